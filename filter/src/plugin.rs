@@ -1,4 +1,4 @@
-//! The state that a root context shares with its HTTP contexts: the worker, the session's gRPC stream, the tick, and the
+//! The state that a root context shares with its HTTP contexts: the worker, the sessions' gRPC streams, the tick, and the
 //! paused streams that are to be resumed or answered.
 
 use std::{
@@ -8,7 +8,7 @@ use std::{
 };
 
 use penstock_filter_core::{
-    effect::{self, Effect},
+    effect::{self, Effect, SessionId},
     header_sanitizer::HeaderEdit,
     limits::{RESUME_INTERVAL, STREAMS_RESUMED_MAX, TICK_MIN},
     local_reply::LocalReply,
@@ -29,8 +29,8 @@ pub(crate) struct Plugin {
     /// The companion's cluster.
     companion: String,
     worker: RefCell<Worker>,
-    /// The host's token of the session's gRPC stream; `None`: there is no stream.
-    token: Cell<Option<u32>>,
+    /// The host's tokens of the sessions' gRPC streams. Few: one, or one for each pool.
+    tokens: RefCell<Vec<(SessionId, u32)>>,
     tick_period_ms: Cell<u32>,
     next_tick: Cell<Instant>,
     /// Actions on paused streams, in the order of the worker's decisions.
@@ -49,21 +49,21 @@ impl Plugin {
             context,
             companion,
             worker: RefCell::new(worker),
-            token: Cell::new(None),
+            tokens: RefCell::default(),
             tick_period_ms: Cell::new(0),
             next_tick: Cell::new(Instant::from_nanos(0)),
             pending: RefCell::default(),
         }
     }
 
-    /// Calls `f` with the worker, then carries out the worker's effects on the session. Effects on HTTP streams wait until
+    /// Calls `f` with the worker, then carries out the worker's effects on the sessions. Effects on HTTP streams wait until
     /// `resume_streams`. `None`: the worker is borrowed, which can't happen because the host never re-enters the module
     /// during a host call.
     pub(crate) fn with_worker<T>(&self, f: impl FnOnce(&mut Worker) -> T) -> Option<T> {
         let value = f(&mut *self.worker.try_borrow_mut().ok()?);
         while let Some(effect) = self.next_effect() {
             match effect {
-                Effect::Session(effect) => self.apply_session_effect(effect),
+                Effect::Session(id, effect) => self.apply_session_effect(id, effect),
                 Effect::Resume {
                     context,
                     edits,
@@ -101,16 +101,16 @@ impl Plugin {
         self.pending.try_borrow_mut().ok()?.pop_front()
     }
 
-    fn apply_session_effect(&self, effect: SessionEffect) {
+    fn apply_session_effect(&self, id: SessionId, effect: SessionEffect) {
         match effect {
-            SessionEffect::OpenStream { companion } => self.open_stream(companion.as_deref()),
+            SessionEffect::OpenStream { companion } => self.open_stream(id, companion.as_deref()),
             SessionEffect::ResetStream => {
-                if let Some(token) = self.token.take() {
+                if let Some(token) = self.remove_token(|(session, _)| session == id) {
                     host::reset_grpc(token);
                 }
             }
             SessionEffect::Send(message) => {
-                if let Some(token) = self.token.get() {
+                if let Some((_, token)) = self.find_token(|(session, _)| session == id) {
                     host::send_grpc(token, &message);
                 }
             }
@@ -119,8 +119,8 @@ impl Plugin {
         }
     }
 
-    /// Opens the session's stream to `companion`, or to any of the cluster.
-    fn open_stream(&self, companion: Option<&str>) {
+    /// Opens a session's stream to `companion`, or to any of the cluster.
+    fn open_stream(&self, id: SessionId, companion: Option<&str>) {
         let metadata: Vec<(&str, &[u8])> = companion
             .map(|address| (COMPANION_HEADER, address.as_bytes()))
             .into_iter()
@@ -128,24 +128,50 @@ impl Plugin {
         // The SDK must know the token, so this call goes through the SDK. The SDK panics if it is called from an HTTP
         // context; the worker opens streams only from ticks.
         let opened = hostcalls::open_grpc_stream(&self.companion, SERVICE, METHOD, metadata);
-        self.token.set(opened.ok());
+        if let (Ok(token), Ok(mut tokens)) = (&opened, self.tokens.try_borrow_mut()) {
+            tokens.retain(|(session, _)| *session != id);
+            tokens.push((id, *token));
+        }
         let now = host::now();
         if let Ok(mut worker) = self.worker.try_borrow_mut() {
             match opened {
-                Ok(_) => worker.handle_opened(now),
-                Err(_) => worker.handle_open_failed(now),
+                Ok(_) => worker.handle_opened(now, id),
+                Err(_) => worker.handle_open_failed(now, id),
             }
         }
     }
 
-    /// Whether `token` is the session's current gRPC stream.
-    pub(crate) fn is_current(&self, token: u32) -> bool {
-        self.token.get() == Some(token)
+    fn find_token(&self, is_it: impl Fn((SessionId, u32)) -> bool) -> Option<(SessionId, u32)> {
+        let tokens = self.tokens.try_borrow().ok()?;
+        tokens.iter().copied().find(|entry| is_it(*entry))
     }
 
-    /// Removes and returns the token of the session's gRPC stream.
-    pub(crate) fn take_token(&self) -> Option<u32> {
-        self.token.take()
+    fn remove_token(&self, is_it: impl Fn((SessionId, u32)) -> bool) -> Option<u32> {
+        let mut tokens = self.tokens.try_borrow_mut().ok()?;
+        let index = tokens.iter().position(|entry| is_it(*entry))?;
+        Some(tokens.swap_remove(index).1)
+    }
+
+    /// The session whose present gRPC stream has this token.
+    pub(crate) fn session_of(&self, token: u32) -> Option<SessionId> {
+        self.find_token(|(_, present)| present == token)
+            .map(|(session, _)| session)
+    }
+
+    /// Forgets the token of a stream that has ended. Returns its session.
+    pub(crate) fn forget_token(&self, token: u32) -> Option<SessionId> {
+        let session = self.session_of(token)?;
+        self.remove_token(|(_, present)| present == token);
+        Some(session)
+    }
+
+    /// Forgets and returns the tokens of all streams.
+    pub(crate) fn take_tokens(&self) -> Vec<u32> {
+        let mut taken = Vec::new();
+        while let Some(token) = self.remove_token(|_| true) {
+            taken.push(token);
+        }
+        taken
     }
 
     /// Sets the host's tick period, if the next tick would come too late or much too early. Each change costs a timer.

@@ -1,8 +1,10 @@
-//! The root context: configures the plugin, and passes the callbacks of the session and of the tick on to the worker.
+//! The root context: configures the plugin, and passes the callbacks of the sessions and of the tick on to the worker.
 
 use std::rc::Rc;
 
-use penstock_filter_core::{config::Config, headers::Headers, time::Instant, worker::Worker};
+use penstock_filter_core::{
+    config::Config, effect::SessionId, headers::Headers, time::Instant, worker::Worker,
+};
 use proxy_wasm::{
     traits::{Context, HttpContext, RootContext},
     types::ContextType,
@@ -46,36 +48,30 @@ impl Root {
         }
     }
 
-    fn is_current(&self, token: u32) -> bool {
-        self.plugin
-            .as_ref()
-            .is_some_and(|plugin| plugin.is_current(token))
-    }
-
-    fn take_token(&self) -> Option<u32> {
-        self.plugin.as_ref().and_then(|plugin| plugin.take_token())
+    fn session_of(&self, token: u32) -> Option<SessionId> {
+        self.plugin.as_ref().and_then(|plugin| plugin.session_of(token))
     }
 }
 
 impl Context for Root {
     fn on_grpc_stream_message(&mut self, token: u32, size: usize) {
-        if self.is_current(token) {
+        if let Some(session) = self.session_of(token) {
             let message = host::buffer(Buffer::GrpcMessage, 0, size).unwrap_or_default();
-            self.handle(|worker, now| worker.handle_message(now, &message));
+            self.handle(|worker, now| worker.handle_message(now, session, &message));
         }
     }
 
     fn on_grpc_stream_close(&mut self, token: u32, _status: u32) {
-        if self.is_current(token) {
-            // The host has released the token, so nothing may be sent on it any more.
-            self.take_token();
-            self.handle(Worker::handle_closed);
+        // The host has released the token, so nothing may be sent on it any more.
+        let session = self.plugin.as_ref().and_then(|plugin| plugin.forget_token(token));
+        if let Some(session) = session {
+            self.handle(|worker, now| worker.handle_closed(now, session));
         }
     }
 
     fn on_done(&mut self) -> bool {
         self.handle(|worker, _| worker.handle_shutdown());
-        if let Some(token) = self.take_token() {
+        for token in self.plugin.iter().flat_map(|plugin| plugin.take_tokens()) {
             host::close_grpc(token);
         }
         true
@@ -87,7 +83,7 @@ impl RootContext for Root {
         match self.configure(size) {
             Ok(plugin) => {
                 self.plugin = Some(Rc::new(plugin));
-                // Sets the first tick, which opens the session.
+                // Sets the first tick, which opens the sessions.
                 self.handle(|_, _| {});
                 true
             }

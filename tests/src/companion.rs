@@ -19,6 +19,8 @@ pub struct Companion {
     pages: Pages,
     config: PathBuf,
     folder: TempDir,
+    /// Environment variables of the process.
+    variables: Vec<(String, String)>,
 }
 
 impl Companion {
@@ -29,7 +31,7 @@ impl Companion {
     pub async fn start(head: &str, pools: &[String]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let grpc = format!("unix:{}", folder.path().join("grpc").display());
-        Self::listening(folder, &grpc, head, pools).await
+        Self::listening(folder, &grpc, head, pools, &[]).await
     }
 
     /// The same, one of several companions, which listens for filters on this address. `head` has `replicas`.
@@ -38,10 +40,30 @@ impl Companion {
     /// With its log, if it does not start.
     pub async fn replica(grpc: SocketAddr, head: &str, pools: &[String]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        Self::listening(folder, &grpc.to_string(), head, pools).await
+        Self::listening(folder, &grpc.to_string(), head, pools, &[]).await
     }
 
-    async fn listening(folder: TempDir, grpc: &str, head: &str, pools: &[String]) -> Self {
+    /// The same with environment variables.
+    ///
+    /// # Panics
+    /// As [`Self::replica`].
+    pub async fn replica_with(
+        grpc: SocketAddr,
+        head: &str,
+        pools: &[String],
+        variables: &[(&str, &str)],
+    ) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        Self::listening(folder, &grpc.to_string(), head, pools, variables).await
+    }
+
+    async fn listening(
+        folder: TempDir,
+        grpc: &str,
+        head: &str,
+        pools: &[String],
+        variables: &[(&str, &str)],
+    ) -> Self {
         process::raise_open_files();
         let path = |name: &str| folder.path().join(name);
         let listen = format!(
@@ -55,6 +77,9 @@ impl Companion {
             pages: Pages::behind(&path("http")),
             config,
             folder,
+            variables: (variables.iter())
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                .collect(),
         };
         companion.restart().await;
         companion
@@ -69,6 +94,7 @@ impl Companion {
         let mut command = Command::new(binary::penstock());
         command.arg("serve").arg("--config").arg(&self.config);
         command.current_dir(binary::workspace());
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         self.process = Some(Process::start("companion", command).await);
         until("the companion serves", || async {
             match self.pages.get("/livez").await {

@@ -5,6 +5,7 @@
 //! time. Every process listens on a free port and ends with the test that started it.
 
 pub mod binary;
+pub mod certificates;
 pub mod client_group;
 pub mod client_request;
 pub mod collector;
@@ -27,6 +28,7 @@ pub mod redis;
 pub mod refusing_server;
 pub mod relay;
 pub mod replicas;
+pub mod takeover;
 pub mod upstream;
 pub mod wait;
 

@@ -11,8 +11,8 @@ pub struct Replicas {
     pub companions: Vec<Companion>,
     /// Where each listens for filters.
     pub addresses: Vec<SocketAddr>,
-    /// The store.
-    pub etcd: Etcd,
+    /// The store, if the test has started it.
+    pub etcd: Option<Etcd>,
 }
 
 /// Free addresses for servers that are started later.
@@ -62,10 +62,18 @@ impl Replicas {
         let replicas = Self {
             companions,
             addresses,
-            etcd,
+            etcd: Some(etcd),
         };
         replicas.leader().await;
         replicas
+    }
+
+    /// The etcd of the test.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn etcd(&mut self) -> &mut Etcd {
+        self.etcd.as_mut().expect("the lease is in etcd")
     }
 
     /// Waits until exactly one companion leads and all others that run name it. Returns its place.

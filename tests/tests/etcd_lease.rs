@@ -42,10 +42,18 @@ impl Companion {
         let settings = Settings {
             address: address.into(),
             duration: DURATION,
+            pool: None,
         };
         let (sender, roles) = mpsc::unbounded_channel();
         let reporter = Reporter::new();
-        let election = replicas::spawn(&lease, settings, Clock::start(), Sink(sender), reporter.clone());
+        let election = replicas::spawn(
+            &lease,
+            None,
+            settings,
+            Clock::start(),
+            Sink(sender),
+            reporter.clone(),
+        );
         Self {
             election: election.expect("usable"),
             reporter,

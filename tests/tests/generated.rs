@@ -61,6 +61,23 @@ fn protocol_code_is_current() {
 }
 
 #[test]
+fn code_of_the_companions_service_is_current() {
+    let proto = root().join("wire/proto");
+    let descriptors =
+        protox::compile(["penstock.companions.v1.proto"], [&proto]).expect("the proto file compiles");
+    let out = tempfile::tempdir().expect("temporary directory");
+    tonic_prost_build::configure()
+        .build_transport(false)
+        .out_dir(out.path())
+        .compile_fds(descriptors)
+        .expect("client and server");
+    hold(
+        &out.path().join("penstock.companions.v1.rs"),
+        &root().join("companion/server/src/grpc/companions/generated.rs"),
+    );
+}
+
+#[test]
 fn etcd_code_is_current() {
     let proto = root().join("companion/server/proto");
     let descriptors = protox::compile(["etcd.proto"], [&proto]).expect("the proto file compiles");

@@ -1,7 +1,6 @@
 //! Two companions, a real etcd and two Envoys, with a thousand waiting requests: the leader is killed, frozen, shut down or cut off, and the
 //! servers count what arrives.
 
-use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
@@ -9,130 +8,12 @@ use penstock_tests::envoy::SESSIONS_IN_ALL;
 use penstock_tests::gateway::pool;
 use penstock_tests::relay::Relay;
 use penstock_tests::replicas::{Replicas, etcd_lease, free_addresses, replicas_key};
-use penstock_tests::upstream::Gate;
-use penstock_tests::{Answer, ClientGroup, Companion, Envoy, Etcd, Upstream, run, until};
+use penstock_tests::takeover::{BOUND, DURATION, EACH, FLOWS, SERVERS, Scene, WAITING, pools};
+use penstock_tests::{ClientGroup, Companion, Envoy, Etcd, Upstream, run, until};
 
-const FLOWS: usize = 10;
-const EACH: usize = 100;
-const WAITING: usize = FLOWS * EACH;
-const SERVERS: usize = 2;
-/// Concurrent requests at one server.
-const SLOTS: usize = 4;
-const BOUND: usize = SERVERS * SLOTS;
 /// The address from which the Envoy connects that is cut off, and that of the other one.
 const CUT: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 const WHOLE: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 3));
-/// `replicas.duration`'s default.
-const DURATION: Duration = Duration::from_secs(3);
-
-/// One pool with all servers. Each flow has one request in flight, so that the order at the servers is the order of grants.
-fn pools(servers: &[Upstream]) -> Vec<String> {
-    let servers: Vec<_> = servers.iter().collect();
-    let keys = format!(
-        "  stock: {{watermark_per_backend: {SLOTS}, lower_bound_per_backend: {SLOTS}, upper_bound_per_backend: {SLOTS}}}\n\
-         \x20 queue: {{total_capacity: {WAITING}, flow_capacity: {EACH}, ttl: 90s}}\n\
-         \x20 companion_down: {{hold: 60s}}\n\
-         \x20 arbitration: {{flows: {{max_in_flight: 1, cost: requests}}}}\n"
-    );
-    vec![pool("p", "'*'", &servers, &keys)]
-}
-
-/// Companions, two Envoys, servers that do not answer yet and are full, and a thousand waiting requests.
-struct Scene {
-    replicas: Replicas,
-    leader: usize,
-    _envoys: Vec<Envoy>,
-    servers: Vec<Upstream>,
-    gate: Gate,
-    crowd: ClientGroup,
-}
-
-impl Scene {
-    async fn set(head: &str) -> Self {
-        let (servers, gate) = Upstream::gated(SERVERS, Duration::from_millis(1)).await;
-        let replicas = Replicas::start(2, head, &pools(&servers)).await;
-        Self::with(replicas, servers, gate).await
-    }
-
-    async fn with(replicas: Replicas, servers: Vec<Upstream>, gate: Gate) -> Self {
-        let leader = replicas.leader().await;
-        let mut envoys = Vec::new();
-        let mut crowd = ClientGroup::default();
-        for (node, clients) in [("one", 1 + FLOWS / 2), ("two", FLOWS / 2)] {
-            let envoy = Envoy::alone(&replicas.companions[leader], node, None, |_| ()).await;
-            replicas.companions[leader].sessions(node, SESSIONS_IN_ALL).await;
-            crowd.join(&envoy, clients).await;
-            envoys.push(envoy);
-        }
-        crowd.fill(&replicas.companions[leader], "p", BOUND).await;
-        let flows: Vec<_> = (1..=FLOWS).collect();
-        crowd.queue(&replicas.companions[leader], "p", &flows, EACH).await;
-        Self {
-            replicas,
-            leader,
-            _envoys: envoys,
-            servers,
-            gate,
-            crowd,
-        }
-    }
-
-    fn leader(&self) -> &Companion {
-        &self.replicas.companions[self.leader]
-    }
-
-    fn leader_mut(&mut self) -> &mut Companion {
-        &mut self.replicas.companions[self.leader]
-    }
-
-    fn standby(&self) -> usize {
-        1 - self.leader
-    }
-
-    /// Every request reached a server exactly once, the requests of a flow in order, and no server exceeded its bound.
-    fn expect_all_served(&self, answers: &[(String, Answer)]) {
-        for (text, answer) in answers {
-            assert_eq!(answer.status, 200, "{text}: {}", answer.text());
-        }
-        let mut by_flow = BTreeMap::<String, Vec<usize>>::new();
-        for text in self.servers[0].texts_together() {
-            let (flow, number) = text.split_once(' ').expect("two words");
-            let numbers = by_flow.entry(flow.to_owned()).or_default();
-            numbers.push(number.parse().expect("a number"));
-        }
-        let mut held = by_flow.remove("held").expect("they came");
-        held.sort_unstable();
-        assert_eq!(held, (0..BOUND).collect::<Vec<_>>());
-        assert_eq!(by_flow.len(), FLOWS);
-        for (flow, numbers) in by_flow {
-            assert_eq!(numbers, (0..EACH).collect::<Vec<_>>(), "{flow}");
-        }
-        assert_eq!(
-            self.servers[0].peak_together(),
-            BOUND,
-            "the bound is reached and not passed"
-        );
-        for server in &self.servers {
-            assert!(server.peak() <= SLOTS, "{} at one server", server.peak());
-        }
-    }
-
-    /// Ends the held requests, and returns the time until a server gets the first waiting one.
-    async fn first_grant(&self, since: Instant) -> Duration {
-        self.gate.open();
-        until("a grant", || async {
-            let arrived: usize = self.servers.iter().map(Upstream::total).sum();
-            if arrived > BOUND {
-                Ok(())
-            } else {
-                Err(arrived.to_string())
-            }
-        })
-        .await;
-        since.elapsed()
-    }
-}
-
 async fn failovers(companion: &Companion) -> f64 {
     companion.metrics().await.sum("penstock_failovers_total", &[])
 }
@@ -223,7 +104,7 @@ fn leader_without_its_store_goes_on_and_stays_the_leader() {
         let replicas = Replicas {
             companions: vec![first, second],
             addresses,
-            etcd,
+            etcd: Some(etcd),
         };
         let mut scene = Scene::with(replicas, servers, gate).await;
         assert_eq!(scene.leader, 0);
@@ -252,14 +133,14 @@ fn leader_without_its_store_goes_on_and_stays_the_leader() {
 fn dispatch_goes_on_while_etcd_is_restarted() {
     run(async {
         let mut scene = Scene::set("").await;
-        scene.replicas.etcd.kill().await;
+        scene.replicas.etcd().kill().await;
         let killed = Instant::now();
         // The fault: longer than the lease.
         tokio::time::sleep(2 * DURATION).await;
         scene.first_grant(killed).await;
         let answers = scene.crowd.answers().await;
         scene.expect_all_served(&answers);
-        scene.replicas.etcd.restart().await;
+        scene.replicas.etcd().restart().await;
         assert_eq!(scene.replicas.leader().await, scene.leader);
     });
 }
@@ -281,7 +162,7 @@ fn leader_that_one_envoy_cannot_reach_serves_the_others_and_never_exceeds_the_bo
         let replicas = Replicas {
             companions,
             addresses,
-            etcd,
+            etcd: Some(etcd),
         };
         let leader = replicas.leader().await;
         let mut envoys = Vec::new();
@@ -299,7 +180,7 @@ fn leader_that_one_envoy_cannot_reach_serves_the_others_and_never_exceeds_the_bo
         let mut scene = Scene {
             replicas,
             leader,
-            _envoys: envoys,
+            envoys,
             servers,
             gate,
             crowd,

@@ -3,13 +3,13 @@
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use penstock_tests::certificates::Certificates;
 use penstock_tests::gateway::{LISTEN_BUT_GRPC, config, pool, slots};
 use penstock_tests::{ClientRequest, Gateway, Process, Upstream, binary, run, until};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::Command;
@@ -20,66 +20,24 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 const TOKEN: &str = "a-secret-of-the-test";
 
-/// A certificate authority, and a certificate that it issued, as files.
-struct Certificates {
-    cert: PathBuf,
-    key: PathBuf,
-    ca: PathBuf,
-}
-
-impl Certificates {
-    fn new(folder: &Path, name: &str) -> Self {
-        let mut authority = CertificateParams::new(Vec::new()).expect("parameters");
-        authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        // A certificate with its authority's name would look self-signed.
-        let named = format!("authority of {name}");
-        authority.distinguished_name.push(DnType::CommonName, named);
-        let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate().expect("a key"))
-            .expect("an authority");
-        let key = KeyPair::generate().expect("a key");
-        let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
-        let cert = CertificateParams::new(names).expect("parameters");
-        let cert = cert.signed_by(&key, &authority).expect("a certificate");
-        let write = |kind: &str, text: String| {
-            let path = folder.join(format!("{name}-{kind}.pem"));
-            std::fs::write(&path, text).expect("write a file");
-            path
-        };
-        Self {
-            cert: write("cert", cert.pem()),
-            key: write("key", key.serialize_pem()),
-            ca: write("ca", authority.pem()),
-        }
-    }
-
-    fn configured(&self) -> String {
-        format!(
-            "tls: {{cert: '{}', key: '{}', client_ca: '{}'}}\n",
-            self.cert.display(),
-            self.key.display(),
-            self.ca.display()
-        )
-    }
-
-    /// A client that trusts this authority and presents the certificate of `shown`.
-    fn client(&self, shown: Option<&Self>) -> TlsConnector {
-        let mut roots = RootCertStore::empty();
-        roots
-            .add(CertificateDer::from_pem_file(&self.ca).expect("a certificate"))
-            .expect("an authority");
-        let client = ClientConfig::builder().with_root_certificates(roots);
-        let mut client = match shown {
-            None => client.with_no_client_auth(),
-            Some(shown) => client
-                .with_client_auth_cert(
-                    vec![CertificateDer::from_pem_file(&shown.cert).expect("a certificate")],
-                    PrivateKeyDer::from_pem_file(&shown.key).expect("a key"),
-                )
-                .expect("a pair"),
-        };
-        client.alpn_protocols = vec![b"h2".to_vec()];
-        TlsConnector::from(Arc::new(client))
-    }
+/// A client that trusts this authority and presents the certificate of `shown`.
+fn client(trusted: &Certificates, shown: Option<&Certificates>) -> TlsConnector {
+    let mut roots = RootCertStore::empty();
+    roots
+        .add(CertificateDer::from_pem_file(&trusted.ca).expect("a certificate"))
+        .expect("an authority");
+    let client = ClientConfig::builder().with_root_certificates(roots);
+    let mut client = match shown {
+        None => client.with_no_client_auth(),
+        Some(shown) => client
+            .with_client_auth_cert(
+                vec![CertificateDer::from_pem_file(&shown.cert).expect("a certificate")],
+                PrivateKeyDer::from_pem_file(&shown.key).expect("a key"),
+            )
+            .expect("a pair"),
+    };
+    client.alpn_protocols = vec![b"h2".to_vec()];
+    TlsConnector::from(Arc::new(client))
 }
 
 /// Starts HTTP/2 and returns the server's first frame.
@@ -120,10 +78,12 @@ fn only_a_certificate_of_the_authority_opens_a_session() {
         assert_eq!(gateway.send(ClientRequest::chat("m", "x")).await.status, 200);
 
         let address = grpc(&gateway).await;
-        let frame = greeted(ours.client(Some(&ours)), address).await.expect("let in");
+        let frame = greeted(client(&ours, Some(&ours)), address)
+            .await
+            .expect("let in");
         assert_eq!(frame[3], 4, "SETTINGS: {frame:?}");
         for shown in [None, Some(&others)] {
-            let refused = greeted(ours.client(shown), address)
+            let refused = greeted(client(&ours, shown), address)
                 .await
                 .expect_err("not let in");
             // The alert, or a connection that closed before the client read it.

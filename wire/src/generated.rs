@@ -125,6 +125,10 @@ pub struct Hello {
     /// companion doesn't send them. Since version 3.
     #[prost(fixed64, tag = "17")]
     pub endpoints_digest: u64,
+    /// The only pool whose requests this session carries. Empty: the requests of all pools that have no session of their own,
+    /// and those of no pool. Since version 3.
+    #[prost(string, tag = "18")]
+    pub pool: ::prost::alloc::string::String,
 }
 /// A granted request that hasn't ended, as the filter knows it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -399,6 +403,10 @@ pub struct Policy {
     /// `Register` carries the client's `traceparent`. Since version 2.
     #[prost(bool, tag = "6")]
     pub tracing: bool,
+    /// Each pool has a leader of its own: the filter opens a session for each pool, beside the one without a pool. In a pool's
+    /// session, only this pool's entry of `pools` counts. Since version 3.
+    #[prost(bool, tag = "7")]
+    pub session_per_pool: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Route {

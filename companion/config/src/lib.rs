@@ -51,7 +51,7 @@ pub use self::pool::{
 };
 pub use self::redis_url::RedisUrl;
 pub use self::reference::reference;
-pub use self::replicas::{Companions, Lease, Replicas};
+pub use self::replicas::{Companions, Lease, Per, Replicas};
 pub use self::schema::schema;
 
 /// The configuration of a companion.

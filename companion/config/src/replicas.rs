@@ -14,8 +14,19 @@ pub struct Replicas {
     pub advertise: SocketAddr,
     /// The lease of the leader.
     pub lease: Lease,
+    /// What one lease is for.
+    pub per: Per,
     /// The time from the last renewal of the lease after which another companion may acquire it; 1 s to 60 s.
     pub duration: Duration,
+}
+
+/// What one lease is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Per {
+    /// All pools have the same leader.
+    Gateway,
+    /// Each pool has a lease and a leader of its own, and the pools spread over the companions.
+    Pool,
 }
 
 impl Lease {

@@ -4,13 +4,15 @@
 //! no clock and no runtime. One task owns a [`Control`], so nothing in it is shared or locked.
 //!
 //! A [`Control`] routes: it owns the sessions and knows the pool of each request. A pool owns its engine, its autopilot, its
-//! endpoints and its requests. Messages of the protocol are parsed in `wire_in` and built in `wire_out`.
+//! endpoints and its requests. Where each pool has a leader of its own, each has a control of its own; [`Controls`] holds all
+//! controls of a companion. Messages of the protocol are parsed in `wire_in` and built in `wire_out`.
 
 mod aliases;
 mod answer;
 mod audit;
 mod completion;
 mod control;
+mod controls;
 mod deadlines;
 mod ended_requests;
 mod envoys;
@@ -38,6 +40,7 @@ mod wire_out;
 pub use answer::code_of;
 pub use audit::AuditError;
 pub use control::Control;
+pub use controls::{Controls, Scope};
 pub use event::{Event, LeadershipChange, Observation, Output};
 pub use ids::ConnId;
 pub use labels::{EstimatedTokens, Labels};

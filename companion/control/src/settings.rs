@@ -14,7 +14,7 @@ use penstock_autopilot::{Kept, PendingServers};
 /// All settings of a control.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// At least one. A model belongs to the first pool with a glob that matches it.
+    /// At least one, except where each pool has a control of its own. A model belongs to the first pool with a glob that matches it.
     pub pools: Vec<PoolSettings>,
     /// The policy that every filter gets.
     pub policy: wire::Policy,

@@ -41,6 +41,8 @@ pub struct Status {
 pub struct SessionStatus {
     /// The first half of its epoch, in hex.
     pub id: String,
+    /// The only pool whose requests it carries; `None`: it isn't limited to one.
+    pub pool: Option<Arc<str>>,
     /// Envoy's node name.
     pub node: Box<str>,
     /// The number of the Envoy process, in hex; empty if the filter doesn't know it.

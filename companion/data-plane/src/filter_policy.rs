@@ -4,7 +4,7 @@
 use std::hash::Hasher as _;
 use std::net::IpAddr;
 
-use penstock_config::{Config, Pool, Source, Then, Trust};
+use penstock_config::{Config, Per, Pool, Source, Then, Trust};
 use penstock_engine::input::Band;
 use penstock_engine::policy::{Gate, StockUnit};
 use penstock_engine::units::Decimal;
@@ -73,6 +73,7 @@ pub fn frame(config: &Config, tracing: bool) -> wire::Policy {
             })
             .collect(),
         tracing,
+        session_per_pool: (config.replicas.as_ref()).is_some_and(|replicas| replicas.per == Per::Pool),
     };
     // Fixed keys and algorithm, so that the digest doesn't change with the Rust release.
     let mut hasher = SipHasher13::new_with_keys(0, 0);
@@ -93,6 +94,7 @@ pub fn plugin_configuration(config: &Config, node: &str, tracing: bool) -> Value
             "digest": policy.digest,
             "body_bytes_max": policy.body_bytes_max,
             "tracing": policy.tracing,
+            "session_per_pool": policy.session_per_pool,
             "routes": ROUTES.map(|(path, api)| json!({"path": path, "api": api_name(api)})),
             "identity": {
                 "fairness_id": json_sources(&identity.fairness_id),

@@ -4,6 +4,7 @@
 //! the latest view of the store; there is no plan that an unexpected answer could invalidate.
 
 mod requests;
+mod spreading;
 
 use core::time::Duration;
 use std::collections::{HashSet, VecDeque};
@@ -14,6 +15,8 @@ use crate::limits::{ANSWERS, ENVOYS_MAX, GRANTS, RENEWALS, RETRIES};
 use crate::messages::{Answer, Holder, Input, Output, Request, Role, RoleChange, Status, View};
 use crate::record::{KnownEnvoy, Record};
 
+use self::spreading::Spreading;
+
 /// The settings of a candidate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -21,6 +24,8 @@ pub struct Settings {
     pub address: String,
     /// How long the lease is valid after a renewal.
     pub duration: Duration,
+    /// The pool that the lease is for, where each pool has one: the pools spread over the companions. `None`: it is for all pools.
+    pub pool: Option<String>,
 }
 
 /// One companion's part in the election.
@@ -46,6 +51,7 @@ pub struct Candidate {
     /// The highest term seen.
     highest_term: u64,
     phase: Phase,
+    spreading: Spreading,
     /// The leader and the term of the last [`RoleChange::StandBy`].
     reported: Option<(Option<String>, u64)>,
     outputs: VecDeque<Output>,
@@ -66,6 +72,8 @@ struct Leading {
     renewed_at: Instant,
     /// What the store should have.
     record: Record,
+    /// The control has reported its Envoys: it has taken over.
+    is_complete: bool,
     unreachable_reported: bool,
 }
 
@@ -78,7 +86,7 @@ struct Outstanding {
 impl Candidate {
     /// A standby that has seen nothing yet. `unix_ms`: the wall clock at `now`, in ms since 1970.
     #[must_use]
-    pub const fn new(settings: Settings, now: Instant, unix_ms: u64) -> Self {
+    pub fn new(settings: Settings, now: Instant, unix_ms: u64) -> Self {
         Self {
             settings,
             started: now,
@@ -92,6 +100,7 @@ impl Candidate {
             retry_at: None,
             highest_term: 0,
             phase: Phase::Running,
+            spreading: Spreading::default(),
             reported: None,
             outputs: VecDeque::new(),
         }
@@ -106,6 +115,7 @@ impl Candidate {
             Input::Superseded { term } => self.superseded(term),
             Input::Unfollowed { term } => self.unfollowed(now, term),
             Input::Known { term, envoys } => self.known(term, envoys),
+            Input::Yield { to } => self.yield_to(now, &to),
             Input::Resign if self.phase == Phase::Running => {
                 self.phase = Phase::Resigning;
                 self.step_down(None, 0);
@@ -117,6 +127,7 @@ impl Candidate {
                 self.outstanding = None;
             }
         }
+        self.update_spreading(now);
         self.send_next(now);
     }
 
@@ -136,12 +147,14 @@ impl Candidate {
         let renewal = renewal.filter(|_| self.holder() == Some(Holder::Me));
         let waits = |view: &View| view.holder == Holder::None && (self.wanted || self.is_vacant(view));
         let waits = self.leading.is_none() && self.view.as_ref().is_some_and(waits);
-        let acquisition = self.not_before.filter(|_| waits);
+        let acquisition = self.not_before.max(self.spreading.hesitates_until);
+        let acquisition = acquisition.filter(|_| waits);
         let due = renewal.into_iter().chain(acquisition).min();
         let due = match (self.retry_at, due) {
             (Some(retry), Some(due)) => Some(retry.max(due)),
             (retry, due) => retry.or(due),
         };
+        let due = due.into_iter().chain(self.claims_at()).min();
         due.filter(|_| self.phase != Phase::Stopped)
     }
 
@@ -164,6 +177,12 @@ impl Candidate {
         if self.not_before.is_some_and(|not_before| not_before <= now) {
             self.not_before = None;
         }
+        if (self.spreading.hesitates_until).is_some_and(|until| until <= now) {
+            self.spreading.hesitates_until = None;
+        }
+        self.update_spreading(now);
+        self.claim_if_due(now);
+        self.update_spreading(now);
         self.send_next(now);
     }
 
@@ -314,6 +333,7 @@ impl Candidate {
                     first_term: record.term,
                     renewed_at: sent_at,
                     record,
+                    is_complete: false,
                     unreachable_reported: false,
                 });
             }
@@ -350,6 +370,7 @@ impl Candidate {
             envoys.truncate(ENVOYS_MAX);
             leading.record.envoys = envoys;
             leading.record.taking_over_from = None;
+            leading.is_complete = true;
         }
     }
 

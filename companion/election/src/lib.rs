@@ -10,9 +10,11 @@
 mod candidate;
 mod limits;
 mod messages;
+mod preference;
 mod record;
 
 pub use candidate::{Candidate, Settings};
 pub use limits::ENVOYS_MAX;
 pub use messages::{Answer, Holder, Input, Output, Request, Role, RoleChange, Status, View};
+pub use preference::{prefers, score};
 pub use record::{KnownEnvoy, Record};

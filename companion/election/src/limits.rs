@@ -1,5 +1,7 @@
 //! The limits of this crate.
 
+use core::time::Duration;
+
 /// Envoys of a record. A control has at most so many root contexts. The record stays below 256 KiB as JSON, the limit of
 /// the annotations of a Kubernetes object.
 pub const ENVOYS_MAX: usize = 4_096;
@@ -13,6 +15,12 @@ pub(crate) const RENEWALS: u32 = 3;
 pub(crate) const ANSWERS: u32 = 4;
 /// After a failed request the next one follows after this part of the lease's duration.
 pub(crate) const RETRIES: u32 = 12;
+
+/// A companion that a pool prefers least leaves the pool's free lease to others for this part of the lease's duration.
+pub(crate) const HESITATIONS: u32 = 30;
+/// A companion asks for a pool that prefers it after so long, and again after so long. A companion that starts has checked its
+/// endpoints by then, and one that starts again and again moves no pools.
+pub(crate) const CLAIM_WAIT: Duration = Duration::from_secs(10);
 
 const _: () = assert!(RETRIES > RENEWALS);
 // 1 / RENEWALS + 1 / ANSWERS < 2 / 3

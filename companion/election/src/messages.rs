@@ -67,6 +67,12 @@ pub enum Input {
         /// The Envoys with sessions here.
         envoys: Vec<KnownEnvoy>,
     },
+    /// From another companion: it asks for the pool. A leader steps down if [`Candidate::yields_to`](crate::Candidate::yields_to)
+    /// that companion.
+    Yield {
+        /// Where the other companion listens for filters.
+        to: String,
+    },
     /// From the process: give the lease up and never take it again.
     Resign,
     /// From the process: send no more requests. The lease expires by itself.
@@ -148,6 +154,12 @@ pub enum Output {
     Request(Request),
     /// A change for the control.
     Role(RoleChange),
+    /// The pool prefers this companion: if it could serve the pool, ask the leader at this address to leave the pool to it, once. The
+    /// leader may refuse or not answer; the candidate asks again.
+    Claim {
+        /// Where the leader listens for filters.
+        leader: String,
+    },
 }
 
 /// What a companion is at present.

@@ -17,6 +17,7 @@ use penstock_engine::input::Band;
 use penstock_engine::snapshot::EndpointSnapshot;
 
 use crate::recent_stats::{Counts, PoolStats, RecentStats, WINDOW};
+use crate::role::Roles;
 
 /// A band is starved when its requests wait for this long while other bands are served.
 const STARVED: Duration = Duration::from_secs(10);
@@ -41,6 +42,9 @@ pub struct Facts<'a> {
     pub config: &'a Config,
     /// Why the file's present content isn't active; `None`: it is.
     pub config_error: Option<&'a str>,
+    /// The roles of this companion; `None` without `replicas`. A standby has no sessions and no requests of a pool, so it has no
+    /// advice on that.
+    pub roles: Option<&'a Roles>,
     /// The time of the state.
     pub now: Instant,
     /// The time since the companion's start.
@@ -73,16 +77,16 @@ pub fn of(facts: &Facts<'_>) -> Advice {
     let pools = facts.status.pools.iter();
     Advice {
         overall: overall(facts),
-        pools: pools.map(|pool| pool_advice(facts, pool)).collect(),
-    }
-}
-
-/// The advice of a standby, which has no sessions and no requests: only that on its configuration file.
-#[must_use]
-pub fn of_standby(config_error: Option<&str>) -> Advice {
-    Advice {
-        overall: config_error.map(config_advice).into_iter().collect(),
-        pools: Vec::new(),
+        pools: pools
+            .map(|pool| {
+                let stands_by = facts.roles.is_some_and(|roles| !roles.of(&pool.name).is_leader);
+                if stands_by {
+                    Vec::new()
+                } else {
+                    pool_advice(facts, pool)
+                }
+            })
+            .collect(),
     }
 }
 
@@ -100,7 +104,8 @@ fn overall(facts: &Facts<'_>) -> Vec<String> {
             "new requests are rejected because this companion drains. POST /drain with {\"off\": true} ends that.".into(),
         );
     }
-    if !status.sessions.iter().any(|session| session.open) && facts.uptime >= STUCK {
+    let stands_by = facts.roles.is_some_and(|roles| !roles.leads_any());
+    if !status.sessions.iter().any(|session| session.open) && facts.uptime >= STUCK && !stands_by {
         advice.push(
             "no Envoy worker is connected to this companion. Check that Envoy runs with Penstock's filter and reaches listen.grpc."
                 .into(),

@@ -1,16 +1,18 @@
-//! The task that owns the control. It passes events to the control, carries out its outputs, and sleeps until the next
+//! The task that owns the controls. It passes events to them, carries out its outputs, and sleeps until the next
 //! deadline.
 //!
 //! It doesn't interpret events. All other code sends messages to its inbox, which has a limit: a gRPC stream that floods
 //! the inbox waits there, and flow control makes its peer wait as well.
 
+use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use hashbrown::HashMap;
 use penstock_control::{
-    ConnId, Control, ElectionReport, Event, LeadershipChange, Output, RequestStatus, Role, Settings, Status,
+    ConnId, Control, Controls, ElectionReport, Event, LeadershipChange, Output, RequestStatus, Role, Scope,
+    Settings, Status,
 };
 use penstock_engine::input::{PastUsage, RunningUsage};
 use penstock_wire::{CompanionFrame, FilterFrame};
@@ -22,7 +24,7 @@ use crate::ended_requests::{EndedRequest, EndedRequests};
 use crate::essential;
 use crate::observe::Observer;
 use crate::recent_stats::RecentStats;
-use crate::replicas::{Report, Reporter};
+use crate::replicas::{Report, Reporters};
 use crate::stores::Recorders;
 
 /// The name of the driver's task.
@@ -40,7 +42,7 @@ enum Message {
     Open(ConnId, mpsc::Sender<CompanionFrame>),
     Frame(ConnId, Box<FilterFrame>),
     Event(Box<Event>),
-    Leadership(Box<LeadershipChange>, oneshot::Sender<()>),
+    Leadership(Box<(Scope, LeadershipChange)>, oneshot::Sender<()>),
     ConfigureObserver(usize, Recorders),
     Status(oneshot::Sender<Status>),
     Overview(oneshot::Sender<Overview>),
@@ -69,6 +71,9 @@ pub struct RoleTerm {
     pub term: u64,
 }
 
+/// The role of this companion in each scope.
+pub type RoleTerms = BTreeMap<Scope, RoleTerm>;
+
 /// A driver that has been started.
 #[derive(Debug)]
 pub struct Started {
@@ -76,8 +81,8 @@ pub struct Started {
     pub handle: Handle,
     /// Its task, which ends when the last handle is dropped. A panic in a decision ends the process.
     pub task: tokio::task::JoinHandle<()>,
-    /// The companion's role.
-    pub role: watch::Receiver<RoleTerm>,
+    /// The companion's roles.
+    pub roles: watch::Receiver<RoleTerms>,
 }
 
 /// The result of looking up a request.
@@ -129,12 +134,12 @@ impl Handle {
         self.message(Message::Event(Box::new(event))).await
     }
 
-    /// Passes a decision of the election to the control. Returns when it is carried out.
+    /// Passes a decision of the election of a scope's leader to its control. Returns when it is carried out.
     ///
     /// # Errors
     /// When the driver has ended.
-    pub async fn change_leadership(&self, change: LeadershipChange) -> Result<(), Gone> {
-        self.query(|reply| Message::Leadership(Box::new(change), reply))
+    pub async fn change_leadership(&self, scope: Scope, change: LeadershipChange) -> Result<(), Gone> {
+        self.query(|reply| Message::Leadership(Box::new((scope, change)), reply))
             .await
     }
 
@@ -222,7 +227,7 @@ impl Handle {
 }
 
 struct Driver {
-    control: Control,
+    controls: Controls,
     clock: Clock,
     observer: Observer,
     ended: EndedRequests,
@@ -231,23 +236,25 @@ struct Driver {
     /// Callers of [`Handle::idle`].
     idle_waiters: Vec<oneshot::Sender<()>>,
     shutting_down: bool,
-    role: watch::Sender<RoleTerm>,
-    election: Reporter,
+    roles: watch::Sender<RoleTerms>,
+    elections: Reporters,
 }
 
-/// Starts the driver. What the election of the leader must know goes to `election`.
+/// Starts the driver. What the elections of leaders must know goes to `elections`.
 #[must_use]
-pub fn spawn(settings: Settings, clock: Clock, observer: Observer, election: Reporter) -> Started {
+pub fn spawn(settings: Settings, clock: Clock, observer: Observer, elections: Reporters) -> Started {
     let (inbox, messages) = mpsc::channel(INBOX);
-    let control = Control::new(settings, clock.now());
-    let (role, roles) = watch::channel(RoleTerm {
-        role: control.role().clone(),
-        term: control.term(),
+    let controls = Controls::new(settings, clock.now());
+    let terms = controls.iter().map(|(scope, control)| {
+        let role = control.role().clone();
+        let term = control.term();
+        (scope.clone(), RoleTerm { role, term })
     });
+    let (roles, receiver) = watch::channel(terms.collect());
     let driver = Driver {
-        control,
-        role,
-        election,
+        controls,
+        roles,
+        elections,
         clock,
         observer,
         ended: EndedRequests::default(),
@@ -259,7 +266,7 @@ pub fn spawn(settings: Settings, clock: Clock, observer: Observer, election: Rep
     Started {
         handle: Handle(inbox),
         task: essential::spawn(NAME, driver.run(messages)),
-        role: roles,
+        roles: receiver,
     }
 }
 
@@ -271,7 +278,7 @@ impl Driver {
         let mut timer_deadline = None;
         loop {
             let deadline = self
-                .control
+                .controls
                 .poll_timeout()
                 .and_then(|instant| self.clock.runtime_instant(instant));
             if let Some(instant) = deadline
@@ -292,7 +299,7 @@ impl Driver {
                     self.observer.record_batch(started.elapsed(), received);
                 }
                 () = timer.as_mut(), if deadline.is_some() => {
-                    self.control.handle_timeout(self.clock.now());
+                    self.controls.handle_timeout(self.clock.now());
                     timer_deadline = None;
                 }
             }
@@ -307,17 +314,18 @@ impl Driver {
             Message::Open(_, _) if self.shutting_down => {}
             Message::Open(conn, frames) => {
                 self.conns.insert(conn, frames);
-                self.control.handle(now, Event::Opened(conn));
+                self.controls.handle(now, Event::Opened(conn));
             }
-            Message::Frame(conn, frame) => self.control.handle(now, Event::Frame(conn, frame)),
+            Message::Frame(conn, frame) => self.controls.handle(now, Event::Frame(conn, frame)),
             Message::Event(event) => {
                 if let Event::Closed(conn) = &*event {
                     self.conns.remove(conn);
                 }
-                self.control.handle(now, *event);
+                self.controls.handle(now, *event);
             }
             Message::Leadership(change, done) => {
-                self.control.handle(now, Event::Leadership(*change));
+                let (scope, change) = *change;
+                self.controls.change_leadership(now, &scope, change);
                 // Fails when the caller no longer waits.
                 let _ = done.send(());
             }
@@ -326,7 +334,7 @@ impl Driver {
             }
             // A reply fails when the caller no longer waits.
             Message::Status(reply) => {
-                let mut status = self.control.status(now);
+                let mut status = self.controls.status(now);
                 self.observer.retain_labels(now, &status);
                 self.observer.limit_models(&mut status);
                 let _ = reply.send(status);
@@ -339,7 +347,7 @@ impl Driver {
             }
             Message::Idle(reply) => self.idle_waiters.push(reply),
             Message::ShutDown => {
-                self.control.handle(now, Event::HandOver);
+                self.controls.handle(now, Event::HandOver);
                 self.shutting_down = true;
             }
             #[cfg(feature = "injected-defect")]
@@ -348,7 +356,7 @@ impl Driver {
     }
 
     fn overview(&mut self) -> Overview {
-        let status = self.control.status(self.clock.now());
+        let status = self.controls.status(self.clock.now());
         let exists = |name: &str| status.pools.iter().any(|pool| &*pool.name == name);
         self.recent.retain_pools(exists);
         Overview {
@@ -359,7 +367,7 @@ impl Driver {
 
     fn look_up(&mut self, request_id: &str) -> RequestLookup {
         let now = self.clock.now();
-        if let Some(request) = self.control.request(now, request_id) {
+        if let Some(request) = self.controls.request(now, request_id) {
             return RequestLookup::Active(Box::new(request));
         }
         match self.ended.find(now, request_id) {
@@ -370,7 +378,7 @@ impl Driver {
 
     fn carry_out_outputs(&mut self) {
         let now = self.clock.now();
-        while let Some(output) = self.control.poll_output() {
+        while let Some((scope, output)) = self.controls.poll_output() {
             match output {
                 Output::Send(conn, frame) => self.send(conn, *frame),
                 Output::Close(conn, why) => {
@@ -382,7 +390,7 @@ impl Driver {
                     self.recent.record(now, &observation);
                     self.observer.observe(now, observation);
                 }
-                Output::Election(report) => self.election.report(match report {
+                Output::Election(report) => self.elections.of(&scope).report(match report {
                     ElectionReport::Wanted => Report::Wanted,
                     ElectionReport::Superseded { term } => Report::Superseded { term },
                     ElectionReport::Unfollowed { term } => Report::Unfollowed { term },
@@ -393,7 +401,7 @@ impl Driver {
         if self.shutting_down {
             self.conns.clear();
         }
-        if !self.idle_waiters.is_empty() && self.control.is_idle() {
+        if !self.idle_waiters.is_empty() && self.controls.is_idle() {
             for reply in self.idle_waiters.drain(..) {
                 // Fails when the caller no longer waits.
                 let _ = reply.send(());
@@ -401,23 +409,35 @@ impl Driver {
         }
     }
 
-    /// Publishes the role, and what the election must know.
+    /// Publishes the roles, and what the elections must know.
     fn report_leadership(&mut self) {
-        let (role, term) = (self.control.role(), self.control.term());
-        self.role.send_if_modified(|known| {
-            let is_changed = known.term != term || known.role != *role;
+        while let Some(scope) = self.controls.next_touched() {
+            self.publish_role(&scope);
+            if let Some(envoys) = self.controls.take_known_envoys(&scope) {
+                let term = self.controls.control(&scope).map_or(0, Control::term);
+                self.elections.of(&scope).report(Report::Known { term, envoys });
+            }
+        }
+        let (roles, controls) = (&self.roles, &self.controls);
+        if roles.borrow().len() != controls.len() {
+            roles.send_modify(|known| known.retain(|scope, _| controls.control(scope).is_some()));
+        }
+    }
+
+    fn publish_role(&self, scope: &Scope) {
+        let Some(control) = self.controls.control(scope) else {
+            return;
+        };
+        let (role, term) = (control.role(), control.term());
+        self.roles.send_if_modified(|known| {
+            let is_same = |known: &RoleTerm| known.term == term && known.role == *role;
+            let is_changed = !known.get(scope).is_some_and(is_same);
             if is_changed {
-                *known = RoleTerm {
-                    role: role.clone(),
-                    term,
-                };
+                let role = role.clone();
+                known.insert(scope.clone(), RoleTerm { role, term });
             }
             is_changed
         });
-        if let Some(envoys) = self.control.take_known_envoys() {
-            let term = self.control.term();
-            self.election.report(Report::Known { term, envoys });
-        }
     }
 
     fn send(&mut self, conn: ConnId, frame: CompanionFrame) {
@@ -431,7 +451,7 @@ impl Driver {
             };
             tracing::warn!(conn = conn.0, why, "session closed");
             self.conns.remove(&conn);
-            self.control.handle(self.clock.now(), Event::Closed(conn));
+            self.controls.handle(self.clock.now(), Event::Closed(conn));
         }
     }
 }

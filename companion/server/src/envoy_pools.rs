@@ -3,7 +3,8 @@
 //! Envoy fails a request to an endpoint that it doesn't have. So the files contain a new endpoint, and Envoy has applied
 //! them, before a request is granted to it; a removed endpoint stays in the files for a while after its last grant. One
 //! task owns the files and this order. Of several companions only the leader writes: a standby may not have discovered all
-//! endpoints, and doesn't know the changes that the leader got over HTTP. Without a folder, Envoy has only the endpoints of its bootstrap, and the companion
+//! endpoints, and doesn't know the changes that the leader got over HTTP. Where each pool has a leader of its own, the leader of
+//! the first pool writes all files. Without a folder, Envoy has only the endpoints of its bootstrap, and the companion
 //! logs a warning about later ones.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -78,7 +79,7 @@ impl EnvoyPools {
             });
         };
         let mut folder = Folder::open(folder)?;
-        if leads(&role) {
+        if leads(&role, &pools) {
             folder.write(&pools)?;
         }
         let (sender, inbox) = mpsc::channel(1);
@@ -258,7 +259,7 @@ impl FolderWriter {
     /// Writes the files, which are small, without a thread for blocking work. `None`: this companion is a standby, or the files
     /// can't be written.
     fn write(&mut self) -> Option<Versions> {
-        if !leads(&self.role) {
+        if !leads(&self.role, &self.pools) {
             self.retry_at = None;
             return None;
         }
@@ -284,9 +285,12 @@ impl FolderWriter {
     }
 }
 
-/// Whether this companion is the only one, or the leader.
-fn leads(role: &RoleReceiver) -> bool {
-    role.as_ref().is_none_or(|role| role.borrow().is_leader)
+/// Whether this companion is the only one, or the leader; where each pool has a leader of its own, that of the first pool.
+fn leads(roles: &RoleReceiver, pools: &[Pool]) -> bool {
+    let first = pools.first().map_or("", |pool| &pool.name);
+    roles
+        .as_ref()
+        .is_none_or(|roles| roles.borrow().of(first).is_leader)
 }
 
 /// Returns when the role of this companion has changed.
@@ -352,7 +356,7 @@ fn has_applied(page: &str, versions: &Versions) -> bool {
 mod tests {
     use tokio::sync::watch;
 
-    use crate::role::Role;
+    use crate::role::{Role, Roles};
 
     use super::*;
 
@@ -452,7 +456,13 @@ mod tests {
             Config::parse(&text, "f.yaml").expect("valid")
         };
         let files = || std::fs::read_to_string(folder.path().join("endpoints-a.json")).unwrap_or_default();
-        let (role, roles) = watch::channel(Role::default());
+        let of_role = |is_leader| {
+            Roles::Gateway(Role {
+                is_leader,
+                ..Role::default()
+            })
+        };
+        let (role, roles) = watch::channel(of_role(false));
         let mut standby =
             EnvoyPools::open(Some(folder.path()), None, &config(2), Some(roles)).expect("a folder");
         standby.admit(&config(3)).await;
@@ -460,7 +470,7 @@ mod tests {
         EnvoyPools::open(Some(folder.path()), None, &config(1), None).expect("the present leader");
         assert!(files().contains("\"port_value\":1"), "{}", files());
 
-        role.send_modify(|role| role.is_leader = true);
+        role.send_replace(of_role(true));
         // The change of the role is handled before or with the next command.
         standby.admit(&config(3)).await;
         let text = files();
@@ -468,7 +478,7 @@ mod tests {
             text.contains("\"port_value\":3") && !text.contains("\"port_value\":1"),
             "{text}"
         );
-        role.send_modify(|role| role.is_leader = false);
+        role.send_replace(of_role(false));
         standby.admit(&config(4)).await;
         assert_eq!(files(), text, "a standby again");
     }

@@ -32,7 +32,7 @@ use crate::listener::Listener;
 use crate::metrics::Metrics;
 use crate::phase::Phase;
 use crate::reload;
-use crate::role::{Role, RoleReceiver};
+use crate::role::{RoleReceiver, Roles};
 use crate::status::{self, FlowVisibility};
 
 /// The state of the HTTP server.
@@ -52,8 +52,8 @@ pub struct App {
     pub config: reload::Handle,
     /// The phase of the companion's life.
     pub phase: watch::Receiver<Phase>,
-    /// The role among several companions.
-    pub role: RoleReceiver,
+    /// The roles among several companions.
+    pub roles: RoleReceiver,
 }
 
 /// Serves HTTP until `shutdown` returns.
@@ -70,7 +70,7 @@ pub async fn serve(
         .route("/drain", post(drain))
         .route("/config", put(config::replace).patch(config::patch))
         .layer(DefaultBodyLimit::max(config::BYTES_MAX))
-        .layer(middleware::from_fn_with_state(app.role.clone(), guards::leads))
+        .layer(middleware::from_fn_with_state(app.roles.clone(), guards::leads))
         .layer(middleware::from_fn_with_state(
             config.clone(),
             guards::change_is_allowed,
@@ -110,9 +110,9 @@ impl App {
         self.driver.status().await.map_err(|gone| gone.to_string())
     }
 
-    /// The present role; `None` without `replicas`.
-    fn role(&self) -> Option<Role> {
-        self.role.as_ref().map(|role| role.borrow().clone())
+    /// The present roles; `None` without `replicas`.
+    fn roles(&self) -> Option<Roles> {
+        self.roles.as_ref().map(|roles| roles.borrow().clone())
     }
 
     /// Which identities of flows the sender of these headers may see.
@@ -130,7 +130,7 @@ async fn metrics(State(app): State<Arc<App>>) -> Response {
         Ok(status) => status,
         Err(why) => return (StatusCode::SERVICE_UNAVAILABLE, why).into_response(),
     };
-    match app.metrics.render(&status, app.role().as_ref()) {
+    match app.metrics.render(&status, app.roles().as_ref()) {
         Ok(text) => ([(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
@@ -141,22 +141,20 @@ async fn status_document(State(app): State<Arc<App>>, headers: HeaderMap) -> Res
         Ok(overview) => overview,
         Err(gone) => return (StatusCode::SERVICE_UNAVAILABLE, gone.to_string()).into_response(),
     };
-    let (config, role) = (app.config.active(), app.role());
+    let (config, roles) = (app.config.active(), app.roles());
     let (now, uptime) = (app.clock.now(), app.clock.uptime());
     let config_error = config.last_error.as_deref();
-    let advice = if role.as_ref().is_some_and(|role| !role.is_leader) {
-        advice::of_standby(config_error)
-    } else {
-        advice::of(&Facts {
-            status: &overview.status,
-            recent: &overview.recent,
-            config: &config.config,
-            config_error,
-            now,
-            uptime,
-        })
-    };
-    let report = status::ConfigReport::new(&config).with_role(role.as_ref(), config.config.replicas.as_ref());
+    let advice = advice::of(&Facts {
+        status: &overview.status,
+        recent: &overview.recent,
+        config: &config.config,
+        config_error,
+        roles: roles.as_ref(),
+        now,
+        uptime,
+    });
+    let report =
+        status::ConfigReport::new(&config).with_roles(roles.as_ref(), config.config.replicas.as_ref());
     axum::Json(status::document(
         &overview.status,
         now,

@@ -18,7 +18,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use penstock_config::{Alias, Config};
-use penstock_control::Status;
+use penstock_control::{PoolStatus, Status};
 use penstock_engine::units::Decimal;
 use prometheus::core::{Collector, MetricVec, MetricVecBuilder};
 use prometheus::{Encoder, Histogram, IntCounter, IntCounterVec, IntGaugeVec, Registry, TextEncoder};
@@ -29,7 +29,7 @@ use self::requests::RequestCounters;
 use self::responses::ResponseMetrics;
 pub(crate) use self::series::CompletedRequest;
 pub(crate) use self::table::SeriesTable;
-use crate::role::Role;
+use crate::role::Roles;
 
 /// The labels of all metrics of requests.
 const REQUEST: [&str; 3] = ["pool", "model", "target_model"];
@@ -162,22 +162,16 @@ impl Metrics {
         remove_series(&self.store_writes, &is_gone);
     }
 
-    /// The page in Prometheus' text format, with gauges from this status. `role` is `None` without `replicas`. The gauges of
-    /// a standby's pools have no series, so that a sum over all companions is the leader's value.
+    /// The page in Prometheus' text format, with gauges from this status. `roles` is `None` without `replicas`. The gauges of
+    /// pools for which this companion stands by have no series, so that a sum over all companions is the leader's value.
     ///
     /// # Errors
     /// When a metric can't be encoded.
-    pub fn render(&self, status: &Status, role: Option<&Role>) -> prometheus::Result<Vec<u8>> {
+    pub fn render(&self, status: &Status, roles: Option<&Roles>) -> prometheus::Result<Vec<u8>> {
         let make = Maker::new();
-        let roles = replicas::Gauges::new(&make)?;
-        if let Some(role) = role {
-            roles.set(status, role);
-        }
-        let without_pools = role.is_some_and(|role| !role.is_leader).then(|| Status {
-            pools: Vec::new(),
-            ..status.clone()
-        });
-        let status = without_pools.as_ref().unwrap_or(status);
+        replicas::render(&make, status, roles)?;
+        let led = roles.and_then(|roles| only_led_pools(status, roles));
+        let status = led.as_ref().unwrap_or(status);
         queue::Gauges::new(&make)?.set(status, self.values_max());
         model::Gauges::new(&make)?.set(status);
         if self.has_nexus_alias.load(Ordering::Relaxed) {
@@ -197,6 +191,16 @@ impl Metrics {
         }
         Ok(text)
     }
+}
+
+/// The status without the pools for which this companion stands by; `None`: there are none.
+fn only_led_pools(status: &Status, roles: &Roles) -> Option<Status> {
+    let leads = |pool: &&PoolStatus| roles.of(&pool.name).is_leader;
+    let pools: Vec<_> = status.pools.iter().filter(leads).cloned().collect();
+    (pools.len() < status.pools.len()).then(|| Status {
+        pools,
+        ..status.clone()
+    })
 }
 
 /// Removes the series of a family with a label that is gone.

@@ -21,6 +21,8 @@ use crate::driver::{Gone, Handle as Driver};
 use crate::envoy_pools::EnvoyPools;
 use crate::http::admin::Admin;
 use crate::metrics::Metrics;
+use crate::replicas::Elections;
+use crate::role::RoleReceiver;
 use crate::stores::Stores;
 
 pub use self::reloader::spawn;
@@ -83,6 +85,14 @@ pub enum ChangeError {
     /// The resulting document is invalid.
     #[error("{0}")]
     Invalid(String),
+    /// Another companion leads a pool that the change concerns.
+    #[error("pools[{pool}]: this companion doesn't lead the pool, so its configuration doesn't count there")]
+    OtherLeader {
+        /// The pool's name.
+        pool: String,
+        /// Where its leader listens for filters; `None`: unknown.
+        leader: Option<String>,
+    },
     /// The change was to be saved in the file, which can't be written.
     #[error("{} can't be written: {why}; nothing was changed", path.display())]
     Unwritable {
@@ -196,9 +206,9 @@ impl Handle {
     }
 }
 
-/// The initial state of the task.
+/// The configuration as it was read at the start.
 #[derive(Debug)]
-pub struct Start {
+pub struct Loaded {
     /// The configuration file.
     pub file: PathBuf,
     /// The file's bytes when it was read.
@@ -212,6 +222,13 @@ pub struct Start {
     pub document: Document,
     /// The flags that replace keys of the document.
     pub flags: FlagOverrides,
+}
+
+/// The initial state of the task.
+#[derive(Debug)]
+pub struct Start {
+    /// The configuration.
+    pub loaded: Loaded,
     /// Who may change the configuration.
     pub admin: Admin,
     /// Variables that override the file.
@@ -226,6 +243,10 @@ pub struct Start {
     pub stores: Stores,
     /// The pools and endpoints that Envoy has.
     pub envoy: EnvoyPools,
+    /// The elections of leaders, one for each pool if each has a leader.
+    pub elections: Elections,
+    /// The roles of this companion.
+    pub roles: RoleReceiver,
 }
 
 /// Keys of `listen` that flags of the command line replace.

@@ -10,6 +10,7 @@ mod health;
 #[cfg_attr(not(feature = "kubernetes"), path = "replicas/without_kubernetes.rs")]
 mod kubernetes;
 mod membership;
+mod pool_lease;
 #[cfg(any(feature = "etcd", feature = "kubernetes"))]
 mod record;
 mod reports;
@@ -20,15 +21,15 @@ use std::time::Duration;
 
 use penstock_config::Lease;
 use penstock_election::{Candidate, Role, RoleChange, Settings};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::clock::{self, Clock};
 use crate::driver::Gone;
 use crate::essential;
 
-pub use self::membership::{Start, join};
-pub use self::reports::{Report, Reporter};
+pub use self::membership::{Elections, Start, join};
+pub use self::reports::{Report, Reporter, Reporters};
 
 use self::store::LeaseStore;
 use self::task::{Command, Task};
@@ -44,6 +45,12 @@ pub trait RoleSink: Send + 'static {
     /// # Errors
     /// When the driver has ended.
     fn apply(&mut self, change: RoleChange) -> impl Future<Output = Result<(), Gone>> + Send;
+
+    /// The pool prefers this companion to its leader at this address: asks that one to leave the pool, if this companion could serve
+    /// it. Doesn't wait for the answer.
+    fn claim(&mut self, leader: String) {
+        let _ = leader;
+    }
 
     /// The store answered a renewal after this time, for the metrics.
     fn renewed(&mut self, took: Duration) {
@@ -82,6 +89,10 @@ pub struct Status {
     pub store_up: bool,
 }
 
+/// Sends commands to an election. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Commands(mpsc::Sender<Command>);
+
 /// The running election.
 #[derive(Debug)]
 pub struct Election {
@@ -90,12 +101,14 @@ pub struct Election {
     task: JoinHandle<()>,
 }
 
-/// Starts this companion's part in the election. `reports`: those of the control, from [`Reporter::new`].
+/// Starts this companion's part in the election of the leader; `pool`: of this pool, where each has a leader of its own. `reports`:
+/// those of the control.
 ///
 /// # Errors
 /// If the store can't be used with this binary or this configuration. A store that isn't reachable is no error.
 pub fn spawn(
     lease: &Lease,
+    pool: Option<&str>,
     settings: Settings,
     clock: Clock,
     sink: impl RoleSink,
@@ -103,37 +116,48 @@ pub fn spawn(
 ) -> Result<Election, Error> {
     let identity = store::identity(&settings.address);
     let duration = settings.duration;
-    Ok(match lease {
+    let own = pool.map(|pool| pool_lease::place(lease, pool));
+    let start = Starting {
+        pool: pool.map(str::to_owned),
+        settings,
+        clock,
+        reports,
+    };
+    Ok(match own.as_ref().unwrap_or(lease) {
         Lease::Etcd { endpoints, prefix } => {
             let store = etcd::Etcd::new(endpoints, prefix, identity, duration)?;
-            spawn_with(store, settings, clock, sink, reports)
+            start.with(store, sink)
         }
         Lease::Kubernetes { namespace, name } => {
             let store = kubernetes::Kubernetes::new(namespace, name, identity, duration)?;
-            spawn_with(store, settings, clock, sink, reports)
+            start.with(store, sink)
         }
-        Lease::File(path) => spawn_with(file::File::new(path), settings, clock, sink, reports),
+        Lease::File(path) => start.with(file::File::new(path), sink),
     })
 }
 
-fn spawn_with(
-    store: impl LeaseStore,
+/// An election that starts, before its store is known.
+struct Starting {
+    pool: Option<String>,
     settings: Settings,
     clock: Clock,
-    sink: impl RoleSink,
     reports: Reporter,
-) -> Election {
-    let (commands, inbox) = mpsc::channel(COMMANDS);
-    let (status_sender, status) = watch::channel(Status::default());
-    let unix_ms = u64::try_from(clock::unix().as_millis()).unwrap_or(u64::MAX);
-    let duration = settings.duration;
-    let candidate = Candidate::new(settings, clock.now(), unix_ms);
-    let task = Task::new(store, candidate, duration, clock, sink, status_sender);
-    let task = essential::spawn("the leader election", task.run(reports, inbox));
-    Election {
-        commands,
-        status,
-        task,
+}
+
+impl Starting {
+    fn with(self, store: impl LeaseStore, sink: impl RoleSink) -> Election {
+        let (commands, inbox) = mpsc::channel(COMMANDS);
+        let (status_sender, status) = watch::channel(Status::default());
+        let unix_ms = u64::try_from(clock::unix().as_millis()).unwrap_or(u64::MAX);
+        let duration = self.settings.duration;
+        let candidate = Candidate::new(self.settings, self.clock.now(), unix_ms);
+        let task = Task::new(store, candidate, duration, self.clock, sink, status_sender);
+        let task = task.of_pool(self.pool).run(self.reports, inbox);
+        Election {
+            commands,
+            status,
+            task: essential::spawn("the leader election", task),
+        }
     }
 }
 
@@ -142,6 +166,20 @@ impl Election {
     #[must_use]
     pub fn status(&self) -> watch::Receiver<Status> {
         self.status.clone()
+    }
+
+    /// Has this companion leave the pool to the one at `to`, if it leads the pool and the pool prefers the other one. Returns whether
+    /// it does.
+    pub async fn yield_to(commands: Commands, to: String) -> bool {
+        let (reply, answer) = oneshot::channel();
+        let sent = commands.0.send(Command::Yield { to, reply }).await;
+        sent.is_ok() && answer.await.unwrap_or(false)
+    }
+
+    /// Sends commands to the election.
+    #[must_use]
+    pub fn commands(&self) -> Commands {
+        Commands(self.commands.clone())
     }
 
     /// Gives the lease up, if this companion has it, and takes no further part. Returns when the store has confirmed it. While the

@@ -11,7 +11,6 @@ use std::time::Duration;
 use clap::Args as ClapArgs;
 use penstock_config::{self as config, Address, Config, Document, Environment, Queued};
 use penstock_control::Event;
-use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -27,8 +26,8 @@ use crate::listener::{self, Listener};
 use crate::metrics::Metrics;
 use crate::observe::Observer;
 use crate::phase::{Phase, ending};
-use crate::reload::FlagOverrides;
-use crate::replicas::{self, Election};
+use crate::reload::{FlagOverrides, Loaded};
+use crate::replicas::{self, Elections};
 use crate::role::RoleReceiver;
 use crate::stores::Stores;
 use crate::{grpc, http, reload, stores, tls, trace, usage_forwarding};
@@ -176,35 +175,26 @@ pub async fn run(args: Args, environment: Environment) -> Result<(), Error> {
     }
 }
 
-/// The configuration file and the flags, read at the start.
-struct Loaded {
-    file_bytes: Vec<u8>,
-    file_document: Value,
-    saved_document: Value,
-    document: Document,
-    flags: FlagOverrides,
-}
-
-impl Loaded {
-    fn read(args: &Args, environment: &Environment) -> Result<Self, Error> {
-        // Before the document: a change between the two reads is noticed later and causes a reload.
-        let file_bytes = std::fs::read(&args.config).unwrap_or_default();
-        let document = Document::read(&args.config, environment)?;
-        let file_document = document.json().clone();
-        let alone = Document::read(&args.config, &Environment::default());
-        let saved_document = alone.map_or_else(|_| file_document.clone(), |alone| alone.json().clone());
-        if let Some(grpc) = &args.grpc {
-            document.config().check_grpc_address(grpc)?;
-        }
-        let flags = FlagOverrides::new(args.grpc.as_ref(), args.http.as_ref(), args.envoy_gateway);
-        Ok(Self {
-            file_bytes,
-            file_document,
-            saved_document,
-            document: flags.apply(document)?,
-            flags,
-        })
+/// Reads the configuration file, and applies the flags.
+fn load(args: &Args, environment: &Environment) -> Result<Loaded, Error> {
+    // Before the document: a change between the two reads is noticed later and causes a reload.
+    let file_bytes = std::fs::read(&args.config).unwrap_or_default();
+    let document = Document::read(&args.config, environment)?;
+    let file_document = document.json().clone();
+    let alone = Document::read(&args.config, &Environment::default());
+    let saved_document = alone.map_or_else(|_| file_document.clone(), |alone| alone.json().clone());
+    if let Some(grpc) = &args.grpc {
+        document.config().check_grpc_address(grpc)?;
     }
+    let flags = FlagOverrides::new(args.grpc.as_ref(), args.http.as_ref(), args.envoy_gateway);
+    Ok(Loaded {
+        file: args.config.clone(),
+        file_bytes,
+        file_document,
+        saved_document,
+        document: flags.apply(document)?,
+        flags,
+    })
 }
 
 /// The files, threads and sockets that a start needs; a failure to open one ends the start.
@@ -243,7 +233,7 @@ struct Companion {
     decisions: JoinHandle<()>,
     config: reload::Handle,
     /// With several companions.
-    election: Option<Election>,
+    elections: Elections,
     phase: watch::Sender<Phase>,
     signals: Signals,
     grpc: JoinHandle<Result<(), tonic::transport::Error>>,
@@ -256,7 +246,7 @@ struct Companion {
 
 impl Companion {
     async fn start(args: Args, environment: Environment) -> Result<Self, Error> {
-        let loaded = Loaded::read(&args, &environment)?;
+        let loaded = load(&args, &environment)?;
         let config = loaded.document.config();
         let opened = Opened::open(config)?;
 
@@ -273,14 +263,9 @@ impl Companion {
         let driver = decisions.driver;
         usage_forwarding::forward_shared(&mut stores, driver.clone());
         log_start(config);
-        let envoy = open_envoy_pools(&args, config, decisions.replica_role.clone())?;
+        let envoy = open_envoy_pools(&args, config, decisions.replica_roles.clone())?;
         let config = reload::spawn(reload::Start {
-            file: args.config,
-            file_bytes: loaded.file_bytes,
-            file_document: loaded.file_document,
-            saved_document: loaded.saved_document,
-            document: loaded.document,
-            flags: loaded.flags,
+            loaded,
             admin: opened.admin,
             environment,
             identity,
@@ -288,6 +273,8 @@ impl Companion {
             metrics: metrics.clone(),
             stores,
             envoy,
+            elections: decisions.elections.clone(),
+            roles: decisions.replica_roles.clone(),
         })
         .await?;
         essential::spawn(discovery::NAME, discovery::run(config.clone()));
@@ -300,17 +287,21 @@ impl Companion {
             gateway: args.envoy_gateway,
             config: config.clone(),
             phase: phases.clone(),
-            role: decisions.replica_role,
+            roles: decisions.replica_roles,
         };
-        let ends = ending(phases.clone());
-        let serving = grpc::serve(opened.grpc, opened.tls, driver.clone(), decisions.role, ends);
+        let grpc = grpc::Sessions {
+            driver: driver.clone(),
+            roles: decisions.roles,
+            elections: decisions.elections.clone(),
+        };
+        let serving = grpc.serve(opened.grpc, opened.tls, ending(phases.clone()));
         Ok(Self {
             grpc: opened.decisions.enter(|| essential::spawn(GRPC, serving)),
             http: essential::spawn(HTTP, http::serve(opened.http, app, ending(phases))),
             driver,
             decisions: decisions.task,
             config,
-            election: decisions.election,
+            elections: decisions.elections,
             phase,
             signals: opened.signals,
             spans,
@@ -362,13 +353,13 @@ impl Companion {
         let closing = match (signal, config.queued) {
             (EndSignal::Terminate, Queued::HandOver) => {
                 tracing::info!("handing over: waiting and running requests are left to the next companion");
-                resign(self.election).await;
+                resign(&self.elections).await;
                 // At once: the next companion may be starting already and needs the file.
                 close(stores)
             }
             _ => {
                 self.drain(config.drain).await;
-                resign(self.election).await;
+                resign(&self.elections).await;
                 // After the drain, so that the usage of requests that ended meanwhile is written as well.
                 close(stores)
             }
@@ -414,12 +405,9 @@ impl Companion {
     }
 }
 
-/// Gives the leader lease up, so that another companion leads at once.
-async fn resign(election: Option<Election>) {
-    let Some(election) = election else {
-        return;
-    };
-    if tokio::time::timeout(FLUSH_MAX, election.resign()).await.is_err() {
+/// Gives the leader leases up, so that other companions lead at once.
+async fn resign(elections: &Elections) {
+    if tokio::time::timeout(FLUSH_MAX, elections.resign()).await.is_err() {
         tracing::warn!(
             "replicas.lease: the store didn't confirm within {FLUSH_MAX:?} that the lease was given up; \
              another companion leads when it expires"

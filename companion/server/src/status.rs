@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::advice::Advice;
 use crate::metrics::{decimal, thousandths};
 use crate::reload::ActiveConfig;
-use crate::role::Role;
+use crate::role::Roles;
 
 /// Flows in the document; with more, those with the most waiting and running requests.
 const FLOWS_MAX: usize = 1_000;
@@ -37,8 +37,8 @@ pub struct ConfigReport<'a> {
     summary: Value,
     /// The endpoints' labels by pool and address, where there are any.
     labels: BTreeMap<(&'a str, String), &'a BTreeMap<String, String>>,
-    /// The role of this companion among several; `None` without `replicas`.
-    replicas: Option<Value>,
+    /// The roles of this companion among several; `None` without `replicas`.
+    replicas: Option<(&'a Roles, &'a Replicas)>,
 }
 
 impl<'a> ConfigReport<'a> {
@@ -62,10 +62,10 @@ impl<'a> ConfigReport<'a> {
         }
     }
 
-    /// Adds the role of this companion among `replicas`.
+    /// Adds the roles of this companion among `replicas`.
     #[must_use]
-    pub fn with_role(mut self, role: Option<&Role>, replicas: Option<&Replicas>) -> Self {
-        self.replicas = role.zip(replicas).map(|(role, replicas)| role.status(replicas));
+    pub fn with_roles(mut self, roles: Option<&'a Roles>, replicas: Option<&'a Replicas>) -> Self {
+        self.replicas = roles.zip(replicas);
         self
     }
 }
@@ -90,6 +90,7 @@ pub fn document(
         "draining": status.draining,
         "sessions": status.sessions.iter().map(|session| json!({
             "id": session.id,
+            "pool": session.pool.as_deref(),
             "worker": session.node,
             "envoy": session.envoy,
             "open": session.open,
@@ -100,8 +101,8 @@ pub fn document(
         "pools": pools.collect::<Vec<_>>(),
         "advice": advice.overall,
     });
-    if let Some(replicas) = &config.replicas {
-        document["replicas"] = replicas.clone();
+    if let Some((roles, replicas)) = config.replicas {
+        document["replicas"] = roles.status(replicas);
     }
     document
 }
@@ -118,7 +119,7 @@ fn pool(
     let endpoints = snapshot.endpoints.iter();
     let endpoints = endpoints.map(|snapshot| endpoint(status, snapshot, now, config));
     let variants = status.model.iter().flat_map(|model| &model.variants);
-    json!({
+    let mut document = json!({
         "name": &*status.name,
         "saturation": thousandths(snapshot.saturation_milli),
         "stock": snapshot.stock,
@@ -165,7 +166,14 @@ fn pool(
         "pending_replicas": variants.clone().map(|variant| variant.pending).sum::<u64>(),
         "model": variants.map(variant).collect::<Vec<_>>(),
         "advice": advice,
-    })
+    });
+    let role = config
+        .replicas
+        .and_then(|(roles, _)| roles.pool_status(&status.name));
+    if let Some(role) = role {
+        document["replicas"] = role;
+    }
+    document
 }
 
 /// The flows with the most waiting and running requests, in this order.

@@ -12,7 +12,7 @@ use penstock_config::Tls;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 pub use tonic::transport::ServerTlsConfig;
-use tonic::transport::{Certificate, Identity, Server};
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity, Server};
 
 /// A peer that doesn't finish the handshake within this time is disconnected.
 const HANDSHAKE: Duration = Duration::from_secs(5);
@@ -59,26 +59,15 @@ pub enum Error {
 /// # Errors
 /// When a file can't be read, contains something else, or the key doesn't belong to the certificate.
 pub fn server(tls: &Tls) -> Result<ServerTlsConfig, Error> {
-    let certificate = "certificate";
-    let cert = read("tls.cert", &tls.cert, certificate, has_certificates)?;
-    let key = read("tls.key", &tls.key, "private key", |pem| {
-        PrivateKeyDer::from_pem_slice(pem).is_ok()
-    })?;
-    let client_ca = read("tls.client_ca", &tls.client_ca, certificate, has_certificates)?;
+    let (cert, key) = identity(tls)?;
+    let client_ca = read("tls.client_ca", &tls.client_ca, "certificate", has_certificates)?;
     let config = ServerTlsConfig::new()
         .identity(Identity::from_pem(cert, key))
         .client_ca_root(Certificate::from_pem(client_ca))
         .timeout(HANDSHAKE);
     match Server::builder().tls_config(config.clone()) {
         Ok(_) => Ok(config),
-        Err(error) => Err(Error::Pair {
-            cert: tls.cert.clone(),
-            key: tls.key.clone(),
-            client_ca: tls.client_ca.clone(),
-            why: error
-                .source()
-                .map_or_else(|| error.to_string(), ToString::to_string),
-        }),
+        Err(error) => Err(mismatch(tls, &error)),
     }
 }
 
@@ -88,6 +77,43 @@ pub fn server(tls: &Tls) -> Result<ServerTlsConfig, Error> {
 /// When the certificates don't match, which [`server`] has checked.
 pub fn apply(server: Server, config: ServerTlsConfig) -> Result<Server, tonic::transport::Error> {
     server.tls_config(config)
+}
+
+/// Makes a client show this companion's certificate, and accept only servers with a certificate of the authority that is configured for
+/// clients, and that is valid for this name, or for the address if there is none.
+///
+/// # Errors
+/// When a file can't be read, contains something else, or the files don't belong together.
+pub(crate) fn apply_to_client(endpoint: Endpoint, tls: &Tls, name: Option<&str>) -> Result<Endpoint, Error> {
+    let (cert, key) = identity(tls)?;
+    let ca = read("tls.client_ca", &tls.client_ca, "certificate", has_certificates)?;
+    let mut config = ClientTlsConfig::new()
+        .identity(Identity::from_pem(cert, key))
+        .ca_certificate(Certificate::from_pem(ca));
+    if let Some(name) = name {
+        config = config.domain_name(name);
+    }
+    endpoint.tls_config(config).map_err(|error| mismatch(tls, &error))
+}
+
+/// The certificate and its key.
+fn identity(tls: &Tls) -> Result<(Vec<u8>, Vec<u8>), Error> {
+    let cert = read("tls.cert", &tls.cert, "certificate", has_certificates)?;
+    let key = read("tls.key", &tls.key, "private key", |pem| {
+        PrivateKeyDer::from_pem_slice(pem).is_ok()
+    })?;
+    Ok((cert, key))
+}
+
+fn mismatch(tls: &Tls, error: &tonic::transport::Error) -> Error {
+    Error::Pair {
+        cert: tls.cert.clone(),
+        key: tls.key.clone(),
+        client_ca: tls.client_ca.clone(),
+        why: error
+            .source()
+            .map_or_else(|| error.to_string(), ToString::to_string),
+    }
 }
 
 fn read(

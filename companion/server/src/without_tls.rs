@@ -1,7 +1,7 @@
 //! Replaces mutual TLS in a binary without the feature `tls`, which rejects such a configuration.
 
 use penstock_config::Tls;
-use tonic::transport::Server;
+use tonic::transport::{Endpoint, Server};
 
 /// Never constructed: [`server`] fails.
 #[derive(Clone, Debug)]
@@ -17,6 +17,18 @@ pub struct Error;
 /// # Errors
 /// Always.
 pub const fn server(_tls: &Tls) -> Result<ServerTlsConfig, Error> {
+    Err(Error)
+}
+
+/// Always fails.
+///
+/// # Errors
+/// Always.
+pub(crate) fn apply_to_client(
+    _endpoint: Endpoint,
+    _tls: &Tls,
+    _name: Option<&str>,
+) -> Result<Endpoint, Error> {
     Err(Error)
 }
 

@@ -79,6 +79,8 @@ struct RawPolicy {
     pools: Vec<RawPool>,
     #[serde(default)]
     tracing: bool,
+    #[serde(default)]
+    session_per_pool: bool,
 }
 
 #[derive(Deserialize)]
@@ -240,6 +242,7 @@ impl From<RawPolicy> for wire::Policy {
             identity: Some(raw.identity.into()),
             pools: raw.pools.into_iter().map(Into::into).collect(),
             tracing: raw.tracing,
+            session_per_pool: raw.session_per_pool,
         }
     }
 }

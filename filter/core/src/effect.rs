@@ -9,11 +9,20 @@ use crate::{
     session::SessionEffect,
 };
 
+/// A session of a worker. An id is never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SessionId(pub(crate) u32);
+
+impl SessionId {
+    /// The session that every worker has.
+    pub const MAIN: Self = Self(0);
+}
+
 /// An action that the host carries out outside of a stream's own callback.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// An action on the session's gRPC stream.
-    Session(SessionEffect),
+    /// An action on a session's gRPC stream.
+    Session(SessionId, SessionEffect),
     /// Edit the request headers of a paused HTTP stream, and resume it.
     Resume {
         /// The host's id of the HTTP stream.

@@ -68,6 +68,11 @@ pub(crate) struct ReadingBody {
 }
 
 impl Exchange {
+    /// The name of its pool; `None`: it has none, or it isn't known yet.
+    pub(crate) fn pool_name(&self) -> Option<&str> {
+        self.pool.as_ref().map(|pool| pool.name.as_str())
+    }
+
     /// The registration with its current age.
     pub(crate) fn register(&self, now: Instant) -> Register {
         Register {

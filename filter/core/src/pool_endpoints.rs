@@ -28,8 +28,9 @@ pub(crate) fn update(pools: &mut BTreeMap<String, PoolEndpoints>, message: Endpo
     known.digest = endpoints_digest(&pool, known.ready.iter().map(String::as_str), fallback_bound);
 }
 
-/// The digest of all pools' endpoints.
-pub(crate) fn digest(pools: &BTreeMap<String, PoolEndpoints>) -> u64 {
-    let digests = pools.values().map(|pool| pool.digest);
+/// The digest of the endpoints of the pools for which `is_own` returns true.
+pub(crate) fn digest(pools: &BTreeMap<String, PoolEndpoints>, is_own: impl Fn(&str) -> bool) -> u64 {
+    let own = pools.iter().filter(|(name, _)| is_own(name));
+    let digests = own.map(|(_, pool)| pool.digest);
     digests.fold(0, u64::wrapping_add)
 }

@@ -9,6 +9,7 @@
 //! stream there; while no leader is known, the stream stays open until the standby learns of one. A session that knows such
 //! companions first sends a probe, without its requests, so that they are listed only to the leader.
 
+mod ending;
 mod frame_window;
 mod hello;
 mod roles;
@@ -84,15 +85,23 @@ struct UnackedEvent {
     event: Event,
 }
 
+/// What all sessions of a worker share.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) epoch: Epoch,
+    /// The id of the Envoy process; `None`: unknown.
+    pub(crate) envoy: Option<NonZeroU64>,
+    pub(crate) node: String,
+    /// This Envoy has a requeue listener.
+    pub(crate) can_requeue: bool,
+}
+
 /// The state of a session.
 #[derive(Debug)]
 pub(crate) struct Session {
-    epoch: Epoch,
-    /// The id of the Envoy process; `None`: unknown.
-    envoy: Option<NonZeroU64>,
-    node: String,
-    /// This Envoy has a requeue listener.
-    can_requeue: bool,
+    settings: Settings,
+    /// The only pool whose requests it carries; empty: it is the main session.
+    pool: String,
     link: Link,
     /// Number of the current stream, from 1.
     stream: u32,
@@ -126,18 +135,10 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    pub(crate) fn new(
-        now: Instant,
-        epoch: Epoch,
-        envoy: Option<NonZeroU64>,
-        node: String,
-        can_requeue: bool,
-    ) -> Self {
+    pub(crate) fn new(now: Instant, settings: Settings, pool: &str) -> Self {
         Self {
-            epoch,
-            envoy,
-            node,
-            can_requeue,
+            settings,
+            pool: pool.to_owned(),
             link: Link::Closed { retry_at: now },
             stream: 0,
             window: FrameWindow::default(),
@@ -160,10 +161,6 @@ impl Session {
 
     pub(crate) fn poll_effect(&mut self) -> Option<SessionEffect> {
         self.effects.pop_front()
-    }
-
-    pub(crate) fn epoch(&self) -> Epoch {
-        self.epoch
     }
 
     /// Number of terminal events that the companion hasn't acknowledged.
@@ -267,12 +264,10 @@ impl Session {
 
     fn hello_header<'a>(&'a self, policy_digest: &'a str) -> HelloHeader<'a> {
         HelloHeader {
-            epoch: self.epoch,
+            settings: &self.settings,
+            pool: &self.pool,
             stream: self.stream,
-            envoy: self.envoy,
             policy_digest,
-            node: &self.node,
-            can_requeue: self.can_requeue,
             term: self.term,
             unreachable_term: self.redirected,
         }
@@ -309,13 +304,22 @@ impl Session {
         retry_at
     }
 
+    /// The session in log lines.
+    fn title(&self) -> String {
+        if self.pool.is_empty() {
+            format!("companion session {}", self.stream)
+        } else {
+            format!("companion session {} of pool {}", self.stream, self.pool)
+        }
+    }
+
     /// Gives up the stream because of a fault of the companion.
     fn abort(&mut self, now: Instant, reason: &'static str) {
         let retry_at = self.mark_down(now);
         self.link = Link::Broken { retry_at };
         // Logs each reason once until the companion is up again, not at every attempt.
         if self.last_warning.replace(reason) != Some(reason) {
-            let text = format!("companion session {} closed: {reason}", self.stream);
+            let text = format!("{} closed: {reason}", self.title());
             self.effects.push_back(SessionEffect::LogWarning(text));
         }
     }
@@ -323,10 +327,7 @@ impl Session {
     fn handle_bye(&mut self, now: Instant) {
         let retry_at = self.mark_down(now);
         self.link = Link::Broken { retry_at };
-        let text = format!(
-            "companion session {} closed: the companion shuts down",
-            self.stream
-        );
+        let text = format!("{} closed: the companion ends, or stands by", self.title());
         self.effects.push_back(SessionEffect::LogInfo(text));
     }
 
@@ -374,10 +375,10 @@ impl Session {
             self.link = Link::Broken {
                 retry_at: now.after(VERSION_RETRY),
             };
-        } else if ack.term < self.term {
+        } else if self.is_outdated(ack.term) {
             self.abort(now, OLDER_COMPANION);
         } else {
-            self.term = ack.term;
+            self.term = self.term.max(ack.term);
             self.version = ack.version;
             self.backoff = BACKOFF_MIN;
             self.redirected = None;
@@ -393,6 +394,11 @@ impl Session {
                 self.link = Link::Established;
             }
         }
+    }
+
+    /// A companion with this term has been replaced. 0: it has no term, because it doesn't lead.
+    fn is_outdated(&self, term: u64) -> bool {
+        term != 0 && term < self.term
     }
 
     /// Notes that the filter admitted a request by itself. `registered`: the companion may know it as waiting.
@@ -472,12 +478,5 @@ impl Session {
         let (message, event) = self.window.encode(event);
         self.effects.push_back(SessionEffect::Send(message));
         event
-    }
-
-    /// Ends the session because the host shuts down.
-    pub(crate) fn shut_down(&mut self) {
-        if self.is_linked() || matches!(self.link, Link::Probing { .. }) {
-            self.send(Event::Bye(Bye {}));
-        }
     }
 }

@@ -1,4 +1,4 @@
-//! The state of one root context: its session with the companion, and its HTTP exchanges.
+//! The state of one root context: its sessions with companions, and its HTTP exchanges.
 //!
 //! The host reports events with the `handle_` methods. A decision that an HTTP callback needs at once is the method's return
 //! value. All other decisions are effects: after each call, the host takes them from `poll_effect` until there are none. A
@@ -6,10 +6,12 @@
 
 mod companion_down;
 mod in_flight_counts;
+mod policies;
 mod refused_attempts;
 mod request_body;
 mod request_headers;
 mod response_path;
+mod sessions;
 
 use core::time::Duration;
 use std::{
@@ -25,25 +27,27 @@ use prost::Message;
 use crate::{
     compiled_policy::CompiledPolicy,
     config::Config,
-    effect::Effect,
+    effect::{Effect, SessionId},
     exchange::{Exchange, Granted, Phase},
     header_sanitizer::{self, HeaderEdit},
-    limits::{DEADLINE_CHECK_INTERVAL, TICK_MIN},
+    limits::{DEADLINE_CHECK_INTERVAL, POLICY_LIST_MAX, TICK_MIN},
     local_reply::{Failure, QueueReport},
     pool_endpoints::{self, PoolEndpoints},
     process_identity::{ProcessIdentity, RandomBits, SigningKey},
     retry_advice::FailingPools,
-    session::Session,
+    session,
     shared_data::{SetIf, SharedData},
     time::Instant,
 };
 use in_flight_counts::InFlightCounts;
+use policies::Policies;
 use refused_attempts::GrantedIds;
+use sessions::Sessions;
 
 /// The state of a root context.
 #[derive(Debug)]
 pub struct Worker {
-    session: Session,
+    sessions: Sessions,
     shared_data: Box<dyn SharedData>,
     /// The shared-data key of the current policy.
     policy_key: String,
@@ -58,6 +62,7 @@ pub struct Worker {
     /// Envoy's log of attempts calls the filter.
     logs_attempts: bool,
     policy: Arc<CompiledPolicy>,
+    policies: Policies,
     exchanges: BTreeMap<u64, Exchange>,
     last_sequence: u64,
     /// The ready endpoints by pool, for the pools that the companion has sent.
@@ -72,7 +77,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// A worker that opens its session at the next tick. It applies the last policy that this Envoy received, or else the
+    /// A worker that opens its sessions at the next tick. It applies the last policy that this Envoy received, or else the
     /// policy of the plugin configuration.
     #[must_use]
     pub fn new(now: Instant, random: &RandomBits, config: &Config, shared_data: Box<dyn SharedData>) -> Self {
@@ -80,10 +85,17 @@ impl Worker {
         let policy_key = format!("penstock/policy/{}", config.companion);
         let stored = shared_data.get(&policy_key);
         let stored = stored.and_then(|(policy, _)| wire::Policy::decode(policy.as_slice()).ok());
-        let can_requeue = config.requeue_listener.is_some() && process.key.is_some();
-        let node = config.node.clone();
+        let settings = session::Settings {
+            epoch: random.epoch,
+            envoy: process.id,
+            node: config.node.clone(),
+            can_requeue: config.requeue_listener.is_some() && process.key.is_some(),
+        };
+        let policy = stored.unwrap_or_else(|| config.policy.clone());
+        let mut sessions = Sessions::new(now, settings, &policy.digest);
+        sessions.configure(now, pools_with_sessions(&policy), &policy.digest);
         Self {
-            session: Session::new(now, random.epoch, process.id, node, can_requeue),
+            sessions,
             shared_data,
             policy_key,
             key: process.key,
@@ -91,7 +103,8 @@ impl Worker {
             is_requeue_listener: config.is_requeue_listener,
             routes_report_endpoint: config.routes_report_endpoint,
             logs_attempts: config.logs_attempts,
-            policy: Arc::new(CompiledPolicy::new(stored.as_ref().unwrap_or(&config.policy))),
+            policy: Arc::new(CompiledPolicy::new(&policy)),
+            policies: Policies::new(policy),
             exchanges: BTreeMap::new(),
             last_sequence: 0,
             endpoints: BTreeMap::new(),
@@ -107,9 +120,11 @@ impl Worker {
 
     /// The next effect to carry out; `None`: there is none left.
     pub fn poll_effect(&mut self) -> Option<Effect> {
-        self.effects
-            .pop_front()
-            .or_else(|| self.session.poll_effect().map(Effect::Session))
+        self.effects.pop_front().or_else(|| {
+            self.sessions
+                .poll_effect()
+                .map(|(id, effect)| Effect::Session(id, effect))
+        })
     }
 
     /// Number of HTTP exchanges that haven't ended.
@@ -121,16 +136,16 @@ impl Worker {
     /// Number of terminal events that the companion hasn't acknowledged.
     #[must_use]
     pub fn unacknowledged(&self) -> usize {
-        self.session.unacknowledged()
+        self.sessions.unacknowledged()
     }
 
     /// How long the host may wait before the next `handle_tick`.
     #[must_use]
     pub fn tick_period(&self, now: Instant) -> Duration {
-        let next = self.session.next_tick_at(now).since(now);
+        let next = self.sessions.next_tick_at(now).since(now);
         let next = next.clamp(TICK_MIN, HEARTBEAT_INTERVAL);
         // While the companion is down, a new request may need an earlier tick, but an HTTP context can't set the period.
-        if self.session.is_down() {
+        if self.sessions.is_any_down() {
             next.min(DEADLINE_CHECK_INTERVAL)
         } else {
             next
@@ -139,23 +154,33 @@ impl Worker {
 
     /// Sends heartbeats, opens streams, and enforces deadlines while the companion is down.
     pub fn handle_tick(&mut self, now: Instant) {
-        self.session.handle_tick(now);
+        let is_used = |pool: &str| {
+            let of_pool = |exchange: &Exchange| exchange.pool_name() == Some(pool);
+            self.exchanges.values().any(of_pool)
+        };
+        self.sessions.handle_tick(now, is_used);
         self.publish_in_flight(now);
         self.enforce_deadlines(now);
     }
 
-    /// The host has opened the stream.
-    pub fn handle_opened(&mut self, now: Instant) {
-        if self.session.handle_opened(now, &self.policy.digest) {
-            self.greet(now);
+    /// The host has opened the stream of a session.
+    pub fn handle_opened(&mut self, now: Instant, id: SessionId) {
+        let Some(member) = self.sessions.get_mut(id) else {
+            return;
+        };
+        if member.session.handle_opened(now, &member.policy_digest) {
+            self.greet(now, id);
         }
     }
 
-    /// Sends the Hello.
-    fn greet(&mut self, now: Instant) {
+    /// Sends the Hello of a session.
+    fn greet(&mut self, now: Instant, id: SessionId) {
         let mut waiting = Vec::new();
         let mut running = Vec::new();
         for exchange in self.exchanges.values_mut() {
+            if self.sessions.id_of(exchange.pool_name()) != id {
+                continue;
+            }
             let register = exchange.register(now);
             match &mut exchange.phase {
                 Phase::Waiting { registered } => {
@@ -166,53 +191,74 @@ impl Worker {
                 Phase::ReadingBody(_) | Phase::Answered => {}
             }
         }
-        let endpoints_digest = pool_endpoints::digest(&self.endpoints);
-        self.session
-            .greet(&self.policy.digest, endpoints_digest, waiting, running);
+        let is_own = |pool: &str| self.sessions.id_of(Some(pool)) == id;
+        let endpoints_digest = pool_endpoints::digest(&self.endpoints, is_own);
+        if let Some(member) = self.sessions.get_mut(id) {
+            member
+                .session
+                .greet(&member.policy_digest, endpoints_digest, waiting, running);
+        }
     }
 
-    /// The host failed to open the stream.
-    pub fn handle_open_failed(&mut self, now: Instant) {
-        self.session.handle_open_failed(now);
+    /// The host failed to open the stream of a session.
+    pub fn handle_open_failed(&mut self, now: Instant, id: SessionId) {
+        if let Some(member) = self.sessions.get_mut(id) {
+            member.session.handle_open_failed(now);
+        }
         self.publish_in_flight(now);
     }
 
-    /// The stream has ended.
-    pub fn handle_closed(&mut self, now: Instant) {
-        self.session.handle_closed(now);
+    /// The stream of a session has ended.
+    pub fn handle_closed(&mut self, now: Instant, id: SessionId) {
+        if let Some(member) = self.sessions.get_mut(id) {
+            member.session.handle_closed(now);
+        }
         self.publish_in_flight(now);
     }
 
     /// The host shuts this root context down.
     pub fn handle_shutdown(&mut self) {
-        self.session.shut_down();
+        self.sessions.shut_down();
     }
 
-    /// A message of the companion has arrived.
-    pub fn handle_message(&mut self, now: Instant, message: &[u8]) {
-        for command in self.session.handle_message(now, message) {
+    /// A message of a session's companion has arrived.
+    pub fn handle_message(&mut self, now: Instant, id: SessionId, message: &[u8]) {
+        let Some(member) = self.sessions.get_mut(id) else {
+            return;
+        };
+        for command in member.session.handle_message(now, message) {
             match command.kind {
-                Some(command::Kind::Grant(grant)) => self.handle_grant(now, grant),
-                Some(command::Kind::Reject(reject)) => self.handle_reject(&reject),
-                Some(command::Kind::Policy(policy)) => self.handle_policy(&policy),
+                Some(command::Kind::Grant(grant)) => self.handle_grant(now, id, grant),
+                Some(command::Kind::Reject(reject)) => self.handle_reject(id, &reject),
+                Some(command::Kind::Policy(policy)) => self.handle_policy(now, id, &policy),
                 Some(command::Kind::Endpoints(message)) => {
-                    pool_endpoints::update(&mut self.endpoints, message);
+                    if self.sessions.id_of(Some(&message.pool)) == id {
+                        pool_endpoints::update(&mut self.endpoints, message);
+                    }
                 }
                 // The session handles the first three; `None` is a command of a later protocol version.
                 Some(command::Kind::HelloAck(_) | command::Kind::Bye(_) | command::Kind::Role(_)) | None => {}
             }
         }
-        if self.session.must_greet() {
-            self.greet(now);
+        let member = self.sessions.get_mut(id);
+        if member.is_some_and(|member| member.session.must_greet()) {
+            self.greet(now, id);
         }
         self.publish_in_flight(now);
     }
 
-    fn handle_policy(&mut self, policy: &wire::Policy) {
-        self.policy = Arc::new(CompiledPolicy::new(policy));
+    fn handle_policy(&mut self, now: Instant, id: SessionId, policy: &wire::Policy) {
+        let Some(member) = self.sessions.get_mut(id) else {
+            return;
+        };
+        member.policy_digest.clone_from(&policy.digest);
+        let policy = self.policies.update(member.pool(), policy);
+        self.policy = Arc::new(CompiledPolicy::new(&policy));
         // Stored for workers that start while the companion is down.
         self.shared_data
             .set(&self.policy_key, &policy.encode_to_vec(), SetIf::Always);
+        self.sessions
+            .configure(now, pools_with_sessions(&policy), &policy.digest);
         self.in_flight.remove_idle_pools();
         let exists = |name: &str| policy.pools.iter().any(|pool| pool.name == name);
         self.endpoints.retain(|name, _| exists(name));
@@ -220,14 +266,22 @@ impl Worker {
         self.failing_pools.retain(exists);
     }
 
-    fn handle_grant(&mut self, now: Instant, grant: Grant) {
+    /// Whether a session carries a request.
+    fn carries(&self, id: SessionId, sequence: u64) -> bool {
+        let exchange = self.exchanges.get(&sequence);
+        exchange.is_some_and(|exchange| self.sessions.id_of(exchange.pool_name()) == id)
+    }
+
+    fn handle_grant(&mut self, now: Instant, id: SessionId, grant: Grant) {
         let sequence = grant.sequence;
+        let epoch = self.sessions.epoch();
         let waiting = self
             .exchanges
             .get_mut(&sequence)
-            .filter(|exchange| matches!(exchange.phase, Phase::Waiting { .. }));
+            .filter(|exchange| matches!(exchange.phase, Phase::Waiting { .. }))
+            .filter(|exchange| self.sessions.id_of(exchange.pool_name()) == id);
         let Some(exchange) = waiting else {
-            self.handle_unexpected_grant(now, sequence);
+            self.handle_unexpected_grant(now, id, sequence);
             return;
         };
         let mut edits = vec![HeaderEdit::Set(names::POOL_HEADER, grant.pool.clone())];
@@ -243,7 +297,7 @@ impl Worker {
             edits.push(HeaderEdit::Set(names::ENDPOINT_HEADER, endpoints));
             edits.extend(route.map(|route| HeaderEdit::Set(names::ROUTE_HEADER, route)));
             if let Some((_, key)) = requeue {
-                let token = exchange.requeue_token(self.session.epoch()).sign(key);
+                let token = exchange.requeue_token(epoch).sign(key);
                 edits.push(HeaderEdit::Set(names::REQUEUE_HEADER, token));
             }
         }
@@ -260,19 +314,24 @@ impl Worker {
         });
     }
 
-    /// Ignores a duplicate grant of a running request, and cancels the grant of a request that is gone.
-    fn handle_unexpected_grant(&mut self, now: Instant, sequence: u64) {
-        let is_running = self
+    /// Ignores a duplicate grant of a running request, and cancels the grant of a request that is gone or that another session
+    /// carries.
+    fn handle_unexpected_grant(&mut self, now: Instant, id: SessionId, sequence: u64) {
+        let exchange = self
             .exchanges
             .get(&sequence)
-            .is_some_and(|exchange| matches!(exchange.phase, Phase::Granted(_)));
-        if !is_running {
-            self.session
-                .send_terminal(now, Event::Cancel(Cancel { sequence }));
+            .filter(|_| self.carries(id, sequence));
+        let is_running = exchange.is_some_and(|exchange| matches!(exchange.phase, Phase::Granted(_)));
+        if !is_running && let Some(member) = self.sessions.get_mut(id) {
+            let event = Event::Cancel(Cancel { sequence });
+            member.session.send_terminal(now, event);
         }
     }
 
-    fn handle_reject(&mut self, reject: &Reject) {
+    fn handle_reject(&mut self, id: SessionId, reject: &Reject) {
+        if !self.carries(id, reject.sequence) {
+            return;
+        }
         let Some(exchange) = self.exchanges.get_mut(&reject.sequence) else {
             return;
         };
@@ -299,6 +358,12 @@ impl Worker {
     fn saturation_milli(&self, pool: &str) -> u32 {
         self.saturation_milli.get(pool).copied().unwrap_or(0)
     }
+}
+
+/// The pools with a session of their own.
+fn pools_with_sessions(policy: &wire::Policy) -> impl Iterator<Item = &str> {
+    let pools = policy.pools.iter().filter(|_| policy.session_per_pool);
+    pools.take(POLICY_LIST_MAX).map(|pool| pool.name.as_str())
 }
 
 /// Stores the saturation of a pool, and copies the name only for a new entry.

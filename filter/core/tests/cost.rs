@@ -11,7 +11,7 @@ use std::{
 
 use penstock_filter_core::{
     config::Config,
-    effect::{BodyAction, Effect, HeadersAction},
+    effect::{BodyAction, Effect, HeadersAction, SessionId},
     headers::{Headers, serialize},
     process_identity::RandomBits,
     properties::Properties,
@@ -137,7 +137,7 @@ impl Rig {
         };
         rig.worker.handle_tick(rig.now);
         rig.effects();
-        rig.worker.handle_opened(rig.now);
+        rig.worker.handle_opened(rig.now, SessionId::MAIN);
         rig.effects();
         rig.receive(Kind::HelloAck(HelloAck { version: 2, term: 1 }));
         rig
@@ -146,11 +146,11 @@ impl Rig {
     fn effects(&mut self) {
         while let Some(effect) = self.worker.poll_effect() {
             match effect {
-                Effect::Session(SessionEffect::Send(message)) => {
+                Effect::Session(_, SessionEffect::Send(message)) => {
                     self.sent.0 += 1;
                     self.sent.1 += message.len() as u64;
                 }
-                Effect::Session(_) | Effect::Reply { .. } => {}
+                Effect::Session(..) | Effect::Reply { .. } => {}
                 Effect::Resume { edits, .. } => self.edits += edits.len() as u64,
             }
         }
@@ -165,7 +165,7 @@ impl Rig {
         };
         let frame = frame.encode_to_vec();
         self.received_bytes += frame.len() as u64;
-        self.worker.handle_message(self.now, &frame);
+        self.worker.handle_message(self.now, SessionId::MAIN, &frame);
         self.effects();
     }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use penstock_data_plane::filter_policy;
 use penstock_filter_core::config::Config as PluginConfig;
-use penstock_filter_core::effect::{BodyAction, Effect, HeadersAction};
+use penstock_filter_core::effect::{BodyAction, Effect, HeadersAction, SessionId};
 use penstock_filter_core::header_sanitizer::HeaderEdit;
 use penstock_filter_core::headers::Headers;
 use penstock_filter_core::session::SessionEffect;
@@ -95,7 +95,7 @@ fn token() -> &'static str {
         let now = Instant::from_nanos(1_000_000_000);
         let mut worker = Worker::new(now, &DRAW, plugin, Box::new(Shared::default()));
         worker.handle_tick(now);
-        worker.handle_opened(now);
+        worker.handle_opened(now, SessionId::MAIN);
         let headers = [
             (b":method".to_vec(), b"POST".to_vec()),
             (b":path".to_vec(), PATH.into()),
@@ -125,14 +125,14 @@ fn token() -> &'static str {
             ack: 0,
             commands: kinds.map(|kind| wire::Command { kind: Some(kind) }).into(),
         };
-        worker.handle_message(now, &frame.encode_to_vec());
+        worker.handle_message(now, SessionId::MAIN, &frame.encode_to_vec());
         core::iter::from_fn(|| worker.poll_effect())
             .find_map(|effect| match effect {
                 Effect::Resume { edits, .. } => edits.into_iter().find_map(|edit| match edit {
                     HeaderEdit::Set(names::REQUEUE_HEADER, token) => Some(token),
                     HeaderEdit::Set(..) | HeaderEdit::SetStatic(..) | HeaderEdit::Remove(_) => None,
                 }),
-                Effect::Session(_) | Effect::Reply { .. } => None,
+                Effect::Session(..) | Effect::Reply { .. } => None,
             })
             .expect("a token")
     })
@@ -179,7 +179,7 @@ impl World {
             2 => {
                 if self.stream == Stream::Open && choices.one_in(4) {
                     self.stream = Stream::None;
-                    self.worker.handle_closed(self.now);
+                    self.worker.handle_closed(self.now, SessionId::MAIN);
                 }
             }
             3 => self.message(choices.bytes()),
@@ -213,7 +213,7 @@ impl World {
         }
         if choices.one_in(8) {
             self.stream = Stream::None;
-            return self.worker.handle_open_failed(self.now);
+            return self.worker.handle_open_failed(self.now, SessionId::MAIN);
         }
         self.opened();
         if !choices.one_in(8) {
@@ -229,7 +229,7 @@ impl World {
     fn opened(&mut self) {
         self.stream = Stream::Open;
         (self.sent, self.received) = (0, 0);
-        self.worker.handle_opened(self.now);
+        self.worker.handle_opened(self.now, SessionId::MAIN);
     }
 
     fn frame(&mut self, choices: &mut Choices<'_>) {
@@ -261,7 +261,7 @@ impl World {
 
     fn message(&mut self, bytes: &[u8]) {
         if self.stream == Stream::Open {
-            self.worker.handle_message(self.now, bytes);
+            self.worker.handle_message(self.now, SessionId::MAIN, bytes);
         }
     }
 
@@ -392,15 +392,15 @@ impl World {
             assert!(count < EFFECTS, "effects don't end");
             match self.worker.poll_effect() {
                 None => return listed,
-                Some(Effect::Session(SessionEffect::OpenStream { .. })) => {
+                Some(Effect::Session(_, SessionEffect::OpenStream { .. })) => {
                     assert!(self.stream == Stream::None, "opened twice");
                     self.stream = Stream::Ordered;
                 }
-                Some(Effect::Session(SessionEffect::ResetStream)) => self.stream = Stream::None,
-                Some(Effect::Session(SessionEffect::LogWarning(text) | SessionEffect::LogInfo(text))) => {
+                Some(Effect::Session(_, SessionEffect::ResetStream)) => self.stream = Stream::None,
+                Some(Effect::Session(_, SessionEffect::LogWarning(text) | SessionEffect::LogInfo(text))) => {
                     assert!(!text.is_empty())
                 }
-                Some(Effect::Session(SessionEffect::Send(message))) => {
+                Some(Effect::Session(_, SessionEffect::Send(message))) => {
                     let frame = self.check_sent(&message);
                     if let Some(FilterEvent::Hello(hello)) = frame.event {
                         *listed.get_or_insert(0) += hello.waiting.len() + hello.running.len();
@@ -453,7 +453,7 @@ impl World {
         self.take_effects();
         if self.stream == Stream::Open {
             self.stream = Stream::None;
-            self.worker.handle_closed(self.now);
+            self.worker.handle_closed(self.now, SessionId::MAIN);
         }
         for _ in 0..100 {
             self.take_effects();

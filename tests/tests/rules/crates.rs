@@ -48,7 +48,7 @@ const ARROWS: &[Arrow] = &[
         name: "penstock-election",
         workspace: &["penstock-engine"],
         // serde is optional: only the service turns it on.
-        outside: Some(&["serde"]),
+        outside: Some(&["serde", "siphasher"]),
         never: &["tokio", "tonic", "serde", "rand", "prost"],
     },
     Arrow {

@@ -10,23 +10,19 @@ use url::Url;
 use super::{HOST_BYTES_MAX, LABEL_BYTES_MAX, check_name};
 use crate::error::Violation;
 use crate::listen::socket_address;
-use crate::{Address, Companions, Config, Lease, Replicas, Store, compiled, raw};
+use crate::{Address, Companions, Config, Lease, Per, Replicas, Store, compiled, raw};
 
 /// Companions of a gateway, and likewise URLs of an etcd.
 const MEMBERS_MAX: usize = 32;
 /// Bytes of the beginning of etcd's keys.
 const PREFIX_BYTES_MAX: usize = 256;
+/// Bytes of the name of a Lease object to which pools' names are appended.
+const OBJECT_BYTES_MAX: usize = 180;
 /// The allowed duration of the lease. Below, a busy machine could miss a renewal; above, a failover takes too long.
 const DURATION: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(60);
 
 /// Checks `replicas`, except where it depends on other keys, which [`Config::check_replicas`] does. `grpc` is `listen.grpc`.
 pub(super) fn convert(raw: raw::Replicas, grpc: &Address) -> Result<Replicas, Violation> {
-    if raw.per == raw::Per::Pool {
-        return Err(Violation::new(
-            "replicas.per",
-            "pools can't be led separately yet; write gateway, or leave the key out",
-        ));
-    }
     if !DURATION.contains(&raw.duration.0) {
         return Err(Violation::new(
             "replicas.duration",
@@ -50,6 +46,10 @@ pub(super) fn convert(raw: raw::Replicas, grpc: &Address) -> Result<Replicas, Vi
         companions,
         advertise,
         lease: lease(raw.lease)?,
+        per: match raw.per {
+            raw::Per::Gateway => Per::Gateway,
+            raw::Per::Pool => Per::Pool,
+        },
         duration: raw.duration.0,
     })
 }
@@ -233,6 +233,16 @@ impl Config {
             return Ok(());
         };
         self.check_companion_addresses(replicas)?;
+        if let (Per::Pool, Lease::Kubernetes { name, .. }) = (replicas.per, &replicas.lease)
+            && name.len() > OBJECT_BYTES_MAX
+        {
+            return Err(Violation::new(
+                "replicas.lease.kubernetes.name",
+                format!(
+                    "with per: pool, a name has at most {OBJECT_BYTES_MAX} bytes, because each pool's name is appended"
+                ),
+            ));
+        }
         for (index, pool) in self.pools.iter().enumerate() {
             if let Some(Store::Redb(_)) = pool.store {
                 return Err(Violation::new(

@@ -30,7 +30,8 @@ pub(crate) struct Replicas {
     /// The time from the last renewal of the lease after which another companion may take over; 1s to 60s.
     #[serde(default = "default_duration")]
     pub(crate) duration: PositiveDuration,
-    /// What a lease covers. `gateway`: one leader for all pools. `pool`: a leader for each pool, which isn't supported yet.
+    /// What a lease covers. `gateway`: one leader for all pools. `pool`: each pool has a lease and a leader of its own, and the pools
+    /// spread over the companions.
     #[serde(default)]
     pub(crate) per: Per,
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::assert_error;
-use crate::{Companions, Config, Document, Environment, Lease, Replicas};
+use crate::{Companions, Config, Document, Environment, Lease, Per, Replicas};
 
 const POOLS: &str = "pools: [{name: a, endpoints: {static: ['127.0.0.1:8001']}}]\n";
 const TLS: &str = "tls: {cert: c, key: k, client_ca: a}\n";
@@ -29,7 +29,10 @@ fn advertise_prefix_and_duration_have_defaults() {
         "replicas: {companions: ['127.0.0.1:9190', '127.0.0.1:9290'], lease: {etcd: {endpoints: ['http://127.0.0.1:2379']}}}",
     );
     assert_eq!(replicas.advertise, address("127.0.0.1:9190"));
-    assert_eq!(replicas.duration, Duration::from_secs(3));
+    assert_eq!(
+        (replicas.duration, replicas.per),
+        (Duration::from_secs(3), Per::Gateway)
+    );
     assert_eq!(
         replicas.companions,
         Companions::List(vec![address("127.0.0.1:9190"), address("127.0.0.1:9290")])
@@ -48,7 +51,7 @@ fn every_form_of_companions_and_lease_is_read() {
     let by_name = replicas(&format!(
         "{TLS}listen: {{grpc: '0.0.0.0:9190'}}\n\
          replicas: {{companions: {{dns: {{name: companions.models, port: 9190}}}}, advertise: '10.1.2.3:9190', \
-         lease: {{kubernetes: {{namespace: models, name: penstock}}}}, duration: 15s, per: gateway}}"
+         lease: {{kubernetes: {{namespace: models, name: penstock}}}}, duration: 15s, per: pool}}"
     ));
     assert_eq!(
         by_name,
@@ -62,6 +65,7 @@ fn every_form_of_companions_and_lease_is_read() {
                 namespace: "models".into(),
                 name: "penstock".into()
             },
+            per: Per::Pool,
             duration: Duration::from_secs(15),
         }
     );
@@ -235,15 +239,21 @@ fn wrong_leases_and_durations_are_errors() {
             "replicas.duration",
             "1s to 60s",
         ),
-        (
-            "lease: {file: l}, per: pool",
-            "replicas.per",
-            "can't be led separately yet",
-        ),
         ("lease: {file: l}, per: node", "replicas.per", "gateway or pool"),
     ] {
         assert_error(&document(keys), 2, key, word);
     }
+    let long = format!(
+        "lease: {{kubernetes: {{namespace: a, name: {}}}}}",
+        "n".repeat(181)
+    );
+    assert_error(
+        &document(&format!("{long}, per: pool")),
+        2,
+        "replicas.lease.kubernetes.name",
+        "at most 180",
+    );
+    Config::parse(&document(&long), "f.yaml").expect("long enough for one lease");
     let secret = document("lease: {etcd: {endpoints: ['http://me:hunter2@b']}}");
     let message = Config::parse(&secret, "f.yaml")
         .expect_err("a password")

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use penstock_engine::input::Band;
 use penstock_engine::{Instant, ModelName, Outcome, RequestId};
 use penstock_wire as wire;
+use wildmatch::WildMatch;
 
 use super::Control;
 use crate::answer::{self, Answer};
@@ -72,6 +73,9 @@ impl Control {
             return self.reject_unqueued(key, labels, answer, Outcome::RejectedInvalid);
         }
         let Some(pool) = self.pools.serving(registration.model) else {
+            if self.is_of_another_session(registration.model) {
+                return;
+            }
             let labels = self.labels_without_pool(Some(&registration), claim.band);
             let answer = answer::unknown_model(registration.model);
             return self.reject_unqueued(key, labels, answer, Outcome::RejectedInvalid);
@@ -98,6 +102,17 @@ impl Control {
             visible_flows_max: self.pools.visible_flows_max(pool, self.settings.flows_shown),
         };
         self.drive_pool(now, pool, PoolInput::Register(registering));
+    }
+
+    /// The request belongs to a pool with a session of its own. Its filter doesn't know that yet: it learns so from the policy, and
+    /// then lists the request in that session.
+    fn is_of_another_session(&self, model: &str) -> bool {
+        let policy = &self.settings.policy;
+        let serves = |pool: &wire::Pool| {
+            let globs = &pool.models;
+            globs.is_empty() || globs.iter().any(|glob| WildMatch::new(glob).matches(model))
+        };
+        policy.session_per_pool && policy.pools.iter().any(serves)
     }
 
     /// Handles the previous key of a registration.

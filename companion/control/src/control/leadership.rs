@@ -39,6 +39,12 @@ impl Control {
         &self.leadership.role
     }
 
+    /// Sessions may be established here.
+    #[must_use]
+    pub fn leads(&self) -> bool {
+        self.leadership.leads()
+    }
+
     /// The term of this companion, if it leads.
     #[must_use]
     pub const fn term(&self) -> u64 {

@@ -59,6 +59,7 @@ impl Control {
             .or(context.orphaned_since);
         SessionStatus {
             id: format!("{:016x}", epoch.high),
+            pool: None,
             node: context.node.clone(),
             envoy: match context.envoy {
                 EnvoyId::Process(process) => format!("{process:016x}"),

@@ -2,6 +2,7 @@
 
 mod autopilot;
 mod cached;
+mod controls;
 mod envoys;
 mod failures;
 mod flows;

@@ -29,7 +29,9 @@ impl Candidate {
                 Request::Acquire { version, record }
             }
             (None, Holder::Me) => self.settle_stray_lease(now, view),
-            (None, Holder::None) if self.can_acquire(now) && (self.wanted || self.is_vacant(view)) => {
+            (None, Holder::None)
+                if self.can_acquire(now) && !self.hesitates(now) && (self.wanted || self.is_vacant(view)) =>
+            {
                 let record = self.takeover(now, view);
                 Request::Acquire { version, record }
             }

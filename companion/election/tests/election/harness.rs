@@ -43,9 +43,19 @@ pub(crate) fn others_record(term: u64) -> Record {
 
 impl Bench {
     pub(crate) fn new() -> Self {
+        Self::with(None)
+    }
+
+    /// A candidate for the leader of one pool.
+    pub(crate) fn of_pool(pool: &str) -> Self {
+        Self::with(Some(pool.into()))
+    }
+
+    fn with(pool: Option<String>) -> Self {
         let settings = Settings {
             address: OWN.into(),
             duration: DURATION,
+            pool,
         };
         let now = Instant::ZERO;
         Self {
@@ -64,6 +74,21 @@ impl Bench {
         let lead = bench.roles();
         assert!(matches!(lead[0], RoleChange::Lead { .. }), "{lead:?}");
         (bench, record.term)
+    }
+
+    /// A leader of one pool that took the lease of nobody.
+    pub(crate) fn leader_of_pool(pool: &str) -> (Self, u64) {
+        let mut bench = Self::of_pool(pool);
+        bench.observe(Holder::None, None);
+        bench.pass(DURATION / 30);
+        let record = bench.acquisition();
+        bench.done();
+        bench.outputs();
+        (bench, record.term)
+    }
+
+    pub(crate) fn candidate(&self) -> &Candidate {
+        &self.candidate
     }
 
     /// A leader that completed its takeover and has these Envoys.
@@ -138,7 +163,7 @@ impl Bench {
     pub(crate) fn roles(&mut self) -> Vec<RoleChange> {
         let roles = self.outputs().into_iter().map(|output| match output {
             Output::Role(change) => change,
-            Output::Request(request) => panic!("a request: {request:?}"),
+            Output::Request(_) | Output::Claim { .. } => panic!("not a role: {output:?}"),
         });
         roles.collect()
     }

@@ -2,4 +2,5 @@
 
 mod harness;
 mod rules;
+mod spreading;
 mod world;

@@ -43,6 +43,8 @@ enum Event {
     View(usize, u64, View),
     /// The control of a node has found out whether the filters follow.
     Takeover(usize, u64, u64),
+    /// A node asks this one for the pool.
+    Claim(usize, u64, usize),
     Wake(usize),
     Heal(usize),
     Restart(usize),
@@ -74,11 +76,13 @@ struct Counts {
     reacquired: u64,
     unfollowed: u64,
     resigned: u64,
+    yielded: u64,
     lost: u64,
     unreachable: u64,
 }
 
 struct World {
+    seed: u64,
     expiry: Expiry,
     rng: ChaCha8Rng,
     now_us: u64,
@@ -99,6 +103,7 @@ fn address(node: usize) -> String {
 impl World {
     fn new(seed: u64, expiry: Expiry) -> Self {
         let mut world = Self {
+            seed,
             expiry,
             rng: ChaCha8Rng::seed_from_u64(seed),
             now_us: 0,
@@ -120,7 +125,7 @@ impl World {
             let rate = world.rng.random_range(0.975..1.025);
             let offset_us = world.rng.random_range(0..1_000_000_000);
             world.nodes.push(Node {
-                candidate: Candidate::new(settings(node), Instant::ZERO, 0),
+                candidate: Candidate::new(settings(node, seed), Instant::ZERO, 0),
                 process: 0,
                 rate,
                 offset_us,
@@ -207,6 +212,12 @@ impl World {
                 }
             }
             Event::Takeover(node, process, term) => self.end_takeover(node, process, term),
+            Event::Claim(node, process, from) if self.runs(node, process) => {
+                let (now, to) = (self.local(node), address(from));
+                self.counts.yielded += u64::from(self.nodes[node].candidate.yields_to(now, &to));
+                self.input(node, Input::Yield { to });
+            }
+            Event::Claim(..) => {}
             Event::Wake(node) => self.wake(node),
             Event::Heal(node) => {
                 self.nodes[node].connected = true;
@@ -302,6 +313,13 @@ impl World {
                     }
                 }
                 Output::Role(change) => self.change(node, change),
+                Output::Claim { leader } => {
+                    let leader = (0..NODES).find(|node| address(*node) == leader);
+                    let leader = leader.expect("a leader is a node");
+                    let arrival = self.now_us + self.rng.random_range(100..50_000);
+                    let process = self.nodes[leader].process;
+                    self.at(arrival, Event::Claim(leader, process, node));
+                }
             }
         }
         if let Some(due) = self.nodes[node].candidate.poll_timeout() {
@@ -466,7 +484,7 @@ impl World {
         self.next_process += 1;
         let fresh = &mut self.nodes[node];
         fresh.process = self.next_process;
-        fresh.candidate = Candidate::new(settings(node), now, self.now_us / 1_000);
+        fresh.candidate = Candidate::new(settings(node, self.seed), now, self.now_us / 1_000);
         fresh.dead = false;
         fresh.frozen_until_us = 0;
         fresh.seen = None;
@@ -559,10 +577,12 @@ impl World {
     }
 }
 
-fn settings(node: usize) -> Settings {
+/// In half of the worlds the lease is that of a pool.
+fn settings(node: usize, seed: u64) -> Settings {
     Settings {
         address: address(node),
         duration: Duration::from_micros(DURATION_US),
+        pool: (!seed.is_multiple_of(2)).then(|| format!("pool-{seed}")),
     }
 }
 
@@ -580,6 +600,7 @@ fn run_worlds(expiry: Expiry) {
         total.reacquired += counts.reacquired;
         total.unfollowed += counts.unfollowed;
         total.resigned += counts.resigned;
+        total.yielded += counts.yielded;
         total.lost += counts.lost;
         total.unreachable += counts.unreachable;
     }
@@ -587,6 +608,7 @@ fn run_worlds(expiry: Expiry) {
         total.leads / 10,
         total.unfollowed,
         total.resigned,
+        total.yielded,
         total.lost,
         total.unreachable,
     ];

@@ -78,6 +78,7 @@ fn scene(keys: &str) -> Scene {
         orphaned_waiting: 0,
     };
     let session = penstock_control::SessionStatus {
+        pool: None,
         id: "1".into(),
         node: "envoy".into(),
         envoy: String::new(),
@@ -182,6 +183,7 @@ impl Scene {
             recent: &self.recent,
             config: &self.config,
             config_error: None,
+            roles: None,
             now: time(NOW),
             uptime: self.uptime,
         }

@@ -1,6 +1,7 @@
 //! The gRPC server: turns streams into events and back, without interpreting frames.
 
 mod codec;
+pub(crate) mod companions;
 #[expect(
     unreachable_pub,
     clippy::allow_attributes,
@@ -9,6 +10,7 @@ mod codec;
 )]
 #[rustfmt::skip]
 mod generated;
+mod yielding;
 
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
@@ -18,15 +20,16 @@ use std::time::Duration;
 
 use futures_util::{FutureExt as _, Stream, StreamExt};
 use generated::arbiter_server::{Arbiter, ArbiterServer};
-use penstock_control::{ConnId, Event, Role};
+use penstock_control::{ConnId, Event, Role, Scope};
 use penstock_wire::{CompanionFrame, FilterFrame, limits};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream, UnixListenerStream};
 use tonic::{Request, Response, Status, Streaming};
 use tonic_health::server::HealthReporter;
 
-use crate::driver::{FRAMES, Handle, RoleTerm};
+use crate::driver::{FRAMES, Handle, RoleTerms};
 use crate::listener::Listener;
+use crate::replicas::Elections;
 use crate::tls::{self, ServerTlsConfig};
 
 /// The HTTP/2 window. A burst of small frames must fit into it, or h2 takes the burst for an attack and closes the
@@ -38,67 +41,93 @@ struct Service {
     conns: Arc<AtomicU64>,
 }
 
-/// Serves gRPC until `shutdown` returns, and then until all streams have ended with their queued frames sent.
-///
-/// # Errors
-/// When the transport fails.
-pub async fn serve(
-    listener: Listener,
-    tls: Option<ServerTlsConfig>,
-    driver: Handle,
-    role: watch::Receiver<RoleTerm>,
-    shutdown: impl Future<Output = ()>,
-) -> Result<(), tonic::transport::Error> {
-    let service = ArbiterServer::new(Service {
-        driver,
-        conns: Arc::default(),
-    })
-    .max_decoding_message_size(limits::MESSAGE_BYTES_MAX);
-    let (health, health_service) = tonic_health::server::health_reporter();
-    tokio::spawn(report_health(health, role));
-    let mut server = tonic::transport::Server::builder();
-    if let Some(tls) = tls {
-        server = tls::apply(server, tls)?;
-    }
-    let router = server
-        .initial_stream_window_size(WINDOW_BYTES)
-        .initial_connection_window_size(WINDOW_BYTES)
-        .http2_keepalive_interval(Some(Duration::from_secs(5)))
-        .http2_keepalive_timeout(Some(Duration::from_secs(5)))
-        .tcp_nodelay(true)
-        .add_service(health_service)
-        .add_service(service);
-    match listener {
-        Listener::Tcp(listener) => {
-            let incoming = TcpListenerStream::new(listener).map(|accepted| {
-                accepted.inspect(|stream| {
-                    // It only affects latency, so a failure is ignored.
-                    let _ = stream.set_nodelay(true);
-                })
-            });
-            router.serve_with_incoming_shutdown(incoming, shutdown).await
+/// What filters and other companions reach over gRPC.
+pub struct Sessions {
+    /// The decision task.
+    pub driver: Handle,
+    /// What this companion does, and since which term.
+    pub roles: watch::Receiver<RoleTerms>,
+    /// The elections, in which other companions may ask this one for a pool.
+    pub elections: Elections,
+}
+
+impl Sessions {
+    /// Serves gRPC until `shutdown` returns, and then until all streams have ended with their queued frames sent.
+    ///
+    /// # Errors
+    /// When the transport fails.
+    pub async fn serve(
+        self,
+        listener: Listener,
+        tls: Option<ServerTlsConfig>,
+        shutdown: impl Future<Output = ()>,
+    ) -> Result<(), tonic::transport::Error> {
+        let Self {
+            driver,
+            roles,
+            elections,
+        } = self;
+        let service = ArbiterServer::new(Service {
+            driver,
+            conns: Arc::default(),
+        })
+        .max_decoding_message_size(limits::MESSAGE_BYTES_MAX);
+        let (health, health_service) = tonic_health::server::health_reporter();
+        tokio::spawn(report_health(health, roles));
+        let mut server = tonic::transport::Server::builder();
+        if let Some(tls) = tls {
+            server = tls::apply(server, tls)?;
         }
-        Listener::Unix(listener, _path) => {
-            router
-                .serve_with_incoming_shutdown(UnixListenerStream::new(listener), shutdown)
-                .await
+        let router = server
+            .initial_stream_window_size(WINDOW_BYTES)
+            .initial_connection_window_size(WINDOW_BYTES)
+            .http2_keepalive_interval(Some(Duration::from_secs(5)))
+            .http2_keepalive_timeout(Some(Duration::from_secs(5)))
+            .tcp_nodelay(true)
+            .add_service(health_service)
+            .add_service(yielding::Service::server(elections))
+            .add_service(service);
+        match listener {
+            Listener::Tcp(listener) => {
+                let incoming = TcpListenerStream::new(listener).map(|accepted| {
+                    accepted.inspect(|stream| {
+                        // It only affects latency, so a failure is ignored.
+                        let _ = stream.set_nodelay(true);
+                    })
+                });
+                router.serve_with_incoming_shutdown(incoming, shutdown).await
+            }
+            Listener::Unix(listener, _path) => {
+                router
+                    .serve_with_incoming_shutdown(UnixListenerStream::new(listener), shutdown)
+                    .await
+            }
         }
     }
 }
-
-/// Reports the service as serving while this companion leads, for load balancers that check that. Ends with the driver.
-async fn report_health(health: HealthReporter, mut role: watch::Receiver<RoleTerm>) {
+/// Reports the service as serving while this companion leads, for load balancers that check that; where each pool has a leader
+/// of its own, while it leads one. Ends with the driver.
+async fn report_health(health: HealthReporter, mut roles: watch::Receiver<RoleTerms>) {
     loop {
-        let leads = matches!(role.borrow_and_update().role, Role::Alone | Role::Leader);
+        let leads = leads_any(&roles.borrow_and_update());
         if leads {
             health.set_serving::<ArbiterServer<Service>>().await;
         } else {
             health.set_not_serving::<ArbiterServer<Service>>().await;
         }
-        if role.changed().await.is_err() {
+        if roles.changed().await.is_err() {
             return;
         }
     }
+}
+
+fn leads_any(roles: &RoleTerms) -> bool {
+    let is_split = roles.keys().any(|scope| *scope != Scope::Gateway);
+    let present = roles
+        .iter()
+        .filter(|(scope, _)| !is_split || scope.pool().is_some());
+    let mut roles = present.map(|(_, term)| &term.role);
+    roles.any(|role| matches!(role, Role::Alone | Role::Leader))
 }
 
 #[tonic::async_trait]

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::App;
+use super::guards::not_the_leader;
 use crate::reload::{ActiveConfig, Change, ChangeError};
 
 /// Bytes of a document or a patch.
@@ -70,14 +71,18 @@ async fn change(app: &App, change: Change, headers: &HeaderMap, query: &ChangeQu
         Some(EntityTags::Any) | None => None,
     };
     match app.config.change(change, only_if, query.persist).await {
-        Ok(now) if app.role.is_some() && !query.persist => {
+        Ok(now) if app.roles.is_some() && !query.persist => {
             let mut response = document(&now);
             response.headers_mut().insert(header::WARNING, LOST_AT_FAILOVER);
             response
         }
         Ok(now) => document(&now),
         Err(why) => {
-            let (status, code) = match why {
+            let (status, code) = match &why {
+                ChangeError::OtherLeader { pool, leader } => {
+                    let why = format!("this companion is a standby for the pool `{pool}`");
+                    return not_the_leader(&why, leader.as_deref());
+                }
                 ChangeError::Stale(_) => (StatusCode::PRECONDITION_FAILED, "config_changed"),
                 ChangeError::Invalid(_) => (StatusCode::UNPROCESSABLE_ENTITY, "invalid_config"),
                 ChangeError::Unwritable { .. } => (StatusCode::CONFLICT, "unwritable_config"),

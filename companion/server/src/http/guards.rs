@@ -34,17 +34,21 @@ pub(super) async fn host_is_allowed(
     }
 }
 
-/// Rejects changes at a standby: the leader's configuration counts, and only the leader has requests to drain.
-pub(super) async fn leads(State(role): State<RoleReceiver>, request: Request, next: Next) -> Response {
-    let leader = match role.as_ref().map(|role| role.borrow().clone()) {
-        None | Some(Role { is_leader: true, .. }) => return next.run(request).await,
-        Some(role) => role.leader,
-    };
-    let message = match &leader {
-        Some(leader) => format!(
-            "this companion is a standby; send the request to the leader, which listens for filters at {leader}"
-        ),
-        None => "this companion is a standby, and no companion leads; try again".into(),
+/// Rejects changes at a standby of all pools: the leader's configuration counts, and only the leader has requests to drain.
+pub(super) async fn leads(State(roles): State<RoleReceiver>, request: Request, next: Next) -> Response {
+    match roles.as_ref().map(|roles| roles.borrow().summary()) {
+        None | Some(Role { is_leader: true, .. }) => next.run(request).await,
+        Some(role) => not_the_leader("this companion is a standby", role.leader.as_deref()),
+    }
+}
+
+/// The answer to a change that only another companion can make. `why`: why this one can't.
+pub(super) fn not_the_leader(why: &str, leader: Option<&str>) -> Response {
+    let message = match leader {
+        Some(leader) => {
+            format!("{why}; send the request to the leader, which listens for filters at {leader}")
+        }
+        None => format!("{why}, and no companion leads; try again"),
     };
     let body = json!({
         "leader": leader,

@@ -13,7 +13,7 @@ use serde_json::json;
 use super::App;
 use crate::metrics::thousandths;
 use crate::phase::Phase;
-use crate::role::Role;
+use crate::role::Roles;
 
 /// How long `/readyz` waits for a connection to Envoy's listener.
 const PROBE_MAX: Duration = Duration::from_millis(500);
@@ -27,11 +27,12 @@ pub(super) struct ReadyQuery {
 
 /// Handles `GET /readyz`. With `replicas` the answer is a JSON object with the role, otherwise a line of text.
 pub(super) async fn show(State(app): State<Arc<App>>, Query(query): Query<ReadyQuery>) -> Response {
-    let role = app.role();
-    let ready = match &role {
-        Some(Role { is_leader: false, .. }) => app.standby_is_ready().await,
-        Some(_) | None => app.ready(&query).await,
+    let roles = app.roles();
+    let ready = match &roles {
+        Some(roles) if !roles.leads_any() => app.standby_is_ready().await,
+        Some(_) | None => app.ready(&query, roles.as_ref()).await,
     };
+    let role = roles.map(|roles| roles.summary());
     let code = match ready {
         Ok(()) => StatusCode::OK,
         Err(_) => StatusCode::SERVICE_UNAVAILABLE,
@@ -62,10 +63,10 @@ impl App {
         Ok(())
     }
 
-    async fn ready(&self, query: &ReadyQuery) -> Result<(), String> {
+    async fn ready(&self, query: &ReadyQuery, roles: Option<&Roles>) -> Result<(), String> {
         let status = self.status().await?;
         self.is_serving(&status)?;
-        let open = status.sessions.iter().filter(|session| session.open).count();
+        let open = open_sessions(&status, roles);
         // A worker that has lost its VM makes a new one only with its next request, and without /readyz no request comes:
         // once all sessions were open, one open session is enough.
         let is_short = !(status.gathered && open > 0);
@@ -87,6 +88,24 @@ impl App {
             }
         }
         check_saturation(&status, query)
+    }
+}
+
+/// The open sessions of Envoy's workers; where each pool has its own, those of the pool with the fewest, of the pools that this
+/// companion leads.
+fn open_sessions(status: &Status, roles: Option<&Roles>) -> usize {
+    let open = |pool: Option<&str>| {
+        let sessions = status.sessions.iter();
+        sessions
+            .filter(|session| session.open && session.pool.as_deref() == pool)
+            .count()
+    };
+    match roles {
+        Some(Roles::Pools(pools)) => {
+            let led = pools.iter().filter(|(_, role)| role.is_leader);
+            led.map(|(pool, _)| open(Some(&**pool))).min().unwrap_or(0)
+        }
+        Some(Roles::Gateway(_)) | None => open(None),
     }
 }
 

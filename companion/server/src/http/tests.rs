@@ -1,5 +1,6 @@
 //! The role of a companion in the answers of its HTTP server.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,8 +22,9 @@ use crate::listener::Listener;
 use crate::metrics::Metrics;
 use crate::observe::Observer;
 use crate::phase::Phase;
-use crate::reload::{self, FlagOverrides, Start};
-use crate::role::Role;
+use crate::reload::{self, FlagOverrides, Loaded, Start};
+use crate::replicas::Elections;
+use crate::role::{Role, Roles};
 use crate::stores::Stores;
 
 const POOLS: &str = "pools: [{name: chat, endpoints: {static: ['127.0.0.1:8001']}}]\n";
@@ -35,7 +37,7 @@ struct Companion {
     address: SocketAddr,
     client: reqwest::Client,
     /// `None` without `replicas`.
-    role: Option<watch::Sender<Role>>,
+    role: Option<watch::Sender<Roles>>,
     _phase: watch::Sender<Phase>,
     file: PathBuf,
     _folder: TempDir,
@@ -47,10 +49,14 @@ impl Companion {
     }
 
     async fn with_variables(head: &str, variables: Vec<(String, String)>) -> Self {
+        Self::with_pools(head, POOLS, variables).await
+    }
+
+    async fn with_pools(head: &str, pools: &str, variables: Vec<(String, String)>) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("penstock.yaml");
         // No session comes, so readiness doesn't wait for one.
-        let text = format!("{head}startup_wait: 1ns\n{POOLS}");
+        let text = format!("{head}startup_wait: 1ns\n{pools}");
         std::fs::write(&file, &text).expect("written");
         let (environment, alone) = (
             Environment::default().with(variables),
@@ -64,15 +70,24 @@ impl Companion {
         // Each test sets the role that the HTTP API shows; there is no election.
         settings.is_replicated = false;
         let observer = Observer::new(metrics.clone(), config.metric_flows);
-        let started = driver::spawn(settings, clock, observer, crate::replicas::Reporter::new());
+        let started = driver::spawn(settings, clock, observer, crate::replicas::Reporters::default());
         let driver = started.handle;
+        let (role, roles) = match config.replicas {
+            None => (None, None),
+            Some(_) => {
+                let (sender, receiver) = watch::channel(Roles::unknown(penstock_config::Per::Gateway));
+                (Some(sender), Some(receiver))
+            }
+        };
         let start = Start {
-            file: file.clone(),
-            file_bytes: text.into_bytes(),
-            file_document: document.json().clone(),
-            saved_document: alone.expect("valid").json().clone(),
-            document,
-            flags: FlagOverrides::new(None, None, None),
+            loaded: Loaded {
+                file: file.clone(),
+                file_bytes: text.into_bytes(),
+                file_document: document.json().clone(),
+                saved_document: alone.expect("valid").json().clone(),
+                document,
+                flags: FlagOverrides::new(None, None, None),
+            },
             admin: Admin::new(&config.admin).expect("no token"),
             environment,
             identity,
@@ -80,13 +95,8 @@ impl Companion {
             metrics: metrics.clone(),
             stores: Stores::with_metrics(metrics.clone()),
             envoy: EnvoyPools::open(None, None, &config, None).expect("no folder"),
-        };
-        let (role, roles) = match config.replicas {
-            None => (None, None),
-            Some(_) => {
-                let (sender, receiver) = watch::channel(Role::default());
-                (Some(sender), Some(receiver))
-            }
+            elections: Elections::none(),
+            roles: roles.clone(),
         };
         let (phase, phases) = watch::channel(Phase::Serving);
         let app = App {
@@ -97,7 +107,7 @@ impl Companion {
             gateway: None,
             config: reload::spawn(start).await.expect("a client"),
             phase: phases,
-            role: roles,
+            roles,
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("bound");
@@ -118,7 +128,10 @@ impl Companion {
             term: 5,
             leader: Some("127.0.0.1:9190".into()),
         };
-        self.role.as_ref().expect("replicas").send_replace(role);
+        self.role
+            .as_ref()
+            .expect("replicas")
+            .send_replace(Roles::Gateway(role));
     }
 
     fn stands_by(&self, leader: Option<&str>) {
@@ -127,7 +140,10 @@ impl Companion {
             term: 4,
             leader: leader.map(str::to_owned),
         };
-        self.role.as_ref().expect("replicas").send_replace(role);
+        self.role
+            .as_ref()
+            .expect("replicas")
+            .send_replace(Roles::Gateway(role));
     }
 
     async fn get(&self, path: &str) -> Response {
@@ -192,6 +208,93 @@ async fn leader_and_standby_are_ready_and_name_the_leader() {
         let ready: Value = answer.json().await.expect("JSON");
         assert_eq!(ready, json!({"ready": true, "role": "standby", "leader": leader}));
     }
+}
+
+/// Two pools with a leader of their own; this companion leads the first.
+async fn leader_of_chat() -> Companion {
+    let head = REPLICAS.replace("replicas: {", "replicas: {per: pool, ");
+    let pools = "pools: [{name: chat, models: [a], endpoints: {static: ['127.0.0.1:8001']}}, \
+                 {name: code, models: [b], endpoints: {static: ['127.0.0.1:8002']}}]\n";
+    let companion = Companion::with_pools(&head, pools, Vec::new()).await;
+    let role = |is_leader, leader: &str| Role {
+        is_leader,
+        term: 5,
+        leader: Some(leader.into()),
+    };
+    let roles = Roles::Pools(BTreeMap::from([
+        ("chat".into(), role(true, "127.0.0.1:9190")),
+        ("code".into(), role(false, OTHER)),
+    ]));
+    companion.role.as_ref().expect("replicas").send_replace(roles);
+    companion
+}
+
+#[tokio::test]
+async fn where_each_pool_has_a_leader_status_and_metrics_have_the_role_of_each() {
+    let companion = leader_of_chat().await;
+    let ready = companion.json("/readyz").await;
+    assert_eq!(
+        (&ready["role"], &ready["leader"]),
+        (&json!("leader"), &json!("127.0.0.1:9190"))
+    );
+    let status = companion.json("/status").await;
+    assert_eq!(
+        status["replicas"],
+        json!({"per": "pool", "companions": ["127.0.0.1:9190", OTHER]})
+    );
+    let roles: Vec<_> = (status["pools"].as_array().expect("a list").iter())
+        .map(|pool| {
+            (
+                &pool["name"],
+                &pool["replicas"]["role"],
+                &pool["replicas"]["leader"],
+            )
+        })
+        .collect();
+    assert_eq!(
+        roles,
+        [
+            (&json!("chat"), &json!("leader"), &json!("127.0.0.1:9190")),
+            (&json!("code"), &json!("standby"), &json!(OTHER)),
+        ]
+    );
+    let metrics = companion.get("/metrics").await.text().await.expect("text");
+    for line in [
+        "penstock_leader{pool=\"chat\"} 1\n",
+        "penstock_leader{pool=\"code\"} 0\n",
+        "penstock_term{pool=\"code\"} 5\n",
+        "penstock_upper_bound{pool=\"chat\"}",
+    ] {
+        assert!(metrics.contains(line), "{line}: {metrics}");
+    }
+    assert!(
+        !metrics.contains("penstock_upper_bound{pool=\"code\"}"),
+        "{metrics}"
+    );
+}
+
+#[tokio::test]
+async fn where_each_pool_has_a_leader_only_its_leader_changes_it() {
+    let companion = leader_of_chat().await;
+    let patch = async |body: Value| {
+        let answer = companion.change(Method::PATCH, "/config", &body).await;
+        let code = answer.status().as_u16();
+        (code, answer.json::<Value>().await.expect("JSON"))
+    };
+    let of = |name: &str| json!({"pools": [{"name": name, "queue": {"ttl": "7s"}}]});
+    assert_eq!(patch(of("chat")).await.0, 200);
+    let (code, answer) = patch(of("code")).await;
+    assert_eq!((code, &answer["leader"]), (421, &json!(OTHER)), "{answer}");
+    let (code, answer) = patch(json!({"metrics": {"flows": 7}})).await;
+    let message = answer["error"]["message"].as_str().unwrap_or_default();
+    assert_eq!(code, 422, "{answer}");
+    assert!(message.starts_with("metrics.flows: "), "{message}");
+    let (code, answer) =
+        patch(json!({"pools": [{"name": "new", "endpoints": {"static": ["127.0.0.1:3"]}}]})).await;
+    assert_eq!(code, 422, "{answer}");
+    let config = companion.json("/config").await;
+    assert_eq!(config["pools"][0]["queue"]["ttl"], json!("7s"));
+    assert_eq!(config["pools"][1]["queue"]["ttl"], json!("30s"));
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use penstock_control::Status;
 use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec};
 
 use super::{Maker, Metrics, int};
-use crate::role::Role;
+use crate::role::Roles;
 
 const RENEW_SECONDS: [f64; 12] = [
     0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0,
@@ -84,35 +84,34 @@ impl Metrics {
     }
 }
 
-/// Gauges of the role, made for one scrape.
-pub(super) struct Gauges {
-    leader: IntGaugeVec,
-    term: IntGaugeVec,
-}
-
-impl Gauges {
-    /// All families, without series.
-    pub(super) fn new(make: &Maker) -> prometheus::Result<Self> {
-        Ok(Self {
-            leader: make.gauge(
-                "leader",
-                "1 while this companion leads the pool, 0 while it is a standby. Only with replicas.",
-                &["pool"],
-            )?,
-            term: make.gauge(
-                "term",
-                "The term of the leader that this companion knows; 0: unknown. Only with replicas.",
-                &[],
-            )?,
-        })
-    }
-
-    pub(super) fn set(&self, status: &Status, role: &Role) {
-        for pool in &status.pools {
-            self.leader
-                .with_label_values(&[&*pool.name])
-                .set(role.is_leader.into());
+/// Adds the gauges of the roles for one scrape, without series if `roles` is `None`. Where each pool has a leader of its own,
+/// `term` has the label `pool`.
+pub(super) fn render(make: &Maker, status: &Status, roles: Option<&Roles>) -> prometheus::Result<()> {
+    let is_split = matches!(roles, Some(Roles::Pools(_)));
+    let leader = make.gauge(
+        "leader",
+        "1 while this companion leads the pool, 0 while it is a standby. Only with replicas.",
+        &["pool"],
+    )?;
+    let term = make.gauge(
+        "term",
+        "The term of the leader that this companion knows; 0: unknown. Only with replicas; by pool, if each has a leader.",
+        if is_split { &["pool"] } else { &[] },
+    )?;
+    let Some(roles) = roles else {
+        return Ok(());
+    };
+    for pool in status.pools.iter().filter(|pool| !pool.retired) {
+        let role = roles.of(&pool.name);
+        leader
+            .with_label_values(&[&*pool.name])
+            .set(role.is_leader.into());
+        if is_split {
+            term.with_label_values(&[&*pool.name]).set(int(role.term));
         }
-        self.term.with_label_values::<&str>(&[]).set(int(role.term));
     }
+    if !is_split {
+        term.with_label_values::<&str>(&[]).set(int(roles.summary().term));
+    }
+    Ok(())
 }

@@ -11,7 +11,7 @@ use penstock_engine::{Instant, Outcome};
 use super::Metrics;
 use crate::control_settings::{self, ProcessIdentity};
 use crate::observe::Observer;
-use crate::role::Role;
+use crate::role::{Role, Roles};
 
 const ENDPOINT: &str = "127.0.0.1:8001";
 
@@ -287,11 +287,11 @@ fn metrics_of_replicas_have_series_only_with_several_companions() {
     world.metrics.set_lease_store_up(false);
     world.metrics.record_lease_renewal(Duration::from_millis(3));
     let page = |is_leader| {
-        let role = Role {
+        let role = Roles::Gateway(Role {
             is_leader,
             term: 12,
             leader: None,
-        };
+        });
         let status = status(&world.config, time(1));
         let page = world.metrics.render(&status, Some(&role)).expect("text");
         String::from_utf8(page).expect("text")

@@ -1,7 +1,12 @@
 //! The difference between two documents: which keys may change at run time, and a log line for each change.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use penstock_config::{self as config, Config, Document};
 use serde_json::{Map, Value};
+
+use super::ChangeError;
+use crate::role::Roles;
 
 /// Keys that can't change while the companion runs.
 const FIXED: [&[&str]; 7] = [
@@ -58,6 +63,62 @@ pub(super) fn check_fixed_keys(next: &Value, now: &Value, file: &Value) -> Resul
         }
     }
     Ok(())
+}
+
+/// Checks, where each pool has a leader of its own, that a change by HTTP concerns only pools that this companion leads. A change of
+/// anything else would hold for this companion alone.
+///
+/// # Errors
+/// The pool of another leader, or the key.
+pub(super) fn check_leads(next: &Value, now: &Value, roles: &Roles) -> Result<(), ChangeError> {
+    let Roles::Pools(_) = roles else {
+        return Ok(());
+    };
+    let (next_pools, now_pools) = (pools(next), pools(now));
+    let names: BTreeSet<&String> = next_pools.keys().chain(now_pools.keys()).collect();
+    for name in names {
+        let role = roles.of(name);
+        match (next_pools.get(name), now_pools.get(name)) {
+            (next, now) if next == now => {}
+            (Some(_), Some(_)) if role.is_leader => {}
+            (Some(_), Some(_)) => {
+                return Err(ChangeError::OtherLeader {
+                    pool: name.clone(),
+                    leader: role.leader,
+                });
+            }
+            (_, _) => return Err(of_every_companion(&format!("pools[{name}]"))),
+        }
+    }
+    let rest = |document: &Value| {
+        let mut rest = document.clone();
+        if let Some(rest) = rest.as_object_mut() {
+            rest.remove("pools");
+        }
+        rest
+    };
+    let mut changes = Vec::new();
+    compare("", Some(&rest(now)), Some(&rest(next)), &mut changes);
+    changes.first().map_or(Ok(()), |change| {
+        Err(of_every_companion(change.split(':').next().unwrap_or(change)))
+    })
+}
+
+fn pools(document: &Value) -> BTreeMap<String, &Value> {
+    let pools = document.get("pools").and_then(Value::as_array);
+    let named = |pool: &'_ Value| pool.get("name").and_then(Value::as_str).map(str::to_owned);
+    pools
+        .into_iter()
+        .flatten()
+        .filter_map(|pool| Some((named(pool)?, pool)))
+        .collect()
+}
+
+fn of_every_companion(key: &str) -> ChangeError {
+    ChangeError::Invalid(format!(
+        "{key}: with replicas.per: pool, every companion leads some pools, so this key must be the same everywhere; change the \
+         file of each companion"
+    ))
 }
 
 /// The document as text for the file: keys that flags replace keep the file's values.

@@ -12,14 +12,16 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::{
-    ActiveConfig, COMMANDS, Change, ChangeError, ChangeRequest, Command, FlagOverrides, Handle, Start,
-    changes, file,
+    ActiveConfig, COMMANDS, Change, ChangeError, ChangeRequest, Command, FlagOverrides, Handle, Loaded,
+    Start, changes, file,
 };
 use crate::control_settings::{self, ProcessIdentity};
 use crate::driver::{Gone, Handle as Driver};
 use crate::envoy_pools::EnvoyPools;
 use crate::http::admin::Admin;
 use crate::metrics::Metrics;
+use crate::replicas::Elections;
+use crate::role::RoleReceiver;
 use crate::stores::{Restored, Stores};
 use crate::{essential, health, scrape, usage_forwarding};
 
@@ -31,11 +33,19 @@ const BODY: &str = "body";
 /// # Errors
 /// When the HTTP client for health checks and metrics can't be made.
 pub async fn spawn(start: Start) -> Result<Handle, reqwest::Error> {
+    let Loaded {
+        file,
+        file_bytes,
+        file_document,
+        saved_document,
+        document,
+        flags,
+    } = start.loaded;
     let (commands, inbox) = mpsc::channel(COMMANDS);
     let active = ActiveConfig {
-        config: Arc::new(start.document.config().clone()),
-        source: start.file.display().to_string().into(),
-        document: Arc::new(start.document),
+        config: Arc::new(document.config().clone()),
+        source: file.display().to_string().into(),
+        document: Arc::new(document),
         admin: Arc::new(start.admin),
         since: Instant::now(),
         reloads: 0,
@@ -43,16 +53,16 @@ pub async fn spawn(start: Start) -> Result<Handle, reqwest::Error> {
         last_error: None,
     };
     let (sender, receiver) = watch::channel(active);
-    file::watch(start.file.clone(), commands.clone(), || Command::CheckFile);
+    file::watch(file.clone(), commands.clone(), || Command::CheckFile);
     let mut reloader = Reloader {
         active: sender,
         discovered: BTreeMap::new(),
-        file: start.file,
-        file_bytes: start.file_bytes,
+        file,
+        file_bytes,
         file_missing: false,
-        file_document: start.file_document,
-        saved_document: start.saved_document,
-        flags: start.flags,
+        file_document,
+        saved_document,
+        flags,
         environment: start.environment,
         identity: start.identity,
         health: health::Checks::new(start.driver.clone())?,
@@ -61,6 +71,8 @@ pub async fn spawn(start: Start) -> Result<Handle, reqwest::Error> {
         metrics: start.metrics,
         stores: start.stores,
         envoy: start.envoy,
+        elections: start.elections,
+        roles: start.roles,
     };
     let config = receiver.borrow().config.clone();
     reloader.update_followers(&config).await;
@@ -93,6 +105,8 @@ struct Reloader {
     metrics: Arc<Metrics>,
     stores: Stores,
     envoy: EnvoyPools,
+    elections: Elections,
+    roles: RoleReceiver,
     health: health::Checks,
     readers: scrape::Readers,
 }
@@ -223,6 +237,10 @@ impl Reloader {
             Change::Patch(patch) => (now.patched(&patch), "PATCH /config"),
         };
         let document = document.map_err(|error| ChangeError::Invalid(error.to_string()))?;
+        if let Some(roles) = &self.roles {
+            let roles = roles.borrow().clone();
+            changes::check_leads(document.json(), now.json(), &roles)?;
+        }
         self.replace(document, source, persist).await?;
         Ok(self.active.borrow().clone())
     }
@@ -267,6 +285,9 @@ impl Reloader {
             active.since = Instant::now();
             active.reloads += 1;
         });
+        if let Err(why) = self.elections.configure(&config) {
+            tracing::error!("a new pool has no leader: {why}");
+        }
         self.update_followers(&config).await;
         // Closed stores finish writing on their own.
         let _ = self.stores.close_unused();

@@ -1,8 +1,10 @@
 //! What the control reports to the election. The driver mustn't wait for the election, so reports of a kind replace each
 //! other, and the sender never blocks.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use penstock_control::Scope;
 use penstock_election::{Input, KnownEnvoy};
 use tokio::sync::Notify;
 
@@ -33,6 +35,25 @@ pub enum Report {
 /// Carries reports from the driver to the election. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Reporter(Arc<Shared>);
+
+/// The reporters of all scopes. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Reporters(Arc<Mutex<HashMap<Scope, Reporter>>>);
+
+impl Reporters {
+    /// That of a scope. The driver and the scope's election share it, whichever comes first.
+    #[must_use]
+    pub fn of(&self, scope: &Scope) -> Reporter {
+        let mut reporters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        reporters.entry(scope.clone()).or_default().clone()
+    }
+
+    /// Forgets a scope whose election has ended.
+    pub(super) fn remove(&self, scope: &Scope) {
+        let mut reporters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        reporters.remove(scope);
+    }
+}
 
 #[derive(Debug, Default)]
 struct Shared {

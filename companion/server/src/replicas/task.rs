@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use penstock_election::{Answer, Candidate, Input, Output, Request, Role, RoleChange, View};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use super::health::{Health, Operation};
@@ -24,10 +24,15 @@ const RECONNECT_MAX: Duration = Duration::from_secs(5);
 const VIEWS: usize = 16;
 
 /// A command of the process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum Command {
     Resign,
     Stop,
+    /// Another companion asks for the pool. The reply says whether it gets it.
+    Yield {
+        to: String,
+        reply: oneshot::Sender<bool>,
+    },
 }
 
 /// The answer to a request, the view that follows a refusal, and the time of a renewal.
@@ -41,6 +46,8 @@ pub(super) struct Task<S, R> {
     clock: Clock,
     sink: R,
     status: watch::Sender<Status>,
+    /// For the log, where each pool has a leader of its own.
+    pool: Option<String>,
     /// The request that the store works on. A new request replaces it, and its answer is dropped.
     request: Option<BoxFuture<'static, Answered>>,
 }
@@ -62,8 +69,14 @@ impl<S: LeaseStore, R: RoleSink> Task<S, R> {
             clock,
             sink,
             status,
+            pool: None,
             request: None,
         }
+    }
+
+    /// The election is for the leader of this pool alone.
+    pub(super) fn of_pool(self, pool: Option<String>) -> Self {
+        Self { pool, ..self }
     }
 
     /// Runs until the companion has resigned or was stopped, or until the driver has ended.
@@ -79,11 +92,7 @@ impl<S: LeaseStore, R: RoleSink> Task<S, R> {
                 answered = pending_answer(&mut self.request) => self.answered(answered),
                 Some(view) = views.recv() => vec![Input::Observed(view)],
                 inputs = reports.take() => inputs,
-                command = commands.recv() => vec![match command {
-                    Some(Command::Resign) => Input::Resign,
-                    // Without an owner, the companion is ending.
-                    Some(Command::Stop) | None => Input::Stop,
-                }],
+                command = commands.recv() => vec![self.input_of(command)],
                 () = sleep_until(due) => Vec::new(),
                 // For the status.
                 () = self.health.changed() => Vec::new(),
@@ -98,12 +107,25 @@ impl<S: LeaseStore, R: RoleSink> Task<S, R> {
         }
     }
 
+    fn input_of(&self, command: Option<Command>) -> Input {
+        match command {
+            Some(Command::Resign) => Input::Resign,
+            // Without an owner, the companion is ending.
+            Some(Command::Stop) | None => Input::Stop,
+            Some(Command::Yield { to, reply }) => {
+                // Fails when the other companion no longer waits.
+                let _ = reply.send(self.candidate.yields_to(self.clock.now(), &to));
+                Input::Yield { to }
+            }
+        }
+    }
+
     /// Carries out all outputs. Returns whether the driver still runs.
     async fn carry_out(&mut self) -> bool {
         while let Some(output) = self.candidate.poll_output() {
             match output {
                 Output::Role(change) => {
-                    log(&change, self.status.borrow().role);
+                    log(self.pool.as_deref(), &change, self.status.borrow().role);
                     if self.sink.apply(change).await.is_err() {
                         return false;
                     }
@@ -116,6 +138,7 @@ impl<S: LeaseStore, R: RoleSink> Task<S, R> {
                     let (store, health) = (self.store.clone(), self.health.clone());
                     self.request = Some(execute(store, health, request).boxed());
                 }
+                Output::Claim { leader } => self.sink.claim(leader),
             }
         }
         let status = self.candidate.status();
@@ -206,16 +229,16 @@ async fn watch_forever<S: LeaseStore>(
     }
 }
 
-fn log(change: &RoleChange, role: Role) {
+fn log(pool: Option<&str>, change: &RoleChange, role: Role) {
     match change {
         RoleChange::Lead { term, known, .. } => {
-            tracing::info!(term, envoys = known.len(), "this companion leads");
+            tracing::info!(pool, term, envoys = known.len(), "this companion leads");
         }
         RoleChange::StandBy { leader, term } => {
             let leader = leader.as_deref().unwrap_or("none known");
             match role {
-                Role::Leader => tracing::info!(term, leader, "this companion no longer leads"),
-                Role::Standby => tracing::info!(term, leader, "this companion is a standby"),
+                Role::Leader => tracing::info!(pool, term, leader, "this companion no longer leads"),
+                Role::Standby => tracing::info!(pool, term, leader, "this companion is a standby"),
             }
         }
         RoleChange::Renewed { .. } | RoleChange::StoreUnreachable => {}

@@ -25,10 +25,18 @@ impl Companion {
         let settings = Settings {
             address: address.into(),
             duration: Duration::from_secs(3),
+            pool: None,
         };
         let (sender, roles) = mpsc::unbounded_channel();
         let reporter = Reporter::new();
-        let election = spawn(lease, settings, Clock::start(), Sink(sender), reporter.clone());
+        let election = spawn(
+            lease,
+            None,
+            settings,
+            Clock::start(),
+            Sink(sender),
+            reporter.clone(),
+        );
         Self {
             election: election.expect("usable"),
             reporter,

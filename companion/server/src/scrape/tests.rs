@@ -93,7 +93,7 @@ impl World {
             ),
             Clock::start(),
             observer,
-            crate::replicas::Reporter::new(),
+            crate::replicas::Reporters::default(),
         );
         let mut readers = Readers::new(driver.clone()).expect("a client");
         readers.follow(&config).await;

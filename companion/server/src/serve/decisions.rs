@@ -1,4 +1,4 @@
-//! Starts the driver, which makes the decisions, and the companion's part in the election of the leader.
+//! Starts the driver, which makes the decisions, and the companion's part in the elections of leaders.
 
 use std::sync::Arc;
 
@@ -10,14 +10,14 @@ use super::Error;
 use crate::clock::Clock;
 use crate::control_settings::{self, ProcessIdentity};
 use crate::decision_runtime::DecisionRuntime;
-use crate::driver::{self, RoleTerm};
+use crate::driver::{self, RoleTerms};
 use crate::metrics::Metrics;
 use crate::observe::Observer;
-use crate::replicas::{self, Election};
+use crate::replicas::{self, Elections, Reporters};
 use crate::role::RoleReceiver;
 use crate::{stores, usage_forwarding};
 
-/// What the driver and the election share with the rest of the companion.
+/// What the driver and the elections share with the rest of the companion.
 pub(super) struct Surroundings<'a> {
     config: &'a Config,
     runtime: &'a DecisionRuntime,
@@ -41,17 +41,17 @@ impl<'a> Surroundings<'a> {
     }
 }
 
-/// The running driver, and the election.
+/// The running driver, and the elections.
 pub(super) struct Decisions {
     pub(super) driver: driver::Handle,
     /// The driver's task.
     pub(super) task: JoinHandle<()>,
-    /// The control's role.
-    pub(super) role: watch::Receiver<RoleTerm>,
+    /// The controls' roles.
+    pub(super) roles: watch::Receiver<RoleTerms>,
     /// With several companions.
-    pub(super) election: Option<Election>,
-    /// The role for the HTTP API.
-    pub(super) replica_role: RoleReceiver,
+    pub(super) elections: Elections,
+    /// The roles for the HTTP API.
+    pub(super) replica_roles: RoleReceiver,
 }
 
 impl Decisions {
@@ -69,25 +69,25 @@ impl Decisions {
             clock,
         } = around;
         let settings = control_settings::with_models(config, &identity, &mut restored.models);
-        let reports = replicas::Reporter::new();
+        let reports = Reporters::default();
         let spawn = || driver::spawn(settings, clock, observer, reports.clone());
         let started = runtime.enter(spawn);
         // Fails when the driver has ended, which `run_until_signal` notices.
         let _ = usage_forwarding::send_restored(restored, &started.handle).await;
         let member = replicas::Start {
             driver: started.handle.clone(),
-            role: started.role.clone(),
+            roles: started.roles.clone(),
             reports,
             metrics: metrics.clone(),
             clock,
         };
-        let (election, replica_role) = replicas::join(config.replicas.as_ref(), member)?;
+        let (elections, replica_roles) = replicas::join(config, member)?;
         Ok(Self {
             driver: started.handle,
             task: started.task,
-            role: started.role,
-            election,
-            replica_role,
+            roles: started.roles,
+            elections,
+            replica_roles,
         })
     }
 }

@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use penstock_engine::Instant as CompanionTime;
 use penstock_filter_core::config::Config;
-use penstock_filter_core::effect::Effect;
+use penstock_filter_core::effect::{Effect, SessionId};
 use penstock_filter_core::process_identity::RandomBits;
 use penstock_filter_core::session::{Epoch, SessionEffect};
 use penstock_filter_core::shared_data::{SetIf, SharedData};
@@ -233,7 +233,7 @@ impl World {
             .and_then(|root| root.worker.poll_effect())
         {
             match effect {
-                Effect::Session(effect) => self.apply_session_effect(root, effect),
+                Effect::Session(_, effect) => self.apply_session_effect(root, effect),
                 Effect::Resume {
                     context,
                     edits,
@@ -257,8 +257,8 @@ impl World {
                 root.stream = stream;
                 let now = Instant::from_nanos(self.now + self.envoys[root.envoy].clock_offset);
                 match stream {
-                    Some(_) => root.worker.handle_opened(now),
-                    None => root.worker.handle_open_failed(now),
+                    Some(_) => root.worker.handle_opened(now, SessionId::MAIN),
+                    None => root.worker.handle_open_failed(now, SessionId::MAIN),
                 }
             }
             SessionEffect::ResetStream => {
@@ -320,7 +320,9 @@ impl World {
         {
             let sender = self.streams.get(&stream);
             self.message_source = sender.map(|stream| (stream.tenure, stream.term));
-            self.call_worker(id, |worker, now| worker.handle_message(now, message));
+            self.call_worker(id, |worker, now| {
+                worker.handle_message(now, SessionId::MAIN, message)
+            });
             self.message_source = None;
             self.reschedule_tick(id);
         }
@@ -333,7 +335,7 @@ impl World {
         if root.stream == Some(stream) {
             root.stream = None;
             self.note(|| format!("root {id} loses stream {stream}"));
-            self.call_worker(id, Worker::handle_closed);
+            self.call_worker(id, |worker, now| worker.handle_closed(now, SessionId::MAIN));
             self.reschedule_tick(id);
         }
     }

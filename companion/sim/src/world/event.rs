@@ -51,6 +51,8 @@ pub(super) enum SimEvent {
     StoreView(u64, View),
     /// The companion of this generation is connected to the store again.
     StoreConnects(u64),
+    /// A claim of the companion at this address arrives at the companion of this generation.
+    Claim(u64, String),
     /// The lease may have expired.
     LeaseExpires,
     /// The store starts again.

@@ -281,6 +281,7 @@ impl World {
             | SimEvent::StoreAnswers(..)
             | SimEvent::StoreView(..)
             | SimEvent::StoreConnects(_)
+            | SimEvent::Claim(..)
             | SimEvent::LeaseExpires
             | SimEvent::StoreStarts
             | SimEvent::CandidateTimer(..)
@@ -306,6 +307,7 @@ impl World {
             }
             SimEvent::StoreView(generation, view) => self.handle_store_view(generation, view),
             SimEvent::StoreConnects(generation) => self.connect_to_store(generation),
+            SimEvent::Claim(generation, from) => self.handle_claim(generation, from),
             SimEvent::LeaseExpires => self.expire_lease(),
             SimEvent::StoreStarts => self.start_store(),
             SimEvent::CandidateTimer(generation, number) => self.handle_candidate_timer(generation, number),

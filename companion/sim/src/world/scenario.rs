@@ -208,6 +208,7 @@ impl Scenario {
             }),
             pools: pools.collect(),
             tracing: false,
+            session_per_pool: false,
         }
     }
 

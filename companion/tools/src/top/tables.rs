@@ -63,7 +63,7 @@ pub(super) fn pools(view: &View) -> Table {
         };
         let ready = pool.endpoints.iter().filter(|endpoint| endpoint.ready).count();
         let mut row = vec![
-            pool.name.clone(),
+            name(pool),
             format!("{:.2}", pool.saturation),
             pool.stock.to_string(),
             bounds(pool),
@@ -90,6 +90,18 @@ pub(super) fn pools(view: &View) -> Table {
         ],
         rows: view.pools.iter().map(row).collect(),
         left: &[0],
+    }
+}
+
+/// The pool's name, and its leader if that is another companion.
+fn name(pool: &Pool) -> String {
+    let name = &pool.name;
+    match &pool.replicas {
+        Some(replicas) if !replicas.leads() => match &replicas.leader {
+            Some(leader) => format!("{name} (standby of {leader})"),
+            None => format!("{name} (no leader)"),
+        },
+        Some(_) | None => name.clone(),
     }
 }
 

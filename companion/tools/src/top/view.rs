@@ -24,7 +24,8 @@ pub(super) struct Config {
     pub(super) failures: u64,
 }
 
-/// The role of the companion among several.
+/// The role of the companion among several. Where each pool has a leader of its own, the companion's has only `companions`, and each
+/// pool's the rest.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Replicas {
@@ -57,6 +58,7 @@ pub(super) struct Pool {
     pub(super) endpoints: Vec<Endpoint>,
     pub(super) model: Vec<Model>,
     pub(super) advice: Vec<String>,
+    pub(super) replicas: Option<Replicas>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -145,7 +147,16 @@ impl View {
             format!(", {} ({digest}{failed})", config.source)
         });
         let draining = if self.draining { ", DRAINING" } else { "" };
-        let role = self.replicas.as_ref().map_or_else(String::new, Replicas::words);
+        let led = self.pools.iter().filter_map(|pool| pool.replicas.as_ref());
+        let led: Vec<bool> = led.map(Replicas::leads).collect();
+        let role = match &self.replicas {
+            Some(replicas) if !led.is_empty() => {
+                let (leads, pools) = (led.iter().filter(|leads| **leads).count(), led.len());
+                let companions = replicas.companions.len();
+                format!(", leader of {leads} of {pools} pools among {companions} companions")
+            }
+            replicas => replicas.as_ref().map_or_else(String::new, Replicas::words),
+        };
         format!(
             "penstock {}, up {}{role}, {open} sessions{lost}{config}{draining}",
             self.version,
@@ -155,6 +166,10 @@ impl View {
 }
 
 impl Replicas {
+    pub(super) fn leads(&self) -> bool {
+        self.role == "leader"
+    }
+
     /// The role for the headline.
     fn words(&self) -> String {
         let (companions, term) = (self.companions.len(), self.term);
@@ -218,6 +233,19 @@ pub(super) mod tests {
             let view = View::parse(&format!(r#"{{"pools": [], "replicas": {replicas}}}"#)).expect("valid");
             assert_eq!(view.headline(), expected);
         }
+    }
+
+    #[test]
+    fn headline_counts_the_pools_that_are_led_here() {
+        let view = View::parse(
+            r#"{"replicas": {"per": "pool", "companions": ["a", "b"]}, "pools": [
+                {"name": "chat", "replicas": {"role": "leader", "term": 7, "leader": "a"}},
+                {"name": "code", "replicas": {"role": "standby", "term": 7, "leader": "b"}}]}"#,
+        );
+        assert_eq!(
+            view.expect("valid").headline(),
+            "penstock , up 0s, leader of 1 of 2 pools among 2 companions, 0 sessions"
+        );
     }
 
     #[test]

@@ -7,16 +7,14 @@ use penstock_wire::{
     limits::{HELLO_PART_REQUESTS, VERSION_MAX, VERSION_MIN},
 };
 
-use super::Epoch;
+use super::Settings;
 
 /// The fields that all parts share.
 pub(super) struct HelloHeader<'a> {
-    pub(super) epoch: Epoch,
+    pub(super) settings: &'a Settings,
+    pub(super) pool: &'a str,
     pub(super) stream: u32,
-    pub(super) envoy: Option<NonZeroU64>,
     pub(super) policy_digest: &'a str,
-    pub(super) node: &'a str,
-    pub(super) can_requeue: bool,
     pub(super) term: u64,
     pub(super) unreachable_term: Option<NonZeroU64>,
 }
@@ -51,17 +49,18 @@ impl HelloHeader<'_> {
 
     fn empty_part(&self) -> Hello {
         Hello {
-            epoch_hi: self.epoch.hi,
-            epoch_lo: self.epoch.lo,
+            epoch_hi: self.settings.epoch.hi,
+            epoch_lo: self.settings.epoch.lo,
             stream: self.stream,
             version_min: VERSION_MIN,
             version_max: VERSION_MAX,
             policy_digest: self.policy_digest.to_owned(),
-            node: self.node.to_owned(),
-            envoy: self.envoy.map_or(0, NonZeroU64::get),
-            no_requeue: !self.can_requeue,
+            node: self.settings.node.clone(),
+            envoy: self.settings.envoy.map_or(0, NonZeroU64::get),
+            no_requeue: !self.settings.can_requeue,
             term: self.term,
             unreachable_term: self.unreachable_term.map_or(0, NonZeroU64::get),
+            pool: self.pool.to_owned(),
             ..Hello::default()
         }
     }

@@ -14,7 +14,7 @@ impl Session {
     /// A companion reports which one leads.
     pub(super) fn handle_role(&mut self, now: Instant, role: Role) {
         if role.here {
-            if role.term < self.term {
+            if self.is_outdated(role.term) {
                 self.abort(now, OLDER_COMPANION);
             } else {
                 // Until the Hello, nothing may be sent that the companion would take for a part of it.
@@ -40,7 +40,7 @@ impl Session {
             };
             return;
         }
-        let text = format!("companion session {}: the leader is {}", self.stream, role.leader);
+        let text = format!("{}: the leader is {}", self.title(), role.leader);
         self.effects.push_back(SessionEffect::LogInfo(text));
         // Without delay, unless a redirect to this leader or a later one has led to no session: companions may disagree for
         // a while.

@@ -21,7 +21,7 @@ use crate::{
     limits::{RETRY_AFTER_MIN_MS, TICK_MIN},
     local_reply::Failure,
     retry_advice::retry_after_ms,
-    session::Session,
+    session::Epoch,
     shared_data::SharedData,
     time::Instant,
 };
@@ -33,15 +33,16 @@ impl Worker {
     /// Answers or admits the waiting requests that are due, in the order of their arrival. Does nothing while the companion
     /// is up.
     pub(super) fn enforce_deadlines(&mut self, now: Instant) {
-        let Some(down_since) = self.session.down_since() else {
+        if !self.sessions.is_any_down() {
             return;
-        };
+        }
         let mut due: Vec<_> = self
             .exchanges
             .iter()
             .filter(|(_, exchange)| matches!(exchange.phase, Phase::Waiting { .. }))
             .filter_map(|(sequence, exchange)| {
-                match decide(now, exchange, Some(down_since), &self.endpoints) {
+                let down_since = self.sessions.of(exchange.pool_name()).down_since();
+                match decide(now, exchange, down_since, &self.endpoints) {
                     WaitDecision::Wait => None,
                     decision => Some((exchange.arrived, *sequence, exchange.context, decision)),
                 }
@@ -103,7 +104,9 @@ impl Worker {
         if let Some(exchange) = self.exchanges.get_mut(&sequence) {
             exchange.phase = Phase::Granted(Box::new(granted));
         }
-        self.session.note_admitted(now, registered);
+        self.sessions
+            .of_mut(Some(&pool.name))
+            .note_admitted(now, registered);
         Ok(edits)
     }
 
@@ -139,7 +142,7 @@ impl Worker {
         } else {
             Bound::Requests(limit)
         };
-        let store = store(&*self.shared_data, &self.session, now);
+        let store = store(&*self.shared_data, self.sessions.epoch(), now);
         if self.in_flight.reserve(&pool.name, load, bound, store) {
             return Ok(());
         }
@@ -158,22 +161,22 @@ impl Worker {
                 .fail_open_pools()
                 .any(|pool| pool.name == granted.pool)
         };
-        if self.session.is_down() && fails_open() {
-            let store = store(&*self.shared_data, &self.session, now);
+        if self.sessions.of(Some(&granted.pool)).is_down() && fails_open() {
+            let store = store(&*self.shared_data, self.sessions.epoch(), now);
             self.in_flight.publish(&granted.pool, store);
         }
     }
 
     /// Publishes the load in flight when a renewal is due, and as soon as the companion goes down.
     pub(super) fn publish_in_flight(&mut self, now: Instant) {
-        let is_down = self.session.is_down();
+        let is_down = self.sessions.is_any_down();
         let went_down = is_down && !self.in_flight.was_down;
         self.in_flight.was_down = is_down;
         if !went_down && self.in_flight.publish_at > now.after(TICK_MIN) {
             return;
         }
         self.in_flight.publish_at = now.after(HEARTBEAT_INTERVAL);
-        let store = store(&*self.shared_data, &self.session, now);
+        let store = store(&*self.shared_data, self.sessions.epoch(), now);
         for pool in self.policy.fail_open_pools() {
             self.in_flight.publish(&pool.name, store);
         }
@@ -182,10 +185,10 @@ impl Worker {
 
 /// This worker's access to the in-flight records. A function of the fields, so that `Worker::in_flight` can be borrowed
 /// mutably beside it.
-fn store<'a>(shared_data: &'a dyn SharedData, session: &Session, now: Instant) -> InFlightStore<'a> {
+fn store(shared_data: &dyn SharedData, worker: Epoch, now: Instant) -> InFlightStore<'_> {
     InFlightStore {
         shared_data,
-        worker: session.epoch(),
+        worker,
         now,
     }
 }

@@ -100,7 +100,10 @@ impl Worker {
             retry_after_ms: retry_after.map(|seconds| seconds.saturating_mul(1_000)),
             pool: granted.pool.clone(),
         };
-        self.session.send_once_in_version_2(now, Event::PushedBack(event));
+        let pool = event.pool.clone();
+        self.sessions
+            .of_mut(Some(&pool))
+            .send_once_in_version_2(now, Event::PushedBack(event));
     }
 
     fn granted_exchange(&self, request: Headers<'_>) -> Option<(&Exchange, &Granted)> {

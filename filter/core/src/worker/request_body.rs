@@ -109,7 +109,8 @@ impl Worker {
             exchange.register.prefix_hashes = hashes;
         }
         exchange.pool = pool;
-        match decide(now, exchange, self.session.down_since(), &self.endpoints) {
+        let down_since = self.sessions.of(exchange.pool_name()).down_since();
+        match decide(now, exchange, down_since, &self.endpoints) {
             WaitDecision::Wait => self.register(now, sequence),
             decision => match self.carry_out(now, sequence, 0, decision) {
                 Ok(edits) => BodyAction::Continue(edits),
@@ -120,14 +121,16 @@ impl Worker {
 
     /// Registers a waiting request with the companion. Without a stream, the next Hello lists the request.
     fn register(&mut self, now: Instant, sequence: u64) -> BodyAction {
-        if let Some(exchange) = self.exchanges.get_mut(&sequence)
-            && self.session.is_linked()
-        {
+        let Some(exchange) = self.exchanges.get_mut(&sequence) else {
+            return BodyAction::Pause;
+        };
+        let session = self.sessions.of_mut(exchange.pool_name());
+        if session.is_linked() {
             exchange.phase = Phase::Waiting { registered: true };
             exchange.register.age_us = now.micros_since(exchange.arrived);
             // The registration is moved into the event and back, so that it isn't copied.
             let event = Event::Register(core::mem::take(&mut exchange.register));
-            if let Some(Event::Register(register)) = self.session.send_once(now, event) {
+            if let Some(Event::Register(register)) = session.send_once(now, event) {
                 exchange.register = register;
             }
         }
@@ -173,12 +176,12 @@ impl Worker {
             registered,
         };
         let reply = failure.reply(exchange.register.api(), Some(&report));
+        let session = self.sessions.of_mut(exchange.pool_name());
         if exchange.register.requeued_from.is_none() {
-            self.session.send_terminal(now, Event::Refused(refused));
+            session.send_terminal(now, Event::Refused(refused));
         } else if registered {
             // The companion has counted a requeued request at its first grant, so this only frees its place.
-            self.session
-                .send_terminal(now, Event::Cancel(Cancel { sequence }));
+            session.send_terminal(now, Event::Cancel(Cancel { sequence }));
         }
         reply
     }

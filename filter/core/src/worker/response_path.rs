@@ -76,13 +76,8 @@ impl Worker {
         if !is_reported {
             edits.push(set_served(response.endpoint.clone()));
         }
-        if self.is_requeue_listener && self.routes_report_endpoint {
-            // The route of the first listener overwrites the other header.
-            let endpoint = response.endpoint.clone().unwrap_or_default();
-            edits.push(HeaderEdit::Set(names::SERVED_AGAIN_HEADER, endpoint));
-        } else if headers.get(names::SERVED_AGAIN_HEADER).is_some() {
-            edits.push(HeaderEdit::Remove(names::SERVED_AGAIN_HEADER.into()));
-        }
+        let serves_again = self.is_requeue_listener && self.routes_report_endpoint;
+        edits.extend(served_again_edit(headers, &response, serves_again));
         // A response of known length sends no event at its start, because `Completed` reports everything at its end.
         let is_streamed = !end && headers.get(CONTENT_LENGTH).is_none();
         let mut started = is_streamed.then(|| granted.started(now, sequence, &response));
@@ -92,7 +87,9 @@ impl Worker {
         }
         granted.upstream = Upstream::Responding(Box::new(response));
         if let Some(started) = started {
-            self.session.send_once(now, Event::Started(started));
+            self.sessions
+                .of_mut(exchange.pool_name())
+                .send_once(now, Event::Started(started));
         }
         only_edits(edits)
     }
@@ -117,7 +114,13 @@ impl Worker {
         }
         feed(&mut response.scanner, size, read);
         if let Some(started) = first_byte_event {
-            self.session.send_once(now, Event::Started(*started));
+            let pool = self
+                .exchanges
+                .get(&sequence)
+                .and_then(|exchange| exchange.pool_name());
+            self.sessions
+                .of_mut(pool)
+                .send_once(now, Event::Started(*started));
         }
     }
 
@@ -147,14 +150,18 @@ impl Worker {
             return;
         };
         self.granted_ids.remove(&exchange);
+        let pool = exchange.pool.as_ref().map(|pool| pool.name.as_str());
         match exchange.phase {
             Phase::Waiting { registered: true } => self
-                .session
+                .sessions
+                .of_mut(pool)
                 .send_terminal(now, Event::Cancel(Cancel { sequence })),
             Phase::Granted(granted) => {
                 self.release(now, &granted);
                 let completed = granted.completed(sequence, host);
-                self.session.send_terminal(now, Event::Completed(completed));
+                self.sessions
+                    .of_mut(pool)
+                    .send_terminal(now, Event::Completed(completed));
             }
             Phase::ReadingBody(_) | Phase::Waiting { registered: false } | Phase::Answered => {}
         }
@@ -228,6 +235,17 @@ fn new_response(
 
 fn set_served(endpoint: Option<String>) -> HeaderEdit {
     HeaderEdit::Set(names::SERVED_HEADER, endpoint.unwrap_or_default())
+}
+
+/// The edit of the header in which the requeue listener names the server for the first listener, whose route overwrites
+/// the other header. `serves_again`: this listener is the requeue listener.
+fn served_again_edit(headers: Headers<'_>, response: &Response, serves_again: bool) -> Option<HeaderEdit> {
+    if serves_again {
+        let endpoint = response.endpoint.clone().unwrap_or_default();
+        return Some(HeaderEdit::Set(names::SERVED_AGAIN_HEADER, endpoint));
+    }
+    headers.get(names::SERVED_AGAIN_HEADER)?;
+    Some(HeaderEdit::Remove(names::SERVED_AGAIN_HEADER.into()))
 }
 
 fn report_edits(report: &QueueReport) -> Vec<HeaderEdit> {

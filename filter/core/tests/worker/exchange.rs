@@ -619,7 +619,7 @@ fn a_hello_says_whether_the_first_byte_has_arrived() {
     }
     rig.response_body(sequence, "data: {}\n\n", false);
     rig.outputs();
-    rig.worker.handle_closed(rig.now);
+    rig.closed();
     rig.outputs();
     rig.advance(Duration::from_secs(1));
     let opened = rig.open();

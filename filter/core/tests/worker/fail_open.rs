@@ -39,7 +39,7 @@ fn endpoints(bound: Option<u64>) -> Kind {
 /// A worker whose companion has sent this bound and has just gone down.
 fn lost(epoch: u64, shared: &Shared, bound: Option<u64>) -> Rig {
     let mut rig = connected(epoch, shared, bound);
-    rig.worker.handle_closed(rig.now);
+    rig.closed();
     rig
 }
 
@@ -107,7 +107,7 @@ fn waiting_requests_are_admitted_in_order_after_hold_while_there_is_room() {
     let (patient, _) = rig.waiting("p1");
     rig.advance(HOLD - Duration::from_millis(1));
     rig.tick();
-    rig.worker.handle_open_failed(rig.now);
+    rig.open_failed();
     rig.advance(Duration::from_millis(1));
     let outputs = rig.tick();
     let [
@@ -138,7 +138,7 @@ fn waiting_requests_are_admitted_in_order_after_hold_while_there_is_room() {
     ] {
         assert!(responded.edits.contains(&edit), "{:?}", responded.edits);
     }
-    rig.worker.handle_open_failed(rig.now);
+    rig.open_failed();
     assert_eq!(rig.log(patient), []);
 }
 
@@ -226,7 +226,7 @@ fn requests_that_the_companion_granted_count_against_the_bound() {
     let mut busy = connected(1, &shared, Some(3));
     busy.running("m1");
     let ends = busy.running("m1");
-    busy.worker.handle_closed(busy.now);
+    busy.closed();
     let mut other = open(2, &shared, Some(3));
     assert!(admitted(&mut other).is_some());
     assert_eq!(admitted(&mut other), None);
@@ -271,7 +271,7 @@ fn record_of_a_dead_worker_expires() {
     for _ in 0..300 {
         other.advance(Duration::from_millis(50));
         other.tick();
-        other.worker.handle_open_failed(other.now);
+        other.open_failed();
     }
     third.now = other.now;
     assert_eq!(admitted(&mut third), None);
@@ -321,7 +321,7 @@ fn stored_policy_provides_endpoints_and_bound_at_a_cold_start() {
     let edits = format!("{:?}", edits_to("s:1"));
     assert_eq!(outputs, [Output::Resume(101, edits), Output::OpenStream]);
     assert_eq!(admitted(&mut rig), None);
-    rig.worker.handle_open_failed(rig.now);
+    rig.open_failed();
     rig.log(sequence);
     assert!(admitted(&mut rig).is_some());
 }
@@ -458,7 +458,7 @@ fn policys_bound_applies_if_the_companion_sends_none() {
     rig.open();
     rig.hello_ack(1);
     rig.command(1, [endpoints(None)]);
-    rig.worker.handle_closed(rig.now);
+    rig.closed();
     rig.advance(HOLD);
     assert_eq!(arrive(&mut rig).1, BodyAction::Continue(edits_to("c:1,d:1,a:1")));
     assert_eq!(admitted(&mut rig), None);
@@ -473,7 +473,7 @@ fn later_policy_can_switch_to_fail_closed() {
         .expect("a valid configuration")
         .policy;
     rig.command(1, [Kind::Policy(closed)]);
-    rig.worker.handle_closed(rig.now);
+    rig.closed();
     rig.advance(HOLD);
     let HeadersAction::Pause(sequence, _) = rig.headers(&[], false) else {
         panic!("paused")

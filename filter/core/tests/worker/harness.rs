@@ -9,7 +9,7 @@ use std::{
 
 use penstock_filter_core::{
     config::Config,
-    effect::{BodyAction, Effect, HeadersAction, ResponseHeadersAction},
+    effect::{BodyAction, Effect, HeadersAction, ResponseHeadersAction, SessionId},
     header_sanitizer::HeaderEdit,
     headers::{Headers, serialize},
     local_reply::LocalReply,
@@ -174,7 +174,7 @@ impl Rig {
     /// The stream that the worker has asked for is open. Returns the outputs on it.
     pub(crate) fn open_requested(&mut self) -> Vec<Output> {
         self.companion_frames = 0;
-        self.worker.handle_opened(self.now);
+        self.worker.handle_opened(self.now, SessionId::MAIN);
         self.outputs()
     }
 
@@ -185,6 +185,21 @@ impl Rig {
     /// The same in this protocol version.
     pub(crate) fn hello_ack_in(&mut self, version: u32, term: u64) -> Vec<Output> {
         self.command(0, [Kind::HelloAck(HelloAck { version, term })])
+    }
+
+    /// The stream of the main session has ended.
+    pub(crate) fn closed(&mut self) {
+        self.worker.handle_closed(self.now, SessionId::MAIN);
+    }
+
+    /// The host can't open the stream of the main session.
+    pub(crate) fn open_failed(&mut self) {
+        self.worker.handle_open_failed(self.now, SessionId::MAIN);
+    }
+
+    /// A message of the main session's companion has arrived.
+    pub(crate) fn receive(&mut self, message: &[u8]) {
+        self.worker.handle_message(self.now, SessionId::MAIN, message);
     }
 
     /// Sends the next frame of the companion.
@@ -199,7 +214,8 @@ impl Rig {
             ack,
             commands,
         };
-        self.worker.handle_message(self.now, &frame.encode_to_vec());
+        self.worker
+            .handle_message(self.now, SessionId::MAIN, &frame.encode_to_vec());
         self.outputs()
     }
 
@@ -207,13 +223,13 @@ impl Rig {
         let mut outputs = Vec::new();
         while let Some(effect) = self.worker.poll_effect() {
             outputs.push(match effect {
-                Effect::Session(SessionEffect::OpenStream { companion }) => {
+                Effect::Session(_, SessionEffect::OpenStream { companion }) => {
                     companion.map_or(Output::OpenStream, Output::OpenStreamTo)
                 }
-                Effect::Session(SessionEffect::ResetStream) => Output::ResetStream,
-                Effect::Session(SessionEffect::LogWarning(text)) => Output::Warning(text),
-                Effect::Session(SessionEffect::LogInfo(text)) => Output::Info(text),
-                Effect::Session(SessionEffect::Send(message)) => {
+                Effect::Session(_, SessionEffect::ResetStream) => Output::ResetStream,
+                Effect::Session(_, SessionEffect::LogWarning(text)) => Output::Warning(text),
+                Effect::Session(_, SessionEffect::LogInfo(text)) => Output::Info(text),
+                Effect::Session(_, SessionEffect::Send(message)) => {
                     let frame = FilterFrame::decode(message.as_slice()).expect("a frame");
                     Output::Sent(frame.seq, frame.event.expect("an event"))
                 }

@@ -14,5 +14,6 @@ mod requeue;
 mod rewrite;
 mod roles;
 mod session;
+mod sessions;
 mod shared_data;
 mod trust;

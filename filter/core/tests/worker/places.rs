@@ -103,7 +103,7 @@ impl World {
                 for (rig, _) in &mut self.workers {
                     rig.advance(passed);
                     rig.tick();
-                    rig.worker.handle_open_failed(rig.now);
+                    rig.open_failed();
                 }
             }
         }

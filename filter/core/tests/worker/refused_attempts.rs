@@ -98,8 +98,7 @@ fn granted_request_tells_envoy_when_to_send_it_again() {
                 kind: Some(Kind::Grant(grant(sequence))),
             }],
         };
-        rig.worker
-            .handle_message(rig.now, &prost::Message::encode_to_vec(&frame));
+        rig.receive(&prost::Message::encode_to_vec(&frame));
         let Some(Effect::Resume { edits, .. }) = rig.worker.poll_effect() else {
             panic!("resumed")
         };

@@ -92,7 +92,7 @@ impl Model {
 }
 
 fn reopen(rig: &mut Rig, model: &mut Model) {
-    rig.worker.handle_closed(rig.now);
+    rig.closed();
     rig.advance(Duration::from_secs(1));
     let outputs = rig.open();
     rig.hello_ack(1);
@@ -139,7 +139,7 @@ proptest! {
         let mut rig = Rig::connected();
         rig.waiting("p1");
         for message in messages {
-            rig.worker.handle_message(rig.now, &message);
+            rig.receive(&message);
         }
         rig.outputs();
         rig.tick();

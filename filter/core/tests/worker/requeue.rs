@@ -320,7 +320,7 @@ fn response_of_a_requeued_request_passes_unchanged() {
     assert_eq!(rig.outputs(), []);
 
     // The next Hello doesn't list it; only its end is reported.
-    rig.worker.handle_closed(rig.now);
+    rig.closed();
     rig.advance(Duration::from_millis(50));
     let [Output::Sent(1, Event::Hello(hello))] = &rig.open()[..] else {
         panic!("Hello")

@@ -98,7 +98,7 @@ fn running_request_is_listed_with_its_target_model() {
     let mut rig = rig(5, false, &Shared::default());
     let sequence = waits(&mut rig, &[], r#"{"model":"m1"}"#);
     granted(&mut rig, grant_to(sequence, "m1-real"));
-    rig.worker.handle_closed(rig.now);
+    rig.closed();
     rig.outputs();
     rig.advance(std::time::Duration::from_secs(2));
     let [Output::Sent(1, Event::Hello(Hello { running, .. }))] = &rig.open()[..] else {

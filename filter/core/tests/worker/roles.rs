@@ -26,7 +26,7 @@ fn orphaned() -> Rig {
 
 /// Ends the stream and opens the next one. Returns the Hello on it.
 fn reopen(rig: &mut Rig) -> Hello {
-    rig.worker.handle_closed(rig.now);
+    rig.closed();
     rig.advance(TICK);
     only_hello(rig.open())
 }
@@ -111,7 +111,7 @@ fn standby_sends_the_filter_to_the_leader() {
     rig.advance(TICK);
     assert_eq!(rig.tick(), [Output::OpenStreamTo("10.0.0.2:9190".to_owned())]);
     // The leader is gone as well: the next stream goes to any companion.
-    rig.worker.handle_open_failed(rig.now);
+    rig.open_failed();
     rig.advance(Duration::from_secs(1));
     let probe = only_hello(rig.open());
     assert_eq!(probe.unreachable_term, 6, "the standby must not name it again");

@@ -35,7 +35,7 @@ const TICK: Duration = Duration::from_millis(50);
 
 /// Ends the stream and opens the next one. Returns the outputs on it.
 fn reopen(rig: &mut Rig) -> Vec<Output> {
-    rig.worker.handle_closed(rig.now);
+    rig.closed();
     rig.advance(TICK);
     rig.open()
 }
@@ -139,7 +139,7 @@ fn terminal_events_are_repeated_until_acknowledged() {
     );
     rig.hello_ack(1);
     rig.command(3, []);
-    rig.worker.handle_closed(rig.now);
+    rig.closed();
     rig.advance(TICK);
     assert_eq!(rig.open(), [Output::Sent(1, Event::Hello(hello(3)))]);
 }
@@ -148,7 +148,7 @@ fn terminal_events_are_repeated_until_acknowledged() {
 fn ends_without_a_stream_are_reported_on_the_next_one() {
     let mut rig = Rig::connected();
     let (waiting, _) = rig.waiting("m1");
-    rig.worker.handle_closed(rig.now);
+    rig.closed();
     assert_eq!(rig.log(waiting), []);
     rig.advance(TICK);
     let sent = rig.open();
@@ -170,7 +170,7 @@ fn unregistered_request_is_not_cancelled() {
 #[test]
 fn unacknowledged_events_are_bounded_and_their_resend_is_no_reason_to_reconnect() {
     let mut rig = Rig::connected();
-    rig.worker.handle_closed(rig.now);
+    rig.closed();
     let body = format!(r#"{{"model":"{}"}}"#, "z".repeat(256));
     for _ in 0..UNACKED_EVENTS_MAX + 5 {
         let sequence = rig.paused(&[]);
@@ -213,7 +213,7 @@ fn reconnects_back_off() {
     let mut rig = Rig::new();
     assert_eq!(rig.tick(), [Output::OpenStream]);
     for wait_ms in [50, 100, 200, 400, 800, 1_000, 1_000] {
-        rig.worker.handle_open_failed(rig.now);
+        rig.open_failed();
         rig.advance(Duration::from_millis(wait_ms - 1));
         assert_eq!(rig.tick(), []);
         rig.advance(Duration::from_millis(1));
@@ -247,11 +247,11 @@ fn without_a_common_version_the_reconnect_is_much_later() {
 #[test]
 fn companion_with_a_lower_term_is_refused() {
     let mut rig = Rig::connected();
-    rig.worker.handle_closed(rig.now);
+    rig.closed();
     rig.advance(TICK);
     rig.open();
     rig.hello_ack(5);
-    rig.worker.handle_closed(rig.now);
+    rig.closed();
     rig.advance(TICK);
     rig.open();
     let (sequence, _) = rig.waiting("m1");
@@ -268,7 +268,7 @@ fn companion_with_a_lower_term_is_refused() {
 #[test]
 fn frames_out_of_order_reset_the_stream() {
     let mut rig = Rig::connected();
-    rig.worker.handle_message(rig.now, b"\xff\xff");
+    rig.receive(b"\xff\xff");
     assert_eq!(
         rig.outputs(),
         [Output::Warning(
@@ -291,7 +291,7 @@ fn bye_of_the_companion_lets_the_filter_reconnect_to_its_successor() {
     assert_eq!(
         rig.command(2, [Kind::Bye(Bye {})]),
         [Output::Info(
-            "companion session 1 closed: the companion shuts down".into()
+            "companion session 1 closed: the companion ends, or stands by".into()
         )]
     );
     assert_eq!(rig.tick(), [Output::ResetStream]);
@@ -307,11 +307,11 @@ fn bye_of_the_companion_lets_the_filter_reconnect_to_its_successor() {
 fn requests_wait_for_hold_and_no_longer() {
     let mut rig = Rig::connected();
     let (waiting, _) = rig.waiting("m1");
-    rig.worker.handle_closed(rig.now);
+    rig.closed();
     assert_eq!(rig.worker.tick_period(rig.now), TICK);
     rig.advance(Duration::from_millis(4_999));
     assert_eq!(rig.tick(), [Output::OpenStream]);
-    rig.worker.handle_open_failed(rig.now);
+    rig.open_failed();
     let (late, _) = rig.waiting("m1");
     rig.advance(Duration::from_millis(1));
     let outputs = rig.tick();
@@ -365,7 +365,7 @@ fn ttl_and_deadline_are_enforced_while_the_companion_is_down() {
     rig.body(deadline, r#"{"model":"p1"}"#, true);
     rig.waiting("p1");
     rig.tick();
-    rig.worker.handle_open_failed(rig.now);
+    rig.open_failed();
     rig.advance(Duration::from_millis(200));
     let outputs = rig.tick();
     let Output::Reply(101, answer) = &outputs[0] else {
@@ -373,7 +373,7 @@ fn ttl_and_deadline_are_enforced_while_the_companion_is_down() {
     };
     assert_eq!(answer.status, 504);
     assert!(answer.headers.contains(&("x-should-retry", "false".into())));
-    rig.worker.handle_open_failed(rig.now);
+    rig.open_failed();
     rig.advance(Duration::from_millis(29_800));
     let outputs = rig.tick();
     let Output::Reply(102, answer) = &outputs[0] else {
@@ -432,7 +432,7 @@ fn only_terminal_events_are_repeated() {
 #[test]
 fn refused_clients_are_advised_to_wait_as_long_as_the_companion_has_been_away() {
     let mut rig = Rig::connected();
-    rig.worker.handle_closed(rig.now);
+    rig.closed();
     let advice = |rig: &mut Rig, away: u64| {
         rig.advance(Duration::from_secs(away));
         let sequence = rig.paused(&[]);

@@ -14,6 +14,11 @@ use super::super::event::SimEvent;
 use super::super::time::{MILLI, Nanos};
 use super::records::Batch;
 
+/// The part of claims that are lost, in percent.
+const CLAIMS_LOST: u64 = 20;
+/// How long a claim is on its way at most.
+const CLAIM_TRAVELS: Nanos = 20 * MILLI;
+
 /// A companion's part in the election.
 #[derive(Debug)]
 pub(in crate::world) struct Election {
@@ -45,10 +50,17 @@ enum FromStore {
 }
 
 impl Election {
-    pub(super) fn new(address: String, lease: Nanos, now: Instant, unix_ms: u64) -> Self {
+    pub(super) fn new(
+        address: String,
+        lease: Nanos,
+        pool: Option<String>,
+        now: Instant,
+        unix_ms: u64,
+    ) -> Self {
         let settings = Settings {
             address,
             duration: Duration::from_nanos(lease),
+            pool,
         };
         Self {
             candidate: Candidate::new(settings, now, unix_ms),
@@ -163,10 +175,38 @@ impl World {
                 }
                 // A later request replaces an earlier one that hasn't been sent.
                 Output::Request(request) => election.held = Some(request),
+                Output::Claim { leader } => self.send_claim(index, &leader),
             }
         }
         self.send_held_request(index);
         self.set_candidate_timer(index);
+    }
+
+    /// A companion asks the leader to leave the lease's pool to it. There is no partition between companions, but each message may be
+    /// lost.
+    fn send_claim(&mut self, index: usize, leader: &str) {
+        let is_leader = |other: &usize| Self::companion_address(*other) == leader;
+        let Some(other) = (0..self.companions.len()).find(is_leader) else {
+            return;
+        };
+        if self.rng.percent(CLAIMS_LOST) {
+            return;
+        }
+        let generation = self.companions[other].generation;
+        let delay = self.rng.below(CLAIM_TRAVELS);
+        self.event_queue.schedule(
+            self.now + delay,
+            SimEvent::Claim(generation, Self::companion_address(index)),
+        );
+    }
+
+    /// Another companion's claim arrives.
+    pub(in crate::world) fn handle_claim(&mut self, generation: u64, from: String) {
+        if let Some(index) = self.running_companion(generation)
+            && !self.companions[index].frozen
+        {
+            self.elect(index, Input::Yield { to: from });
+        }
     }
 
     fn send_held_request(&mut self, index: usize) {

@@ -40,12 +40,14 @@ impl World {
         let settings = self.current_settings(term);
         let now = self.companion_now(index);
         let lease = self.scenario.lease;
+        // In a part of the worlds, the lease is that of the only pool, which prefers some companions.
+        let pool = (self.scenario.seed % 3 == 1).then(|| format!("pool-{}", self.scenario.seed));
         let unix_ms = self.unix_ms();
         let companion = &mut self.companions[index];
         companion.started_at = now.as_nanos();
         companion.control = Some(Control::new(settings, now));
         companion.election =
-            is_replicated.then(|| Election::new(Self::companion_address(index), lease, now, unix_ms));
+            is_replicated.then(|| Election::new(Self::companion_address(index), lease, pool, now, unix_ms));
         for root in self.roots.values_mut() {
             root.attachments[index] = Attachment::default();
         }
