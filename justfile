@@ -32,6 +32,11 @@ model-live *args:
 autoscaling *what:
     bash tests/autoscaling/run {{ what }}
 
+# Kills, ends, freezes and cuts off the leader of two companions whose lease is in the API server of KUBECONFIG, a cluster for tests (needs
+# kubectl).
+replicas-kubernetes *args:
+    cargo test --package penstock-tests --features api-server --test replicas_kubernetes -- --test-threads 1 --nocapture {{ args }}
+
 # Measures the model's cost per completed request and per window.
 model-cost:
     cargo run --release --package penstock-model --example cost

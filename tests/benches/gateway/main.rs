@@ -128,17 +128,28 @@ async fn measure(plan: &Plan, machine: String) {
     });
 }
 
-/// CPU of an idle gateway, in percent of one core.
+/// CPU of idle gateways, in percent of one core.
 async fn idle(server: SocketAddr, seconds: u32) -> Value {
-    println!("idle for {seconds} s ...");
-    let subject = Which::Penstock.start(server).await;
+    let mut idle = idle_with(Which::Penstock, server, seconds).await;
+    let replicas = idle_with(Which::Replicas, server, seconds).await;
+    idle["leader"] = replicas["companion"].clone();
+    idle["standby"] = replicas["standby"].clone();
+    println!("idle, percent of a core: {idle}");
+    idle
+}
+
+async fn idle_with(which: Which, server: SocketAddr, seconds: u32) -> Value {
+    println!("{}, idle for {seconds} s ...", which.name());
+    let subject = which.start(server).await;
     let (before, start) = (subject.cpu(), Instant::now());
     tokio::time::sleep(Duration::from_secs(seconds.into())).await;
     let (used, wall_us) = (subject.cpu().since(before), start.elapsed().as_secs_f64() * 1e6);
     let percent = |us: f64| (us / wall_us * 100_000.0).round() / 1_000.0;
-    let idle = json!({"companion": percent(used.side_us), "envoy": percent(used.envoy_us)});
-    println!("idle, percent of a core: {idle}");
-    idle
+    json!({
+        "companion": percent(used.side_us),
+        "envoy": percent(used.envoy_us),
+        "standby": percent(used.standby_us),
+    })
 }
 
 /// Measures one subject in one round.
@@ -157,6 +168,9 @@ async fn turn_of(subject: &Subject, plan: &Plan) -> Figures {
         figures.insert("p99_us", load.p99_us);
         figures.insert("envoy_cpu_us", cpu.envoy_us / load.requests);
         figures.insert("side_cpu_us", cpu.side_us / load.requests);
+        if subject.standby.is_some() {
+            figures.insert("standby_cpu_us", cpu.standby_us / load.requests);
+        }
     }
     // With one connection no request can wait, and at a fixed rate none waits for long.
     let waits = subject.which == Which::Queued;

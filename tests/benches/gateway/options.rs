@@ -112,7 +112,7 @@ impl Plan {
 
     /// Whether the `penstock` binary takes part.
     pub(crate) fn needs_penstock(&self) -> bool {
-        let ours = |which: &Which| matches!(which, Which::Penstock | Which::Queued);
+        let ours = |which: &Which| matches!(which, Which::Penstock | Which::Queued | Which::Replicas);
         self.subjects.iter().any(ours)
             || [Row::Paused, Row::Companion, Row::Idle]
                 .iter()

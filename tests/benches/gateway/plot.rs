@@ -71,7 +71,7 @@ fn panel(area: &Area<'_>, caption: &str, bar: impl Fn(&str) -> Bar) {
     for (index, (name, which, bar)) in bars.iter().enumerate() {
         let middle = rows - index as f64 - 0.5;
         let colour = match which {
-            Which::Penstock | Which::Queued => OURS,
+            Which::Penstock | Which::Queued | Which::Replicas => OURS,
             Which::Plain | Which::NoOp | Which::ParseOnly | Which::Unary | Which::ExtProc => ENVOY,
         };
         let [first, second] = bar.parts;

@@ -100,6 +100,7 @@ pub(crate) fn line(name: &str, figures: &Figures) -> String {
         ("p50_us", "us p50"),
         ("envoy_cpu_us", "us Envoy"),
         ("side_cpu_us", "us beside"),
+        ("standby_cpu_us", "us standby"),
         ("waited_percent", "% waited"),
         ("p50_us_at_1", "us p50 at 1"),
         ("requests_per_s_220kb", "requests/s of 220 KB"),

@@ -6,7 +6,7 @@ use std::path::Path;
 use penstock_envoy::find::Search;
 use penstock_tests::pages::Pages;
 use penstock_tests::process::cpu_time;
-use penstock_tests::{Process, binary};
+use penstock_tests::{Etcd, Process, binary};
 use tempfile::TempDir;
 use tokio::process::Command;
 
@@ -35,6 +35,8 @@ pub(crate) enum Which {
     Penstock,
     /// Penstock, whose servers have [`PLACES`] places: everything waits.
     Queued,
+    /// Penstock as [`Self::Penstock`], with a second companion that stands by and a lease in etcd.
+    Replicas,
     /// With a wasm filter that reads requests as Penstock does and makes a unary gRPC call for each.
     Unary,
     /// With Envoy's external processor.
@@ -43,12 +45,13 @@ pub(crate) enum Which {
 
 impl Which {
     /// All kinds by name.
-    pub(crate) const ALL: [(&str, Self); 7] = [
+    pub(crate) const ALL: [(&str, Self); 8] = [
         ("plain", Self::Plain),
         ("no-op", Self::NoOp),
         ("parse-only", Self::ParseOnly),
         ("penstock", Self::Penstock),
         ("penstock-queued", Self::Queued),
+        ("penstock-replicas", Self::Replicas),
         ("unary", Self::Unary),
         ("ext-proc", Self::ExtProc),
     ];
@@ -66,7 +69,7 @@ impl Which {
             Self::NoOp => Some("noop"),
             Self::ParseOnly => Some("parse"),
             Self::Unary => Some("unary"),
-            Self::Plain | Self::Penstock | Self::Queued | Self::ExtProc => None,
+            Self::Plain | Self::Penstock | Self::Queued | Self::Replicas | Self::ExtProc => None,
         }
     }
 
@@ -94,11 +97,15 @@ impl Which {
                 let bootstrap = bootstrap::before(server, filter, Some(side.address));
                 Subject::envoy(self, bootstrap, Some(side.process)).await
             }
-            Self::Penstock => Subject::penstock(self, server, "stock: {watermark_per_backend: 1000}").await,
+            Self::Penstock => Subject::penstock(self, server, ROOM).await,
             Self::Queued => Subject::penstock(self, server, &slots(PLACES)).await,
+            Self::Replicas => Subject::replicas(server).await,
         }
     }
 }
+
+/// The key that gives a pool's servers always room.
+const ROOM: &str = "stock: {watermark_per_backend: 1000}";
 
 /// The key that gives a pool's servers exactly this many places.
 pub(crate) fn slots(count: u32) -> String {
@@ -113,6 +120,8 @@ pub(crate) struct Cpu {
     pub(crate) envoy_us: f64,
     /// CPU of the companion, or of the server that is called instead.
     pub(crate) side_us: f64,
+    /// CPU of the companion that stands by, if there is one.
+    pub(crate) standby_us: f64,
 }
 
 impl Cpu {
@@ -120,6 +129,7 @@ impl Cpu {
         Self {
             envoy_us: self.envoy_us - before.envoy_us,
             side_us: self.side_us - before.side_us,
+            standby_us: self.standby_us - before.standby_us,
         }
     }
 }
@@ -142,6 +152,8 @@ pub(crate) struct Subject {
     /// Envoy's admin pages.
     pub(crate) admin: Pages,
     pub(crate) address: SocketAddr,
+    /// The companion that stands by, and the store of the lease.
+    pub(crate) standby: Option<(Companion, Etcd)>,
     _folder: TempDir,
 }
 
@@ -158,6 +170,7 @@ impl Subject {
             pages: None,
             admin,
             address: bootstrap.address,
+            standby: None,
             _folder: folder,
         }
     }
@@ -165,8 +178,44 @@ impl Subject {
     /// Penstock: its own bootstrap, its filter, its companion. `stock` is a line of the one pool's configuration.
     pub(crate) async fn penstock(which: Which, server: SocketAddr, stock: &str) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let [address, admin] = [free_port(), free_port()];
-        let companion = Companion::start(folder.path(), [address, admin], server, stock).await;
+        let envoy = [free_port(), free_port()];
+        let companion = Companion::start(folder.path(), envoy, server, stock).await;
+        Self::before_companion(which, folder, envoy, companion, None).await
+    }
+
+    /// Penstock with two companions.
+    async fn replicas(server: SocketAddr) -> Self {
+        let (folder, other) = (tempfile::tempdir(), tempfile::tempdir());
+        let (folder, other) = (
+            folder.expect("a temporary folder"),
+            other.expect("a temporary folder"),
+        );
+        let etcd = Etcd::start().await;
+        let (envoy, grpc) = ([free_port(), free_port()], [free_port(), free_port()]);
+        let replicas = |own: SocketAddr| {
+            let companions = [grpc[0].to_string(), grpc[1].to_string()].join("', '");
+            format!(
+                "replicas: {{companions: ['{companions}'], advertise: '{own}', lease: {{etcd: {{endpoints: ['{}']}}}}}}\n",
+                etcd.url()
+            )
+        };
+        let start = async |folder: &TempDir, grpc: SocketAddr| {
+            Companion::start_at(folder.path(), envoy, server, ROOM, grpc, &replicas(grpc)).await
+        };
+        let leader = start(&folder, grpc[0]).await;
+        leads(&leader).await;
+        let standby = start(&other, grpc[1]).await;
+        Self::before_companion(Which::Replicas, folder, envoy, leader, Some((standby, etcd))).await
+    }
+
+    /// Starts the Envoy of a companion whose configuration is in `folder`.
+    async fn before_companion(
+        which: Which,
+        folder: TempDir,
+        [address, admin]: [SocketAddr; 2],
+        companion: Companion,
+        standby: Option<(Companion, Etcd)>,
+    ) -> Self {
         let printed = std::process::Command::new(binary::penstock())
             .args(["envoy-config", "--config"])
             .arg(folder.path().join(CONFIG))
@@ -187,6 +236,7 @@ impl Subject {
             pages: Some(pages),
             admin,
             address,
+            standby,
             _folder: folder,
         }
     }
@@ -210,6 +260,7 @@ impl Subject {
         Cpu {
             envoy_us: cpu_us(&self.envoy),
             side_us: self.side.as_ref().map_or(0.0, cpu_us),
+            standby_us: (self.standby.as_ref()).map_or(0.0, |(standby, _)| cpu_us(&standby.process)),
         }
     }
 }
@@ -239,9 +290,21 @@ impl Companion {
         server: SocketAddr,
         stock: &str,
     ) -> Self {
-        let ([gateway, admin], grpc, http) = (envoy, free_port(), free_port());
+        Self::start_at(folder, envoy, server, stock, free_port(), "").await
+    }
+
+    /// The same for a companion that listens for filters at `grpc`, with further keys of the configuration.
+    async fn start_at(
+        folder: &Path,
+        [gateway, admin]: [SocketAddr; 2],
+        server: SocketAddr,
+        stock: &str,
+        grpc: SocketAddr,
+        keys: &str,
+    ) -> Self {
+        let http = free_port();
         let config = format!(
-            "listen: {{gateway: '{gateway}', envoy_admin: '{admin}', grpc: '{grpc}', http: '{http}'}}\npools:\n- name: p\n\
+            "listen: {{gateway: '{gateway}', envoy_admin: '{admin}', grpc: '{grpc}', http: '{http}'}}\n{keys}pools:\n- name: p\n\
              \x20 endpoints: {{static: ['{server}']}}\n  health: {{path: null}}\n  scrape: {{path: null}}\n  {stock}\n\
              \x20 queue: {{total_capacity: 200000, flow_capacity: 200000, total_bytes: 8GiB, ttl: 15m}}\n"
         );
@@ -255,6 +318,19 @@ impl Companion {
         answers("the companion lives", &pages, "/livez", &process).await;
         Self { process, pages, grpc }
     }
+}
+
+/// Waits until a companion leads.
+async fn leads(companion: &Companion) {
+    penstock_tests::until("the first companion leads", || async {
+        let page = companion.pages.get("/readyz").await?.json();
+        if page["role"] == "leader" {
+            Ok(())
+        } else {
+            Err(page.to_string())
+        }
+    })
+    .await;
 }
 
 /// Waits until a page answers 200.

@@ -15,6 +15,7 @@ fn title(which: Which) -> &'static str {
         Which::ParseOnly => "one that reads the request (parse-only)",
         Which::Penstock => "**Penstock**, nothing waits",
         Which::Queued => "**Penstock**, every request waits",
+        Which::Replicas => "**Penstock**, nothing waits, with a standby and a lease in etcd",
         Which::Unary => "a unary gRPC call per request",
         Which::ExtProc => "ext_proc, a server that answers at once",
     }
@@ -154,7 +155,7 @@ fn table(results: &Value, columns: &[(&str, Cell)]) -> String {
 fn is_trivial(key: &str, which: Which) -> bool {
     let alone = match which {
         Which::Plain | Which::NoOp | Which::ParseOnly => true,
-        Which::Penstock | Which::Queued | Which::Unary | Which::ExtProc => false,
+        Which::Penstock | Which::Queued | Which::Replicas | Which::Unary | Which::ExtProc => false,
     };
     alone && key.starts_with("side_cpu")
 }
