@@ -71,6 +71,7 @@ impl Session {
         let settings = Settings {
             pools: (0..pools).map(pool).collect(),
             policy: wire::Policy::default(),
+            pool: None,
             objectives: Vec::new(),
             max_priority: MaxPriority::default(),
             sessions_expected: Some(1),

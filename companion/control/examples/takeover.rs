@@ -123,6 +123,7 @@ fn settings(size: Size) -> Settings {
             .map(|number| pool(size, number))
             .collect(),
         policy: wire::Policy::default(),
+        pool: None,
         objectives: Vec::new(),
         max_priority: MaxPriority::default(),
         sessions_expected: None,

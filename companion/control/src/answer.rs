@@ -99,7 +99,7 @@ fn other_message(outcome: Outcome, pool: &str) -> String {
         Outcome::NoEndpoints => format!("No server of pool `{pool}` is ready for this request. Check the servers' health and pools[].endpoints."),
         Outcome::ShuttingDown => "The gateway is shutting down. Try again after retry-after.".to_owned(),
         Outcome::GatewayUnavailable => "The gateway's companion is away. Check that `penstock serve` is running.".to_owned(),
-        Outcome::RejectedInvalid => format!("Pool `{pool}` doesn't serve this model any more: the configuration was changed while this request waited. Check the request's `model` against pools[].models."),
+        Outcome::RejectedInvalid => model_removed(pool).message,
         Outcome::Internal => "The gateway could not decide on this request. The log of `penstock serve` names the cause.".to_owned(),
         Outcome::Bypassed
         | Outcome::Leased
@@ -119,6 +119,18 @@ fn other_message(outcome: Outcome, pool: &str) -> String {
 #[must_use]
 pub fn code_of(outcome: Outcome) -> Option<&'static str> {
     for_outcome(outcome, "", &Policy::default(), 503).map(|answer| answer.code)
+}
+
+/// The pool of a request no longer serves its model.
+pub(crate) fn model_removed(pool: &str) -> Answer {
+    Answer {
+        status: 404,
+        code: code::MODEL_NOT_FOUND,
+        message: format!(
+            "Pool `{pool}` doesn't serve this model any more: the configuration was changed while this request waited. Check the request's `model` against pools[].models."
+        ),
+        is_final: false,
+    }
 }
 
 /// No pool serves this model.

@@ -45,6 +45,8 @@ impl Scope {
 
 /// Why a stream is closed whose filter asks for a pool that doesn't exist here.
 const NO_POOL: &str = "this companion has no pool of this name";
+/// Why a stream is closed whose filter asks for a pool's leader where there is only one leader.
+const ONE_LEADER: &str = "this companion's pools have one leader, which the main session finds";
 /// Why the streams of a removed pool are closed.
 const POOL_REMOVED: &str = "the pool was removed";
 /// The number of the first control, which has no pool of its own.
@@ -283,6 +285,12 @@ impl Controls {
 
     fn receive(&mut self, now: Instant, conn: ConnId, frame: Box<wire::FilterFrame>) {
         if !self.is_split {
+            let names_pool =
+                |message: &Message| matches!(message, Message::Hello(hello) if !hello.pool.is_empty());
+            if frame.event.as_ref().is_some_and(names_pool) {
+                self.handle_in(now, GATEWAY, Event::Closed(conn));
+                return self.closing.push_back((conn, ONE_LEADER));
+            }
             return self.handle_in(now, GATEWAY, Event::Frame(conn, frame));
         }
         let mut member = self.by_stream.get(&conn).copied().unwrap_or(GATEWAY);
@@ -329,7 +337,7 @@ impl Controls {
     /// Applies other settings. Whether pools have leaders of their own can't change.
     fn reload(&mut self, now: Instant, settings: Settings) {
         let split = settings::split(settings);
-        let removed = settings::of_removed_pool(&split.gateway);
+        let gateway = split.gateway.clone();
         self.handle_in(now, GATEWAY, Event::Settings(Box::new(split.gateway)));
         let mut configured = vec![GATEWAY];
         for (pool, settings) in split.pools {
@@ -345,7 +353,11 @@ impl Controls {
         let is_removed = |index: &usize| !configured.contains(index);
         let gone: Vec<usize> = before.into_iter().filter(is_removed).collect();
         for index in &gone {
-            self.handle_in(now, *index, Event::Settings(Box::new(removed.clone())));
+            let member = self.members[*index].as_ref();
+            if let Some(pool) = member.and_then(|member| member.scope.pool().cloned()) {
+                let removed = settings::of_removed_pool(&gateway, &pool);
+                self.handle_in(now, *index, Event::Settings(Box::new(removed)));
+            }
         }
         for (indexes, is_removed) in [(&configured, false), (&gone, true)] {
             for index in indexes {

@@ -1,6 +1,7 @@
 //! The settings of a control.
 
 use core::time::Duration;
+use std::sync::Arc;
 
 use hashbrown::HashMap;
 use penstock_engine::Policy;
@@ -14,6 +15,8 @@ use penstock_autopilot::{Kept, PendingServers};
 /// All settings of a control.
 #[derive(Clone, Debug)]
 pub struct Settings {
+    /// The only pool about which the control decides: its filters send it no other requests. `None`: all that follow.
+    pub pool: Option<Arc<str>>,
     /// At least one, except where each pool has a control of its own. A model belongs to the first pool with a glob that matches it.
     pub pools: Vec<PoolSettings>,
     /// The policy that every filter gets.

@@ -59,6 +59,7 @@ pub fn settings(config: &Config, identity: &ProcessIdentity) -> Settings {
                 rewrite: pool.rewrite.iter().map(rewrite).collect(),
             })
             .collect(),
+        pool: None,
         policy: filter_policy::frame(config, identity.exports_spans),
         objectives: config.identity.objectives.clone(),
         max_priority: max_priority(&config.identity.max_priority),

@@ -15,7 +15,7 @@ mod sessions;
 
 use core::time::Duration;
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
 };
 
@@ -264,6 +264,31 @@ impl Worker {
         self.endpoints.retain(|name, _| exists(name));
         self.saturation_milli.retain(|name, _| exists(name));
         self.failing_pools.retain(exists);
+        self.assign_pools(now);
+    }
+
+    /// Assigns a pool to requests that have none, or none that the policy has: an earlier policy didn't have the sessions of
+    /// this one. The sessions that carry them from now on list them again.
+    fn assign_pools(&mut self, now: Instant) {
+        let mut gained = BTreeSet::new();
+        for exchange in self.exchanges.values_mut() {
+            let is_listed = matches!(exchange.phase, Phase::Waiting { .. } | Phase::Granted(_));
+            if !is_listed || self.sessions.id_of(exchange.pool_name()) != SessionId::MAIN {
+                continue;
+            }
+            if let Ok(Some(pool)) = self.policy.pool(&exchange.register.model) {
+                let id = self.sessions.id_of(Some(&pool.name));
+                if id != SessionId::MAIN {
+                    exchange.pool = Some(pool);
+                    gained.insert(id);
+                }
+            }
+        }
+        for id in gained {
+            if let Some(member) = self.sessions.get_mut(id) {
+                member.session.relist(now);
+            }
+        }
     }
 
     /// Whether a session carries a request.

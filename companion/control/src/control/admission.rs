@@ -16,7 +16,7 @@ use wildmatch::WildMatch;
 use super::Control;
 use crate::answer::{self, Answer};
 use crate::event::Observation;
-use crate::ids::{RequestKey, Route};
+use crate::ids::{PoolId, RequestKey, Route};
 use crate::labels::Labels;
 use crate::limits::{REQUESTS_IN_ALL_MAX, REQUESTS_MAX};
 use crate::pool::{Pool, PoolInput, Registering};
@@ -72,12 +72,13 @@ impl Control {
             let labels = self.labels_without_pool(shown, claim.band);
             return self.reject_unqueued(key, labels, answer, Outcome::RejectedInvalid);
         }
-        let Some(pool) = self.pools.serving(registration.model) else {
+        let serving = self.pools.serving(registration.model);
+        let Some(pool) = serving.or_else(|| self.own_pool(arrival)) else {
             if self.is_of_another_session(registration.model) {
                 return;
             }
             let labels = self.labels_without_pool(Some(&registration), claim.band);
-            let answer = answer::unknown_model(registration.model);
+            let answer = self.unserved(registration.model);
             return self.reject_unqueued(key, labels, answer, Outcome::RejectedInvalid);
         };
         if is_context_full || self.open_requests >= REQUESTS_IN_ALL_MAX {
@@ -104,9 +105,30 @@ impl Control {
         self.drive_pool(now, pool, PoolInput::Register(registering));
     }
 
+    /// The pool of a request that runs in it although it no longer serves the request's model.
+    fn own_pool(&self, arrival: Arrival<'_>) -> Option<PoolId> {
+        let runs = matches!(arrival, Arrival::Running(_));
+        self.pools
+            .iter()
+            .map(|(id, _)| id)
+            .find(|_| runs && self.settings.pool.is_some())
+    }
+
+    /// The answer to a request whose model is served by no pool here.
+    fn unserved(&self, model: &str) -> Answer {
+        match &self.settings.pool {
+            // Its filter applied an earlier policy, so this is the answer that waiting requests got when the policy changed.
+            Some(pool) => answer::model_removed(pool),
+            None => answer::unknown_model(model),
+        }
+    }
+
     /// The request belongs to a pool with a session of its own. Its filter doesn't know that yet: it learns so from the policy, and
     /// then lists the request in that session.
     fn is_of_another_session(&self, model: &str) -> bool {
+        if self.settings.pool.is_some() {
+            return false;
+        }
         let policy = &self.settings.policy;
         let serves = |pool: &wire::Pool| {
             let globs = &pool.models;

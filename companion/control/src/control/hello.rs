@@ -31,7 +31,7 @@ impl Control {
             Ok(false) => return,
             Ok(true) => {}
         }
-        let Some(version) = common_version(&hello) else {
+        let Some(version) = common_version(&hello, self.settings.policy.session_per_pool) else {
             session.push(Kind::HelloAck(wire::HelloAck {
                 version: 0,
                 term: self.settings.term,
@@ -153,8 +153,13 @@ impl Control {
     }
 }
 
-/// The newest protocol version that both sides have.
-fn common_version(hello: &wire::Hello) -> Option<u32> {
+/// The newest protocol version that both sides have. Sessions for each pool need filters that know roles.
+fn common_version(hello: &wire::Hello, session_per_pool: bool) -> Option<u32> {
+    let least = if session_per_pool {
+        wire::limits::ROLE_VERSION
+    } else {
+        wire::limits::VERSION_MIN
+    };
     let version = hello.version_max.min(wire::limits::VERSION_MAX);
-    (version >= hello.version_min.max(wire::limits::VERSION_MIN)).then_some(version)
+    (version >= hello.version_min.max(least)).then_some(version)
 }

@@ -23,8 +23,13 @@ pub(super) fn split(mut settings: Settings) -> Split {
     let flows_shown = settings.flows_shown / own.len().max(1);
     let pools = own.into_iter().map(|pool| {
         let name: Arc<str> = pool.name.as_str().into();
+        let mut policy = settings.policy.clone();
+        // The filter reads only this pool's entry from its session, and the rest from the main one.
+        policy.pools.retain(|entry| *entry.name == *name);
         let settings = Settings {
+            pool: Some(name.clone()),
             pools: vec![pool],
+            policy,
             flows_shown,
             ..settings.clone()
         };
@@ -44,8 +49,12 @@ pub(super) fn split(mut settings: Settings) -> Split {
 }
 
 /// The settings of the control of a removed pool: its requests go on until they end.
-pub(super) fn of_removed_pool(gateway: &Settings) -> Settings {
+pub(super) fn of_removed_pool(gateway: &Settings, pool: &Arc<str>) -> Settings {
+    let mut policy = gateway.policy.clone();
+    policy.pools.clear();
     Settings {
+        pool: Some(pool.clone()),
+        policy,
         is_replicated: true,
         ..gateway.clone()
     }

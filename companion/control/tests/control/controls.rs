@@ -256,6 +256,75 @@ fn the_session_without_a_pool_has_no_term_and_leaves_pools_requests_to_their_ses
 }
 
 #[test]
+fn requests_of_a_pool_that_no_longer_serves_their_model_are_answered_and_counted() {
+    let mut companion = Companion::new(&["a", "b"]);
+    companion.lead("a", 9);
+    // The filter has applied an earlier policy, in which pool a served the models of pool b.
+    let moved = |sequence| of("b", sequence);
+    let runs = wire::Running {
+        register: Some(moved(1)),
+        endpoint: "127.0.0.1:8001".into(),
+        ..Default::default()
+    };
+    companion.open(1, "a", vec![moved(2)], vec![runs]);
+    let outputs = companion.take();
+    assert_eq!(
+        outputs.decided,
+        ["", "model_not_found"],
+        "the running one was granted"
+    );
+    companion.send(1, Message::Register(of("a", 3)));
+    companion.send(1, Message::Register(moved(4)));
+    let outputs = companion.take();
+    assert_eq!(outputs.granted(), [], "the running one takes the only place");
+    assert_eq!(outputs.decided, ["model_not_found"]);
+    companion.send(
+        1,
+        Message::Completed(wire::Completed {
+            sequence: 1,
+            status: 200,
+            ..Default::default()
+        }),
+    );
+    assert_eq!(companion.take().granted(), [(1, 3)]);
+}
+
+#[test]
+fn a_filter_that_knows_no_sessions_for_pools_is_refused() {
+    let mut companion = Companion::new(&["a"]);
+    companion.handle(Event::Opened(ConnId(1)));
+    let old = Filter {
+        version: 2,
+        ..filter(2)
+    };
+    companion.send(1, Message::Hello(hello(old, vec![of("a", 1)], Vec::new())));
+    let outputs = companion.take();
+    assert_eq!(outputs.acknowledged(), [(1, 0)]);
+    assert_eq!(outputs.closed, [1], "it holds its requests itself");
+}
+
+#[test]
+fn a_companion_with_one_leader_for_all_pools_closes_the_sessions_of_pools() {
+    let mut settings = settings_of_pools(&["a"]);
+    settings.policy.session_per_pool = false;
+    settings.is_replicated = false;
+    let mut companion = Companion {
+        controls: Controls::new(settings, Instant::ZERO),
+        ..Companion::new(&["a"])
+    };
+    companion.open(1, "a", vec![of("a", 1)], Vec::new());
+    let outputs = companion.take();
+    assert_eq!(outputs.closed, [1]);
+    assert!(outputs.commands.is_empty());
+    companion.open(2, "", vec![of("a", 1)], Vec::new());
+    assert_eq!(
+        companion.take().granted(),
+        [(2, 1)],
+        "all are in the main session"
+    );
+}
+
+#[test]
 fn a_stream_for_an_unknown_pool_is_closed() {
     let mut companion = Companion::new(&["a"]);
     companion.open(1, "z", Vec::new(), Vec::new());

@@ -78,6 +78,7 @@ pub(crate) fn settings_of(servers: &[&str]) -> Settings {
             digest: "d1".into(),
             ..Default::default()
         },
+        pool: None,
         objectives: Vec::new(),
         max_priority: MaxPriority::default(),
         sessions_expected: Some(1),

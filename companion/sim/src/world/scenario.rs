@@ -261,6 +261,7 @@ impl Scenario {
             rewrite: Vec::new(),
         });
         Settings {
+            pool: None,
             pools: pools.collect(),
             policy: self.policy(policy),
             objectives: Vec::new(),

@@ -1,7 +1,7 @@
 //! The policy that a worker applies, from the policies of its sessions' companions.
 //!
-//! The main session's policy counts as a whole, except for the entries of pools whose own sessions have sent another policy:
-//! those are as their pool's leader sent them.
+//! The main session's policy counts as a whole, except for the entries of pools that have sessions of their own: those are as
+//! their pool's leader sent them.
 
 use std::collections::BTreeMap;
 
@@ -10,17 +10,19 @@ use penstock_wire as wire;
 #[derive(Debug)]
 pub(super) struct Policies {
     main: wire::Policy,
-    /// By pool, the entry that its own session has sent last, and the digest of that policy. Only where the digest isn't that of the main
-    /// session's policy.
+    /// By pool with a session of its own, the entry that its leader has, and the digest of the leader's policy. The leader sends its policy
+    /// only to a session that has another digest, so the entry is kept even while it equals that of the main session's policy.
     own: BTreeMap<String, (String, wire::Pool)>,
 }
 
 impl Policies {
-    pub(super) const fn new(main: wire::Policy) -> Self {
-        Self {
+    pub(super) fn new(main: wire::Policy) -> Self {
+        let mut policies = Self {
             main,
             own: BTreeMap::new(),
-        }
+        };
+        policies.follow_main();
+        policies
     }
 
     /// A session has received a policy; `pool`: the pool of the session, empty for the main session. Returns the policy that
@@ -28,30 +30,32 @@ impl Policies {
     pub(super) fn update(&mut self, pool: &str, policy: &wire::Policy) -> wire::Policy {
         if pool.is_empty() {
             self.main.clone_from(policy);
-        } else {
-            let entry = policy.pools.iter().find(|entry| entry.name == pool);
-            match entry {
-                Some(entry) => drop(
-                    self.own
-                        .insert(pool.to_owned(), (policy.digest.clone(), entry.clone())),
-                ),
-                None => drop(self.own.remove(pool)),
+        } else if let Some(entry) = policy.pools.iter().find(|entry| entry.name == pool) {
+            let own = (policy.digest.clone(), entry.clone());
+            self.own.insert(pool.to_owned(), own);
+        }
+        self.follow_main();
+        self.composed()
+    }
+
+    /// Only pools of the main session's policy have sessions. A new session begins with the digest of that policy.
+    fn follow_main(&mut self) {
+        let main = &self.main;
+        let has = |name: &str| main.session_per_pool && main.pools.iter().any(|entry| entry.name == name);
+        self.own.retain(|pool, _| has(pool));
+        for entry in main.pools.iter().filter(|_| main.session_per_pool) {
+            if !self.own.contains_key(&entry.name) {
+                let own = (main.digest.clone(), entry.clone());
+                self.own.insert(entry.name.clone(), own);
             }
         }
-        let main = &self.main;
-        self.own.retain(|pool, (digest, _)| {
-            main.session_per_pool
-                && *digest != main.digest
-                && main.pools.iter().any(|entry| entry.name == *pool)
-        });
-        self.composed()
     }
 
     /// Its digest is that of the main session's policy, or empty if it is no companion's policy as a whole: then every companion sends
     /// its own to a worker that starts with it.
     fn composed(&self) -> wire::Policy {
         let mut policy = self.main.clone();
-        if !self.own.is_empty() {
+        if self.own.values().any(|(digest, _)| *digest != policy.digest) {
             policy.digest.clear();
         }
         for entry in &mut policy.pools {
@@ -89,12 +93,17 @@ mod tests {
     #[test]
     fn an_entry_of_a_pools_own_session_counts_for_this_pool_alone() {
         let mut policies = Policies::new(policy("d1", &[("a", 1), ("b", 1)]));
-        let composed = policies.update("a", &policy("d2", &[("a", 2), ("b", 2)]));
+        let composed = policies.update("a", &policy("d2", &[("a", 2)]));
         assert_eq!(ttls(&composed), [("a", 2), ("b", 1)]);
         assert_eq!(composed.digest, "", "no companion has this policy");
         let composed = policies.update("", &policy("d3", &[("a", 3), ("b", 3)]));
-        assert_eq!(ttls(&composed), [("a", 2), ("b", 3)]);
-        let composed = policies.update("a", &policy("d3", &[("a", 3), ("b", 3)]));
+        assert_eq!(
+            ttls(&composed),
+            [("a", 2), ("b", 1)],
+            "b's leader hasn't sent another"
+        );
+        policies.update("a", &policy("d3", &[("a", 3)]));
+        let composed = policies.update("b", &policy("d3", &[("b", 3)]));
         assert_eq!(
             (ttls(&composed), &*composed.digest),
             (vec![("a", 3), ("b", 3)], "d3")
@@ -102,16 +111,28 @@ mod tests {
     }
 
     #[test]
+    fn a_main_session_at_another_companion_changes_no_entry_that_a_pools_leader_has_sent() {
+        let mut policies = Policies::new(policy("d0", &[("a", 0), ("b", 0)]));
+        // A change at the leader of both pools, to which the main session is open as well.
+        for pool in ["", "a", "b"] {
+            policies.update(pool, &policy("d1", &[("a", 1), ("b", 0)]));
+        }
+        let composed = policies.update("", &policy("d0", &[("a", 0), ("b", 0)]));
+        assert_eq!(ttls(&composed), [("a", 1), ("b", 0)]);
+    }
+
+    #[test]
     fn an_entry_goes_with_its_pool_or_its_session() {
         let mut policies = Policies::new(policy("d1", &[("a", 1), ("b", 1)]));
         policies.update("a", &policy("d2", &[("a", 2)]));
         let composed = policies.update("", &policy("d4", &[("b", 4)]));
+        assert_eq!(ttls(&composed), [("b", 1)]);
+        let composed = policies.update("b", &policy("d4", &[("b", 4)]));
         assert_eq!((ttls(&composed), &*composed.digest), (vec![("b", 4)], "d4"));
-        policies.update("b", &policy("d5", &[("b", 5)]));
         let mut alone = policy("d6", &[("b", 6)]);
         alone.session_per_pool = false;
         assert_eq!(policies.update("", &alone), alone);
-        let composed = policies.update("b", &policy("d7", &[("a", 7)]));
-        assert_eq!(ttls(&composed), [("b", 6)], "a policy without the pool");
+        let composed = policies.update("b", &policy("d7", &[("b", 7)]));
+        assert_eq!(ttls(&composed), [("b", 6)], "there is no such session any more");
     }
 }

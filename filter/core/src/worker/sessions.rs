@@ -6,6 +6,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use penstock_wire::limits::SESSION_GRACE;
+
 use crate::{
     effect::SessionId,
     session::{Epoch, Session, SessionEffect, Settings},
@@ -48,6 +50,13 @@ impl Member {
             policy_digest: policy_digest.to_owned(),
             is_unneeded: false,
         }
+    }
+
+    /// Ends of requests may still be reported. A companion that isn't reached for this long has given its requests up.
+    fn has_reports(&self, now: Instant) -> bool {
+        let down_since = self.session.down_since();
+        let is_given_up = down_since.is_some_and(|since| since.after(SESSION_GRACE) <= now);
+        self.session.unacknowledged() > 0 && !is_given_up
     }
 
     /// The only pool whose requests the session carries; empty: those of no other session.
@@ -139,8 +148,7 @@ impl Sessions {
     pub(super) fn handle_tick(&mut self, now: Instant, is_used: impl Fn(&str) -> bool) {
         let is_over = |member: &Member| {
             let is_split = !self.by_pool.is_empty();
-            member.is_unneeded
-                && !(is_split && (is_used(&member.pool) || member.session.unacknowledged() > 0))
+            member.is_unneeded && !(is_split && (is_used(&member.pool) || member.has_reports(now)))
         };
         let over: Vec<SessionId> = self
             .of_pools
@@ -178,8 +186,11 @@ impl Sessions {
         pools: impl Iterator<Item = &'a str>,
         policy_digest: &str,
     ) {
+        let mut unneeded = Vec::new();
         for member in &mut self.of_pools {
-            member.is_unneeded = true;
+            if core::mem::replace(&mut member.is_unneeded, true) {
+                unneeded.push(member.id);
+            }
         }
         let mut is_split = false;
         for pool in pools {
@@ -187,6 +198,11 @@ impl Sessions {
             let known = self.by_pool.get(pool).copied();
             if let Some(member) = self.of_pools.iter_mut().find(|member| Some(member.id) == known) {
                 member.is_unneeded = false;
+                if unneeded.contains(&member.id) {
+                    // Its entry of the policy was forgotten: the leader sends it again.
+                    member.policy_digest.clear();
+                    member.session.relist(now);
+                }
                 continue;
             }
             self.last_id = self.last_id.saturating_add(1);

@@ -375,6 +375,27 @@ fn sessions_that_the_policy_introduces_list_the_requests_that_the_main_session_h
 }
 
 #[test]
+fn a_request_whose_pool_the_policy_lacks_is_listed_in_the_session_of_the_pool_that_serves_it() {
+    let mut split = Split::new(false);
+    split.connect();
+    let waits = split.request("m1");
+    let runs = split.request("m2");
+    let granted = wire::Grant {
+        pool: "chat".into(),
+        ..grant(runs)
+    };
+    split.command(SessionId::MAIN, Kind::Grant(granted));
+    let policy = Split::policy("d2", true, &[("talk", "m*", 5_000), ("patient", "p*", 5_000)]);
+    split.command(SessionId::MAIN, Kind::Policy(policy));
+    split.reconnect();
+    let hello = split.hello("talk");
+    assert_eq!(
+        (sequences(&hello.waiting), running(&hello)),
+        (vec![waits], vec![runs])
+    );
+}
+
+#[test]
 fn a_main_session_that_takes_over_lists_all_requests() {
     let mut split = Split::connected();
     let waits = split.request("m1");
@@ -431,6 +452,31 @@ fn the_session_of_a_removed_pool_ends_with_its_last_request() {
     split.command(SessionId::MAIN, Kind::Policy(policy));
     split.connect();
     assert_ne!(split.id("patient"), patient);
+}
+
+#[test]
+fn the_session_of_a_removed_pool_that_nobody_leads_ends_when_its_reports_are_given_up() {
+    let mut split = Split::connected();
+    let sequence = split.request("p1");
+    let patient = split.id("patient");
+    let granted = wire::Grant {
+        pool: "patient".into(),
+        ..grant(sequence)
+    };
+    split.command(patient, Kind::Grant(granted));
+    let policy = Split::policy("d2", true, &[("chat", "m*", 5_000)]);
+    split.command(SessionId::MAIN, Kind::Policy(policy));
+    split
+        .rig
+        .worker
+        .handle_log(split.rig.now, sequence, &split.rig.host);
+    split.rig.worker.handle_closed(split.rig.now, patient);
+    split.tick();
+    assert!(split.reset.is_empty(), "its leader may come back");
+    split.rig.advance(Duration::from_secs(5));
+    split.tick();
+    assert_eq!(split.reset, [patient]);
+    assert_eq!(split.rig.worker.unacknowledged(), 0);
 }
 
 #[test]
