@@ -28,7 +28,8 @@ use serde_json::{Value, json};
 use crate::bootstrap::{self, Pool};
 use crate::config_source::CLUSTERS_FILE;
 
-/// The folder of watched files of one gateway. Of several companions only the leader writes there.
+/// The folder of watched files of one gateway. Of several companions only the leader writes there; where each pool has a leader
+/// of its own, each of them writes its part.
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
@@ -39,9 +40,9 @@ pub struct Folder {
 /// The versions of the written files. Envoy reports them as `version_text` once it has applied the files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Versions {
-    /// The version of the list of pools.
-    pub clusters: String,
-    /// The version of each pool's servers, by the pool's name.
+    /// The version of the list of pools; `None` if it wasn't written.
+    pub clusters: Option<String>,
+    /// The version of each written pool's servers, by the pool's name.
     pub endpoints: Vec<(String, String)>,
 }
 
@@ -75,22 +76,44 @@ impl Folder {
     /// # Errors
     /// A file can't be written. The files before it are written.
     pub fn write(&mut self, pools: &[Pool]) -> io::Result<Versions> {
+        self.write_part(pools, true, |_| true)
+    }
+
+    /// Writes a part of the files for these pools: the list of pools if `lists`, and the servers of each pool whose name `leads`
+    /// accepts. With the list, servers whose file another process hasn't written yet are written, too: Envoy refuses a pool
+    /// without one.
+    ///
+    /// # Errors
+    /// A file can't be written. The files before it are written.
+    pub fn write_part(
+        &mut self,
+        pools: &[Pool],
+        lists: bool,
+        leads: impl Fn(&str) -> bool,
+    ) -> io::Result<Versions> {
         let mut clusters = Vec::with_capacity(pools.len());
         let mut endpoints = Vec::with_capacity(pools.len());
         let mut files = vec![CLUSTERS_FILE.to_owned()];
         for pool in pools {
             let file = endpoints_file(&pool.name);
             clusters.push(bootstrap::watched_cluster(pool, &self.path.join(&file)));
-            let (version, text) = response(
-                "endpoint.v3.ClusterLoadAssignment",
-                vec![bootstrap::endpoints(pool)],
-            );
-            self.replace(&file, text)?;
-            endpoints.push((pool.name.clone(), version));
+            if leads(&pool.name) || (lists && !self.path.join(&file).exists()) {
+                let (version, text) = response(
+                    "endpoint.v3.ClusterLoadAssignment",
+                    vec![bootstrap::endpoints(pool)],
+                );
+                self.replace(&file, text)?;
+                endpoints.push((pool.name.clone(), version));
+            }
             files.push(file);
         }
-        let (version, text) = response("cluster.v3.Cluster", clusters);
-        self.replace(CLUSTERS_FILE, text)?;
+        let clusters = if lists {
+            let (version, text) = response("cluster.v3.Cluster", clusters);
+            self.replace(CLUSTERS_FILE, text)?;
+            Some(version)
+        } else {
+            None
+        };
         self.written.retain(|file, _| {
             let is_current = files.contains(file);
             if !is_current {
@@ -99,10 +122,7 @@ impl Folder {
             }
             is_current
         });
-        Ok(Versions {
-            clusters: version,
-            endpoints,
-        })
+        Ok(Versions { clusters, endpoints })
     }
 
     fn replace(&mut self, file: &str, text: String) -> io::Result<()> {
@@ -212,6 +232,34 @@ mod tests {
     }
 
     #[test]
+    fn each_leader_writes_its_part() {
+        let parent = tempfile::tempdir().expect("a folder");
+        let (mut one, mut other) = (
+            Folder::open(parent.path()).expect("made"),
+            Folder::open(parent.path()).expect("there"),
+        );
+        let pools = |port: u16| ["a", "b"].map(|name| pool(name, &[&format!("127.0.0.1:{port}")], &[]));
+        let versions = one
+            .write_part(&pools(1), true, |name| name == "a")
+            .expect("written");
+        assert!(versions.clusters.is_some());
+        assert_eq!(versions.endpoints.len(), 2, "b had no file");
+        let versions = other
+            .write_part(&pools(2), false, |name| name == "b")
+            .expect("written");
+        assert_eq!(versions.clusters, None);
+        let versions = one
+            .write_part(&pools(3), true, |name| name == "a")
+            .expect("written");
+        assert_eq!(versions.endpoints.len(), 1);
+        let shows = |file: &str, port: u16| {
+            let text = read(&one, file).to_string();
+            text.contains(&format!("\"port_value\":{port}"))
+        };
+        assert!(shows("endpoints-a.json", 3) && shows("endpoints-b.json", 2));
+    }
+
+    #[test]
     fn version_changes_exactly_if_its_file_changes() {
         let parent = tempfile::tempdir().expect("a folder");
         let mut folder = Folder::open(parent.path()).expect("there");
@@ -225,7 +273,10 @@ mod tests {
         assert_eq!(before.clusters, after.clusters, "no cluster is rebuilt");
         assert_ne!(before.endpoints[0], after.endpoints[0]);
         assert_eq!(before.endpoints[1], after.endpoints[1]);
-        assert_eq!(read(&folder, CLUSTERS_FILE)["version_info"], after.clusters);
+        assert_eq!(
+            read(&folder, CLUSTERS_FILE)["version_info"],
+            json!(after.clusters)
+        );
         assert_eq!(
             read(&folder, "endpoints-a.json")["version_info"],
             after.endpoints[0].1

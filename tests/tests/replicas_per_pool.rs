@@ -246,3 +246,60 @@ fn companions_ask_each_other_for_pools_over_mutual_tls() {
         leads(&companions[1], &names[POOLS / 2..]).await;
     });
 }
+
+/// A removed pool keeps its leader until its last request has ended, and the filters forget it then.
+#[test]
+fn a_removed_pool_ends_with_its_last_request() {
+    run(async {
+        let etcd = Etcd::start().await;
+        let addresses = free_addresses(2);
+        let names = pools_of(&addresses);
+        let [stays, removed] = [names[0].clone(), names[POOLS / 2].clone()];
+        let server = Upstream::scripted().await;
+        let pools = [&stays, &removed].map(|name| pool(name, name, &[&server], "  health: {path: null}\n"));
+        let (one, other) = companions(&addresses, &etcd, &pools).await;
+        leads(&one, std::slice::from_ref(&stays)).await;
+        leads(&other, std::slice::from_ref(&removed)).await;
+        let envoy = Envoy::alone(&one, "one", None, |_| ()).await;
+
+        let mut crowd = ClientGroup::default();
+        crowd.join(&envoy, 1).await;
+        crowd.ask(0, &removed, "a", "a 0").await;
+        let call = server.next().await;
+        for companion in [&one, &other] {
+            let text = std::fs::read_to_string(companion.config()).expect("the configuration");
+            std::fs::write(companion.config(), text.replace(&pools[1], "")).expect("written");
+        }
+        until("the pool is removed", || async {
+            let status = other.get("/status").await?.json();
+            let pools = status["pools"].as_array().ok_or("no pools")?;
+            let pool = pools.iter().find(|pool| pool["name"] == *removed);
+            let pool = pool.ok_or("it is gone")?;
+            let advice = pool["advice"].to_string();
+            if advice.contains("no longer configured") && pool["replicas"]["role"] == "leader" {
+                Ok(())
+            } else {
+                Err(pool.to_string())
+            }
+        })
+        .await;
+        call.answer_with(3, 4);
+        assert_eq!(crowd.answers().await[0].1.status, 200);
+
+        for companion in [&one, &other] {
+            until("nothing is left of the pool", || async {
+                let status = companion.get("/status").await?.json();
+                let pools = status["pools"].as_array().ok_or("no pools")?.len();
+                let sessions = status["sessions"].as_array().ok_or("no sessions")?.iter();
+                match (
+                    pools,
+                    sessions.filter(|session| session["pool"] == *removed).count(),
+                ) {
+                    (1, 0) => Ok(()),
+                    other => Err(format!("{other:?}")),
+                }
+            })
+            .await;
+        }
+    });
+}

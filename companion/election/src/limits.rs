@@ -18,9 +18,13 @@ pub(crate) const RETRIES: u32 = 12;
 
 /// A companion that a pool prefers least leaves the pool's free lease to others for this part of the lease's duration.
 pub(crate) const HESITATIONS: u32 = 30;
-/// A companion asks for a pool that prefers it after so long, and again after so long. A companion that starts has checked its
-/// endpoints by then, and one that starts again and again moves no pools.
+/// A companion asks for a pool that prefers it after so long. A companion that starts has checked its endpoints by then, and one
+/// that starts again and again moves no pools.
 pub(crate) const CLAIM_WAIT: Duration = Duration::from_secs(10);
+/// Until it has led the pool, it waits twice as long after each time that it asked, so often.
+pub(crate) const CLAIM_DOUBLINGS: u32 = 5;
+/// A leader that has left a pool in vain, and leads it again, leaves it no more for so long.
+pub(crate) const YIELD_WAIT: Duration = Duration::from_secs(60);
 
 const _: () = assert!(RETRIES > RENEWALS);
 // 1 / RENEWALS + 1 / ANSWERS < 2 / 3

@@ -3,8 +3,8 @@
 //! Envoy fails a request to an endpoint that it doesn't have. So the files contain a new endpoint, and Envoy has applied
 //! them, before a request is granted to it; a removed endpoint stays in the files for a while after its last grant. One
 //! task owns the files and this order. Of several companions only the leader writes: a standby may not have discovered all
-//! endpoints, and doesn't know the changes that the leader got over HTTP. Where each pool has a leader of its own, the leader of
-//! the first pool writes all files. Without a folder, Envoy has only the endpoints of its bootstrap, and the companion
+//! endpoints, and doesn't know the changes that the leader got over HTTP. Where each pool has a leader of its own, that leader
+//! writes the pool's endpoints, and the leader of the first pool the list of pools. Without a folder, Envoy has only the endpoints of its bootstrap, and the companion
 //! logs a warning about later ones.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -78,19 +78,16 @@ impl EnvoyPools {
                 stream_idle_timeout,
             });
         };
-        let mut folder = Folder::open(folder)?;
-        if leads(&role, &pools) {
-            folder.write(&pools)?;
-        }
         let (sender, inbox) = mpsc::channel(1);
-        let writer = FolderWriter {
-            folder,
+        let mut writer = FolderWriter {
+            folder: Folder::open(folder)?,
             role,
             admin,
             pools,
             leaving: BTreeMap::new(),
             retry_at: None,
         };
+        writer.write_own_part()?;
         essential::spawn("Envoy's pool files", writer.run(inbox));
         Ok(Self {
             writer: Some(sender),
@@ -256,15 +253,28 @@ impl FolderWriter {
         all
     }
 
+    /// Writes the files whose contents this companion decides as a leader. `None`: there are none.
+    fn write_own_part(&mut self) -> std::io::Result<Option<Versions>> {
+        let roles = self.role.as_ref().map(|roles| roles.borrow().clone());
+        let leads = |pool: &str| roles.as_ref().is_none_or(|roles| roles.of(pool).is_leader);
+        let first = self.pools.first().map_or("", |pool| &pool.name);
+        let lists = leads(first);
+        let pools = self.file_pools();
+        if !lists && !pools.iter().any(|pool| leads(&pool.name)) {
+            return Ok(None);
+        }
+        self.folder.write_part(&pools, lists, leads).map(Some)
+    }
+
     /// Writes the files, which are small, without a thread for blocking work. `None`: this companion is a standby, or the files
     /// can't be written.
     fn write(&mut self) -> Option<Versions> {
-        if !leads(&self.role, &self.pools) {
-            self.retry_at = None;
-            return None;
-        }
-        match self.folder.write(&self.file_pools()) {
-            Ok(versions) => {
+        match self.write_own_part() {
+            Ok(None) => {
+                self.retry_at = None;
+                None
+            }
+            Ok(Some(versions)) => {
                 if self.retry_at.take().is_some() {
                     tracing::info!("Envoy's pool files can be written again");
                 }
@@ -283,14 +293,6 @@ impl FolderWriter {
             }
         }
     }
-}
-
-/// Whether this companion is the only one, or the leader; where each pool has a leader of its own, that of the first pool.
-fn leads(roles: &RoleReceiver, pools: &[Pool]) -> bool {
-    let first = pools.first().map_or("", |pool| &pool.name);
-    roles
-        .as_ref()
-        .is_none_or(|roles| roles.borrow().of(first).is_leader)
 }
 
 /// Returns when the role of this companion has changed.
@@ -345,7 +347,7 @@ fn has_applied(page: &str, versions: &Versions) -> bool {
         .map(|(name, value)| (name, value.trim().trim_matches('"')))
         .collect();
     let is = |name: &str, version: &str| lines.get(name) == Some(&version);
-    is("cluster_manager.cds.version_text", &versions.clusters)
+    (versions.clusters.as_ref()).is_none_or(|version| is("cluster_manager.cds.version_text", version))
         && versions
             .endpoints
             .iter()
@@ -486,7 +488,7 @@ mod tests {
     #[test]
     fn versions_are_applied_when_the_statistics_show_them() {
         let versions = Versions {
-            clusters: "c1".into(),
+            clusters: Some("c1".into()),
             endpoints: vec![("a".into(), "e1".into())],
         };
         let cds = "cluster_manager.cds.version_text: \"c1\"\n";

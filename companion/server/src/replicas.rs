@@ -3,6 +3,7 @@
 //! The election itself is [`penstock_election`]. This module carries its requests to the lease store and passes its changes of
 //! role to the control. Both happen outside of the thread that decides about requests.
 
+mod claims;
 #[cfg_attr(not(feature = "etcd"), path = "replicas/without_etcd.rs")]
 mod etcd;
 mod file;
@@ -22,7 +23,7 @@ use std::time::Duration;
 use penstock_config::Lease;
 use penstock_election::{Candidate, Role, RoleChange, Settings};
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::JoinHandle;
+use tokio::task::{AbortHandle, JoinHandle};
 
 use crate::clock::{self, Clock};
 use crate::driver::Gone;
@@ -180,6 +181,11 @@ impl Election {
     #[must_use]
     pub fn commands(&self) -> Commands {
         Commands(self.commands.clone())
+    }
+
+    /// Ends the task when it is still running, and leaves a held lease to expire.
+    pub fn abort_handle(&self) -> AbortHandle {
+        self.task.abort_handle()
     }
 
     /// Gives the lease up, if this companion has it, and takes no further part. Returns when the store has confirmed it. While the

@@ -5,8 +5,8 @@ use core::time::Duration;
 
 use penstock_engine::Instant;
 
-use super::{Candidate, Phase};
-use crate::limits::{CLAIM_WAIT, HESITATIONS};
+use super::{Candidate, Leading, Phase};
+use crate::limits::{CLAIM_DOUBLINGS, CLAIM_WAIT, HESITATIONS, YIELD_WAIT};
 use crate::messages::{Holder, Output};
 use crate::preference::{prefers, score};
 
@@ -19,17 +19,24 @@ pub(super) struct Spreading {
     pub(super) hesitates_until: Option<Instant>,
     /// When the leader is asked to leave the pool to this companion.
     claims_at: Option<Instant>,
+    /// How often it was asked since this companion led the pool.
+    claims: u32,
     /// When this companion last left the pool to another one.
     yielded_at: Option<Instant>,
 }
 
 impl Candidate {
-    /// Whether this leader would leave the pool to the companion at this address.
+    /// Whether this leader would leave the pool to the companion at this address. It doesn't while the store can't be reached,
+    /// because then no other companion could lead.
     #[must_use]
     pub fn yields_to(&self, now: Instant, address: &str) -> bool {
-        let has_rested = (self.spreading.yielded_at).is_none_or(|yielded| yielded.after(CLAIM_WAIT) <= now);
-        let is_settled = (self.leading.as_ref())
-            .is_some_and(|leading| leading.is_complete && leading.record.taking_over_from.is_none());
+        let has_rested = (self.spreading.yielded_at).is_none_or(|yielded| yielded.after(YIELD_WAIT) <= now);
+        let reaches_store = |leading: &Leading| {
+            !leading.unreachable_reported && now < self.renewal_due(leading).after(self.answer_max())
+        };
+        let is_settled = self.leading.as_ref().is_some_and(|leading| {
+            leading.is_complete && leading.record.taking_over_from.is_none() && reaches_store(leading)
+        });
         let pool = self.settings.pool.as_deref();
         let is_preferred = pool.is_some_and(|pool| prefers(pool, address, &self.settings.address));
         self.phase == Phase::Running && has_rested && is_settled && is_preferred
@@ -53,10 +60,14 @@ impl Candidate {
             self.spreading.hesitates_until = Some(now.after(delay));
         }
         self.spreading.is_free = is_free;
+        if self.leading.as_ref().is_some_and(|leading| leading.is_complete) {
+            self.spreading.claims = 0;
+        }
         if self.leader_to_ask().is_none() {
             self.spreading.claims_at = None;
         } else if self.spreading.claims_at.is_none() {
-            self.spreading.claims_at = Some(now.after(CLAIM_WAIT).after(delay));
+            let wait = CLAIM_WAIT.saturating_mul(1 << self.spreading.claims.min(CLAIM_DOUBLINGS));
+            self.spreading.claims_at = Some(now.after(wait).after(delay));
         }
     }
 
@@ -77,6 +88,7 @@ impl Candidate {
         }
         self.spreading.claims_at = None;
         if let Some(leader) = self.leader_to_ask() {
+            self.spreading.claims = self.spreading.claims.saturating_add(1);
             self.outputs.push_back(Output::Claim { leader });
         }
     }

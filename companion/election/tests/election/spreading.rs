@@ -8,6 +8,8 @@ use crate::harness::*;
 
 /// As the limit of the crate.
 const CLAIM_WAIT: Duration = Duration::from_secs(10);
+/// As the limit of the crate.
+const YIELD_WAIT: Duration = Duration::from_secs(60);
 
 /// A pool that prefers `one` to `other`.
 fn pool_of(one: &str, other: &str) -> String {
@@ -23,6 +25,18 @@ fn led_by_other(term: u64) -> Record {
 fn claims(bench: &mut Bench) -> usize {
     let claim = |output: &Output| matches!(output, Output::Claim { leader } if leader == OTHER);
     bench.outputs().iter().filter(|output| claim(output)).count()
+}
+
+/// Passes time in which the store answers every renewal of the leader.
+fn renew_for(bench: &mut Bench, time: Duration) {
+    let end = bench.now().after(time);
+    while bench.now() < end {
+        bench.pass(DURATION / 3);
+        if !bench.outputs().is_empty() {
+            bench.done();
+            bench.outputs();
+        }
+    }
 }
 
 #[test]
@@ -60,19 +74,27 @@ fn a_standby_asks_for_a_pool_that_prefers_it_and_asks_again() {
     assert_eq!(claims(&mut bench), 0);
     bench.pass(DURATION / 30 + Duration::from_millis(1));
     assert_eq!(claims(&mut bench), 1);
-    bench.pass(CLAIM_WAIT + DURATION / 30);
-    assert_eq!(claims(&mut bench), 1);
+    let mut waits = Vec::new();
+    let mut last = bench.now();
+    while waits.len() < 6 {
+        bench.pass(Duration::from_secs(1));
+        if claims(&mut bench) == 1 {
+            waits.push(bench.now().since(last).as_secs() / CLAIM_WAIT.as_secs());
+            last = bench.now();
+        }
+    }
+    assert_eq!(waits, [2, 4, 8, 16, 32, 32], "times the first wait");
     // During a takeover nobody asks.
     let taking_over = Record {
         taking_over_from: Some("10.0.0.9:9190".into()),
         ..led_by_other(6)
     };
     bench.observe(Holder::Other, Some(taking_over));
-    bench.pass(3 * CLAIM_WAIT);
+    bench.pass(64 * CLAIM_WAIT);
     assert_eq!(claims(&mut bench), 0);
     bench.observe(Holder::Other, Some(led_by_other(6)));
     bench.handle(Input::Resign);
-    bench.pass(3 * CLAIM_WAIT);
+    bench.pass(64 * CLAIM_WAIT);
     assert_eq!(claims(&mut bench), 0, "it ends");
 }
 
@@ -127,9 +149,12 @@ fn a_leader_leaves_a_pool_to_a_preferred_companion_and_takes_it_back_when_that_i
     });
     bench.outputs();
     bench.done();
+    renew_for(&mut bench, YIELD_WAIT - 2 * DURATION);
     assert!(!yields(&bench, OTHER), "it yielded a short time ago");
-    bench.pass(CLAIM_WAIT);
+    renew_for(&mut bench, 3 * DURATION);
     assert!(yields(&bench, OTHER));
+    bench.pass(DURATION / 3 + DURATION / 4);
+    assert!(!yields(&bench, OTHER), "the store doesn't answer");
 }
 
 #[test]

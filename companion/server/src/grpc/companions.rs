@@ -1,4 +1,4 @@
-//! Asks another companion to leave a pool to this one, which the pool prefers.
+//! Asks other companions: to leave a pool to this one, which the pool prefers, and whether they ask for one.
 
 #[expect(
     unreachable_pub,
@@ -19,7 +19,7 @@ use crate::tls;
 
 use self::generated::companions_client::CompanionsClient;
 pub(super) use self::generated::companions_server::{Companions, CompanionsServer};
-pub(super) use self::generated::{YieldRequest, YieldResponse};
+pub(super) use self::generated::{ClaimsRequest, ClaimsResponse, YieldRequest, YieldResponse};
 
 /// How long another companion may take to accept a connection, and to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
@@ -57,19 +57,38 @@ impl Peers {
     /// # Errors
     /// If it doesn't answer.
     pub(crate) async fn claim(&self, pool: &str, leader: SocketAddr) -> Result<bool, ClaimError> {
-        let scheme = if self.tls.is_some() { "https" } else { "http" };
-        let mut endpoint = Endpoint::from_shared(format!("{scheme}://{leader}"))?
-            .connect_timeout(ANSWER_MAX)
-            .timeout(ANSWER_MAX);
-        if let Some(tls) = &self.tls {
-            endpoint = tls::apply_to_client(endpoint, tls, self.name.as_deref())?;
-        }
-        let channel: Channel = endpoint.connect().await?;
-        let mut client = CompanionsClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
         let request = YieldRequest {
             pool: pool.to_owned(),
             address: self.own.to_string(),
         };
+        // The leader asks back before it answers.
+        let mut client = self.client(leader, ANSWER_MAX * 3).await?;
         Ok(client.r#yield(request).await?.into_inner().yields)
+    }
+
+    /// Asks the companion at `address` whether it is asking for a pool.
+    ///
+    /// # Errors
+    /// If it doesn't answer.
+    pub(crate) async fn has_claim(&self, pool: &str, address: SocketAddr) -> Result<bool, ClaimError> {
+        let pool = pool.to_owned();
+        let mut client = self.client(address, ANSWER_MAX).await?;
+        Ok(client.claims(ClaimsRequest { pool }).await?.into_inner().claims)
+    }
+
+    async fn client(
+        &self,
+        address: SocketAddr,
+        answer_max: Duration,
+    ) -> Result<CompanionsClient<Channel>, ClaimError> {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        let mut endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))?
+            .connect_timeout(ANSWER_MAX)
+            .timeout(answer_max);
+        if let Some(tls) = &self.tls {
+            endpoint = tls::apply_to_client(endpoint, tls, self.name.as_deref())?;
+        }
+        let channel: Channel = endpoint.connect().await?;
+        Ok(CompanionsClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX))
     }
 }

@@ -4,7 +4,10 @@ use std::net::SocketAddr;
 
 use tonic::{Request, Response, Status};
 
-use super::companions::{Companions, CompanionsServer, MESSAGE_BYTES_MAX, YieldRequest, YieldResponse};
+use super::companions::{
+    ClaimsRequest, ClaimsResponse, Companions, CompanionsServer, MESSAGE_BYTES_MAX, YieldRequest,
+    YieldResponse,
+};
 use crate::replicas::Elections;
 
 /// Answers other companions.
@@ -25,5 +28,10 @@ impl Companions for Service {
             Err(_) => false,
         };
         Ok(Response::new(YieldResponse { yields }))
+    }
+
+    async fn claims(&self, request: Request<ClaimsRequest>) -> Result<Response<ClaimsResponse>, Status> {
+        let claims = self.0.claims(&request.into_inner().pool);
+        Ok(Response::new(ClaimsResponse { claims }))
     }
 }

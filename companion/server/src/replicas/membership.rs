@@ -1,17 +1,17 @@
 //! One companion among several: connects the elections of leaders with the controls, the metrics and the HTTP API.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use penstock_config::{Companions, Config, Per, Replicas};
 use penstock_control::{LeadershipChange, Scope};
-use penstock_election::{RoleChange, Settings};
+use penstock_election::{RoleChange, Settings, prefers};
 use tokio::sync::watch;
+use tokio::task::AbortHandle;
 
+use super::claims::Claims;
 use super::{Election, Error, Reporters, RoleSink};
 use crate::clock::Clock;
 use crate::driver::{Gone, Handle, RoleTerms};
@@ -49,15 +49,24 @@ pub struct Elections(Option<Arc<Shared>>);
 #[derive(Debug)]
 struct Shared {
     replicas: Replicas,
-    peers: Arc<Peers>,
-    /// The last claim got no answer.
-    is_claim_unanswered: Arc<AtomicBool>,
+    claims: Arc<Claims>,
     driver: Handle,
     reports: Reporters,
     metrics: Arc<Metrics>,
     clock: Clock,
-    running: Mutex<BTreeMap<Scope, Election>>,
+    roles: watch::Receiver<RoleTerms>,
+    members: Mutex<Members>,
     stores: Arc<StoreStates>,
+}
+
+#[derive(Debug, Default)]
+struct Members {
+    running: BTreeMap<Scope, Election>,
+    /// Those of `running` whose pools were removed. They end when their controls do, so that the leader keeps the pool until its
+    /// last request has ended.
+    removed: BTreeSet<Scope>,
+    /// Elections that give their leases up.
+    resigning: BTreeMap<Scope, AbortHandle>,
 }
 
 /// Takes part in the elections of leaders, if there are several companions. Returns the elections and the roles.
@@ -70,25 +79,25 @@ pub fn join(config: &Config, start: Start) -> Result<(Elections, RoleReceiver), 
     };
     let (publisher, receiver) = RolePublisher::new(replicas.per, replicas.advertise, start.metrics.clone());
     let elections = Elections(Some(Arc::new(Shared {
-        peers: Arc::new(Peers {
+        claims: Arc::new(Claims::new(Peers {
             own: replicas.advertise,
             tls: config.tls.clone(),
             name: match &replicas.companions {
                 Companions::Dns { name, .. } => Some(name.clone()),
                 Companions::List(_) => None,
             },
-        }),
-        is_claim_unanswered: Arc::default(),
+        })),
         replicas: replicas.clone(),
         driver: start.driver,
         reports: start.reports,
         stores: Arc::new(StoreStates::new(start.metrics.clone())),
         metrics: start.metrics,
         clock: start.clock,
-        running: Mutex::default(),
+        roles: start.roles.clone(),
+        members: Mutex::default(),
     })));
     elections.configure(config)?;
-    essential::spawn(PUBLISHER, publish(publisher, start.roles));
+    essential::spawn(PUBLISHER, publish(publisher, start.roles, elections.clone()));
     Ok((elections, Some(receiver)))
 }
 
@@ -114,38 +123,52 @@ impl Elections {
                 pools.map(|pool| Scope::Pool(pool.name.as_str().into())).collect()
             }
         };
-        let mut running = shared.running.lock().unwrap_or_else(PoisonError::into_inner);
-        for (scope, election) in running.extract_if(.., |scope, _| !scopes.contains(scope)) {
-            shared.leave(&scope, election);
-        }
+        let mut members = shared.members();
+        let removed = members.running.keys().filter(|scope| !scopes.contains(scope));
+        members.removed = removed.cloned().collect();
         for scope in scopes {
-            if let Entry::Vacant(place) = running.entry(scope) {
-                let election = shared.join(place.key())?;
-                place.insert(election);
+            if members.running.contains_key(&scope) {
+                continue;
             }
+            if let Some(resigning) = members.resigning.remove(&scope) {
+                // It would pass changes of its role to the new control.
+                resigning.abort();
+            }
+            let election = shared.join(&scope)?;
+            members.running.insert(scope, election);
         }
+        drop(members);
+        shared.leave_ended();
         Ok(())
     }
 
-    /// Leaves a pool to the companion at `address`, if this companion leads the pool and the pool prefers the other one. Returns
-    /// whether it does.
+    /// This companion is asking the leader of the pool to leave the pool to it.
+    #[must_use]
+    pub fn claims(&self, pool: &str) -> bool {
+        self.0.as_ref().is_some_and(|shared| shared.claims.has(pool))
+    }
+
+    /// Leaves a pool to the companion at `address`, if this companion leads the pool, and the pool prefers the other one, which
+    /// says that it asks for it. Returns whether it does.
     pub async fn yield_to(&self, pool: &str, address: SocketAddr) -> bool {
         let Some(shared) = &self.0 else {
             return false;
         };
-        let is_listed = match &shared.replicas.companions {
+        let may_be_companion = match &shared.replicas.companions {
             Companions::List(list) => list.contains(&address),
-            Companions::Dns { .. } => true,
+            Companions::Dns { port, .. } => address.port() == *port,
         };
-        let election = {
-            let running = shared.running.lock().unwrap_or_else(PoisonError::into_inner);
-            let election = running.get(&Scope::Pool(pool.into())).filter(|_| is_listed);
+        let is_preferred = prefers(pool, &address.to_string(), &shared.replicas.advertise.to_string());
+        let pool: Arc<str> = pool.into();
+        let commands = {
+            let members = shared.members();
+            let election = members.running.get(&Scope::Pool(pool.clone()));
             election.map(Election::commands)
         };
-        match election {
-            Some(commands) => Election::yield_to(commands, address.to_string()).await,
-            None => false,
-        }
+        let Some(commands) = commands.filter(|_| may_be_companion && is_preferred) else {
+            return false;
+        };
+        shared.claims.is_real(&pool, address).await && Election::yield_to(commands, address.to_string()).await
     }
 
     /// Gives all leases up, so that other companions lead at once, and takes no further part. Returns when the store has
@@ -154,10 +177,7 @@ impl Elections {
         let Some(shared) = &self.0 else {
             return;
         };
-        let running = {
-            let mut running = shared.running.lock().unwrap_or_else(PoisonError::into_inner);
-            core::mem::take(&mut *running)
-        };
+        let running = core::mem::take(&mut shared.members().running);
         futures_util::future::join_all(running.into_values().map(Election::resign)).await;
     }
 }
@@ -173,8 +193,7 @@ impl Shared {
             scope: scope.clone(),
             driver: self.driver.clone(),
             metrics: self.metrics.clone(),
-            peers: self.peers.clone(),
-            is_claim_unanswered: self.is_claim_unanswered.clone(),
+            claims: self.claims.clone(),
         };
         let pool = scope.pool().map(|pool| &**pool);
         let reports = self.reports.of(scope);
@@ -191,10 +210,23 @@ impl Shared {
         Ok(election)
     }
 
-    /// The pool was removed: nobody needs to lead it.
-    fn leave(&self, scope: &Scope, election: Election) {
-        self.reports.remove(scope);
-        tokio::spawn(election.resign());
+    fn members(&self) -> MutexGuard<'_, Members> {
+        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Leaves the elections of removed pools whose controls have ended: nobody needs to lead these pools.
+    fn leave_ended(&self) {
+        let mut members = self.members();
+        let members = &mut *members;
+        let roles = self.roles.borrow();
+        for scope in members.removed.extract_if(.., |scope| !roles.contains_key(scope)) {
+            if let Some(election) = members.running.remove(&scope) {
+                self.reports.remove(&scope);
+                members.resigning.insert(scope, election.abort_handle());
+                tokio::spawn(election.resign());
+            }
+        }
+        members.resigning.retain(|_, task| !task.is_finished());
     }
 }
 
@@ -229,8 +261,7 @@ struct ControlSink {
     scope: Scope,
     driver: Handle,
     metrics: Arc<Metrics>,
-    peers: Arc<Peers>,
-    is_claim_unanswered: Arc<AtomicBool>,
+    claims: Arc<Claims>,
 }
 
 impl RoleSink for ControlSink {
@@ -241,60 +272,13 @@ impl RoleSink for ControlSink {
 
     fn claim(&mut self, leader: String) {
         if let Scope::Pool(pool) = &self.scope {
-            let claim = Claim {
-                pool: pool.clone(),
-                leader,
-                peers: self.peers.clone(),
-                is_unanswered: self.is_claim_unanswered.clone(),
-            };
-            tokio::spawn(claim.make(self.driver.clone()));
+            let (claims, pool, driver) = (self.claims.clone(), pool.clone(), self.driver.clone());
+            tokio::spawn(async move { claims.make(pool, leader, driver).await });
         }
     }
 
     fn renewed(&mut self, took: Duration) {
         self.metrics.record_lease_renewal(took);
-    }
-}
-
-/// A request to the leader of a pool that prefers this companion.
-struct Claim {
-    pool: Arc<str>,
-    leader: String,
-    peers: Arc<Peers>,
-    is_unanswered: Arc<AtomicBool>,
-}
-
-impl Claim {
-    /// Asks the leader, if this companion has a ready endpoint of the pool.
-    async fn make(self, driver: Handle) {
-        let (pool, leader) = (&*self.pool, &*self.leader);
-        let Ok(status) = driver.status().await else {
-            return;
-        };
-        let mut endpoints = (status.pools.iter())
-            .filter(|status| status.name == self.pool)
-            .flat_map(|status| &status.snapshot.endpoints);
-        let Ok(address) = leader.parse() else { return };
-        if !endpoints.any(|endpoint| endpoint.ready) {
-            tracing::debug!(
-                pool,
-                "no endpoint is ready, so the leader isn't asked to leave the pool"
-            );
-            return;
-        }
-        let answer = self.peers.claim(pool, address).await;
-        let was_unanswered = self.is_unanswered.swap(answer.is_err(), Ordering::Relaxed);
-        match answer {
-            Ok(true) => tracing::info!(pool, leader, "the leader leaves the pool to this companion"),
-            Ok(false) => tracing::debug!(pool, leader, "the leader keeps the pool"),
-            Err(why) if was_unanswered => tracing::debug!(pool, leader, %why, "the leader doesn't answer"),
-            Err(why) => tracing::warn!(
-                pool,
-                leader,
-                "the leader can't be asked to leave the pool to this companion, which the pool prefers: {why}; pools spread over the \
-                 companions again when it answers, and until then the leader keeps them"
-            ),
-        }
     }
 }
 
@@ -320,10 +304,13 @@ fn leadership_change(change: RoleChange) -> LeadershipChange {
     }
 }
 
-/// Publishes the roles of the controls. Ends with the driver.
-async fn publish(mut publisher: RolePublisher, mut roles: watch::Receiver<RoleTerms>) {
+/// Publishes the roles of the controls, and leaves the elections of those that have ended. Ends with the driver.
+async fn publish(mut publisher: RolePublisher, mut roles: watch::Receiver<RoleTerms>, elections: Elections) {
     loop {
         publisher.publish(&roles.borrow_and_update());
+        if let Some(shared) = &elections.0 {
+            shared.leave_ended();
+        }
         if roles.changed().await.is_err() {
             return;
         }

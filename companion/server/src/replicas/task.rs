@@ -138,7 +138,9 @@ impl<S: LeaseStore, R: RoleSink> Task<S, R> {
                     let (store, health) = (self.store.clone(), self.health.clone());
                     self.request = Some(execute(store, health, request).boxed());
                 }
-                Output::Claim { leader } => self.sink.claim(leader),
+                // Without the store, this companion couldn't take the lease that the leader leaves.
+                Output::Claim { leader } if self.health.is_up() => self.sink.claim(leader),
+                Output::Claim { .. } => {}
             }
         }
         let status = self.candidate.status();

@@ -14,6 +14,18 @@ pub struct YieldResponse {
     #[prost(bool, tag = "1")]
     pub yields: bool,
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ClaimsRequest {
+    /// The pool's name.
+    #[prost(string, tag = "1")]
+    pub pool: ::prost::alloc::string::String,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ClaimsResponse {
+    /// The receiver is asking the leader of the pool to leave the pool to it.
+    #[prost(bool, tag = "1")]
+    pub claims: bool,
+}
 /// Generated client implementations.
 pub mod companions_client {
     #![allow(
@@ -116,6 +128,28 @@ pub mod companions_client {
                 .insert(GrpcMethod::new("penstock.companions.v1.Companions", "Yield"));
             self.inner.unary(req, path, codec).await
         }
+        /// Asks the sender of such a request whether it is its own.
+        pub async fn claims(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ClaimsRequest>,
+        ) -> std::result::Result<tonic::Response<super::ClaimsResponse>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/penstock.companions.v1.Companions/Claims",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("penstock.companions.v1.Companions", "Claims"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -136,6 +170,11 @@ pub mod companions_server {
             &self,
             request: tonic::Request<super::YieldRequest>,
         ) -> std::result::Result<tonic::Response<super::YieldResponse>, tonic::Status>;
+        /// Asks the sender of such a request whether it is its own.
+        async fn claims(
+            &self,
+            request: tonic::Request<super::ClaimsRequest>,
+        ) -> std::result::Result<tonic::Response<super::ClaimsResponse>, tonic::Status>;
     }
     #[derive(Debug)]
     pub struct CompanionsServer<T> {
@@ -241,6 +280,49 @@ pub mod companions_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = YieldSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/penstock.companions.v1.Companions/Claims" => {
+                    #[allow(non_camel_case_types)]
+                    struct ClaimsSvc<T: Companions>(pub Arc<T>);
+                    impl<T: Companions> tonic::server::UnaryService<super::ClaimsRequest>
+                    for ClaimsSvc<T> {
+                        type Response = super::ClaimsResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ClaimsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Companions>::claims(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ClaimsSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
