@@ -214,6 +214,10 @@ impl World {
         self.apply_outputs(index);
         self.report_known_envoys(index);
         for id in lost {
+            // A leader whose lease has lapsed keeps its sessions until it knows whether it goes on.
+            if self.has_session(index, id) {
+                continue;
+            }
             if let Some(root) = self.roots.get_mut(&id) {
                 root.attachments[index].orphaned_since = None;
             }

@@ -113,14 +113,19 @@ impl World {
 
     /// Checks that a session is gone after its filter sent Bye.
     pub(super) fn check_released(&mut self, index: usize, root: u64) {
+        if self.has_session(index, root) {
+            self.fail(|| format!("root {root} sent Bye, and its session still exists"));
+        }
+    }
+
+    /// Whether a companion has the session of a root context, open or not. `false` after it has handed over.
+    pub(super) fn has_session(&self, index: usize, root: u64) -> bool {
         let (Some(epoch), Some(control)) = (self.epochs.get(&root), &self.companions[index].control) else {
-            return;
+            return false;
         };
         let id = format!("{:016x}", epoch >> 64);
         let status = control.status(self.companion_now(index));
-        if !status.handed_over && status.sessions.iter().any(|session| session.id == id) {
-            self.fail(|| format!("root {root} sent Bye, and its session still exists"));
-        }
+        !status.handed_over && status.sessions.iter().any(|session| session.id == id)
     }
 
     /// Checks a grant: no request of the same flow and session that came clearly earlier still waits.
