@@ -10,8 +10,10 @@ use std::{
 use penstock_filter_core::{
     effect::{self, Effect, SessionId},
     header_sanitizer::HeaderEdit,
+    headers::Headers,
     limits::{RESUME_INTERVAL, STREAMS_RESUMED_MAX, TICK_MIN},
     local_reply::LocalReply,
+    properties::received_body_bytes,
     rewrite::Rewrite,
     session::SessionEffect,
     time::Instant,
@@ -20,7 +22,7 @@ use penstock_filter_core::{
 use penstock_wire::{METHOD, SERVICE, names::COMPANION_HEADER};
 use proxy_wasm::hostcalls;
 
-use crate::host::{self, Level, Map};
+use crate::host::{self, Level, Map, StreamProperties};
 
 /// One plugin configuration in one worker thread.
 pub(crate) struct Plugin {
@@ -40,6 +42,8 @@ pub(crate) struct Plugin {
 /// An action on a paused HTTP stream.
 enum StreamAction {
     Resume(Vec<HeaderEdit>, Option<Rewrite>),
+    /// Of the request with this number.
+    CountReceived(u64),
     Reply(LocalReply),
 }
 
@@ -69,6 +73,10 @@ impl Plugin {
                     edits,
                     rewrite,
                 } => self.defer(context, StreamAction::Resume(edits, rewrite)),
+                Effect::CountReceived { context, sequence } => {
+                    self.defer(context, StreamAction::CountReceived(sequence));
+                }
+                Effect::LogError(text) => host::log(Level::Error, &text),
                 Effect::Reply { context, reply } => self.defer(context, StreamAction::Reply(reply)),
             }
         }
@@ -91,7 +99,7 @@ impl Plugin {
         for (context, action) in (0..STREAMS_RESUMED_MAX).map_while(|_| self.next_action()) {
             // A stream that no longer exists needs no action.
             if host::set_current_context(context) {
-                apply_stream_action(action);
+                self.apply_stream_action(action);
             }
         }
         host::set_current_context(self.context);
@@ -99,6 +107,29 @@ impl Plugin {
 
     fn next_action(&self) -> Option<(u32, StreamAction)> {
         self.pending.try_borrow_mut().ok()?.pop_front()
+    }
+
+    fn apply_stream_action(&self, action: StreamAction) {
+        match action {
+            StreamAction::Resume(edits, rewrite) => {
+                if rewrite.is_none_or(|rewrite| rewrite.apply(&mut host::RequestBody)) {
+                    edit_headers(Map::Request, &edits);
+                    host::resume_request();
+                } else {
+                    send_local_reply(&effect::rewrite_failed());
+                }
+            }
+            StreamAction::CountReceived(sequence) => {
+                let headers = host::headers(Map::Request);
+                let bytes = received_body_bytes(&StreamProperties, Headers::new(&headers));
+                let reply = self
+                    .with_worker(|worker| worker.handle_received(host::now(), sequence, bytes.unwrap_or(0)));
+                if let Some(reply) = reply.flatten() {
+                    send_local_reply(&reply);
+                }
+            }
+            StreamAction::Reply(reply) => send_local_reply(&reply),
+        }
     }
 
     fn apply_session_effect(&self, id: SessionId, effect: SessionEffect) {
@@ -198,20 +229,6 @@ impl Plugin {
     pub(crate) fn note_tick(&self, now: Instant) {
         let period = Duration::from_millis(self.tick_period_ms.get().into());
         self.next_tick.set(now.after(period));
-    }
-}
-
-fn apply_stream_action(action: StreamAction) {
-    match action {
-        StreamAction::Resume(edits, rewrite) => {
-            if rewrite.is_none_or(|rewrite| rewrite.apply(&mut host::RequestBody)) {
-                edit_headers(Map::Request, &edits);
-                host::resume_request();
-            } else {
-                send_local_reply(&effect::rewrite_failed());
-            }
-        }
-        StreamAction::Reply(reply) => send_local_reply(&reply),
     }
 }
 

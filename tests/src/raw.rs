@@ -72,6 +72,18 @@ impl Raw {
         answer
     }
 
+    /// Whether bytes have arrived, or the other side has closed.
+    pub fn is_answered(&mut self) -> bool {
+        let mut buffer = [0; 1024];
+        match self.socket.try_read(&mut buffer) {
+            Ok(count) => {
+                self.read.extend(buffer.iter().take(count));
+                true
+            }
+            Err(error) => error.kind() != std::io::ErrorKind::WouldBlock,
+        }
+    }
+
     /// True when the other side closes without a further byte.
     pub async fn closed(&mut self) -> bool {
         self.read.is_empty() && !self.more().await

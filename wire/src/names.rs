@@ -76,6 +76,8 @@ pub mod code {
     pub const SHUTTING_DOWN: &str = "shutting_down";
     /// The companion is down.
     pub const GATEWAY_UNAVAILABLE: &str = "gateway_unavailable";
+    /// Envoy doesn't pass bodies to the filter while it pauses a request.
+    pub const FILTER_MISCONFIGURED: &str = "filter_misconfigured";
     /// An internal error.
     pub const INTERNAL: &str = "internal";
 }

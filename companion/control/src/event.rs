@@ -203,6 +203,8 @@ pub enum Observation {
     },
     /// The filter answered a request by itself.
     Refused {
+        /// The filter's Envoy: its node name.
+        node: Box<str>,
         /// Of the request.
         labels: Arc<Labels>,
         /// An outcome's name.

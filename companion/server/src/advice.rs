@@ -104,6 +104,11 @@ fn overall(facts: &Facts<'_>) -> Vec<String> {
             "new requests are rejected because this companion drains. POST /drain with {\"off\": true} ends that.".into(),
         );
     }
+    if let Some(node) = facts.recent.misconfigured_envoy(facts.now) {
+        advice.push(format!(
+            "Envoy `{node}` doesn't pass request bodies to its filter, so requests are answered 503 filter_misconfigured. Set allow_on_headers_stop_iteration: true in the filter's plugin configuration (PluginConfig), as `penstock envoy-config` does."
+        ));
+    }
     let stands_by = facts.roles.is_some_and(|roles| !roles.leads_any());
     if !status.sessions.iter().any(|session| session.open) && facts.uptime >= STUCK && !stands_by {
         advice.push(

@@ -63,6 +63,7 @@ impl EndedRequests {
                 labels,
                 outcome,
                 code,
+                ..
             } => {
                 let known = Outcome::ALL
                     .into_iter()

@@ -18,7 +18,7 @@ use crate::trace::{SpanRecord, Tracer};
 /// A kind of rejection is logged once in this interval, with the number of suppressed lines.
 const WARN_INTERVAL: Duration = Duration::from_secs(1);
 /// The error codes with which a filter may reject a request by itself.
-const CODES: [&str; 16] = [
+const CODES: [&str; 17] = [
     code::TOO_MANY_FLOWS,
     code::QUEUE_FULL,
     code::FLOW_CAPACITY,
@@ -34,6 +34,7 @@ const CODES: [&str; 16] = [
     code::UPSTREAM_RESET,
     code::SHUTTING_DOWN,
     code::GATEWAY_UNAVAILABLE,
+    code::FILTER_MISCONFIGURED,
     code::INTERNAL,
 ];
 
@@ -187,10 +188,16 @@ impl Observer {
                 }
             }
             Observation::Refused {
+                node,
                 labels,
                 outcome,
                 code,
-            } => self.observe_filter_rejection(now, &labels, &outcome, &code),
+            } => {
+                if *code == *code::FILTER_MISCONFIGURED {
+                    self.warn_about_filter(now, &node);
+                }
+                self.observe_filter_rejection(now, &labels, &outcome, &code);
+            }
             Observation::Misrouted { labels, endpoint } => self.observe_misrouted(&labels, &endpoint),
             Observation::Dropped {
                 labels,
@@ -412,6 +419,23 @@ impl Observer {
             .push_errors
             .with_label_values(&[pool, model, target_model, code])
             .inc();
+    }
+
+    /// Logs one line for each interval.
+    fn warn_about_filter(&mut self, now: Instant, node: &str) {
+        let key = (Arc::from(NO_POOL), code::FILTER_MISCONFIGURED);
+        let (last, count) = self.warned.entry(key).or_insert((now, 0));
+        if *count == 0 || now.since(*last) >= WARN_INTERVAL {
+            tracing::error!(
+                node,
+                suppressed = count.saturating_sub(1),
+                "an Envoy doesn't pass request bodies to its filter, so requests are answered 503 filter_misconfigured: set \
+                 `allow_on_headers_stop_iteration: true` in the filter's plugin configuration"
+            );
+            (*last, *count) = (now, 1);
+        } else {
+            *count += 1;
+        }
     }
 
     /// Logs one line for each pool, code and interval.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use penstock_control::{Labels, Observation};
 use penstock_engine::input::Band;
 use penstock_engine::{Instant, Outcome};
+use penstock_wire::names::code;
 
 /// The time that the counts cover.
 pub const WINDOW: Duration = Duration::from_secs(SLOT_S * SLOTS as u64);
@@ -19,6 +20,7 @@ const SLOTS: usize = 10;
 #[derive(Clone, Debug, Default)]
 pub struct RecentStats {
     pools: Vec<(Arc<str>, PoolStats)>,
+    misconfigured: Option<(Instant, Box<str>)>,
 }
 
 /// The statistics of one pool.
@@ -75,7 +77,12 @@ impl RecentStats {
                 band.since.get_or_insert(now);
             }
             Observation::Decided { labels, outcome, .. } => self.record_decision(now, labels, *outcome),
-            Observation::Refused { labels, .. } => {
+            Observation::Refused {
+                labels, code, node, ..
+            } => {
+                if **code == *code::FILTER_MISCONFIGURED {
+                    self.misconfigured = Some((now, node.clone()));
+                }
                 let band = &mut self.pool_mut(labels).bands[labels.band as usize];
                 band.request_left();
             }
@@ -95,6 +102,13 @@ impl RecentStats {
             | Observation::Running { .. }
             | Observation::Completed { .. } => {}
         }
+    }
+
+    /// The node name of an Envoy that didn't pass a request's body to its filter in the last [`WINDOW`].
+    #[must_use]
+    pub fn misconfigured_envoy(&self, now: Instant) -> Option<&str> {
+        let (last, node) = self.misconfigured.as_ref()?;
+        (now.since(*last) < WINDOW).then_some(node)
     }
 
     /// The statistics of a pool, if anything has happened in it.

@@ -32,6 +32,15 @@ pub enum Effect {
         /// A rewrite of the buffered body. If it fails, the host sends `effect::rewrite_failed` instead of resuming.
         rewrite: Option<Rewrite>,
     },
+    /// Count what a paused HTTP stream has received, and pass it to `Worker::handle_received`.
+    CountReceived {
+        /// The host's id of the HTTP stream.
+        context: u32,
+        /// The worker's number of the request.
+        sequence: u64,
+    },
+    /// Write a line with the level `error` into Envoy's log.
+    LogError(String),
     /// Send a local reply on a paused HTTP stream.
     Reply {
         /// The host's id of the HTTP stream.

@@ -61,6 +61,8 @@ pub(crate) enum Phase {
 
 #[derive(Debug)]
 pub(crate) struct ReadingBody {
+    /// When Envoy was asked to pause the request.
+    pub(crate) since: Instant,
     pub(crate) scanner: BodyScanner,
     pub(crate) claims: IdentityClaims,
     /// Bytes of the body that have arrived.

@@ -5,6 +5,14 @@ use core::time::Duration;
 
 use penstock_wire::limits as wire;
 
+/// How long a paused request waits for its body before it is looked for.
+pub const BODY_CALLBACK_WAIT: Duration = Duration::from_secs(1);
+/// How often it is looked for, in a worker that has never been passed a body.
+pub const BODY_CALLBACK_CHECK_INTERVAL: Duration = Duration::from_millis(500);
+/// Requests whose bodies are looked for at a time.
+pub const BODY_CHECKS_MAX: usize = 256;
+const _: () = assert!(BODY_CALLBACK_WAIT.as_millis() + BODY_CALLBACK_CHECK_INTERVAL.as_millis() < 2_000);
+
 /// Bytes of a body that are copied into linear memory at a time.
 pub const SLICE_BYTES: usize = 64 << 10;
 /// A rewrite that begins within this many bytes copies all bytes before it at once; a later one rotates the body in slices.

@@ -2,12 +2,23 @@
 
 use penstock_wire::limits::NAME_BYTES_MAX;
 
-use crate::headers::bounded;
+use crate::headers::{Headers, bounded};
 
 /// Envoy's properties of one HTTP stream.
 pub trait Properties {
     /// The value of the property at `path`; `None`: the stream doesn't have it.
     fn property(&self, path: &[&str]) -> Option<Vec<u8>>;
+}
+
+/// Bytes of the request's body that Envoy has received; `None`: unknown. `headers`: the request's present headers.
+#[must_use]
+pub fn received_body_bytes(host: &impl Properties, headers: Headers<'_>) -> Option<u64> {
+    // Envoy's size counts the names and values of the headers as well.
+    let total = host.property(&["request", "total_size"])?;
+    let total = u64::from_le_bytes(total.try_into().ok()?);
+    let size = |(name, value): (&[u8], &[u8])| u64::try_from(name.len().saturating_add(value.len())).ok();
+    let own = headers.iter().filter_map(size).fold(0, u64::saturating_add);
+    Some(total.saturating_sub(own))
 }
 
 /// The client's address as Envoy sees it, without its port.

@@ -4,6 +4,7 @@
 //! value. All other decisions are effects: after each call, the host takes them from `poll_effect` until there are none. A
 //! request is identified by the worker's sequence number, never by an id of the host.
 
+mod body_callbacks;
 mod companion_down;
 mod in_flight_counts;
 mod policies;
@@ -30,7 +31,7 @@ use crate::{
     effect::{Effect, SessionId},
     exchange::{Exchange, Granted, Phase},
     header_sanitizer::{self, HeaderEdit},
-    limits::{DEADLINE_CHECK_INTERVAL, POLICY_LIST_MAX, TICK_MIN},
+    limits::{BODY_CALLBACK_CHECK_INTERVAL, DEADLINE_CHECK_INTERVAL, POLICY_LIST_MAX, TICK_MIN},
     local_reply::{Failure, QueueReport},
     pool_endpoints::{self, PoolEndpoints},
     process_identity::{ProcessIdentity, RandomBits, SigningKey},
@@ -39,6 +40,7 @@ use crate::{
     shared_data::{SetIf, SharedData},
     time::Instant,
 };
+use body_callbacks::BodyCallbacks;
 use in_flight_counts::InFlightCounts;
 use policies::Policies;
 use refused_attempts::GrantedIds;
@@ -69,6 +71,7 @@ pub struct Worker {
     endpoints: BTreeMap<String, PoolEndpoints>,
     in_flight: InFlightCounts,
     failing_pools: FailingPools,
+    body_callbacks: BodyCallbacks,
     granted_ids: GrantedIds,
     /// The round-robin counter over endpoints.
     turn: usize,
@@ -110,6 +113,7 @@ impl Worker {
             endpoints: BTreeMap::new(),
             in_flight: InFlightCounts::new(now),
             failing_pools: FailingPools::default(),
+            body_callbacks: BodyCallbacks::default(),
             granted_ids: GrantedIds::new(random.epoch),
             // A random start, so that not all workers start with the same endpoint.
             turn: usize::try_from(random.epoch.lo & 0xffff).unwrap_or(0),
@@ -143,7 +147,12 @@ impl Worker {
     #[must_use]
     pub fn tick_period(&self, now: Instant) -> Duration {
         let next = self.sessions.next_tick_at(now).since(now);
-        let next = next.clamp(TICK_MIN, HEARTBEAT_INTERVAL);
+        let longest = if self.body_callbacks.are_missing() {
+            BODY_CALLBACK_CHECK_INTERVAL
+        } else {
+            HEARTBEAT_INTERVAL
+        };
+        let next = next.clamp(TICK_MIN, longest);
         // While the companion is down, a new request may need an earlier tick, but an HTTP context can't set the period.
         if self.sessions.is_any_down() {
             next.min(DEADLINE_CHECK_INTERVAL)
@@ -161,6 +170,7 @@ impl Worker {
         self.sessions.handle_tick(now, is_used);
         self.publish_in_flight(now);
         self.enforce_deadlines(now);
+        self.check_body_callbacks(now);
     }
 
     /// The host has opened the stream of a session.

@@ -150,7 +150,10 @@ impl Rig {
                     self.sent.0 += 1;
                     self.sent.1 += message.len() as u64;
                 }
-                Effect::Session(..) | Effect::Reply { .. } => {}
+                Effect::Session(..)
+                | Effect::Reply { .. }
+                | Effect::CountReceived { .. }
+                | Effect::LogError(_) => {}
                 Effect::Resume { edits, .. } => self.edits += edits.len() as u64,
             }
         }

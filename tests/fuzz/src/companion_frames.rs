@@ -132,7 +132,10 @@ fn token() -> &'static str {
                     HeaderEdit::Set(names::REQUEUE_HEADER, token) => Some(token),
                     HeaderEdit::Set(..) | HeaderEdit::SetStatic(..) | HeaderEdit::Remove(_) => None,
                 }),
-                Effect::Session(..) | Effect::Reply { .. } => None,
+                Effect::Session(..)
+                | Effect::Reply { .. }
+                | Effect::CountReceived { .. }
+                | Effect::LogError(_) => None,
             })
             .expect("a token")
     })
@@ -424,6 +427,10 @@ impl World {
                     assert_readable(&reply);
                     self.transition(context, Http::Answered);
                 }
+                Some(Effect::CountReceived { sequence, .. }) => {
+                    assert_eq!(self.worker.handle_received(self.now, sequence, 0), None);
+                }
+                Some(Effect::LogError(text)) => panic!("{text}"),
             }
         }
         listed

@@ -248,7 +248,9 @@ impl Control {
         }
         let labels = self.labels_of_refused(refused);
         self.observe(Observation::Arrived(labels.clone()));
+        let node = self.contexts.get(&key.epoch).map(|context| context.node.clone());
         self.observe(Observation::Refused {
+            node: node.unwrap_or_default(),
             labels,
             outcome: refused.outcome.as_str().into(),
             code: refused.code.as_str().into(),

@@ -243,6 +243,7 @@ fn the_series_of_a_removed_endpoint_are_deleted_once_idle() {
 fn unknown_outcomes_and_codes_of_a_filter_are_no_labels() {
     let mut world = World::new(config(&["chat"], ""));
     let refused = Observation::Refused {
+        node: "envoy".into(),
         labels: labels("none", "m"),
         outcome: "made_up".into(),
         code: "made_up_too".into(),

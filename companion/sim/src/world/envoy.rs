@@ -242,6 +242,13 @@ impl World {
                 Effect::Reply { context, reply } => {
                     self.answer(root, u64::from(context), &reply);
                 }
+                // These Envoys pass every part of a body at once, so they have received no more.
+                Effect::CountReceived { sequence, .. } => {
+                    let reply =
+                        self.call_worker(root, |worker, now| worker.handle_received(now, sequence, 0));
+                    assert!(reply.flatten().is_none());
+                }
+                Effect::LogError(text) => self.fail(|| format!("root {root} logs: {text}")),
             }
         }
     }

@@ -28,6 +28,7 @@ impl Worker {
         end: bool,
         read: impl FnMut(usize, usize) -> Option<Vec<u8>>,
     ) -> BodyAction {
+        self.body_callbacks.record();
         let Some(exchange) = self.exchanges.get_mut(&sequence) else {
             return BodyAction::Pause;
         };
@@ -56,6 +57,7 @@ impl Worker {
         sequence: u64,
         read: impl FnMut(usize, usize) -> Option<Vec<u8>>,
     ) -> BodyAction {
+        self.body_callbacks.record();
         let Some(exchange) = self.exchanges.get_mut(&sequence) else {
             return BodyAction::Pause;
         };
@@ -68,6 +70,7 @@ impl Worker {
             mut scanner,
             claims,
             size,
+            since: _,
         } = *reading;
         let scanned = scanner.read_on(size, true, read);
         match scanned.and_then(|()| scanner.finish()) {

@@ -57,7 +57,7 @@ impl Worker {
         let trusted = self.policy.trust.covers(client.as_deref());
         let claims = IdentityClaims::gather(&self.policy.sources, trusted, headers, host);
         let mut exchange = self.new_exchange(now, context, api, client, trusted, headers);
-        exchange.phase = self.reading_body(claims);
+        exchange.phase = self.reading_body(now, claims);
         if let Some(token) = token {
             let refused = headers.get(names::REFUSED_HEADER).is_some();
             apply_token(&mut exchange, token, refused);
@@ -111,9 +111,10 @@ impl Worker {
         }
     }
 
-    fn reading_body(&self, claims: IdentityClaims) -> Phase {
+    fn reading_body(&self, now: Instant, claims: IdentityClaims) -> Phase {
         let scanner = BodyScanner::new(Arc::clone(&self.policy.body_keys));
         Phase::ReadingBody(Box::new(ReadingBody {
+            since: now,
             scanner: if self.policy.prefix_hashes {
                 scanner.hashing()
             } else {

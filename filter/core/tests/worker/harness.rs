@@ -51,6 +51,9 @@ pub(crate) enum Output {
     Resume(u32, String),
     Rewritten(u32, String, Rewrite),
     Reply(u32, LocalReply),
+    /// Of the request with this number.
+    CountReceived(u64),
+    Error(String),
 }
 
 pub(crate) const CONFIG: &str = r#"{"companion": "c", "node": "n", "policy": {
@@ -244,6 +247,8 @@ impl Rig {
                     rewrite: Some(rewrite),
                 } => Output::Rewritten(context, format!("{:?}", without_retry(edits)), rewrite),
                 Effect::Reply { context, reply } => Output::Reply(context, reply),
+                Effect::CountReceived { sequence, .. } => Output::CountReceived(sequence),
+                Effect::LogError(text) => Output::Error(text),
             });
         }
         outputs

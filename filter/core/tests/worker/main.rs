@@ -1,6 +1,7 @@
 //! Tests of the worker through its public interface. The tests provide the clock and the companion.
 
 mod bodies;
+mod body_callbacks;
 mod exchange;
 mod fail_open;
 mod harness;

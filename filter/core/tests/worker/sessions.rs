@@ -123,6 +123,7 @@ impl Split {
                 Effect::Session(_, SessionEffect::LogInfo(_) | SessionEffect::LogWarning(_)) => {}
                 Effect::Resume { context, .. } => self.resumed.push(context),
                 Effect::Reply { reply, .. } => self.replies.push(reply),
+                Effect::CountReceived { .. } | Effect::LogError(_) => panic!("{effect:?}"),
             }
         }
     }
