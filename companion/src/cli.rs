@@ -112,6 +112,9 @@ fn completions(shell: Shell) -> String {
     String::from_utf8_lossy(&script).into_owned()
 }
 
+/// Targets whose lines repeat what this binary logs itself, once: `--log kube_client=debug` shows them.
+const QUIET: &str = "kube_client=off,kube_runtime=off";
+
 /// Parses the process' arguments and runs the command.
 #[must_use]
 pub fn main() -> ExitCode {
@@ -119,7 +122,7 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => error.exit(),
     };
-    let filter = match EnvFilter::try_new(&cli.log) {
+    let filter = match EnvFilter::try_new(format!("{QUIET},{}", cli.log)) {
         Ok(filter) => filter,
         Err(error) => return failed(&format!("--log {}: {error}", cli.log), EXIT_USAGE),
     };

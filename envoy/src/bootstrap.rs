@@ -187,6 +187,11 @@ pub(crate) fn endpoints(pool: &Pool) -> Value {
     clusters::endpoints(pool)
 }
 
+/// The address of a server in such a list; `None`: the host isn't a server, or no longer one.
+pub(crate) fn server_address(host: &Value) -> Option<SocketAddr> {
+    clusters::server_address(host)
+}
+
 /// The bootstrap as YAML, with `note` (any number of lines) as a comment at the top.
 ///
 /// # Errors

@@ -21,6 +21,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
@@ -64,6 +65,19 @@ impl Folder {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The servers that the file of a pool lists, as a companion before this process has written it; none without a valid file.
+    #[must_use]
+    pub fn servers(&self, pool: &str) -> Vec<SocketAddr> {
+        let text = std::fs::read_to_string(self.path.join(endpoints_file(pool))).unwrap_or_default();
+        let document: Value = serde_json::from_str(&text).unwrap_or_default();
+        let hosts = document["resources"][0]["endpoints"][0]["lb_endpoints"].as_array();
+        hosts
+            .into_iter()
+            .flatten()
+            .filter_map(bootstrap::server_address)
+            .collect()
     }
 
     /// Makes the next write replace every file, because another process may have written since.
@@ -229,6 +243,19 @@ mod tests {
         }
         folder.write(&pools[..1]).expect("written");
         assert_eq!(files(&folder), ["clusters.json", "endpoints-chat.json"]);
+    }
+
+    #[test]
+    fn the_servers_of_a_written_file_can_be_read_again() {
+        let parent = tempfile::tempdir().expect("a folder");
+        let mut folder = Folder::open(parent.path()).expect("made");
+        assert!(folder.servers("a").is_empty(), "there is no file");
+        let a = pool("a", &["127.0.0.1:1", "[::1]:2"], &["127.0.0.1:3"]);
+        folder.write(std::slice::from_ref(&a)).expect("written");
+        let other = Folder::open(parent.path()).expect("there");
+        assert_eq!(other.servers("a"), a.endpoints, "without those that leave");
+        std::fs::write(parent.path().join("endpoints-a.json"), "{").expect("written");
+        assert!(other.servers("a").is_empty());
     }
 
     #[test]

@@ -5,7 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use penstock_tests::gateway::{config, pool, slots};
-use penstock_tests::{ClientRequest, Gateway, Upstream, run, until};
+use penstock_tests::{ClientRequest, Gateway, Upstream, process, run, until};
+use serde_json::{Value, json};
 
 /// Clients, each with one request in flight at any time.
 const CLIENTS: usize = 24;
@@ -101,6 +102,82 @@ fn pool_gains_and_loses_endpoints_under_load_without_losing_requests() {
         let total: usize = servers.iter().map(Upstream::total).sum();
         assert_eq!(total, sent.iter().sum::<usize>(), "each came to one server, once");
         assert_eq!(gateway.child(ENVOY).await, envoy, "the same Envoy");
+    });
+}
+
+#[test]
+fn a_companion_that_starts_while_discovery_fails_serves_the_endpoints_that_envoy_has() {
+    run(async {
+        let server = Upstream::serving(SERVICE).await;
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("servers.yaml");
+        list(&file, &[&server]);
+        let found = format!("- name: a\n  endpoints: {{file: '{}'}}\n", file.display());
+        let gateway = Gateway::start(&config("", &[found])).await;
+        let answer = gateway.send(ClientRequest::chat("m", "before")).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let discovery = gateway.pool("a").await["discovery"].clone();
+        assert_eq!(
+            (&discovery["up"], &discovery["reason"]),
+            (&json!(true), &json!(null))
+        );
+        assert!(
+            discovery["since"]
+                .as_str()
+                .is_some_and(|since| since.ends_with('Z')),
+            "{discovery}"
+        );
+
+        std::fs::write(&file, "[").expect("written");
+        let up = |expected| {
+            let gateway = &gateway;
+            async move {
+                let page = gateway.metrics().await;
+                let up = page.sum("penstock_discovery_up", &[("pool", "a")]);
+                if up == expected {
+                    Ok(())
+                } else {
+                    Err(up.to_string())
+                }
+            }
+        };
+        until("discovery fails", || up(0.0)).await;
+        let companion = gateway.child("serve").await;
+        process::send(companion, libc::SIGKILL);
+        until("another companion", || async {
+            let status: Result<Value, String> = gateway.get("/status").await.map(|page| page.json());
+            let pid = gateway.child("serve").await;
+            match status {
+                Ok(status) if pid != companion => Ok(drop(status)),
+                other => Err(format!("{pid}: {other:?}")),
+            }
+        })
+        .await;
+        for number in 0..20 {
+            let answer = gateway.send(ClientRequest::chat("m", &format!("{number}"))).await;
+            assert_eq!(answer.status, 200, "{}", answer.text());
+        }
+        let ready = gateway.get("/readyz").await.expect("an answer");
+        assert_eq!(ready.status, 503);
+        assert!(ready.text().contains("pool `a`"), "{}", ready.text());
+        until("the reason", || async {
+            let discovery = gateway.pool("a").await["discovery"].to_string();
+            if discovery.contains("servers.yaml") {
+                Ok(())
+            } else {
+                Err(discovery)
+            }
+        })
+        .await;
+
+        list(&file, &[&server]);
+        until("discovery works again", || up(1.0)).await;
+        gateway.ready().await;
+        // A companion that was ready stays ready.
+        std::fs::write(&file, "[").expect("written");
+        until("discovery fails again", || up(0.0)).await;
+        assert_eq!(gateway.get("/readyz").await.expect("an answer").status, 200);
+        assert!(gateway.process.log().contains("endpoint discovery works again"));
     });
 }
 

@@ -16,6 +16,7 @@ use penstock_engine::Instant;
 use penstock_engine::input::Band;
 use penstock_engine::snapshot::EndpointSnapshot;
 
+use crate::discovery::States;
 use crate::recent_stats::{Counts, PoolStats, RecentStats, WINDOW};
 use crate::role::Roles;
 
@@ -45,6 +46,8 @@ pub struct Facts<'a> {
     /// The roles of this companion; `None` without `replicas`. A standby has no sessions and no requests of a pool, so it has no
     /// advice on that.
     pub roles: Option<&'a Roles>,
+    /// Whether the discovery of each pool works.
+    pub discoveries: Option<&'a States>,
     /// The time of the state.
     pub now: Instant,
     /// The time since the companion's start.
@@ -126,6 +129,8 @@ fn pool_advice(facts: &Facts<'_>, pool: &PoolStatus) -> Vec<String> {
             "this pool is no longer configured; it disappears when its running requests have ended.";
         return vec![retired.into()];
     };
+    let mut advice = Vec::new();
+    advice.extend(undiscovered(facts, &pool.name));
     let recent = facts.recent.pool(&pool.name);
     let facts = PoolFacts {
         pool,
@@ -135,7 +140,6 @@ fn pool_advice(facts: &Facts<'_>, pool: &PoolStatus) -> Vec<String> {
         now: facts.now,
         uptime: facts.uptime,
     };
-    let mut advice = Vec::new();
     advice.extend(endpoints(&facts));
     advice.extend(stuck(&facts));
     advice.extend(orphaned(&facts));
@@ -148,6 +152,20 @@ fn pool_advice(facts: &Facts<'_>, pool: &PoolStatus) -> Vec<String> {
     advice.extend(unread(&facts));
     advice.extend(model::advice(&facts));
     advice
+}
+
+/// Advice on a discovery that doesn't work.
+fn undiscovered(facts: &Facts<'_>, pool: &str) -> Option<String> {
+    let state = facts.discoveries?.get(pool).filter(|state| !state.is_up)?;
+    // A companion that starts may still wait for its first answer.
+    let lasts = state.since.elapsed().unwrap_or_default();
+    (lasts >= STUCK).then(|| {
+        format!(
+            "its endpoints can't be discovered for {}s: {}. The known endpoints stay in use.",
+            lasts.as_secs(),
+            state.reason
+        )
+    })
 }
 
 /// Advice on endpoints that aren't ready.

@@ -1,44 +1,46 @@
 //! Discovers the endpoints of pools that don't list them, with one task for each pool.
 //!
 //! The last discovered list stays until a new one is discovered: when a name server, a file or an API server fails, the
-//! endpoints stay and the log has one warning. The receiver of [`Found`] decides how a list is applied.
+//! endpoints stay, the log has one warning, and one line when it works again. The receiver of [`Found`] decides how a list is applied.
 
 mod dns;
 mod file;
 #[cfg_attr(not(feature = "kubernetes"), path = "discovery/without_kubernetes.rs")]
 mod kubernetes;
+mod states;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use penstock_config::{Config, Discovered, Discovery, Endpoint, EndpointDefaults, Pool};
 use penstock_engine::limits::ENDPOINTS_MAX;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
-use crate::{essential, reload};
+use crate::essential;
+use crate::found::Found;
+use crate::metrics::Metrics;
+use crate::reload;
+
+pub use self::states::{State, States};
 
 /// Lists that wait to be applied; tasks beyond the limit wait as well.
 const FOUND: usize = 64;
+/// How long a list waits for the next one: pods come and go in groups.
+const DEBOUNCE: Duration = Duration::from_millis(50);
 /// The name of the tasks.
-pub(crate) const NAME: &str = "discovery";
-
-/// The discovered servers of a pool.
-#[derive(Clone, Debug)]
-pub struct Found {
-    /// The pool's name.
-    pub pool: Arc<str>,
-    /// The discovery that found them; outdated if the pool has another one by now.
-    pub discovery: Discovery,
-    /// All of them, each address once.
-    pub discovered: Discovered,
-}
+const NAME: &str = "discovery";
 
 /// The tasks that discover endpoints, one for each pool with discovery. Dropping it ends them.
 #[derive(Debug)]
 pub struct Finders {
     found: mpsc::Sender<Found>,
+    states: States,
     tasks: BTreeMap<Arc<str>, (Settings, AbortOnDrop)>,
 }
 
@@ -74,9 +76,10 @@ impl Drop for AbortOnDrop {
 impl Finders {
     /// No tasks yet.
     #[must_use]
-    pub const fn new(found: mpsc::Sender<Found>) -> Self {
+    pub const fn new(found: mpsc::Sender<Found>, states: States) -> Self {
         Self {
             found,
+            states,
             tasks: BTreeMap::new(),
         }
     }
@@ -84,6 +87,7 @@ impl Finders {
     /// Starts and ends tasks, so that each pool with discovery has one. A task whose settings haven't changed keeps
     /// running.
     pub fn follow(&mut self, config: &Config) {
+        self.states.follow(config);
         let wanted: BTreeMap<&str, Settings> = config
             .pools
             .iter()
@@ -94,18 +98,39 @@ impl Finders {
         for (pool, settings) in wanted {
             if !self.tasks.contains_key(pool) {
                 let pool: Arc<str> = pool.into();
-                let report = Report::new(pool.clone(), settings.clone(), self.found.clone());
-                self.tasks.insert(pool, (settings, AbortOnDrop(spawn(report))));
+                let report = Report::new(
+                    pool.clone(),
+                    settings.clone(),
+                    self.found.clone(),
+                    self.states.clone(),
+                );
+                self.tasks
+                    .insert(pool, (settings, AbortOnDrop(spawn_one(report))));
             }
         }
     }
 }
 
-/// Follows the active configuration, and applies discovered endpoints to it, until the companion shuts down.
-pub async fn run(config: reload::Handle) {
+/// Starts discovery. Returns its states.
+///
+/// # Panics
+/// Outside a tokio runtime.
+#[must_use]
+pub fn spawn(config: &reload::Handle, metrics: Arc<Metrics>) -> States {
+    let states = States::new(&config.active().config, metrics);
+    essential::spawn(NAME, run(config.clone(), states.clone()));
+    states
+}
+
+/// Follows the active configuration, and applies discovered endpoints to it, until the companion shuts down. Lists of a pool that
+/// follow each other closely, or while earlier ones are applied, are applied as one: the newest.
+async fn run(config: reload::Handle, states: States) {
     let mut changes = config.watch();
     let (sender, mut found) = mpsc::channel(FOUND);
-    let mut finders = Finders::new(sender);
+    let mut finders = Finders::new(sender, states);
+    let mut newest: BTreeMap<Arc<str>, Found> = BTreeMap::new();
+    let mut due: Option<Instant> = None;
+    let mut applying: Option<BoxFuture<'_, ()>> = None;
     loop {
         let now = changes.borrow_and_update().config.clone();
         finders.follow(&now);
@@ -113,14 +138,35 @@ pub async fn run(config: reload::Handle) {
             changed = changes.changed() => if changed.is_err() {
                 return;
             },
-            Some(Found { pool, discovery, discovered }) = found.recv() => {
-                config.set_discovered(&pool, discovery, discovered).await;
+            Some(next) = found.recv() => {
+                newest.insert(next.pool.clone(), next);
+                due.get_or_insert_with(|| Instant::now() + DEBOUNCE);
+            }
+            () = at_last(&mut applying) => applying = None,
+            () = sleep_until(due), if applying.is_none() => {
+                due = None;
+                let found = std::mem::take(&mut newest).into_values().collect();
+                applying = Some(config.set_discovered(found).boxed());
             }
         }
     }
 }
 
-fn spawn(report: Report) -> JoinHandle<()> {
+async fn at_last(applying: &mut Option<BoxFuture<'_, ()>>) {
+    match applying {
+        Some(applying) => applying.await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn sleep_until(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn spawn_one(report: Report) -> JoinHandle<()> {
     match report.settings.discovery.clone() {
         Discovery::Dns { name, port, refresh } => {
             essential::spawn(NAME, dns::run(report, name, port, refresh))
@@ -140,17 +186,19 @@ struct Report {
     pool: Arc<str>,
     settings: Settings,
     found: mpsc::Sender<Found>,
+    states: States,
     last: Option<Discovered>,
     /// Discovery fails, and the log has a line about it.
     failing: bool,
 }
 
 impl Report {
-    const fn new(pool: Arc<str>, settings: Settings, found: mpsc::Sender<Found>) -> Self {
+    const fn new(pool: Arc<str>, settings: Settings, found: mpsc::Sender<Found>, states: States) -> Self {
         Self {
             pool,
             settings,
             found,
+            states,
             last: None,
             failing: false,
         }
@@ -165,7 +213,7 @@ impl Report {
     /// Sends the complete list, if it differs from the last one. Duplicate addresses, and endpoints and groups of pending
     /// servers beyond the limit of a pool, are dropped.
     async fn send(&mut self, mut discovered: Discovered) {
-        self.failing = false;
+        self.works();
         let Discovered { endpoints, pending } = &mut discovered;
         let mut seen = BTreeSet::new();
         endpoints.retain(|endpoint| seen.insert(endpoint.address));
@@ -205,15 +253,28 @@ impl Report {
         let _ = self.found.send(found).await;
     }
 
+    /// Discovery works, though it may have found nothing new. Logs the end of a failure.
+    fn works(&mut self) {
+        let failed_since = self.states.works(&self.pool);
+        if std::mem::take(&mut self.failing) {
+            let lasted = failed_since.and_then(|since| since.elapsed().ok());
+            tracing::info!(
+                pool = &*self.pool,
+                failed_s = lasted.map_or(0, |lasted| lasted.as_secs()),
+                "endpoint discovery works again"
+            );
+        }
+    }
+
     /// Logs a failure once. The last list stays in use.
     fn failed(&mut self, why: &dyn std::fmt::Display) {
+        self.states.fails(&self.pool, &why.to_string());
         if std::mem::replace(&mut self.failing, true) {
             return;
         }
-        let known = self.last.as_ref().map_or(0, |last| last.endpoints.len());
         tracing::warn!(
             pool = &*self.pool,
-            "endpoint discovery failed: {why}; the {known} known endpoints stay in use"
+            "endpoint discovery failed: {why}; the known endpoints stay in use"
         );
     }
 }
@@ -227,6 +288,14 @@ pub(crate) fn list<'a>(addresses: impl Iterator<Item = &'a SocketAddr>) -> Strin
         0 => shown,
         more => format!("{shown} and {more} more"),
     }
+}
+
+/// The states of one pool.
+#[cfg(test)]
+fn states(pool: &str) -> States {
+    let text = format!("pools: [{{name: {pool}, endpoints: {{file: list.yaml}}}}]");
+    let config = Config::parse(&text, "f.yaml").expect("valid");
+    States::new(&config, Arc::new(Metrics::new().expect("metrics")))
 }
 
 /// The settings of a task for a pool with the defaults of endpoints.
@@ -262,7 +331,7 @@ mod tests {
     async fn only_changed_lists_are_sent_and_each_address_once() {
         let (sender, mut lists_found) = mpsc::channel(8);
         let discovery = Discovery::File("f".into());
-        let mut report = Report::new("a".into(), settings(discovery.clone()), sender);
+        let mut report = Report::new("a".into(), settings(discovery.clone()), sender, states("a"));
         let (one, two) = (endpoint(address(1)), endpoint(address(2)));
         report
             .send_endpoints(vec![one.clone(), two.clone(), one.clone()])
@@ -297,7 +366,7 @@ mod tests {
             Config::parse(&text, "f.yaml").expect("valid")
         };
         let (sender, mut found) = mpsc::channel(8);
-        let mut finders = Finders::new(sender);
+        let mut finders = Finders::new(sender, states("a"));
         finders.follow(&config(&[("a", file("one", 1)), ("b", file("two", 2))]));
         let mut next = async || {
             let found: Found = found.recv().await.expect("found");

@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use penstock_config::Config;
+use penstock_config::{Config, Discovered};
 use penstock_data_plane::settings;
 use penstock_envoy::bootstrap::Pool;
 use penstock_envoy::folder::{Folder, Versions};
@@ -21,6 +21,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::essential;
+use crate::found::Found;
 use crate::role::RoleReceiver;
 
 /// How long a removed endpoint stays in the files, for grants that are on their way.
@@ -42,6 +43,8 @@ pub struct EnvoyPools {
     writer: Option<mpsc::Sender<Admit>>,
     /// The endpoints in Envoy's bootstrap, and those that a warning has named. Empty with a folder.
     known: BTreeMap<String, BTreeSet<SocketAddr>>,
+    /// The servers of pools with discovery that the folder had at the start.
+    remembered: BTreeMap<String, Vec<SocketAddr>>,
     /// Envoy's idle timeout of streams, as far as the companion can tell.
     stream_idle_timeout: Duration,
 }
@@ -66,7 +69,7 @@ impl EnvoyPools {
         config: &Config,
         role: RoleReceiver,
     ) -> std::io::Result<Self> {
-        let pools = settings::pools(config);
+        let mut pools = settings::pools(config);
         let stream_idle_timeout = settings::stream_idle_timeout(config);
         let Some(folder) = folder else {
             let known = pools
@@ -75,12 +78,24 @@ impl EnvoyPools {
             return Ok(Self {
                 writer: None,
                 known: known.collect(),
+                remembered: BTreeMap::new(),
                 stream_idle_timeout,
             });
         };
+        let folder = Folder::open(folder)?;
+        let mut remembered = BTreeMap::new();
+        for (pool, config) in pools.iter_mut().zip(&config.pools) {
+            if config.discovery.is_some() {
+                // An empty list would replace that of the last companion before discovery has answered.
+                let mut servers = folder.servers(&pool.name);
+                servers.retain(|server| !pool.endpoints.contains(server));
+                pool.endpoints.extend(&servers);
+                remembered.insert(pool.name.clone(), servers);
+            }
+        }
         let (sender, inbox) = mpsc::channel(1);
         let mut writer = FolderWriter {
-            folder: Folder::open(folder)?,
+            folder,
             role,
             admin,
             pools,
@@ -92,8 +107,32 @@ impl EnvoyPools {
         Ok(Self {
             writer: Some(sender),
             known: BTreeMap::new(),
+            remembered,
             stream_idle_timeout: stream_idle_timeout.max(limits::STREAM_IDLE_RELOADED),
         })
+    }
+
+    /// The servers of pools with discovery that the folder had at the start.
+    #[must_use]
+    pub fn remembered(&self, config: &Config) -> Vec<Found> {
+        let found = config.pools.iter().filter_map(|pool| {
+            let servers = self
+                .remembered
+                .get(&pool.name)
+                .filter(|servers| !servers.is_empty())?;
+            let endpoints = servers
+                .iter()
+                .map(|server| pool.endpoint_defaults.endpoint(*server));
+            Some(Found {
+                pool: pool.name.as_str().into(),
+                discovery: pool.discovery.clone()?,
+                discovered: Discovered {
+                    endpoints: endpoints.collect(),
+                    pending: Vec::new(),
+                },
+            })
+        });
+        found.collect()
     }
 
     /// Returns when Envoy has all pools and endpoints of this configuration, or should have them by now. Removed ones

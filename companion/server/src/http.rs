@@ -27,6 +27,7 @@ use self::admin::Peer;
 
 use crate::advice::{self, Facts};
 use crate::clock::Clock;
+use crate::discovery::States;
 use crate::driver::Handle;
 use crate::listener::Listener;
 use crate::metrics::Metrics;
@@ -54,6 +55,8 @@ pub struct App {
     pub phase: watch::Receiver<Phase>,
     /// The roles among several companions.
     pub roles: RoleReceiver,
+    /// Whether the discovery of each pool works.
+    pub discoveries: States,
 }
 
 /// Serves HTTP until `shutdown` returns.
@@ -150,11 +153,13 @@ async fn status_document(State(app): State<Arc<App>>, headers: HeaderMap) -> Res
         config: &config.config,
         config_error,
         roles: roles.as_ref(),
+        discoveries: Some(&app.discoveries),
         now,
         uptime,
     });
-    let report =
-        status::ConfigReport::new(&config).with_roles(roles.as_ref(), config.config.replicas.as_ref());
+    let report = status::ConfigReport::new(&config)
+        .with_roles(roles.as_ref(), config.config.replicas.as_ref())
+        .with_discoveries(&app.discoveries);
     axum::Json(status::document(
         &overview.status,
         now,

@@ -66,6 +66,7 @@ pub struct Metrics {
     pub(crate) reload_failures: IntCounter,
     pub(crate) spans_dropped: IntCounterVec,
     pub(crate) store_up: IntGaugeVec,
+    discovery_up: IntGaugeVec,
     pub(crate) store_writes: IntCounterVec,
     pub(crate) decision: Histogram,
     values_max: AtomicUsize,
@@ -78,6 +79,17 @@ fn request_labels<'a>(more: &[&'a str]) -> Vec<&'a str> {
 }
 
 impl Metrics {
+    /// Sets whether the endpoints of a pool can be discovered.
+    pub fn set_discovery_up(&self, pool: &str, is_up: bool) {
+        self.discovery_up.with_label_values(&[pool]).set(is_up.into());
+    }
+
+    /// The pool has no discovery any more.
+    pub fn remove_discovery(&self, pool: &str) {
+        // Fails if there is no such series.
+        let _ = self.discovery_up.remove_label_values(&[pool]);
+    }
+
     /// All metrics at zero.
     ///
     /// # Errors
@@ -102,6 +114,11 @@ impl Metrics {
                 "trace_spans_dropped_total",
                 "Spans that were lost, because the queue was full or the collector did not accept them.",
                 &["reason"],
+            )?,
+            discovery_up: make.gauge(
+                "discovery_up",
+                "1 while the pool's endpoints can be discovered, else 0; absent for pools without discovery.",
+                &["pool"],
             )?,
             store_up: make.gauge(
                 "store_up",

@@ -11,7 +11,7 @@ mod reloader;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use penstock_config::{self as config, Config, Discovered, Discovery, Document, Environment};
+use penstock_config::{self as config, Config, Document, Environment};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use crate::control_settings::ProcessIdentity;
 use crate::driver::{Gone, Handle as Driver};
 use crate::envoy_pools::EnvoyPools;
+use crate::found::Found;
 use crate::http::admin::Admin;
 use crate::metrics::Metrics;
 use crate::replicas::Elections;
@@ -129,12 +130,8 @@ enum Command {
     /// Reads and reloads the file in any case.
     Reload,
     Change(Box<ChangeRequest>),
-    /// Discovery found these servers of a pool.
-    SetDiscovered {
-        pool: Arc<str>,
-        discovery: Discovery,
-        discovered: Discovered,
-    },
+    /// Discovery found these servers. The reply follows when they are endpoints.
+    SetDiscovered(Vec<Found>, oneshot::Sender<()>),
     Stop(oneshot::Sender<Stores>),
 }
 
@@ -164,15 +161,19 @@ impl Handle {
         let _ = self.commands.send(Command::Reload).await;
     }
 
-    /// Sets the discovered servers of a pool, if `discovery` is still how the pool is configured.
-    pub async fn set_discovered(&self, pool: &str, discovery: Discovery, discovered: Discovered) {
-        let command = Command::SetDiscovered {
-            pool: pool.into(),
-            discovery,
-            discovered,
-        };
+    /// Sets the discovered servers of pools that are still configured to be discovered in this way. Returns when they are
+    /// endpoints.
+    pub async fn set_discovered(&self, found: Vec<Found>) {
+        let (done, applied) = oneshot::channel();
         // Sending fails during shutdown, when endpoints no longer matter.
-        let _ = self.commands.send(command).await;
+        if self
+            .commands
+            .send(Command::SetDiscovered(found, done))
+            .await
+            .is_ok()
+        {
+            let _ = applied.await;
+        }
     }
 
     /// Changes the document, if the digest of the active one is among `only_if`. With `persist`, the file is written

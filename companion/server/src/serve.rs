@@ -57,7 +57,8 @@ pub struct Args {
     /// follows without a restart
     #[arg(long, value_name = "DIR")]
     pub envoy: Option<PathBuf>,
-    /// Envoy's admin interface, which shows the applied version of that folder. Set by `penstock up`.
+    /// Envoy's admin interface, which shows the applied version of that folder, instead of listen.envoy_admin. Set by
+    /// `penstock up`.
     #[arg(long, hide = true, value_name = "ADDR")]
     pub envoy_admin: Option<SocketAddr>,
     /// Envoy sessions without which /readyz is 503: one for each listener on each worker and on the main thread. Set by
@@ -161,6 +162,7 @@ pub async fn run(args: Args, environment: Environment) -> Result<(), Error> {
         started = Companion::start(args, environment) => started?,
         task = essential::failed() => return Err(Error::Defect(task)),
     };
+    log_start(&companion.config.active().config);
     #[cfg(feature = "injected-defect")]
     crate::injected_defect::follow_signal(companion.driver.clone()).map_err(Error::Signal)?;
     match companion.run_until_signal().await {
@@ -262,7 +264,6 @@ impl Companion {
         let decisions = Decisions::start(around, identity, observer, restored).await?;
         let driver = decisions.driver;
         usage_forwarding::forward_shared(&mut stores, driver.clone());
-        log_start(config);
         let envoy = open_envoy_pools(&args, config, decisions.replica_roles.clone())?;
         let config = reload::spawn(reload::Start {
             loaded,
@@ -277,10 +278,9 @@ impl Companion {
             roles: decisions.replica_roles.clone(),
         })
         .await?;
-        essential::spawn(discovery::NAME, discovery::run(config.clone()));
-
         let app = http::App {
             driver: driver.clone(),
+            discoveries: discovery::spawn(&config, metrics.clone()),
             metrics,
             clock,
             sessions_expected: args.expect_sessions,
@@ -458,7 +458,10 @@ fn observer(
 }
 
 fn open_envoy_pools(args: &Args, config: &Config, role: RoleReceiver) -> Result<EnvoyPools, Error> {
-    EnvoyPools::open(args.envoy.as_deref(), args.envoy_admin, config, role).map_err(|why| Error::Envoy {
+    // Port 0: Envoy chooses, and nobody has told this companion.
+    let configured = Some(config.listen.envoy_admin).filter(|address| address.port() != 0);
+    let admin = args.envoy_admin.or(configured);
+    EnvoyPools::open(args.envoy.as_deref(), admin, config, role).map_err(|why| Error::Envoy {
         folder: args.envoy.clone().unwrap_or_default(),
         why,
     })

@@ -11,6 +11,7 @@ use penstock_engine::snapshot::{EndpointSnapshot, FlowSnapshot};
 use serde_json::{Value, json};
 
 use crate::advice::Advice;
+use crate::discovery::{State as DiscoveryState, States};
 use crate::metrics::{decimal, thousandths};
 use crate::reload::ActiveConfig;
 use crate::role::Roles;
@@ -39,6 +40,8 @@ pub struct ConfigReport<'a> {
     labels: BTreeMap<(&'a str, String), &'a BTreeMap<String, String>>,
     /// The roles of this companion among several; `None` without `replicas`.
     replicas: Option<(&'a Roles, &'a Replicas)>,
+    /// Whether the discovery of each pool works.
+    discoveries: Option<&'a States>,
 }
 
 impl<'a> ConfigReport<'a> {
@@ -59,7 +62,15 @@ impl<'a> ConfigReport<'a> {
             summary: active.json(),
             labels,
             replicas: None,
+            discoveries: None,
         }
+    }
+
+    /// Adds the states of discovery.
+    #[must_use]
+    pub const fn with_discoveries(mut self, discoveries: &'a States) -> Self {
+        self.discoveries = Some(discoveries);
+        self
     }
 
     /// Adds the roles of this companion among `replicas`.
@@ -139,12 +150,7 @@ fn pool(
             "deficit": class.deficit,
             "waiting": class.waiting,
         })).collect::<Vec<_>>(),
-        "models": busiest_models(&status.models).map(|model| json!({
-            "model": &*model.model.requested,
-            "target_model": &*model.model.target,
-            "waiting": model.waiting,
-            "running": model.running,
-        })).collect::<Vec<_>>(),
+        "models": busiest_models(&status.models).map(of_model).collect::<Vec<_>>(),
         "flows": flows.map(|flow| json!({
             "key": match visibility {
                 FlowVisibility::All if !flow.key.is_empty() => &flow.key,
@@ -167,6 +173,9 @@ fn pool(
         "model": variants.map(variant).collect::<Vec<_>>(),
         "advice": advice,
     });
+    if let Some(state) = config.discoveries.and_then(|states| states.get(&status.name)) {
+        document["discovery"] = discovery(state);
+    }
     let role = config
         .replicas
         .and_then(|(roles, _)| roles.pool_status(&status.name));
@@ -174,6 +183,24 @@ fn pool(
         document["replicas"] = role;
     }
     document
+}
+
+fn of_model(status: &ModelStatus) -> Value {
+    json!({
+        "model": &*status.model.requested,
+        "target_model": &*status.model.target,
+        "waiting": status.waiting,
+        "running": status.running,
+    })
+}
+
+/// `since` is in UTC, as RFC 3339 has it.
+fn discovery(state: DiscoveryState) -> Value {
+    json!({
+        "up": state.is_up,
+        "since": humantime::format_rfc3339_seconds(state.since).to_string(),
+        "reason": (!state.is_up).then_some(state.reason),
+    })
 }
 
 /// The flows with the most waiting and running requests, in this order.
@@ -507,6 +534,7 @@ mod tests {
         let status = with_model(EXPLICIT, vec![h100()]);
         let given = BTreeMap::from([("rack".to_owned(), "a7".to_owned())]);
         let config = ConfigReport {
+            discoveries: None,
             summary: Value::Null,
             labels: BTreeMap::from([
                 (("chat", "127.0.0.1:1".to_owned()), &given),

@@ -4,6 +4,7 @@
 //! checks and no effective limits, because the companion decides on readiness and bounds. Beside its servers, the cluster has
 //! this Envoy's requeue listener as a host, which only an endpoint list can name.
 
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use penstock_wire::names::{ENDPOINT_HEADER, REFUSED_HEADER, REQUEUE_HEADER, ROUTE_HEADER};
@@ -156,6 +157,15 @@ fn server(address: Value) -> Value {
     let mut host = host(address);
     host["metadata"] = json!({ "filter_metadata": { "envoy.lb": { SERVER: "true" } } });
     host
+}
+
+/// The address of a host that [`server`] has made; `None`: it is another one.
+pub(super) fn server_address(host: &Value) -> Option<SocketAddr> {
+    host.pointer("/metadata/filter_metadata/envoy.lb")?;
+    let address = &host["endpoint"]["address"]["socket_address"];
+    let ip: IpAddr = address["address"].as_str()?.parse().ok()?;
+    let port = u16::try_from(address["port_value"].as_u64()?).ok()?;
+    Some(SocketAddr::new(ip, port))
 }
 
 pub(super) fn assignment(cluster: &str, hosts: Vec<Value>) -> Value {

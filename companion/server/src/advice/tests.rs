@@ -179,6 +179,7 @@ impl Scene {
 
     fn facts(&self) -> Facts<'_> {
         Facts {
+            discoveries: None,
             status: &self.status,
             recent: &self.recent,
             config: &self.config,
@@ -223,6 +224,7 @@ fn overall_advice_covers_configuration_drain_and_sessions() {
     scene.status.draining = true;
     scene.status.sessions[0].open = false;
     let facts = Facts {
+        discoveries: None,
         config_error: Some("f:3: ttl: above 0"),
         ..scene.facts()
     };

@@ -55,7 +55,7 @@ mod tests {
     use penstock_config::Discovery;
 
     use super::*;
-    use crate::discovery::settings;
+    use crate::discovery::{settings, states};
 
     fn resolve(addresses: &[&str]) -> Vec<String> {
         let addresses = addresses.iter().map(|address| address.parse().expect("valid"));
@@ -87,7 +87,7 @@ mod tests {
         };
         let (sender, mut found) = mpsc::channel(8);
         let task = tokio::spawn(run(
-            Report::new("a".into(), settings(discovery), sender),
+            Report::new("a".into(), settings(discovery), sender, states("a")),
             "localhost".into(),
             8000,
             refresh,

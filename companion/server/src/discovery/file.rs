@@ -70,8 +70,8 @@ fn read(path: &Path, settings: &Settings) -> Result<Vec<Endpoint>, config::Error
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::discovery::Found;
-    use crate::discovery::settings;
+    use crate::discovery::{settings, states};
+    use crate::found::Found;
     use penstock_config::Discovery;
 
     fn ports(found: &Found) -> Vec<u16> {
@@ -92,7 +92,12 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("servers.yaml");
         let (sender, mut found) = mpsc::channel(8);
-        let report = Report::new("a".into(), settings(Discovery::File(path.clone())), sender);
+        let report = Report::new(
+            "a".into(),
+            settings(Discovery::File(path.clone())),
+            sender,
+            states("a"),
+        );
         let task = tokio::spawn(run(report, path.clone()));
         // The file may appear later.
         std::fs::write(

@@ -2,8 +2,9 @@
 //!
 //! Pods that aren't ready are reported as pending servers, so that an autoscaler isn't asked for more while they start.
 //! Two things are watched: the pool, for its selector and its ports, and the pods that match the selector. When the API
-//! server fails, the last endpoints stay. A pool that doesn't exist has no endpoints until it is created.
-//! docs/kubernetes.md lists the needed permissions: the pool and the pods of one namespace, and nothing else.
+//! server fails, the last endpoints stay, and everything is listed again: a watch that merely goes on wouldn't show that the
+//! failure is over. A pool that doesn't exist is watched as well. docs/kubernetes.md lists the needed permissions: the pool and the
+//! pods of one namespace, and nothing else.
 
 mod pod_labels;
 mod pool;
@@ -14,9 +15,8 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Api, DynamicObject};
-use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::{self, DefaultBackoff, Event};
+use kube::api::{Api, ApiResource, DynamicObject};
+use kube::runtime::watcher::{self, Event};
 use kube::{Client, ResourceExt as _};
 use penstock_config::{Discovered, EndpointDefaults, PendingServers, PodLabels};
 use penstock_errors::root_cause;
@@ -24,21 +24,27 @@ use penstock_errors::root_cause;
 use self::pool::Selection;
 use super::{Report, Settings};
 
-/// The pause between attempts when the backoff gives none.
-const PAUSE_MAX: Duration = Duration::from_secs(30);
+/// The pause after the first failure in a row. Each further one doubles it.
+const PAUSE_FIRST: Duration = Duration::from_millis(200);
+/// The longest pause.
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// A pool that doesn't exist may be created in another version of the API than the watched one.
+const RECHECK: Duration = Duration::from_secs(30);
+/// The status of a watch whose position is too old. The watch lists everything again by itself.
+const EXPIRED: u16 = 410;
 /// The endpoint label with the pod's name.
 const POD: &str = "pod";
 
 /// Discovers the endpoints of the pool with this name. The credentials are the pod's service account, or those of
-/// `KUBECONFIG`. Failures are retried with the watch's backoff: soon at first, then up to half a minute later.
+/// `KUBECONFIG`.
 pub(super) async fn run(mut report: Report, namespace: String, name: String, labels: PodLabels) {
-    let mut pauses = DefaultBackoff::default();
+    let mut pauses = Pauses::new(PAUSE_FIRST);
     let client = loop {
-        match Client::try_default().await {
+        match connect().await {
             Ok(client) => break client,
             Err(why) => report.failed(&format!("no access to a Kubernetes API server: {why}")),
         }
-        pause(&mut pauses).await;
+        pauses.wait().await;
     };
     let target = Target {
         namespace: &namespace,
@@ -46,6 +52,17 @@ pub(super) async fn run(mut report: Report, namespace: String, name: String, lab
         labels: &labels,
     };
     follow(&mut report, &client, target, &mut pauses).await;
+}
+
+async fn connect() -> Result<Client, String> {
+    let config = kube::Config::infer().await.map_err(|why| why.to_string())?;
+    Client::try_from(without_retries(config)).map_err(|why| why.to_string())
+}
+
+/// The client's own retries would hide a failure for many seconds.
+const fn without_retries(mut config: kube::Config) -> kube::Config {
+    config.default_retry = false;
+    config
 }
 
 /// The pool to follow, and the labels that its pods may have.
@@ -56,94 +73,168 @@ struct Target<'a> {
     labels: &'a PodLabels,
 }
 
+/// The pauses between attempts.
+#[derive(Debug)]
+struct Pauses {
+    first: Duration,
+    next: Duration,
+}
+
+impl Pauses {
+    const fn new(first: Duration) -> Self {
+        Self { first, next: first }
+    }
+
+    const fn reset(&mut self) {
+        self.next = self.first;
+    }
+
+    async fn wait(&mut self) {
+        tokio::time::sleep(self.next).await;
+        self.next = (self.next * 2).min(PAUSE_MAX);
+    }
+}
+
 /// Never returns; waits for one of `pauses` after each attempt.
-async fn follow(
-    report: &mut Report,
-    client: &Client,
-    target: Target<'_>,
-    pauses: &mut impl Iterator<Item = Duration>,
-) {
+async fn follow(report: &mut Report, client: &Client, target: Target<'_>, pauses: &mut Pauses) {
     let Target { namespace, name, .. } = target;
     loop {
         match find_version(client, namespace, name).await {
             Ok(Some(version)) => {
                 let pools = Api::namespaced_with(client.clone(), namespace, &version);
-                watch(report, client, &pools, target).await;
-            }
-            Ok(None) => {
-                if report.last != Some(Discovered::default()) {
-                    report.send(Discovered::default()).await;
+                if let Err(why) = watch(report, client, &pools, target, pauses).await {
+                    report.failed(&why);
                 }
-                report.failed(&format!("InferencePool {namespace}/{name} does not exist"));
             }
+            Ok(None) => report.failed(&format!(
+                "the API server has no InferencePool kind, in which {namespace}/{name} could exist"
+            )),
             Err(why) => report.failed(&format!("InferencePool {namespace}/{name}: {}", root_cause(&why))),
         }
-        pause(pauses).await;
+        pauses.wait().await;
     }
 }
 
-async fn pause(pauses: &mut impl Iterator<Item = Duration>) {
-    tokio::time::sleep(pauses.next().unwrap_or(PAUSE_MAX)).await;
-}
-
-/// The API version in which the pool exists; `None`: the pool doesn't exist.
+/// The API version in which the pool exists, or else one in which it may be created; `None`: the API server has none.
 async fn find_version(
     client: &Client,
     namespace: &str,
     name: &str,
-) -> Result<Option<kube::api::ApiResource>, kube::Error> {
+) -> Result<Option<ApiResource>, kube::Error> {
+    let (mut missing, mut refused) = (None, None);
     for version in pool::versions() {
         let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &version);
         match api.get(name).await {
             Ok(_) => return Ok(Some(version)),
-            // The answer for a missing object and, without a reason, for a missing API.
-            Err(kube::Error::Api(status)) if status.code == 404 => {}
-            Err(why) => return Err(why),
+            // The answer for a missing object and for a missing API.
+            Err(kube::Error::Api(status)) if status.code == 404 => {
+                if missing.is_none() && is_served(client, &version).await {
+                    missing = Some(version);
+                }
+            }
+            // A role may have one of the versions only.
+            Err(why) => refused = refused.or(Some(why)),
         }
     }
-    Ok(None)
+    match (missing, refused) {
+        (None, Some(why)) => Err(why),
+        (missing, _) => Ok(missing),
+    }
 }
 
-/// Follows the pool and its pods until the pool is deleted or a watch ends.
-async fn watch(report: &mut Report, client: &Client, pools: &Api<DynamicObject>, target: Target<'_>) {
-    let Target { name, labels, .. } = target;
-    let pool = watcher::watch_object(pools.clone(), name).default_backoff();
-    let mut pool = std::pin::pin!(pool);
+/// Whether the API server has a version, as far as it tells.
+async fn is_served(client: &Client, version: &ApiResource) -> bool {
+    let resources = client.list_api_group_resources(&version.api_version).await;
+    !matches!(resources, Err(kube::Error::Api(status)) if status.code == 404)
+}
+
+/// Follows the pool and its pods until it is time to look for another version of the API.
+///
+/// # Errors
+/// The reason why a watch ended.
+async fn watch(
+    report: &mut Report,
+    client: &Client,
+    pools: &Api<DynamicObject>,
+    target: Target<'_>,
+    pauses: &mut Pauses,
+) -> Result<(), String> {
+    let Target {
+        namespace,
+        name,
+        labels,
+    } = target;
+    let mut pool = std::pin::pin!(watcher::watch_object(pools.clone(), name));
     let mut wanted: Option<Selection> = None;
     let mut pods = futures_util::stream::pending().boxed();
     let mut pods_found = Pods::new(&report.settings, labels);
+    let mut recheck = None;
     loop {
         tokio::select! {
-            object = pool.next() => match object {
-                Some(Ok(Some(object))) => match pool::selection(&object.data) {
-                    Ok(selection) if wanted.as_ref() == Some(&selection) => {}
-                    Ok(selection) => {
-                        let api: Api<Pod> = Api::namespaced(client.clone(), &object.namespace().unwrap_or_default());
-                        let matching = watcher::Config::default().labels(&selection.labels);
-                        pods = watcher::watcher(api, matching).default_backoff().boxed();
-                        pods_found = Pods::new(&report.settings, labels);
-                        wanted = Some(selection);
+            object = pool.next() => match object.transpose() {
+                Ok(Some(Some(object))) => {
+                    recheck = None;
+                    match pool::selection(&object.data) {
+                        Ok(selection) if wanted.as_ref() == Some(&selection) => {
+                            if pods_found.are_complete() {
+                                report.works();
+                            }
+                        }
+                        Ok(selection) => {
+                            let api: Api<Pod> = Api::namespaced(client.clone(), &object.namespace().unwrap_or_default());
+                            let matching = watcher::Config::default().labels(&selection.labels);
+                            pods = watcher::watcher(api, matching).boxed();
+                            pods_found = Pods::new(&report.settings, labels);
+                            wanted = Some(selection);
+                        }
+                        Err(why) => report.failed(&format!("InferencePool {namespace}/{name}: {why}")),
                     }
-                    Err(why) => report.failed(&format!("InferencePool {name}: {why}")),
-                },
-                Some(Ok(None)) => {
-                    report.send(Discovered::default()).await;
-                    return;
                 }
-                Some(Err(why)) => report.failed(&format!("InferencePool {name}: {}", root_cause(&why))),
-                None => return,
+                Ok(Some(None)) => {
+                    pauses.reset();
+                    if report.last.is_some() {
+                        // It was deleted.
+                        report.send(Discovered::default()).await;
+                    }
+                    report.failed(&format!("InferencePool {namespace}/{name} does not exist"));
+                    pods = futures_util::stream::pending().boxed();
+                    wanted = None;
+                    recheck.get_or_insert_with(|| tokio::time::Instant::now() + RECHECK);
+                }
+                Err(why) if is_expired(&why) => {}
+                Err(why) => return Err(format!("InferencePool {namespace}/{name}: {}", root_cause(&why))),
+                Ok(None) => return Err(format!("InferencePool {namespace}/{name}: the watch has ended")),
             },
-            event = pods.next() => match event {
-                Some(Ok(event)) => {
-                    let is_complete = pods_found.handle(event);
-                    if let (true, Some(wanted)) = (is_complete, &wanted) {
+            event = pods.next() => match event.transpose() {
+                Ok(Some(event)) => {
+                    pods_found.handle(event);
+                    if let (true, Some(wanted)) = (pods_found.are_complete(), &wanted) {
+                        pauses.reset();
                         report.send(pods_found.discovered(&wanted.ports)).await;
                     }
                 }
-                Some(Err(why)) => report.failed(&format!("pods of InferencePool {name}: {}", root_cause(&why))),
-                None => return,
+                Err(why) if is_expired(&why) => {}
+                Err(why) => return Err(format!("pods of InferencePool {namespace}/{name}: {}", root_cause(&why))),
+                Ok(None) => return Err(format!("pods of InferencePool {namespace}/{name}: the watch has ended")),
             },
+            () = sleep_until(recheck) => return Ok(()),
         }
+    }
+}
+
+fn is_expired(why: &watcher::Error) -> bool {
+    match why {
+        watcher::Error::WatchError(status) => status.code == EXPIRED,
+        watcher::Error::WatchFailed(kube::Error::Api(status))
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status)) => status.code == EXPIRED,
+        _ => false,
+    }
+}
+
+async fn sleep_until(due: Option<tokio::time::Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -177,8 +268,8 @@ impl Pods {
         }
     }
 
-    /// Applies an event. Returns whether the list is complete now.
-    fn handle(&mut self, event: Event<Pod>) -> bool {
+    /// Applies an event.
+    fn handle(&mut self, event: Event<Pod>) {
         match event {
             Event::Init => self.listing = Some(BTreeMap::new()),
             Event::InitApply(pod) => {
@@ -195,6 +286,10 @@ impl Pods {
             }
             Event::Delete(pod) => drop(self.found.remove(&pod.name_any())),
         }
+    }
+
+    /// All pods are known, and no new list is in progress.
+    const fn are_complete(&self) -> bool {
         self.listed && self.listing.is_none()
     }
 

@@ -60,6 +60,12 @@ impl App {
         if status.draining || *self.phase.borrow() != Phase::Serving {
             return Err("shutting down".into());
         }
+        // Without endpoints, its requests would be answered 503.
+        if let Some((pool, why)) = self.discoveries.unanswered() {
+            return Err(format!(
+                "the discovery of pool `{pool}` has found no list yet: {why}"
+            ));
+        }
         Ok(())
     }
 

@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use super::{App, serve};
 use crate::clock::Clock;
 use crate::control_settings::{self, ProcessIdentity};
+use crate::discovery::States;
 use crate::driver;
 use crate::envoy_pools::EnvoyPools;
 use crate::http::admin::Admin;
@@ -101,6 +102,7 @@ impl Companion {
         let (phase, phases) = watch::channel(Phase::Serving);
         let app = App {
             driver,
+            discoveries: States::new(&config, metrics.clone()),
             metrics,
             clock,
             sessions_expected: None,

@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use penstock_config::{Config, Discovered, Discovery, Document, Environment};
+use penstock_config::{Config, Discovered, Document, Environment};
 use penstock_control::Event;
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
@@ -18,6 +18,7 @@ use super::{
 use crate::control_settings::{self, ProcessIdentity};
 use crate::driver::{Gone, Handle as Driver};
 use crate::envoy_pools::EnvoyPools;
+use crate::found::Found;
 use crate::http::admin::Admin;
 use crate::metrics::Metrics;
 use crate::replicas::Elections;
@@ -76,6 +77,9 @@ pub async fn spawn(start: Start) -> Result<Handle, reqwest::Error> {
     };
     let config = receiver.borrow().config.clone();
     reloader.update_followers(&config).await;
+    // Until discovery has answered, the pools have the endpoints that Envoy has.
+    let remembered = reloader.envoy.remembered(&config);
+    reloader.set_discovered(remembered).await;
     essential::spawn("the configuration", reloader.run(inbox));
     Ok(Handle {
         commands,
@@ -139,11 +143,11 @@ impl Reloader {
                     // Sending fails when the HTTP client has closed its connection.
                     let _ = reply.send(result);
                 }
-                Command::SetDiscovered {
-                    pool,
-                    discovery,
-                    discovered,
-                } => self.set_discovered(&pool, &discovery, discovered).await,
+                Command::SetDiscovered(found, done) => {
+                    self.set_discovered(found).await;
+                    // Sending fails when the sender no longer waits.
+                    let _ = done.send(());
+                }
                 Command::Stop(reply) => {
                     // When the receiver is gone, dropping the stores ends their tasks.
                     let _ = reply.send(self.stores);
@@ -345,13 +349,24 @@ impl Reloader {
         self.readers.follow(config).await;
     }
 
-    async fn set_discovered(&mut self, name: &Arc<str>, discovery: &Discovery, discovered: Discovered) {
+    async fn set_discovered(&mut self, found: Vec<Found>) {
         let now = self.active.borrow().clone();
-        let pool = now.config.pools.iter().find(|pool| *pool.name == **name);
-        if pool.is_none_or(|pool| pool.discovery.as_ref() != Some(discovery)) {
+        let mut is_current = false;
+        for Found {
+            pool: name,
+            discovery,
+            discovered,
+        } in found
+        {
+            let pool = now.config.pools.iter().find(|pool| *pool.name == *name);
+            if pool.is_some_and(|pool| pool.discovery.as_ref() == Some(&discovery)) {
+                self.discovered.insert(name, discovered);
+                is_current = true;
+            }
+        }
+        if !is_current {
             return;
         }
-        self.discovered.insert(name.clone(), discovered);
         let config = Arc::new(self.with_discovered(&now.document));
         self.envoy.admit(&config).await;
         // All settings, not only this pool's endpoints: the policy carries the endpoints for filters that continue

@@ -14,7 +14,8 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 
 use super::*;
-use crate::discovery::{Found, settings};
+use crate::discovery::{States, settings, states};
+use crate::found::Found;
 
 const NEW: &str = "/apis/inference.networking.k8s.io/v1";
 const OLD: &str = "/apis/inference.networking.x-k8s.io/v1alpha2";
@@ -26,6 +27,8 @@ struct Store {
     objects: BTreeMap<(String, String), Value>,
     events: Vec<(String, &'static str, Value)>,
     down: bool,
+    /// The older version of the API is refused.
+    forbids_old: bool,
 }
 
 /// An API server with its objects and the number of the last event.
@@ -49,6 +52,13 @@ impl Server {
                 get(one),
             )
             .route("/api/v1/namespaces/{ns}/pods", get(many))
+            .route(
+                pools,
+                get(async || {
+                    axum::Json(json!({"kind": "APIResourceList", "groupVersion": "v", "resources": []}))
+                }),
+            )
+            .fallback(unserved)
             .with_state(server.clone());
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
             .await
@@ -58,7 +68,7 @@ impl Server {
         let uri = format!("http://{address}").parse().expect("a URI");
         (
             server,
-            Client::try_from(kube::Config::new(uri)).expect("a client"),
+            Client::try_from(without_retries(kube::Config::new(uri))).expect("a client"),
         )
     }
 
@@ -114,6 +124,15 @@ impl Server {
     }
 }
 
+async fn unserved(State(server): State<Server>, uri: axum::http::Uri) -> StatusCode {
+    let is_old = uri.path().starts_with(OLD);
+    if is_old && server.store.lock().expect("no panic").forbids_old {
+        StatusCode::FORBIDDEN
+    } else {
+        StatusCode::NOT_FOUND
+    }
+}
+
 async fn one(State(server): State<Server>, Path((_, name)): Path<(String, String)>) -> Response {
     let store = server.store.lock().expect("no panic");
     match store.objects.get(&("inferencepools".to_owned(), name)) {
@@ -139,11 +158,11 @@ async fn many(
         uri.query()
             .is_some_and(|text| text.split('&').any(|text| text.starts_with(key)))
     };
+    if server.store.lock().expect("no panic").down {
+        return StatusCode::SERVICE_UNAVAILABLE.into_response();
+    }
     if !wants("watch=true") {
         let store = server.store.lock().expect("no panic");
-        if store.down {
-            return StatusCode::SERVICE_UNAVAILABLE.into_response();
-        }
         let of_kind = store
             .objects
             .iter()
@@ -188,25 +207,40 @@ async fn many(
 
 /// Discovers the endpoints of pool `ml/llama`.
 fn start(client: Client) -> mpsc::Receiver<Found> {
-    start_with(client, PodLabels::default())
+    start_with(client, PodLabels::default(), states("chat"))
+}
+
+/// Waits until discovery works, or fails for a reason with this text.
+async fn until_state(states: &States, failure: Option<&str>) {
+    let wait = async {
+        loop {
+            let state = states.get("chat").expect("it discovers");
+            if failure.map_or(state.is_up, |text| !state.is_up && state.reason.contains(text)) {
+                return;
+            }
+            tokio::time::sleep(SOON).await;
+        }
+    };
+    let waited = tokio::time::timeout(Duration::from_secs(60), wait).await;
+    assert!(waited.is_ok(), "{failure:?}: {:?}", states.get("chat"));
 }
 
 /// The same with labels of the pods.
-fn start_with(client: Client, labels: PodLabels) -> mpsc::Receiver<Found> {
+fn start_with(client: Client, labels: PodLabels, states: States) -> mpsc::Receiver<Found> {
     let (sender, found) = mpsc::channel(16);
     let discovery = Discovery::Kubernetes {
         inference_pool: "llama".into(),
         namespace: "ml".into(),
         labels: labels.clone(),
     };
-    let mut report = Report::new("chat".into(), settings(discovery), sender);
+    let mut report = Report::new("chat".into(), settings(discovery), sender, states);
     tokio::spawn(async move {
         let target = Target {
             namespace: "ml",
             name: "llama",
             labels: &labels,
         };
-        follow(&mut report, &client, target, &mut std::iter::repeat(SOON)).await;
+        follow(&mut report, &client, target, &mut Pauses::new(SOON)).await;
     });
     found
 }
@@ -247,8 +281,10 @@ async fn the_endpoints_are_the_ready_pods_of_the_selector() {
     server.pod("p1", "llama", "10.0.0.1", true);
     server.pod("p2", "llama", "10.0.0.2", false);
     server.pod("other", "qwen", "10.0.0.9", true);
-    let mut found = start(client);
-    until(&mut found, &[]).await;
+    let states = states("chat");
+    let mut found = start_with(client, PodLabels::default(), states.clone());
+    until_state(&states, Some("ml/llama does not exist")).await;
+    assert!(found.try_recv().is_err(), "that is no list");
     server.pool(&json!({"selector": {"matchLabels": {"app": "llama"}}, "targetPorts": [{"number": 8000}]}));
     until(&mut found, &[("10.0.0.1:8000", "p1")]).await;
     server.pod("p2", "llama", "10.0.0.2", true);
@@ -271,6 +307,45 @@ async fn the_endpoints_are_the_ready_pods_of_the_selector() {
     .await;
     server.remove("inferencepools", "llama");
     until(&mut found, &[]).await;
+    until_state(&states, Some("ml/llama does not exist")).await;
+}
+
+#[tokio::test]
+async fn every_failure_and_every_recovery_shows() {
+    let (server, client) = Server::start(NEW).await;
+    server.pod("p1", "llama", "10.0.0.1", true);
+    server.pool(&json!({"selector": {"matchLabels": {"app": "llama"}}, "targetPorts": [{"number": 8000}]}));
+    let states = states("chat");
+    let mut found = start_with(client, PodLabels::default(), states.clone());
+    until(&mut found, &[("10.0.0.1:8000", "p1")]).await;
+    for _ in 0..2 {
+        server.down(true);
+        until_state(&states, Some("ml/llama")).await;
+        // Nothing has changed meanwhile.
+        server.down(false);
+        until_state(&states, None).await;
+    }
+    assert!(found.try_recv().is_err(), "the list is the same");
+}
+
+#[tokio::test]
+async fn a_missing_pool_is_missing_where_a_role_has_one_version_only() {
+    let (server, client) = Server::start(NEW).await;
+    server.change(|store| store.forbids_old = true);
+    let states = states("chat");
+    let mut found = start_with(client, PodLabels::default(), states.clone());
+    until_state(&states, Some("does not exist")).await;
+    server.pod("p1", "llama", "10.0.0.1", true);
+    server.pool(&json!({"selector": {"matchLabels": {"app": "llama"}}, "targetPorts": [{"number": 8000}]}));
+    until(&mut found, &[("10.0.0.1:8000", "p1")]).await;
+}
+
+#[tokio::test]
+async fn a_cluster_without_the_kind_is_named() {
+    let (_server, client) = Server::start("/apis/other/v1").await;
+    let states = states("chat");
+    let _found = start_with(client, PodLabels::default(), states.clone());
+    until_state(&states, Some("no InferencePool kind")).await;
 }
 
 #[tokio::test]
@@ -351,7 +426,7 @@ async fn pods_that_are_not_ready_are_pending_by_variant_and_port() {
     server.put("pods", &pod("a", "h100", "True"));
     server.put("pods", &pod("b", "h100", "False"));
     server.put("pods", &pod("c", "l4", "False"));
-    let mut found = start_with(client, labels);
+    let mut found = start_with(client, labels, states("chat"));
     let group = |variant: &str, servers| PendingServers {
         variant: variant.into(),
         max_batch: 256,
@@ -384,15 +459,22 @@ fn pods_of_the_last_list_count_during_a_new_list() {
     };
     let settings = settings(Discovery::File("f".into()));
     let mut pods = Pods::new(&settings, &PodLabels::default());
-    assert!(!pods.handle(Event::Init));
-    assert!(!pods.handle(Event::InitApply(pod("a"))));
-    assert!(pods.handle(Event::InitDone));
-    assert!(!pods.handle(Event::Init), "half a list is no list");
+    let is_complete_after = |pods: &mut Pods, event| {
+        pods.handle(event);
+        pods.are_complete()
+    };
+    assert!(!is_complete_after(&mut pods, Event::Init));
+    assert!(!is_complete_after(&mut pods, Event::InitApply(pod("a"))));
+    assert!(is_complete_after(&mut pods, Event::InitDone));
+    assert!(
+        !is_complete_after(&mut pods, Event::Init),
+        "half a list is no list"
+    );
     assert_eq!(pods.discovered(&[1]).endpoints.len(), 1);
-    assert!(!pods.handle(Event::InitApply(pod("b"))));
-    assert!(pods.handle(Event::InitDone));
+    assert!(!is_complete_after(&mut pods, Event::InitApply(pod("b"))));
+    assert!(is_complete_after(&mut pods, Event::InitDone));
     assert!(pods.found.contains_key("b") && !pods.found.contains_key("a"));
-    assert!(pods.handle(Event::Delete(pod("b"))) && pods.found.is_empty());
+    assert!(is_complete_after(&mut pods, Event::Delete(pod("b"))) && pods.found.is_empty());
 }
 
 #[tokio::test]
@@ -414,7 +496,7 @@ async fn a_pods_labels_name_the_variant_of_its_endpoints() {
         });
         server.put("pods", &pod);
     }
-    let mut found = start_with(client, labels);
+    let mut found = start_with(client, labels, states("chat"));
     let list = loop {
         let list = found.recv().await.expect("discovery runs").discovered.endpoints;
         if list.len() == 2 {

@@ -1,0 +1,165 @@
+//! Whether the discovery of each pool works, for `/readyz`, `/status`, the advice and the metrics.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use penstock_config::Config;
+
+use crate::metrics::Metrics;
+
+/// The states of all pools with discovery. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct States {
+    inner: Arc<Mutex<Inner>>,
+    metrics: Arc<Metrics>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    pools: BTreeMap<Arc<str>, State>,
+    /// Each pool had an answer at some time since the start.
+    were_complete: bool,
+}
+
+/// The discovery of one pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct State {
+    /// It works.
+    pub is_up: bool,
+    /// Since when, by the wall clock.
+    pub since: SystemTime,
+    /// Why it doesn't; empty while it works.
+    pub reason: String,
+    /// It has found a list, even an empty one.
+    has_answered: bool,
+}
+
+impl States {
+    /// Those of the pools of this configuration, which have had no answer.
+    #[must_use]
+    pub fn new(config: &Config, metrics: Arc<Metrics>) -> Self {
+        let states = Self {
+            inner: Arc::default(),
+            metrics,
+        };
+        states.follow(config);
+        states
+    }
+
+    /// Forgets pools without discovery, and adds those that are new.
+    pub(super) fn follow(&self, config: &Config) {
+        let mut inner = self.inner();
+        let has_discovery = |name: &str| {
+            let mut pools = config.pools.iter();
+            pools.any(|pool| pool.name == name && pool.discovery.is_some())
+        };
+        for (pool, _) in inner.pools.extract_if(.., |pool, _| !has_discovery(pool)) {
+            self.metrics.remove_discovery(&pool);
+        }
+        for pool in config.pools.iter().filter(|pool| pool.discovery.is_some()) {
+            if !inner.pools.contains_key(pool.name.as_str()) {
+                let state = State {
+                    is_up: false,
+                    since: SystemTime::now(),
+                    reason: "it has had no answer yet".into(),
+                    has_answered: false,
+                };
+                inner.pools.insert(pool.name.as_str().into(), state);
+                self.metrics.set_discovery_up(&pool.name, false);
+            }
+        }
+    }
+
+    /// A pool's discovery has found a list. Returns since when it had failed, if it had.
+    pub(super) fn works(&self, pool: &str) -> Option<SystemTime> {
+        let mut inner = self.inner();
+        let state = inner.pools.get_mut(pool)?;
+        let failed_since = (!state.is_up).then_some(state.since);
+        if !state.is_up {
+            (state.is_up, state.since) = (true, SystemTime::now());
+            state.reason.clear();
+        }
+        state.has_answered = true;
+        inner.were_complete |= inner.pools.values().all(|state| state.has_answered);
+        self.metrics.set_discovery_up(pool, true);
+        failed_since
+    }
+
+    /// A pool's discovery fails.
+    pub(super) fn fails(&self, pool: &str, reason: &str) {
+        if let Some(state) = self.inner().pools.get_mut(pool) {
+            if state.is_up {
+                (state.is_up, state.since) = (false, SystemTime::now());
+            }
+            reason.clone_into(&mut state.reason);
+            self.metrics.set_discovery_up(pool, false);
+        }
+    }
+
+    /// The state of a pool; `None`: it has no discovery.
+    #[must_use]
+    pub fn get(&self, pool: &str) -> Option<State> {
+        self.inner().pools.get(pool).cloned()
+    }
+
+    /// A pool that has had no answer, and why; `None`: each had one at some time since the start.
+    #[must_use]
+    pub fn unanswered(&self) -> Option<(Arc<str>, String)> {
+        let inner = self.inner();
+        let mut pools = inner.pools.iter().filter(|_| !inner.were_complete);
+        let (pool, state) = pools.find(|(_, state)| !state.has_answered)?;
+        Some((pool.clone(), state.reason.clone()))
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(pools: &[(&str, bool)]) -> Config {
+        let pools: Vec<_> = pools
+            .iter()
+            .map(|(name, discovers)| {
+                let endpoints = if *discovers {
+                    "{file: list.yaml}"
+                } else {
+                    "{static: ['127.0.0.1:1']}"
+                };
+                format!("{{name: {name}, models: [{name}], endpoints: {endpoints}}}")
+            })
+            .collect();
+        Config::parse(&format!("pools: [{}]", pools.join(", ")), "f.yaml").expect("valid")
+    }
+
+    #[test]
+    fn every_discovering_pool_needs_one_answer_and_no_second_one() {
+        let metrics = Arc::new(Metrics::new().expect("metrics"));
+        let states = States::new(&config(&[("a", true), ("b", true), ("c", false)]), metrics);
+        assert_eq!(states.get("c"), None);
+        assert!(states.works("a").is_some());
+        states.fails("b", "forbidden");
+        assert_eq!(states.unanswered(), Some(("b".into(), "forbidden".into())));
+        states.works("b");
+        assert_eq!(states.unanswered(), None);
+        states.fails("a", "away");
+        let state = states.get("a").expect("it discovers");
+        assert_eq!((state.is_up, &*state.reason), (false, "away"));
+        states.follow(&config(&[("a", true), ("d", true)]));
+        assert_eq!(states.unanswered(), None, "it was ready");
+        assert_eq!(states.get("b"), None);
+        assert!(!states.get("d").expect("it discovers").is_up);
+        assert!(states.works("a").is_some(), "a recovery");
+        assert!(states.works("a").is_none());
+    }
+
+    #[test]
+    fn a_companion_without_discovery_waits_for_nothing() {
+        let metrics = Arc::new(Metrics::new().expect("metrics"));
+        assert_eq!(States::new(&config(&[("a", false)]), metrics).unanswered(), None);
+    }
+}
