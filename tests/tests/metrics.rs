@@ -15,7 +15,7 @@ use penstock_tests::{Answer, ClientRequest, Gateway, Upstream, run};
 
 /// Every metric, its type, and its labels beside `pool`, `model` and `target_model` (`r`), `pool` (`p`), `pool` and
 /// `variant` (`v`), or none (`-`).
-const ALL: [(&str, &str, &str); 81] = [
+const ALL: [(&str, &str, &str); 82] = [
     ("queue_length", "gauge", "p flow band"),
     ("queue_length_by_model", "gauge", "r"),
     ("queue_cost_tokens", "gauge", "p flow band"),
@@ -82,6 +82,7 @@ const ALL: [(&str, &str, &str); 81] = [
     ("config_reload_failures_total", "counter", "-"),
     ("build_info", "gauge", "- version"),
     ("trace_spans_dropped_total", "counter", "- reason"),
+    ("discovery_up", "gauge", "p"),
     ("store_up", "gauge", "p"),
     ("store_writes_total", "counter", "p"),
     ("leader", "gauge", "p"),
@@ -101,7 +102,7 @@ const ALL: [(&str, &str, &str); 81] = [
 ];
 
 /// Metrics without a series in a new gateway: their value is unknown, their event has not happened, or there are no `replicas`.
-const WITHOUT_SERIES: [&str; 23] = [
+const WITHOUT_SERIES: [&str; 24] = [
     "preemptions_total",
     "endpoint_pushback_total",
     "class_deficit_tokens",
@@ -118,6 +119,7 @@ const WITHOUT_SERIES: [&str; 23] = [
     "concurrency_limit",
     "desired_replicas",
     "trace_spans_dropped_total",
+    "discovery_up",
     "store_up",
     "store_writes_total",
     "leader",
