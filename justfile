@@ -37,6 +37,10 @@ autoscaling *what:
 replicas-kubernetes *args:
     cargo test --package penstock-tests --features api-server --test replicas_kubernetes -- --test-threads 1 --nocapture {{ args }}
 
+# Lists, loses and finds the pods of an InferencePool in the API server of KUBECONFIG, a cluster for tests (needs kubectl).
+discovery-kubernetes *args:
+    cargo test --package penstock-tests --features api-server --test discovery_kubernetes -- --test-threads 1 --nocapture {{ args }}
+
 # Measures the model's cost per completed request and per window.
 model-cost:
     cargo run --release --package penstock-model --example cost

@@ -8,6 +8,7 @@ pub mod binary;
 pub mod certificates;
 pub mod client_group;
 pub mod client_request;
+pub mod cluster;
 pub mod collector;
 pub mod companion;
 pub mod envoy;

@@ -14,13 +14,15 @@ enum Cut {
     None,
     All,
     From(IpAddr),
+    /// All, which are closed at once, too.
+    Closed,
 }
 
 impl Cut {
     fn passes(self, peer: IpAddr) -> bool {
         match self {
             Self::None => true,
-            Self::All => false,
+            Self::All | Self::Closed => false,
             Self::From(cut) => cut != peer,
         }
     }
@@ -46,7 +48,14 @@ impl Relay {
         task.spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((near, peer)) = listener.accept().await {
-                connections.spawn(connect(near, peer.ip(), target, state.clone()));
+                let mut closed = state.clone();
+                let connection = connect(near, peer.ip(), target, state.clone());
+                connections.spawn(async move {
+                    tokio::select! {
+                        () = connection => {}
+                        _ = closed.wait_for(|cut| matches!(cut, Cut::Closed)) => {}
+                    }
+                });
             }
         });
         Self {
@@ -70,6 +79,11 @@ impl Relay {
     /// Carries nothing any more from and to this address.
     pub fn cut_from(&self, peer: IpAddr) {
         self.cut.send_replace(Cut::From(peer));
+    }
+
+    /// Closes all connections, and new ones at once, as if nobody listened.
+    pub fn close(&self) {
+        self.cut.send_replace(Cut::Closed);
     }
 
     /// Carries what was held back and what follows.

@@ -1,113 +1,16 @@
 //! The first rows of `replicas.rs` with the lease in a real API server of Kubernetes: that of `KUBECONFIG`, a cluster for tests. The
 //! companions' account has exactly the permissions that docs/replicas.md names.
 
-use std::io::Write as _;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use penstock_tests::cluster::{Cluster, NAMESPACE};
 use penstock_tests::relay::Relay;
 use penstock_tests::replicas::{Replicas, free_addresses, replicas_key};
 use penstock_tests::takeover::{BOUND, DURATION, SERVERS, Scene, WAITING, pools};
 use penstock_tests::{Companion, Upstream, run, until};
-use serde_json::{Value, json};
-use tempfile::TempDir;
-
-/// The namespace and the account of docs/replicas.md.
-const NAMESPACE: &str = "models";
-const ACCOUNT: &str = "penstock";
-
-/// A cluster for tests, prepared for companions.
-struct Cluster {
-    folder: TempDir,
-    /// The API server's URL.
-    server: String,
-    authority: String,
-    token: String,
-}
-
-/// Runs kubectl with this input.
-fn kubectl(arguments: &[&str], input: &str) -> String {
-    let mut command = Command::new("kubectl");
-    command
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    let mut child = command.spawn().expect("kubectl is installed");
-    let mut stdin = child.stdin.take().expect("piped");
-    stdin.write_all(input.as_bytes()).expect("kubectl reads");
-    drop(stdin);
-    let output = child.wait_with_output().expect("kubectl ends");
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "kubectl {arguments:?}: {errors}");
-    String::from_utf8(output.stdout).expect("text")
-}
-
-/// The Role and the RoleBinding of docs/replicas.md.
-fn documented_role() -> String {
-    let page = include_str!("../../docs/replicas.md");
-    let blocks = page.split("```yaml\n").skip(1);
-    let blocks = blocks.filter_map(|block| block.split("```").next());
-    let documents = blocks.flat_map(|block| block.split("---\n"));
-    let rbac: Vec<&str> = documents
-        .filter(|document| document.contains("rbac.authorization.k8s.io"))
-        .collect();
-    assert_eq!(rbac.len(), 2, "a Role and a RoleBinding: {rbac:?}");
-    rbac.join("---\n")
-}
-
-impl Cluster {
-    fn prepare() -> Self {
-        assert!(
-            std::env::var_os("KUBECONFIG").is_some(),
-            "set KUBECONFIG to a cluster for tests: this test writes into its namespace `{NAMESPACE}`"
-        );
-        let objects = json!({"apiVersion": "v1", "kind": "List", "items": [
-            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}},
-            {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": ACCOUNT, "namespace": NAMESPACE}},
-        ]});
-        kubectl(&["apply", "-f", "-"], &objects.to_string());
-        kubectl(&["apply", "-f", "-"], &documented_role());
-        let token = kubectl(&["create", "token", ACCOUNT, "-n", NAMESPACE], "");
-        let view = kubectl(
-            &["config", "view", "--raw", "--minify", "--flatten", "-o", "json"],
-            "",
-        );
-        let view: Value = serde_json::from_str(&view).expect("JSON");
-        let cluster = &view["clusters"][0]["cluster"];
-        let text = |key: &str| cluster[key].as_str().unwrap_or_default().to_owned();
-        Self {
-            folder: tempfile::tempdir().expect("a temporary folder"),
-            server: text("server"),
-            authority: text("certificate-authority-data"),
-            token: token.trim().to_owned(),
-        }
-    }
-
-    /// A kubeconfig of the companions' account that reaches the API server at `server`.
-    fn kubeconfig(&self, name: &str, server: &str) -> PathBuf {
-        let config = json!({
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "c", "cluster": {"server": server, "certificate-authority-data": self.authority}}],
-            "users": [{"name": "u", "user": {"token": self.token}}],
-            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-            "current-context": "x",
-        });
-        let path = self.folder.path().join(name);
-        std::fs::write(&path, config.to_string()).expect("written");
-        path
-    }
-
-    /// The API server's address.
-    fn address(&self) -> SocketAddr {
-        let authority = self.server.trim_start_matches("https://").trim_end_matches('/');
-        authority.parse().expect("an IP address and a port")
-    }
-}
 
 /// A Lease object that no other test has.
 fn lease() -> String {
@@ -155,7 +58,7 @@ async fn scene(cluster: &Cluster, head: &str) -> Scene {
 #[test]
 fn a_thousand_requests_survive_a_killed_leader() {
     run(async {
-        let cluster = Cluster::prepare();
+        let cluster = Cluster::prepare("replicas.md");
         let mut scene = scene(&cluster, "").await;
         scene.leader_mut().kill().await;
         let took = scene.first_grant(Instant::now()).await;
@@ -174,7 +77,7 @@ fn a_thousand_requests_survive_a_killed_leader() {
 #[test]
 fn hand_over_leaves_no_gap() {
     run(async {
-        let cluster = Cluster::prepare();
+        let cluster = Cluster::prepare("replicas.md");
         let mut scene = scene(&cluster, "shutdown: {queued: hand_over}\n").await;
         scene.leader().signal(libc::SIGTERM);
         let took = scene.first_grant(Instant::now()).await;
@@ -190,7 +93,7 @@ fn hand_over_leaves_no_gap() {
 #[test]
 fn a_frozen_leader_grants_nothing_after_it_wakes() {
     run(async {
-        let cluster = Cluster::prepare();
+        let cluster = Cluster::prepare("replicas.md");
         let mut scene = scene(&cluster, "").await;
         scene.leader().freeze().await;
         let frozen = Instant::now();
@@ -214,7 +117,7 @@ fn a_frozen_leader_grants_nothing_after_it_wakes() {
 #[test]
 fn leader_without_its_store_goes_on_and_stays_the_leader() {
     run(async {
-        let cluster = Cluster::prepare();
+        let cluster = Cluster::prepare("replicas.md");
         let relay = Relay::to(cluster.address()).await;
         let behind = cluster.kubeconfig("behind", &format!("https://{}", relay.address()));
         let (servers, gate) = Upstream::gated(SERVERS, Duration::from_millis(1)).await;

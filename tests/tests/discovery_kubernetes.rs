@@ -1,0 +1,237 @@
+//! Discovery of an InferencePool's pods in a real API server of Kubernetes: that of `KUBECONFIG`, a cluster for tests. The companion's
+//! account has exactly the permissions that docs/kubernetes.md names.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use penstock_tests::cluster::{Cluster, NAMESPACE, kubectl};
+use penstock_tests::relay::Relay;
+use penstock_tests::replicas::free_addresses;
+use penstock_tests::{Companion, Envoy, run, until};
+use serde_json::{Value, json};
+
+/// Pods that appear together.
+const PODS: usize = 200;
+
+/// A pool's name that no other test has.
+fn unused_name() -> String {
+    static NAMES: AtomicUsize = AtomicUsize::new(0);
+    let number = NAMES.fetch_add(1, Ordering::Relaxed);
+    format!("pool-{}-{number}", std::process::id())
+}
+
+fn create_pool(name: &str) {
+    let pool = json!({
+        "apiVersion": "inference.networking.k8s.io/v1",
+        "kind": "InferencePool",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {
+            "selector": {"matchLabels": {"app": name}},
+            "targetPorts": [{"number": 8000}],
+            "endpointPickerRef": {"name": "none", "port": {"number": 9002}},
+        },
+    });
+    kubectl(&["apply", "-f", "-"], &pool.to_string());
+}
+
+/// Creates pods of the pool that are ready; no kubelet is needed.
+fn create_pods(pool: &str, numbers: std::ops::Range<usize>) {
+    let pods: Vec<Value> = numbers
+        .clone()
+        .map(|number| {
+            json!({
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {"name": format!("{pool}-{number}"), "namespace": NAMESPACE, "labels": {"app": pool}},
+                "spec": {"containers": [{"name": "server", "image": "none"}]},
+            })
+        })
+        .collect();
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": pods});
+    kubectl(&["create", "-f", "-"], &list.to_string());
+    let ready: Vec<Value> = numbers
+        .map(|number| {
+            json!({
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {"name": format!("{pool}-{number}"), "namespace": NAMESPACE},
+                "status": {
+                    "phase": "Running",
+                    "podIP": format!("10.1.{}.{}", number / 250, number % 250 + 1),
+                    "conditions": [{"type": "Ready", "status": "True"}],
+                },
+            })
+        })
+        .collect();
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": ready});
+    kubectl(
+        &["apply", "--server-side", "--subresource", "status", "-f", "-"],
+        &list.to_string(),
+    );
+}
+
+async fn companion(kubeconfig: &Path, pool: &str) -> Companion {
+    let grpc = free_addresses(1)[0];
+    let pools = [format!(
+        "- name: chat\n  health: {{path: null}}\n  endpoints: {{kubernetes: {{inference_pool: {pool}, namespace: {NAMESPACE}}}}}\n"
+    )];
+    let kubeconfig = kubeconfig.to_str().expect("a path of text");
+    Companion::replica_with(grpc, "", &pools, &[("KUBECONFIG", kubeconfig)]).await
+}
+
+async fn pool_status(companion: &Companion) -> Result<Value, String> {
+    let status = companion.get("/status").await?.json();
+    Ok(status["pools"][0].clone())
+}
+
+async fn endpoints(companion: &Companion, count: usize) {
+    until(&format!("{count} endpoints"), || async {
+        let pool = pool_status(companion).await?;
+        let listed = pool["endpoints"].as_array().map_or(0, Vec::len);
+        if listed == count {
+            Ok(())
+        } else {
+            Err(format!("{listed}: {}", pool["discovery"]))
+        }
+    })
+    .await;
+}
+
+/// Waits until discovery works, or fails for a reason with this text.
+async fn discovery(companion: &Companion, failure: Option<&str>) {
+    until("the state of discovery", || async {
+        let state = pool_status(companion).await?["discovery"].clone();
+        let is_up = state["up"] == true;
+        let reason = state["reason"].as_str().unwrap_or_default();
+        if failure.map_or(is_up, |text| !is_up && reason.contains(text)) {
+            Ok(())
+        } else {
+            Err(state.to_string())
+        }
+    })
+    .await;
+}
+
+#[test]
+fn many_pods_and_a_pool_that_comes_late_are_found_at_once() {
+    run(async {
+        let cluster = Cluster::prepare("kubernetes.md");
+        let name = unused_name();
+        let kubeconfig = cluster.kubeconfig("companion", &cluster.server);
+        let companion = companion(&kubeconfig, &name).await;
+        discovery(&companion, Some("does not exist")).await;
+        let ready = companion.get("/readyz").await.expect("an answer");
+        assert_eq!(ready.status, 503);
+        assert!(ready.text().contains("does not exist"), "{}", ready.text());
+
+        create_pool(&name);
+        let created = Instant::now();
+        discovery(&companion, None).await;
+        println!(
+            "figure: a pool that comes late is used after {:?}",
+            created.elapsed()
+        );
+        // An empty list is an answer.
+        let envoy = Envoy::alone(&companion, "one", None, |_| ()).await;
+        until("the companion is ready", || async {
+            let ready = companion.get("/readyz").await?;
+            if ready.status == 200 {
+                Ok(())
+            } else {
+                Err(ready.text())
+            }
+        })
+        .await;
+
+        let started = Instant::now();
+        create_pods(&name, 0..PODS);
+        let made = Instant::now();
+        endpoints(&companion, PODS).await;
+        println!(
+            "figure: {PODS} pods are made ready in {:?}, and all are endpoints {:?} later",
+            made - started,
+            made.elapsed()
+        );
+        kubectl(
+            &[
+                "delete",
+                "pod",
+                &format!("{name}-7"),
+                "-n",
+                NAMESPACE,
+                "--force",
+                "--grace-period",
+                "0",
+            ],
+            "",
+        );
+        let gone = Instant::now();
+        endpoints(&companion, PODS - 1).await;
+        println!(
+            "figure: a pod that has gone is no endpoint after {:?}",
+            gone.elapsed()
+        );
+        drop(envoy);
+    });
+}
+
+#[test]
+fn every_outage_of_the_api_server_shows_and_takes_no_endpoint_away() {
+    run(async {
+        let cluster = Cluster::prepare("kubernetes.md");
+        let name = unused_name();
+        create_pool(&name);
+        create_pods(&name, 0..3);
+        let relay = Relay::to(cluster.address()).await;
+        let kubeconfig = cluster.kubeconfig("behind", &format!("https://{}", relay.address()));
+        let companion = companion(&kubeconfig, &name).await;
+        endpoints(&companion, 3).await;
+        for outage in 0..2 {
+            relay.close();
+            let closed = Instant::now();
+            discovery(&companion, Some(&name)).await;
+            println!("figure: outage {outage} shows after {:?}", closed.elapsed());
+            // Longer than the longest pause between attempts.
+            tokio::time::sleep(std::time::Duration::from_secs(6)).await;
+            endpoints(&companion, 3).await;
+            relay.mend();
+            let mended = Instant::now();
+            discovery(&companion, None).await;
+            println!(
+                "figure: the end of outage {outage} shows after {:?}",
+                mended.elapsed()
+            );
+        }
+        let log = companion.log();
+        let lines = |text: &str| log.lines().filter(|line| line.contains(text)).count();
+        assert_eq!(lines("endpoint discovery failed"), 2, "{log}");
+        assert_eq!(lines("endpoint discovery works again"), 2, "{log}");
+        assert_eq!(lines("ERROR"), 0, "{log}");
+    });
+}
+
+/// A role may name one version of the API only.
+#[test]
+fn a_misspelt_pool_is_named_where_the_role_has_one_version() {
+    run(async {
+        let cluster = Cluster::prepare("kubernetes.md");
+        kubectl(
+            &[
+                "patch",
+                "role",
+                "penstock",
+                "-n",
+                NAMESPACE,
+                "--type",
+                "json",
+                "-p",
+                r#"[{"op": "replace", "path": "/rules/0/apiGroups", "value": ["inference.networking.k8s.io"]}]"#,
+            ],
+            "",
+        );
+        let kubeconfig = cluster.kubeconfig("companion", &cluster.server);
+        let companion = companion(&kubeconfig, "misspelt").await;
+        discovery(&companion, Some("misspelt does not exist")).await;
+    });
+}
