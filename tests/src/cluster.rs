@@ -101,7 +101,7 @@ impl Cluster {
             "kind": "Config",
             "clusters": [{"name": "c", "cluster": {"server": server, "certificate-authority-data": self.authority}}],
             "users": [{"name": "u", "user": {"token": self.token}}],
-            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u", "namespace": NAMESPACE}}],
             "current-context": "x",
         });
         let path = self.folder.path().join(name);

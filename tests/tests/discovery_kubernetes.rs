@@ -72,9 +72,17 @@ fn create_pods(pool: &str, numbers: std::ops::Range<usize>) {
 }
 
 async fn companion(kubeconfig: &Path, pool: &str) -> Companion {
+    companion_of(
+        kubeconfig,
+        &format!("inference_pool: {pool}, namespace: {NAMESPACE}"),
+    )
+    .await
+}
+
+async fn companion_of(kubeconfig: &Path, object: &str) -> Companion {
     let grpc = free_addresses(1)[0];
     let pools = [format!(
-        "- name: chat\n  health: {{path: null}}\n  endpoints: {{kubernetes: {{inference_pool: {pool}, namespace: {NAMESPACE}}}}}\n"
+        "- name: chat\n  health: {{path: null}}\n  endpoints: {{kubernetes: {{{object}}}}}\n"
     )];
     let kubeconfig = kubeconfig.to_str().expect("a path of text");
     Companion::replica_with(grpc, "", &pools, &[("KUBECONFIG", kubeconfig)]).await
@@ -208,6 +216,66 @@ fn every_outage_of_the_api_server_shows_and_takes_no_endpoint_away() {
         assert_eq!(lines("endpoint discovery failed"), 2, "{log}");
         assert_eq!(lines("endpoint discovery works again"), 2, "{log}");
         assert_eq!(lines("ERROR"), 0, "{log}");
+    });
+}
+
+/// Without a namespace, that of the context counts.
+#[test]
+fn the_endpoints_of_a_service_follow_its_slices() {
+    run(async {
+        let cluster = Cluster::prepare("kubernetes.md");
+        let name = unused_name();
+        let kubeconfig = cluster.kubeconfig("companion", &cluster.server);
+        let companion = companion_of(&kubeconfig, &format!("service: {name}, port: http")).await;
+        discovery(&companion, Some(&format!("{NAMESPACE}/{name} does not exist"))).await;
+        let service = json!({
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": name, "namespace": NAMESPACE},
+            "spec": {"clusterIP": "None", "ports": [{"name": "http", "port": 80}, {"name": "metrics", "port": 81}]},
+        });
+        kubectl(&["apply", "-f", "-"], &service.to_string());
+        discovery(&companion, None).await;
+        // No controller makes slices here.
+        let slice = |ready: &[bool]| {
+            let endpoints = ready.iter().enumerate().map(|(number, ready)| {
+                json!({"addresses": [format!("10.2.0.{}", number + 1)], "conditions": {"ready": ready}})
+            });
+            let slice = json!({
+                "apiVersion": "discovery.k8s.io/v1",
+                "kind": "EndpointSlice",
+                "metadata": {"name": name, "namespace": NAMESPACE, "labels": {"kubernetes.io/service-name": name}},
+                "addressType": "IPv4",
+                "ports": [{"name": "http", "port": 8000}, {"name": "metrics", "port": 9090}],
+                "endpoints": endpoints.collect::<Vec<_>>(),
+            });
+            kubectl(&["apply", "-f", "-"], &slice.to_string());
+        };
+        slice(&[true, true, false]);
+        let changed = Instant::now();
+        endpoints(&companion, 2).await;
+        println!(
+            "figure: the endpoints of a slice are used after {:?}",
+            changed.elapsed()
+        );
+        let pool = pool_status(&companion).await.expect("a page");
+        assert_eq!(pool["endpoints"][0]["address"], "10.2.0.1:8000");
+        assert_eq!(pool["pending_replicas"], 1);
+        slice(&[false, true, true]);
+        until("the others", || async {
+            let pool = pool_status(&companion).await?;
+            let listed = pool["endpoints"].as_array().map_or(0, Vec::len);
+            let has_third = pool["endpoints"].to_string().contains("10.2.0.3:8000");
+            if listed == 2 && has_third {
+                Ok(())
+            } else {
+                Err(pool["endpoints"].to_string())
+            }
+        })
+        .await;
+        kubectl(&["delete", "service", &name, "-n", NAMESPACE], "");
+        endpoints(&companion, 0).await;
+        discovery(&companion, Some("does not exist")).await;
     });
 }
 

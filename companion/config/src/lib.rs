@@ -46,8 +46,8 @@ pub use self::error::Error;
 pub use self::identity::{Identity, MaxPriority, Source, Trust};
 pub use self::listen::{Address, AddressError, Admin, Listen, Tls};
 pub use self::pool::{
-    Discovered, Discovery, Endpoint, EndpointDefaults, Health, PendingServers, PodLabels, Pool, RequeueOn,
-    Rewrite, Scrape, Store, Then,
+    Discovered, Discovery, Endpoint, EndpointDefaults, Health, KubernetesObject, PendingServers, PodLabels,
+    Pool, RequeueOn, Rewrite, Scrape, Store, Then,
 };
 pub use self::redis_url::RedisUrl;
 pub use self::reference::reference;

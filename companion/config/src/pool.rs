@@ -205,14 +205,28 @@ pub enum Discovery {
     },
     /// A file with a list of endpoints, in the form of `static`. It is read again when it changes.
     File(PathBuf),
-    /// The ready pods of an InferencePool.
+    /// An object of Kubernetes.
     Kubernetes {
-        /// The InferencePool's name.
-        inference_pool: String,
-        /// The InferencePool's namespace.
-        namespace: String,
+        /// The object.
+        object: KubernetesObject,
+        /// Its namespace; `None`: that of the companion's pod, or of the context in `KUBECONFIG`.
+        namespace: Option<String>,
         /// Where pods say what their model servers are.
         labels: PodLabels,
+    },
+}
+
+/// An object of Kubernetes that names model servers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KubernetesObject {
+    /// The ready pods of the InferencePool with this name.
+    InferencePool(String),
+    /// The ready endpoints of a Service.
+    Service {
+        /// The Service's name.
+        name: String,
+        /// The name of its port; `None`: it has one.
+        port: Option<String>,
     },
 }
 

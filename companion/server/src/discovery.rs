@@ -173,10 +173,10 @@ fn spawn_one(report: Report) -> JoinHandle<()> {
         }
         Discovery::File(path) => essential::spawn(NAME, file::run(report, path)),
         Discovery::Kubernetes {
-            inference_pool,
+            object,
             namespace,
             labels,
-        } => essential::spawn(NAME, kubernetes::run(report, namespace, inference_pool, labels)),
+        } => essential::spawn(NAME, kubernetes::run(report, namespace, object, labels)),
     }
 }
 

@@ -9,7 +9,10 @@ use penstock_wire::limits::NAME_BYTES_MAX;
 
 use super::{HOST_BYTES_MAX, LABEL_BYTES_MAX, check_name};
 use crate::error::Violation;
-use crate::{Discovery, Endpoint, EndpointDefaults, Health, PodLabels, Rewrite, Scrape, compiled, raw};
+use crate::{
+    Discovery, Endpoint, EndpointDefaults, Health, KubernetesObject, PodLabels, Rewrite, Scrape, compiled,
+    raw,
+};
 
 /// Labels of one endpoint, and likewise taints.
 const LABELS_MAX: usize = penstock_wire::limits::LIST_MAX;
@@ -207,8 +210,10 @@ fn dns(raw: raw::Dns, path: &str) -> Result<Discovery, Violation> {
 
 fn kubernetes(raw: raw::Kubernetes, path: &str) -> Result<Discovery, Violation> {
     compiled::require("kubernetes", cfg!(feature = "kubernetes"), path)?;
-    check_host(&raw.inference_pool, &format!("{path}.inference_pool"))?;
-    check_host(&raw.namespace, &format!("{path}.namespace"))?;
+    let object = kubernetes_object(raw.inference_pool, raw.service, raw.port, path)?;
+    if let Some(namespace) = &raw.namespace {
+        check_host(namespace, &format!("{path}.namespace"))?;
+    }
     let raw::PodLabels {
         variant,
         max_batch,
@@ -220,11 +225,17 @@ fn kubernetes(raw: raw::Kubernetes, path: &str) -> Result<Discovery, Violation> 
         ("max_batched_tokens", &max_batched_tokens),
     ] {
         if let Some(label) = label {
+            if let KubernetesObject::Service { .. } = &object {
+                return Err(Violation::new(
+                    format!("{path}.labels.{key}"),
+                    "the endpoints of a Service have no labels of pods; use inference_pool, or endpoints.defaults",
+                ));
+            }
             check_pod_label(label, &format!("{path}.labels.{key}"))?;
         }
     }
     Ok(Discovery::Kubernetes {
-        inference_pool: raw.inference_pool,
+        object,
         namespace: raw.namespace,
         labels: PodLabels {
             variant,
@@ -232,6 +243,37 @@ fn kubernetes(raw: raw::Kubernetes, path: &str) -> Result<Discovery, Violation> 
             max_batched_tokens,
         },
     })
+}
+
+fn kubernetes_object(
+    inference_pool: Option<String>,
+    service: Option<String>,
+    port: Option<String>,
+    path: &str,
+) -> Result<KubernetesObject, Violation> {
+    match (inference_pool, service) {
+        (Some(name), None) => {
+            check_host(&name, &format!("{path}.inference_pool"))?;
+            if port.is_some() {
+                return Err(Violation::new(
+                    format!("{path}.port"),
+                    "the ports of an InferencePool are in its spec; port belongs to service",
+                ));
+            }
+            Ok(KubernetesObject::InferencePool(name))
+        }
+        (None, Some(name)) => {
+            check_host(&name, &format!("{path}.service"))?;
+            if let Some(port) = &port {
+                check_host(port, &format!("{path}.port"))?;
+            }
+            Ok(KubernetesObject::Service { name, port })
+        }
+        _ => Err(Violation::new(
+            path.to_owned(),
+            "exactly one of inference_pool and service is required",
+        )),
+    }
 }
 
 /// Checks the name of a pod's label: a name, which may follow the name of a domain and a slash.

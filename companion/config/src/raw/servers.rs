@@ -106,17 +106,26 @@ const fn default_refresh() -> PositiveDuration {
     millis(30_000)
 }
 
-/// The ready pods of an InferencePool.
+/// The ready pods of an InferencePool, or the ready endpoints of a Service. Exactly one of `inference_pool` and `service`.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Kubernetes {
     /// The name of the InferencePool.
+    #[serde(default)]
     #[schemars(length(min = 1, max = 253))]
-    pub(crate) inference_pool: String,
-    /// The namespace of the InferencePool.
-    #[serde(default = "default_namespace")]
+    pub(crate) inference_pool: Option<String>,
+    /// The name of the Service.
+    #[serde(default)]
     #[schemars(length(min = 1, max = 63))]
-    pub(crate) namespace: String,
+    pub(crate) service: Option<String>,
+    /// The name of the Service's port. Null: it has one port.
+    #[serde(default)]
+    #[schemars(length(min = 1, max = 63))]
+    pub(crate) port: Option<String>,
+    /// The namespace of the object. Null: that of the companion's pod, or of the context in `KUBECONFIG`.
+    #[serde(default)]
+    #[schemars(length(min = 1, max = 63))]
+    pub(crate) namespace: Option<String>,
     /// The pod labels or annotations that describe a model server, so that mixed accelerators of one pool are learned apart.
     #[serde(default)]
     pub(crate) labels: PodLabels,
@@ -135,10 +144,6 @@ pub(crate) struct PodLabels {
     /// The label with the batched tokens. Null: none.
     #[schemars(length(min = 1, max = 317))]
     pub(crate) max_batched_tokens: Option<String>,
-}
-
-fn default_namespace() -> String {
-    "default".into()
 }
 
 /// An endpoint, written as a mapping or as its address alone.

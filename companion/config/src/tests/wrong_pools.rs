@@ -512,8 +512,28 @@ fn endpoints_have_exactly_one_source() {
         ),
         (
             "{kubernetes: {namespace: x}}",
-            ".kubernetes.inference_pool",
-            "missing",
+            ".kubernetes",
+            "exactly one of inference_pool and service",
+        ),
+        (
+            "{kubernetes: {inference_pool: a, service: b}}",
+            ".kubernetes",
+            "exactly one of inference_pool and service",
+        ),
+        (
+            "{kubernetes: {inference_pool: a, port: http}}",
+            ".kubernetes.port",
+            "belongs to service",
+        ),
+        (
+            "{kubernetes: {service: 'a b'}}",
+            ".kubernetes.service",
+            "1 to 253",
+        ),
+        (
+            "{kubernetes: {service: a, labels: {variant: b}}}",
+            ".kubernetes.labels.variant",
+            "endpoints.defaults",
         ),
         (
             "{kubernetes: {inference_pool: ''}}",

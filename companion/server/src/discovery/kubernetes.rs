@@ -1,4 +1,5 @@
-//! Endpoints from Kubernetes: the ready pods of an InferencePool, by which the Gateway API names model servers.
+//! Endpoints from Kubernetes: the ready pods of an InferencePool, by which the Gateway API names model servers, or the ready
+//! endpoints of a Service ([`service`]).
 //!
 //! Pods that aren't ready are reported as pending servers, so that an autoscaler isn't asked for more while they start.
 //! Two things are watched: the pool, for its selector and its ports, and the pods that match the selector. When the API
@@ -8,6 +9,7 @@
 
 mod pod_labels;
 mod pool;
+mod service;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -18,7 +20,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ApiResource, DynamicObject};
 use kube::runtime::watcher::{self, Event};
 use kube::{Client, ResourceExt as _};
-use penstock_config::{Discovered, EndpointDefaults, PendingServers, PodLabels};
+use penstock_config::{Discovered, EndpointDefaults, KubernetesObject, PendingServers, PodLabels};
 use penstock_errors::root_cause;
 
 use self::pool::Selection;
@@ -35,9 +37,13 @@ const EXPIRED: u16 = 410;
 /// The endpoint label with the pod's name.
 const POD: &str = "pod";
 
-/// Discovers the endpoints of the pool with this name. The credentials are the pod's service account, or those of
-/// `KUBECONFIG`.
-pub(super) async fn run(mut report: Report, namespace: String, name: String, labels: PodLabels) {
+/// Discovers the endpoints of this object. The credentials are the pod's service account, or those of `KUBECONFIG`.
+pub(super) async fn run(
+    mut report: Report,
+    namespace: Option<String>,
+    object: KubernetesObject,
+    labels: PodLabels,
+) {
     let mut pauses = Pauses::new(PAUSE_FIRST);
     let client = loop {
         match connect().await {
@@ -46,12 +52,25 @@ pub(super) async fn run(mut report: Report, namespace: String, name: String, lab
         }
         pauses.wait().await;
     };
-    let target = Target {
-        namespace: &namespace,
-        name: &name,
-        labels: &labels,
-    };
-    follow(&mut report, &client, target, &mut pauses).await;
+    let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
+    match object {
+        KubernetesObject::InferencePool(name) => {
+            let target = Target {
+                namespace: &namespace,
+                name: &name,
+                labels: &labels,
+            };
+            follow(&mut report, &client, target, &mut pauses).await;
+        }
+        KubernetesObject::Service { name, port } => {
+            let service = service::Target {
+                namespace: &namespace,
+                name: &name,
+                port: port.as_deref(),
+            };
+            service::follow(&mut report, &client, service, &mut pauses).await;
+        }
+    }
 }
 
 async fn connect() -> Result<Client, String> {

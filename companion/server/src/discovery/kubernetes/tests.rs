@@ -229,8 +229,8 @@ async fn until_state(states: &States, failure: Option<&str>) {
 fn start_with(client: Client, labels: PodLabels, states: States) -> mpsc::Receiver<Found> {
     let (sender, found) = mpsc::channel(16);
     let discovery = Discovery::Kubernetes {
-        inference_pool: "llama".into(),
-        namespace: "ml".into(),
+        object: KubernetesObject::InferencePool("llama".into()),
+        namespace: Some("ml".into()),
         labels: labels.clone(),
     };
     let mut report = Report::new("chat".into(), settings(discovery), sender, states);
