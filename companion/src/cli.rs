@@ -143,7 +143,10 @@ pub fn main() -> ExitCode {
 
 async fn run(cli: Cli, environment: Environment) -> ExitCode {
     match cli.command {
-        Command::Serve(args) => ended(serve::run(args, environment).await, serve::Error::exit_code),
+        Command::Serve(args) => ended(
+            serve::run(args, environment, filter_module::MODULE).await,
+            serve::Error::exit_code,
+        ),
         Command::Up(args) => run_up(args, cli.log, cli.log_format, environment).await,
         Command::Demo(args) => ended(demo::run(args, environment).await, demo::Error::exit_code),
         Command::EnvoyConfig(args) => match envoy_config::render(args, &environment) {

@@ -84,6 +84,29 @@ impl Envoy {
         Self::with_bootstrap(bootstrap, edit).await
     }
 
+    /// Starts an Envoy that fetches the filter's module from the companion, and waits until its sessions are open.
+    ///
+    /// # Panics
+    /// With its log, if it does not start.
+    pub async fn fetching(companion: &Companion, node: &str, sha256: &str) -> Self {
+        let mut bootstrap = bootstrap(companion.config(), node, None).await;
+        let remote = json!({
+            "http_uri": {"uri": "http://companion/penstock.wasm", "cluster": "module", "timeout": "10s"},
+            "sha256": sha256,
+        });
+        replace_code(&mut bootstrap, &json!({ "remote": remote }));
+        let socket = companion.folder().join("http");
+        let address = json!({"pipe": {"path": socket}});
+        let clusters = bootstrap["static_resources"]["clusters"].as_array_mut();
+        clusters.expect("a list").push(json!({
+            "name": "module",
+            "load_assignment": {"cluster_name": "module", "endpoints": [{"lb_endpoints": [{"endpoint": {"address": address}}]}]},
+        }));
+        let envoy = Self::with_bootstrap(bootstrap, |_| ()).await;
+        companion.sessions(node, SESSIONS_IN_ALL).await;
+        envoy
+    }
+
     /// Starts an Envoy that connects to companions from this address, without waiting for sessions.
     ///
     /// # Panics
@@ -236,6 +259,20 @@ impl Envoy {
             }
         })
         .await
+    }
+}
+
+/// Replaces the place of the module in every plugin configuration.
+fn replace_code(value: &mut Value, code: &Value) {
+    match value {
+        Value::Object(map) => {
+            if map.contains_key("runtime") && map.contains_key("code") {
+                map.insert("code".into(), code.clone());
+            }
+            map.values_mut().for_each(|value| replace_code(value, code));
+        }
+        Value::Array(list) => list.iter_mut().for_each(|value| replace_code(value, code)),
+        _ => {}
     }
 }
 

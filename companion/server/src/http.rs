@@ -57,6 +57,8 @@ pub struct App {
     pub roles: RoleReceiver,
     /// Whether the discovery of each pool works.
     pub discoveries: States,
+    /// The filter's WebAssembly module.
+    pub module: &'static [u8],
 }
 
 /// Serves HTTP until `shutdown` returns.
@@ -69,6 +71,7 @@ pub async fn serve(
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
     let config = app.config.clone();
+    let module = app.module;
     let changes = Router::new()
         .route("/drain", post(drain))
         .route("/config", put(config::replace).patch(config::patch))
@@ -88,6 +91,11 @@ pub async fn serve(
         .route("/requests/{id}", get(requests::show))
         .merge(changes)
         .layer(middleware::from_fn_with_state(config, guards::host_is_allowed))
+        // Under any name that the gateway knows: the module is no secret, and a web page can do nothing with it.
+        .route(
+            "/penstock.wasm",
+            get(async move || ([(header::CONTENT_TYPE, "application/wasm")], module)),
+        )
         .with_state(Arc::new(app))
         .into_make_service_with_connect_info::<Peer>();
     match listener {

@@ -155,11 +155,13 @@ impl Error {
 /// all of them to the next companion. SIGINT always rejects, because an operator who ends a companion by hand has no
 /// other one ready. `penstock up` ends its companion with SIGINT, because its Envoy ends too.
 ///
+/// `module`: the filter's, which `/penstock.wasm` serves.
+///
 /// # Errors
 /// When it can't start, a listener fails, or an essential task panics.
-pub async fn run(args: Args, environment: Environment) -> Result<(), Error> {
+pub async fn run(args: Args, environment: Environment, module: &'static [u8]) -> Result<(), Error> {
     let mut companion = tokio::select! {
-        started = Companion::start(args, environment) => started?,
+        started = Companion::start(args, environment, module) => started?,
         task = essential::failed() => return Err(Error::Defect(task)),
     };
     log_start(&companion.config.active().config);
@@ -247,7 +249,7 @@ struct Companion {
 }
 
 impl Companion {
-    async fn start(args: Args, environment: Environment) -> Result<Self, Error> {
+    async fn start(args: Args, environment: Environment, module: &'static [u8]) -> Result<Self, Error> {
         let loaded = load(&args, &environment)?;
         let config = loaded.document.config();
         let opened = Opened::open(config)?;
@@ -281,6 +283,7 @@ impl Companion {
         let app = http::App {
             driver: driver.clone(),
             discoveries: discovery::spawn(&config, metrics.clone()),
+            module,
             metrics,
             clock,
             sessions_expected: args.expect_sessions,

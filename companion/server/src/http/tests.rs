@@ -103,6 +103,7 @@ impl Companion {
         let app = App {
             driver,
             discoveries: States::new(&config, metrics.clone()),
+            module: b"module",
             metrics,
             clock,
             sessions_expected: None,
