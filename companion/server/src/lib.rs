@@ -10,7 +10,7 @@ pub mod ended_requests;
 mod endpoint_tasks;
 pub mod envoy_pools;
 mod essential;
-mod found;
+pub mod found;
 pub mod grpc;
 pub mod health;
 pub mod http;
