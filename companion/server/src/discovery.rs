@@ -127,7 +127,7 @@ pub fn spawn(config: &reload::Handle, metrics: Arc<Metrics>) -> States {
 async fn run(config: reload::Handle, states: States) {
     let mut changes = config.watch();
     let (sender, mut found) = mpsc::channel(FOUND);
-    let mut finders = Finders::new(sender, states);
+    let mut finders = Finders::new(sender, states.clone());
     let mut newest: BTreeMap<Arc<str>, Found> = BTreeMap::new();
     let mut due: Option<Instant> = None;
     let mut applying: Option<BoxFuture<'_, ()>> = None;
@@ -145,11 +145,16 @@ async fn run(config: reload::Handle, states: States) {
             () = at_last(&mut applying) => applying = None,
             () = sleep_until(due), if applying.is_none() => {
                 due = None;
-                let found = std::mem::take(&mut newest).into_values().collect();
-                applying = Some(config.set_discovered(found).boxed());
+                applying = Some(apply(&config, &states, std::mem::take(&mut newest)).boxed());
             }
         }
     }
+}
+
+async fn apply(config: &reload::Handle, states: &States, newest: BTreeMap<Arc<str>, Found>) {
+    let pools: Vec<Arc<str>> = newest.keys().cloned().collect();
+    config.set_discovered(newest.into_values().collect()).await;
+    states.are_applied(pools.iter());
 }
 
 async fn at_last(applying: &mut Option<BoxFuture<'_, ()>>) {
@@ -251,6 +256,13 @@ impl Report {
         };
         // Sending fails when the companion shuts down.
         let _ = self.found.send(found).await;
+    }
+
+    /// The last list isn't empty.
+    fn has_endpoints(&self) -> bool {
+        self.last
+            .as_ref()
+            .is_some_and(|last| *last != Discovered::default())
     }
 
     /// Discovery works, though it may have found nothing new. Logs the end of a failure.

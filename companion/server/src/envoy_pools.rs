@@ -45,12 +45,16 @@ pub struct EnvoyPools {
     known: BTreeMap<String, BTreeSet<SocketAddr>>,
     /// The servers of pools with discovery that the folder had at the start.
     remembered: BTreeMap<String, Vec<SocketAddr>>,
+    /// Pools whose discovery has found a list.
+    found: BTreeSet<String>,
     /// Envoy's idle timeout of streams, as far as the companion can tell.
     stream_idle_timeout: Duration,
 }
 
 struct Admit {
     pools: Vec<Pool>,
+    /// Pools whose discovery has found no list yet.
+    unfound: BTreeSet<String>,
     done: oneshot::Sender<()>,
 }
 
@@ -79,6 +83,7 @@ impl EnvoyPools {
                 writer: None,
                 known: known.collect(),
                 remembered: BTreeMap::new(),
+                found: BTreeSet::new(),
                 stream_idle_timeout,
             });
         };
@@ -99,6 +104,7 @@ impl EnvoyPools {
             role,
             admin,
             pools,
+            unfound: remembered.keys().cloned().collect(),
             leaving: BTreeMap::new(),
             retry_at: None,
         };
@@ -108,6 +114,7 @@ impl EnvoyPools {
             writer: Some(sender),
             known: BTreeMap::new(),
             remembered,
+            found: BTreeSet::new(),
             stream_idle_timeout: stream_idle_timeout.max(limits::STREAM_IDLE_RELOADED),
         })
     }
@@ -135,6 +142,11 @@ impl EnvoyPools {
         found.collect()
     }
 
+    /// Discovery has found lists of these pools.
+    pub fn note_found<'a>(&mut self, pools: impl Iterator<Item = &'a str>) {
+        self.found.extend(pools.map(str::to_owned));
+    }
+
     /// Returns when Envoy has all pools and endpoints of this configuration, or should have them by now. Removed ones
     /// are deleted later.
     pub async fn admit(&mut self, config: &Config) {
@@ -154,7 +166,15 @@ impl EnvoyPools {
         };
         let (done, written) = oneshot::channel();
         // Sending fails when the companion is shutting down.
-        if writer.send(Admit { pools, done }).await.is_ok() {
+        let pools_unfound = (config.pools.iter())
+            .filter(|pool| pool.discovery.is_some() && !self.found.contains(&pool.name))
+            .map(|pool| pool.name.clone());
+        let admit = Admit {
+            pools,
+            unfound: pools_unfound.collect(),
+            done,
+        };
+        if writer.send(admit).await.is_ok() {
             let _ = written.await;
         }
     }
@@ -189,6 +209,8 @@ struct FolderWriter {
     admin: Option<SocketAddr>,
     /// The pools and endpoints that requests are granted to.
     pools: Vec<Pool>,
+    /// Pools whose discovery has found no list yet: their files keep the servers that they have.
+    unfound: BTreeSet<String>,
     /// Removed endpoints by pool, and until when they stay in the files. Without an address: a removed pool.
     leaving: BTreeMap<(String, Option<SocketAddr>), Instant>,
     /// When to repeat a failed write.
@@ -207,7 +229,8 @@ impl FolderWriter {
             };
             tokio::select! {
                 message = inbox.recv() => {
-                    let Some(Admit { pools, done }) = message else { return };
+                    let Some(Admit { pools, unfound, done }) = message else { return };
+                    self.unfound = unfound;
                     let has_new = self.replace(Instant::now(), pools);
                     let written = self.write();
                     if let (true, Some(versions)) = (has_new, written) {
@@ -275,6 +298,11 @@ impl FolderWriter {
     /// The contents of the files: granted endpoints, then removed ones.
     fn file_pools(&self) -> Vec<Pool> {
         let mut all = self.pools.clone();
+        for pool in all.iter_mut().filter(|pool| self.unfound.contains(&pool.name)) {
+            let mut servers = self.folder.servers(&pool.name);
+            servers.retain(|server| !pool.endpoints.contains(server));
+            pool.endpoints.extend(servers);
+        }
         for (name, address) in self.leaving.keys() {
             let pool = match all.iter_mut().find(|pool| pool.name == *name) {
                 Some(pool) => pool,
@@ -418,6 +446,7 @@ mod tests {
             role: None,
             admin: None,
             pools: vec![pool("a", &[1, 2]), pool("b", &[3])],
+            unfound: BTreeSet::new(),
             leaving: BTreeMap::new(),
             retry_at: None,
         }
@@ -475,6 +504,36 @@ mod tests {
             assert_eq!([1, 2, 3].map(is_in_files), expected);
         }
         assert!(!file("clusters.json").contains("endpoints-b.json"));
+    }
+
+    #[tokio::test]
+    async fn a_list_that_was_never_found_takes_no_server_away() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let config = |endpoints: &str| {
+            let text = format!("pools: [{{name: a, endpoints: {{{endpoints}}}}}]");
+            Config::parse(&text, "f.yaml").expect("valid")
+        };
+        let files = || std::fs::read_to_string(folder.path().join("endpoints-a.json")).unwrap_or_default();
+        let (role, roles) = watch::channel(Roles::Gateway(Role::default()));
+        let discovering = config("file: list.yaml");
+        let standby = EnvoyPools::open(Some(folder.path()), None, &discovering, Some(roles));
+        let mut standby = standby.expect("a folder");
+        // The leader has found a server, and ends.
+        let leader = config("static: ['127.0.0.1:1']");
+        EnvoyPools::open(Some(folder.path()), None, &leader, None).expect("the leader");
+        role.send_replace(Roles::Gateway(Role {
+            is_leader: true,
+            ..Role::default()
+        }));
+        standby.admit(&discovering).await;
+        assert!(files().contains("\"port_value\":1"), "{}", files());
+        standby.note_found(["a"].into_iter());
+        standby.admit(&discovering).await;
+        let text = files();
+        assert!(
+            !text.contains("\"port_value\":1"),
+            "an empty list was found: {text}"
+        );
     }
 
     #[tokio::test]

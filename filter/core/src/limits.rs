@@ -10,7 +10,7 @@ pub const BODY_CALLBACK_WAIT: Duration = Duration::from_secs(1);
 /// How often it is looked for, in a worker that has never been passed a body.
 pub const BODY_CALLBACK_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// Requests whose bodies are looked for at a time.
-pub const BODY_CHECKS_MAX: usize = 256;
+pub const BODY_CHECKS_MAX: usize = 2_048;
 const _: () = assert!(BODY_CALLBACK_WAIT.as_millis() + BODY_CALLBACK_CHECK_INTERVAL.as_millis() < 2_000);
 
 /// Bytes of a body that are copied into linear memory at a time.

@@ -211,7 +211,7 @@ async fn watch(
                 }
                 Ok(Some(None)) => {
                     pauses.reset();
-                    if report.last.is_some() {
+                    if report.has_endpoints() {
                         // It was deleted.
                         report.send(Discovered::default()).await;
                     }
@@ -242,12 +242,7 @@ async fn watch(
 }
 
 fn is_expired(why: &watcher::Error) -> bool {
-    match why {
-        watcher::Error::WatchError(status) => status.code == EXPIRED,
-        watcher::Error::WatchFailed(kube::Error::Api(status))
-        | watcher::Error::WatchStartFailed(kube::Error::Api(status)) => status.code == EXPIRED,
-        _ => false,
-    }
+    matches!(why, watcher::Error::WatchError(status) if status.code == EXPIRED)
 }
 
 async fn sleep_until(due: Option<tokio::time::Instant>) {

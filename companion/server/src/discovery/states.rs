@@ -31,7 +31,7 @@ pub struct State {
     pub since: SystemTime,
     /// Why it doesn't; empty while it works.
     pub reason: String,
-    /// It has found a list, even an empty one.
+    /// It has found a list, even an empty one, and that was applied.
     has_answered: bool,
 }
 
@@ -44,6 +44,9 @@ impl States {
             metrics,
         };
         states.follow(config);
+        let mut inner = states.inner();
+        inner.were_complete = inner.pools.is_empty();
+        drop(inner);
         states
     }
 
@@ -80,10 +83,19 @@ impl States {
             (state.is_up, state.since) = (true, SystemTime::now());
             state.reason.clear();
         }
-        state.has_answered = true;
-        inner.were_complete |= inner.pools.values().all(|state| state.has_answered);
         self.metrics.set_discovery_up(pool, true);
         failed_since
+    }
+
+    /// The lists of these pools are their endpoints now.
+    pub(super) fn are_applied<'a>(&self, pools: impl Iterator<Item = &'a Arc<str>>) {
+        let mut inner = self.inner();
+        for pool in pools {
+            if let Some(state) = inner.pools.get_mut(pool) {
+                state.has_answered = true;
+            }
+        }
+        inner.were_complete |= inner.pools.values().all(|state| state.has_answered);
     }
 
     /// A pool's discovery fails.
@@ -142,9 +154,13 @@ mod tests {
         let states = States::new(&config(&[("a", true), ("b", true), ("c", false)]), metrics);
         assert_eq!(states.get("c"), None);
         assert!(states.works("a").is_some());
+        let unanswered = states.unanswered().map(|(pool, _)| pool);
+        assert_eq!(unanswered, Some("a".into()), "not applied yet");
+        states.are_applied([&Arc::from("a")].into_iter());
         states.fails("b", "forbidden");
         assert_eq!(states.unanswered(), Some(("b".into(), "forbidden".into())));
         states.works("b");
+        states.are_applied([&Arc::from("b")].into_iter());
         assert_eq!(states.unanswered(), None);
         states.fails("a", "away");
         let state = states.get("a").expect("it discovers");
@@ -160,6 +176,9 @@ mod tests {
     #[test]
     fn a_companion_without_discovery_waits_for_nothing() {
         let metrics = Arc::new(Metrics::new().expect("metrics"));
-        assert_eq!(States::new(&config(&[("a", false)]), metrics).unanswered(), None);
+        let states = States::new(&config(&[("a", false)]), metrics);
+        assert_eq!(states.unanswered(), None);
+        states.follow(&config(&[("b", true)]));
+        assert_eq!(states.unanswered(), None, "it was ready");
     }
 }

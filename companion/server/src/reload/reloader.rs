@@ -144,6 +144,7 @@ impl Reloader {
                     let _ = reply.send(result);
                 }
                 Command::SetDiscovered(found, done) => {
+                    self.envoy.note_found(found.iter().map(|found| &*found.pool));
                     self.set_discovered(found).await;
                     // Sending fails when the sender no longer waits.
                     let _ = done.send(());

@@ -11,8 +11,8 @@ use penstock_wire::names::{code, outcome};
 use super::Worker;
 use crate::{
     effect::Effect,
-    exchange::Phase,
-    limits::{BODY_CALLBACK_WAIT, BODY_CHECKS_MAX},
+    exchange::{Exchange, Phase},
+    limits::{BODY_CALLBACK_CHECK_INTERVAL, BODY_CALLBACK_WAIT, BODY_CHECKS_MAX, TICK_MIN},
     local_reply::{Failure, LocalReply},
     time::Instant,
 };
@@ -25,6 +25,9 @@ const LOG_INTERVAL: Duration = Duration::from_secs(60);
 pub(super) struct BodyCallbacks {
     /// Envoy has passed a body, or its end.
     have_come: bool,
+    checked_at: Option<Instant>,
+    /// The next request to look at, so that all have their turn.
+    next: u64,
     /// Requests refused since the last line in the log.
     refused: u64,
     logged_at: Option<Instant>,
@@ -63,21 +66,27 @@ impl BodyCallbacks {
 impl Worker {
     /// Has the host count what requests have received whose bodies are overdue.
     pub(super) fn check_body_callbacks(&mut self, now: Instant) {
-        if !self.body_callbacks.are_missing() {
+        let callbacks = &mut self.body_callbacks;
+        let interval = BODY_CALLBACK_CHECK_INTERVAL.saturating_sub(TICK_MIN);
+        let is_early = (callbacks.checked_at).is_some_and(|checked| checked.after(interval) > now);
+        if !callbacks.are_missing() || is_early {
             return;
         }
-        let overdue = self
-            .exchanges
-            .iter()
-            .filter(|(_, exchange)| match &exchange.phase {
-                Phase::ReadingBody(reading) => reading.since.after(BODY_CALLBACK_WAIT) <= now,
-                Phase::Waiting { .. } | Phase::Granted(_) | Phase::Answered => false,
+        callbacks.checked_at = Some(now);
+        let is_overdue = |exchange: &Exchange| match &exchange.phase {
+            Phase::ReadingBody(reading) => reading.since.after(BODY_CALLBACK_WAIT) <= now,
+            Phase::Waiting { .. } | Phase::Granted(_) | Phase::Answered => false,
+        };
+        let first = callbacks.next;
+        let in_turn = self.exchanges.range(first..).chain(self.exchanges.range(..first));
+        let overdue = in_turn.filter(|(_, exchange)| is_overdue(exchange));
+        for (sequence, exchange) in overdue.take(BODY_CHECKS_MAX) {
+            callbacks.next = sequence.saturating_add(1);
+            self.effects.push_back(Effect::CountReceived {
+                context: exchange.context,
+                sequence: *sequence,
             });
-        let checks = overdue.map(|(sequence, exchange)| Effect::CountReceived {
-            context: exchange.context,
-            sequence: *sequence,
-        });
-        self.effects.extend(checks.take(BODY_CHECKS_MAX));
+        }
     }
 
     /// Envoy has received so many bytes of the body of a paused request. Returns the reply to send, if the filter never gets them.

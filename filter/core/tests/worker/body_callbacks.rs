@@ -31,9 +31,11 @@ fn a_request_whose_body_envoy_has_and_keeps_is_refused_with_the_cause() {
     rig.advance(SECOND - Duration::from_millis(1));
     assert!(looked_for(&mut rig).is_empty(), "it may be on its way");
     assert!(rig.worker.tick_period(rig.now) <= Duration::from_millis(500));
-    rig.advance(Duration::from_millis(1));
+    rig.advance(SECOND / 2);
     assert_eq!(looked_for(&mut rig), [first]);
     assert_eq!(received(&mut rig, first, 0), (None, vec![]), "its client is slow");
+    assert!(looked_for(&mut rig).is_empty(), "not at every tick");
+    rig.advance(SECOND / 2);
     assert_eq!(looked_for(&mut rig), [first], "it is looked for again");
 
     let (reply, outputs) = received(&mut rig, first, 1);
@@ -66,6 +68,22 @@ fn a_request_whose_body_envoy_has_and_keeps_is_refused_with_the_cause() {
         }
     }
     assert!(looked_for(&mut rig).is_empty());
+}
+
+#[test]
+fn all_requests_are_looked_for_in_turn() {
+    let mut rig = Rig::connected();
+    let all: Vec<u64> = (0..5_000).map(|_| rig.paused(&[])).collect();
+    let mut seen = Vec::new();
+    for _ in 0..3 {
+        rig.advance(SECOND);
+        let some = looked_for(&mut rig);
+        assert!(some.len() <= 2_048, "{}", some.len());
+        seen.extend(some);
+    }
+    seen.sort_unstable();
+    seen.dedup();
+    assert_eq!(seen, all);
 }
 
 #[test]

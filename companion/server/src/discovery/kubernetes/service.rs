@@ -54,7 +54,7 @@ async fn watch(report: &mut Report, client: &Client, target: Target<'_>, pauses:
             object = service.next() => match object.transpose() {
                 Ok(Some(object)) => {
                     exists = object.is_some();
-                    if !exists && report.last.is_some() {
+                    if !exists && report.has_endpoints() {
                         // It was deleted.
                         report.send(Discovered::default()).await;
                     }
