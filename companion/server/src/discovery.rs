@@ -259,6 +259,7 @@ impl Report {
     }
 
     /// The last list isn't empty.
+    #[cfg(feature = "kubernetes")]
     fn has_endpoints(&self) -> bool {
         self.last
             .as_ref()
