@@ -160,11 +160,11 @@ impl Gateway {
         command
     }
 
-    /// Waits until `/readyz` answers 200.
+    /// Waits until `/readyz` answers 200. Discovery may have found nothing yet.
     pub async fn ready(&self) {
         let what = format!("the gateway is ready\n{}", self.process.tail());
         until(&what, || async {
-            match self.get("/readyz").await {
+            match self.get("/readyz?discovery=false").await {
                 Ok(answer) if answer.status == 200 => Ok(()),
                 Ok(answer) => Err(format!("{} {}", answer.status, answer.text())),
                 Err(error) => Err(error),

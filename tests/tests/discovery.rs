@@ -39,6 +39,19 @@ async fn served(server: &Upstream, more: usize) {
     .await;
 }
 
+/// Waits until the companion is ready, discovery included.
+async fn becomes_ready(gateway: &Gateway) {
+    until("readiness", || async {
+        let ready = gateway.get("/readyz").await?;
+        if ready.status == 200 {
+            Ok(())
+        } else {
+            Err(ready.text())
+        }
+    })
+    .await;
+}
+
 #[test]
 fn pool_gains_and_loses_endpoints_under_load_without_losing_requests() {
     run(async {
@@ -172,12 +185,29 @@ fn a_companion_that_starts_while_discovery_fails_serves_the_endpoints_that_envoy
 
         list(&file, &[&server]);
         until("discovery works again", || up(1.0)).await;
-        gateway.ready().await;
+        becomes_ready(&gateway).await;
         // A companion that was ready stays ready.
         std::fs::write(&file, "[").expect("written");
         until("discovery fails again", || up(0.0)).await;
         assert_eq!(gateway.get("/readyz").await.expect("an answer").status, 200);
         assert!(gateway.process.log().contains("endpoint discovery works again"));
+    });
+}
+
+#[test]
+fn a_gateway_starts_without_an_answer_of_discovery_and_becomes_ready_with_one() {
+    run(async {
+        let server = Upstream::serving(SERVICE).await;
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("servers.yaml");
+        let found = format!("- name: a\n  endpoints: {{file: '{}'}}\n", file.display());
+        let gateway = Gateway::start(&config("", &[found])).await;
+        let ready = gateway.get("/readyz").await.expect("an answer");
+        assert_eq!(ready.status, 503, "{}", ready.text());
+        list(&file, &[&server]);
+        becomes_ready(&gateway).await;
+        let answer = gateway.send(ClientRequest::chat("m", "hello")).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
     });
 }
 

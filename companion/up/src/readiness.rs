@@ -15,7 +15,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(25);
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Returns when /readyz of the only companion returns 200, or that of the leader of several. A standby is ready too, but
-/// doesn't know whether Envoy is. `last_answer` is the last other response.
+/// doesn't know whether Envoy is. Discovery isn't waited for: the object that it looks for may be created much later.
+/// `last_answer` is the last other response.
 pub(super) async fn ready(companions: &[Companion], last_answer: &mut String) {
     let clients: Option<Vec<_>> = companions
         .iter()
@@ -45,10 +46,10 @@ pub(super) async fn ready(companions: &[Companion], last_answer: &mut String) {
 fn client(address: &Address) -> Option<(Client, Url)> {
     let builder = Client::builder().no_proxy().timeout(TIMEOUT);
     let (builder, url) = match address {
-        Address::Tcp(address) => (builder, format!("http://{address}/readyz")),
+        Address::Tcp(address) => (builder, format!("http://{address}/readyz?discovery=false")),
         Address::Unix(path) => (
             builder.unix_socket(path.as_path()),
-            "http://localhost/readyz".to_owned(),
+            "http://localhost/readyz?discovery=false".to_owned(),
         ),
     };
     builder.build().ok().zip(url.parse().ok())

@@ -18,18 +18,20 @@ use crate::role::Roles;
 /// How long `/readyz` waits for a connection to Envoy's listener.
 const PROBE_MAX: Duration = Duration::from_millis(500);
 
-/// `?pool=NAME&max_saturation=0.9`
+/// `?pool=NAME&max_saturation=0.9&discovery=false`
 #[derive(Debug, Deserialize)]
 pub(super) struct ReadyQuery {
     pool: Option<String>,
     max_saturation: Option<f64>,
+    /// Whether each discovering pool must have had an answer; the default is `true`. `penstock up` starts without.
+    discovery: Option<bool>,
 }
 
 /// Handles `GET /readyz`. With `replicas` the answer is a JSON object with the role, otherwise a line of text.
 pub(super) async fn show(State(app): State<Arc<App>>, Query(query): Query<ReadyQuery>) -> Response {
     let roles = app.roles();
     let ready = match &roles {
-        Some(roles) if !roles.leads_any() => app.standby_is_ready().await,
+        Some(roles) if !roles.leads_any() => app.standby_is_ready(&query).await,
         Some(_) | None => app.ready(&query, roles.as_ref()).await,
     };
     let role = roles.map(|roles| roles.summary());
@@ -52,16 +54,17 @@ pub(super) async fn show(State(app): State<Arc<App>>, Query(query): Query<ReadyQ
 
 impl App {
     /// A standby has no requests, and no sessions of its own.
-    async fn standby_is_ready(&self) -> Result<(), String> {
-        self.is_serving(&self.status().await?)
+    async fn standby_is_ready(&self, query: &ReadyQuery) -> Result<(), String> {
+        self.is_serving(&self.status().await?, query)
     }
 
-    fn is_serving(&self, status: &Status) -> Result<(), String> {
+    fn is_serving(&self, status: &Status, query: &ReadyQuery) -> Result<(), String> {
         if status.draining || *self.phase.borrow() != Phase::Serving {
             return Err("shutting down".into());
         }
         // Without endpoints, its requests would be answered 503.
-        if let Some((pool, why)) = self.discoveries.unanswered() {
+        let unanswered = self.discoveries.unanswered();
+        if let Some((pool, why)) = unanswered.filter(|_| query.discovery != Some(false)) {
             return Err(format!(
                 "the discovery of pool `{pool}` has found no list yet: {why}"
             ));
@@ -71,7 +74,7 @@ impl App {
 
     async fn ready(&self, query: &ReadyQuery, roles: Option<&Roles>) -> Result<(), String> {
         let status = self.status().await?;
-        self.is_serving(&status)?;
+        self.is_serving(&status, query)?;
         let open = open_sessions(&status, roles);
         // A worker that has lost its VM makes a new one only with its next request, and without /readyz no request comes:
         // once all sessions were open, one open session is enough.
