@@ -3,7 +3,7 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use penstock_tests::cluster::{Cluster, NAMESPACE, kubectl};
 use penstock_tests::relay::Relay;
@@ -201,7 +201,7 @@ fn every_outage_of_the_api_server_shows_and_takes_no_endpoint_away() {
             discovery(&companion, Some(&name)).await;
             println!("figure: outage {outage} shows after {:?}", closed.elapsed());
             // Longer than the longest pause between attempts.
-            tokio::time::sleep(std::time::Duration::from_secs(6)).await;
+            tokio::time::sleep(Duration::from_secs(6)).await;
             endpoints(&companion, 3).await;
             relay.mend();
             let mended = Instant::now();

@@ -43,9 +43,9 @@ impl Scope {
     }
 }
 
-/// Why a stream is closed whose filter asks for a pool that doesn't exist here.
+/// The reason for closing a stream: its filter asks for a pool that this companion doesn't have.
 const NO_POOL: &str = "this companion has no pool of this name";
-/// Why a stream is closed whose filter asks for a pool's leader where there is only one leader.
+/// The reason for closing a stream: its filter asks for the leader of a pool, and all pools have the same leader.
 const ONE_LEADER: &str = "this companion's pools have one leader, which the main session finds";
 /// Why the streams of a removed pool are closed.
 const POOL_REMOVED: &str = "the pool was removed";

@@ -46,6 +46,14 @@ pub fn unix() -> Duration {
     now.duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
 }
 
+/// Returns at this instant of the runtime; `None`: never.
+pub(crate) async fn sleep_until(due: Option<tokio::time::Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due).await,
+        None => std::future::pending().await,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -22,6 +22,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use crate::clock::sleep_until;
 use crate::essential;
 use crate::found::Found;
 use crate::metrics::Metrics;
@@ -160,13 +161,6 @@ async fn apply(config: &reload::Handle, states: &States, newest: BTreeMap<Arc<st
 async fn at_last(applying: &mut Option<BoxFuture<'_, ()>>) {
     match applying {
         Some(applying) => applying.await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn sleep_until(due: Option<Instant>) {
-    match due {
-        Some(due) => tokio::time::sleep_until(due).await,
         None => std::future::pending().await,
     }
 }

@@ -20,6 +20,7 @@ use penstock_envoy::limits;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
+use crate::clock::sleep_until;
 use crate::essential;
 use crate::found::Found;
 use crate::role::RoleReceiver;
@@ -45,7 +46,7 @@ pub struct EnvoyPools {
     known: BTreeMap<String, BTreeSet<SocketAddr>>,
     /// The servers of pools with discovery that the folder had at the start.
     remembered: BTreeMap<String, Vec<SocketAddr>>,
-    /// Pools whose discovery has found a list.
+    /// The pools for which discovery has found a list since the start.
     found: BTreeSet<String>,
     /// Envoy's idle timeout of streams, as far as the companion can tell.
     stream_idle_timeout: Duration,
@@ -53,7 +54,7 @@ pub struct EnvoyPools {
 
 struct Admit {
     pools: Vec<Pool>,
-    /// Pools whose discovery has found no list yet.
+    /// The pools that have discovery, and for which it has found no list since the start.
     unfound: BTreeSet<String>,
     done: oneshot::Sender<()>,
 }
@@ -209,7 +210,7 @@ struct FolderWriter {
     admin: Option<SocketAddr>,
     /// The pools and endpoints that requests are granted to.
     pools: Vec<Pool>,
-    /// Pools whose discovery has found no list yet: their files keep the servers that they have.
+    /// As in [`Admit`]. The files of these pools keep the servers that they have.
     unfound: BTreeSet<String>,
     /// Removed endpoints by pool, and until when they stay in the files. Without an address: a removed pool.
     leaving: BTreeMap<(String, Option<SocketAddr>), Instant>,
@@ -221,12 +222,6 @@ impl FolderWriter {
     async fn run(mut self, mut inbox: mpsc::Receiver<Admit>) {
         loop {
             let next = self.leaving.values().copied().chain(self.retry_at).min();
-            let due = async {
-                match next {
-                    Some(instant) => tokio::time::sleep_until(instant).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 message = inbox.recv() => {
                     let Some(Admit { pools, unfound, done }) = message else { return };
@@ -239,7 +234,7 @@ impl FolderWriter {
                     // Sending fails when the caller no longer waits.
                     let _ = done.send(());
                 }
-                () = due => {
+                () = sleep_until(next) => {
                     self.delete_expired(Instant::now());
                     self.write();
                 }

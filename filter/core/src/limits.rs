@@ -5,11 +5,11 @@ use core::time::Duration;
 
 use penstock_wire::limits as wire;
 
-/// How long a paused request waits for its body before it is looked for.
+/// How long a paused request waits for its body until the filter asks how many bytes of the body Envoy has received.
 pub const BODY_CALLBACK_WAIT: Duration = Duration::from_secs(1);
-/// How often it is looked for, in a worker that has never been passed a body.
+/// How often the filter asks, in a worker to which Envoy has never passed a body.
 pub const BODY_CALLBACK_CHECK_INTERVAL: Duration = Duration::from_millis(500);
-/// Requests whose bodies are looked for at a time.
+/// The number of requests about which the filter asks at a time.
 pub const BODY_CHECKS_MAX: usize = 2_048;
 const _: () = assert!(BODY_CALLBACK_WAIT.as_millis() + BODY_CALLBACK_CHECK_INTERVAL.as_millis() < 2_000);
 

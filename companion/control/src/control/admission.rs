@@ -107,14 +107,13 @@ impl Control {
 
     /// The pool of a request that runs in it although it no longer serves the request's model.
     fn own_pool(&self, arrival: Arrival<'_>) -> Option<PoolId> {
-        let runs = matches!(arrival, Arrival::Running(_));
-        self.pools
-            .iter()
-            .map(|(id, _)| id)
-            .find(|_| runs && self.settings.pool.is_some())
+        if self.settings.pool.is_none() || !matches!(arrival, Arrival::Running(_)) {
+            return None;
+        }
+        self.pools.iter().map(|(id, _)| id).next()
     }
 
-    /// The answer to a request whose model is served by no pool here.
+    /// The answer to a request whose model no pool of this control serves.
     fn unserved(&self, model: &str) -> Answer {
         match &self.settings.pool {
             // Its filter applied an earlier policy, so this is the answer that waiting requests got when the policy changed.

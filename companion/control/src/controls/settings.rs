@@ -38,7 +38,7 @@ pub(super) fn split(mut settings: Settings) -> Split {
     Split {
         pools: pools.collect(),
         gateway: Settings {
-            // Every companion does its part of what belongs to no pool, so it has no term.
+            // The control without pools has no leader, so it has no term.
             is_replicated: false,
             term: 0,
             // Filters open this session to any companion.

@@ -65,7 +65,7 @@ impl Bench {
         }
     }
 
-    /// A leader that took the lease of nobody.
+    /// A leader whose lease was free.
     pub(crate) fn leader() -> (Self, u64) {
         let mut bench = Self::new();
         bench.observe(Holder::None, None);
@@ -76,7 +76,7 @@ impl Bench {
         (bench, record.term)
     }
 
-    /// A leader of one pool that took the lease of nobody.
+    /// A leader of one pool, whose lease was free.
     pub(crate) fn leader_of_pool(pool: &str) -> (Self, u64) {
         let mut bench = Self::of_pool(pool);
         bench.observe(Holder::None, None);

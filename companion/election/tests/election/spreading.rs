@@ -84,7 +84,7 @@ fn a_standby_asks_for_a_pool_that_prefers_it_and_asks_again() {
         }
     }
     assert_eq!(waits, [2, 4, 8, 16, 32, 32], "times the first wait");
-    // During a takeover nobody asks.
+    // During a takeover the standby asks for nothing.
     let taking_over = Record {
         taking_over_from: Some("10.0.0.9:9190".into()),
         ..led_by_other(6)

@@ -7,6 +7,7 @@
 //! failure is over. A pool that doesn't exist is watched as well. docs/kubernetes.md lists the needed permissions: the pool and the
 //! pods of one namespace, and nothing else.
 
+mod listing;
 mod pod_labels;
 mod pool;
 mod service;
@@ -23,8 +24,10 @@ use kube::{Client, ResourceExt as _};
 use penstock_config::{Discovered, EndpointDefaults, KubernetesObject, PendingServers, PodLabels};
 use penstock_errors::root_cause;
 
+use self::listing::Listing;
 use self::pool::Selection;
 use super::{Report, Settings};
+use crate::clock::sleep_until;
 
 /// The pause after the first failure in a row. Each further one doubles it.
 const PAUSE_FIRST: Duration = Duration::from_millis(200);
@@ -32,7 +35,8 @@ const PAUSE_FIRST: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// A pool that doesn't exist may be created in another version of the API than the watched one.
 const RECHECK: Duration = Duration::from_secs(30);
-/// The status of a watch whose position is too old. The watch lists everything again by itself.
+/// The HTTP status of a Kubernetes watch that starts at a resource version which the API server no longer has. The watcher of
+/// kube-runtime then lists everything again.
 const EXPIRED: u16 = 410;
 /// The endpoint label with the pod's name.
 const POD: &str = "pod";
@@ -161,7 +165,7 @@ async fn find_version(
     }
 }
 
-/// Whether the API server has a version, as far as it tells.
+/// Whether the API server serves this version of the InferencePool API; `true` also if it doesn't answer the question.
 async fn is_served(client: &Client, version: &ApiResource) -> bool {
     let resources = client.list_api_group_resources(&version.api_version).await;
     !matches!(resources, Err(kube::Error::Api(status)) if status.code == 404)
@@ -195,7 +199,7 @@ async fn watch(
                     recheck = None;
                     match pool::selection(&object.data) {
                         Ok(selection) if wanted.as_ref() == Some(&selection) => {
-                            if pods_found.are_complete() {
+                            if pods_found.found.is_complete() {
                                 report.works();
                             }
                         }
@@ -227,7 +231,7 @@ async fn watch(
             event = pods.next() => match event.transpose() {
                 Ok(Some(event)) => {
                     pods_found.handle(event);
-                    if let (true, Some(wanted)) = (pods_found.are_complete(), &wanted) {
+                    if let (true, Some(wanted)) = (pods_found.found.is_complete(), &wanted) {
                         pauses.reset();
                         report.send(pods_found.discovered(&wanted.ports)).await;
                     }
@@ -245,23 +249,12 @@ fn is_expired(why: &watcher::Error) -> bool {
     matches!(why, watcher::Error::WatchError(status) if status.code == EXPIRED)
 }
 
-async fn sleep_until(due: Option<tokio::time::Instant>) {
-    match due {
-        Some(due) => tokio::time::sleep_until(due).await,
-        None => std::future::pending().await,
-    }
-}
-
 /// The pods that are ready or may become ready.
 #[derive(Debug)]
 struct Pods {
     labels: PodLabels,
     settings: Settings,
-    /// By name.
-    found: BTreeMap<String, FoundPod>,
-    /// A new list in progress, which replaces `found` when it is complete.
-    listing: Option<BTreeMap<String, FoundPod>>,
-    listed: bool,
+    found: Listing<FoundPod>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -276,64 +269,24 @@ impl Pods {
         Self {
             labels: labels.clone(),
             settings: settings.clone(),
-            found: BTreeMap::new(),
-            listing: None,
-            listed: false,
+            found: Listing::default(),
         }
     }
 
-    /// Applies an event.
     fn handle(&mut self, event: Event<Pod>) {
-        match event {
-            Event::Init => self.listing = Some(BTreeMap::new()),
-            Event::InitApply(pod) => {
-                let found = self.read(&pod);
-                put(self.listing.get_or_insert_default(), &pod, found);
-            }
-            Event::InitDone => {
-                self.found = self.listing.take().unwrap_or_default();
-                self.listed = true;
-            }
-            Event::Apply(pod) => {
-                let found = self.read(&pod);
-                put(&mut self.found, &pod, found);
-            }
-            Event::Delete(pod) => drop(self.found.remove(&pod.name_any())),
-        }
-    }
-
-    /// All pods are known, and no new list is in progress.
-    const fn are_complete(&self) -> bool {
-        self.listed && self.listing.is_none()
-    }
-
-    /// `None`: the pod has ended or is being deleted. A value that is missing or not allowed is logged once for each pod.
-    fn read(&self, pod: &Pod) -> Option<FoundPod> {
-        let Settings {
-            defaults,
-            needs_batched_tokens,
-            ..
-        } = &self.settings;
-        if !stays(pod) {
-            return None;
-        }
-        let (values, problems) = pod_labels::values(pod, &self.labels, defaults, *needs_batched_tokens);
-        let name = pod.name_any();
-        let before = self.found.get(&name);
-        if before.is_none_or(|before| before.values != values) {
-            for problem in problems {
-                tracing::warn!(pod = name, "{problem}");
-            }
-        }
-        let ip = address(pod);
-        Some(FoundPod { ip, values })
+        let Self {
+            labels,
+            settings,
+            found,
+        } = self;
+        found.handle(event, |pod, before| read(&pod, before, labels, settings));
     }
 
     /// Each port of each ready pod is an endpoint, and each port of every other pod a pending server.
     fn discovered(&self, ports: &[u16]) -> Discovered {
         let mut endpoints = Vec::new();
         let mut pending: BTreeMap<(&str, u64), u64> = BTreeMap::new();
-        for (name, FoundPod { ip, values }) in &self.found {
+        for (name, FoundPod { ip, values }) in self.found.objects() {
             for port in ports {
                 if let Some(ip) = ip {
                     let mut endpoint = values.endpoint(SocketAddr::new(*ip, *port));
@@ -357,12 +310,21 @@ impl Pods {
     }
 }
 
-fn put(pods: &mut BTreeMap<String, FoundPod>, pod: &Pod, found: Option<FoundPod>) {
-    let name = pod.name_any();
-    match found {
-        Some(found) => drop(pods.insert(name, found)),
-        None => drop(pods.remove(&name)),
+/// What a pod says of itself; `before`: what it said last. `None`: the pod has ended or is being deleted. A value that is missing or
+/// not allowed is logged once for each pod.
+fn read(pod: &Pod, before: Option<&FoundPod>, labels: &PodLabels, settings: &Settings) -> Option<FoundPod> {
+    if !stays(pod) {
+        return None;
     }
+    let (values, problems) =
+        pod_labels::values(pod, labels, &settings.defaults, settings.needs_batched_tokens);
+    if before.is_none_or(|before| before.values != values) {
+        for problem in problems {
+            tracing::warn!(pod = pod.name_any(), "{problem}");
+        }
+    }
+    let ip = address(pod);
+    Some(FoundPod { ip, values })
 }
 
 /// The pod is ready or may become ready: it has not ended and is not being deleted.

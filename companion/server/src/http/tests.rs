@@ -284,9 +284,9 @@ async fn where_each_pool_has_a_leader_only_its_leader_changes_it() {
         let code = answer.status().as_u16();
         (code, answer.json::<Value>().await.expect("JSON"))
     };
-    let of = |name: &str| json!({"pools": [{"name": name, "queue": {"ttl": "7s"}}]});
-    assert_eq!(patch(of("chat")).await.0, 200);
-    let (code, answer) = patch(of("code")).await;
+    let change_of = |name: &str| json!({"pools": [{"name": name, "queue": {"ttl": "7s"}}]});
+    assert_eq!(patch(change_of("chat")).await.0, 200);
+    let (code, answer) = patch(change_of("code")).await;
     assert_eq!((code, &answer["leader"]), (421, &json!(OTHER)), "{answer}");
     let (code, answer) = patch(json!({"metrics": {"flows": 7}})).await;
     let message = answer["error"]["message"].as_str().unwrap_or_default();

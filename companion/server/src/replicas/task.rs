@@ -14,7 +14,7 @@ use super::health::{Health, Operation};
 use super::reports::Reporter;
 use super::store::{LeaseStore, Outcome, StoreError};
 use super::{RoleSink, Status};
-use crate::clock::Clock;
+use crate::clock::{Clock, sleep_until};
 
 /// The first pause before a failed watch connects again.
 const RECONNECT_FIRST: Duration = Duration::from_millis(100);
@@ -169,13 +169,6 @@ async fn pending_answer(request: &mut Option<BoxFuture<'static, Answered>>) -> A
     let answered = future.await;
     *request = None;
     answered
-}
-
-async fn sleep_until(due: Option<Instant>) {
-    match due {
-        Some(due) => tokio::time::sleep_until(due).await,
-        None => std::future::pending().await,
-    }
 }
 
 /// Has the store carry out a request. It may take forever: the candidate gives up in time, and its next request replaces this

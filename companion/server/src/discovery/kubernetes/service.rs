@@ -1,7 +1,6 @@
 //! The ready endpoints of a Service, as its EndpointSlices list them.
 //!
-//! The Service is watched as well, because the slices of a Service that doesn't exist can't be told from those of one without
-//! endpoints.
+//! The Service is watched as well: a Service that doesn't exist and a Service without endpoints both have no EndpointSlices.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -9,12 +8,13 @@ use std::net::{IpAddr, SocketAddr};
 use futures_util::StreamExt as _;
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::{Endpoint as SliceEndpoint, EndpointSlice};
+use kube::Client;
 use kube::api::Api;
 use kube::runtime::watcher::{self, Event};
-use kube::{Client, ResourceExt as _};
 use penstock_config::{Discovered, EndpointDefaults, PendingServers};
 use penstock_errors::root_cause;
 
+use super::listing::Listing;
 use super::{POD, Pauses, Report, is_expired};
 
 /// The label of a slice with the name of its Service.
@@ -73,7 +73,7 @@ async fn watch(report: &mut Report, client: &Client, target: Target<'_>, pauses:
                 Ok(None) => return "the watch of its EndpointSlices has ended".into(),
             },
         }
-        if exists && found.are_complete() {
+        if exists && found.0.is_complete() {
             pauses.reset();
             match found.discovered(target.port, &report.settings.defaults) {
                 Ok(discovered) => report.send(discovered).await,
@@ -85,34 +85,11 @@ async fn watch(report: &mut Report, client: &Client, target: Target<'_>, pauses:
 
 /// The slices of a Service.
 #[derive(Debug, Default)]
-struct Slices {
-    /// By name.
-    found: BTreeMap<String, EndpointSlice>,
-    /// A new list in progress, which replaces `found` when it is complete.
-    listing: Option<BTreeMap<String, EndpointSlice>>,
-    listed: bool,
-}
+struct Slices(Listing<EndpointSlice>);
 
 impl Slices {
     fn handle(&mut self, event: Event<EndpointSlice>) {
-        match event {
-            Event::Init => self.listing = Some(BTreeMap::new()),
-            Event::InitApply(slice) => {
-                let listing = self.listing.get_or_insert_default();
-                listing.insert(slice.name_any(), slice);
-            }
-            Event::InitDone => {
-                self.found = self.listing.take().unwrap_or_default();
-                self.listed = true;
-            }
-            Event::Apply(slice) => drop(self.found.insert(slice.name_any(), slice)),
-            Event::Delete(slice) => drop(self.found.remove(&slice.name_any())),
-        }
-    }
-
-    /// All slices are known, and no new list is in progress.
-    const fn are_complete(&self) -> bool {
-        self.listed && self.listing.is_none()
+        self.0.handle(event, |slice, _| Some(slice));
     }
 
     /// The endpoints at this port. Those that aren't ready, and won't end, are pending servers. If the Service has IPv4 addresses, its
@@ -164,7 +141,7 @@ impl Slices {
     fn with_port(&self, port: Option<&str>) -> Result<Vec<(&EndpointSlice, u16)>, String> {
         let mut slices = Vec::new();
         let mut others = BTreeSet::new();
-        for slice in self.found.values() {
+        for slice in self.0.objects().values() {
             let ports = slice.ports.as_deref().unwrap_or_default();
             let names = || ports.iter().map(|port| port.name.as_deref().unwrap_or_default());
             if port.is_none() && ports.len() > 1 {
@@ -241,12 +218,12 @@ mod tests {
     fn of(slices: Vec<EndpointSlice>) -> Slices {
         let mut found = Slices::default();
         found.handle(Event::Init);
-        assert!(!found.are_complete());
+        assert!(!found.0.is_complete());
         for slice in slices {
             found.handle(Event::InitApply(slice));
         }
         found.handle(Event::InitDone);
-        assert!(found.are_complete());
+        assert!(found.0.is_complete());
         found
     }
 

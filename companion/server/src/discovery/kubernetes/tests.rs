@@ -461,7 +461,7 @@ fn pods_of_the_last_list_count_during_a_new_list() {
     let mut pods = Pods::new(&settings, &PodLabels::default());
     let is_complete_after = |pods: &mut Pods, event| {
         pods.handle(event);
-        pods.are_complete()
+        pods.found.is_complete()
     };
     assert!(!is_complete_after(&mut pods, Event::Init));
     assert!(!is_complete_after(&mut pods, Event::InitApply(pod("a"))));
@@ -473,8 +473,8 @@ fn pods_of_the_last_list_count_during_a_new_list() {
     assert_eq!(pods.discovered(&[1]).endpoints.len(), 1);
     assert!(!is_complete_after(&mut pods, Event::InitApply(pod("b"))));
     assert!(is_complete_after(&mut pods, Event::InitDone));
-    assert!(pods.found.contains_key("b") && !pods.found.contains_key("a"));
-    assert!(is_complete_after(&mut pods, Event::Delete(pod("b"))) && pods.found.is_empty());
+    assert!(pods.found.objects().contains_key("b") && !pods.found.objects().contains_key("a"));
+    assert!(is_complete_after(&mut pods, Event::Delete(pod("b"))) && pods.found.objects().is_empty());
 }
 
 #[tokio::test]
