@@ -44,12 +44,8 @@ pub const KEEPALIVE_INTERVAL_S: u32 = 5;
 /// Unanswered probes that end a connection.
 pub const KEEPALIVE_PROBES: u32 = 3;
 
-/// Model servers in the endpoint list of a grant; one more entry may name this Envoy's requeue listener.
-pub const LIST_MAX: u32 = 3;
 /// The statuses with which a server may refuse a request by itself, so that it goes elsewhere.
 pub const REFUSALS: [u32; 2] = [429, 503];
-/// Retries of a request that Envoy spreads round robin.
-pub const RETRIES: u32 = 2;
 /// Delay before the first retry. It is short because the next server of the list is another machine.
 pub const RETRY_PAUSE: Duration = Duration::from_millis(1);
 /// Envoy's circuit breaker thresholds: out of reach, because the companion bounds the requests of a pool.

@@ -6,9 +6,8 @@
 //! pool is added would find no route.
 //!
 //! Envoy sends a granted request to the endpoints of its list, each once, in order, and to no other: a host beyond the list
-//! could violate a bound, a pin or a subset. So there is a route for each length of a list, with one retry less than the
-//! length, and the cluster offers no other host to these routes. Only a request that passes through, with a pool and without
-//! a list, is spread round robin.
+//! could violate a bound, a pin or a subset. So the filter sets the number of retries, and the cluster offers no other host to
+//! these routes. Only a request that passes through, with a pool and without a list, is spread round robin.
 //!
 //! The last entry of a list may be this Envoy's requeue listener ([`super::REQUEUE_HOST`]). For the router it is one more
 //! host, reached by the same retries, to which the body is sent again. That list is in a separate header, which the cluster
@@ -19,13 +18,6 @@ use serde_json::{Value, json};
 
 use super::{Settings, body_limit, clusters, local_replies, seconds};
 use crate::limits;
-
-/// Envoy retries a request that passes through while no model server has begun to respond: the connection failed, the stream
-/// was refused, or the stream was reset before the first byte of a response. `reset` covers the latter even if the request
-/// was sent already, which `reset-before-request` doesn't. Repeating a generation is safe, because it has no effect but work.
-/// For a granted request the filter names the conditions, in a header: each pool has separate ones, and a route's conditions
-/// would be added to them. Once Envoy has passed on response headers, it never retries.
-const RETRY_ON: &str = "connect-failure,refused-stream,reset";
 
 pub(super) fn config(settings: &Settings) -> Value {
     let mut routes = granted(settings);
@@ -42,38 +34,26 @@ pub(super) fn config(settings: &Settings) -> Value {
 }
 
 fn granted(settings: &Settings) -> Vec<Value> {
-    let listed = |header: &str, mut condition: Value, retries: u32| {
-        condition["name"] = header.into();
-        let mut route = route("listed", Some(condition), "", retries);
+    let listed = |header: &str| {
+        let mut route = route("listed", Some(header));
         route["route"]["metadata_match"] = clusters::listed_only();
         route
     };
-    let list = |length: u32, requeued: bool| {
-        let retries = length.saturating_sub(1);
-        let pattern = format!("[^,]*(,[^,]*){{{retries}}}");
-        let condition = json!({ "string_match": { "safe_regex": { "regex": pattern } } });
-        let header = if requeued { ROUTE_HEADER } else { ENDPOINT_HEADER };
-        let mut route = listed(header, condition, retries);
-        if requeued {
-            // This stream is idle while the requeued request waits and then while its server is silent.
-            route["route"]["idle_timeout"] = seconds(settings.stream_idle_timeout.saturating_mul(2)).into();
-        }
-        route
-    };
-    let requeued = (2..=limits::LIST_MAX.saturating_add(1)).map(|length| list(length, true));
-    let plain = (1..=limits::LIST_MAX).map(|length| list(length, false));
-    let longer = listed(
-        ENDPOINT_HEADER,
-        json!({ "present_match": true }),
-        limits::LIST_MAX,
-    );
-    let unlisted = route("ungated", None, RETRY_ON, limits::RETRIES);
-    requeued.chain(plain).chain([longer, unlisted]).collect()
+    let mut requeued = listed(ROUTE_HEADER);
+    // This stream is idle while the requeued request waits and then while its server is silent.
+    requeued["route"]["idle_timeout"] = seconds(settings.stream_idle_timeout.saturating_mul(2)).into();
+    let unlisted = route("ungated", None);
+    vec![requeued, listed(ENDPOINT_HEADER), unlisted]
 }
 
-fn route(name: &str, list: Option<Value>, retry_on: &str, retries: u32) -> Value {
-    let mut headers = vec![json!({ "name": POOL_HEADER, "present_match": true })];
-    headers.extend(list);
+/// The filter sets in headers when and how often Envoy retries a request: while no model server has begun to respond. Repeating a
+/// generation is safe, because it has no effect but work. Once Envoy has passed on response headers, it never retries.
+fn route(name: &str, list: Option<&str>) -> Value {
+    let headers: Vec<Value> = [Some(POOL_HEADER), list]
+        .into_iter()
+        .flatten()
+        .map(|name| json!({ "name": name, "present_match": true }))
+        .collect();
     json!({
         "name": name,
         "match": { "prefix": "/", "headers": headers },
@@ -82,8 +62,6 @@ fn route(name: &str, list: Option<Value>, retry_on: &str, retries: u32) -> Value
             // A generation may take any time; stream_idle_timeout ends a stream that stalls.
             "timeout": "0s",
             "retry_policy": {
-                "retry_on": retry_on,
-                "num_retries": retries,
                 "retry_back_off": {
                     "base_interval": seconds(limits::RETRY_PAUSE),
                     "max_interval": seconds(limits::RETRY_PAUSE * 10),

@@ -38,6 +38,7 @@ function envoy_on_request(handle)
   end
   headers:replace("x-next", rest)
   headers:replace("x-envoy-retry-on", "connect-failure,refused-stream,reset")
+  headers:replace("x-envoy-max-retries", tostring(select(2, first:gsub(",", ""))))
 end
 "#;
 
@@ -45,8 +46,10 @@ end
 const GRANTS: &str = r#"
 function envoy_on_request(handle)
   local headers = handle:headers()
-  if headers:get("x-gateway-destination-endpoint") then
+  local list = headers:get("x-penstock-route") or headers:get("x-gateway-destination-endpoint")
+  if list then
     headers:replace("x-envoy-retry-on", "connect-failure,refused-stream,reset")
+    headers:replace("x-envoy-max-retries", tostring(select(2, list:gsub(",", ""))))
   end
 end
 "#;

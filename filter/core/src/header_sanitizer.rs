@@ -22,8 +22,11 @@ pub(crate) const CONTENT_LENGTH: &str = "content-length";
 /// Request headers with a digest of the body, which a rewrite invalidates.
 const DIGESTS: [&str; 4] = ["content-md5", "content-digest", "digest", "repr-digest"];
 
+/// Envoy's request header for the number of retries. Without it, Envoy retries once.
+pub(crate) const MAX_RETRIES_HEADER: &str = "x-envoy-max-retries";
+
 /// Request headers that the filter reads or sets. A client's values never reach a server, on any path.
-const REQUEST_HEADERS: [&str; 8] = [
+const REQUEST_HEADERS: [&str; 9] = [
     names::ENDPOINT_HEADER,
     names::POOL_HEADER,
     names::REQUEUE_HEADER,
@@ -32,6 +35,7 @@ const REQUEST_HEADERS: [&str; 8] = [
     names::SUBSET_HEADER,
     names::PIN_HEADER,
     names::TOLERATE_HEADER,
+    MAX_RETRIES_HEADER,
 ];
 
 /// Response headers that only the gateway may set.

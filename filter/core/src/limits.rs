@@ -31,6 +31,8 @@ pub const TOKEN_ID_BYTES: u64 = 4;
 pub const LIST_ENTRY_BYTES_MAX: usize = 64;
 /// Bytes of a request id that are passed on.
 pub const REQUEST_ID_BYTES_MAX: usize = 128;
+/// Retries of a request that Envoy spreads round robin over the servers of its pool.
+pub const RETRIES: usize = 2;
 /// Bytes of a server's `retry-after` that are read: a number of seconds is shorter.
 pub const RETRY_AFTER_TEXT_BYTES_MAX: usize = 20;
 /// Bytes of a `traceparent` that are passed on: version 00 has 55, and later versions append to it.

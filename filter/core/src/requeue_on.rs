@@ -1,11 +1,12 @@
 //! The failures after which Envoy sends a request to the next address of its list: another endpoint, or the requeue listener.
 //!
-//! Envoy takes them from request headers, which its router removes. The routes of granted requests name none by themselves, so
-//! these headers are all that counts.
+//! Envoy takes them, and the number of its attempts, from request headers, which its router removes. The routes of granted
+//! requests name none by themselves, so these headers are all that counts.
 
 use penstock_wire as wire;
 
-use crate::header_sanitizer::HeaderEdit;
+use crate::header_sanitizer::{HeaderEdit, MAX_RETRIES_HEADER};
+use crate::limits::RETRIES;
 
 /// Envoy's request header for the conditions of a retry.
 const RETRY_ON_HEADER: &str = "x-envoy-retry-on";
@@ -34,6 +35,14 @@ impl Default for RequeueOn {
 }
 
 impl RequeueOn {
+    /// Envoy doesn't send the request again.
+    const NONE: Self = Self {
+        connect: false,
+        reset: false,
+        too_many_requests: false,
+        unavailable: false,
+    };
+
     /// Statuses other than 429 and 503 are those of a later protocol version, and are ignored.
     pub(crate) fn new(message: &wire::RequeueOn) -> Self {
         Self {
@@ -67,9 +76,17 @@ impl RequeueOn {
         self.too_many_requests || self.unavailable
     }
 
-    /// The headers that tell Envoy. They replace those of a client.
-    pub(crate) fn edits(self) -> impl Iterator<Item = HeaderEdit> {
-        let retry_on = match (self.connect, self.reset, self.has_statuses()) {
+    /// The headers that make Envoy try each of the `entries` of a list once. They replace those of a client. Without a list,
+    /// which is for requests that Envoy spreads round robin, there are [`RETRIES`] retries.
+    pub(crate) fn edits(self, entries: usize) -> impl Iterator<Item = HeaderEdit> {
+        let nowhere_else = entries == 1;
+        let Self {
+            connect,
+            reset,
+            too_many_requests,
+            unavailable,
+        } = if nowhere_else { Self::NONE } else { self };
+        let retry_on = match (connect, reset, too_many_requests || unavailable) {
             (false, false, false) => None,
             (true, false, false) => Some("connect-failure,refused-stream"),
             (_, true, false) => Some("connect-failure,refused-stream,reset"),
@@ -77,7 +94,7 @@ impl RequeueOn {
             (true, false, true) => Some("connect-failure,refused-stream,retriable-status-codes"),
             (_, true, true) => Some("connect-failure,refused-stream,reset,retriable-status-codes"),
         };
-        let statuses = match (self.too_many_requests, self.unavailable) {
+        let statuses = match (too_many_requests, unavailable) {
             (false, false) => None,
             (true, false) => Some("429"),
             (false, true) => Some("503"),
@@ -92,7 +109,14 @@ impl RequeueOn {
             edit(STATUS_CODES_HEADER, statuses),
         ]
         .into_iter()
+        .chain(retries(entries))
     }
+}
+
+/// The header where Envoy's one retry isn't enough.
+fn retries(entries: usize) -> Option<HeaderEdit> {
+    let retries = entries.checked_sub(1).unwrap_or(RETRIES);
+    (retries > 1).then(|| HeaderEdit::Set(MAX_RETRIES_HEADER, retries.to_string()))
 }
 
 #[cfg(test)]
@@ -111,7 +135,7 @@ mod tests {
 
     /// The values of the two headers; empty: removed.
     fn headers(requeue_on: RequeueOn) -> [&'static str; 2] {
-        let edits: Vec<HeaderEdit> = requeue_on.edits().collect();
+        let edits: Vec<HeaderEdit> = requeue_on.edits(2).collect();
         let value = |name, edit: &HeaderEdit| match edit {
             HeaderEdit::SetStatic(set, value) if *set == name => *value,
             HeaderEdit::Remove(removed) if *removed == name => "",
@@ -151,6 +175,29 @@ mod tests {
         assert_eq!(
             headers(RequeueOn::default()),
             ["connect-failure,refused-stream,reset", ""]
+        );
+    }
+
+    #[test]
+    fn envoy_tries_each_entry_of_a_list_once() {
+        let retries = |entries| {
+            let edits: Vec<HeaderEdit> = RequeueOn::default().edits(entries).collect();
+            let is_tried_again = edits.contains(&HeaderEdit::SetStatic(
+                RETRY_ON_HEADER,
+                "connect-failure,refused-stream,reset",
+            ));
+            (is_tried_again, edits.get(2).cloned())
+        };
+        let header = |value: &str| Some(HeaderEdit::Set(MAX_RETRIES_HEADER, value.to_owned()));
+        assert_eq!(
+            [0, 1, 2, 3, 4].map(retries),
+            [
+                (true, header("2")),
+                (false, None),
+                (true, None),
+                (true, header("2")),
+                (true, header("3"))
+            ]
         );
     }
 

@@ -325,9 +325,11 @@ impl Worker {
             let length = rewrite.length_after();
             edits.extend(header_sanitizer::rewritten(length, exchange.has_length));
         }
+        let requeue = (self.requeue_listener.as_ref().zip(self.key.as_ref())).filter(|_| grant.requeue);
+        let mut entries = grant.endpoints.len();
         if !grant.endpoints.is_empty() {
+            entries = entries.saturating_add(usize::from(requeue.is_some()));
             let endpoints = grant.endpoints.join(",");
-            let requeue = (self.requeue_listener.as_ref().zip(self.key.as_ref())).filter(|_| grant.requeue);
             let route = requeue.map(|(listener, _)| format!("{endpoints},{listener}"));
             edits.push(HeaderEdit::Set(names::ENDPOINT_HEADER, endpoints));
             edits.extend(route.map(|route| HeaderEdit::Set(names::ROUTE_HEADER, route)));
@@ -336,7 +338,7 @@ impl Worker {
                 edits.push(HeaderEdit::Set(names::REQUEUE_HEADER, token));
             }
         }
-        edits.extend(exchange.requeue_on().known_to(self.logs_attempts).edits());
+        edits.extend(exchange.requeue_on().known_to(self.logs_attempts).edits(entries));
         self.granted_ids.insert(exchange);
         set_saturation(&mut self.saturation_milli, &grant.pool, grant.saturation_milli);
         let granted = Granted::new(now, grant, exchange.load());

@@ -89,7 +89,11 @@ impl Worker {
         if !endpoints.is_empty() {
             edits.push(HeaderEdit::Set(names::ENDPOINT_HEADER, endpoints.join(",")));
         }
-        edits.extend(pool.requeue_on.known_to(self.logs_attempts).edits());
+        edits.extend(
+            pool.requeue_on
+                .known_to(self.logs_attempts)
+                .edits(endpoints.len()),
+        );
         let grant = Grant {
             sequence,
             pool: pool.name.clone(),

@@ -19,6 +19,7 @@ use crate::{
     local_reply::Failure,
     properties::{Properties, client_address},
     registration,
+    requeue_on::RequeueOn,
     requeue_token::RequeueToken,
     time::Instant,
     trust::Trust,
@@ -158,6 +159,7 @@ impl Worker {
         edits.push(HeaderEdit::Set(names::POOL_HEADER, pool.name.clone()));
         // Until the companion has sent endpoints, Envoy's load balancing chooses.
         let Some(endpoints) = self.endpoints.get(&pool.name) else {
+            edits.extend(RequeueOn::default().edits(0));
             return HeadersAction::Pass(edits);
         };
         self.turn = self.turn.wrapping_add(1);

@@ -334,14 +334,19 @@ impl Rig {
 /// The edits of a granted request without those that tell Envoy when to send it again, which each has.
 pub(crate) fn without_retry(mut edits: Vec<HeaderEdit>) -> Vec<HeaderEdit> {
     let before = edits.len();
-    edits.retain(|edit| {
-        let name: &str = match edit {
-            HeaderEdit::Remove(name) => name,
-            HeaderEdit::Set(name, _) | HeaderEdit::SetStatic(name, _) => name,
-        };
-        !["x-envoy-retry-on", "x-envoy-retriable-status-codes"].contains(&name)
-    });
-    assert_eq!(edits.len() + 2, before, "{edits:?}");
+    let mut retain_others = |names: &[&str]| {
+        edits.retain(|edit| {
+            let name: &str = match edit {
+                HeaderEdit::Remove(name) => name,
+                HeaderEdit::Set(name, _) | HeaderEdit::SetStatic(name, _) => name,
+            };
+            !names.contains(&name)
+        });
+        edits.len()
+    };
+    let retained = retain_others(&["x-envoy-retry-on", "x-envoy-retriable-status-codes"]);
+    assert_eq!(retained + 2, before, "{edits:?}");
+    retain_others(&["x-envoy-max-retries"]);
     edits
 }
 
