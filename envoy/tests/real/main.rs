@@ -42,15 +42,17 @@ function envoy_on_request(handle)
 end
 "#;
 
-/// The part of the filter at the first listener that matters here: when Envoy sends a granted request again.
+/// The part of the filter at the first listener that matters here: when and how often Envoy sends a request again.
 const GRANTS: &str = r#"
 function envoy_on_request(handle)
   local headers = handle:headers()
-  local list = headers:get("x-penstock-route") or headers:get("x-gateway-destination-endpoint")
-  if list then
-    headers:replace("x-envoy-retry-on", "connect-failure,refused-stream,reset")
-    headers:replace("x-envoy-max-retries", tostring(select(2, list:gsub(",", ""))))
+  if not headers:get("x-penstock-pool") then
+    return
   end
+  local list = headers:get("x-penstock-route") or headers:get("x-gateway-destination-endpoint")
+  local retries = list and select(2, list:gsub(",", "")) or 2
+  headers:replace("x-envoy-retry-on", "connect-failure,refused-stream,reset")
+  headers:replace("x-envoy-max-retries", tostring(retries))
 end
 "#;
 
