@@ -18,7 +18,7 @@ use penstock_filter_module as filter_module;
 use penstock_mock::{demo, mock_server};
 use penstock_server::serve;
 use penstock_tools::{import, model_cli, replay, status_cmd, top};
-use penstock_up::{self as up, envoy_config};
+use penstock_up::{self as up, envoy_config, gateway_resources};
 use tracing_subscriber::EnvFilter;
 
 /// Admission control and fair queueing for LLM inference, inside Envoy.
@@ -65,6 +65,8 @@ enum Command {
     Validate(Validate),
     /// Print the Envoy bootstrap of a configuration.
     EnvoyConfig(envoy_config::Args),
+    /// Print the Kubernetes resources that put Penstock into a Gateway.
+    GatewayResources(gateway_resources::Args),
     /// Write the filter's WebAssembly module to a file.
     Filter(filter_module::Args),
     /// Print the state of a running gateway: pools, flows, endpoints, models, advice.
@@ -151,6 +153,10 @@ async fn run(cli: Cli, environment: Environment) -> ExitCode {
         Command::Demo(args) => ended(demo::run(args, environment).await, demo::Error::exit_code),
         Command::EnvoyConfig(args) => match envoy_config::render(args, &environment) {
             Ok(bootstrap) => print(&bootstrap),
+            Err(error) => failed(&error.to_string(), error.exit_code()),
+        },
+        Command::GatewayResources(args) => match gateway_resources::render(&args, &environment) {
+            Ok(resources) => print(&resources),
             Err(error) => failed(&error.to_string(), error.exit_code()),
         },
         Command::Filter(args) => ended(filter_module::write_to(&args.out), |_| 1),

@@ -1,6 +1,6 @@
 //! Generates the Envoy bootstrap: two listeners with Penstock's filter, one cluster for each pool, and one for the companions.
 //!
-//! The input is [`Settings`], the output is a JSON document, or YAML for people to read. The document is built from values,
+//! The input is [`Settings`], the output is a JSON document, which [`crate::yaml`] writes for people to read. The document is built from values,
 //! not from text, so that a pool's name can't change its structure.
 //!
 //! The bootstrap guarantees:
@@ -16,11 +16,12 @@
 //! Settings are typed and aren't checked here; `envoy --mode validate` ([`crate::run::validate`]) checks the result.
 
 mod access_log;
-mod clusters;
-mod companions;
-mod listener;
-mod local_replies;
-mod routes;
+pub(crate) mod clusters;
+pub(crate) mod companions;
+pub(crate) mod listener;
+pub(crate) mod local_replies;
+pub(crate) mod module;
+pub(crate) mod routes;
 
 use std::{
     net::SocketAddr,
@@ -49,11 +50,14 @@ pub const REQUEUE_HOST: &str = "envoy://penstock-requeue/";
 const REQUEUE_STATE: &str = "penstock.requeue";
 
 /// The name of the requeue listener.
-const REQUEUE_LISTENER: &str = "penstock-requeue";
+pub(crate) const REQUEUE_LISTENER: &str = "penstock-requeue";
 
 /// Number of plugin configurations in one Envoy, one for each listener. Each has a root context, and so a session with the
 /// companion, on every worker and on the main thread.
 pub const PLUGINS: u32 = 2;
+
+/// What an operator does when Envoy's configuration is older than the companion's.
+const REPLACEMENT: &str = "Print a new bootstrap with `penstock envoy-config`.";
 
 /// The settings of a gateway.
 #[derive(Clone, Debug)]
@@ -83,14 +87,36 @@ pub struct Settings {
     pub heap_bytes_max: u64,
     /// Limit of concurrent client connections.
     pub connections_max: u64,
-    /// The path of the wasm module, as Envoy sees it.
-    pub filter: PathBuf,
+    /// The filter's module.
+    pub module: Module,
     /// The filter's configuration. The keys that describe the listeners (`requeue`, `reenters`, `routes_tell`,
     /// `attempts_logged`) are added here.
     pub plugin: Value,
     /// Further HTTP filters, which handle a client's request before Penstock's filter. A requeued request doesn't pass them
     /// again.
     pub http_filters: Vec<Value>,
+}
+
+/// Where Envoy gets the filter's WebAssembly module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Module {
+    /// A file, by its path as Envoy sees it.
+    File(PathBuf),
+    /// An HTTP server. Envoy asks it until it has the module.
+    Remote(RemoteModule),
+}
+
+/// The filter's module on an HTTP server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RemoteModule {
+    /// The server's IP address or DNS name.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+    /// The path and query.
+    pub path: String,
+    /// The SHA-256 of the module in hex: Envoy refuses anything else.
+    pub sha256: String,
 }
 
 /// A pool and the addresses of its model servers.
@@ -155,18 +181,13 @@ pub fn document(settings: &Settings) -> Value {
         Some(_) => Vec::new(),
     };
     clusters.push(companions::cluster(settings));
+    clusters.extend(module::cluster(&settings.module));
     let mut document = json!({
         "node": { "id": settings.node, "cluster": "penstock" },
         "admin": { "address": socket(settings.admin) },
-        // Required for internal listeners.
-        "bootstrap_extensions": [{
-            "name": "envoy.bootstrap.internal_listener",
-            "typed_config": {
-                "@type": "type.googleapis.com/envoy.extensions.bootstrap.internal_listener.v3.InternalListener",
-            },
-        }],
+        "bootstrap_extensions": [internal_listeners()],
         "static_resources": {
-            "listeners": [listener::gateway(settings), listener::requeue(settings)],
+            "listeners": [listener::gateway(settings), listener::requeue(settings, routes::config(settings), REPLACEMENT)],
             "clusters": clusters,
         },
         "overload_manager": overload(settings),
@@ -175,6 +196,16 @@ pub fn document(settings: &Settings) -> Value {
         document["dynamic_resources"] = json!({ "cds_config": config_source(&folder.join(CLUSTERS_FILE)) });
     }
     document
+}
+
+/// The bootstrap extension that internal listeners require.
+pub(crate) fn internal_listeners() -> Value {
+    json!({
+        "name": "envoy.bootstrap.internal_listener",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.bootstrap.internal_listener.v3.InternalListener",
+        },
+    })
 }
 
 /// The cluster of a pool, which reads its servers from the file `endpoints`.
@@ -192,33 +223,8 @@ pub(crate) fn server_address(host: &Value) -> Option<SocketAddr> {
     clusters::server_address(host)
 }
 
-/// The bootstrap as YAML, with `note` (any number of lines) as a comment at the top.
-///
-/// # Errors
-/// The document can't be written as YAML, which no settings cause.
-pub fn yaml(settings: &Settings, note: &str) -> Result<String, Error> {
-    let mut text = String::new();
-    for line in note.lines() {
-        text.push_str(format!("# {line}").trim_end());
-        text.push('\n');
-    }
-    // Quoted instead of folded, so that a long string stays on one line, unchanged.
-    let mut options = serde_saphyr::SerializerOptions::default();
-    options.prefer_block_scalars = false;
-    text.push_str(&serde_saphyr::to_string_with_options(
-        &document(settings),
-        options,
-    )?);
-    Ok(text)
-}
-
-/// The bootstrap can't be written as YAML.
-#[derive(Debug, thiserror::Error)]
-#[error("the Envoy bootstrap can't be written as YAML: {0}")]
-pub struct Error(#[from] serde_saphyr::SerializeError);
-
 /// Envoy's limit on a request body, in bytes.
-fn body_limit(settings: &Settings) -> u64 {
+pub(crate) fn body_limit(settings: &Settings) -> u64 {
     settings.body_bytes_max.saturating_add(limits::BODY_SLACK_BYTES)
 }
 
@@ -258,12 +264,12 @@ fn overload(settings: &Settings) -> Value {
     })
 }
 
-fn socket(address: SocketAddr) -> Value {
+pub(crate) fn socket(address: SocketAddr) -> Value {
     json!({ "socket_address": { "address": address.ip().to_string(), "port_value": address.port() } })
 }
 
 /// A duration in Envoy's notation: decimal seconds with an `s`.
-fn seconds(duration: Duration) -> String {
+pub(crate) fn seconds(duration: Duration) -> String {
     format!("{}s", duration.as_secs_f64())
 }
 
@@ -299,7 +305,7 @@ mod tests {
             stream_idle_timeout: stream_idle_timeout(Duration::from_millis(90_500), Duration::from_secs(5)),
             heap_bytes_max: limits::HEAP_BYTES_MAX,
             connections_max: limits::CONNECTIONS_MAX,
-            filter: "/f.wasm".into(),
+            module: Module::File("/f.wasm".into()),
             plugin: json!({ "companion": COMPANION_CLUSTER }),
             http_filters: Vec::new(),
             access_log: None,

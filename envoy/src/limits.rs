@@ -50,6 +50,13 @@ pub const REFUSALS: [u32; 2] = [429, 503];
 pub const RETRY_PAUSE: Duration = Duration::from_millis(1);
 /// Envoy's circuit breaker thresholds: out of reach, because the companion bounds the requests of a pool.
 pub const CIRCUIT_BREAKER: u32 = 1_000_000;
+/// Time within which a server must deliver the filter's module.
+pub const MODULE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Attempts to get the module, in effect without end: Envoy opens the listener only with it, and never asks again after the last
+/// attempt.
+pub const MODULE_RETRIES: u32 = 1_000_000;
+/// The shortest pause between two such attempts; the longest is 5 times that.
+pub const MODULE_PAUSE: Duration = Duration::from_secs(1);
 /// Connections that the kernel queues for a listener until a worker accepts them.
 pub const BACKLOG: u32 = 4_096;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use penstock_config::{self as config, Config};
 use penstock_envoy::{
-    bootstrap::{self, Address, Companions, Pool, Settings, Tls},
+    bootstrap::{self, Address, Companions, Module, Pool, Settings, Tls},
     limits,
 };
 
@@ -14,7 +14,7 @@ use crate::filter_policy;
 /// Envoy's settings for this configuration, with the pools in the bootstrap. Ports are used as they are, including 0. With
 /// `tracing`, filters report what spans need from their start.
 #[must_use]
-pub fn settings(config: &Config, node: &str, filter: PathBuf, tracing: bool) -> Settings {
+pub fn settings(config: &Config, node: &str, module: Module, tracing: bool) -> Settings {
     Settings {
         node: node.to_owned(),
         gateway: config.listen.gateway,
@@ -32,7 +32,7 @@ pub fn settings(config: &Config, node: &str, filter: PathBuf, tracing: bool) -> 
         stream_idle_timeout: stream_idle_timeout(config),
         heap_bytes_max: limits::HEAP_BYTES_MAX,
         connections_max: limits::CONNECTIONS_MAX,
-        filter,
+        module,
         plugin: filter_policy::plugin_configuration(config, node, tracing),
         http_filters: Vec::new(),
     }
@@ -95,7 +95,7 @@ pools:
     #[test]
     fn settings_follow_the_configuration() {
         let config = Config::parse(TWO, "f.yaml").expect("valid");
-        let settings = settings(&config, "n", PathBuf::from("/f.wasm"), false);
+        let settings = settings(&config, "n", Module::File("/f.wasm".into()), false);
         assert_eq!(
             settings.companions,
             Companions::One(Address::Unix("/run/penstock.sock".into()))
@@ -126,7 +126,7 @@ pools:
                  pools: [{{name: a, endpoints: {{static: ['127.0.0.1:1']}}}}]"
             );
             let config = Config::parse(&text, "f.yaml").expect("valid");
-            settings(&config, "n", PathBuf::from("/f.wasm"), false).companions
+            settings(&config, "n", Module::File("/f.wasm".into()), false).companions
         };
         let both = ["127.0.0.1:9190", "127.0.0.1:9290"].map(|address| address.parse().expect("an address"));
         assert_eq!(

@@ -10,6 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use sha2::{Digest as _, Sha256};
 use siphasher::sip::SipHasher13;
 
 /// The module's bytes.
@@ -29,6 +30,13 @@ pub struct Args {
 pub struct Error {
     path: PathBuf,
     why: io::Error,
+}
+
+/// The module's SHA-256 in lower case hex, by which Envoy checks a module that it fetches.
+#[must_use]
+pub fn sha256() -> String {
+    let digest = Sha256::digest(MODULE);
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A file name that changes with the module's content, so that an upgrade never changes the file of a running Envoy.

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use penstock_config::{self as config, Config, Environment};
 use penstock_data_plane::settings::settings;
 use penstock_data_plane::traces;
-use penstock_envoy::{bootstrap, find, folder::Folder, limits};
+use penstock_envoy::{bootstrap, find, folder::Folder, limits, yaml};
 use penstock_filter_module as filter_module;
 
 use crate::http_filters;
@@ -59,7 +59,7 @@ pub enum Error {
     },
     /// The bootstrap can't be written as YAML.
     #[error(transparent)]
-    Yaml(#[from] bootstrap::Error),
+    Yaml(#[from] yaml::Error),
 }
 
 impl Error {
@@ -92,7 +92,7 @@ pub fn render(args: Args, environment: &Environment) -> Result<String, Error> {
     let mut settings = settings(
         &config,
         &args.node,
-        filter,
+        bootstrap::Module::File(filter),
         traces::are_on(|name| environment.opentelemetry(name)),
     );
     let (flag, changes) = match args.envoy {
@@ -127,7 +127,7 @@ pub fn render(args: Args, environment: &Environment) -> Result<String, Error> {
         args.config.display(),
     );
     settings.http_filters = http_filters::read_all(&args.http_filters)?;
-    Ok(bootstrap::yaml(&settings, &note)?)
+    Ok(yaml::text(&[bootstrap::document(&settings)], &note)?)
 }
 
 #[cfg(test)]

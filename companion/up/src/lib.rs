@@ -8,6 +8,7 @@ mod backoff;
 mod companions;
 pub mod envoy_config;
 mod gateway;
+pub mod gateway_resources;
 pub mod http_filters;
 mod inspect;
 mod plan;

@@ -178,7 +178,7 @@ fn write_bootstrap(
     let mut settings = settings(
         config,
         "up",
-        filter,
+        bootstrap::Module::File(filter),
         traces::are_on(|name| options.environment.opentelemetry(name)),
     );
     settings.http_filters = http_filters::read_all(&options.http_filters)?;

@@ -6,6 +6,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
+use std::time::Duration;
 
 use penstock_wire::names::{ENDPOINT_HEADER, REFUSED_HEADER, REQUEUE_HEADER, ROUTE_HEADER};
 use serde_json::{Value, json};
@@ -13,7 +14,7 @@ use serde_json::{Value, json};
 use super::{Pool, REQUEUE_HOST, REQUEUE_LISTENER, REQUEUE_STATE, seconds, socket};
 use crate::{config_source::config_source, limits};
 
-pub(super) const HTTP_OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
+pub(crate) const HTTP_OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
 
 /// A metadata key that no host has: a route that requires it can use only the hosts of its list.
 const LISTED_ONLY: &str = "penstock-listed-only";
@@ -46,18 +47,28 @@ pub(super) fn endpoints(pool: &Pool) -> Value {
         .map(|&address| server(socket(address)))
         .collect();
     hosts.extend(pool.leaving.iter().map(|&address| host(socket(address))));
-    // An internal listener has no socket: Envoy passes the bytes in memory, on the same worker, and no client can connect.
-    hosts.push(host(
-        json!({ "envoy_internal_address": { "server_listener_name": REQUEUE_LISTENER } }),
-    ));
+    hosts.push(requeue_host());
     assignment(&pool.name, hosts)
 }
 
+/// The requeue listener as a host. An internal listener has no socket: Envoy passes the bytes in memory, on the same worker, and no
+/// client can connect.
+pub(crate) fn requeue_host() -> Value {
+    host(json!({ "envoy_internal_address": { "server_listener_name": REQUEUE_LISTENER } }))
+}
+
 fn cluster(pool: &Pool) -> Value {
+    let mut cluster = unbalanced(&pool.name);
+    cluster["load_balancing_policy"] = chosen_by(&[ROUTE_HEADER, ENDPOINT_HEADER], fallback());
+    cluster["typed_extension_protocol_options"][HTTP_OPTIONS]["http_filters"] = http_filters();
+    cluster
+}
+
+/// A cluster of model servers, without the servers and without a policy that chooses one.
+pub(crate) fn unbalanced(name: &str) -> Value {
     json!({
-        "name": pool.name,
+        "name": name,
         "connect_timeout": seconds(limits::CONNECT_TIMEOUT),
-        "load_balancing_policy": chosen_by(&[ROUTE_HEADER, ENDPOINT_HEADER], fallback()),
         "circuit_breakers": circuit_breakers(),
         "upstream_connection_options": { "tcp_keepalive": {
             "keepalive_time": limits::KEEPALIVE_AFTER_S,
@@ -68,14 +79,19 @@ fn cluster(pool: &Pool) -> Value {
             "@type": format!("type.googleapis.com/{HTTP_OPTIONS}"),
             "common_http_protocol_options": { "idle_timeout": seconds(limits::UPSTREAM_IDLE_TIMEOUT) },
             "explicit_http_config": { "http_protocol_options": {} },
-            "http_filters": [internal_headers(), {
-                "name": "envoy.filters.http.upstream_codec",
-                "typed_config": {
-                    "@type": "type.googleapis.com/envoy.extensions.filters.http.upstream_codec.v3.UpstreamCodec",
-                },
-            }],
         } },
     })
+}
+
+/// The HTTP filters of a pool's cluster, which run for each attempt.
+pub(crate) fn http_filters() -> Value {
+    let codec = json!({
+        "name": "envoy.filters.http.upstream_codec",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.upstream_codec.v3.UpstreamCodec",
+        },
+    });
+    json!([internal_headers(), codec])
 }
 
 /// Removes the list from a request once Envoy has chosen a host. If the host is the requeue listener, it restores the requeue
@@ -127,8 +143,21 @@ fn fallback() -> Value {
     } })
 }
 
+/// The load balancing for requests without a list in a cluster of requests with one: none.
+pub(crate) fn no_fallback() -> Value {
+    json!({ "typed_extension_config": {
+        "name": "envoy.load_balancing_policies.subset",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.load_balancing_policies.subset.v3.Subset",
+            "fallback_policy": "NO_FALLBACK",
+            "subset_selectors": [{ "keys": [LISTED_ONLY] }],
+            "subset_lb_policy": { "policies": [round_robin()] },
+        },
+    } })
+}
+
 /// The load balancing by the host that the first present header of `headers` names, and by `fallback` if there is none.
-pub(super) fn chosen_by(headers: &[&str], fallback: Value) -> Value {
+pub(crate) fn chosen_by(headers: &[&str], fallback: Value) -> Value {
     let sources: Vec<_> = headers.iter().map(|header| json!({ "header": header })).collect();
     json!({ "policies": [{ "typed_extension_config": {
         "name": "envoy.load_balancing_policies.override_host",
@@ -140,7 +169,7 @@ pub(super) fn chosen_by(headers: &[&str], fallback: Value) -> Value {
     } }] })
 }
 
-pub(super) fn round_robin() -> Value {
+pub(crate) fn round_robin() -> Value {
     json!({ "typed_extension_config": {
         "name": "envoy.load_balancing_policies.round_robin",
         "typed_config": {
@@ -149,7 +178,7 @@ pub(super) fn round_robin() -> Value {
     } })
 }
 
-pub(super) fn host(address: Value) -> Value {
+pub(crate) fn host(address: Value) -> Value {
     json!({ "endpoint": { "address": address } })
 }
 
@@ -168,8 +197,21 @@ pub(super) fn server_address(host: &Value) -> Option<SocketAddr> {
     Some(SocketAddr::new(ip, port))
 }
 
-pub(super) fn assignment(cluster: &str, hosts: Vec<Value>) -> Value {
+pub(crate) fn assignment(cluster: &str, hosts: Vec<Value>) -> Value {
     json!({ "cluster_name": cluster, "endpoints": [{ "lb_endpoints": hosts }] })
+}
+
+/// The `cluster_type` of a cluster of all addresses of its names, in both families. The time to live of the answers doesn't count.
+pub(crate) fn dns(refresh: Duration) -> Value {
+    json!({
+        "name": "envoy.clusters.dns",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.clusters.dns.v3.DnsCluster",
+            "dns_refresh_rate": seconds(refresh),
+            "respect_dns_ttl": false,
+            "dns_lookup_family": "ALL",
+        },
+    })
 }
 
 pub(super) fn circuit_breakers() -> Value {

@@ -11,12 +11,12 @@ use std::net::SocketAddr;
 use penstock_wire::names::COMPANION_HEADER;
 use serde_json::{Value, json};
 
-use super::clusters::{HTTP_OPTIONS, assignment, chosen_by, circuit_breakers, host, round_robin};
+use super::clusters::{HTTP_OPTIONS, assignment, chosen_by, circuit_breakers, dns, host, round_robin};
 use super::{Address, COMPANION_CLUSTER, Companions, Settings, Tls, seconds, socket};
 use crate::limits;
 
 /// The cluster of the companions of these settings.
-pub(super) fn cluster(settings: &Settings) -> Value {
+pub(crate) fn cluster(settings: &Settings) -> Value {
     let mut cluster = match &settings.companions {
         Companions::One(Address::Tcp(address)) => fixed(vec![host(socket(*address))]),
         Companions::One(Address::Unix(path)) => fixed(vec![host(json!({ "pipe": { "path": path } }))]),
@@ -66,15 +66,7 @@ fn named(name: &str, port: u16) -> Value {
     if let Some(cluster) = cluster.as_object_mut() {
         cluster.remove("type");
     }
-    cluster["cluster_type"] = json!({
-        "name": "envoy.clusters.dns",
-        "typed_config": {
-            "@type": "type.googleapis.com/envoy.extensions.clusters.dns.v3.DnsCluster",
-            "dns_refresh_rate": seconds(limits::COMPANION_LOOKUP),
-            "respect_dns_ttl": false,
-            "dns_lookup_family": "ALL",
-        },
-    });
+    cluster["cluster_type"] = dns(limits::COMPANION_LOOKUP);
     cluster
 }
 

@@ -6,13 +6,29 @@ use penstock_wire::names::REQUEUE_HEADER;
 use serde_json::{Value, json};
 
 use super::{
-    REQUEUE_HOST, REQUEUE_LISTENER, REQUEUE_STATE, Settings, access_log, body_limit, local_replies, routes,
-    seconds, socket,
+    REPLACEMENT, REQUEUE_HOST, REQUEUE_LISTENER, REQUEUE_STATE, Settings, access_log, body_limit,
+    local_replies, module, routes, seconds, socket,
 };
 use crate::limits;
 
+/// What distinguishes the filters of one Envoy.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    /// Envoy has a requeue listener.
+    pub(crate) requeue: bool,
+    /// The filter is in the requeue listener.
+    pub(crate) reenters: bool,
+}
+
+/// The filter at a listener for clients, in an Envoy with a requeue listener.
+const ENTRY: Place = Place {
+    requeue: true,
+    reenters: false,
+};
+
 pub(super) fn gateway(settings: &Settings) -> Value {
-    let mut manager = manager(settings, "penstock", json!({}));
+    let routes = routes::config(settings);
+    let mut manager = manager(settings, "penstock", ENTRY, routes, REPLACEMENT);
     let entry = json!({
         "codec_type": "AUTO",
         "use_remote_address": true,
@@ -41,8 +57,12 @@ pub(super) fn gateway(settings: &Settings) -> Value {
 ///
 /// The first stream keeps its copy of the body until the response begins, so a request holds its body once for each pass.
 /// The first stream is idle while the second one waits, which its route's `idle_timeout` allows for.
-pub(super) fn requeue(settings: &Settings) -> Value {
-    let mut manager = manager(settings, "penstock_requeue", json!({ "reenters": true }));
+pub(crate) fn requeue(settings: &Settings, routes: Value, replacement: &str) -> Value {
+    let place = Place {
+        reenters: true,
+        ..ENTRY
+    };
+    let mut manager = manager(settings, "penstock_requeue", place, routes, replacement);
     merge(
         &mut manager,
         json!({ "codec_type": "HTTP1", "use_remote_address": false }),
@@ -64,15 +84,8 @@ fn listener(settings: &Settings, name: &str, manager: Value) -> Value {
     })
 }
 
-fn manager(settings: &Settings, stats: &str, plugin: Value) -> Value {
-    let plugin = plugin_config(settings, plugin);
-    let filter = json!({
-        "name": "penstock",
-        "typed_config": {
-            "@type": "type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm",
-            "config": plugin,
-        },
-    });
+fn manager(settings: &Settings, stats: &str, place: Place, routes: Value, replacement: &str) -> Value {
+    let plugin = plugin_config(settings, place);
     json!({
         "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.\
                   HttpConnectionManager",
@@ -84,20 +97,36 @@ fn manager(settings: &Settings, stats: &str, plugin: Value) -> Value {
         "preserve_external_request_id": true,
         "always_set_request_id_in_response": true,
         "server_header_transformation": "PASS_THROUGH",
-        "http_filters": [filter, token_keeper(), router(&plugin)],
-        "route_config": routes::config(settings),
-        "local_reply_config": local_replies::config(),
+        "http_filters": [filter(&plugin), token_keeper(), router(&plugin)],
+        "route_config": routes,
+        "local_reply_config": local_replies::config(replacement),
+    })
+}
+
+/// The HTTP filter with this configuration of its plugin.
+pub(crate) fn filter(plugin: &Value) -> Value {
+    json!({
+        "name": "penstock",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm",
+            "config": plugin,
+        },
     })
 }
 
 /// The configuration of the filter's plugin in one listener.
-fn plugin_config(settings: &Settings, plugin: Value) -> Value {
+pub(crate) fn plugin_config(settings: &Settings, place: Place) -> Value {
     let mut configuration = settings.plugin.clone();
+    if place.requeue {
+        merge(&mut configuration, json!({ "requeue": REQUEUE_HOST }));
+    }
     merge(
         &mut configuration,
-        json!({ "requeue": REQUEUE_HOST, "routes_tell": true, "attempts_logged": true }),
+        json!({ "routes_tell": true, "attempts_logged": true }),
     );
-    merge(&mut configuration, plugin);
+    if place.reenters {
+        merge(&mut configuration, json!({ "reenters": true }));
+    }
     json!({
         "name": "penstock",
         "root_id": "penstock",
@@ -108,7 +137,7 @@ fn plugin_config(settings: &Settings, plugin: Value) -> Value {
         "vm_config": {
             "vm_id": "penstock",
             "runtime": "envoy.wasm.runtime.v8",
-            "code": { "local": { "filename": settings.filter } },
+            "code": module::code(&settings.module),
         },
         "configuration": {
             "@type": "type.googleapis.com/google.protobuf.StringValue",
@@ -126,7 +155,7 @@ fn merge(into: &mut Value, more: Value) {
 
 /// Keeps the requeue token of a granted request in the stream's filter state. The route removes its header, and the pool's
 /// cluster restores it only for the requeue listener, so that no server sees the token.
-fn token_keeper() -> Value {
+pub(crate) fn token_keeper() -> Value {
     json!({
         "name": "envoy.filters.http.set_filter_state",
         "typed_config": {
@@ -143,7 +172,7 @@ fn token_keeper() -> Value {
 
 /// The router. It reports each attempt that a server refuses by itself to the filter: the access log has the configuration of
 /// the filter's plugin, so Envoy calls the same root context. Other attempts cost nothing.
-fn router(plugin: &Value) -> Value {
+pub(crate) fn router(plugin: &Value) -> Value {
     let status = |code: u32| {
         json!({ "status_code_filter": { "comparison": {
             "op": "EQ",

@@ -15,6 +15,8 @@ struct Reply {
     kind: &'static str,
     code: &'static str,
     message: &'static str,
+    /// The configuration may be older than the companion's, and the message says what to do.
+    outdated: bool,
 }
 
 const NO_POOL: Reply = Reply {
@@ -22,47 +24,56 @@ const NO_POOL: Reply = Reply {
     kind: UNAVAILABLE,
     code: "gateway_unavailable",
     message: "No pool of this Envoy took the request: its configuration is older than the companion's, or the \
-              filter isn't running. Print a new bootstrap with `penstock envoy-config`. With --envoy DIR there and at \
-              `penstock serve`, pools can be added while Envoy runs.",
+              filter isn't running.",
+    outdated: true,
 };
 const REFUSED: Reply = Reply {
     status: 503,
     kind: UNAVAILABLE,
     code: "upstream_unavailable",
     message: "Every model server that was tried refused the connection: check that the pool's endpoints are up.",
+    outdated: false,
 };
 const NO_HOST: Reply = Reply {
     status: 503,
     kind: UNAVAILABLE,
     code: "no_endpoints",
     message: "This Envoy has no model server for the request: its pool has no endpoints, or the configuration is \
-              older than the companion's. Print a new bootstrap with `penstock envoy-config`.",
+              older than the companion's.",
+    outdated: true,
 };
 const RESET: Reply = Reply {
     status: 502,
     kind: "server_error",
     code: "upstream_reset",
     message: "The model server closed the connection before it answered, every time it was tried: look at its log.",
+    outdated: false,
 };
 const SLOW: Reply = Reply {
     status: 408,
     kind: "invalid_request_error",
     code: "invalid_request",
     message: "The request didn't arrive in time: send the whole body within 60s.",
+    outdated: false,
 };
 
 /// The last route, which replies to requests on which the filter hasn't decided.
-pub(super) fn no_pool() -> Value {
+pub(crate) fn no_pool(replacement: &str) -> Value {
     json!({
         "name": "no-pool",
         "match": { "prefix": "/" },
-        "direct_response": { "status": NO_POOL.status, "body": { "inline_string": NO_POOL.openai().to_string() } },
+        "direct_response": { "status": NO_POOL.status, "body": { "inline_string": no_pool_body(replacement) } },
         "response_headers_to_add": headers(&[("content-type", "application/json"), ("retry-after", "1")]),
     })
 }
 
-/// The HTTP connection manager's `local_reply_config`.
-pub(super) fn config() -> Value {
+/// The body of the response of the last route. `replacement`: how to replace an outdated configuration.
+pub(crate) fn no_pool_body(replacement: &str) -> String {
+    NO_POOL.openai(replacement).to_string()
+}
+
+/// The HTTP connection manager's `local_reply_config`. `replacement`: how to replace an outdated configuration.
+pub(crate) fn config(replacement: &str) -> Value {
     // UC, UR: reset after the request was sent; UF: not connected; UO: circuit breaker; UH: no host; NC: no cluster of the
     // pool's name.
     let mut mappers = Vec::new();
@@ -77,28 +88,31 @@ pub(super) fn config() -> Value {
     ] {
         mappers.push(reply.mapper(
             json!({ "and_filter": { "filters": [filter.clone(), messages_path()] } }),
-            true,
+            &reply.anthropic(replacement),
         ));
-        mappers.push(reply.mapper(filter, false));
+        mappers.push(reply.mapper(filter, &reply.openai(replacement)));
     }
     json!({ "mappers": mappers })
 }
 
 impl Reply {
-    fn openai(&self) -> Value {
-        json!({ "error": { "message": self.message, "type": self.kind, "param": null, "code": self.code } })
-    }
-
-    fn anthropic(&self) -> Value {
-        json!({ "type": "error", "error": { "type": self.kind, "message": self.message } })
-    }
-
-    fn mapper(&self, filter: Value, anthropic: bool) -> Value {
-        let body = if anthropic {
-            self.anthropic()
+    fn message(&self, replacement: &str) -> String {
+        if self.outdated {
+            format!("{} {replacement}", self.message)
         } else {
-            self.openai()
-        };
+            self.message.to_owned()
+        }
+    }
+
+    fn openai(&self, replacement: &str) -> Value {
+        json!({ "error": { "message": self.message(replacement), "type": self.kind, "param": null, "code": self.code } })
+    }
+
+    fn anthropic(&self, replacement: &str) -> Value {
+        json!({ "type": "error", "error": { "type": self.kind, "message": self.message(replacement) } })
+    }
+
+    fn mapper(&self, filter: Value, body: &Value) -> Value {
         let mut mapper = json!({
             "filter": filter,
             "status_code": self.status,

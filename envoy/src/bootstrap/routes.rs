@@ -13,15 +13,25 @@
 //! host, reached by the same retries, to which the body is sent again. That list is in a separate header, which the cluster
 //! removes, so that a server sees only servers in the header that it reads. The requeue token reaches no server either.
 
+use std::time::Duration;
+
 use penstock_wire::names::{ENDPOINT_HEADER, POOL_HEADER, REQUEUE_HEADER, ROUTE_HEADER, SERVED_HEADER};
 use serde_json::{Value, json};
 
-use super::{Settings, body_limit, clusters, local_replies, seconds};
+use super::{REPLACEMENT, Settings, body_limit, clusters, local_replies, seconds};
 use crate::limits;
 
 pub(super) fn config(settings: &Settings) -> Value {
-    let mut routes = granted(settings);
-    routes.push(local_replies::no_pool());
+    let [mut requeued, mut listed, ungated] = granted(settings, Destination::AnyPool);
+    for route in [&mut requeued, &mut listed] {
+        route["route"]["metadata_match"] = clusters::listed_only();
+    }
+    let no_pool = local_replies::no_pool(REPLACEMENT);
+    configuration(settings, &[requeued, listed, ungated, no_pool])
+}
+
+/// The route configuration with these routes.
+pub(crate) fn configuration(settings: &Settings, routes: &[Value]) -> Value {
     json!({
         "name": "penstock",
         "virtual_hosts": [{
@@ -33,32 +43,58 @@ pub(super) fn config(settings: &Settings) -> Value {
     })
 }
 
-fn granted(settings: &Settings) -> Vec<Value> {
-    let listed = |header: &str| {
-        let mut route = route("listed", Some(header));
-        route["route"]["metadata_match"] = clusters::listed_only();
-        route
-    };
-    let mut requeued = listed(ROUTE_HEADER);
-    // This stream is idle while the requeued request waits and then while its server is silent.
-    requeued["route"]["idle_timeout"] = seconds(settings.stream_idle_timeout.saturating_mul(2)).into();
-    let unlisted = route("ungated", None);
-    vec![requeued, listed(ENDPOINT_HEADER), unlisted]
+/// Where routes send requests.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Destination<'a> {
+    /// To the cluster with the name of their pool.
+    AnyPool,
+    /// Those of one pool, to clusters of any name.
+    Pool {
+        /// The pool's name.
+        pool: &'a str,
+        /// The cluster of requests with a list.
+        listed: &'a str,
+        /// The cluster of requests that pass through.
+        ungated: &'a str,
+    },
+}
+
+/// The routes of requests that the filter has granted or lets pass: with a list that may end with the requeue listener, with a list of
+/// servers, and without a list.
+pub(crate) fn granted(settings: &Settings, destination: Destination<'_>) -> [Value; 3] {
+    let mut requeued = route("listed", Some(ROUTE_HEADER), destination);
+    requeued["route"]["idle_timeout"] = seconds(idle_timeout_of_requeued(settings)).into();
+    let listed = route("listed", Some(ENDPOINT_HEADER), destination);
+    [requeued, listed, route("ungated", None, destination)]
+}
+
+/// The idle timeout of a stream whose request may be requeued: it is idle while the requeued request waits and then while its server
+/// is silent.
+pub(crate) const fn idle_timeout_of_requeued(settings: &Settings) -> Duration {
+    settings.stream_idle_timeout.saturating_mul(2)
 }
 
 /// The filter sets in headers when and how often Envoy retries a request: while no model server has begun to respond. Repeating a
 /// generation is safe, because it has no effect but work. Once Envoy has passed on response headers, it never retries.
-fn route(name: &str, list: Option<&str>) -> Value {
-    let headers: Vec<Value> = [Some(POOL_HEADER), list]
-        .into_iter()
-        .flatten()
-        .map(|name| json!({ "name": name, "present_match": true }))
-        .collect();
+fn route(name: &str, list: Option<&str>, destination: Destination<'_>) -> Value {
+    let present = |name: &str| json!({ "name": name, "present_match": true });
+    let (pool, (key, cluster)) = match destination {
+        Destination::AnyPool => (present(POOL_HEADER), ("cluster_header", POOL_HEADER)),
+        Destination::Pool {
+            pool,
+            listed,
+            ungated,
+        } => (
+            json!({ "name": POOL_HEADER, "string_match": { "exact": pool } }),
+            ("cluster", if list.is_some() { listed } else { ungated }),
+        ),
+    };
+    let headers: Vec<Value> = [pool].into_iter().chain(list.map(present)).collect();
     json!({
         "name": name,
         "match": { "prefix": "/", "headers": headers },
         "route": {
-            "cluster_header": POOL_HEADER,
+            key: cluster,
             // A generation may take any time; stream_idle_timeout ends a stream that stalls.
             "timeout": "0s",
             "retry_policy": {

@@ -3,6 +3,7 @@
 //! These tests run without the filter. The requests carry the headers that it would set, and these reach the router.
 
 mod companions;
+mod istio;
 
 use std::{
     net::SocketAddr,
@@ -11,11 +12,12 @@ use std::{
 };
 
 use penstock_envoy::{
-    bootstrap::{self, Address, Companions, Pool, Settings},
+    bootstrap::{self, Address, Companions, Module, Pool, Settings},
     find::{Found, Search},
     folder::Folder,
     limits,
     run::{self, Envoy, Launch},
+    yaml,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -85,7 +87,7 @@ fn settings(dir: &Path, pools: Vec<Pool>) -> Settings {
         stream_idle_timeout: bootstrap::stream_idle_timeout(Duration::from_secs(60), Duration::from_secs(5)),
         heap_bytes_max: limits::HEAP_BYTES_MAX,
         connections_max: limits::CONNECTIONS_MAX,
-        filter,
+        module: Module::File(filter),
         plugin: json!({ "companion": bootstrap::COMPANION_CLUSTER }),
         http_filters: Vec::new(),
         access_log: None,
@@ -101,7 +103,7 @@ fn validated(settings: &Settings, dir: &Path) {
     let file = dir.join("envoy.yaml");
     std::fs::write(
         &file,
-        bootstrap::yaml(settings, "A comment,\nin two lines").expect("written"),
+        yaml::text(&[bootstrap::document(settings)], "A comment,\nin two lines").expect("written"),
     )
     .expect("written");
     run::validate(&envoy().path, &file).expect("accepted");
@@ -157,7 +159,10 @@ fn bootstrap_is_accepted_with_any_pool_names() {
 fn invalid_module_is_refused_with_envoys_error() {
     let dir = TempDir::new().expect("a folder");
     let settings = settings(dir.path(), vec![]);
-    std::fs::write(&settings.filter, "no wasm").expect("written");
+    let Module::File(filter) = &settings.module else {
+        panic!("a file: {:?}", settings.module);
+    };
+    std::fs::write(filter, "no wasm").expect("written");
     let file = dir.path().join("envoy.json");
     std::fs::write(&file, bootstrap::document(&settings).to_string()).expect("written");
     let message = run::validate(&envoy().path, &file)
@@ -178,7 +183,7 @@ fn yaml_is_equal_to_the_json_document() {
         }],
     );
     settings.plugin = json!({ "words": "many words ".repeat(50) });
-    let yaml = bootstrap::yaml(&settings, "note").expect("written");
+    let yaml = yaml::text(&[bootstrap::document(&settings)], "note").expect("written");
     assert!(yaml.starts_with("# note\n"));
     let read: Value = serde_saphyr::from_str(&yaml).expect("YAML");
     assert_eq!(read, bootstrap::document(&settings));
@@ -245,7 +250,12 @@ impl Gateway {
     async fn launch_changed(dir: TempDir, settings: Settings, change: impl FnOnce(&mut Value)) -> Self {
         let mut document = bootstrap::document(&settings);
         change(&mut document);
-        for listener in ["0", "1"] {
+        Self::run(dir, &settings, document, &[0, 1]).await
+    }
+
+    /// Starts an Envoy with this bootstrap. In these listeners, a script takes the place of the filter.
+    async fn run(dir: TempDir, settings: &Settings, mut document: Value, listeners: &[usize]) -> Self {
+        for &listener in listeners {
             let filters = document
                 .pointer_mut(&format!(
                     "/static_resources/listeners/{listener}/filter_chains/0/filters/0/typed_config/http_filters"
@@ -255,7 +265,7 @@ impl Gateway {
             assert_eq!(filters.remove(0)["name"], "penstock");
             let script = json!({
                 "@type": "type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua",
-                "default_source_code": { "inline_string": if listener == "1" { REENTERS } else { GRANTS } },
+                "default_source_code": { "inline_string": if listener == 1 { REENTERS } else { GRANTS } },
             });
             filters.insert(
                 0,

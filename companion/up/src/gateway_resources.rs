@@ -1,0 +1,388 @@
+//! `penstock gateway-resources`: the resources that put Penstock into the Envoys of a Kubernetes Gateway.
+//!
+//! They contain the pools, how the gateway finds their servers, the companion's address, the digest of the filter's module, and the
+//! limits on bodies and waits, so a change of these needs new resources. All other parts of the policy reach the filter through the
+//! companion.
+
+mod flags;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::ValueEnum as _;
+use penstock_config::{self as config, Config, Discovery, Environment, KubernetesObject};
+use penstock_data_plane::settings::settings;
+use penstock_data_plane::traces;
+use penstock_envoy::bootstrap::{Address, Companions, Module, RemoteModule};
+use penstock_envoy::gateway_resources::{self, Gateway, Listener, Pool, Servers};
+use penstock_envoy::yaml;
+use penstock_filter_module as filter_module;
+
+use flags::{GatewayName, HostPort, PoolService};
+
+/// The path at which the companion serves the filter's module.
+const MODULE_PATH: &str = "/penstock.wasm";
+
+/// Flags of `penstock gateway-resources`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// The configuration file.
+    #[arg(long, value_name = "FILE")]
+    pub config: PathBuf,
+    /// The Gateway. The resources get its namespace.
+    #[arg(long, value_name = "NAMESPACE/NAME")]
+    pub gateway: GatewayName,
+    /// The gateway's implementation.
+    #[arg(
+        long = "for",
+        value_enum,
+        value_name = "KIND",
+        default_value = "envoy-gateway"
+    )]
+    pub kind: Kind,
+    /// A listener of the Gateway that gets the filter, with its port unless the name is http or https. May be given several
+    /// times. Default: http and https, and with --for istio all listeners.
+    #[arg(long = "listener", value_name = "NAME[:PORT]", value_parser = flags::listener)]
+    pub listeners: Vec<Listener>,
+    /// The companion's gRPC address, as Envoy sees it. Default: replicas.companions, or else listen.grpc.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub companion: Option<HostPort>,
+    /// The address from which Envoy fetches the filter's module. Default: http://ADDRESS/penstock.wasm with the address
+    /// of listen.http.
+    #[arg(long, value_name = "URL")]
+    pub module: Option<url::Url>,
+    /// Queue a request again that no server accepted. Needs an internal listener in Envoy's bootstrap.
+    #[arg(long)]
+    pub requeue: bool,
+    /// The Service of a pool's model servers, by which the gateway finds them. Required for pools that the companion finds by a file,
+    /// an InferencePool or a Service. May be given for several pools.
+    #[arg(long = "service", value_name = "POOL=[NAMESPACE/]NAME:PORT")]
+    pub services: Vec<PoolService>,
+}
+
+/// An implementation of the Gateway API with Envoy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Kind {
+    /// Envoy Gateway, tried with 1.9.1.
+    EnvoyGateway,
+    /// Istio.
+    Istio,
+}
+
+/// Why no resources could be printed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The configuration is invalid.
+    #[error(transparent)]
+    Config(#[from] config::Error),
+    /// `listen.grpc` is no address for Envoys on other machines.
+    #[error(
+        "listen.grpc is {0}: give the address at which Envoy reaches the companion, --companion HOST:PORT"
+    )]
+    Companion(String),
+    /// `listen.http` is no address for Envoys on other machines.
+    #[error(
+        "listen.http is {0}: give the address from which Envoy fetches the filter's module, --module http://HOST:PORT/penstock.wasm"
+    )]
+    ModuleAddress(String),
+    /// Envoy can't fetch this.
+    #[error(
+        "--module {0}: must be an http URL with a host, without user, password and fragment; its SHA-256 is in the resources"
+    )]
+    Module(String),
+    /// A pool's servers can't be found by the gateway.
+    #[error(
+        "pool `{pool}`: its servers are found by {found}, which a gateway can't do. Name a Service of the same servers: --service \
+         {pool}=[NAMESPACE/]NAME:PORT"
+    )]
+    Unknown {
+        /// The pool.
+        pool: String,
+        /// How the companion finds them.
+        found: &'static str,
+    },
+    /// A Service for a pool that doesn't need one.
+    #[error("--service {pool}: {why}")]
+    Service {
+        /// The pool.
+        pool: String,
+        /// The cause.
+        why: String,
+    },
+    /// Envoy's cluster of a DNS name takes no internal address.
+    #[error(
+        "--requeue: pool `{0}` is found by DNS. Name a Service of the same servers: --service {0}=[NAMESPACE/]NAME:PORT"
+    )]
+    RequeueDns(String),
+    /// Istio has no requeue listener.
+    #[error("--requeue needs --for envoy-gateway")]
+    RequeueIstio,
+    /// Istio's configuration doesn't have the listener's name.
+    #[error("--listener {0}: Istio needs the port, --listener {0}:PORT")]
+    Listener(String),
+    /// The resources can't be written as YAML.
+    #[error(transparent)]
+    Yaml(#[from] yaml::Error),
+}
+
+impl Error {
+    /// The exit code: 2 for bad usage or configuration, 1 for a failure at run time.
+    #[must_use]
+    pub const fn exit_code(&self) -> u8 {
+        match self {
+            Self::Yaml(_) => 1,
+            _ => 2,
+        }
+    }
+}
+
+/// The resources as YAML, after a comment that names their origin and what they need.
+///
+/// # Errors
+/// When the configuration is invalid, or doesn't say what a gateway must know.
+pub fn render(args: &Args, environment: &Environment) -> Result<String, Error> {
+    let config = Config::read(&args.config, environment)?;
+    let gateway = gateway(args)?;
+    let pools = pools(args, &config)?;
+    let node = format!("{}/{}", gateway.namespace, gateway.name);
+    let module = module(args, &config)?;
+    let tracing = traces::are_on(|name| environment.opentelemetry(name));
+    let mut settings = settings(&config, &node, Module::Remote(module.clone()), tracing);
+    settings.companions = companions(args, &config)?;
+    let documents = match args.kind {
+        Kind::EnvoyGateway => gateway_resources::envoy_gateway(&settings, &gateway, &pools),
+        Kind::Istio => vec![gateway_resources::istio(&settings, &gateway, &pools)],
+    };
+    let note = note(args, &config, &settings.companions, &module);
+    Ok(yaml::text(&documents, &note)?)
+}
+
+fn gateway(args: &Args) -> Result<Gateway, Error> {
+    let default = ["http", "https"].map(|name| flags::listener(name).ok());
+    let listeners = match (args.kind, args.listeners.as_slice()) {
+        (Kind::EnvoyGateway, []) => default.into_iter().flatten().collect(),
+        (Kind::EnvoyGateway, given) => given.to_vec(),
+        (Kind::Istio, given) => {
+            if args.requeue {
+                return Err(Error::RequeueIstio);
+            }
+            if let Some(unknown) = given.iter().find(|listener| listener.port.is_none()) {
+                return Err(Error::Listener(unknown.name.clone()));
+            }
+            given.to_vec()
+        }
+    };
+    Ok(Gateway {
+        namespace: args.gateway.namespace.clone(),
+        name: args.gateway.name.clone(),
+        listeners,
+        requeue: args.requeue,
+    })
+}
+
+fn pools(args: &Args, config: &Config) -> Result<Vec<Pool>, Error> {
+    let mut services = BTreeMap::new();
+    for service in &args.services {
+        let pool = &service.pool;
+        let error = |why: String| Error::Service {
+            pool: pool.clone(),
+            why,
+        };
+        let known = config.pools.iter().find(|known| known.name == *pool);
+        let known = known.ok_or_else(|| {
+            let names: Vec<_> = config.pools.iter().map(|pool| pool.name.as_str()).collect();
+            error(format!(
+                "no pool has this name; the pools are {}",
+                names.join(", ")
+            ))
+        })?;
+        if known.discovery.is_none() {
+            return Err(error("the configuration lists the pool's servers".into()));
+        }
+        if services.insert(pool.as_str(), service).is_some() {
+            return Err(error("a pool has one Service".into()));
+        }
+    }
+    let pools = config.pools.iter().map(|pool| {
+        let servers = match services.get(pool.name.as_str()) {
+            Some(service) => by_service(args, pool, service),
+            None => servers(args, pool)?,
+        };
+        Ok(Pool {
+            name: pool.name.clone(),
+            servers,
+        })
+    });
+    pools.collect()
+}
+
+/// The Service is in the namespace of the flag, or of the pool's discovery, or of the Gateway.
+fn by_service(args: &Args, pool: &config::Pool, service: &PoolService) -> Servers {
+    let discovered = match &pool.discovery {
+        Some(Discovery::Kubernetes { namespace, .. }) => namespace.as_ref(),
+        _ => None,
+    };
+    let namespace = service.namespace.as_ref().or(discovered);
+    Servers::Service {
+        namespace: namespace.unwrap_or(&args.gateway.namespace).clone(),
+        name: service.name.clone(),
+        port: service.port,
+    }
+}
+
+fn servers(args: &Args, pool: &config::Pool) -> Result<Servers, Error> {
+    let unknown = |found| Error::Unknown {
+        pool: pool.name.clone(),
+        found,
+    };
+    match &pool.discovery {
+        None => {
+            let addresses = pool.endpoints.iter().map(|endpoint| endpoint.address);
+            Ok(Servers::Addresses(addresses.collect()))
+        }
+        Some(Discovery::Dns { .. }) if args.requeue => Err(Error::RequeueDns(pool.name.clone())),
+        Some(Discovery::Dns { name, port, refresh }) => Ok(Servers::Dns {
+            name: name.clone(),
+            port: *port,
+            refresh: *refresh,
+        }),
+        Some(Discovery::File(_)) => Err(unknown("a file")),
+        Some(Discovery::Kubernetes { object, .. }) => Err(unknown(match object {
+            KubernetesObject::InferencePool(_) => "an InferencePool",
+            KubernetesObject::Service { .. } => "a Service whose port's number isn't known here",
+        })),
+    }
+}
+
+fn companions(args: &Args, config: &Config) -> Result<Companions, Error> {
+    match &args.companion {
+        Some(HostPort::Address(address)) if config.replicas.is_some() => Ok(Companions::List(vec![*address])),
+        Some(HostPort::Address(address)) => Ok(Companions::One(Address::Tcp(*address))),
+        Some(HostPort::Dns { name, port }) => Ok(Companions::Dns {
+            name: name.clone(),
+            port: *port,
+        }),
+        None => match config.replicas.as_ref().map(|replicas| &replicas.companions) {
+            Some(config::Companions::List(addresses)) => Ok(Companions::List(addresses.clone())),
+            Some(config::Companions::Dns { name, port }) => Ok(Companions::Dns {
+                name: name.clone(),
+                port: *port,
+            }),
+            None => {
+                let address = reachable(&config.listen.grpc).map_err(Error::Companion)?;
+                Ok(Companions::One(Address::Tcp(address)))
+            }
+        },
+    }
+}
+
+/// The address, if others can connect to it, or its text.
+fn reachable(address: &config::Address) -> Result<SocketAddr, String> {
+    match address {
+        config::Address::Tcp(address) if address.ip().is_unspecified() || address.port() == 0 => {
+            Err(address.to_string())
+        }
+        config::Address::Tcp(address) => Ok(*address),
+        config::Address::Unix(path) => Err(format!("unix:{}", path.display())),
+    }
+}
+
+fn module(args: &Args, config: &Config) -> Result<RemoteModule, Error> {
+    let Some(url) = &args.module else {
+        let address = reachable(&config.listen.http).map_err(Error::ModuleAddress)?;
+        return Ok(RemoteModule {
+            host: address.ip().to_string(),
+            port: address.port(),
+            path: MODULE_PATH.into(),
+            sha256: filter_module::sha256(),
+        });
+    };
+    let host = url.host_str().filter(|_| {
+        url.scheme() == "http"
+            && url.username().is_empty()
+            && url.password().is_none()
+            && url.fragment().is_none()
+    });
+    let port = url.port_or_known_default().filter(|&port| port > 0);
+    let (Some(host), Some(port)) = (host, port) else {
+        return Err(Error::Module(without_password(url)));
+    };
+    let query = url.query().map(|query| format!("?{query}")).unwrap_or_default();
+    Ok(RemoteModule {
+        host: host.trim_matches(['[', ']']).to_owned(),
+        port,
+        path: format!("{}{query}", url.path()),
+        sha256: filter_module::sha256(),
+    })
+}
+
+fn without_password(url: &url::Url) -> String {
+    let mut url = url.clone();
+    // A URL that can't have a password has none.
+    let _ = url.set_password(None);
+    url.into()
+}
+
+/// What a reader of the resources must know.
+fn note(args: &Args, config: &Config, companions: &Companions, module: &RemoteModule) -> String {
+    let Args {
+        gateway,
+        config: file,
+        ..
+    } = args;
+    let kind = args.kind.to_possible_value();
+    let kind = kind.as_ref().map_or("", |kind| kind.get_name());
+    let mut note = format!(
+        "Penstock {} in the Gateway {} of namespace {}, by `penstock gateway-resources --for {kind} --config {}`.\n\
+         Filters connect to the companion at {}, and Envoy fetches the filter from {}:{}.\n\
+         Print and apply the resources again when pools, their endpoints, these addresses, limits.body_bytes or a queue's ttl change, and \
+         with each new version of Penstock.\n",
+        env!("CARGO_PKG_VERSION"),
+        gateway.name,
+        gateway.namespace,
+        file.display(),
+        shown(companions),
+        module.host,
+        module.port,
+    );
+    let mut add = |line: &str| {
+        note.push_str(line);
+        note.push('\n');
+    };
+    if args.kind == Kind::EnvoyGateway {
+        add(
+            "Envoy Gateway must allow them: extensionApis: {enableBackend: true, enableEnvoyPatchPolicy: true}.",
+        );
+    }
+    if args.requeue {
+        add(
+            "The EnvoyProxy at the end takes effect if the GatewayClass (parametersRef) or the Gateway (infrastructure.parametersRef) refers \
+             to it. If they refer to one already, add the bootstrap to that one.",
+        );
+    }
+    if let Some(tls) = &config.tls {
+        add(&format!(
+            "Envoy reads its certificate for the companion from {}, {} and {}: mount these files in Envoy's pods.",
+            tls.cert.display(),
+            tls.key.display(),
+            tls.client_ca.display(),
+        ));
+    }
+    note
+}
+
+fn shown(companions: &Companions) -> String {
+    match companions {
+        Companions::One(Address::Tcp(address)) => address.to_string(),
+        Companions::One(Address::Unix(path)) => path.display().to_string(),
+        Companions::List(addresses) => {
+            let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
+            addresses.join(", ")
+        }
+        Companions::Dns { name, port } => format!("{name}:{port}"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,132 @@
+//! Generates the resources that put Penstock into the Envoys of a Kubernetes Gateway, for Envoy Gateway and for Istio.
+//!
+//! The bootstrap of [`crate::bootstrap`] is for an Envoy of Penstock's own. A gateway's control plane writes the configuration of its
+//! Envoys itself. These resources make it write an equivalent one, with the same filter, the same response where there is no pool, and
+//! the same clusters of the companions. [`envoy_gateway`] says as much as possible in the resources of the Gateway API and of Envoy
+//! Gateway, and the rest in one `EnvoyPatchPolicy`. [`istio()`] needs an `EnvoyFilter` for everything.
+//!
+//! Nothing here runs Envoy or reads a cluster.
+
+mod backends;
+mod istio;
+mod names;
+mod patches;
+mod policies;
+mod routes;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::bootstrap::Settings;
+pub use istio::istio;
+
+/// What an operator does when a gateway's configuration is older than the companion's.
+const REPLACEMENT: &str = "Apply the output of `penstock gateway-resources` again.";
+
+/// A Gateway, the resource of the Gateway API.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gateway {
+    /// Its namespace, which is also that of the resources.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Those of its listeners that get the filter.
+    pub listeners: Vec<Listener>,
+    /// A request that no server of its list accepted is queued again: adds an internal listener to Envoy.
+    pub requeue: bool,
+}
+
+/// A listener of a Gateway.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listener {
+    /// Its name.
+    pub name: String,
+    /// Its port, which names it under Envoy Gateway's newer naming scheme. `None`: unknown.
+    pub port: Option<u16>,
+}
+
+/// A pool, and how the gateway finds its model servers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pool {
+    /// The pool's name, which is the value of the pool header.
+    pub name: String,
+    /// Its model servers.
+    pub servers: Servers,
+}
+
+/// How a gateway finds model servers. It must find every server that the companion finds, because Envoy sends a request only to a
+/// server that it knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Servers {
+    /// These addresses.
+    Addresses(Vec<SocketAddr>),
+    /// All addresses of a DNS name.
+    Dns {
+        /// The name.
+        name: String,
+        /// The port of every server.
+        port: u16,
+        /// The time between two lookups.
+        refresh: Duration,
+    },
+    /// The endpoints of a Service.
+    Service {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+        /// One of its ports, by number.
+        port: u16,
+    },
+}
+
+/// The resources for Envoy Gateway, in the order in which they refer to each other. Of `settings`, the addresses, the pools, the
+/// folder and the limits of Envoy's process aren't used: these are the gateway's own.
+#[must_use]
+pub fn envoy_gateway(settings: &Settings, gateway: &Gateway, pools: &[Pool]) -> Vec<Value> {
+    let mut names = names::Names::new(&gateway.name);
+    let (backends, references) = backends::backends(gateway, pools, &mut names);
+    let routes = routes::Routes::new(gateway, pools, &references, &mut names);
+    let mut resources = routes.resources.clone();
+    resources.push(routes::no_pool(gateway));
+    resources.extend(backends);
+    resources.push(policies::backend_traffic(settings, gateway, pools, &routes));
+    resources.push(policies::client_traffic(settings, gateway));
+    resources.push(patches::policy(settings, gateway, pools, &routes));
+    if gateway.requeue {
+        resources.push(patches::proxy(gateway));
+    }
+    resources
+}
+
+/// A resource of Envoy Gateway.
+fn resource(gateway: &Gateway, kind: &str, name: &str, spec: Value) -> Value {
+    object(
+        "gateway.envoyproxy.io/v1alpha1",
+        kind,
+        &gateway.namespace,
+        name,
+        spec,
+    )
+}
+
+fn object(api_version: &str, kind: &str, namespace: &str, name: &str, spec: Value) -> Value {
+    json!({
+        "apiVersion": api_version,
+        "kind": kind,
+        "metadata": { "name": name, "namespace": namespace },
+        "spec": spec,
+    })
+}
+
+/// The reference of a policy to the Gateway.
+fn gateway_reference(gateway: &Gateway) -> Value {
+    json!({ "group": GATEWAY_API, "kind": "Gateway", "name": gateway.name })
+}
+
+const GATEWAY_API: &str = "gateway.networking.k8s.io";
+
+#[cfg(test)]
+mod tests;
