@@ -16,12 +16,12 @@
 //! Settings are typed and aren't checked here; `envoy --mode validate` ([`crate::run::validate`]) checks the result.
 
 mod access_log;
-pub(crate) mod clusters;
-pub(crate) mod companions;
-pub(crate) mod listener;
-pub(crate) mod local_replies;
-pub(crate) mod module;
-pub(crate) mod routes;
+mod clusters;
+mod companions;
+mod listener;
+mod local_replies;
+mod module;
+mod routes;
 
 use std::{
     net::SocketAddr,
@@ -34,6 +34,19 @@ use serde_json::{Value, json};
 use crate::{
     config_source::{CLUSTERS_FILE, config_source},
     limits,
+};
+
+// What the resources for a gateway need, too.
+pub(crate) use clusters::{
+    HTTP_OPTIONS, assignment, chosen_by, dns, host, http_filters, no_fallback, requeue_host, round_robin,
+    unbalanced,
+};
+pub(crate) use companions::cluster as companion_cluster;
+pub(crate) use listener::{Place, filter, plugin_config, requeue, router, token_keeper};
+pub(crate) use local_replies::{config as local_reply_config, no_pool, no_pool_body};
+pub(crate) use module::{CLUSTER as MODULE_CLUSTER, cluster as module_cluster};
+pub(crate) use routes::{
+    Destination, configuration as route_configuration, granted, idle_timeout_of_requeued,
 };
 
 /// The name of the companion's cluster, for the plugin configuration. It has a `~`, which no pool's name has, because a

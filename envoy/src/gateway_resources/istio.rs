@@ -8,9 +8,9 @@ use penstock_wire::names::ENDPOINT_HEADER;
 use serde_json::{Value, json};
 
 use super::{Gateway, Pool, REPLACEMENT, Servers, gateway_reference, names, object};
-use crate::bootstrap::listener::{Place, filter, plugin_config, router};
-use crate::bootstrap::routes::{Destination, granted};
-use crate::bootstrap::{Settings, body_limit, clusters, companions, local_replies, module, seconds, socket};
+use crate::bootstrap::{
+    self, Destination, Place, Settings, filter, granted, plugin_config, router, seconds, socket,
+};
 use crate::limits;
 
 const MANAGER: &str = "envoy.filters.network.http_connection_manager";
@@ -22,8 +22,8 @@ const ROUTER: &str = "envoy.filters.http.router";
 /// name. Without ports the filter is in all listeners of the Gateway.
 #[must_use]
 pub fn istio(settings: &Settings, gateway: &Gateway, pools: &[Pool]) -> Value {
-    let mut patches = vec![cluster_patch(companions::cluster(settings))];
-    patches.extend(module::cluster(&settings.module).map(cluster_patch));
+    let mut patches = vec![cluster_patch(bootstrap::companion_cluster(settings))];
+    patches.extend(bootstrap::module_cluster(&settings.module).map(cluster_patch));
     for pool in pools {
         patches.extend(pool_clusters(pool).map(cluster_patch));
     }
@@ -64,19 +64,19 @@ fn ungated(pool: &Pool) -> String {
 
 fn pool_clusters(pool: &Pool) -> [Value; 2] {
     let mut listed = cluster(pool, &pool.name);
-    listed["load_balancing_policy"] = clusters::chosen_by(&[ENDPOINT_HEADER], clusters::no_fallback());
+    listed["load_balancing_policy"] = bootstrap::chosen_by(&[ENDPOINT_HEADER], bootstrap::no_fallback());
     let mut ungated = cluster(pool, &ungated(pool));
-    ungated["load_balancing_policy"] = json!({ "policies": [clusters::round_robin()] });
+    ungated["load_balancing_policy"] = json!({ "policies": [bootstrap::round_robin()] });
     [listed, ungated]
 }
 
 fn cluster(pool: &Pool, name: &str) -> Value {
-    let mut cluster = clusters::unbalanced(name);
+    let mut cluster = bootstrap::unbalanced(name);
     match &pool.servers {
         Servers::Addresses(addresses) => {
-            let hosts = addresses.iter().map(|&address| clusters::host(socket(address)));
+            let hosts = addresses.iter().map(|&address| bootstrap::host(socket(address)));
             cluster["type"] = "STATIC".into();
-            cluster["load_assignment"] = clusters::assignment(name, hosts.collect());
+            cluster["load_assignment"] = bootstrap::assignment(name, hosts.collect());
         }
         Servers::Dns {
             name: host,
@@ -84,8 +84,8 @@ fn cluster(pool: &Pool, name: &str) -> Value {
             refresh,
         } => {
             let address = json!({ "socket_address": { "address": host, "port_value": port } });
-            cluster["load_assignment"] = clusters::assignment(name, vec![clusters::host(address)]);
-            cluster["cluster_type"] = clusters::dns(*refresh);
+            cluster["load_assignment"] = bootstrap::assignment(name, vec![bootstrap::host(address)]);
+            cluster["cluster_type"] = bootstrap::dns(*refresh);
         }
         // The name under which Istio knows the endpoints of a Service's port.
         Servers::Service {
@@ -132,7 +132,7 @@ fn listener_patches(settings: &Settings, port: Option<u16>) -> [Value; 4] {
             "MERGE",
             None,
             json!({
-                "per_connection_buffer_limit_bytes": u32::try_from(body_limit(settings)).unwrap_or(u32::MAX),
+                "per_connection_buffer_limit_bytes": u32::try_from(bootstrap::body_limit(settings)).unwrap_or(u32::MAX),
             }),
         ),
         patch(
@@ -158,7 +158,7 @@ fn manager(settings: &Settings) -> Value {
         "normalize_path": true,
         "merge_slashes": true,
         "path_with_escaped_slashes_action": "UNESCAPE_AND_FORWARD",
-        "local_reply_config": local_replies::config(REPLACEMENT),
+        "local_reply_config": bootstrap::local_reply_config(REPLACEMENT),
     })
 }
 
@@ -184,6 +184,6 @@ fn routes(settings: &Settings, pools: &[Pool]) -> Vec<Value> {
         );
         patches.extend([passing, listed].map(|route| patch("INSERT_FIRST", route)));
     }
-    patches.push(patch("ADD", local_replies::no_pool(REPLACEMENT)));
+    patches.push(patch("ADD", bootstrap::no_pool(REPLACEMENT)));
     patches
 }

@@ -7,11 +7,9 @@ use serde_json::{Value, json};
 
 use super::routes::{Clusters, Routes};
 use super::{Gateway, Listener, Pool, REPLACEMENT, gateway_reference, names, resource};
-use crate::bootstrap::listener::{Place, filter, plugin_config, requeue, router, token_keeper};
-use crate::bootstrap::routes::{Destination, configuration, granted};
 use crate::bootstrap::{
-    COMPANION_CLUSTER, REQUEUE_LISTENER, Settings, clusters, companions, internal_listeners, local_replies,
-    module,
+    self, COMPANION_CLUSTER, Destination, MODULE_CLUSTER, Place, REQUEUE_LISTENER, Settings, filter, granted,
+    plugin_config, requeue, router, token_keeper,
 };
 
 /// A type of Envoy's resources.
@@ -37,10 +35,10 @@ pub(super) fn policy(settings: &Settings, gateway: &Gateway, pools: &[Pool], rou
     let mut patches = vec![whole(
         Kind::Cluster,
         COMPANION_CLUSTER,
-        companions::cluster(settings),
+        bootstrap::companion_cluster(settings),
     )];
-    if let Some(cluster) = module::cluster(&settings.module) {
-        patches.push(whole(Kind::Cluster, module::CLUSTER, cluster));
+    if let Some(cluster) = bootstrap::module_cluster(&settings.module) {
+        patches.push(whole(Kind::Cluster, MODULE_CLUSTER, cluster));
     }
     for listener in &gateway.listeners {
         for name in xds_names(gateway, listener) {
@@ -107,7 +105,7 @@ fn filters(settings: &Settings, gateway: &Gateway, listener: &str) -> Vec<Value>
         "add",
         MANAGER,
         "/local_reply_config",
-        local_replies::config(REPLACEMENT),
+        bootstrap::local_reply_config(REPLACEMENT),
     ));
     patches
 }
@@ -122,15 +120,15 @@ fn listed_cluster(gateway: &Gateway, name: &str) -> Vec<Value> {
         Kind::Cluster,
         "replace",
         "/load_balancing_policy/policies/0/typed_extension_config/typed_config/fallback_policy",
-        json!({ "policies": [clusters::no_fallback()] }),
+        json!({ "policies": [bootstrap::no_fallback()] }),
     )];
     if gateway.requeue {
         let options = format!(
             "/typed_extension_protocol_options/{}/http_filters",
-            clusters::HTTP_OPTIONS
+            bootstrap::HTTP_OPTIONS
         );
-        let hosts = json!({ "priority": 1, "lb_endpoints": [clusters::requeue_host()] });
-        patches.push(at_path(Kind::Cluster, "add", &options, clusters::http_filters()));
+        let hosts = json!({ "priority": 1, "lb_endpoints": [bootstrap::requeue_host()] });
+        patches.push(at_path(Kind::Cluster, "add", &options, bootstrap::http_filters()));
         patches.push(at_path(Kind::Endpoints, "add", "/endpoints/-", hosts));
     }
     patches
@@ -147,8 +145,8 @@ fn requeue_routes(settings: &Settings, pools: &[Pool], clusters: &[Clusters]) ->
         };
         routes.extend(granted(settings, destination));
     }
-    routes.push(local_replies::no_pool(REPLACEMENT));
-    configuration(settings, &routes)
+    routes.push(bootstrap::no_pool(REPLACEMENT));
+    bootstrap::route_configuration(settings, &routes)
 }
 
 /// Adds a resource.
@@ -162,7 +160,7 @@ fn patch(kind: Kind, name: &str, operation: Value) -> Value {
 
 /// Internal listeners, which the requeue listener needs, in Envoy's bootstrap.
 pub(super) fn proxy(gateway: &Gateway) -> Value {
-    let bootstrap = json!({ "bootstrap_extensions": [internal_listeners()] });
+    let bootstrap = json!({ "bootstrap_extensions": [bootstrap::internal_listeners()] });
     let spec = json!({ "bootstrap": { "type": "Merge", "value": bootstrap.to_string() } });
     resource(gateway, "EnvoyProxy", &names::first(&gateway.name), spec)
 }

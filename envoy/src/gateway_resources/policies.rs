@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::routes::Routes;
 use super::{GATEWAY_API, Gateway, Pool, Servers, gateway_reference, names, resource};
-use crate::bootstrap::{Settings, body_limit, routes::idle_timeout_of_requeued};
+use crate::bootstrap::{Settings, body_limit, idle_timeout_of_requeued};
 use crate::limits;
 
 /// Bytes that a connection to a model server buffers: Envoy's default. Envoy Gateway's is 32 KiB.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::names::Names;
 use super::{GATEWAY_API, Gateway, Pool, REPLACEMENT, names, object, resource};
-use crate::bootstrap::local_replies;
+use crate::bootstrap;
 
 /// Pools of one `HTTPRoute`, which by its schema has at most 16 rules.
 const POOLS_MAX: usize = 7;
@@ -105,7 +105,7 @@ pub(super) fn no_pool(gateway: &Gateway) -> Value {
     let spec = json!({ "directResponse": {
         "statusCode": 503,
         "contentType": "application/json",
-        "body": { "type": "Inline", "inline": local_replies::no_pool_body(REPLACEMENT) },
+        "body": { "type": "Inline", "inline": bootstrap::no_pool_body(REPLACEMENT) },
         "header": { "set": [{ "name": "retry-after", "value": "1" }] },
     } });
     resource(gateway, "HTTPRouteFilter", &names::first(&gateway.name), spec)

@@ -1,3 +1,5 @@
+//! The resources of a Gateway: what is in them for each kind of pool and flag.
+
 use std::time::Duration;
 
 use serde_json::{Value, json};

@@ -58,50 +58,30 @@ fn merge(into: &mut Value, more: &Value) {
     }
 }
 
+const LISTENER: &str = "/static_resources/listeners/0";
+const MANAGER: &str = "/static_resources/listeners/0/filter_chains/0/filters/0";
+
 fn apply(patch: &Value, bootstrap: &mut Value) {
-    const MANAGER: &str = "/static_resources/listeners/0/filter_chains/0/filters/0";
     let value = &patch["patch"]["value"];
-    let mut part = |pointer: &str| bootstrap.pointer_mut(pointer).expect(pointer).take();
     let kind = patch["applyTo"].as_str().expect("text");
-    let operation = patch["patch"]["operation"].as_str().expect("text");
-    let (pointer, put): (String, Box<dyn Fn(&mut Value)>) = match (kind, operation) {
-        ("CLUSTER", "ADD") => (
-            "/static_resources/clusters".into(),
-            Box::new(|list| list.as_array_mut().expect("a list").push(value.clone())),
-        ),
-        ("LISTENER", "MERGE") => (
-            "/static_resources/listeners/0".into(),
-            Box::new(|listener| merge(listener, value)),
-        ),
-        ("NETWORK_FILTER", "MERGE") => (MANAGER.into(), Box::new(|filter| merge(filter, value))),
-        ("HTTP_FILTER", operation) => (
-            format!("{MANAGER}/typed_config/http_filters"),
-            Box::new(move |filters| {
-                let filters = filters.as_array_mut().expect("a list");
-                let router = filters.last_mut().expect("the router");
-                match operation {
-                    "MERGE" => merge(router, value),
-                    "INSERT_BEFORE" => filters.insert(filters.len() - 1, value.clone()),
-                    other => panic!("{other}"),
-                }
-            }),
-        ),
-        ("HTTP_ROUTE", operation) => (
-            format!("{MANAGER}/typed_config/route_config/virtual_hosts/0/routes"),
-            Box::new(move |routes| {
-                let routes = routes.as_array_mut().expect("a list");
-                match operation {
-                    "INSERT_FIRST" => routes.insert(0, value.clone()),
-                    "ADD" => routes.push(value.clone()),
-                    other => panic!("{other}"),
-                }
-            }),
-        ),
-        other => panic!("{other:?}"),
+    let pointer = match kind {
+        "CLUSTER" => "/static_resources/clusters".into(),
+        "LISTENER" => LISTENER.into(),
+        "NETWORK_FILTER" => MANAGER.into(),
+        "HTTP_FILTER" => format!("{MANAGER}/typed_config/http_filters"),
+        "HTTP_ROUTE" => format!("{MANAGER}/typed_config/route_config/virtual_hosts/0/routes"),
+        other => panic!("{other}"),
     };
-    let mut taken = part(&pointer);
-    put(&mut taken);
-    *bootstrap.pointer_mut(&pointer).expect("as before") = taken;
+    let target = bootstrap.pointer_mut(&pointer).expect("a part of the bootstrap");
+    match (patch["patch"]["operation"].as_str().expect("text"), target) {
+        // The router is the last filter.
+        ("MERGE", Value::Array(filters)) => merge(filters.last_mut().expect("the router"), value),
+        ("MERGE", target) => merge(target, value),
+        ("ADD", Value::Array(list)) => list.push(value.clone()),
+        ("INSERT_FIRST", Value::Array(routes)) => routes.insert(0, value.clone()),
+        ("INSERT_BEFORE", Value::Array(filters)) => filters.insert(filters.len() - 1, value.clone()),
+        (other, _) => panic!("{other} of {kind}"),
+    }
 }
 
 /// An Envoy with all patches.

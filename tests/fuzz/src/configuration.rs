@@ -1,12 +1,11 @@
 //! The configuration parser: a document is rejected with its line and key, or everything that a start builds from it
 //! works.
 
-use std::path::PathBuf;
-
 use penstock_config::{Config, Error};
 use penstock_control::Control;
 use penstock_data_plane::{filter_policy, settings};
 use penstock_engine::Instant;
+use penstock_envoy::bootstrap::Module;
 use penstock_filter_core::config::Config as PluginConfig;
 use penstock_filter_core::time::Instant as FilterInstant;
 use penstock_filter_core::worker::Worker;
@@ -64,6 +63,6 @@ fn assert_starts(config: &Config) {
         control_settings::settings(config, &control_settings::ProcessIdentity::now(Some(1), false)),
         Instant::ZERO,
     );
-    let envoy = settings::settings(config, "n", PathBuf::from("filter.wasm"), false);
+    let envoy = settings::settings(config, "n", Module::File("filter.wasm".into()), false);
     assert_eq!(envoy.pools.len(), config.pools.len());
 }

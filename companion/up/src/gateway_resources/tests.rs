@@ -1,3 +1,5 @@
+//! The command: addresses and servers from configuration and flags, and what it refuses.
+
 use clap::{CommandFactory as _, FromArgMatches as _, Parser};
 
 use super::*;
