@@ -41,6 +41,11 @@ replicas-kubernetes *args:
 discovery-kubernetes *args:
     cargo test --package penstock-tests --features api-server --test discovery_kubernetes -- --test-threads 1 --nocapture {{ args }}
 
+# Sends requests through a real Envoy Gateway with the resources of `penstock gateway-resources`; ENVOY_GATEWAY is the path of envoy-gateway:
+# CGO_ENABLED=0 go install github.com/envoyproxy/gateway/cmd/envoy-gateway@v1.9.1
+envoy-gateway *args:
+    cargo test --package penstock-tests --features envoy-gateway --test envoy_gateway -- --test-threads 1 --nocapture {{ args }}
+
 # Measures the model's cost per completed request and per window.
 model-cost:
     cargo run --release --package penstock-model --example cost

@@ -53,6 +53,12 @@ impl ClientRequest {
         self.header("x-penstock-priority", priority)
     }
 
+    /// The path.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
     /// The body, as it will be sent.
     #[must_use]
     pub fn body(&self) -> Value {

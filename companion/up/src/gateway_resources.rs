@@ -93,7 +93,7 @@ pub enum Error {
     Module(String),
     /// A pool's servers can't be found by the gateway.
     #[error(
-        "pool `{pool}`: its servers are found by {found}, which a gateway can't do. Name a Service of the same servers: --service \
+        "pool `{pool}`: its servers are found by {found}. Name a Service that selects the same servers: --service \
          {pool}=[NAMESPACE/]NAME:PORT"
     )]
     Unknown {
@@ -112,11 +112,11 @@ pub enum Error {
     },
     /// Envoy's cluster of a DNS name takes no internal address.
     #[error(
-        "--requeue: pool `{0}` is found by DNS. Name a Service of the same servers: --service {0}=[NAMESPACE/]NAME:PORT"
+        "--requeue: pool `{0}` is found by DNS. Leave --requeue out, or name a Service of the same servers: --service {0}=[NAMESPACE/]NAME:PORT"
     )]
     RequeueDns(String),
     /// Istio has no requeue listener.
-    #[error("--requeue needs --for envoy-gateway")]
+    #[error("--requeue isn't available with --for istio: leave it out")]
     RequeueIstio,
     /// Istio's configuration doesn't have the listener's name.
     #[error("--listener {0}: Istio needs the port, --listener {0}:PORT")]
@@ -198,10 +198,12 @@ fn pools(args: &Args, config: &Config) -> Result<Vec<Pool>, Error> {
             ))
         })?;
         if known.discovery.is_none() {
-            return Err(error("the configuration lists the pool's servers".into()));
+            return Err(error(
+                "the configuration lists the pool's servers (endpoints.static), so leave it out".into(),
+            ));
         }
         if services.insert(pool.as_str(), service).is_some() {
-            return Err(error("a pool has one Service".into()));
+            return Err(error("given twice; a pool has one Service".into()));
         }
     }
     let pools = config.pools.iter().map(|pool| {
@@ -250,7 +252,7 @@ fn servers(args: &Args, pool: &config::Pool) -> Result<Servers, Error> {
         Some(Discovery::File(_)) => Err(unknown("a file")),
         Some(Discovery::Kubernetes { object, .. }) => Err(unknown(match object {
             KubernetesObject::InferencePool(_) => "an InferencePool",
-            KubernetesObject::Service { .. } => "a Service whose port's number isn't known here",
+            KubernetesObject::Service { .. } => "a Service, and a gateway needs the number of its port",
         })),
     }
 }
@@ -336,7 +338,7 @@ fn note(args: &Args, config: &Config, companions: &Companions, module: &RemoteMo
     let mut note = format!(
         "Penstock {} in the Gateway {} of namespace {}, by `penstock gateway-resources --for {kind} --config {}`.\n\
          Filters connect to the companion at {}, and Envoy fetches the filter from {}:{}.\n\
-         Print and apply the resources again when pools, their endpoints, these addresses, limits.body_bytes or a queue's ttl change, and \
+         Print and apply the resources again when pools, their endpoints, these addresses, limits.body_bytes, queue.ttl or queue.no_endpoint_ttl change, and \
          with each new version of Penstock.\n",
         env!("CARGO_PKG_VERSION"),
         gateway.name,
@@ -361,6 +363,11 @@ fn note(args: &Args, config: &Config, companions: &Companions, module: &RemoteMo
              to it. If they refer to one already, add the bootstrap to that one.",
         );
     }
+    if is_loopback(companions) {
+        add(
+            "The companion's address is on loopback, where only an Envoy on the same machine reaches it: see --companion and --module.",
+        );
+    }
     if let Some(tls) = &config.tls {
         add(&format!(
             "Envoy reads its certificate for the companion from {}, {} and {}: mount these files in Envoy's pods.",
@@ -370,6 +377,14 @@ fn note(args: &Args, config: &Config, companions: &Companions, module: &RemoteMo
         ));
     }
     note
+}
+
+fn is_loopback(companions: &Companions) -> bool {
+    match companions {
+        Companions::One(Address::Tcp(address)) => address.ip().is_loopback(),
+        Companions::List(addresses) => addresses.iter().any(|address| address.ip().is_loopback()),
+        Companions::One(Address::Unix(_)) | Companions::Dns { .. } => false,
+    }
 }
 
 fn shown(companions: &Companions) -> String {
