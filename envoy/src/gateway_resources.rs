@@ -2,8 +2,8 @@
 //!
 //! The bootstrap of [`crate::bootstrap`] is for an Envoy of Penstock's own. A gateway's control plane writes the configuration of its
 //! Envoys itself. These resources make it write an equivalent one, with the same filter, the same response where there is no pool, and
-//! the same clusters of the companions. [`envoy_gateway`] says as much as possible in the resources of the Gateway API and of Envoy
-//! Gateway, and the rest in one `EnvoyPatchPolicy`. [`istio()`] needs an `EnvoyFilter` for everything.
+//! the same clusters of the companions. [`envoy_gateway`] uses the resources of the Gateway API and of Envoy Gateway as far as these have
+//! the settings, and one `EnvoyPatchPolicy` for the rest. [`istio()`] needs an `EnvoyFilter` for everything.
 //!
 //! Nothing here runs Envoy or reads a cluster.
 

@@ -233,7 +233,10 @@ fn chat(servers: &[&Upstream]) -> Vec<String> {
 async fn requests_pass(flags: &[&str]) {
     let servers = Upstream::several(2, Duration::from_millis(50), 0).await;
     let [one, two] = servers.try_into().unwrap_or_else(|_| panic!("two servers"));
-    let mut gateway = Gateway::start(&chat(&[&one, &two]), flags, |resources| resources).await;
+    let scripted = Upstream::scripted().await;
+    let mut pools = chat(&[&one, &two]);
+    pools.push(pool("script", "s", &[&scripted], "  health: {path: null}\n"));
+    let mut gateway = Gateway::start(&pools, flags, |resources| resources).await;
     let plugins = if flags.contains(&"--requeue") { 2 } else { 1 };
     gateway.sessions(2 * plugins).await;
 
@@ -254,10 +257,13 @@ async fn requests_pass(flags: &[&str]) {
     );
     assert!(!answer.header("x-request-id").is_empty());
 
-    let answer = gateway
-        .send(ClientRequest::chat("m", "streamed").streamed())
-        .await;
-    assert_eq!(answer.status, 200, "{}", answer.text());
+    let streamed = gateway.spawn(ClientRequest::chat("s", "streamed").streamed());
+    let events = scripted.next().await.stream();
+    events.text("one");
+    events.text("two");
+    events.finish(1, 2);
+    let answer = streamed.await.expect("no panic").text();
+    assert!(answer.contains("one") && answer.contains("two"), "{answer}");
 
     let answers = (0..12).map(|number| gateway.send(ClientRequest::chat("m", &format!("{number}"))));
     for answer in futures_util::future::join_all(answers).await {
@@ -296,7 +302,7 @@ fn requests_pass_with_requeue() {
     run(requests_pass(&["--requeue"]));
 }
 
-/// The answer of a gateway whose resources an edit has changed, and which then has no session that works.
+/// Asserts that a gateway with edited resources answers 503 with this code, and that no request reaches a server.
 async fn refused(edit: impl FnOnce(String) -> String, code: &str) {
     let server = Upstream::scripted().await;
     let gateway = Gateway::start(&chat(&[&server]), &[], edit).await;

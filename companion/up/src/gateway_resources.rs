@@ -7,7 +7,7 @@
 mod flags;
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::ValueEnum as _;
@@ -149,7 +149,7 @@ pub fn render(args: &Args, environment: &Environment) -> Result<String, Error> {
     let module = module(args, &config)?;
     let tracing = traces::are_on(|name| environment.opentelemetry(name));
     let mut settings = settings(&config, &node, Module::Remote(module.clone()), tracing);
-    settings.companions = companions(args, &config)?;
+    settings.companions = companions(args, &config, settings.companions)?;
     let documents = match args.kind {
         Kind::EnvoyGateway => gateway_resources::envoy_gateway(&settings, &gateway, &pools),
         Kind::Istio => vec![gateway_resources::istio(&settings, &gateway, &pools)],
@@ -159,9 +159,12 @@ pub fn render(args: &Args, environment: &Environment) -> Result<String, Error> {
 }
 
 fn gateway(args: &Args) -> Result<Gateway, Error> {
-    let default = ["http", "https"].map(|name| flags::listener(name).ok());
+    let default = [("http", 80), ("https", 443)].map(|(name, port)| Listener {
+        name: name.into(),
+        port: Some(port),
+    });
     let listeners = match (args.kind, args.listeners.as_slice()) {
-        (Kind::EnvoyGateway, []) => default.into_iter().flatten().collect(),
+        (Kind::EnvoyGateway, []) => default.into(),
         (Kind::EnvoyGateway, given) => given.to_vec(),
         (Kind::Istio, given) => {
             if args.requeue {
@@ -257,25 +260,20 @@ fn servers(args: &Args, pool: &config::Pool) -> Result<Servers, Error> {
     }
 }
 
-fn companions(args: &Args, config: &Config) -> Result<Companions, Error> {
-    match &args.companion {
-        Some(HostPort::Address(address)) if config.replicas.is_some() => Ok(Companions::List(vec![*address])),
-        Some(HostPort::Address(address)) => Ok(Companions::One(Address::Tcp(*address))),
-        Some(HostPort::Dns { name, port }) => Ok(Companions::Dns {
+/// `configured`: the companions of the configuration.
+fn companions(args: &Args, config: &Config, configured: Companions) -> Result<Companions, Error> {
+    match (&args.companion, &config.replicas) {
+        (Some(HostPort::Address(address)), Some(_)) => Ok(Companions::List(vec![*address])),
+        (Some(HostPort::Address(address)), None) => Ok(Companions::One(Address::Tcp(*address))),
+        (Some(HostPort::Dns { name, port }), _) => Ok(Companions::Dns {
             name: name.clone(),
             port: *port,
         }),
-        None => match config.replicas.as_ref().map(|replicas| &replicas.companions) {
-            Some(config::Companions::List(addresses)) => Ok(Companions::List(addresses.clone())),
-            Some(config::Companions::Dns { name, port }) => Ok(Companions::Dns {
-                name: name.clone(),
-                port: *port,
-            }),
-            None => {
-                let address = reachable(&config.listen.grpc).map_err(Error::Companion)?;
-                Ok(Companions::One(Address::Tcp(address)))
-            }
-        },
+        (None, Some(_)) => Ok(configured),
+        (None, None) => {
+            reachable(&config.listen.grpc).map_err(Error::Companion)?;
+            Ok(configured)
+        }
     }
 }
 
@@ -363,9 +361,13 @@ fn note(args: &Args, config: &Config, companions: &Companions, module: &RemoteMo
              to it. If they refer to one already, add the bootstrap to that one.",
         );
     }
-    if is_loopback(companions) {
+    let module_is_local = module
+        .host
+        .parse::<IpAddr>()
+        .is_ok_and(|address| address.is_loopback());
+    if is_loopback(companions) || module_is_local {
         add(
-            "The companion's address is on loopback, where only an Envoy on the same machine reaches it: see --companion and --module.",
+            "An address on loopback is reached only by an Envoy on the same machine: see --companion and --module.",
         );
     }
     if let Some(tls) = &config.tls {

@@ -15,7 +15,7 @@ struct Reply {
     kind: &'static str,
     code: &'static str,
     message: &'static str,
-    /// The configuration may be older than the companion's, and the message says what to do.
+    /// Envoy's configuration may be older than the companion's: the message ends with the way to replace it.
     outdated: bool,
 }
 

@@ -68,8 +68,8 @@ pub(crate) fn granted(settings: &Settings, destination: Destination<'_>) -> [Val
     [requeued, listed, route("ungated", None, destination)]
 }
 
-/// The idle timeout of a stream whose request may be requeued: it is idle while the requeued request waits and then while its server
-/// is silent.
+/// The idle timeout of a stream whose request may be requeued: the stream is idle while the requeued request waits and then while its
+/// server is silent.
 pub(crate) const fn idle_timeout_of_requeued(settings: &Settings) -> Duration {
     settings.stream_idle_timeout.saturating_mul(2)
 }

@@ -57,7 +57,7 @@ fn cluster_patch(cluster: Value) -> Value {
     })
 }
 
-/// A pool's name may not have a `~`.
+/// The cluster of requests that pass through. No pool's name has a `~`.
 fn ungated(pool: &Pool) -> String {
     format!("{}~ungated", pool.name)
 }

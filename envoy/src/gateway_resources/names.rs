@@ -2,8 +2,10 @@
 
 use std::collections::BTreeSet;
 
-/// The longest name. Kubernetes allows 253 characters for these resources, but some values made of them only 63.
-const LENGTH_MAX: usize = 63;
+/// The longest name of these resources in Kubernetes.
+const LENGTH_MAX: usize = 253;
+/// The part of it that is kept for the name of a pool.
+const POOL_LENGTH: usize = 64;
 
 /// Makes unique names that begin with the Gateway's.
 pub(super) struct Names {
@@ -35,11 +37,10 @@ impl Names {
     }
 }
 
-/// The name of resources of which a Gateway has one.
+/// The name of a resource that exists once for each Gateway.
 pub(super) fn first(gateway: &str) -> String {
     let name = format!("penstock-{gateway}");
-    // Room for a pool's name.
-    cut(&name, LENGTH_MAX / 2).to_owned()
+    cut(&name, LENGTH_MAX - POOL_LENGTH).to_owned()
 }
 
 /// Lower case letters, digits and hyphens.
@@ -81,7 +82,7 @@ mod tests {
         let [one, two] = [names.next(&long), names.next(&long)];
         assert_eq!((one.len(), two.len()), (LENGTH_MAX, LENGTH_MAX));
         assert_ne!(one, two);
-        let name = Names::new(&format!("{}.b", "a".repeat(21))).next("p");
-        assert_eq!(name, format!("penstock-{}-p", "a".repeat(21)));
+        let name = Names::new(&format!("{}.b", "a".repeat(180))).next("p");
+        assert_eq!(name, format!("penstock-{}-p", "a".repeat(180)));
     }
 }

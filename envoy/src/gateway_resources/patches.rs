@@ -1,7 +1,7 @@
 //! What Envoy Gateway's resources can't say, as patches of the configuration that it makes for Envoy.
 //!
-//! A patch names a resource of that configuration. A listener has one of two names, by Envoy Gateway's naming scheme, so its patches are
-//! there for both. Envoy Gateway applies the patches whose resource exists and reports the others in the policy's status.
+//! A patch names a resource of that configuration. A listener has one of two names, by Envoy Gateway's naming scheme, and the policy has
+//! the listener's patches under both. Envoy Gateway applies the patches whose resource exists and reports the others in the policy's status.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! The resources of a Gateway: what is in them for each kind of pool and flag.
+//! The contents of a Gateway's resources, by kind of pool and by flag.
 
 use std::time::Duration;
 
