@@ -16,7 +16,7 @@ use penstock_config::{self as config, Environment};
 use penstock_errors::EXIT_USAGE;
 use penstock_filter_module as filter_module;
 use penstock_mock::{demo, mock_server};
-use penstock_server::serve;
+use penstock_server::{envoy_endpoints, serve};
 use penstock_tools::{import, model_cli, replay, status_cmd, top};
 use penstock_up::{self as up, envoy_config, gateway_resources};
 use tracing_subscriber::EnvFilter;
@@ -65,6 +65,8 @@ enum Command {
     Validate(Validate),
     /// Print the Envoy bootstrap of a configuration.
     EnvoyConfig(envoy_config::Args),
+    /// Keep the endpoints of an Envoy up to date where the companion runs elsewhere.
+    EnvoyEndpoints(envoy_endpoints::Args),
     /// Print the Kubernetes resources that put Penstock into a Gateway.
     GatewayResources(gateway_resources::Args),
     /// Write the filter's WebAssembly module to a file.
@@ -151,10 +153,21 @@ async fn run(cli: Cli, environment: Environment) -> ExitCode {
         ),
         Command::Up(args) => run_up(args, cli.log, cli.log_format, environment).await,
         Command::Demo(args) => ended(demo::run(args, environment).await, demo::Error::exit_code),
-        Command::EnvoyConfig(args) => match envoy_config::render(args, &environment) {
-            Ok(bootstrap) => print(&bootstrap),
-            Err(error) => failed(&error.to_string(), error.exit_code()),
-        },
+        Command::EnvoyConfig(args) => {
+            let out = args.out.clone();
+            match (envoy_config::render(args, &environment), out) {
+                (Ok(bootstrap), None) => print(&bootstrap),
+                (Ok(bootstrap), Some(file)) => ended(
+                    envoy_config::write(&bootstrap, &file),
+                    envoy_config::Error::exit_code,
+                ),
+                (Err(error), _) => failed(&error.to_string(), error.exit_code()),
+            }
+        }
+        Command::EnvoyEndpoints(args) => ended(
+            envoy_endpoints::run(args, environment).await,
+            serve::Error::exit_code,
+        ),
         Command::GatewayResources(args) => match gateway_resources::render(&args, &environment) {
             Ok(resources) => print(&resources),
             Err(error) => failed(&error.to_string(), error.exit_code()),

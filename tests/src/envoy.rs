@@ -2,6 +2,7 @@
 //!
 //! The gateway's listener is read from a file, as from a control plane, so that a test can change it at run time.
 
+use std::ffi::OsStr;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
@@ -84,6 +85,18 @@ impl Envoy {
         Self::with_bootstrap(bootstrap, edit).await
     }
 
+    /// Starts an Envoy that watches this folder for pools and endpoints, and waits until its sessions are open.
+    ///
+    /// # Panics
+    /// With its log, if it does not start.
+    pub async fn watching(companion: &Companion, node: &str, endpoints: &Path) -> Self {
+        let flags = ["--envoy".as_ref(), endpoints.as_os_str()];
+        let bootstrap = bootstrap_with(companion.config(), node, &flags).await;
+        let envoy = Self::with_bootstrap(bootstrap, |_| ()).await;
+        companion.sessions(node, SESSIONS_IN_ALL).await;
+        envoy
+    }
+
     /// Starts an Envoy that fetches the filter's module from the companion, and waits until its sessions are open.
     ///
     /// # Panics
@@ -134,11 +147,9 @@ impl Envoy {
             .position(|listener| listener["name"] == "penstock-gateway");
         let mut listener = listeners.remove(position.expect("the gateway's listener"));
         edit(&mut listener);
-        bootstrap["dynamic_resources"] = json!({
-            "lds_config": {
-                "resource_api_version": "V3",
-                "path_config_source": {"path": folder.path().join("lds.json")},
-            },
+        bootstrap["dynamic_resources"]["lds_config"] = json!({
+            "resource_api_version": "V3",
+            "path_config_source": {"path": folder.path().join("lds.json")},
         });
         let mut envoy = Self {
             process: launch(folder.path(), &bootstrap).await,
@@ -292,12 +303,17 @@ fn change_plugin(listener: &mut Value, edit: impl FnOnce(&mut Value)) {
 
 /// The bootstrap of `penstock envoy-config`, with the admin interface on a free port.
 async fn bootstrap(config: &Path, node: &str, module: Option<&Path>) -> Value {
+    match module {
+        Some(module) => bootstrap_with(config, node, &["--filter".as_ref(), module.as_os_str()]).await,
+        None => bootstrap_with(config, node, &[]).await,
+    }
+}
+
+async fn bootstrap_with(config: &Path, node: &str, flags: &[&OsStr]) -> Value {
     let mut command = Command::new(binary::penstock());
     command.arg("envoy-config").arg("--config").arg(config);
-    command.args(["--node", node]).current_dir(binary::workspace());
-    if let Some(module) = module {
-        command.arg("--filter").arg(module);
-    }
+    command.args(["--node", node]).args(flags);
+    command.current_dir(binary::workspace());
     let printed = soon("a bootstrap", command.output())
         .await
         .expect("penstock runs");

@@ -184,6 +184,22 @@ impl Pool {
         let sets = self.policy.classes.iter();
         sets.flat_map(|set| &set.classes).any(has_only_fraction)
     }
+
+    /// Adds discovered endpoints after the configured ones, which keep their settings, and sets the servers that aren't ready.
+    pub fn add_discovered(&mut self, discovered: &Discovered) {
+        self.pending.clone_from(&discovered.pending);
+        let configured = self.endpoints.len();
+        for endpoint in &discovered.endpoints {
+            let is_configured = self
+                .endpoints
+                .iter()
+                .take(configured)
+                .any(|other| other.address == endpoint.address);
+            if !is_configured {
+                self.endpoints.push(endpoint.clone());
+            }
+        }
+    }
 }
 
 /// The class's prefill threshold is only a fraction of an endpoint's batched tokens.

@@ -1,11 +1,14 @@
 //! Envoy's settings for a configuration: addresses, TLS, pools and limits.
 
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use penstock_config::{self as config, Config};
 use penstock_envoy::{
     bootstrap::{self, Address, Companions, Module, Pool, Settings, Tls},
+    folder::Folder,
     limits,
 };
 
@@ -62,6 +65,27 @@ pub fn pools(config: &Config) -> Vec<Pool> {
         leaving: Vec::new(),
     });
     pools.collect()
+}
+
+/// The servers that the folder lists for pools with discovery, without those that are configured, by pool. Until discovery has
+/// answered they are the pools' endpoints: an empty list would take them from a running Envoy.
+#[must_use]
+pub fn remembered(config: &Config, folder: &Folder) -> BTreeMap<String, Vec<SocketAddr>> {
+    let discovering = config.pools.iter().filter(|pool| pool.discovery.is_some());
+    let remembered = discovering.map(|pool| {
+        let mut servers = folder.servers(&pool.name);
+        servers.retain(|server| pool.endpoints.iter().all(|endpoint| endpoint.address != *server));
+        (pool.name.clone(), servers)
+    });
+    remembered.collect()
+}
+
+/// Adds remembered servers to the pools.
+pub fn add_remembered(pools: &mut [Pool], remembered: &BTreeMap<String, Vec<SocketAddr>>) {
+    for pool in pools {
+        pool.endpoints
+            .extend(remembered.get(&pool.name).into_iter().flatten());
+    }
 }
 
 /// The idle timeout of streams that this configuration needs.

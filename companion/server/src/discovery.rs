@@ -112,6 +112,47 @@ impl Finders {
     }
 }
 
+/// Discovered lists as they are to be applied: lists of a pool that follow each other closely, or while earlier ones are
+/// applied, are one, the newest.
+#[derive(Debug)]
+pub struct NewestLists {
+    found: mpsc::Receiver<Found>,
+    newest: BTreeMap<Arc<str>, Found>,
+    due: Option<Instant>,
+}
+
+impl NewestLists {
+    /// The sender is for [`Finders::new`].
+    #[must_use]
+    pub fn new() -> (mpsc::Sender<Found>, Self) {
+        let (sender, found) = mpsc::channel(FOUND);
+        let lists = Self {
+            found,
+            newest: BTreeMap::new(),
+            due: None,
+        };
+        (sender, lists)
+    }
+
+    /// The newest lists of all pools that have new ones, with at most one for each pool. A call that is cancelled loses none.
+    pub async fn next(&mut self) -> Vec<Found> {
+        loop {
+            tokio::select! {
+                // Lists that have come meanwhile count before the time is over.
+                biased;
+                Some(next) = self.found.recv() => {
+                    self.newest.insert(next.pool.clone(), next);
+                    self.due.get_or_insert_with(|| Instant::now() + DEBOUNCE);
+                }
+                () = sleep_until(self.due) => {
+                    self.due = None;
+                    return std::mem::take(&mut self.newest).into_values().collect();
+                }
+            }
+        }
+    }
+}
+
 /// Starts discovery. Returns its states.
 ///
 /// # Panics
@@ -123,14 +164,11 @@ pub fn spawn(config: &reload::Handle, metrics: Arc<Metrics>) -> States {
     states
 }
 
-/// Follows the active configuration, and applies discovered endpoints to it, until the companion shuts down. Lists of a pool that
-/// follow each other closely, or while earlier ones are applied, are applied as one: the newest.
+/// Follows the active configuration, and applies discovered endpoints to it, until the companion shuts down.
 async fn run(config: reload::Handle, states: States) {
     let mut changes = config.watch();
-    let (sender, mut found) = mpsc::channel(FOUND);
+    let (sender, mut lists) = NewestLists::new();
     let mut finders = Finders::new(sender, states.clone());
-    let mut newest: BTreeMap<Arc<str>, Found> = BTreeMap::new();
-    let mut due: Option<Instant> = None;
     let mut applying: Option<BoxFuture<'_, ()>> = None;
     loop {
         let now = changes.borrow_and_update().config.clone();
@@ -139,22 +177,17 @@ async fn run(config: reload::Handle, states: States) {
             changed = changes.changed() => if changed.is_err() {
                 return;
             },
-            Some(next) = found.recv() => {
-                newest.insert(next.pool.clone(), next);
-                due.get_or_insert_with(|| Instant::now() + DEBOUNCE);
-            }
             () = at_last(&mut applying) => applying = None,
-            () = sleep_until(due), if applying.is_none() => {
-                due = None;
-                applying = Some(apply(&config, &states, std::mem::take(&mut newest)).boxed());
+            newest = lists.next(), if applying.is_none() => {
+                applying = Some(apply(&config, &states, newest).boxed());
             }
         }
     }
 }
 
-async fn apply(config: &reload::Handle, states: &States, newest: BTreeMap<Arc<str>, Found>) {
-    let pools: Vec<Arc<str>> = newest.keys().cloned().collect();
-    config.set_discovered(newest.into_values().collect()).await;
+async fn apply(config: &reload::Handle, states: &States, newest: Vec<Found>) {
+    let pools: Vec<Arc<str>> = newest.iter().map(|found| found.pool.clone()).collect();
+    config.set_discovered(newest).await;
     states.are_applied(pools.iter());
 }
 

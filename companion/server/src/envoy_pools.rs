@@ -77,6 +77,7 @@ impl EnvoyPools {
         let mut pools = settings::pools(config);
         let stream_idle_timeout = settings::stream_idle_timeout(config);
         let Some(folder) = folder else {
+            note_discovery_elsewhere(config);
             let known = pools
                 .into_iter()
                 .map(|pool| (pool.name, pool.endpoints.into_iter().collect()));
@@ -89,16 +90,8 @@ impl EnvoyPools {
             });
         };
         let folder = Folder::open(folder)?;
-        let mut remembered = BTreeMap::new();
-        for (pool, config) in pools.iter_mut().zip(&config.pools) {
-            if config.discovery.is_some() {
-                // An empty list would replace that of the last companion before discovery has answered.
-                let mut servers = folder.servers(&pool.name);
-                servers.retain(|server| !pool.endpoints.contains(server));
-                pool.endpoints.extend(&servers);
-                remembered.insert(pool.name.clone(), servers);
-            }
-        }
+        let remembered = settings::remembered(config, &folder);
+        settings::add_remembered(&mut pools, &remembered);
         let (sender, inbox) = mpsc::channel(1);
         let mut writer = FolderWriter {
             folder,
@@ -162,7 +155,7 @@ impl EnvoyPools {
         }
         let pools = settings::pools(config);
         let Some(writer) = &self.writer else {
-            self.warn_about_new(pools);
+            self.warn_about_new(config);
             return;
         };
         let (done, written) = oneshot::channel();
@@ -180,18 +173,24 @@ impl EnvoyPools {
         }
     }
 
-    fn warn_about_new(&mut self, pools: Vec<Pool>) {
+    /// Without a folder, Envoy has the pools and the configured endpoints of its bootstrap, and must discover other endpoints
+    /// by itself.
+    fn warn_about_new(&mut self, config: &Config) {
         let mut new = Vec::new();
-        for Pool { name, endpoints, .. } in pools {
-            let known = self.known.get(&name);
-            let unknown = |address: &SocketAddr| known.is_none_or(|known| !known.contains(address));
-            let endpoints: Vec<_> = endpoints.into_iter().filter(unknown).collect();
+        for pool in &config.pools {
+            let name = &pool.name;
+            let known = self.known.get(name);
+            let is_unknown = |address: &SocketAddr| known.is_none_or(|known| !known.contains(address));
+            let configured = pool.endpoints.iter().filter(|_| pool.discovery.is_none());
+            let endpoints: Vec<_> = (configured.map(|endpoint| endpoint.address))
+                .filter(is_unknown)
+                .collect();
             match (known, endpoints.as_slice()) {
                 (None, _) => new.push(format!("pool {name}")),
                 (Some(_), []) => {}
                 (Some(_), some) => new.push(format!("{} of pool {name}", list(some))),
             }
-            self.known.entry(name).or_default().extend(endpoints);
+            self.known.entry(name.clone()).or_default().extend(endpoints);
         }
         if !new.is_empty() {
             tracing::warn!(
@@ -200,6 +199,19 @@ impl EnvoyPools {
                 new.join(", ")
             );
         }
+    }
+}
+
+/// Logs which pools' endpoints Envoy must discover by itself, because this companion writes no folder.
+fn note_discovery_elsewhere(config: &Config) {
+    let pools = config.pools.iter().filter(|pool| pool.discovery.is_some());
+    let names: Vec<&str> = pools.map(|pool| pool.name.as_str()).collect();
+    if !names.is_empty() {
+        tracing::info!(
+            pools = names.join(", "),
+            "this companion doesn't pass discovered endpoints to Envoy: each Envoy needs `penstock envoy-endpoints`, a gateway \
+             that discovers the same endpoints, or a folder that both use (--envoy DIR)"
+        );
     }
 }
 

@@ -8,6 +8,7 @@ pub mod discovery;
 pub mod driver;
 pub mod ended_requests;
 mod endpoint_tasks;
+pub mod envoy_endpoints;
 pub mod envoy_pools;
 mod essential;
 pub mod found;

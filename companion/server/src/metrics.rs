@@ -208,6 +208,23 @@ impl Metrics {
         }
         Ok(text)
     }
+
+    /// The metrics of a process that only discovers endpoints.
+    ///
+    /// # Errors
+    /// When a metric can't be encoded.
+    pub fn render_discovery(&self) -> prometheus::Result<Vec<u8>> {
+        const FAMILIES: [&str; 3] = [
+            "penstock_build_info",
+            "penstock_config_reload_failures_total",
+            "penstock_discovery_up",
+        ];
+        let mut families = self.registry.gather();
+        families.retain(|family| FAMILIES.contains(&family.name()));
+        let mut text = Vec::new();
+        TextEncoder::new().encode(&families, &mut text)?;
+        Ok(text)
+    }
 }
 
 /// The status without the pools for which this companion stands by; `None`: there are none.

@@ -116,12 +116,14 @@ const PAGES: &[Page] = &[
                 filter with its initial policy, and a cluster for each pool. The bootstrap passes `envoy --mode \
                 validate`.\n\n\
                 Without --filter, the filter's module is written to your cache directory. With --envoy, pools and \
-                endpoints are in files that `penstock serve --envoy` updates while Envoy runs. Without it, render the \
-                bootstrap again when they change.",
+                endpoints are in files that `penstock serve --envoy` (on the same machine) or `penstock envoy-endpoints` updates \
+                while Envoy runs. Without it, render the bootstrap again when they change.\n\n\
+                Without --companion, Envoy connects to replicas.companions or else listen.grpc.",
         examples: "  penstock envoy-config --config penstock.yaml > envoy.yaml\n  \
                    penstock envoy-config --config penstock.yaml --filter /etc/envoy/penstock.wasm --node edge-1\n  \
                    penstock envoy-config --config penstock.yaml --http-filter jwt.yaml > envoy.yaml\n  \
-                   penstock envoy-config --config penstock.yaml --envoy /run/penstock > envoy.yaml",
+                   penstock envoy-config --config penstock.yaml --envoy /run/penstock > envoy.yaml\n  \
+                   penstock envoy-config --config penstock.yaml --companion penstock.models:9190 --out envoy.yaml",
         environment: &[
             KEYS,
             LOG,
@@ -130,6 +132,20 @@ const PAGES: &[Page] = &[
         files: "  FILE of --config        the configuration\n  FILE of --http-filter   additional Envoy HTTP filters, \
                 placed before Penstock's\n  PATH                    the filter's module, from `penstock filter`\n  \
                 DIR                     pools and endpoints for Envoy to watch; Envoy must see the same path",
+        exit: EXIT,
+    },
+    Page {
+        path: "envoy-endpoints",
+        about: "Discovers the endpoints of pools (dns, file, kubernetes) and writes them to the folder of one Envoy, which \
+                watches it. Run it beside an Envoy whose companion runs elsewhere, for example as a sidecar in Envoy's pod. \
+                Where the companion can write the folder, `penstock serve --envoy` does the same.\n\n\
+                It follows the configuration file, and reads it again on SIGHUP. While the source of endpoints can't be read, the \
+                last known endpoints stay. /readyz is 503 until each pool with discovery has had an answer.",
+        examples: "  penstock envoy-endpoints --config penstock.yaml --envoy /run/penstock\n  \
+                   penstock envoy-endpoints --config penstock.yaml --envoy /run/penstock --http 0.0.0.0:9192",
+        environment: &[KEYS, LOG],
+        files: "  FILE   the configuration, the same as the companion's\n  DIR    pools and endpoints for Envoy; the same directory \
+                as in `penstock envoy-config --envoy`",
         exit: EXIT,
     },
     Page {

@@ -4,15 +4,23 @@
 //! bootstrap. All other parts of the policy reach the filter through the companion. With `--envoy`, pools and endpoints are in
 //! a folder that Envoy watches and `penstock serve --envoy` updates.
 
-use std::path::PathBuf;
+use std::fs::{self, Permissions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 
+use bytesize::ByteSize;
 use penstock_config::{self as config, Config, Environment};
-use penstock_data_plane::settings::settings;
+use penstock_data_plane::settings::{add_remembered, remembered, settings};
 use penstock_data_plane::traces;
 use penstock_envoy::{bootstrap, find, folder::Folder, limits, yaml};
 use penstock_filter_module as filter_module;
 
+use crate::flags::HostPort;
 use crate::http_filters;
+
+/// The smallest heap: less would be full of a few large bodies.
+const HEAP_MIN: ByteSize = ByteSize::mib(256);
 
 /// Flags of `penstock envoy-config`.
 #[derive(Clone, Debug, clap::Args)]
@@ -32,6 +40,16 @@ pub struct Args {
     /// and `penstock serve --envoy DIR` updates it while Envoy runs.
     #[arg(long, value_name = "DIR")]
     pub envoy: Option<PathBuf>,
+    /// The companion's gRPC address, as this Envoy sees it, HOST:PORT. Default: replicas.companions, or else listen.grpc.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub companion: Option<HostPort>,
+    /// The size of Envoy's heap, which holds the bodies of waiting requests, above which it sheds load. The process's memory
+    /// limit must be larger.
+    #[arg(long, value_name = "SIZE", default_value_t = ByteSize::b(limits::HEAP_BYTES_MAX), value_parser = max_heap)]
+    pub max_heap: ByteSize,
+    /// Write the bootstrap to a file instead of printing it. An existing file is replaced atomically.
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
     /// The name of this Envoy in logs and in the companion's status.
     #[arg(long, value_name = "NAME", default_value = "envoy")]
     pub node: String,
@@ -55,7 +73,15 @@ pub enum Error {
         /// Its path.
         folder: PathBuf,
         /// The cause.
-        why: std::io::Error,
+        why: io::Error,
+    },
+    /// The file of `--out` can't be written.
+    #[error("--out {}: {why}", file.display())]
+    Out {
+        /// Its path.
+        file: PathBuf,
+        /// The cause.
+        why: io::Error,
     },
     /// The bootstrap can't be written as YAML.
     #[error(transparent)]
@@ -68,7 +94,7 @@ impl Error {
     pub const fn exit_code(&self) -> u8 {
         match self {
             Self::Config(_) | Self::HttpFilter(_) => 2,
-            Self::Filter(_) | Self::Folder { .. } | Self::Yaml(_) => 1,
+            Self::Filter(_) | Self::Folder { .. } | Self::Out { .. } | Self::Yaml(_) => 1,
         }
     }
 }
@@ -95,6 +121,10 @@ pub fn render(args: Args, environment: &Environment) -> Result<String, Error> {
         bootstrap::Module::File(filter),
         traces::are_on(|name| environment.opentelemetry(name)),
     );
+    if let Some(companion) = &args.companion {
+        settings.companions = companion.companions(config.replicas.is_some());
+    }
+    settings.heap_bytes_max = args.max_heap.as_u64();
     let (flag, changes) = match args.envoy {
         None => (
             String::new(),
@@ -103,6 +133,7 @@ pub fn render(args: Args, environment: &Environment) -> Result<String, Error> {
         Some(folder) => {
             settings.stream_idle_timeout = settings.stream_idle_timeout.max(limits::STREAM_IDLE_RELOADED);
             let written = Folder::open(&folder).and_then(|mut folder| {
+                add_remembered(&mut settings.pools, &remembered(&config, &folder));
                 folder.write(&settings.pools)?;
                 Ok(folder)
             });
@@ -130,6 +161,36 @@ pub fn render(args: Args, environment: &Environment) -> Result<String, Error> {
     Ok(yaml::text(&[bootstrap::document(&settings)], &note)?)
 }
 
+/// A heap that is too small for one request would refuse all of them.
+fn max_heap(text: &str) -> Result<ByteSize, String> {
+    let size: ByteSize = text.parse()?;
+    if size < HEAP_MIN {
+        return Err(format!("must be at least {HEAP_MIN}"));
+    }
+    Ok(size)
+}
+
+/// Writes the bootstrap to a file, atomically and readable for Envoy, which may run as another user.
+///
+/// # Errors
+/// When the folder doesn't exist or can't be written to.
+pub fn write(bootstrap: &str, path: &Path) -> Result<(), Error> {
+    let failed = |why| Error::Out {
+        file: path.to_owned(),
+        why,
+    };
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let mut file = tempfile::Builder::new()
+        .prefix(".penstock-envoy")
+        .tempfile_in(folder.unwrap_or(Path::new(".")))
+        .map_err(failed)?;
+    file.write_all(bootstrap.as_bytes()).map_err(failed)?;
+    // The mask of the process may have taken the permission.
+    fs::set_permissions(file.path(), Permissions::from_mode(0o644)).map_err(failed)?;
+    file.persist(path).map_err(|error| failed(error.error))?;
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -147,6 +208,9 @@ mod tests {
             filter: Some("/etc/penstock.wasm".into()),
             http_filters: Vec::new(),
             envoy: None,
+            companion: None,
+            max_heap: ByteSize::gib(1),
+            out: None,
             node: "n".into(),
         };
         let text = render(args, &Environment::default()).expect("rendered");
@@ -172,6 +236,9 @@ mod tests {
             filter: Some("/etc/penstock.wasm".into()),
             http_filters: Vec::new(),
             envoy: None,
+            companion: None,
+            max_heap: ByteSize::gib(1),
+            out: None,
             node: "n".into(),
         };
         let text = render(args.clone(), &Environment::default()).expect("rendered");
@@ -187,15 +254,61 @@ mod tests {
             envoy: Some(envoy.clone()),
             ..args
         };
-        let text = render(args, &Environment::default()).expect("rendered");
+        let text = render(args.clone(), &Environment::default()).expect("rendered");
         assert!(text.contains(&format!("--envoy {}`", envoy.display())), "{text}");
         let clusters = envoy.join("clusters.json");
         assert!(text.contains(&format!("path: {}", clusters.display())), "{text}");
         let written = std::fs::read_to_string(clusters).expect("the folder has it before a companion runs");
         assert!(written.contains("endpoints-chat.json"), "{written}");
+        std::fs::write(
+            &args.config,
+            CONFIG.replace("static: ['127.0.0.1:8001']", "file: l"),
+        )
+        .expect("written");
+        render(args.clone(), &Environment::default()).expect("rendered");
+        let endpoints = std::fs::read_to_string(envoy.join("endpoints-chat.json")).expect("there");
+        assert!(
+            endpoints.contains("8001"),
+            "nothing was discovered yet, so Envoy keeps the server: {endpoints}"
+        );
         assert!(
             text.contains("stream_idle_timeout: 900s"),
             "a ttl may be raised later: {text}"
+        );
+    }
+
+    #[test]
+    fn a_companion_elsewhere_is_named_by_a_flag() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let config = folder.path().join("penstock.yaml");
+        std::fs::write(&config, CONFIG).expect("written");
+        let args = Args {
+            config,
+            filter: Some("/etc/penstock.wasm".into()),
+            http_filters: Vec::new(),
+            envoy: None,
+            companion: Some("penstock.models:9190".parse().expect("an address")),
+            max_heap: ByteSize::gib(1),
+            out: None,
+            node: "n".into(),
+        };
+        let text = render(args, &Environment::default()).expect("rendered");
+        assert!(text.contains("address: penstock.models"), "{text}");
+        assert!(text.contains("max_heap_size_bytes: 1073741824"), "{text}");
+        assert!(max_heap("1MB").expect_err("too small").contains("256.0 MiB"));
+        let file = folder.path().join("envoy.yaml");
+        std::fs::write(&file, "old").expect("written");
+        write(&text, &file).expect("written");
+        assert_eq!(std::fs::read_to_string(&file).expect("it is there"), text);
+        let mode = std::fs::metadata(&file)
+            .expect("it is there")
+            .permissions()
+            .mode();
+        assert_eq!(mode & 0o777, 0o644);
+        let nowhere = write(&text, Path::new("/nowhere/envoy.yaml")).expect_err("no such folder");
+        assert!(
+            nowhere.to_string().starts_with("--out /nowhere/envoy.yaml: "),
+            "{nowhere}"
         );
     }
 }

@@ -4,8 +4,6 @@
 //! limits on bodies and waits, so a change of these needs new resources. All other parts of the policy reach the filter through the
 //! companion.
 
-mod flags;
-
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -19,7 +17,7 @@ use penstock_envoy::gateway_resources::{self, Gateway, Listener, Pool, Servers};
 use penstock_envoy::yaml;
 use penstock_filter_module as filter_module;
 
-use flags::{GatewayName, HostPort, PoolService};
+use crate::flags::{self, GatewayName, HostPort, PoolService};
 
 /// The path at which the companion serves the filter's module.
 const MODULE_PATH: &str = "/penstock.wasm";
@@ -263,12 +261,7 @@ fn servers(args: &Args, pool: &config::Pool) -> Result<Servers, Error> {
 /// `configured`: the companions of the configuration.
 fn companions(args: &Args, config: &Config, configured: Companions) -> Result<Companions, Error> {
     match (&args.companion, &config.replicas) {
-        (Some(HostPort::Address(address)), Some(_)) => Ok(Companions::List(vec![*address])),
-        (Some(HostPort::Address(address)), None) => Ok(Companions::One(Address::Tcp(*address))),
-        (Some(HostPort::Dns { name, port }), _) => Ok(Companions::Dns {
-            name: name.clone(),
-            port: *port,
-        }),
+        (Some(address), replicas) => Ok(address.companions(replicas.is_some())),
         (None, Some(_)) => Ok(configured),
         (None, None) => {
             reachable(&config.listen.grpc).map_err(Error::Companion)?;

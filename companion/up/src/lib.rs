@@ -7,6 +7,7 @@ mod backend;
 mod backoff;
 mod companions;
 pub mod envoy_config;
+mod flags;
 mod gateway;
 pub mod gateway_resources;
 pub mod http_filters;

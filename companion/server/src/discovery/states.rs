@@ -88,7 +88,7 @@ impl States {
     }
 
     /// The lists of these pools are their endpoints now.
-    pub(super) fn are_applied<'a>(&self, pools: impl Iterator<Item = &'a Arc<str>>) {
+    pub(crate) fn are_applied<'a>(&self, pools: impl Iterator<Item = &'a Arc<str>>) {
         let mut inner = self.inner();
         for pool in pools {
             if let Some(state) = inner.pools.get_mut(pool) {

@@ -314,20 +314,8 @@ impl Reloader {
     fn with_discovered(&self, document: &Document) -> Config {
         let mut config = document.config().clone();
         for pool in config.pools.iter_mut().filter(|pool| pool.discovery.is_some()) {
-            let Some(discovered) = self.discovered.get(&*pool.name) else {
-                continue;
-            };
-            pool.pending = discovered.pending.clone();
-            let configured = pool.endpoints.len();
-            for endpoint in &discovered.endpoints {
-                let is_configured = pool
-                    .endpoints
-                    .iter()
-                    .take(configured)
-                    .any(|other| other.address == endpoint.address);
-                if !is_configured {
-                    pool.endpoints.push(endpoint.clone());
-                }
+            if let Some(discovered) = self.discovered.get(&*pool.name) {
+                pool.add_discovered(discovered);
             }
         }
         config

@@ -1,8 +1,9 @@
-//! The values of the command's flags.
+//! The values of flags that name addresses and Kubernetes objects.
 
 use std::net::SocketAddr;
 use std::str::FromStr;
 
+use penstock_envoy::bootstrap::{Address, Companions};
 use penstock_envoy::gateway_resources::Listener;
 
 /// The longest namespace, by Kubernetes.
@@ -104,11 +105,25 @@ impl FromStr for HostPort {
     }
 }
 
+impl HostPort {
+    /// The companions at this address. With `has_replicas`, filters choose among them by address.
+    pub(crate) fn companions(&self, has_replicas: bool) -> Companions {
+        match self {
+            Self::Address(address) if has_replicas => Companions::List(vec![*address]),
+            Self::Address(address) => Companions::One(Address::Tcp(*address)),
+            Self::Dns { name, port } => Companions::Dns {
+                name: name.clone(),
+                port: *port,
+            },
+        }
+    }
+}
+
 /// `NAME` or `NAME:PORT` of a Gateway's listener. The ports of `http` and `https` are known.
 ///
 /// # Errors
 /// The name or the port isn't valid.
-pub(super) fn listener(text: &str) -> Result<Listener, String> {
+pub(crate) fn listener(text: &str) -> Result<Listener, String> {
     let (name, number) = match text.rsplit_once(':') {
         Some((name, number)) => (name, Some(port(number)?)),
         None => (text, None),
