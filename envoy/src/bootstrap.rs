@@ -79,6 +79,8 @@ pub struct Settings {
     pub node: String,
     /// The address for clients.
     pub gateway: SocketAddr,
+    /// The file of [`crate::certificate`] with the certificate for clients; `None`: clients connect without TLS.
+    pub certificate: Option<PathBuf>,
     /// The address of Envoy's admin interface. It has no authentication, so use loopback unless it is protected otherwise.
     pub admin: SocketAddr,
     /// The file of the access log; `None`: no log.
@@ -322,6 +324,7 @@ mod tests {
             plugin: json!({ "companion": COMPANION_CLUSTER }),
             http_filters: Vec::new(),
             access_log: None,
+            certificate: None,
         }
     }
 

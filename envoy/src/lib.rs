@@ -2,6 +2,7 @@
 //!
 //! - [`find`]: finds an Envoy binary, or downloads one.
 //! - [`bootstrap`]: generates the configuration that puts Penstock's filter in front of the pools.
+//! - [`certificate`]: writes the file that names the certificate for clients.
 //! - [`folder`]: writes the part of the configuration that changes while Envoy runs, in files that Envoy watches.
 //! - [`gateway_resources`]: generates the same for the Envoys of a Kubernetes gateway.
 //! - [`run`]: runs one Envoy process.
@@ -12,6 +13,7 @@
 //! Penstock's configuration file; its callers turn that into [`bootstrap::Settings`].
 
 pub mod bootstrap;
+pub mod certificate;
 pub mod child;
 mod config_source;
 pub mod find;

@@ -21,6 +21,8 @@ pub const HEAP_SHRINK: f64 = 0.85;
 
 /// Time within which a whole request must arrive. It guards against slow bodies; the wait in the queue doesn't count.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time within which a client must complete the TLS handshake.
+pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time within which a request's headers must arrive.
 pub const HEADERS_TIMEOUT: Duration = Duration::from_secs(10);
 /// The least idle timeout of a stream where the configuration may change while Envoy runs. The timeout itself can't change,

@@ -116,10 +116,12 @@ impl Gateway {
             command.arg("--http-filter").arg(file);
         }
         let mut process = Process::start("up", command).await;
-        let url = process.line("gateway http://").await;
+        // With TLS it is https.
+        let url = process.line("gateway http").await;
         let companion = process.line("dashboard http://").await;
         process.line("metrics http://").await;
-        let address = url
+        let (_, address) = url.split_once("://").expect("a URL");
+        let address = address
             .trim()
             .trim_end_matches('/')
             .parse()

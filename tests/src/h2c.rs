@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest};
 use http::{HeaderMap, Request, StatusCode};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::task::AbortHandle;
 
@@ -24,9 +25,18 @@ impl H2c {
     /// If no server listens, or it does not use HTTP/2.
     pub async fn connect(address: SocketAddr) -> Self {
         let socket = TcpStream::connect(address).await.expect("the gateway listens");
-        let (requests, connection) = h2::client::handshake(socket)
-            .await
-            .expect("HTTP/2 by prior knowledge");
+        Self::over(socket).await
+    }
+
+    /// Speaks HTTP/2 on this connection.
+    ///
+    /// # Panics
+    /// If the server does not use HTTP/2.
+    pub async fn over<S>(connection: S) -> Self
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let (requests, connection) = h2::client::handshake(connection).await.expect("HTTP/2");
         let driver = tokio::spawn(async move { drop(connection.await) }).abort_handle();
         Self { requests, driver }
     }

@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 
 use super::error::Violation;
 use super::listen::socket_address;
-use super::{Address, AddressError, Admin, Alias, BindError, Config, Listen, Tls, compiled, raw};
+use super::{Address, AddressError, Admin, Alias, BindError, Config, Listen, ListenTls, Tls, compiled, raw};
 
 pub(super) use self::pool::slo;
 pub use self::servers::is_variant;
@@ -115,6 +115,10 @@ fn convert_listen(raw: &raw::Listen) -> Result<Listen, Violation> {
         grpc: address("listen.grpc", &raw.grpc)?,
         http: address("listen.http", &raw.http)?,
         access_log: raw.access_log.clone(),
+        tls: raw.tls.as_ref().map(|tls| ListenTls {
+            cert: tls.cert.clone(),
+            key: tls.key.clone(),
+        }),
     })
 }
 

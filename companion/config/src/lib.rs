@@ -44,7 +44,7 @@ pub use self::document::{Document, parse_endpoints};
 pub use self::environment::Environment;
 pub use self::error::Error;
 pub use self::identity::{Identity, MaxPriority, Source, Trust};
-pub use self::listen::{Address, AddressError, Admin, Listen, Tls};
+pub use self::listen::{Address, AddressError, Admin, Listen, ListenTls, Tls};
 pub use self::pool::{
     Discovered, Discovery, Endpoint, EndpointDefaults, Health, KubernetesObject, PendingServers, PodLabels,
     Pool, RequeueOn, Rewrite, Scrape, Store, Then,

@@ -18,6 +18,17 @@ pub struct Listen {
     pub http: Address,
     /// The file of Envoy's access log. `None`: no log.
     pub access_log: Option<PathBuf>,
+    /// The certificate that Envoy shows to clients. `None`: clients connect without TLS.
+    pub tls: Option<ListenTls>,
+}
+
+/// TLS for clients: PEM files, which Envoy reads again when they change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListenTls {
+    /// The certificate, followed by its intermediate certificates.
+    pub cert: PathBuf,
+    /// The certificate's private key.
+    pub key: PathBuf,
 }
 
 /// A TCP address or the path of a unix socket.

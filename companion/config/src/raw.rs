@@ -106,6 +106,18 @@ pub(super) struct Listen {
     pub(super) http: String,
     /// The file of Envoy's access log, one line of JSON for each request; `/dev/stdout` for Envoy's output. `null`: no log.
     pub(super) access_log: Option<PathBuf>,
+    /// TLS for clients: HTTP/2 and HTTP/1.1, by ALPN. `null`: clients connect without TLS.
+    pub(super) tls: Option<ListenTls>,
+}
+
+/// The PEM files of the certificate that Envoy shows to clients. Envoy reads them again when a file in the folder of `cert` is replaced.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ListenTls {
+    /// The certificate, followed by its intermediate certificates.
+    pub(super) cert: PathBuf,
+    /// The certificate's private key.
+    pub(super) key: PathBuf,
 }
 
 impl Default for Listen {
@@ -116,6 +128,7 @@ impl Default for Listen {
             grpc: "127.0.0.1:9190".into(),
             http: "127.0.0.1:9191".into(),
             access_log: None,
+            tls: None,
         }
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use penstock_config::{self as config, Config};
 use penstock_envoy::{
     bootstrap::{self, Address, Companions, Module, Pool, Settings, Tls},
+    certificate::Certificate,
     folder::Folder,
     limits,
 };
@@ -22,6 +23,7 @@ pub fn settings(config: &Config, node: &str, module: Module, tracing: bool) -> S
         node: node.to_owned(),
         gateway: config.listen.gateway,
         admin: config.listen.envoy_admin,
+        certificate: None,
         access_log: config.listen.access_log.as_deref().map(absolute),
         companions: companions(config),
         tls: config.tls.as_ref().map(|tls| Tls {
@@ -54,6 +56,15 @@ fn companions(config: &Config) -> Companions {
             config::Address::Unix(path) => Address::Unix(path.clone()),
         }),
     }
+}
+
+/// The certificate for clients, if the configuration has one.
+#[must_use]
+pub fn certificate(config: &Config) -> Option<Certificate> {
+    config.listen.tls.as_ref().map(|tls| Certificate {
+        cert: absolute(&tls.cert),
+        key: absolute(&tls.key),
+    })
 }
 
 /// The configured pools and their endpoints.

@@ -5,20 +5,25 @@
 //! a folder that Envoy watches and `penstock serve --envoy` updates.
 
 use std::fs::{self, Permissions};
+use std::hash::{Hash as _, Hasher as _};
 use std::io::{self, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use bytesize::ByteSize;
 use penstock_config::{self as config, Config, Environment};
-use penstock_data_plane::settings::{add_remembered, remembered, settings};
+use penstock_data_plane::settings::{add_remembered, certificate, remembered, settings};
 use penstock_data_plane::traces;
+use penstock_envoy::certificate::Certificate;
 use penstock_envoy::{bootstrap, find, folder::Folder, limits, yaml};
 use penstock_filter_module as filter_module;
+use siphasher::sip::SipHasher13;
 
 use crate::flags::HostPort;
 use crate::http_filters;
 
+/// The file that names the certificate for clients, in the folder of `--envoy`.
+const CERTIFICATE_FILE: &str = "certificate.json";
 /// The smallest heap: less would be full of a few large bodies.
 const HEAP_MIN: ByteSize = ByteSize::mib(256);
 
@@ -75,6 +80,14 @@ pub enum Error {
         /// The cause.
         why: io::Error,
     },
+    /// The file that names the certificate for clients can't be written.
+    #[error("listen.tls: {}: {why}", file.display())]
+    Certificate {
+        /// Its path.
+        file: PathBuf,
+        /// The cause.
+        why: io::Error,
+    },
     /// The file of `--out` can't be written.
     #[error("--out {}: {why}", file.display())]
     Out {
@@ -94,7 +107,11 @@ impl Error {
     pub const fn exit_code(&self) -> u8 {
         match self {
             Self::Config(_) | Self::HttpFilter(_) => 2,
-            Self::Filter(_) | Self::Folder { .. } | Self::Out { .. } | Self::Yaml(_) => 1,
+            Self::Filter(_)
+            | Self::Folder { .. }
+            | Self::Certificate { .. }
+            | Self::Out { .. }
+            | Self::Yaml(_) => 1,
         }
     }
 }
@@ -121,6 +138,9 @@ pub fn render(args: Args, environment: &Environment) -> Result<String, Error> {
         bootstrap::Module::File(filter),
         traces::are_on(|name| environment.opentelemetry(name)),
     );
+    let certificate = certificate(&config);
+    let written = certificate.map(|certificate| write_certificate(&certificate, args.envoy.as_deref()));
+    settings.certificate = written.transpose()?;
     if let Some(companion) = &args.companion {
         settings.companions = companion.companions(config.replicas.is_some());
     }
@@ -159,6 +179,28 @@ pub fn render(args: Args, environment: &Environment) -> Result<String, Error> {
     );
     settings.http_filters = http_filters::read_all(&args.http_filters)?;
     Ok(yaml::text(&[bootstrap::document(&settings)], &note)?)
+}
+
+/// Writes the file that names the certificate for clients, into the folder for Envoy or the user's cache directory. Returns its
+/// absolute path.
+fn write_certificate(certificate: &Certificate, folder: Option<&Path>) -> Result<PathBuf, Error> {
+    let file = match folder {
+        Some(folder) => folder.join(CERTIFICATE_FILE),
+        None => cached_certificate_file(certificate),
+    };
+    let folder = file.parent().unwrap_or(Path::new("."));
+    let written = fs::create_dir_all(folder).and_then(|()| certificate.write(&file));
+    let path = written.and_then(|()| std::path::absolute(&file));
+    path.map_err(|why| Error::Certificate { file, why })
+}
+
+/// The file without a folder for Envoy, one for each certificate, in the user's cache directory.
+fn cached_certificate_file(certificate: &Certificate) -> PathBuf {
+    let mut hasher = SipHasher13::new_with_keys(0, 0);
+    certificate.cert.hash(&mut hasher);
+    certificate.key.hash(&mut hasher);
+    let name = format!("penstock-certificate-{:016x}.json", hasher.finish());
+    find::user_cache_dir().join(name)
 }
 
 /// A heap that is too small for one request would refuse all of them.

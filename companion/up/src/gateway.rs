@@ -38,6 +38,8 @@ const EVENTS_MAX: usize = 64;
 pub struct Addresses {
     /// For clients.
     pub gateway: SocketAddr,
+    /// Clients connect with TLS.
+    pub has_tls: bool,
     /// Envoy's admin interface.
     pub envoy_admin: SocketAddr,
     /// The first companion's HTTP API.
@@ -48,7 +50,8 @@ pub struct Addresses {
 
 impl fmt::Display for Addresses {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "gateway http://{}", self.gateway)?;
+        let scheme = if self.has_tls { "https" } else { "http" };
+        writeln!(f, "gateway {scheme}://{}", self.gateway)?;
         match &self.companion {
             Address::Tcp(address) => {
                 writeln!(f, "dashboard http://{address}/\nmetrics http://{address}/metrics")?;
@@ -165,6 +168,7 @@ impl Gateway {
     pub fn addresses(&self) -> Addresses {
         Addresses {
             gateway: self.plan.listen.gateway,
+            has_tls: self.plan.listen.tls.is_some(),
             envoy_admin: self.plan.listen.envoy_admin,
             companion: self.plan.listen.http.clone(),
             further: self

@@ -5,6 +5,7 @@
 
 mod backend;
 mod backoff;
+mod certificate_files;
 mod companions;
 pub mod envoy_config;
 mod flags;
@@ -135,6 +136,9 @@ pub enum Error {
     /// A file of --http-filter can't be used.
     #[error("--http-filter {0}")]
     HttpFilter(#[from] http_filters::Error),
+    /// The certificate for clients can't be used.
+    #[error(transparent)]
+    Certificate(#[from] certificate_files::Error),
     /// The directory for generated files can't be used.
     #[error("can't use a temporary directory for generated files: {0}; choose another one with TMPDIR")]
     Directory(#[source] io::Error),
@@ -166,6 +170,7 @@ impl Error {
             | Self::Both
             | Self::Backend(_)
             | Self::Config(_)
+            | Self::Certificate(_)
             | Self::HttpFilter(_)
             | Self::UnixSocket(_) => 2,
             Self::Port(_)

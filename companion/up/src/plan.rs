@@ -6,7 +6,7 @@ use std::{
 };
 
 use penstock_config::{Address, Config, Listen, Pool};
-use penstock_data_plane::settings::settings;
+use penstock_data_plane::settings::{certificate, settings};
 use penstock_data_plane::traces;
 use penstock_envoy::{bootstrap, find, folder::Folder, limits, run::Launch};
 use penstock_filter_module as filter_module;
@@ -18,7 +18,7 @@ use super::{
     companions::{self, Companion, Etcd, Lease},
     ports::Ports,
 };
-use crate::http_filters;
+use crate::{certificate_files, http_filters};
 
 /// The name of the only pool without a configuration file.
 const POOL: &str = "default";
@@ -182,6 +182,12 @@ fn write_bootstrap(
         traces::are_on(|name| options.environment.opentelemetry(name)),
     );
     settings.http_filters = http_filters::read_all(&options.http_filters)?;
+    if let Some(certificate) = certificate(config) {
+        certificate_files::check(&certificate)?;
+        let file = directory.join("certificate.json");
+        certificate.write(&file).map_err(Error::Directory)?;
+        settings.certificate = Some(file);
+    }
     let mut pools = Folder::open(&directory.join("envoy")).map_err(Error::Directory)?;
     pools.write(&settings.pools).map_err(Error::Directory)?;
     settings.folder = Some(pools.path().to_owned());

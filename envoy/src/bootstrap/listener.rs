@@ -2,6 +2,8 @@
 //! internal to Envoy, for requests that no server of their list accepted. Both have Penstock's filter and the router; the
 //! gateway listener has the user's further filters first.
 
+use std::path::Path;
+
 use penstock_wire::names::REQUEUE_HEADER;
 use serde_json::{Value, json};
 
@@ -9,7 +11,7 @@ use super::{
     REPLACEMENT, REQUEUE_HOST, REQUEUE_LISTENER, REQUEUE_STATE, Settings, access_log, body_limit,
     local_replies, module, routes, seconds, socket,
 };
-use crate::limits;
+use crate::{certificate, config_source::config_source, limits};
 
 /// What distinguishes the filters of one Envoy.
 #[derive(Clone, Copy, Debug)]
@@ -47,7 +49,29 @@ pub(super) fn gateway(settings: &Settings) -> Value {
     let mut listener = listener(settings, "penstock-gateway", manager);
     listener["address"] = socket(settings.gateway);
     listener["tcp_backlog_size"] = limits::BACKLOG.into();
+    if let (Some(file), Some(chain)) = (&settings.certificate, listener.pointer_mut("/filter_chains/0")) {
+        chain["transport_socket"] = tls(file);
+        chain["transport_socket_connect_timeout"] = seconds(limits::HANDSHAKE_TIMEOUT).into();
+    }
     listener
+}
+
+/// The transport socket for clients, with the certificate of this file.
+fn tls(file: &Path) -> Value {
+    json!({
+        "name": "envoy.transport_sockets.tls",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext",
+            "common_tls_context": {
+                "alpn_protocols": ["h2", "http/1.1"],
+                "tls_params": { "tls_minimum_protocol_version": "TLSv1_2" },
+                "tls_certificate_sds_secret_configs": [{
+                    "name": certificate::NAME,
+                    "sds_config": config_source(file),
+                }],
+            },
+        },
+    })
 }
 
 /// The requeue listener, which receives a request as the first listener has sent it. The path is normalized already, and

@@ -16,6 +16,7 @@ fn settings() -> Settings {
         gateway: ([127, 0, 0, 1], 0).into(),
         admin: ([127, 0, 0, 1], 0).into(),
         access_log: None,
+        certificate: None,
         companions: Companions::One(Address::Tcp(([10, 0, 0, 1], 9190).into())),
         tls: None,
         pools: Vec::new(),

@@ -91,6 +91,7 @@ fn settings(dir: &Path, pools: Vec<Pool>) -> Settings {
         plugin: json!({ "companion": bootstrap::COMPANION_CLUSTER }),
         http_filters: Vec::new(),
         access_log: None,
+        certificate: None,
     }
 }
 

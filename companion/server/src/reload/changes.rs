@@ -9,12 +9,13 @@ use super::ChangeError;
 use crate::role::Roles;
 
 /// Keys that can't change while the companion runs.
-const FIXED: [&[&str]; 7] = [
+const FIXED: [&[&str]; 8] = [
     &["listen", "gateway"],
     &["listen", "envoy_admin"],
     &["listen", "grpc"],
     &["listen", "http"],
     &["listen", "access_log"],
+    &["listen", "tls"],
     &["tls"],
     &["replicas"],
 ];
