@@ -235,7 +235,8 @@ async fn requests_pass(flags: &[&str]) {
     let [one, two] = servers.try_into().unwrap_or_else(|_| panic!("two servers"));
     let scripted = Upstream::scripted().await;
     let mut pools = chat(&[&one, &two]);
-    pools.push(pool("script", "s", &[&scripted], "  health: {path: null}\n"));
+    let one_at_a_time = format!("  health: {{path: null}}\n{}", slots(1));
+    pools.push(pool("script", "s", &[&scripted], &one_at_a_time));
     let mut gateway = Gateway::start(&pools, flags, |resources| resources).await;
     let plugins = if flags.contains(&"--requeue") { 2 } else { 1 };
     gateway.sessions(2 * plugins).await;
@@ -285,11 +286,20 @@ async fn requests_pass(flags: &[&str]) {
         assert_eq!(answer.status, 200, "{}", answer.text());
     }
 
+    // One request runs and one waits; both outlive the companion.
+    let running = gateway.spawn(ClientRequest::chat("s", "running"));
+    let call = scripted.next().await;
+    let waiting = gateway.spawn(ClientRequest::chat("s", "waiting"));
+    gateway.pages.waiting("script", 1).await;
     gateway.kill_companion().await;
-    let held = gateway.spawn(ClientRequest::chat("m", "held"));
     gateway.start_companion().await;
-    let answer = held.await.expect("no panic");
-    assert_eq!(answer.status, 200, "{}", answer.text());
+    gateway.pages.waiting("script", 1).await;
+    call.answer();
+    scripted.next().await.answer();
+    for request in [running, waiting] {
+        let answer = request.await.expect("no panic");
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
 }
 
 #[test]
