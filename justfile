@@ -41,10 +41,23 @@ replicas-kubernetes *args:
 discovery-kubernetes *args:
     cargo test --package penstock-tests --features api-server --test discovery_kubernetes -- --test-threads 1 --nocapture {{ args }}
 
-# Sends requests through a real Envoy Gateway with the resources of `penstock gateway-resources`; ENVOY_GATEWAY is the path of envoy-gateway:
-# CGO_ENABLED=0 go install github.com/envoyproxy/gateway/cmd/envoy-gateway@v1.9.1
+# Sends requests through a real Envoy Gateway with the resources of `penstock gateway-resources`; ENVOY_GATEWAY is the path of envoy-gateway,
+# which `bash .ci/go-program envoy-gateway github.com/envoyproxy/gateway/cmd/envoy-gateway@v1.9.1` builds and prints.
 envoy-gateway *args:
     cargo test --package penstock-tests --features envoy-gateway --test envoy_gateway -- --test-threads 1 --nocapture {{ args }}
+
+# Builds the images of deploy/images and runs them. As root; needs buildah, musl-gcc and curl, or apt-get to get them.
+images:
+    bash .ci/images
+
+# Checks the Helm chart; needs helm, or its path in HELM. `cluster`: see helm-kubernetes.
+helm *what:
+    bash tests/helm/run {{ what }}
+
+# Installs the Helm chart in the API server of KUBECONFIG, a cluster for tests without nodes, and runs its pods here with the Envoy ENVOY. As
+# root; needs the images of `just images`, buildah, kubectl, helm and Go.
+helm-kubernetes envoy:
+    bash tests/helm/run cluster {{ envoy }}
 
 # Measures the model's cost per completed request and per window.
 model-cost:

@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 import urllib.request
 
@@ -321,6 +322,43 @@ def check_variants(work):
         print(f"{name}: {len(applied.stdout.splitlines())} objects, no warning", flush=True)
 
 
+# The kinds of Envoy Gateway and of the Gateway API.
+ENVOY_GATEWAY = "github.com/envoyproxy/gateway@v1.9.1"
+GATEWAY_CONFIG = """
+pools:
+- name: chat
+  models: [m]
+  endpoints: {static: ["10.0.0.1:8000"]}
+- name: found
+  endpoints: {kubernetes: {inference_pool: llama}}
+"""
+
+
+def check_gateway_resources(work):
+    """Has the API server check the resources for Envoy Gateway, and the EnvoyProxy of the page about them."""
+    folder = json.loads(run("go", "mod", "download", "-json", ENVOY_GATEWAY, cwd=work))["Dir"]
+    run("kubectl", "apply", "--server-side", "--recursive", "--filename", f"{folder}/charts/gateway-helm/charts/crds/crds")
+    run("kubectl", "wait", "--for", "condition=Established", "--timeout", "60s", "crd", "--all")
+    config = work / "penstock.yaml"
+    config.write_text(GATEWAY_CONFIG)
+    print_resources = [
+        f"{IMAGE}/usr/bin/penstock", "gateway-resources", "--config", str(config), "--gateway", "default/eg", "--service", "found=vllm:8000",
+        "--companion", "penstock.default:9190", "--module", "http://penstock.default:9191/penstock.wasm",
+    ]
+    page = pathlib.Path("docs/gateways.md").read_text(encoding="utf-8")
+    blocks = [textwrap.dedent(block) for block in re.findall(r"```yaml\n(.*?)```", page, re.S)]
+    proxies = [block.replace("namespace: models", "namespace: default") for block in blocks if "kind: EnvoyProxy" in block]
+    if len(proxies) != 1:
+        raise SystemExit(f"docs/gateways.md has {len(proxies)} EnvoyProxy objects")
+    for name, text in [
+        ("resources for Envoy Gateway", run(*print_resources)),
+        ("the same with requeue", run(*print_resources, "--requeue")),
+        ("the EnvoyProxy of docs/gateways.md", proxies[0]),
+    ]:
+        applied = run("kubectl", "apply", "--server-side", "--dry-run=server", "--validate=strict", "--filename", "-", input=text)
+        print(f"{name}: {len(applied.splitlines())} objects", flush=True)
+
+
 def model_servers(ready):
     """A Service with these addresses."""
     port = {"name": "http", "port": 8000, "protocol": "TCP"}
@@ -437,6 +475,7 @@ def main():
         }}}
         run("kubectl", "apply", "--server-side", "--filename", "-", input=json.dumps(namespace))
         check_variants(work)
+        check_gateway_resources(work)
         for address in SERVERS:
             servers.append(subprocess.Popen(
                 [f"{IMAGE}/usr/bin/penstock", "--log", "warn", "mock-server", "--host", address, "--port", "8000"],

@@ -303,3 +303,65 @@ fn a_misspelt_pool_is_named_where_the_role_has_one_version() {
         discovery(&companion, Some("misspelt does not exist")).await;
     });
 }
+
+#[test]
+fn a_pool_without_a_ready_endpoint_gets_events_as_far_as_the_role_allows() {
+    run(async {
+        let cluster = Cluster::prepare("kubernetes.md");
+        let name = unused_name();
+        create_pool(&name);
+        let kubeconfig = cluster.kubeconfig("companion", &cluster.server);
+        let companion = companion(&kubeconfig, &name).await;
+        event(&name, "Warning NoReadyEndpoint").await;
+        create_pods(&name, 0..2);
+        event(&name, "Normal EndpointsReady").await;
+
+        // The pool is in the documented Role, Events are not.
+        let rules = kubectl(&["get", "role", "penstock", "-n", NAMESPACE, "-o", "json"], "");
+        let mut role: Value = serde_json::from_str(&rules).expect("JSON");
+        let rules = role["rules"].as_array_mut().expect("rules");
+        let all = rules.clone();
+        rules.retain(|rule| rule["resources"][0] != "events");
+        assert_eq!(rules.len() + 1, all.len(), "one rule is about Events");
+        kubectl(&["replace", "-f", "-"], &role.to_string());
+        let refused = unused_name();
+        create_pool(&refused);
+        let companion_without = self::companion(&kubeconfig, &refused).await;
+        until("the log names the missing permission", || async {
+            let log = companion_without.log();
+            match log.contains("needs create and patch of events") {
+                true => Ok(()),
+                false => Err(log),
+            }
+        })
+        .await;
+        discovery(&companion_without, None).await;
+        drop(companion);
+    });
+}
+
+/// Waits until the pool has an Event of this type and reason.
+async fn event(pool: &str, kind: &str) {
+    until(kind, || async {
+        let format = "jsonpath={range .items[*]}{.type} {.reason}: {.note}{\"\\n\"}{end}";
+        let selector = format!("regarding.name={pool}");
+        let events = kubectl(
+            &[
+                "get",
+                "events.events.k8s.io",
+                "-n",
+                NAMESPACE,
+                "--field-selector",
+                &selector,
+                "-o",
+                format,
+            ],
+            "",
+        );
+        match events.lines().any(|line| line.starts_with(kind)) {
+            true => Ok(()),
+            false => Err(events),
+        }
+    })
+    .await;
+}

@@ -28,6 +28,8 @@ use crate::found::Found;
 use crate::metrics::Metrics;
 use crate::reload;
 
+#[cfg(feature = "kubernetes")]
+pub(crate) use self::kubernetes::{connect, reference};
 pub use self::states::{State, States};
 
 /// Lists that wait to be applied; tasks beyond the limit wait as well.

@@ -21,6 +21,8 @@ pub mod listener;
 pub mod metrics;
 pub mod observe;
 pub mod phase;
+#[cfg_attr(not(feature = "kubernetes"), path = "without_pool_events.rs")]
+mod pool_events;
 pub mod recent_stats;
 pub mod reload;
 pub mod replicas;

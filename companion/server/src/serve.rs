@@ -30,7 +30,7 @@ use crate::reload::{FlagOverrides, Loaded};
 use crate::replicas::{self, Elections};
 use crate::role::RoleReceiver;
 use crate::stores::Stores;
-use crate::{grpc, http, reload, stores, tls, trace, usage_forwarding};
+use crate::{grpc, http, pool_events, reload, stores, tls, trace, usage_forwarding};
 
 use self::decisions::{Decisions, Surroundings};
 use self::signals::{EndSignal, Signals};
@@ -280,6 +280,7 @@ impl Companion {
             roles: decisions.replica_roles.clone(),
         })
         .await?;
+        pool_events::spawn(config.clone(), driver.clone(), decisions.replica_roles.clone());
         let app = http::App {
             driver: driver.clone(),
             discoveries: discovery::spawn(&config, metrics.clone()),

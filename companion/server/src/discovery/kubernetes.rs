@@ -17,10 +17,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{ObjectReference, Pod};
 use kube::api::{Api, ApiResource, DynamicObject};
 use kube::runtime::watcher::{self, Event};
-use kube::{Client, ResourceExt as _};
+use kube::{Client, Resource as _, ResourceExt as _};
 use penstock_config::{Discovered, EndpointDefaults, KubernetesObject, PendingServers, PodLabels};
 use penstock_errors::root_cause;
 
@@ -77,7 +77,11 @@ pub(super) async fn run(
     }
 }
 
-async fn connect() -> Result<Client, String> {
+/// A client of the API server of this pod, or of `KUBECONFIG`.
+///
+/// # Errors
+/// The reason why there is none.
+pub(crate) async fn connect() -> Result<Client, String> {
     let config = kube::Config::infer().await.map_err(|why| why.to_string())?;
     Client::try_from(without_retries(config)).map_err(|why| why.to_string())
 }
@@ -163,6 +167,23 @@ async fn find_version(
         (None, Some(why)) => Err(why),
         (missing, _) => Ok(missing),
     }
+}
+
+/// A reference to an InferencePool, for an Event; `None`: it doesn't exist.
+///
+/// # Errors
+/// The API server doesn't say.
+pub(crate) async fn reference(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+) -> Result<Option<ObjectReference>, kube::Error> {
+    let Some(version) = find_version(client, namespace, name).await? else {
+        return Ok(None);
+    };
+    let pools: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &version);
+    let pool = pools.get_opt(name).await?;
+    Ok(pool.map(|pool| pool.object_ref(&version)))
 }
 
 /// Whether the API server serves this version of the InferencePool API; `true` also if it doesn't answer the question.
