@@ -129,8 +129,8 @@ const PAGES: &[Page] = &[
             LOG,
             "  XDG_CACHE_HOME\n          directory for the filter's module; by default ~/.cache",
         ],
-        files: "  FILE of --config        the configuration\n  FILE of --http-filter   additional Envoy HTTP filters, \
-                placed before Penstock's\n  PATH                    the filter's module, from `penstock filter`\n  \
+        files: "  FILE of --config        the configuration\n  FILE of --out           the bootstrap\n  \
+                FILE of --http-filter   additional Envoy HTTP filters, placed before Penstock's\n  PATH                    the filter's module, from `penstock filter`\n  \
                 DIR                     pools and endpoints for Envoy to watch; Envoy must see the same path",
         exit: EXIT,
     },
