@@ -14,6 +14,8 @@ const CLIENTS: usize = 24;
 const ENOUGH: usize = 40;
 /// A word of Envoy's command line that the companion's does not have.
 const ENVOY: &str = "--disable-hot-restart";
+/// A word of the companion's command line that Envoy's does not have: the path of an Envoy may contain "serve".
+const COMPANION: &str = "--envoy-admin";
 const SERVICE: Duration = Duration::from_millis(5);
 
 /// Replaces the file by a list of these servers, atomically.
@@ -155,11 +157,11 @@ fn a_companion_that_starts_while_discovery_fails_serves_the_endpoints_that_envoy
             }
         };
         until("discovery fails", || up(0.0)).await;
-        let companion = gateway.child("serve").await;
+        let companion = gateway.child(COMPANION).await;
         process::send(companion, libc::SIGKILL);
         until("another companion", || async {
             let status: Result<Value, String> = gateway.get("/status").await.map(|page| page.json());
-            let pid = gateway.child("serve").await;
+            let pid = gateway.child(COMPANION).await;
             match status {
                 Ok(_) if pid != companion => Ok(()),
                 other => Err(format!("{pid}: {other:?}")),
