@@ -17,7 +17,7 @@ use penstock_errors::EXIT_USAGE;
 use penstock_filter_module as filter_module;
 use penstock_mock::{demo, mock_server};
 use penstock_server::{envoy_endpoints, serve};
-use penstock_tools::{import, model_cli, replay, status_cmd, top};
+use penstock_tools::{api_key, import, model_cli, replay, status_cmd, top};
 use penstock_up::{self as up, envoy_config, gateway_resources};
 use tracing_subscriber::EnvFilter;
 
@@ -63,6 +63,8 @@ enum Command {
     Demo(demo::Args),
     /// Check a configuration file.
     Validate(Validate),
+    /// Make an API key for a tenant.
+    ApiKey(api_key::Args),
     /// Print the Envoy bootstrap of a configuration.
     EnvoyConfig(envoy_config::Args),
     /// Keep the endpoints of an Envoy up to date where the companion runs elsewhere.
@@ -174,6 +176,10 @@ async fn run(cli: Cli, environment: Environment) -> ExitCode {
         },
         Command::Filter(args) => ended(filter_module::write_to(&args.out), |_| 1),
         Command::Validate(args) => validate(&args, &environment),
+        Command::ApiKey(args) => match api_key::run(&args) {
+            Ok(text) => print(&text),
+            Err(error) => failed(&error.to_string(), error.exit_code()),
+        },
         Command::Status(args) => ended(status_cmd::run(args).await, top::Error::exit_code),
         Command::Top(args) => ended(top::run(args).await, top::Error::exit_code),
         Command::Replay(args) => match replay::run(&args, &environment) {
@@ -234,7 +240,7 @@ fn validate(args: &Validate, environment: &Environment) -> ExitCode {
     let Some(file) = &args.config else {
         return print(&format!("{:#}\n", config::schema()));
     };
-    match config::Config::read(file, environment) {
+    match config::Config::read(file, environment).and_then(config::Config::read_api_keys) {
         Ok(_) => print(&format!("{}: valid\n", file.display())),
         Err(error) => failed(&error.to_string(), EXIT_USAGE),
     }

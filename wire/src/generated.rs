@@ -129,6 +129,10 @@ pub struct Hello {
     /// and those of no pool. Since version 3.
     #[prost(string, tag = "18")]
     pub pool: ::prost::alloc::string::String,
+    /// The filter checks API keys. A companion whose policy has `api_keys` opens no session for a filter that doesn't. Since
+    /// version 3.
+    #[prost(bool, tag = "19")]
+    pub checks_api_keys: bool,
 }
 /// A granted request that hasn't ended, as the filter knows it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -265,6 +269,9 @@ pub struct Register {
     /// version 2.
     #[prost(bool, tag = "32")]
     pub refused: bool,
+    /// An API key has verified `fairness_id`, so it counts even if the client is untrusted. Since version 3.
+    #[prost(bool, tag = "33")]
+    pub tenant_verified: bool,
 }
 /// Identifies a request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -433,6 +440,34 @@ pub struct Identity {
     /// The clients whose claims count; absent: all clients. Since version 2.
     #[prost(message, optional, tag = "7")]
     pub trust: ::core::option::Option<Trust>,
+    /// The API keys of tenants; absent: the filter checks none. Since version 3.
+    #[prost(message, optional, tag = "8")]
+    pub api_keys: ::core::option::Option<ApiKeys>,
+}
+/// The tenant of a request with an API key is that of the key: before every source, and whatever the client is.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ApiKeys {
+    /// The request headers that may hold a key, in lower case. The first one that does counts. `authorization` holds it as
+    /// `Bearer KEY`, every other header as it is.
+    #[prost(string, repeated, tag = "1")]
+    pub headers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// The filter refuses a request without a key. It refuses a request with an unknown key in any case.
+    #[prost(bool, tag = "2")]
+    pub required: bool,
+    /// The headers with keys pass on to the model server. Otherwise the filter removes them.
+    #[prost(bool, tag = "3")]
+    pub forward: bool,
+    /// Sorted by `sha256`, without duplicates.
+    #[prost(message, repeated, tag = "4")]
+    pub keys: ::prost::alloc::vec::Vec<ApiKey>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ApiKey {
+    /// SHA-256 of the key: 32 bytes.
+    #[prost(bytes = "vec", tag = "1")]
+    pub sha256: ::prost::alloc::vec::Vec<u8>,
+    #[prost(string, tag = "2")]
+    pub tenant: ::prost::alloc::string::String,
 }
 /// The clients whose claims count: all of them, or those with an address in one of the networks.
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -28,6 +28,10 @@ pub const STRICT_MAX: u32 = 15;
 pub const JUMP_S_MAX: u32 = 3_600;
 /// Hashes of one prompt's prefixes.
 pub const PREFIX_HASHES_MAX: usize = 32;
+/// API keys of a policy.
+pub const API_KEYS_MAX: usize = 10_000;
+/// Bytes of an API key. A longer one is no tenant's.
+pub const API_KEY_BYTES_MAX: usize = 1_024;
 
 /// Time between two heartbeats of a filter.
 pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
@@ -58,3 +62,5 @@ const _: () = assert!(HEARTBEAT_INTERVAL.as_millis() * 3 < SILENCE.as_millis());
 const _: () = assert!(VERSION_MIN <= VERSION_MAX);
 // A full part of a `Hello`, with every string at its limit, fits into a message.
 const _: () = assert!(HELLO_PART_REQUESTS * 24 * NAME_BYTES_MAX < MESSAGE_BYTES_MAX);
+// A policy with all API keys, each of a tenant with the longest name, leaves room for its pools.
+const _: () = assert!(API_KEYS_MAX * (NAME_BYTES_MAX + 64) < MESSAGE_BYTES_MAX * 4 / 5);

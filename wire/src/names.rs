@@ -66,6 +66,8 @@ pub mod code {
     pub const MODEL_NOT_FOUND: &str = "model_not_found";
     /// The request is malformed.
     pub const INVALID_REQUEST: &str = "invalid_request";
+    /// The request has no API key, or one that no tenant has.
+    pub const INVALID_API_KEY: &str = "invalid_api_key";
     /// The body exceeds the limit.
     pub const REQUEST_TOO_LARGE: &str = "request_too_large";
     /// No endpoint accepted the request.
@@ -86,7 +88,7 @@ pub mod code {
 pub mod outcome {
     /// Admitted by the filter while the companion is down.
     pub const DISPATCHED: &str = "dispatched";
-    /// Malformed, too large, or for a model that no pool serves.
+    /// Malformed, too large, without a valid API key, or for a model that no pool serves.
     pub const REJECTED_INVALID: &str = "rejected_invalid";
     /// Refused because the companion is down.
     pub const GATEWAY_UNAVAILABLE: &str = "gateway_unavailable";

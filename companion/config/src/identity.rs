@@ -7,6 +7,8 @@ use penstock_engine::input::Band;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::ApiKeys;
+
 /// The sources of a request's identity. In each list, the first source that is present in the request counts.
 #[derive(Clone, Debug)]
 pub struct Identity {
@@ -28,6 +30,8 @@ pub struct Identity {
     pub max_priority: MaxPriority,
     /// The trusted clients.
     pub trust: Trust,
+    /// The API keys of tenants, which come before `fairness_id`. `None`: requests need no key.
+    pub api_keys: Option<ApiKeys>,
 }
 
 /// The highest priority of a tenant.

@@ -8,6 +8,7 @@
 //! An error names the file, the line, the key's path and the values that are allowed. [`Document`] keeps the keys and values as
 //! they are written, for changes at run time.
 
+mod api_keys;
 mod bind_check;
 mod compiled;
 mod convert;
@@ -38,6 +39,7 @@ use schemars::JsonSchema;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
+pub use self::api_keys::{ApiKeyTable, ApiKeys, DIGEST_PREFIX, Digest};
 pub use self::bind_check::BindError;
 pub use self::convert::is_variant;
 pub use self::document::{Document, parse_endpoints};
@@ -126,6 +128,17 @@ impl Config {
     /// When the file can't be read, isn't YAML, or has a value that isn't allowed.
     pub fn read(path: &Path, environment: &Environment) -> Result<Self, Error> {
         Document::read(path, environment).map(Document::into_config)
+    }
+
+    /// The same configuration with the API keys of the file that `identity.api_keys` names.
+    ///
+    /// # Errors
+    /// When the file can't be read or isn't valid.
+    pub fn read_api_keys(mut self) -> Result<Self, Error> {
+        if let Some(keys) = &mut self.identity.api_keys {
+            keys.table = ApiKeyTable::read(&keys.file)?;
+        }
+        Ok(self)
     }
 
     /// Checks a text. `file` names it in errors.

@@ -22,6 +22,8 @@ pub(crate) struct Registration<'a> {
     pub(crate) tenant: Cow<'a, str>,
     /// The tenant must not appear in metrics or status, because it comes from a body.
     pub(crate) is_tenant_private: bool,
+    /// The filter has verified the tenant by an API key.
+    pub(crate) is_tenant_verified: bool,
     /// Empty for a request without a user.
     pub(crate) user: Cow<'a, str>,
     pub(crate) priority: &'a str,

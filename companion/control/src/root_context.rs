@@ -18,6 +18,8 @@ pub(crate) struct RootContext {
     pub(crate) stream: u32,
     /// The protocol version of its stream.
     pub(crate) version: u32,
+    /// Its filter checks API keys.
+    pub(crate) checks_api_keys: bool,
     /// Envoy's node name.
     pub(crate) node: Box<str>,
     pub(crate) envoy: EnvoyId,
@@ -45,6 +47,7 @@ impl RootContext {
             conn: None,
             stream: 0,
             version: 0,
+            checks_api_keys: false,
             node: Box::default(),
             envoy,
             has_requeue_listener: false,

@@ -1,7 +1,7 @@
 //! The claims of clients that aren't trusted: such a client may claim less than a trusted one, never more.
 //!
 //! Its priority can only lower the band, its identities become a few flows of its own address, and every other claim is
-//! ignored. A filter of protocol version 1 doesn't judge its clients, so this module compares their addresses with the
+//! ignored. A tenant that an API key has verified is no claim: it counts whoever the client is. A filter of protocol version 1 doesn't judge its clients, so this module compares their addresses with the
 //! policy's networks.
 
 use core::net::{IpAddr, Ipv6Addr};
@@ -30,7 +30,8 @@ pub(crate) struct Claim {
 /// Removes the claims that the client may not make, and returns its band.
 pub(crate) fn apply(registration: &mut Registration<'_>, version: u32, settings: &Settings) -> Claim {
     let is_trusted = is_client_trusted(registration, version, &settings.policy);
-    // The ceiling is that of the tenant which the client names: a client without trust can only lower its own band by it.
+    // The ceiling is that of the tenant which the client names. Unless the tenant is verified, a client without trust can only
+    // lower its own band by it.
     let claim = claim(registration, is_trusted, settings);
     if !is_trusted {
         restrict(registration);
@@ -50,7 +51,9 @@ fn is_client_trusted(registration: &Registration<'_>, version: u32, policy: &wir
 }
 
 fn restrict(registration: &mut Registration<'_>) {
-    registration.tenant = flow_of_address(registration.client, &registration.tenant).into();
+    if !registration.is_tenant_verified {
+        registration.tenant = flow_of_address(registration.client, &registration.tenant).into();
+    }
     registration.user = flow_of_address(registration.client, &registration.user).into();
     registration.class = "";
     registration.strict = 0;
@@ -62,18 +65,29 @@ fn restrict(registration: &mut Registration<'_>) {
 
 fn claim(registration: &Registration<'_>, is_trusted: bool, settings: &Settings) -> Claim {
     let claimed = band(registration.priority, &settings.objectives);
-    let MaxPriority { default, tenants } = &settings.max_priority;
-    // A less critical band is the greater value.
-    let within = |band: Band, ceiling: Option<Band>| ceiling.map_or(band, |ceiling| band.max(ceiling));
-    let own_ceiling = tenants.get(&*registration.tenant).copied();
-    let band = if is_trusted {
-        within(claimed, own_ceiling.or(*default))
-    } else {
-        within(within(lowered(claimed), own_ceiling), *default)
-    };
+    let band = within_ceiling(claimed, registration, is_trusted, &settings.max_priority);
     Claim {
         band,
         is_lowered: band != claimed && !registration.priority.trim().is_empty(),
+    }
+}
+
+/// The band that a request gets for a claim.
+fn within_ceiling(
+    claimed: Band,
+    registration: &Registration<'_>,
+    is_trusted: bool,
+    ceilings: &MaxPriority,
+) -> Band {
+    let MaxPriority { default, tenants } = ceilings;
+    // A less critical band is the greater value.
+    let within = |band: Band, ceiling: Option<Band>| ceiling.map_or(band, |ceiling| band.max(ceiling));
+    let own_ceiling = tenants.get(&*registration.tenant).copied();
+    let claimable = if is_trusted { claimed } else { lowered(claimed) };
+    if is_trusted || registration.is_tenant_verified {
+        within(claimable, own_ceiling.or(*default))
+    } else {
+        within(within(claimable, own_ceiling), *default)
     }
 }
 
@@ -193,6 +207,42 @@ mod tests {
             untrusted: true,
             ..Default::default()
         }
+    }
+
+    #[test]
+    fn a_verified_tenant_of_a_client_without_trust_stays() {
+        let message = wire::Register {
+            tenant_verified: true,
+            ..claims()
+        };
+        let mut registration = parsed(&message);
+        restrict(&mut registration);
+        assert_eq!(
+            (&*registration.tenant, &*registration.user),
+            ("acme", "10.1.2.3/60")
+        );
+        assert_eq!((registration.class, registration.pin), ("", None));
+    }
+
+    #[test]
+    fn the_ceiling_of_a_verified_tenant_replaces_the_default() {
+        let max_priority = MaxPriority {
+            default: Some(Band::Sheddable),
+            tenants: [("acme".to_owned(), Band::Critical)].into_iter().collect(),
+        };
+        let band_of = |tenant_verified| {
+            let message = wire::Register {
+                tenant_verified,
+                ..claims()
+            };
+            within_ceiling(Band::Critical, &parsed(&message), false, &max_priority)
+        };
+        assert_eq!(band_of(false), Band::Sheddable);
+        assert_eq!(
+            band_of(true),
+            Band::Default,
+            "its claim of a priority is still that of a client without trust"
+        );
     }
 
     fn policy(networks: &[(&[u8], u32)]) -> wire::Policy {

@@ -28,6 +28,7 @@ pub(crate) fn registration(epoch: Epoch, message: &wire::Register) -> Registrati
         rewritten_to: non_empty(&message.target_model),
         tenant: message.fairness_id.as_str().into(),
         is_tenant_private: message.fairness_id_private,
+        is_tenant_verified: message.tenant_verified,
         user: message.user.as_str().into(),
         priority: &message.priority,
         class: &message.class,

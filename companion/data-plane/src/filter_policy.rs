@@ -1,10 +1,11 @@
 //! The filter's view of the configuration: the protocol's Policy message, and the plugin configuration that Envoy gives
 //! the filter at a cold start, before a companion has connected.
 
+use std::collections::BTreeMap;
 use std::hash::Hasher as _;
 use std::net::IpAddr;
 
-use penstock_config::{Config, Per, Pool, Source, Then, Trust};
+use penstock_config::{ApiKeys, Config, Per, Pool, Source, Then, Trust};
 use penstock_engine::input::Band;
 use penstock_engine::policy::{Gate, StockUnit};
 use penstock_engine::units::Decimal;
@@ -44,6 +45,7 @@ pub fn frame(config: &Config, tracing: bool) -> wire::Policy {
             strict: sources(&identity.strict),
             jump: sources(&identity.jump),
             trust: Some(trust(&identity.trust)),
+            api_keys: identity.api_keys.as_ref().map(api_keys),
         }),
         pools: config
             .pools
@@ -109,6 +111,7 @@ pub fn plugin_configuration(config: &Config, node: &str, tracing: bool) -> Value
                         "networks": networks.iter().map(ToString::to_string).collect::<Vec<_>>(),
                     }),
                 },
+                "api_keys": identity.api_keys.as_ref().map(json_api_keys),
             },
             "pools": policy.pools.iter().map(|pool| json!({
                 "name": pool.name,
@@ -176,6 +179,34 @@ fn trust(trust: &Trust) -> wire::Trust {
             networks: networks.iter().map(network).collect(),
         },
     }
+}
+
+fn api_keys(keys: &ApiKeys) -> wire::ApiKeys {
+    let entries = keys.table.iter().map(|(digest, tenant)| wire::ApiKey {
+        sha256: digest.to_vec(),
+        tenant: tenant.into(),
+    });
+    wire::ApiKeys {
+        headers: keys.headers.clone(),
+        required: keys.required,
+        forward: keys.forward,
+        keys: entries.collect(),
+    }
+}
+
+/// The keys as digests by tenant.
+fn json_api_keys(keys: &ApiKeys) -> Value {
+    let mut digests: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for (digest, tenant) in keys.table.iter() {
+        let digits = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        digests.entry(tenant).or_default().push(digits);
+    }
+    json!({
+        "headers": keys.headers,
+        "required": keys.required,
+        "forward": keys.forward,
+        "keys": digests,
+    })
 }
 
 /// The requests that an Envoy may run before it has ever reached a companion: the sum of the endpoints' bounds, as if
@@ -275,6 +306,42 @@ fn millis(duration: std::time::Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_policy_contains_the_api_keys_and_its_digest_changes_with_them() {
+        let text = "identity: {api_keys: {file: k, required: false}}
+pools: [{name: a, endpoints: {static: ['127.0.0.1:8001']}}]";
+        let config = |digests: &str| {
+            let mut config = Config::parse(text, "f.yaml").expect("valid");
+            let keys = config.identity.api_keys.as_mut().expect("present");
+            keys.table = penstock_config::ApiKeyTable::parse(digests, "k").expect("valid");
+            config
+        };
+        let [one, two] = ["01", "02"].map(|byte| format!("sha256:{}", byte.repeat(32)));
+        let first = config(&format!("acme: ['{two}']\nother: ['{one}']"));
+        let keys = frame(&first, false)
+            .identity
+            .and_then(|identity| identity.api_keys)
+            .expect("present");
+        assert_eq!(keys.headers, ["authorization", "x-api-key", "api-key"]);
+        assert_eq!((keys.required, keys.forward), (false, false));
+        let listed: Vec<_> = keys
+            .keys
+            .iter()
+            .map(|key| (key.sha256.as_slice(), &*key.tenant))
+            .collect();
+        assert_eq!(listed, [(&[1; 32][..], "other"), (&[2; 32][..], "acme")]);
+        let plugin = plugin_configuration(&first, "edge", false);
+        assert_eq!(
+            plugin["policy"]["identity"]["api_keys"],
+            json!({
+                "headers": ["authorization", "x-api-key", "api-key"], "required": false, "forward": false,
+                "keys": {"acme": ["02".repeat(32)], "other": ["01".repeat(32)]},
+            })
+        );
+        let second = config(&format!("acme: ['{two}']"));
+        assert_ne!(frame(&first, false).digest, frame(&second, false).digest);
+    }
 
     #[test]
     fn the_policy_contains_the_sources_of_class_tier_and_head_start() {

@@ -95,7 +95,7 @@ pub fn of(facts: &Facts<'_>) -> Advice {
 
 fn config_advice(why: &str) -> String {
     format!(
-        "the configuration file is not active, the previous configuration is: {why}. Correct the file; it is reloaded when it changes."
+        "a changed file is not active, its previous content is: {why}. Correct the file; it is reloaded when it changes."
     )
 }
 
@@ -110,6 +110,11 @@ fn overall(facts: &Facts<'_>) -> Vec<String> {
     if let Some(node) = facts.recent.misconfigured_envoy(facts.now) {
         advice.push(format!(
             "Envoy `{node}` doesn't pass request bodies to its filter, so requests are answered 503 filter_misconfigured. Set allow_on_headers_stop_iteration: true in the filter's plugin configuration (PluginConfig), as `penstock envoy-config` does."
+        ));
+    }
+    if let Some(node) = facts.recent.outdated_envoy(facts.now) {
+        advice.push(format!(
+            "the filter of Envoy `{node}` is too old to check the keys of identity.api_keys: it gets no session, and paths that aren't queued pass unchecked. Update the filter."
         ));
     }
     let stands_by = facts.roles.is_some_and(|roles| !roles.leads_any());

@@ -93,6 +93,7 @@ impl EndedRequests {
             Observation::Decided { .. }
             | Observation::SessionOpened { .. }
             | Observation::SessionClosed { .. }
+            | Observation::OutdatedFilter(_)
             | Observation::SessionOrphaned { .. }
             | Observation::EndpointDown { .. }
             | Observation::EndpointBack { .. }

@@ -132,7 +132,7 @@ impl Metrics {
             )?,
             reload_failures: make.counter_without_labels(
                 "config_reload_failures_total",
-                "Failed reloads of the configuration file; the previous configuration stayed active.",
+                "Failed reloads of the configuration file, or of that of the API keys; the previous content stayed active.",
             )?,
             decision: make
                 .seconds(

@@ -21,6 +21,8 @@ const SLOTS: usize = 10;
 pub struct RecentStats {
     pools: Vec<(Arc<str>, PoolStats)>,
     misconfigured: Option<(Instant, Box<str>)>,
+    /// The last refused session of a filter that doesn't check API keys, and Envoy's node name.
+    outdated: Option<(Instant, Box<str>)>,
 }
 
 /// The statistics of one pool.
@@ -86,6 +88,7 @@ impl RecentStats {
                 let band = &mut self.pool_mut(labels).bands[labels.band as usize];
                 band.request_left();
             }
+            Observation::OutdatedFilter(node) => self.outdated = Some((now, node.clone())),
             Observation::SessionOpened { .. }
             | Observation::SessionClosed { .. }
             | Observation::SessionOrphaned { .. }
@@ -108,6 +111,13 @@ impl RecentStats {
     #[must_use]
     pub fn misconfigured_envoy(&self, now: Instant) -> Option<&str> {
         let (last, node) = self.misconfigured.as_ref()?;
+        (now.since(*last) < WINDOW).then_some(node)
+    }
+
+    /// The node name of an Envoy whose filter was too old to check API keys in the last [`WINDOW`].
+    #[must_use]
+    pub fn outdated_envoy(&self, now: Instant) -> Option<&str> {
+        let (last, node) = self.outdated.as_ref()?;
         (now.since(*last) < WINDOW).then_some(node)
     }
 

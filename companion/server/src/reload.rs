@@ -2,8 +2,10 @@
 //!
 //! A change comes from the file, SIGHUP, `PUT /config`, `PATCH /config`, or discovery. Each change makes a whole new
 //! document, which is validated first. An invalid document, or a change of a key that can't change at run time, leaves
-//! everything as it was. All other code reads the [`ActiveConfig`].
+//! everything as it was. The file of `identity.api_keys` is read with each document, and when it changes. All other code reads
+//! the [`ActiveConfig`].
 
+mod api_keys;
 mod changes;
 pub(crate) mod file;
 mod reloader;
@@ -36,8 +38,8 @@ const COMMANDS: usize = 64;
 pub struct ActiveConfig {
     /// The document that is shown and changed: every key, with the flags applied.
     pub document: Arc<Document>,
-    /// The same as types, with discovered servers beside the configured ones. Replaced whenever anything in it
-    /// changes.
+    /// The same as types, with discovered servers beside the configured ones, and with the API keys of their file. Replaced
+    /// whenever anything in it changes.
     pub config: Arc<Config>,
     /// Who may change the configuration.
     pub admin: Arc<Admin>,
@@ -45,11 +47,12 @@ pub struct ActiveConfig {
     pub source: Arc<str>,
     /// When the document became active.
     pub since: Instant,
-    /// How many documents became active after the first.
+    /// How many documents, or files of API keys, became active after the first.
     pub reloads: u64,
-    /// How often the file could not become active.
+    /// How often the file, or that of the API keys, could not become active.
     pub failures: u64,
-    /// Why the file's present content is not active. `None`: it is active, or was until a change by HTTP.
+    /// Why the present content of the file, or else of that of the API keys, is not active. `None`: it is active, or was until
+    /// a change by HTTP.
     pub last_error: Option<Arc<str>>,
 }
 
@@ -221,6 +224,8 @@ pub struct Loaded {
     pub saved_document: Value,
     /// The file's document with flags.
     pub document: Document,
+    /// The same as types, with the API keys of their file.
+    pub config: Config,
     /// The flags that replace keys of the document.
     pub flags: FlagOverrides,
 }

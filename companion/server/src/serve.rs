@@ -191,12 +191,14 @@ fn load(args: &Args, environment: &Environment) -> Result<Loaded, Error> {
         document.config().check_grpc_address(grpc)?;
     }
     let flags = FlagOverrides::new(args.grpc.as_ref(), args.http.as_ref(), args.envoy_gateway);
+    let document = flags.apply(document)?;
     Ok(Loaded {
         file: args.config.clone(),
         file_bytes,
         file_document,
         saved_document,
-        document: flags.apply(document)?,
+        config: document.config().clone().read_api_keys()?,
+        document,
         flags,
     })
 }
@@ -251,7 +253,7 @@ struct Companion {
 impl Companion {
     async fn start(args: Args, environment: Environment, module: &'static [u8]) -> Result<Self, Error> {
         let loaded = load(&args, &environment)?;
-        let config = loaded.document.config();
+        let config = &loaded.config;
         let opened = Opened::open(config)?;
 
         let clock = Clock::start();

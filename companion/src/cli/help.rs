@@ -49,7 +49,8 @@ const PAGES: &[Page] = &[
         about: "Runs the companion. It accepts the filters' sessions over gRPC, decides which requests are granted, \
                 scrapes the model servers, and serves the dashboard, /metrics, /status and /config over HTTP.\n\n\
                 The companion reloads the configuration when the file changes and on SIGHUP. If the new file is \
-                invalid, the old configuration stays active and the failure is counted. On SIGTERM the companion \
+                invalid, the old configuration stays active and the failure is counted. The same holds for the file of \
+                identity.api_keys. On SIGTERM the companion \
                 rejects or hands over waiting requests (shutdown.queued), lets running requests end, and exits with 0.\n\n\
                 The Envoy configuration comes from `penstock envoy-config` or from your own bootstrap. With --envoy, \
                 pools and endpoints can change without a restart of Envoy.",
@@ -101,7 +102,8 @@ const PAGES: &[Page] = &[
     Page {
         path: "validate",
         about: "Checks a configuration in the same way as `penstock serve`, including the environment, without starting \
-                anything. Each error names the file, the line, the key's path and the allowed values.\n\n\
+                anything. Each error names the file, the line, the key's path and the allowed values. The file of \
+                identity.api_keys is checked, too.\n\n\
                 --schema prints the JSON Schema of a configuration, with which editors complete and check the file.",
         examples: "  penstock validate --config penstock.yaml\n  \
                    penstock validate --config penstock.yaml && systemctl reload penstock\n  \
@@ -109,6 +111,19 @@ const PAGES: &[Page] = &[
         environment: &[KEYS, LOG],
         files: "  FILE   the configuration, YAML or JSON",
         exit: "  0  the configuration is valid\n  1  the result can't be written\n  2  the configuration is invalid or can't be read",
+    },
+    Page {
+        path: "api-key",
+        about: "Makes a random API key of 256 bits for a tenant, and prints it once, with the line for the file of \
+                identity.api_keys. The file holds only SHA-256 digests, so a key can't be shown again. A running companion \
+                reads the file when it changes.\n\n\
+                With --stdin, the key is one that exists, for example of another gateway; only its line is printed. It must be \
+                random: a plain digest of a short or guessable key gives the key away.",
+        examples: "  penstock api-key acme\n  \
+                   penstock api-key acme --stdin >> /etc/penstock/api-keys.yaml < acme.key",
+        environment: &[LOG],
+        files: "",
+        exit: "  0  success\n  1  no random numbers, or the result can't be written\n  2  bad usage",
     },
     Page {
         path: "envoy-config",

@@ -121,7 +121,7 @@ impl Error {
 /// # Errors
 /// When the configuration is invalid, or the filter's module or the folder can't be written.
 pub fn render(args: Args, environment: &Environment) -> Result<String, Error> {
-    let config = Config::read(&args.config, environment)?;
+    let config = Config::read(&args.config, environment)?.read_api_keys()?;
     let (filter, origin) = match args.filter {
         Some(path) => (
             path,

@@ -140,7 +140,7 @@ impl Error {
 /// # Errors
 /// When the configuration is invalid, or doesn't say what a gateway must know.
 pub fn render(args: &Args, environment: &Environment) -> Result<String, Error> {
-    let config = Config::read(&args.config, environment)?;
+    let config = Config::read(&args.config, environment)?.read_api_keys()?;
     let gateway = gateway(args)?;
     let pools = pools(args, &config)?;
     let node = format!("{}/{}", gateway.namespace, gateway.name);

@@ -112,6 +112,7 @@ impl Plan {
                 config = companions::configuration(companion, &file, &options.environment, &config.listen)?;
             }
         }
+        config = config.read_api_keys()?;
         let (bootstrap, pools) = write_bootstrap(&config, options, directory.path())?;
         let envoy = Launch {
             binary: find_envoy().await?,

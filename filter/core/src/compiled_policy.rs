@@ -10,8 +10,12 @@ use penstock_wire::{self as wire, Api, limits::NAME_BYTES_MAX};
 use wildmatch::WildMatch;
 
 use crate::{
+    api_keys::ApiKeys,
+    header_sanitizer::HeaderEdit,
+    headers::Headers,
     identity::{Rule, Source, Sources},
     limits::{BODY_KEYS_MAX, POLICY_LIST_MAX},
+    local_reply::Failure,
     metadata,
     requeue_on::RequeueOn,
     trust::Trust,
@@ -32,6 +36,8 @@ pub struct CompiledPolicy {
     pub prefix_hashes: bool,
     /// The identity sources.
     pub sources: Sources,
+    /// The tenants' API keys; `None`: requests need none.
+    api_keys: Option<ApiKeys>,
     /// The clients that may make privileged claims.
     pub trust: Trust,
     /// Header sources of class, strict tier and head start, which only trusted clients may send.
@@ -105,7 +111,8 @@ impl CompiledPolicy {
     #[must_use]
     pub fn new(policy: &wire::Policy) -> Self {
         let mut keys = Vec::new();
-        let identity = policy.identity.clone().unwrap_or_default();
+        let none = wire::Identity::default();
+        let identity = policy.identity.as_ref().unwrap_or(&none);
         let sources = Sources {
             fairness_id: compile(&identity.fairness_id, &mut keys),
             user: compile(&identity.user, &mut keys),
@@ -116,6 +123,7 @@ impl CompiledPolicy {
         };
         Self {
             privileged_headers: privileged_headers(&sources),
+            api_keys: identity.api_keys.as_ref().map(ApiKeys::new),
             trust: Trust::new(identity.trust.as_ref()),
             digest: policy.digest.clone(),
             tracing: policy.tracing,
@@ -153,6 +161,34 @@ impl CompiledPolicy {
             .iter()
             .find(|(route, _)| route.as_bytes() == path)
             .map(|(_, api)| *api)
+    }
+
+    /// The tenant that the request's API key verifies; `None`: the sources decide.
+    pub(crate) fn tenant(&self, headers: Headers<'_>) -> Result<Option<String>, Failure> {
+        let keys = self.api_keys.as_ref();
+        let tenant = keys.map_or(Ok(None), |keys| keys.tenant(headers))?;
+        Ok(tenant.map(str::to_owned))
+    }
+
+    /// The removals of the headers that hold an API key.
+    pub(crate) fn key_removals(&self, headers: Headers<'_>) -> impl Iterator<Item = HeaderEdit> {
+        let keys = self.api_keys.iter();
+        keys.flat_map(move |keys| keys.removals(headers))
+    }
+
+    /// The API whose error format a path's client expects: that of the queued path that is the path, or begins it.
+    #[must_use]
+    pub fn dialect(&self, path: &[u8]) -> Api {
+        let path = path
+            .split(|byte| matches!(byte, b'?' | b'#'))
+            .next()
+            .unwrap_or(path);
+        let begins = |route: &str| {
+            let rest = path.strip_prefix(route.as_bytes());
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
+        };
+        let route = self.routes.iter().find(|(route, _)| begins(route));
+        route.map_or(Api::Unspecified, |(_, api)| *api)
     }
 
     /// The pool that serves a model; `None` if the policy names no pools.

@@ -4,12 +4,15 @@
 //! replaces that policy.
 
 use core::{fmt, net::IpAddr};
+use std::collections::BTreeMap;
 
 use penstock_wire as wire;
 use serde::{
     Deserialize, Deserializer,
     de::{MapAccess, SeqAccess, Visitor},
 };
+
+use crate::hex::hex_byte;
 
 /// A parsed plugin configuration.
 #[derive(Clone, Debug, PartialEq)]
@@ -110,6 +113,38 @@ struct RawIdentity {
     strict: Vec<RawSource>,
     jump: Vec<RawSource>,
     trust: Option<RawTrust>,
+    api_keys: Option<RawApiKeys>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawApiKeys {
+    headers: Vec<String>,
+    required: bool,
+    forward: bool,
+    /// SHA-256 digests by tenant.
+    keys: BTreeMap<String, Vec<Sha256>>,
+}
+
+/// A digest as 64 hexadecimal digits.
+struct Sha256([u8; 32]);
+
+impl<'de> Deserialize<'de> for Sha256 {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        // The error doesn't show the text, which may be a key.
+        sha256(&text)
+            .map(Self)
+            .ok_or_else(|| serde::de::Error::custom("a digest isn't 64 hexadecimal digits"))
+    }
+}
+
+fn sha256(text: &str) -> Option<[u8; 32]> {
+    let (pairs, []) = text.as_bytes().as_chunks::<2>() else {
+        return None;
+    };
+    let bytes: Option<Vec<u8>> = pairs.iter().map(|pair| hex_byte(*pair)).collect();
+    bytes?.try_into().ok()
 }
 
 /// `"all"`, or networks as `address/prefix`; an empty list trusts no client.
@@ -283,6 +318,24 @@ impl From<RawIdentity> for wire::Identity {
                     networks: networks.into_iter().map(|Network(network)| network).collect(),
                 },
             }),
+            api_keys: raw.api_keys.map(Into::into),
+        }
+    }
+}
+
+impl From<RawApiKeys> for wire::ApiKeys {
+    fn from(raw: RawApiKeys) -> Self {
+        let keys = raw.keys.iter().flat_map(|(tenant, digests)| {
+            digests.iter().map(|Sha256(digest)| wire::ApiKey {
+                sha256: digest.to_vec(),
+                tenant: tenant.clone(),
+            })
+        });
+        Self {
+            headers: raw.headers,
+            required: raw.required,
+            forward: raw.forward,
+            keys: keys.collect(),
         }
     }
 }
@@ -348,7 +401,9 @@ mod tests {
         "identity": {"fairness_id": [{"header": "X-A"}, {"body": "user"}, {"metadata": "a/b"},
                                      {"model": {"chat-*": "critical", "*": "default"}}],
                      "class": [{"model": [["z*", "slow"], ["*", "fast"]]}],
-                     "trust": {"networks": ["10.0.0.0/8", "fd00::/64"]}},
+                     "trust": {"networks": ["10.0.0.0/8", "fd00::/64"]},
+                     "api_keys": {"headers": ["authorization"], "required": true, "forward": false, "keys": {"acme":
+                         ["0123456789abcdef0123456789abcdef0123456789abcdef0123456789ABCDEF"]}}},
         "pools": [{"name": "chat", "models": ["m*"], "hold_ms": 5000, "then": "closed", "ttl_ms": 30000,
                    "no_endpoint_ttl_ms": 60000, "capacity_status": 503,
                    "endpoints": ["127.0.0.1:1"], "open_bound": 7}]}}"#;
@@ -373,6 +428,13 @@ mod tests {
             .map(|network| (network.address.len(), network.prefix))
             .collect();
         assert_eq!(prefixes, [(4, 8), (16, 64)]);
+        let keys = identity.api_keys.unwrap();
+        assert!(keys.required && !keys.forward);
+        assert_eq!(
+            (&*keys.headers[0], &*keys.keys[0].tenant),
+            ("authorization", "acme")
+        );
+        assert_eq!(keys.keys[0].sha256[24..], 0x0123_4567_89ab_cdef_u64.to_be_bytes());
         assert_eq!(
             identity.fairness_id[0].from,
             Some(SourceFrom::Header("x-a".into()))
@@ -401,6 +463,8 @@ mod tests {
             ("10.0.0.0/8", "10.0.0.0/33", "10.0.0.0/33"),
             ("fd00::/64", "fd00", "address/prefix"),
             ("\"companion\"", "\"node\"", "companion"),
+            ("ABCDEF", "ABCDEG", "64 hexadecimal digits"),
+            ("ABCDEF", "ABCDEF0", "64 hexadecimal digits"),
         ] {
             let error = Config::parse(FULL.replacen(from, to, 1).as_bytes())
                 .unwrap_err()

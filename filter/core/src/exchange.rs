@@ -92,6 +92,7 @@ impl Exchange {
             requeues: self.register.requeues.saturating_add(1),
             arrived: self.arrived,
             client: Some(self.register.client.clone()).filter(|client| !client.is_empty()),
+            tenant: Some(self.register.fairness_id.clone()).filter(|_| self.register.tenant_verified),
             requested_model: model.target.map(|_| model.requested.to_owned()),
         }
     }

@@ -89,12 +89,14 @@ impl IdentityClaims {
         }
     }
 
-    /// Decides each field and writes it into `register`. A strict tier or a head start that isn't a whole number, or is
-    /// out of range, counts as absent.
+    /// Decides each field and writes it into `register`. A verified tenant stays. A strict tier or a head start that isn't
+    /// a whole number, or is out of range, counts as absent.
     pub fn resolve(&self, body: &Body, register: &mut Register) {
-        let (fairness_id, private) = resolve(&self.fairness_id, body).unwrap_or_default();
-        register.fairness_id = fairness_id;
-        register.fairness_id_private = private;
+        if !register.tenant_verified {
+            let (fairness_id, private) = resolve(&self.fairness_id, body).unwrap_or_default();
+            register.fairness_id = fairness_id;
+            register.fairness_id_private = private;
+        }
         let text = |list: &[Candidate]| resolve(list, body).map(|(value, _)| value);
         register.user = text(&self.user).unwrap_or_default();
         register.priority = text(&self.priority).unwrap_or_default();

@@ -23,6 +23,7 @@
     )
 )]
 
+mod api_keys;
 pub mod body;
 pub mod compiled_policy;
 pub mod config;
@@ -33,6 +34,7 @@ mod exchange;
 mod fallback_deadlines;
 pub mod header_sanitizer;
 pub mod headers;
+mod hex;
 pub mod identity;
 mod in_flight;
 mod json;

@@ -98,6 +98,9 @@ impl Failure {
             headers.push(("retry-after", wait_ms.div_ceil(1_000).max(1).to_string()));
             headers.push(("retry-after-ms", wait_ms.to_string()));
         }
+        if self.status == 401 {
+            headers.push(("www-authenticate", "Bearer".to_owned()));
+        }
         if self.is_final {
             headers.push(("x-should-retry", "false".to_owned()));
         }
@@ -117,7 +120,15 @@ impl Failure {
         let json = match api {
             Api::Messages => serde_json::to_vec(&Anthropic {
                 kind: "error",
-                error: AnthropicError { kind, message },
+                error: AnthropicError {
+                    // OpenAI has no type for a wrong key; Anthropic has one.
+                    kind: if self.status == 401 {
+                        "authentication_error"
+                    } else {
+                        kind
+                    },
+                    message,
+                },
             }),
             Api::Unspecified | Api::ChatCompletions | Api::Completions | Api::Embeddings | Api::Responses => {
                 serde_json::to_vec(&OpenAi {
@@ -235,6 +246,22 @@ mod tests {
             String::from_utf8(body).unwrap(),
             r#"{"type":"error","error":{"type":"invalid_request_error","message":"say \"less\""}}"#
         );
+    }
+
+    #[test]
+    fn wrong_key_is_an_authentication_error_in_both_formats() {
+        let failure = Failure::new(401, "invalid_api_key", "no");
+        let body = |api| String::from_utf8(failure.body(api)).unwrap();
+        assert_eq!(
+            body(Api::ChatCompletions),
+            r#"{"error":{"message":"no","type":"invalid_request_error","param":null,"code":"invalid_api_key"}}"#
+        );
+        assert_eq!(
+            body(Api::Messages),
+            r#"{"type":"error","error":{"type":"authentication_error","message":"no"}}"#
+        );
+        let challenge = ("www-authenticate", "Bearer".to_owned());
+        assert!(failure.reply(Api::Messages, None).headers.contains(&challenge));
     }
 
     #[test]

@@ -9,7 +9,12 @@ use core::hash::Hasher;
 use penstock_wire::limits::NAME_BYTES_MAX;
 use siphasher::sip128::{Hasher128, SipHasher24};
 
-use crate::{process_identity::SigningKey, session::Epoch, time::Instant};
+use crate::{
+    hex::{hex_byte, hex_digit},
+    process_identity::SigningKey,
+    session::Epoch,
+    time::Instant,
+};
 
 /// The facts of a requeued request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,18 +28,28 @@ pub(crate) struct RequeueToken {
     pub(crate) arrived: Instant,
     /// The client's address. At the requeue listener, the client of the connection is this Envoy.
     pub(crate) client: Option<String>,
+    /// The tenant that an API key has verified. The key may have been removed from the request.
+    pub(crate) tenant: Option<String>,
     /// The model that the client requested; `None`: the body still names it.
     pub(crate) requested_model: Option<String>,
 }
 
 const TAG_BYTES: usize = 16;
 const FIXED_BYTES: usize = 38;
-const BYTES_MAX: usize = TAG_BYTES + FIXED_BYTES + 2 * NAME_BYTES_MAX;
+const BYTES_MAX: usize = TAG_BYTES + FIXED_BYTES + LENGTH_BYTES + 3 * NAME_BYTES_MAX;
+/// Bytes of a length.
+const LENGTH_BYTES: usize = 2;
+/// Set in the length of the client's address: the length of a tenant follows.
+const HAS_TENANT: u16 = 1 << 15;
+const _: () = assert!(NAME_BYTES_MAX < HAS_TENANT as usize);
 
 impl RequeueToken {
     /// The token as a header value, in hexadecimal digits: the tag, four numbers of 8 bytes, one of 4 and one of 2 (the
     /// length of the client's address), little endian, then the address and the model. An absent string is empty. A filter
     /// of the previous release may read it during an update.
+    ///
+    /// With a tenant, the length has the bit `HAS_TENANT`, the tenant's length follows it, and the tenant follows the address.
+    /// The previous release refuses such a token: it would give the request another tenant.
     pub(crate) fn sign(&self, key: &SigningKey) -> String {
         let numbers = [
             self.epoch.hi,
@@ -44,17 +59,23 @@ impl RequeueToken {
         ];
         let client = self.client.as_deref().unwrap_or_default();
         let model = self.requested_model.as_deref().unwrap_or_default();
-        let strings = client.len().saturating_add(model.len());
-        let mut content = Vec::with_capacity(strings.saturating_add(FIXED_BYTES));
+        let tenant = self.tenant.as_deref().unwrap_or_default();
+        let mut content = Vec::with_capacity(BYTES_MAX);
         for number in numbers {
             content.extend_from_slice(&number.to_le_bytes());
         }
         content.extend_from_slice(&self.requeues.to_le_bytes());
-        // The address has at most `NAME_BYTES_MAX` bytes, so its length always fits.
-        let length = u16::try_from(client.len()).unwrap_or(u16::MAX);
-        content.extend_from_slice(&length.to_le_bytes());
-        content.extend_from_slice(client.as_bytes());
-        content.extend_from_slice(model.as_bytes());
+        // Each string has at most `NAME_BYTES_MAX` bytes, so its length always fits.
+        let length = |text: &str| u16::try_from(text.len()).unwrap_or(u16::MAX);
+        if tenant.is_empty() {
+            content.extend_from_slice(&length(client).to_le_bytes());
+        } else {
+            content.extend_from_slice(&(length(client) | HAS_TENANT).to_le_bytes());
+            content.extend_from_slice(&length(tenant).to_le_bytes());
+        }
+        for text in [client, tenant, model] {
+            content.extend_from_slice(text.as_bytes());
+        }
         let mut text = String::with_capacity(content.len().saturating_add(TAG_BYTES).saturating_mul(2));
         for byte in tag(key, &content).iter().chain(&content) {
             text.push(hex_digit(byte >> 4));
@@ -80,7 +101,15 @@ impl RequeueToken {
         let (numbers, content) = content.split_first_chunk::<32>()?;
         let (requeues, content) = content.split_first_chunk()?;
         let (length, content) = content.split_first_chunk()?;
-        let (client, model) = content.split_at_checked(u16::from_le_bytes(*length).into())?;
+        let length = u16::from_le_bytes(*length);
+        let (tenant_length, content) = if length & HAS_TENANT == 0 {
+            (0, content)
+        } else {
+            let (length, content) = content.split_first_chunk()?;
+            (u16::from_le_bytes(*length), content)
+        };
+        let (client, content) = content.split_at_checked((length & !HAS_TENANT).into())?;
+        let (tenant, model) = content.split_at_checked(tenant_length.into())?;
         let numbers = numbers.as_chunks().0;
         let [hi, lo, sequence, arrived] = *numbers.first_chunk()?;
         Some(Self {
@@ -92,6 +121,7 @@ impl RequeueToken {
             requeues: u32::from_le_bytes(*requeues),
             arrived: Instant::from_nanos(u64::from_le_bytes(arrived)),
             client: non_empty(client)?,
+            tenant: non_empty(tenant)?,
             requested_model: non_empty(model)?,
         })
     }
@@ -110,15 +140,6 @@ fn tag(key: &SigningKey, content: &[u8]) -> [u8; TAG_BYTES] {
     hasher.finish128().as_bytes()
 }
 
-fn hex_digit(nibble: u8) -> char {
-    char::from_digit(nibble.into(), 16).unwrap_or('0')
-}
-
-fn hex_byte(pair: [u8; 2]) -> Option<u8> {
-    let [high, low] = pair.map(|digit| char::from(digit).to_digit(16));
-    u8::try_from((high? << 4) | low?).ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -134,6 +155,7 @@ mod tests {
             requeues: 3,
             arrived: Instant::from_nanos(5),
             client: Some("2001:db8::9".into()),
+            tenant: None,
             requested_model: Some("chat".into()),
         }
     }
@@ -152,8 +174,19 @@ mod tests {
             RequeueToken::verify(anonymous.sign(&KEY).as_bytes(), &KEY),
             Some(anonymous)
         );
+        let verified = RequeueToken {
+            client: None,
+            tenant: Some("acme".into()),
+            requested_model: None,
+            ..token()
+        };
+        assert_eq!(
+            RequeueToken::verify(verified.sign(&KEY).as_bytes(), &KEY),
+            Some(verified)
+        );
         let longest = RequeueToken {
             client: Some("x".repeat(NAME_BYTES_MAX)),
+            tenant: Some("z".repeat(NAME_BYTES_MAX)),
             requested_model: Some("y".repeat(NAME_BYTES_MAX)),
             ..token()
         };
@@ -161,6 +194,26 @@ mod tests {
             RequeueToken::verify(longest.sign(&KEY).as_bytes(), &KEY),
             Some(longest)
         );
+    }
+
+    /// Where the previous release reads the length of the client's address.
+    #[test]
+    fn previous_release_refuses_a_token_with_a_tenant() {
+        let length = |token: RequeueToken| {
+            let signed = token.sign(&KEY);
+            let position = 2 * (TAG_BYTES + FIXED_BYTES - LENGTH_BYTES);
+            let digits = signed.as_bytes()[position..].first_chunk::<4>().unwrap();
+            let bytes = digits
+                .as_chunks::<2>()
+                .0
+                .iter()
+                .map(|pair| hex_byte(*pair).unwrap());
+            u16::from_le_bytes(bytes.collect::<Vec<_>>().try_into().unwrap())
+        };
+        assert_eq!(length(token()), 11);
+        let tenant = Some("acme".into());
+        let flagged = length(RequeueToken { tenant, ..token() });
+        assert!(usize::from(flagged) > BYTES_MAX, "longer than any token");
     }
 
     #[test]
@@ -198,18 +251,6 @@ mod tests {
         }
         for junk in ["", "token", "zz", &"0".repeat(10_000)] {
             assert_eq!(RequeueToken::verify(junk.as_bytes(), &KEY), None);
-        }
-    }
-
-    #[test]
-    fn hex_digits_round_trip() {
-        for value in 0..=u8::MAX {
-            let text: String = [hex_digit(value >> 4), hex_digit(value & 15)]
-                .into_iter()
-                .collect();
-            assert_eq!(text, format!("{value:02x}"));
-            let pair = text.as_bytes().first_chunk().copied().unwrap();
-            assert_eq!(hex_byte(pair), Some(value));
         }
     }
 }

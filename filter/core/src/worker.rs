@@ -88,6 +88,7 @@ impl Worker {
         let policy_key = format!("penstock/policy/{}", config.companion);
         let stored = shared_data.get(&policy_key);
         let stored = stored.and_then(|(policy, _)| wire::Policy::decode(policy.as_slice()).ok());
+        let stored = stored.map(|stored| policies::with_api_keys(stored, &config.policy));
         let settings = session::Settings {
             epoch: random.epoch,
             envoy: process.id,

@@ -138,6 +138,7 @@ pub fn register(choices: &mut Choices<'_>) -> wire::Register {
     });
     register.bad_deadline = choices.one_in(2);
     register.bad_slo_ttft = choices.one_in(2);
+    register.tenant_verified = choices.one_in(2);
     register
 }
 

@@ -72,6 +72,7 @@ const ARROWS: &[Arrow] = &[
             "hashbrown",
             "memchr",
             "prost",
+            "sha2",
             "siphasher",
             "wildmatch",
         ]),
@@ -218,6 +219,7 @@ const ARROWS: &[Arrow] = &[
             "penstock-engine",
             "penstock-errors",
             "penstock-model",
+            "penstock-wire",
         ],
         outside: None,
         never: &[

@@ -4,7 +4,7 @@ use penstock_wire::limits::{JUMP_S_MAX, NAME_BYTES_MAX, STRICT_MAX};
 
 use crate::error::Violation;
 use crate::value::{Scalar, Trusted};
-use crate::{Identity, Source, Trust, raw};
+use crate::{ApiKeyTable, ApiKeys, Identity, Source, Trust, raw};
 
 /// Checks `identity`.
 pub(super) fn convert(raw: raw::Identity) -> Result<Identity, Violation> {
@@ -26,6 +26,38 @@ pub(super) fn convert(raw: raw::Identity) -> Result<Identity, Violation> {
                 Trust::Networks(networks.into_iter().map(|network| network.0).collect())
             }
         },
+        api_keys: raw.api_keys.map(api_keys).transpose()?,
+    })
+}
+
+fn api_keys(raw::ApiKeysEntry(raw): raw::ApiKeysEntry) -> Result<ApiKeys, Violation> {
+    let list = "identity.api_keys.headers";
+    if raw.headers.0.is_empty() {
+        return Err(Violation::new(
+            list,
+            "at least one header is required, like authorization",
+        ));
+    }
+    let mut headers: Vec<String> = Vec::with_capacity(raw.headers.0.len());
+    for (index, given) in raw.headers.0.into_iter().enumerate() {
+        let key = format!("{list}[{index}]");
+        name(&given).map_err(|allowed| Violation::new(&*key, format!("must be {allowed}")))?;
+        if given.starts_with(':') {
+            let message = "a pseudo-header holds no key; write the name of a header, like authorization";
+            return Err(Violation::new(key, message));
+        }
+        let name = header(given, &key)?;
+        if headers.contains(&name) {
+            return Err(Violation::new(key, format!("`{name}` is listed twice")));
+        }
+        headers.push(name);
+    }
+    Ok(ApiKeys {
+        file: raw.file,
+        headers,
+        required: raw.required,
+        forward: raw.forward,
+        table: ApiKeyTable::default(),
     })
 }
 
@@ -44,7 +76,9 @@ fn sources(
                 Err(allowed) => Err(Violation::new(&*key, format!("must be {allowed}"))),
             };
             Ok(match source {
-                raw::Source::Header(name) => Source::Header(header(checked(name)?, &key)?),
+                raw::Source::Header(name) => {
+                    Source::Header(header(checked(name)?, &format!("{key}.header"))?)
+                }
                 raw::Source::Body(name) => Source::Body(checked(name)?),
                 raw::Source::Metadata(path) => Source::Metadata(metadata(checked(path)?, &key)?),
                 raw::Source::Model(rules) => {
@@ -72,7 +106,7 @@ fn header(name: String, key: &str) -> Result<String, Violation> {
         return Ok(name.to_ascii_lowercase());
     }
     Err(Violation::new(
-        format!("{key}.header"),
+        key,
         format!("`{name}` is not the name of a header; write one like x-penstock-tenant"),
     ))
 }
@@ -154,6 +188,48 @@ mod tests {
             ("{class: [{header: ''}]}", "identity.class[0]", "1 to 256"),
         ] {
             let message = parse(identity).expect_err(identity);
+            assert!(message.starts_with(&format!("f.yaml:1: {key}: ")), "{message}");
+            assert!(message.contains(word), "{message}");
+        }
+    }
+
+    #[test]
+    fn api_keys_are_a_path_or_a_mapping() {
+        assert_eq!(parse("{}").expect("valid").api_keys, None);
+        let short = parse("{api_keys: /etc/keys.yaml}").expect("valid").api_keys;
+        let long = "{api_keys: {file: /etc/keys.yaml, headers: [authorization, x-api-key, api-key], required: true, forward: false}}";
+        assert_eq!(short, parse(long).expect("valid").api_keys);
+        let keys = parse("{api_keys: {file: k, headers: [X-Key], required: false, forward: true}}");
+        let keys = keys.expect("valid").api_keys.expect("present");
+        assert_eq!(
+            (&*keys.headers, keys.required, keys.forward),
+            (&["x-key".to_owned()][..], false, true)
+        );
+        for (wrong, key, word) in [
+            ("{api_keys: {headers: [a]}}", "identity.api_keys.file", "missing"),
+            ("{api_keys: 7}", "identity.api_keys", "the path of a file"),
+            (
+                "{api_keys: {file: k, headers: []}}",
+                "identity.api_keys.headers",
+                "at least one",
+            ),
+            (
+                "{api_keys: {file: k, headers: [':path']}}",
+                "identity.api_keys.headers[0]",
+                "pseudo-header",
+            ),
+            (
+                "{api_keys: {file: k, headers: [a, 'b c']}}",
+                "identity.api_keys.headers[1]",
+                "`b c`",
+            ),
+            (
+                "{api_keys: {file: k, headers: [a, A]}}",
+                "identity.api_keys.headers[1]",
+                "twice",
+            ),
+        ] {
+            let message = parse(wrong).expect_err(wrong);
             assert!(message.starts_with(&format!("f.yaml:1: {key}: ")), "{message}");
             assert!(message.contains(word), "{message}");
         }

@@ -1,7 +1,6 @@
 //! A pool's endpoints: where they are, how they are checked, and how one is chosen for a request.
 
 use std::collections::BTreeMap;
-use std::marker::PhantomData;
 use std::path::PathBuf;
 
 use penstock_engine::policy::Scorers;
@@ -9,7 +8,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::millis;
-use crate::value::{AddressOr, Count, ExactDecimal, Factor, List, Port, PositiveDuration, Weight};
+use crate::value::{Count, ExactDecimal, Factor, List, Port, PositiveDuration, TextOr, Weight};
 
 /// Sends requests for a model with another model's name.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
@@ -204,9 +203,8 @@ impl From<String> for Endpoint {
 
 impl<'de> Deserialize<'de> for EndpointEntry {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer
-            .deserialize_any(AddressOr::<Endpoint>(PhantomData))
-            .map(Self)
+        let form = TextOr::<Endpoint>::new("an address like \"127.0.0.1:8001\", or {address: ...}");
+        deserializer.deserialize_any(form).map(Self)
     }
 }
 

@@ -303,16 +303,29 @@ impl JsonSchema for Ignored {
     }
 }
 
-/// Visits an address or a mapping: `"a"` is short for `{address: "a"}`.
-pub(crate) struct AddressOr<T>(pub(crate) PhantomData<T>);
+/// Visits a text or a mapping: `"a"` is short for `{address: "a"}`, if that is what the type makes of a text.
+pub(crate) struct TextOr<T> {
+    allowed: &'static str,
+    value: PhantomData<T>,
+}
 
-impl<'de, T> Visitor<'de> for AddressOr<T>
+impl<T> TextOr<T> {
+    /// `allowed` describes both forms.
+    pub(crate) const fn new(allowed: &'static str) -> Self {
+        Self {
+            allowed,
+            value: PhantomData,
+        }
+    }
+}
+
+impl<'de, T> Visitor<'de> for TextOr<T>
 where
     T: Deserialize<'de> + From<String>,
 {
     type Value = T;
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("an address like \"127.0.0.1:8001\", or {address: ...}")
+        formatter.write_str(self.allowed)
     }
     fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
         Ok(T::from(text.to_owned()))

@@ -15,6 +15,8 @@ use crate::session::Stage;
 
 /// The reason for the end of a stream that a later stream of the same root context replaces.
 const REPLACED: &str = "a later stream speaks for this filter";
+/// The reason for the end of a stream whose filter would let every request in, with any tenant.
+const UNCHECKED_KEYS: &str = "its filter is too old to check the API keys of identity.api_keys";
 
 impl Control {
     /// A part of a Hello has arrived. With the last part the session is open.
@@ -23,6 +25,7 @@ impl Control {
             return self.ask(now, conn, &hello);
         }
         let bytes = hello.encoded_len();
+        let is_outdated = self.needs_keys_checked() && !hello.checks_api_keys;
         let Some(session) = self.sessions.get_mut(&conn) else {
             return;
         };
@@ -32,12 +35,14 @@ impl Control {
             Ok(true) => {}
         }
         let Some(version) = common_version(&hello, self.settings.policy.session_per_pool) else {
-            session.push(Kind::HelloAck(wire::HelloAck {
-                version: 0,
-                term: self.settings.term,
-            }));
+            session.push(refusal(self.settings.term));
             return self.close(now, conn, "no version of the protocol is common");
         };
+        if is_outdated {
+            session.push(refusal(self.settings.term));
+            self.observe(Observation::OutdatedFilter(hello.node.as_str().into()));
+            return self.close(now, conn, UNCHECKED_KEYS);
+        }
         let epoch = Epoch::new(hello.epoch_hi, hello.epoch_lo);
         match self.contexts.get(&epoch) {
             Some(context) if context.stream >= hello.stream => return self.close(now, conn, REPLACED),
@@ -65,6 +70,31 @@ impl Control {
         self.resync(now, epoch, *greeting);
         self.note_hello(now, epoch);
         self.start_if_gathered(now);
+    }
+
+    /// The policy has API keys, which every filter must check.
+    fn needs_keys_checked(&self) -> bool {
+        let identity = self.settings.policy.identity.as_ref();
+        identity.is_some_and(|identity| identity.api_keys.is_some())
+    }
+
+    /// Ends the sessions of filters that don't check API keys, if the policy has some now.
+    pub(super) fn close_unchecked(&mut self, now: Instant) {
+        if !self.needs_keys_checked() {
+            return;
+        }
+        let outdated = self.contexts.values().filter(|context| !context.checks_api_keys);
+        let mut outdated: Vec<_> = outdated
+            .filter_map(|context| Some((context.conn?, context.node.clone())))
+            .collect();
+        outdated.sort_unstable();
+        for (conn, node) in outdated {
+            if let Some(session) = self.sessions.get_mut(&conn) {
+                session.push(refusal(self.settings.term));
+            }
+            self.observe(Observation::OutdatedFilter(node));
+            self.close(now, conn, UNCHECKED_KEYS);
+        }
     }
 
     /// The filter must not list its requests here, or not yet.
@@ -103,6 +133,7 @@ impl Control {
         context.envoy = envoy;
         context.has_requeue_listener = !hello.no_requeue;
         context.version = version;
+        context.checks_api_keys = hello.checks_api_keys;
         context.stream = hello.stream;
         context.orphaned_since = None;
         context.followed_at = now;
@@ -151,6 +182,11 @@ impl Control {
         }
         self.announce_to_newcomer(epoch, hello.endpoints_digest);
     }
+}
+
+/// The answer to a filter that this companion can't serve: the filter tries again after a while.
+const fn refusal(term: u64) -> Kind {
+    Kind::HelloAck(wire::HelloAck { version: 0, term })
 }
 
 /// The newest protocol version that both sides have. Sessions for each pool need filters that know roles.

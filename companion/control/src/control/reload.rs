@@ -20,6 +20,7 @@ impl Control {
             ..settings
         };
         let old = core::mem::replace(&mut self.settings, settings);
+        self.close_unchecked(now);
         if self.settings.policy != old.policy {
             // Filters need the policy before the endpoints of pools that only it names.
             for epoch in self.open_epochs() {

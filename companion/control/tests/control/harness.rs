@@ -256,6 +256,8 @@ pub(crate) struct Taken {
     pub(crate) lowered: usize,
     pub(crate) requeued: usize,
     pub(crate) misrouted: usize,
+    /// Filters that got no session because they don't check API keys.
+    pub(crate) outdated: usize,
     /// Requests that wait and run, of sessions that were lost.
     pub(crate) orphaned: Vec<(usize, usize)>,
     /// Settled costs that count in a window, by pool.
@@ -285,6 +287,7 @@ impl Taken {
             Observation::Requeued(_) => self.requeued += 1,
             Observation::Misrouted { .. } => self.misrouted += 1,
             Observation::Refused { outcome, .. } => self.refused.push(outcome),
+            Observation::OutdatedFilter(_) => self.outdated += 1,
             Observation::SessionOrphaned { waiting, running, .. } => self.orphaned.push((waiting, running)),
             Observation::PushedBack { endpoint, status, .. } => self.pushed_back.push((endpoint, status)),
             Observation::EndpointDown { endpoint, .. } => self.marked.push((endpoint, true)),

@@ -1,5 +1,6 @@
 //! Filters of several protocol versions at one companion.
 
+use penstock_control::{Event, Settings};
 use penstock_wire as wire;
 use wire::command::Kind;
 use wire::filter_frame::Event as Message;
@@ -76,4 +77,61 @@ fn filters_of_both_versions_share_a_companion_over_an_upgrade() {
     world.send(1, Message::Bye(wire::Bye {}));
     world.greet(3, filter(3), Vec::new(), Vec::new());
     assert_eq!(world.control.status(world.now).envoys, 1);
+}
+
+/// The settings of a gateway whose tenants have API keys.
+fn with_api_keys() -> Settings {
+    let mut settings = settings();
+    settings.policy.digest = "d2".into();
+    settings.policy.identity = Some(wire::Identity {
+        api_keys: Some(wire::ApiKeys::default()),
+        ..Default::default()
+    });
+    settings
+}
+
+fn checking(filter: Filter) -> wire::Hello {
+    wire::Hello {
+        checks_api_keys: true,
+        ..hello(filter, Vec::new(), Vec::new())
+    }
+}
+
+const REFUSED: Kind = Kind::HelloAck(wire::HelloAck { version: 0, term: 7 });
+
+#[test]
+fn with_api_keys_a_filter_that_does_not_check_them_gets_no_session() {
+    let mut world = World::with(with_api_keys());
+    world.open(1);
+    world.send(1, Message::Hello(hello(filter(1), Vec::new(), Vec::new())));
+    let taken = world.take();
+    assert_eq!(taken.commands, [(1, REFUSED)]);
+    assert_eq!((taken.closed, taken.outdated), (vec![1], 1));
+    world.open(2);
+    world.send(2, Message::Hello(checking(filter(2))));
+    let taken = world.take();
+    assert_eq!((taken.closed, taken.outdated), (vec![], 0));
+    assert_eq!(world.control.status(world.now).envoys, 1);
+}
+
+#[test]
+fn new_api_keys_end_the_sessions_of_filters_that_do_not_check_them() {
+    let mut world = World::new();
+    for (conn, hello) in [
+        (1, hello(filter(1), Vec::new(), Vec::new())),
+        (2, checking(filter(2))),
+    ] {
+        world.open(conn);
+        world.send(conn, Message::Hello(hello));
+    }
+    world.take();
+    world.handle(Event::Settings(Box::new(with_api_keys())));
+    let taken = world.take();
+    assert_eq!((taken.closed, taken.outdated), (vec![1], 1));
+    assert!(taken.commands.contains(&(1, REFUSED)), "{:?}", taken.commands);
+    let policies = taken
+        .commands
+        .iter()
+        .filter(|(_, kind)| matches!(kind, Kind::Policy(_)));
+    assert_eq!(policies.map(|(conn, _)| *conn).collect::<Vec<_>>(), [2]);
 }

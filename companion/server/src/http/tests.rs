@@ -86,6 +86,7 @@ impl Companion {
                 file_bytes: text.into_bytes(),
                 file_document: document.json().clone(),
                 saved_document: alone.expect("valid").json().clone(),
+                config: document.config().clone(),
                 document,
                 flags: FlagOverrides::new(None, None, None),
             },

@@ -5,12 +5,13 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use penstock_config::{Config, Discovered, Document, Environment};
+use penstock_config::{ApiKeyTable, Config, Discovered, Document, Environment};
 use penstock_control::Event;
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
+use super::api_keys::{self, KeyFileWatch};
 use super::{
     ActiveConfig, COMMANDS, Change, ChangeError, ChangeRequest, Command, FlagOverrides, Handle, Loaded,
     Start, changes, file,
@@ -40,11 +41,12 @@ pub async fn spawn(start: Start) -> Result<Handle, reqwest::Error> {
         file_document,
         saved_document,
         document,
+        config,
         flags,
     } = start.loaded;
     let (commands, inbox) = mpsc::channel(COMMANDS);
     let active = ActiveConfig {
-        config: Arc::new(document.config().clone()),
+        config: Arc::new(config),
         source: file.display().to_string().into(),
         document: Arc::new(document),
         admin: Arc::new(start.admin),
@@ -63,6 +65,8 @@ pub async fn spawn(start: Start) -> Result<Handle, reqwest::Error> {
         file_missing: false,
         file_document,
         saved_document,
+        keys: KeyFileWatch::default(),
+        failures: Failures::default(),
         flags,
         environment: start.environment,
         identity: start.identity,
@@ -101,6 +105,9 @@ struct Reloader {
     file_document: Value,
     /// The same without variables.
     saved_document: Value,
+    /// The file of the API keys.
+    keys: KeyFileWatch,
+    failures: Failures,
     flags: FlagOverrides,
     /// Variables that override the file.
     environment: Environment,
@@ -115,6 +122,13 @@ struct Reloader {
     readers: scrape::Readers,
 }
 
+/// Why the present content of each file is not active; `None`: it is.
+#[derive(Default)]
+struct Failures {
+    document: Option<Arc<str>>,
+    keys: Option<Arc<str>>,
+}
+
 /// The result of reading the file.
 enum FileState {
     Unchanged,
@@ -125,7 +139,15 @@ enum FileState {
 
 impl Reloader {
     async fn run(mut self, mut inbox: mpsc::Receiver<Command>) {
-        while let Some(command) = inbox.recv().await {
+        loop {
+            let command = tokio::select! {
+                command = inbox.recv() => command,
+                () = self.keys.changed() => {
+                    self.load_keys().await;
+                    continue;
+                }
+            };
+            let Some(command) = command else { return };
             match command {
                 Command::CheckFile => self.load_file(false).await,
                 Command::Reload => self.load_file(true).await,
@@ -186,17 +208,64 @@ impl Reloader {
             Err(why) => Err(ChangeError::Invalid(why)),
         };
         match result {
-            Ok(()) => self.active.send_modify(|active| active.last_error = None),
+            Ok(()) => self.clear_failures(),
             Err(ChangeError::ShuttingDown) => {}
             Err(why) => {
                 let why = why.to_string();
-                self.record_failure(&if why.starts_with(&source) {
-                    why
+                let why: Arc<str> = if why.starts_with(&source) {
+                    why.into()
                 } else {
-                    format!("{source}: {why}")
-                });
+                    format!("{source}: {why}").into()
+                };
+                if self.failures.document.replace(why.clone()).as_ref() != Some(&why) {
+                    tracing::error!("configuration not reloaded, the previous one stays active: {why}");
+                }
+                self.record_failure();
             }
         }
+    }
+
+    /// Reads the file of the API keys and makes its keys active. Unchanged keys do nothing.
+    async fn load_keys(&mut self) {
+        let now = self.active.borrow().clone();
+        let config = Config::clone(&now.config);
+        // Fails when the runtime shuts down.
+        let Ok(read) = tokio::task::spawn_blocking(move || config.read_api_keys()).await else {
+            return;
+        };
+        match read {
+            Ok(config) => {
+                if key_table(&config) != key_table(&now.config)
+                    && self.replace_keys(&now, config).await.is_err()
+                {
+                    return;
+                }
+                self.failures.keys = None;
+                self.show_failures();
+                // Without valid keys, a new document could not become active either.
+                if self.failures.document.is_some() {
+                    self.load_file(true).await;
+                }
+            }
+            Err(why) => {
+                let why: Arc<str> = why.to_string().into();
+                if self.failures.keys.replace(why.clone()).as_ref() != Some(&why) {
+                    tracing::error!("API keys not reloaded, the previous ones stay active: {why}");
+                }
+                self.record_failure();
+            }
+        }
+    }
+
+    /// Makes a configuration active that differs from the active one in its API keys alone.
+    async fn replace_keys(&mut self, now: &ActiveConfig, config: Config) -> Result<(), Gone> {
+        self.apply_settings(&config, Restored::default()).await?;
+        log_keys(&now.config, &config);
+        self.active.send_modify(|active| {
+            active.config = Arc::new(config);
+            active.reloads += 1;
+        });
+        Ok(())
     }
 
     /// `None`: the runtime is shutting down.
@@ -215,16 +284,24 @@ impl Reloader {
         read.await.ok()
     }
 
-    /// Counts a file that can't become active, and logs each distinct reason once.
-    fn record_failure(&self, why: &str) {
+    /// Counts a file that can't become active.
+    fn record_failure(&self) {
         self.metrics.reload_failures.inc();
-        if self.active.borrow().last_error.as_deref() != Some(why) {
-            tracing::error!("configuration not reloaded, the previous one stays active: {why}");
-        }
-        self.active.send_modify(|active| {
-            active.failures += 1;
-            active.last_error = Some(why.into());
-        });
+        self.active.send_modify(|active| active.failures += 1);
+        self.show_failures();
+    }
+
+    /// The content of both files is active.
+    fn clear_failures(&mut self) {
+        self.failures = Failures::default();
+        self.show_failures();
+    }
+
+    fn show_failures(&self) {
+        let Failures { document, keys } = &self.failures;
+        let shown = document.as_ref().or(keys.as_ref());
+        self.active
+            .send_modify(|active| active.last_error = shown.cloned());
     }
 
     async fn change(
@@ -260,6 +337,9 @@ impl Reloader {
             .apply(document)
             .map_err(|error| ChangeError::Invalid(error.to_string()))?;
         let config = self.with_discovered(&document);
+        let read = tokio::task::spawn_blocking(move || config.read_api_keys()).await;
+        let config = read.map_err(|_| ChangeError::ShuttingDown)?;
+        let config = config.map_err(|error| ChangeError::Invalid(error.to_string()))?;
         let admin = Admin::new(&config.admin).map_err(|error| ChangeError::Invalid(error.to_string()))?;
         let restored = self.open_stores(&config).await?;
         let mut source: Arc<str> = source.into();
@@ -267,7 +347,8 @@ impl Reloader {
             source = self.file.display().to_string().into();
             self.persist(&document).await?;
         }
-        if document.digest() == now.document.digest() {
+        let has_same_keys = key_table(&config) == key_table(&now.config);
+        if document.digest() == now.document.digest() && has_same_keys {
             self.active.send_modify(|active| {
                 active.admin = Arc::new(admin);
                 active.source = source.clone();
@@ -276,6 +357,9 @@ impl Reloader {
             return Ok(());
         }
         changes::log(&source, now.document.json(), document.json());
+        if !has_same_keys {
+            log_keys(&now.config, &config);
+        }
         changes::warn_about_envoy(&now.config, &config);
         self.forget_undiscovered(&config);
         // Envoy must know an endpoint before a request can be granted to it.
@@ -331,8 +415,9 @@ impl Reloader {
         usage_forwarding::send_restored(restored, &self.driver).await
     }
 
-    /// Updates the metrics, the health checks and the metrics readers.
+    /// Updates the metrics, the health checks, the metrics readers and the watch on the API keys.
     async fn update_followers(&mut self, config: &Config) {
+        self.keys.follow(config);
         self.metrics.follow(config);
         self.health.follow(config).await;
         self.readers.follow(config).await;
@@ -356,7 +441,9 @@ impl Reloader {
         if !is_current {
             return;
         }
-        let config = Arc::new(self.with_discovered(&now.document));
+        let mut config = self.with_discovered(&now.document);
+        config.identity = now.config.identity.clone();
+        let config = Arc::new(config);
         self.envoy.admit(&config).await;
         // All settings, not only this pool's endpoints: the policy carries the endpoints for filters that continue
         // without a companion.
@@ -390,7 +477,19 @@ impl Reloader {
         let written = written.await.map_err(|_| ChangeError::ShuttingDown)?;
         written.map_err(unwritable)?;
         self.file_bytes = text.into_bytes();
-        self.active.send_modify(|active| active.last_error = None);
+        self.clear_failures();
         Ok(())
+    }
+}
+
+/// The API keys of a configuration; none without `identity.api_keys`.
+fn key_table(config: &Config) -> ApiKeyTable {
+    let keys = config.identity.api_keys.as_ref();
+    keys.map(|keys| keys.table.clone()).unwrap_or_default()
+}
+
+fn log_keys(before: &Config, after: &Config) {
+    if let Some(keys) = &after.identity.api_keys {
+        api_keys::log(&keys.file, &key_table(before), &keys.table);
     }
 }

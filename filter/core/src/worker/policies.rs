@@ -67,6 +67,30 @@ impl Policies {
     }
 }
 
+/// A stored policy. If only that of the plugin configuration has API keys, they count until a companion sends its policy: the
+/// stored one may be from before the keys, and must not let every client in.
+pub(super) fn with_api_keys(stored: wire::Policy, configured: &wire::Policy) -> wire::Policy {
+    let keys = |policy: &wire::Policy| {
+        policy
+            .identity
+            .as_ref()
+            .and_then(|identity| identity.api_keys.clone())
+    };
+    let (None, Some(api_keys)) = (keys(&stored), keys(configured)) else {
+        return stored;
+    };
+    let identity = stored.identity.unwrap_or_default();
+    wire::Policy {
+        // No companion has this policy.
+        digest: String::new(),
+        identity: Some(wire::Identity {
+            api_keys: Some(api_keys),
+            ..identity
+        }),
+        ..stored
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -119,6 +143,27 @@ mod tests {
         }
         let composed = policies.update("", &policy("d0", &[("a", 0), ("b", 0)]));
         assert_eq!(ttls(&composed), [("a", 1), ("b", 0)]);
+    }
+
+    #[test]
+    fn api_keys_of_the_configuration_count_until_a_companion_has_sent_some() {
+        let keyed = |digest: &str, tenant: &str| wire::Policy {
+            identity: Some(wire::Identity {
+                api_keys: Some(wire::ApiKeys {
+                    headers: vec![tenant.into()],
+                    ..wire::ApiKeys::default()
+                }),
+                ..wire::Identity::default()
+            }),
+            ..policy(digest, &[("a", 1)])
+        };
+        let configured = keyed("d1", "configured");
+        let stored = with_api_keys(policy("d2", &[("a", 1)]), &configured);
+        assert_eq!(stored, keyed("", "configured"), "the companion sends its policy");
+        let newer = keyed("d3", "newer");
+        assert_eq!(with_api_keys(newer.clone(), &configured), newer);
+        let without = policy("d4", &[("a", 1)]);
+        assert_eq!(with_api_keys(without.clone(), &policy("d1", &[])), without);
     }
 
     #[test]

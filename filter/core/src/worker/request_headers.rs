@@ -40,11 +40,23 @@ impl Worker {
         let api = self.policy.route(method, path);
         let token = if self.is_requeue_listener {
             let Some(token) = self.requeue_token(headers) else {
-                return self.refuse_stranger(now, context, api.unwrap_or_default(), headers);
+                return self.refuse_at_headers(now, context, api.unwrap_or_default(), headers, &stranger());
             };
             Some(token)
         } else {
             None
+        };
+        // The first listener has checked the key of a requeued request.
+        let tenant = match &token {
+            Some(token) => Ok(token.tenant.clone()),
+            None => self.policy.tenant(headers),
+        };
+        let tenant = match tenant {
+            Ok(tenant) => tenant,
+            Err(failure) => {
+                let api = api.unwrap_or_else(|| self.policy.dialect(path));
+                return self.refuse_at_headers(now, context, api, headers, &failure);
+            }
         };
         let Some(api) = api else {
             return self.pass_through(headers, host);
@@ -59,6 +71,8 @@ impl Worker {
         let claims = IdentityClaims::gather(&self.policy.sources, trusted, headers, host);
         let mut exchange = self.new_exchange(now, context, api, client, trusted, headers);
         exchange.phase = self.reading_body(now, claims);
+        exchange.register.tenant_verified = tenant.is_some();
+        exchange.register.fairness_id = tenant.unwrap_or_default();
         if let Some(token) = token {
             let refused = headers.get(names::REFUSED_HEADER).is_some();
             apply_token(&mut exchange, token, refused);
@@ -70,6 +84,7 @@ impl Worker {
             return HeadersAction::Reply(sequence, reply);
         }
         let mut edits = header_sanitizer::request(headers, true);
+        edits.extend(self.policy.key_removals(headers));
         if !trusted {
             edits.extend(header_sanitizer::privileged(
                 headers,
@@ -126,27 +141,26 @@ impl Worker {
         }))
     }
 
-    /// Refuses a request that reaches the requeue listener without a valid token.
-    fn refuse_stranger(
+    /// Refuses a request, on any path, before its body.
+    fn refuse_at_headers(
         &mut self,
         now: Instant,
         context: u32,
         api: Api,
         headers: Headers<'_>,
+        failure: &Failure,
     ) -> HeadersAction {
         let exchange = self.new_exchange(now, context, api, None, false, headers);
         let sequence = exchange.register.sequence;
         self.exchanges.insert(sequence, exchange);
-        let message =
-            "Only requests that this gateway queues again may come here: send requests to listen.gateway.";
-        let failure = Failure::new(403, code::INVALID_REQUEST, message).without_retry();
-        let reply = self.refuse(now, sequence, &failure, outcome::REJECTED_INVALID);
+        let reply = self.refuse(now, sequence, failure, outcome::REJECTED_INVALID);
         HeadersAction::Reply(sequence, reply)
     }
 
     /// Sends a request that isn't queued to the first pool, round robin over its ready endpoints.
     fn pass_through(&mut self, headers: Headers<'_>, host: &impl Properties) -> HeadersAction {
         let mut edits = header_sanitizer::request(headers, false);
+        edits.extend(self.policy.key_removals(headers));
         let mut privileged =
             header_sanitizer::privileged(headers, &self.policy.privileged_headers).peekable();
         // Asking the host for the client's address costs a call, so it is asked only if there is a header to remove.
@@ -178,6 +192,13 @@ impl Worker {
         let failure = Failure::new(503, code::NO_ENDPOINTS, message).retry_after_ms(RETRY_AFTER_MIN_MS);
         HeadersAction::Unroutable(failure.reply(Api::Unspecified, None))
     }
+}
+
+/// The error for a request that reaches the requeue listener without a valid token.
+fn stranger() -> Failure {
+    let message =
+        "Only requests that this gateway queues again may come here: send requests to listen.gateway.";
+    Failure::new(403, code::INVALID_REQUEST, message).without_retry()
 }
 
 /// Adds the facts of the first pass to the exchange of a requeued request. `refused`: its last server refused it.

@@ -1,5 +1,6 @@
 //! Tests of the worker through its public interface. The tests provide the clock and the companion.
 
+mod api_keys;
 mod bodies;
 mod body_callbacks;
 mod exchange;

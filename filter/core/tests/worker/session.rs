@@ -20,6 +20,7 @@ fn hello(stream: u32) -> Hello {
         stream,
         version_min: 1,
         version_max: 3,
+        checks_api_keys: true,
         policy_digest: "d0".into(),
         node: "n".into(),
         envoy: 72,
