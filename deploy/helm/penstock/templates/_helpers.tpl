@@ -96,9 +96,14 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{- if .Values.companion.adminToken.secretName -}}
 {{- $_ := set $added "admin" (dict "token_file" (printf "/etc/penstock/admin/%s" .Values.companion.adminToken.key)) -}}
 {{- end -}}
+{{- $identity := dict -}}
 {{- if not (dig "identity" "trust" "" $given) -}}
-{{- $_ := set $added "identity" (dict "trust" "none") -}}
+{{- $_ := set $identity "trust" "none" -}}
 {{- end -}}
+{{- if .Values.apiKeys.secretName -}}
+{{- $_ := set $identity "api_keys" (dict "file" (printf "/etc/penstock/api-keys/%s" .Values.apiKeys.key)) -}}
+{{- end -}}
+{{- $_ := set $added "identity" $identity -}}
 {{- toYaml (mustMergeOverwrite $added $given) -}}
 {{- end -}}
 
