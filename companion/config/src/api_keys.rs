@@ -12,7 +12,7 @@ use penstock_wire::limits::{API_KEYS_MAX, NAME_BYTES_MAX};
 
 use super::error::Error;
 use super::tree::{Kind, Node, Place};
-use super::yaml;
+use super::yaml::{self, YamlError};
 
 /// A tenant's key, identified by its SHA-256.
 pub type Digest = [u8; 32];
@@ -74,7 +74,7 @@ impl ApiKeyTable {
     /// # Errors
     /// As [`ApiKeyTable::read`].
     pub fn parse(text: &str, file: &str) -> Result<Self, Error> {
-        let tree = yaml::document(text).map_err(|error| without_keys(Error::from_yaml(error, file)))?;
+        let tree = yaml::document(text).map_err(|error| unparsed(error, file))?;
         if !tree.is_map() && !tree.is_null() {
             return Err(wrong(
                 &tree.place,
@@ -181,26 +181,16 @@ fn shown(tenant: &str) -> String {
     }
 }
 
-/// An error of the parser, which names a key that is written twice.
-fn without_keys(error: Error) -> Error {
-    match error {
-        Error::Document {
-            file,
-            line,
-            key,
-            message,
-        } => Error::Document {
-            file,
-            line,
-            key: shown(&key),
-            message: if message.starts_with("this key") {
-                message
-            } else {
-                "this isn't YAML".into()
-            },
-        },
-        other => other,
-    }
+/// An error of the parser, without its message, which may quote the text.
+fn unparsed(error: YamlError, file: &str) -> Error {
+    let (key, message) = match &error.key {
+        Some(tenant) => (
+            shown(tenant),
+            "this tenant is written twice; put all its digests into one list",
+        ),
+        None => ("document".into(), "this isn't YAML"),
+    };
+    wrong(&Place::Line(error.line), file, key, message)
 }
 
 fn wrong(place: &Place, file: &str, key: String, message: impl Into<String>) -> Error {
@@ -268,7 +258,7 @@ mod tests {
             (
                 format!("acme: [\"sha256:{a}\"]\nacme: []"),
                 "k.yaml:2: acme: ",
-                "written twice",
+                "put all its digests into one list",
             ),
         ] {
             let message = error(&text);
