@@ -63,6 +63,11 @@ helm-kubernetes envoy:
 model-cost:
     cargo run --release --package penstock-model --example cost
 
+# Counts the companion's instructions and allocations per request, over real sockets. Needs valgrind. An argument chooses the loads whose
+# names contain it.
+session-cost *load:
+    cargo run --release --package penstock-server --example session_cost -- {{ load }}
+
 # Simulates random worlds with faults until one fails or the time is over: just soak --for 4h
 soak *args:
     cargo run --package penstock-sim --example soak -- {{ args }}
