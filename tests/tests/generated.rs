@@ -45,10 +45,8 @@ fn protocol_code_is_current() {
     std::fs::create_dir(&service).expect("create");
     tonic_prost_build::configure()
         .build_client(false)
-        .extern_path(
-            ".penstock.v1.FilterFrame",
-            "::std::boxed::Box<::penstock_wire::FilterFrame>",
-        )
+        .extern_path(".penstock.v1.FilterFrame", "::bytes::Bytes")
+        .extern_path(".penstock.v1.CompanionFrame", "::bytes::Bytes")
         .extern_path(".penstock.v1", "::penstock_wire")
         .codec_path("crate::grpc::codec::SessionCodec")
         .out_dir(&service)

@@ -103,6 +103,17 @@ impl Control {
         control
     }
 
+    /// Handles a frame of a stream as [`Event::Frame`]. The caller keeps the frame and may use its memory again.
+    pub fn receive(&mut self, now: Instant, conn: ConnId, frame: &mut wire::FilterFrame) {
+        if self.is_handed_over {
+            return;
+        }
+        self.check_lease(now);
+        self.notice_suspend(now);
+        self.receive_frame(now, conn, frame);
+        self.finish_event();
+    }
+
     /// Handles one event.
     pub fn handle(&mut self, now: Instant, event: Event) {
         if self.is_handed_over {
@@ -116,7 +127,7 @@ impl Control {
         self.notice_suspend(now);
         match event {
             Event::Opened(conn) => self.open(now, conn),
-            Event::Frame(conn, frame) => self.receive(now, conn, frame),
+            Event::Frame(conn, mut frame) => self.receive_frame(now, conn, &mut frame),
             Event::Closed(conn) => self.disconnect(now, conn, "the stream ended"),
             Event::Leadership(change) => self.change_leadership(now, change),
             Event::HandOver => self.hand_over(),

@@ -120,7 +120,7 @@ impl Controls {
     /// Handles one event. A [`Event::Leadership`] is the first control's; see [`Controls::change_leadership`].
     pub fn handle(&mut self, now: Instant, event: Event) {
         match event {
-            Event::Frame(conn, frame) => self.receive(now, conn, frame),
+            Event::Frame(conn, mut frame) => self.receive(now, conn, &mut frame),
             Event::Closed(conn) => {
                 let member = self.by_stream.remove(&conn).unwrap_or(GATEWAY);
                 self.handle_in(now, member, Event::Closed(conn));
@@ -148,6 +148,35 @@ impl Controls {
                 self.handle_in(now, member, event);
             }
         }
+    }
+
+    /// Handles a frame of a stream as [`Event::Frame`]. The caller keeps the frame and may use its memory again.
+    pub fn receive(&mut self, now: Instant, conn: ConnId, frame: &mut wire::FilterFrame) {
+        if !self.is_split {
+            let names_pool =
+                |message: &Message| matches!(message, Message::Hello(hello) if !hello.pool.is_empty());
+            if frame.event.as_ref().is_some_and(names_pool) {
+                self.handle_in(now, GATEWAY, Event::Closed(conn));
+                return self.closing.push_back((conn, ONE_LEADER));
+            }
+            return self.update(GATEWAY, |control| control.receive(now, conn, frame));
+        }
+        let mut member = self.by_stream.get(&conn).copied().unwrap_or(GATEWAY);
+        if member == GATEWAY
+            && frame.seq == 1
+            && let Some(Message::Hello(hello)) = &frame.event
+            && !hello.pool.is_empty()
+            && !self.is_handed_over
+        {
+            self.handle_in(now, GATEWAY, Event::Closed(conn));
+            let Some(own) = self.by_pool.get(hello.pool.as_str()).copied() else {
+                return self.closing.push_back((conn, NO_POOL));
+            };
+            member = own;
+            self.by_stream.insert(conn, member);
+            self.handle_in(now, member, Event::Opened(conn));
+        }
+        self.update(member, |control| control.receive(now, conn, frame));
     }
 
     /// The election has decided about the leader of a scope. An unknown scope is ignored.
@@ -281,34 +310,6 @@ impl Controls {
             self.deadlines.extend(deadline.map(|deadline| (deadline, index)));
             member.deadline = deadline;
         }
-    }
-
-    fn receive(&mut self, now: Instant, conn: ConnId, frame: Box<wire::FilterFrame>) {
-        if !self.is_split {
-            let names_pool =
-                |message: &Message| matches!(message, Message::Hello(hello) if !hello.pool.is_empty());
-            if frame.event.as_ref().is_some_and(names_pool) {
-                self.handle_in(now, GATEWAY, Event::Closed(conn));
-                return self.closing.push_back((conn, ONE_LEADER));
-            }
-            return self.handle_in(now, GATEWAY, Event::Frame(conn, frame));
-        }
-        let mut member = self.by_stream.get(&conn).copied().unwrap_or(GATEWAY);
-        if member == GATEWAY
-            && frame.seq == 1
-            && let Some(Message::Hello(hello)) = &frame.event
-            && !hello.pool.is_empty()
-            && !self.is_handed_over
-        {
-            self.handle_in(now, GATEWAY, Event::Closed(conn));
-            let Some(own) = self.by_pool.get(hello.pool.as_str()).copied() else {
-                return self.closing.push_back((conn, NO_POOL));
-            };
-            member = own;
-            self.by_stream.insert(conn, member);
-            self.handle_in(now, member, Event::Opened(conn));
-        }
-        self.handle_in(now, member, Event::Frame(conn, frame));
     }
 
     fn add(&mut self, scope: Scope, control: Control) -> usize {

@@ -9,19 +9,23 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use hashbrown::HashMap;
 use penstock_control::{
     ConnId, Control, Controls, ElectionReport, Event, LeadershipChange, Output, RequestStatus, Role, Scope,
     Settings, Status,
 };
+use penstock_engine::Instant;
 use penstock_engine::input::{PastUsage, RunningUsage};
-use penstock_wire::{CompanionFrame, FilterFrame};
+use penstock_wire::CompanionFrame;
+use prost::Message as _;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::clock::Clock;
 use crate::ended_requests::{EndedRequest, EndedRequests};
 use crate::essential;
+use crate::incoming_frames::IncomingFrames;
 use crate::observe::Observer;
 use crate::recent_stats::RecentStats;
 use crate::replicas::{Report, Reporters};
@@ -39,8 +43,8 @@ pub const FRAMES: usize = 4_096;
 /// A message to the driver. Nearly all messages are frames, and a message is moved a dozen times: large contents are
 /// boxed.
 enum Message {
-    Open(ConnId, mpsc::Sender<CompanionFrame>),
-    Frame(ConnId, Box<FilterFrame>),
+    Open(ConnId, mpsc::Sender<Bytes>),
+    Frame(ConnId, Bytes),
     Event(Box<Event>),
     Leadership(Box<(Scope, LeadershipChange)>, oneshot::Sender<()>),
     ConfigureObserver(usize, Recorders),
@@ -106,19 +110,19 @@ pub struct Handle(mpsc::Sender<Message>);
 pub struct Gone;
 
 impl Handle {
-    /// A stream was opened. Its outgoing frames go to `frames`; the driver closes the stream by dropping `frames`.
+    /// A stream was opened. Its outgoing frames go to `frames`, encoded; the driver closes the stream by dropping `frames`.
     ///
     /// # Errors
     /// When the driver has ended.
-    pub async fn open(&self, conn: ConnId, frames: mpsc::Sender<CompanionFrame>) -> Result<(), Gone> {
+    pub async fn open(&self, conn: ConnId, frames: mpsc::Sender<Bytes>) -> Result<(), Gone> {
         self.message(Message::Open(conn, frames)).await
     }
 
-    /// A frame arrived on a stream. Returns when there is room for it in the inbox.
+    /// A frame arrived on a stream, encoded. Returns when there is room for it in the inbox.
     ///
     /// # Errors
     /// When the driver has ended.
-    pub async fn frame(&self, conn: ConnId, frame: Box<FilterFrame>) -> Result<(), Gone> {
+    pub async fn frame(&self, conn: ConnId, frame: Bytes) -> Result<(), Gone> {
         match self.0.try_send(Message::Frame(conn, frame)) {
             Ok(()) => Ok(()),
             Err(TrySendError::Closed(_)) => Err(Gone),
@@ -232,7 +236,8 @@ struct Driver {
     observer: Observer,
     ended: EndedRequests,
     recent: RecentStats,
-    conns: HashMap<ConnId, mpsc::Sender<CompanionFrame>>,
+    conns: HashMap<ConnId, mpsc::Sender<Bytes>>,
+    incoming: IncomingFrames,
     /// Callers of [`Handle::idle`].
     idle_waiters: Vec<oneshot::Sender<()>>,
     shutting_down: bool,
@@ -260,6 +265,7 @@ pub fn spawn(settings: Settings, clock: Clock, observer: Observer, elections: Re
         ended: EndedRequests::default(),
         recent: RecentStats::default(),
         conns: HashMap::new(),
+        incoming: IncomingFrames::default(),
         idle_waiters: Vec::new(),
         shutting_down: false,
     };
@@ -293,8 +299,9 @@ impl Driver {
                         return;
                     }
                     let started = std::time::Instant::now();
+                    let now = self.clock.now();
                     for message in batch.drain(..) {
-                        self.handle(message);
+                        self.handle(now, message);
                     }
                     self.observer.record_batch(started.elapsed(), received);
                 }
@@ -307,8 +314,8 @@ impl Driver {
         }
     }
 
-    fn handle(&mut self, message: Message) {
-        let now = self.clock.now();
+    /// Handles a message. The messages of a batch have the same time: each reading of the clock costs as much as a table lookup.
+    fn handle(&mut self, now: Instant, message: Message) {
         match message {
             // Dropping `frames` closes the stream.
             Message::Open(_, _) if self.shutting_down => {}
@@ -316,7 +323,7 @@ impl Driver {
                 self.conns.insert(conn, frames);
                 self.controls.handle(now, Event::Opened(conn));
             }
-            Message::Frame(conn, frame) => self.controls.handle(now, Event::Frame(conn, frame)),
+            Message::Frame(conn, frame) => self.receive(now, conn, &frame),
             Message::Event(event) => {
                 if let Event::Closed(conn) = &*event {
                     self.conns.remove(conn);
@@ -355,6 +362,17 @@ impl Driver {
         }
     }
 
+    fn receive(&mut self, now: Instant, conn: ConnId, frame: &[u8]) {
+        match self.incoming.decode(frame) {
+            Ok(frame) => self.controls.receive(now, conn, frame),
+            Err(error) => {
+                tracing::debug!(conn = conn.0, %error, "stream closed: a frame can't be decoded");
+                self.conns.remove(&conn);
+                self.controls.handle(now, Event::Closed(conn));
+            }
+        }
+    }
+
     fn overview(&mut self) -> Overview {
         let status = self.controls.status(self.clock.now());
         let exists = |name: &str| status.pools.iter().any(|pool| &*pool.name == name);
@@ -380,7 +398,7 @@ impl Driver {
         let now = self.clock.now();
         while let Some((scope, output)) = self.controls.poll_output() {
             match output {
-                Output::Send(conn, frame) => self.send(conn, *frame),
+                Output::Send(conn, frame) => self.send(conn, &frame),
                 Output::Close(conn, why) => {
                     tracing::debug!(conn = conn.0, why, "stream closed");
                     self.conns.remove(&conn);
@@ -440,11 +458,11 @@ impl Driver {
         });
     }
 
-    fn send(&mut self, conn: ConnId, frame: CompanionFrame) {
+    fn send(&mut self, conn: ConnId, frame: &CompanionFrame) {
         let Some(frames) = self.conns.get(&conn) else {
             return;
         };
-        if let Err(error) = frames.try_send(frame) {
+        if let Err(error) = frames.try_send(frame.encode_to_vec().into()) {
             let why = match error {
                 TrySendError::Full(_) => "the filter does not read its frames",
                 TrySendError::Closed(_) => "the filter has closed the stream",

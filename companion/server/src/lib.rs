@@ -15,6 +15,7 @@ pub mod found;
 pub mod grpc;
 pub mod health;
 pub mod http;
+mod incoming_frames;
 #[cfg(feature = "injected-defect")]
 mod injected_defect;
 pub mod listener;

@@ -15,7 +15,7 @@ use crate::wire_in;
 
 impl Control {
     /// A frame has arrived. The frame is large, so its message is handled where it is.
-    pub(super) fn receive(&mut self, now: Instant, conn: ConnId, mut frame: Box<wire::FilterFrame>) {
+    pub(super) fn receive_frame(&mut self, now: Instant, conn: ConnId, frame: &mut wire::FilterFrame) {
         let Some(session) = self.sessions.get_mut(&conn) else {
             return;
         };

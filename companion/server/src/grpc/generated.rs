@@ -14,10 +14,7 @@ pub mod arbiter_server {
     pub trait Arbiter: std::marker::Send + std::marker::Sync + 'static {
         /// Server streaming response type for the Session method.
         type SessionStream: tonic::codegen::tokio_stream::Stream<
-                Item = std::result::Result<
-                    ::penstock_wire::CompanionFrame,
-                    tonic::Status,
-                >,
+                Item = std::result::Result<::bytes::Bytes, tonic::Status>,
             >
             + std::marker::Send
             + 'static;
@@ -25,9 +22,7 @@ pub mod arbiter_server {
         /// of the `Hello`, or, since version 3, a `Role`.
         async fn session(
             &self,
-            request: tonic::Request<
-                tonic::Streaming<::std::boxed::Box<::penstock_wire::FilterFrame>>,
-            >,
+            request: tonic::Request<tonic::Streaming<::bytes::Bytes>>,
         ) -> std::result::Result<tonic::Response<Self::SessionStream>, tonic::Status>;
     }
     #[derive(Debug)]
@@ -109,12 +104,9 @@ pub mod arbiter_server {
                 "/penstock.v1.Arbiter/Session" => {
                     #[allow(non_camel_case_types)]
                     struct SessionSvc<T: Arbiter>(pub Arc<T>);
-                    impl<
-                        T: Arbiter,
-                    > tonic::server::StreamingService<
-                        ::std::boxed::Box<::penstock_wire::FilterFrame>,
-                    > for SessionSvc<T> {
-                        type Response = ::penstock_wire::CompanionFrame;
+                    impl<T: Arbiter> tonic::server::StreamingService<::bytes::Bytes>
+                    for SessionSvc<T> {
+                        type Response = ::bytes::Bytes;
                         type ResponseStream = T::SessionStream;
                         type Future = BoxFuture<
                             tonic::Response<Self::ResponseStream>,
@@ -122,11 +114,7 @@ pub mod arbiter_server {
                         >;
                         fn call(
                             &mut self,
-                            request: tonic::Request<
-                                tonic::Streaming<
-                                    ::std::boxed::Box<::penstock_wire::FilterFrame>,
-                                >,
-                            >,
+                            request: tonic::Request<tonic::Streaming<::bytes::Bytes>>,
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
                             let fut = async move {

@@ -18,10 +18,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::{FutureExt as _, Stream, StreamExt};
 use generated::arbiter_server::{Arbiter, ArbiterServer};
 use penstock_control::{ConnId, Event, Role, Scope};
-use penstock_wire::{CompanionFrame, FilterFrame, limits};
+use penstock_wire::limits;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream, UnixListenerStream};
 use tonic::{Request, Response, Status, Streaming};
@@ -132,11 +133,11 @@ fn leads_any(roles: &RoleTerms) -> bool {
 
 #[tonic::async_trait]
 impl Arbiter for Service {
-    type SessionStream = Pin<Box<dyn Stream<Item = Result<CompanionFrame, Status>> + Send>>;
+    type SessionStream = Pin<Box<dyn Stream<Item = Result<Bytes, Status>> + Send>>;
 
     async fn session(
         &self,
-        request: Request<Streaming<Box<FilterFrame>>>,
+        request: Request<Streaming<Bytes>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
         let conn = ConnId(self.conns.fetch_add(1, Ordering::Relaxed));
         let (frames, outgoing) = mpsc::channel(FRAMES);
@@ -162,7 +163,7 @@ impl Arbiter for Service {
 /// open and not read would keep its requests for ever.
 async fn read_to_end(
     conn: ConnId,
-    incoming: Streaming<Box<FilterFrame>>,
+    incoming: Streaming<Bytes>,
     driver: Handle,
     response_ended: oneshot::Receiver<()>,
 ) {
@@ -180,7 +181,7 @@ async fn read_to_end(
 /// Passes incoming frames to the driver until the stream or its response ends.
 async fn read(
     conn: ConnId,
-    mut incoming: Streaming<Box<FilterFrame>>,
+    mut incoming: Streaming<Bytes>,
     driver: Handle,
     mut response_ended: oneshot::Receiver<()>,
 ) {
