@@ -34,6 +34,7 @@ use crate::request_index::RequestIndex;
 use crate::root_context::RootContext;
 use crate::session::Session;
 use crate::settings::Settings;
+use crate::spent_frames::SpentFrames;
 use crate::timers::{Timer, Timers};
 
 /// The sessions and pools of one companion.
@@ -58,6 +59,7 @@ pub struct Control {
     outputs: VecDeque<Output>,
     /// Streams that have a frame to send.
     ready_to_send: VecDeque<ConnId>,
+    spent_frames: SpentFrames,
     /// Dispatch has begun.
     is_started: bool,
     /// All expected sessions were open at the same time once.
@@ -93,6 +95,7 @@ impl Control {
             no_pool: "none".into(),
             outputs: VecDeque::new(),
             ready_to_send: VecDeque::new(),
+            spent_frames: SpentFrames::default(),
             is_started: false,
             is_gathered: false,
             is_draining: false,
@@ -225,6 +228,11 @@ impl Control {
             }
         }
         None
+    }
+
+    /// Takes back a frame that was sent, to use its memory again.
+    pub fn recycle(&mut self, frame: wire::CompanionFrame) {
+        self.spent_frames.keep(frame);
     }
 
     /// No request waits or runs.

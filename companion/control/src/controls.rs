@@ -231,6 +231,14 @@ impl Controls {
         Some((Scope::Gateway, Output::Close(conn, why)))
     }
 
+    /// Takes back a frame that the control of this scope has output, to use its memory again.
+    pub fn recycle(&mut self, scope: &Scope, frame: wire::CompanionFrame) {
+        let member = self.find(scope).and_then(|index| self.members.get_mut(index));
+        if let Some(member) = member.and_then(Option::as_mut) {
+            member.control.recycle(frame);
+        }
+    }
+
     /// A control with events since it was last returned here; `None`: there is no other one.
     pub fn next_touched(&mut self) -> Option<Scope> {
         while let Some(index) = self.changed.pop_front() {

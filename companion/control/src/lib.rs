@@ -31,6 +31,7 @@ mod request_status;
 mod root_context;
 mod session;
 mod settings;
+mod spent_frames;
 mod status;
 mod timers;
 mod trust;

@@ -30,6 +30,12 @@ pub(crate) const PREVIOUS_KEYS_MAX: usize = 16;
 pub(crate) const RESOLVED_MODELS_MAX: usize = 4_096;
 /// Models without requests whose counts a pool keeps.
 pub(crate) const IDLE_MODELS_MAX: usize = 1_000;
+/// Grant messages whose memory is kept for the next grants.
+pub(crate) const SPENT_GRANTS_MAX: usize = 256;
+/// Lists of commands whose memory is kept for the next frames.
+pub(crate) const SPENT_LISTS_MAX: usize = 16;
+/// Places of a list whose memory is kept.
+pub(crate) const SPENT_COMMANDS_MAX: usize = 256;
 /// A timer that is late by this much was missed because the process was suspended.
 pub(crate) const SUSPENDED_MIN: Duration = Duration::from_secs(1);
 /// Time for which an endpoint isn't granted to an Envoy that passed it over.

@@ -138,6 +138,16 @@ impl Session {
         Ok(hello.last)
     }
 
+    /// There is no command to send.
+    pub(crate) const fn is_outbox_empty(&self) -> bool {
+        self.outbox.is_empty()
+    }
+
+    /// Gives the empty outbox the memory of an empty list.
+    pub(crate) fn reuse(&mut self, list: Vec<wire::Command>) {
+        self.outbox = list;
+    }
+
     /// Queues a command. `true` if the stream had nothing to send before.
     pub(crate) fn push(&mut self, kind: wire::command::Kind) -> bool {
         let was_idle = !self.has_output();

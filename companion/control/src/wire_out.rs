@@ -9,26 +9,37 @@ use crate::labels::Labels;
 use crate::pool::{Announcement, Grant};
 use crate::rejection::Rejection;
 
-/// The grant of the filter's request with this sequence number.
-pub(crate) fn grant(sequence: u64, labels: &Labels, grant: &Grant) -> Kind {
+/// The grant of the filter's request with this sequence number, in the memory of an earlier message.
+pub(crate) fn grant(sequence: u64, labels: &Labels, grant: &Grant, memory: wire::Grant) -> Kind {
+    let mut endpoints = memory.endpoints;
+    endpoints.resize_with(grant.endpoints.len(), String::new);
+    for (text, address) in endpoints.iter_mut().zip(&grant.endpoints) {
+        write(text, address);
+    }
+    let written = |mut text: String, value: &str| {
+        write(&mut text, value);
+        text
+    };
+    let target_model = if grant.rewrites_body {
+        &*labels.model.target
+    } else {
+        ""
+    };
     Kind::Grant(wire::Grant {
         sequence,
-        pool: labels.pool.to_string(),
-        endpoints: grant
-            .endpoints
-            .iter()
-            .map(|address| (**address).to_owned())
-            .collect(),
-        outcome: grant.outcome.as_str().to_owned(),
+        pool: written(memory.pool, &labels.pool),
+        endpoints,
+        outcome: written(memory.outcome, grant.outcome.as_str()),
         queue_us: micros(grant.waited),
         saturation_milli: grant.saturation_milli,
-        target_model: if grant.rewrites_body {
-            labels.model.target.to_string()
-        } else {
-            String::new()
-        },
+        target_model: written(memory.target_model, target_model),
         requeue: grant.may_requeue,
     })
+}
+
+fn write(text: &mut String, value: &str) {
+    text.clear();
+    text.push_str(value);
 }
 
 /// The rejection of the filter's request with this sequence number.

@@ -398,7 +398,10 @@ impl Driver {
         let now = self.clock.now();
         while let Some((scope, output)) = self.controls.poll_output() {
             match output {
-                Output::Send(conn, frame) => self.send(conn, &frame),
+                Output::Send(conn, frame) => {
+                    self.send(conn, &frame);
+                    self.controls.recycle(&scope, *frame);
+                }
                 Output::Close(conn, why) => {
                     tracing::debug!(conn = conn.0, why, "stream closed");
                     self.conns.remove(&conn);

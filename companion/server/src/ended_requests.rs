@@ -4,11 +4,11 @@
 //! memory limit: with more traffic it covers less than a minute, and takes no more memory.
 
 use std::collections::VecDeque;
-use std::hash::{BuildHasher as _, RandomState};
+use std::hash::BuildHasher as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hashbrown::HashMap;
+use hashbrown::{DefaultHashBuilder, HashMap};
 use penstock_control::{Labels, Observation, code_of};
 use penstock_engine::{Instant, Outcome};
 
@@ -42,9 +42,9 @@ pub struct EndedRequests {
     ended: VecDeque<(u64, EndedRequest)>,
     /// The number of the first entry of `ended`; numbers are consecutive.
     first: u64,
-    /// By hash of the id: the number of the last entry. The hash is keyed, so that no client can cause collisions.
+    /// By hash of the id: the number of the last entry. The hash is seeded, so that no client can choose ids that collide.
     by_id: HashMap<u64, u64>,
-    hasher: RandomState,
+    hasher: DefaultHashBuilder,
     bytes: usize,
 }
 

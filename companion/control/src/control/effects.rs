@@ -28,7 +28,8 @@ impl Control {
                     }
                 }
                 PoolEffect::Grant { key, labels, grant } => {
-                    self.send(key.epoch, wire_out::grant(key.sequence, &labels, &grant));
+                    let message = self.spent_frames.take_grant();
+                    self.send(key.epoch, wire_out::grant(key.sequence, &labels, &grant, message));
                 }
                 PoolEffect::Reject { key, rejection } => self.reject(key, rejection),
                 PoolEffect::Ended { key, id, labels } => self.end_request(key, id, &labels),

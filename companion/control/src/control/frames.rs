@@ -137,8 +137,13 @@ impl Control {
         let Some(conn) = self.contexts.get(&epoch).and_then(|context| context.conn) else {
             return;
         };
-        let session = self.sessions.get_mut(&conn);
-        if session.is_some_and(|session| session.push(command)) {
+        let Some(session) = self.sessions.get_mut(&conn) else {
+            return;
+        };
+        if session.is_outbox_empty() {
+            session.reuse(self.spent_frames.take_list());
+        }
+        if session.push(command) {
             self.ready_to_send.push_back(conn);
         }
     }

@@ -1,10 +1,10 @@
 //! Handles of the metrics of one pool, model and target model, so that counting takes no lock and, once a series exists,
 //! allocates nothing.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hashbrown::HashMap;
 use penstock_data_plane::filter_policy::band_name;
 use penstock_engine::input::Band;
 use penstock_engine::{Instant, Outcome};
