@@ -20,6 +20,7 @@ pub mod metrics;
 pub mod mock;
 pub mod module;
 pub mod pages;
+pub mod peers;
 pub mod poisson_clients;
 pub mod process;
 pub mod prometheus;

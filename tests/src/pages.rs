@@ -66,6 +66,19 @@ impl Pages {
         Answer::read(response).await.map_err(|e| e.to_string())
     }
 
+    /// Posts a document of JSON.
+    ///
+    /// # Errors
+    /// If the server does not answer.
+    pub async fn try_post(&self, path: &str, body: &str) -> Result<Answer, String> {
+        let request = self.client.post(format!("{}{path}", self.base));
+        let request = request
+            .header("content-type", "application/json")
+            .body(body.to_owned());
+        let response = request.send().await.map_err(|e| e.to_string())?;
+        Answer::read(response).await.map_err(|e| e.to_string())
+    }
+
     /// Sends a change such as `PUT /config`, with headers. The body's content type is JSON unless a header sets another.
     ///
     /// # Panics

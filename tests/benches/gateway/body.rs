@@ -9,10 +9,13 @@ pub(crate) const SHORT: usize = 1_024;
 /// Bytes of a long one's.
 pub(crate) const LONG: usize = 220 << 10;
 
+/// The model of all requests.
+pub(crate) const MODEL: &str = "m";
+
 /// A chat request whose body has `bytes` bytes.
 pub(crate) fn chat(bytes: usize) -> String {
     let frame =
-        json!({"model": "m", "max_tokens": 64, "messages": [{"role": "user", "content": ""}]}).to_string();
+        json!({"model": MODEL, "max_tokens": 64, "messages": [{"role": "user", "content": ""}]}).to_string();
     let text: String = "All work and no play makes Jack a dull boy. "
         .chars()
         .cycle()

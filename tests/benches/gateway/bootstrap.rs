@@ -3,9 +3,11 @@
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 
-use penstock_tests::binary;
+use penstock_tests::{binary, peers};
 use serde_json::{Value, json};
 
+/// The cluster of the model servers.
+const SERVER: &str = "server";
 /// The cluster of the server that a filter calls beside the model server. The filter example `unary.rs` uses the same name.
 const SIDE: &str = "side";
 /// Larger than the bodies that are sent, so that a filter can buffer a whole one.
@@ -20,13 +22,23 @@ pub(crate) struct Bootstrap {
 
 /// An Envoy with this filter, if given, in front of a model server; the filter may call `side`.
 pub(crate) fn before(server: SocketAddr, filter: Option<Value>, side: Option<SocketAddr>) -> Bootstrap {
+    with(cluster(SERVER, server), filter, side)
+}
+
+/// An Envoy that asks an endpoint picker for the model server of each request.
+pub(crate) fn before_picker(picker: SocketAddr) -> Bootstrap {
+    let filter = peers::external_processor(SIDE);
+    with(peers::picked_servers(SERVER), Some(filter), Some(picker))
+}
+
+fn with(servers: Value, filter: Option<Value>, side: Option<SocketAddr>) -> Bootstrap {
     let (address, admin) = (free_port(), free_port());
     let mut filters: Vec<_> = filter.into_iter().collect();
     filters.push(json!({
         "name": "envoy.filters.http.router",
         "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"},
     }));
-    let route = json!({"match": {"prefix": "/"}, "route": {"cluster": "server", "timeout": "0s"}});
+    let route = json!({"match": {"prefix": "/"}, "route": {"cluster": SERVER, "timeout": "0s"}});
     let manager = json!({
         "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
         "stat_prefix": "bench",
@@ -35,7 +47,7 @@ pub(crate) fn before(server: SocketAddr, filter: Option<Value>, side: Option<Soc
         "http_filters": filters,
         "route_config": {"name": "bench", "virtual_hosts": [{"name": "bench", "domains": ["*"], "routes": [route]}]},
     });
-    let mut clusters = vec![cluster("server", server)];
+    let mut clusters = vec![servers];
     if let Some(side) = side {
         clusters.push(over_http2(cluster(SIDE, side)));
     }

@@ -1,6 +1,9 @@
 //! The cost of Penstock per request, compared with plain Envoy, a wasm filter that does nothing, one that only reads, one that makes a
 //! unary call, and Envoy's external processor.
-//! `just bench gateway [--rounds N] [--seconds N] [--idle N] [--rate N] [--only NAME,...]`.
+//! `just bench gateway [--rounds N] [--seconds N] [--idle N] [--rate N] [--only NAME,...] [--peer-binary epp=PATH,sim=PATH]`.
+//!
+//! With `epp`, an endpoint picker of another project is one more subject. With `sim`, llm-d's simulator is the model server of all
+//! subjects.
 //!
 //! All subjects are measured in one run, in rounds with rotating order, so that disturbances affect all of them alike. Each figure is the
 //! median over the rounds, with minimum and maximum. Envoy has one worker on one core; clients, model server, companion and called
@@ -29,10 +32,12 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use penstock_tests::figures::machine;
+use penstock_tests::peers::{Programs, Simulator};
 use penstock_tests::process::raise_open_files;
 use penstock_tests::run;
 use serde_json::{Value, json};
 
+use crate::cores::REST;
 use crate::options::{Plan, Row};
 use crate::report::Measured;
 use crate::side::{Kind, Side};
@@ -76,17 +81,17 @@ fn main() -> ExitCode {
         which.example().map(bootstrap::module);
     }
     let machine = machine();
-    cores::REST.stay();
+    REST.stay();
     raise_open_files();
     run(measure(&plan, machine));
     ExitCode::SUCCESS
 }
 
 async fn measure(plan: &Plan, machine: String) {
-    let server = Side::start(Kind::Model).await;
+    let server = ModelServer::start(&plan.programs).await;
     let mut subjects = Vec::new();
     for which in &plan.subjects {
-        subjects.push(which.start(server.address).await);
+        subjects.push(which.start(server.address(), &plan.programs).await);
     }
     for subject in &subjects {
         closed::run(&subject.url(), body::SHORT, CONNECTIONS, 1).await;
@@ -111,7 +116,7 @@ async fn measure(plan: &Plan, machine: String) {
         machine,
         rounds,
         paused: if plan.has(Row::Paused) {
-            paused::run(server.address).await
+            paused::run(server.address()).await
         } else {
             Value::Null
         },
@@ -121,11 +126,35 @@ async fn measure(plan: &Plan, machine: String) {
             Value::Null
         },
         idle: if plan.has(Row::Idle) {
-            idle(server.address, plan.idle_s).await
+            idle(server.address(), plan.idle_s).await
         } else {
             Value::Null
         },
     });
+}
+
+/// The model server of all subjects.
+enum ModelServer {
+    Own(Side),
+    Simulator(Simulator),
+}
+
+impl ModelServer {
+    async fn start(programs: &Programs) -> Self {
+        match &programs.simulator {
+            Some(program) => {
+                Self::Simulator(Simulator::start(program, body::MODEL, |command| REST.hold(command)).await)
+            }
+            None => Self::Own(Side::start(Kind::Model).await),
+        }
+    }
+
+    fn address(&self) -> SocketAddr {
+        match self {
+            Self::Own(side) => side.address,
+            Self::Simulator(simulator) => simulator.address,
+        }
+    }
 }
 
 /// CPU of idle gateways, in percent of one core.
@@ -140,7 +169,7 @@ async fn idle(server: SocketAddr, seconds: u32) -> Value {
 
 async fn idle_with(which: Which, server: SocketAddr, seconds: u32) -> Value {
     println!("{}, idle for {seconds} s ...", which.name());
-    let subject = which.start(server).await;
+    let subject = which.start(server, &Programs::default()).await;
     let (before, start) = (subject.cpu(), Instant::now());
     tokio::time::sleep(Duration::from_secs(seconds.into())).await;
     let (used, wall_us) = (subject.cpu().since(before), start.elapsed().as_secs_f64() * 1e6);

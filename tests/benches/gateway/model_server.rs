@@ -1,5 +1,5 @@
 //! The benchmark's model server: it reads the whole request and answers at once, streams events at a fixed rate for `"stream": true`, or
-//! never answers for `"hold": true`.
+//! never answers for `"hold": true`. Its page of metrics is that of an idle vLLM, as far as endpoint pickers read it.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -26,6 +26,19 @@ pub(crate) const EVENT: &str = "data: {\"id\":\"chatcmpl-1\",\"object\":\"chat.c
 /// The first key of a body decides whether the answer is streamed or withheld; the clients here write it first.
 pub(crate) const STREAM: &str = r#"{"stream":true,"#;
 pub(crate) const HOLD: &str = r#"{"hold":true,"#;
+
+const METRICS: &str = "\
+# TYPE vllm:num_requests_waiting gauge
+vllm:num_requests_waiting{model_name=\"m\"} 0
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{model_name=\"m\"} 0
+# TYPE vllm:kv_cache_usage_perc gauge
+vllm:kv_cache_usage_perc{model_name=\"m\"} 0
+# TYPE vllm:lora_requests_info gauge
+vllm:lora_requests_info{max_lora=\"0\",running_lora_adapters=\"\",waiting_lora_adapters=\"\"} 1
+# TYPE vllm:cache_config_info gauge
+vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"4096\"} 1
+";
 
 /// Serves until the process is killed.
 pub(crate) async fn serve(listener: TcpListener) {
@@ -56,6 +69,9 @@ async fn serve_one(
     request: Request<Incoming>,
     answer: Bytes,
 ) -> Result<Response<BoxBody<Bytes, Infallible>>, hyper::Error> {
+    if request.uri().path() == "/metrics" {
+        return Ok(response("text/plain; version=0.0.4", Full::from(METRICS).boxed()));
+    }
     let mut body = request.into_body();
     let mut first = Bytes::new();
     while let Some(frame) = body.frame().await {
@@ -68,16 +84,19 @@ async fn serve_one(
     if first.starts_with(HOLD.as_bytes()) {
         std::future::pending::<()>().await;
     }
-    let (kind, body) = if first.starts_with(STREAM.as_bytes()) {
-        ("text/event-stream", BodyExt::boxed(StreamBody::new(events())))
+    Ok(if first.starts_with(STREAM.as_bytes()) {
+        response("text/event-stream", BodyExt::boxed(StreamBody::new(events())))
     } else {
-        ("application/json", Full::new(answer).boxed())
-    };
+        response("application/json", Full::new(answer).boxed())
+    })
+}
+
+fn response(kind: &'static str, body: BoxBody<Bytes, Infallible>) -> Response<BoxBody<Bytes, Infallible>> {
     let mut response = Response::new(body);
     response
         .headers_mut()
         .insert(CONTENT_TYPE, http::HeaderValue::from_static(kind));
-    Ok(response)
+    response
 }
 
 /// Endless; the client disconnects.

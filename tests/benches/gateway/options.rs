@@ -1,5 +1,7 @@
 //! The command line: number of rounds, durations, subjects and rows.
 
+use penstock_tests::peers::Programs;
+
 use crate::subject::Which;
 
 /// The plan of a run.
@@ -14,6 +16,8 @@ pub(crate) struct Plan {
     pub(crate) rate: u32,
     pub(crate) subjects: Vec<Which>,
     pub(crate) rows: Vec<Row>,
+    /// The programs of other projects.
+    pub(crate) programs: Programs,
 }
 
 /// A measurement of a subject.
@@ -48,6 +52,15 @@ impl Row {
         ("companion", Self::Companion),
         ("idle", Self::Idle),
     ];
+
+    fn name(self) -> &'static str {
+        Self::ALL.iter().find(|row| row.1 == self).map_or("", |row| row.0)
+    }
+
+    /// Whether it can be measured before any model server: the other rows need answers that only the benchmark's own server gives.
+    fn takes_any_server(self) -> bool {
+        matches!(self, Self::Many | Self::One | Self::Long | Self::Open)
+    }
 }
 
 impl Plan {
@@ -63,6 +76,7 @@ impl Plan {
             rate: 1_500,
             subjects: Vec::new(),
             rows: Vec::new(),
+            programs: Programs::default(),
         };
         let mut rest = arguments.iter();
         while let Some(option) = rest.next() {
@@ -80,16 +94,43 @@ impl Plan {
                 "--idle" => plan.idle_s = number()?,
                 "--rate" => plan.rate = number()?,
                 "--only" => plan.choose(value)?,
+                "--peer-binary" => plan.programs = Programs::read(value)?,
                 _ => return Err(format!("{option}: unknown; {}", usage())),
             }
         }
-        if plan.subjects.is_empty() {
-            plan.subjects = Which::ALL.map(|(_, which)| which).to_vec();
-        }
-        if plan.rows.is_empty() {
-            plan.rows = Row::ALL.map(|(_, row)| row).to_vec();
-        }
+        plan.complete()?;
         Ok(plan)
+    }
+
+    /// Chooses what `--only` leaves open, and checks that the programs allow the choice.
+    fn complete(&mut self) -> Result<(), String> {
+        let has_picker = self.programs.endpoint_picker.is_some();
+        if self.subjects.is_empty() {
+            let all = Which::ALL.map(|(_, which)| which).into_iter();
+            self.subjects = all.filter(|which| has_picker || !which.is_peer()).collect();
+        }
+        if let Some(peer) = self.subjects.iter().find(|which| which.is_peer())
+            && !has_picker
+        {
+            let name = peer.name();
+            return Err(format!("--only {name}: needs --peer-binary {name}=PATH"));
+        }
+        let has_simulator = self.programs.simulator.is_some();
+        if self.rows.is_empty() {
+            let all = Row::ALL.map(|(_, row)| row).into_iter();
+            self.rows = all
+                .filter(|row| !has_simulator || row.takes_any_server())
+                .collect();
+        }
+        match self.rows.iter().find(|row| !row.takes_any_server()) {
+            Some(row) if has_simulator => {
+                let name = row.name();
+                Err(format!(
+                    "--only {name}: needs the benchmark's own model server; leave out sim= of --peer-binary"
+                ))
+            }
+            Some(_) | None => Ok(()),
+        }
     }
 
     fn choose(&mut self, names: &str) -> Result<(), String> {
@@ -107,7 +148,10 @@ impl Plan {
 
     /// Whether the run measures everything, so that its figures may be written.
     pub(crate) fn is_whole(&self) -> bool {
-        self.subjects.len() == Which::ALL.len() && self.rows.len() == Row::ALL.len()
+        let own = Which::ALL.into_iter().filter(|(_, which)| !which.is_peer());
+        own.map(|(_, which)| which)
+            .all(|which| self.subjects.contains(&which))
+            && Row::ALL.iter().all(|(_, row)| self.has(*row))
     }
 
     /// Whether the `penstock` binary takes part.
@@ -127,7 +171,8 @@ impl Plan {
 fn usage() -> String {
     let names = |words: Vec<&str>| words.join(", ");
     format!(
-        "just bench gateway [--rounds N] [--seconds N] [--idle N] [--rate N] [--only NAME,...]; names are subjects ({}) \
+        "just bench gateway [--rounds N] [--seconds N] [--idle N] [--rate N] [--only NAME,...] \
+         [--peer-binary epp=PATH,sim=PATH]; names are subjects ({}) \
          and rows ({})",
         names(Which::ALL.iter().map(|which| which.0).collect()),
         names(Row::ALL.iter().map(|row| row.0).collect()),

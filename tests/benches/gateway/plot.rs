@@ -9,6 +9,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use serde_json::Value;
 
 use crate::subject::Which;
+use crate::tables;
 
 const SIZE: (u32, u32) = (920, 300);
 const ENVOY: RGBColor = RGBColor(31, 119, 180);
@@ -30,14 +31,17 @@ pub(crate) fn draw(file: &Path, results: &Value) {
         unreachable!("one row of two");
     };
     let figure = |name: &str, key: &str| results["subjects"][name][key].clone();
-    panel(left, "requests/s, 50 connections, 1 KB (least to most)", |name| {
+    let subjects = tables::measured(results);
+    let caption = "requests/s, 50 connections, 1 KB (least to most)";
+    panel(left, caption, &subjects, |name| {
         let own = figure(name, "requests_per_s");
         Bar {
             parts: [median(&own), 0.0],
             span: ["min", "max"].map(|key| own[key].as_f64().unwrap_or_default()),
         }
     });
-    panel(right, "CPU us a request: Envoy, and beside it", |name| {
+    let caption = "CPU us a request: Envoy, and beside it";
+    panel(right, caption, &subjects, |name| {
         let (envoy, beside) = (figure(name, "envoy_cpu_us"), figure(name, "side_cpu_us"));
         Bar {
             parts: [median(&envoy), median(&beside)],
@@ -53,8 +57,8 @@ struct Bar {
     span: [f64; 2],
 }
 
-fn panel(area: &Area<'_>, caption: &str, bar: impl Fn(&str) -> Bar) {
-    let bars: Vec<_> = Which::ALL
+fn panel(area: &Area<'_>, caption: &str, subjects: &[(&str, Which)], bar: impl Fn(&str) -> Bar) {
+    let bars: Vec<_> = subjects
         .iter()
         .map(|(name, which)| (*name, *which, bar(name)))
         .collect();
@@ -72,7 +76,12 @@ fn panel(area: &Area<'_>, caption: &str, bar: impl Fn(&str) -> Bar) {
         let middle = rows - index as f64 - 0.5;
         let colour = match which {
             Which::Penstock | Which::Queued | Which::Replicas => OURS,
-            Which::Plain | Which::NoOp | Which::ParseOnly | Which::Unary | Which::ExtProc => ENVOY,
+            Which::Plain
+            | Which::NoOp
+            | Which::ParseOnly
+            | Which::Unary
+            | Which::ExtProc
+            | Which::EndpointPicker => ENVOY,
         };
         let [first, second] = bar.parts;
         let block = |from: f64, to: f64, colour: RGBColor| {

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use penstock_tests::binary::workspace;
 use penstock_tests::figures::{keep, median, put, spread};
+use penstock_tests::peers::module_of;
 use serde_json::{Map, Value, json};
 
 use crate::Figures;
@@ -26,7 +27,7 @@ enum How {
     Difference,
 }
 
-const BESIDE: [Beside; 7] = [
+const BESIDE: [Beside; 10] = [
     beside(
         "requests_per_s_of_plain",
         "requests_per_s",
@@ -68,6 +69,24 @@ const BESIDE: [Beside; 7] = [
         "envoy_cpu_us_per_event",
         Which::Plain,
         How::Difference,
+    ),
+    beside(
+        "requests_per_s_of_epp",
+        "requests_per_s",
+        Which::EndpointPicker,
+        How::Ratio,
+    ),
+    beside(
+        "p50_us_at_1_of_epp",
+        "p50_us_at_1",
+        Which::EndpointPicker,
+        How::Ratio,
+    ),
+    beside(
+        "requests_per_s_220kb_of_epp",
+        "requests_per_s_220kb",
+        Which::EndpointPicker,
+        How::Ratio,
     ),
 ];
 
@@ -174,7 +193,7 @@ fn results(measured: &Measured<'_>) -> Value {
         }
         subjects.insert(which.name().to_owned(), figures.into());
     }
-    json!({
+    let mut results = json!({
         "what": "one Envoy worker on one core; chats of 1 KB and 220 KB, answered at once; closed loop by wrk, open loop \
                  by oha; medians over the rounds, with the least and the most",
         "rounds": measured.plan.rounds,
@@ -185,7 +204,12 @@ fn results(measured: &Measured<'_>) -> Value {
         "paused": measured.paused,
         "companion": measured.companion,
         "idle_cpu_percent": measured.idle,
-    })
+    });
+    if let Some(program) = &measured.plan.programs.endpoint_picker {
+        let version = module_of(program).unwrap_or_else(|| "of an unknown version".to_owned());
+        results["programs"] = json!({ Which::EndpointPicker.name(): version });
+    }
+    results
 }
 
 /// Prints the medians of a subject and their ratios to other subjects.

@@ -5,11 +5,13 @@ use std::path::Path;
 
 use penstock_envoy::find::Search;
 use penstock_tests::pages::Pages;
+use penstock_tests::peers::{EndpointPicker, Programs};
 use penstock_tests::process::cpu_time;
 use penstock_tests::{Etcd, Process, binary};
 use tempfile::TempDir;
 use tokio::process::Command;
 
+use crate::body;
 use crate::bootstrap::{self, Bootstrap, free_port};
 use crate::cores::{Cores, MEASURED, REST};
 use crate::side::{Kind, Side};
@@ -41,11 +43,13 @@ pub(crate) enum Which {
     Unary,
     /// With Envoy's external processor.
     ExtProc,
+    /// With an endpoint picker of another project, whose program the command line names.
+    EndpointPicker,
 }
 
 impl Which {
     /// All kinds by name.
-    pub(crate) const ALL: [(&str, Self); 8] = [
+    pub(crate) const ALL: [(&str, Self); 9] = [
         ("plain", Self::Plain),
         ("no-op", Self::NoOp),
         ("parse-only", Self::ParseOnly),
@@ -54,6 +58,7 @@ impl Which {
         ("penstock-replicas", Self::Replicas),
         ("unary", Self::Unary),
         ("ext-proc", Self::ExtProc),
+        ("epp", Self::EndpointPicker),
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -69,15 +74,25 @@ impl Which {
             Self::NoOp => Some("noop"),
             Self::ParseOnly => Some("parse"),
             Self::Unary => Some("unary"),
-            Self::Plain | Self::Penstock | Self::Queued | Self::Replicas | Self::ExtProc => None,
+            Self::Plain
+            | Self::Penstock
+            | Self::Queued
+            | Self::Replicas
+            | Self::ExtProc
+            | Self::EndpointPicker => None,
         }
+    }
+
+    /// Whether another project's program takes part, which the command line must name.
+    pub(crate) fn is_peer(self) -> bool {
+        self == Self::EndpointPicker
     }
 
     /// Starts the subject in front of a model server.
     ///
     /// # Panics
     /// With the logs, if it does not start.
-    pub(crate) async fn start(self, server: SocketAddr) -> Subject {
+    pub(crate) async fn start(self, server: SocketAddr, programs: &Programs) -> Subject {
         let wasm = |example| Some(bootstrap::wasm(&bootstrap::module(example)));
         match self {
             Self::Plain => Subject::envoy(self, bootstrap::before(server, None, None), None).await,
@@ -100,6 +115,10 @@ impl Which {
             Self::Penstock => Subject::penstock(self, server, ROOM).await,
             Self::Queued => Subject::penstock(self, server, &slots(PLACES)).await,
             Self::Replicas => Subject::replicas(server).await,
+            Self::EndpointPicker => {
+                let program = programs.endpoint_picker.as_deref();
+                Subject::endpoint_picker(server, program.expect("the plan has its program")).await
+            }
         }
     }
 }
@@ -154,6 +173,8 @@ pub(crate) struct Subject {
     pub(crate) address: SocketAddr,
     /// The companion that stands by, and the store of the lease.
     pub(crate) standby: Option<(Companion, Etcd)>,
+    /// The other project's process that is called.
+    pub(crate) picker: Option<EndpointPicker>,
     _folder: TempDir,
 }
 
@@ -171,8 +192,30 @@ impl Subject {
             admin,
             address: bootstrap.address,
             standby: None,
+            picker: None,
             _folder: folder,
         }
+    }
+
+    /// An endpoint picker of another project. Waits until it forwards a request.
+    async fn endpoint_picker(server: SocketAddr, program: &Path) -> Self {
+        let grpc = free_port();
+        let picker = EndpointPicker::start(program, grpc, server, |command| REST.hold(command)).await;
+        let mut subject = Self::envoy(Which::EndpointPicker, bootstrap::before_picker(grpc), None).await;
+        let gateway = Pages::at(format!("http://{}", subject.address));
+        penstock_tests::until("the endpoint picker picks", || async {
+            let answer = gateway
+                .try_post("/v1/chat/completions", &body::chat(body::SHORT))
+                .await;
+            match answer {
+                Ok(answer) if answer.status == 200 => Ok(()),
+                Ok(answer) => Err(format!("status {}\n{}", answer.status, picker.process.tail())),
+                Err(error) => Err(format!("{error}\n{}", picker.process.tail())),
+            }
+        })
+        .await;
+        subject.picker = Some(picker);
+        subject
     }
 
     /// Penstock: its own bootstrap, its filter, its companion. `stock` is a line of the one pool's configuration.
@@ -237,6 +280,7 @@ impl Subject {
             admin,
             address,
             standby,
+            picker: None,
             _folder: folder,
         }
     }
@@ -255,11 +299,17 @@ impl Subject {
         })
     }
 
+    /// The process beside Envoy, if there is one.
+    fn side(&self) -> Option<&Process> {
+        let picker = self.picker.as_ref().map(|picker| &picker.process);
+        self.side.as_ref().or(picker)
+    }
+
     /// CPU time used so far.
     pub(crate) fn cpu(&self) -> Cpu {
         Cpu {
             envoy_us: cpu_us(&self.envoy),
-            side_us: self.side.as_ref().map_or(0.0, cpu_us),
+            side_us: self.side().map_or(0.0, cpu_us),
             standby_us: (self.standby.as_ref()).map_or(0.0, |(standby, _)| cpu_us(&standby.process)),
         }
     }

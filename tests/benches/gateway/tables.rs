@@ -8,8 +8,8 @@ use serde_json::Value;
 use crate::subject::Which;
 
 /// A subject's name in a table.
-fn title(which: Which) -> &'static str {
-    match which {
+fn title(which: Which, results: &Value) -> String {
+    let title = match which {
         Which::Plain => "plain Envoy",
         Which::NoOp => "a wasm filter that does nothing",
         Which::ParseOnly => "one that reads the request (parse-only)",
@@ -18,7 +18,12 @@ fn title(which: Which) -> &'static str {
         Which::Replicas => "**Penstock**, nothing waits, with a standby and a lease in etcd",
         Which::Unary => "a unary gRPC call per request",
         Which::ExtProc => "ext_proc, a server that answers at once",
-    }
+        Which::EndpointPicker => {
+            let program = results["programs"]["epp"].as_str().unwrap_or_default();
+            return format!("an endpoint picker ({program})");
+        }
+    };
+    title.to_owned()
 }
 
 /// One budget: the limit, the measured value, and whether it is met.
@@ -43,6 +48,7 @@ pub(crate) fn page(results: &Value) -> String {
             ("requests/s", Cell::Spread("requests_per_s", 0)),
             ("of plain", Cell::Median("requests_per_s_of_plain", 2)),
             ("of ext_proc", Cell::Median("requests_per_s_of_ext_proc", 2)),
+            ("of the picker", Cell::Median("requests_per_s_of_epp", 2)),
             ("p50 us", Cell::Median("p50_us", 0)),
             ("p99 us", Cell::Median("p99_us", 0)),
             ("Envoy CPU us", Cell::Spread("envoy_cpu_us", 1)),
@@ -72,6 +78,7 @@ pub(crate) fn page(results: &Value) -> String {
             ("p50 us at 1", Cell::Spread("p50_us_at_1", 0)),
             ("p99 us at 1", Cell::Spread("p99_us_at_1", 0)),
             ("p50 over plain us", Cell::Spread("p50_us_at_1_over_plain", 0)),
+            ("p50 of the picker's", Cell::Median("p50_us_at_1_of_epp", 2)),
             ("open loop p50 us", Cell::Spread("open_p50_us", 0)),
             ("open loop p99 us", Cell::Spread("open_p99_us", 0)),
         ],
@@ -82,6 +89,7 @@ pub(crate) fn page(results: &Value) -> String {
         &[
             ("220 KB requests/s", Cell::Spread("requests_per_s_220kb", 0)),
             ("of ext_proc", Cell::Median("requests_per_s_220kb_of_ext_proc", 2)),
+            ("of the picker", Cell::Median("requests_per_s_220kb_of_epp", 2)),
             ("p50 us", Cell::Median("p50_us_220kb", 0)),
             ("p99 us", Cell::Median("p99_us_220kb", 0)),
             ("Envoy CPU us", Cell::Spread("envoy_cpu_us_220kb", 0)),
@@ -118,6 +126,13 @@ pub(crate) fn short(results: &Value) -> String {
     format!("{text}\n{machine}, one Envoy worker on one core, 50 connections, bodies of 1 KB.\n")
 }
 
+/// The subjects of a table: all of this repository, and those of other projects that were measured.
+pub(crate) fn measured(results: &Value) -> Vec<(&'static str, Which)> {
+    let all = Which::ALL.into_iter();
+    all.filter(|(name, which)| !which.is_peer() || !results["subjects"][name].is_null())
+        .collect()
+}
+
 /// How a figure is shown: the number of decimals.
 #[derive(Clone, Copy)]
 enum Cell {
@@ -126,16 +141,26 @@ enum Cell {
 }
 
 fn table(results: &Value, columns: &[(&str, Cell)]) -> String {
+    let subjects = measured(results);
+    let columns: Vec<_> = columns
+        .iter()
+        .filter(|(_, cell)| {
+            let (Cell::Median(key, _) | Cell::Spread(key, _)) = *cell;
+            subjects
+                .iter()
+                .any(|(name, _)| !results["subjects"][name][key].is_null())
+        })
+        .collect();
     let mut text = String::from("| |");
-    for (name, _) in columns {
+    for (name, _) in &columns {
         let _ = write!(text, " {name} |");
     }
     text += "\n|---|";
     text += &"---|".repeat(columns.len());
     text += "\n";
-    for (name, which) in Which::ALL {
-        let _ = write!(text, "| {} |", title(which));
-        for (_, cell) in columns {
+    for (name, which) in subjects {
+        let _ = write!(text, "| {} |", title(which, results));
+        for (_, cell) in &columns {
             let figures = &results["subjects"][name];
             let (Cell::Median(key, digits) | Cell::Spread(key, digits)) = *cell;
             let figure = &figures[key];
@@ -155,7 +180,12 @@ fn table(results: &Value, columns: &[(&str, Cell)]) -> String {
 fn is_trivial(key: &str, which: Which) -> bool {
     let alone = match which {
         Which::Plain | Which::NoOp | Which::ParseOnly => true,
-        Which::Penstock | Which::Queued | Which::Replicas | Which::Unary | Which::ExtProc => false,
+        Which::Penstock
+        | Which::Queued
+        | Which::Replicas
+        | Which::Unary
+        | Which::ExtProc
+        | Which::EndpointPicker => false,
     };
     alone && key.starts_with("side_cpu")
 }
