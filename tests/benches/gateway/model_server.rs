@@ -25,6 +25,8 @@ pub(crate) const EVENT: &str = "data: {\"id\":\"chatcmpl-1\",\"object\":\"chat.c
 
 /// The first key of a body decides whether the answer is streamed or withheld; the clients here write it first.
 pub(crate) const STREAM: &str = r#"{"stream":true,"#;
+/// An endpoint picker writes the body anew, with sorted keys: then the key is the last.
+const STREAM_SORTED: &str = r#","stream":true}"#;
 pub(crate) const HOLD: &str = r#"{"hold":true,"#;
 
 const METRICS: &str = "\
@@ -73,18 +75,22 @@ async fn serve_one(
         return Ok(response("text/plain; version=0.0.4", Full::from(METRICS).boxed()));
     }
     let mut body = request.into_body();
-    let mut first = Bytes::new();
+    let (mut first, mut last) = (Bytes::new(), Bytes::new());
     while let Some(frame) = body.frame().await {
         if let Ok(data) = frame?.into_data()
-            && first.is_empty()
+            && !data.is_empty()
         {
-            first = data;
+            if first.is_empty() {
+                first = data.clone();
+            }
+            last = data;
         }
     }
     if first.starts_with(HOLD.as_bytes()) {
         std::future::pending::<()>().await;
     }
-    Ok(if first.starts_with(STREAM.as_bytes()) {
+    let streams = first.starts_with(STREAM.as_bytes()) || last.ends_with(STREAM_SORTED.as_bytes());
+    Ok(if streams {
         response("text/event-stream", BodyExt::boxed(StreamBody::new(events())))
     } else {
         response("application/json", Full::new(answer).boxed())

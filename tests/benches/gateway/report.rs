@@ -222,9 +222,11 @@ fn summary(name: &str, figures: &Value) -> String {
         "side_cpu_us",
         "requests_per_s_220kb",
         "envoy_cpu_us_220kb",
+        "side_cpu_us_220kb",
         "open_p50_us",
         "open_p99_us",
         "envoy_cpu_us_per_event",
+        "side_cpu_us_per_event",
     ];
     let mut text = format!("{name}:");
     for key in keys.into_iter().chain(BESIDE.iter().map(|ratio| ratio.key)) {

@@ -42,12 +42,13 @@ impl Simulator {
     }
 }
 
-/// The command line: places and context for every request of the benchmark, so that the simulator neither queues nor refuses one.
+/// The command line: places, queue and context for every request of the benchmark, so that the simulator refuses none. A place costs
+/// CPU time, so there are not many more than the connections of a load.
 fn arguments(port: u16, model: &str) -> Vec<String> {
     vec![
         format!("--port={port}"),
         format!("--model={model}"),
-        "--max-num-seqs=1024".to_owned(),
+        "--max-num-seqs=64".to_owned(),
         "--max-waiting-queue-length=1024".to_owned(),
         "--max-model-len=1000000".to_owned(),
         "--mode=random".to_owned(),
