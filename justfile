@@ -20,6 +20,7 @@ check:
     bash .ci/run
 
 # Measures and writes docs/bench: engine, shares, gateway (needs wrk and oha), long, sources or scale; without an argument, the first three.
+# `gateway --peer-binary epp=PATH` measures an endpoint picker of another project in the same run.
 bench *what:
     bash tests/benches/run {{ what }}
 
