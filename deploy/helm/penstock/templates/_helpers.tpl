@@ -40,6 +40,16 @@
 {{- default (printf "%s-tls" (include "penstock.fullname" .)) .Values.tls.secretName -}}
 {{- end -}}
 
+{{/*
+The start of the names of objects in a namespace; a list of the root and the namespace. In a namespace of others it has the release's
+namespace, because releases of the same name in several namespaces may discover there.
+*/}}
+{{- define "penstock.nameIn" -}}
+{{- $root := index . 0 -}}
+{{- if ne (index . 1) $root.Release.Namespace -}}{{ $root.Release.Namespace }}-{{- end -}}
+{{- include "penstock.fullname" $root -}}
+{{- end -}}
+
 {{/* Labels. The argument is a list of the root and the component. */}}
 {{- define "penstock.selector" -}}
 {{- $root := index . 0 -}}
