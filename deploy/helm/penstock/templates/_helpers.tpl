@@ -73,13 +73,13 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 
 {{/* The configuration as given. */}}
 {{- define "penstock.givenConfig" -}}
-{{- if kindIs "string" .Values.config -}}
-{{- $read := fromYaml .Values.config -}}
+{{- $read := .Values.config -}}
+{{- if kindIs "string" $read -}}
+{{- $read = fromYaml $read -}}
 {{- if hasKey $read "Error" -}}{{- fail (printf "config is no YAML: %s" (get $read "Error")) -}}{{- end -}}
-{{- toYaml $read -}}
-{{- else -}}
-{{- toYaml .Values.config -}}
 {{- end -}}
+{{- if not (get (default dict $read) "pools") -}}{{- fail "config has no pools" -}}{{- end -}}
+{{- toYaml $read -}}
 {{- end -}}
 
 {{/* The configuration with what follows from the deployment. What is given wins. */}}
@@ -103,8 +103,12 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{- if not (dig "replicas" "lease" "" $given) -}}{{- $_ := set $replicas "lease" (dict "kubernetes" $lease) -}}{{- end -}}
 {{- $_ := set $added "replicas" $replicas -}}
 {{- end -}}
+{{- /* Without these names, a request to the Service would be rejected for its Host. */ -}}
+{{- $service := include "penstock.companions" . -}}
+{{- $hosts := list $service (printf "%s.%s" $service .Release.Namespace) (printf "%s.%s.svc" $service .Release.Namespace) -}}
+{{- $_ := set $added "admin" (dict "hosts" $hosts) -}}
 {{- if .Values.companion.adminToken.secretName -}}
-{{- $_ := set $added "admin" (dict "token_file" (printf "/etc/penstock/admin/%s" .Values.companion.adminToken.key)) -}}
+{{- $_ := set $added.admin "token_file" (printf "/etc/penstock/admin/%s" .Values.companion.adminToken.key) -}}
 {{- end -}}
 {{- $identity := dict -}}
 {{- if not (dig "identity" "trust" "" $given) -}}
@@ -131,6 +135,7 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{/* The ports of the configuration's listeners, as YAML. */}}
 {{- define "penstock.ports" -}}
 {{- $listen := (include "penstock.config" . | fromYaml).listen -}}
+host: {{ regexReplaceAll ":[0-9]+$" $listen.http "" | quote }}
 grpc: {{ include "penstock.port" $listen.grpc }}
 http: {{ include "penstock.port" $listen.http }}
 gateway: {{ include "penstock.port" (default ":8080" $listen.gateway) }}
@@ -178,12 +183,16 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end -}}
 
-{{/* A list of the root and the component. */}}
+{{/*
+The default constraint on the nodes of pods; a list of the root and the component. Only pods of one ReplicaSet are compared: otherwise those
+that an update replaces would push the new ones together.
+*/}}
 {{- define "penstock.spread" -}}
 - maxSkew: 1
   topologyKey: kubernetes.io/hostname
   whenUnsatisfiable: ScheduleAnyway
   labelSelector: {matchLabels: {{ include "penstock.selector" . | fromYaml | toJson }}}
+  matchLabelKeys: [pod-template-hash]
 {{- end -}}
 
 {{/* Which companion this pod's is, and for Envoy any address that the configuration accepts. */}}
