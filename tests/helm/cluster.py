@@ -297,6 +297,20 @@ VARIANTS = {
         "monitoring": {name: {"enabled": True} for name in ("podMonitor", "prometheusRule", "dashboard")},
         "envoy": {"autoscaling": {"enabled": True}, "tls": {"secretName": "gateway"}},
     },
+    "a load balancer, filters and labels": {
+        "commonLabels": {"team": "inference"},
+        "envoy": {
+            "service": {
+                "type": "LoadBalancer",
+                "externalTrafficPolicy": "Local",
+                "loadBalancerClass": "example.com/internal",
+                "loadBalancerSourceRanges": ["10.0.0.0/8"],
+            },
+            "httpFilters": [{"name": "envoy.filters.http.jwt_authn"}],
+            "extraVolumes": [{"name": "keys", "configMap": {"name": "keys"}}],
+            "extraVolumeMounts": [{"name": "keys", "mountPath": "/etc/keys", "readOnly": True}],
+        },
+    },
 }
 # The definitions of PodMonitor and PrometheusRule.
 OPERATOR = "github.com/prometheus-operator/prometheus-operator@v0.85.0"

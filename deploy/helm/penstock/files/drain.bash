@@ -1,5 +1,5 @@
 # Before Envoy ends: closes idle connections, and waits until no request runs.
-# Arguments: the port of Envoy's admin interface, and the most seconds.
+# Arguments: the port of Envoy's admin interface, and the least and the most seconds.
 set -u
 
 # admin METHOD PATH: prints Envoy's response.
@@ -11,9 +11,9 @@ admin() {
 }
 
 port=$1
-ends=$((SECONDS + $2))
-# A Service needs a moment to stop sending connections here.
-least=$((SECONDS + 5))
+ends=$((SECONDS + $3))
+# A Service or a load balancer needs a moment to stop sending connections here.
+least=$((SECONDS + $2))
 # Responses ask clients to close their connections; new ones are still served.
 admin POST /healthcheck/fail >/dev/null || exit 0
 while ((SECONDS < ends)); do

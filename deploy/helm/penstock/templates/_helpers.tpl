@@ -66,6 +66,15 @@ app.kubernetes.io/managed-by: {{ $root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" }}
 {{- end -}}
 
+{{/* Labels of an object. Those of pods have no common labels: podLabels are for them, and a new label would restart all pods. */}}
+{{- define "penstock.objectLabels" -}}
+{{- $root := index . 0 -}}
+{{ include "penstock.labels" . }}
+{{- with $root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
 {{- define "penstock.image" -}}
 {{- $image := .Values.companion.image -}}
 {{- printf "%s:%s" $image.repository (default .Chart.AppVersion $image.tag) -}}
@@ -121,6 +130,12 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{- toYaml (mustMergeOverwrite $added $given) -}}
 {{- end -}}
 
+{{/* The part of the configuration that a running companion can't change. */}}
+{{- define "penstock.fixedConfig" -}}
+{{- $config := include "penstock.config" . | fromYaml -}}
+{{- toYaml (pick $config "listen" "tls" "replicas") -}}
+{{- end -}}
+
 {{/* The part of the configuration that is in Envoy's bootstrap. All other parts reach a running Envoy. */}}
 {{- define "penstock.bootstrapConfig" -}}
 {{- $config := include "penstock.config" . | fromYaml -}}
@@ -169,18 +184,13 @@ admin: {{ include "penstock.port" (default ":9901" $listen.envoy_admin) }}
 {{- if or (include "penstock.discovery" . | fromYaml) (dig "replicas" "lease" "kubernetes" "" $config) -}}true{{- end -}}
 {{- end -}}
 
-{{- define "penstock.podSecurity" -}}
-runAsNonRoot: true
-runAsUser: 65532
-runAsGroup: 65532
-fsGroup: 65532
-seccompProfile: {type: RuntimeDefault}
+{{/* A quantity of memory in bytes: 2Gi, 2GiB, 500M. Empty: it has another form. */}}
+{{- define "penstock.bytes" -}}
+{{- $units := dict "" 1 "k" 1000 "M" 1000000 "G" 1000000000 "T" 1000000000000 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 -}}
+{{- $text := toString . | replace " " "" | trimSuffix "B" -}}
+{{- if regexMatch "^[0-9]+(\\.[0-9]+)?(k|[KMGT]i|[MGT])?$" $text -}}
+{{- mulf (regexFind "^[0-9.]+" $text | float64) (get $units (regexFind "[a-zA-Z]*$" $text)) | int64 -}}
 {{- end -}}
-
-{{- define "penstock.containerSecurity" -}}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-capabilities: {drop: [ALL]}
 {{- end -}}
 
 {{/*
