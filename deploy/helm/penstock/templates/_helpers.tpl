@@ -115,7 +115,7 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{- /* Without these names, a request to the Service would be rejected for its Host. */ -}}
 {{- $service := include "penstock.companions" . -}}
 {{- $hosts := list $service (printf "%s.%s" $service .Release.Namespace) (printf "%s.%s.svc" $service .Release.Namespace) -}}
-{{- $_ := set $added "admin" (dict "hosts" $hosts) -}}
+{{- $_ := set $added "admin" (dict) -}}
 {{- if .Values.companion.adminToken.secretName -}}
 {{- $_ := set $added.admin "token_file" (printf "/etc/penstock/admin/%s" .Values.companion.adminToken.key) -}}
 {{- end -}}
@@ -127,7 +127,9 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{- $_ := set $identity "api_keys" (dict "file" (printf "/etc/penstock/api-keys/%s" .Values.apiKeys.key)) -}}
 {{- end -}}
 {{- $_ := set $added "identity" $identity -}}
-{{- toYaml (mustMergeOverwrite $added $given) -}}
+{{- $config := mustMergeOverwrite $added $given -}}
+{{- $_ := set $config.admin "hosts" (concat (default list $config.admin.hosts) $hosts | uniq) -}}
+{{- toYaml $config -}}
 {{- end -}}
 
 {{/* The part of the configuration that a running companion can't change. */}}
