@@ -15,7 +15,7 @@ use penstock_tests::{Answer, ClientRequest, Gateway, Upstream, run};
 
 /// Every metric, its type, and its labels beside `pool`, `model` and `target_model` (`r`), `pool` (`p`), `pool` and
 /// `variant` (`v`), or none (`-`).
-const ALL: [(&str, &str, &str); 82] = [
+const ALL: [(&str, &str, &str); 84] = [
     ("queue_length", "gauge", "p flow band"),
     ("queue_length_by_model", "gauge", "r"),
     ("queue_cost_tokens", "gauge", "p flow band"),
@@ -38,6 +38,8 @@ const ALL: [(&str, &str, &str); 82] = [
     ("watermark", "gauge", "p"),
     ("saturation", "gauge", "p"),
     ("ready_endpoints", "gauge", "p"),
+    ("lease_credit", "gauge", "p"),
+    ("lease_admissions_total", "counter", "p"),
     ("dequeue_attempts_total", "counter", "p"),
     ("dequeue_successes_total", "counter", "p"),
     ("active_flows", "gauge", "p"),

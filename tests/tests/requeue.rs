@@ -46,7 +46,7 @@ async fn expect_counts(gateway: &Gateway, pool: &str, requests: f64, requeues: f
     gateway.waiting(pool, 0).await;
     let page = gateway.metrics().await;
     let labels = [("pool", pool)];
-    let admitted: f64 = ["bypassed", "dispatched"]
+    let admitted: f64 = ["bypassed", "leased", "dispatched"]
         .map(|outcome| page.sum("penstock_requests_total", &[("pool", pool), ("outcome", outcome)]))
         .iter()
         .sum();

@@ -8,7 +8,7 @@ pub struct FilterFrame {
     /// The highest `CompanionFrame.seq` that the filter has handled; 0 before the first.
     #[prost(uint64, tag = "2")]
     pub ack: u64,
-    #[prost(oneof = "filter_frame::Event", tags = "3, 4, 5, 6, 7, 8, 9, 10, 15")]
+    #[prost(oneof = "filter_frame::Event", tags = "3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 15")]
     pub event: ::core::option::Option<filter_frame::Event>,
 }
 /// Nested message and enum types in `FilterFrame`.
@@ -31,6 +31,10 @@ pub mod filter_frame {
         Heartbeat(super::Heartbeat),
         #[prost(message, tag = "10")]
         Bye(super::Bye),
+        #[prost(message, tag = "11")]
+        Admitted(super::Admitted),
+        #[prost(message, tag = "12")]
+        CreditReturned(super::CreditReturned),
         #[prost(message, tag = "15")]
         PushedBack(super::PushedBack),
     }
@@ -49,7 +53,7 @@ pub struct CompanionFrame {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Command {
-    #[prost(oneof = "command::Kind", tags = "1, 2, 3, 4, 5, 6, 11")]
+    #[prost(oneof = "command::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 11")]
     pub kind: ::core::option::Option<command::Kind>,
 }
 /// Nested message and enum types in `Command`.
@@ -68,6 +72,10 @@ pub mod command {
         Endpoints(super::Endpoints),
         #[prost(message, tag = "6")]
         Bye(super::Bye),
+        #[prost(message, tag = "7")]
+        Credit(super::Credit),
+        #[prost(message, tag = "8")]
+        Recall(super::Recall),
         #[prost(message, tag = "11")]
         Role(super::Role),
     }
@@ -272,6 +280,10 @@ pub struct Register {
     /// An API key has verified `fairness_id`, so it counts even if the client is untrusted. Since version 3.
     #[prost(bool, tag = "33")]
     pub tenant_verified: bool,
+    /// The request was admitted by credit before it was requeued, at this endpoint, `ip:port`, and the companion may not know of
+    /// that. Empty: it wasn't. Since version 4.
+    #[prost(string, tag = "34")]
+    pub leased_endpoint: ::prost::alloc::string::String,
 }
 /// Identifies a request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -385,6 +397,36 @@ pub struct PushedBack {
     /// The pool of the grant.
     #[prost(string, tag = "5")]
     pub pool: ::prost::alloc::string::String,
+}
+/// The filter has admitted a request by credit. Sent once the request has ended, with `completed`: that event is terminal, and
+/// the credit can admit the next request. Sent before that, without `completed`, if the response is streamed, if a server
+/// refuses the request, or if the credit is returned: then the request runs on without the credit, which is one request smaller
+/// at `running.endpoint` from then on, whether or not the companion knows the request. `Completed` reports its end, or a second
+/// `Admitted` if the companion may not have received the first one. A request of which the companion knows already isn't counted
+/// again. Since version 4.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Admitted {
+    /// The request. `age_us` is the time since its admission, and that of `register` the time since the arrival of its headers.
+    /// `endpoint` is the one for which the credit admitted it, even if another server responds.
+    #[prost(message, optional, tag = "1")]
+    pub running: ::core::option::Option<Running>,
+    /// `Credit.id`.
+    #[prost(uint64, tag = "2")]
+    pub credit: u64,
+    /// Its end; absent: it runs.
+    #[prost(message, optional, tag = "3")]
+    pub completed: ::core::option::Option<Completed>,
+}
+/// The filter has given up a credit: it was recalled, has expired, was replaced by one with a higher number, or came over another
+/// session than that of its pool. The filter has sent `Admitted` for each request that runs by this credit before, except for
+/// those that were requeued. Since version 4.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CreditReturned {
+    #[prost(string, tag = "1")]
+    pub pool: ::prost::alloc::string::String,
+    /// `Credit.id`.
+    #[prost(uint64, tag = "2")]
+    pub credit: u64,
 }
 /// Keeps the session alive; the filter sends it every second.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -640,6 +682,50 @@ pub struct Reject {
     pub queue_us: u64,
     #[prost(uint32, tag = "9")]
     pub saturation_milli: u32,
+}
+/// The filter may admit requests of this pool by itself: at each endpoint as many at a time as it has credit for. The credit
+/// counts as stock. It belongs to this stream and ends with it. A second message with the same `id` adds to the credit and renews it;
+/// with an `id` that the filter has returned, it is ignored. Only to filters that support version 4.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Credit {
+    #[prost(string, tag = "1")]
+    pub pool: ::prost::alloc::string::String,
+    /// Number of the credit in its session and pool, from 1. Only the last one is in force.
+    #[prost(uint64, tag = "2")]
+    pub id: u64,
+    /// From the arrival of this message, the credit is in force for this long. Then the filter returns it.
+    #[prost(uint32, tag = "3")]
+    pub ttl_ms: u32,
+    /// What this message adds, by endpoint; empty: it only renews.
+    #[prost(message, repeated, tag = "4")]
+    pub endpoints: ::prost::alloc::vec::Vec<EndpointCredit>,
+    /// Requests with a prompt of more bytes are registered as if there were no credit; 0: no limit.
+    #[prost(uint64, tag = "5")]
+    pub prompt_bytes_max: u64,
+    /// As in `Grant`, for the response's header.
+    #[prost(uint32, tag = "6")]
+    pub saturation_milli: u32,
+    /// As in `Grant`.
+    #[prost(bool, tag = "7")]
+    pub requeue: bool,
+}
+/// Requests that may run at an endpoint at the same time.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct EndpointCredit {
+    /// `ip:port`.
+    #[prost(string, tag = "1")]
+    pub address: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "2")]
+    pub requests: u32,
+}
+/// The filter gives up the credit at once and answers with `CreditReturned`.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Recall {
+    #[prost(string, tag = "1")]
+    pub pool: ::prost::alloc::string::String,
+    /// `Credit.id`.
+    #[prost(uint64, tag = "2")]
+    pub credit: u64,
 }
 /// The API of a request path, which determines the format of error responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]

@@ -5,10 +5,12 @@ use core::time::Duration;
 /// The oldest protocol version that this build supports.
 pub const VERSION_MIN: u32 = 1;
 /// The newest protocol version that this build supports.
-pub const VERSION_MAX: u32 = 3;
+pub const VERSION_MAX: u32 = 4;
 
 /// The first protocol version with `Role`.
 pub const ROLE_VERSION: u32 = 3;
+/// The first protocol version with admission credits.
+pub const CREDIT_VERSION: u32 = 4;
 
 /// Requests in one part of a `Hello`.
 pub const HELLO_PART_REQUESTS: usize = 256;
@@ -53,12 +55,19 @@ pub const PROBE_WAIT: Duration = Duration::from_secs(1);
 pub const LEADER_WAIT: Duration = Duration::from_secs(5);
 /// The same at a companion that is taking over, which waits for all filters.
 pub const TAKEOVER_WAIT: Duration = Duration::from_secs(60);
+/// A filter gives up an admission credit that isn't renewed for this long.
+pub const CREDIT_TTL: Duration = Duration::from_secs(2);
+/// The companion renews the credits of busy filters this often.
+pub const CREDIT_RENEWAL: Duration = Duration::from_secs(1);
 /// Delay before a reconnect if filter and companion have no version in common.
 pub const VERSION_RETRY: Duration = Duration::from_secs(30);
 
 const _: () = assert!(BACKOFF_MAX.as_millis() + HEARTBEAT_INTERVAL.as_millis() < SESSION_GRACE.as_millis());
 const _: () = assert!(BACKOFF_MAX.as_millis() < STARTUP_WAIT.as_millis());
 const _: () = assert!(HEARTBEAT_INTERVAL.as_millis() * 3 < SILENCE.as_millis());
+const _: () = assert!(CREDIT_RENEWAL.as_millis() < CREDIT_TTL.as_millis());
+// A companion that has lost a session has released its requests only after the credit has expired in the filter.
+const _: () = assert!(CREDIT_TTL.as_millis() < SESSION_GRACE.as_millis());
 const _: () = assert!(VERSION_MIN <= VERSION_MAX);
 // A full part of a `Hello`, with every string at its limit, fits into a message.
 const _: () = assert!(HELLO_PART_REQUESTS * 24 * NAME_BYTES_MAX < MESSAGE_BYTES_MAX);

@@ -88,6 +88,8 @@ pub mod code {
 pub mod outcome {
     /// Admitted by the filter while the companion is down.
     pub const DISPATCHED: &str = "dispatched";
+    /// Admitted by the filter with a credit of the companion.
+    pub const LEASED: &str = "leased";
     /// Malformed, too large, without a valid API key, or for a model that no pool serves.
     pub const REJECTED_INVALID: &str = "rejected_invalid";
     /// Refused because the companion is down.

@@ -165,6 +165,14 @@ impl Autopilot {
         self.in_flight.insert(id, request);
     }
 
+    /// A request is reported that its filter admitted by credit. It is demand, and nothing is learned from its times.
+    pub fn leased(&mut self, now: Instant, id: RequestId, granted: Granted) {
+        self.adopted(now, id, granted);
+        if let Some(&index) = self.indices.get(&granted.endpoint) {
+            self.endpoints[index].stats.granted += 1;
+        }
+    }
+
     /// A request went to another endpoint than it was granted. The time of that isn't known, so it is load there, and nothing
     /// is learned from its times.
     pub fn moved(&mut self, now: Instant, id: RequestId, endpoint: EndpointId) {
@@ -216,9 +224,14 @@ impl Autopilot {
             cached: input.filter(|_| request.is_whole).map(|_| cached),
             output,
         };
-        endpoint
-            .overlap_tracker
-            .record_completion(millis(now), id.0, &completion);
+        if endpoint.had_credit(request.granted_at) {
+            // The load beside it isn't known.
+            endpoint.overlap_tracker.record_drop(millis(now), id.0);
+        } else {
+            endpoint
+                .overlap_tracker
+                .record_completion(millis(now), id.0, &completion);
+        }
         let itl_ms = match (first, last, output) {
             (Some(first), Some(last), Some(output)) if output > 1.0 && last > first => {
                 Some((last - first).as_secs_f64() * 1_000.0 / (output - 1.0))
@@ -257,6 +270,18 @@ impl Autopilot {
     pub fn ready(&mut self, now: Instant, id: EndpointId, ready: bool) {
         if let Some(&index) = self.indices.get(&id) {
             self.endpoints[index].set_ready(now, now.since(self.created_at), ready);
+        }
+    }
+
+    /// Filters may run requests at an endpoint that are reported only at their end, or no longer. Nothing is learned from the times of
+    /// requests there meanwhile, because the load beside them isn't known.
+    pub fn lent(&mut self, now: Instant, id: EndpointId, is_lent: bool) {
+        let Some(&index) = self.indices.get(&id) else {
+            return;
+        };
+        let endpoint = &mut self.endpoints[index];
+        if core::mem::replace(&mut endpoint.has_credit, is_lent) && !is_lent {
+            endpoint.credit_until = Some(now);
         }
     }
 

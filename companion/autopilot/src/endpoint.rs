@@ -74,6 +74,10 @@ pub(crate) struct Endpoint {
     /// Its last budget.
     pub(crate) budget: Option<penstock_engine::Budget>,
     load: Load,
+    /// Filters may run requests here that aren't known.
+    pub(crate) has_credit: bool,
+    /// The last time at which they could.
+    pub(crate) credit_until: Option<Instant>,
     /// The most requests in flight in the last window.
     peak: u64,
     /// The most requests in flight in this window.
@@ -101,6 +105,8 @@ impl Endpoint {
             cached: 0.0,
             budget: None,
             load: Load::default(),
+            has_credit: false,
+            credit_until: None,
             peak: 0,
             peak_so_far: 0,
             ready_since: None,
@@ -117,9 +123,9 @@ impl Endpoint {
         self.is_ready = ready;
     }
 
-    /// It isn't listed, and has no request in flight.
+    /// It isn't listed, has no request in flight, and no filter may run one there.
     pub(crate) const fn is_over(&self) -> bool {
-        !self.is_listed && self.load.requests == 0
+        !self.is_listed && self.load.requests == 0 && !self.has_credit
     }
 
     /// Forgets everything that was observed, because the endpoint has another variant now.
@@ -131,6 +137,11 @@ impl Endpoint {
         self.cached = 0.0;
         self.totals = None;
         self.totals_before = None;
+    }
+
+    /// Requests that aren't known may have run here since `since`.
+    pub(crate) fn had_credit(&self, since: Instant) -> bool {
+        self.has_credit || self.credit_until.is_some_and(|until| until >= since)
     }
 
     /// It has become ready less than `transient` ago.

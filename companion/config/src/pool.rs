@@ -48,6 +48,10 @@ pub struct Pool {
     pub requeues: Option<u32>,
     /// The failures of an endpoint after which a request is sent again.
     pub requeue_on: RequeueOn,
+    /// Filters may admit requests by themselves while the pool has much room.
+    pub gives_credit: bool,
+    /// Where prompts choose their endpoint by their prefix, those of at least as many tokens aren't admitted by credit.
+    pub prefix_min_tokens: u64,
     /// Where usage and learned models are kept across restarts. `None`: nowhere.
     pub store: Option<Store>,
     /// How long Envoy holds requests while no companion answers.

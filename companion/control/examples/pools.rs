@@ -48,6 +48,7 @@ fn pool(number: usize) -> PoolSettings {
         class_globs: Vec::new(),
         capacity_status: 503,
         requeues: Some(3),
+        credit: None,
         slo: penstock_model::slo::Policy::default(),
         reported: false,
         shared: false,

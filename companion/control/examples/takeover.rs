@@ -108,6 +108,7 @@ fn pool(size: Size, number: usize) -> PoolSettings {
         class_globs: Vec::new(),
         capacity_status: 503,
         requeues: None,
+        credit: None,
         slo: penstock_model::slo::Policy::default(),
         reported: false,
         shared: false,

@@ -6,6 +6,7 @@
 mod admission;
 mod announce;
 mod audit;
+mod credits;
 mod effects;
 mod frames;
 mod hello;
@@ -235,10 +236,10 @@ impl Control {
         self.spent_frames.keep(frame);
     }
 
-    /// No request waits or runs.
+    /// No request waits or runs, and no filter may run one without asking.
     #[must_use]
-    pub const fn is_idle(&self) -> bool {
-        self.open_requests == 0
+    pub fn is_idle(&self) -> bool {
+        self.open_requests == 0 && !self.pools.is_any_lent()
     }
 
     fn open(&mut self, now: Instant, conn: ConnId) {

@@ -51,5 +51,5 @@ pub use penstock_autopilot::{
 };
 pub use penstock_election::KnownEnvoy;
 pub use request_status::{RequestState, RequestStatus};
-pub use settings::{EndpointSettings, MaxPriority, PoolSettings, Rewrite, Settings};
+pub use settings::{CreditSettings, EndpointSettings, MaxPriority, PoolSettings, Rewrite, Settings};
 pub use status::{ModelStatus, PoolStatus, ServerStatus, SessionStatus, Status};

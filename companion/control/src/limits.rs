@@ -38,6 +38,10 @@ pub(crate) const SPENT_LISTS_MAX: usize = 16;
 pub(crate) const SPENT_COMMANDS_MAX: usize = 256;
 /// A timer that is late by this much was missed because the process was suspended.
 pub(crate) const SUSPENDED_MIN: Duration = Duration::from_secs(1);
+/// Places that a filter is lent in a pool.
+pub(crate) const CREDIT_MAX: u64 = 1_024;
+/// The least that a filter is lent at once, if there is room for it.
+pub(crate) const CREDIT_MIN: u64 = 4;
 /// Time for which an endpoint isn't granted to an Envoy that passed it over.
 pub(crate) const AVOIDED_FOR: Duration = Duration::from_secs(60);
 /// The autopilot's window: endpoints are averaged over it, and their model is learned once in it.

@@ -7,12 +7,14 @@ mod admission;
 mod announcement;
 mod audit;
 mod avoided;
+mod credits;
 mod decisions;
 mod effect;
 mod eligibility;
 mod endpoints;
 mod explain;
 mod input;
+mod lending;
 mod lifecycle;
 mod model_counts;
 mod pushed_back;
@@ -37,14 +39,17 @@ use crate::limits::WINDOW;
 use crate::settings::PoolSettings;
 use announcement::Announced;
 use avoided::AvoidedEndpoints;
+use credits::Credits;
 use endpoints::Endpoints;
 use model_counts::ModelCounts;
 use rules::Rules;
 use visible_flows::VisibleFlows;
 
 pub(crate) use announcement::{Announcement, AnnouncementChange};
+pub(crate) use credits::CreditId;
 pub(crate) use effect::PoolEffect;
-pub(crate) use input::{PoolInput, Registering};
+pub(crate) use input::{CreditPlace, PoolInput, Registering};
+pub(crate) use lending::LentCredit;
 pub(crate) use request::{Grant, OpenRequest};
 
 /// A pool.
@@ -60,6 +65,7 @@ pub(crate) struct Pool {
     model_counts: ModelCounts,
     rules: Rules,
     announced: Announced,
+    credits: Credits,
     /// The request whose arrival the engine is deciding on.
     arriving: Option<RequestId>,
     /// The configuration no longer has the pool. It stays until its last request has ended.
@@ -84,6 +90,7 @@ impl Pool {
             model_counts: ModelCounts::default(),
             rules: Rules::new(settings),
             announced: Announced::nothing(),
+            credits: Credits::new(),
             arriving: None,
             is_retired: false,
             effects: VecDeque::new(),
@@ -122,6 +129,10 @@ impl Pool {
             }
             PoolInput::PushedBack { id, pushback } => self.pushed_back(now, id, pushback),
             PoolInput::Completed { id, completion } => self.completed(now, id, completion),
+            PoolInput::CreditReturned(credit) => self.credit_returned(now, credit),
+            PoolInput::CreditConsumed(place) => self.credit_consumed(now, place),
+            PoolInput::CreditSuspended(epoch) => self.credit_suspended(epoch),
+            PoolInput::CreditEnded(epoch) => self.credit_ended(now, epoch),
             PoolInput::EnvoyLeft(envoy) => self.avoided.forget_envoy(envoy),
             PoolInput::EndpointReady { address, is_ready } => self.set_endpoint_ready(now, address, is_ready),
             PoolInput::Scraped {
@@ -152,7 +163,11 @@ impl Pool {
 
     /// When [`Self::handle_timeout`] is due; `None` if time alone changes nothing.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        let timeouts = [self.engine.poll_timeout(), self.autopilot.poll_timeout()];
+        let timeouts = [
+            self.engine.poll_timeout(),
+            self.autopilot.poll_timeout(),
+            self.credits.renewal_at(),
+        ];
         timeouts.into_iter().flatten().min()
     }
 
@@ -160,6 +175,7 @@ impl Pool {
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         self.engine.handle_timeout(now);
         self.apply_decisions(now, None);
+        self.renew_credits(now);
         if self.autopilot.poll_timeout().is_none_or(|due| due > now) {
             return;
         }
@@ -207,9 +223,14 @@ impl Pool {
         self.requests.get(&id).is_some_and(OpenRequest::is_waiting)
     }
 
-    /// The pool is retired and its last request has ended.
+    /// The pool is retired, its last request has ended, and all credit has come back.
     pub(crate) fn is_over(&self) -> bool {
-        self.is_retired && self.requests.is_empty()
+        self.is_retired && self.requests.is_empty() && !self.is_lent()
+    }
+
+    /// Filters may run requests that aren't known.
+    pub(crate) const fn is_lent(&self) -> bool {
+        self.credits.lent() > 0
     }
 
     pub(crate) const fn is_retired(&self) -> bool {

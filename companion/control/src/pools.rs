@@ -148,6 +148,18 @@ impl Pools {
         self.by_name.get(name).copied()
     }
 
+    /// The pool with this name, configured or retired.
+    pub(crate) fn named(&self, name: &str) -> Option<PoolId> {
+        let is_named = |id: &PoolId| self.get(*id).is_some_and(|pool| **pool.name() == *name);
+        self.by_name(name)
+            .or_else(|| self.retired.iter().copied().find(is_named))
+    }
+
+    /// Filters may run requests that aren't known.
+    pub(crate) fn is_any_lent(&self) -> bool {
+        self.iter().any(|(_, pool)| pool.is_lent())
+    }
+
     /// The first configured pool that serves the model.
     pub(crate) fn serving(&mut self, model: &str) -> Option<PoolId> {
         if let Some(&resolved) = self.by_model.get(model) {

@@ -5,6 +5,7 @@ use core::time::Duration;
 use std::borrow::Cow;
 
 use crate::ids::RequestKey;
+use crate::pool::CreditPlace;
 
 /// The claims of one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,10 +60,22 @@ pub(crate) struct Registration<'a> {
     pub(crate) requeues: u32,
     /// The key that the request had before it was requeued the last time.
     pub(crate) previous_key: Option<RequestKey>,
+    /// Before it was requeued, its filter admitted it by credit at this endpoint.
+    pub(crate) leased_endpoint: Option<&'a str>,
     /// The last server to which it was sent under that key refused it by itself.
     pub(crate) is_refused: bool,
     /// Every name and list is within the limits of the protocol.
     pub(crate) is_within_limits: bool,
+}
+
+impl Registration<'_> {
+    /// A filter with credit admits such a request by itself, unless its prompt is too long: it is new, names no endpoints, and has no time
+    /// limit.
+    pub(crate) const fn may_lease(&self) -> bool {
+        let is_new = self.requeues == 0 && self.previous_key.is_none();
+        let is_unrestricted = self.subset.is_empty() && self.pin.is_none() && self.tolerations.is_empty();
+        is_new && is_unrestricted && self.deadline.is_none() && self.ttft_target.is_none()
+    }
 }
 
 /// How a request comes in.
@@ -74,6 +87,21 @@ pub(crate) enum Arrival<'a> {
     Waiting,
     /// Another companion granted it, and it runs.
     Running(Running<'a>),
+    /// Its filter admitted it by credit.
+    Leased {
+        /// Its endpoint is that of the place.
+        running: Running<'a>,
+        /// The name of the pool that gave the credit; empty: unknown.
+        pool: &'a str,
+        /// The place that it takes along, if its filter holds it; `None`: it counts beside what is lent.
+        place: Option<CreditPlace<'a>>,
+    },
+}
+
+impl Arrival<'_> {
+    pub(crate) const fn is_new(&self) -> bool {
+        matches!(self, Self::New)
+    }
 }
 
 /// Where a request runs, as a Hello reports it.

@@ -68,6 +68,7 @@ impl RootContext {
         Peer {
             envoy: self.envoy,
             can_requeue: self.has_requeue_listener && self.version >= REQUEUE_VERSION,
+            can_lease: self.version >= penstock_wire::limits::CREDIT_VERSION,
         }
     }
 

@@ -61,6 +61,8 @@ pub struct PoolSettings {
     pub capacity_status: u16,
     /// How often a request may be requeued after an endpoint failed it. `None`: until its ttl ends.
     pub requeues: Option<u32>,
+    /// Filters may admit requests by themselves while the pool has much room. `None`: never.
+    pub credit: Option<CreditSettings>,
     /// The latency targets.
     pub slo: penstock_model::slo::Policy,
     /// For so long after it has become ready, the performance model doesn't learn from an endpoint.
@@ -74,6 +76,29 @@ pub struct PoolSettings {
     pub kept: Vec<(String, Kept)>,
     /// Model rewrites: globs, the first match counts.
     pub rewrite: Vec<Rewrite>,
+}
+
+/// When filters may admit requests by themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CreditSettings {
+    /// A filter is busy, and gets credit, with so many requests of the pool within a second.
+    pub busy_min: u32,
+    /// Where prompts choose their endpoint by their prefix, those of at least as many tokens ask.
+    pub prefix_min_tokens: u64,
+}
+
+impl CreditSettings {
+    /// Requests within a second that make a filter busy.
+    pub const BUSY_MIN: u32 = 32;
+}
+
+impl Default for CreditSettings {
+    fn default() -> Self {
+        Self {
+            busy_min: Self::BUSY_MIN,
+            prefix_min_tokens: 256,
+        }
+    }
 }
 
 /// The highest band that a tenant may claim. A higher claim is lowered to it, and counted.

@@ -57,6 +57,7 @@ pub(crate) fn registration(epoch: Epoch, message: &wire::Register) -> Registrati
             .as_ref()
             .map(request_key)
             .filter(|previous| *previous != key),
+        leased_endpoint: non_empty(&message.leased_endpoint),
         is_refused: message.refused,
         is_within_limits: is_within_limits(message),
     }
@@ -135,6 +136,7 @@ fn is_within_limits(message: &wire::Register) -> bool {
         &message.pin,
         &message.traceparent,
         &message.target_model,
+        &message.leased_endpoint,
     ];
     let listed = message.subset.iter().chain(&message.tolerations);
     names

@@ -6,7 +6,7 @@ use penstock_wire as wire;
 use wire::command::Kind;
 
 use crate::labels::Labels;
-use crate::pool::{Announcement, Grant};
+use crate::pool::{Announcement, CreditId, Grant, LentCredit};
 use crate::rejection::Rejection;
 
 /// The grant of the filter's request with this sequence number, in the memory of an earlier message.
@@ -74,6 +74,31 @@ pub(crate) fn fallback_bound(announcement: &Announcement<'_>) -> Kind {
         ready: Vec::new(),
         fallback_bound: announcement.fallback_bound,
         keep_ready: true,
+    })
+}
+
+/// Lends places of a pool, or renews what was lent.
+pub(crate) fn credit(pool: &str, lent: &LentCredit) -> Kind {
+    let places = lent.places.iter().map(|(address, places)| wire::EndpointCredit {
+        address: (**address).to_owned(),
+        requests: u32::try_from(*places).unwrap_or(u32::MAX),
+    });
+    Kind::Credit(wire::Credit {
+        pool: pool.to_owned(),
+        id: lent.credit.number,
+        ttl_ms: u32::try_from(LentCredit::TTL.as_millis()).unwrap_or(u32::MAX),
+        endpoints: places.collect(),
+        prompt_bytes_max: lent.prompt_bytes_max,
+        saturation_milli: lent.saturation_milli,
+        requeue: lent.may_requeue,
+    })
+}
+
+/// Recalls what was lent.
+pub(crate) fn recall(pool: &str, credit: CreditId) -> Kind {
+    Kind::Recall(wire::Recall {
+        pool: pool.to_owned(),
+        credit: credit.number,
     })
 }
 

@@ -49,6 +49,8 @@ pub(crate) struct Endpoint {
     /// Reserved for the blocked head, which doesn't fit yet: it takes no other request.
     pub(crate) reserved: bool,
     pub(crate) requests: u64,
+    /// Requests that filters may run here without asking: they count as if they ran.
+    pub(crate) credit: u64,
     tokens: u64,
     output: u64,
     prefill: u64,
@@ -84,6 +86,7 @@ impl Endpoint {
             budget: None,
             reserved: false,
             requests: 0,
+            credit: 0,
             tokens: 0,
             output: 0,
             prefill: 0,
@@ -106,8 +109,44 @@ impl Endpoint {
         self.ready
             && self.stock < self.bound
             && !self.reserved
-            && self.ramp.is_none_or(|ramp| self.requests < ramp.bound)
-            && self.pushback.is_none_or(|bound| self.requests < bound)
+            && self.ramp.is_none_or(|ramp| self.taken() < ramp.bound)
+            && self.pushback.is_none_or(|bound| self.taken() < bound)
+    }
+
+    /// The requests that run here, and those that filters may run.
+    pub(crate) const fn taken(&self) -> u64 {
+        self.requests + self.credit
+    }
+
+    /// The credit, as far as it counts in the stock under this gate.
+    pub(crate) const fn credit_in(&self, gate: Gate) -> u64 {
+        match gate {
+            Gate::Bounded {
+                unit: StockUnit::Tokens,
+                ..
+            } => 0,
+            Gate::Bounded {
+                unit: StockUnit::Requests,
+                ..
+            }
+            | Gate::Auto { .. }
+            | Gate::Open
+            | Gate::Manual => self.credit,
+        }
+    }
+
+    /// What is lent here may stay lent.
+    pub(crate) const fn keeps_credit(&self) -> bool {
+        self.ready && self.ramp.is_none() && self.pushback.is_none() && self.stock <= self.bound
+    }
+
+    /// How many requests more filters may run here without asking, in a gate that counts requests: up to half of the bound, and
+    /// none while the endpoint starts slowly or refuses requests.
+    pub(crate) fn credit_room(&self) -> u64 {
+        if !self.has_room() || !self.keeps_credit() {
+            return 0;
+        }
+        half(self.bound).saturating_sub(self.stock)
     }
 
     /// The rank with `more` under [`Gate::Auto`], for an endpoint with room; `None` if `more` doesn't fit.
@@ -115,7 +154,7 @@ impl Endpoint {
         match &self.budget {
             Some(budget) => budget.rank(&self.in_flight(), more, self.tie),
             None => Some(Rank {
-                used: (self.requests.saturating_add(self.foreign) as f64 + 1.0) / self.full as f64,
+                used: (self.taken().saturating_add(self.foreign) as f64 + 1.0) / self.full as f64,
                 iteration_ms: 0.0,
                 tie: self.tie,
             }),
@@ -143,7 +182,7 @@ impl Endpoint {
 
     fn in_flight(&self) -> InFlight {
         InFlight {
-            requests: self.requests,
+            requests: self.taken(),
             foreign: self.foreign,
             load: self.running(),
         }
@@ -207,7 +246,7 @@ impl Endpoint {
     /// The endpoint itself refused `request`. `runs_here`: the request is counted among the requests of this endpoint.
     pub(crate) fn push_back(&mut self, request: RequestId, runs_here: bool) {
         self.failures.pushed_back(request);
-        let in_flight = self.requests.saturating_sub(u64::from(runs_here)).max(1);
+        let in_flight = self.taken().saturating_sub(u64::from(runs_here)).max(1);
         self.pushback = Some(self.pushback.map_or(in_flight, |bound| bound.min(in_flight)));
     }
 
@@ -261,7 +300,7 @@ impl Endpoint {
 
     /// The server reports this many running requests, of all its clients; `None`: no report.
     pub(crate) fn observe(&mut self, running: Option<u64>) {
-        self.foreign = running.unwrap_or(0).saturating_sub(self.requests);
+        self.foreign = running.unwrap_or(0).saturating_sub(self.taken());
     }
 
     pub(crate) fn set_budget(&mut self, budget: Option<Budget>, gate: Gate) {
@@ -359,7 +398,7 @@ impl Endpoint {
             }
             | Gate::Auto { .. }
             | Gate::Open
-            | Gate::Manual => self.requests,
+            | Gate::Manual => self.taken(),
         }
     }
 
@@ -379,6 +418,11 @@ impl Endpoint {
             in_prefill: self.in_prefill,
         }
     }
+}
+
+/// Half of a bound; an unlimited bound stays unlimited.
+pub(crate) const fn half(bound: u64) -> u64 {
+    if bound == u64::MAX { bound } else { bound / 2 }
 }
 
 #[cfg(test)]

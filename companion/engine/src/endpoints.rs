@@ -10,6 +10,7 @@
 mod audit;
 mod capacity;
 mod choice;
+mod credit;
 mod pushback;
 
 use alloc::vec::Vec;
@@ -491,7 +492,7 @@ impl Endpoints {
 
     fn remove_unused(&mut self, index: EndpointIndex) {
         let endpoint = &self.all[index];
-        if !endpoint.listed && endpoint.requests == 0 {
+        if !endpoint.listed && endpoint.taken() == 0 {
             self.indices.remove(&endpoint.id);
             self.all.remove(index);
             self.dirty.invalidate();

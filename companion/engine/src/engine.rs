@@ -5,6 +5,7 @@
 
 mod admission;
 mod audit;
+mod credit;
 mod dispatch;
 mod endpoint_events;
 mod lifecycle;
@@ -175,7 +176,14 @@ impl Engine {
     fn apply(&mut self, input: Input) {
         match input {
             Input::Register(request) => self.register(request),
-            Input::Adopt { request, endpoint } => self.adopt(request, endpoint),
+            Input::Adopt { request, endpoint } => self.adopt(request, endpoint, Outcome::Dispatched),
+            Input::Lend { endpoint, requests } => self.lend(endpoint, requests),
+            Input::TakeBack { endpoint, requests } => self.take_back(endpoint, requests),
+            Input::AdmittedByCredit {
+                request,
+                lent,
+                endpoint,
+            } => self.admitted_by_credit(request, lent, endpoint),
             Input::Resume(request) => self.resume(request),
             Input::Cancel(id) => self.cancel(id),
             Input::Sent { id, endpoint } => self.sent(id, endpoint),

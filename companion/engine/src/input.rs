@@ -303,6 +303,29 @@ pub enum Input {
         /// Where it runs.
         endpoint: EndpointId,
     },
+    /// Filters may run so many requests at this endpoint without asking. They count as stock. Ignored for an endpoint that isn't known.
+    Lend {
+        /// The endpoint.
+        endpoint: EndpointId,
+        /// The number of requests.
+        requests: u64,
+    },
+    /// Filters give up so much of what was lent at this endpoint.
+    TakeBack {
+        /// The endpoint.
+        endpoint: EndpointId,
+        /// The number of requests.
+        requests: u64,
+    },
+    /// A filter has let a new request run without asking. It enters stock and is charged, above all limits. Outcome: leased.
+    AdmittedByCredit {
+        /// The running request.
+        request: Request,
+        /// Where one place that was lent ends with it; `None`: the request counts beside what is lent.
+        lent: Option<EndpointId>,
+        /// Where it runs.
+        endpoint: EndpointId,
+    },
     /// A new request that waited elsewhere before: queued at its first arrival, above all limits.
     Resume(Request),
     /// The client of a waiting request disconnected. Ignored for a request that doesn't wait.

@@ -11,8 +11,10 @@ use crate::units::{Decimal, Tokens};
 /// The whole state at one moment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {
-    /// The stock of ready endpoints: granted and not ended.
+    /// The stock of ready endpoints: granted and not ended, without `credit`.
     pub stock: u64,
+    /// Requests that filters may run without asking, at all endpoints. The bounds count it as stock.
+    pub credit: u64,
     /// Waiting requests are dispatched while stock is below this; `u64::MAX`: unlimited.
     pub lower: u64,
     /// A newcomer bypasses while stock is below this; `u64::MAX`: unlimited.
@@ -129,8 +131,10 @@ pub struct EndpointSnapshot {
     pub ready: bool,
     /// When its mark ends; `None`: not marked down.
     pub down_until: Option<Instant>,
-    /// Granted there and not ended.
+    /// Granted there and not ended, without `credit`.
     pub stock: u64,
+    /// Requests that filters may run there without asking.
+    pub credit: u64,
     /// The stock up to which it takes requests; `u64::MAX`: unlimited.
     pub bound: u64,
     /// Requests of other clients by the server's last report. They lower the bound.

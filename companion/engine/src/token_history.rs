@@ -87,6 +87,17 @@ impl TokenHistory {
         }
     }
 
+    /// Prompts of at most so many bytes have fewer than `tokens` tokens, whatever their model.
+    pub(crate) fn bytes_below(&self, tokens: u64) -> u64 {
+        let known = self
+            .models
+            .entries
+            .iter()
+            .map(|entry| entry.value.tokens / entry.value.bytes);
+        let ratio = known.fold(RATIO_DEFAULT, f64::max);
+        (tokens.saturating_sub(1) as f64 / ratio) as u64
+    }
+
     /// The median of the flow's last answers, else of the model's, else [`OUTPUT_DEFAULT`].
     pub(crate) fn output_tokens(&self, flow: &str, model: &str) -> u64 {
         let flow_median = self.flows.get(flow).and_then(|flow| flow.outputs.value());
@@ -310,6 +321,30 @@ mod tests {
         assert_eq!(learned.output_tokens("f", "m"), 15);
         answered(&mut learned, "f", "other", 7);
         assert_eq!(learned.output_tokens("f", "m"), 7);
+    }
+
+    #[test]
+    fn no_prompt_below_the_length_has_as_many_tokens_whatever_its_model() {
+        let mut learned = TokenHistory::new();
+        assert_eq!(learned.bytes_below(256), 1_020, "four bytes a token");
+        for (model, bytes) in [("dense", 2_000), ("sparse", 9_000)] {
+            let served = Served {
+                prompt_bytes: Some(bytes),
+                prompt: Some(1_000),
+                ..NOTHING
+            };
+            for _ in 0..50 {
+                learned.served("f", model, &served);
+            }
+        }
+        let longest = learned.bytes_below(256);
+        assert!((510..600).contains(&longest), "{longest}");
+        for model in ["dense", "sparse", "unknown"] {
+            assert!(
+                learned.prompt_tokens(model, Prompt::Bytes(longest)) < 256,
+                "{model}"
+            );
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use penstock_config::{Config, Pool, Store};
 use penstock_control::{
-    EndpointSettings, Kept, MaxPriority, PendingServers, PoolSettings, Rewrite, Settings,
+    CreditSettings, EndpointSettings, Kept, MaxPriority, PendingServers, PoolSettings, Rewrite, Settings,
 };
 use penstock_data_plane::filter_policy;
 
@@ -51,6 +51,10 @@ pub fn settings(config: &Config, identity: &ProcessIdentity) -> Settings {
                 class_globs: pool.class_globs.clone(),
                 capacity_status: pool.capacity_status,
                 requeues: pool.requeues,
+                credit: pool.gives_credit.then(|| CreditSettings {
+                    prefix_min_tokens: pool.prefix_min_tokens,
+                    ..CreditSettings::default()
+                }),
                 slo: pool.slo,
                 transient: pool.transient,
                 reported: pool.store.is_some(),

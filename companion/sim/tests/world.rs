@@ -24,6 +24,7 @@ fn run_share(share: u64) {
         seed += SHARES;
     }
     println!("{sum}");
+    assert!(sum.credit_admissions > 0, "filters admit requests by credit");
 }
 
 #[test]

@@ -9,11 +9,12 @@ use std::sync::Arc;
 
 use penstock_wire::Register;
 
-pub(crate) use granted::{Granted, Response, Upstream};
+pub(crate) use granted::{Granted, Lease, Response, Upstream};
 
 use crate::{
     body::BodyScanner,
     compiled_policy::{CompiledPolicy, PoolPolicy},
+    credits::WaitingPlace,
     identity::IdentityClaims,
     in_flight::Load,
     limits::{FALLBACK_BYTES_PER_TOKEN, FALLBACK_OUTPUT_TOKENS, HOLD_DEFAULT},
@@ -51,8 +52,12 @@ pub(crate) struct Exchange {
 pub(crate) enum Phase {
     /// The body is arriving.
     ReadingBody(Box<ReadingBody>),
-    /// The request waits for a decision. `registered`: a registration was sent on some stream.
-    Waiting { registered: bool },
+    /// The request waits for a decision. `registered`: a registration was sent on some stream. `place`: it is counted in its
+    /// pool; `None`: it isn't yet, or it has no pool.
+    Waiting {
+        registered: bool,
+        place: Option<WaitingPlace>,
+    },
     /// The request was granted.
     Granted(Box<Granted>),
     /// The filter has sent a local reply.
@@ -83,8 +88,8 @@ impl Exchange {
         }
     }
 
-    /// The token that authenticates the request at the requeue listener.
-    pub(crate) fn requeue_token(&self, epoch: Epoch) -> RequeueToken {
+    /// The token that authenticates the request at the requeue listener. `leased_endpoint`: it is admitted there by credit.
+    pub(crate) fn requeue_token(&self, epoch: Epoch, leased_endpoint: Option<&str>) -> RequeueToken {
         let model = ModelName::of(&self.register);
         RequeueToken {
             epoch,
@@ -93,6 +98,7 @@ impl Exchange {
             arrived: self.arrived,
             client: Some(self.register.client.clone()).filter(|client| !client.is_empty()),
             tenant: Some(self.register.fairness_id.clone()).filter(|_| self.register.tenant_verified),
+            leased_endpoint: leased_endpoint.map(str::to_owned),
             requested_model: model.target.map(|_| model.requested.to_owned()),
         }
     }

@@ -27,6 +27,7 @@ mod api_keys;
 pub mod body;
 pub mod compiled_policy;
 pub mod config;
+mod credits;
 pub mod effect;
 mod end_reason;
 mod endpoint_choice;

@@ -70,8 +70,16 @@ pub const FALLBACK_ENDPOINTS_MAX: usize = 3;
 pub const FALLBACK_OUTPUT_TOKENS: u64 = 256;
 /// Bytes of prompt text that count as one token of such a request.
 pub const FALLBACK_BYTES_PER_TOKEN: u64 = 4;
+/// Endpoints of an admission credit.
+pub const CREDIT_ENDPOINTS_MAX: usize = 256;
+/// Requests that an admission credit lets run at one endpoint.
+pub const CREDIT_SLOTS_MAX: u32 = 4_096;
 
 const _: () = assert!(wire::HEARTBEAT_INTERVAL.as_millis() * 3 < IN_FLIGHT_RECORD_TTL.as_millis());
+// An admission credit that has expired is returned at the next tick, before the companion would release its requests.
+const _: () = assert!(
+    wire::CREDIT_TTL.as_millis() + wire::HEARTBEAT_INTERVAL.as_millis() < wire::SESSION_GRACE.as_millis()
+);
 const _: () = assert!(FALLBACK_BYTES_PER_TOKEN > 0);
 const _: () = assert!(RETRY_AFTER_MIN_MS <= RETRY_AFTER_MAX_MS);
 // A token id is hashed as a number of 32 bits.

@@ -11,6 +11,7 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 
 use crate::{
     hex::{hex_byte, hex_digit},
+    limits::LIST_ENTRY_BYTES_MAX,
     process_identity::SigningKey,
     session::Epoch,
     time::Instant,
@@ -30,18 +31,23 @@ pub(crate) struct RequeueToken {
     pub(crate) client: Option<String>,
     /// The tenant that an API key has verified. The key may have been removed from the request.
     pub(crate) tenant: Option<String>,
+    /// The endpoint at which the request was admitted by credit; `None`: the companion granted it.
+    pub(crate) leased_endpoint: Option<String>,
     /// The model that the client requested; `None`: the body still names it.
     pub(crate) requested_model: Option<String>,
 }
 
 const TAG_BYTES: usize = 16;
 const FIXED_BYTES: usize = 38;
-const BYTES_MAX: usize = TAG_BYTES + FIXED_BYTES + LENGTH_BYTES + 3 * NAME_BYTES_MAX;
+const BYTES_MAX: usize =
+    TAG_BYTES + FIXED_BYTES + LENGTH_BYTES + 3 * NAME_BYTES_MAX + 1 + LIST_ENTRY_BYTES_MAX;
 /// Bytes of a length.
 const LENGTH_BYTES: usize = 2;
-/// Set in the length of the client's address: the length of a tenant follows.
+/// Set in the length of the addresses: the length of a tenant follows.
 const HAS_TENANT: u16 = 1 << 15;
-const _: () = assert!(NAME_BYTES_MAX < HAS_TENANT as usize);
+const _: () = assert!(NAME_BYTES_MAX + 1 + LIST_ENTRY_BYTES_MAX < HAS_TENANT as usize);
+/// Between the client's address and the leased endpoint. Neither contains it.
+const SEPARATOR: u8 = 0;
 
 impl RequeueToken {
     /// The token as a header value, in hexadecimal digits: the tag, four numbers of 8 bytes, one of 4 and one of 2 (the
@@ -50,6 +56,9 @@ impl RequeueToken {
     ///
     /// With a tenant, the length has the bit `HAS_TENANT`, the tenant's length follows it, and the tenant follows the address.
     /// The previous release refuses such a token: it would give the request another tenant.
+    ///
+    /// A leased endpoint is appended to the address, after a zero byte. The previous release takes it for a part of the client's
+    /// address. No trusted network contains such an address, so that filter treats the client as untrusted.
     pub(crate) fn sign(&self, key: &SigningKey) -> String {
         let numbers = [
             self.epoch.hi,
@@ -60,22 +69,33 @@ impl RequeueToken {
         let client = self.client.as_deref().unwrap_or_default();
         let model = self.requested_model.as_deref().unwrap_or_default();
         let tenant = self.tenant.as_deref().unwrap_or_default();
-        let mut content = Vec::with_capacity(BYTES_MAX);
+        let leased = self.leased_endpoint.as_deref();
+        let leased_length = leased.map_or(0, |endpoint| endpoint.len().saturating_add(1));
+        let addresses_length = client.len().saturating_add(leased_length);
+        let strings = addresses_length
+            .saturating_add(tenant.len())
+            .saturating_add(model.len());
+        let mut content =
+            Vec::with_capacity(strings.saturating_add(FIXED_BYTES).saturating_add(LENGTH_BYTES));
         for number in numbers {
             content.extend_from_slice(&number.to_le_bytes());
         }
         content.extend_from_slice(&self.requeues.to_le_bytes());
-        // Each string has at most `NAME_BYTES_MAX` bytes, so its length always fits.
-        let length = |text: &str| u16::try_from(text.len()).unwrap_or(u16::MAX);
+        // Each string has a limit, so its length always fits.
+        let length = |bytes: usize| u16::try_from(bytes).unwrap_or(u16::MAX);
         if tenant.is_empty() {
-            content.extend_from_slice(&length(client).to_le_bytes());
+            content.extend_from_slice(&length(addresses_length).to_le_bytes());
         } else {
-            content.extend_from_slice(&(length(client) | HAS_TENANT).to_le_bytes());
-            content.extend_from_slice(&length(tenant).to_le_bytes());
+            content.extend_from_slice(&(length(addresses_length) | HAS_TENANT).to_le_bytes());
+            content.extend_from_slice(&length(tenant.len()).to_le_bytes());
         }
-        for text in [client, tenant, model] {
-            content.extend_from_slice(text.as_bytes());
+        content.extend_from_slice(client.as_bytes());
+        if let Some(endpoint) = leased {
+            content.push(SEPARATOR);
+            content.extend_from_slice(endpoint.as_bytes());
         }
+        content.extend_from_slice(tenant.as_bytes());
+        content.extend_from_slice(model.as_bytes());
         let mut text = String::with_capacity(content.len().saturating_add(TAG_BYTES).saturating_mul(2));
         for byte in tag(key, &content).iter().chain(&content) {
             text.push(hex_digit(byte >> 4));
@@ -108,8 +128,11 @@ impl RequeueToken {
             let (length, content) = content.split_first_chunk()?;
             (u16::from_le_bytes(*length), content)
         };
-        let (client, content) = content.split_at_checked((length & !HAS_TENANT).into())?;
+        let (addresses, content) = content.split_at_checked((length & !HAS_TENANT).into())?;
         let (tenant, model) = content.split_at_checked(tenant_length.into())?;
+        let mut addresses = addresses.splitn(2, |byte| *byte == SEPARATOR);
+        let client = addresses.next().unwrap_or_default();
+        let leased_endpoint = addresses.next().unwrap_or_default();
         let numbers = numbers.as_chunks().0;
         let [hi, lo, sequence, arrived] = *numbers.first_chunk()?;
         Some(Self {
@@ -122,6 +145,7 @@ impl RequeueToken {
             arrived: Instant::from_nanos(u64::from_le_bytes(arrived)),
             client: non_empty(client)?,
             tenant: non_empty(tenant)?,
+            leased_endpoint: non_empty(leased_endpoint)?,
             requested_model: non_empty(model)?,
         })
     }
@@ -156,6 +180,7 @@ mod tests {
             arrived: Instant::from_nanos(5),
             client: Some("2001:db8::9".into()),
             tenant: None,
+            leased_endpoint: None,
             requested_model: Some("chat".into()),
         }
     }
@@ -187,6 +212,7 @@ mod tests {
         let longest = RequeueToken {
             client: Some("x".repeat(NAME_BYTES_MAX)),
             tenant: Some("z".repeat(NAME_BYTES_MAX)),
+            leased_endpoint: Some("z".repeat(LIST_ENTRY_BYTES_MAX)),
             requested_model: Some("y".repeat(NAME_BYTES_MAX)),
             ..token()
         };
@@ -214,6 +240,22 @@ mod tests {
         let tenant = Some("acme".into());
         let flagged = length(RequeueToken { tenant, ..token() });
         assert!(usize::from(flagged) > BYTES_MAX, "longer than any token");
+    }
+
+    #[test]
+    fn token_carries_the_leased_endpoint_with_and_without_a_client() {
+        for client in [None, Some("2001:db8::9".to_owned())] {
+            let leased = RequeueToken {
+                client,
+                leased_endpoint: Some("10.0.0.1:8000".into()),
+                requested_model: None,
+                ..token()
+            };
+            assert_eq!(
+                RequeueToken::verify(leased.sign(&KEY).as_bytes(), &KEY),
+                Some(leased)
+            );
+        }
     }
 
     #[test]

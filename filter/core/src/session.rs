@@ -13,6 +13,7 @@ mod ending;
 mod frame_window;
 mod hello;
 mod roles;
+mod terminal_events;
 
 use core::{num::NonZeroU64, time::Duration};
 use std::collections::VecDeque;
@@ -22,7 +23,7 @@ use penstock_wire::{
     filter_frame::Event,
     limits::{
         BACKOFF_LEADERLESS_MAX, BACKOFF_MAX, BACKOFF_MIN, HEARTBEAT_INTERVAL, PROBE_WAIT, ROLE_VERSION,
-        UNACKED_EVENTS_MAX, VERSION_MAX, VERSION_MIN, VERSION_RETRY,
+        VERSION_MAX, VERSION_MIN, VERSION_RETRY,
     },
 };
 use prost::Message;
@@ -30,6 +31,7 @@ use prost::Message;
 use crate::{limits::TICK_MIN, time::Instant};
 use frame_window::FrameWindow;
 use hello::HelloHeader;
+use terminal_events::UnackedEvent;
 
 /// 128 random bits that identify a root context for its whole life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,14 +79,6 @@ enum Link {
 /// Why a stream of a companion with a lower term is closed.
 const OLDER_COMPANION: &str = "its companion is older than the last one";
 
-/// A terminal event that the companion hasn't acknowledged.
-#[derive(Debug)]
-struct UnackedEvent {
-    /// Its frame number in the current stream; `None`: not sent on this stream yet.
-    seq: Option<u64>,
-    event: Event,
-}
-
 /// What all sessions of a worker share.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
@@ -105,6 +99,8 @@ pub(crate) struct Session {
     link: Link,
     /// Number of the current stream, from 1.
     stream: u32,
+    /// Number of the last Hello that lists requests, from 1.
+    hello: u32,
     window: FrameWindow,
     unacked_events: VecDeque<UnackedEvent>,
     /// The protocol version of the last established stream.
@@ -141,6 +137,7 @@ impl Session {
             pool: pool.to_owned(),
             link: Link::Closed { retry_at: now },
             stream: 0,
+            hello: 0,
             window: FrameWindow::default(),
             unacked_events: VecDeque::new(),
             version: VERSION_MIN,
@@ -161,11 +158,6 @@ impl Session {
 
     pub(crate) fn poll_effect(&mut self) -> Option<SessionEffect> {
         self.effects.pop_front()
-    }
-
-    /// Number of terminal events that the companion hasn't acknowledged.
-    pub(crate) fn unacknowledged(&self) -> usize {
-        self.unacked_events.len()
     }
 
     /// When the companion went down; `None`: it is up.
@@ -244,17 +236,24 @@ impl Session {
         running: Vec<Running>,
     ) {
         self.link = Link::HelloSent;
+        self.hello = self.next_hello();
         self.must_greet = false;
         self.has_unlisted = false;
         for mut hello in self.hello_header(policy_digest).parts(waiting, running) {
             hello.endpoints_digest = endpoints_digest;
             self.send(Event::Hello(hello));
         }
-        for UnackedEvent { event, .. } in core::mem::take(&mut self.unacked_events) {
-            self.send_unacked(event);
-        }
-        // The backlog of a new stream doesn't count as a companion that acknowledges nothing.
-        self.window.forgive_unacked();
+        self.repeat_unacked();
+    }
+
+    /// Number of the Hello that [`Self::greet`] will send.
+    pub(crate) const fn next_hello(&self) -> u32 {
+        self.hello.saturating_add(1)
+    }
+
+    /// Number of the Hello that the companion has acknowledged on the current stream; `None`: there is no such stream.
+    pub(crate) fn established_hello(&self) -> Option<u32> {
+        (self.link == Link::Established).then_some(self.hello)
     }
 
     /// Whether the companion waits for [`Self::greet`].
@@ -419,16 +418,6 @@ impl Session {
         }
     }
 
-    fn remove_acknowledged(&mut self, ack: u64) {
-        while self
-            .unacked_events
-            .front()
-            .is_some_and(|unacked| unacked.seq.is_some_and(|seq| seq <= ack))
-        {
-            self.unacked_events.pop_front();
-        }
-    }
-
     /// Sends an event of protocol version 2 once, if the companion knows that version.
     pub(crate) fn send_once_in_version_2(&mut self, now: Instant, event: Event) {
         if self.link == Link::Established && self.version >= 2 {
@@ -444,27 +433,6 @@ impl Session {
         let event = self.send(event);
         self.check_window(now);
         event
-    }
-
-    /// Sends a terminal event, and keeps it until the companion acknowledges it.
-    pub(crate) fn send_terminal(&mut self, now: Instant, event: Event) {
-        if self.unacked_events.len() >= UNACKED_EVENTS_MAX {
-            // The next Hello doesn't list the event's request, so the companion settles it by its estimate.
-            self.unacked_events.pop_front();
-        }
-        if self.is_linked() {
-            self.send_unacked(event);
-            self.check_window(now);
-        } else {
-            self.unacked_events.push_back(UnackedEvent { seq: None, event });
-        }
-    }
-
-    fn send_unacked(&mut self, event: Event) {
-        if let Some(event) = self.send(event) {
-            let seq = Some(self.window.last_sent());
-            self.unacked_events.push_back(UnackedEvent { seq, event });
-        }
     }
 
     fn check_window(&mut self, now: Instant) {

@@ -6,6 +6,8 @@
 
 mod body_callbacks;
 mod companion_down;
+mod credit_admission;
+mod grant_headers;
 mod in_flight_counts;
 mod policies;
 mod refused_attempts;
@@ -21,16 +23,16 @@ use std::{
 };
 
 use penstock_wire::{
-    self as wire, Cancel, Grant, Reject, command, filter_frame::Event, limits::HEARTBEAT_INTERVAL, names,
+    self as wire, Cancel, Grant, Reject, command, filter_frame::Event, limits::HEARTBEAT_INTERVAL,
 };
 use prost::Message;
 
 use crate::{
     compiled_policy::CompiledPolicy,
     config::Config,
+    credits::{Credits, Origin},
     effect::{Effect, SessionId},
     exchange::{Exchange, Granted, Phase},
-    header_sanitizer::{self, HeaderEdit},
     limits::{BODY_CALLBACK_CHECK_INTERVAL, DEADLINE_CHECK_INTERVAL, POLICY_LIST_MAX, TICK_MIN},
     local_reply::{Failure, QueueReport},
     pool_endpoints::{self, PoolEndpoints},
@@ -41,6 +43,7 @@ use crate::{
     time::Instant,
 };
 use body_callbacks::BodyCallbacks;
+use grant_headers::GrantHeaders;
 use in_flight_counts::InFlightCounts;
 use policies::Policies;
 use refused_attempts::GrantedIds;
@@ -53,7 +56,7 @@ pub struct Worker {
     shared_data: Box<dyn SharedData>,
     /// The shared-data key of the current policy.
     policy_key: String,
-    /// Signs requeue tokens; `None` without shared data.
+    /// Verifies requeue tokens; `None` without shared data.
     key: Option<SigningKey>,
     /// The address of the requeue listener.
     requeue_listener: Option<String>,
@@ -61,8 +64,7 @@ pub struct Worker {
     is_requeue_listener: bool,
     /// The routes set the served-endpoint header of every response.
     routes_report_endpoint: bool,
-    /// Envoy's log of attempts calls the filter.
-    logs_attempts: bool,
+    grant_headers: GrantHeaders,
     policy: Arc<CompiledPolicy>,
     policies: Policies,
     exchanges: BTreeMap<u64, Exchange>,
@@ -70,6 +72,7 @@ pub struct Worker {
     /// The ready endpoints by pool, for the pools that the companion has sent.
     endpoints: BTreeMap<String, PoolEndpoints>,
     in_flight: InFlightCounts,
+    credits: Credits,
     failing_pools: FailingPools,
     body_callbacks: BodyCallbacks,
     granted_ids: GrantedIds,
@@ -106,13 +109,18 @@ impl Worker {
             requeue_listener: config.requeue_listener.clone(),
             is_requeue_listener: config.is_requeue_listener,
             routes_report_endpoint: config.routes_report_endpoint,
-            logs_attempts: config.logs_attempts,
+            grant_headers: GrantHeaders {
+                epoch: random.epoch,
+                requeue: config.requeue_listener.clone().zip(process.key),
+                logs_attempts: config.logs_attempts,
+            },
             policy: Arc::new(CompiledPolicy::new(&policy)),
             policies: Policies::new(policy),
             exchanges: BTreeMap::new(),
             last_sequence: 0,
             endpoints: BTreeMap::new(),
             in_flight: InFlightCounts::new(now),
+            credits: Credits::default(),
             failing_pools: FailingPools::default(),
             body_callbacks: BodyCallbacks::default(),
             granted_ids: GrantedIds::new(random.epoch),
@@ -144,6 +152,15 @@ impl Worker {
         self.sessions.unacknowledged()
     }
 
+    /// Whether a request was admitted by credit and hasn't ended.
+    #[must_use]
+    pub fn is_admitted_by_credit(&self, sequence: u64) -> bool {
+        let exchange = self.exchanges.get(&sequence);
+        exchange.is_some_and(
+            |exchange| matches!(&exchange.phase, Phase::Granted(granted) if granted.lease.is_some()),
+        )
+    }
+
     /// How long the host may wait before the next `handle_tick`.
     #[must_use]
     pub fn tick_period(&self, now: Instant) -> Duration {
@@ -169,6 +186,7 @@ impl Worker {
             self.exchanges.values().any(of_pool)
         };
         self.sessions.handle_tick(now, is_used);
+        self.return_ended_credits(now);
         self.publish_in_flight(now);
         self.enforce_deadlines(now);
         self.check_body_callbacks(now);
@@ -188,17 +206,27 @@ impl Worker {
     fn greet(&mut self, now: Instant, id: SessionId) {
         let mut waiting = Vec::new();
         let mut running = Vec::new();
+        let hello = match self.sessions.get_mut(id) {
+            Some(member) => member.session.next_hello(),
+            None => return,
+        };
         for exchange in self.exchanges.values_mut() {
             if self.sessions.id_of(exchange.pool_name()) != id {
                 continue;
             }
             let register = exchange.register(now);
             match &mut exchange.phase {
-                Phase::Waiting { registered } => {
+                Phase::Waiting { registered, .. } => {
                     *registered = true;
                     waiting.push(register);
                 }
-                Phase::Granted(granted) => running.extend(granted.running(now, register)),
+                Phase::Granted(granted) => {
+                    let listed = granted.running(now, register);
+                    if let Some(lease) = granted.lease.as_mut().filter(|_| listed.is_some()) {
+                        lease.known_since = Some(Origin { session: id, hello });
+                    }
+                    running.extend(listed);
+                }
                 Phase::ReadingBody(_) | Phase::Answered => {}
             }
         }
@@ -229,6 +257,7 @@ impl Worker {
 
     /// The host shuts this root context down.
     pub fn handle_shutdown(&mut self) {
+        self.credits = Credits::default();
         self.sessions.shut_down();
     }
 
@@ -247,6 +276,8 @@ impl Worker {
                         pool_endpoints::update(&mut self.endpoints, message);
                     }
                 }
+                Some(command::Kind::Credit(credit)) => self.handle_credit(now, id, &credit),
+                Some(command::Kind::Recall(recall)) => self.handle_recall(now, id, &recall),
                 // The session handles the first three; `None` is a command of a later protocol version.
                 Some(command::Kind::HelloAck(_) | command::Kind::Bye(_) | command::Kind::Role(_)) | None => {}
             }
@@ -276,6 +307,8 @@ impl Worker {
         self.saturation_milli.retain(|name, _| exists(name));
         self.failing_pools.retain(exists);
         self.assign_pools(now);
+        self.return_ended_credits(now);
+        self.credits.retain(exists);
     }
 
     /// Assigns a pool to requests that have none, or none that the policy has: an earlier policy didn't have the sessions of
@@ -290,6 +323,9 @@ impl Worker {
             if let Ok(Some(pool)) = self.policy.pool(&exchange.register.model) {
                 let id = self.sessions.id_of(Some(&pool.name));
                 if id != SessionId::MAIN {
+                    if let Phase::Waiting { place, .. } = &mut exchange.phase {
+                        *place = Some(self.credits.wait(&pool.name));
+                    }
                     exchange.pool = Some(pool);
                     gained.insert(id);
                 }
@@ -310,7 +346,6 @@ impl Worker {
 
     fn handle_grant(&mut self, now: Instant, id: SessionId, grant: Grant) {
         let sequence = grant.sequence;
-        let epoch = self.sessions.epoch();
         let waiting = self
             .exchanges
             .get_mut(&sequence)
@@ -320,26 +355,8 @@ impl Worker {
             self.handle_unexpected_grant(now, id, sequence);
             return;
         };
-        let mut edits = vec![HeaderEdit::Set(names::POOL_HEADER, grant.pool.clone())];
         let rewrite = exchange.set_target_model(&grant.target_model);
-        if let Some(rewrite) = &rewrite {
-            let length = rewrite.length_after();
-            edits.extend(header_sanitizer::rewritten(length, exchange.has_length));
-        }
-        let requeue = (self.requeue_listener.as_ref().zip(self.key.as_ref())).filter(|_| grant.requeue);
-        let mut entries = grant.endpoints.len();
-        if !grant.endpoints.is_empty() {
-            entries = entries.saturating_add(usize::from(requeue.is_some()));
-            let endpoints = grant.endpoints.join(",");
-            let route = requeue.map(|(listener, _)| format!("{endpoints},{listener}"));
-            edits.push(HeaderEdit::Set(names::ENDPOINT_HEADER, endpoints));
-            edits.extend(route.map(|route| HeaderEdit::Set(names::ROUTE_HEADER, route)));
-            if let Some((_, key)) = requeue {
-                let token = exchange.requeue_token(epoch).sign(key);
-                edits.push(HeaderEdit::Set(names::REQUEUE_HEADER, token));
-            }
-        }
-        edits.extend(exchange.requeue_on().known_to(self.logs_attempts).edits(entries));
+        let edits = self.grant_headers.edits(exchange, &grant, rewrite.as_ref(), None);
         self.granted_ids.insert(exchange);
         set_saturation(&mut self.saturation_milli, &grant.pool, grant.saturation_milli);
         let granted = Granted::new(now, grant, exchange.load());

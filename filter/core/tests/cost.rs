@@ -20,7 +20,7 @@ use penstock_filter_core::{
     time::Instant,
     worker::Worker,
 };
-use penstock_wire::{Command, CompanionFrame, Grant, HelloAck, command::Kind};
+use penstock_wire::{Command, CompanionFrame, Credit, EndpointCredit, Grant, HelloAck, command::Kind};
 use prost::Message;
 
 /// An allocator that counts the allocations of each thread.
@@ -139,7 +139,7 @@ impl Rig {
         rig.effects();
         rig.worker.handle_opened(rig.now, SessionId::MAIN);
         rig.effects();
-        rig.receive(Kind::HelloAck(HelloAck { version: 2, term: 1 }));
+        rig.receive(Kind::HelloAck(HelloAck { version: 4, term: 1 }));
         rig
     }
 
@@ -188,6 +188,44 @@ impl Rig {
             requeue: true,
         }));
         self.count(|rig| rig.receive(grant.take().expect("once")));
+        self.response(sequence, response, chunks);
+        self.count(|rig| {
+            rig.worker.handle_log(rig.now, sequence, &rig.host);
+            rig.effects();
+        });
+        self.cost().minus(before)
+    }
+
+    /// The same for a request that is admitted by credit.
+    fn request_by_credit(&mut self, response: &[(&str, &str)], chunks: &[&[u8]]) -> Cost {
+        // Not counted: one message serves many requests.
+        self.receive(Kind::Credit(Credit {
+            pool: "chat".into(),
+            id: 1,
+            ttl_ms: 2_000,
+            endpoints: vec![EndpointCredit {
+                address: "10.1.0.1:8000".into(),
+                requests: 1,
+            }],
+            prompt_bytes_max: 0,
+            saturation_milli: 420,
+            requeue: true,
+        }));
+        let before = self.cost();
+        let sequence = self.request_headers();
+        let body = chat();
+        let mut slice = Some(body.clone());
+        self.count(|rig| {
+            let read = |_, _| slice.take();
+            let action = rig
+                .worker
+                .handle_request_body(rig.now, sequence, body.len(), true, read);
+            let BodyAction::Continue(edits) = action else {
+                panic!("not admitted: {action:?}")
+            };
+            rig.edits += edits.len() as u64;
+            rig.effects();
+        });
         self.response(sequence, response, chunks);
         self.count(|rig| {
             rig.worker.handle_log(rig.now, sequence, &rig.host);
@@ -315,19 +353,25 @@ fn chat() -> Vec<u8> {
         .into_bytes()
 }
 
+const WHOLE: [(&str, &str); 5] = [
+    (":status", "200"),
+    ("content-type", "application/json"),
+    ("content-length", "300"),
+    ("server", "uvicorn"),
+    ("x-gateway-destination-endpoint-served", "10.1.0.1:8000"),
+];
+const ANSWER: &[u8] = br#"{"id":"1","choices":[{"message":{"content":"hello"}}],"usage":{"prompt_tokens":240,"completion_tokens":1}}"#;
+
+const STREAMED: [(&str, &str); 3] = [
+    (":status", "200"),
+    ("content-type", "text/event-stream"),
+    ("x-gateway-destination-endpoint-served", "10.1.0.1:8000"),
+];
+const CHUNK: &[u8] = b"data: {\"id\":\"1\",\"choices\":[{\"delta\":{\"content\":\" word\"}}]}\n\n";
+
 #[test]
 fn cost_of_a_whole_response() {
-    let cost = least(|rig| {
-        let headers = [
-            (":status", "200"),
-            ("content-type", "application/json"),
-            ("content-length", "300"),
-            ("server", "uvicorn"),
-            ("x-gateway-destination-endpoint-served", "10.1.0.1:8000"),
-        ];
-        let answer = br#"{"id":"1","choices":[{"message":{"content":"hello"}}],"usage":{"prompt_tokens":240,"completion_tokens":1}}"#;
-        rig.request(&chat(), &headers, &[answer])
-    });
+    let cost = least(|rig| rig.request(&chat(), &WHOLE, &[ANSWER]));
     println!("{cost:?}");
     assert_eq!(cost.sent, 2, "Register and Completed: {cost:?}");
     assert!(cost.allocations <= 32, "{cost:?}");
@@ -353,13 +397,7 @@ fn cost_of_a_streamed_response_whose_first_byte_is_reported() {
 fn assert_streamed(config: &str, allocations: u64) {
     let stream = |chunks: usize| {
         least_with(config, |rig| {
-            let headers = [
-                (":status", "200"),
-                ("content-type", "text/event-stream"),
-                ("x-gateway-destination-endpoint-served", "10.1.0.1:8000"),
-            ];
-            let chunk: &[u8] = b"data: {\"id\":\"1\",\"choices\":[{\"delta\":{\"content\":\" word\"}}]}\n\n";
-            rig.request(&chat(), &headers, &vec![chunk; chunks])
+            rig.request(&chat(), &STREAMED, &vec![CHUNK; chunks])
         })
     };
     let (few, many) = (stream(2), stream(102));
@@ -368,4 +406,26 @@ fn assert_streamed(config: &str, allocations: u64) {
     assert!(few.allocations <= allocations, "{few:?}");
     assert_eq!(few.allocations, many.allocations, "a chunk allocates nothing");
     assert_eq!(few.properties, many.properties);
+}
+
+#[test]
+fn cost_of_a_whole_response_by_credit() {
+    let cost = least(|rig| rig.request_by_credit(&WHOLE, &[ANSWER]));
+    println!("{cost:?}");
+    assert_eq!((cost.sent, cost.received_bytes), (1, 0), "Admitted: {cost:?}");
+    assert!(cost.allocations <= 26, "{cost:?}");
+    assert_eq!(cost.properties, 0, "{cost:?}");
+}
+
+#[test]
+fn cost_of_a_streamed_response_by_credit() {
+    let cost = least(|rig| rig.request_by_credit(&STREAMED, &[CHUNK; 2]));
+    println!("{cost:?}");
+    assert_eq!(
+        (cost.sent, cost.received_bytes),
+        (2, 0),
+        "Admitted and Completed: {cost:?}"
+    );
+    assert!(cost.allocations <= 30, "{cost:?}");
+    assert_eq!(cost.properties, 0, "{cost:?}");
 }

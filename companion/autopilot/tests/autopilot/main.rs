@@ -1,5 +1,6 @@
 //! Tests of the autopilot alone, at endpoints of known parameters.
 
+mod credit;
 mod demand;
 mod edge_cases;
 mod harness;

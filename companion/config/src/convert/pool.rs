@@ -25,6 +25,7 @@ pub(super) fn convert(mut raw: raw::Pool, identities_max: usize, path: &str) -> 
     )?;
     let requeues = raw.queue.requeues.limit();
     let requeue_on = requeue_on(&raw.queue.requeue_on, path)?;
+    let gives_credit = matches!(raw.queue.credits, raw::Credits::Auto);
     let slo = slo(&raw.slo, path)?;
     let parts = policy::Parts {
         down: raw.down,
@@ -64,6 +65,8 @@ pub(super) fn convert(mut raw: raw::Pool, identities_max: usize, path: &str) -> 
         class_globs,
         requeues,
         requeue_on,
+        gives_credit,
+        prefix_min_tokens: raw.scheduler.prefix_min_tokens.0,
         store,
         hold: raw.companion_down.hold.0,
         then: raw.companion_down.then,

@@ -43,6 +43,20 @@ pub(crate) struct Queue {
     pub(crate) overflow: Overflow,
     /// The requests that may wait.
     pub(crate) admit: Admit,
+    /// `auto`: while nothing waits and the endpoints have much room, filters admit requests by themselves and report them at their
+    /// end. `off`: every request asks the companion.
+    pub(crate) credits: Credits,
+}
+
+/// Whether filters may admit requests by themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub(crate) enum Credits {
+    /// While nothing waits and the endpoints have much room.
+    Auto,
+    /// Never.
+    Off,
 }
 
 impl Default for Queue {
@@ -59,6 +73,7 @@ impl Default for Queue {
             requeue_on: RequeueCause::ALL.to_vec(),
             overflow: Overflow::Displace,
             admit: Admit::All,
+            credits: Credits::Auto,
         }
     }
 }

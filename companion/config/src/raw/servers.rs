@@ -8,7 +8,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::millis;
-use crate::value::{Count, ExactDecimal, Factor, List, Port, PositiveDuration, TextOr, Weight};
+use crate::value::{Count, ExactDecimal, Factor, List, Port, PositiveDuration, TextOr, Weight, WholeNumber};
 
 /// Sends requests for a model with another model's name.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
@@ -311,6 +311,9 @@ pub(crate) struct Scheduler {
     pub(crate) prefix: Factor,
     /// Whether the endpoint has the model's LoRA adapter in memory.
     pub(crate) lora: Factor,
+    /// Where the scorer `prefix` is in use, prompts of fewer tokens may be admitted by credit (`queue.credits`), which chooses their
+    /// endpoint without it. Longer ones ask the companion.
+    pub(crate) prefix_min_tokens: WholeNumber,
 }
 
 impl Default for Scheduler {
@@ -328,6 +331,7 @@ impl Default for Scheduler {
             kv_cache: Factor(kv_cache),
             prefix: Factor(prefix),
             lora: Factor(lora),
+            prefix_min_tokens: WholeNumber(256),
         }
     }
 }

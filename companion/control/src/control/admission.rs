@@ -60,6 +60,7 @@ impl Control {
         if has_ended && !matches!(arrival, Arrival::Running(_)) {
             return self.send_rejection_again(key);
         }
+        self.count_leased(now, &registration, arrival);
         let claim = trust::apply(&mut registration, version, &self.settings);
         let previous = self.resolve_previous(now, &registration, arrival);
         let has_outcome = match previous {
@@ -70,23 +71,22 @@ impl Control {
         if let Some(answer) = invalid(&registration, arrival) {
             let shown = registration.is_within_limits.then_some(&registration);
             let labels = self.labels_without_pool(shown, claim.band);
-            return self.reject_unqueued(key, labels, answer, Outcome::RejectedInvalid);
+            return self.turn_away(key, arrival, labels, answer, Outcome::RejectedInvalid);
         }
-        let serving = self.pools.serving(registration.model);
-        let Some(pool) = serving.or_else(|| self.own_pool(arrival)) else {
+        let Some(pool) = self.pool_for(registration.model, arrival) else {
             if self.is_of_another_session(registration.model) {
                 return;
             }
             let labels = self.labels_without_pool(Some(&registration), claim.band);
             let answer = self.unserved(registration.model);
-            return self.reject_unqueued(key, labels, answer, Outcome::RejectedInvalid);
+            return self.turn_away(key, arrival, labels, answer, Outcome::RejectedInvalid);
         };
         if is_context_full || self.open_requests >= REQUESTS_IN_ALL_MAX {
             self.drive_pool(now, pool, PoolInput::CountArrival);
             let labels = self.labels_without_pool(Some(&registration), claim.band);
             let status = self.pools.get(pool).map_or(503, Pool::capacity_status);
             let answer = answer::too_many(status, is_context_full);
-            return self.reject_unqueued(key, labels, answer, Outcome::RejectedQueueFull);
+            return self.turn_away(key, arrival, labels, answer, Outcome::RejectedQueueFull);
         }
         self.last_request += 1;
         let registering = Registering {
@@ -103,6 +103,16 @@ impl Control {
             visible_flows_max: self.pools.visible_flows_max(pool, self.settings.flows_shown),
         };
         self.drive_pool(now, pool, PoolInput::Register(registering));
+    }
+
+    /// The pool of a request: that of its model, or the one that gave the credit by which it was admitted.
+    fn pool_for(&mut self, model: &str, arrival: Arrival<'_>) -> Option<PoolId> {
+        let lender = match arrival {
+            Arrival::Leased { pool, .. } => self.pools.named(pool),
+            Arrival::New | Arrival::Waiting | Arrival::Running(_) => None,
+        };
+        let serving = lender.or_else(|| self.pools.serving(model));
+        serving.or_else(|| self.own_pool(arrival))
     }
 
     /// The pool of a request that runs in it although it no longer serves the request's model.
@@ -170,12 +180,14 @@ impl Control {
                 Previous::TakenOver
             }
             Arrival::Running(_) if has_ended => Previous::Ended,
-            Arrival::New | Arrival::Waiting | Arrival::Running(_) => Previous::Unknown(previous),
+            Arrival::New | Arrival::Waiting | Arrival::Running(_) | Arrival::Leased { .. } => {
+                Previous::Unknown(previous)
+            }
         }
     }
 
     /// Both keys belong to one Envoy, as far as their root contexts are known.
-    fn is_same_envoy(&self, one: RequestKey, other: RequestKey) -> bool {
+    pub(super) fn is_same_envoy(&self, one: RequestKey, other: RequestKey) -> bool {
         let envoy = |key: RequestKey| Some(self.contexts.get(&key.epoch)?.envoy);
         match (envoy(one), envoy(other)) {
             (Some(one), Some(other)) => one == other,
@@ -266,21 +278,31 @@ impl Control {
         }
     }
 
-    /// Rejects a request that no engine has seen.
-    fn reject_unqueued(&mut self, key: RequestKey, labels: Labels, answer: Answer, outcome: Outcome) {
+    /// Rejects a request that no engine has seen. One that its filter has admitted is only counted.
+    fn turn_away(
+        &mut self,
+        key: RequestKey,
+        arrival: Arrival<'_>,
+        labels: Labels,
+        answer: Answer,
+        outcome: Outcome,
+    ) {
+        let is_leased = matches!(arrival, Arrival::Leased { .. });
         if self.record_end(key) {
             let labels = Arc::new(labels);
             self.observe(Observation::Arrived(labels.clone()));
             self.observe(Observation::Decided {
                 labels,
-                outcome,
-                code: answer.code,
+                outcome: if is_leased { Outcome::Leased } else { outcome },
+                code: if is_leased { "" } else { answer.code },
                 waited: Duration::ZERO,
                 endpoint: Arc::default(),
                 was_queued: false,
             });
         }
-        self.reject(key, Rejection::immediate(answer, outcome));
+        if !is_leased {
+            self.reject(key, Rejection::immediate(answer, outcome));
+        }
     }
 
     /// A request has ended. `false` if it had ended before, as far as is remembered.
@@ -289,7 +311,7 @@ impl Control {
         context.is_none_or(|context| context.ended.record(key.sequence))
     }
 
-    fn has_ended(&self, key: RequestKey) -> bool {
+    pub(super) fn has_ended(&self, key: RequestKey) -> bool {
         let context: Option<&RootContext> = self.contexts.get(&key.epoch);
         context.is_some_and(|context| context.ended.contains(key.sequence))
     }

@@ -33,9 +33,21 @@ impl Control {
                 }
                 PoolEffect::Reject { key, rejection } => self.reject(key, rejection),
                 PoolEffect::Ended { key, id, labels } => self.end_request(key, id, &labels),
+                PoolEffect::Lend(lent) => {
+                    let command = wire_out::credit(self.pool_name(pool), &lent);
+                    self.send(lent.credit.epoch, command);
+                }
+                PoolEffect::Recall(credit) => {
+                    let command = wire_out::recall(self.pool_name(pool), credit);
+                    self.send(credit.epoch, command);
+                }
                 PoolEffect::Observe(observation) => self.observe(observation),
             }
         }
+    }
+
+    fn pool_name(&self, pool: PoolId) -> &str {
+        self.pools.get(pool).map_or("", |pool| pool.name())
     }
 
     fn open_request(&mut self, key: RequestKey, route: Route, labels: &Arc<Labels>) {

@@ -74,6 +74,8 @@ impl Control {
                 self.release_unconfirmed(now, epoch);
                 must_acknowledge = true;
             }
+            Message::Admitted(admitted) => self.admitted(now, epoch, admitted),
+            Message::CreditReturned(returned) => self.credit_returned(now, epoch, returned),
             Message::Bye(_) => {
                 self.release(now, epoch);
                 self.close(now, conn, "bye");
@@ -120,7 +122,7 @@ impl Control {
         }
     }
 
-    fn completed(&mut self, now: Instant, key: RequestKey, completed: &wire::Completed) {
+    pub(super) fn completed(&mut self, now: Instant, key: RequestKey, completed: &wire::Completed) {
         self.aliases.remove(key);
         if let Some(route) = self.find(key) {
             let input = PoolInput::Completed {

@@ -302,6 +302,7 @@ impl Control {
             self.drive_pool(now, route.pool, PoolInput::Forget(route.id));
         }
         for epoch in epochs {
+            self.end_credits(now, epoch);
             if let Some(context) = self.contexts.remove(&epoch) {
                 self.remove_envoy_context(now, context.envoy, epoch);
             }

@@ -41,6 +41,7 @@ impl Control {
                 self.still_runs(now, epoch, register, running);
             }
         }
+        self.end_credits(now, epoch);
         for register in &waiting {
             let sequence = register.sequence;
             match self.find(RequestKey { epoch, sequence }) {

@@ -40,6 +40,7 @@ impl Control {
         let total = context.requests.len();
         self.timers
             .set(now.after(wire::limits::SESSION_GRACE), Timer::Grace(epoch));
+        self.suspend_credits(now, epoch);
         let waiting = self.waiting_routes(epoch);
         self.observe(Observation::SessionOrphaned {
             conn,
@@ -101,6 +102,7 @@ impl Control {
         for route in self.routes(epoch) {
             self.drive_pool(now, route.pool, PoolInput::Release(route.id));
         }
+        self.end_credits(now, epoch);
         if let Some(context) = self.contexts.remove(&epoch) {
             self.remove_envoy_context(now, context.envoy, epoch);
         }

@@ -6,7 +6,7 @@ use std::hash::DefaultHasher;
 use std::sync::Arc;
 
 use penstock_autopilot as autopilot;
-use penstock_engine::input::{ClassKey, EndpointId, Input, Prompt, Request, RequestId, Service, Usage};
+use penstock_engine::input::{ClassKey, EndpointId, Input, Prompt, Request, RequestId, Service};
 use penstock_engine::units::Tokens;
 use penstock_engine::{Instant, ModelName, Outcome};
 
@@ -33,10 +33,12 @@ impl Pool {
         } = registering;
         let runs_at = match arrival {
             Arrival::New | Arrival::Waiting => None,
-            Arrival::Running(running) => match self.endpoint(running.endpoint) {
-                Some(endpoint) => Some((endpoint, running)),
-                None => return,
-            },
+            Arrival::Running(running) | Arrival::Leased { running, .. } => {
+                match self.endpoint(running.endpoint) {
+                    Some(endpoint) => Some((endpoint, running)),
+                    None => return,
+                }
+            }
         };
         let mut labels = self.labels(now, registering);
         let mut request = engine_request(id, now, registration, &self.rules, &labels);
@@ -48,18 +50,25 @@ impl Pool {
             key: registration.key,
             envoy_process: peer.envoy.process(),
             can_requeue: peer.can_requeue,
+            could_lease: arrival.is_new() && self.could_lease(now, registering),
             labels: labels.clone(),
             arrived: request.arrived,
             constraints,
             is_restricted: request.eligible.is_some(),
             is_rewritten: registration.rewritten_to.is_some(),
-            stage: self.first_stage(now, runs_at.map(|(endpoint, running)| (endpoint, running.age))),
-            admitted: runs_at.map(|_| Outcome::Dispatched),
+            stage: self.first_stage(now, runs_at, peer, arrival),
+            admitted: runs_at.map(|_| outcome_of(arrival)),
             requeues: registration.requeues,
         };
         self.open(now, id, open, registering.previous_key);
         self.observe_arrival(registering, &labels);
         match (runs_at, arrival) {
+            (Some((endpoint, running)), Arrival::Leased { place, .. }) => {
+                let address = self.endpoints.address(endpoint);
+                self.observe_decided(&labels, Outcome::Leased, "", Duration::ZERO, address, false);
+                self.admit_leased(now, registration.key.epoch, request, endpoint, place);
+                self.first_byte(now, id, running.has_first_byte);
+            }
             (Some((endpoint, running)), _) => {
                 if !has_outcome {
                     let address = self.endpoints.address(endpoint);
@@ -107,10 +116,20 @@ impl Pool {
     }
 
     /// The stage of a newcomer.
-    fn first_stage(&self, now: Instant, runs_at: Option<(EndpointId, Duration)>) -> Stage {
-        match runs_at {
-            Some((endpoint, age)) => Stage::adopted(self.endpoints.address(endpoint), now.before(age)),
-            None => Stage::Waiting,
+    fn first_stage(
+        &self,
+        now: Instant,
+        runs_at: Option<(EndpointId, Running<'_>)>,
+        peer: Peer,
+        arrival: Arrival<'_>,
+    ) -> Stage {
+        let Some((endpoint, running)) = runs_at else {
+            return Stage::Waiting;
+        };
+        let (address, granted_at) = (self.endpoints.address(endpoint), now.before(running.age));
+        match arrival {
+            Arrival::Leased { .. } => Stage::leased(address, granted_at, self.may_requeue_leased(peer)),
+            Arrival::New | Arrival::Waiting | Arrival::Running(_) => Stage::adopted(address, granted_at),
         }
     }
 
@@ -160,11 +179,23 @@ impl Pool {
     fn adopt(&mut self, now: Instant, request: Request, endpoint: EndpointId) {
         let id = request.id;
         self.engine.handle(now, Input::Adopt { request, endpoint });
-        if let Some(expected) = self.engine.expected(id) {
-            let granted = expected_usage(endpoint, &expected);
+        if let Some(granted) = self.expected_usage(id, endpoint) {
             self.autopilot.adopted(now, id, granted);
         }
         self.apply_decisions(now, None);
+    }
+
+    /// The expected usage of a running request at an endpoint, for the autopilot. Its model counts cached tokens only where the server
+    /// reports them.
+    pub(super) fn expected_usage(&self, id: RequestId, endpoint: EndpointId) -> Option<autopilot::Granted> {
+        let expected = self.engine.expected(id)?;
+        let count = |tokens: Option<Tokens>| tokens.unwrap_or_default().0;
+        Some(autopilot::Granted {
+            endpoint,
+            prompt: count(expected.prompt),
+            cached: 0,
+            output: count(expected.output),
+        })
     }
 
     /// A request that waits here was granted by another companion: it leaves the queue and runs.
@@ -230,6 +261,8 @@ impl Pool {
         request.key = registration.key;
         request.set_peer(peer);
         match (granted, arrival) {
+            // No leased request comes in again.
+            (_, Arrival::Leased { .. }) => {}
             (_, Arrival::New | Arrival::Waiting) => {
                 request.requeues = registration.requeues;
                 request.is_rewritten |= registration.rewritten_to.is_some();
@@ -325,15 +358,11 @@ impl Pool {
     }
 }
 
-/// A request's expected usage at an endpoint, for the autopilot. Its model counts cached tokens only where the server
-/// reports them.
-fn expected_usage(endpoint: EndpointId, expected: &Usage) -> autopilot::Granted {
-    let count = |tokens: Option<Tokens>| tokens.unwrap_or_default().0;
-    autopilot::Granted {
-        endpoint,
-        prompt: count(expected.prompt),
-        cached: 0,
-        output: count(expected.output),
+/// The outcome of a request that runs already.
+const fn outcome_of(arrival: Arrival<'_>) -> Outcome {
+    match arrival {
+        Arrival::Leased { .. } => Outcome::Leased,
+        Arrival::New | Arrival::Waiting | Arrival::Running(_) => Outcome::Dispatched,
     }
 }
 
@@ -408,6 +437,7 @@ mod tests {
             class_globs: vec!["qwen*".into(), "*".into()],
             capacity_status: 503,
             requeues: Some(3),
+            credit: None,
             slo: penstock_model::slo::Policy::default(),
             reported: false,
             shared: false,

@@ -57,7 +57,7 @@ impl Pool {
                     outcome,
                     waited,
                     retry_after,
-                } => self.reject(id, outcome, waited, retry_after),
+                } => self.reject(now, id, outcome, waited, retry_after),
                 Effect::Cancelled { id, waited } => self.cancelled(id, waited),
                 effect @ (Effect::UsageSettled { .. } | Effect::UsageRunning { .. }) => {
                     self.observe_usage(effect)
@@ -72,6 +72,7 @@ impl Pool {
                 Effect::Traced { .. } => {}
             }
         }
+        self.check_credits(now);
     }
 
     /// Outputs an effect on usage.
@@ -171,9 +172,22 @@ impl Pool {
             self.observe_decided(&labels, outcome, "", decided.waited, endpoint, was_queued);
         }
         self.effects.push_back(PoolEffect::Grant { key, labels, grant });
+        if let (Outcome::Bypassed, Some(&endpoint)) = (decided.outcome, decided.endpoints.first()) {
+            self.consider_credit(now, decided.id, endpoint);
+        }
     }
 
-    fn reject(&mut self, id: RequestId, outcome: Outcome, waited: Duration, retry_after: Option<Duration>) {
+    fn reject(
+        &mut self,
+        now: Instant,
+        id: RequestId,
+        outcome: Outcome,
+        waited: Duration,
+        retry_after: Option<Duration>,
+    ) {
+        if self.arriving == Some(id) && is_for_lack_of_room(outcome) {
+            self.note_lack(now);
+        }
         let Some(request) = self.close(id) else {
             return;
         };
@@ -260,7 +274,20 @@ impl Pool {
         });
     }
 
-    fn saturation_milli(&self) -> u32 {
+    pub(super) fn saturation_milli(&self) -> u32 {
         u32::try_from(self.engine.saturation_milli()).unwrap_or(u32::MAX)
     }
+}
+
+/// A newcomer with this outcome would have been granted if there had been room.
+const fn is_for_lack_of_room(outcome: Outcome) -> bool {
+    matches!(
+        outcome,
+        Outcome::RejectedTooManyFlows
+            | Outcome::RejectedQueueFull
+            | Outcome::RejectedFlowCapacity
+            | Outcome::RejectedClassCapacity
+            | Outcome::RejectedPolicy
+            | Outcome::RejectedUnmeetable
+    )
 }

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use penstock_engine::RequestId;
 
+use super::credits::CreditId;
+use super::lending::LentCredit;
 use super::request::Grant;
 use crate::event::Observation;
 use crate::ids::RequestKey;
@@ -28,6 +30,10 @@ pub(crate) enum PoolEffect {
     },
     /// Send a rejection. The request has ended.
     Reject { key: RequestKey, rejection: Rejection },
+    /// Lend places to a filter, or renew what it was lent.
+    Lend(LentCredit),
+    /// Ask a filter to give up a credit.
+    Recall(CreditId),
     /// The request has ended.
     Ended {
         key: RequestKey,

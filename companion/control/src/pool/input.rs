@@ -4,8 +4,9 @@ use penstock_autopilot::{PendingServers, Scraped};
 use penstock_engine::RequestId;
 use penstock_engine::input::{PastUsage, RunningUsage};
 
+use super::credits::CreditId;
 use crate::completion::Completion;
-use crate::ids::{EnvoyId, Peer, RequestKey};
+use crate::ids::{EnvoyId, Epoch, Peer, RequestKey};
 use crate::pushback::Pushback;
 use crate::registration::{Arrival, Registration, Running};
 use crate::settings::{EndpointSettings, PoolSettings};
@@ -59,6 +60,14 @@ pub(crate) enum PoolInput<'a> {
         id: RequestId,
         completion: &'a Completion<'a>,
     },
+    /// A filter has given up a credit.
+    CreditReturned(CreditId),
+    /// A request that is counted already runs on without its place.
+    CreditConsumed(CreditPlace<'a>),
+    /// The stream of a root context has ended, and its credit with it. Its places stay.
+    CreditSuspended(Epoch),
+    /// The filter of a root context has listed its requests, or is gone: its places are free.
+    CreditEnded(Epoch),
     /// The last root context of an Envoy is gone.
     EnvoyLeft(EnvoyId),
     /// The health of an endpoint has changed.
@@ -95,6 +104,14 @@ pub(crate) enum PoolInput<'a> {
     Hold,
     /// Another companion is responsible for the request.
     Forget(RequestId),
+}
+
+/// A place of a credit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CreditPlace<'a> {
+    pub(crate) credit: CreditId,
+    /// The endpoint's address.
+    pub(crate) endpoint: &'a str,
 }
 
 /// A request that comes in.

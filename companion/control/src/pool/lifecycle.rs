@@ -82,6 +82,7 @@ impl Pool {
         for passed_over in grant.endpoints.iter().take(passed_over) {
             if let Some(endpoint) = self.endpoint(passed_over) {
                 self.avoided.insert(now, envoy, endpoint);
+                self.recall_credits(|id| id == endpoint);
             }
         }
         match place {
@@ -143,6 +144,7 @@ impl Pool {
         }
         for endpoint in endpoints {
             self.decide(now, Input::Failed { id, endpoint });
+            self.recall_unfit_credit_at(endpoint);
         }
     }
 

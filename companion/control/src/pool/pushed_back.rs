@@ -42,6 +42,7 @@ impl Pool {
         };
         granted.refusals = granted.refusals.iter().copied().chain([refusal]).collect();
         self.decide(now, Input::PushedBack { id, endpoint });
+        self.recall_unfit_credit_at(endpoint);
     }
 
     /// The input with which a request that no endpoint took returns to its place. `is_refused`: the filter knows that the last

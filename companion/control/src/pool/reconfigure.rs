@@ -35,6 +35,9 @@ impl Pool {
             self.decide(now, Input::Policy(Box::new(self.rules.policy.clone())));
         }
         self.apply_budgets(now);
+        // Every key may decide otherwise now.
+        self.recall_credits(|_| true);
+        self.credits.forget_longest_prompt();
         self.announced.mark_stale();
     }
 
@@ -65,6 +68,7 @@ impl Pool {
         }
         if relisted != Relisted::default() {
             self.decide(now, Input::Relist(Box::new(relisted)));
+            self.recall_unfit_credits();
         }
         self.apply_budgets(now);
         self.forget_unlisted();
@@ -99,6 +103,7 @@ impl Pool {
         let state = endpoint.state;
         self.autopilot.ready(now, id, is_ready);
         self.decide(now, Input::Endpoint { id, state });
+        self.recall_unfit_credit_at(id);
         self.announced.mark_stale();
     }
 
@@ -125,6 +130,7 @@ impl Pool {
         self.decide(now, Input::ServerStats { id, stats });
         let running = scraped.and_then(|scraped| scraped.running);
         self.decide(now, Input::Load { id, running });
+        self.recall_unfit_credit_at(id);
     }
 
     /// Rejects the waiting requests for models that the pool no longer serves.

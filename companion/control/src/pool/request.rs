@@ -19,6 +19,8 @@ pub(crate) struct OpenRequest {
     pub(super) envoy_process: u64,
     /// See [`Peer::can_requeue`].
     pub(super) can_requeue: bool,
+    /// Its filter could have admitted it by credit.
+    pub(super) could_lease: bool,
     pub(crate) labels: Arc<Labels>,
     pub(super) arrived: Instant,
     /// The endpoints that its client chose; `None` if the client chose none.
@@ -101,6 +103,25 @@ impl Grant {
 }
 
 impl Stage {
+    /// In stock, by the filter's own admission at this endpoint.
+    pub(super) fn leased(endpoint: Arc<str>, granted_at: Instant, may_requeue: bool) -> Self {
+        let grant = Grant {
+            endpoints: vec![endpoint],
+            outcome: Outcome::Leased,
+            granted_at,
+            waited: Duration::ZERO,
+            saturation_milli: 0,
+            rewrites_body: false,
+            may_requeue,
+        };
+        Self::Granted(Granted {
+            failed: 0,
+            refusals: Box::default(),
+            grant: Arc::new(grant),
+            is_off_list: false,
+        })
+    }
+
     /// In stock, by the grant of another companion. Only the endpoint is known of that grant.
     pub(super) fn adopted(endpoint: Arc<str>, granted_at: Instant) -> Self {
         let grant = Grant {
@@ -131,6 +152,14 @@ impl OpenRequest {
     pub(super) const fn set_peer(&mut self, peer: Peer) {
         self.envoy_process = peer.envoy.process();
         self.can_requeue = peer.can_requeue;
+    }
+
+    pub(super) const fn peer(&self) -> Peer {
+        Peer {
+            envoy: self.envoy(),
+            can_requeue: self.can_requeue,
+            can_lease: self.could_lease,
+        }
     }
 
     /// The request is in the engine's queue.

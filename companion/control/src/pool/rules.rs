@@ -9,7 +9,7 @@ use wildmatch::WildMatch;
 use super::rewrite::Rewriter;
 use crate::labels::ANONYMOUS;
 use crate::registration::Registration;
-use crate::settings::PoolSettings;
+use crate::settings::{CreditSettings, PoolSettings};
 
 /// A pool's configuration in force.
 #[derive(Debug)]
@@ -20,6 +20,9 @@ pub(super) struct Rules {
     /// How often a request may be requeued; `None`: until its ttl ends.
     pub(super) requeues_max: Option<u32>,
     pub(super) rewriter: Rewriter,
+    /// `None`: every request asks, because the settings say so or a rule could decide otherwise than a filter. A filter can't choose the
+    /// target model of a request.
+    pub(super) credit: Option<CreditSettings>,
     /// Empty for every model.
     models: Vec<WildMatch>,
     pub(super) class_globs: Vec<WildMatch>,
@@ -33,6 +36,8 @@ impl Rules {
             capacity_status: settings.capacity_status,
             requeues_max: settings.requeues,
             rewriter: Rewriter::new(&settings.rewrite),
+            credit: (settings.credit)
+                .filter(|_| settings.rewrite.is_empty() && settings.policy.allows_credit()),
             models: globs(&settings.models),
             class_globs: globs(&settings.class_globs),
         }

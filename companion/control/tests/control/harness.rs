@@ -67,6 +67,7 @@ pub(crate) fn settings_of(servers: &[&str]) -> Settings {
             class_globs: Vec::new(),
             capacity_status: 503,
             requeues: Some(3),
+            credit: None,
             slo: penstock_model::slo::Policy::default(),
             reported: true,
             shared: true,
@@ -312,7 +313,9 @@ impl Taken {
             | Kind::Reject(_)
             | Kind::Endpoints(_)
             | Kind::Bye(_)
-            | Kind::Role(_) => None,
+            | Kind::Role(_)
+            | Kind::Credit(_)
+            | Kind::Recall(_) => None,
         });
         grants.collect()
     }
@@ -323,6 +326,15 @@ impl Taken {
             _ => None,
         });
         roles.collect()
+    }
+
+    /// How often places were lent.
+    pub(crate) fn lent(&self) -> usize {
+        let lent = self.commands.iter().filter(|(_, kind)| match kind {
+            Kind::Credit(credit) => !credit.endpoints.is_empty(),
+            _ => false,
+        });
+        lent.count()
     }
 
     pub(crate) fn granted(&self) -> Vec<u64> {
@@ -337,7 +349,9 @@ impl Taken {
             | Kind::Reject(_)
             | Kind::Grant(_)
             | Kind::Bye(_)
-            | Kind::Role(_) => None,
+            | Kind::Role(_)
+            | Kind::Credit(_)
+            | Kind::Recall(_) => None,
         });
         endpoints.collect()
     }
@@ -350,7 +364,9 @@ impl Taken {
             | Kind::Grant(_)
             | Kind::Endpoints(_)
             | Kind::Bye(_)
-            | Kind::Role(_) => None,
+            | Kind::Role(_)
+            | Kind::Credit(_)
+            | Kind::Recall(_) => None,
         });
         rejects.collect()
     }

@@ -3,6 +3,8 @@
 mod autopilot;
 mod cached;
 mod controls;
+mod credit_edges;
+mod credits;
 mod envoys;
 mod failures;
 mod flows;

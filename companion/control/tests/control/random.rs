@@ -4,9 +4,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use penstock_control::{EndpointSettings, Event, Kept, Rewrite, Settings};
+use penstock_control::{CreditSettings, EndpointSettings, Event, Kept, Rewrite, Settings};
+use penstock_engine::Outcome;
 use penstock_engine::input::Band;
-use penstock_engine::policy::{Discipline, FlowKey, Gate};
+use penstock_engine::policy::{Discipline, FlowKey, Gate, StockUnit};
 use penstock_engine::units::Decimal;
 use penstock_model::Parameters;
 use penstock_wire as wire;
@@ -57,8 +58,13 @@ impl Rng {
         } else {
             register(sequence)
         };
-        register.requeues = u32::try_from(self.below(5)).expect("small");
+        if self.one_in(2) {
+            register.requeues = u32::try_from(self.below(5)).expect("small");
+        }
         register.age_us = self.below(2_000_000);
+        if self.one_in(3) {
+            register.leased_endpoint = self.address();
+        }
         register.untrusted = self.one_in(5);
         if self.one_in(5) {
             register.priority = "critical".into();
@@ -151,11 +157,36 @@ impl Rng {
         hello(filter, waiting, running)
     }
 
+    /// A report of a leased request, with a credit that its filter holds or not.
+    fn admitted(&mut self) -> wire::Admitted {
+        let register = self.register();
+        let sequence = register.sequence;
+        let address = self.address();
+        let completed = self.one_in(2).then(|| wire::Completed {
+            sequence,
+            endpoint: self.address(),
+            status: 200,
+            attempts: 1,
+            end: i32::try_from(self.below(6)).expect("small"),
+            ..Default::default()
+        });
+        wire::Admitted {
+            running: Some(runs_as(register, &address)),
+            credit: 1 + self.below(3),
+            completed,
+        }
+    }
+
     fn message(&mut self) -> Message {
         let sequence = 1 + self.below(SEQUENCES);
         let attempts = u32::try_from(self.below(4)).expect("small");
-        match self.below(12) {
+        match self.below(17) {
             0..=3 => Message::Register(self.register()),
+            12..=14 => Message::Admitted(self.admitted()),
+            15 => Message::CreditReturned(wire::CreditReturned {
+                pool: ["chat", "other"][usize::from(self.one_in(4))].into(),
+                credit: 1 + self.below(3),
+            }),
             4 => Message::Cancel(wire::Cancel { sequence }),
             5 => started(sequence, &self.address(), attempts),
             6..=8 => Message::Completed(wire::Completed {
@@ -179,6 +210,8 @@ struct Totals {
     ended: usize,
     granted: usize,
     requeued: usize,
+    lent: usize,
+    leased: usize,
 }
 
 impl Totals {
@@ -189,6 +222,9 @@ impl Totals {
         self.ended += decided + refused;
         self.granted += taken.granted().len();
         self.requeued += taken.requeued;
+        self.lent += taken.lent();
+        let outcomes = taken.outcomes.iter();
+        self.leased += outcomes.filter(|outcome| **outcome == Outcome::Leased).count();
     }
 }
 
@@ -217,6 +253,19 @@ impl Run {
             if seed.is_multiple_of(2) {
                 pool.kept = vec![("default".into(), KEPT)];
             }
+        } else if seed.is_multiple_of(2) {
+            let pool = &mut settings.pools[0];
+            let bound = Decimal::whole(100);
+            pool.policy.gate = Gate::Bounded {
+                unit: StockUnit::Requests,
+                lower: bound,
+                upper: bound,
+                watermark: bound,
+            };
+            pool.credit = Some(CreditSettings {
+                busy_min: 1,
+                ..CreditSettings::default()
+            });
         }
         Self {
             rng: Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
@@ -238,6 +287,10 @@ impl Run {
                 world.close(open.swap_remove(index));
             }
             4 => world.pass(Duration::from_millis(rng.below(3_000))),
+            // No credit is given soon after a request has waited.
+            10 | 11 if self.settings.pools[0].credit.is_some() => {
+                world.pass(Duration::from_millis(500 + rng.below(1_000)));
+            }
             5 => {
                 let address = rng.address();
                 let ready = rng.one_in(2);
@@ -279,7 +332,7 @@ impl Run {
             epoch,
             stream: *stream,
             envoy: self.rng.below(2),
-            version: 1 + u32::try_from(self.rng.below(2)).expect("small"),
+            version: [1, 2, 4, 4][usize::try_from(self.rng.below(4)).expect("small")],
             has_requeue_listener: self.rng.below(4) > 0,
         };
         self.world.open(self.last_conn);
@@ -305,8 +358,13 @@ impl Run {
         for pool in &status.pools {
             let snapshot = &pool.snapshot;
             assert_eq!(
-                (snapshot.stock, snapshot.draining_stock, snapshot.waiting),
-                (0, 0, 0),
+                (
+                    snapshot.stock,
+                    snapshot.draining_stock,
+                    snapshot.credit,
+                    snapshot.waiting
+                ),
+                (0, 0, 0, 0),
                 "seed {seed}"
             );
             assert!(!pool.retired, "seed {seed}: nothing is left of a retired pool");
@@ -336,13 +394,21 @@ fn random_messages_keep_all_invariants_and_leave_nothing() {
         all.arrived += totals.arrived;
         all.granted += totals.granted;
         all.requeued += totals.requeued;
+        all.lent += totals.lent;
+        all.leased += totals.leased;
     }
     // The runs must have covered enough.
     assert!(
-        all.arrived > 10_000 && all.granted > 1_000 && all.requeued > 100,
-        "{} arrived, {} granted, {} requeued",
+        all.arrived > 10_000
+            && all.granted > 1_000
+            && all.requeued > 100
+            && all.lent > 15
+            && all.leased > 300,
+        "{} arrived, {} granted, {} requeued, {} credits, {} leased",
         all.arrived,
         all.granted,
-        all.requeued
+        all.requeued,
+        all.lent,
+        all.leased
     );
 }

@@ -53,7 +53,7 @@ fn a_newer_filter_gets_the_companions_version() {
     let taken = world.take();
     assert_eq!(
         taken.commands[0],
-        (1, Kind::HelloAck(wire::HelloAck { version: 3, term: 7 }))
+        (1, Kind::HelloAck(wire::HelloAck { version: 4, term: 7 }))
     );
 }
 

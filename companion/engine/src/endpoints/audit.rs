@@ -83,7 +83,10 @@ impl Endpoints {
         )?;
         let stock = endpoint.stock_in(self.gate);
         check_equal("stock of an endpoint", endpoint.stock, stock)?;
-        check("an endpoint is listed or in use", endpoint.listed || count > 0)?;
+        check(
+            "an endpoint is listed or in use",
+            endpoint.listed || endpoint.taken() > 0,
+        )?;
         let share = endpoint.share_within(self.gate, endpoint.limits());
         check(
             "an endpoint's share follows from the gate",

@@ -48,7 +48,8 @@ impl Engine {
         }
     }
 
-    pub(super) fn adopt(&mut self, request: Request, endpoint: EndpointId) {
+    /// `request` runs already, with this outcome if it didn't wait here.
+    pub(super) fn adopt(&mut self, request: Request, endpoint: EndpointId, outcome: Outcome) {
         let id = match self.ids.get(&request.id) {
             Some(&id) if self.jobs[id].is_waiting() => {
                 let job = &self.jobs[id];
@@ -68,7 +69,7 @@ impl Engine {
         let charge = self.charge_for(id);
         let flow = self.jobs[id].queued.flow;
         let receipts = self.tree.bypass(flow, &charge, endpoint, &self.endpoints);
-        self.start(id, endpoint, charge, receipts, Outcome::Dispatched);
+        self.start(id, endpoint, charge, receipts, outcome);
     }
 
     /// Inserts a new request, which doesn't wait yet, unless it must be rejected whatever the load; `None` for one that

@@ -98,12 +98,13 @@ impl Engine {
         let waiting = self.tree.waiting_in_all();
         let bounds = self.endpoints.bounds();
         Snapshot {
-            stock: self.stock(),
+            stock: self.stock() - self.endpoints.credit_at_ready(),
+            credit: self.credit(),
             lower: bounds.lower,
             upper: bounds.upper,
             watermark: bounds.watermark,
             ready_endpoints: self.endpoints.iter().filter(|endpoint| endpoint.ready).count() as u64,
-            draining_stock: self.endpoints.draining(),
+            draining_stock: self.endpoints.draining() - self.endpoints.credit_at_others(),
             saturation_milli: self.saturation_milli(),
             waiting: waiting.requests,
             suspended: self.tree.suspended(),
@@ -195,7 +196,8 @@ impl Engine {
             listed: endpoint.listed,
             ready: endpoint.ready,
             down_until: endpoint.failures.down_until(),
-            stock: endpoint.stock,
+            stock: endpoint.stock - endpoint.credit_in(self.policy.gate),
+            credit: endpoint.credit,
             bound: endpoint.share.bound(self.policy.gate),
             foreign: endpoint.limits().foreign,
             pushback: endpoint.pushback,

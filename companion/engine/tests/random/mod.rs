@@ -137,7 +137,7 @@ pub fn input(
     choices: &PolicyChoices,
     mut id: impl FnMut(&mut Rng, bool) -> RequestId,
 ) -> Option<Input> {
-    let roll = rng.below(299);
+    let roll = rng.below(327);
     request_input(rng, roll, now, &mut id).or_else(|| pool_input(rng, roll, choices, &mut id))
 }
 
@@ -194,6 +194,21 @@ fn request_input(
             let id = id(rng, false);
             Input::Amend(amended(rng, id))
         }
+        299..309 => {
+            let id = id(rng, true);
+            let endpoint = endpoint(rng);
+            Input::AdmittedByCredit {
+                request: request(rng, id, now),
+                lent: maybe(rng, 70, |rng| {
+                    if rng.percent(80) {
+                        endpoint
+                    } else {
+                        self::endpoint(rng)
+                    }
+                }),
+                endpoint,
+            }
+        }
         _ => return None,
     })
 }
@@ -222,6 +237,14 @@ fn pool_input(
             })
             .into_iter()
             .collect(),
+        },
+        309..319 => Input::Lend {
+            endpoint: endpoint(rng),
+            requests: 1 + rng.below(3),
+        },
+        319..327 => Input::TakeBack {
+            endpoint: endpoint(rng),
+            requests: rng.below(6),
         },
         190..195 => Input::Load {
             id: endpoint(rng),

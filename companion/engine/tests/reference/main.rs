@@ -110,6 +110,21 @@ fn restrict_input(input: Input, policy: &Policy, without: Without) -> Option<Inp
             request.eligible = None;
             Input::Adopt { request, endpoint }
         }
+        (
+            Without::Lanes,
+            Input::AdmittedByCredit {
+                mut request,
+                lent,
+                endpoint,
+            },
+        ) => {
+            request.eligible = None;
+            Input::AdmittedByCredit {
+                request,
+                lent,
+                endpoint,
+            }
+        }
         (Without::Lanes, Input::Amend(_) | Input::Relist(_)) => return None,
         (_, input) => input,
     })
@@ -146,6 +161,7 @@ impl Pair {
         );
         prop_assert_eq!(engine.poll_timeout(), model.timeout());
         prop_assert_eq!(engine.stock(), model.stock());
+        prop_assert_eq!(engine.credit(), model.credit());
         let snapshot = engine.snapshot();
         prop_assert_eq!(
             snapshot.waiting - snapshot.suspended,

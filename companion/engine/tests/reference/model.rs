@@ -138,6 +138,8 @@ pub struct Model {
     /// For displacement: when each identity was last preempted, and its order of creation.
     preemption_order: BTreeMap<(Band, Box<str>), (u64, u64)>,
     endpoints: BTreeMap<EndpointId, Server>,
+    /// Requests that filters may run there without asking; above 0.
+    lent: BTreeMap<EndpointId, u64>,
     scorer_inputs: ScorerInputs,
     /// Failures at ready, unprobed endpoints since they were last marked down.
     failed: Vec<(EndpointId, RequestId, Instant)>,
@@ -180,6 +182,7 @@ impl Model {
             nodes: BTreeSet::new(),
             preemption_order: BTreeMap::new(),
             endpoints: BTreeMap::new(),
+            lent: BTreeMap::new(),
             scorer_inputs: ScorerInputs::default(),
             failed: Vec::new(),
             first_listed: None,
@@ -250,6 +253,11 @@ impl Model {
                 }
             }
             Input::Adopt { request, endpoint } => self.adopt(request, endpoint),
+            Input::AdmittedByCredit {
+                request,
+                lent,
+                endpoint,
+            } => self.admitted_by_credit(request, lent, endpoint),
             Input::ModelRemoved(id) => {
                 if self.find(id).is_some_and(|item| item.running.is_none()) {
                     self.reject_waiting(id, Outcome::RejectedInvalid, effects);
@@ -293,6 +301,8 @@ impl Model {
             | Input::Endpoint { .. }
             | Input::EndpointRemoved(_)
             | Input::Failed { .. }
+            | Input::Lend { .. }
+            | Input::TakeBack { .. }
             | Input::PushedBack { .. }
             | Input::ServerStats { .. }
             | Input::Load { .. }
@@ -330,13 +340,15 @@ impl Model {
                 self.discard_lost_state();
             }
             Input::PushedBack { id, endpoint } => self.push_back(id, endpoint),
+            Input::Lend { endpoint, requests } => self.lend(endpoint, requests),
+            Input::TakeBack { endpoint, requests } => self.take_back(endpoint, requests),
             Input::ServerStats { id, stats } => {
                 if self.endpoints.contains_key(&id) {
                     self.scorer_inputs.stats.insert(id, stats);
                 }
             }
             Input::Load { id, running } => {
-                let stock = self.runs_at(id).count() as u64;
+                let stock = self.taken_at(id);
                 if let Some(server) = self.endpoints.get_mut(&id) {
                     server.foreign = running.unwrap_or(0).saturating_sub(stock);
                 }

@@ -44,6 +44,8 @@ pub(crate) struct InvariantChecker {
     requeues: u64,
     entries: BTreeMap<RequestId, Entry>,
     endpoints: BTreeMap<EndpointId, EndpointState>,
+    /// Requests that filters may run there without asking.
+    lent: BTreeMap<EndpointId, u64>,
     /// Endpoints with a failure since they were listed.
     failures: BTreeSet<EndpointId>,
     /// Endpoints that the engine reports as marked down.
@@ -64,6 +66,7 @@ impl InvariantChecker {
             requeues: 0,
             entries: BTreeMap::new(),
             endpoints: BTreeMap::new(),
+            lent: BTreeMap::new(),
             failures: BTreeSet::new(),
             down: BTreeSet::new(),
             granted: (0, Instant::ZERO),
@@ -191,6 +194,24 @@ impl InvariantChecker {
             Input::Continue(id) => self.suspend(*id, State::Suspended, State::Waiting),
             Input::Amend(amended) => self.amend(amended),
             Input::Relist(relisted) => self.relist(relisted),
+            Input::AdmittedByCredit {
+                request,
+                lent,
+                endpoint,
+            } => {
+                if !self.entries.contains_key(&request.id) {
+                    self.adopt(request, *endpoint);
+                    lent.iter().for_each(|lent| self.take_back(*lent, 1));
+                }
+            }
+            Input::Lend { endpoint, requests } => {
+                let is_lent = self.lent.contains_key(endpoint);
+                let is_used = self.running().any(|used| used == *endpoint);
+                if self.endpoints.contains_key(endpoint) || is_used || is_lent {
+                    *self.lent.entry(*endpoint).or_default() += requests;
+                }
+            }
+            Input::TakeBack { endpoint, requests } => self.take_back(*endpoint, *requests),
             Input::PastUsage(_)
             | Input::SharedUsage { .. }
             | Input::FirstByte(_)
@@ -225,6 +246,13 @@ impl InvariantChecker {
             Some(entry) => entry.state = running,
             None => self.record_arrival(request, running),
         }
+    }
+
+    fn take_back(&mut self, endpoint: EndpointId, requests: u64) {
+        if let Some(lent) = self.lent.get_mut(&endpoint) {
+            *lent = lent.saturating_sub(requests);
+        }
+        self.lent.retain(|_, lent| *lent > 0);
     }
 
     fn relist(&mut self, relisted: &Relisted) {
@@ -345,7 +373,9 @@ impl InvariantChecker {
 
     /// Checks the limits of the gate and of the flow before the grant.
     fn check_limits(&self, request: &Request, endpoints: &[EndpointId], engine: &Engine) {
-        let stock = self.running().filter(|&endpoint| self.is_ready(endpoint)).count() as u64;
+        let running = self.running().filter(|&endpoint| self.is_ready(endpoint)).count() as u64;
+        let lent = self.lent.iter().filter(|(endpoint, _)| self.is_ready(**endpoint));
+        let stock = running + lent.map(|(_, lent)| lent).sum::<u64>();
         let by_budget = matches!(self.policy.gate, Gate::Auto { .. });
         assert!(
             by_budget || !self.counts_requests() || stock < engine.upper() || stock == 0,
@@ -440,9 +470,12 @@ impl InvariantChecker {
             let same = endpoint.stock == count || !self.counts_requests();
             assert!(same, "{count} run: {endpoint:?}");
             assert_eq!(endpoint.ready, self.is_ready(endpoint.id));
+            let lent = self.lent.get(&endpoint.id).copied().unwrap_or(0);
+            assert_eq!(endpoint.credit, lent, "lent at {:?}", endpoint.id);
         }
         let in_flight: u64 = snapshot.flows.iter().map(|flow| flow.in_flight).sum();
         assert_eq!(in_flight, self.running().count() as u64, "in flight");
+        assert_eq!(snapshot.credit, self.lent.values().sum::<u64>(), "lent");
         let due = engine
             .poll_timeout()
             .is_some_and(|endpoint_id| endpoint_id <= self.latest);
@@ -463,6 +496,9 @@ impl InvariantChecker {
         assert_eq!(self.live().next(), None, "a request is left");
         for id in self.endpoints.keys().copied().collect::<Vec<_>>() {
             handle(now, Some(Input::EndpointRemoved(id)), &mut self);
+        }
+        for (endpoint, requests) in self.lent.clone() {
+            handle(now, Some(Input::TakeBack { endpoint, requests }), &mut self);
         }
     }
 }

@@ -98,7 +98,12 @@ fn run(seed: u64, verbose: bool) -> u64 {
         };
         // First let requests expire, so that an id doesn't end and arrive anew within one step.
         let is_live = |id: &RequestId| live.contains(id);
-        if let Some(Input::Register(request) | Input::Resume(request) | Input::Adopt { request, .. }) = &next
+        if let Some(
+            Input::Register(request)
+            | Input::Resume(request)
+            | Input::Adopt { request, .. }
+            | Input::AdmittedByCredit { request, .. },
+        ) = &next
             && is_live(&request.id)
         {
             handle(now, None, &mut checker);

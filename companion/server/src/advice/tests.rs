@@ -44,6 +44,7 @@ fn scene(keys: &str) -> Scene {
             ready: true,
             down_until: None,
             stock: 1,
+            credit: 0,
             bound: 3,
             foreign: 0,
             pushback: None,

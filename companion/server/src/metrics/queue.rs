@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashSet};
 
 use penstock_control::{PoolStatus, Status};
 use penstock_data_plane::filter_policy::band_name;
+use penstock_engine::Outcome;
 use penstock_engine::policy::Discipline;
 use penstock_engine::snapshot::FlowSnapshot;
 use prometheus::{GaugeVec, IntCounterVec, IntGauge, IntGaugeVec, Registry};
@@ -237,6 +238,8 @@ struct StockGauges {
     watermark: GaugeVec,
     saturation: GaugeVec,
     ready_endpoints: IntGaugeVec,
+    lease_credit: IntGaugeVec,
+    lease_admissions: IntCounterVec,
 }
 
 impl StockGauges {
@@ -288,6 +291,17 @@ impl StockGauges {
                 "Endpoints that may be given requests.",
                 &["pool"],
             )?,
+            lease_credit: make.gauge(
+                "lease_credit",
+                "Places at endpoints that filters may fill without asking. The bounds and saturation count them as if they were \
+                 taken.",
+                &["pool"],
+            )?,
+            lease_admissions: make.counter(
+                "lease_admissions_total",
+                "Requests that filters admitted without asking, counted when they are reported.",
+                &["pool"],
+            )?,
         })
     }
 
@@ -314,6 +328,12 @@ impl StockGauges {
         self.ready_endpoints
             .with_label_values(name)
             .set(int(ready.count()));
+        self.lease_credit
+            .with_label_values(name)
+            .set(int(snapshot.credit));
+        self.lease_admissions
+            .with_label_values(name)
+            .inc_by(snapshot.counters.outcome(Outcome::Leased));
         for model in &pool.models {
             let labels = [name[0], &model.model.requested, &model.model.target];
             self.stock_by_model

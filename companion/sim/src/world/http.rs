@@ -175,9 +175,23 @@ impl World {
         });
         match action {
             None | Some(BodyAction::Pause) => {}
-            Some(BodyAction::Continue(edits)) => self.resume(root, id, &edits, None),
+            Some(BodyAction::Continue(edits)) => {
+                self.message_source = self.lender(root, sequence);
+                self.summary.credit_admissions += u64::from(self.message_source.is_some());
+                self.resume(root, id, &edits, None);
+                self.message_source = None;
+            }
             Some(BodyAction::Reply(reply)) => self.answer(root, id, &reply),
         }
+    }
+
+    /// The companion whose credit has admitted a request, as tenure and term; `None`: its filter has let it go without a companion.
+    fn lender(&self, root: u64, sequence: u64) -> Option<(u64, u64)> {
+        let root = self.roots.get(&root)?;
+        let stream = self.streams.get(&root.stream?)?;
+        root.worker
+            .is_admitted_by_credit(sequence)
+            .then_some((stream.tenure, stream.term))
     }
 
     /// The filter resumes a stream.

@@ -20,6 +20,8 @@ pub struct Summary {
     pub pushbacks: u64,
     /// Requests that a filter admitted without a companion.
     pub fallback_admissions: u64,
+    /// Requests that filters admitted by credit.
+    pub credit_admissions: u64,
     /// Full audits of the companion's state.
     pub audits: u64,
     /// Simulated events.
@@ -48,6 +50,7 @@ impl Summary {
         self.reentries += other.reentries;
         self.pushbacks += other.pushbacks;
         self.fallback_admissions += other.fallback_admissions;
+        self.credit_admissions += other.credit_admissions;
         self.audits += other.audits;
         self.events += other.events;
         self.shared_keys_max = self.shared_keys_max.max(other.shared_keys_max);
@@ -71,14 +74,16 @@ impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{} worlds, {} requests, {} jobs at servers, {} requeues, {} reentries, {} pushbacks, {} fallback admissions",
+            "{} worlds, {} requests, {} jobs at servers, {} requeues, {} reentries, {} pushbacks, {} fallback admissions, {} \
+             by credit",
             self.worlds,
             self.requests,
             self.jobs,
             self.requeues,
             self.reentries,
             self.pushbacks,
-            self.fallback_admissions
+            self.fallback_admissions,
+            self.credit_admissions
         )?;
         writeln!(
             f,

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use penstock_control::{EndpointSettings, Kept, MaxPriority, PoolSettings, Settings};
+use penstock_control::{CreditSettings, EndpointSettings, Kept, MaxPriority, PoolSettings, Settings};
 use penstock_engine::policy::{
     BandMode, Bands, CostUnit, Discipline, FlowKey, Flows, Gate, OutlierEjection, Overflow, Policy, Queue,
     StockUnit,
@@ -27,6 +27,8 @@ pub(super) struct PoolScenario {
     pub(super) open: bool,
     /// `None`: until the ttl.
     pub(super) requeues: Option<u32>,
+    /// `None`: filters admit no request by themselves.
+    pub(super) credit: Option<CreditSettings>,
     /// Whether stock is counted in tokens.
     pub(super) in_tokens: bool,
     pub(super) slo: SloPolicy,
@@ -91,6 +93,7 @@ fn quarters(count: u64) -> Decimal {
 impl Scenario {
     pub(super) fn draw(seed: u64, rng: &mut Rng) -> Self {
         let mut pools: Vec<PoolScenario> = (0..rng.between(1, 2)).map(|number| pool(number, rng)).collect();
+        allow_credit(&mut pools, seed);
         let (companions, lease) = replicas(rng);
         // A takeover with missing filters takes several seconds.
         let spans = if lease > 0 {
@@ -249,6 +252,7 @@ impl Scenario {
             class_globs: Vec::new(),
             capacity_status: 503,
             requeues: pool.requeues,
+            credit: pool.credit,
             slo: pool.slo,
             reported: false,
             shared: false,
@@ -281,6 +285,41 @@ impl PoolScenario {
     fn fallback_bound(&self, envoys: usize) -> Option<u64> {
         let bound = self.pool_bound?;
         Some((bound / envoys as u64).max(1))
+    }
+}
+
+/// In half of all worlds filters may admit requests by themselves, in most of them at servers with many places, because half of the places
+/// is what is lent at most. Drawn from a generator of its own, so that nothing else of a seed depends on it.
+fn allow_credit(pools: &mut [PoolScenario], seed: u64) {
+    let rng = &mut Rng::new(!seed);
+    if rng.percent(50) {
+        return;
+    }
+    for pool in pools {
+        pool.credit = Some(CreditSettings {
+            busy_min: rng.choose(&[1, 2, 8]).try_into().unwrap_or(u32::MAX),
+            ..CreditSettings::default()
+        });
+        let factor = rng.choose(&[1_u128, 8, 8, 32]);
+        let scaled = |bound: Decimal| Decimal::from_billionths(bound.billionths() * factor);
+        if let Gate::Bounded {
+            unit: unit @ StockUnit::Requests,
+            lower,
+            upper,
+            watermark,
+        } = pool.policy.gate
+        {
+            pool.policy.gate = Gate::Bounded {
+                unit,
+                lower: scaled(lower),
+                upper: scaled(upper),
+                watermark: scaled(watermark),
+            };
+            pool.server_bound = Some(scaled(upper).ceil().max(1));
+            let servers = pool.servers.len() as u128;
+            let whole = Decimal::from_billionths(scaled(upper).billionths() * servers);
+            pool.pool_bound = Some(whole.ceil().max(1));
+        }
     }
 }
 
@@ -362,6 +401,7 @@ fn pool(number: u64, rng: &mut Rng) -> PoolScenario {
         hold: rng.choose(&[second / 2, 5 * second, 20 * second]),
         open: rng.percent(40),
         requeues: rng.choose(&[Some(0), Some(1), Some(3), None]),
+        credit: None,
         server_bound: (in_requests && !auto).then(|| quarters(upper).ceil().max(1)),
         pool_bound: (in_requests && !auto).then(|| pool_bound.max(1)),
         policy: policy(rng, mode, ceiling, gate),

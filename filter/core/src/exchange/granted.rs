@@ -1,8 +1,9 @@
 //! A granted exchange: the upstream's response, and the messages that report it to the companion.
 
-use penstock_wire::{Completed, EndReason, Grant, Register, Running, Started};
+use penstock_wire::{Admitted, Completed, EndReason, Grant, Register, Running, Started};
 
 use crate::{
+    credits::{Origin, Slot},
     end_reason::{UpstreamFailure, unfinished},
     in_flight::Load,
     local_reply::QueueReport,
@@ -19,9 +20,22 @@ pub(crate) struct Granted {
     /// The first endpoint of the grant; `None`: Envoy chooses.
     pub(crate) endpoint: Option<String>,
     pub(crate) report: QueueReport,
+    /// `None`: the companion granted the request, or is down.
+    pub(crate) lease: Option<Lease>,
     pub(crate) upstream: Upstream,
     /// What the request counts as in its pool.
     pub(crate) load: Load,
+}
+
+/// The admission of a request by credit.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    /// The id of the credit.
+    pub(crate) credit: u64,
+    /// The slot that the request holds; `None`: it runs on without one.
+    pub(crate) slot: Option<Slot>,
+    /// The companion that received this Hello knows that the request runs: by the Hello itself, or by an event after it.
+    pub(crate) known_since: Option<Origin>,
 }
 
 /// The state of the response.
@@ -66,8 +80,14 @@ impl Granted {
                 queue_us: grant.queue_us,
                 saturation_milli: grant.saturation_milli,
             },
+            lease: None,
             upstream: Upstream::Pending,
         }
+    }
+
+    /// The slot of a credit that the request holds.
+    pub(crate) fn slot(&self) -> Option<Slot> {
+        self.lease.as_ref()?.slot
     }
 
     /// The entry of this exchange in a Hello; `None` if it was requeued, and the requeue listener's filter lists it.
@@ -78,14 +98,59 @@ impl Granted {
             Upstream::Requeued { .. } => return None,
         };
         let endpoint = response.map_or(&self.endpoint, |response| &response.endpoint);
-        Some(Running {
+        let (pool, endpoint) = (self.pool.clone(), endpoint.clone());
+        Some(self.running_at(now, pool, endpoint, register))
+    }
+
+    /// The report of an admission by the credit with this id. Its endpoint is that of the slot.
+    pub(crate) fn admitted(&self, now: Instant, credit: u64, register: Register) -> Admitted {
+        let (pool, endpoint) = (self.pool.clone(), self.endpoint.clone());
+        Admitted {
+            running: Some(self.running_at(now, pool, endpoint, register)),
+            credit,
+            completed: None,
+        }
+    }
+
+    /// The same report at the end of the exchange.
+    pub(crate) fn ended(
+        mut self,
+        now: Instant,
+        credit: u64,
+        register: Register,
+        host: &impl Properties,
+    ) -> Admitted {
+        let sequence = register.sequence;
+        let (pool, endpoint) = (core::mem::take(&mut self.pool), self.endpoint.take());
+        Admitted {
+            running: Some(self.running_at(now, pool, endpoint, register)),
+            credit,
+            completed: Some(self.completed(sequence, host)),
+        }
+    }
+
+    fn running_at(
+        &self,
+        now: Instant,
+        pool: String,
+        endpoint: Option<String>,
+        register: Register,
+    ) -> Running {
+        let response = match &self.upstream {
+            Upstream::Responding(response) => Some(response),
+            Upstream::Pending
+            | Upstream::Unanswered { .. }
+            | Upstream::EndedByEnvoy { .. }
+            | Upstream::Requeued { .. } => None,
+        };
+        Running {
             register: Some(register),
-            pool: self.pool.clone(),
-            endpoint: endpoint.clone().unwrap_or_default(),
+            pool,
+            endpoint: endpoint.unwrap_or_default(),
             age_us: now.micros_since(self.granted_at),
             started: response.is_some(),
             first_byte: response.is_some_and(|response| response.scanner.has_begun()),
-        })
+        }
     }
 
     /// The event for the headers of a response.

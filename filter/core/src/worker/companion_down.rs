@@ -6,7 +6,7 @@
 use penstock_wire::{
     Grant,
     limits::HEARTBEAT_INTERVAL,
-    names::{self, code, outcome},
+    names::{code, outcome},
 };
 
 use super::Worker;
@@ -78,22 +78,13 @@ impl Worker {
             return Err((failure, outcome));
         }
         let exchange = self.exchanges.get(&sequence).ok_or_else(internal_error)?;
-        let Phase::Waiting { registered } = exchange.phase else {
+        let Phase::Waiting { registered, .. } = exchange.phase else {
             return Err(internal_error());
         };
         let pool = exchange.pool.clone().ok_or_else(internal_error)?;
         let load = exchange.load();
         let endpoints = self.fallback_endpoints(&pool, sequence)?;
         self.reserve(now, &pool, load, sequence)?;
-        let mut edits = vec![HeaderEdit::Set(names::POOL_HEADER, pool.name.clone())];
-        if !endpoints.is_empty() {
-            edits.push(HeaderEdit::Set(names::ENDPOINT_HEADER, endpoints.join(",")));
-        }
-        edits.extend(
-            pool.requeue_on
-                .known_to(self.logs_attempts)
-                .edits(endpoints.len()),
-        );
         let grant = Grant {
             sequence,
             pool: pool.name.clone(),
@@ -103,11 +94,11 @@ impl Worker {
             saturation_milli: self.saturation_milli(&pool.name),
             ..Grant::default()
         };
+        let exchange = self.exchanges.get_mut(&sequence).ok_or_else(internal_error)?;
+        let edits = self.grant_headers.edits(exchange, &grant, None, None);
         let granted = Granted::new(now, grant, load);
         self.in_flight.add(&granted);
-        if let Some(exchange) = self.exchanges.get_mut(&sequence) {
-            exchange.phase = Phase::Granted(Box::new(granted));
-        }
+        exchange.phase = Phase::Granted(Box::new(granted));
         self.sessions
             .of_mut(Some(&pool.name))
             .note_admitted(now, registered);

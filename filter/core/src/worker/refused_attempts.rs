@@ -101,6 +101,9 @@ impl Worker {
             pool: granted.pool.clone(),
         };
         let pool = event.pool.clone();
+        // The companion lowers the endpoint's bound only for a request that it knows.
+        let sequence = event.sequence;
+        self.report_admission(now, sequence);
         self.sessions
             .of_mut(Some(&pool))
             .send_once_in_version_2(now, Event::PushedBack(event));

@@ -1,4 +1,4 @@
-//! The request's body: reads it, registers the request with the companion, or refuses it.
+//! The request's body: reads it, then admits the request by credit, registers it with the companion, or refuses it.
 
 use penstock_wire::{
     Api, Cancel, Refused,
@@ -90,7 +90,10 @@ impl Worker {
         let Some(exchange) = self.exchanges.get_mut(&sequence) else {
             return BodyAction::Pause;
         };
-        exchange.phase = Phase::Waiting { registered: false };
+        exchange.phase = Phase::Waiting {
+            registered: false,
+            place: None,
+        };
         // A requeued body may already name the target model. Keep the model that the client requested.
         let requested = core::mem::take(&mut exchange.register.model);
         if !requested.is_empty() && requested != body.model {
@@ -114,7 +117,10 @@ impl Worker {
         exchange.pool = pool;
         let down_since = self.sessions.of(exchange.pool_name()).down_since();
         match decide(now, exchange, down_since, &self.endpoints) {
-            WaitDecision::Wait => self.register(now, sequence),
+            WaitDecision::Wait => match self.admit_by_credit(now, sequence) {
+                Some(edits) => BodyAction::Continue(edits),
+                None => self.register(now, sequence),
+            },
             decision => match self.carry_out(now, sequence, 0, decision) {
                 Ok(edits) => BodyAction::Continue(edits),
                 Err((failure, outcome)) => BodyAction::Reply(self.refuse(now, sequence, &failure, outcome)),
@@ -127,9 +133,11 @@ impl Worker {
         let Some(exchange) = self.exchanges.get_mut(&sequence) else {
             return BodyAction::Pause;
         };
+        let place = exchange.pool_name().map(|pool| self.credits.wait(pool));
         let session = self.sessions.of_mut(exchange.pool_name());
-        if session.is_linked() {
-            exchange.phase = Phase::Waiting { registered: true };
+        let registered = session.is_linked();
+        exchange.phase = Phase::Waiting { registered, place };
+        if registered {
             exchange.register.age_us = now.micros_since(exchange.arrived);
             // The registration is moved into the event and back, so that it isn't copied.
             let event = Event::Register(core::mem::take(&mut exchange.register));
@@ -157,7 +165,7 @@ impl Worker {
         };
         let phase = core::mem::replace(&mut exchange.phase, Phase::Answered);
         let (registered, queue_us) = match phase {
-            Phase::Waiting { registered } => (registered, now.micros_since(exchange.arrived)),
+            Phase::Waiting { registered, .. } => (registered, now.micros_since(exchange.arrived)),
             Phase::ReadingBody(_) | Phase::Granted(_) | Phase::Answered => (false, 0),
         };
         let saturation = exchange

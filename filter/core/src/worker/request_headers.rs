@@ -206,6 +206,7 @@ fn apply_token(exchange: &mut Exchange, token: RequeueToken, refused: bool) {
     exchange.register.refused = refused;
     exchange.arrived = token.arrived;
     exchange.register.requeues = token.requeues;
+    exchange.register.leased_endpoint = token.leased_endpoint.unwrap_or_default();
     exchange.register.model = token.requested_model.unwrap_or_default();
     exchange.register.requeued_from = Some(RequestKey {
         epoch_hi: token.epoch.hi,

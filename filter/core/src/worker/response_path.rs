@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use penstock_wire::{Api, Cancel, Started, filter_frame::Event, limits::NAME_BYTES_MAX, names};
+use penstock_wire::{Api, Cancel, Register, Started, filter_frame::Event, limits::NAME_BYTES_MAX, names};
 
 use super::Worker;
 use crate::{
@@ -87,9 +87,7 @@ impl Worker {
         }
         granted.upstream = Upstream::Responding(Box::new(response));
         if let Some(started) = started {
-            self.sessions
-                .of_mut(exchange.pool_name())
-                .send_once(now, Event::Started(started));
+            self.report_start(now, started);
         }
         only_edits(edits)
     }
@@ -114,13 +112,7 @@ impl Worker {
         }
         feed(&mut response.scanner, size, read);
         if let Some(started) = first_byte_event {
-            let pool = self
-                .exchanges
-                .get(&sequence)
-                .and_then(|exchange| exchange.pool_name());
-            self.sessions
-                .of_mut(pool)
-                .send_once(now, Event::Started(*started));
+            self.report_start(now, *started);
         }
     }
 
@@ -152,18 +144,19 @@ impl Worker {
         self.granted_ids.remove(&exchange);
         let pool = exchange.pool.as_ref().map(|pool| pool.name.as_str());
         match exchange.phase {
-            Phase::Waiting { registered: true } => self
+            Phase::Waiting { registered: true, .. } => self
                 .sessions
                 .of_mut(pool)
                 .send_terminal(now, Event::Cancel(Cancel { sequence })),
             Phase::Granted(granted) => {
                 self.release(now, &granted);
-                let completed = granted.completed(sequence, host);
-                self.sessions
-                    .of_mut(pool)
-                    .send_terminal(now, Event::Completed(completed));
+                let register = Register {
+                    age_us: now.micros_since(exchange.arrived),
+                    ..exchange.register
+                };
+                self.report_end(now, pool, register, *granted, host);
             }
-            Phase::ReadingBody(_) | Phase::Waiting { registered: false } | Phase::Answered => {}
+            Phase::ReadingBody(_) | Phase::Waiting { .. } | Phase::Answered => {}
         }
     }
 }

@@ -2,7 +2,10 @@
 
 use std::{cell::Cell, rc::Rc, time::Duration};
 
-use crate::harness::{CONFIG, Output, Rig, Shared, grant, without_retry};
+use crate::{
+    credits::credit,
+    harness::{CONFIG, Output, Rig, Shared, grant, without_retry},
+};
 use penstock_filter_core::{
     config::Config,
     effect::{BodyAction, HeadersAction},
@@ -499,4 +502,16 @@ fn client_without_room_is_advised_by_the_time_that_requests_take() {
     assert!(admitted(&mut rig).is_some());
     // Two requests that take 24 s each, so one ends every 12 s; and five percent of the part over a second.
     assert_eq!(advice(&mut rig), "12550");
+}
+
+#[test]
+fn requests_admitted_by_credit_count_towards_the_bound() {
+    let mut rig = connected(0, &Shared::default(), Some(1));
+    rig.command(1, [Kind::Credit(credit(1, &[("a:1", 1)]))]);
+    let leased = admitted(&mut rig).expect("a slot is free");
+    rig.closed();
+    rig.advance(HOLD);
+    assert_eq!(admitted(&mut rig), None);
+    rig.log(leased);
+    assert!(admitted(&mut rig).is_some());
 }

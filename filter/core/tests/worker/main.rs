@@ -3,6 +3,11 @@
 mod api_keys;
 mod bodies;
 mod body_callbacks;
+#[cfg(not(target_arch = "wasm32"))]
+mod credit_model;
+mod credit_reports;
+mod credit_returns;
+mod credits;
 mod exchange;
 mod fail_open;
 mod harness;

@@ -19,7 +19,7 @@ fn hello(stream: u32) -> Hello {
         epoch_lo: 2,
         stream,
         version_min: 1,
-        version_max: 3,
+        version_max: 4,
         checks_api_keys: true,
         policy_digest: "d0".into(),
         node: "n".into(),

@@ -14,7 +14,10 @@ use penstock_wire::{
 };
 use prost::Message;
 
-use crate::harness::*;
+use crate::{
+    credits::{A, BODY, arrive, credit},
+    harness::*,
+};
 
 const SPLIT: (&str, &str) = (r#""digest": "d0""#, r#""digest": "d0", "session_per_pool": true"#);
 /// Longer than a session waits before it opens the next stream.
@@ -533,4 +536,81 @@ fn a_companion_without_a_term_is_accepted_after_one_with_a_term() {
             .iter()
             .any(|event| matches!(event, Event::Refused(_)))
     );
+}
+
+/// The admission of a request that arrives.
+fn is_admitted(split: &mut Split) -> (u64, bool) {
+    let (sequence, edits) = arrive(&mut split.rig, &[], BODY);
+    split.collect();
+    (sequence, edits.is_some())
+}
+
+#[test]
+fn a_credit_counts_for_the_pool_of_its_session_and_its_requests_are_reported_there() {
+    let mut split = Split::connected();
+    let chat = split.id("chat");
+    split.command(chat, Kind::Credit(credit(1, &[(A, 1)])));
+    let (sequence, admitted) = is_admitted(&mut split);
+    assert!(admitted);
+    split
+        .rig
+        .worker
+        .handle_log(split.rig.now, sequence, &split.rig.host);
+    split.collect();
+    let events = split.taken("chat");
+    assert!(matches!(&events[..], [Event::Admitted(_)]), "{events:?}");
+    assert_eq!((split.taken(""), split.taken("patient")), (vec![], vec![]));
+}
+
+#[test]
+fn a_credit_over_another_session_than_that_of_its_pool_is_returned_at_once() {
+    let mut split = Split::connected();
+    split.command(SessionId::MAIN, Kind::Credit(credit(1, &[(A, 1)])));
+    let events = split.taken("");
+    assert!(
+        matches!(&events[..], [Event::CreditReturned(returned)] if (&*returned.pool, returned.credit) == ("chat", 1)),
+        "{events:?}"
+    );
+    assert!(!is_admitted(&mut split).1);
+}
+
+#[test]
+fn a_credit_is_returned_when_its_pool_gets_another_session() {
+    let mut split = Split::new(false);
+    split.connect();
+    split.command(SessionId::MAIN, Kind::Credit(credit(1, &[(A, 2)])));
+    let (sequence, admitted) = is_admitted(&mut split);
+    assert!(admitted);
+    let policy = Split::policy("d1", true, &[("chat", "m*", 5_000)]);
+    split.command(SessionId::MAIN, Kind::Policy(policy));
+    let events = split.taken("");
+    assert!(
+        matches!(&events[..], [Event::Admitted(running), Event::CreditReturned(_)] if running.completed.is_none()),
+        "{events:?}"
+    );
+    assert!(!is_admitted(&mut split).1);
+    // The pool's session lists the request, and reports its end.
+    split.reconnect();
+    assert!(running(&split.hello("chat")).contains(&sequence));
+    split
+        .rig
+        .worker
+        .handle_log(split.rig.now, sequence, &split.rig.host);
+    split.collect();
+    let events = split.taken("chat");
+    assert!(matches!(&events[..], [Event::Completed(_)]), "{events:?}");
+}
+
+#[test]
+fn a_credit_overtakes_no_waiting_request_that_a_policy_has_moved_into_its_pool() {
+    let mut split = Split::new(false);
+    split.connect();
+    let moved = split.request("p1");
+    let policy = Split::policy("d1", true, &[("chat", "*", 5_000)]);
+    split.command(SessionId::MAIN, Kind::Policy(policy));
+    split.reconnect();
+    assert_eq!(sequences(&split.hello("chat").waiting), [moved]);
+    let chat = split.id("chat");
+    split.command(chat, Kind::Credit(credit(1, &[(A, 1)])));
+    assert!(!is_admitted(&mut split).1);
 }

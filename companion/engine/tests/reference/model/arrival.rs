@@ -64,6 +64,26 @@ impl Model {
         self.start(id, endpoint, Outcome::Dispatched);
     }
 
+    /// A filter has admitted a new request by itself. One place at `lent` ends with it.
+    pub(super) fn admitted_by_credit(
+        &mut self,
+        request: Request,
+        lent: Option<EndpointId>,
+        endpoint: EndpointId,
+    ) {
+        let id = request.id;
+        if self.find(id).is_some() {
+            return;
+        }
+        self.arrivals += 1;
+        let item = self.make(request);
+        self.items.push(item);
+        self.start(id, endpoint, Outcome::Leased);
+        if let Some(lent) = lent {
+            self.take_back(lent, 1);
+        }
+    }
+
     pub(super) fn arrive(&mut self, request: Request, effects: &mut EngineEffects) -> Option<Item> {
         if self.find(request.id).is_some() {
             return None;

@@ -28,7 +28,7 @@ impl Model {
 
     /// The utilisation with `item`; `None` if it doesn't fit.
     fn utilisation(&self, id: EndpointId, server: &Server, item: &Item) -> Option<Utilisation> {
-        let count = self.runs_at(id).count() as u64;
+        let count = self.taken_at(id);
         let Some(budget) = self.budget_of(server) else {
             let full = Self::unlimited(server);
             let used = (count + server.foreign + 1) as f64 / self.own_bound(&full) as f64;
@@ -60,7 +60,7 @@ impl Model {
     }
 
     fn iteration(&self, id: EndpointId, server: &Server, budget: &Budget, item: &Item) -> f64 {
-        let count = self.runs_at(id).count() as f64;
+        let count = self.taken_at(id) as f64;
         let foreign = server.foreign as f64;
         let scale = if count > 0.0 {
             (count + foreign) / count
@@ -185,7 +185,7 @@ impl Model {
                 continue;
             };
             let mut iteration = self.iteration(id, server, budget, item);
-            if self.runs_at(id).count() > 0 {
+            if self.taken_at(id) > 0 {
                 iteration = iteration.min(budget.iteration_ms_max);
             }
             let prefill = (budget.beta_ms + budget.gamma_ms) * item.prompt.saturating_sub(item.cached) as f64;

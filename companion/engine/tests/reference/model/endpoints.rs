@@ -221,7 +221,8 @@ impl Model {
 
     /// An endpoint itself refused a request: it takes no more than it has in flight without that request.
     pub(super) fn push_back(&mut self, id: RequestId, endpoint: EndpointId) {
-        let others = self.runs_at(endpoint).filter(|(item, _)| item.id != id).count() as u64;
+        let is_here = self.runs_at(endpoint).any(|(item, _)| item.id == id);
+        let others = self.taken_at(endpoint).saturating_sub(u64::from(is_here));
         if let Some(server) = self.endpoints.get_mut(&endpoint).filter(|server| server.ready) {
             let most = others.max(1);
             server.pushback = Some(server.pushback.map_or(most, |before| before.min(most)));
@@ -262,8 +263,27 @@ impl Model {
         if self.in_tokens() {
             self.runs_at(id).map(|(_, running)| running.tokens).sum()
         } else {
-            self.runs_at(id).count() as u64
+            self.taken_at(id)
         }
+    }
+
+    /// The requests that run there, and those that filters may run there.
+    pub(super) fn taken_at(&self, id: EndpointId) -> u64 {
+        self.runs_at(id).count() as u64 + self.lent.get(&id).copied().unwrap_or(0)
+    }
+
+    pub(super) fn lend(&mut self, id: EndpointId, requests: u64) {
+        if self.endpoints.contains_key(&id) || self.taken_at(id) > 0 {
+            *self.lent.entry(id).or_default() += requests;
+        }
+        self.refresh_backlogs();
+    }
+
+    pub(super) fn take_back(&mut self, id: EndpointId, requests: u64) {
+        if let Some(lent) = self.lent.get_mut(&id) {
+            *lent = lent.saturating_sub(requests);
+        }
+        self.refresh_backlogs();
     }
 
     pub fn stock(&self) -> u64 {
@@ -283,7 +303,7 @@ impl Model {
     pub(super) fn with_room(&self) -> BTreeMap<EndpointId, u64> {
         let ready = self.endpoints.iter().filter(|(_, server)| server.ready);
         let free = ready.filter(|&(&id, server)| {
-            let running = self.runs_at(id).count() as u64;
+            let running = self.taken_at(id);
             let counted = match self.budget_of(server) {
                 Some(budget) => budget
                     .requests_max

@@ -9,6 +9,11 @@ use penstock_engine::{Outcome, RequestId};
 use super::{BANDS, Item, Leaf, Model, Running};
 
 impl Model {
+    /// What is lent at all endpoints together.
+    pub fn credit(&self) -> u64 {
+        self.lent.values().sum()
+    }
+
     pub fn waiting(&self) -> impl Iterator<Item = &Item> {
         self.items.iter().filter(|item| item.running.is_none())
     }

@@ -2,7 +2,7 @@
 
 use penstock_control::ConnId;
 use penstock_wire::filter_frame::Event as FilterEvent;
-use penstock_wire::{FilterFrame, Hello};
+use penstock_wire::{Admitted, FilterFrame, Hello};
 
 use super::super::World;
 use super::super::time::MICRO;
@@ -73,6 +73,18 @@ impl World {
                     .push(((root, register.sequence), register.age_us, conn));
             }
             FilterEvent::Cancel(cancel) => batch.ended.push(((root, cancel.sequence), conn)),
+            FilterEvent::Admitted(Admitted {
+                completed: Some(completed),
+                ..
+            }) => batch.ended.push(((root, completed.sequence), conn)),
+            FilterEvent::Admitted(Admitted {
+                running: Some(running),
+                ..
+            }) => {
+                if let Some(register) = &running.register {
+                    batch.running.push(((root, register.sequence), conn));
+                }
+            }
             FilterEvent::Completed(completed) => batch.ended.push(((root, completed.sequence), conn)),
             FilterEvent::Refused(refused) => batch.ended.push(((root, refused.sequence), conn)),
             FilterEvent::Bye(_) => {

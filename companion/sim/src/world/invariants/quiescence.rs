@@ -116,6 +116,9 @@ impl World {
                     pool.name, snapshot.stock, snapshot.draining_stock, snapshot.waiting
                 ));
             }
+            if snapshot.credit > 0 {
+                leftovers.push(format!("pool {} has lent {} places", pool.name, snapshot.credit));
+            }
             if snapshot
                 .flows
                 .iter()

@@ -1,0 +1,154 @@
+//! Reports of requests that filters admitted by credit, and credits that filters give up.
+//!
+//! | the report says | not known here | known here, or under another key | ended here |
+//! |---|---|---|---|
+//! | it runs | count it in place of one place | take the place away | take the place away |
+//! | it has ended | count it beside what is lent, and end it | as `Completed` | ignore it |
+
+use penstock_engine::Instant;
+use penstock_wire as wire;
+
+use super::Control;
+use crate::ids::{Epoch, RequestKey};
+use crate::limits::{REQUESTS_IN_ALL_MAX, REQUESTS_MAX};
+use crate::pool::{CreditId, CreditPlace, PoolInput};
+use crate::registration::{Arrival, Registration, Running};
+use crate::wire_in;
+
+impl Control {
+    /// A filter reports a request that it admitted by credit.
+    pub(super) fn admitted(&mut self, now: Instant, epoch: Epoch, admitted: &wire::Admitted) {
+        let Some(running) = &admitted.running else {
+            return;
+        };
+        let Some(register) = &running.register else {
+            return;
+        };
+        let registration = wire_in::registration(epoch, register);
+        let key = registration.key;
+        let place = CreditPlace {
+            credit: CreditId {
+                epoch,
+                number: admitted.credit,
+            },
+            endpoint: &running.endpoint,
+        };
+        let arrival = |place| Arrival::Leased {
+            running: wire_in::running(running),
+            pool: &running.pool,
+            place,
+        };
+        let has_ended = self.has_ended(key);
+        let is_open = self.find(key).is_some();
+        let is_known = is_open || has_ended || self.aliases.contains(key);
+        match &admitted.completed {
+            Some(completed) => {
+                if !is_known {
+                    self.register(now, registration, arrival(None));
+                }
+                self.completed(now, key, completed);
+            }
+            None => {
+                if !is_known {
+                    self.register(now, registration, arrival(Some(place)));
+                }
+                if is_known || self.find(key).is_none() {
+                    // The place is gone, whatever became of the request.
+                    self.consume_place(now, &running.pool, place);
+                }
+                if is_open && running.started {
+                    self.leased_started(now, key, running);
+                }
+            }
+        }
+    }
+
+    fn consume_place(&mut self, now: Instant, pool: &str, place: CreditPlace<'_>) {
+        if let Some(pool) = self.pools.named(pool) {
+            self.drive_pool(now, pool, PoolInput::CreditConsumed(place));
+        }
+    }
+
+    /// The response of a request that was known by a Hello has begun.
+    fn leased_started(&mut self, now: Instant, key: RequestKey, running: &wire::Running) {
+        if let Some(route) = self.find(key) {
+            let input = PoolInput::Started {
+                id: route.id,
+                endpoint: wire_in::non_empty(&running.endpoint),
+                attempts: 1,
+                has_first_byte: running.first_byte,
+            };
+            self.drive_pool(now, route.pool, input);
+        }
+    }
+
+    /// A filter gives up a credit. One that isn't in force changes nothing.
+    pub(super) fn credit_returned(&mut self, now: Instant, epoch: Epoch, returned: &wire::CreditReturned) {
+        let credit = CreditId {
+            epoch,
+            number: returned.credit,
+        };
+        if let Some(pool) = self.pools.named(&returned.pool) {
+            self.drive_pool(now, pool, PoolInput::CreditReturned(credit));
+        }
+    }
+
+    /// The stream of a root context has ended. Its filter uses no credit after it has sent its next Hello.
+    pub(super) fn suspend_credits(&mut self, now: Instant, epoch: Epoch) {
+        for pool in self.pools.ids() {
+            self.drive_pool(now, pool, PoolInput::CreditSuspended(epoch));
+        }
+    }
+
+    /// The filter of a root context has listed its requests in a Hello, or is gone.
+    pub(super) fn end_credits(&mut self, now: Instant, epoch: Epoch) {
+        for pool in self.pools.ids() {
+            self.drive_pool(now, pool, PoolInput::CreditEnded(epoch));
+        }
+    }
+
+    /// If a request comes in again that its filter admitted by credit, and that isn't known here, it is counted under its previous key
+    /// first, beside what is lent. From then on it goes the way of every requeued request.
+    pub(super) fn count_leased(
+        &mut self,
+        now: Instant,
+        registration: &Registration<'_>,
+        arrival: Arrival<'_>,
+    ) {
+        let (Arrival::New, Some(endpoint), Some(previous)) =
+            (arrival, registration.leased_endpoint, registration.previous_key)
+        else {
+            return;
+        };
+        let is_known =
+            self.find(previous).is_some() || self.aliases.contains(previous) || self.has_ended(previous);
+        if is_known || !self.is_same_envoy(previous, registration.key) {
+            return;
+        }
+        let context = self.contexts.get(&previous.epoch);
+        let has_place = context.is_some_and(|context| context.requests.len() < REQUESTS_MAX)
+            && self.open_requests < REQUESTS_IN_ALL_MAX;
+        if !has_place || !registration.is_within_limits || self.pools.serving(registration.model).is_none() {
+            // It is turned away under its new key, with an answer.
+            return;
+        }
+        let first = Registration {
+            key: previous,
+            previous_key: None,
+            leased_endpoint: None,
+            is_refused: false,
+            requeues: 0,
+            ..registration.clone()
+        };
+        let arrival = Arrival::Leased {
+            running: Running {
+                endpoint,
+                age: core::time::Duration::ZERO,
+                has_first_byte: false,
+            },
+            pool: "",
+            place: None,
+        };
+        self.register(now, first, arrival);
+    }
+}

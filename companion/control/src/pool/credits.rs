@@ -1,0 +1,490 @@
+//! The admission credits of a pool: places at endpoints that root contexts may fill without asking.
+//!
+//! Both sides count the places of a credit by the same messages, in the order in which they were sent. A `Credit` adds places. An `Admitted`
+//! without an end takes one away: that request is counted by itself from then on. `CreditReturned`, and the Hello that follows a lost stream,
+//! take all away. Everything else, the end of a request above all, changes no number.
+//!
+//! Until a credit has come back, its places are stock in the engine.
+
+use core::time::Duration;
+
+use hashbrown::HashMap;
+use penstock_engine::Instant;
+use penstock_engine::input::EndpointId;
+use penstock_wire::limits::CREDIT_RENEWAL;
+
+use crate::ids::Epoch;
+use crate::limits::{CREDIT_MAX, CREDIT_MIN};
+
+/// Requests are counted over this time to tell which root contexts are busy.
+const ACTIVITY: Duration = Duration::from_secs(1);
+/// Nothing must have waited for this long.
+const CALM: Duration = Duration::from_secs(1);
+
+/// The credits of a pool.
+#[derive(Debug)]
+pub(super) struct Credits {
+    /// By root context. An entry stays as long as the session, because the numbers of its credits must only rise.
+    holders: HashMap<Epoch, Holder>,
+    /// Root contexts with places that weren't recalled.
+    active: usize,
+    /// Places that are lent, recalled ones included.
+    lent: u64,
+    /// The last time at which a request waited.
+    waited_at: Option<Instant>,
+    /// A request waited after the last event.
+    is_waiting: bool,
+    /// The longest prompt that may go by credit, in bytes, and the time at which that was found out.
+    longest_prompt: Option<(Instant, u64)>,
+    /// The next renewal; `None` without a credit.
+    renewal_at: Option<Instant>,
+}
+
+/// A root context's use of the pool, and its credit.
+#[derive(Debug, Default)]
+struct Holder {
+    activity: Activity,
+    /// The number of its last credit.
+    id: u64,
+    /// The places of that credit, by endpoint.
+    places: Vec<(EndpointId, u64)>,
+    /// The filter may requeue requests that it admits.
+    may_requeue: bool,
+    /// The credit was recalled, or its stream has ended: no place is added, and it isn't renewed.
+    is_recalled: bool,
+}
+
+/// Requests in the present and the last span of [`ACTIVITY`].
+#[derive(Debug, Default)]
+struct Activity {
+    since: Option<Instant>,
+    present: u32,
+    last: u32,
+}
+
+/// A credit, as a message names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CreditId {
+    pub(crate) epoch: Epoch,
+    pub(crate) number: u64,
+}
+
+/// A credit to renew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Renewal {
+    pub(super) credit: CreditId,
+    /// The filter may requeue requests that it admits.
+    pub(super) may_requeue: bool,
+}
+
+/// Places to lend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Offer {
+    pub(super) number: u64,
+    pub(super) places: u64,
+    /// The root context had no credit.
+    pub(super) is_new: bool,
+    /// The filter may requeue requests that it admits.
+    pub(super) may_requeue: bool,
+}
+
+impl Activity {
+    fn record(&mut self, now: Instant) {
+        self.advance(now);
+        self.present = self.present.saturating_add(1);
+    }
+
+    fn advance(&mut self, now: Instant) {
+        let since = *self.since.get_or_insert(now);
+        let elapsed = now.since(since);
+        if elapsed < ACTIVITY {
+            return;
+        }
+        self.last = if elapsed < ACTIVITY * 2 { self.present } else { 0 };
+        self.present = 0;
+        self.since = Some(now);
+    }
+
+    fn is_busy(&mut self, now: Instant, least: u32) -> bool {
+        self.advance(now);
+        self.present.max(self.last) >= least
+    }
+}
+
+impl Holder {
+    fn places(&self) -> u64 {
+        self.places.iter().map(|(_, places)| places).sum()
+    }
+
+    fn is_active(&self) -> bool {
+        !self.places.is_empty() && !self.is_recalled
+    }
+
+    fn has(&self, number: u64, endpoint: EndpointId) -> bool {
+        let mut places = self.places.iter();
+        self.id == number && places.any(|(id, places)| *id == endpoint && *places > 0)
+    }
+}
+
+impl Credits {
+    /// No credit. Nothing counts as waiting before.
+    pub(super) fn new() -> Self {
+        Self {
+            holders: HashMap::new(),
+            active: 0,
+            lent: 0,
+            waited_at: None,
+            is_waiting: false,
+            longest_prompt: None,
+            renewal_at: None,
+        }
+    }
+
+    /// Some credit was given and not recalled.
+    pub(super) const fn is_any_active(&self) -> bool {
+        self.active > 0
+    }
+
+    /// Places that are lent, recalled ones included.
+    pub(super) const fn lent(&self) -> u64 {
+        self.lent
+    }
+
+    /// Whether a request waits, after each event.
+    pub(super) const fn note_wait(&mut self, now: Instant, is_waiting: bool) {
+        if is_waiting || self.is_waiting {
+            self.waited_at = Some(now);
+        }
+        self.is_waiting = is_waiting;
+    }
+
+    /// A request would have waited, and was rejected for it.
+    pub(super) const fn note_lack(&mut self, now: Instant) {
+        self.waited_at = Some(now);
+    }
+
+    /// The longest prompt that may go by credit, in bytes; `None`: that was found out too long ago, because it changes as the pool learns.
+    pub(super) fn prompt_bytes_max(&self, now: Instant) -> Option<u64> {
+        let (since, longest) = self.longest_prompt?;
+        (now.since(since) < CREDIT_RENEWAL).then_some(longest)
+    }
+
+    pub(super) const fn set_prompt_bytes_max(&mut self, now: Instant, longest: u64) {
+        self.longest_prompt = Some((now, longest));
+    }
+
+    pub(super) const fn forget_longest_prompt(&mut self) {
+        self.longest_prompt = None;
+    }
+
+    /// A request of this root context was admitted without waiting.
+    pub(super) fn record_use(&mut self, now: Instant, epoch: Epoch) {
+        self.holders.entry(epoch).or_default().activity.record(now);
+    }
+
+    /// How many places to lend to a root context that has just asked, up to `room`; `None`: none. A root context is busy with `least` requests
+    /// in a second. What it has doubles each time, so that a few messages suffice whatever it needs.
+    pub(super) fn offer(
+        &mut self,
+        now: Instant,
+        epoch: Epoch,
+        least: u32,
+        may_requeue: bool,
+        room: impl FnOnce() -> u64,
+    ) -> Option<Offer> {
+        let is_calm = self.waited_at.is_none_or(|waited| now.since(waited) >= CALM);
+        let holder = self.holders.get_mut(&epoch)?;
+        if !is_calm || holder.is_recalled || !holder.activity.is_busy(now, least) {
+            return None;
+        }
+        let held = holder.places();
+        let wanted = held.max(CREDIT_MIN).min(CREDIT_MAX.saturating_sub(held));
+        let places = if wanted > 0 { wanted.min(room()) } else { 0 };
+        if places == 0 {
+            return None;
+        }
+        let is_new = holder.places.is_empty();
+        Some(Offer {
+            number: holder.id + u64::from(is_new),
+            places,
+            is_new,
+            may_requeue,
+        })
+    }
+
+    /// The offer is lent at this endpoint.
+    pub(super) fn lend(&mut self, now: Instant, epoch: Epoch, offer: Offer, endpoint: EndpointId) {
+        let Some(holder) = self.holders.get_mut(&epoch) else {
+            return;
+        };
+        holder.may_requeue = offer.may_requeue;
+        if offer.is_new {
+            holder.id = offer.number;
+            self.active += 1;
+        }
+        self.lent += offer.places;
+        match holder.places.iter_mut().find(|(id, _)| *id == endpoint) {
+            Some((_, places)) => *places += offer.places,
+            None => holder.places.push((endpoint, offer.places)),
+        }
+        self.renewal_at.get_or_insert(now.after(CREDIT_RENEWAL));
+    }
+
+    /// A request runs on without its place. `false`: the root context has no such place.
+    pub(super) fn consume(&mut self, credit: CreditId, endpoint: EndpointId) -> bool {
+        let holder = self.holders.get_mut(&credit.epoch);
+        let Some(holder) = holder.filter(|holder| holder.has(credit.number, endpoint)) else {
+            return false;
+        };
+        let was_active = holder.is_active();
+        self.lent -= 1;
+        for (id, places) in &mut holder.places {
+            if *id == endpoint {
+                *places -= 1;
+            }
+        }
+        holder.places.retain(|(_, places)| *places > 0);
+        if holder.places.is_empty() {
+            // The credit is used up. A next one has a new number, for which the filter gives this one up.
+            holder.is_recalled = false;
+        }
+        self.active -= usize::from(was_active && !holder.is_active());
+        true
+    }
+
+    /// The filter has given up a credit. Returns its places.
+    pub(super) fn returned(&mut self, credit: CreditId) -> Vec<(EndpointId, u64)> {
+        let holder = self.holders.get_mut(&credit.epoch);
+        let Some(holder) = holder.filter(|holder| holder.id == credit.number) else {
+            return Vec::new();
+        };
+        self.active -= usize::from(holder.is_active());
+        self.lent -= holder.places();
+        holder.is_recalled = false;
+        core::mem::take(&mut holder.places)
+    }
+
+    /// The stream of a root context has ended: its credit isn't renewed. The places stay until [`Self::end`].
+    pub(super) fn suspend(&mut self, epoch: Epoch) {
+        if let Some(holder) = self.holders.get_mut(&epoch) {
+            self.active -= usize::from(holder.is_active());
+            holder.is_recalled = true;
+        }
+    }
+
+    /// The credit of a root context has ended with its stream: the filter has listed what runs, or is gone. Returns its places.
+    pub(super) fn end(&mut self, epoch: Epoch) -> Vec<(EndpointId, u64)> {
+        let Some(holder) = self.holders.remove(&epoch) else {
+            return Vec::new();
+        };
+        self.active -= usize::from(holder.is_active());
+        self.lent -= holder.places();
+        holder.places
+    }
+
+    /// Recalls the credits that have a place at an endpoint for which `must_go` is true. Returns them.
+    pub(super) fn recall(&mut self, must_go: impl Fn(EndpointId) -> bool) -> Vec<CreditId> {
+        if self.active == 0 {
+            return Vec::new();
+        }
+        let mut recalled = Vec::new();
+        for (&epoch, holder) in &mut self.holders {
+            let number = holder.id;
+            if holder.is_active() && holder.places.iter().any(|(id, _)| must_go(*id)) {
+                holder.is_recalled = true;
+                self.active -= 1;
+                recalled.push(CreditId { epoch, number });
+            }
+        }
+        recalled.sort_unstable_by_key(|credit| credit.epoch);
+        recalled
+    }
+
+    /// When [`Self::take_renewals`] is due.
+    pub(super) const fn renewal_at(&self) -> Option<Instant> {
+        self.renewal_at
+    }
+
+    /// The credits to renew, if that is due: those of root contexts that were busy. The others expire at their filters.
+    pub(super) fn take_renewals(&mut self, now: Instant, least: u32) -> Vec<Renewal> {
+        if self.renewal_at.is_none_or(|due| due > now) {
+            return Vec::new();
+        }
+        self.renewal_at = (self.active > 0).then(|| now.after(CREDIT_RENEWAL));
+        let mut renewed = Vec::new();
+        for (&epoch, holder) in &mut self.holders {
+            if holder.is_active() && holder.activity.is_busy(now, least) {
+                renewed.push(Renewal {
+                    credit: CreditId {
+                        epoch,
+                        number: holder.id,
+                    },
+                    may_requeue: holder.may_requeue,
+                });
+            }
+        }
+        renewed.sort_unstable_by_key(|renewal| renewal.credit.epoch);
+        renewed
+    }
+
+    /// The places at each endpoint, summed over the root contexts, in the order of the endpoints.
+    pub(super) fn by_endpoint(&self) -> Vec<(EndpointId, u64)> {
+        let mut sums = std::collections::BTreeMap::new();
+        for (id, places) in self.holders.values().flat_map(|holder| &holder.places) {
+            *sums.entry(*id).or_default() += places;
+        }
+        sums.into_iter().collect()
+    }
+
+    /// The counters agree with the entries, nothing is empty, and credits are renewed as long as there are any.
+    pub(super) fn audit(&self) -> bool {
+        let active = self.holders.values().filter(|holder| holder.is_active()).count();
+        let lent: u64 = self.holders.values().map(Holder::places).sum();
+        let mut places = self.holders.values().flat_map(|holder| &holder.places);
+        active == self.active
+            && lent == self.lent
+            && (active == 0 || self.renewal_at.is_some())
+            && places.all(|(_, places)| *places > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BUSY: u32 = 4;
+    const HERE: EndpointId = EndpointId(1);
+
+    fn at(ms: u64) -> Instant {
+        Instant::ZERO.after(Duration::from_millis(ms))
+    }
+
+    fn epoch() -> Epoch {
+        Epoch::from_bits(7)
+    }
+
+    fn credit(number: u64) -> CreditId {
+        CreditId {
+            epoch: epoch(),
+            number,
+        }
+    }
+
+    /// A busy root context at 0 ms.
+    fn busy() -> Credits {
+        let mut credits = Credits::new();
+        for _ in 0..BUSY {
+            credits.record_use(at(0), epoch());
+        }
+        credits
+    }
+
+    fn lend(credits: &mut Credits, ms: u64, room: u64) -> Option<u64> {
+        let offer = credits.offer(at(ms), epoch(), BUSY, true, || room)?;
+        credits.lend(at(ms), epoch(), offer, HERE);
+        assert!(credits.audit());
+        Some(offer.places)
+    }
+
+    #[test]
+    fn only_a_busy_root_context_gets_credit_and_it_doubles_within_the_room() {
+        let mut credits = Credits::new();
+        for _ in 1..BUSY {
+            credits.record_use(at(0), epoch());
+        }
+        assert_eq!(lend(&mut credits, 0, 99), None);
+        credits.record_use(at(0), epoch());
+        assert_eq!(lend(&mut credits, 0, 99), Some(CREDIT_MIN));
+        assert_eq!(lend(&mut credits, 0, 99), Some(CREDIT_MIN));
+        assert_eq!(lend(&mut credits, 0, 99), Some(2 * CREDIT_MIN));
+        assert_eq!(lend(&mut credits, 0, 3), Some(3));
+        assert_eq!(lend(&mut credits, 0, 0), None);
+        assert_eq!(credits.by_endpoint(), [(HERE, 4 * CREDIT_MIN + 3)]);
+    }
+
+    #[test]
+    fn one_root_context_holds_at_most_the_limit() {
+        let mut credits = busy();
+        while lend(&mut credits, 0, u64::MAX).is_some() {}
+        assert_eq!(credits.lent(), CREDIT_MAX);
+    }
+
+    #[test]
+    fn activity_is_forgotten_after_two_spans() {
+        let mut credits = busy();
+        assert!(credits.offer(at(1_999), epoch(), BUSY, true, || 9).is_some());
+        let mut credits = busy();
+        assert!(credits.offer(at(2_000), epoch(), BUSY, true, || 9).is_none());
+    }
+
+    #[test]
+    fn nothing_is_lent_within_a_second_after_a_wait() {
+        let mut credits = busy();
+        credits.note_wait(at(100), true);
+        credits.note_wait(at(500), false);
+        assert_eq!(lend(&mut credits, 1_499, 9), None, "it waited until then");
+        assert_eq!(lend(&mut credits, 1_500, 9), Some(CREDIT_MIN));
+    }
+
+    #[test]
+    fn a_returned_credit_gives_its_places_back_once_and_the_next_has_another_number() {
+        let mut credits = busy();
+        lend(&mut credits, 0, 9);
+        assert_eq!(credits.returned(credit(2)), []);
+        assert_eq!(credits.recall(|id| id == HERE), [credit(1)]);
+        assert_eq!(credits.recall(|_| true), [], "it is recalled once");
+        assert_eq!(
+            lend(&mut credits, 0, 9),
+            None,
+            "nothing is added to a recalled credit"
+        );
+        assert_eq!(credits.returned(credit(1)), [(HERE, CREDIT_MIN)]);
+        assert_eq!(credits.returned(credit(1)), []);
+        let next = credits.offer(at(0), epoch(), BUSY, true, || 9).expect("busy");
+        assert_eq!((next.number, next.is_new), (2, true));
+    }
+
+    #[test]
+    fn a_consumed_place_is_gone_and_an_unknown_one_changes_nothing() {
+        let mut credits = busy();
+        lend(&mut credits, 0, 2);
+        assert!(!credits.consume(credit(1), EndpointId(2)) && !credits.consume(credit(2), HERE));
+        assert!(credits.consume(credit(1), HERE) && credits.consume(credit(1), HERE));
+        assert!(!credits.consume(credit(1), HERE) && credits.lent() == 0);
+        assert!(!credits.is_any_active() && credits.audit());
+        assert_eq!(credits.returned(credit(1)), []);
+    }
+
+    #[test]
+    fn credits_of_busy_root_contexts_are_renewed() {
+        let mut credits = busy();
+        lend(&mut credits, 0, 9);
+        assert_eq!(credits.renewal_at(), Some(at(1_000)));
+        assert_eq!(credits.take_renewals(at(999), BUSY), []);
+        let renewal = Renewal {
+            credit: credit(1),
+            may_requeue: true,
+        };
+        assert_eq!(credits.take_renewals(at(1_000), BUSY), [renewal]);
+        assert_eq!(
+            credits.take_renewals(at(2_000), BUSY),
+            [],
+            "it was idle for a span"
+        );
+        credits.returned(credit(1));
+        credits.take_renewals(at(3_000), BUSY);
+        assert_eq!(credits.renewal_at(), None, "there is no credit any more");
+    }
+
+    #[test]
+    fn a_lost_stream_keeps_the_places_until_the_end() {
+        let mut credits = busy();
+        lend(&mut credits, 0, 9);
+        credits.suspend(epoch());
+        assert_eq!((credits.is_any_active(), credits.lent()), (false, CREDIT_MIN));
+        assert_eq!(credits.recall(|_| true), []);
+        assert_eq!(credits.end(epoch()), [(HERE, CREDIT_MIN)]);
+        assert_eq!(credits.end(epoch()), []);
+        assert!(credits.audit());
+    }
+}

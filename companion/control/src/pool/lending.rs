@@ -1,0 +1,244 @@
+//! Lends places at endpoints to filters, and takes them back. See [`super::credits`] for what both sides count.
+//!
+//! A filter is lent places while every request would be granted at once anyway. It is told to give them up as soon as one request must wait,
+//! and when something changes that could decide otherwise.
+
+use penstock_engine::Instant;
+use penstock_engine::input::{EndpointId, Input, Request, RequestId};
+use penstock_engine::units::Tokens;
+use penstock_wire::limits::CREDIT_TTL;
+
+use super::credits::{CreditId, Offer, Renewal};
+use super::input::{CreditPlace, Registering};
+use super::{Pool, PoolEffect};
+use crate::ids::{Epoch, Peer};
+use crate::settings::CreditSettings;
+
+/// A credit for a filter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LentCredit {
+    pub(crate) credit: CreditId,
+    /// An address and the number of its new places; `None`: the credit is renewed.
+    pub(crate) places: Option<(std::sync::Arc<str>, u64)>,
+    /// Requests with a longer prompt ask; 0: no limit.
+    pub(crate) prompt_bytes_max: u64,
+    pub(crate) saturation_milli: u32,
+    /// The filter may requeue requests that it admits.
+    pub(crate) may_requeue: bool,
+}
+
+impl LentCredit {
+    /// For how long the filter may use it.
+    pub(crate) const TTL: core::time::Duration = CREDIT_TTL;
+}
+
+impl Pool {
+    /// A request was granted without waiting, at this endpoint. If its filter could have admitted it by credit, it may get credit there.
+    pub(super) fn consider_credit(&mut self, now: Instant, id: RequestId, endpoint: EndpointId) {
+        let Some(CreditSettings { busy_min, .. }) = self.rules.credit else {
+            return;
+        };
+        let Some(request) = self.requests.get(&id).filter(|request| request.could_lease) else {
+            return;
+        };
+        let (epoch, peer) = (request.key.epoch, request.peer());
+        self.credits.record_use(now, epoch);
+        let is_usable = || {
+            let listed = self.endpoints.get(endpoint);
+            listed.is_some_and(|listed| listed.is_listed && listed.taints.is_empty())
+                && !self.avoided.contains(now, peer.envoy, endpoint)
+        };
+        let room = || {
+            if is_usable() {
+                self.engine.credit_room(endpoint)
+            } else {
+                0
+            }
+        };
+        let may_requeue = self.may_requeue_leased(peer);
+        let Some(offer) = self.credits.offer(now, epoch, busy_min, may_requeue, room) else {
+            return;
+        };
+        self.credits.lend(now, epoch, offer, endpoint);
+        let Offer { number, places, .. } = offer;
+        // Nothing waits, so the engine decides nothing by this input.
+        self.engine.handle(
+            now,
+            Input::Lend {
+                endpoint,
+                requests: places,
+            },
+        );
+        self.credit_changed(now, endpoint);
+        let lent = LentCredit {
+            credit: CreditId { epoch, number },
+            places: Some((self.endpoints.address(endpoint), places)),
+            prompt_bytes_max: self.prompt_bytes_max(now),
+            saturation_milli: self.saturation_milli(),
+            may_requeue,
+        };
+        self.effects.push_back(PoolEffect::Lend(lent));
+    }
+
+    /// The filter of a newcomer could have admitted it by credit.
+    pub(super) fn could_lease(&mut self, now: Instant, registering: &Registering<'_>) -> bool {
+        let Registering {
+            registration, peer, ..
+        } = registering;
+        if self.rules.credit.is_none() || !peer.can_lease || !registration.may_lease() {
+            return false;
+        }
+        let longest = self.prompt_bytes_max(now);
+        longest == 0 || registration.prompt_bytes <= longest
+    }
+
+    /// A filter may requeue the requests that it admits by credit.
+    pub(super) fn may_requeue_leased(&self, peer: Peer) -> bool {
+        peer.can_requeue && self.rules.requeues_max != Some(0)
+    }
+
+    /// A request that its filter admitted by credit enters the stock: in the place that it takes along, or beside what is lent.
+    pub(super) fn admit_leased(
+        &mut self,
+        now: Instant,
+        epoch: Epoch,
+        request: Request,
+        endpoint: EndpointId,
+        place: Option<CreditPlace<'_>>,
+    ) {
+        let id = request.id;
+        let lent = place.and_then(|place| self.consume_place(place));
+        if self.rules.credit.is_some() {
+            // The filter is busy, though it doesn't ask.
+            self.credits.record_use(now, epoch);
+        }
+        self.autopilot.arrived(now);
+        let input = Input::AdmittedByCredit {
+            request,
+            lent,
+            endpoint,
+        };
+        self.engine.handle(now, input);
+        if let Some(granted) = self.expected_usage(id, endpoint) {
+            self.autopilot.leased(now, id, granted);
+        }
+        if let Some(lent) = lent {
+            self.credit_changed(now, lent);
+        }
+        self.apply_decisions(now, None);
+    }
+
+    /// The longest prompt that may go by credit, in bytes: where prompts choose their endpoint by their prefix, only short ones. 0 for any.
+    fn prompt_bytes_max(&mut self, now: Instant) -> u64 {
+        if let Some(longest) = self.credits.prompt_bytes_max(now) {
+            return longest;
+        }
+        let has_choice = self.engine.ready_count() > 1 && self.rules.policy.scheduler.prefix > 0.0;
+        // 0 would mean no limit. No prompt of a chat is that short.
+        let bytes_below = |least| self.engine.bytes_below(Tokens(least)).max(1);
+        let credit = self.rules.credit.filter(|_| has_choice);
+        let longest = credit.map_or(0, |credit| bytes_below(credit.prefix_min_tokens));
+        self.credits.set_prompt_bytes_max(now, longest);
+        longest
+    }
+
+    /// Recalls all credit once a request waits or the pool has no room for credit any more. Takes constant time while nothing has
+    /// changed.
+    pub(super) fn check_credits(&mut self, now: Instant) {
+        self.credits.note_wait(now, self.engine.waiting() > 0);
+        if self.credits.is_any_active() && !self.engine.keeps_credit() {
+            self.recall_credits(|_| true);
+        }
+    }
+
+    /// A newcomer was rejected because it would have had to wait.
+    pub(super) fn note_lack(&mut self, now: Instant) {
+        self.credits.note_lack(now);
+        self.recall_credits(|_| true);
+    }
+
+    /// Recalls the credit at endpoints that take no credit any more.
+    pub(super) fn recall_unfit_credits(&mut self) {
+        if self.credits.is_any_active() {
+            let engine = &self.engine;
+            let recalled = self.credits.recall(|id| !engine.keeps_credit_at(id));
+            self.send_recalls(recalled);
+        }
+    }
+
+    /// The same for one endpoint.
+    pub(super) fn recall_unfit_credit_at(&mut self, endpoint: EndpointId) {
+        if self.credits.is_any_active() && !self.engine.keeps_credit_at(endpoint) {
+            self.recall_credits(|id| id == endpoint);
+        }
+    }
+
+    /// Recalls the credits with places at such endpoints.
+    pub(super) fn recall_credits(&mut self, is_at: impl Fn(EndpointId) -> bool) {
+        let recalled = self.credits.recall(is_at);
+        self.send_recalls(recalled);
+    }
+
+    fn send_recalls(&mut self, recalled: Vec<CreditId>) {
+        self.effects.extend(recalled.into_iter().map(PoolEffect::Recall));
+    }
+
+    /// Takes a place away that the filter holds, because a request runs on without it. `None`: the filter doesn't hold it.
+    pub(super) fn consume_place(&mut self, place: CreditPlace<'_>) -> Option<EndpointId> {
+        let endpoint = self.endpoints.id(place.endpoint)?;
+        self.credits.consume(place.credit, endpoint).then_some(endpoint)
+    }
+
+    /// The filter has given up a credit.
+    pub(super) fn credit_returned(&mut self, now: Instant, credit: CreditId) {
+        let places = self.credits.returned(credit);
+        self.take_back(now, places);
+    }
+
+    /// The stream of a root context has ended.
+    pub(super) fn credit_suspended(&mut self, epoch: Epoch) {
+        self.credits.suspend(epoch);
+    }
+
+    /// The filter of a root context has listed its requests, or is gone: it uses no credit that was given before.
+    pub(super) fn credit_ended(&mut self, now: Instant, epoch: Epoch) {
+        let places = self.credits.end(epoch);
+        self.take_back(now, places);
+    }
+
+    /// A request that was admitted by credit, and is counted by itself, runs on without its place.
+    pub(super) fn credit_consumed(&mut self, now: Instant, place: CreditPlace<'_>) {
+        if let Some(endpoint) = self.consume_place(place) {
+            self.take_back(now, vec![(endpoint, 1)]);
+        }
+    }
+
+    fn take_back(&mut self, now: Instant, places: Vec<(EndpointId, u64)>) {
+        for (endpoint, requests) in places {
+            self.decide(now, Input::TakeBack { endpoint, requests });
+            self.credit_changed(now, endpoint);
+        }
+    }
+
+    /// The autopilot learns whether filters may run requests at an endpoint that aren't known.
+    fn credit_changed(&mut self, now: Instant, endpoint: EndpointId) {
+        let is_lent = self.engine.credit_at(endpoint) > 0;
+        self.autopilot.lent(now, endpoint, is_lent);
+    }
+
+    /// Renews the credits of busy filters, if that is due.
+    pub(super) fn renew_credits(&mut self, now: Instant) {
+        // Under rules without credit all were recalled.
+        let busy_min = self.rules.credit.map_or(u32::MAX, |credit| credit.busy_min);
+        for Renewal { credit, may_requeue } in self.credits.take_renewals(now, busy_min) {
+            let lent = LentCredit {
+                credit,
+                places: None,
+                prompt_bytes_max: self.prompt_bytes_max(now),
+                saturation_milli: self.saturation_milli(),
+                may_requeue,
+            };
+            self.effects.push_back(PoolEffect::Lend(lent));
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! Admission credits beside everything else: other pools, reloads, companions that take over, clients without trust, and requests that
+//! would ask anyway.
+
+use std::time::Duration;
+
+use penstock_control::{Event, LeadershipChange, Settings};
+use penstock_engine::Outcome;
+use penstock_wire::{self as wire, filter_frame::Event as Message};
+
+use crate::credits::{
+    admitted, ask, counts, credits, ended, gate, lender, lent, lent_places, places, recalls, returned,
+    settings, world,
+};
+use crate::harness::*;
+
+/// Requests that a filter with credit would register nevertheless, one after the other.
+fn ask_with(world: &mut World, change: impl Fn(&mut wire::Register)) -> Taken {
+    for sequence in 1..50 {
+        let mut register = register(sequence);
+        change(&mut register);
+        world.send(1, Message::Register(register));
+        world.send(1, completed(sequence));
+    }
+    world.take()
+}
+
+/// Settings with two servers of 100 places each.
+fn two_servers() -> Settings {
+    let mut two = settings_of(&[SERVER, SECOND]);
+    two.pools[0].credit = settings().pools[0].credit;
+    two.pools[0].policy.gate = gate(100);
+    two
+}
+
+/// Settings without the pool.
+fn removed() -> Settings {
+    Settings {
+        pools: Vec::new(),
+        ..settings()
+    }
+}
+
+/// A world whose companion leads one of several until `seconds` have passed, and whose filter holds credit 1 with four places.
+fn lent_by_leader(seconds: u64) -> World {
+    let mut replicated = settings();
+    replicated.is_replicated = true;
+    let mut world = World::with(replicated);
+    let grants_until = world.now.after(Duration::from_secs(seconds));
+    world.handle(Event::Leadership(LeadershipChange::Lead {
+        term: 8,
+        known: Vec::new(),
+        is_last_leader_gone: true,
+        grants_until,
+    }));
+    world.pass(Duration::from_secs(3));
+    world.greet(1, lender(1), Vec::new(), Vec::new());
+    world.pass(Duration::from_secs(2));
+    world.take();
+    assert_eq!(places(&ask(&mut world, 1..5)), [4]);
+    world
+}
+
+#[test]
+fn requests_that_would_ask_anyway_get_no_credit() {
+    type Change = fn(&mut wire::Register);
+    let changes: [Change; 6] = [
+        |register| register.deadline_ms = Some(60_000),
+        |register| register.slo_ttft_ms = Some(60_000),
+        |register| register.pin = SERVER.into(),
+        |register| register.subset = vec![SERVER.into()],
+        |register| register.tolerations = vec!["spot".into()],
+        |register| register.requeues = 1,
+    ];
+    for (index, change) in changes.into_iter().enumerate() {
+        let taken = ask_with(&mut world(settings()), change);
+        assert_eq!(credits(&taken).len(), 0, "change {index}");
+    }
+    let mut two = two_servers();
+    let taken = ask_with(&mut world(two.clone()), |register| {
+        register.prompt_bytes = 100_000
+    });
+    assert_eq!(
+        credits(&taken).len(),
+        0,
+        "the prefix decides where long prompts go"
+    );
+    two.pools[0].policy.scheduler.prefix = 0.0;
+    let taken = ask_with(&mut world(two), |register| register.prompt_bytes = 100_000);
+    assert!(!credits(&taken).is_empty());
+}
+
+#[test]
+fn the_second_without_a_wait_begins_when_the_last_request_stops_waiting() {
+    let mut settings = settings();
+    settings.pools[0].policy.gate = gate(8);
+    let mut world = world(settings);
+    for sequence in 1..10 {
+        world.send(1, Message::Register(register(sequence)));
+    }
+    assert_eq!(world.waiting(), 1);
+    world.pass_beating(5, &[1]);
+    for sequence in 1..10 {
+        world.send(1, completed(sequence));
+    }
+    assert_eq!(credits(&world.take()).len(), 0);
+    assert_eq!(credits(&ask(&mut world, 20..40)).len(), 0, "one waited until now");
+    world.pass(Duration::from_secs(1));
+    let taken = ask(&mut world, 40..44);
+    assert_eq!(places(&taken).first(), Some(&3), "half of 8, less the request");
+}
+
+#[test]
+fn a_newcomer_that_is_rejected_for_lack_of_room_recalls_credit() {
+    let mut settings = settings();
+    settings.pools[0].policy.gate = gate(20);
+    settings.pools[0].policy.queue.flow_capacity = 1;
+    settings.pools[0].policy.queue.total_bytes = 1;
+    let mut world = world(settings);
+    ask(&mut world, 1..10);
+    for sequence in 100..111 {
+        world.send(1, Message::Register(register(sequence)));
+    }
+    assert_eq!(recalls(&world.take()).len(), 0);
+    let large = wire::Register {
+        body_bytes: 1_000,
+        ..register(111)
+    };
+    world.send(1, Message::Register(large));
+    let taken = world.take();
+    assert_eq!(taken.outcomes, [Outcome::RejectedTooManyFlows]);
+    assert_eq!(recalls(&taken), [1]);
+}
+
+#[test]
+fn an_envoy_that_passes_an_endpoint_over_loses_its_credit_there() {
+    let mut world = world(two_servers());
+    let taken = ask(&mut world, 1..5);
+    let lent_at = credits(&taken)[0].endpoints[0].address.clone();
+    let other = if lent_at == SERVER { SECOND } else { SERVER };
+    let Message::Completed(mut end) = completed_at(10, other) else {
+        unreachable!("it is one");
+    };
+    end.attempts = 1;
+    let report = wire::Admitted {
+        running: Some(runs_as(register(10), &lent_at)),
+        credit: 1,
+        completed: Some(end),
+    };
+    world.send(1, Message::Admitted(report));
+    let taken = world.take();
+    assert_eq!((taken.misrouted, recalls(&taken)), (1, vec![1]));
+}
+
+#[test]
+fn a_pool_that_is_removed_stays_until_its_credit_is_back() {
+    let mut world = lent();
+    world.handle(Event::Settings(Box::new(removed())));
+    assert_eq!(recalls(&world.take()), [1]);
+    assert!(!world.control.is_idle(), "a filter may run requests");
+    world.send(1, Message::Admitted(admitted(10, 1)));
+    let taken = world.take();
+    assert_eq!((taken.arrived, &taken.outcomes[..]), (1, &[Outcome::Leased][..]));
+    assert_eq!(lent_places(&world), 3);
+    world.send(1, returned(1));
+    assert!(!world.control.is_idle(), "one runs on");
+    world.send(1, completed(10));
+    assert!(world.control.is_idle() && world.control.status(world.now).pools.is_empty());
+}
+
+#[test]
+fn a_pool_that_is_configured_again_knows_what_it_has_lent() {
+    let mut world = lent();
+    world.handle(Event::Settings(Box::new(removed())));
+    world.handle(Event::Settings(Box::new(settings())));
+    assert_eq!(counts(&world), (0, 4));
+    world.send(1, returned(1));
+    assert_eq!(counts(&world), (0, 0));
+}
+
+#[test]
+fn credit_that_is_switched_off_comes_back_and_leaves_no_timer() {
+    let mut world = lent();
+    let mut off = settings();
+    off.pools[0].credit = None;
+    world.handle(Event::Settings(Box::new(off)));
+    assert_eq!(recalls(&world.take()), [1]);
+    world.pass_beating(2, &[1]);
+    world.send(1, returned(1));
+    assert_eq!(counts(&world), (0, 0));
+    assert_eq!(credits(&ask(&mut world, 10..50)).len(), 0);
+}
+
+#[test]
+fn a_report_belongs_to_the_pool_that_gave_the_credit_whatever_it_serves_now() {
+    let mut world = lent();
+    let mut other = settings();
+    other.pools[0].models = vec!["gpt-*".into()];
+    world.handle(Event::Settings(Box::new(other)));
+    world.take();
+    world.send(1, ended(10, 1));
+    let taken = world.take();
+    assert_eq!((taken.arrived, &taken.outcomes[..]), (1, &[Outcome::Leased][..]));
+    let counters = world.control.status(world.now).pools[0].snapshot.counters;
+    assert_eq!(counters.outcome(Outcome::Leased), 1);
+}
+
+#[test]
+fn a_report_that_no_pool_takes_is_counted_and_not_answered() {
+    let mut world = lent();
+    let mut report = admitted(10, 1);
+    if let Some(running) = &mut report.running {
+        running.pool = "gone".into();
+        running.register = Some(wire::Register {
+            model: "unknown".into(),
+            ..register(10)
+        });
+    }
+    world.send(1, Message::Admitted(report));
+    let taken = world.take();
+    assert_eq!((taken.arrived, &taken.outcomes[..]), (1, &[Outcome::Leased][..]));
+    assert_eq!(taken.rejects().len(), 0);
+    assert_eq!(counts(&world), (0, 4));
+}
+
+#[test]
+fn a_companion_that_stands_by_has_lent_nothing() {
+    let mut world = lent_by_leader(100);
+    world.handle(Event::Leadership(LeadershipChange::StandBy {
+        leader: None,
+        term: 9,
+    }));
+    assert_eq!(counts(&world), (0, 0));
+    assert!(world.control.is_idle());
+}
+
+#[test]
+fn a_leader_whose_lease_lapses_recalls_credit() {
+    let mut world = lent_by_leader(6);
+    for sequence in 10..20 {
+        world.send(1, ended(sequence, 1));
+    }
+    world.pass(Duration::from_millis(900));
+    assert_eq!(recalls(&world.take()).len(), 0);
+    world.pass(Duration::from_millis(100));
+    assert_eq!(recalls(&world.take()), [1]);
+}
+
+#[test]
+fn a_client_without_trust_keeps_its_flow_when_its_leased_request_is_requeued() {
+    let flow = |world: &World| {
+        let flows = world.control.status(world.now).pools[0].snapshot.flows.clone();
+        let mut busy = flows.into_iter().filter(|flow| flow.in_flight + flow.waiting > 0);
+        busy.next().map(|flow| flow.key)
+    };
+    let untrusted = |register: wire::Register| wire::Register {
+        untrusted: true,
+        client: "10.1.2.3".into(),
+        ..register
+    };
+    let mut world = lent();
+    let mut report = admitted(10, 1);
+    if let Some(running) = &mut report.running {
+        running.register = Some(untrusted(register(10)));
+    }
+    world.send(1, Message::Admitted(report));
+    let first = flow(&world);
+    world.send(1, completed(10));
+    let second_pass = wire::Register {
+        leased_endpoint: SERVER.into(),
+        ..untrusted(again(21, 2, 20))
+    };
+    world.send(1, Message::Register(second_pass));
+    assert!(first.is_some());
+    assert_eq!(flow(&world), first);
+}
+
+#[test]
+fn a_leased_request_that_ended_before_it_comes_in_again_is_not_waited_for() {
+    let mut world = lent();
+    world.send(1, ended(10, 1));
+    let second_pass = wire::Register {
+        leased_endpoint: SERVER.into(),
+        ..again(11, 2, 10)
+    };
+    world.send(1, Message::Register(second_pass));
+    let taken = world.take();
+    assert_eq!((taken.arrived, &taken.outcomes[..]), (1, &[Outcome::Leased][..]));
+    assert_eq!(taken.rejected(), [(11, "cancelled", 499)]);
+    assert_eq!(counts(&world), (0, 4));
+}
+
+#[test]
+fn a_used_up_credit_is_followed_by_one_with_another_number() {
+    let mut world = lent();
+    for sequence in 10..14 {
+        world.send(1, Message::Admitted(admitted(sequence, 1)));
+    }
+    assert_eq!(counts(&world), (4, 0));
+    let taken = ask(&mut world, 20..21);
+    assert_eq!((credits(&taken)[0].id, places(&taken)), (2, vec![4]));
+    world.send(1, returned(1));
+    assert_eq!(counts(&world), (4, 4), "that one was used up");
+}
+
+#[test]
+fn a_report_of_the_wrong_endpoint_takes_no_place() {
+    let mut world = lent();
+    let mut report = admitted(10, 1);
+    if let Some(running) = &mut report.running {
+        running.endpoint = "10.9.9.9:1".into();
+    }
+    world.send(1, Message::Admitted(report));
+    assert_eq!(counts(&world), (0, 4), "it runs at no endpoint of the pool");
+}
+
+#[test]
+fn a_session_that_says_bye_returns_its_places() {
+    let mut world = lent();
+    world.send(1, Message::Bye(wire::Bye {}));
+    assert_eq!(counts(&world), (0, 0));
+    assert!(world.control.is_idle());
+}

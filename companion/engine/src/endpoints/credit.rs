@@ -1,0 +1,62 @@
+//! Admission credit at endpoints: requests that filters may run without asking. They count as if they ran.
+
+use super::{Changed, Endpoints};
+use crate::endpoint::{Endpoint, half};
+use crate::input::EndpointId;
+use crate::rng::Rng;
+
+impl Endpoints {
+    /// How many requests more filters may run at `id` without asking: the stock stays at half of the lower bound and, at the endpoint, at
+    /// half of its bound. The gate counts requests.
+    pub(crate) fn credit_room(&self, id: EndpointId) -> u64 {
+        let in_pool = half(self.bounds.lower).saturating_sub(self.stock);
+        let there = self.get(id).map_or(0, Endpoint::credit_room);
+        in_pool.min(there)
+    }
+
+    /// The stock isn't above the lower bound.
+    pub(crate) const fn keeps_credit(&self) -> bool {
+        self.stock <= self.bounds.lower
+    }
+
+    /// `id` is ready, has neither a slow start nor refused requests, and isn't over its bound.
+    pub(crate) fn keeps_credit_at(&self, id: EndpointId) -> bool {
+        self.get(id).is_some_and(Endpoint::keeps_credit)
+    }
+
+    /// The credit at all endpoints together.
+    pub(crate) fn credit(&self) -> u64 {
+        self.iter().map(|endpoint| endpoint.credit).sum()
+    }
+
+    /// The credit at ready endpoints, as far as it counts in their stock.
+    pub(crate) fn credit_at_ready(&self) -> u64 {
+        self.counted_credit(true)
+    }
+
+    /// The credit at all other endpoints, as far as it counts in their stock.
+    pub(crate) fn credit_at_others(&self) -> u64 {
+        self.counted_credit(false)
+    }
+
+    fn counted_credit(&self, at_ready: bool) -> u64 {
+        let endpoints = self.iter().filter(|endpoint| endpoint.ready == at_ready);
+        endpoints.map(|endpoint| endpoint.credit_in(self.gate)).sum()
+    }
+
+    /// Filters may run so many requests more at `id`. Ignored for an endpoint that isn't known.
+    pub(crate) fn lend(&mut self, id: EndpointId, requests: u64, rng: &mut Rng) -> Option<Changed> {
+        let index = *self.indices.get(&id)?;
+        self.change_load(index, rng, |endpoint| endpoint.credit += requests)
+    }
+
+    /// Filters may run so many requests less at `id`, at most all that were lent.
+    pub(crate) fn take_back(&mut self, id: EndpointId, requests: u64, rng: &mut Rng) -> Option<Changed> {
+        let index = *self.indices.get(&id)?;
+        let changed = self.change_load(index, rng, |endpoint| {
+            endpoint.credit = endpoint.credit.saturating_sub(requests);
+        });
+        self.remove_unused(index);
+        changed
+    }
+}

@@ -1,0 +1,84 @@
+//! Admission credit: requests that filters may run without asking.
+//!
+//! What is lent counts as stock, so a bound holds whether the filters use it or not. A request that is reported while it runs takes the
+//! place of one that was lent, inside one input, so that no waiting request is dispatched in between. A request that is reported at its
+//! end counts beside what is lent until its completion is handled, which is never too few.
+
+use super::Engine;
+use crate::effect::Outcome;
+use crate::input::{EndpointId, Request};
+use crate::units::Tokens;
+
+impl Engine {
+    /// How many requests more filters may run at `endpoint` without asking: none unless every request would be granted at once there,
+    /// and none beyond half of the bounds. The owner asks only under a policy that [allows credit](crate::Policy::allows_credit).
+    #[must_use]
+    pub fn credit_room(&self, endpoint: EndpointId) -> u64 {
+        if self.is_calm() {
+            self.endpoints.credit_room(endpoint)
+        } else {
+            0
+        }
+    }
+
+    const fn is_calm(&self) -> bool {
+        self.ready && !self.draining && self.waiting() == 0
+    }
+
+    /// What is lent may stay lent: nothing waits, and the stock isn't above the lower bound.
+    #[must_use]
+    pub fn keeps_credit(&self) -> bool {
+        self.is_calm() && self.endpoints.keeps_credit()
+    }
+
+    /// The same for what is lent at this endpoint: it is ready, starts no requests slowly, refuses none, and isn't over its bound.
+    #[must_use]
+    pub fn keeps_credit_at(&self, endpoint: EndpointId) -> bool {
+        self.endpoints.keeps_credit_at(endpoint)
+    }
+
+    /// What is lent at this endpoint.
+    #[must_use]
+    pub fn credit_at(&self, endpoint: EndpointId) -> u64 {
+        self.endpoints.get(endpoint).map_or(0, |endpoint| endpoint.credit)
+    }
+
+    /// What is lent at all endpoints together.
+    #[must_use]
+    pub fn credit(&self) -> u64 {
+        self.endpoints.credit()
+    }
+
+    /// Prompts of at most so many bytes have fewer than `tokens` tokens, whatever their model, by the ratios that were learned. In time
+    /// proportional to the number of models.
+    #[must_use]
+    pub fn bytes_below(&self, tokens: Tokens) -> u64 {
+        self.token_history.bytes_below(tokens.0)
+    }
+
+    pub(super) fn lend(&mut self, endpoint: EndpointId, requests: u64) {
+        let changed = self.endpoints.lend(endpoint, requests, &mut self.rng);
+        self.endpoint_changed(changed);
+    }
+
+    pub(super) fn take_back(&mut self, endpoint: EndpointId, requests: u64) {
+        let changed = self.endpoints.take_back(endpoint, requests, &mut self.rng);
+        self.endpoint_changed(changed);
+    }
+
+    pub(super) fn admitted_by_credit(
+        &mut self,
+        request: Request,
+        lent: Option<EndpointId>,
+        endpoint: EndpointId,
+    ) {
+        if self.ids.contains_key(&request.id) {
+            return;
+        }
+        // The request first: an endpoint that is no longer listed would be forgotten in between.
+        self.adopt(request, endpoint, Outcome::Leased);
+        if let Some(lent) = lent {
+            self.take_back(lent, 1);
+        }
+    }
+}

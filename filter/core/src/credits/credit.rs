@@ -1,0 +1,206 @@
+//! One admission credit: how many requests may run at each endpoint, and how many run.
+
+use core::{cmp::Ordering, time::Duration};
+
+use penstock_wire::{self as wire, EndpointCredit, Register};
+
+use crate::{
+    limits::{CREDIT_ENDPOINTS_MAX, CREDIT_SLOTS_MAX, LIST_ENTRY_BYTES_MAX},
+    time::Instant,
+};
+
+#[derive(Debug)]
+pub(super) struct Credit {
+    pub(super) id: u64,
+    expires_at: Instant,
+    /// 0: no limit.
+    prompt_bytes_max: u64,
+    pub(super) saturation_milli: u32,
+    pub(super) requeue: bool,
+    endpoints: Vec<EndpointSlots>,
+    /// The position at which the next choice of an endpoint begins.
+    turn: usize,
+}
+
+/// The slots at an endpoint. `taken` never exceeds `slots`.
+#[derive(Debug)]
+struct EndpointSlots {
+    address: String,
+    slots: u32,
+    taken: u32,
+}
+
+impl EndpointSlots {
+    /// Compares the parts of the slots that are taken.
+    fn compare(&self, other: &Self) -> Ordering {
+        let product = |taken: u32, slots: u32| u64::from(taken).saturating_mul(slots.into());
+        product(self.taken, other.slots).cmp(&product(other.taken, self.slots))
+    }
+}
+
+impl Credit {
+    /// A credit without slots, which has expired.
+    pub(super) const fn new(id: u64) -> Self {
+        Self {
+            id,
+            expires_at: Instant::from_nanos(0),
+            prompt_bytes_max: 0,
+            saturation_milli: 0,
+            requeue: false,
+            endpoints: Vec::new(),
+            turn: 0,
+        }
+    }
+
+    /// Adds slots, and renews the credit. Slots beyond a limit aren't used: the companion counts them until the credit is
+    /// returned.
+    pub(super) fn add(&mut self, now: Instant, message: &wire::Credit) {
+        self.expires_at = now.after(Duration::from_millis(message.ttl_ms.into()));
+        self.prompt_bytes_max = message.prompt_bytes_max;
+        self.saturation_milli = message.saturation_milli;
+        self.requeue = message.requeue;
+        for EndpointCredit { address, requests } in &message.endpoints {
+            if *requests == 0 || address.is_empty() || address.len() > LIST_ENTRY_BYTES_MAX {
+                continue;
+            }
+            if let Some(endpoint) = self.endpoint_mut(address) {
+                endpoint.slots = endpoint.slots.saturating_add(*requests).min(CREDIT_SLOTS_MAX);
+            }
+        }
+    }
+
+    /// The entry of an endpoint; `None`: there are too many. A new one takes the place of one without slots, which no request
+    /// refers to.
+    fn endpoint_mut(&mut self, address: &str) -> Option<&mut EndpointSlots> {
+        let known = self
+            .endpoints
+            .iter()
+            .position(|endpoint| endpoint.address == address);
+        let index = known.or_else(|| self.endpoints.iter().position(|endpoint| endpoint.slots == 0));
+        let index = match index {
+            Some(index) => index,
+            None if self.endpoints.len() < CREDIT_ENDPOINTS_MAX => {
+                self.endpoints.push(EndpointSlots {
+                    address: String::new(),
+                    slots: 0,
+                    taken: 0,
+                });
+                self.endpoints.len().saturating_sub(1)
+            }
+            None => return None,
+        };
+        let endpoint = self.endpoints.get_mut(index)?;
+        if endpoint.address != address {
+            address.clone_into(&mut endpoint.address);
+        }
+        Some(endpoint)
+    }
+
+    pub(super) fn has_expired(&self, now: Instant) -> bool {
+        self.expires_at <= now
+    }
+
+    /// Whether the companion wouldn't have more to decide about this request than about any other: it is new, names no
+    /// endpoints, has no time limit, and its prompt is short enough.
+    pub(super) fn is_for(&self, register: &Register) -> bool {
+        let is_new = register.requeues == 0 && register.requeued_from.is_none();
+        let is_unrestricted =
+            register.subset.is_empty() && register.pin.is_empty() && register.tolerations.is_empty();
+        let has_limit = register.deadline_ms.is_some() || register.slo_ttft_ms.is_some();
+        let is_short = self.prompt_bytes_max == 0 || register.prompt_bytes <= self.prompt_bytes_max;
+        is_new && is_unrestricted && !has_limit && is_short
+    }
+
+    /// Takes a slot. Returns the position and the address of its endpoint; `None`: all slots are taken.
+    pub(super) fn take_slot(&mut self) -> Option<(usize, &str)> {
+        let endpoints = || self.endpoints.iter().enumerate();
+        let (index, _) = endpoints()
+            .skip(self.turn)
+            .chain(endpoints().take(self.turn))
+            .filter(|(_, endpoint)| endpoint.taken < endpoint.slots)
+            .min_by(|(_, a), (_, b)| a.compare(b))?;
+        self.turn = index.saturating_add(1);
+        let endpoint = self.endpoints.get_mut(index)?;
+        endpoint.taken = endpoint.taken.saturating_add(1);
+        Some((index, &endpoint.address))
+    }
+
+    /// Frees a slot at the endpoint at this position.
+    pub(super) fn free(&mut self, index: usize) {
+        if let Some(endpoint) = self.endpoints.get_mut(index) {
+            endpoint.taken = endpoint.taken.saturating_sub(1);
+        }
+    }
+
+    /// Removes a taken slot at the endpoint at this position.
+    pub(super) fn consume(&mut self, index: usize) {
+        self.free(index);
+        if let Some(endpoint) = self.endpoints.get_mut(index) {
+            endpoint.slots = endpoint.slots.saturating_sub(1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    #[cfg(target_arch = "wasm32")]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    fn with(endpoints: impl IntoIterator<Item = (String, u32)>) -> Credit {
+        let mut credit = Credit::new(1);
+        add(&mut credit, endpoints);
+        credit
+    }
+
+    fn add(credit: &mut Credit, endpoints: impl IntoIterator<Item = (String, u32)>) {
+        let message = wire::Credit {
+            endpoints: endpoints
+                .into_iter()
+                .map(|(address, requests)| EndpointCredit { address, requests })
+                .collect(),
+            ..wire::Credit::default()
+        };
+        credit.add(Instant::from_nanos(0), &message);
+    }
+
+    /// Takes all slots. Returns the addresses in the order of the choices.
+    fn taken(credit: &mut Credit) -> Vec<String> {
+        core::iter::from_fn(|| credit.take_slot().map(|(_, address)| address.to_owned())).collect()
+    }
+
+    #[test]
+    fn slots_of_an_endpoint_are_limited() {
+        let mut credit = with([("a".to_owned(), u32::MAX)]);
+        add(&mut credit, [("a".to_owned(), u32::MAX)]);
+        assert_eq!(u32::try_from(taken(&mut credit).len()), Ok(CREDIT_SLOTS_MAX));
+    }
+
+    #[test]
+    fn endpoints_are_limited() {
+        let many = (0..=CREDIT_ENDPOINTS_MAX).map(|number| (number.to_string(), 1));
+        assert_eq!(taken(&mut with(many)).len(), CREDIT_ENDPOINTS_MAX);
+    }
+
+    #[test]
+    fn endpoint_without_slots_makes_room_for_another() {
+        let mut credit = with((0..CREDIT_ENDPOINTS_MAX).map(|number| (number.to_string(), 1)));
+        let (index, _) = credit.take_slot().expect("a slot is free");
+        credit.consume(index);
+        add(&mut credit, [("new".to_owned(), 1)]);
+        assert!(taken(&mut credit).contains(&"new".to_owned()));
+    }
+
+    #[test]
+    fn addresses_that_are_empty_or_too_long_have_no_slots() {
+        let addresses = ["".to_owned(), "x".repeat(LIST_ENTRY_BYTES_MAX + 1)];
+        let mut credit = with(addresses.map(|address| (address, 1)));
+        assert_eq!(taken(&mut credit), [""; 0]);
+    }
+
+    #[test]
+    fn endpoints_fill_in_proportion_to_their_slots() {
+        let mut credit = with([("a".to_owned(), 1), ("b".to_owned(), 3)]);
+        assert_eq!(taken(&mut credit), ["a", "b", "b", "b"]);
+    }
+}

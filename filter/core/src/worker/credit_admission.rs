@@ -1,0 +1,234 @@
+//! Admits requests by credit, and reports them to the companion. The number of slots changes as [`crate::credits`] describes.
+
+use penstock_wire::{
+    Admitted, Credit, CreditReturned, Grant, Recall, Register, Running, Started, filter_frame::Event,
+    names::outcome,
+};
+
+use super::{Worker, set_saturation};
+use crate::{
+    credits::{Admission, Decision, Origin},
+    effect::SessionId,
+    exchange::{Exchange, Granted, Lease, Phase, Upstream},
+    header_sanitizer::HeaderEdit,
+    properties::Properties,
+    session::Session,
+    time::Instant,
+};
+
+impl Worker {
+    /// The companion gives a credit, adds to one, or renews it.
+    pub(super) fn handle_credit(&mut self, now: Instant, id: SessionId, message: &Credit) {
+        let Some(origin) = self.origin(id) else {
+            return;
+        };
+        if self.sessions.id_of(Some(&message.pool)) != id {
+            // Another session carries the pool's requests by now, so the credit is of no use.
+            self.send_returned(now, origin, &message.pool, message.id);
+            return;
+        }
+        set_saturation(
+            &mut self.saturation_milli,
+            &message.pool,
+            message.saturation_milli,
+        );
+        let present = self.credits.id(&message.pool, origin);
+        if present.is_some_and(|present| present < message.id) {
+            self.return_credit(now, &message.pool);
+        }
+        self.credits.add(now, origin, message);
+    }
+
+    /// The companion recalls a credit.
+    pub(super) fn handle_recall(&mut self, now: Instant, id: SessionId, recall: &Recall) {
+        let present = self
+            .origin(id)
+            .and_then(|origin| self.credits.id(&recall.pool, origin));
+        if present == Some(recall.credit) {
+            self.return_credit(now, &recall.pool);
+        }
+    }
+
+    /// The Hello that the companion of a session has acknowledged; `None`: the session has no stream.
+    fn origin(&mut self, id: SessionId) -> Option<Origin> {
+        let hello = self.sessions.get_mut(id)?.session.established_hello()?;
+        Some(Origin { session: id, hello })
+    }
+
+    /// Admits a request by credit. Returns the edits of its headers; `None`: the request must be registered.
+    pub(super) fn admit_by_credit(&mut self, now: Instant, sequence: u64) -> Option<Vec<HeaderEdit>> {
+        let exchange = self.exchanges.get_mut(&sequence)?;
+        let pool = exchange.pool.clone()?;
+        let session = self.sessions.id_of(Some(&pool.name));
+        let hello = self.sessions.get_mut(session)?.session.established_hello()?;
+        let origin = Origin { session, hello };
+        let admission = match self.credits.decide(now, &pool.name, origin, &exchange.register) {
+            Decision::Admit(admission) => admission,
+            Decision::Register => return None,
+            Decision::Expired => {
+                self.return_credit(now, &pool.name);
+                return None;
+            }
+        };
+        let Admission {
+            slot,
+            endpoint,
+            saturation_milli,
+            requeue,
+        } = admission;
+        let grant = Grant {
+            sequence,
+            pool: pool.name.clone(),
+            endpoints: vec![endpoint],
+            outcome: outcome::LEASED.to_owned(),
+            queue_us: 0,
+            saturation_milli,
+            target_model: String::new(),
+            requeue,
+        };
+        let leased_endpoint = grant.endpoints.first().map(String::as_str);
+        let edits = self.grant_headers.edits(exchange, &grant, None, leased_endpoint);
+        self.granted_ids.insert(exchange);
+        let mut granted = Granted::new(now, grant, exchange.load());
+        granted.lease = Some(Lease {
+            credit: slot.credit,
+            slot: Some(slot),
+            known_since: None,
+        });
+        self.in_flight.add(&granted);
+        exchange.phase = Phase::Granted(Box::new(granted));
+        Some(edits)
+    }
+
+    /// Reports that a response has begun. A request that holds a slot is reported as admitted, and gives the slot up.
+    pub(super) fn report_start(&mut self, now: Instant, started: Started) {
+        let sequence = started.sequence;
+        let is_admitted = self.report_admission(now, sequence);
+        let Some(exchange) = self.exchanges.get(&sequence) else {
+            return;
+        };
+        // The report names the endpoint of the slot, so another one that responds is reported as well.
+        let is_expected = matches!(&exchange.phase, Phase::Granted(granted)
+            if granted.endpoint.as_deref() == Some(started.endpoint.as_str()));
+        if !(is_admitted && is_expected) {
+            let session = self.sessions.of_mut(exchange.pool_name());
+            session.send_once(now, Event::Started(started));
+        }
+    }
+
+    /// Reports a request that holds a slot as admitted, and removes the slot. Returns whether the request held one.
+    pub(super) fn report_admission(&mut self, now: Instant, sequence: u64) -> bool {
+        let Some(exchange) = self.exchanges.get_mut(&sequence) else {
+            return false;
+        };
+        let Phase::Granted(granted) = &exchange.phase else {
+            return false;
+        };
+        let Some(slot) = granted.slot() else {
+            return false;
+        };
+        // A slot of an earlier Hello has ended with it: the present one lists the request.
+        let is_in_force = self.credits.consume(&granted.pool, slot);
+        if is_in_force && let Some(member) = self.sessions.get_mut(slot.origin.session) {
+            send_admission(now, &mut member.session, slot.origin, exchange);
+        }
+        is_in_force
+    }
+
+    /// Reports the end of a granted request, and frees its slot. `pool`: the pool whose session reports it.
+    pub(super) fn report_end(
+        &mut self,
+        now: Instant,
+        pool: Option<&str>,
+        register: Register,
+        mut granted: Granted,
+        host: &impl Properties,
+    ) {
+        let id = self.sessions.id_of(pool);
+        let session = self.sessions.of_mut(pool);
+        let Some(lease) = granted.lease.take() else {
+            let completed = granted.completed(register.sequence, host);
+            session.send_terminal(now, Event::Completed(completed));
+            return;
+        };
+        if let Some(slot) = lease.slot {
+            self.credits.free(&granted.pool, slot);
+        }
+        let admitted = granted.ended(now, lease.credit, register, host);
+        let known_since = lease.known_since.filter(|origin| origin.session == id);
+        session.send_admitted_end(now, admitted, known_since.map(|origin| origin.hello));
+    }
+
+    /// Returns the credits that have expired, and those of pools that another session carries. Forgets those whose stream has
+    /// ended.
+    pub(super) fn return_ended_credits(&mut self, now: Instant) {
+        let is_moved = |pool: &str, origin: Origin| {
+            let session = self.sessions.of(Some(pool));
+            self.sessions.id_of(Some(pool)) != origin.session
+                || session.established_hello() != Some(origin.hello)
+        };
+        for pool in self.credits.ended(now, is_moved) {
+            self.return_credit(now, &pool);
+        }
+    }
+
+    /// Gives up the credit of a pool. While its stream lasts, reports the requests that hold a slot, then returns the credit.
+    pub(super) fn return_credit(&mut self, now: Instant, pool: &str) {
+        let Some((origin, credit)) = self.credits.give_up(pool) else {
+            return;
+        };
+        if self.origin(origin.session) != Some(origin) {
+            return;
+        }
+        let Some(member) = self.sessions.get_mut(origin.session) else {
+            return;
+        };
+        for exchange in self.exchanges.values_mut() {
+            let Phase::Granted(granted) = &exchange.phase else {
+                continue;
+            };
+            let slot = granted.slot().filter(|_| granted.pool == pool);
+            // The requeue listener's filter has registered a requeued request, and reports it.
+            let is_requeued = matches!(granted.upstream, Upstream::Requeued { .. });
+            if slot.is_some_and(|slot| slot.origin == origin && slot.credit == credit) && !is_requeued {
+                send_admission(now, &mut member.session, origin, exchange);
+            }
+        }
+        self.send_returned(now, origin, pool, credit);
+    }
+
+    fn send_returned(&mut self, now: Instant, origin: Origin, pool: &str, credit: u64) {
+        if let Some(member) = self.sessions.get_mut(origin.session) {
+            let pool = pool.to_owned();
+            let returned = CreditReturned { pool, credit };
+            member.session.send_once(now, Event::CreditReturned(returned));
+        }
+    }
+}
+
+/// Sends that a request runs on without its slot.
+fn send_admission(now: Instant, session: &mut Session, origin: Origin, exchange: &mut Exchange) {
+    let Phase::Granted(granted) = &mut exchange.phase else {
+        return;
+    };
+    let Some(lease) = &mut granted.lease else {
+        return;
+    };
+    lease.slot = None;
+    lease.known_since = Some(origin);
+    let credit = lease.credit;
+    exchange.register.age_us = now.micros_since(exchange.arrived);
+    // The registration is moved into the event and back, so that it isn't copied.
+    let register = core::mem::take(&mut exchange.register);
+    let event = Event::Admitted(granted.admitted(now, credit, register));
+    if let Some(Event::Admitted(Admitted {
+        running: Some(Running {
+            register: Some(register),
+            ..
+        }),
+        ..
+    })) = session.send_once(now, event)
+    {
+        exchange.register = register;
+    }
+}

@@ -1,0 +1,53 @@
+//! The edits of a granted request's headers: where Envoy sends it, and when Envoy sends it again.
+
+use penstock_wire::{Grant, names};
+
+use crate::{
+    exchange::Exchange,
+    header_sanitizer::{self, HeaderEdit},
+    process_identity::SigningKey,
+    rewrite::Rewrite,
+    session::Epoch,
+};
+
+/// What the edits depend on, beside the request and its grant.
+#[derive(Debug)]
+pub(super) struct GrantHeaders {
+    pub(super) epoch: Epoch,
+    /// The address of the requeue listener, and the key that signs tokens for it; `None`: no request can be requeued.
+    pub(super) requeue: Option<(String, SigningKey)>,
+    /// Envoy's log of attempts calls the filter.
+    pub(super) logs_attempts: bool,
+}
+
+impl GrantHeaders {
+    /// The edits for a grant. `rewrite`: that of the body. `leased_endpoint`: the grant is by credit, for this endpoint.
+    pub(super) fn edits(
+        &self,
+        exchange: &Exchange,
+        grant: &Grant,
+        rewrite: Option<&Rewrite>,
+        leased_endpoint: Option<&str>,
+    ) -> Vec<HeaderEdit> {
+        let mut edits = vec![HeaderEdit::Set(names::POOL_HEADER, grant.pool.clone())];
+        if let Some(rewrite) = rewrite {
+            let length = rewrite.length_after();
+            edits.extend(header_sanitizer::rewritten(length, exchange.has_length));
+        }
+        let requeue = self.requeue.as_ref().filter(|_| grant.requeue);
+        let mut entries = grant.endpoints.len();
+        if !grant.endpoints.is_empty() {
+            entries = entries.saturating_add(usize::from(requeue.is_some()));
+            let endpoints = grant.endpoints.join(",");
+            let route = requeue.map(|(listener, _)| format!("{endpoints},{listener}"));
+            edits.push(HeaderEdit::Set(names::ENDPOINT_HEADER, endpoints));
+            edits.extend(route.map(|route| HeaderEdit::Set(names::ROUTE_HEADER, route)));
+            if let Some((_, key)) = requeue {
+                let token = exchange.requeue_token(self.epoch, leased_endpoint).sign(key);
+                edits.push(HeaderEdit::Set(names::REQUEUE_HEADER, token));
+            }
+        }
+        edits.extend(exchange.requeue_on().known_to(self.logs_attempts).edits(entries));
+        edits
+    }
+}

@@ -1,0 +1,372 @@
+//! The messages about requests that were admitted by credit.
+
+use std::time::Duration;
+
+use penstock_filter_core::headers::{Headers, serialize};
+use penstock_wire::{
+    Admitted, Completed, EndReason, Hello, Register, Role, Running, Started, command::Kind,
+    filter_frame::Event,
+};
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
+
+use crate::{
+    credits::{A, BODY, admitted, arrive, connected, credit, registered, with_credit},
+    harness::{Output, Rig, Shared, config, register, slice},
+};
+
+const STREAMED: [(&str, &str); 2] = [(":status", "200"), ("content-type", "text/event-stream")];
+const WHOLE: [(&str, &str); 2] = [(":status", "200"), ("content-length", "2")];
+const MILLI: Duration = Duration::from_millis(1);
+
+fn millis(count: u32) -> Duration {
+    MILLI * count
+}
+
+/// Ends the stream, opens the next one, and establishes the session. Returns the Hello and the events after it.
+pub(crate) fn reopen(rig: &mut Rig) -> (Hello, Vec<Event>) {
+    rig.closed();
+    open_next(rig)
+}
+
+/// Opens the next stream, and establishes the session. Returns the Hello and the events after it.
+fn open_next(rig: &mut Rig) -> (Hello, Vec<Event>) {
+    rig.advance(millis(50));
+    rig.open();
+    let leads = Role {
+        here: true,
+        ..Role::default()
+    };
+    let mut events: Vec<Event> = events(rig.command(0, [Kind::Role(leads)]));
+    let Event::Hello(hello) = events.remove(0) else {
+        panic!("{events:?}")
+    };
+    assert!(!hello.probe);
+    assert_eq!(rig.hello_ack_in(4, 1), []);
+    (hello, events)
+}
+
+pub(crate) fn events(outputs: Vec<Output>) -> Vec<Event> {
+    let sent = outputs.into_iter().map(|output| match output {
+        Output::Sent(_, event) => event,
+        other => panic!("{other:?}"),
+    });
+    sent.collect()
+}
+
+/// The report of a request that runs, admitted by credit 1 so many microseconds ago.
+pub(crate) fn running(sequence: u64, age_us: u64) -> Admitted {
+    Admitted {
+        running: Some(Running {
+            register: Some(Register {
+                age_us,
+                ..register(sequence, "m1")
+            }),
+            pool: "chat".into(),
+            endpoint: A.into(),
+            age_us,
+            started: false,
+            first_byte: false,
+        }),
+        credit: 1,
+        completed: None,
+    }
+}
+
+fn served(sequence: u64) -> Completed {
+    Completed {
+        sequence,
+        endpoint: A.into(),
+        status: 200,
+        end: EndReason::Served.into(),
+        ..Completed::default()
+    }
+}
+
+/// The response arrives as a whole, and the exchange ends. Returns the events.
+fn end(rig: &mut Rig, sequence: u64) -> Vec<Event> {
+    rig.response(sequence, &WHOLE, true);
+    events(rig.log(sequence))
+}
+
+#[test]
+fn response_of_known_length_costs_one_message() {
+    let mut rig = with_credit(&[(A, 1)]);
+    let sequence = rig.paused(&[]);
+    rig.advance(MILLI);
+    let read = |start, length| slice(BODY, start, length);
+    rig.worker
+        .handle_request_body(rig.now, sequence, BODY.len(), true, read);
+    rig.advance(millis(2));
+    rig.response(sequence, &WHOLE, false);
+    rig.response_body(sequence, "{}", true);
+    assert_eq!(rig.outputs(), []);
+    rig.advance(millis(3));
+    let mut admitted = running(sequence, 5_000);
+    let running = admitted.running.as_mut().expect("some");
+    running.started = true;
+    running.first_byte = true;
+    // The headers arrived before the body, with which the request was admitted.
+    running.register.as_mut().expect("some").age_us = 6_000;
+    admitted.completed = Some(Completed {
+        first_byte_us: Some(2_000),
+        last_byte_us: Some(2_000),
+        ..served(sequence)
+    });
+    assert_eq!(rig.log(sequence), [Output::Sent(2, Event::Admitted(admitted))]);
+    assert_eq!(rig.log(sequence), []);
+}
+
+#[test]
+fn request_whose_client_leaves_costs_one_message() {
+    let mut rig = with_credit(&[(A, 1)]);
+    let sequence = admitted(&mut rig);
+    let admitted = Admitted {
+        completed: Some(Completed {
+            sequence,
+            endpoint: A.into(),
+            end: EndReason::ClientLeft.into(),
+            ..Completed::default()
+        }),
+        ..running(sequence, 0)
+    };
+    assert_eq!(events(rig.log(sequence)), [Event::Admitted(admitted)]);
+}
+
+#[test]
+fn streamed_response_is_reported_at_its_start_and_at_its_end() {
+    let mut rig = with_credit(&[(A, 1)]);
+    let sequence = admitted(&mut rig);
+    rig.advance(MILLI);
+    rig.response(sequence, &STREAMED, false);
+    let mut expected = running(sequence, 1_000);
+    expected.running.as_mut().expect("some").started = true;
+    assert_eq!(events(rig.outputs()), [Event::Admitted(expected)]);
+    rig.response_body(sequence, "", true);
+    assert_eq!(events(rig.log(sequence)), [Event::Completed(served(sequence))]);
+}
+
+#[test]
+fn streamed_response_removes_its_slot() {
+    let mut rig = with_credit(&[(A, 2)]);
+    let streamed = admitted(&mut rig);
+    rig.response(streamed, &STREAMED, false);
+    rig.outputs();
+    let other = admitted(&mut rig);
+    rig.log(streamed);
+    rig.outputs();
+    registered(&mut rig);
+    assert!(matches!(&events(rig.log(other))[..], [Event::Admitted(_)]));
+}
+
+/// A worker whose pool asks for the first byte of streamed responses.
+fn asking_for_first_bytes() -> Rig {
+    let to = r#""capacity_status": 429, "first_byte": true"#;
+    let mut rig = Rig::with(2, &config(r#""capacity_status": 429"#, to), &Shared::default());
+    rig.open();
+    rig.hello_ack_in(4, 1);
+    rig.command(0, [Kind::Credit(credit(1, &[(A, 1)]))]);
+    rig
+}
+
+#[test]
+fn first_byte_of_a_stream_is_reported_in_the_only_message_of_its_start() {
+    let mut rig = asking_for_first_bytes();
+    rig.host.0.insert("upstream.address", A.as_bytes().to_vec());
+    let sequence = admitted(&mut rig);
+    rig.response(sequence, &STREAMED, false);
+    assert_eq!(rig.outputs(), []);
+    rig.response_body(sequence, "data: {}\n\n", false);
+    let mut expected = running(sequence, 0);
+    let running = expected.running.as_mut().expect("some");
+    running.started = true;
+    running.first_byte = true;
+    assert_eq!(events(rig.outputs()), [Event::Admitted(expected)]);
+}
+
+#[test]
+fn first_byte_after_a_recall_is_reported_as_that_of_a_granted_request() {
+    let mut rig = asking_for_first_bytes();
+    rig.host.0.insert("upstream.address", A.as_bytes().to_vec());
+    let sequence = admitted(&mut rig);
+    rig.response(sequence, &STREAMED, false);
+    rig.command(0, [crate::credit_returns::recall(1)]);
+    rig.response_body(sequence, "data: {}\n\n", false);
+    let outputs = events(rig.outputs());
+    assert!(
+        matches!(&outputs[..], [Event::Started(Started { first_byte: true, .. })]),
+        "{outputs:?}"
+    );
+}
+
+#[test]
+fn report_names_the_endpoint_of_the_slot_and_another_one_the_server_that_responds() {
+    let mut rig = with_credit(&[(A, 1)]);
+    let sequence = admitted(&mut rig);
+    rig.host.0.insert("upstream.address", b"3.3.3.3:3".to_vec());
+    rig.response(sequence, &STREAMED, false);
+    let outputs = events(rig.outputs());
+    let [
+        Event::Admitted(Admitted {
+            running: Some(running),
+            ..
+        }),
+        Event::Started(started),
+    ] = &outputs[..]
+    else {
+        panic!("{outputs:?}")
+    };
+    assert_eq!(
+        (running.endpoint.as_str(), started.endpoint.as_str()),
+        (A, "3.3.3.3:3")
+    );
+}
+
+#[test]
+fn end_is_repeated_until_it_is_acknowledged() {
+    let mut rig = with_credit(&[(A, 2)]);
+    let (a, b) = (admitted(&mut rig), admitted(&mut rig));
+    let mut sent = end(&mut rig, a);
+    sent.extend(end(&mut rig, b));
+    let (_, repeated) = reopen(&mut rig);
+    assert_eq!(repeated, sent);
+    // The probe, the Hello, and the first event.
+    rig.command(3, []);
+    let (_, repeated) = reopen(&mut rig);
+    assert_eq!(repeated, sent[1..]);
+}
+
+#[test]
+fn end_of_a_reported_request_is_repeated_with_its_admission() {
+    let mut rig = with_credit(&[(A, 1)]);
+    let sequence = admitted(&mut rig);
+    rig.response(sequence, &STREAMED, false);
+    rig.response_body(sequence, "", true);
+    rig.outputs();
+    assert!(matches!(&events(rig.log(sequence))[..], [Event::Completed(_)]));
+    let (_, repeated) = reopen(&mut rig);
+    let [Event::Admitted(admitted)] = &repeated[..] else {
+        panic!("{repeated:?}")
+    };
+    assert_eq!(admitted.completed, Some(served(sequence)));
+    assert!(admitted.running.is_some());
+}
+
+#[test]
+fn end_without_a_stream_is_reported_with_its_admission() {
+    let mut rig = with_credit(&[(A, 2)]);
+    let (reported, other) = (admitted(&mut rig), admitted(&mut rig));
+    rig.response(reported, &STREAMED, false);
+    rig.outputs();
+    rig.closed();
+    assert_eq!(rig.log(reported), []);
+    assert_eq!(rig.log(other), []);
+    let (hello, events) = open_next(&mut rig);
+    assert_eq!(hello.running, []);
+    assert!(
+        matches!(
+            &events[..],
+            [Event::Admitted(Admitted { completed: Some(a), .. }), Event::Admitted(Admitted { completed: Some(b), .. })]
+                if (a.sequence, b.sequence) == (reported, other)
+        ),
+        "{events:?}"
+    );
+}
+
+#[test]
+fn hello_lists_running_requests_whose_end_is_then_all_that_is_reported() {
+    let mut rig = with_credit(&[(A, 1)]);
+    let sequence = admitted(&mut rig);
+    let (hello, events) = reopen(&mut rig);
+    assert_eq!(events, []);
+    let listed: Vec<&Running> = hello.running.iter().collect();
+    assert_eq!(listed, [&running(sequence, 50_000).running.expect("some")]);
+    assert_eq!(end(&mut rig, sequence), [Event::Completed(served(sequence))]);
+}
+
+#[test]
+fn request_of_an_earlier_stream_takes_no_slot_of_the_next_credit() {
+    let mut rig = with_credit(&[(A, 1)]);
+    let old = admitted(&mut rig);
+    reopen(&mut rig);
+    rig.command(0, [Kind::Credit(credit(1, &[(A, 1)]))]);
+    admitted(&mut rig);
+    end(&mut rig, old);
+    registered(&mut rig);
+}
+
+#[test]
+fn stream_of_an_earlier_credit_is_reported_as_that_of_a_granted_request() {
+    let mut rig = with_credit(&[(A, 1)]);
+    let sequence = admitted(&mut rig);
+    reopen(&mut rig);
+    rig.response(sequence, &STREAMED, false);
+    assert!(matches!(&events(rig.outputs())[..], [Event::Started(_)]));
+}
+
+#[test]
+fn requeued_request_frees_its_slot_at_its_end() {
+    let mut config = config("", "");
+    config.requeue_listener = Some("envoy://requeue/".into());
+    let mut rig = Rig::with(2, &config, &Shared::default());
+    rig.open();
+    rig.hello_ack_in(4, 1);
+    rig.command(0, [Kind::Credit(credit(1, &[(A, 1)]))]);
+    let sequence = admitted(&mut rig);
+    rig.host
+        .0
+        .insert("upstream.address", b"envoy://requeue/".to_vec());
+    rig.response(sequence, &STREAMED, false);
+    assert_eq!(
+        rig.outputs(),
+        [],
+        "the requeue listener's filter reports the response"
+    );
+    let outputs = events(rig.log(sequence));
+    assert!(
+        matches!(
+            &outputs[..],
+            [Event::Admitted(Admitted { completed: Some(completed), .. })] if completed.end() == EndReason::Unavailable
+        ),
+        "{outputs:?}"
+    );
+    admitted(&mut rig);
+}
+
+#[test]
+fn refusal_by_a_server_is_reported_after_the_admission() {
+    let mut config = config(
+        r#""capacity_status": 429"#,
+        r#""capacity_status": 429, "requeue_on": [429]"#,
+    );
+    config.logs_attempts = true;
+    let mut rig = Rig::with(2, &config, &Shared::default());
+    rig.open();
+    rig.hello_ack_in(4, 1);
+    rig.host.0.insert("upstream.address", A.as_bytes().to_vec());
+    rig.command(0, [Kind::Credit(credit(1, &[(A, 1)]))]);
+    let (sequence, edits) = arrive(&mut rig, &[], BODY);
+    assert!(edits.is_some());
+    let request = serialize([("x-request-id", "id-1")]);
+    let response = serialize([(":status", "429")]);
+    let headers = (Headers::new(&request), Headers::new(&response));
+    rig.worker
+        .handle_attempt_log(rig.now, headers.0, headers.1, &rig.host);
+    let outputs = events(rig.outputs());
+    let [Event::Admitted(admitted), Event::PushedBack(refusal)] = &outputs[..] else {
+        panic!("{outputs:?}")
+    };
+    assert_eq!(*admitted, running(sequence, 0));
+    assert_eq!(refusal.sequence, sequence);
+}
+
+#[test]
+fn request_that_was_granted_is_reported_as_ever() {
+    let mut rig = connected();
+    let sequence = rig.running("m1");
+    rig.command(0, [Kind::Credit(credit(1, &[(A, 1)]))]);
+    rig.response(sequence, &STREAMED, false);
+    assert!(matches!(&events(rig.outputs())[..], [Event::Started(_)]));
+    assert!(matches!(&events(rig.log(sequence))[..], [Event::Completed(_)]));
+    admitted(&mut rig);
+}

@@ -1,0 +1,138 @@
+//! The frames of version 4 that version 1 doesn't have keep their encoding: filter and companion of adjacent releases run
+//! together.
+
+use penstock_wire::{
+    Admitted, Command, CompanionFrame, Completed, Credit, CreditReturned, EndReason, EndpointCredit,
+    FilterFrame, Recall, Register, Running, command::Kind, filter_frame::Event,
+};
+use prost::Message;
+
+fn register() -> Register {
+    Register {
+        sequence: 300,
+        age_us: 9,
+        model: "m".into(),
+        leased_endpoint: "10.0.0.1:8000".into(),
+        ..Register::default()
+    }
+}
+
+fn events() -> [(&'static str, Event); 2] {
+    [
+        (
+            "admitted",
+            Event::Admitted(Admitted {
+                running: Some(Running {
+                    register: Some(register()),
+                    pool: "chat".into(),
+                    endpoint: "10.0.0.1:8000".into(),
+                    age_us: 5,
+                    started: true,
+                    first_byte: true,
+                }),
+                credit: 3,
+                completed: Some(Completed {
+                    sequence: 300,
+                    status: 200,
+                    end: EndReason::Served.into(),
+                    ..Completed::default()
+                }),
+            }),
+        ),
+        (
+            "credit_returned",
+            Event::CreditReturned(CreditReturned {
+                pool: "chat".into(),
+                credit: 3,
+            }),
+        ),
+    ]
+}
+
+fn commands() -> [(&'static str, Kind); 2] {
+    [
+        (
+            "credit",
+            Kind::Credit(Credit {
+                pool: "chat".into(),
+                id: 3,
+                ttl_ms: 2_000,
+                endpoints: vec![EndpointCredit {
+                    address: "10.0.0.1:8000".into(),
+                    requests: 4,
+                }],
+                prompt_bytes_max: 1_024,
+                saturation_milli: 250,
+                requeue: true,
+            }),
+        ),
+        (
+            "recall",
+            Kind::Recall(Recall {
+                pool: "chat".into(),
+                credit: 3,
+            }),
+        ),
+    ]
+}
+
+/// Frames of a filter.
+const FILTER_FRAMES: [(&str, &str); 2] = [
+    (
+        "admitted",
+        "080510065a430a350a1808ac0210092a016d92020d31302e302e302e313a383030301204636861741a0d31302e302e30 \
+         2e313a3830303020052801300110031a0808ac0218c8012801",
+    ),
+    ("credit_returned", "0805100662080a04636861741003"),
+];
+
+/// Frames of a companion.
+const COMPANION_FRAMES: [(&str, &str); 2] = [
+    (
+        "credit",
+        "080810091a283a260a0463686174100318d00f22110a0d31302e302e302e313a38303030100428800830fa013801",
+    ),
+    ("recall", "080810091a0a42080a04636861741003"),
+];
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn bytes(hex: &str) -> Vec<u8> {
+    let digits: Vec<char> = hex.chars().filter(char::is_ascii_hexdigit).collect();
+    let byte = |pair: &[char]| {
+        u8::from_str_radix(&pair.iter().collect::<String>(), 16).expect("two hexadecimal digits")
+    };
+    digits.chunks(2).map(byte).collect()
+}
+
+#[test]
+fn filter_frames_decode_and_encode_unchanged() {
+    for ((name, event), (golden_name, golden)) in events().into_iter().zip(FILTER_FRAMES) {
+        assert_eq!(name, golden_name);
+        let frame = FilterFrame {
+            seq: 5,
+            ack: 6,
+            event: Some(event),
+        };
+        let golden = bytes(golden);
+        assert_eq!(hex(&frame.encode_to_vec()), hex(&golden), "{name}");
+        assert_eq!(FilterFrame::decode(&*golden), Ok(frame), "{name}");
+    }
+}
+
+#[test]
+fn companion_frames_decode_and_encode_unchanged() {
+    for ((name, kind), (golden_name, golden)) in commands().into_iter().zip(COMPANION_FRAMES) {
+        assert_eq!(name, golden_name);
+        let frame = CompanionFrame {
+            seq: 8,
+            ack: 9,
+            commands: vec![Command { kind: Some(kind) }],
+        };
+        let golden = bytes(golden);
+        assert_eq!(hex(&frame.encode_to_vec()), hex(&golden), "{name}");
+        assert_eq!(CompanionFrame::decode(&*golden), Ok(frame), "{name}");
+    }
+}
