@@ -23,7 +23,7 @@ use tonic::transport::Endpoint;
 use tonic_prost::ProstCodec;
 
 use crate::bootstrap::free_port;
-use crate::subject::{Companion, cpu_us, slots};
+use crate::subject::{Companion, NO_CREDITS, cpu_us, slots};
 
 const WAITING: u64 = 100_000;
 const FLOWS: u64 = 1_000;
@@ -50,7 +50,14 @@ pub(crate) async fn run(seconds: u32) -> Value {
 /// Memory per waiting request.
 async fn waiting() -> Value {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let companion = Companion::start(folder.path(), [free_port(); 2], free_port(), &slots(1)).await;
+    let companion = Companion::start(
+        folder.path(),
+        [free_port(); 2],
+        free_port(),
+        &slots(1),
+        NO_CREDITS,
+    )
+    .await;
     let mut sessions = Vec::new();
     for epoch in 1..=SESSIONS {
         sessions.push(Session::open(companion.grpc, epoch, false).await);
@@ -93,7 +100,7 @@ async fn waiting() -> Value {
 async fn cycles(seconds: u32) -> Value {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let stock = "stock: {watermark_per_backend: 1000}";
-    let companion = Companion::start(folder.path(), [free_port(); 2], free_port(), stock).await;
+    let companion = Companion::start(folder.path(), [free_port(); 2], free_port(), stock, NO_CREDITS).await;
     let session = Session::open(companion.grpc, 1, true).await;
     let mut pace = tokio::time::interval(Duration::from_millis(1));
     pace.set_missed_tick_behavior(MissedTickBehavior::Burst);

@@ -189,14 +189,17 @@ async fn turn_of(subject: &Subject, plan: &Plan) -> Figures {
         let (load, cpu) = loaded(subject, body::SHORT, plan.seconds).await;
         if let (Some(before), Some(after)) = (before, subject.admitted().await) {
             let waited = after.waited - before.waited;
-            let all = waited + after.bypassed - before.bypassed;
+            let leased = after.leased - before.leased;
+            let all = waited + leased + after.bypassed - before.bypassed;
             figures.insert("waited_percent", 100.0 * waited / all);
+            figures.insert("leased_percent", 100.0 * leased / all);
         }
         figures.insert("requests_per_s", load.rate());
         figures.insert("p50_us", load.p50_us);
         figures.insert("p99_us", load.p99_us);
         figures.insert("envoy_cpu_us", cpu.envoy_us / load.requests);
         figures.insert("side_cpu_us", cpu.side_us / load.requests);
+        figures.insert("cpu_us", (cpu.envoy_us + cpu.side_us) / load.requests);
         if subject.standby.is_some() {
             figures.insert("standby_cpu_us", cpu.standby_us / load.requests);
         }

@@ -157,8 +157,7 @@ impl Plan {
 
     /// Whether the `penstock` binary takes part.
     pub(crate) fn needs_penstock(&self) -> bool {
-        let ours = |which: &Which| matches!(which, Which::Penstock | Which::Queued | Which::Replicas);
-        self.subjects.iter().any(ours)
+        self.subjects.iter().any(|which| which.is_penstock())
             || [Row::Paused, Row::Companion, Row::Idle]
                 .iter()
                 .any(|row| self.has(*row))

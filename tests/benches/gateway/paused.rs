@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 
 use crate::body;
 use crate::model_server::HOLD;
-use crate::subject::{Subject, Which, slots};
+use crate::subject::{NO_CREDITS, Subject, Which, slots};
 
 /// Requests that are paused at the same time.
 const PAUSED: usize = 5_000;
@@ -52,7 +52,7 @@ pub(crate) async fn run(server: SocketAddr) -> Value {
 }
 
 async fn paused(server: SocketAddr, bytes: usize) -> Value {
-    let subject = Subject::penstock(Which::Penstock, server, &slots(1)).await;
+    let subject = Subject::penstock(Which::Penstock, server, &slots(1), NO_CREDITS).await;
     let pages = subject.pages.as_ref().expect("Penstock has a companion");
     let mut held = TcpStream::connect(subject.address).await.expect("it listens");
     send(&mut held, &body::chat_that_begins(HOLD, body::SHORT)).await;

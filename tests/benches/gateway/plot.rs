@@ -74,15 +74,7 @@ fn panel(area: &Area<'_>, caption: &str, subjects: &[(&str, Which)], bar: impl F
         .expect("draw");
     for (index, (name, which, bar)) in bars.iter().enumerate() {
         let middle = rows - index as f64 - 0.5;
-        let colour = match which {
-            Which::Penstock | Which::Queued | Which::Replicas => OURS,
-            Which::Plain
-            | Which::NoOp
-            | Which::ParseOnly
-            | Which::Unary
-            | Which::ExtProc
-            | Which::EndpointPicker => ENVOY,
-        };
+        let colour = if which.is_penstock() { OURS } else { ENVOY };
         let [first, second] = bar.parts;
         let block = |from: f64, to: f64, colour: RGBColor| {
             Rectangle::new([(from, middle - 0.3), (to, middle + 0.3)], colour.filled())

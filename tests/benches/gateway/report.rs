@@ -27,7 +27,8 @@ enum How {
     Difference,
 }
 
-const BESIDE: [Beside; 10] = [
+const BESIDE: [Beside; 11] = [
+    beside("cpu_us_of_plain", "cpu_us", Which::Plain, How::Ratio),
     beside(
         "requests_per_s_of_plain",
         "requests_per_s",
@@ -121,6 +122,7 @@ pub(crate) fn line(name: &str, figures: &Figures) -> String {
         ("side_cpu_us", "us beside"),
         ("standby_cpu_us", "us standby"),
         ("waited_percent", "% waited"),
+        ("leased_percent", "% by credit"),
         ("p50_us_at_1", "us p50 at 1"),
         ("requests_per_s_220kb", "requests/s of 220 KB"),
         ("envoy_cpu_us_220kb", "us Envoy"),
@@ -220,6 +222,7 @@ fn summary(name: &str, figures: &Value) -> String {
         "p50_us_at_1",
         "envoy_cpu_us",
         "side_cpu_us",
+        "leased_percent",
         "requests_per_s_220kb",
         "envoy_cpu_us_220kb",
         "side_cpu_us_220kb",

@@ -33,7 +33,9 @@ pub(crate) enum Which {
     NoOp,
     /// With a wasm filter that reads requests as Penstock does.
     ParseOnly,
-    /// Penstock, whose servers always have room: nothing waits.
+    /// Penstock, whose servers always have room, with admission credits.
+    Credits,
+    /// Penstock, whose servers always have room, without admission credits: every request asks the companion, and nothing waits.
     Penstock,
     /// Penstock, whose servers have [`PLACES`] places: everything waits.
     Queued,
@@ -49,10 +51,11 @@ pub(crate) enum Which {
 
 impl Which {
     /// All kinds by name.
-    pub(crate) const ALL: [(&str, Self); 9] = [
+    pub(crate) const ALL: [(&str, Self); 10] = [
         ("plain", Self::Plain),
         ("no-op", Self::NoOp),
         ("parse-only", Self::ParseOnly),
+        ("penstock-credits", Self::Credits),
         ("penstock", Self::Penstock),
         ("penstock-queued", Self::Queued),
         ("penstock-replicas", Self::Replicas),
@@ -68,6 +71,19 @@ impl Which {
             .map_or("", |which| which.0)
     }
 
+    /// Whether it is a gateway of Penstock.
+    pub(crate) const fn is_penstock(self) -> bool {
+        match self {
+            Self::Credits | Self::Penstock | Self::Queued | Self::Replicas => true,
+            Self::Plain
+            | Self::NoOp
+            | Self::ParseOnly
+            | Self::Unary
+            | Self::ExtProc
+            | Self::EndpointPicker => false,
+        }
+    }
+
     /// The filter example that it needs.
     pub(crate) fn example(self) -> Option<&'static str> {
         match self {
@@ -75,6 +91,7 @@ impl Which {
             Self::ParseOnly => Some("parse"),
             Self::Unary => Some("unary"),
             Self::Plain
+            | Self::Credits
             | Self::Penstock
             | Self::Queued
             | Self::Replicas
@@ -112,8 +129,9 @@ impl Which {
                 let bootstrap = bootstrap::before(server, filter, Some(side.address));
                 Subject::envoy(self, bootstrap, Some(side.process)).await
             }
-            Self::Penstock => Subject::penstock(self, server, ROOM).await,
-            Self::Queued => Subject::penstock(self, server, &slots(PLACES)).await,
+            Self::Credits => Subject::penstock(self, server, ROOM, CREDITS).await,
+            Self::Penstock => Subject::penstock(self, server, ROOM, NO_CREDITS).await,
+            Self::Queued => Subject::penstock(self, server, &slots(PLACES), NO_CREDITS).await,
             Self::Replicas => Subject::replicas(server).await,
             Self::EndpointPicker => {
                 let program = programs.endpoint_picker.as_deref();
@@ -125,6 +143,11 @@ impl Which {
 
 /// The key that gives a pool's servers always room.
 const ROOM: &str = "stock: {watermark_per_backend: 1000}";
+
+/// The key of `queue` that lets filters admit requests by themselves.
+const CREDITS: &str = "credits: auto";
+/// The one that makes every request ask the companion.
+pub(crate) const NO_CREDITS: &str = "credits: off";
 
 /// The key that gives a pool's servers exactly this many places.
 pub(crate) fn slots(count: u32) -> String {
@@ -153,9 +176,10 @@ impl Cpu {
     }
 }
 
-/// Requests that a companion admitted: bypassed and dispatched.
+/// Requests that were admitted: by credit, bypassed and dispatched.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Admitted {
+    pub(crate) leased: f64,
     pub(crate) bypassed: f64,
     pub(crate) waited: f64,
 }
@@ -218,11 +242,12 @@ impl Subject {
         subject
     }
 
-    /// Penstock: its own bootstrap, its filter, its companion. `stock` is a line of the one pool's configuration.
-    pub(crate) async fn penstock(which: Which, server: SocketAddr, stock: &str) -> Self {
+    /// Penstock: its own bootstrap, its filter, its companion. `stock` is a line of the one pool's configuration, `credits` a key of
+    /// its `queue`.
+    pub(crate) async fn penstock(which: Which, server: SocketAddr, stock: &str, credits: &str) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let envoy = [free_port(), free_port()];
-        let companion = Companion::start(folder.path(), envoy, server, stock).await;
+        let companion = Companion::start(folder.path(), envoy, server, stock, credits).await;
         Self::before_companion(which, folder, envoy, companion, None).await
     }
 
@@ -243,7 +268,15 @@ impl Subject {
             )
         };
         let start = async |folder: &TempDir, grpc: SocketAddr| {
-            Companion::start_at(folder.path(), envoy, server, ROOM, grpc, &replicas(grpc)).await
+            let addresses = [envoy[0], envoy[1], grpc];
+            Companion::start_at(
+                folder.path(),
+                addresses,
+                server,
+                [ROOM, NO_CREDITS],
+                &replicas(grpc),
+            )
+            .await
         };
         let leader = start(&folder, grpc[0]).await;
         leads(&leader).await;
@@ -294,6 +327,7 @@ impl Subject {
         let page = self.pages.as_ref()?.metrics().await;
         let count = |outcome| page.sum("penstock_requests_total", &[("outcome", outcome)]);
         Some(Admitted {
+            leased: count("leased"),
             bypassed: count("bypassed"),
             waited: count("dispatched"),
         })
@@ -339,24 +373,25 @@ impl Companion {
         envoy: [SocketAddr; 2],
         server: SocketAddr,
         stock: &str,
+        credits: &str,
     ) -> Self {
-        Self::start_at(folder, envoy, server, stock, free_port(), "").await
+        let addresses = [envoy[0], envoy[1], free_port()];
+        Self::start_at(folder, addresses, server, [stock, credits], "").await
     }
 
-    /// The same for a companion that listens for filters at `grpc`, with further keys of the configuration.
+    /// The same for a companion that listens for filters at the third address, with further keys of the configuration.
     async fn start_at(
         folder: &Path,
-        [gateway, admin]: [SocketAddr; 2],
+        [gateway, admin, grpc]: [SocketAddr; 3],
         server: SocketAddr,
-        stock: &str,
-        grpc: SocketAddr,
+        [stock, credits]: [&str; 2],
         keys: &str,
     ) -> Self {
         let http = free_port();
         let config = format!(
             "listen: {{gateway: '{gateway}', envoy_admin: '{admin}', grpc: '{grpc}', http: '{http}'}}\n{keys}pools:\n- name: p\n\
              \x20 endpoints: {{static: ['{server}']}}\n  health: {{path: null}}\n  scrape: {{path: null}}\n  {stock}\n\
-             \x20 queue: {{total_capacity: 200000, flow_capacity: 200000, total_bytes: 8GiB, ttl: 15m}}\n"
+             \x20 queue: {{total_capacity: 200000, flow_capacity: 200000, total_bytes: 8GiB, ttl: 15m, {credits}}}\n"
         );
         let file = folder.join(CONFIG);
         std::fs::write(&file, config).expect("write the configuration");

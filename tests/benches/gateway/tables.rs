@@ -13,6 +13,7 @@ fn title(which: Which, results: &Value) -> String {
         Which::Plain => "plain Envoy",
         Which::NoOp => "a wasm filter that does nothing",
         Which::ParseOnly => "one that reads the request (parse-only)",
+        Which::Credits => "**Penstock**, by credit",
         Which::Penstock => "**Penstock**, nothing waits",
         Which::Queued => "**Penstock**, every request waits",
         Which::Replicas => "**Penstock**, nothing waits, with a standby and a lease in etcd",
@@ -46,7 +47,7 @@ pub(crate) fn page(results: &Value) -> String {
         results,
         &[
             ("requests/s", Cell::Spread("requests_per_s", 0)),
-            ("of plain", Cell::Median("requests_per_s_of_plain", 2)),
+            ("of plain", Cell::Spread("requests_per_s_of_plain", 2)),
             ("of ext_proc", Cell::Median("requests_per_s_of_ext_proc", 2)),
             ("of the picker", Cell::Median("requests_per_s_of_epp", 2)),
             ("p50 us", Cell::Median("p50_us", 0)),
@@ -57,15 +58,17 @@ pub(crate) fn page(results: &Value) -> String {
                 Cell::Median("envoy_cpu_us_over_parse_only", 1),
             ),
             ("beside Envoy us", Cell::Spread("side_cpu_us", 1)),
+            ("all CPU, of plain", Cell::Spread("cpu_us_of_plain", 2)),
         ],
     );
-    let waited = |name: &str| median(&results["subjects"][name]["waited_percent"]);
+    let percent = |name: &str, key: &str| median(&results["subjects"][name][key]);
     let _ = write!(
         text,
         "\nThe CPU is per request; beside Envoy is the companion, or the server that is asked in its place. Of Penstock's \
-         requests {:.1} % waited where nothing should, {:.1} % where every one should.\n\n",
-        waited("penstock"),
-        waited("penstock-queued"),
+         requests {:.1} % went by credit where they should, {:.1} % waited where none should, {:.1} % where every one should.\n\n",
+        percent("penstock-credits", "leased_percent"),
+        percent("penstock", "waited_percent"),
+        percent("penstock-queued", "waited_percent"),
     );
     let rate = grouped(results["open_rate"].as_f64().unwrap_or_default());
     let _ = write!(
@@ -88,6 +91,7 @@ pub(crate) fn page(results: &Value) -> String {
         results,
         &[
             ("220 KB requests/s", Cell::Spread("requests_per_s_220kb", 0)),
+            ("of plain", Cell::Median("requests_per_s_220kb_of_plain", 2)),
             ("of ext_proc", Cell::Median("requests_per_s_220kb_of_ext_proc", 2)),
             ("of the picker", Cell::Median("requests_per_s_220kb_of_epp", 2)),
             ("p50 us", Cell::Median("p50_us_220kb", 0)),
@@ -115,6 +119,7 @@ pub(crate) fn short(results: &Value) -> String {
         results,
         &[
             ("requests/s", Cell::Median("requests_per_s", 0)),
+            ("of plain", Cell::Median("requests_per_s_of_plain", 2)),
             ("of ext_proc", Cell::Median("requests_per_s_of_ext_proc", 2)),
             ("p50 us at 1 connection", Cell::Median("p50_us_at_1", 0)),
             ("Envoy CPU us a request", Cell::Median("envoy_cpu_us", 1)),
@@ -180,7 +185,8 @@ fn table(results: &Value, columns: &[(&str, Cell)]) -> String {
 fn is_trivial(key: &str, which: Which) -> bool {
     let alone = match which {
         Which::Plain | Which::NoOp | Which::ParseOnly => true,
-        Which::Penstock
+        Which::Credits
+        | Which::Penstock
         | Which::Queued
         | Which::Replicas
         | Which::Unary
@@ -257,70 +263,153 @@ fn budgets_table(results: &Value) -> String {
     text
 }
 
-fn budgets(results: &Value) -> Vec<Budget> {
-    let penstock = &results["subjects"]["penstock"];
-    let figure = |key: &str| median(&penstock[key]);
-    let at_most = |asked, came_to: f64, most: f64, unit| Budget {
+/// The figure of a subject that a budget limits.
+struct Limit {
+    /// The budget, in words.
+    asked: &'static str,
+    subject: Which,
+    figure: &'static str,
+    unit: &'static str,
+    limit: Bound,
+}
+
+/// The value that a figure may have.
+enum Bound {
+    AtLeast(f64),
+    AtMost(f64),
+}
+
+const LIMITS: [Limit; 11] = [
+    limit(
+        "by credit: requests/s of plain's, at least 0.6 times",
+        Which::Credits,
+        "requests_per_s_of_plain",
+        "times",
+        Bound::AtLeast(0.6),
+    ),
+    limit(
+        "by credit: CPU of all processes of plain's, at most 1.8 times",
+        Which::Credits,
+        "cpu_us_of_plain",
+        "times",
+        Bound::AtMost(1.8),
+    ),
+    limit(
+        "by credit: p50 over plain at 1 connection, at most 60 us",
+        Which::Credits,
+        "p50_us_at_1_over_plain",
+        "us",
+        Bound::AtMost(60.0),
+    ),
+    limit(
+        "by credit: the companion's CPU a request, at most 4 us",
+        Which::Credits,
+        "side_cpu_us",
+        "us",
+        Bound::AtMost(4.0),
+    ),
+    limit(
+        "asking: requests/s of plain's, at least 0.5 times",
+        Which::Penstock,
+        "requests_per_s_of_plain",
+        "times",
+        Bound::AtLeast(0.5),
+    ),
+    limit(
+        "asking: CPU of all processes of plain's, at most 2.2 times",
+        Which::Penstock,
+        "cpu_us_of_plain",
+        "times",
+        Bound::AtMost(2.2),
+    ),
+    limit(
+        "asking: p50 over plain at 1 connection, at most 180 us",
+        Which::Penstock,
+        "p50_us_at_1_over_plain",
+        "us",
+        Bound::AtMost(180.0),
+    ),
+    limit(
+        "asking: the companion's CPU a request, at most 10 us",
+        Which::Penstock,
+        "side_cpu_us",
+        "us",
+        Bound::AtMost(10.0),
+    ),
+    limit(
+        "220 KB: requests/s of plain's, at least 0.55 times",
+        Which::Penstock,
+        "requests_per_s_220kb_of_plain",
+        "times",
+        Bound::AtLeast(0.55),
+    ),
+    limit(
+        "requests/s of ext_proc's, at least 1.5 times",
+        Which::Penstock,
+        "requests_per_s_of_ext_proc",
+        "times",
+        Bound::AtLeast(1.5),
+    ),
+    limit(
+        "an event of a stream over plain, at most 5 us",
+        Which::Penstock,
+        "envoy_cpu_us_per_event_over_plain",
+        "us",
+        Bound::AtMost(5.0),
+    ),
+];
+
+const fn limit(
+    asked: &'static str,
+    subject: Which,
+    figure: &'static str,
+    unit: &'static str,
+    limit: Bound,
+) -> Limit {
+    Limit {
         asked,
-        came_to,
+        subject,
+        figure,
         unit,
-        met: came_to <= most,
+        limit,
+    }
+}
+
+fn budgets(results: &Value) -> Vec<Budget> {
+    let of_subjects = LIMITS.iter().map(|limit| {
+        let came_to = median(&results["subjects"][limit.subject.name()][limit.figure]);
+        Budget {
+            asked: limit.asked,
+            came_to,
+            unit: limit.unit,
+            met: match limit.limit {
+                Bound::AtLeast(least) => came_to >= least,
+                Bound::AtMost(most) => came_to <= most,
+            },
+        }
+    });
+    let at_most = |asked, came_to: &Value, most: f64, unit| {
+        let came_to = came_to.as_f64().unwrap_or_default();
+        Budget {
+            asked,
+            came_to,
+            unit,
+            met: came_to <= most,
+        }
     };
-    let at_least = |asked, came_to: f64, least: f64| Budget {
-        asked,
-        came_to,
-        unit: "times",
-        met: came_to >= least,
-    };
-    let companion = &results["companion"];
-    let cpu = companion["cycles"]["cpu_us_per_request"]
-        .as_f64()
-        .unwrap_or_default();
-    let bytes = companion["waiting"]["bytes_each"].as_f64().unwrap_or_default();
-    let idle = results["idle_cpu_percent"]["companion"]
-        .as_f64()
-        .unwrap_or_default();
-    vec![
-        at_most(
-            "Envoy CPU over parse-only, at most 15 us",
-            figure("envoy_cpu_us_over_parse_only"),
-            15.0,
-            "us",
-        ),
-        at_least(
-            "requests/s of ext_proc's, at least 1.5 times",
-            figure("requests_per_s_of_ext_proc"),
-            1.5,
-        ),
-        at_most(
-            "p50 added at 1 connection, below 150 us",
-            figure("p50_us_at_1_over_plain"),
-            150.0,
-            "us",
-        ),
-        at_most(
-            "an event over plain, at most 5 us",
-            figure("envoy_cpu_us_per_event_over_plain"),
-            5.0,
-            "us",
-        ),
-        at_least(
-            "requests/s of 220 KB of ext_proc's, at least 3 times",
-            figure("requests_per_s_220kb_of_ext_proc"),
-            3.0,
-        ),
-        at_most(
-            "companion's CPU a request at 10,000 requests/s, below 10 us",
-            cpu,
-            10.0,
-            "us",
-        ),
+    let others = [
         at_most(
             "bytes per waiting request at 100,000, below 1,024",
-            bytes,
+            &results["companion"]["waiting"]["bytes_each"],
             1_024.0,
             "bytes",
         ),
-        at_most("companion's CPU when idle, below 0.1 %", idle, 0.1, "%"),
-    ]
+        at_most(
+            "companion's CPU when idle, below 0.1 %",
+            &results["idle_cpu_percent"]["companion"],
+            0.1,
+            "%",
+        ),
+    ];
+    of_subjects.chain(others).collect()
 }

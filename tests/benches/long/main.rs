@@ -155,7 +155,7 @@ async fn measure(minutes: f64) -> ExitCode {
 async fn admitted(gateway: &Gateway) -> f64 {
     let page = gateway.metrics().await;
     let count = |outcome| page.sum("penstock_requests_total", &[("outcome", outcome)]);
-    count("bypassed") + count("dispatched")
+    count("bypassed") + count("leased") + count("dispatched")
 }
 
 /// Waits until nothing is left, for a limited time, and returns the remaining state.
