@@ -32,6 +32,13 @@ pub(crate) struct RequestKey {
     pub(crate) sequence: u64,
 }
 
+/// A credit, as a message names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CreditId {
+    pub(crate) epoch: Epoch,
+    pub(crate) number: u64,
+}
+
 /// One Envoy process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum EnvoyId {

@@ -46,10 +46,8 @@ use rules::Rules;
 use visible_flows::VisibleFlows;
 
 pub(crate) use announcement::{Announcement, AnnouncementChange};
-pub(crate) use credits::CreditId;
-pub(crate) use effect::PoolEffect;
-pub(crate) use input::{CreditPlace, PoolInput, Registering};
-pub(crate) use lending::LentCredit;
+pub(crate) use effect::{LentCredit, PoolEffect};
+pub(crate) use input::{PoolInput, Registering};
 pub(crate) use request::{Grant, OpenRequest};
 
 /// A pool.

@@ -4,8 +4,7 @@
 use core::time::Duration;
 use std::borrow::Cow;
 
-use crate::ids::RequestKey;
-use crate::pool::CreditPlace;
+use crate::ids::{CreditId, RequestKey};
 
 /// The claims of one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,10 +97,26 @@ pub(crate) enum Arrival<'a> {
     },
 }
 
-impl Arrival<'_> {
+impl<'a> Arrival<'a> {
     pub(crate) const fn is_new(&self) -> bool {
         matches!(self, Self::New)
     }
+
+    /// Where the request runs; `None`: it doesn't run yet.
+    pub(crate) const fn running(&self) -> Option<Running<'a>> {
+        match self {
+            Self::New | Self::Waiting => None,
+            Self::Running(running) | Self::Leased { running, .. } => Some(*running),
+        }
+    }
+}
+
+/// A place of a credit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CreditPlace<'a> {
+    pub(crate) credit: CreditId,
+    /// The endpoint's address.
+    pub(crate) endpoint: &'a str,
 }
 
 /// Where a request runs, as a Hello reports it.

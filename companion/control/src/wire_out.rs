@@ -5,8 +5,9 @@ use core::time::Duration;
 use penstock_wire as wire;
 use wire::command::Kind;
 
+use crate::ids::CreditId;
 use crate::labels::Labels;
-use crate::pool::{Announcement, CreditId, Grant, LentCredit};
+use crate::pool::{Announcement, Grant, LentCredit};
 use crate::rejection::Rejection;
 
 /// The grant of the filter's request with this sequence number, in the memory of an earlier message.

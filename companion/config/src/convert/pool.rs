@@ -19,10 +19,8 @@ pub(super) fn convert(mut raw: raw::Pool, identities_max: usize, path: &str) -> 
             "a glob isn't empty; `*` matches every model",
         ));
     }
-    let store = convert_store(
-        std::mem::take(&mut raw.usage.store),
-        &format!("{path}.usage.store"),
-    )?;
+    let store = std::mem::take(&mut raw.usage.store);
+    let store = convert_store(store, &format!("{path}.usage.store"))?;
     let requeues = raw.queue.requeues.limit();
     let requeue_on = requeue_on(&raw.queue.requeue_on, path)?;
     let gives_credit = matches!(raw.queue.credits, raw::Credits::Auto);

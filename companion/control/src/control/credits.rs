@@ -9,10 +9,10 @@ use penstock_engine::Instant;
 use penstock_wire as wire;
 
 use super::Control;
-use crate::ids::{Epoch, RequestKey};
+use crate::ids::{CreditId, Epoch, RequestKey};
 use crate::limits::{REQUESTS_IN_ALL_MAX, REQUESTS_MAX};
-use crate::pool::{CreditId, CreditPlace, PoolInput};
-use crate::registration::{Arrival, Registration, Running};
+use crate::pool::PoolInput;
+use crate::registration::{Arrival, CreditPlace, Registration, Running};
 use crate::wire_in;
 
 impl Control {

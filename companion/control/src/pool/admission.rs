@@ -31,15 +31,11 @@ impl Pool {
             has_outcome,
             ..
         } = registering;
-        let runs_at = match arrival {
-            Arrival::New | Arrival::Waiting => None,
-            Arrival::Running(running) | Arrival::Leased { running, .. } => {
-                match self.endpoint(running.endpoint) {
-                    Some(endpoint) => Some((endpoint, running)),
-                    None => return,
-                }
-            }
-        };
+        let running = arrival.running();
+        let runs_at = running.and_then(|running| Some((self.endpoint(running.endpoint)?, running)));
+        if running.is_some() && runs_at.is_none() {
+            return;
+        }
         let mut labels = self.labels(now, registering);
         let mut request = engine_request(id, now, registration, &self.rules, &labels);
         let constraints = Constraints::new(registration);
@@ -63,18 +59,16 @@ impl Pool {
         self.open(now, id, open, registering.previous_key);
         self.observe_arrival(registering, &labels);
         match (runs_at, arrival) {
-            (Some((endpoint, running)), Arrival::Leased { place, .. }) => {
-                let address = self.endpoints.address(endpoint);
-                self.observe_decided(&labels, Outcome::Leased, "", Duration::ZERO, address, false);
-                self.admit_leased(now, registration.key.epoch, request, endpoint, place);
-                self.first_byte(now, id, running.has_first_byte);
-            }
             (Some((endpoint, running)), _) => {
                 if !has_outcome {
-                    let address = self.endpoints.address(endpoint);
-                    self.observe_decided(&labels, Outcome::Dispatched, "", Duration::ZERO, address, true);
+                    let (outcome, address) = (outcome_of(arrival), self.endpoints.address(endpoint));
+                    let was_queued = outcome == Outcome::Dispatched;
+                    self.observe_decided(&labels, outcome, "", Duration::ZERO, address, was_queued);
                 }
-                self.adopt(now, request, endpoint);
+                match arrival {
+                    Arrival::Leased { place, .. } => self.admit_leased(now, id, request, endpoint, place),
+                    _ => self.adopt(now, request, endpoint),
+                }
                 self.first_byte(now, id, running.has_first_byte);
             }
             (None, Arrival::New) => {

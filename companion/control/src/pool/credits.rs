@@ -13,7 +13,7 @@ use penstock_engine::Instant;
 use penstock_engine::input::EndpointId;
 use penstock_wire::limits::CREDIT_RENEWAL;
 
-use crate::ids::Epoch;
+use crate::ids::{CreditId, Epoch};
 use crate::limits::{CREDIT_MAX, CREDIT_MIN, CREDIT_RATE_MAX};
 
 /// Requests are counted over this time to tell which root contexts are busy.
@@ -60,13 +60,6 @@ struct Activity {
     since: Option<Instant>,
     present: u32,
     last: u32,
-}
-
-/// A credit, as a message names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct CreditId {
-    pub(crate) epoch: Epoch,
-    pub(crate) number: u64,
 }
 
 /// A credit to renew.

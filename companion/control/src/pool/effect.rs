@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use penstock_engine::RequestId;
+use penstock_wire::limits::CREDIT_TTL;
 
-use super::credits::CreditId;
-use super::lending::LentCredit;
 use super::request::Grant;
 use crate::event::Observation;
-use crate::ids::RequestKey;
+use crate::ids::{CreditId, RequestKey};
 use crate::labels::Labels;
 use crate::rejection::Rejection;
 
@@ -42,4 +41,22 @@ pub(crate) enum PoolEffect {
     },
     /// For metrics and logs.
     Observe(Observation),
+}
+
+/// A credit for a filter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LentCredit {
+    pub(crate) credit: CreditId,
+    /// An address and the number of its new places; `None`: the credit is renewed.
+    pub(crate) places: Option<(Arc<str>, u64)>,
+    /// Requests with a longer prompt ask; 0: no limit.
+    pub(crate) prompt_bytes_max: u64,
+    pub(crate) saturation_milli: u32,
+    /// The filter may requeue requests that it admits.
+    pub(crate) may_requeue: bool,
+}
+
+impl LentCredit {
+    /// For how long the filter may use it.
+    pub(crate) const TTL: core::time::Duration = CREDIT_TTL;
 }

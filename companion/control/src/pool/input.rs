@@ -4,11 +4,10 @@ use penstock_autopilot::{PendingServers, Scraped};
 use penstock_engine::RequestId;
 use penstock_engine::input::{PastUsage, RunningUsage};
 
-use super::credits::CreditId;
 use crate::completion::Completion;
-use crate::ids::{EnvoyId, Epoch, Peer, RequestKey};
+use crate::ids::{CreditId, EnvoyId, Epoch, Peer, RequestKey};
 use crate::pushback::Pushback;
-use crate::registration::{Arrival, Registration, Running};
+use crate::registration::{Arrival, CreditPlace, Registration, Running};
 use crate::settings::{EndpointSettings, PoolSettings};
 use crate::trust::Claim;
 
@@ -104,14 +103,6 @@ pub(crate) enum PoolInput<'a> {
     Hold,
     /// Another companion is responsible for the request.
     Forget(RequestId),
-}
-
-/// A place of a credit.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct CreditPlace<'a> {
-    pub(crate) credit: CreditId,
-    /// The endpoint's address.
-    pub(crate) endpoint: &'a str,
 }
 
 /// A request that comes in.

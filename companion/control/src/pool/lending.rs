@@ -1,36 +1,19 @@
 //! Lends places at endpoints to filters, and takes them back. See [`super::credits`] for what both sides count.
 //!
-//! A filter is lent places while every request would be granted at once anyway. It is told to give them up as soon as one request must wait,
-//! and when something changes that could decide otherwise.
+//! A filter is lent places while every request would be granted at once anyway. The pool recalls them as soon as one request must wait, and
+//! when something changes that could decide otherwise.
 
 use penstock_engine::Instant;
 use penstock_engine::input::{EndpointId, Input, Request, RequestId};
 use penstock_engine::units::Tokens;
-use penstock_wire::limits::CREDIT_TTL;
 
-use super::credits::{CreditId, Offer, Renewal};
-use super::input::{CreditPlace, Registering};
+use super::credits::{Offer, Renewal};
+use super::effect::LentCredit;
+use super::input::Registering;
 use super::{Pool, PoolEffect};
-use crate::ids::{Epoch, Peer};
+use crate::ids::{CreditId, Epoch, Peer};
+use crate::registration::CreditPlace;
 use crate::settings::CreditSettings;
-
-/// A credit for a filter.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct LentCredit {
-    pub(crate) credit: CreditId,
-    /// An address and the number of its new places; `None`: the credit is renewed.
-    pub(crate) places: Option<(std::sync::Arc<str>, u64)>,
-    /// Requests with a longer prompt ask; 0: no limit.
-    pub(crate) prompt_bytes_max: u64,
-    pub(crate) saturation_milli: u32,
-    /// The filter may requeue requests that it admits.
-    pub(crate) may_requeue: bool,
-}
-
-impl LentCredit {
-    /// For how long the filter may use it.
-    pub(crate) const TTL: core::time::Duration = CREDIT_TTL;
-}
 
 impl Pool {
     /// A request was granted without waiting, at this endpoint. If its filter could have admitted it by credit, it may get credit there.
@@ -101,16 +84,15 @@ impl Pool {
     pub(super) fn admit_leased(
         &mut self,
         now: Instant,
-        epoch: Epoch,
+        id: RequestId,
         request: Request,
         endpoint: EndpointId,
         place: Option<CreditPlace<'_>>,
     ) {
-        let id = request.id;
         let lent = place.and_then(|place| self.consume_place(place));
-        if self.rules.credit.is_some() {
+        if let (Some(_), Some(request)) = (self.rules.credit, self.requests.get(&id)) {
             // The filter is busy, though it doesn't ask.
-            self.credits.record_use(now, epoch);
+            self.credits.record_use(now, request.key.epoch);
         }
         self.autopilot.arrived(now);
         let input = Input::AdmittedByCredit {

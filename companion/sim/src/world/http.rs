@@ -185,15 +185,6 @@ impl World {
         }
     }
 
-    /// The companion whose credit has admitted a request, as tenure and term; `None`: its filter has let it go without a companion.
-    fn lender(&self, root: u64, sequence: u64) -> Option<(u64, u64)> {
-        let root = self.roots.get(&root)?;
-        let stream = self.streams.get(&root.stream?)?;
-        root.worker
-            .is_admitted_by_credit(sequence)
-            .then_some((stream.tenure, stream.term))
-    }
-
     /// The filter resumes a stream.
     pub(super) fn resume(&mut self, root: u64, id: u64, edits: &[HeaderEdit], rewrite: Option<&Rewrite>) {
         self.note(|| format!("root {root} resumes http {id}: {edits:?}"));
