@@ -3,6 +3,8 @@
 //! The configuration's parser checks ranges. A range stated here is a precondition. [`Default`] gives the documented
 //! defaults.
 
+mod credit;
+
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -69,27 +71,6 @@ impl Policy {
     pub fn counts_prefill(&self) -> bool {
         let mut classes = self.classes.iter().flat_map(|set| &set.classes);
         classes.any(|class| class.busy_tokens.is_some() || class.busy_fraction.is_some())
-    }
-
-    /// Whether filters may run requests without asking while nothing waits: stock is counted in requests, no limit could decide otherwise
-    /// as long as there is much room, and a request for which there is no room until credit has come back can wait for it.
-    #[must_use]
-    pub fn allows_credit(&self) -> bool {
-        let counts_requests = match self.gate {
-            Gate::Open => true,
-            Gate::Bounded { unit, .. } => unit == StockUnit::Requests,
-            Gate::Auto { .. } | Gate::Manual => false,
-        };
-        let has_limits = self.bands.ceilings.iter().any(Option::is_some)
-            || self.flows.max_in_flight.is_some()
-            || self.flows.max_in_flight_per_endpoint.is_some()
-            || self.queue.max_rate.is_some()
-            || self.counts_prefill();
-        // Which bucket a request is in depends on the endpoint that has its prefix cached.
-        let has_buckets = self.classes.iter().any(|set| !set.buckets.is_empty());
-        let queue = &self.queue;
-        let may_wait = queue.enabled && queue.total_capacity > 0 && queue.admit == Admit::All;
-        counts_requests && may_wait && !has_limits && !has_buckets
     }
 
     /// Whether a decision depends on the cached part of a prompt: policy classes, an order by cost, or a cost in prompt
