@@ -690,7 +690,7 @@ pub struct Reject {
 pub struct Credit {
     #[prost(string, tag = "1")]
     pub pool: ::prost::alloc::string::String,
-    /// Number of the credit in its session and pool, from 1. Only the last one is in force.
+    /// Number of the credit. It rises with each credit of a session and pool. Only the last one is in force.
     #[prost(uint64, tag = "2")]
     pub id: u64,
     /// From the arrival of this message, the credit is in force for this long. Then the filter returns it.

@@ -72,8 +72,8 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// A pool without endpoints.
-    pub(crate) fn new(settings: &PoolSettings, seed: u64, now: Instant) -> Self {
+    /// A pool without endpoints. `generation`: how many pools were made before it.
+    pub(crate) fn new(settings: &PoolSettings, seed: u64, generation: u64, now: Instant) -> Self {
         let mut engine = Engine::new(settings.policy.clone(), seed, now);
         engine.report_usage(settings.reported);
         engine.report_running_usage(settings.shared);
@@ -88,7 +88,7 @@ impl Pool {
             model_counts: ModelCounts::default(),
             rules: Rules::new(settings),
             announced: Announced::nothing(),
-            credits: Credits::new(),
+            credits: Credits::new(generation),
             arriving: None,
             is_retired: false,
             effects: VecDeque::new(),

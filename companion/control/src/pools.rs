@@ -221,7 +221,7 @@ impl Pools {
     }
 
     fn insert(&mut self, settings: &PoolSettings, seed: u64, now: Instant) -> PoolId {
-        let pool = Pool::new(settings, seed.wrapping_add(self.made), now);
+        let pool = Pool::new(settings, seed.wrapping_add(self.made), self.made, now);
         self.made += 1;
         let slot = Some(Slot {
             pool,

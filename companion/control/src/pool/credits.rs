@@ -26,6 +26,8 @@ const CALM: Duration = Duration::from_secs(1);
 pub(super) struct Credits {
     /// By root context. An entry stays as long as the session, because the numbers of its credits must only rise.
     holders: HashMap<Epoch, Holder>,
+    /// The number before the first credit of a root context.
+    last_number: u64,
     /// Root contexts with places that weren't recalled.
     active: usize,
     /// Places that are lent, recalled ones included.
@@ -120,10 +122,12 @@ impl Holder {
 }
 
 impl Credits {
-    /// No credit. Nothing counts as waiting before.
-    pub(super) fn new() -> Self {
+    /// No credit. Nothing counts as waiting before. `generation`: how many pools were made before this one. A filter ignores a credit whose
+    /// number doesn't rise, and the pool may have had the same name as this one.
+    pub(super) fn new(generation: u64) -> Self {
         Self {
             holders: HashMap::new(),
+            last_number: generation << 32,
             active: 0,
             lent: 0,
             waited_at: None,
@@ -172,7 +176,12 @@ impl Credits {
 
     /// A request of this root context was admitted without waiting.
     pub(super) fn record_use(&mut self, now: Instant, epoch: Epoch) {
-        self.holders.entry(epoch).or_default().activity.record(now);
+        let id = self.last_number;
+        let new = || Holder {
+            id,
+            ..Holder::default()
+        };
+        self.holders.entry(epoch).or_insert_with(new).activity.record(now);
     }
 
     /// How many places to lend to a root context that has just asked, up to `room`; `None`: none. A root context is busy with `least` requests
@@ -365,7 +374,7 @@ mod tests {
 
     /// A busy root context at 0 ms.
     fn busy() -> Credits {
-        let mut credits = Credits::new();
+        let mut credits = Credits::new(0);
         for _ in 0..BUSY {
             credits.record_use(at(0), epoch());
         }
@@ -381,7 +390,7 @@ mod tests {
 
     #[test]
     fn only_a_busy_root_context_gets_credit_and_it_doubles_within_the_room() {
-        let mut credits = Credits::new();
+        let mut credits = Credits::new(0);
         for _ in 1..BUSY {
             credits.record_use(at(0), epoch());
         }

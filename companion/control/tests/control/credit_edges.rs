@@ -178,6 +178,26 @@ fn a_pool_that_is_configured_again_knows_what_it_has_lent() {
 }
 
 #[test]
+fn a_pool_that_was_forgotten_and_is_configured_again_gives_credits_with_higher_numbers() {
+    let mut world = lent();
+    world.handle(Event::Settings(Box::new(removed())));
+    world.send(1, returned(1));
+    assert!(world.control.status(world.now).pools.is_empty());
+    world.handle(Event::Settings(Box::new(settings())));
+    world.take();
+    let taken = ask(&mut world, 10..14);
+    let [credit] = credits(&taken)[..] else {
+        panic!("one credit");
+    };
+    assert!(
+        credit.id > 1,
+        "the filter ignores the number of a credit that it has returned"
+    );
+    world.send(1, returned(credit.id));
+    assert_eq!(counts(&world), (0, 0));
+}
+
+#[test]
 fn credit_that_is_switched_off_comes_back_and_leaves_no_timer() {
     let mut world = lent();
     let mut off = settings();

@@ -137,7 +137,7 @@ pub fn input(
     choices: &PolicyChoices,
     mut id: impl FnMut(&mut Rng, bool) -> RequestId,
 ) -> Option<Input> {
-    let roll = rng.below(327);
+    let roll = rng.below(320);
     request_input(rng, roll, now, &mut id).or_else(|| pool_input(rng, roll, choices, &mut id))
 }
 
@@ -194,7 +194,7 @@ fn request_input(
             let id = id(rng, false);
             Input::Amend(amended(rng, id))
         }
-        299..309 => {
+        299..302 => {
             let id = id(rng, true);
             let endpoint = endpoint(rng);
             Input::AdmittedByCredit {
@@ -238,11 +238,11 @@ fn pool_input(
             .into_iter()
             .collect(),
         },
-        309..319 => Input::Lend {
+        302..312 => Input::Lend {
             endpoint: endpoint(rng),
             requests: 1 + rng.below(3),
         },
-        319..327 => Input::TakeBack {
+        312..320 => Input::TakeBack {
             endpoint: endpoint(rng),
             requests: rng.below(6),
         },

@@ -110,8 +110,22 @@ fn restrict_input(input: Input, policy: &Policy, without: Without) -> Option<Inp
             request.eligible = None;
             Input::Adopt { request, endpoint }
         }
+        (
+            Without::Lanes,
+            Input::AdmittedByCredit {
+                mut request,
+                lent,
+                endpoint,
+            },
+        ) => {
+            request.eligible = None;
+            Input::AdmittedByCredit {
+                request,
+                lent,
+                endpoint,
+            }
+        }
         (Without::Lanes, Input::Amend(_) | Input::Relist(_)) => return None,
-        (_, Input::Lend { .. } | Input::TakeBack { .. } | Input::AdmittedByCredit { .. }) => return None,
         (_, input) => input,
     })
 }
