@@ -211,8 +211,7 @@ impl World {
             .map(|(id, _)| *id)
             .collect();
         self.note_leader(index, true);
-        self.apply_outputs(index);
-        self.report_known_envoys(index);
+        // First, because the outputs grant what these sessions gave up, and their requests may run on.
         for id in lost {
             // A leader whose lease has lapsed keeps its sessions until it knows whether it goes on.
             if self.has_session(index, id) {
@@ -223,6 +222,8 @@ impl World {
             }
             self.release(index, id);
         }
+        self.apply_outputs(index);
+        self.report_known_envoys(index);
     }
 
     /// A companion has stepped down, and knows nothing of its sessions and requests any more.
