@@ -75,6 +75,7 @@ const ARROWS: &[Arrow] = &[
             "sha2",
             "siphasher",
             "wildmatch",
+            "xxhash-rust",
         ]),
         never: &["proxy-wasm", "tokio", "tonic"],
     },
