@@ -1,6 +1,7 @@
 //! A streaming JSON reader: `reader` checks the grammar and calls a `visitor`; `string_decoder` decodes the
-//! contents of strings, and uses `string` to find unescaped runs.
+//! contents of strings, and uses `string` to find unescaped runs. `number` reads numbers in one go.
 
+mod number;
 mod reader;
 mod string;
 mod string_decoder;

@@ -7,6 +7,7 @@
 //! characters. An escaped lone surrogate becomes U+FFFD, because model servers accept it.
 
 use super::{
+    number::split_number,
     string_decoder::{Decoded, StringDecoder},
     visitor::{Cause, Container, JsonString, Literal, ReadError, SyntaxError, Visitor},
 };
@@ -106,6 +107,10 @@ impl Reader {
                 Ok(true) => {
                     self.advance(1);
                     rest = tail;
+                    // After a comma a value follows in arrays alone.
+                    if *byte == b',' && self.state == State::Value {
+                        rest = self.read_numbers(rest, visitor)?;
+                    }
                 }
                 Ok(false) => {}
                 Err(cause) => return Err(self.error(cause)),
@@ -306,6 +311,30 @@ impl Reader {
             self.end_value();
             visitor.string(string)
         }
+    }
+
+    /// Reads further numbers of an array that lie whole in the slice; returns the bytes that follow them.
+    fn read_numbers<'a, V: Visitor>(
+        &mut self,
+        bytes: &'a [u8],
+        visitor: &mut V,
+    ) -> Result<&'a [u8], ReadError<V::Stop>> {
+        let mut rest = bytes;
+        while let Some((whole, after)) = split_number(rest) {
+            self.advance(rest.len().saturating_sub(after.len()));
+            self.end_value();
+            visitor
+                .number(whole, true)
+                .map_err(|stop| self.error(Cause::Stopped(stop)))?;
+            rest = after;
+            let [b',', next @ ..] = after else {
+                break;
+            };
+            self.advance(1);
+            self.state = State::Value;
+            rest = next;
+        }
+        Ok(rest)
     }
 
     fn read_number<V: Visitor>(
