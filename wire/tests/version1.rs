@@ -3,12 +3,16 @@
 //! That release has written the bytes. They must decode to the same messages and encode to the same bytes for as long as
 //! version 1 is supported, because during a rolling upgrade one side may still use it.
 
+mod hex;
+
 use penstock_wire::{
     Api, Bye, Cancel, Command, CompanionFrame, Completed, EndReason, Endpoints, Fallback, FilterFrame, Grant,
     Heartbeat, Hello, HelloAck, Identity, ModelRule, ModelTable, Policy, Pool, Refused, Register, Reject,
     Route, Running, Source, Started, command::Kind, filter_frame::Event, source::From as SourceFrom,
 };
 use prost::Message;
+
+use self::hex::{bytes, hex};
 
 fn register() -> Register {
     Register {
@@ -207,18 +211,6 @@ fn commands() -> Vec<(&'static str, Kind)> {
         ),
         ("bye", Kind::Bye(Bye {})),
     ]
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn bytes(hex: &str) -> Vec<u8> {
-    let digits: Vec<char> = hex.chars().filter(char::is_ascii_hexdigit).collect();
-    let byte = |pair: &[char]| {
-        u8::from_str_radix(&pair.iter().collect::<String>(), 16).expect("two hexadecimal digits")
-    };
-    digits.chunks(2).map(byte).collect()
 }
 
 /// Frames of a filter.

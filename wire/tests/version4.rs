@@ -1,11 +1,15 @@
 //! The frames of version 4 that version 1 doesn't have keep their encoding: filter and companion of adjacent releases run
 //! together.
 
+mod hex;
+
 use penstock_wire::{
     Admitted, Command, CompanionFrame, Completed, Credit, CreditReturned, EndReason, EndpointCredit,
     FilterFrame, Recall, Register, Running, command::Kind, filter_frame::Event,
 };
 use prost::Message;
+
+use self::hex::{bytes, hex};
 
 fn register() -> Register {
     Register {
@@ -94,18 +98,6 @@ const COMPANION_FRAMES: [(&str, &str); 2] = [
     ),
     ("recall", "080810091a0a42080a04636861741003"),
 ];
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn bytes(hex: &str) -> Vec<u8> {
-    let digits: Vec<char> = hex.chars().filter(char::is_ascii_hexdigit).collect();
-    let byte = |pair: &[char]| {
-        u8::from_str_radix(&pair.iter().collect::<String>(), 16).expect("two hexadecimal digits")
-    };
-    digits.chunks(2).map(byte).collect()
-}
 
 #[test]
 fn filter_frames_decode_and_encode_unchanged() {

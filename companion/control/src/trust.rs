@@ -1,8 +1,8 @@
 //! The claims of clients that aren't trusted: such a client may claim less than a trusted one, never more.
 //!
 //! Its priority can only lower the band, its identities become a few flows of its own address, and every other claim is
-//! ignored. A tenant that an API key has verified is no claim: it counts whoever the client is. A filter of protocol version 1 doesn't judge its clients, so this module compares their addresses with the
-//! policy's networks.
+//! ignored. A tenant that an API key has verified is no claim: it counts for clients that aren't trusted too. A filter of
+//! protocol version 1 doesn't judge its clients, so this module compares their addresses with the policy's networks.
 
 use core::net::{IpAddr, Ipv6Addr};
 

@@ -1,11 +1,11 @@
 //! Requests that filters admit by credit: they are demand, and nothing is learned from times beside them.
 
-use penstock_autopilot::{AutopilotSettings, Granted};
+use penstock_autopilot::Granted;
 use penstock_engine::RequestId;
 use penstock_engine::input::EndpointId;
 use penstock_model::Parameters;
 
-use crate::harness::{COMPUTED, TRUE, WINDOW, World, known, near, settings, times};
+use crate::harness::{COMPUTED, TRUE, WINDOW, World, near, settings, sure, times};
 
 /// Three times as slow.
 const SLOW: Parameters = Parameters {
@@ -13,15 +13,6 @@ const SLOW: Parameters = Parameters {
     beta_ms: 3.0 * TRUE.beta_ms,
     gamma_ms: 3.0 * TRUE.gamma_ms,
 };
-
-fn sure(variants: &[&str]) -> AutopilotSettings {
-    let mut settings = settings(variants);
-    settings.kept = variants
-        .iter()
-        .map(|variant| ((*variant).into(), known()))
-        .collect();
-    settings
-}
 
 fn alpha_ms(world: &World) -> f64 {
     world

@@ -2,21 +2,12 @@
 
 use std::time::Duration;
 
-use penstock_autopilot::{AutopilotEndpoint, AutopilotSettings, DesiredSource, PendingServers};
+use penstock_autopilot::{AutopilotEndpoint, DesiredSource, PendingServers};
 use penstock_engine::input::EndpointId;
 use penstock_model::Parameters;
 use penstock_model::learner::State;
 
-use crate::harness::{TRUE, WINDOW, World, known, near, replicas, settings};
-
-fn sure(variants: &[&str]) -> AutopilotSettings {
-    let mut settings = settings(variants);
-    settings.kept = variants
-        .iter()
-        .map(|variant| ((*variant).into(), known()))
-        .collect();
-    settings
-}
+use crate::harness::{TRUE, WINDOW, World, near, replicas, settings, sure};
 
 #[test]
 fn replicas_follow_the_offered_load_not_the_served_one() {

@@ -208,14 +208,20 @@ fn request_with_a_longer_prompt_than_the_credit_allows_is_registered() {
     assert_eq!(arrive(&mut rig, &[], &body("12345")).1, None);
 }
 
+/// A worker with a requeue listener and more keys, connected and without credit.
+fn with_requeue_listener(epoch: u64, keys: &str, shared: &Shared) -> Rig {
+    let keys = format!(r#""node": "n", "requeue": "envoy://requeue/"{keys}"#);
+    let mut rig = Rig::with(epoch, &config(r#""node": "n""#, &keys), shared);
+    rig.open();
+    rig.hello_ack_in(4, 1);
+    rig
+}
+
 #[test]
 fn requeued_request_is_registered_with_the_endpoint_of_its_credit() {
     let shared = Shared::default();
     let rig = |epoch, keys: &str| {
-        let keys = format!(r#""node": "n", "requeue": "envoy://requeue/"{keys}"#);
-        let mut rig = Rig::with(epoch, &config(r#""node": "n""#, &keys), &shared);
-        rig.open();
-        rig.hello_ack_in(4, 1);
+        let mut rig = with_requeue_listener(epoch, keys, &shared);
         let credit = Credit {
             requeue: true,
             ..credit(1, &[(A, 9)])
@@ -252,14 +258,7 @@ fn requeued_request_is_registered_with_the_endpoint_of_its_credit() {
 #[test]
 fn granted_request_has_no_leased_endpoint_when_it_is_requeued() {
     let shared = Shared::default();
-    let rig = |epoch, keys: &str| {
-        let keys = format!(r#""node": "n", "requeue": "envoy://requeue/"{keys}"#);
-        let mut rig = Rig::with(epoch, &config(r#""node": "n""#, &keys), &shared);
-        rig.open();
-        rig.hello_ack_in(4, 1);
-        rig
-    };
-    let mut first = rig(5, "");
+    let mut first = with_requeue_listener(5, "", &shared);
     let (sequence, _) = first.waiting("m1");
     let requeue = Grant {
         requeue: true,
@@ -271,7 +270,7 @@ fn granted_request_has_no_leased_endpoint_when_it_is_requeued() {
     };
     let (_, token) = edits.split_once(r#""x-penstock-requeue", ""#).expect("a token");
     let token = token.split('"').next().expect("quoted");
-    let mut second = rig(6, r#", "reenters": true"#);
+    let mut second = with_requeue_listener(6, r#", "reenters": true"#, &shared);
     arrive(&mut second, &[("x-penstock-requeue", token)], BODY);
     let outputs = second.outputs();
     let [Output::Sent(_, Event::Register(register))] = &outputs[..] else {
