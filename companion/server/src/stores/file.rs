@@ -15,6 +15,7 @@ use std::time::Duration;
 use penstock_control::Kept;
 use penstock_engine::input::PastUsage;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableHandle};
+use tokio::time::Instant;
 
 use super::write_buffer::UsageBatch;
 use super::{Error, Models, model_from_numbers, model_numbers};
@@ -323,7 +324,11 @@ fn write(
             table.insert((pool.as_str(), variant.as_str()), model_numbers(model))?;
         }
     }
-    rows::write(&writing, batches, windows, clock::unix())?;
+    let now = rows::Moment {
+        wall: clock::unix(),
+        monotonic: Instant::now(),
+    };
+    rows::write(&writing, batches, windows, now)?;
     writing.commit()?;
     Ok(())
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use penstock_engine::input::{Band, PastUsage};
 use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition, TableHandle};
+use tokio::time::Instant;
 
 use crate::stores::ROWS_MAX;
 use crate::stores::write_buffer::{UsageBatch, UsageKey};
@@ -71,14 +72,23 @@ pub(super) fn past_usage(
     Ok(past)
 }
 
-/// Adds usage, and deletes what is outside its window at `now`, which is wall-clock time since the epoch.
+/// A moment on both clocks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Moment {
+    /// Time since the epoch.
+    pub(super) wall: Duration,
+    pub(super) monotonic: Instant,
+}
+
+/// Adds usage, and deletes what is outside its window at `now`.
 pub(super) fn write(
     writing: &redb::WriteTransaction,
     batches: &[UsageBatch],
     windows: &BTreeMap<String, Duration>,
-    now: Duration,
+    now: Moment,
 ) -> Result<(), redb::Error> {
-    let now = millis(now);
+    let Moment { wall, monotonic } = now;
+    let now = millis(wall);
     let mut used = writing.open_table(USED)?;
     let mut known = writing.open_table(WINDOWS)?;
     for (pool, window) in windows {
@@ -106,7 +116,7 @@ pub(super) fn write(
     let mut rows = used.len()?;
     let limit = ROWS_MAX.saturating_mul(windows.len() as u64);
     for batch in batches {
-        let time = now.saturating_sub(millis(batch.taken.elapsed()));
+        let time = now.saturating_sub(millis(monotonic.saturating_duration_since(batch.taken)));
         let start = bucket(time, millis(batch.window));
         for (key, cost) in batch.used.iter() {
             let row = (

@@ -403,11 +403,15 @@ fn used(
     now: Duration,
     windows: &BTreeMap<String, Duration>,
 ) {
+    let now = rows::Moment {
+        wall: now,
+        monotonic: Instant::now(),
+    };
     let batch = UsageBatch {
         number: 1,
         pool: pool.into(),
         window: windows[pool],
-        taken: Instant::now(),
+        taken: now.monotonic,
         used: used.iter().map(|(flow, cost)| (key(flow), *cost)).collect(),
         running: None,
     };
