@@ -115,13 +115,15 @@ impl HttpContext for Http {
         let map = host::headers(Map::Response);
         let headers = Headers::new(&map);
         let sequence = self.sequence;
+        let now = host::now();
         let action = plugin
             .with_worker(|worker| {
-                worker.handle_response_headers(host::now(), sequence, headers, end, &StreamProperties)
+                worker.handle_response_headers(now, sequence, headers, end, &StreamProperties)
             })
             .unwrap_or_default();
         edit_headers(Map::Response, &action.edits);
         self.replacement = action.body;
+        plugin.advance_tick(now, self.context);
         Action::Continue
     }
 
@@ -144,7 +146,9 @@ impl HttpContext for Http {
 
     fn on_log(&mut self) {
         if let (Some(plugin), Some(sequence)) = (&self.plugin, self.sequence.take()) {
-            plugin.with_worker(|worker| worker.handle_log(host::now(), sequence, &StreamProperties));
+            let now = host::now();
+            plugin.with_worker(|worker| worker.handle_log(now, sequence, &StreamProperties));
+            plugin.advance_tick(now, self.context);
         }
     }
 }

@@ -218,11 +218,30 @@ impl Plugin {
         };
         let (wanted, next) = (now.after(period), self.next_tick.get());
         if next.since(wanted) > RESUME_INTERVAL || wanted.since(next) > TICK_MIN {
-            let period = u32::try_from(period.as_millis()).unwrap_or(u32::MAX);
-            host::set_tick_period(period);
-            self.tick_period_ms.set(period);
+            self.set_tick_period(period);
             self.next_tick.set(wanted);
         }
+    }
+
+    /// Brings the next tick forward, if it would come too late. `context`: the HTTP context that calls.
+    pub(crate) fn advance_tick(&self, now: Instant, context: u32) {
+        let Ok(period) = self.worker.try_borrow().map(|worker| worker.tick_period(now)) else {
+            return;
+        };
+        let wanted = now.after(period);
+        if self.next_tick.get().since(wanted) > RESUME_INTERVAL {
+            // The timer belongs to the root context.
+            host::set_current_context(self.context);
+            self.set_tick_period(period);
+            host::set_current_context(context);
+            self.next_tick.set(wanted);
+        }
+    }
+
+    fn set_tick_period(&self, period: Duration) {
+        let period = u32::try_from(period.as_millis()).unwrap_or(u32::MAX);
+        host::set_tick_period(period);
+        self.tick_period_ms.set(period);
     }
 
     /// Notes a tick: the host's next one follows after the same period.

@@ -281,6 +281,7 @@ fn filter_frames_of_the_last_release_decode_and_encode_unchanged() {
         let frame = FilterFrame {
             seq: 5,
             ack: 6,
+            admitted: Vec::new(),
             event: Some(event),
         };
         let golden = bytes(golden);
@@ -317,6 +318,7 @@ fn fields_of_a_later_version_are_ignored() {
     let expected = FilterFrame {
         seq: 5,
         ack: 6,
+        admitted: Vec::new(),
         event: Some(Event::Cancel(Cancel { sequence: 300 })),
     };
     assert_eq!(FilterFrame::decode(&*frame), Ok(expected));

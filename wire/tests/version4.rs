@@ -21,35 +21,36 @@ fn register() -> Register {
     }
 }
 
-fn events() -> [(&'static str, Event); 2] {
+fn report() -> Admitted {
+    Admitted {
+        running: Some(Running {
+            register: Some(register()),
+            pool: "chat".into(),
+            endpoint: "10.0.0.1:8000".into(),
+            age_us: 5,
+            started: true,
+            first_byte: true,
+        }),
+        credit: 3,
+        completed: Some(Completed {
+            sequence: 300,
+            status: 200,
+            end: EndReason::Served.into(),
+            ..Completed::default()
+        }),
+    }
+}
+
+/// Reports and an event.
+fn contents() -> [(&'static str, Vec<Admitted>, Option<Event>); 3] {
+    let returned = Event::CreditReturned(CreditReturned {
+        pool: "chat".into(),
+        credit: 3,
+    });
     [
-        (
-            "admitted",
-            Event::Admitted(Admitted {
-                running: Some(Running {
-                    register: Some(register()),
-                    pool: "chat".into(),
-                    endpoint: "10.0.0.1:8000".into(),
-                    age_us: 5,
-                    started: true,
-                    first_byte: true,
-                }),
-                credit: 3,
-                completed: Some(Completed {
-                    sequence: 300,
-                    status: 200,
-                    end: EndReason::Served.into(),
-                    ..Completed::default()
-                }),
-            }),
-        ),
-        (
-            "credit_returned",
-            Event::CreditReturned(CreditReturned {
-                pool: "chat".into(),
-                credit: 3,
-            }),
-        ),
+        ("admitted", vec![report()], None),
+        ("credit_returned", vec![], Some(returned.clone())),
+        ("both", vec![report(), Admitted::default()], Some(returned)),
     ]
 }
 
@@ -81,13 +82,18 @@ fn commands() -> [(&'static str, Kind); 2] {
 }
 
 /// Frames of a filter.
-const FILTER_FRAMES: [(&str, &str); 2] = [
+const FILTER_FRAMES: [(&str, &str); 3] = [
     (
         "admitted",
         "080510065a430a350a1808ac0210092a016d92020d31302e302e302e313a383030301204636861741a0d31302e302e30 \
          2e313a3830303020052801300110031a0808ac0218c8012801",
     ),
     ("credit_returned", "0805100662080a04636861741003"),
+    (
+        "both",
+        "0805100662080a046368617410035a430a350a1808ac0210092a016d92020d31302e302e302e313a38303030120463686174 \
+         1a0d31302e302e302e313a3830303020052801300110031a0808ac0218c80128015a00",
+    ),
 ];
 
 /// Frames of a companion.
@@ -101,12 +107,13 @@ const COMPANION_FRAMES: [(&str, &str); 2] = [
 
 #[test]
 fn filter_frames_decode_and_encode_unchanged() {
-    for ((name, event), (golden_name, golden)) in events().into_iter().zip(FILTER_FRAMES) {
+    for ((name, admitted, event), (golden_name, golden)) in contents().into_iter().zip(FILTER_FRAMES) {
         assert_eq!(name, golden_name);
         let frame = FilterFrame {
             seq: 5,
             ack: 6,
-            event: Some(event),
+            admitted,
+            event,
         };
         let golden = bytes(golden);
         assert_eq!(hex(&frame.encode_to_vec()), hex(&golden), "{name}");

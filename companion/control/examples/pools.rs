@@ -112,6 +112,7 @@ impl Session {
         let frame = wire::FilterFrame {
             seq: self.frame,
             ack: self.acknowledged,
+            admitted: Vec::new(),
             event: Some(message),
         };
         self.control.handle(self.now, Event::Frame(CONN, Box::new(frame)));

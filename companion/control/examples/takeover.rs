@@ -204,6 +204,7 @@ impl Takeover {
         let frame = wire::FilterFrame {
             seq: self.frames[session],
             ack: 0,
+            admitted: Vec::new(),
             event: Some(message),
         };
         let bytes = frame.encode_to_vec();

@@ -40,9 +40,6 @@ pub(crate) const SPENT_COMMANDS_MAX: usize = 256;
 pub(crate) const SUSPENDED_MIN: Duration = Duration::from_secs(1);
 /// Places that a filter is lent in a pool.
 pub(crate) const CREDIT_MAX: u64 = 1_024;
-/// With more requests of a pool within a second, a filter asks: its messages and the grants travel in batches then, which costs Envoy
-/// less than a report of each request (docs/bench, gateway).
-pub(crate) const CREDIT_RATE_MAX: u32 = 3_000;
 /// The least that a filter is lent at once, if there is room for it.
 pub(crate) const CREDIT_MIN: u64 = 4;
 /// Time for which an endpoint isn't granted to an Envoy that passed it over.

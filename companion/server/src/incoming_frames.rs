@@ -56,6 +56,7 @@ fn event_field(mut bytes: &[u8]) -> Option<u32> {
 /// Makes a frame equal to a new one that has an empty event of the same kind. Its texts keep their memory.
 fn clear(frame: &mut FilterFrame) {
     (frame.seq, frame.ack) = (0, 0);
+    frame.admitted.clear();
     match &mut frame.event {
         Some(Event::Register(register)) => register.clear(),
         Some(Event::Completed(completed)) => completed.clear(),
@@ -73,6 +74,7 @@ mod tests {
         FilterFrame {
             seq,
             ack: seq / 2,
+            admitted: Vec::new(),
             event: Some(event),
         }
     }

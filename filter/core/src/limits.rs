@@ -74,6 +74,10 @@ pub const FALLBACK_BYTES_PER_TOKEN: u64 = 4;
 pub const CREDIT_ENDPOINTS_MAX: usize = 256;
 /// Requests that an admission credit lets run at one endpoint.
 pub const CREDIT_SLOTS_MAX: u32 = 4_096;
+/// Reports of requests that were admitted by credit, in one frame.
+pub const REPORTS_MAX: usize = 16;
+/// How long such a report may wait for others. The companion's gauges lag by less than 100 ms.
+pub const REPORT_HOLD: Duration = Duration::from_millis(50);
 
 const _: () = assert!(wire::HEARTBEAT_INTERVAL.as_millis() * 3 < IN_FLIGHT_RECORD_TTL.as_millis());
 // An admission credit that has expired is returned at the next tick, before the companion would release its requests.

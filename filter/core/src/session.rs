@@ -11,6 +11,7 @@
 
 mod ending;
 mod frame_window;
+mod held_reports;
 mod hello;
 mod roles;
 mod terminal_events;
@@ -30,6 +31,7 @@ use prost::Message;
 
 use crate::{limits::TICK_MIN, time::Instant};
 use frame_window::FrameWindow;
+use held_reports::HeldReports;
 use hello::HelloHeader;
 use terminal_events::UnackedEvent;
 
@@ -103,6 +105,7 @@ pub(crate) struct Session {
     hello: u32,
     window: FrameWindow,
     unacked_events: VecDeque<UnackedEvent>,
+    held: HeldReports,
     /// The protocol version of the last established stream.
     version: u32,
     /// The companion that leads, according to the last standby.
@@ -140,6 +143,7 @@ impl Session {
             hello: 0,
             window: FrameWindow::default(),
             unacked_events: VecDeque::new(),
+            held: HeldReports::default(),
             version: VERSION_MIN,
             leader: None,
             unanswered_probes: 0,
@@ -181,13 +185,17 @@ impl Session {
     pub(crate) fn next_tick_at(&self, now: Instant) -> Instant {
         match self.link {
             Link::Closed { retry_at } => retry_at,
-            Link::Opening | Link::HelloSent | Link::Established => self.heartbeat_at,
+            Link::Opening => self.heartbeat_at,
+            Link::HelloSent | Link::Established => {
+                let reports_due_at = self.held.due_at().unwrap_or(self.heartbeat_at);
+                self.heartbeat_at.min(reports_due_at)
+            }
             Link::Probing { until } => self.heartbeat_at.min(until),
             Link::Broken { .. } => now,
         }
     }
 
-    /// Sends heartbeats, resets broken streams, and opens new ones.
+    /// Sends heartbeats and held reports, resets broken streams, and opens new ones.
     pub(crate) fn handle_tick(&mut self, now: Instant) {
         match self.link {
             Link::Closed { retry_at } if retry_at <= now => {
@@ -203,6 +211,9 @@ impl Session {
                     self.heartbeat_at = now.after(HEARTBEAT_INTERVAL);
                     self.send(Event::Heartbeat(Heartbeat {}));
                 }
+                if self.is_linked() {
+                    self.send_held(now);
+                }
             }
             Link::Broken { retry_at } => {
                 self.effects.push_back(SessionEffect::ResetStream);
@@ -216,6 +227,7 @@ impl Session {
         self.has_unlisted = false;
         self.stream = self.stream.saturating_add(1);
         self.window.reset();
+        self.keep_held();
         self.heartbeat_at = now.after(HEARTBEAT_INTERVAL);
         if self.version < ROLE_VERSION {
             return true;
@@ -230,6 +242,7 @@ impl Session {
     /// Sends the Hello with these requests, then all unacknowledged terminal events.
     pub(crate) fn greet(
         &mut self,
+        now: Instant,
         policy_digest: &str,
         endpoints_digest: u64,
         waiting: Vec<Register>,
@@ -243,7 +256,7 @@ impl Session {
             hello.endpoints_digest = endpoints_digest;
             self.send(Event::Hello(hello));
         }
-        self.repeat_unacked();
+        self.repeat_unacked(now);
     }
 
     /// Number of the Hello that [`Self::greet`] will send.
@@ -443,8 +456,6 @@ impl Session {
 
     /// Sends an event in the next frame, and gives it back.
     fn send(&mut self, event: Event) -> Option<Event> {
-        let (message, event) = self.window.encode(event);
-        self.effects.push_back(SessionEffect::Send(message));
-        event
+        self.send_frame(Some(event))
     }
 }

@@ -235,7 +235,7 @@ impl Worker {
         if let Some(member) = self.sessions.get_mut(id) {
             member
                 .session
-                .greet(&member.policy_digest, endpoints_digest, waiting, running);
+                .greet(now, &member.policy_digest, endpoints_digest, waiting, running);
         }
     }
 

@@ -248,6 +248,7 @@ impl Shared {
         place.send(FilterFrame {
             seq: *said,
             ack: self.heard.load(Ordering::SeqCst),
+            admitted: Vec::new(),
             event: Some(event),
         });
     }

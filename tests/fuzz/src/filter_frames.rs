@@ -148,25 +148,33 @@ impl World {
         self.handle(Event::Opened(conn));
         if is_session {
             let hello = frames::hello(choices);
-            self.send_event(conn, Some(FilterEvent::Hello(hello)), 0);
+            self.send_frame(conn, Vec::new(), Some(FilterEvent::Hello(hello)), 0);
         }
     }
 
     fn send(&mut self, choices: &mut Choices<'_>, event: Option<FilterEvent>) {
         let slot = usize::from(choices.below(SLOTS));
         let jump = if choices.one_in(32) { choices.number() } else { 0 };
+        let reports = frames::reports(choices);
         if let Some(conn) = self.slots[slot] {
-            self.send_event(conn, event, jump);
+            self.send_frame(conn, reports, event, jump);
         }
     }
 
     /// Sends a frame with the next sequence number plus `jump`.
-    fn send_event(&mut self, conn: ConnId, event: Option<FilterEvent>, jump: u64) {
+    fn send_frame(
+        &mut self,
+        conn: ConnId,
+        admitted: Vec<wire::Admitted>,
+        event: Option<FilterEvent>,
+        jump: u64,
+    ) {
         let stream = self.streams.entry(conn).or_default();
         stream.sent += 1;
         let frame = wire::FilterFrame {
             seq: stream.sent.wrapping_add(jump),
             ack: stream.received,
+            admitted,
             event,
         };
         self.frame(conn, frame);

@@ -56,6 +56,21 @@ pub fn event(choices: &mut Choices<'_>) -> Event {
     }
 }
 
+/// Reports of requests that a filter admitted by credit: usually none.
+pub fn reports(choices: &mut Choices<'_>) -> Vec<wire::Admitted> {
+    let count = choices.below(8).saturating_sub(5);
+    (0..count)
+        .map(|_| wire::Admitted {
+            running: (!choices.one_in(8)).then(|| {
+                let register = register(choices);
+                running(choices, register)
+            }),
+            credit: choices.number(),
+            completed: choices.one_in(2).then(|| completed(choices)),
+        })
+        .collect()
+}
+
 /// A part of a `Hello`.
 pub fn hello(choices: &mut Choices<'_>) -> wire::Hello {
     let mut hello = wire::Hello {

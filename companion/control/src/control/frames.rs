@@ -22,20 +22,20 @@ impl Control {
         if let Err(violation) = session.receive(now, frame.seq, frame.ack) {
             return self.close(now, conn, violation.as_str());
         }
-        let Some(message) = &mut frame.event else {
+        if frame.event.is_none() && frame.admitted.is_empty() {
             return self.close(now, conn, Violation::Empty.as_str());
-        };
-        match (&session.stage, message) {
-            (Stage::Greeting(_), Message::Hello(hello)) => {
+        }
+        match (&session.stage, &mut frame.event) {
+            (Stage::Greeting(_), Some(Message::Hello(hello))) => {
                 self.receive_hello(now, conn, core::mem::take(hello));
             }
-            (Stage::Asking(asking), Message::Hello(hello))
+            (Stage::Asking(asking), Some(Message::Hello(hello)))
                 if asking.is_called && hello.part == 0 && !hello.probe =>
             {
                 session.stage = Stage::Greeting(Box::default());
                 self.receive_hello(now, conn, core::mem::take(hello));
             }
-            (Stage::Asking(_), Message::Heartbeat(_)) => {
+            (Stage::Asking(_), Some(Message::Heartbeat(_))) => {
                 if session.acknowledge() {
                     self.ready_to_send.push_back(conn);
                 }
@@ -43,7 +43,7 @@ impl Control {
             // Its next Hello lists what has changed.
             (Stage::Asking(_), _) => {}
             (Stage::Greeting(_), _) => self.close(now, conn, Violation::NoHello.as_str()),
-            (Stage::Established(_), Message::Hello(_)) => {
+            (Stage::Established(_), Some(Message::Hello(_))) => {
                 self.close(now, conn, Violation::Parts.as_str());
             }
             (Stage::Established(epoch), message) => {
@@ -52,14 +52,20 @@ impl Control {
                     context.ended.acknowledge(frame.ack);
                     context.followed_at = context.followed_at.max(session.proved_at());
                 }
-                self.receive_message(now, conn, epoch, message);
+                for admitted in &frame.admitted {
+                    self.admitted(now, epoch, admitted);
+                }
+                let is_heartbeat = matches!(message, Some(Message::Heartbeat(_)));
+                if let Some(message) = message {
+                    self.receive_message(now, conn, epoch, message);
+                }
+                self.acknowledge_if_due(conn, is_heartbeat);
             }
         }
     }
 
     fn receive_message(&mut self, now: Instant, conn: ConnId, epoch: Epoch, message: &Message) {
         let key = |sequence| RequestKey { epoch, sequence };
-        let mut must_acknowledge = false;
         match message {
             Message::Hello(_) => {}
             Message::Register(register) => {
@@ -70,19 +76,18 @@ impl Control {
             Message::PushedBack(refusal) => self.pushed_back(now, key(refusal.sequence), refusal),
             Message::Completed(completed) => self.completed(now, key(completed.sequence), completed),
             Message::Refused(refused) => self.refused(now, key(refused.sequence), refused),
-            Message::Heartbeat(_) => {
-                self.release_unconfirmed(now, epoch);
-                must_acknowledge = true;
-            }
-            Message::Admitted(admitted) => self.admitted(now, epoch, admitted),
+            Message::Heartbeat(_) => self.release_unconfirmed(now, epoch),
             Message::CreditReturned(returned) => self.credit_returned(now, epoch, returned),
             Message::Bye(_) => {
                 self.release(now, epoch);
                 self.close(now, conn, "bye");
             }
         }
+    }
+
+    fn acknowledge_if_due(&mut self, conn: ConnId, is_heartbeat: bool) {
         if let Some(session) = self.sessions.get_mut(&conn)
-            && (must_acknowledge || session.owes_acknowledgement())
+            && (is_heartbeat || session.owes_acknowledgement())
             && session.acknowledge()
         {
             self.ready_to_send.push_back(conn);

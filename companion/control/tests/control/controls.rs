@@ -112,6 +112,7 @@ impl Companion {
         let frame = wire::FilterFrame {
             seq: *seq,
             ack: 0,
+            admitted: Vec::new(),
             event: Some(message),
         };
         self.handle(Event::Frame(ConnId(conn), Box::new(frame)));

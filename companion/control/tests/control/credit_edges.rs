@@ -146,7 +146,7 @@ fn an_envoy_that_passes_an_endpoint_over_loses_its_credit_there() {
         credit: 1,
         completed: Some(end),
     };
-    world.send(1, Message::Admitted(report));
+    world.report(1, report);
     let taken = world.take();
     assert_eq!((taken.misrouted, recalls(&taken)), (1, vec![1]));
 }
@@ -157,7 +157,7 @@ fn a_pool_that_is_removed_stays_until_its_credit_is_back() {
     world.handle(Event::Settings(Box::new(removed())));
     assert_eq!(recalls(&world.take()), [1]);
     assert!(!world.control.is_idle(), "a filter may run requests");
-    world.send(1, Message::Admitted(admitted(10, 1)));
+    world.report(1, admitted(10, 1));
     let taken = world.take();
     assert_eq!((taken.arrived, &taken.outcomes[..]), (1, &[Outcome::Leased][..]));
     assert_eq!(lent_places(&world), 3);
@@ -217,7 +217,7 @@ fn a_report_belongs_to_the_pool_that_gave_the_credit_whatever_it_serves_now() {
     other.pools[0].models = vec!["gpt-*".into()];
     world.handle(Event::Settings(Box::new(other)));
     world.take();
-    world.send(1, ended(10, 1));
+    world.report(1, ended(10, 1));
     let taken = world.take();
     assert_eq!((taken.arrived, &taken.outcomes[..]), (1, &[Outcome::Leased][..]));
     let counters = world.control.status(world.now).pools[0].snapshot.counters;
@@ -235,7 +235,7 @@ fn a_report_that_no_pool_takes_is_counted_and_not_answered() {
             ..register(10)
         });
     }
-    world.send(1, Message::Admitted(report));
+    world.report(1, report);
     let taken = world.take();
     assert_eq!((taken.arrived, &taken.outcomes[..]), (1, &[Outcome::Leased][..]));
     assert_eq!(taken.rejects().len(), 0);
@@ -257,7 +257,7 @@ fn a_companion_that_stands_by_has_lent_nothing() {
 fn a_leader_whose_lease_lapses_recalls_credit() {
     let mut world = lent_by_leader(6);
     for sequence in 10..20 {
-        world.send(1, ended(sequence, 1));
+        world.report(1, ended(sequence, 1));
     }
     world.pass(Duration::from_millis(900));
     assert_eq!(recalls(&world.take()).len(), 0);
@@ -282,7 +282,7 @@ fn a_client_without_trust_keeps_its_flow_when_its_leased_request_is_requeued() {
     if let Some(running) = &mut report.running {
         running.register = Some(untrusted(register(10)));
     }
-    world.send(1, Message::Admitted(report));
+    world.report(1, report);
     let first = flow(&world);
     world.send(1, completed(10));
     let second_pass = wire::Register {
@@ -297,7 +297,7 @@ fn a_client_without_trust_keeps_its_flow_when_its_leased_request_is_requeued() {
 #[test]
 fn a_leased_request_that_ended_before_it_comes_in_again_is_not_waited_for() {
     let mut world = lent();
-    world.send(1, ended(10, 1));
+    world.report(1, ended(10, 1));
     let second_pass = wire::Register {
         leased_endpoint: SERVER.into(),
         ..again(11, 2, 10)
@@ -313,7 +313,7 @@ fn a_leased_request_that_ended_before_it_comes_in_again_is_not_waited_for() {
 fn a_used_up_credit_is_followed_by_one_with_another_number() {
     let mut world = lent();
     for sequence in 10..14 {
-        world.send(1, Message::Admitted(admitted(sequence, 1)));
+        world.report(1, admitted(sequence, 1));
     }
     assert_eq!(counts(&world), (4, 0));
     let taken = ask(&mut world, 20..21);
@@ -329,7 +329,7 @@ fn a_report_of_the_wrong_endpoint_takes_no_place() {
     if let Some(running) = &mut report.running {
         running.endpoint = "10.9.9.9:1".into();
     }
-    world.send(1, Message::Admitted(report));
+    world.report(1, report);
     assert_eq!(counts(&world), (0, 4), "it runs at no endpoint of the pool");
 }
 

@@ -104,14 +104,14 @@ pub(crate) fn admitted(sequence: u64, credit: u64) -> wire::Admitted {
 }
 
 /// A report of one that has ended.
-pub(crate) fn ended(sequence: u64, credit: u64) -> Message {
+pub(crate) fn ended(sequence: u64, credit: u64) -> wire::Admitted {
     let Message::Completed(completed) = completed(sequence) else {
         unreachable!("it is one");
     };
-    Message::Admitted(wire::Admitted {
+    wire::Admitted {
         completed: Some(completed),
         ..admitted(sequence, credit)
-    })
+    }
 }
 
 pub(crate) fn lent_places(world: &World) -> u64 {
@@ -258,11 +258,11 @@ fn nothing_is_lent_within_a_second_after_a_wait() {
 #[test]
 fn a_request_that_ended_is_counted_once_and_its_place_stays_lent() {
     let mut world = lent();
-    world.send(1, ended(10, 1));
+    world.report(1, ended(10, 1));
     let taken = world.take();
     assert_eq!((taken.arrived, &taken.outcomes[..]), (1, &[Outcome::Leased][..]));
     assert_eq!(counts(&world), (0, 4));
-    world.send(1, ended(10, 1));
+    world.report(1, ended(10, 1));
     assert_eq!(world.take().counts(), (0, 0, 0), "the report was repeated");
     let served: u64 = world.control.status(world.now).pools[0]
         .served
@@ -276,11 +276,11 @@ fn a_request_that_ended_is_counted_once_and_its_place_stays_lent() {
 #[test]
 fn a_request_that_runs_on_takes_its_place_along() {
     let mut world = lent();
-    world.send(1, Message::Admitted(admitted(10, 1)));
+    world.report(1, admitted(10, 1));
     let taken = world.take();
     assert_eq!((taken.arrived, &taken.outcomes[..]), (1, &[Outcome::Leased][..]));
     assert_eq!(counts(&world), (1, 3));
-    world.send(1, ended(10, 1));
+    world.report(1, ended(10, 1));
     assert_eq!(world.take().counts(), (0, 0, 0));
     assert_eq!(counts(&world), (0, 3));
 }
@@ -288,9 +288,9 @@ fn a_request_that_runs_on_takes_its_place_along() {
 #[test]
 fn a_report_with_a_credit_that_is_not_held_counts_beside_what_is_lent() {
     let mut world = lent();
-    world.send(1, Message::Admitted(admitted(10, 7)));
+    world.report(1, admitted(10, 7));
     assert_eq!(counts(&world), (1, 4));
-    world.send(1, ended(11, 7));
+    world.report(1, ended(11, 7));
     assert_eq!(counts(&world), (1, 4));
     world.send(1, returned(7));
     assert_eq!(counts(&world), (1, 4), "nothing was lent under this number");
@@ -301,7 +301,7 @@ fn a_credit_is_renewed_while_its_filter_is_busy() {
     let mut world = lent();
     world.pass(Duration::from_millis(900));
     for sequence in 10..14 {
-        world.send(1, ended(sequence, 1));
+        world.report(1, ended(sequence, 1));
     }
     world.pass(Duration::from_millis(200));
     let taken = world.take();
@@ -388,7 +388,7 @@ fn a_leased_request_that_is_requeued_is_counted_once_whichever_report_comes_firs
     for is_admitted_first in [false, true] {
         let mut world = lent();
         if is_admitted_first {
-            world.send(1, Message::Admitted(admitted(10, 1)));
+            world.report(1, admitted(10, 1));
         }
         let second_pass = wire::Register {
             leased_endpoint: SERVER.into(),
@@ -410,7 +410,7 @@ fn a_leased_request_that_is_requeued_is_counted_once_whichever_report_comes_firs
             end: wire::EndReason::Unavailable.into(),
             ..Default::default()
         });
-        world.send(1, Message::Admitted(late));
+        world.report(1, late);
         assert_eq!(world.take().counts(), (0, 0, 0));
         let lent = if is_admitted_first { 3 } else { 4 };
         assert_eq!(counts(&world), (0, lent));
@@ -436,7 +436,7 @@ fn an_endpoint_that_fails_leased_requests_is_marked_down() {
 #[test]
 fn places_in_use_are_no_foreign_load() {
     let mut world = lent();
-    world.send(1, Message::Admitted(admitted(10, 1)));
+    world.report(1, admitted(10, 1));
     let scraped = |running| Event::Scraped {
         pool: "chat".into(),
         address: SERVER.into(),
@@ -466,6 +466,6 @@ fn an_arrival_of_long_ago_is_charged_as_ever() {
     if let Some(running) = &mut report.running {
         running.age_us = 90_000_000;
     }
-    world.send(1, Message::Admitted(report));
+    world.report(1, report);
     assert_eq!(counts(&world), (1, 3));
 }

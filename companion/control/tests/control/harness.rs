@@ -162,12 +162,22 @@ impl World {
 
     /// The next frame on this stream, which acknowledges all that was taken from it.
     pub(crate) fn send(&mut self, conn: u64, message: Message) {
+        self.send_frame(conn, Vec::new(), Some(message));
+    }
+
+    /// The same with the report of a request that was admitted by credit.
+    pub(crate) fn report(&mut self, conn: u64, report: wire::Admitted) {
+        self.send_frame(conn, vec![report], None);
+    }
+
+    pub(crate) fn send_frame(&mut self, conn: u64, admitted: Vec<wire::Admitted>, event: Option<Message>) {
         let seq = self.seq.entry(conn).or_default();
         *seq += 1;
         let frame = wire::FilterFrame {
             seq: *seq,
             ack: self.acks.get(&conn).copied().unwrap_or_default(),
-            event: Some(message),
+            admitted,
+            event,
         };
         self.handle(Event::Frame(ConnId(conn), Box::new(frame)));
     }

@@ -16,6 +16,7 @@ fn send(world: &mut World, conn: u64, seq: u64, message: Message) {
     let frame = wire::FilterFrame {
         seq,
         ack: 0,
+        admitted: Vec::new(),
         event: Some(message),
     };
     let event = Event::Frame(ConnId(conn), Box::new(frame));

@@ -177,13 +177,18 @@ impl Rng {
         }
     }
 
+    /// The reports that go before a message: none, one, or several.
+    fn reports(&mut self) -> Vec<wire::Admitted> {
+        let count = self.below(6).saturating_sub(3);
+        (0..count).map(|_| self.admitted()).collect()
+    }
+
     fn message(&mut self) -> Message {
         let sequence = 1 + self.below(SEQUENCES);
         let attempts = u32::try_from(self.below(4)).expect("small");
-        match self.below(17) {
+        match self.below(14) {
             0..=3 => Message::Register(self.register()),
-            12..=14 => Message::Admitted(self.admitted()),
-            15 => Message::CreditReturned(wire::CreditReturned {
+            12 => Message::CreditReturned(wire::CreditReturned {
                 pool: ["chat", "other"][usize::from(self.one_in(4))].into(),
                 credit: 1 + self.below(3),
             }),
@@ -316,8 +321,8 @@ impl Run {
             7 if rng.one_in(5) && !open.is_empty() => world.send(open[0], Message::Bye(wire::Bye {})),
             _ if !open.is_empty() => {
                 let index = usize::try_from(rng.below(open.len() as u64)).expect("small");
-                let message = rng.message();
-                world.send(open[index], message);
+                let (reports, message) = (rng.reports(), rng.message());
+                world.send_frame(open[index], reports, Some(message));
             }
             _ => {}
         }

@@ -142,6 +142,7 @@ fn a_protocol_violation_closes_the_stream() {
     let gap = wire::FilterFrame {
         seq: 2,
         ack: 0,
+        admitted: Vec::new(),
         event: Some(Message::Hello(hello(filter(2), Vec::new(), Vec::new()))),
     };
     world.handle(Event::Frame(ConnId(2), Box::new(gap)));
@@ -151,6 +152,7 @@ fn a_protocol_violation_closes_the_stream() {
         Box::new(wire::FilterFrame {
             seq: 1,
             ack: 0,
+            admitted: Vec::new(),
             event: None,
         }),
     ));

@@ -159,6 +159,7 @@ impl Session {
         let frame = FilterFrame {
             seq: self.sent,
             ack: self.received,
+            admitted: Vec::new(),
             event: Some(event),
         };
         self.outgoing.send(frame).expect("the stream is open");

@@ -296,7 +296,7 @@ impl World {
     }
 
     /// Restarts a root context's tick timer if its worker wants another period.
-    fn reschedule_tick(&mut self, id: u64) {
+    pub(super) fn reschedule_tick(&mut self, id: u64) {
         let Some(root) = self.roots.get_mut(&id).filter(|root| !root.dead) else {
             return;
         };

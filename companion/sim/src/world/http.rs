@@ -365,6 +365,7 @@ impl World {
         let responded = self.call_worker(root, |worker, now| {
             worker.handle_response_headers(now, Some(sequence), Headers::new(&bytes), false, &properties)
         });
+        self.reschedule_tick(root);
         let responded = responded.unwrap_or_default();
         apply_edits(&mut pairs, &responded.edits);
         match parent {
@@ -445,10 +446,9 @@ impl World {
             attempts: http.attempts,
             response_code_details: details,
         };
-        let sequence = http.sequence;
-        self.call_worker(http.root, |worker, now| {
-            worker.handle_log(now, sequence, &properties)
-        });
+        let (root, sequence) = (http.root, http.sequence);
+        self.call_worker(root, |worker, now| worker.handle_log(now, sequence, &properties));
+        self.reschedule_tick(root);
         if let Some(root) = self.roots.get_mut(&http.root)
             && root.http_streams.get(&sequence) == Some(&id)
         {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use penstock_wire::{FilterFrame, filter_frame::Event, limits::UNACKED_BYTES_MAX};
+use penstock_wire::{Admitted, FilterFrame, filter_frame::Event, limits::UNACKED_BYTES_MAX};
 use prost::Message;
 
 #[derive(Debug, Default)]
@@ -39,18 +39,19 @@ impl FrameWindow {
         self.unacked_bytes > UNACKED_BYTES_MAX
     }
 
-    /// Encodes the next frame, and gives the event back without copying it.
-    pub(super) fn encode(&mut self, event: Event) -> (Vec<u8>, Option<Event>) {
+    /// Encodes the next frame, and gives it back with its contents.
+    pub(super) fn encode(&mut self, event: Option<Event>, admitted: Vec<Admitted>) -> (Vec<u8>, FilterFrame) {
         self.sent = self.sent.saturating_add(1);
         let frame = FilterFrame {
             seq: self.sent,
             ack: self.received,
-            event: Some(event),
+            admitted,
+            event,
         };
         let message = frame.encode_to_vec();
         self.unacked_sizes.push_back(message.len());
         self.unacked_bytes = self.unacked_bytes.saturating_add(message.len());
-        (message, frame.event)
+        (message, frame)
     }
 
     /// Takes the numbers of a received frame. Returns `false` if they are out of order.

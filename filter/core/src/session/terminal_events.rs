@@ -5,28 +5,39 @@ use penstock_wire::{Admitted, filter_frame::Event, limits::UNACKED_EVENTS_MAX};
 use super::Session;
 use crate::time::Instant;
 
+/// The last event of a request.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "few are kept at a time, and a box would cost every request an allocation"
+)]
+#[derive(Debug)]
+pub(super) enum TerminalEvent {
+    Event(Event),
+    /// The report of a request that was admitted by credit, and has ended.
+    Admitted(Admitted),
+}
+
 /// A terminal event that the companion hasn't acknowledged.
 #[derive(Debug)]
 pub(super) struct UnackedEvent {
-    /// Its frame number in the current stream; `None`: not sent on this stream yet.
-    seq: Option<u64>,
-    event: Event,
+    /// The number of its frame in the current stream; `None`: not sent on this stream yet.
+    pub(super) seq: Option<u64>,
+    pub(super) event: TerminalEvent,
 }
 
 impl Session {
     /// Number of terminal events that the companion hasn't acknowledged.
     pub(crate) fn unacknowledged(&self) -> usize {
-        self.unacked_events.len()
+        self.unacked_events.len().saturating_add(self.held.ended())
     }
 
     /// Sends a terminal event, and keeps it until the companion acknowledges it.
     pub(crate) fn send_terminal(&mut self, now: Instant, event: Event) {
-        self.make_room();
         if self.is_linked() {
             self.send_unacked(event);
             self.check_window(now);
         } else {
-            self.unacked_events.push_back(UnackedEvent { seq: None, event });
+            self.keep_unsent(TerminalEvent::Event(event));
         }
     }
 
@@ -41,40 +52,52 @@ impl Session {
     ) {
         let is_known = self.is_linked() && known_since == Some(self.hello);
         let Some(completed) = admitted.completed.take_if(|_| is_known) else {
-            self.send_terminal(now, Event::Admitted(admitted));
+            self.report(now, admitted);
             return;
         };
-        self.make_room();
         if let Some(Event::Completed(completed)) = self.send(Event::Completed(completed)) {
             admitted.completed = Some(completed);
-            self.unacked_events.push_back(UnackedEvent {
-                seq: Some(self.window.last_sent()),
-                event: Event::Admitted(admitted),
-            });
+            self.keep_sent(TerminalEvent::Admitted(admitted));
         }
         self.check_window(now);
     }
 
     /// Makes room for a terminal event.
-    fn make_room(&mut self) {
+    pub(super) fn make_room(&mut self) {
         if self.unacked_events.len() >= UNACKED_EVENTS_MAX {
             // The next Hello doesn't list the event's request, so the companion settles it by its estimate.
             self.unacked_events.pop_front();
         }
     }
 
+    /// Keeps an event of the last frame.
+    fn keep_sent(&mut self, event: TerminalEvent) {
+        self.make_room();
+        let seq = Some(self.window.last_sent());
+        self.unacked_events.push_back(UnackedEvent { seq, event });
+    }
+
+    /// Keeps an event for the next stream.
+    pub(super) fn keep_unsent(&mut self, event: TerminalEvent) {
+        self.make_room();
+        self.unacked_events.push_back(UnackedEvent { seq: None, event });
+    }
+
     fn send_unacked(&mut self, event: Event) {
         if let Some(event) = self.send(event) {
-            let seq = Some(self.window.last_sent());
-            self.unacked_events.push_back(UnackedEvent { seq, event });
+            self.keep_sent(TerminalEvent::Event(event));
         }
     }
 
     /// Sends all kept events again, after a Hello.
-    pub(super) fn repeat_unacked(&mut self) {
+    pub(super) fn repeat_unacked(&mut self, now: Instant) {
         for UnackedEvent { event, .. } in core::mem::take(&mut self.unacked_events) {
-            self.send_unacked(event);
+            match event {
+                TerminalEvent::Event(event) => self.send_unacked(event),
+                TerminalEvent::Admitted(report) => self.report(now, report),
+            }
         }
+        self.send_held(now);
         // The backlog of a new stream doesn't count as a companion that acknowledges nothing.
         self.window.forgive_unacked();
     }

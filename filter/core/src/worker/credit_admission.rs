@@ -1,8 +1,7 @@
 //! Admits requests by credit, and reports them to the companion. The number of slots changes as [`crate::credits`] describes.
 
 use penstock_wire::{
-    Admitted, Credit, CreditReturned, Grant, Recall, Register, Running, Started, filter_frame::Event,
-    names::outcome,
+    Credit, CreditReturned, Grant, Recall, Register, Started, filter_frame::Event, names::outcome,
 };
 
 use super::{Worker, set_saturation};
@@ -130,7 +129,7 @@ impl Worker {
         // A slot of an earlier Hello has ended with it: the present one lists the request.
         let is_in_force = self.credits.consume(&granted.pool, slot);
         if is_in_force && let Some(member) = self.sessions.get_mut(slot.origin.session) {
-            send_admission(now, &mut member.session, slot.origin, exchange);
+            report_running(now, &mut member.session, slot.origin, exchange);
         }
         is_in_force
     }
@@ -191,7 +190,7 @@ impl Worker {
             // The requeue listener's filter has registered a requeued request, and reports it.
             let is_requeued = matches!(granted.upstream, Upstream::Requeued { .. });
             if slot.is_some_and(|slot| slot.origin == origin && slot.credit == credit) && !is_requeued {
-                send_admission(now, &mut member.session, origin, exchange);
+                report_running(now, &mut member.session, origin, exchange);
             }
         }
         self.send_returned(now, origin, pool, credit);
@@ -206,8 +205,8 @@ impl Worker {
     }
 }
 
-/// Sends that a request runs on without its slot.
-fn send_admission(now: Instant, session: &mut Session, origin: Origin, exchange: &mut Exchange) {
+/// Reports that a request runs on without its slot.
+fn report_running(now: Instant, session: &mut Session, origin: Origin, exchange: &mut Exchange) {
     let Phase::Granted(granted) = &mut exchange.phase else {
         return;
     };
@@ -218,17 +217,6 @@ fn send_admission(now: Instant, session: &mut Session, origin: Origin, exchange:
     lease.known_since = Some(origin);
     let credit = lease.credit;
     exchange.register.age_us = now.micros_since(exchange.arrived);
-    // The registration is moved into the event and back, so that it isn't copied.
-    let register = core::mem::take(&mut exchange.register);
-    let event = Event::Admitted(granted.admitted(now, credit, register));
-    if let Some(Event::Admitted(Admitted {
-        running: Some(Running {
-            register: Some(register),
-            ..
-        }),
-        ..
-    })) = session.send_once(now, event)
-    {
-        exchange.register = register;
-    }
+    let register = exchange.register.clone();
+    session.report(now, granted.admitted(now, credit, register));
 }

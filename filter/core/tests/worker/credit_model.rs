@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use penstock_filter_core::limits::REPORT_HOLD;
 use penstock_wire::{Admitted, Grant, Recall, Role, command::Kind, filter_frame::Event};
 use proptest::{collection::vec, prelude::*, sample::Index};
 
@@ -31,6 +32,8 @@ enum Step {
     Deliver(usize),
     /// Half of a credit's time passes.
     Pass,
+    /// The time passes for which reports are held.
+    Hold,
     /// The stream ends, the frames that didn't reach the companion are lost, and the next stream opens: to the same companion or
     /// to a new one.
     Lose(bool),
@@ -46,8 +49,16 @@ fn step() -> impl Strategy<Value = Step> {
         2 => Just(Step::Grant),
         4 => (1_usize..6).prop_map(Step::Deliver),
         1 => Just(Step::Pass),
+        2 => Just(Step::Hold),
         1 => any::<bool>().prop_map(Step::Lose),
     ]
+}
+
+#[derive(Debug)]
+struct Frame {
+    seq: u64,
+    reports: Vec<Admitted>,
+    event: Option<Event>,
 }
 
 /// The companion, as far as credits concern it.
@@ -73,13 +84,19 @@ struct Companion {
 }
 
 impl Companion {
-    fn receive(&mut self, event: Event) {
-        self.received += 1;
+    fn receive(&mut self, Frame { seq, reports, event }: Frame) {
+        assert_eq!(seq, self.received + 1);
+        self.received = seq;
+        for report in reports {
+            self.admitted(report);
+        }
+        let Some(event) = event else {
+            return;
+        };
         match event {
             Event::Register(register) => {
                 self.waiting.insert(register.sequence);
             }
-            Event::Admitted(admitted) => self.admitted(admitted),
             Event::Started(started) => assert!(self.running.contains_key(&started.sequence)),
             Event::Completed(completed) => {
                 let sequence = completed.sequence;
@@ -140,7 +157,7 @@ struct World {
     rig: Rig,
     companion: Companion,
     /// Frames on their way to the companion.
-    underway: VecDeque<Event>,
+    underway: VecDeque<Frame>,
     /// The endpoints of the requests that run, and whether their response has begun.
     running: BTreeMap<u64, (String, bool)>,
     all: BTreeSet<u64>,
@@ -163,10 +180,19 @@ impl World {
 
     fn collect(&mut self, outputs: Vec<Output>) {
         for output in outputs {
-            match output {
-                Output::Sent(_, event) => self.underway.push_back(event),
-                Output::Resume(..) => {}
+            let (seq, report, event) = match output {
+                Output::Reported(seq, report) => (seq, Some(report), None),
+                Output::Sent(seq, event) => (seq, None, Some(event)),
+                Output::Resume(..) => continue,
                 other => panic!("{other:?}"),
+            };
+            let last = self.underway.back_mut().filter(|frame| frame.seq == seq);
+            if let Some(frame) = last {
+                frame.reports.extend(report);
+                frame.event = event;
+            } else {
+                let reports = report.into_iter().collect();
+                self.underway.push_back(Frame { seq, reports, event });
             }
         }
     }
@@ -262,8 +288,8 @@ impl World {
 
     fn deliver(&mut self, count: usize) {
         for _ in 0..count {
-            if let Some(event) = self.underway.pop_front() {
-                self.companion.receive(event);
+            if let Some(frame) = self.underway.pop_front() {
+                self.companion.receive(frame);
             }
         }
     }
@@ -290,6 +316,12 @@ impl World {
         self.collect(outputs);
     }
 
+    fn pass(&mut self, time: Duration) {
+        self.rig.advance(time);
+        let outputs = self.rig.tick();
+        self.collect(outputs);
+    }
+
     fn take(&mut self, step: Step) {
         match step {
             Step::Give(endpoint, slots) => self.give(endpoint, slots),
@@ -299,11 +331,8 @@ impl World {
             Step::Recall => self.recall(),
             Step::Grant => self.grant(),
             Step::Deliver(count) => self.deliver(count),
-            Step::Pass => {
-                self.rig.advance(TTL / 2);
-                let outputs = self.rig.tick();
-                self.collect(outputs);
-            }
+            Step::Pass => self.pass(TTL / 2),
+            Step::Hold => self.pass(REPORT_HOLD),
             Step::Lose(is_new) => self.lose(is_new),
         }
         self.check();
@@ -321,6 +350,7 @@ impl World {
     /// Ends all requests, and lets the companion receive everything.
     fn finish(&mut self) {
         loop {
+            self.pass(REPORT_HOLD);
             self.deliver(self.underway.len());
             self.grant();
             if self.running.is_empty() && self.underway.is_empty() {
@@ -352,7 +382,7 @@ proptest! {
         while world.arrive() {
             admitted += 1;
         }
-        let is_returned = world.underway.iter().any(|event| matches!(event, Event::CreditReturned(_)));
+        let is_returned = world.underway.iter().any(|frame| matches!(frame.event, Some(Event::CreditReturned(_))));
         prop_assert_eq!(admitted, if is_returned { 0 } else { slots });
     }
 }

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use penstock_filter_core::headers::{Headers, serialize};
+use penstock_filter_core::{
+    headers::{Headers, serialize},
+    limits::{REPORT_HOLD, REPORTS_MAX},
+};
 use penstock_wire::{
     Admitted, Completed, EndReason, Hello, Register, Role, Running, Started, command::Kind,
     filter_frame::Event,
@@ -24,34 +27,60 @@ fn millis(count: u32) -> Duration {
 }
 
 /// Ends the stream, opens the next one, and establishes the session. Returns the Hello and the events after it.
-pub(crate) fn reopen(rig: &mut Rig) -> (Hello, Vec<Event>) {
+pub(crate) fn reopen(rig: &mut Rig) -> (Hello, Vec<Message>) {
     rig.closed();
     open_next(rig)
 }
 
 /// Opens the next stream, and establishes the session. Returns the Hello and the events after it.
-fn open_next(rig: &mut Rig) -> (Hello, Vec<Event>) {
+fn open_next(rig: &mut Rig) -> (Hello, Vec<Message>) {
     rig.advance(millis(50));
     rig.open();
     let leads = Role {
         here: true,
         ..Role::default()
     };
-    let mut events: Vec<Event> = events(rig.command(0, [Kind::Role(leads)]));
-    let Event::Hello(hello) = events.remove(0) else {
-        panic!("{events:?}")
+    let mut sent = messages(rig.command(0, [Kind::Role(leads)]));
+    let Message::Event(Event::Hello(hello)) = sent.remove(0) else {
+        panic!("{sent:?}")
     };
     assert!(!hello.probe);
     assert_eq!(rig.hello_ack_in(4, 1), []);
-    (hello, events)
+    (hello, sent)
 }
 
-pub(crate) fn events(outputs: Vec<Output>) -> Vec<Event> {
+/// What the frames of a worker carry.
+#[expect(clippy::large_enum_variant, reason = "compared, never stored")]
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Message {
+    Reported(Admitted),
+    Event(Event),
+}
+
+pub(crate) fn messages(outputs: Vec<Output>) -> Vec<Message> {
     let sent = outputs.into_iter().map(|output| match output {
-        Output::Sent(_, event) => event,
+        Output::Reported(_, report) => Message::Reported(report),
+        Output::Sent(_, event) => Message::Event(event),
         other => panic!("{other:?}"),
     });
     sent.collect()
+}
+
+/// Checks that a worker sends nothing, and passes the time for which it holds reports. Returns what it sends then.
+pub(crate) fn held(rig: &mut Rig) -> Vec<Message> {
+    assert_eq!(rig.outputs(), []);
+    assert!(rig.worker.tick_period(rig.now) <= REPORT_HOLD);
+    rig.advance(REPORT_HOLD);
+    messages(rig.tick())
+}
+
+/// The exchange of a request ends. Returns what the worker sends, held reports included.
+pub(crate) fn log(rig: &mut Rig, sequence: u64) -> Vec<Message> {
+    let mut sent = messages(rig.log(sequence));
+    if sent.is_empty() {
+        sent = held(rig);
+    }
+    sent
 }
 
 /// The report of a request that runs, admitted by credit 1 so many microseconds ago.
@@ -83,10 +112,10 @@ fn served(sequence: u64) -> Completed {
     }
 }
 
-/// The response arrives as a whole, and the exchange ends. Returns the events.
-fn end(rig: &mut Rig, sequence: u64) -> Vec<Event> {
+/// The response arrives as a whole, and the exchange ends. Returns what the worker sends.
+fn end(rig: &mut Rig, sequence: u64) -> Vec<Message> {
     rig.response(sequence, &WHOLE, true);
-    events(rig.log(sequence))
+    log(rig, sequence)
 }
 
 #[test]
@@ -113,7 +142,7 @@ fn response_of_known_length_costs_one_message() {
         last_byte_us: Some(2_000),
         ..served(sequence)
     });
-    assert_eq!(rig.log(sequence), [Output::Sent(2, Event::Admitted(admitted))]);
+    assert_eq!(log(&mut rig, sequence), [Message::Reported(admitted)]);
     assert_eq!(rig.log(sequence), []);
 }
 
@@ -130,7 +159,7 @@ fn request_whose_client_leaves_costs_one_message() {
         }),
         ..running(sequence, 0)
     };
-    assert_eq!(events(rig.log(sequence)), [Event::Admitted(admitted)]);
+    assert_eq!(log(&mut rig, sequence), [Message::Reported(admitted)]);
 }
 
 #[test]
@@ -141,9 +170,12 @@ fn streamed_response_is_reported_at_its_start_and_at_its_end() {
     rig.response(sequence, &STREAMED, false);
     let mut expected = running(sequence, 1_000);
     expected.running.as_mut().expect("some").started = true;
-    assert_eq!(events(rig.outputs()), [Event::Admitted(expected)]);
+    assert_eq!(held(&mut rig), [Message::Reported(expected)]);
     rig.response_body(sequence, "", true);
-    assert_eq!(events(rig.log(sequence)), [Event::Completed(served(sequence))]);
+    assert_eq!(
+        log(&mut rig, sequence),
+        [Message::Event(Event::Completed(served(sequence)))]
+    );
 }
 
 #[test]
@@ -156,7 +188,7 @@ fn streamed_response_removes_its_slot() {
     rig.log(streamed);
     rig.outputs();
     registered(&mut rig);
-    assert!(matches!(&events(rig.log(other))[..], [Event::Admitted(_)]));
+    assert!(matches!(&log(&mut rig, other)[..], [Message::Reported(_)]));
 }
 
 /// A worker whose pool asks for the first byte of streamed responses.
@@ -181,7 +213,7 @@ fn first_byte_of_a_stream_is_reported_in_the_only_message_of_its_start() {
     let running = expected.running.as_mut().expect("some");
     running.started = true;
     running.first_byte = true;
-    assert_eq!(events(rig.outputs()), [Event::Admitted(expected)]);
+    assert_eq!(held(&mut rig), [Message::Reported(expected)]);
 }
 
 #[test]
@@ -192,9 +224,12 @@ fn first_byte_after_a_recall_is_reported_as_that_of_a_granted_request() {
     rig.response(sequence, &STREAMED, false);
     rig.command(0, [crate::credit_returns::recall(1)]);
     rig.response_body(sequence, "data: {}\n\n", false);
-    let outputs = events(rig.outputs());
+    let outputs = messages(rig.outputs());
     assert!(
-        matches!(&outputs[..], [Event::Started(Started { first_byte: true, .. })]),
+        matches!(
+            &outputs[..],
+            [Message::Event(Event::Started(Started { first_byte: true, .. }))]
+        ),
         "{outputs:?}"
     );
 }
@@ -205,13 +240,13 @@ fn report_names_the_endpoint_of_the_slot_and_another_one_the_server_that_respond
     let sequence = admitted(&mut rig);
     rig.host.0.insert("upstream.address", b"3.3.3.3:3".to_vec());
     rig.response(sequence, &STREAMED, false);
-    let outputs = events(rig.outputs());
+    let outputs = messages(rig.outputs());
     let [
-        Event::Admitted(Admitted {
+        Message::Reported(Admitted {
             running: Some(running),
             ..
         }),
-        Event::Started(started),
+        Message::Event(Event::Started(started)),
     ] = &outputs[..]
     else {
         panic!("{outputs:?}")
@@ -230,10 +265,10 @@ fn end_is_repeated_until_it_is_acknowledged() {
     sent.extend(end(&mut rig, b));
     let (_, repeated) = reopen(&mut rig);
     assert_eq!(repeated, sent);
-    // The probe, the Hello, and the first event.
+    // The probe, the Hello, and the frame with both.
     rig.command(3, []);
     let (_, repeated) = reopen(&mut rig);
-    assert_eq!(repeated, sent[1..]);
+    assert_eq!(repeated, []);
 }
 
 #[test]
@@ -242,10 +277,13 @@ fn end_of_a_reported_request_is_repeated_with_its_admission() {
     let sequence = admitted(&mut rig);
     rig.response(sequence, &STREAMED, false);
     rig.response_body(sequence, "", true);
-    rig.outputs();
-    assert!(matches!(&events(rig.log(sequence))[..], [Event::Completed(_)]));
+    held(&mut rig);
+    assert!(matches!(
+        &log(&mut rig, sequence)[..],
+        [Message::Event(Event::Completed(_))]
+    ));
     let (_, repeated) = reopen(&mut rig);
-    let [Event::Admitted(admitted)] = &repeated[..] else {
+    let [Message::Reported(admitted)] = &repeated[..] else {
         panic!("{repeated:?}")
     };
     assert_eq!(admitted.completed, Some(served(sequence)));
@@ -266,7 +304,7 @@ fn end_without_a_stream_is_reported_with_its_admission() {
     assert!(
         matches!(
             &events[..],
-            [Event::Admitted(Admitted { completed: Some(a), .. }), Event::Admitted(Admitted { completed: Some(b), .. })]
+            [Message::Reported(Admitted { completed: Some(a), .. }), Message::Reported(Admitted { completed: Some(b), .. })]
                 if (a.sequence, b.sequence) == (reported, other)
         ),
         "{events:?}"
@@ -281,7 +319,10 @@ fn hello_lists_running_requests_whose_end_is_then_all_that_is_reported() {
     assert_eq!(events, []);
     let listed: Vec<&Running> = hello.running.iter().collect();
     assert_eq!(listed, [&running(sequence, 50_000).running.expect("some")]);
-    assert_eq!(end(&mut rig, sequence), [Event::Completed(served(sequence))]);
+    assert_eq!(
+        end(&mut rig, sequence),
+        [Message::Event(Event::Completed(served(sequence)))]
+    );
 }
 
 #[test]
@@ -301,7 +342,10 @@ fn stream_of_an_earlier_credit_is_reported_as_that_of_a_granted_request() {
     let sequence = admitted(&mut rig);
     reopen(&mut rig);
     rig.response(sequence, &STREAMED, false);
-    assert!(matches!(&events(rig.outputs())[..], [Event::Started(_)]));
+    assert!(matches!(
+        &messages(rig.outputs())[..],
+        [Message::Event(Event::Started(_))]
+    ));
 }
 
 #[test]
@@ -322,11 +366,11 @@ fn requeued_request_frees_its_slot_at_its_end() {
         [],
         "the requeue listener's filter reports the response"
     );
-    let outputs = events(rig.log(sequence));
+    let outputs = log(&mut rig, sequence);
     assert!(
         matches!(
             &outputs[..],
-            [Event::Admitted(Admitted { completed: Some(completed), .. })] if completed.end() == EndReason::Unavailable
+            [Message::Reported(Admitted { completed: Some(completed), .. })] if completed.end() == EndReason::Unavailable
         ),
         "{outputs:?}"
     );
@@ -352,8 +396,12 @@ fn refusal_by_a_server_is_reported_after_the_admission() {
     let headers = (Headers::new(&request), Headers::new(&response));
     rig.worker
         .handle_attempt_log(rig.now, headers.0, headers.1, &rig.host);
-    let outputs = events(rig.outputs());
-    let [Event::Admitted(admitted), Event::PushedBack(refusal)] = &outputs[..] else {
+    let outputs = messages(rig.outputs());
+    let [
+        Message::Reported(admitted),
+        Message::Event(Event::PushedBack(refusal)),
+    ] = &outputs[..]
+    else {
         panic!("{outputs:?}")
     };
     assert_eq!(*admitted, running(sequence, 0));
@@ -366,7 +414,84 @@ fn request_that_was_granted_is_reported_as_ever() {
     let sequence = rig.running("m1");
     rig.command(0, [Kind::Credit(credit(1, &[(A, 1)]))]);
     rig.response(sequence, &STREAMED, false);
-    assert!(matches!(&events(rig.outputs())[..], [Event::Started(_)]));
-    assert!(matches!(&events(rig.log(sequence))[..], [Event::Completed(_)]));
+    assert!(matches!(
+        &messages(rig.outputs())[..],
+        [Message::Event(Event::Started(_))]
+    ));
+    assert!(matches!(
+        &log(&mut rig, sequence)[..],
+        [Message::Event(Event::Completed(_))]
+    ));
     admitted(&mut rig);
+}
+
+#[test]
+fn reports_share_a_frame_and_go_before_the_next_event() {
+    let mut rig = with_credit(&[(A, 2)]);
+    let (streamed, whole) = (admitted(&mut rig), admitted(&mut rig));
+    rig.response(streamed, &STREAMED, false);
+    rig.response(whole, &WHOLE, true);
+    assert_eq!(rig.log(whole), []);
+    let frames: Vec<(u64, &str)> = rig
+        .log(streamed)
+        .iter()
+        .map(|output| match output {
+            Output::Reported(frame, Admitted { completed: None, .. }) => (*frame, "streamed runs"),
+            Output::Reported(frame, _) => (*frame, "whole ended"),
+            Output::Sent(frame, Event::Completed(_)) => (*frame, "streamed ended"),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    let expected = ["streamed runs", "whole ended", "streamed ended"].map(|what| (2, what));
+    assert_eq!(frames, expected);
+}
+
+#[test]
+fn a_full_frame_of_reports_is_sent_at_once() {
+    let mut rig = with_credit(&[(A, 1)]);
+    for _ in 1..REPORTS_MAX {
+        let sequence = admitted(&mut rig);
+        assert_eq!(rig.log(sequence), []);
+    }
+    let sequence = admitted(&mut rig);
+    assert_eq!(rig.log(sequence).len(), REPORTS_MAX);
+    rig.advance(REPORT_HOLD);
+    assert_eq!(rig.tick(), [], "each is sent once");
+}
+
+#[test]
+fn held_reports_of_a_lost_stream_go_over_the_next_one_if_their_requests_have_ended() {
+    let mut rig = with_credit(&[(A, 2)]);
+    let (streamed, whole) = (admitted(&mut rig), admitted(&mut rig));
+    rig.response(streamed, &STREAMED, false);
+    rig.response(whole, &WHOLE, true);
+    assert_eq!(rig.log(whole), []);
+    assert_eq!(rig.worker.unacknowledged(), 1);
+    let (hello, sent) = reopen(&mut rig);
+    assert_eq!(hello.running.len(), 1, "the Hello lists the one that runs");
+    let [
+        Message::Reported(Admitted {
+            completed: Some(completed),
+            ..
+        }),
+    ] = &sent[..]
+    else {
+        panic!("{sent:?}")
+    };
+    assert_eq!(completed.sequence, whole);
+    rig.command(3, []);
+    assert_eq!(rig.worker.unacknowledged(), 0);
+}
+
+#[test]
+fn the_last_frame_before_a_shutdown_carries_the_held_reports() {
+    let mut rig = with_credit(&[(A, 1)]);
+    let sequence = admitted(&mut rig);
+    assert_eq!(rig.log(sequence), []);
+    rig.worker.handle_shutdown();
+    let sent = messages(rig.outputs());
+    assert!(
+        matches!(&sent[..], [Message::Reported(_), Message::Event(Event::Bye(_))]),
+        "{sent:?}"
+    );
 }

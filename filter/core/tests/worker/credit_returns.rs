@@ -10,7 +10,7 @@ use penstock_wire::{
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
 use crate::{
-    credit_reports::{events, reopen, running},
+    credit_reports::{Message, held, log, messages, reopen, running},
     credits::{A, TTL, admitted, connected, credit, registered, with_credit},
     harness::{Rig, Shared, config},
 };
@@ -22,11 +22,11 @@ pub(crate) fn recall(id: u64) -> Kind {
     })
 }
 
-fn returned(id: u64) -> Event {
-    Event::CreditReturned(CreditReturned {
+fn returned(id: u64) -> Message {
+    Message::Event(Event::CreditReturned(CreditReturned {
         pool: "chat".into(),
         credit: id,
-    })
+    }))
 }
 
 #[test]
@@ -34,10 +34,10 @@ fn recalled_credit_is_returned_after_the_reports_of_its_running_requests() {
     let mut rig = with_credit(&[(A, 3)]);
     let (a, b) = (admitted(&mut rig), admitted(&mut rig));
     assert_eq!(
-        events(rig.command(0, [recall(1)])),
+        messages(rig.command(0, [recall(1)])),
         [
-            Event::Admitted(running(a, 0)),
-            Event::Admitted(running(b, 0)),
+            Message::Reported(running(a, 0)),
+            Message::Reported(running(b, 0)),
             returned(1)
         ]
     );
@@ -49,9 +49,9 @@ fn request_that_a_return_has_reported_ends_as_a_granted_one() {
     let mut rig = with_credit(&[(A, 1)]);
     let sequence = admitted(&mut rig);
     rig.command(0, [recall(1)]);
-    let outputs = events(rig.log(sequence));
+    let outputs = log(&mut rig, sequence);
     assert!(
-        matches!(&outputs[..], [Event::Completed(Completed { sequence: ended, .. })] if *ended == sequence),
+        matches!(&outputs[..], [Message::Event(Event::Completed(Completed { sequence: ended, .. }))] if *ended == sequence),
         "{outputs:?}"
     );
 }
@@ -61,8 +61,8 @@ fn streamed_request_is_reported_once() {
     let mut rig = with_credit(&[(A, 2)]);
     let sequence = admitted(&mut rig);
     rig.response(sequence, &[(":status", "200")], false);
-    assert!(matches!(&events(rig.outputs())[..], [Event::Admitted(_)]));
-    assert_eq!(events(rig.command(0, [recall(1)])), [returned(1)]);
+    assert!(matches!(&held(&mut rig)[..], [Message::Reported(_)]));
+    assert_eq!(messages(rig.command(0, [recall(1)])), [returned(1)]);
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn granted_and_waiting_requests_are_not_reported_by_a_return() {
     rig.running("m1");
     rig.command(0, [Kind::Credit(credit(1, &[(A, 1)]))]);
     rig.waiting("p1");
-    assert_eq!(events(rig.command(0, [recall(1)])), [returned(1)]);
+    assert_eq!(messages(rig.command(0, [recall(1)])), [returned(1)]);
 }
 
 /// A worker with credit 1, which has one slot, and a request that is admitted by it.
@@ -112,8 +112,8 @@ fn requeued_request_that_an_earlier_stream_reported_ends_with_its_admission() {
     let (hello, _) = reopen(&mut rig);
     assert_eq!(hello.running, []);
     assert!(matches!(
-        &events(rig.log(sequence))[..],
-        [Event::Admitted(Admitted {
+        &log(&mut rig, sequence)[..],
+        [Message::Reported(Admitted {
             completed: Some(_),
             ..
         })]
@@ -124,10 +124,10 @@ fn requeued_request_that_an_earlier_stream_reported_ends_with_its_admission() {
 fn requeued_request_is_not_reported_by_a_return() {
     let (mut rig, sequence) = with_requeue_listener();
     requeue(&mut rig, sequence);
-    assert_eq!(events(rig.command(0, [recall(1)])), [returned(1)]);
+    assert_eq!(messages(rig.command(0, [recall(1)])), [returned(1)]);
     assert!(matches!(
-        &events(rig.log(sequence))[..],
-        [Event::Admitted(Admitted {
+        &log(&mut rig, sequence)[..],
+        [Message::Reported(Admitted {
             completed: Some(_),
             ..
         })]
@@ -179,8 +179,8 @@ fn credit_with_a_higher_id_replaces_the_present_one() {
     let mut rig = with_credit(&[(A, 2)]);
     let sequence = admitted(&mut rig);
     assert_eq!(
-        events(rig.command(0, [Kind::Credit(credit(2, &[(A, 1)]))])),
-        [Event::Admitted(running(sequence, 0)), returned(1)]
+        messages(rig.command(0, [Kind::Credit(credit(2, &[(A, 1)]))])),
+        [Message::Reported(running(sequence, 0)), returned(1)]
     );
     admitted(&mut rig);
     registered(&mut rig);
@@ -195,8 +195,8 @@ fn expired_credit_is_returned_by_the_next_tick() {
     rig.advance(Duration::from_millis(1));
     assert!(rig.worker.tick_period(rig.now) <= HEARTBEAT_INTERVAL);
     let age = u64::try_from(TTL.as_micros()).expect("short");
-    let expected = [Event::Admitted(running(sequence, age)), returned(1)];
-    assert_eq!(events(rig.tick()), expected);
+    let expected = [Message::Reported(running(sequence, age)), returned(1)];
+    assert_eq!(messages(rig.tick()), expected);
     assert_eq!(rig.tick(), []);
 }
 
@@ -226,6 +226,6 @@ fn credit_of_a_pool_that_a_policy_removes_is_returned_when_it_expires() {
     };
     rig.command(0, [Kind::Policy(policy)]);
     rig.advance(TTL);
-    let outputs = events(rig.tick());
+    let outputs = messages(rig.tick());
     assert!(outputs.contains(&returned(1)), "{outputs:?}");
 }

@@ -22,7 +22,8 @@ use penstock_filter_core::{
     worker::Worker,
 };
 use penstock_wire::{
-    Command, CompanionFrame, FilterFrame, Grant, HelloAck, Register, command::Kind, filter_frame::Event,
+    Admitted, Command, CompanionFrame, FilterFrame, Grant, HelloAck, Register, command::Kind,
+    filter_frame::Event,
 };
 use prost::Message;
 
@@ -46,6 +47,8 @@ pub(crate) enum Output {
     ResetStream,
     /// An event, with the number of its frame.
     Sent(u64, Event),
+    /// A report of a request that was admitted by credit, with the number of its frame.
+    Reported(u64, Admitted),
     Warning(String),
     Info(String),
     Resume(u32, String),
@@ -225,7 +228,7 @@ impl Rig {
     pub(crate) fn outputs(&mut self) -> Vec<Output> {
         let mut outputs = Vec::new();
         while let Some(effect) = self.worker.poll_effect() {
-            outputs.push(match effect {
+            let output = match effect {
                 Effect::Session(_, SessionEffect::OpenStream { companion }) => {
                     companion.map_or(Output::OpenStream, Output::OpenStreamTo)
                 }
@@ -234,7 +237,17 @@ impl Rig {
                 Effect::Session(_, SessionEffect::LogInfo(text)) => Output::Info(text),
                 Effect::Session(_, SessionEffect::Send(message)) => {
                     let frame = FilterFrame::decode(message.as_slice()).expect("a frame");
-                    Output::Sent(frame.seq, frame.event.expect("an event"))
+                    assert!(frame.event.is_some() || !frame.admitted.is_empty());
+                    outputs.extend(
+                        frame
+                            .admitted
+                            .into_iter()
+                            .map(|report| Output::Reported(frame.seq, report)),
+                    );
+                    let Some(event) = frame.event else {
+                        continue;
+                    };
+                    Output::Sent(frame.seq, event)
                 }
                 Effect::Resume {
                     context,
@@ -249,7 +262,8 @@ impl Rig {
                 Effect::Reply { context, reply } => Output::Reply(context, reply),
                 Effect::CountReceived { sequence, .. } => Output::CountReceived(sequence),
                 Effect::LogError(text) => Output::Error(text),
-            });
+            };
+            outputs.push(output);
         }
         outputs
     }

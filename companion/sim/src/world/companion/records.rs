@@ -65,6 +65,17 @@ impl World {
         frame: &FilterFrame,
         batch: &mut Batch,
     ) -> Option<u64> {
+        for Admitted {
+            running, completed, ..
+        } in &frame.admitted
+        {
+            let register = running.as_ref().and_then(|running| running.register.as_ref());
+            if let Some(completed) = completed {
+                batch.ended.push(((root, completed.sequence), conn));
+            } else if let Some(register) = register {
+                batch.running.push(((root, register.sequence), conn));
+            }
+        }
         match frame.event.as_ref()? {
             FilterEvent::Hello(hello) => self.record_hello(index, root, conn, hello, batch),
             FilterEvent::Register(register) => {
@@ -73,18 +84,6 @@ impl World {
                     .push(((root, register.sequence), register.age_us, conn));
             }
             FilterEvent::Cancel(cancel) => batch.ended.push(((root, cancel.sequence), conn)),
-            FilterEvent::Admitted(Admitted {
-                completed: Some(completed),
-                ..
-            }) => batch.ended.push(((root, completed.sequence), conn)),
-            FilterEvent::Admitted(Admitted {
-                running: Some(running),
-                ..
-            }) => {
-                if let Some(register) = &running.register {
-                    batch.running.push(((root, register.sequence), conn));
-                }
-            }
             FilterEvent::Completed(completed) => batch.ended.push(((root, completed.sequence), conn)),
             FilterEvent::Refused(refused) => batch.ended.push(((root, refused.sequence), conn)),
             FilterEvent::Bye(_) => {
