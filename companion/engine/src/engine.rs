@@ -26,6 +26,7 @@ use crate::drain_rate::DrainRate;
 use crate::effect::{Effect, Outcome};
 use crate::endpoints::Endpoints;
 use crate::expiry::{Expiry, Ttls};
+use crate::hashed_name::NameHasher;
 use crate::ids::JobId;
 use crate::input::{Band, EndpointId, Input, RequestId};
 use crate::job::Job;
@@ -74,10 +75,11 @@ impl Engine {
     /// inputs give the same effects.
     #[must_use]
     pub fn new(policy: Policy, seed: u64, now: Instant) -> Self {
+        let names = NameHasher::default();
         Self {
             endpoints: Endpoints::new(policy.gate, policy.scheduler, policy.counts_cached_tokens()),
             rate_limiter: RateLimiter::new(policy.queue.max_rate, now),
-            tree: Tree::new(&policy, seed, now),
+            tree: Tree::new(&policy, names.clone(), seed, now),
             policy,
             now,
             ready: false,
@@ -88,7 +90,7 @@ impl Engine {
             expiry: Expiry::new(now),
             pauses: BTreeSet::new(),
             refused: BTreeSet::new(),
-            token_history: TokenHistory::new(),
+            token_history: TokenHistory::new(names),
             drain_rate: DrainRate::new(now),
             counters: Counters::default(),
             rng: Rng::new(seed),

@@ -19,6 +19,7 @@ mod endpoints;
 mod engine;
 mod expiry;
 mod gate;
+mod hashed_name;
 mod ids;
 mod indexed_heap;
 pub mod input;

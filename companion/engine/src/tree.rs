@@ -41,6 +41,7 @@ use hashbrown::HashMap;
 use crate::cost::VirtualTime;
 use crate::endpoint::Endpoint;
 use crate::endpoints::Endpoints;
+use crate::hashed_name::NameHasher;
 use crate::ids::{
     ChildId, ClassId, EligibilityId, FlowId, Id, IdentityId, JobId, LeafId, ModelId, ModelTreeId,
 };
@@ -135,7 +136,7 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    pub(crate) fn new(policy: &Policy, seed: u64, now: Instant) -> Self {
+    pub(crate) fn new(policy: &Policy, names: NameHasher, seed: u64, now: Instant) -> Self {
         let config = TreeConfig::of(policy);
         Self {
             root: BandLevel::new(&config),
@@ -145,7 +146,7 @@ impl Tree {
             classes: Classes::new(&policy.classes),
             blocked_classes: Vec::new(),
             flows: Flows::default(),
-            identities: Identities::new(seed),
+            identities: Identities::new(names, seed),
             order: Order::default(),
             eligibility: EligibilitySets::default(),
             model_ids: ModelIds::new(seed),

@@ -9,6 +9,7 @@ use super::Engine;
 use crate::arrival::Arrival;
 use crate::cost::{TOKENS_MAX, TokenEstimate};
 use crate::effect::Outcome;
+use crate::hashed_name::HashedName;
 use crate::ids::{EligibilityId, JobId};
 use crate::input::{Band, EndpointId, Request};
 use crate::job::{Job, JobState};
@@ -123,7 +124,7 @@ impl Engine {
         let flow = self
             .tree
             .flow_or_insert(request.flow, request.band, model, class, &self.policy.flows);
-        let (name, target) = (&*self.tree.identity_of(flow).name, &*request.model.target);
+        let (name, target) = (self.tree.identity_of(flow).hashed_name(), &*request.model.target);
         let estimate = TokenEstimate {
             prompt,
             cached: request.cached.0,
@@ -172,7 +173,7 @@ impl Engine {
         &self,
         expected: Option<Tokens>,
         limit: Option<Tokens>,
-        flow: &str,
+        flow: HashedName<'_>,
         model: &str,
     ) -> u64 {
         let median = || self.token_history.output_tokens(flow, model);

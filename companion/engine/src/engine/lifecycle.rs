@@ -145,7 +145,7 @@ impl Engine {
                         counted.cost(running.charge.unit, self.policy.weights)
                     }
                 };
-                let flow = &*self.tree.identity_of(job.queued.flow).name;
+                let flow = self.tree.identity_of(job.queued.flow).hashed_name();
                 let served = Served {
                     band: job.band,
                     cost: real,

@@ -63,6 +63,7 @@ impl Engine {
         } else {
             &request.flow
         };
+        let flow = self.token_history.hashed(flow);
         let output = self.expected_output(request.expected_output, request.max_output, flow, model);
         let classes = self.tree.classes();
         let class = if classes.are_configured() {

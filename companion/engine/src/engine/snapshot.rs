@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 
 use super::Engine;
+use crate::hashed_name::HashedName;
 use crate::input::{Band, EndpointId, RequestId, Usage};
 use crate::snapshot::{BandSnapshot, ClassSnapshot, EndpointSnapshot, FlowSnapshot, Snapshot};
 use crate::units::Tokens;
@@ -144,7 +145,7 @@ impl Engine {
     }
 
     fn flow_snapshots(&self) -> Vec<FlowSnapshot> {
-        let served = |name: &str, band: Band| {
+        let served = |name: HashedName<'_>, band: Band| {
             self.token_history
                 .flow(name)
                 .map_or(0, |flow| flow.served[band as usize])
@@ -163,7 +164,7 @@ impl Engine {
                 waiting: in_band.waiting.requests,
                 waiting_cost: Tokens(in_band.waiting.cost),
                 in_flight: flows().map(|flow| self.tree.flow(flow).in_flight).sum(),
-                served_tokens: Tokens(served(&identity.name, band)),
+                served_tokens: Tokens(served(identity.hashed_name(), band)),
                 weight: identity.weight,
                 finish: finish.as_f64(),
             })

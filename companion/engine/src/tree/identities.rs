@@ -6,10 +6,10 @@
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::vec::Vec;
-use core::hash::BuildHasher;
 
-use hashbrown::{DefaultHashBuilder, HashTable};
+use hashbrown::HashTable;
 
+use crate::hashed_name::{HashedName, NameHasher};
 use crate::ids::{FlowId, IdentityId, LeafId};
 use crate::indexed_heap::IndexedHeap;
 use crate::input::{Band, EndpointId};
@@ -46,6 +46,7 @@ impl InBand {
 #[derive(Debug)]
 pub(crate) struct Identity {
     pub(crate) name: Box<str>,
+    name_hash: u64,
     pub(crate) weight: f64,
     /// Its own limit on waiting requests in a band, instead of the queue's.
     pub(crate) capacity: Option<u64>,
@@ -62,6 +63,13 @@ pub(crate) struct Identity {
 impl Identity {
     pub(crate) fn is_anonymous(&self) -> bool {
         &*self.name == ANONYMOUS
+    }
+
+    pub(crate) const fn hashed_name(&self) -> HashedName<'_> {
+        HashedName {
+            text: &self.name,
+            hash: self.name_hash,
+        }
     }
 
     pub(super) fn flow(&self, leaf: LeafId) -> Option<FlowId> {
@@ -106,7 +114,7 @@ impl Identity {
 pub(super) struct Identities {
     all: Slab<IdentityId, Identity>,
     index: HashTable<IdentityId>,
-    hasher: DefaultHashBuilder,
+    hasher: NameHasher,
     seed: u64,
     /// Numbers identities by age, band by band.
     born: u64,
@@ -115,11 +123,11 @@ pub(super) struct Identities {
 }
 
 impl Identities {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(super) fn new(hasher: NameHasher, seed: u64) -> Self {
         Self {
             all: Slab::default(),
             index: HashTable::new(),
-            hasher: DefaultHashBuilder::default(),
+            hasher,
             seed,
             born: 0,
             victims: Default::default(),
@@ -146,40 +154,46 @@ impl Identities {
     /// [`Self::flow_removed`].
     pub(super) fn get_or_insert(&mut self, name: Box<str>, policy: &Policy) -> IdentityId {
         let name = if name.is_empty() { ANONYMOUS.into() } else { name };
-        if let Some(identity) = self.find(&name) {
+        let hashed = self.hasher.hashed(&name);
+        if let Some(identity) = self.find(hashed) {
             return identity;
         }
         if self.all.len() < policy.identities_max {
-            return self.insert(name, policy);
+            let hash = hashed.hash;
+            return self.insert(name, hash, policy);
         }
         let share = rng::hash(self.seed, name.as_bytes()) % OVERFLOW_FLOWS as u64;
         let shared = format!("overflow-{share}").into_boxed_str();
-        match self.find(&shared) {
+        let hashed = self.hasher.hashed(&shared);
+        match self.find(hashed) {
             Some(identity) => identity,
-            None => self.insert(shared, policy),
+            None => {
+                let hash = hashed.hash;
+                self.insert(shared, hash, policy)
+            }
         }
     }
 
-    fn find(&self, name: &str) -> Option<IdentityId> {
-        let same = |&identity: &IdentityId| &*self.all[identity].name == name;
-        self.index.find(self.hasher.hash_one(name), same).copied()
+    fn find(&self, name: HashedName<'_>) -> Option<IdentityId> {
+        let same = |&identity: &IdentityId| &*self.all[identity].name == name.text;
+        self.index.find(name.hash, same).copied()
     }
 
-    fn insert(&mut self, name: Box<str>, policy: &Policy) -> IdentityId {
-        let hash = self.hasher.hash_one(&*name);
+    fn insert(&mut self, name: Box<str>, name_hash: u64, policy: &Policy) -> IdentityId {
         let identity = self.all.insert(Identity {
             weight: policy.weight_of(&name),
             capacity: policy.capacities.get(&name).copied(),
             name,
+            name_hash,
             in_flight: 0,
             in_flight_at: Vec::new(),
             bands: [InBand::default(); 3],
             tally: Tally::default(),
             flows: Vec::new(),
         });
-        let (all, hasher) = (&self.all, &self.hasher);
+        let all = &self.all;
         self.index
-            .insert_unique(hash, identity, |&other| hasher.hash_one(&*all[other].name));
+            .insert_unique(name_hash, identity, |&other| all[other].name_hash);
         identity
     }
 
@@ -202,8 +216,7 @@ impl Identities {
         node.flows.retain(|&(other, _)| other != leaf);
         node.bands[band as usize].flows -= 1;
         if node.flows.is_empty() {
-            let hash = self.hasher.hash_one(&*node.name);
-            if let Ok(found) = self.index.find_entry(hash, |&other| other == identity) {
+            if let Ok(found) = self.index.find_entry(node.name_hash, |&other| other == identity) {
                 found.remove();
             }
             self.all.remove(identity);
