@@ -8,6 +8,7 @@ use alloc::format;
 use alloc::vec::Vec;
 
 use hashbrown::HashTable;
+use smallvec::SmallVec;
 
 use crate::hashed_name::{HashedName, NameHasher};
 use crate::ids::{FlowId, IdentityId, LeafId};
@@ -43,21 +44,23 @@ impl InBand {
     }
 }
 
+/// The fields that every request uses come first, in few cache lines.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Identity {
     pub(crate) name: Box<str>,
     name_hash: u64,
     pub(crate) weight: f64,
+    pub(crate) in_flight: u64,
     /// Its own limit on waiting requests in a band, instead of the queue's.
     pub(crate) capacity: Option<u64>,
-    pub(crate) in_flight: u64,
+    /// Its flows by leaf, sorted. Most identities have one.
+    pub(super) flows: SmallVec<[(LeafId, FlowId); 2]>,
+    pub(crate) bands: [InBand; 3],
     /// `in_flight` by endpoint, sorted; maintained only while that is limited.
     pub(super) in_flight_at: Vec<(EndpointId, u64)>,
-    pub(crate) bands: [InBand; 3],
     /// Its usage by model, under [`crate::policy::Discipline::Usage`].
     pub(super) tally: Tally,
-    /// Its flows by leaf, sorted.
-    pub(super) flows: Vec<(LeafId, FlowId)>,
 }
 
 impl Identity {
@@ -189,7 +192,7 @@ impl Identities {
             in_flight_at: Vec::new(),
             bands: [InBand::default(); 3],
             tally: Tally::default(),
-            flows: Vec::new(),
+            flows: SmallVec::new(),
         });
         let all = &self.all;
         self.index
@@ -213,13 +216,13 @@ impl Identities {
     /// A flow of `identity` was removed. Without a flow the identity is removed, too.
     pub(super) fn flow_removed(&mut self, identity: IdentityId, band: Band, leaf: LeafId) {
         let node = &mut self.all[identity];
-        node.flows.retain(|&(other, _)| other != leaf);
+        node.flows.retain(|&mut (other, _)| other != leaf);
         node.bands[band as usize].flows -= 1;
         if node.flows.is_empty() {
             if let Ok(found) = self.index.find_entry(node.name_hash, |&other| other == identity) {
                 found.remove();
             }
-            self.all.remove(identity);
+            self.all.discard(identity);
         }
     }
 

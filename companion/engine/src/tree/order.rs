@@ -5,11 +5,11 @@
 //! members in arenas by job: a flow's queue is three roots, however many flows there are.
 
 use alloc::vec::Vec;
-use core::cmp::Reverse;
+use core::cmp::{Ordering, Reverse};
 use core::time::Duration;
 
 use crate::arrival::Arrival;
-use crate::ids::{EligibilityId, Id, JobId, ModelId};
+use crate::ids::{EligibilityId, JobId, ModelId};
 use crate::input::Request;
 use crate::pairing_heap::{PairingHeaps, Root};
 use crate::policy;
@@ -20,12 +20,13 @@ use super::queued::Queued;
 
 /// The attributes of a request that decide its score.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
 pub(crate) struct OrderKey {
+    /// The client's deadline.
+    pub(crate) deadline: Option<Instant>,
     pub(crate) class_cost: u64,
     pub(crate) arrived: Instant,
     pub(crate) head_start: Duration,
-    /// The client's deadline.
-    pub(crate) deadline: Option<Instant>,
     /// The request's own target, from the arrival to the first token.
     pub(crate) ttft_target: Option<Duration>,
 }
@@ -72,13 +73,63 @@ struct Key {
     arrival: Arrival,
 }
 
-/// The part of a [`Head`] that its key doesn't contain.
+/// A waiting request: its key, and the rest of the [`Head`] that it is when it goes first. Members have the order of their
+/// keys.
 #[derive(Clone, Copy, Debug)]
-struct HeadPart {
+struct Member {
+    key: Key,
     class_cost: u64,
     cost: u64,
     model: ModelId,
     eligibility: EligibilityId,
+}
+
+impl Member {
+    fn of(request: &Queued) -> Self {
+        Self {
+            key: Key {
+                tier: Reverse(request.strict),
+                score: request.score,
+                arrival: request.arrival,
+            },
+            class_cost: request.class_cost,
+            cost: request.cost,
+            model: request.model,
+            eligibility: request.eligibility,
+        }
+    }
+}
+
+impl Default for Member {
+    fn default() -> Self {
+        Self {
+            key: Key::default(),
+            class_cost: 0,
+            cost: 0,
+            model: ModelId::FIRST,
+            eligibility: EligibilityId::ANY,
+        }
+    }
+}
+
+impl PartialEq for Member {
+    fn eq(&self, other: &Self) -> bool {
+        self.key == other.key
+    }
+}
+
+impl Eq for Member {}
+
+impl Ord for Member {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.key.cmp(&other.key)
+    }
+}
+
+impl PartialOrd for Member {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
 }
 
 /// The waiting requests of one flow.
@@ -107,29 +158,15 @@ impl Queue {
 
 #[derive(Debug, Default)]
 pub(super) struct Order {
-    by_key: PairingHeaps<JobId, Key>,
+    by_key: PairingHeaps<JobId, Member>,
     by_arrival: PairingHeaps<JobId, Reverse<Arrival>>,
-    heads: Vec<Option<HeadPart>>,
 }
 
 impl Order {
     /// Adds `job`. Returns whether it is the head of its flow then.
     pub(super) fn insert(&mut self, queue: &mut Queue, job: JobId, request: &Queued) -> bool {
-        if job.slot() >= self.heads.len() {
-            self.heads.resize(job.slot() + 1, None);
-        }
-        self.heads[job.slot()] = Some(HeadPart {
-            class_cost: request.class_cost,
-            cost: request.cost,
-            model: request.model,
-            eligibility: request.eligibility,
-        });
-        let key = Key {
-            tier: Reverse(request.strict),
-            score: request.score,
-            arrival: request.arrival,
-        };
-        self.by_key.insert(queue.root(request.suspended), job, key);
+        self.by_key
+            .insert(queue.root(request.suspended), job, Member::of(request));
         self.by_arrival
             .insert(&mut queue.youngest, job, Reverse(request.arrival));
         queue.head() == Some(job)
@@ -154,9 +191,7 @@ impl Order {
 
     /// Changes the eligibility set of `job`, which waits.
     pub(super) fn set_eligibility(&mut self, job: JobId, eligibility: EligibilityId) {
-        if let Some(head) = &mut self.heads[job.slot()] {
-            head.eligibility = eligibility;
-        }
+        self.by_key.key_mut(job).eligibility = eligibility;
     }
 
     pub(super) fn youngest(&self, queue: &Queue) -> Option<JobId> {
@@ -177,21 +212,19 @@ impl Order {
     }
 
     pub(super) fn arrival(&self, job: JobId) -> Arrival {
-        self.by_key.key(job).arrival
+        self.by_key.key(job).key.arrival
     }
 
     /// The head of a flow whose first request is `job`, under its own eligibility set, taken for open.
     pub(super) fn head_of(&self, job: JobId) -> Head {
-        let head = self.heads[job.slot()]
-            .as_ref()
-            .expect("invariant: a waiting request was inserted");
+        let member = self.by_key.key(job);
         Head {
-            class_cost: head.class_cost,
-            cost: head.cost,
-            model: head.model,
-            eligibility: head.eligibility,
+            class_cost: member.class_cost,
+            cost: member.cost,
+            model: member.model,
+            eligibility: member.eligibility,
             open: true,
-            arrival: self.arrival(job),
+            arrival: member.key.arrival,
         }
     }
 }
@@ -199,7 +232,7 @@ impl Order {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::{ClassId, FlowId};
+    use crate::ids::{ClassId, FlowId, Id};
     use crate::policy::Order as By;
 
     const SECOND: u64 = 1_000_000_000;

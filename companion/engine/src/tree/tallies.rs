@@ -154,7 +154,7 @@ impl Tree {
     pub(super) fn flows_of_model(&self, identity: IdentityId, model: ModelId) -> Vec<(LeafId, FlowId)> {
         let node = self.identities.get(identity);
         if !self.config.per_model {
-            return node.flows.clone();
+            return node.flows.to_vec();
         }
         let trees = Band::ALL
             .into_iter()
