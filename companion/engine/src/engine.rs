@@ -19,8 +19,6 @@ pub use preview::Preview;
 
 use alloc::collections::{BTreeSet, VecDeque};
 
-use hashbrown::HashMap;
-
 use crate::counters::Counters;
 use crate::drain_rate::DrainRate;
 use crate::effect::{Effect, Outcome};
@@ -30,10 +28,10 @@ use crate::hashed_name::NameHasher;
 use crate::ids::JobId;
 use crate::input::{Band, EndpointId, Input, RequestId};
 use crate::job::Job;
+use crate::jobs::Jobs;
 use crate::policy::{Gate, Policy};
 use crate::rate_limiter::RateLimiter;
 use crate::rng::Rng;
-use crate::slab::Slab;
 use crate::time::Instant;
 use crate::token_history::TokenHistory;
 use crate::tree::Tree;
@@ -46,8 +44,7 @@ pub struct Engine {
     /// [`Input::Ready`] was received, and no [`Input::Hold`] since.
     ready: bool,
     draining: bool,
-    jobs: Slab<JobId, Job>,
-    ids: HashMap<RequestId, JobId>,
+    jobs: Jobs,
     arrivals: u64,
     tree: Tree,
     endpoints: Endpoints,
@@ -84,8 +81,7 @@ impl Engine {
             now,
             ready: false,
             draining: false,
-            jobs: Slab::default(),
-            ids: HashMap::new(),
+            jobs: Jobs::default(),
             arrivals: 0,
             expiry: Expiry::new(now),
             pauses: BTreeSet::new(),
@@ -265,8 +261,7 @@ impl Engine {
     }
 
     fn waiting_job(&self, id: RequestId) -> Option<JobId> {
-        let job = self.ids.get(&id).copied();
-        job.filter(|&job| self.jobs[job].is_waiting())
+        self.jobs.find(id).filter(|&job| self.jobs[job].is_waiting())
     }
 
     /// Puts `id` into the queue.
@@ -281,7 +276,6 @@ impl Engine {
     fn remove_waiting(&mut self, id: JobId) -> Job {
         self.forget_pause(id);
         let job = self.jobs.remove(id);
-        self.ids.remove(&job.id);
         self.expiry.remove(id, job.queued.arrival, job.deadline());
         self.tree.remove(id, &job.queued, &self.endpoints);
         self.tree.release_flow(job.queued.flow);

@@ -59,6 +59,8 @@ macro_rules! ids {
 ids! {
     /// A request inside the engine, from its registration to its end.
     JobId;
+    /// The state of a request that runs.
+    RunningId;
     /// An endpoint's entry in the engine. [`crate::EndpointId`] is the owner's name for the endpoint.
     EndpointIndex;
     /// A fairness identity, over all bands, models and classes.

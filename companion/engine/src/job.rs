@@ -6,7 +6,7 @@ use alloc::sync::Arc;
 use crate::cost::{Charge, TokenEstimate};
 use crate::effect::Outcome;
 use crate::expiry::ReadyTime;
-use crate::ids::EndpointIndex;
+use crate::ids::{EndpointIndex, RunningId};
 use crate::input::{Band, ClassKey, EndpointId, RequestId, Usage};
 use crate::load::Load;
 use crate::retry::Retry;
@@ -14,38 +14,34 @@ use crate::scores::ScoredRequest;
 use crate::time::Instant;
 use crate::tree::{OrderKey, Queued, Receipts};
 
+/// The fields that a grant reads come first, in few cache lines.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Job {
+    pub(crate) queued: Queued,
     pub(crate) id: RequestId,
+    pub(crate) estimate: TokenEstimate,
+    /// Hashes of the prompt's prefixes.
+    pub(crate) prefix: Box<[u64]>,
+    /// Its failures; `None`: no endpoint failed it.
+    pub(crate) retry: Option<Box<Retry>>,
+    /// `None`: it waits. [`crate::jobs::Jobs`] keeps the state apart, because most jobs wait.
+    pub(crate) running: Option<RunningId>,
     pub(crate) band: Band,
+    /// The owner has lost its session.
+    pub(crate) session_lost: bool,
     /// The class set of its model.
     pub(crate) class_set: u16,
-    /// The class that the client named.
-    pub(crate) class_key: ClassKey,
-    pub(crate) queued: Queued,
     /// The inputs of its order within its flow.
     pub(crate) order_key: OrderKey,
     /// From when its ttl counts.
     pub(crate) ttl_start: ReadyTime,
-    pub(crate) estimate: TokenEstimate,
-    /// `None`: the prompt came in tokens.
-    pub(crate) prompt_bytes: Option<u64>,
     /// The server's name for the model.
     pub(crate) model: Arc<str>,
-    /// Hashes of the prompt's prefixes.
-    pub(crate) prefix: Box<[u64]>,
-    /// The owner has lost its session.
-    pub(crate) session_lost: bool,
-    /// Its failures; `None`: no endpoint failed it.
-    pub(crate) retry: Option<Box<Retry>>,
-    pub(crate) state: JobState,
-}
-
-#[derive(Clone, Debug)]
-pub(crate) enum JobState {
-    Waiting,
-    /// Boxed, because most jobs wait.
-    Running(Box<Running>),
+    /// `None`: the prompt came in tokens.
+    pub(crate) prompt_bytes: Option<u64>,
+    /// The class that the client named.
+    pub(crate) class_key: ClassKey,
 }
 
 /// A granted request.
@@ -64,15 +60,7 @@ pub(crate) struct Running {
 
 impl Job {
     pub(crate) const fn is_waiting(&self) -> bool {
-        matches!(self.state, JobState::Waiting)
-    }
-
-    /// `None` if the job waits.
-    pub(crate) fn running(&self) -> Option<Running> {
-        match &self.state {
-            JobState::Waiting => None,
-            JobState::Running(running) => Some(**running),
-        }
+        self.running.is_none()
     }
 
     pub(crate) fn scored(&self) -> ScoredRequest<'_> {

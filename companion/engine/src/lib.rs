@@ -24,6 +24,7 @@ mod ids;
 mod indexed_heap;
 pub mod input;
 mod job;
+mod jobs;
 pub mod limits;
 mod load;
 mod outlier_ejection;

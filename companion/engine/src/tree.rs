@@ -34,6 +34,7 @@ mod usage;
 mod virtual_time;
 
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use hashbrown::HashMap;
@@ -204,7 +205,7 @@ impl Tree {
     }
 
     /// The name of a model; `None` if several share the id.
-    pub(crate) fn model_name(&self, id: ModelId) -> Option<&str> {
+    pub(crate) fn model_name(&self, id: ModelId) -> Option<&Arc<str>> {
         self.model_ids.name(id)
     }
 

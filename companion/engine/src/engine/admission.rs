@@ -12,7 +12,7 @@ use crate::effect::Outcome;
 use crate::hashed_name::HashedName;
 use crate::ids::{EligibilityId, JobId};
 use crate::input::{Band, EndpointId, Request};
-use crate::job::{Job, JobState};
+use crate::job::Job;
 use crate::limits::BODY_BYTES_MAX;
 use crate::load::Load;
 use crate::policy::{Admit, Overflow};
@@ -51,8 +51,8 @@ impl Engine {
 
     /// `request` runs already, with this outcome if it didn't wait here.
     pub(super) fn adopt(&mut self, request: Request, endpoint: EndpointId, outcome: Outcome) {
-        let id = match self.ids.get(&request.id) {
-            Some(&id) if self.jobs[id].is_waiting() => {
+        let id = match self.jobs.find(request.id) {
+            Some(id) if self.jobs[id].is_waiting() => {
                 let job = &self.jobs[id];
                 self.expiry.remove(id, job.queued.arrival, job.deadline());
                 self.tree.remove(id, &job.queued, &self.endpoints);
@@ -76,7 +76,7 @@ impl Engine {
     /// Inserts a new request, which doesn't wait yet, unless it must be rejected whatever the load; `None` for one that
     /// was rejected, or is known already.
     fn arrive(&mut self, request: Request) -> Option<JobId> {
-        if self.ids.contains_key(&request.id) {
+        if self.jobs.find(request.id).is_some() {
             return None;
         }
         self.counters.arrivals += 1;
@@ -124,14 +124,20 @@ impl Engine {
         let flow = self
             .tree
             .flow_or_insert(request.flow, request.band, model, class, &self.policy.flows);
-        let (name, target) = (self.tree.identity_of(flow).hashed_name(), &*request.model.target);
+        // One copy of a name serves all requests, so that few cache lines hold it.
+        let known = self
+            .tree
+            .model_name(model)
+            .filter(|_| !request.model.is_rewritten());
+        let target = known.cloned().unwrap_or(request.model.target);
+        let name = self.tree.identity_of(flow).hashed_name();
         let estimate = TokenEstimate {
             prompt,
             cached: request.cached.0,
-            output: self.expected_output(request.expected_output, request.max_output, name, target),
+            output: self.expected_output(request.expected_output, request.max_output, name, &target),
         };
         let order = self.tree.classes().get(class).order(self.policy.order);
-        let job = self.jobs.insert(Job {
+        self.jobs.insert(Job {
             id: request.id,
             band: request.band,
             class_set: request.class_set,
@@ -157,14 +163,12 @@ impl Engine {
             ttl_start: self.expiry.ready_time(arrival.at),
             estimate,
             prompt_bytes: request.prompt.bytes(),
-            model: request.model.target,
+            model: target,
             prefix: request.prefix,
             session_lost: false,
             retry: None,
-            state: JobState::Waiting,
-        });
-        self.ids.insert(request.id, job);
-        job
+            running: None,
+        })
     }
 
     /// Expected output tokens: the client's expectation, else the median of the flow or of the model; at most the client's
@@ -311,7 +315,6 @@ impl Engine {
 
     fn reject_newcomer(&mut self, id: JobId, outcome: Outcome) {
         let job = self.jobs.remove(id);
-        self.ids.remove(&job.id);
         self.tree.release_flow(job.queued.flow);
         self.tree.release_eligibility(job.queued.eligibility);
         self.reject(job.id, job.band, job.queued.arrival.at, outcome);

@@ -5,7 +5,6 @@ use alloc::vec::Vec;
 use super::Engine;
 use crate::audit::{AuditError, check, check_equal};
 use crate::ids::JobId;
-use crate::job::JobState;
 use crate::tree::Queued;
 
 impl Engine {
@@ -20,18 +19,22 @@ impl Engine {
         for (id, job) in self.jobs.iter() {
             check(
                 "a request's id leads to its job",
-                self.ids.get(&job.id) == Some(&id),
+                self.jobs.find(job.id) == Some(id),
             )?;
-            match &job.state {
-                JobState::Waiting => waiting.push((id, job.queued)),
-                JobState::Running(job_running) => {
+            match self.jobs.running(id) {
+                None => waiting.push((id, job.queued)),
+                Some(job_running) => {
                     let endpoint = self.endpoints.id(job_running.endpoint);
                     running.push((job.queued.flow, endpoint));
                     loads.push((endpoint, job_running.load));
                 }
             }
         }
-        check_equal("requests by id", self.ids.len() as u64, self.jobs.len() as u64)?;
+        check_equal(
+            "requests by id",
+            self.jobs.requests() as u64,
+            self.jobs.len() as u64,
+        )?;
         check_equal(
             "waiting",
             self.tree.waiting_in_all().requests,

@@ -72,7 +72,7 @@ impl Engine {
         lent: Option<EndpointId>,
         endpoint: EndpointId,
     ) {
-        if self.ids.contains_key(&request.id) {
+        if self.jobs.find(request.id).is_some() {
             return;
         }
         // The request first: an endpoint that is no longer listed would be forgotten in between.

@@ -172,7 +172,10 @@ impl Engine {
     fn push_trace(&mut self, id: JobId) {
         let job = &self.jobs[id];
         let queued = &job.queued;
-        let flow_cost = job.running().map_or(queued.cost, |running| running.charge.cost);
+        let flow_cost = self
+            .jobs
+            .running(id)
+            .map_or(queued.cost, |running| running.charge.cost);
         let effect = Effect::Traced {
             id: job.id,
             class: self.tree.classes().get(queued.class).name().into(),

@@ -1,6 +1,5 @@
 //! A job after its admission: its start, its cost, and its end.
 
-use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::Engine;
@@ -8,7 +7,7 @@ use crate::cost::Charge;
 use crate::effect::{Effect, Outcome};
 use crate::ids::{JobId, ModelId};
 use crate::input::{EndpointId, RequestId, Service};
-use crate::job::{JobState, Running};
+use crate::job::Running;
 use crate::load::Load;
 use crate::policy::CostUnit;
 use crate::retry::Failure;
@@ -41,9 +40,10 @@ impl Engine {
         let load = Load::of(&self.jobs[id].estimate);
         let (endpoint, changed) = self.endpoints.started(endpoint, load, &mut self.rng);
         self.endpoint_changed(changed);
-        let job = &mut self.jobs[id];
+        let job = &self.jobs[id];
         self.endpoints.prompt_sent(endpoint, &job.prefix);
-        job.state = JobState::Running(Box::new(Running {
+        self.counters.count(job.band, outcome);
+        let running = Running {
             endpoint,
             load,
             charge,
@@ -51,14 +51,14 @@ impl Engine {
             outcome,
             is_answering: false,
             settled: None,
-        }));
-        self.counters.count(job.band, outcome);
+        };
+        self.jobs.start(id, running);
         self.push_running_usage(id, charge.model);
     }
 
     pub(super) fn running_job(&self, id: RequestId) -> Option<(JobId, Running)> {
-        let &job = self.ids.get(&id)?;
-        Some((job, self.jobs[job].running()?))
+        let job = self.jobs.find(id)?;
+        Some((job, *self.jobs.running(job)?))
     }
 
     /// The load of `running` leaves its endpoint. `served`: the server processed the request.
@@ -71,7 +71,7 @@ impl Engine {
     }
 
     pub(super) fn sent(&mut self, id: RequestId, endpoint: EndpointId) {
-        let Some((id, mut running)) = self.running_job(id) else {
+        let Some((id, running)) = self.running_job(id) else {
             return;
         };
         let from = self.endpoints.id(running.endpoint);
@@ -84,12 +84,14 @@ impl Engine {
         self.stop(&running, false);
         let flow = self.jobs[id].queued.flow;
         self.tree.moved(flow, from, endpoint, &self.endpoints);
-        running.endpoint = index;
-        self.jobs[id].state = JobState::Running(Box::new(running));
+        if let Some(running) = self.jobs.running_mut(id) {
+            running.endpoint = index;
+        }
     }
 
     pub(super) fn answer_begun(&mut self, id: RequestId) {
-        let Some((id, mut running)) = self.running_job(id) else {
+        let job = self.jobs.find(id);
+        let Some(running) = job.and_then(|job| self.jobs.running_mut(job)) else {
             return;
         };
         if core::mem::replace(&mut running.is_answering, true) {
@@ -97,7 +99,6 @@ impl Engine {
         }
         let changed = self.endpoints.prefilled(running.endpoint, running.load);
         running.load = running.load.prefilled();
-        self.jobs[id].state = JobState::Running(Box::new(running));
         self.endpoint_changed(changed);
     }
 
@@ -115,10 +116,11 @@ impl Engine {
     }
 
     /// Settles the cost of `id` while it continues to run, and corrects its load.
-    fn settle_running(&mut self, id: JobId, mut running: Running, service: Service) {
+    fn settle_running(&mut self, id: JobId, running: Running, service: Service) {
         let cost = self.settle_cost(id, &running, service);
+        let mut load = running.load;
         if let Service::Served(usage) = service {
-            let mut load = Load::of(&self.jobs[id].counted(usage));
+            load = Load::of(&self.jobs[id].counted(usage));
             if running.is_answering {
                 load = load.prefilled();
             }
@@ -126,10 +128,11 @@ impl Engine {
                 .endpoints
                 .correct_load(running.endpoint, running.load, load, &mut self.rng);
             self.endpoint_changed(changed);
-            running.load = load;
         }
-        running.settled = Some(cost);
-        self.jobs[id].state = JobState::Running(Box::new(running));
+        if let Some(running) = self.jobs.running_mut(id) {
+            running.load = load;
+            running.settled = Some(cost);
+        }
     }
 
     /// Settles or refunds the cost of `id`. Returns the final cost, 0 for a refund.
@@ -178,7 +181,7 @@ impl Engine {
             band: job.band,
             class: self.tree.classes().get(job.queued.class).name().into(),
             flow: self.tree.identity_of(job.queued.flow).name.clone(),
-            model: model.into(),
+            model: (**model).into(),
             cost: Tokens(cost),
         };
         self.push(effect);
@@ -206,19 +209,19 @@ impl Engine {
             band: job.band,
             class: self.tree.classes().get(job.queued.class).name().into(),
             flow: self.tree.identity_of(job.queued.flow).name.clone(),
-            model: self.tree.model_name(model)?.into(),
+            model: (**self.tree.model_name(model)?).into(),
             running: Tokens(u64::try_from(running).unwrap_or(u64::MAX)),
         })
     }
 
     pub(super) fn completed(&mut self, id: RequestId, service: Service) {
-        let Some(&job_id) = self.ids.get(&id) else {
+        let Some(job_id) = self.jobs.find(id) else {
             return;
         };
-        let job = &mut self.jobs[job_id];
-        let JobState::Running(running) = core::mem::replace(&mut job.state, JobState::Waiting) else {
+        let Some(&running) = self.jobs.running(job_id) else {
             return;
         };
+        let job = &self.jobs[job_id];
         let (flow, eligibility, band) = (job.queued.flow, job.queued.eligibility, job.band);
         let served = matches!(service, Service::Served(_));
         let endpoint = self.endpoints.id(running.endpoint);
@@ -230,7 +233,6 @@ impl Engine {
         let cost = running
             .settled
             .unwrap_or_else(|| self.settle_cost(job_id, &running, service));
-        self.ids.remove(&id);
         self.jobs.discard(job_id);
         self.tree.ended(flow, endpoint, &self.endpoints);
         self.tree.release_flow(flow);
@@ -252,8 +254,8 @@ impl Engine {
     pub(super) fn return_to_queue(&mut self, id: JobId, running: &Running, failure: Option<Failure>) {
         let endpoint = self.endpoints.id(running.endpoint);
         self.stop(running, false);
+        self.jobs.end(id);
         let job = &mut self.jobs[id];
-        job.state = JobState::Waiting;
         job.queued.cost = job.estimate.cost(self.policy.flows.cost, self.policy.weights);
         let (flow, band) = (job.queued.flow, job.band);
         if running.settled.is_none() {

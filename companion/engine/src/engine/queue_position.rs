@@ -160,8 +160,8 @@ impl Engine {
     /// The name of the class of a request that waits or runs; empty where no classes are configured.
     #[must_use]
     pub fn class(&self, id: RequestId) -> Box<str> {
-        let job = self.ids.get(&id);
-        let class = job.map(|&job| self.jobs[job].queued.class);
+        let job = self.jobs.find(id);
+        let class = job.map(|job| self.jobs[job].queued.class);
         class
             .map_or("", |class| self.tree.classes().get(class).name())
             .into()
@@ -170,8 +170,7 @@ impl Engine {
     /// The endpoint where a request runs; `None` if it doesn't run.
     #[must_use]
     pub fn endpoint_of(&self, id: RequestId) -> Option<EndpointId> {
-        let job = *self.ids.get(&id)?;
-        let running = self.jobs[job].running()?;
+        let running = self.jobs.running(self.jobs.find(id)?)?;
         Some(self.endpoints.id(running.endpoint))
     }
 }

@@ -8,7 +8,6 @@ use super::Engine;
 use crate::effect::Outcome;
 use crate::ids::{JobId, ModelId};
 use crate::input::Amended;
-use crate::job::JobState;
 use crate::policy::Policy;
 
 impl Engine {
@@ -53,20 +52,14 @@ impl Engine {
                 .reassign(&mut job.queued, job.band, class, &self.endpoints, &mut change);
             let order = self.tree.classes().get(job.queued.class).order(self.policy.order);
             job.queued.score = job.order_key.score(order);
-            match &mut job.state {
-                JobState::Waiting => {
-                    job.queued.cost = job.estimate.cost(self.policy.flows.cost, self.policy.weights);
-                    self.tree.put_back(id, &job.queued);
-                }
-                JobState::Running(running) => {
-                    let endpoint = self.endpoints.id(running.endpoint);
-                    self.tree.transfer_running(
-                        (from, job.queued.flow),
-                        endpoint,
-                        &running.charge,
-                        &mut running.receipts,
-                    );
-                }
+            let to = job.queued.flow;
+            if job.is_waiting() {
+                job.queued.cost = job.estimate.cost(self.policy.flows.cost, self.policy.weights);
+                self.tree.put_back(id, &job.queued);
+            } else if let Some(running) = self.jobs.running_mut(id) {
+                let endpoint = self.endpoints.id(running.endpoint);
+                self.tree
+                    .transfer_running((from, to), endpoint, &running.charge, &mut running.receipts);
             }
         }
         self.tree.end_change(change, &self.endpoints);
@@ -78,12 +71,12 @@ impl Engine {
     /// The running requests and their models; empty unless what runs is reported.
     fn running_models(&self) -> Vec<(JobId, ModelId)> {
         let jobs = self.jobs.ids().filter(|_| self.reports_running_usage);
-        jobs.filter_map(|id| Some((id, self.jobs[id].running()?.charge.model)))
+        jobs.filter_map(|id| Some((id, self.jobs.running(id)?.charge.model)))
             .collect()
     }
 
     pub(super) fn amend(&mut self, amended: Amended) {
-        let Some(&id) = self.ids.get(&amended.id) else {
+        let Some(id) = self.jobs.find(amended.id) else {
             return;
         };
         let any_listed = self.any_listed(amended.eligible.as_deref());

@@ -85,7 +85,7 @@ impl Engine {
     /// The estimated tokens of a running request; `None` if it doesn't run.
     #[must_use]
     pub fn expected(&self, id: RequestId) -> Option<Usage> {
-        let job = &self.jobs[*self.ids.get(&id)?];
+        let job = &self.jobs[self.jobs.find(id)?];
         (!job.is_waiting()).then_some(Usage {
             prompt: Some(Tokens(job.estimate.prompt)),
             cached: Some(Tokens(job.estimate.cached.min(job.estimate.prompt))),

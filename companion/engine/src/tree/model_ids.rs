@@ -1,6 +1,6 @@
 //! Ids for model names. An id is never reused, so the table is bounded: past the limit models share ids, by seeded hash.
 
-use alloc::boxed::Box;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use hashbrown::HashMap;
@@ -11,8 +11,8 @@ use crate::rng;
 
 #[derive(Debug)]
 pub(super) struct ModelIds {
-    ids: HashMap<Box<str>, ModelId>,
-    names: Vec<Box<str>>,
+    ids: HashMap<Arc<str>, ModelId>,
+    names: Vec<Arc<str>>,
     /// Successive lookups mostly ask for the same name.
     last: Option<ModelId>,
     seed: u64,
@@ -29,12 +29,15 @@ impl ModelIds {
     }
 
     /// The name of `id`; `None` if several models share it.
-    pub(super) fn name(&self, id: ModelId) -> Option<&str> {
-        self.names.get(id.index()).map(|name| &**name)
+    pub(super) fn name(&self, id: ModelId) -> Option<&Arc<str>> {
+        self.names.get(id.index())
     }
 
     pub(super) fn id_or_insert(&mut self, name: &str) -> ModelId {
-        if let Some(last) = self.last.filter(|&last| self.name(last) == Some(name)) {
+        if let Some(last) = self
+            .last
+            .filter(|&last| self.name(last).is_some_and(|last| **last == *name))
+        {
             return last;
         }
         if let Some(&id) = self.ids.get(name) {
@@ -47,8 +50,9 @@ impl ModelIds {
             return ModelId::from_index(MODELS_NUMBERED_MAX + share as usize);
         }
         let id = ModelId::from_index(next);
-        self.ids.insert(name.into(), id);
-        self.names.push(name.into());
+        let name: Arc<str> = name.into();
+        self.ids.insert(name.clone(), id);
+        self.names.push(name);
         id
     }
 }

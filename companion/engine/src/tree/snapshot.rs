@@ -66,7 +66,7 @@ impl Tree {
         FairnessLag {
             band,
             model: match self.model_ids.name(model) {
-                Some(name) if self.config.per_model => name.into(),
+                Some(name) if self.config.per_model => (**name).into(),
                 None if self.config.per_model => "other".into(),
                 Some(_) | None => Box::default(),
             },
