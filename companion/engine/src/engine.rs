@@ -247,7 +247,16 @@ impl Engine {
         stock < bound || stock == 0 || self.is_auto()
     }
 
+    /// Rejects what is due. Mostly nothing is, and the comparison is all that every event pays for it.
+    #[inline]
     fn expire(&mut self) {
+        if self.expiry.may_be_due(self.now) {
+            self.expire_due();
+        }
+    }
+
+    #[inline(never)]
+    fn expire_due(&mut self) {
         while let Some((timer, job)) = self.expiry.due(self.now, self.ttls()) {
             self.reject_waiting(job, timer.outcome());
         }

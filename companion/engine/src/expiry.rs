@@ -159,10 +159,15 @@ impl Expiry {
         self.none_before = Instant::ZERO;
     }
 
+    /// Whether [`Self::due`] has anything to find.
+    pub(crate) fn may_be_due(&self, now: Instant) -> bool {
+        now >= self.none_before
+    }
+
     /// The first request that expires by `now`, under the ttls of the last call unless [`Self::invalidate`]d. Mostly
     /// there is none, and the last call has found that out already.
     pub(crate) fn due(&mut self, now: Instant, ttls: Ttls) -> Option<(Timer, JobId)> {
-        if now < self.none_before {
+        if !self.may_be_due(now) {
             return None;
         }
         match self.next(ttls) {
