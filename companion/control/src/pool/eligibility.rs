@@ -74,19 +74,15 @@ impl Pool {
         constraints: Option<&Constraints>,
     ) -> Option<Box<[EndpointId]>> {
         let tolerations = constraints.map_or(&[][..], |constraints| &constraints.tolerations);
-        let listed = || self.endpoints.listed();
-        let all = || listed().map(|(id, _)| id);
-        let is_tolerated = |taints: &[Box<str>]| taints.iter().all(|taint| tolerations.contains(taint));
-        let mut allowed: Option<Vec<EndpointId>> = None;
-        if !listed().all(|(_, endpoint)| is_tolerated(&endpoint.taints)) {
-            let tolerated = listed().filter(|(_, endpoint)| is_tolerated(&endpoint.taints));
-            allowed = Some(tolerated.map(|(id, _)| id).collect());
-        }
+        let mut allowed = self.tolerated(tolerations);
         if let Some(constraints) = constraints {
             allowed = constraints.restrict(&self.endpoints, allowed);
         }
         if self.avoided.contains_any(now, envoy) {
-            let candidates = allowed.clone().unwrap_or_else(|| all().collect());
+            let candidates = allowed.clone().unwrap_or_else(|| {
+                let all = self.endpoints.listed();
+                all.map(|(id, _)| id).collect()
+            });
             let used: Vec<_> = candidates
                 .iter()
                 .copied()
@@ -96,9 +92,22 @@ impl Pool {
                 allowed = Some(used);
             }
         }
-        if allowed.is_some() && all().next().is_none() {
+        if allowed.is_some() && !self.endpoints.any_listed() {
             allowed = Some(vec![NOWHERE]);
         }
         allowed.map(Vec::into_boxed_slice)
+    }
+
+    /// The listed endpoints whose taints are all among `tolerations`; `None` for all of them. Visits the endpoints only if
+    /// one of them has taints.
+    fn tolerated(&self, tolerations: &[Box<str>]) -> Option<Vec<EndpointId>> {
+        if !self.endpoints.any_tainted() {
+            return None;
+        }
+        let is_tolerated = |taints: &[Box<str>]| taints.iter().all(|taint| tolerations.contains(taint));
+        let listed = || self.endpoints.listed();
+        let tolerated = listed().filter(|(_, endpoint)| is_tolerated(&endpoint.taints));
+        let ids: Vec<_> = tolerated.map(|(id, _)| id).collect();
+        (ids.len() < listed().count()).then_some(ids)
     }
 }

@@ -37,6 +37,8 @@ pub(super) struct Endpoints {
     ids: HashMap<Arc<str>, EndpointId>,
     /// How many are kept and not listed.
     unlisted: usize,
+    /// How many are listed and have taints. Most pools have none, and a registration sees that without visiting them.
+    tainted: usize,
 }
 
 /// What another list of endpoints means.
@@ -53,6 +55,12 @@ pub(super) struct Freed {
     pub(super) ids: Vec<EndpointId>,
     /// The filters still take one of them to be ready.
     pub(super) was_announced: bool,
+}
+
+impl Endpoint {
+    fn is_tainted(&self) -> bool {
+        self.is_listed && !self.taints.is_empty()
+    }
 }
 
 impl Endpoints {
@@ -110,6 +118,15 @@ impl Endpoints {
         self.iter().filter(|(_, endpoint)| endpoint.is_listed)
     }
 
+    pub(super) fn any_listed(&self) -> bool {
+        self.ids.len() > self.unlisted
+    }
+
+    /// A listed endpoint has taints.
+    pub(super) const fn any_tainted(&self) -> bool {
+        self.tainted > 0
+    }
+
     /// The listed endpoints as the autopilot needs them.
     pub(super) fn for_autopilot(&self) -> Vec<AutopilotEndpoint> {
         let listed = self.listed().map(|(id, endpoint)| AutopilotEndpoint {
@@ -149,6 +166,7 @@ impl Endpoints {
             return;
         };
         let before = endpoint.state;
+        let was_tainted = endpoint.is_tainted();
         let taints: Box<[Box<str>]> = settings
             .taints
             .iter()
@@ -164,6 +182,8 @@ impl Endpoints {
         if !core::mem::replace(&mut endpoint.is_listed, true) {
             self.unlisted -= 1;
         }
+        self.tainted -= usize::from(was_tainted);
+        self.tainted += usize::from(endpoint.is_tainted());
         if is_new || before != endpoint.state {
             change.relisted.listed.push((id, endpoint.state));
         }
@@ -174,10 +194,12 @@ impl Endpoints {
         let Some(endpoint) = self.get_mut(id).filter(|endpoint| endpoint.is_listed) else {
             return false;
         };
+        let was_tainted = endpoint.is_tainted();
         endpoint.is_listed = false;
         endpoint.state.ready = false;
         endpoint.scraped = None;
         self.unlisted += 1;
+        self.tainted -= usize::from(was_tainted);
         true
     }
 
@@ -234,11 +256,13 @@ impl Endpoints {
         freed
     }
 
-    /// The counter of unlisted endpoints and the table of addresses agree with the slots.
+    /// The counters and the table of addresses agree with the slots.
     pub(super) fn audit(&self) -> bool {
         let unlisted = self.iter().filter(|(_, endpoint)| !endpoint.is_listed).count();
+        let tainted = self.iter().filter(|(_, endpoint)| endpoint.is_tainted()).count();
         let mut all = self.iter();
         unlisted == self.unlisted
+            && tainted == self.tainted
             && self.ids.len() == self.iter().count()
             && all.all(|(id, endpoint)| self.id(&endpoint.address) == Some(id))
     }
@@ -246,4 +270,58 @@ impl Endpoints {
 
 const fn index(id: EndpointId) -> usize {
     id.0 as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use core::slice::from_ref;
+
+    use penstock_engine::units::Decimal;
+
+    use super::*;
+
+    fn endpoint(address: &str, taints: &[&str]) -> EndpointSettings {
+        EndpointSettings {
+            address: address.into(),
+            weight: Decimal::whole(1),
+            ready: true,
+            variant: String::new(),
+            max_batch: 8,
+            max_batched_tokens: None,
+            taints: taints.iter().map(|&taint| taint.into()).collect(),
+        }
+    }
+
+    #[test]
+    fn listed_and_tainted_endpoints_are_counted_through_every_change_of_the_list() {
+        let (plain, tainted) = (endpoint("a:1", &[]), endpoint("a:1", &["spot"]));
+        let other = endpoint("b:1", &["spot", "old"]);
+        // A list, and whether any endpoint is listed then, and any is tainted.
+        let lists: [(&[EndpointSettings], bool, bool); 8] = [
+            (&[], false, false),
+            (from_ref(&plain), true, false),
+            (from_ref(&tainted), true, true),
+            (&[tainted.clone(), other.clone()], true, true),
+            (&[plain.clone(), other.clone()], true, true),
+            (
+                &[plain.clone(), tainted.clone(), endpoint("b:1", &[])],
+                true,
+                false,
+            ),
+            (from_ref(&other), true, true),
+            (&[], false, false),
+        ];
+        let mut endpoints = Endpoints::default();
+        for (list, any_listed, any_tainted) in lists {
+            endpoints.relist(list);
+            assert!(endpoints.audit());
+            assert_eq!(
+                (endpoints.any_listed(), endpoints.any_tainted()),
+                (any_listed, any_tainted)
+            );
+        }
+        endpoints.free_unlisted(|id| id == EndpointId(0));
+        endpoints.relist(&[plain]);
+        assert!(endpoints.audit() && endpoints.any_listed() && !endpoints.any_tainted());
+    }
 }

@@ -169,10 +169,7 @@ impl Pool {
 
     /// What another list of endpoints means for the waiting requests that it may concern.
     fn amended_waiting(&mut self, now: Instant) -> Vec<Amended> {
-        let is_tainted = self
-            .endpoints
-            .listed()
-            .any(|(_, endpoint)| !endpoint.taints.is_empty());
+        let is_tainted = self.endpoints.any_tainted();
         let mut ids = self.waiting_ids();
         ids.retain(|id| {
             let request = self.requests.get(id);
