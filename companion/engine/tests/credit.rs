@@ -2,10 +2,10 @@
 
 mod support;
 
-use penstock_engine::input::{Band, Service};
-use penstock_engine::policy::{Admit, Bucket, Class, ClassSet, Gate, StockUnit};
+use penstock_engine::input::{Band, Prompt, Service};
+use penstock_engine::policy::{Admit, Bucket, Class, ClassSet, CostUnit, Gate, StockUnit};
 use penstock_engine::units::{Decimal, Tokens};
-use penstock_engine::{EndpointId, Input, Outcome, Policy, RequestId};
+use penstock_engine::{EndpointId, Input, Outcome, Policy, Request, RequestId};
 
 use Band::Default;
 use ShortEffect::{Bypassed, Dispatched};
@@ -288,4 +288,27 @@ fn buckets() -> ClassSet {
         }],
         ..ClassSet::default()
     }
+}
+
+#[test]
+fn a_request_admitted_by_credit_is_charged_once_while_its_flow_waits_for_a_full_endpoint() {
+    let mut harness = busy_with(|policy| policy.flows.cost = CostUnit::Tokens);
+    let waiting = restricted(request(2, "f", Default), &[1]);
+    assert_eq!(harness.handle(Input::Register(waiting)), []);
+    let finish = |harness: &Harness| {
+        let flows = harness.engine.snapshot().flows;
+        let found = flows.into_iter().find(|flow| *flow.key == *"f");
+        found.expect("a request of the flow waits").finish
+    };
+    let before = finish(&harness);
+    let admitted = Request {
+        prompt: Prompt::Tokens(Tokens(5_000)),
+        ..request(3, "f", Default)
+    };
+    harness.handle(Input::AdmittedByCredit {
+        request: admitted,
+        lent: None,
+        endpoint: HERE,
+    });
+    assert_eq!(finish(&harness) - before, 5_100.0, "5,000, and twice 50");
 }

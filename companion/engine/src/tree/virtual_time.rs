@@ -446,7 +446,7 @@ impl Node for VirtualTimeScheduler {
         }
         self.advance_by(child, charge);
         if let Place::In(queue) = place {
-            self.retag(child, queue);
+            self.rekey(child, queue);
         }
         Receipt::default()
     }
@@ -464,11 +464,7 @@ impl Node for VirtualTimeScheduler {
             self.usage.settle(child, charge.model, charge.cost, real);
         }
         if correction != VirtualTime::default() {
-            let node = &mut self.children[child];
-            node.finish = node.finish + correction;
-            if let Place::In(queue) = node.place {
-                self.retag(child, queue);
-            }
+            self.shift(child, correction);
         }
     }
 }

@@ -20,7 +20,7 @@ impl VirtualTimeScheduler {
         let step = self.step(charge.cost, charge.weight);
         let node = &mut self.children[child];
         node.elsewhere = node.elsewhere + step;
-        self.shift(child, step)
+        self.shift_counter(child, step)
     }
 
     /// A request of the owner of `child` that was charged in another leaf cost `real`; `None`: nothing. Returns whether the
@@ -33,22 +33,13 @@ impl VirtualTimeScheduler {
         }
         node.elsewhere = node.elsewhere - step;
         let real = real.map_or(VirtualTime::default(), |real| self.step(real, charge.weight));
-        real != step && self.shift(child, real - step)
+        real != step && self.shift_counter(child, real - step)
     }
 
     /// Moves the counter of `child`. Returns whether the tag of a waiting child changed.
-    fn shift(&mut self, child: ChildId, distance: VirtualTime) -> bool {
-        let place = self.children[child].place;
-        if let Place::In(queue) = place {
-            self.catch_up(queue);
-        }
-        let node = &mut self.children[child];
-        node.finish = node.finish + distance;
-        match place {
-            Place::In(queue) => self.retag(child, queue),
-            Place::Idle => self.update_idle(child),
-            Place::Out => {}
-        }
-        matches!(place, Place::In(_))
+    fn shift_counter(&mut self, child: ChildId, distance: VirtualTime) -> bool {
+        self.shift(child, distance);
+        self.update_idle(child);
+        matches!(self.children[child].place, Place::In(_))
     }
 }

@@ -74,9 +74,28 @@ impl VirtualTimeScheduler {
         }
     }
 
-    /// Updates the tag of `child`, after its finish time or its head changed.
+    /// Updates the tag of `child`, after its head changed.
     pub(super) fn retag(&mut self, child: ChildId, queue: QueueId) {
         self.catch_up(queue);
+        self.rekey(child, queue);
+    }
+
+    /// Moves the finish time of `child`, and its tag if it waits.
+    pub(super) fn shift(&mut self, child: ChildId, distance: VirtualTime) {
+        let place = self.children[child].place;
+        if let Place::In(queue) = place {
+            self.catch_up(queue);
+        }
+        let node = &mut self.children[child];
+        node.finish = node.finish + distance;
+        if let Place::In(queue) = place {
+            self.rekey(child, queue);
+        }
+    }
+
+    /// Updates the tag of `child`, after its finish time changed. The queue was caught up before that change: a later
+    /// [`Self::catch_up`] compares the level with the new tag, so that a child's own charge doesn't count as an advantage.
+    pub(super) fn rekey(&mut self, child: ChildId, queue: QueueId) {
         let key = self.key(child);
         let members = &mut self.queues[queue].members;
         if members.key(&self.positions, child) != Some(key) {
@@ -98,6 +117,8 @@ impl VirtualTimeScheduler {
             let shift = behind.min(level - since);
             if shift > VirtualTime::default() {
                 closed.origin = closed.origin + shift;
+                // Under virtual token counters, the level may be the counter of one of these members.
+                self.queues[queue].closed_at = Some(self.level());
                 self.last_advance = None;
             }
         }

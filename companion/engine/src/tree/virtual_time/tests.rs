@@ -398,6 +398,65 @@ fn a_flapping_eligibility_set_costs_no_child_its_place() {
     }
 }
 
+/// Children that wait under a set that is closed.
+fn closed_world(rule: Rule, children: usize) -> World {
+    let mut world = World::new(rule);
+    for _ in 0..children {
+        let child = world.add(1.0, 10);
+        world.heads[child.index()].eligibility = closable();
+        world.enqueue(child);
+    }
+    for head in &mut world.heads {
+        head.open = false;
+    }
+    world.scheduler.close(closable());
+    world.audit();
+    world
+}
+
+#[test]
+fn a_charge_of_a_child_that_waits_under_a_closed_set_counts_once() {
+    for (rule, charged, settled) in [
+        (Rule::Wfq, 400, 1_000),
+        (Rule::RoundRobin, 1, 1),
+        (Rule::Vtc, 400, 1_000),
+    ] {
+        let mut world = closed_world(rule, 1);
+        let child = id(0);
+        // A request of it that a filter admitted by itself, or that ran already.
+        let charge = Charge {
+            cost: 400,
+            ..world.charge_of(child)
+        };
+        world.scheduler.charge(child, &charge);
+        world.enqueue(child);
+        let finish = |world: &World| world.scheduler.finish(child);
+        assert_eq!(finish(&world), VirtualTime::step(charged, 1.0), "{rule:?}");
+        world
+            .scheduler
+            .settle(child, &charge, Receipt::default(), Some(1_000));
+        world.enqueue(child);
+        assert_eq!(finish(&world), VirtualTime::step(settled, 1.0), "{rule:?}");
+        world.scheduler.open(closable());
+        assert_eq!(finish(&world), VirtualTime::step(settled, 1.0), "{rule:?}");
+    }
+}
+
+#[test]
+fn children_under_a_closed_set_move_only_when_virtual_time_does() {
+    for rule in [Rule::Wfq, Rule::RoundRobin, Rule::Vtc] {
+        let mut world = closed_world(rule, 2);
+        world.scheduler.charge(id(0), &world.charge_of(id(0)));
+        let finish = |world: &World| [0, 1].map(|child| world.scheduler.finish(id(child)));
+        world.enqueue(id(1));
+        let before = finish(&world);
+        for _ in 0..3 {
+            world.enqueue(id(1));
+            assert_eq!(finish(&world), before, "{rule:?}");
+        }
+    }
+}
+
 #[test]
 fn children_whose_charges_no_longer_matter_are_forgotten_and_their_memory_reused() {
     for rule in RULES {
