@@ -358,7 +358,7 @@ impl Endpoints {
         }
         let endpoint = &mut self.all[index];
         let (had_room, limits) = (endpoint.has_room(), endpoint.limits());
-        let (stock, in_prefill, share) = (endpoint.stock, endpoint.in_prefill, endpoint.share);
+        let (stock, in_prefill, share) = (endpoint.stock, endpoint.running.in_prefill, endpoint.share);
         change(endpoint);
         let relimited = limits != endpoint.limits();
         if relimited {
@@ -381,7 +381,7 @@ impl Endpoints {
             id: endpoint.id,
             had_room,
             has_room: endpoint.has_room(),
-            busyness: in_prefill != endpoint.in_prefill,
+            busyness: in_prefill != endpoint.running.in_prefill,
         };
         changed.noticeable()
     }

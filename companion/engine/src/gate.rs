@@ -27,6 +27,17 @@ pub(crate) struct Limits {
     pub(crate) pushback: Option<u64>,
 }
 
+/// Whether stock and bounds count tokens under this gate, not requests.
+pub(crate) const fn counts_tokens(gate: Gate) -> bool {
+    matches!(
+        gate,
+        Gate::Bounded {
+            unit: StockUnit::Tokens,
+            ..
+        }
+    )
+}
+
 /// The contribution of one endpoint to the bounds, or the sum over several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Share {

@@ -1,5 +1,7 @@
 //! The load of one request on the endpoint where it runs, and the load above which a class avoids an endpoint.
 
+use core::ops::{AddAssign, SubAssign};
+
 use crate::cost::{TOKENS_MAX, TokenEstimate};
 use crate::policy::Class;
 
@@ -37,8 +39,42 @@ impl Load {
         }
     }
 
+    /// The part that ends when the answer begins.
+    pub(crate) fn in_prefill_only(self) -> Self {
+        Self {
+            in_prefill: self.in_prefill,
+            ..Self::default()
+        }
+    }
+
     pub(crate) const fn prompt(&self) -> u64 {
         self.tokens - self.output
+    }
+}
+
+impl AddAssign for Load {
+    fn add_assign(&mut self, more: Self) {
+        self.tokens += more.tokens;
+        self.output += more.output;
+        self.prefill += more.prefill;
+        self.in_prefill += more.in_prefill;
+    }
+}
+
+/// Subtracts a load that was added before.
+impl SubAssign for Load {
+    fn sub_assign(&mut self, less: Self) {
+        debug_assert!(
+            self.tokens >= less.tokens
+                && self.output >= less.output
+                && self.prefill >= less.prefill
+                && self.in_prefill >= less.in_prefill,
+            "invariant: a load that ends was started"
+        );
+        self.tokens = self.tokens.saturating_sub(less.tokens);
+        self.output = self.output.saturating_sub(less.output);
+        self.prefill = self.prefill.saturating_sub(less.prefill);
+        self.in_prefill = self.in_prefill.saturating_sub(less.in_prefill);
     }
 }
 

@@ -66,13 +66,11 @@ impl Endpoints {
         let count = running[first..].partition_point(|&(id, _)| id == endpoint.id);
         let loads = running[first..first + count].iter().map(|&(_, load)| load);
         check_equal("requests of an endpoint", endpoint.requests, count as u64)?;
-        let sum = loads.fold(Load::default(), |sum, load| Load {
-            tokens: sum.tokens + load.tokens,
-            output: sum.output + load.output,
-            prefill: sum.prefill + load.prefill,
-            in_prefill: sum.in_prefill + load.in_prefill,
+        let sum = loads.fold(Load::default(), |mut sum, load| {
+            sum += load;
+            sum
         });
-        let running = endpoint.running();
+        let running = &endpoint.running;
         check_equal("tokens of an endpoint", running.tokens, sum.tokens)?;
         check_equal("output of an endpoint", running.output, sum.output)?;
         check_equal("uncached tokens of an endpoint", running.prefill, sum.prefill)?;

@@ -1,6 +1,7 @@
 //! Endpoints that refuse requests by themselves.
 
 use super::{Changed, Endpoints};
+use crate::endpoint::Endpoint;
 use crate::input::{EndpointId, RequestId};
 use crate::rng::Rng;
 
@@ -20,6 +21,7 @@ impl Endpoints {
 
     /// How many endpoints are bounded by their own refusals.
     pub(crate) fn pushed_back_count(&self) -> usize {
-        self.iter().filter(|endpoint| endpoint.pushback.is_some()).count()
+        let refused = |endpoint: &&Endpoint| endpoint.pushback.limit().is_some();
+        self.iter().filter(refused).count()
     }
 }

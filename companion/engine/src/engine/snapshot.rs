@@ -201,7 +201,7 @@ impl Engine {
             credit: endpoint.credit,
             bound: endpoint.share.bound(self.policy.gate),
             foreign: endpoint.limits().foreign,
-            pushback: endpoint.pushback,
+            pushback: endpoint.pushback.limit(),
         });
         let mut endpoints: Vec<EndpointSnapshot> = unsorted.collect();
         endpoints.sort_unstable_by_key(|endpoint| endpoint.id);

@@ -1,0 +1,85 @@
+//! The bound of one endpoint: what the gate, the weight or the budget allow, lowered by slow start, pushback and the
+//! requests of other clients.
+
+use super::Endpoint;
+use crate::budget::Budget;
+use crate::gate::{Limits, Share, counts_tokens};
+use crate::policy::Gate;
+use crate::units::Decimal;
+
+impl Endpoint {
+    pub(crate) fn limits(&self) -> Limits {
+        Limits {
+            ramp: self.slow_start.limit(),
+            foreign: self.foreign,
+            pushback: self.pushback.limit(),
+        }
+    }
+
+    pub(crate) fn set_budget(&mut self, budget: Option<Budget>, gate: Gate) {
+        self.budget = budget;
+        self.update_bound(gate);
+    }
+
+    /// The inputs of [`Self::update_bound`] besides gate and budget.
+    pub(crate) fn bound_inputs(&self) -> (bool, Decimal, Limits) {
+        (self.ready, self.weight, self.limits())
+    }
+
+    /// Updates share and bound, after any change of the gate or of [`Self::bound_inputs`].
+    pub(crate) fn update_bound(&mut self, gate: Gate) {
+        self.full = self.share_within(gate, Limits::default()).bound(gate);
+        let (full, ready) = (self.full, self.ready);
+        self.slow_start.end_unless(|limit| match gate {
+            Gate::Open | Gate::Manual => false,
+            // A bound in tokens allows at most that many requests.
+            Gate::Auto { .. } | Gate::Bounded { .. } => ready && limit < full,
+        });
+        let configured = match (gate, self.budget_in(gate)) {
+            (Gate::Manual, _) => 0,
+            (Gate::Open, _) => u64::MAX,
+            (Gate::Auto { .. } | Gate::Bounded { .. }, Some(budget)) => {
+                budget.requests_max.unwrap_or(u64::MAX)
+            }
+            (Gate::Auto { .. } | Gate::Bounded { .. }, None) => full,
+        };
+        self.pushback.end_unless(|limit| ready && limit < configured);
+        self.share = self.share_within(gate, self.limits());
+        self.bound = self.bound_in(gate);
+    }
+
+    /// The share within `limits`. Under a budget it is the typical number of requests, unscaled by the weight, because
+    /// the budget describes this very server.
+    pub(crate) fn share_within(&self, gate: Gate, limits: Limits) -> Share {
+        match self.budget_in(gate) {
+            Some(budget) => {
+                let initial = Decimal::whole(budget.typical);
+                Share::of(Gate::Auto { initial }, Decimal::whole(1), limits)
+            }
+            None => Share::of(gate, self.weight, limits),
+        }
+    }
+
+    /// The bound under this gate; under a budget only its limit on requests.
+    pub(crate) fn bound_in(&self, gate: Gate) -> u64 {
+        let bound = match self.budget_in(gate) {
+            Some(budget) => budget
+                .requests_max
+                .map_or(u64::MAX, |limit| limit.saturating_sub(self.foreign).max(1)),
+            None => self.share.bound(gate),
+        };
+        // The refusals limit requests, not tokens.
+        if counts_tokens(gate) {
+            return bound;
+        }
+        bound.min(self.pushback.limit().unwrap_or(u64::MAX))
+    }
+
+    /// The budget, if it replaces the bound under this gate.
+    fn budget_in(&self, gate: Gate) -> Option<&Budget> {
+        match gate {
+            Gate::Auto { .. } => self.budget.as_ref(),
+            Gate::Open | Gate::Manual | Gate::Bounded { .. } => None,
+        }
+    }
+}

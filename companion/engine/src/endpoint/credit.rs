@@ -1,0 +1,32 @@
+//! Admission credit at one endpoint: requests that filters may run there without asking. They count as if they ran.
+
+use super::Endpoint;
+use crate::gate::counts_tokens;
+use crate::policy::Gate;
+
+impl Endpoint {
+    /// The credit, as far as it counts in the stock under this gate.
+    pub(crate) const fn credit_in(&self, gate: Gate) -> u64 {
+        if counts_tokens(gate) { 0 } else { self.credit }
+    }
+
+    /// What is lent here may stay lent.
+    pub(crate) fn keeps_credit(&self) -> bool {
+        let limits = self.limits();
+        self.ready && limits.ramp.is_none() && limits.pushback.is_none() && self.stock <= self.bound
+    }
+
+    /// How many requests more filters may run here without asking, in a gate that counts requests: up to half of the bound, and
+    /// none while the endpoint starts slowly or refuses requests.
+    pub(crate) fn credit_room(&self) -> u64 {
+        if !self.has_room() || !self.keeps_credit() {
+            return 0;
+        }
+        half(self.bound).saturating_sub(self.stock)
+    }
+}
+
+/// Half of a bound; an unlimited bound stays unlimited.
+pub(crate) const fn half(bound: u64) -> u64 {
+    if bound == u64::MAX { bound } else { bound / 2 }
+}

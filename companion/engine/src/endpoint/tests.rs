@@ -1,0 +1,114 @@
+//! What one endpoint takes, by its bound and its load.
+
+mod pushback;
+mod slow_start;
+
+use super::*;
+use crate::policy::StockUnit;
+
+fn follow(endpoint: &mut Endpoint, gate: Gate) {
+    endpoint.update_bound(gate);
+    endpoint.update_stock(gate);
+}
+
+fn gate(unit: StockUnit, upper: u64) -> Gate {
+    Gate::Bounded {
+        unit,
+        lower: Decimal::whole(upper),
+        upper: Decimal::whole(upper),
+        watermark: Decimal::whole(upper),
+    }
+}
+
+fn state(ready: bool) -> EndpointState {
+    EndpointState {
+        ready,
+        ..EndpointState::default()
+    }
+}
+
+/// An endpoint listed long after the pool started.
+fn new(gate: Gate) -> Endpoint {
+    let mut endpoint = Endpoint::new(EndpointId(1), Gate::Open);
+    endpoint.list(state(true), false);
+    follow(&mut endpoint, gate);
+    endpoint
+}
+
+/// Fills the endpoint, then serves all of it. Returns how many requests it took.
+fn boundful(endpoint: &mut Endpoint, gate: Gate, load: Load) -> u64 {
+    let mut taken = 0;
+    while endpoint.has_room() {
+        endpoint.start(load);
+        follow(endpoint, gate);
+        taken += 1;
+    }
+    for _ in 0..taken {
+        endpoint.end(load, true);
+        follow(endpoint, gate);
+    }
+    taken
+}
+
+#[test]
+fn foreign_load_is_the_excess_of_the_report_over_our_requests() {
+    let gate = gate(StockUnit::Requests, 4);
+    let mut endpoint = Endpoint::new(EndpointId(1), Gate::Open);
+    endpoint.list(state(true), true);
+    endpoint.start(Load::default());
+    endpoint.observe(Some(3));
+    follow(&mut endpoint, gate);
+    assert_eq!(endpoint.bound, 2);
+    endpoint.end(Load::default(), true);
+    follow(&mut endpoint, gate);
+    assert_eq!(endpoint.bound, 2, "the end of a request doesn't raise the bound");
+    endpoint.observe(Some(100));
+    follow(&mut endpoint, gate);
+    assert_eq!((endpoint.bound, endpoint.has_room()), (1, true));
+    endpoint.observe(Some(0));
+    follow(&mut endpoint, gate);
+    assert_eq!(endpoint.bound, 4);
+    endpoint.observe(Some(2));
+    endpoint.observe(None);
+    follow(&mut endpoint, gate);
+    assert_eq!(endpoint.bound, 4, "without a report no request counts as foreign");
+}
+
+#[test]
+fn a_threshold_blocks_above_its_value() {
+    let mut endpoint = Endpoint::new(EndpointId(1), Gate::Open);
+    let tokens = |tokens| Threshold {
+        tokens: Some(tokens),
+        fraction: None,
+    };
+    let fraction = |fraction| Threshold {
+        tokens: None,
+        fraction: Some(fraction),
+    };
+    let load = Load {
+        tokens: 500,
+        output: 0,
+        prefill: 400,
+        in_prefill: 400,
+    };
+    assert!(!endpoint.is_above(tokens(0)), "0 lets one prompt in");
+    endpoint.start(load);
+    assert!(!endpoint.is_above(Threshold::default()));
+    assert!(endpoint.is_above(tokens(399)) && !endpoint.is_above(tokens(400)));
+    assert!(
+        !endpoint.is_above(fraction(0.0)),
+        "ineffective while batched_tokens_max is unknown"
+    );
+    endpoint.batched_tokens_max = Some(1_000);
+    assert!(endpoint.is_above(fraction(0.39)) && !endpoint.is_above(fraction(0.4)));
+    let both = Threshold {
+        tokens: Some(1_000),
+        fraction: Some(0.3),
+    };
+    assert!(endpoint.is_above(both), "either one blocks");
+    endpoint.end_prefill(load);
+    assert!(!endpoint.is_above(both) && !endpoint.is_above(tokens(0)));
+    assert_eq!(endpoint.running.prefill, 400);
+    endpoint.end(load.prefilled(), true);
+    assert_eq!(endpoint.running, Load::default());
+}
