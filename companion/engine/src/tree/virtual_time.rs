@@ -195,7 +195,16 @@ impl VirtualTimeScheduler {
         self.children[child].owner
     }
 
-    /// The finish time of the last charge; under [`Rule::Usage`] the tag that was set last.
+    /// The finish time of the last charge, corrected for the time in a closed queue; under [`Rule::Usage`] the tag that was
+    /// set last.
+    pub(super) fn finish_now(&self, child: ChildId) -> VirtualTime {
+        match self.children[child].place {
+            Place::In(queue) => self.finish(child) + self.advantage(queue),
+            Place::Out | Place::Idle => self.finish(child),
+        }
+    }
+
+    /// [`Self::finish_now`] as of the last correction.
     pub(super) fn finish(&self, child: ChildId) -> VirtualTime {
         let node = &self.children[child];
         match node.place {

@@ -177,6 +177,15 @@ impl Pair {
         for (&(band, outcome), &count) in &model.outcomes {
             prop_assert_eq!(snapshot.counters.outcome_in(band, outcome), count);
         }
+        for flow in &snapshot.flows {
+            let finish = model.finish(flow.band, &flow.key);
+            prop_assert_eq!(
+                Some(flow.finish),
+                finish.or(Some(flow.finish)),
+                "flow {}",
+                flow.key
+            );
+        }
         let deficits: Vec<u64> = snapshot.classes.iter().map(|class| class.deficit).collect();
         prop_assert_eq!(deficits, model.deficits());
         Ok(())

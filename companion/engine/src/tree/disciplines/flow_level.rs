@@ -92,7 +92,7 @@ impl FlowLevel {
     /// round robin.
     pub(crate) fn finish(&self, child: ChildId) -> VirtualTime {
         match self {
-            Self::VirtualTime(scheduler) => scheduler.finish(child),
+            Self::VirtualTime(scheduler) => scheduler.finish_now(child),
             Self::Drr(_) => VirtualTime::default(),
         }
     }

@@ -109,19 +109,25 @@ impl VirtualTimeScheduler {
         if self.queues[queue].closed_at.is_none() {
             return;
         }
-        let level = self.level();
-        let closed = &mut self.queues[queue];
-        let since = closed.closed_at.replace(level).unwrap_or(level);
-        if let Some((_, key)) = closed.members.least() {
-            let behind = level - (key.tag + closed.origin);
-            let shift = behind.min(level - since);
-            if shift > VirtualTime::default() {
-                closed.origin = closed.origin + shift;
-                // Under virtual token counters, the level may be the counter of one of these members.
-                self.queues[queue].closed_at = Some(self.level());
-                self.last_advance = None;
-            }
+        let shift = self.advantage(queue);
+        if shift > VirtualTime::default() {
+            let closed = &mut self.queues[queue];
+            closed.origin = closed.origin + shift;
+            self.last_advance = None;
         }
+        // Under virtual token counters, the level may be the counter of one of these members.
+        self.queues[queue].closed_at = Some(self.level());
+    }
+
+    /// The advantage that the members of `queue` gained since the last [`Self::catch_up`]; none while it is open.
+    pub(super) fn advantage(&self, queue: QueueId) -> VirtualTime {
+        let closed = &self.queues[queue];
+        let Some((since, (_, key))) = closed.closed_at.zip(closed.members.least()) else {
+            return VirtualTime::default();
+        };
+        let level = self.level();
+        let behind = level - (key.tag + closed.origin);
+        behind.min(level - since).max(VirtualTime::default())
     }
 
     /// Updates the place of `queue` among the open ones, after any change of it.

@@ -6,6 +6,7 @@ use penstock_engine::input::{Band, Usage};
 use penstock_engine::policy::{CostUnit, Discipline};
 use penstock_engine::{Outcome, RequestId};
 
+use super::virtual_time::in_cost_per_weight;
 use super::{BANDS, Item, Leaf, Model, Running};
 
 impl Model {
@@ -113,6 +114,20 @@ impl Model {
     pub fn deficits(&self) -> Vec<u64> {
         let deficit = |class: usize| self.class_rings.values().map(|ring| ring.deficit(&class)).sum();
         (0..self.classes.len()).map(deficit).collect()
+    }
+
+    /// The latest virtual finish time of an identity's flows in a band; `None` under a discipline without one. Under `vtc` the
+    /// engine may keep the counter of an idle flow for longer, without effect.
+    pub fn finish(&self, band: Band, name: &str) -> Option<f64> {
+        match self.discipline() {
+            Discipline::Wfq | Discipline::RoundRobin => {}
+            Discipline::Usage | Discipline::Drr | Discipline::Vtc | Discipline::Fifo => return None,
+        }
+        let flows = self.nodes.iter();
+        let leaves = flows.filter(|((tree, _), other)| tree.0 == band && **other == *name);
+        let finish = |leaf: &Leaf| Some(self.virtual_times.get(leaf)?.flows.get(name)?.finish);
+        let latest = leaves.map(|(leaf, _)| finish(leaf).unwrap_or(0)).max();
+        Some(in_cost_per_weight(latest.unwrap_or(0)))
     }
 
     pub fn waiting_by_band(&self) -> [u64; 3] {

@@ -11,6 +11,10 @@ pub fn step(cost: u128, weight: f64) -> i128 {
     cost as i128 * ONE * 4 / (weight * 4.0) as i128
 }
 
+pub fn in_cost_per_weight(virtual_time: i128) -> f64 {
+    virtual_time as f64 / ONE as f64
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Flow {
     pub finish: i128,
