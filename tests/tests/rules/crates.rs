@@ -29,7 +29,15 @@ const ARROWS: &[Arrow] = &[
         name: "penstock-engine",
         workspace: &[],
         // serde and schemars are optional: only the configuration turns them on.
-        outside: Some(&["libm", "hashbrown", "hashlink", "schemars", "serde", "smallvec", "thiserror"]),
+        outside: Some(&[
+            "libm",
+            "hashbrown",
+            "hashlink",
+            "schemars",
+            "serde",
+            "smallvec",
+            "thiserror",
+        ]),
         never: &["tokio", "tracing", "prometheus", "prost", "serde", "rand"],
     },
     Arrow {
