@@ -3,6 +3,7 @@
 //! Limits are checked in the order in which causes are reported: first the request's own, then its flow's, then the
 //! pool's. A request that ran or waited elsewhere before is above all limits.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::Engine;
@@ -10,8 +11,8 @@ use crate::arrival::Arrival;
 use crate::cost::{TOKENS_MAX, TokenEstimate};
 use crate::effect::Outcome;
 use crate::hashed_name::HashedName;
-use crate::ids::{EligibilityId, JobId};
-use crate::input::{Band, EndpointId, Request};
+use crate::ids::{EligibilityId, JobId, ModelId};
+use crate::input::{Band, EndpointId, ModelName, Request};
 use crate::job::Job;
 use crate::limits::BODY_BYTES_MAX;
 use crate::load::Load;
@@ -124,12 +125,7 @@ impl Engine {
         let flow = self
             .tree
             .flow_or_insert(request.flow, request.band, model, class, &self.policy.flows);
-        // One copy of a name serves all requests, so that few cache lines hold it.
-        let known = self
-            .tree
-            .model_name(model)
-            .filter(|_| !request.model.is_rewritten());
-        let target = known.cloned().unwrap_or(request.model.target);
+        let target = self.shared_target(model, request.model);
         let name = self.tree.identity_of(flow).hashed_name();
         let estimate = TokenEstimate {
             prompt,
@@ -169,6 +165,12 @@ impl Engine {
             retry: None,
             running: None,
         })
+    }
+
+    /// The server's name for the model `id`. One copy of a name serves all requests, so that few cache lines hold it.
+    fn shared_target(&self, id: ModelId, model: ModelName) -> Arc<str> {
+        let known = self.tree.model_name(id).filter(|_| !model.is_rewritten());
+        known.cloned().unwrap_or(model.target)
     }
 
     /// Expected output tokens: the client's expectation, else the median of the flow or of the model; at most the client's

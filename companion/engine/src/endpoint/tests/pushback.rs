@@ -1,3 +1,5 @@
+//! Refusals of an endpoint bound it until it has served enough requests.
+
 use alloc::vec::Vec;
 
 use super::*;

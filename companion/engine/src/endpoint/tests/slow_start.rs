@@ -1,3 +1,5 @@
+//! An endpoint that is new or back takes more requests step by step.
+
 use super::*;
 
 #[test]
