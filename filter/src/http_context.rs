@@ -14,7 +14,7 @@ use proxy_wasm::{
 };
 
 use crate::{
-    host::{self, Buffer, Map, StreamProperties},
+    host::{self, Buffer, HostClock, Map, StreamProperties},
     plugin::{Plugin, edit_headers, send_local_reply},
 };
 
@@ -96,7 +96,7 @@ impl HttpContext for Http {
         };
         let read = |start, length| host::buffer(Buffer::RequestBody, start, length);
         carry_out(
-            plugin.with_worker(|worker| worker.handle_request_body(host::now(), sequence, size, end, read)),
+            plugin.with_worker(|worker| worker.handle_request_body(HostClock, sequence, size, end, read)),
         )
     }
 
@@ -132,7 +132,7 @@ impl HttpContext for Http {
             host::set_buffer(Buffer::ResponseBody, size, &body);
         } else if let (Some(plugin), Some(sequence)) = (&self.plugin, self.sequence) {
             let read = |start, length| host::buffer(Buffer::ResponseBody, start, length);
-            plugin.with_worker(|worker| worker.handle_response_body(host::now(), sequence, size, end, read));
+            plugin.with_worker(|worker| worker.handle_response_body(HostClock, sequence, size, end, read));
         }
         Action::Continue
     }

@@ -94,7 +94,8 @@ impl Plugin {
     }
 
     /// Resumes or answers paused streams, as many as one callback may; the next tick continues. Call it only from the root
-    /// context's callbacks: the host carries out each action when the callback returns, and calls back from there.
+    /// context's callbacks: the host carries out each action when the callback returns, and calls back from there. The current
+    /// context of the rest of the callback is the last stream's.
     pub(crate) fn resume_streams(&self) {
         for (context, action) in (0..STREAMS_RESUMED_MAX).map_while(|_| self.next_action()) {
             // A stream that no longer exists needs no action.
@@ -102,7 +103,6 @@ impl Plugin {
                 self.apply_stream_action(action);
             }
         }
-        host::set_current_context(self.context);
     }
 
     fn next_action(&self) -> Option<(u32, StreamAction)> {
@@ -218,6 +218,8 @@ impl Plugin {
         };
         let (wanted, next) = (now.after(period), self.next_tick.get());
         if next.since(wanted) > RESUME_INTERVAL || wanted.since(next) > TICK_MIN {
+            // The current context may be the last resumed stream's, and ticks are the root context's.
+            host::set_current_context(self.context);
             self.set_tick_period(period);
             self.next_tick.set(wanted);
         }

@@ -1,4 +1,6 @@
 //! Time as an argument: nanoseconds of a monotonic clock that only the host reads. Arithmetic saturates.
+//!
+//! Reading the clock is a host call. A handler that often needs no time takes a [`Clock`] instead of an [`Instant`].
 
 use core::time::Duration;
 
@@ -38,5 +40,18 @@ impl Instant {
             self.0
                 .saturating_add(u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX)),
         )
+    }
+}
+
+/// The host's clock, for handlers that read it only where the time matters.
+pub trait Clock: Copy {
+    /// The present moment.
+    fn now(self) -> Instant;
+}
+
+/// A moment is a clock that stands still.
+impl Clock for Instant {
+    fn now(self) -> Self {
+        self
     }
 }

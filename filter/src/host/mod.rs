@@ -15,7 +15,7 @@ use penstock_filter_core::{
     rewrite::BufferedBody,
     session::Epoch,
     shared_data::{SetIf, SharedData},
-    time::Instant,
+    time::{Clock, Instant},
 };
 
 /// A buffer, by its number in the ABI.
@@ -71,6 +71,16 @@ pub(crate) fn now() -> Instant {
     // SAFETY: the host writes one u64.
     unsafe { abi::clock_time_get(MONOTONIC, 1, &raw mut nanos) };
     Instant::from_nanos(nanos)
+}
+
+/// The host's monotonic clock.
+#[derive(Clone, Copy)]
+pub(crate) struct HostClock;
+
+impl Clock for HostClock {
+    fn now(self) -> Instant {
+        now()
+    }
 }
 
 /// Draws the random bits of a root context; `None` if the host fails.

@@ -15,14 +15,14 @@ use crate::{
     identity::IdentityClaims,
     local_reply::{Failure, LocalReply, QueueReport},
     registration::{self, body_too_large, invalid_body},
-    time::Instant,
+    time::{Clock, Instant},
 };
 
 impl Worker {
     /// More of a request's body has arrived: `size` bytes in total, which `read(start, length)` fetches.
     pub fn handle_request_body(
         &mut self,
-        now: Instant,
+        clock: impl Clock,
         sequence: u64,
         size: usize,
         end: bool,
@@ -37,15 +37,15 @@ impl Worker {
         };
         let limit = exchange.policy.body_bytes_max;
         if u64::try_from(size).unwrap_or(u64::MAX) > limit {
-            return self.refuse_invalid(now, sequence, &body_too_large(limit));
+            return self.refuse_invalid(clock.now(), sequence, &body_too_large(limit));
         }
         reading.size = size;
         if end {
-            return self.handle_request_end(now, sequence, read);
+            return self.handle_request_end(clock.now(), sequence, read);
         }
         match reading.scanner.read_on(size, false, read) {
             Ok(()) => BodyAction::Pause,
-            Err(error) => self.refuse_invalid(now, sequence, &invalid_body(error)),
+            Err(error) => self.refuse_invalid(clock.now(), sequence, &invalid_body(error)),
         }
     }
 

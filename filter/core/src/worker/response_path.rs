@@ -16,7 +16,7 @@ use crate::{
     properties::{Properties, attempt_count, response_code_details, upstream_address},
     response::{Format, ResponseScanner},
     retry_advice::retry_after_ms,
-    time::Instant,
+    time::{Clock, Instant},
 };
 
 impl Worker {
@@ -95,7 +95,7 @@ impl Worker {
     /// Bytes of a response body have arrived: `size` bytes, which `read(start, length)` fetches.
     pub fn handle_response_body(
         &mut self,
-        now: Instant,
+        clock: impl Clock,
         sequence: u64,
         size: usize,
         end: bool,
@@ -105,11 +105,12 @@ impl Worker {
             return;
         };
         response.is_complete |= end;
-        let mut first_byte_event = None;
-        if size > 0 {
-            response.scanner.record_arrival(now);
-            first_byte_event = response.first_byte_event.take();
+        if size == 0 {
+            return;
         }
+        let now = clock.now();
+        response.scanner.record_arrival(now);
+        let first_byte_event = response.first_byte_event.take();
         feed(&mut response.scanner, size, read);
         if let Some(started) = first_byte_event {
             self.report_start(now, *started);
