@@ -59,8 +59,11 @@ pub const COMPANION_CLUSTER: &str = "penstock~companion";
 /// the entries of a list by this string, and reports it as the `upstream.address` of a stream that went there.
 pub const REQUEUE_HOST: &str = "envoy://penstock-requeue/";
 
-/// The filter state of a stream that holds its requeue token.
+/// The filter state of a stream that holds its requeue token, where [`token_keeper`] sets it.
 const REQUEUE_STATE: &str = "penstock.requeue";
+
+/// The same where the filter sets it, as its property [`penstock_wire::names::REQUEUE_PROPERTY`].
+const REQUEUE_PROPERTY_STATE: &str = "wasm.penstock.requeue";
 
 /// The name of the requeue listener.
 pub(crate) const REQUEUE_LISTENER: &str = "penstock-requeue";
@@ -105,7 +108,7 @@ pub struct Settings {
     /// The filter's module.
     pub module: Module,
     /// The filter's configuration. The keys that describe the listeners (`requeue`, `reenters`, `routes_tell`,
-    /// `attempts_logged`) are added here.
+    /// `routes_requeue`, `attempts_logged`) are added here.
     pub plugin: Value,
     /// Further HTTP filters, which handle a client's request before Penstock's filter. A requeued request doesn't pass them
     /// again.
@@ -202,7 +205,7 @@ pub fn document(settings: &Settings) -> Value {
         "admin": { "address": socket(settings.admin) },
         "bootstrap_extensions": [internal_listeners()],
         "static_resources": {
-            "listeners": [listener::gateway(settings), listener::requeue(settings, routes::config(settings), REPLACEMENT)],
+            "listeners": [listener::gateway(settings), listener::requeue(settings, routes::config(settings), true, REPLACEMENT)],
             "clusters": clusters,
         },
         "overload_manager": overload(settings),
@@ -428,7 +431,7 @@ mod tests {
             plugin,
             json!({
                 "companion": COMPANION_CLUSTER, "requeue": REQUEUE_HOST, "routes_tell": true, "attempts_logged": true,
-                "reenters": true,
+                "routes_requeue": true, "reenters": true,
             })
         );
         let gateway = value(&document, &format!("{MANAGER}/route_config"));
@@ -442,7 +445,7 @@ mod tests {
             .iter()
             .filter_map(|route| route["route"]["idle_timeout"].as_str())
             .collect();
-        assert_eq!(idle, ["311s"]);
+        assert_eq!(idle, ["311s", "311s"]);
     }
 
     #[test]
@@ -473,11 +476,7 @@ mod tests {
 
     #[test]
     fn further_filters_come_first_and_only_in_the_gateway_listener() {
-        const OWN: &[&str] = &[
-            "penstock",
-            "envoy.filters.http.set_filter_state",
-            "envoy.filters.http.router",
-        ];
+        const OWN: &[&str] = &["penstock", "envoy.filters.http.router"];
         let names = |document: &Value, listener: usize| -> Vec<String> {
             let filters = format!(
                 "/static_resources/listeners/{listener}/filter_chains/0/filters/0/typed_config/http_filters"
@@ -508,6 +507,7 @@ mod tests {
             serde_json::from_str::<Value>(configuration).expect("JSON"),
             json!({
                 "companion": COMPANION_CLUSTER, "requeue": REQUEUE_HOST, "routes_tell": true, "attempts_logged": true,
+                "routes_requeue": true,
             })
         );
         let routes = value(
@@ -515,7 +515,7 @@ mod tests {
             &format!("{MANAGER}/route_config/virtual_hosts/0/routes"),
         );
         let routes = routes.as_array().expect("a list");
-        assert_eq!(routes.len(), 3 + 1);
+        assert_eq!(routes.len(), 4 + 1);
         let (last, pools) = routes.split_last().expect("not empty");
         assert!(
             pools

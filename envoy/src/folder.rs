@@ -327,7 +327,8 @@ mod tests {
             .iter()
             .map(|host| {
                 let port = &host["endpoint"]["address"]["socket_address"]["port_value"];
-                (port.as_u64(), host["metadata"].is_object())
+                let keys = &host["metadata"]["filter_metadata"]["envoy.lb"];
+                (port.as_u64(), keys["penstock-server"] == "true")
             })
             .collect();
         assert_eq!(ports, [(Some(2), true), (Some(1), false), (None, false)]);

@@ -258,13 +258,14 @@ pub(crate) fn send_local_reply(reply: &LocalReply) {
     host::send_local_reply(reply.status, &reply.headers, &reply.body);
 }
 
-/// Edits a header map of the current HTTP stream.
+/// Edits a header map of the current HTTP stream, and sets its properties.
 pub(crate) fn edit_headers(map: Map, edits: &[HeaderEdit]) {
     for edit in edits {
         match edit {
             HeaderEdit::Remove(name) => host::remove_header(map, name),
             HeaderEdit::Set(name, value) => host::set_header(map, name, value),
             HeaderEdit::SetStatic(name, value) => host::set_header(map, name, value),
+            HeaderEdit::SetProperty(name, value) => host::set_property(name, value),
         }
     }
 }

@@ -27,7 +27,7 @@ pub const SESSIONS_IN_ALL: usize = SESSIONS * PLUGINS as usize;
 const FILTER: &str = "/filter_chains/0/filters/0/typed_config/http_filters/0/typed_config/config";
 /// The same inside the router's log of attempts.
 const ATTEMPTS: &str =
-    "/filter_chains/0/filters/0/typed_config/http_filters/2/typed_config/upstream_log/0/typed_config/config";
+    "/filter_chains/0/filters/0/typed_config/http_filters/1/typed_config/upstream_log/0/typed_config/config";
 
 /// A running Envoy.
 pub struct Envoy {

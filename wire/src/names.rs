@@ -22,6 +22,11 @@ pub const DEADLINE_HEADER: &str = "x-penstock-deadline-ms";
 pub const SLO_TTFT_HEADER: &str = "x-slo-ttft-ms";
 /// Request header: the token that authenticates a requeued request. Only the gateway sets it.
 pub const REQUEUE_HEADER: &str = "x-penstock-requeue";
+/// Property of a stream inside Envoy: the same token, where Envoy's configuration reads it from there. It isn't a header, so no
+/// server can receive it.
+pub const REQUEUE_PROPERTY: &str = "penstock.requeue";
+/// How the value of that property begins, so that a route can tell cheaply whether a stream has it. The token follows.
+pub const REQUEUE_PROPERTY_PREFIX: &str = "token=";
 /// Request header inside Envoy, to the requeue listener: the last server refused the request by itself.
 pub const REFUSED_HEADER: &str = "x-penstock-refused";
 

@@ -11,13 +11,16 @@ use std::time::Duration;
 use penstock_wire::names::{ENDPOINT_HEADER, REFUSED_HEADER, REQUEUE_HEADER, ROUTE_HEADER};
 use serde_json::{Value, json};
 
-use super::{Pool, REQUEUE_HOST, REQUEUE_LISTENER, REQUEUE_STATE, seconds, socket};
+use super::{Pool, REQUEUE_HOST, REQUEUE_LISTENER, REQUEUE_PROPERTY_STATE, REQUEUE_STATE, seconds, socket};
 use crate::{config_source::config_source, limits};
 
 pub(crate) const HTTP_OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
 
-/// A metadata key that no host has: a route that requires it can use only the hosts of its list.
+/// A metadata key that no server has: a route that requires it can use only the hosts of its list.
 const LISTED_ONLY: &str = "penstock-listed-only";
+/// The requeue listener's value of that key: a route that requires it can use the hosts of its list and then that listener. A
+/// cluster whose requeue listener lacks it has no host for such a route beyond the list.
+const THEN_REQUEUE: &str = "requeue";
 
 /// The metadata key of model servers, which the requeue listener doesn't have.
 const SERVER: &str = "penstock-server";
@@ -54,7 +57,9 @@ pub(super) fn endpoints(pool: &Pool) -> Value {
 /// The requeue listener as a host. An internal listener has no socket: Envoy passes the bytes in memory, on the same worker, and no
 /// client can connect.
 pub(crate) fn requeue_host() -> Value {
-    host(json!({ "envoy_internal_address": { "server_listener_name": REQUEUE_LISTENER } }))
+    let mut host = host(json!({ "envoy_internal_address": { "server_listener_name": REQUEUE_LISTENER } }));
+    host["metadata"] = json!({ "filter_metadata": { "envoy.lb": { LISTED_ONLY: THEN_REQUEUE } } });
+    host
 }
 
 fn cluster(pool: &Pool) -> Value {
@@ -98,8 +103,10 @@ pub(crate) fn http_filters() -> Value {
 /// token, and notes whether the server before refused the request by a response: then Envoy has set the details of the
 /// response code already. It runs for each attempt. The load balancer keeps the list for the later attempts.
 fn internal_headers() -> Value {
-    let token =
-        format!("%CEL(upstream.address == \"{REQUEUE_HOST}\" ? filter_state[\"{REQUEUE_STATE}\"] : \"\")%");
+    let token = format!(
+        "%CEL(upstream.address == \"{REQUEUE_HOST}\" ? (\"{REQUEUE_PROPERTY_STATE}\" in filter_state ? \
+         filter_state[\"{REQUEUE_PROPERTY_STATE}\"] : filter_state[\"{REQUEUE_STATE}\"]) : \"\")%"
+    );
     // Without details the expression has no value, and the header isn't added.
     let refused = format!(
         "%CEL(upstream.address == \"{REQUEUE_HOST}\" && response.code_details == \"via_upstream\" ? \"1\" : \"\")%"
@@ -128,8 +135,13 @@ pub(super) fn listed_only() -> Value {
     json!({ "filter_metadata": { "envoy.lb": { LISTED_ONLY: "true" } } })
 }
 
+/// The `metadata_match` of a route whose requests may use the hosts of their list and then the requeue listener.
+pub(super) fn listed_then_requeue() -> Value {
+    json!({ "filter_metadata": { "envoy.lb": { LISTED_ONLY: THEN_REQUEUE } } })
+}
+
 /// The load balancing for requests without a list: round robin over the model servers. For a route that is [`listed_only`]
-/// it finds no host, because the route's subset is empty.
+/// it finds no host, because the route's subset is empty; for one that is [`listed_then_requeue`] the requeue listener.
 fn fallback() -> Value {
     json!({ "typed_extension_config": {
         "name": "envoy.load_balancing_policies.subset",

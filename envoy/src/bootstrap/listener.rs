@@ -20,12 +20,15 @@ pub(crate) struct Place {
     pub(crate) requeue: bool,
     /// The filter is in the requeue listener.
     pub(crate) reenters: bool,
+    /// The routes requeue by themselves, and read the token from the filter's property.
+    pub(crate) routes_requeue: bool,
 }
 
 /// The filter at a listener for clients, in an Envoy with a requeue listener.
 const ENTRY: Place = Place {
     requeue: true,
     reenters: false,
+    routes_requeue: true,
 };
 
 pub(super) fn gateway(settings: &Settings) -> Value {
@@ -81,9 +84,12 @@ fn tls(file: &Path) -> Value {
 ///
 /// The first stream keeps its copy of the body until the response begins, so a request holds its body once for each pass.
 /// The first stream is idle while the second one waits, which its route's `idle_timeout` allows for.
-pub(crate) fn requeue(settings: &Settings, routes: Value, replacement: &str) -> Value {
+///
+/// `routes_requeue`: as in [`Place`].
+pub(crate) fn requeue(settings: &Settings, routes: Value, routes_requeue: bool, replacement: &str) -> Value {
     let place = Place {
         reenters: true,
+        routes_requeue,
         ..ENTRY
     };
     let mut manager = manager(settings, "penstock_requeue", place, routes, replacement);
@@ -110,6 +116,11 @@ fn listener(settings: &Settings, name: &str, manager: Value) -> Value {
 
 fn manager(settings: &Settings, stats: &str, place: Place, routes: Value, replacement: &str) -> Value {
     let plugin = plugin_config(settings, place);
+    let keeper = (!place.routes_requeue).then(token_keeper);
+    let filters: Vec<Value> = std::iter::once(filter(&plugin))
+        .chain(keeper)
+        .chain([router(&plugin)])
+        .collect();
     json!({
         "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.\
                   HttpConnectionManager",
@@ -121,7 +132,7 @@ fn manager(settings: &Settings, stats: &str, place: Place, routes: Value, replac
         "preserve_external_request_id": true,
         "always_set_request_id_in_response": true,
         "server_header_transformation": "PASS_THROUGH",
-        "http_filters": [filter(&plugin), token_keeper(), router(&plugin)],
+        "http_filters": filters,
         "route_config": routes,
         "local_reply_config": local_replies::config(replacement),
     })
@@ -148,6 +159,9 @@ pub(crate) fn plugin_config(settings: &Settings, place: Place) -> Value {
         &mut configuration,
         json!({ "routes_tell": true, "attempts_logged": true }),
     );
+    if place.routes_requeue {
+        merge(&mut configuration, json!({ "routes_requeue": true }));
+    }
     if place.reenters {
         merge(&mut configuration, json!({ "reenters": true }));
     }

@@ -108,6 +108,7 @@ fn listener_patches(settings: &Settings, port: Option<u16>) -> [Value; 4] {
     let place = Place {
         requeue: false,
         reenters: false,
+        routes_requeue: false,
     };
     let plugin = plugin_config(settings, place);
     let patch = |kind: &str, operation: &str, filter: Option<Value>, value: Value| {

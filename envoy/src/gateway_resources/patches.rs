@@ -50,7 +50,7 @@ pub(super) fn policy(settings: &Settings, gateway: &Gateway, pools: &[Pool], rou
     }
     if gateway.requeue {
         let routes = requeue_routes(settings, pools, &routes.clusters);
-        let listener = requeue(settings, routes, REPLACEMENT);
+        let listener = requeue(settings, routes, false, REPLACEMENT);
         patches.push(whole(Kind::Listener, REQUEUE_LISTENER, listener));
     }
     let spec = json!({
@@ -78,6 +78,7 @@ fn filters(settings: &Settings, gateway: &Gateway, listener: &str) -> Vec<Value>
     let place = Place {
         requeue: gateway.requeue,
         reenters: false,
+        routes_requeue: false,
     };
     let plugin = plugin_config(settings, place);
     let part = |op: &str, json_path: &str, path: &str, value: Value| {

@@ -48,7 +48,7 @@ end
 const GRANTS: &str = r#"
 function envoy_on_request(handle)
   local headers = handle:headers()
-  if not headers:get("x-penstock-pool") then
+  if not headers:get("x-penstock-pool") or headers:get("x-token") then
     return
   end
   local list = headers:get("x-penstock-route") or headers:get("x-gateway-destination-endpoint")
@@ -439,6 +439,67 @@ async fn list_may_end_with_the_requeue_listener() {
         assert!(answer.ends_with(&serves.to_string()), "{answer}");
     }
     assert_eq!(drained(&mut served), 12);
+}
+
+/// Plays the filter's property with the requeue token.
+fn with_token(document: &mut Value) {
+    let keeper = json!({
+        "name": "envoy.filters.http.set_filter_state",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.set_filter_state.v3.Config",
+            "on_request_headers": [{
+                "object_key": "wasm.penstock.requeue",
+                "factory_key": "envoy.string",
+                "format_string": { "text_format_source": { "inline_string": "%REQ(x-token)%" } },
+                "skip_if_empty": true,
+            }],
+            "clear_route_cache": true,
+        },
+    });
+    document
+        .pointer_mut("/static_resources/listeners/0/filter_chains/0/filters/0/typed_config/http_filters")
+        .and_then(Value::as_array_mut)
+        .expect("a list of filters")
+        .insert(1, keeper);
+}
+
+#[tokio::test]
+async fn route_requeues_a_request_with_a_token_after_its_one_server() {
+    let dead = free();
+    let (cuts, mut cut) = server(true).await;
+    let (serves, mut served) = server(false).await;
+    let dir = TempDir::new().expect("a folder");
+    let settings = settings(dir.path(), vec![pool("chat", vec![dead, cuts, serves])]);
+    let gateway = Gateway::launch_changed(dir, settings, with_token).await;
+    let elsewhere = free();
+    let ask = async |first: SocketAddr, next: String, token: &str| {
+        let headers = [
+            "x-penstock-pool: chat".into(),
+            format!("x-gateway-destination-endpoint: {first}"),
+            format!("x-token: {token}"),
+            format!("x-next: {next}"),
+        ];
+        gateway.get("/v1/chat/completions", &headers).await
+    };
+    // The first server, then the list of the requeued request; the status, and the attempts at both servers.
+    for (first, next, expected) in [
+        (serves, String::new(), ("200", 0, 1)),
+        (dead, format!("{serves}"), ("200", 0, 1)),
+        (cuts, format!("{serves}"), ("200", 1, 1)),
+        (cuts, format!("{cuts}"), ("502", 2, 0)),
+        // Envoy skips a server that it doesn't know.
+        (elsewhere, format!("{serves}"), ("200", 0, 1)),
+    ] {
+        let (status, answer) = ask(first, next.clone(), "token=1").await;
+        assert_eq!(
+            (status.as_str(), drained(&mut cut), drained(&mut served)),
+            expected,
+            "{first} then {next}: {answer}"
+        );
+    }
+    // Without a token the request isn't sent again.
+    let (status, answer) = ask(dead, format!("{serves}"), "").await;
+    assert_eq!((status.as_str(), drained(&mut served)), ("503", 0), "{answer}");
 }
 
 #[tokio::test]

@@ -30,6 +30,9 @@ pub struct Config {
     /// Envoy's log of attempts calls the filter for each one that a server refuses. Otherwise the companion would take a
     /// refusal for a failed connection, so refusals are passed on to the client.
     pub logs_attempts: bool,
+    /// The routes send a request whose token is in [`wire::names::REQUEUE_PROPERTY`] to its endpoint, and after a failure that counts
+    /// by default once more, to the requeue listener. Otherwise headers of each request say so.
+    pub routes_requeue: bool,
     /// The policy until the companion sends one.
     pub policy: wire::Policy,
 }
@@ -48,6 +51,7 @@ impl Config {
             is_requeue_listener: raw.reenters,
             routes_report_endpoint: raw.routes_tell,
             logs_attempts: raw.attempts_logged,
+            routes_requeue: raw.routes_requeue,
             policy: raw.policy.into(),
         })
     }
@@ -67,6 +71,8 @@ struct RawConfig {
     routes_tell: bool,
     #[serde(default)]
     attempts_logged: bool,
+    #[serde(default)]
+    routes_requeue: bool,
     policy: RawPolicy,
 }
 

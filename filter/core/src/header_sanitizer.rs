@@ -6,7 +6,7 @@ use penstock_wire::names;
 
 use crate::headers::Headers;
 
-/// A change to a header map.
+/// A change to a stream's header map, or a property of the stream that goes with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HeaderEdit {
     /// Remove all headers of this name.
@@ -15,6 +15,8 @@ pub enum HeaderEdit {
     Set(&'static str, String),
     /// The same with a constant.
     SetStatic(&'static str, &'static str),
+    /// Set the property of the stream with this name. Envoy's configuration can read it, a server can't.
+    SetProperty(&'static str, String),
 }
 
 pub(crate) const CONTENT_LENGTH: &str = "content-length";
@@ -25,8 +27,13 @@ const DIGESTS: [&str; 4] = ["content-md5", "content-digest", "digest", "repr-dig
 /// Envoy's request header for the number of retries. Without it, Envoy retries once.
 pub(crate) const MAX_RETRIES_HEADER: &str = "x-envoy-max-retries";
 
+/// Envoy's request header for the conditions of a retry.
+pub(crate) const RETRY_ON_HEADER: &str = "x-envoy-retry-on";
+/// Envoy's request header for the statuses that `retriable-status-codes` stands for.
+pub(crate) const STATUS_CODES_HEADER: &str = "x-envoy-retriable-status-codes";
+
 /// Request headers that the filter reads or sets. A client's values never reach a server, on any path.
-const REQUEST_HEADERS: [&str; 9] = [
+const REQUEST_HEADERS: [&str; 11] = [
     names::ENDPOINT_HEADER,
     names::POOL_HEADER,
     names::REQUEUE_HEADER,
@@ -36,6 +43,8 @@ const REQUEST_HEADERS: [&str; 9] = [
     names::PIN_HEADER,
     names::TOLERATE_HEADER,
     MAX_RETRIES_HEADER,
+    RETRY_ON_HEADER,
+    STATUS_CODES_HEADER,
 ];
 
 /// Response headers that only the gateway may set.

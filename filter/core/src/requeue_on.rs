@@ -5,13 +5,8 @@
 
 use penstock_wire as wire;
 
-use crate::header_sanitizer::{HeaderEdit, MAX_RETRIES_HEADER};
+use crate::header_sanitizer::{HeaderEdit, MAX_RETRIES_HEADER, RETRY_ON_HEADER, STATUS_CODES_HEADER};
 use crate::limits::RETRIES;
-
-/// Envoy's request header for the conditions of a retry.
-const RETRY_ON_HEADER: &str = "x-envoy-retry-on";
-/// Envoy's request header for the statuses that `retriable-status-codes` stands for.
-const STATUS_CODES_HEADER: &str = "x-envoy-retriable-status-codes";
 
 /// What a server may do before a byte of its response for the request to be sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +55,12 @@ impl RequeueOn {
             unavailable: self.unavailable && logs_attempts,
             ..self
         }
+    }
+
+    /// Envoy sends the request again for all of these: the default of a pool, and the condition of the routes that requeue by
+    /// themselves.
+    pub(crate) const fn is_every(self) -> bool {
+        self.connect && self.reset && self.too_many_requests && self.unavailable
     }
 
     /// A response with this status makes Envoy send the request again.

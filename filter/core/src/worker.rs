@@ -113,6 +113,7 @@ impl Worker {
                 epoch: random.epoch,
                 requeue: config.requeue_listener.clone().zip(process.key),
                 logs_attempts: config.logs_attempts,
+                routes_requeue: config.routes_requeue,
             },
             policy: Arc::new(CompiledPolicy::new(&policy)),
             policies: Policies::new(policy),

@@ -33,6 +33,12 @@ unsafe extern "C" {
         data: *mut *mut u8,
         size: *mut usize,
     ) -> u32;
+    pub(super) fn proxy_set_property(
+        path: *const u8,
+        path_size: usize,
+        value: *const u8,
+        value_size: usize,
+    ) -> u32;
     pub(super) fn proxy_get_shared_data(
         key: *const u8,
         key_size: usize,

@@ -126,6 +126,12 @@ pub(crate) fn remove_header(map: Map, name: &str) {
     unsafe { abi::proxy_remove_header_map_value(map as u32, name.as_ptr(), name.len()) };
 }
 
+/// Sets a property of the current HTTP stream. Envoy's configuration finds it in the filter state, under `wasm.` and its name.
+pub(crate) fn set_property(name: &str, value: &str) {
+    // SAFETY: the host copies both strings before it returns.
+    unsafe { abi::proxy_set_property(name.as_ptr(), name.len(), value.as_ptr(), value.len()) };
+}
+
 /// Copies `length` bytes of a buffer from `start` on, or fewer at its end.
 pub(crate) fn buffer(kind: Buffer, start: usize, length: usize) -> Option<Vec<u8>> {
     // SAFETY: both pointers are valid during the call.

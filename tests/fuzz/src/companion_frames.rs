@@ -130,7 +130,10 @@ fn token() -> &'static str {
             .find_map(|effect| match effect {
                 Effect::Resume { edits, .. } => edits.into_iter().find_map(|edit| match edit {
                     HeaderEdit::Set(names::REQUEUE_HEADER, token) => Some(token),
-                    HeaderEdit::Set(..) | HeaderEdit::SetStatic(..) | HeaderEdit::Remove(_) => None,
+                    HeaderEdit::Set(..)
+                    | HeaderEdit::SetStatic(..)
+                    | HeaderEdit::SetProperty(..)
+                    | HeaderEdit::Remove(_) => None,
                 }),
                 Effect::Session(..)
                 | Effect::Reply { .. }

@@ -243,6 +243,7 @@ pub fn assert_applicable(edits: &[HeaderEdit]) {
             HeaderEdit::Remove(name) => assert!(!name.is_empty()),
             HeaderEdit::Set(name, value) => assert_valid_header(name, value),
             HeaderEdit::SetStatic(name, value) => assert_valid_header(name, value),
+            HeaderEdit::SetProperty(name, value) => assert!(!name.is_empty() && !value.is_empty()),
         }
     }
 }

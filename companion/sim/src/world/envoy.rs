@@ -182,6 +182,8 @@ impl World {
             is_requeue_listener,
             routes_report_endpoint: self.scenario.routes_set_served_header(),
             logs_attempts: true,
+            // This Envoy reads the list and the token from headers.
+            routes_requeue: false,
             policy: self.current_policy(),
         };
         let now = self.envoy_now(envoy);

@@ -57,6 +57,8 @@ pub(super) fn apply_edits(pairs: &mut Pairs, edits: &[HeaderEdit]) {
                 pairs.retain(|(present, _)| present != name);
                 pairs.push(((*name).to_owned(), (*value).to_owned()));
             }
+            // A property isn't a header.
+            HeaderEdit::SetProperty(..) => {}
         }
     }
 }

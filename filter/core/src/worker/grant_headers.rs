@@ -18,6 +18,8 @@ pub(super) struct GrantHeaders {
     pub(super) requeue: Option<(String, SigningKey)>,
     /// Envoy's log of attempts calls the filter.
     pub(super) logs_attempts: bool,
+    /// The routes requeue by themselves.
+    pub(super) routes_requeue: bool,
 }
 
 impl GrantHeaders {
@@ -35,19 +37,35 @@ impl GrantHeaders {
             edits.extend(header_sanitizer::rewritten(length, exchange.has_length));
         }
         let requeue = self.requeue.as_ref().filter(|_| grant.requeue);
+        let requeue_on = exchange.requeue_on().known_to(self.logs_attempts);
+        // The route lists one endpoint and the requeue listener, and has every cause of a requeue.
+        let is_routed = self.routes_requeue && grant.endpoints.len() == 1 && requeue_on.is_every();
         let mut entries = grant.endpoints.len();
         if !grant.endpoints.is_empty() {
             entries = entries.saturating_add(usize::from(requeue.is_some()));
             let endpoints = grant.endpoints.join(",");
-            let route = requeue.map(|(listener, _)| format!("{endpoints},{listener}"));
+            let list = requeue.filter(|_| !is_routed);
+            let route = list.map(|(listener, _)| format!("{endpoints},{listener}"));
             edits.push(HeaderEdit::Set(names::ENDPOINT_HEADER, endpoints));
             edits.extend(route.map(|route| HeaderEdit::Set(names::ROUTE_HEADER, route)));
             if let Some((_, key)) = requeue {
                 let token = exchange.requeue_token(self.epoch, leased_endpoint).sign(key);
-                edits.push(HeaderEdit::Set(names::REQUEUE_HEADER, token));
+                edits.push(self.keep(token));
             }
         }
-        edits.extend(exchange.requeue_on().known_to(self.logs_attempts).edits(entries));
+        if !(is_routed && requeue.is_some()) {
+            edits.extend(requeue_on.edits(entries));
+        }
         edits
+    }
+
+    /// Keeps a token for the requeue listener: where the routes read it, or in a header that they remove.
+    fn keep(&self, token: String) -> HeaderEdit {
+        if self.routes_requeue {
+            let value = format!("{}{token}", names::REQUEUE_PROPERTY_PREFIX);
+            HeaderEdit::SetProperty(names::REQUEUE_PROPERTY, value)
+        } else {
+            HeaderEdit::Set(names::REQUEUE_HEADER, token)
+        }
     }
 }

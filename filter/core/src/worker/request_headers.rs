@@ -96,7 +96,9 @@ impl Worker {
 
     fn requeue_token(&self, headers: Headers<'_>) -> Option<RequeueToken> {
         let text = headers.get(names::REQUEUE_HEADER)?;
-        RequeueToken::verify(text, self.key.as_ref()?)
+        // From a property of the first stream, the token has the prefix.
+        let token = text.strip_prefix(names::REQUEUE_PROPERTY_PREFIX.as_bytes());
+        RequeueToken::verify(token.unwrap_or(text), self.key.as_ref()?)
     }
 
     /// A new exchange in the phase `Answered`; the caller sets another phase or refuses the request.

@@ -352,7 +352,9 @@ pub(crate) fn without_retry(mut edits: Vec<HeaderEdit>) -> Vec<HeaderEdit> {
         edits.retain(|edit| {
             let name: &str = match edit {
                 HeaderEdit::Remove(name) => name,
-                HeaderEdit::Set(name, _) | HeaderEdit::SetStatic(name, _) => name,
+                HeaderEdit::Set(name, _)
+                | HeaderEdit::SetStatic(name, _)
+                | HeaderEdit::SetProperty(name, _) => name,
             };
             !names.contains(&name)
         });

@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use crate::harness::{Output, Rig, Shared, config, grant, register};
 use penstock_filter_core::{
-    effect::{HeadersAction, ResponseHeadersAction},
+    effect::{Effect, HeadersAction, ResponseHeadersAction},
     header_sanitizer::HeaderEdit,
 };
 use penstock_wire::{
-    Completed, EndReason, Grant, Refused, Register, RequestKey, command::Kind, filter_frame::Event,
+    Command, CompanionFrame, Completed, EndReason, Grant, Refused, Register, RequestKey, RequeueOn,
+    command::Kind, filter_frame::Event,
 };
+use prost::Message;
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
@@ -358,10 +360,105 @@ fn through(
                 answer.retain(|(other, _)| *other != name);
                 answer.push((name, value));
             }
-            HeaderEdit::SetStatic(..) => panic!("only requests have these: {edit:?}"),
+            HeaderEdit::SetStatic(..) | HeaderEdit::SetProperty(..) => {
+                panic!("only requests have these: {edit:?}")
+            }
         }
     }
     answer
+}
+
+/// The edits of a grant of `endpoints` in a pool with these causes of a requeue, where the routes requeue by themselves.
+fn routed_edits(endpoints: &[&str], causes: &str, may_requeue: bool) -> Vec<HeaderEdit> {
+    let keys = format!(r#""node": "n", "requeue": "{LISTENER}", "routes_requeue": true"#);
+    let mut config = config(NODE, &keys);
+    config.logs_attempts = true;
+    let causes: Vec<serde_json::Value> = serde_json::from_str(causes).expect("JSON");
+    for pool in &mut config.policy.pools {
+        pool.requeue_on = Some(RequeueOn {
+            connect: causes.contains(&"connect".into()),
+            reset: causes.contains(&"reset".into()),
+            statuses: causes
+                .iter()
+                .filter_map(|cause| u32::try_from(cause.as_u64()?).ok())
+                .collect(),
+        });
+    }
+    let mut rig = Rig::with(5, &config, &Shared::default());
+    rig.open();
+    rig.hello_ack(2);
+    let (sequence, _) = rig.waiting("m1");
+    let grant = Grant {
+        requeue: may_requeue,
+        endpoints: endpoints.iter().map(ToString::to_string).collect(),
+        ..grant(sequence)
+    };
+    let frame = CompanionFrame {
+        seq: 2,
+        ack: 0,
+        commands: vec![Command {
+            kind: Some(Kind::Grant(grant)),
+        }],
+    };
+    rig.receive(&frame.encode_to_vec());
+    match rig.worker.poll_effect() {
+        Some(Effect::Resume { edits, .. }) => edits,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn routes_that_requeue_need_no_headers_but_the_pool_and_the_server() {
+    const EVERY: &str = r#"["connect", "reset", 429, 503]"#;
+    let names = |edits: &[HeaderEdit]| -> Vec<String> {
+        let name = |edit: &HeaderEdit| match edit {
+            HeaderEdit::Set(name, _) | HeaderEdit::SetStatic(name, _) => (*name).to_owned(),
+            HeaderEdit::SetProperty(name, value) => {
+                assert!(value.starts_with("token="), "{value}");
+                format!("property {name}")
+            }
+            HeaderEdit::Remove(name) => format!("no {name}"),
+        };
+        edits.iter().map(name).collect()
+    };
+    let (pool, server) = ("x-penstock-pool", "x-gateway-destination-endpoint");
+    let (list, token) = ("x-penstock-route", "property penstock.requeue");
+    let (retry_on, statuses) = ("x-envoy-retry-on", "x-envoy-retriable-status-codes");
+    assert_eq!(
+        names(&routed_edits(&["1.1.1.1:1"], EVERY, true)),
+        [pool, server, token]
+    );
+    // The route lists one server and has every cause. Headers say what differs, and where the request goes.
+    for (endpoints, causes) in [
+        (&["1.1.1.1:1", "2.2.2.2:2"][..], EVERY),
+        (&["1.1.1.1:1"], r#"["reset", 429, 503]"#),
+    ] {
+        let edits = names(&routed_edits(endpoints, causes, true));
+        for name in [pool, server, list, token, retry_on, statuses] {
+            assert!(edits.iter().any(|edit| edit == name), "{name}: {edits:?}");
+        }
+    }
+    // Without a token no route requeues, and a request with one server isn't sent again.
+    let (no_retry, no_statuses) = (format!("no {retry_on}"), format!("no {statuses}"));
+    assert_eq!(
+        names(&routed_edits(&["1.1.1.1:1"], EVERY, false)),
+        [pool, server, &no_retry, &no_statuses]
+    );
+}
+
+#[test]
+fn token_from_a_property_is_as_good_as_one_from_a_header() {
+    let shared = Shared::default();
+    let mut first = first_worker(5, &shared);
+    let (sequence, _) = first.waiting("m1");
+    let token = granted(&mut first, sequence);
+    let mut second = requeue_worker(6, &shared);
+    let entered = entered(&mut second, &format!("token={token}"));
+    assert!(matches!(
+        &second.outputs()[..],
+        [Output::Sent(_, Event::Register(register))]
+            if register.sequence == entered && register.requeued_from == requeued_from(5, sequence)
+    ));
 }
 
 const SERVED: &str = "x-gateway-destination-endpoint-served";
