@@ -21,6 +21,8 @@ pub const REWRITE_FRONT_BYTES: usize = 1 << 20;
 pub const JSON_DEPTH_MAX: u32 = 127;
 /// Decoded bytes of a nested JSON key that are kept for comparison.
 pub const KEY_BYTES_MAX: usize = 64;
+/// Bytes of a stream's event that the scanner keeps as a template for the next one.
+pub const EVENT_TEMPLATE_BYTES_MAX: usize = 1_024;
 /// Top-level strings of the body that a policy may name as identities.
 pub const BODY_KEYS_MAX: usize = 16;
 /// Bytes of an attachment (image, audio, file) that count as prompt text.

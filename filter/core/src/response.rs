@@ -1,9 +1,13 @@
 //! Reads the body of a server's response while it passes: the times of its first and last byte, and its token counts.
 //!
 //! The body is one JSON document, or a stream of server-sent events with one JSON document each. The scanner never fails:
-//! it skips a malformed document up to the next event. It keeps at most 512 bytes.
+//! it skips a malformed document up to the next event. It keeps less than 2 KB.
+
+mod event_template;
 
 use core::convert::Infallible;
+
+use event_template::EventTemplate;
 
 use crate::{
     json::{ReadError, Reader},
@@ -50,6 +54,15 @@ enum Line {
 
 const FIELD: &[u8] = b"data:";
 
+/// What one slice has of an event: everything from these places to the end of the slice.
+#[derive(Clone, Copy, Debug, Default)]
+struct EventInSlice<'a> {
+    /// From the first line of data on; `None`: the slice lacks the beginning, or the data has several lines.
+    event: Option<&'a [u8]>,
+    /// From the event's document on.
+    document: Option<&'a [u8]>,
+}
+
 /// Scans one response body, slice by slice.
 #[derive(Debug)]
 pub struct ResponseScanner {
@@ -63,6 +76,7 @@ pub struct ResponseScanner {
     after_cr: bool,
     in_event: bool,
     text_events: u64,
+    template: EventTemplate,
     first_byte: Option<Instant>,
     last_byte: Option<Instant>,
 }
@@ -93,6 +107,7 @@ impl ResponseScanner {
             after_cr: false,
             in_event: false,
             text_events: 0,
+            template: EventTemplate::default(),
             first_byte: None,
             last_byte: None,
         }
@@ -149,10 +164,24 @@ impl ResponseScanner {
     }
 
     fn read_events(&mut self, mut bytes: &[u8]) {
+        let mut present = EventInSlice::default();
         while let Some((byte, rest)) = bytes.split_first() {
             if core::mem::take(&mut self.after_cr) && *byte == b'\n' {
                 bytes = rest;
                 continue;
+            }
+            if self.line == Line::FieldName(0) && !self.in_event {
+                if let Some(after) = self.skip_alike(bytes) {
+                    bytes = after;
+                    continue;
+                }
+                present = EventInSlice {
+                    event: Some(bytes),
+                    document: None,
+                };
+            }
+            if self.reader.offset() == 0 {
+                present.document = Some(bytes);
             }
             if let Line::Value | Line::Skip = self.line {
                 let end = memchr::memchr2(b'\n', b'\r', bytes).unwrap_or(bytes.len());
@@ -170,6 +199,7 @@ impl ResponseScanner {
                 (line, b'\n' | b'\r') => {
                     self.after_cr = *byte == b'\r';
                     if line == Line::FieldName(0) {
+                        self.learn(present, rest);
                         self.end_event();
                     }
                     Line::FieldName(0)
@@ -177,6 +207,9 @@ impl ResponseScanner {
                 (Line::FieldName(seen), byte) if FIELD.get(seen) == Some(&byte) => {
                     let seen = seen.saturating_add(1);
                     if seen == FIELD.len() {
+                        if self.in_event {
+                            present.event = None;
+                        }
                         self.begin_value()
                     } else {
                         Line::FieldName(seen)
@@ -192,6 +225,14 @@ impl ResponseScanner {
         }
     }
 
+    /// Counts a whole event that is like the one before; returns the bytes that follow it.
+    fn skip_alike<'a>(&mut self, bytes: &'a [u8]) -> Option<&'a [u8]> {
+        let matched = self.template.split_event(bytes)?;
+        self.text_events = self.text_events.saturating_add(u64::from(matched.has_text));
+        self.after_cr = matched.ends_with_cr;
+        Some(matched.rest)
+    }
+
     fn begin_value(&mut self) -> Line {
         if self.in_event {
             // Line feeds join the data fields of one event.
@@ -199,6 +240,27 @@ impl ResponseScanner {
         }
         self.in_event = true;
         Line::ValueStart
+    }
+
+    /// Makes an event that lies whole in a slice the template for the next one. `rest`: the bytes after it.
+    fn learn(&mut self, present: EventInSlice<'_>, rest: &[u8]) {
+        let (Some(event), Some(document)) = (present.event, present.document) else {
+            return;
+        };
+        let Some(text) = self.collector.only_text().filter(|_| !self.is_malformed) else {
+            return;
+        };
+        let (Ok(begin), Ok(end)) = (usize::try_from(text.start), usize::try_from(text.end)) else {
+            return;
+        };
+        // The quotes belong to the parts around the text.
+        let document = event.len().saturating_sub(document.len());
+        let begin = document.saturating_add(begin).saturating_add(1);
+        let end = document.saturating_add(end).saturating_sub(1);
+        let last = event.len().saturating_sub(rest.len());
+        if let (Some(before), Some(after)) = (event.get(..begin), event.get(end..last)) {
+            self.template.learn(before, after);
+        }
     }
 
     fn end_event(&mut self) {

@@ -3,7 +3,7 @@
 //! It knows OpenAI's formats (chat completions, completions, embeddings, responses) and Anthropic's messages. A document in
 //! another format yields nothing.
 
-use core::convert::Infallible;
+use core::{convert::Infallible, ops::Range};
 
 use crate::json::{Container, JsonString, Literal, Visitor};
 
@@ -85,6 +85,12 @@ pub(crate) struct UsageCollector {
     depth: usize,
     key: Key,
     carries_text: bool,
+    /// Strings of the document that may carry text.
+    text_strings: u32,
+    /// The bytes of the last one in the document, with its quotes.
+    text_range: Range<u64>,
+    /// The document has token counts.
+    has_counts: bool,
     prompt: Option<u64>,
     input: Option<u64>,
     cached: Option<u64>,
@@ -97,7 +103,14 @@ impl UsageCollector {
     /// Ends a document, and prepares for the next one. Returns whether the document carried text of the answer.
     pub(crate) fn end_document(&mut self) -> bool {
         self.depth = 0;
+        self.text_strings = 0;
+        self.has_counts = false;
         core::mem::take(&mut self.carries_text)
+    }
+
+    /// Where the text of the document is, as a JSON string, if the document has nothing else that counts.
+    pub(crate) fn only_text(&self) -> Option<Range<u64>> {
+        (self.text_strings == 1 && !self.has_counts).then(|| self.text_range.clone())
     }
 
     pub(crate) fn usage(&self) -> Usage {
@@ -150,7 +163,11 @@ impl Visitor for UsageCollector {
             | (Level::Choices, Key::Text) => true,
             (_, _) => false,
         };
-        self.carries_text |= is_text && value.bytes > 0;
+        if is_text {
+            self.carries_text |= value.bytes > 0;
+            self.text_strings = self.text_strings.saturating_add(1);
+            self.text_range = value.begin..value.end;
+        }
         Ok(())
     }
 
@@ -165,8 +182,9 @@ impl Visitor for UsageCollector {
             (Level::Usage, Key::CacheRead) => self.cache_read = whole,
             (Level::Usage, Key::CacheCreation) => self.cache_creation = whole,
             (Level::Details, Key::CachedTokens) => self.cached = whole,
-            (_, _) => {}
+            (_, _) => return Ok(()),
         }
+        self.has_counts = true;
         Ok(())
     }
 

@@ -88,6 +88,32 @@ fn chat_stream_is_read() {
     assert_eq!(stats.usage, usage(7, None, Some(5)));
 }
 
+/// Only the text of an event may differ from the event before.
+#[test]
+fn counts_after_alike_events_are_read() {
+    let event = |content: &str, more: &str| {
+        format!("data: {{\"id\":\"x\",\"choices\":[{{\"delta\":{{\"content\":\"{content}\"}}}}]{more}}}\n\n")
+    };
+    let body = [
+        event("a", ""),
+        event("b", ""),
+        event("", ""),
+        event("c", ",\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":3}"),
+        event("d", ",\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":4}"),
+        event("e", ",\"usage\":null"),
+        event(
+            "\\\"}],\\\"usage\\\":{\\\"completion_tokens\\\":9}}",
+            ",\"usage\":null",
+        ),
+        "data: {\"error\":{\"message\":\"out of memory\"}}\n\n".to_owned(),
+        event("f", ""),
+    ]
+    .concat();
+    let stats = stats(Format::Sse, &body);
+    assert_eq!(stats.text_events, 7);
+    assert_eq!(stats.usage, usage(7, None, Some(4)));
+}
+
 #[test]
 fn messages_stream_is_read() {
     let body = concat!(

@@ -265,6 +265,32 @@ proptest! {
         }
     }
 
+    /// A scanner that gets a whole event compares it with the one before. With single bytes it never can.
+    #[test]
+    fn alike_events_give_the_same_stats_in_pieces_of_any_size(
+        events in vec(alike(), 1..12), end in "(\n|\r|\r\n)", piece in 1_usize..400,
+        damage in proptest::option::of((any::<prop::sample::Index>(), any::<u8>())),
+    ) {
+        let mut bytes = Vec::new();
+        for event in &events {
+            bytes.extend_from_slice(format!("{}{end}{end}", event.replace('|', &end)).as_bytes());
+        }
+        if let Some((position, byte)) = damage {
+            let position = position.index(bytes.len());
+            bytes[position] = byte;
+        }
+        let single: Vec<_> = bytes.chunks(1).collect();
+        let expected = stats(Format::Sse, &single);
+        let one_event_each: Vec<_> = bytes.split_inclusive(|byte| *byte == b'}').collect();
+        prop_assert_eq!(&stats(Format::Sse, &[&bytes]), &expected);
+        prop_assert_eq!(&stats(Format::Sse, &bytes.chunks(piece).collect::<Vec<_>>()), &expected);
+        prop_assert_eq!(&stats(Format::Sse, &one_event_each), &expected);
+        if damage.is_none() {
+            let texts = events.iter().filter(|event| event.contains("TEXT")).count();
+            prop_assert_eq!(expected.text_events, texts as u64);
+        }
+    }
+
     #[test]
     fn usage_is_found_in_any_document(document in value(), prompt in any::<u64>(), output in any::<u64>(), cached in any::<u64>()) {
         let body = json!({
@@ -274,6 +300,25 @@ proptest! {
         let usage = stats(Format::Json, &[body.to_string().as_bytes()]).usage;
         prop_assert_eq!((usage.prompt, usage.output, usage.cached), (Some(prompt), Some(output), Some(cached)));
     }
+}
+
+/// An event of one of a few forms; `|` stands for the end of a line, and each non-empty text has `TEXT`.
+fn alike() -> impl Strategy<Value = String> {
+    let text = prop_oneof![
+        Just(String::new()),
+        "TEXT[a-z \u{e4}\u{1f600}]{0,20}",
+        Just(r#"\u00e4TEXT\"\\\n\ud83d"#.to_owned()),
+        Just("}TEXT{".to_owned()),
+    ];
+    (text, 0..9_u8, 0..3_u8).prop_map(|(text, form, number)| match form {
+        0 => format!(r#"event: delta|data: {{"delta":{{"text":"{text}"}}}}"#),
+        1 => format!(r#"data:{{"choices":[{{"delta":{{"content":"{text}"}}}}],"usage":null}}"#),
+        // Two strings of text, of which the first has none, and token counts, are read each time.
+        2 => format!(r#"data: {{"delta":{{"thinking":"","text":"{text}"}}}}"#),
+        3 => format!(r#"data: {{"delta":{{"text":"{text}"}},"usage":{{"output_tokens":{number}}}}}"#),
+        4 => format!(r#"data: {{"n":{number},|data: "delta":{{"text":"{text}"}}}}|id: 7"#),
+        _ => format!(r#"data: {{"id":"x","choices":[{{"index":0,"delta":{{"content":"{text}"}}}}]}}"#),
+    })
 }
 
 fn chunk() -> impl Strategy<Value = Value> {

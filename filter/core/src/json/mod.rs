@@ -8,5 +8,6 @@ mod string_decoder;
 mod visitor;
 
 pub(crate) use reader::Reader;
+pub(crate) use string::split_text;
 pub use visitor::SyntaxError;
 pub(crate) use visitor::{Cause, Container, JsonString, Literal, ReadError, Visitor};
