@@ -23,6 +23,8 @@ pub const JSON_DEPTH_MAX: u32 = 127;
 pub const KEY_BYTES_MAX: usize = 64;
 /// Bytes of a stream's event that the scanner keeps as a template for the next one.
 pub const EVENT_TEMPLATE_BYTES_MAX: usize = 1_024;
+/// Bytes at the end of a JSON response in which the scanner expects the token counts. A response of at most twice as many is read whole.
+pub const RESPONSE_TAIL_BYTES: usize = 4_096;
 /// Top-level strings of the body that a policy may name as identities.
 pub const BODY_KEYS_MAX: usize = 16;
 /// Bytes of an attachment (image, audio, file) that count as prompt text.

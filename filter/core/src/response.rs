@@ -1,13 +1,15 @@
 //! Reads the body of a server's response while it passes: the times of its first and last byte, and its token counts.
 //!
 //! The body is one JSON document, or a stream of server-sent events with one JSON document each. The scanner never fails:
-//! it skips a malformed document up to the next event. It keeps less than 2 KB.
+//! it skips a malformed document up to the next event. It keeps less than 2 KB of a stream, and less than 5 KB of a document.
 
 mod event_template;
+mod tail;
 
 use core::convert::Infallible;
 
 use event_template::EventTemplate;
+use tail::Tail;
 
 use crate::{
     json::{ReadError, Reader},
@@ -77,6 +79,8 @@ pub struct ResponseScanner {
     in_event: bool,
     text_events: u64,
     template: EventTemplate,
+    /// The end of a JSON document of which only the end is read.
+    tail: Option<Tail>,
     first_byte: Option<Instant>,
     last_byte: Option<Instant>,
 }
@@ -108,9 +112,35 @@ impl ResponseScanner {
             in_event: false,
             text_events: 0,
             template: EventTemplate::default(),
+            tail: None,
             first_byte: None,
             last_byte: None,
         }
+    }
+
+    /// The same scanner for a body of `length` bytes: of a long JSON document it reads the end alone.
+    #[must_use]
+    pub fn of_length(mut self, length: usize) -> Self {
+        if self.format == Format::Json {
+            self.tail = Tail::of(length);
+        }
+        self
+    }
+
+    /// How many of the next `size` bytes of the body the scanner doesn't need. The bytes that are fed next come after them.
+    pub fn skip(&mut self, size: usize) -> usize {
+        self.tail.as_mut().map_or(0, |tail| tail.skip(size))
+    }
+
+    /// Reads the end of a document of which nothing else was read. Returns `false` if the end lacks the token counts.
+    pub fn read_tail(&mut self) -> bool {
+        let Some(tail) = self.tail.take() else {
+            return true;
+        };
+        let counts = tail.counts();
+        let has_counts = counts.is_some();
+        self.collector = counts.unwrap_or_default();
+        has_counts
     }
 
     /// Records the time at which bytes of the body arrive.
@@ -138,7 +168,10 @@ impl ResponseScanner {
     /// Scans the next bytes of the body.
     pub fn feed(&mut self, bytes: &[u8]) {
         match self.format {
-            Format::Json => self.read_json(bytes),
+            Format::Json => match &mut self.tail {
+                Some(tail) => tail.keep(bytes),
+                None => self.read_json(bytes),
+            },
             Format::Sse => self.read_events(bytes),
             Format::Opaque => {}
         }
@@ -148,6 +181,7 @@ impl ResponseScanner {
     #[must_use]
     pub fn stats(&mut self) -> ResponseStats {
         self.end_event();
+        self.read_tail();
         ResponseStats {
             usage: self.collector.usage(),
             text_events: self.text_events,

@@ -113,6 +113,11 @@ impl UsageCollector {
         (self.text_strings == 1 && !self.has_counts).then(|| self.text_range.clone())
     }
 
+    /// The document has token counts.
+    pub(crate) const fn has_counts(&self) -> bool {
+        self.has_counts
+    }
+
     pub(crate) fn usage(&self) -> Usage {
         // Anthropic's `input_tokens` exclude tokens that were read from or written to the cache; OpenAI's include them.
         let cache_tokens = self

@@ -74,6 +74,8 @@ pub struct Worker {
     in_flight: InFlightCounts,
     credits: Credits,
     failing_pools: FailingPools,
+    /// The pools whose servers have sent a long response without token counts at its end.
+    read_whole: BTreeSet<String>,
     body_callbacks: BodyCallbacks,
     granted_ids: GrantedIds,
     /// The round-robin counter over endpoints.
@@ -123,6 +125,7 @@ impl Worker {
             in_flight: InFlightCounts::new(now),
             credits: Credits::default(),
             failing_pools: FailingPools::default(),
+            read_whole: BTreeSet::new(),
             body_callbacks: BodyCallbacks::default(),
             granted_ids: GrantedIds::new(random.epoch),
             // A random start, so that not all workers start with the same endpoint.
@@ -307,6 +310,7 @@ impl Worker {
         self.endpoints.retain(|name, _| exists(name));
         self.saturation_milli.retain(|name, _| exists(name));
         self.failing_pools.retain(exists);
+        self.read_whole.retain(|name| exists(name));
         self.assign_pools(now);
         self.return_ended_credits(now);
         self.credits.retain(exists);

@@ -70,6 +70,46 @@ fn usage_of_whole_documents_is_read() {
     }
 }
 
+/// Scans a document as the worker does, and counts the bytes that the scanner needs.
+fn scanned(body: &str, piece: usize, length: usize) -> (usize, Usage) {
+    let mut scanner = ResponseScanner::new(Format::Json).of_length(length);
+    let mut read = 0;
+    for bytes in body.as_bytes().chunks(piece) {
+        let needed = &bytes[scanner.skip(bytes.len())..];
+        read += needed.len();
+        scanner.feed(needed);
+    }
+    (read, scanner.stats().usage)
+}
+
+#[test]
+fn only_the_end_of_a_long_document_is_read_in_pieces_of_any_size() {
+    let numbers = "0.123456,".repeat(2_000);
+    let body = format!("{{\"data\":[{{\"embedding\":[{numbers}0]}}],\"usage\":{{\"prompt_tokens\":7}}}}");
+    for piece in [1, 7, 4_095, 4_096, 4_097, 16_384, body.len()] {
+        assert_eq!(
+            scanned(&body, piece, body.len()),
+            (4_096, usage(7, None, None)),
+            "{piece}"
+        );
+    }
+    // A shorter one is read whole.
+    let short = &body[..10_000].replace("{\"data\"", "{\"usage\":{\"prompt_tokens\":8},\"data\"")[..8_192];
+    assert_eq!(scanned(short, 1_000, 8_192), (8_192, usage(8, None, None)));
+}
+
+#[test]
+fn document_without_counts_at_its_end_has_none() {
+    let body = format!(
+        "{{\"usage\":{{\"prompt_tokens\":7}},\"text\":\"{}\"}}",
+        "x".repeat(20_000)
+    );
+    assert_eq!(scanned(&body, 1_000, body.len()), (4_096, Usage::default()));
+    // Another length than the announced one.
+    let cut = &body[..15_000];
+    assert_eq!(scanned(cut, 1_000, body.len()), (0, Usage::default()));
+}
+
 #[test]
 fn chat_stream_is_read() {
     let body = concat!(

@@ -90,6 +90,15 @@ impl Granted {
         self.lease.as_ref()?.slot
     }
 
+    /// A server's response is complete, and only its end was read, which lacks the token counts.
+    pub(crate) fn lacks_counts(&mut self) -> bool {
+        if let Upstream::Responding(response) = &mut self.upstream {
+            response.is_complete && !response.scanner.read_tail()
+        } else {
+            false
+        }
+    }
+
     /// The entry of this exchange in a Hello; `None` if it was requeued, and the requeue listener's filter lists it.
     pub(crate) fn running(&self, now: Instant, register: Register) -> Option<Running> {
         let response = match &self.upstream {

@@ -71,7 +71,8 @@ impl Worker {
             return only_edits(requeued_edits(&granted.report, headers, is_overwritten));
         }
         self.failing_pools.record_response(&granted.pool);
-        let mut response = new_response(granted, status, address, headers, end, host);
+        let may_skip = !self.read_whole.contains(&granted.pool);
+        let mut response = new_response(granted, status, address, headers, end, may_skip, host);
         let mut edits = report_edits(&granted.report);
         if !is_reported {
             edits.push(set_served(response.endpoint.clone()));
@@ -149,8 +150,12 @@ impl Worker {
                 .sessions
                 .of_mut(pool)
                 .send_terminal(now, Event::Cancel(Cancel { sequence })),
-            Phase::Granted(granted) => {
+            Phase::Granted(mut granted) => {
                 self.release(now, &granted);
+                if granted.lacks_counts() {
+                    // One request of the pool costs its estimate. The next ones are read whole.
+                    self.read_whole.insert(granted.pool.clone());
+                }
                 let register = Register {
                     age_us: now.micros_since(exchange.arrived),
                     ..exchange.register
@@ -183,7 +188,7 @@ fn feed(scanner: &mut ResponseScanner, size: usize, mut read: impl FnMut(usize, 
     if !scanner.wants_bytes() {
         return;
     }
-    let mut start = 0_usize;
+    let mut start = scanner.skip(size);
     while start < size {
         let length = size.saturating_sub(start).min(SLICE_BYTES);
         let Some(slice) = read(start, length).filter(|slice| !slice.is_empty()) else {
@@ -198,12 +203,14 @@ fn only_edits(edits: Vec<HeaderEdit>) -> ResponseHeadersAction {
     ResponseHeadersAction { edits, body: None }
 }
 
+/// `may_skip`: only the end of a long response is needed.
 fn new_response(
     granted: &Granted,
     status: u32,
     address: Option<String>,
     headers: Headers<'_>,
     end: bool,
+    may_skip: bool,
     host: &impl Properties,
 ) -> Response {
     // The number of attempts matters only if the first endpoint of the grant isn't the one that responds.
@@ -217,11 +224,17 @@ fn new_response(
     } else {
         Format::Opaque
     };
+    let length = headers.get(CONTENT_LENGTH).filter(|_| may_skip);
+    let length = length.and_then(|digits| core::str::from_utf8(digits).ok()?.parse().ok());
+    let scanner = ResponseScanner::new(format);
     Response {
         endpoint: address.or_else(|| granted.endpoint.clone()),
         status,
         attempts,
-        scanner: ResponseScanner::new(format),
+        scanner: match length {
+            Some(length) => scanner.of_length(length),
+            None => scanner,
+        },
         first_byte_event: None,
         is_complete: end,
     }

@@ -12,6 +12,7 @@ mod exchange;
 mod fail_open;
 mod harness;
 #[cfg(not(target_arch = "wasm32"))]
+mod long_responses;
 mod places;
 mod refused_attempts;
 #[cfg(not(target_arch = "wasm32"))]
