@@ -45,5 +45,5 @@ pub use process::Process;
 pub use prometheus::Prometheus;
 pub use redis::Redis;
 pub use refusing_server::RefusingServer;
-pub use upstream::{Call, Upstream};
+pub use upstream::{Call, Events, Upstream};
 pub use wait::{run, until};
