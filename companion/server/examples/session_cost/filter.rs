@@ -7,8 +7,8 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::stream::{BoxStream, SelectAll};
 use penstock_wire::{
-    Api, Command, CompanionFrame, Completed, EndReason, FilterFrame, Heartbeat, Hello, METHOD, Register,
-    SERVICE, Started, command::Kind, filter_frame::Event, limits,
+    Admitted, Api, Command, CompanionFrame, Completed, EndReason, FilterFrame, Heartbeat, Hello, METHOD,
+    Register, Running, SERVICE, Started, command::Kind, filter_frame::Event, limits,
 };
 use prost::Message as _;
 use tokio::sync::mpsc;
@@ -18,7 +18,7 @@ use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder, EncodeBuf, Encoder
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status, Streaming};
 
-use crate::Load;
+use crate::{ENDPOINT, Load, POOL};
 
 const TENANTS: u64 = 100;
 const WINDOW_BYTES: u32 = 64 << 20;
@@ -32,6 +32,10 @@ const START_ATTEMPTS: u32 = 600;
 pub(crate) async fn run(companion: SocketAddr, load: Load, requests: u64) {
     let mut script = Script::open(companion, load).await;
     for _ in 0..requests / load.round {
+        if load.by_credit {
+            script.report();
+            continue;
+        }
         script.register().await;
         let mut completed = 0;
         while completed < load.round {
@@ -75,6 +79,16 @@ impl Script {
                 let register = register(session.sequence);
                 session.send(Event::Register(register));
             }
+        }
+    }
+
+    /// Reports the requests of a round: each session sends one frame.
+    fn report(&mut self) {
+        for session in &mut self.sessions {
+            let requests = self.load.round / self.load.sessions;
+            let sequences = session.sequence + 1..=session.sequence + requests;
+            session.sequence += requests;
+            session.send_frame(sequences.map(report).collect(), None);
         }
     }
 
@@ -155,12 +169,16 @@ impl Session {
     }
 
     fn send(&mut self, event: Event) {
+        self.send_frame(Vec::new(), Some(event));
+    }
+
+    fn send_frame(&mut self, admitted: Vec<Admitted>, event: Option<Event>) {
         self.sent += 1;
         let frame = FilterFrame {
             seq: self.sent,
             ack: self.received,
-            admitted: Vec::new(),
-            event: Some(event),
+            admitted,
+            event,
         };
         self.outgoing.send(frame).expect("the stream is open");
     }
@@ -226,6 +244,23 @@ fn end(sequence: u64, endpoint: String) -> Completed {
         prompt_tokens: Some(240),
         output_tokens: Some(1),
         ..Completed::default()
+    }
+}
+
+/// The report of a request that was admitted by credit, and has ended.
+fn report(sequence: u64) -> Admitted {
+    let endpoint = ENDPOINT.to_owned();
+    Admitted {
+        running: Some(Running {
+            register: Some(register(sequence)),
+            pool: POOL.to_owned(),
+            endpoint: endpoint.clone(),
+            age_us: 500,
+            started: true,
+            first_byte: true,
+        }),
+        credit: 1,
+        completed: Some(end(sequence, endpoint)),
     }
 }
 

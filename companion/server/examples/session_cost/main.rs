@@ -20,6 +20,10 @@ use self::valgrind::Tool;
 /// Requests of the short run, which warms up, and of the long run.
 const REQUESTS: [u64; 2] = [2_000, 6_000];
 
+/// The only pool, and its endpoint, at which nothing listens.
+const POOL: &str = "p";
+const ENDPOINT: &str = "127.0.0.1:9";
+
 /// How requests arrive.
 #[derive(Clone, Copy)]
 struct Load {
@@ -31,9 +35,11 @@ struct Load {
     places: u64,
     /// A response is streamed, so that the filter sends one more message about it.
     streams: bool,
+    /// The filter admits the requests by credit, and reports those of a round in one frame.
+    by_credit: bool,
 }
 
-const LOADS: [Load; 5] = [
+const LOADS: [Load; 6] = [
     Load::new("one at a time", 1, 1, 1_000),
     Load::new("8 at a time", 1, 8, 1_000),
     Load::new("32 at a time, 4 sessions", 4, 32, 1_000),
@@ -41,6 +47,10 @@ const LOADS: [Load; 5] = [
     Load {
         streams: true,
         ..Load::new("8 at a time, streamed", 1, 8, 1_000)
+    },
+    Load {
+        by_credit: true,
+        ..Load::new("16 at a time, by credit", 1, 16, 1_000)
     },
 ];
 
@@ -52,6 +62,7 @@ impl Load {
             round,
             places,
             streams: false,
+            by_credit: false,
         }
     }
 }

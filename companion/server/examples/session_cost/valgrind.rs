@@ -7,7 +7,7 @@ use std::process::{Output, Stdio};
 use tempfile::TempDir;
 use tokio::process::Command;
 
-use crate::{Load, filter};
+use crate::{ENDPOINT, Load, POOL, filter};
 
 /// What is counted.
 #[derive(Clone, Copy)]
@@ -93,9 +93,9 @@ fn config(folder: &TempDir, address: SocketAddr, load: Load) -> std::path::PathB
     let text = format!(
         "listen: {{gateway: '127.0.0.1:0', envoy_admin: '127.0.0.1:0', grpc: '{address}', http: 'unix:{}'}}\n\
          pools:\n\
-         - name: p\n  \
+         - name: {POOL}\n  \
            models: [m]\n  \
-           endpoints: {{static: ['127.0.0.1:9']}}\n  \
+           endpoints: {{static: ['{ENDPOINT}']}}\n  \
            health: {{path: null}}\n  \
            scrape: {{path: null}}\n  \
            stock: {{lower_bound_per_backend: {places}, upper_bound_per_backend: {places}, watermark_per_backend: {places}}}\n",
