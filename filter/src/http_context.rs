@@ -43,14 +43,11 @@ fn reply(reply: &LocalReply) -> Action {
     Action::Pause
 }
 
-fn carry_out(action: Option<BodyAction>) -> Action {
+fn carry_out(plugin: &Plugin, context: u32, action: Option<BodyAction>) -> Action {
     match action {
         None | Some(BodyAction::Pause) => Action::Pause,
         Some(BodyAction::Reply(refusal)) => reply(&refusal),
-        Some(BodyAction::Continue(edits)) => {
-            edit_headers(Map::Request, &edits);
-            Action::Continue
-        }
+        Some(BodyAction::Continue(edits)) => plugin.continue_request(context, edits),
     }
 }
 
@@ -95,9 +92,9 @@ impl HttpContext for Http {
             return Action::Continue;
         };
         let read = |start, length| host::buffer(Buffer::RequestBody, start, length);
-        carry_out(
-            plugin.with_worker(|worker| worker.handle_request_body(HostClock, sequence, size, end, read)),
-        )
+        let action =
+            plugin.with_worker(|worker| worker.handle_request_body(HostClock, sequence, size, end, read));
+        carry_out(plugin, self.context, action)
     }
 
     fn on_http_request_trailers(&mut self, _: usize) -> Action {
@@ -105,7 +102,8 @@ impl HttpContext for Http {
             return Action::Continue;
         };
         let read = |start, length| host::buffer(Buffer::RequestBody, start, length);
-        carry_out(plugin.with_worker(|worker| worker.handle_request_end(host::now(), sequence, read)))
+        let action = plugin.with_worker(|worker| worker.handle_request_end(host::now(), sequence, read));
+        carry_out(plugin, self.context, action)
     }
 
     fn on_http_response_headers(&mut self, _: usize, end: bool) -> Action {

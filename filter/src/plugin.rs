@@ -20,7 +20,7 @@ use penstock_filter_core::{
     worker::Worker,
 };
 use penstock_wire::{METHOD, SERVICE, names::COMPANION_HEADER};
-use proxy_wasm::hostcalls;
+use proxy_wasm::{hostcalls, types::Action};
 
 use crate::host::{self, Level, Map, StreamProperties};
 
@@ -37,6 +37,10 @@ pub(crate) struct Plugin {
     next_tick: Cell<Instant>,
     /// Actions on paused streams, in the order of the worker's decisions.
     pending: RefCell<VecDeque<(u32, StreamAction)>>,
+    /// The host's queue by which the root context is called back; `None`: the host has no queues.
+    queue: Option<u32>,
+    /// The queue has an entry, so the root context will be called back.
+    is_called_back: Cell<bool>,
 }
 
 /// An action on a paused HTTP stream.
@@ -48,7 +52,7 @@ enum StreamAction {
 }
 
 impl Plugin {
-    pub(crate) fn new(context: u32, companion: String, worker: Worker) -> Self {
+    pub(crate) fn new(context: u32, companion: String, worker: Worker, queue: Option<u32>) -> Self {
         Self {
             context,
             companion,
@@ -57,6 +61,8 @@ impl Plugin {
             tick_period_ms: Cell::new(0),
             next_tick: Cell::new(Instant::from_nanos(0)),
             pending: RefCell::default(),
+            queue,
+            is_called_back: Cell::new(false),
         }
     }
 
@@ -93,7 +99,43 @@ impl Plugin {
         }
     }
 
-    /// Resumes or answers paused streams, as many as one callback may; the next tick continues. Call it only from the root
+    /// Continues a request from the HTTP context that calls, once the host has handled the events of the event loop that are
+    /// present. So streams that arrive together pass through the rest of Envoy together, one step after the other, whose
+    /// instructions the processor still has in its caches. That costs Envoy a third less time than streams that are continued one
+    /// by one (docs/bench).
+    pub(crate) fn continue_request(&self, context: u32, edits: Vec<HeaderEdit>) -> Action {
+        if self.queue.is_none() {
+            edit_headers(Map::Request, &edits);
+            return Action::Continue;
+        }
+        self.defer(context, StreamAction::Resume(edits, None));
+        self.request_callback();
+        Action::Pause
+    }
+
+    /// Has the host call the root context back. If that fails, the next tick resumes the streams.
+    fn request_callback(&self) {
+        if let Some(queue) = self.queue
+            && !self.is_called_back.get()
+        {
+            self.is_called_back.set(host::enqueue(queue));
+        }
+    }
+
+    /// The host calls the root context back.
+    pub(crate) fn handle_callback(&self) {
+        if let Some(queue) = self.queue {
+            host::dequeue(queue);
+        }
+        self.is_called_back.set(false);
+        self.resume_streams();
+    }
+
+    fn has_pending(&self) -> bool {
+        self.pending.try_borrow().is_ok_and(|pending| !pending.is_empty())
+    }
+
+    /// Resumes or answers paused streams, as many as one callback may; the next one continues, or the next tick. Call it only from the root
     /// context's callbacks: the host carries out each action when the callback returns, and calls back from there. The current
     /// context of the rest of the callback is the last stream's.
     pub(crate) fn resume_streams(&self) {
@@ -102,6 +144,9 @@ impl Plugin {
             if host::set_current_context(context) {
                 self.apply_stream_action(action);
             }
+        }
+        if self.has_pending() {
+            self.request_callback();
         }
     }
 
@@ -210,11 +255,10 @@ impl Plugin {
         let Ok(worker) = self.worker.try_borrow() else {
             return;
         };
-        let is_idle = self.pending.try_borrow().is_ok_and(|pending| pending.is_empty());
-        let period = if is_idle {
-            worker.tick_period(now)
-        } else {
+        let period = if self.has_pending() && !self.is_called_back.get() {
             RESUME_INTERVAL
+        } else {
+            worker.tick_period(now)
         };
         let (wanted, next) = (now.after(period), self.next_tick.get());
         if next.since(wanted) > RESUME_INTERVAL || wanted.since(next) > TICK_MIN {

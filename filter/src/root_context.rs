@@ -35,7 +35,12 @@ impl Root {
         let config = Config::parse(&json).map_err(|error| format!("plugin configuration: {error}"))?;
         let random = host::random_bits().ok_or("the host provides no random bits")?;
         let worker = Worker::new(host::now(), &random, &config, Box::new(HostSharedData));
-        Ok(Plugin::new(self.context, config.companion, worker))
+        // Each root context needs a name of its own: the last one that registers a name is called back.
+        let queue = host::register_queue(&format!(
+            "penstock/{:016x}{:016x}",
+            random.epoch.hi, random.epoch.lo
+        ));
+        Ok(Plugin::new(self.context, config.companion, worker, queue))
     }
 
     /// Calls `f` with the worker, then carries out all pending actions and sets the tick.
@@ -99,6 +104,12 @@ impl RootContext for Root {
             plugin.note_tick(host::now());
         }
         self.handle(Worker::handle_tick);
+    }
+
+    fn on_queue_ready(&mut self, _: u32) {
+        if let Some(plugin) = &self.plugin {
+            plugin.handle_callback();
+        }
     }
 
     /// The access log of attempts upstream, which the router of this plugin's listener writes for some statuses.

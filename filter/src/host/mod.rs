@@ -172,6 +172,26 @@ pub(crate) fn set_tick_period(millis: u32) {
     unsafe { abi::proxy_set_tick_period_milliseconds(millis) };
 }
 
+/// Registers a queue of the current context, which the host calls back for each entry. `None`: the host has no queues.
+pub(crate) fn register_queue(name: &str) -> Option<u32> {
+    let mut queue = 0;
+    // SAFETY: the host reads the name, and writes one u32.
+    let status = unsafe { abi::proxy_register_shared_queue(name.as_ptr(), name.len(), &raw mut queue) };
+    (status == 0).then_some(queue)
+}
+
+/// Adds an entry to a queue. The host calls `on_queue_ready` once it has handled the events of the event loop that are present.
+pub(crate) fn enqueue(queue: u32) -> bool {
+    // SAFETY: an entry without bytes is never read.
+    unsafe { abi::proxy_enqueue_shared_queue(queue, core::ptr::null(), 0) == 0 }
+}
+
+/// Removes an entry from a queue.
+pub(crate) fn dequeue(queue: u32) {
+    // SAFETY: both pointers are valid during the call.
+    owned(|data, size| unsafe { abi::proxy_dequeue_shared_queue(queue, data, size) });
+}
+
 pub(crate) fn resume_request() {
     const REQUEST: u32 = 0;
     // SAFETY: the call has no pointers.
