@@ -135,9 +135,9 @@ impl Plugin {
         self.pending.try_borrow().is_ok_and(|pending| !pending.is_empty())
     }
 
-    /// Resumes or answers paused streams, as many as one callback may; the next one continues, or the next tick. Call it only from the root
-    /// context's callbacks: the host carries out each action when the callback returns, and calls back from there. The current
-    /// context of the rest of the callback is the last stream's.
+    /// Resumes or answers paused streams, as many as one callback may; the next callback continues, or the next tick. Call it only
+    /// from the root context's callbacks: the host carries out each action when the callback returns, and calls back from there.
+    /// The current context of the rest of the callback is the last stream's.
     pub(crate) fn resume_streams(&self) {
         for (context, action) in (0..STREAMS_RESUMED_MAX).map_while(|_| self.next_action()) {
             // A stream that no longer exists needs no action.

@@ -54,7 +54,7 @@ pub const TICK_MIN: Duration = Duration::from_millis(10);
 /// calls back into the module, at whose end the host carries out the next one on the same stack. A few hundred overflow the
 /// stack, which is a trap.
 pub const STREAMS_RESUMED_MAX: usize = 32;
-/// Time until the tick that resumes the remaining streams.
+/// Time until the tick that resumes the remaining streams, if the host has no queues to call back by.
 pub const RESUME_INTERVAL: Duration = Duration::from_millis(1);
 /// The shortest `retry-after` of an error that the filter reports by itself.
 pub const RETRY_AFTER_MIN_MS: u64 = 1_000;
