@@ -76,7 +76,7 @@ soak *args:
 # Runs the model in a closed loop with servers of known parameters, in virtual time; writes docs/bench/model.json, model.md and plots.
 # All parts, or learned, gate, servers or replicas.
 model *what:
-    cargo run --release --package penstock-sim --example model -- {{ what }}
+    cargo run --release --package penstock-simulate --example model -- {{ what }}
 
 # Fuzzes the readers of untrusted input: one target or all, for `seconds` each; `keep` adds the findings to the corpora. Needs a nightly
 # toolchain.

@@ -2,5 +2,4 @@
 //!
 //! Pure: time is an argument, randomness is seeded, and nothing waits or does I/O.
 
-pub mod closed_loop;
 pub mod world;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use penstock_engine::policy::Discipline;
 use penstock_model::{Parameters, Targets, sizing};
 use penstock_model_server::Hardware;
-use penstock_sim::closed_loop::{Finished, Mix, Record, RequestKind, ServerSpec};
+use penstock_simulate::closed_loop::{Finished, Mix, Record, RequestKind, ServerSpec};
 use serde_json::{Value, json};
 
 /// `count` servers with the default hardware, the middle one of the model's page. Each request decodes at a different pace.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use penstock_engine::policy::Discipline;
 use penstock_model::slo::Policy as SloPolicy;
-use penstock_sim::closed_loop::{Arrivals, GateBy, Scenario, run as run_loop};
+use penstock_simulate::closed_loop::{Arrivals, GateBy, Scenario, run as run_loop};
 use serde_json::{Value, json};
 
 use crate::closed_loops::{TARGETS, capacity, first_tokens, mix, name, servers, weighted_tokens};

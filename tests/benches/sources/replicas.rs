@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use penstock_autopilot::Desired;
 use penstock_model::slo::Policy as SloPolicy;
-use penstock_sim::closed_loop::{Arrivals, GateBy, Mix, Phase, Record, Scenario, run as run_loop};
+use penstock_simulate::closed_loop::{Arrivals, GateBy, Mix, Phase, Record, Scenario, run as run_loop};
 use serde_json::{Value, json};
 
 use crate::closed_loops::{TARGETS, capacity, servers};

@@ -102,14 +102,23 @@ const ARROWS: &[Arrow] = &[
     Arrow {
         name: "penstock-sim",
         workspace: &[
-            "penstock-autopilot",
             "penstock-control",
             "penstock-election",
             "penstock-engine",
             "penstock-filter-core",
             "penstock-model",
-            "penstock-model-server",
             "penstock-wire",
+        ],
+        outside: None,
+        never: &["tokio", "tonic", "proxy-wasm"],
+    },
+    Arrow {
+        name: "penstock-simulate",
+        workspace: &[
+            "penstock-autopilot",
+            "penstock-engine",
+            "penstock-model",
+            "penstock-model-server",
         ],
         outside: None,
         never: &["tokio", "tonic", "proxy-wasm"],
@@ -271,7 +280,7 @@ const ARROWS: &[Arrow] = &[
             "penstock-model",
             "penstock-model-server",
             "penstock-server",
-            "penstock-sim",
+            "penstock-simulate",
             "penstock-tools",
             "penstock-wire",
         ],
@@ -291,6 +300,7 @@ const CLOCKLESS: &[&str] = &[
     "companion/model/src",
     "companion/model-server/src",
     "companion/sim/src",
+    "companion/simulate/src",
 ];
 
 /// The dependency graph for this machine's platform, so that no package of another one is downloaded.

@@ -2,7 +2,7 @@
 
 use penstock_model::{Parameters, Sizing, Traffic, sizing, slo};
 use penstock_model_server::Hardware;
-use penstock_sim::closed_loop::{Mix, ServerSpec};
+use penstock_simulate::closed_loop::{Mix, ServerSpec};
 
 /// The default multiplier of inferred targets.
 pub(crate) const MULTIPLIER: f64 = 3.0;

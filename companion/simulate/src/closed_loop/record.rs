@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use penstock_control::AutopilotStatus;
+use penstock_autopilot::AutopilotStatus;
 use penstock_model::workload::Observed;
 
 /// A served request. Times count from the start of the run.

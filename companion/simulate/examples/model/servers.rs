@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use penstock_model::sizing;
 use penstock_model_server::Hardware;
-use penstock_sim::closed_loop::{Arrivals, Finished, GateBy, Mix, Record, Scenario, run as run_loop};
+use penstock_simulate::closed_loop::{Arrivals, Finished, GateBy, Mix, Record, Scenario, run as run_loop};
 use serde_json::{Value, json};
 
 use crate::combos::{hardware, parameters, server};

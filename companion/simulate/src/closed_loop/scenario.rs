@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use penstock_control::Kept;
+use penstock_autopilot::Kept;
 use penstock_engine::Policy;
 use penstock_model::slo::Policy as SloPolicy;
 

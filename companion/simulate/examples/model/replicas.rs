@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use penstock_sim::closed_loop::{Arrivals, GateBy, Mix, Phase, Scenario, run as run_loop};
+use penstock_simulate::closed_loop::{Arrivals, GateBy, Mix, Phase, Scenario, run as run_loop};
 use serde_json::{Value, json};
 
 use crate::combos::{hardware, inferred_size, parameters, server};

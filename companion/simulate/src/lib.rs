@@ -1,0 +1,5 @@
+//! A policy on a trace: the engine and the autopilot in front of simulated model servers, in virtual time.
+//!
+//! Pure: time is an argument, randomness is seeded, and nothing waits or does I/O.
+
+pub mod closed_loop;
