@@ -105,6 +105,8 @@ pub struct Totals {
     pub output_tokens: u64,
     /// Iterations finished.
     pub iterations: u64,
+    /// The duration of all iterations that have begun.
+    pub busy: Duration,
 }
 
 /// An accepted job. `computed` tokens of `input + generated` are in the cache. The job produces a token whenever both
@@ -380,6 +382,7 @@ impl Server {
         }
         let processed = self.hardware.batched_tokens - budget;
         let duration = self.duration(processed);
+        self.totals.busy += duration;
         self.phase = Phase::Runs(start.after(duration));
     }
 

@@ -3,3 +3,8 @@
 //! Pure: time is an argument, randomness is seeded, and nothing waits or does I/O.
 
 pub mod closed_loop;
+pub mod limits;
+pub mod results;
+pub mod scenarios;
+pub mod tenants;
+pub mod trace;

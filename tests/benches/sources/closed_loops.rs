@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 /// `count` servers with the default hardware, the middle one of the model's page. Each request decodes at a different pace.
 pub(crate) fn servers(count: usize) -> Vec<ServerSpec> {
     let server = ServerSpec {
-        variant: "default",
+        variant: "default".into(),
         hardware: Hardware::default(),
         request_noise: 0.05,
     };
@@ -92,7 +92,7 @@ pub(crate) fn first_tokens(record: &Record, kind: Option<&str>) -> Value {
     let of_kind = record
         .finished
         .iter()
-        .filter(|finished| kind.is_none_or(|kind| finished.kind == kind));
+        .filter(|finished| kind.is_none_or(|kind| *finished.kind == *kind));
     distribution(
         of_kind
             .map(|finished| finished.first - finished.arrived)
@@ -151,6 +151,6 @@ pub(crate) fn output_rate(record: &Record) -> f64 {
 
 /// Prompt and output tokens of the served requests of one kind, an output token as two: the pool's default weights.
 pub(crate) fn weighted_tokens(record: &Record, kind: &str) -> u64 {
-    let served = record.finished.iter().filter(|finished| finished.kind == kind);
+    let served = record.finished.iter().filter(|finished| *finished.kind == *kind);
     served.map(|finished| finished.input + 2 * finished.output).sum()
 }

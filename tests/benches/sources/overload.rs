@@ -127,7 +127,7 @@ fn disciplines() -> Vec<Value> {
             record
                 .finished
                 .iter()
-                .filter(|finished| finished.kind == kind)
+                .filter(|finished| *finished.kind == *kind)
                 .count() as f64
         };
         json!({

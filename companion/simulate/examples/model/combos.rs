@@ -38,7 +38,7 @@ pub(crate) fn parameters(hardware: &Hardware) -> Parameters {
 
 pub(crate) fn server(hardware: Hardware, request_noise: f64) -> ServerSpec {
     ServerSpec {
-        variant: "default",
+        variant: "default".into(),
         hardware,
         request_noise,
     }

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use penstock_model::slo::Policy as SloPolicy;
 use penstock_model::{Targets, Traffic, sizing};
-use penstock_simulate::closed_loop::{Arrivals, Finished, GateBy, Mix, Phase, Record, Scenario, run as run_loop};
+use penstock_simulate::closed_loop::{
+    Arrivals, Finished, GateBy, Mix, Phase, Record, Scenario, run as run_loop,
+};
 use serde_json::{Value, json};
 
 use crate::combos::{hardware, parameters, server};

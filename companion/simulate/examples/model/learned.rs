@@ -3,7 +3,9 @@
 
 use penstock_model::learner::State;
 use penstock_model::{Parameters, Traffic};
-use penstock_simulate::closed_loop::{Arrivals, Change, GateBy, Mix, Record, Sample, Scenario, run as run_loop};
+use penstock_simulate::closed_loop::{
+    Arrivals, Change, GateBy, Mix, Record, Sample, Scenario, run as run_loop,
+};
 use serde_json::{Value, json};
 
 use crate::combos::{HARDWARE, hardware, inferred_size, mixes, parameters, server};

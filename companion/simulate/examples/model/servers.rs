@@ -26,7 +26,7 @@ fn twice_as_slow(hardware: Hardware) -> Hardware {
 
 pub(crate) fn run() -> Value {
     let mut slow = server(twice_as_slow(hardware(1)), NOISE);
-    slow.variant = "slow";
+    slow.variant = "slow".into();
     let servers = vec![server(hardware(1), NOISE), server(hardware(1), NOISE), slow];
     let (traffic, targets) = (Mix::chat().mean(), slo().explicit.unwrap_or_default());
     let sizes: Vec<_> = servers
@@ -55,7 +55,7 @@ pub(crate) fn run() -> Value {
         (scenario.warmup, scenario.duration) = (WARMUP, Some(DURATION));
         let record = run_loop(&scenario).expect("the hardware is valid");
         let each = (0..servers.len()).map(|index| {
-            let mut row = server_row(&record, index, servers[index].variant);
+            let mut row = server_row(&record, index, &servers[index].variant);
             row["n_star"] = json!(sizes[index].n_star);
             row
         });

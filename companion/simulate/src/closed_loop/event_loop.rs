@@ -6,16 +6,16 @@ use std::time::Duration;
 use penstock_autopilot::{Autopilot, Backlog, Granted, Scraped, Served};
 use penstock_engine::input::{EndpointState, Prompt, Service, Usage};
 use penstock_engine::units::Tokens;
-use penstock_engine::{Effect, Engine, Input, Instant, Request, RequestId};
+use penstock_engine::{Effect, Engine, Input, Instant, Outcome, Request, RequestId};
 use penstock_model::Traffic;
 use penstock_model::workload::Observed;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::record::{Finished, Record, Sample};
+use super::record::{Finished, Record, Refused, Sample};
 use super::scenario::{Change, GateBy, Scenario};
 use super::settings;
-use super::traffic::{Arrivals, Drawn, Mix, factor};
+use super::traffic::{Arrivals, Drawn, Mix, Planned, factor};
 use penstock_model_server::{HardwareError, Job, JobId, JobProgress, Server};
 
 /// Mean bytes of text per token.
@@ -30,8 +30,18 @@ const SCRAPE_INTERVAL: Duration = Duration::from_secs(1);
 /// # Errors
 /// The hardware of a server is invalid.
 pub fn run(scenario: &Scenario) -> Result<Record, HardwareError> {
+    run_watched(scenario, |_| {})
+}
+
+/// The same, and calls `watch` with the simulated time after each step.
+///
+/// # Errors
+/// The hardware of a server is invalid.
+pub fn run_watched(scenario: &Scenario, mut watch: impl FnMut(Duration)) -> Result<Record, HardwareError> {
     let mut closed_loop = ClosedLoop::new(scenario)?;
-    while closed_loop.step() {}
+    while closed_loop.step() {
+        watch(closed_loop.now.since(Instant::ZERO));
+    }
     Ok(closed_loop.finish())
 }
 
@@ -91,6 +101,8 @@ struct ClosedLoop<'a> {
     pending: HashMap<u64, Pending>,
     next_id: u64,
     next_arrival: Option<Instant>,
+    /// Listed requests that have arrived.
+    listed: usize,
     next_scrape: Instant,
     next_sample: Instant,
     sums: Vec<WindowSums>,
@@ -123,6 +135,7 @@ impl<'a> ClosedLoop<'a> {
             pending: HashMap::new(),
             next_id: 0,
             next_arrival: None,
+            listed: 0,
             next_scrape: now,
             next_sample: now.after(scenario.window),
             sums: vec![WindowSums::default(); count],
@@ -143,7 +156,7 @@ impl<'a> ClosedLoop<'a> {
         }
         self.engine.handle(self.now, Input::Ready);
         match &self.scenario.arrivals {
-            Arrivals::Poisson(_) => self.plan_arrival(),
+            Arrivals::Poisson(_) | Arrivals::Listed(_) => self.plan_arrival(),
             Arrivals::Closed { clients, mix } => {
                 for _ in 0..*clients {
                     self.arrive(mix);
@@ -155,6 +168,9 @@ impl<'a> ClosedLoop<'a> {
 
     /// Handles everything that is due next. Returns `false` when the run is over.
     fn step(&mut self) -> bool {
+        if self.is_through() {
+            return false;
+        }
         let servers = self.servers.iter().filter_map(Server::poll_timeout).min();
         let timers = [
             servers,
@@ -209,7 +225,16 @@ impl<'a> ClosedLoop<'a> {
         true
     }
 
+    /// All listed requests have ended.
+    fn is_through(&self) -> bool {
+        matches!(self.scenario.arrivals, Arrivals::Listed(_))
+            && self.next_arrival.is_none()
+            && self.pending.is_empty()
+    }
+
     fn finish(mut self) -> Record {
+        let busy = self.servers.iter().map(|server| server.totals().busy);
+        self.record.busy = busy.collect();
         self.record.duration = self.now.since(Instant::ZERO);
         self.record.recorded = self.record.duration.saturating_sub(self.scenario.warmup);
         self.record
@@ -233,7 +258,19 @@ impl<'a> ClosedLoop<'a> {
         None
     }
 
+    /// The next of the listed requests, if requests are listed.
+    fn next_listed(&self) -> Option<&'a Planned> {
+        match &self.scenario.arrivals {
+            Arrivals::Listed(requests) => requests.get(self.listed),
+            Arrivals::Poisson(_) | Arrivals::Closed { .. } => None,
+        }
+    }
+
     fn plan_arrival(&mut self) {
+        if let Arrivals::Listed(_) = self.scenario.arrivals {
+            self.next_arrival = self.next_listed().map(|planned| Instant::ZERO.after(planned.at));
+            return;
+        }
         let mut from = self.now;
         self.next_arrival = loop {
             let Some((_, rate, end)) = self.phase(from) else {
@@ -251,7 +288,16 @@ impl<'a> ClosedLoop<'a> {
     }
 
     fn arrive_as_planned(&mut self) {
-        if let Some((mix, _, _)) = self.phase(self.now) {
+        if let Some(planned) = self.next_listed() {
+            self.listed += 1;
+            self.register(Drawn {
+                kind: planned.tenant.clone(),
+                flow: planned.flow.clone(),
+                band: planned.band,
+                input: planned.input,
+                output: planned.output,
+            });
+        } else if let Some((mix, _, _)) = self.phase(self.now) {
             self.arrive(mix);
         }
         self.plan_arrival();
@@ -259,9 +305,14 @@ impl<'a> ClosedLoop<'a> {
 
     fn arrive(&mut self, mix: &Mix) {
         let drawn = mix.draw(&mut self.rng);
+        self.register(drawn);
+    }
+
+    fn register(&mut self, drawn: Drawn) {
         let bytes = (drawn.input as f64 * BYTES_PER_TOKEN * factor(&mut self.rng, BYTES_SPREAD)) as u64;
         let id = self.next_id;
         self.next_id += 1;
+        let (flow, band) = (drawn.flow.clone(), drawn.band);
         let pending = Pending {
             drawn,
             arrived: self.now,
@@ -273,7 +324,8 @@ impl<'a> ClosedLoop<'a> {
         self.waiting += 1;
         self.autopilot.arrived(self.now);
         let mut request = Request::new(RequestId(id));
-        request.flow = drawn.kind.into();
+        request.flow = (&*flow).into();
+        request.band = band;
         request.model = "model".into();
         request.prompt = Prompt::Bytes(bytes);
         request.body_bytes = bytes;
@@ -404,7 +456,7 @@ impl<'a> ClosedLoop<'a> {
             }
             while let Some(input) = self.autopilot.poll_input() {
                 idle = false;
-                if self.scenario.gate == GateBy::Learned {
+                if settings::is_learned(self.scenario) {
                     self.engine.handle(self.now, input);
                 }
             }
@@ -445,20 +497,45 @@ impl<'a> ClosedLoop<'a> {
                     input: pending.drawn.input,
                     output: pending.drawn.output,
                 };
-                self.servers[server]
-                    .submit(self.now, job)
-                    .expect("invariant: sizes are far below a server's cache");
+                if self.servers[server].submit(self.now, job).is_err() {
+                    self.refused_by(server, id);
+                }
             }
-            Effect::Reject { id, .. } | Effect::Cancelled { id, .. } => {
+            Effect::Reject { id, outcome, .. } => {
                 self.waiting -= 1;
-                self.record.rejected += 1;
-                self.pending.remove(&id.0);
+                self.refused(id, Some(outcome));
+            }
+            Effect::Cancelled { id, .. } => {
+                self.waiting -= 1;
+                self.refused(id, None);
             }
             Effect::Traced { .. }
             | Effect::UsageSettled { .. }
             | Effect::UsageRunning { .. }
             | Effect::Settled { .. } => {}
         }
+    }
+
+    /// A request ends without an answer. `outcome`: the engine's reason.
+    fn refused(&mut self, id: RequestId, outcome: Option<Outcome>) {
+        self.record.rejected += 1;
+        if let Some(pending) = self.pending.remove(&id.0) {
+            self.record.refused.push(Refused {
+                kind: pending.drawn.kind,
+                arrived: pending.arrived.since(Instant::ZERO),
+                waited: self.now.since(pending.arrived),
+                outcome,
+            });
+        }
+    }
+
+    /// The server doesn't take a request: its cache or its own queue is too small.
+    fn refused_by(&mut self, server: usize, id: RequestId) {
+        self.in_flight[server] -= 1;
+        self.autopilot.dropped(self.now, id);
+        self.refused(id, None);
+        let service = Service::Nothing;
+        self.engine.handle(self.now, Input::Completed { id, service });
     }
 
     /// With [`GateBy::Truth`], gives the engine the budgets that follow from the true parameters.

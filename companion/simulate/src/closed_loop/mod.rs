@@ -12,10 +12,11 @@ mod scenario;
 mod settings;
 mod traffic;
 
-pub use event_loop::run;
-pub use record::{Finished, Record, Sample};
+pub use event_loop::{run, run_watched};
+pub use record::{Finished, Record, Refused, Sample};
 pub use scenario::{Change, GateBy, Scenario, ServerSpec};
-pub use traffic::{Arrivals, Mix, Phase, RequestKind};
+pub(crate) use settings::mean;
+pub use traffic::{Arrivals, Mix, Phase, Planned, RequestKind};
 
 #[cfg(test)]
 mod tests;

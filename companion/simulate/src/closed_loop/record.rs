@@ -1,15 +1,17 @@
 //! The results of a closed loop.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_autopilot::AutopilotStatus;
+use penstock_engine::Outcome;
 use penstock_model::workload::Observed;
 
 /// A served request. Times count from the start of the run.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Finished {
-    /// Name of the request's kind.
-    pub kind: &'static str,
+    /// Name of the request's kind, or of its tenant.
+    pub kind: Arc<str>,
     /// Index of the server.
     pub server: usize,
     /// Arrival.
@@ -22,7 +24,7 @@ pub struct Finished {
     pub last: Duration,
     /// Prompt tokens.
     pub input: u64,
-    /// Output tokens; at least 2.
+    /// Output tokens; at least 1.
     pub output: u64,
 }
 
@@ -30,7 +32,7 @@ impl Finished {
     /// Mean time between tokens.
     #[must_use]
     pub fn itl_ms(&self) -> f64 {
-        (self.last - self.first).as_secs_f64() * 1e3 / (self.output - 1) as f64
+        (self.last - self.first).as_secs_f64() * 1e3 / self.output.saturating_sub(1).max(1) as f64
     }
 
     /// Time from the arrival at the server to the first token.
@@ -38,6 +40,19 @@ impl Finished {
     pub fn ttft_ms(&self) -> f64 {
         (self.first - self.granted).as_secs_f64() * 1e3
     }
+}
+
+/// A request that wasn't served.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Refused {
+    /// Name of the request's kind, or of its tenant.
+    pub kind: Arc<str>,
+    /// Its arrival, from the start of the run.
+    pub arrived: Duration,
+    /// From its arrival to its refusal.
+    pub waited: Duration,
+    /// The engine's reason; `None`: the model server refused it.
+    pub outcome: Option<Outcome>,
 }
 
 /// The state at the end of one of the autopilot's windows.
@@ -64,12 +79,16 @@ pub struct Record {
     pub finished: Vec<Finished>,
     /// One sample per window.
     pub samples: Vec<Sample>,
+    /// Requests that weren't served, warm-up included, in order of their refusals.
+    pub refused: Vec<Refused>,
     /// Requests that arrived.
     pub arrived: usize,
     /// Requests that were served, warm-up included.
     pub served: usize,
     /// Requests that were rejected or expired.
     pub rejected: usize,
+    /// By server, the time in which it computed.
+    pub busy: Vec<Duration>,
     /// Length of the run.
     pub duration: Duration,
     /// Length of the run without the warm-up.

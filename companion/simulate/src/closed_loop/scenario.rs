@@ -1,5 +1,6 @@
 //! The description of a closed loop: servers, gate, traffic, and when the run ends.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_autopilot::Kept;
@@ -13,7 +14,7 @@ use penstock_model_server::Hardware;
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServerSpec {
     /// Servers of the same variant share one set of learned parameters.
-    pub variant: &'static str,
+    pub variant: Arc<str>,
     /// The server's speed and capacity.
     pub hardware: Hardware,
     /// See [`penstock_model_server::Server::with_request_noise`].
@@ -31,6 +32,8 @@ pub enum GateBy {
     Learned,
     /// No limit.
     Unlimited,
+    /// The gate of `policy`, as it is.
+    Policy,
 }
 
 /// A change during the run.
@@ -54,7 +57,7 @@ pub struct Scenario {
     pub slo: SloPolicy,
     /// What limits the requests in flight.
     pub gate: GateBy,
-    /// The pool's policy; its gate is replaced by `gate`.
+    /// The pool's policy; its gate is replaced by `gate`, unless that is [`GateBy::Policy`].
     pub policy: Policy,
     /// Which requests arrive, and when.
     pub arrivals: Arrivals,
@@ -64,9 +67,9 @@ pub struct Scenario {
     pub window: Duration,
     /// Parameters that an earlier autopilot has learned, by variant.
     pub kept: Vec<(String, Kept)>,
-    /// The run ends after this many served requests; `None`: only `duration` ends it.
+    /// The run ends after this many served requests; `None`: `duration` or the end of listed arrivals ends it.
     pub served_max: Option<usize>,
-    /// The run ends at this time; `None`: only `served_max` ends it.
+    /// The run ends at this time; `None`: `served_max` or the end of listed arrivals ends it.
     pub duration: Option<Duration>,
     /// Before this time only samples are recorded.
     pub warmup: Duration,

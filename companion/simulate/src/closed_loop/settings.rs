@@ -7,10 +7,10 @@ use penstock_engine::input::EndpointId;
 use penstock_engine::policy::{Gate, StockUnit};
 use penstock_engine::units::Decimal;
 use penstock_engine::{Budget, Policy};
-use penstock_model::{Parameters, sizing, slo};
+use penstock_model::{Parameters, Traffic, sizing, slo};
 
 use super::scenario::{GateBy, Scenario};
-use super::traffic::Arrivals;
+use super::traffic::{Arrivals, Planned};
 use penstock_model_server::Hardware;
 
 /// The part of a target that a budget uses; the autopilot's margin.
@@ -22,6 +22,7 @@ pub(super) fn true_budget(scenario: &Scenario, hardware: &Hardware) -> Budget {
     let traffic = match &scenario.arrivals {
         Arrivals::Poisson(phases) => phases[0].mix.mean(),
         Arrivals::Closed { mix, .. } => mix.mean(),
+        Arrivals::Listed(requests) => mean(requests),
     };
     let policy = &scenario.slo;
     let targets = policy
@@ -74,8 +75,30 @@ pub(super) fn policy(scenario: &Scenario) -> Policy {
             initial: Decimal::whole(8),
         },
         GateBy::Unlimited => Gate::Open,
+        GateBy::Policy => return policy,
     };
     policy
+}
+
+/// Whether the engine follows the autopilot's budgets.
+pub(super) fn is_learned(scenario: &Scenario) -> bool {
+    match scenario.gate {
+        GateBy::Learned => true,
+        GateBy::Policy => matches!(scenario.policy.gate, Gate::Auto { .. }),
+        GateBy::Watermark(_) | GateBy::Truth | GateBy::Unlimited => false,
+    }
+}
+
+/// The mean request of a list; the rate is 0.
+pub(crate) fn mean(requests: &[Planned]) -> Traffic {
+    let count = requests.len().max(1) as f64;
+    let mean =
+        |size: fn(&Planned) -> u64| requests.iter().map(|request| size(request) as f64).sum::<f64>() / count;
+    Traffic {
+        rate: 0.0,
+        input: mean(|request| request.input),
+        output: mean(|request| request.output),
+    }
 }
 
 /// The autopilot's settings.
@@ -93,7 +116,7 @@ pub(super) fn autopilot(scenario: &Scenario) -> AutopilotSettings {
         endpoints: endpoints.collect(),
         pending: Vec::new(),
         slo: scenario.slo,
-        gates: scenario.gate == GateBy::Learned,
+        gates: is_learned(scenario),
         ttl: scenario.policy.queue.ttl,
         window: scenario.window,
         transient: Duration::from_secs(120),

@@ -14,7 +14,7 @@ const ITL_MS: f64 = 50.0;
 
 fn servers(count: usize, request_noise: f64) -> Vec<ServerSpec> {
     let server = ServerSpec {
-        variant: "default",
+        variant: "default".into(),
         hardware: Hardware::default(),
         request_noise,
     };
@@ -172,7 +172,7 @@ fn single_operating_point_is_unidentifiable() {
 fn each_server_runs_at_its_own_limit() {
     let fast = Hardware::default();
     let slow = ServerSpec {
-        variant: "slow",
+        variant: "slow".into(),
         hardware: Hardware {
             alpha_ms: 2.0 * fast.alpha_ms,
             beta_ms: 2.0 * fast.beta_ms,

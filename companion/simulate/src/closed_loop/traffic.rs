@@ -1,7 +1,9 @@
 //! Traffic: kinds of requests, mixes of kinds, and arrival processes.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use penstock_engine::input::Band;
 use penstock_model::Traffic;
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
@@ -95,7 +97,7 @@ impl Mix {
         }
     }
 
-    pub(super) fn draw(&self, rng: &mut ChaCha8Rng) -> Drawn {
+    pub(crate) fn draw(&self, rng: &mut ChaCha8Rng) -> Drawn {
         let mut rest: f64 = rng.random();
         let chosen = self.parts.iter().find(|(share, _)| {
             rest -= share;
@@ -104,7 +106,9 @@ impl Mix {
         let kind = chosen.unwrap_or(&self.parts[0]).1;
         let sized = |mean: f64, rng: &mut ChaCha8Rng| mean * factor(rng, kind.spread);
         Drawn {
-            kind: kind.name,
+            kind: kind.name.into(),
+            flow: kind.name.into(),
+            band: Band::Default,
             input: sized(kind.input, rng).round().max(1.0) as u64,
             output: sized(kind.output, rng).round().max(2.0) as u64,
         }
@@ -112,11 +116,13 @@ impl Mix {
 }
 
 /// The kind and sizes of one request.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Drawn {
-    pub(super) kind: &'static str,
-    pub(super) input: u64,
-    pub(super) output: u64,
+#[derive(Clone, Debug)]
+pub(crate) struct Drawn {
+    pub(crate) kind: Arc<str>,
+    pub(crate) flow: Arc<str>,
+    pub(crate) band: Band,
+    pub(crate) input: u64,
+    pub(crate) output: u64,
 }
 
 /// A random log-normal factor with mean 1.
@@ -140,9 +146,28 @@ pub struct Phase {
     pub duration: Duration,
 }
 
+/// A request whose arrival and sizes are given.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Planned {
+    /// Its arrival, from the start of the run.
+    pub at: Duration,
+    /// The tenant, under which the results count it.
+    pub tenant: Arc<str>,
+    /// Its flow in the engine.
+    pub flow: Arc<str>,
+    /// Its band.
+    pub band: Band,
+    /// Prompt tokens; at least 1.
+    pub input: u64,
+    /// Output tokens; at least 1.
+    pub output: u64,
+}
+
 /// How requests arrive.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Arrivals {
+    /// As listed, in order of their arrivals. The run ends when all have ended.
+    Listed(Arc<[Planned]>),
     /// As a Poisson process. The phases repeat.
     Poisson(Vec<Phase>),
     /// From clients that each send the next request when the previous one is answered.
