@@ -3,8 +3,10 @@
 //! Pure: time is an argument, randomness is seeded, and nothing waits or does I/O.
 
 pub mod closed_loop;
+pub mod goal;
 pub mod limits;
 pub mod results;
 pub mod scenarios;
+pub mod simulation;
 pub mod tenants;
 pub mod trace;

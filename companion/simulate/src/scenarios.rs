@@ -1,4 +1,4 @@
-//! Made-up traffic, in proportion to the capacity of the servers, for those who have no trace.
+//! Made-up traffic in proportion to the capacity of the servers, where there is no trace.
 //!
 //! | scenario | traffic |
 //! |---|---|
@@ -12,11 +12,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_engine::input::Band;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::closed_loop::{Mix, Planned};
+use crate::limits::REQUESTS_MAX;
 
 /// A kind of made-up traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ type Schedule = &'static [(Duration, f64)];
 
 /// The traffic of one tenant.
 struct Source {
-    tenant: Arc<str>,
+    tenant: u32,
     mix: Mix,
     schedule: Schedule,
     /// Its part of the schedule's load.
@@ -53,86 +53,116 @@ const FIRST_MINUTE: Schedule = &[(secs(60), 0.9), (secs(60), 0.0)];
 const SECOND_MINUTE: Schedule = &[(secs(60), 0.0), (secs(60), 0.9)];
 const WHOLE: Schedule = &[(secs(60), 1.0)];
 
-/// The requests of a scenario, in order of their arrivals. `capacity` is that of all servers for a mix, in requests per second; `scale`
-/// multiplies the rate.
-#[must_use]
-pub fn requests(
+/// Made-up requests of some tenants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Traffic {
+    /// In order of their arrivals.
+    pub requests: Vec<Planned>,
+    /// The names of the tenants.
+    pub tenants: Vec<Arc<str>>,
+}
+
+/// The traffic would have more than [`REQUESTS_MAX`] requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the scenario has more than {REQUESTS_MAX} requests; shorten it, or lower the load")]
+pub struct TooMany;
+
+/// The traffic of a scenario. `capacity` is that of all servers for a mix, in requests per second; `scale` multiplies the rate.
+///
+/// # Errors
+/// The traffic has too many requests.
+pub fn traffic(
     kind: Kind,
     duration: Duration,
     scale: f64,
     seed: u64,
     capacity: impl Fn(&Mix) -> f64,
-) -> Vec<Planned> {
+) -> Result<Traffic, TooMany> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut requests = Vec::new();
-    for source in sources(kind) {
+    let (tenants, sources) = sources(kind);
+    for source in sources {
         let full = capacity(&source.mix) * source.share * scale;
-        source.arrive(duration, full, &mut rng, &mut requests);
+        source.arrive(duration, full, &mut rng, &mut requests)?;
     }
-    requests.sort_by(|left, right| (left.at, &left.tenant).cmp(&(right.at, &right.tenant)));
-    requests
+    requests.sort_by_key(|request| (request.at, request.tenant));
+    Ok(Traffic { requests, tenants })
 }
 
-fn sources(kind: Kind) -> Vec<Source> {
-    let named = |name: &str, mix: Mix, schedule: Schedule, share: f64| Source {
-        tenant: name.into(),
+/// The names of a scenario's tenants, and their traffic.
+fn sources(kind: Kind) -> (Vec<Arc<str>>, Vec<Source>) {
+    let source = |tenant: u32, mix: Mix, schedule: Schedule, share: f64| Source {
+        tenant,
         mix,
         schedule,
         share,
     };
     let four = |mix: fn() -> Mix, schedule: Schedule| {
-        let names = ["t1", "t2", "t3", "t4"].into_iter();
-        names
-            .map(|name| named(name, mix(), schedule, 0.25))
-            .collect::<Vec<_>>()
+        let sources = (0..4).map(|tenant| source(tenant, mix(), schedule, 0.25));
+        sources.collect::<Vec<_>>()
     };
+    let named = ["t1", "t2", "t3", "t4"].map(Arc::from).to_vec();
     match kind {
-        Kind::Steady => four(Mix::chat, STEADY),
-        Kind::Burst => four(Mix::chat, BURST),
+        Kind::Steady => (named, four(Mix::chat, STEADY)),
+        Kind::Burst => (named, four(Mix::chat, BURST)),
         Kind::Alternate => {
             let mut sources = four(Mix::chat, FIRST_MINUTE);
             sources.extend(four(Mix::long, SECOND_MINUTE));
-            sources
+            (named, sources)
         }
         Kind::Greedy => {
-            let small = (1..=9).map(|index| named(&format!("small-{index}"), Mix::chat(), WHOLE, 0.05));
-            let mut sources: Vec<_> = small.collect();
-            sources.push(named("greedy", Mix::chat(), WHOLE, 1.5));
-            sources
+            let small = (1..=9).map(|tenant| source(tenant, Mix::chat(), WHOLE, 0.05));
+            let mut sources = vec![source(0, Mix::chat(), WHOLE, 1.5)];
+            sources.extend(small);
+            let names = (1..=9).map(|index| format!("small-{index}").into());
+            (std::iter::once("greedy".into()).chain(names).collect(), sources)
         }
     }
 }
 
 impl Source {
     /// Draws the arrivals up to `duration`. `full`: the rate at a load of 1.
-    fn arrive(&self, duration: Duration, full: f64, rng: &mut ChaCha8Rng, requests: &mut Vec<Planned>) {
+    fn arrive(
+        &self,
+        duration: Duration,
+        full: f64,
+        rng: &mut ChaCha8Rng,
+        requests: &mut Vec<Planned>,
+    ) -> Result<(), TooMany> {
         let mut begin = Duration::ZERO;
         for (length, load) in self.schedule.iter().cycle() {
             if begin >= duration {
-                return;
+                break;
             }
             let end = (begin + *length).min(duration);
-            let rate = full * load;
-            let mut at = begin;
-            while rate > 0.0 {
-                let unit: f64 = rng.random();
-                at += Duration::from_secs_f64(-(1.0 - unit).ln() / rate);
-                if at >= end {
-                    break;
+            let mut time = begin;
+            while let Some(next) = next(time, full * load, rng).filter(|next| *next < end) {
+                if requests.len() >= REQUESTS_MAX {
+                    return Err(TooMany);
                 }
                 let drawn = self.mix.draw(rng);
                 requests.push(Planned {
-                    at,
-                    tenant: self.tenant.clone(),
-                    flow: self.tenant.clone(),
-                    band: Band::Default,
+                    at: next,
+                    tenant: self.tenant,
                     input: drawn.input,
                     output: drawn.output,
                 });
+                time = next;
             }
             begin += *length;
         }
+        Ok(())
     }
+}
+
+/// The next arrival of a Poisson process; `None`: never.
+fn next(time: Duration, rate: f64, rng: &mut ChaCha8Rng) -> Option<Duration> {
+    if rate <= 0.0 {
+        return None;
+    }
+    let unit: f64 = rng.random();
+    let wait = Duration::try_from_secs_f64(-(1.0 - unit).ln() / rate).ok()?;
+    time.checked_add(wait)
 }
 
 #[cfg(test)]
@@ -142,9 +172,12 @@ mod tests {
     const MINUTES: Duration = secs(600);
 
     fn drawn(kind: Kind, scale: f64) -> Vec<Planned> {
-        requests(kind, MINUTES, scale, 3, |mix| {
-            if mix.name == "long" { 2.0 } else { 20.0 }
-        })
+        all(kind, scale, 3).requests
+    }
+
+    fn all(kind: Kind, scale: f64, seed: u64) -> Traffic {
+        let capacity = |mix: &Mix| if mix.name == "long" { 2.0 } else { 20.0 };
+        traffic(kind, MINUTES, scale, seed, capacity).expect("few requests")
     }
 
     #[test]
@@ -186,7 +219,14 @@ mod tests {
         let first = drawn(Kind::Alternate, 1.0);
         assert!(first.is_sorted_by_key(|request| request.at));
         assert_eq!(first, drawn(Kind::Alternate, 1.0));
-        let other = requests(Kind::Alternate, MINUTES, 1.0, 4, |_| 2.0);
-        assert_ne!(first.len(), other.len());
+        assert_ne!(first, all(Kind::Alternate, 1.0, 4).requests);
+    }
+
+    #[test]
+    fn traffic_is_limited_and_a_rate_of_nothing_is_nothing() {
+        let capacity = |_: &Mix| 1e9;
+        assert_eq!(traffic(Kind::Steady, MINUTES, 1.0, 1, capacity), Err(TooMany));
+        let none = traffic(Kind::Greedy, MINUTES, 1.0, 1, |_| 0.0).expect("nothing");
+        assert_eq!((none.requests.len(), none.tenants.len()), (0, 10));
     }
 }

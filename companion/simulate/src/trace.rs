@@ -8,14 +8,19 @@
 //! | `burstgpt` | a header with `Timestamp`, `Request tokens`, `Response tokens` | BurstGPT |
 //! | `mooncake` | a JSON object with `timestamp`, `input_length`, `output_length` | Mooncake |
 //!
-//! A request without an answer (0 output tokens) failed when it was recorded, and is left out.
+//! A request without an answer (0 output tokens) failed when it was recorded, and is left out. Requests are sorted by their times.
+
+mod bounded_lines;
+mod csv_format;
+mod mooncake;
+mod rows;
 
 use std::io::{BufRead, Read};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use serde::Deserialize;
-
-use crate::limits::{TOKENS_MAX, TRACE_LINE_BYTES_MAX, TRACE_REQUESTS_MAX};
+use crate::limits::{ARRIVALS_MAX, TRACE_LINE_BYTES_MAX};
+use bounded_lines::BoundedLines;
+use rows::Rows;
 
 /// The format of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +44,15 @@ pub struct TraceRequest {
     pub output: u64,
 }
 
+/// A trace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trace {
+    /// In order of their arrivals; at least one.
+    pub requests: Vec<TraceRequest>,
+    /// Requests that were left out because they have no answer.
+    pub unanswered: u64,
+}
+
 /// Why a trace can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
@@ -56,6 +70,12 @@ pub enum TraceError {
     /// The trace has no request that was answered.
     #[error("the trace has no request with output tokens")]
     Empty,
+    /// The trace is longer than a run may be.
+    #[error(
+        "the trace is longer than {} days; take a shorter part of it with --for",
+        ARRIVALS_MAX.as_secs() / 86_400
+    )]
+    Long,
 }
 
 impl TraceError {
@@ -67,42 +87,35 @@ impl TraceError {
     }
 }
 
-/// Reads a trace. `format`: `None` to tell it from the first line. The requests are in the order of their arrivals.
+/// Reads a trace. `format`: `None` to tell it from the first line. Requests from `length` after the first one on are left out.
 ///
 /// # Errors
-/// A line is wrong, with its number; or reading fails; or the trace is empty.
-pub fn read(mut reader: impl BufRead, format: Option<Format>) -> Result<Vec<TraceRequest>, TraceError> {
+/// A line is wrong, with its number; or reading fails; or the trace is empty or too long.
+pub fn read(mut reader: impl BufRead, format: Option<Format>, length: Duration) -> Result<Trace, TraceError> {
     let mut first = Vec::new();
     reader
         .by_ref()
-        .take(TRACE_LINE_BYTES_MAX)
+        .take(TRACE_LINE_BYTES_MAX as u64)
         .read_until(b'\n', &mut first)?;
-    let format = match format.or_else(|| recognized(&first)) {
-        Some(format) => format,
-        None => {
-            return Err(TraceError::line(
-                1,
-                "the format isn't known: a CSV header of Azure (TIMESTAMP,ContextTokens,GeneratedTokens) or BurstGPT \
-                 (Timestamp,Model,Request tokens,Response tokens,...), or a JSON object of Mooncake (timestamp, input_length, \
-                 output_length) is expected",
-            ));
-        }
+    if first.is_empty() {
+        return Err(TraceError::Empty);
+    }
+    let Some(format) = format.or_else(|| recognized(&first)) else {
+        return Err(TraceError::line(
+            1,
+            "the format isn't known: a CSV header of Azure (TIMESTAMP,ContextTokens,GeneratedTokens) or BurstGPT \
+             (Timestamp,Model,Request tokens,Response tokens,...), or a JSON object of Mooncake (timestamp, input_length, \
+             output_length) is expected",
+        ));
     };
-    let whole = first.as_slice().chain(reader);
-    let rows = match format {
-        Format::Azure => csv_rows(
-            whole,
-            &["TIMESTAMP", "ContextTokens", "GeneratedTokens"],
-            wall_clock,
-        )?,
-        Format::Burstgpt => csv_rows(
-            whole,
-            &["Timestamp", "Request tokens", "Response tokens"],
-            seconds,
-        )?,
-        Format::Mooncake => json_rows(whole)?,
-    };
-    from_first(rows)
+    let whole = BoundedLines::new(first.as_slice().chain(reader));
+    let mut rows = Rows::new(length);
+    match format {
+        Format::Azure => csv_format::read(whole, &csv_format::AZURE, &mut rows)?,
+        Format::Burstgpt => csv_format::read(whole, &csv_format::BURSTGPT, &mut rows)?,
+        Format::Mooncake => mooncake::read(whole, &mut rows)?,
+    }
+    rows.finish()
 }
 
 /// The format that the first line shows.
@@ -123,149 +136,12 @@ fn recognized(first: &[u8]) -> Option<Format> {
     }
 }
 
-/// A row before its time is known from the first one. `at` counts from any fixed moment.
-#[derive(Clone, Copy, Debug)]
-struct Row {
-    at: Duration,
-    input: u64,
-    output: u64,
-}
-
-/// Sorts the rows, drops those without an answer, and counts their times from the first.
-fn from_first(mut rows: Vec<Row>) -> Result<Vec<TraceRequest>, TraceError> {
-    rows.retain(|row| row.output > 0);
-    rows.sort_by_key(|row| row.at);
-    let first = rows.first().ok_or(TraceError::Empty)?.at;
-    let requests = rows.into_iter().map(|row| TraceRequest {
-        at: row.at - first,
-        input: row.input.max(1),
-        output: row.output,
-    });
-    Ok(requests.collect())
-}
-
-/// Reads the three columns of a CSV file. `time` reads the first of them.
-fn csv_rows(
-    file: impl Read,
-    columns: &[&str; 3],
-    time: fn(&str) -> Option<Duration>,
-) -> Result<Vec<Row>, TraceError> {
-    let mut csv = csv::ReaderBuilder::new()
-        .trim(csv::Trim::All)
-        .flexible(true)
-        .from_reader(file);
-    let headers = csv.headers().map_err(|error| csv_error(&error))?.clone();
-    let mut places = [0; 3];
-    for (place, column) in places.iter_mut().zip(columns) {
-        let found = headers.iter().position(|header| header == *column);
-        *place = found.ok_or_else(|| TraceError::line(1, format!("the header has no column `{column}`")))?;
-    }
-    let mut rows = Vec::new();
-    let mut record = csv::StringRecord::new();
-    while csv.read_record(&mut record).map_err(|error| csv_error(&error))? {
-        let line = record.position().map_or(0, csv::Position::line);
-        check_count(line, rows.len())?;
-        let [at, input, output] = places.map(|place| record.get(place).unwrap_or_default());
-        let at = time(at)
-            .ok_or_else(|| TraceError::line(line, format!("{}: `{at}` is not a time", columns[0])))?;
-        rows.push(Row {
-            at,
-            input: tokens(line, columns[1], input)?,
-            output: tokens(line, columns[2], output)?,
-        });
-    }
-    Ok(rows)
-}
-
-fn csv_error(error: &csv::Error) -> TraceError {
-    let line = error.position().map_or(1, csv::Position::line);
-    TraceError::line(line, error.to_string())
-}
-
-fn check_count(line: u64, rows: usize) -> Result<(), TraceError> {
-    if rows < TRACE_REQUESTS_MAX {
-        return Ok(());
-    }
-    Err(TraceError::line(
-        line,
-        format!("a trace has at most {TRACE_REQUESTS_MAX} requests; cut the file"),
-    ))
-}
-
-fn tokens(line: u64, column: &str, text: &str) -> Result<u64, TraceError> {
-    let tokens = text.parse().ok().filter(|tokens| *tokens <= TOKENS_MAX);
-    tokens.ok_or_else(|| {
-        TraceError::line(
-            line,
-            format!("{column}: `{text}` is not a whole number from 0 to {TOKENS_MAX}"),
-        )
-    })
-}
-
-/// A date and a time of day in UTC: `2023-11-16 18:15:46.6805900`, or with `+00:00` at its end.
-fn wall_clock(text: &str) -> Option<Duration> {
-    let text = text.strip_suffix("+00:00").unwrap_or(text);
-    let time = humantime::parse_rfc3339_weak(text).ok()?;
-    time.duration_since(SystemTime::UNIX_EPOCH).ok()
-}
-
-/// Seconds since the start of the trace, with or without a fraction.
-fn seconds(text: &str) -> Option<Duration> {
-    Duration::try_from_secs_f64(text.parse().ok()?).ok()
-}
-
-/// A line of Mooncake. Its other keys don't matter here.
-#[derive(Deserialize)]
-struct Object {
-    /// Milliseconds since the start of the trace.
-    timestamp: f64,
-    input_length: u64,
-    output_length: u64,
-}
-
-fn json_rows(mut file: impl BufRead) -> Result<Vec<Row>, TraceError> {
-    let mut rows = Vec::new();
-    let mut text = Vec::new();
-    let mut line = 0;
-    loop {
-        text.clear();
-        let read = file
-            .by_ref()
-            .take(TRACE_LINE_BYTES_MAX)
-            .read_until(b'\n', &mut text)?;
-        if read == 0 {
-            return Ok(rows);
-        }
-        line += 1;
-        if text.iter().all(u8::is_ascii_whitespace) {
-            continue;
-        }
-        check_count(line, rows.len())?;
-        let object: Object =
-            serde_json::from_slice(&text).map_err(|error| TraceError::line(line, error.to_string()))?;
-        let at = Duration::try_from_secs_f64(object.timestamp / 1e3)
-            .map_err(|_| TraceError::line(line, "timestamp is a number of milliseconds of at least 0"))?;
-        let is_long = object.input_length.max(object.output_length) > TOKENS_MAX;
-        if is_long {
-            return Err(TraceError::line(
-                line,
-                format!("input_length and output_length are at most {TOKENS_MAX}"),
-            ));
-        }
-        rows.push(Row {
-            at,
-            input: object.input_length,
-            output: object.output_length,
-        });
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn parse(text: &str) -> Result<Vec<TraceRequest>, TraceError> {
-        read(text.as_bytes(), None)
+        read(text.as_bytes(), None, Duration::MAX).map(|trace| trace.requests)
     }
 
     fn request(ms: u64, input: u64, output: u64) -> TraceRequest {
@@ -308,7 +184,6 @@ mod tests {
     fn errors_name_the_line_and_what_is_expected() {
         let azure = "TIMESTAMP,ContextTokens,GeneratedTokens\n";
         for (text, line, word) in [
-            ("", 1, "Azure"),
             ("a,b\n1,2\n", 1, "Mooncake"),
             (&format!("{azure}yesterday,1,2\n"), 2, "yesterday"),
             (
@@ -317,6 +192,22 @@ mod tests {
                 "-1",
             ),
             (&format!("{azure}2023-11-16 18:15:46.5,1\n"), 2, "GeneratedTokens"),
+            ("TIMESTAMP,ContextTokens\n", 1, "GeneratedTokens"),
+            (
+                "Timestamp,Request tokens,Response tokens\nNaN,1,1\n",
+                2,
+                "seconds",
+            ),
+            (
+                "Timestamp,Request tokens,Response tokens\n1,1e3,1\n",
+                2,
+                "whole number",
+            ),
+            (
+                "Timestamp,Request tokens,Response tokens\n1e300,1,1\n",
+                2,
+                "seconds",
+            ),
             ("{\"timestamp\": 1}\n", 1, "input_length"),
             (
                 "{\"timestamp\": -1, \"input_length\": 1, \"output_length\": 1}",
@@ -337,6 +228,31 @@ mod tests {
                 "{text}: {found}: {message}"
             );
         }
-        assert!(matches!(parse(azure), Err(TraceError::Empty)));
+    }
+
+    #[test]
+    fn empty_and_too_long_traces_are_errors() {
+        let burstgpt = "Timestamp,Request tokens,Response tokens\n";
+        for text in ["", burstgpt, &format!("{burstgpt}1,1,0\n")] {
+            assert!(matches!(parse(text), Err(TraceError::Empty)), "{text}");
+        }
+        let long = format!("{burstgpt}1,1,1\n10000000,1,1\n");
+        assert!(matches!(parse(&long), Err(TraceError::Long)));
+        assert!(read(long.as_bytes(), None, Duration::from_secs(10)).is_ok());
+    }
+
+    #[test]
+    fn a_length_cuts_the_trace_from_its_first_request_whatever_the_order() {
+        let text =
+            "Timestamp,Request tokens,Response tokens\n12,2,1\n15,3,1\n10,1,1\n19,4,1\n21,5,1\n90,6,0\n";
+        let trace = read(text.as_bytes(), None, Duration::from_secs(9)).expect("valid");
+        let expected = [request(0, 1, 1), request(2_000, 2, 1), request(5_000, 3, 1)];
+        assert_eq!((trace.requests.as_slice(), trace.unanswered), (&expected[..], 1));
+    }
+
+    #[test]
+    fn quotes_and_other_columns_are_ignored() {
+        let text = "\"id\",\"TIMESTAMP\",\"ContextTokens\",\"GeneratedTokens\"\n\"7,\"2023-11-16 18:15:46\",\"3\",\"4\"\n";
+        assert_eq!(parse(text).expect("valid"), [request(0, 3, 4)]);
     }
 }

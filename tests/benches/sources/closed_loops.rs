@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use penstock_engine::policy::Discipline;
+use penstock_engine::units::Decimal;
 use penstock_model::{Parameters, Targets, sizing};
 use penstock_model_server::Hardware;
 use penstock_simulate::closed_loop::{Finished, Mix, Record, RequestKind, ServerSpec};
@@ -13,6 +14,7 @@ pub(crate) fn servers(count: usize) -> Vec<ServerSpec> {
     let server = ServerSpec {
         variant: "default".into(),
         hardware: Hardware::default(),
+        weight: Decimal::whole(1),
         request_noise: 0.05,
     };
     vec![server; count]

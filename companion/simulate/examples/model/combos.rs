@@ -1,5 +1,6 @@
 //! Hardware, traffic, and the true sizes that follow from both.
 
+use penstock_engine::units::Decimal;
 use penstock_model::{Parameters, Sizing, Traffic, sizing, slo};
 use penstock_model_server::Hardware;
 use penstock_simulate::closed_loop::{Mix, ServerSpec};
@@ -40,6 +41,7 @@ pub(crate) fn server(hardware: Hardware, request_noise: f64) -> ServerSpec {
     ServerSpec {
         variant: "default".into(),
         hardware,
+        weight: Decimal::whole(1),
         request_noise,
     }
 }

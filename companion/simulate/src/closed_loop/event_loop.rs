@@ -4,19 +4,21 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use penstock_autopilot::{Autopilot, Backlog, Granted, Scraped, Served};
-use penstock_engine::input::{EndpointState, Prompt, Service, Usage};
+use penstock_engine::input::{EndpointState, Prompt, ServerStats, Service, Usage};
 use penstock_engine::units::Tokens;
 use penstock_engine::{Effect, Engine, Input, Instant, Outcome, Request, RequestId};
-use penstock_model::Traffic;
-use penstock_model::workload::Observed;
-use rand::{RngExt, SeedableRng};
+use penstock_model_server::{HardwareError, Job, JobId, JobProgress, Server};
+use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
+use super::arrival_plan::ArrivalPlan;
+use super::load_series::{Load, LoadSeries};
 use super::record::{Finished, Record, Refused, Sample};
 use super::scenario::{Change, GateBy, Scenario};
+use super::server_timers::ServerTimers;
 use super::settings;
-use super::traffic::{Arrivals, Drawn, Mix, Planned, factor};
-use penstock_model_server::{HardwareError, Job, JobId, JobProgress, Server};
+use super::traffic::{Arrivals, Drawn, Mix, factor};
+use super::window_sums::WindowSums;
 
 /// Mean bytes of text per token.
 const BYTES_PER_TOKEN: f64 = 4.2;
@@ -54,42 +56,6 @@ struct Pending {
     first: Instant,
 }
 
-/// Sums over the requests that one server finished in the current window.
-#[derive(Clone, Copy, Debug, Default)]
-struct WindowSums {
-    requests: f64,
-    input: f64,
-    output: f64,
-    ttft_ms: f64,
-    itl_ms: f64,
-}
-
-impl WindowSums {
-    fn add(&mut self, finished: &Finished) {
-        self.requests += 1.0;
-        self.input += finished.input as f64;
-        self.output += finished.output as f64;
-        self.ttft_ms += finished.ttft_ms();
-        self.itl_ms += finished.itl_ms();
-    }
-
-    fn observed(&self, seconds: f64) -> Observed {
-        if self.requests == 0.0 || seconds == 0.0 {
-            return Observed::default();
-        }
-        Observed {
-            traffic: Traffic {
-                rate: self.requests / seconds,
-                input: self.input / self.requests,
-                output: self.output / self.requests,
-            },
-            ttft_ms: self.ttft_ms / self.requests,
-            itl_ms: self.itl_ms / self.requests,
-            busy: 1,
-        }
-    }
-}
-
 #[derive(Debug)]
 struct ClosedLoop<'a> {
     scenario: &'a Scenario,
@@ -100,9 +66,8 @@ struct ClosedLoop<'a> {
     servers: Vec<Server>,
     pending: HashMap<u64, Pending>,
     next_id: u64,
-    next_arrival: Option<Instant>,
-    /// Listed requests that have arrived.
-    listed: usize,
+    arrivals: ArrivalPlan<'a>,
+    server_timers: ServerTimers,
     next_scrape: Instant,
     next_sample: Instant,
     sums: Vec<WindowSums>,
@@ -134,29 +99,37 @@ impl<'a> ClosedLoop<'a> {
             servers,
             pending: HashMap::new(),
             next_id: 0,
-            next_arrival: None,
-            listed: 0,
+            arrivals: ArrivalPlan::new(&scenario.arrivals),
+            server_timers: ServerTimers::new(count),
             next_scrape: now,
             next_sample: now.after(scenario.window),
             sums: vec![WindowSums::default(); count],
             in_flight: vec![0; count],
             waiting: 0,
             changed: false,
-            record: Record::default(),
+            record: Record {
+                load: LoadSeries::new(scenario.load_part),
+                ..Record::default()
+            },
         };
         closed_loop.start();
         Ok(closed_loop)
     }
 
     fn start(&mut self) {
-        for index in 0..self.servers.len() {
-            let (id, state) = (settings::endpoint(index), EndpointState::default());
+        for (index, server) in self.scenario.servers.iter().enumerate() {
+            let id = settings::endpoint(index);
+            let state = EndpointState {
+                weight: server.weight,
+                batched_tokens_max: Some(server.hardware.batched_tokens),
+                ..EndpointState::default()
+            };
             self.engine.handle(self.now, Input::Endpoint { id, state });
             self.autopilot.ready(self.now, id, true);
         }
         self.engine.handle(self.now, Input::Ready);
         match &self.scenario.arrivals {
-            Arrivals::Poisson(_) | Arrivals::Listed(_) => self.plan_arrival(),
+            Arrivals::Poisson(_) | Arrivals::Listed { .. } => self.arrivals.plan(self.now, &mut self.rng),
             Arrivals::Closed { clients, mix } => {
                 for _ in 0..*clients {
                     self.arrive(mix);
@@ -171,10 +144,9 @@ impl<'a> ClosedLoop<'a> {
         if self.is_through() {
             return false;
         }
-        let servers = self.servers.iter().filter_map(Server::poll_timeout).min();
         let timers = [
-            servers,
-            self.next_arrival,
+            self.server_timers.next(),
+            self.arrivals.next(),
             Some(self.next_scrape),
             Some(self.next_sample),
             self.engine.poll_timeout(),
@@ -193,14 +165,10 @@ impl<'a> ClosedLoop<'a> {
         {
             return false;
         }
-        for index in 0..self.servers.len() {
-            if self.servers[index]
-                .poll_timeout()
-                .is_some_and(|due| due <= self.now)
-            {
-                self.servers[index].handle_timeout(self.now);
-                self.handle_server_events(index);
-            }
+        while let Some(index) = self.server_timers.pop(self.now) {
+            self.servers[index].handle_timeout(self.now);
+            self.handle_server_events(index);
+            self.server_timers.set(index, self.servers[index].poll_timeout());
         }
         if self.next_scrape <= self.now {
             self.scrape();
@@ -215,92 +183,40 @@ impl<'a> ClosedLoop<'a> {
         if self.next_sample <= self.now {
             self.sample();
         }
-        if self.next_arrival.is_some_and(|due| due <= self.now) {
+        if self.arrivals.next().is_some_and(|due| due <= self.now) {
             self.arrive_as_planned();
         }
         if self.engine.poll_timeout().is_some_and(|due| due <= self.now) {
             self.engine.handle_timeout(self.now);
         }
         self.apply_decisions();
+        let load = Load {
+            waiting: self.waiting,
+            running: self.pending.len() - self.waiting,
+        };
+        self.record.load.record(elapsed, load);
         true
     }
 
     /// All listed requests have ended.
     fn is_through(&self) -> bool {
-        matches!(self.scenario.arrivals, Arrivals::Listed(_))
-            && self.next_arrival.is_none()
-            && self.pending.is_empty()
+        self.arrivals.is_through() && self.pending.is_empty()
     }
 
     fn finish(mut self) -> Record {
         let busy = self.servers.iter().map(|server| server.totals().busy);
         self.record.busy = busy.collect();
+        self.record.load.finish();
         self.record.duration = self.now.since(Instant::ZERO);
         self.record.recorded = self.record.duration.saturating_sub(self.scenario.warmup);
         self.record
     }
 
-    /// The mix and the rate at this time, and the end of that phase.
-    fn phase(&self, time: Instant) -> Option<(&'a Mix, f64, Instant)> {
-        let Arrivals::Poisson(phases) = &self.scenario.arrivals else {
-            return None;
-        };
-        let whole: Duration = phases.iter().map(|phase| phase.duration).sum();
-        let since = time.since(Instant::ZERO);
-        let rounds = since.as_nanos() / whole.as_nanos().max(1);
-        let mut end = Duration::from_nanos(u64::try_from(rounds * whole.as_nanos()).ok()?);
-        for phase in phases {
-            end += phase.duration;
-            if since < end {
-                return Some((&phase.mix, phase.rate, Instant::ZERO.after(end)));
-            }
-        }
-        None
-    }
-
-    /// The next of the listed requests, if requests are listed.
-    fn next_listed(&self) -> Option<&'a Planned> {
-        match &self.scenario.arrivals {
-            Arrivals::Listed(requests) => requests.get(self.listed),
-            Arrivals::Poisson(_) | Arrivals::Closed { .. } => None,
-        }
-    }
-
-    fn plan_arrival(&mut self) {
-        if let Arrivals::Listed(_) = self.scenario.arrivals {
-            self.next_arrival = self.next_listed().map(|planned| Instant::ZERO.after(planned.at));
-            return;
-        }
-        let mut from = self.now;
-        self.next_arrival = loop {
-            let Some((_, rate, end)) = self.phase(from) else {
-                break None;
-            };
-            if rate > 0.0 {
-                let unit: f64 = self.rng.random();
-                let wait = Duration::from_secs_f64(-(1.0 - unit).ln() / rate);
-                if from.after(wait) < end {
-                    break Some(from.after(wait));
-                }
-            }
-            from = end;
-        };
-    }
-
     fn arrive_as_planned(&mut self) {
-        if let Some(planned) = self.next_listed() {
-            self.listed += 1;
-            self.register(Drawn {
-                kind: planned.tenant.clone(),
-                flow: planned.flow.clone(),
-                band: planned.band,
-                input: planned.input,
-                output: planned.output,
-            });
-        } else if let Some((mix, _, _)) = self.phase(self.now) {
-            self.arrive(mix);
+        if let Some(drawn) = self.arrivals.take(self.now, &mut self.rng) {
+            self.register(drawn);
         }
-        self.plan_arrival();
+        self.arrivals.plan(self.now, &mut self.rng);
     }
 
     fn arrive(&mut self, mix: &Mix) {
@@ -339,6 +255,8 @@ impl<'a> ClosedLoop<'a> {
                 JobProgress::First => {
                     if let Some(pending) = self.pending.get_mut(&event.id.0) {
                         pending.first = event.time;
+                        self.engine
+                            .handle(self.now, Input::FirstByte(RequestId(event.id.0)));
                     }
                 }
                 JobProgress::Token => {}
@@ -423,14 +341,26 @@ impl<'a> ClosedLoop<'a> {
                 kv_tokens: Some(kv_tokens),
                 totals: None,
             };
-            self.autopilot
-                .scraped(self.now, settings::endpoint(index), Some(scraped));
+            let id = settings::endpoint(index);
+            self.autopilot.scraped(self.now, id, Some(scraped));
+            if self.scenario.gate == GateBy::Policy {
+                let stats = ServerStats {
+                    waiting: scraped.waiting,
+                    kv_used: scraped.kv_used,
+                    adapters: None,
+                };
+                self.engine.handle(self.now, Input::ServerStats { id, stats });
+            }
         }
     }
 
     fn sample(&mut self) {
         let seconds = self.scenario.window.as_secs_f64();
         self.next_sample = self.now.after(self.scenario.window);
+        self.note_desired();
+        if !self.scenario.is_sampled {
+            return;
+        }
         let observed = self
             .sums
             .iter_mut()
@@ -444,6 +374,14 @@ impl<'a> ClosedLoop<'a> {
             status: self.autopilot.status(),
         };
         self.record.samples.push(sample);
+    }
+
+    /// Records the most replicas that the autopilot has asked for.
+    fn note_desired(&mut self) {
+        let status = self.autopilot.status();
+        let desired = status.variants.iter().filter_map(|variant| variant.desired);
+        let replicas: u64 = desired.map(|desired| desired.replicas).sum();
+        self.record.replicas_desired = self.record.replicas_desired.max(replicas);
     }
 
     /// Applies the decisions of the engine and the autopilot until both have none left.
@@ -497,8 +435,11 @@ impl<'a> ClosedLoop<'a> {
                     input: pending.drawn.input,
                     output: pending.drawn.output,
                 };
-                if self.servers[server].submit(self.now, job).is_err() {
-                    self.refused_by(server, id);
+                match self.servers[server].submit(self.now, job) {
+                    Ok(()) => self
+                        .server_timers
+                        .set(server, self.servers[server].poll_timeout()),
+                    Err(_) => self.refused_by(server, id),
                 }
             }
             Effect::Reject { id, outcome, .. } => {

@@ -6,17 +6,22 @@
 //! determine the gate's decisions; the closed loop tests both together. There is no Envoy and no network: a granted
 //! request reaches its server at once.
 
+mod arrival_plan;
 mod event_loop;
+mod load_series;
 mod record;
 mod scenario;
+mod server_timers;
 mod settings;
 mod traffic;
+mod window_sums;
 
 pub use event_loop::{run, run_watched};
+pub use load_series::{Load, LoadSeries};
 pub use record::{Finished, Record, Refused, Sample};
 pub use scenario::{Change, GateBy, Scenario, ServerSpec};
-pub(crate) use settings::mean;
-pub use traffic::{Arrivals, Mix, Phase, Planned, RequestKind};
+pub(crate) use settings::parameters;
+pub use traffic::{Arrivals, Mix, Phase, Planned, RequestKind, Tenant};
 
 #[cfg(test)]
 mod tests;

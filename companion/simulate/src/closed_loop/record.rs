@@ -7,6 +7,8 @@ use penstock_autopilot::AutopilotStatus;
 use penstock_engine::Outcome;
 use penstock_model::workload::Observed;
 
+use super::load_series::LoadSeries;
+
 /// A served request. Times count from the start of the run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finished {
@@ -89,6 +91,10 @@ pub struct Record {
     pub rejected: usize,
     /// By server, the time in which it computed.
     pub busy: Vec<Duration>,
+    /// The load over time, if the scenario asks for it.
+    pub load: LoadSeries,
+    /// The most replicas that the autopilot asked for at the end of a window.
+    pub replicas_desired: u64,
     /// Length of the run.
     pub duration: Duration,
     /// Length of the run without the warm-up.

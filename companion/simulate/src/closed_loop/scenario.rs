@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use penstock_autopilot::Kept;
 use penstock_engine::Policy;
+use penstock_engine::units::Decimal;
 use penstock_model::slo::Policy as SloPolicy;
 
 use super::traffic::Arrivals;
@@ -17,6 +18,8 @@ pub struct ServerSpec {
     pub variant: Arc<str>,
     /// The server's speed and capacity.
     pub hardware: Hardware,
+    /// Scales the bounds of a gate that isn't learned.
+    pub weight: Decimal,
     /// See [`penstock_model_server::Server::with_request_noise`].
     pub request_noise: f64,
 }
@@ -32,7 +35,7 @@ pub enum GateBy {
     Learned,
     /// No limit.
     Unlimited,
-    /// The gate of `policy`, as it is.
+    /// The gate of `policy`, as it is. The engine gets the servers' metrics for its choice of an endpoint, as in a companion.
     Policy,
 }
 
@@ -65,6 +68,12 @@ pub struct Scenario {
     pub change: Option<Change>,
     /// Length of the autopilot's windows.
     pub window: Duration,
+    /// For so long after the start, servers aren't representative; see [`penstock_autopilot::AutopilotSettings::transient`].
+    pub transient: Duration,
+    /// A sample is recorded for each window.
+    pub is_sampled: bool,
+    /// The length of a part of the record's load; zero: the load is not recorded.
+    pub load_part: Duration,
     /// Parameters that an earlier autopilot has learned, by variant.
     pub kept: Vec<(String, Kept)>,
     /// The run ends after this many served requests; `None`: `duration` or the end of listed arrivals ends it.
@@ -89,6 +98,9 @@ impl Scenario {
             arrivals,
             change: None,
             window: Duration::from_secs(10),
+            transient: Duration::from_secs(120),
+            is_sampled: true,
+            load_part: Duration::ZERO,
             kept: Vec::new(),
             served_max: None,
             duration: None,

@@ -1,7 +1,5 @@
 //! What a closed loop's scenario means for the engine and the autopilot: policy, settings, and true budgets.
 
-use std::time::Duration;
-
 use penstock_autopilot::{AutopilotEndpoint, AutopilotSettings};
 use penstock_engine::input::EndpointId;
 use penstock_engine::policy::{Gate, StockUnit};
@@ -22,7 +20,7 @@ pub(super) fn true_budget(scenario: &Scenario, hardware: &Hardware) -> Budget {
     let traffic = match &scenario.arrivals {
         Arrivals::Poisson(phases) => phases[0].mix.mean(),
         Arrivals::Closed { mix, .. } => mix.mean(),
-        Arrivals::Listed(requests) => mean(requests),
+        Arrivals::Listed { requests, .. } => mean(requests),
     };
     let policy = &scenario.slo;
     let targets = policy
@@ -50,7 +48,7 @@ pub(super) fn endpoint(server: usize) -> EndpointId {
 
 /// The parameters that a model of this server should find.
 #[must_use]
-pub(super) const fn parameters(hardware: &Hardware) -> Parameters {
+pub(crate) const fn parameters(hardware: &Hardware) -> Parameters {
     Parameters {
         alpha_ms: hardware.alpha_ms,
         beta_ms: hardware.beta_ms,
@@ -90,7 +88,7 @@ pub(super) fn is_learned(scenario: &Scenario) -> bool {
 }
 
 /// The mean request of a list; the rate is 0.
-pub(crate) fn mean(requests: &[Planned]) -> Traffic {
+fn mean(requests: &[Planned]) -> Traffic {
     let count = requests.len().max(1) as f64;
     let mean =
         |size: fn(&Planned) -> u64| requests.iter().map(|request| size(request) as f64).sum::<f64>() / count;
@@ -119,7 +117,7 @@ pub(super) fn autopilot(scenario: &Scenario) -> AutopilotSettings {
         gates: is_learned(scenario),
         ttl: scenario.policy.queue.ttl,
         window: scenario.window,
-        transient: Duration::from_secs(120),
+        transient: scenario.transient,
         kept: scenario.kept.clone(),
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use penstock_engine::units::Decimal;
 use penstock_model::learner::State;
 use penstock_model::slo::Policy as SloPolicy;
 use penstock_model::{Parameters, Sizing, Targets, Traffic, sizing, slo};
@@ -16,6 +17,7 @@ fn servers(count: usize, request_noise: f64) -> Vec<ServerSpec> {
     let server = ServerSpec {
         variant: "default".into(),
         hardware: Hardware::default(),
+        weight: Decimal::whole(1),
         request_noise,
     };
     vec![server; count]
@@ -179,6 +181,7 @@ fn each_server_runs_at_its_own_limit() {
             gamma_ms: 2.0 * fast.gamma_ms,
             ..fast
         },
+        weight: Decimal::whole(1),
         request_noise: 0.05,
     };
     let mut servers = servers(1, 0.05);

@@ -146,17 +146,24 @@ pub struct Phase {
     pub duration: Duration,
 }
 
-/// A request whose arrival and sizes are given.
+/// A tenant of listed requests.
 #[derive(Clone, Debug, PartialEq)]
+pub struct Tenant {
+    /// Its name, under which the results count its requests.
+    pub name: Arc<str>,
+    /// The flow of its requests in the engine.
+    pub flow: Arc<str>,
+    /// The band of its requests.
+    pub band: Band,
+}
+
+/// A request whose arrival and sizes are given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Planned {
     /// Its arrival, from the start of the run.
     pub at: Duration,
-    /// The tenant, under which the results count it.
-    pub tenant: Arc<str>,
-    /// Its flow in the engine.
-    pub flow: Arc<str>,
-    /// Its band.
-    pub band: Band,
+    /// The index of its tenant.
+    pub tenant: u32,
     /// Prompt tokens; at least 1.
     pub input: u64,
     /// Output tokens; at least 1.
@@ -166,8 +173,13 @@ pub struct Planned {
 /// How requests arrive.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Arrivals {
-    /// As listed, in order of their arrivals. The run ends when all have ended.
-    Listed(Arc<[Planned]>),
+    /// As listed. The run ends when all have ended.
+    Listed {
+        /// In order of their arrivals.
+        requests: Arc<[Planned]>,
+        /// Their tenants, to which the requests refer by index.
+        tenants: Arc<[Tenant]>,
+    },
     /// As a Poisson process. The phases repeat.
     Poisson(Vec<Phase>),
     /// From clients that each send the next request when the previous one is answered.

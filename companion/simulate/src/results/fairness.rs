@@ -4,37 +4,18 @@
 //! tenant exactly this much of the tokens that it serves in total has an index of 1. Without the comparison with what a tenant asked for, a small
 //! tenant that is served completely would count as unfairness.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
-use super::{TenantResults, tokens};
-use crate::closed_loop::{Planned, Record};
+use super::tenants::TenantTokens;
 
 /// Served tokens over the max-min fair part, by tenant. Tenants that asked for nothing are left out.
-pub(super) fn parts(requests: &[Planned], record: &Record, tenants: &[TenantResults]) -> Vec<f64> {
-    let mut asked: BTreeMap<&Arc<str>, f64> = BTreeMap::new();
-    let mut served: BTreeMap<&Arc<str>, f64> = BTreeMap::new();
-    for request in requests {
-        *asked.entry(&request.tenant).or_default() += (request.input + request.output) as f64;
-    }
-    for finished in &record.finished {
-        *served.entry(&finished.kind).or_default() += tokens(finished) as f64;
-    }
-    let total = served.values().sum();
+pub(super) fn parts(tenants: &[TenantTokens]) -> Vec<f64> {
+    let total = tenants.iter().map(|tenant| tenant.served).sum::<u64>() as f64;
     let demands: Vec<(f64, f64)> = tenants
         .iter()
-        .map(|tenant| {
-            (
-                asked.get(&tenant.name).copied().unwrap_or_default(),
-                tenant.weight,
-            )
-        })
+        .map(|tenant| (tenant.asked as f64, tenant.weight))
         .collect();
     let fair = max_min(&demands, total);
     let parts = tenants.iter().zip(fair).filter(|(_, fair)| *fair > 0.0);
-    parts
-        .map(|(tenant, fair)| served.get(&tenant.name).copied().unwrap_or_default() / fair)
-        .collect()
+    parts.map(|(tenant, fair)| tenant.served as f64 / fair).collect()
 }
 
 /// Divides `total` among demands with weights: each gets at most its demand, and what is left is shared by weight.
