@@ -17,7 +17,7 @@ use penstock_errors::EXIT_USAGE;
 use penstock_filter_module as filter_module;
 use penstock_mock::{demo, mock_server};
 use penstock_server::{envoy_endpoints, serve};
-use penstock_tools::{api_key, import, model_cli, replay, status_cmd, top};
+use penstock_tools::{api_key, import, model_cli, replay, simulate, status_cmd, top};
 use penstock_up::{self as up, envoy_config, gateway_resources};
 use tracing_subscriber::EnvFilter;
 
@@ -81,6 +81,8 @@ enum Command {
     Replay(replay::Args),
     /// Use the queueing model: solve it, size servers, learn its parameters, analyze a snapshot.
     Model(model_cli::Args),
+    /// Try policies and numbers of servers on a trace or made-up traffic, in virtual time.
+    Simulate(simulate::Args),
     /// Run a simulated OpenAI-compatible model server.
     MockServer(mock_server::Args),
     /// Convert another system's queueing policy to a Penstock configuration.
@@ -196,6 +198,14 @@ async fn run(cli: Cli, environment: Environment) -> ExitCode {
                 ExitCode::from(error.exit_code())
             }
             result => ended(result, model_cli::Error::exit_code),
+        },
+        Command::Simulate(args) => match simulate::run(&args, &environment) {
+            Ok(text) => print(&text),
+            Err(error) if error.has_place() => {
+                eprintln!("{error}");
+                ExitCode::from(error.exit_code())
+            }
+            Err(error) => failed(&error.to_string(), error.exit_code()),
         },
         Command::MockServer(args) => ended(mock_server::run(args).await, mock_server::Error::exit_code),
         Command::Import(args) => match import::run(&args) {

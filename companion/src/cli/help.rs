@@ -256,6 +256,27 @@ const PAGES: &[Page] = &[
         exit: "  0  success\n  1  the result can't be written\n  2  the snapshot is invalid; the error names FILE:LINE",
     },
     Page {
+        path: "simulate",
+        about: "Simulates the first pool of a configuration in front of model servers, in virtual time: the real queueing engine and \
+                the real autopilot decide, and the servers batch like vLLM. The requests come from a published trace, which \
+                has arrival times and token counts, or from a scenario.\n\n\
+                With --compare and a range of --servers, every configuration runs with every number of servers on the same requests. \
+                The output answers how many servers are enough for 99 % of the requests within the targets.\n\n\
+                A scenario's load is in proportion to the servers that the first configuration lists; --servers doesn't change it. \
+                docs/simulate.md describes what is simulated, what isn't, and the fields of the JSON.",
+        examples: "  penstock simulate --config penstock.yaml --scenario greedy\n  \
+                   penstock simulate --config penstock.yaml --compare fifo.yaml --trace azure.csv --tenants 5 --out report\n  \
+                   penstock simulate --config penstock.yaml --trace azure.csv --servers 2..8 --slo-ttft 2000 --slo-itl 60\n  \
+                   penstock simulate --config penstock.yaml --trace azure.csv --scale 2 --for 10m --json | jq .runs",
+        environment: &[KEYS, LOG],
+        files: "  FILE    the configuration; its first pool is simulated\n  \
+                FILE2   another configuration\n  \
+                TRACE   the trace: CSV of Azure or BurstGPT, or JSON lines of Mooncake\n  \
+                DIR     receives report.html and results.json",
+        exit: "  0  success\n  1  the trace can't be read, or a result can't be written\n  \
+               2  an argument, the configuration or the trace is invalid; an error in the trace names FILE:LINE",
+    },
+    Page {
         path: "mock-server",
         about: "Runs an OpenAI-compatible server that batches like vLLM and answers with filler text, for experiments \
                 without a GPU. Its metrics have vLLM's names; /mock/stats and /mock/log show the requests that arrived.\n\n\

@@ -237,6 +237,8 @@ const ARROWS: &[Arrow] = &[
             "penstock-engine",
             "penstock-errors",
             "penstock-model",
+            "penstock-model-server",
+            "penstock-simulate",
             "penstock-wire",
         ],
         outside: None,

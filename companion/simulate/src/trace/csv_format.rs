@@ -8,6 +8,9 @@ use super::bounded_lines::LongLine;
 use super::rows::{Row, Rows};
 use crate::limits::TOKENS_MAX;
 
+/// Characters of a field that an error shows.
+const FIELD_SHOWN_MAX: usize = 40;
+
 /// How one kind of file is read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Columns {
@@ -50,7 +53,10 @@ pub(super) fn read(file: impl Read, columns: &Columns, rows: &mut Rows) -> Resul
         let [written, input, output] = places.map(|place| unquoted(record.get(place).unwrap_or_default()));
         let [time_name, input_name, output_name] = columns.names;
         let time = (columns.time)(written).ok_or_else(|| {
-            TraceError::line(line, format!("{time_name}: `{written}` is not {}", columns.form))
+            TraceError::line(
+                line,
+                format!("{time_name}: {} is not {}", shown(written), columns.form),
+            )
         })?;
         let row = Row {
             at: time,
@@ -60,6 +66,13 @@ pub(super) fn read(file: impl Read, columns: &Columns, rows: &mut Rows) -> Resul
         rows.push(line, row)?;
     }
     Ok(())
+}
+
+/// A field as errors show it: short, and without control characters.
+fn shown(field: &str) -> String {
+    let short: String = field.chars().take(FIELD_SHOWN_MAX).collect();
+    let rest = if short.len() < field.len() { "..." } else { "" };
+    format!("`{}{rest}`", short.escape_debug())
 }
 
 fn unquoted(field: &str) -> &str {
@@ -87,7 +100,10 @@ fn tokens(line: u64, column: &str, text: &str) -> Result<u64, TraceError> {
     tokens.ok_or_else(|| {
         TraceError::line(
             line,
-            format!("{column}: `{text}` is not a whole number from 0 to {TOKENS_MAX}"),
+            format!(
+                "{column}: {} is not a whole number from 0 to {TOKENS_MAX}",
+                shown(text)
+            ),
         )
     })
 }

@@ -10,8 +10,8 @@ use penstock_model::workload::Observed;
 use penstock_model::{Parameters, Traffic};
 use serde::{Deserialize, Serialize};
 
-use super::number::{AtLeast0, Batch, ParameterTriple};
 use super::{Error, print};
+use crate::number::{AtLeast0, Batch, ParameterTriple};
 
 /// The largest accepted snapshot.
 const SNAPSHOT_BYTES_MAX: u64 = 64 << 20;

@@ -5,7 +5,7 @@ use penstock_model::{Parameters, Targets, Traffic, slo};
 use serde::Serialize;
 
 use super::Error;
-use super::number::{Above0, AtLeast0, Batch, Multiplier};
+use crate::number::{Above0, AtLeast0, Batch, Multiplier};
 
 /// A kind of server, and a mean request.
 #[derive(Debug, clap::Args)]

@@ -6,8 +6,6 @@
 mod analyze;
 mod fit;
 mod forms;
-mod number;
-mod progress;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};

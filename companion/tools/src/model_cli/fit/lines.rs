@@ -9,7 +9,7 @@ use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use crate::jsonl::{fields, is_object};
-use crate::model_cli::number::{AtLeast0, Seconds};
+use crate::number::{AtLeast0, Seconds};
 
 /// The format of a file's lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

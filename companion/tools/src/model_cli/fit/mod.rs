@@ -18,10 +18,10 @@ use penstock_model::Parameters;
 use penstock_model::learner::State;
 use serde::Serialize;
 
-use super::number::ParameterTriple;
-use super::progress::Progress;
 use super::{Error, print};
 use crate::jsonl::{LINE_BYTES_MAX, Lines, is_cut};
+use crate::number::ParameterTriple;
+use crate::progress::Progress;
 use lines::Format;
 use plot::Plot;
 

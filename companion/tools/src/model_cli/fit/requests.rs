@@ -12,7 +12,7 @@ use super::overlaps::Overlaps;
 use super::plot::{Plot, Thinned};
 use super::recording::{self, Ended};
 use super::{Answer, Error, Learned, Source, Start, Summary, print};
-use crate::model_cli::progress::Progress;
+use crate::progress::Progress;
 
 /// Time between two fits: the gateway's window, in the file's time.
 const WINDOW_MS: f64 = 10_000.0;

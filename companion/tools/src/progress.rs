@@ -11,7 +11,7 @@ const PERIOD: Duration = Duration::from_secs(5);
 const STRIDE: u64 = 256;
 
 /// The progress of one task.
-pub(super) struct Progress {
+pub(crate) struct Progress {
     label: &'static str,
     /// In the unit of the steps; 0 if unknown.
     total: u64,
@@ -24,7 +24,7 @@ pub(super) struct Progress {
 
 impl Progress {
     /// A task of this size; 0 if unknown.
-    pub(super) fn new(label: &'static str, total: u64) -> Self {
+    pub(crate) fn new(label: &'static str, total: u64) -> Self {
         let bar = io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::with_draw_target(
                 (total > 0).then_some(total),
@@ -47,7 +47,7 @@ impl Progress {
     }
 
     /// Records a step of this size.
-    pub(super) fn advance(&mut self, amount: u64) {
+    pub(crate) fn advance(&mut self, amount: u64) {
         self.done += amount;
         self.steps += 1;
         if !self.steps.is_multiple_of(STRIDE) {

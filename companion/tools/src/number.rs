@@ -16,7 +16,7 @@ const SECONDS_MAX: f64 = 1e12;
 /// A number is out of its range. The text contains the number and the range.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub(super) struct OutOfRange(String);
+pub(crate) struct OutOfRange(String);
 
 macro_rules! ranged {
     ($name:ident, $what:literal, $holds:expr) => {
@@ -60,19 +60,19 @@ fn parse(text: &str, what: &str) -> Result<f64, OutOfRange> {
 
 /// A finite number above 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Above0(pub(super) f64);
+pub(crate) struct Above0(pub(crate) f64);
 ranged!(Above0, "a number above 0 and up to 1e30", |number| number > 0.0
     && number <= MAX);
 
 /// A finite number, 0 or more.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct AtLeast0(pub(super) f64);
+pub(crate) struct AtLeast0(pub(crate) f64);
 ranged!(AtLeast0, "a number from 0 to 1e30", |number| (0.0..=MAX)
     .contains(&number));
 
 /// A number above 1, or 0 for the default.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Multiplier(f64);
+pub(crate) struct Multiplier(f64);
 ranged!(
     Multiplier,
     "a number above 1 and up to 1e30, or 0 for the default of 3",
@@ -80,7 +80,7 @@ ranged!(
 );
 
 impl Multiplier {
-    pub(super) fn value(self) -> f64 {
+    pub(crate) fn value(self) -> f64 {
         if self.0 == 0.0 {
             penstock_model::slo::Policy::default().multiplier
         } else {
@@ -91,14 +91,14 @@ impl Multiplier {
 
 /// Requests in one batch: a whole number from 1 on.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Batch(pub(super) f64);
+pub(crate) struct Batch(pub(crate) f64);
 ranged!(Batch, "a whole number from 1 to 1e12", |number| number.fract()
     == 0.0
     && (1.0..=1e12).contains(&number));
 
 /// A point in time, in seconds of any clock.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
-pub(super) struct Seconds(f64);
+pub(crate) struct Seconds(f64);
 ranged!(
     Seconds,
     "a number of seconds from -1e12 to 1e12",
@@ -106,7 +106,7 @@ ranged!(
 );
 
 impl Seconds {
-    pub(super) fn ms(self) -> f64 {
+    pub(crate) fn ms(self) -> f64 {
         self.0 * 1_000.0
     }
 }
@@ -119,10 +119,10 @@ impl fmt::Display for Seconds {
 
 /// alpha, beta and gamma in milliseconds: a list of three numbers in files, `8,0.05,0.0005` in flags.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Deserialize)]
-pub(super) struct ParameterTriple(Above0, AtLeast0, AtLeast0);
+pub(crate) struct ParameterTriple(Above0, AtLeast0, AtLeast0);
 
 impl ParameterTriple {
-    pub(super) const fn parameters(self) -> Parameters {
+    pub(crate) const fn parameters(self) -> Parameters {
         Parameters {
             alpha_ms: self.0.0,
             beta_ms: self.1.0,
