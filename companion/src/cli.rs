@@ -192,30 +192,23 @@ async fn run(cli: Cli, environment: Environment) -> ExitCode {
             }
             result => ended(result, replay::Error::exit_code),
         },
-        Command::Model(args) => match model_cli::run(&args) {
-            Err(error) if error.has_place() => {
-                eprintln!("{error}");
-                ExitCode::from(error.exit_code())
-            }
-            result => ended(result, model_cli::Error::exit_code),
-        },
-        Command::Simulate(args) => match simulate::run(&args, &environment) {
-            Ok(text) => print(&text),
-            Err(error) if error.has_place() => {
-                eprintln!("{error}");
-                ExitCode::from(error.exit_code())
-            }
-            Err(error) => failed(&error.to_string(), error.exit_code()),
-        },
+        // It prints its results as they come.
+        Command::Model(args) => printed(
+            model_cli::run(&args).map(|()| String::new()),
+            model_cli::Error::has_place,
+            model_cli::Error::exit_code,
+        ),
+        Command::Simulate(args) => printed(
+            simulate::run(&args, &environment),
+            simulate::Error::has_place,
+            simulate::Error::exit_code,
+        ),
         Command::MockServer(args) => ended(mock_server::run(args).await, mock_server::Error::exit_code),
-        Command::Import(args) => match import::run(&args) {
-            Ok(page) => print(&page),
-            Err(error) if error.has_place() => {
-                eprintln!("{error}");
-                ExitCode::from(error.exit_code())
-            }
-            Err(error) => failed(&error.to_string(), error.exit_code()),
-        },
+        Command::Import(args) => printed(
+            import::run(&args),
+            import::Error::has_place,
+            import::Error::exit_code,
+        ),
         Command::Completions(args) => print(&completions(args.shell)),
     }
 }
@@ -253,6 +246,22 @@ fn validate(args: &Validate, environment: &Environment) -> ExitCode {
     match config::Config::read(file, environment).and_then(config::Config::read_api_keys) {
         Ok(_) => print(&format!("{}: valid\n", file.display())),
         Err(error) => failed(&error.to_string(), EXIT_USAGE),
+    }
+}
+
+/// Prints a command's result or error. Like a compiler's message, an error about a line of a file starts with the line's place.
+fn printed<E: std::error::Error>(
+    result: Result<String, E>,
+    has_place: impl Fn(&E) -> bool,
+    code: impl Fn(&E) -> u8,
+) -> ExitCode {
+    match result {
+        Ok(text) => print(&text),
+        Err(error) if has_place(&error) => {
+            eprintln!("{error}");
+            ExitCode::from(code(&error))
+        }
+        Err(error) => failed(&error.to_string(), code(&error)),
     }
 }
 

@@ -261,6 +261,41 @@ fn up_runs_without_a_configuration_file() {
 }
 
 #[test]
+fn simulate_prints_json_writes_a_report_and_names_the_line_of_a_bad_trace() {
+    run(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let written = file(
+            folder.path(),
+            "pools:\n- name: a\n  endpoints: {static: ['127.0.0.1:1']}\n",
+        );
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        let (out, trace) = (path("out"), path("trace.csv"));
+        let header = "TIMESTAMP,ContextTokens,GeneratedTokens\n";
+        std::fs::write(&trace, format!("{header}2024-05-12 00:00:00,100,10\n")).expect("write a trace");
+        let simulate = ["simulate", "--config", &written, "--trace", &trace];
+        let done = penstock(&[&simulate[..], &["--json", "--out", &out]].concat()).await;
+        assert_eq!(done.status.code(), Some(0), "{}", text(&done));
+        let document: serde_json::Value = serde_json::from_slice(&done.stdout).expect("JSON alone on stdout");
+        assert_eq!(document["runs"][0]["served"], 1);
+        let report = std::fs::read_to_string(folder.path().join("out/report.html")).expect("a report");
+        assert!(report.starts_with("<!doctype html>"));
+        assert!(folder.path().join("out/results.json").is_file());
+
+        std::fs::write(&trace, format!("{header}yesterday,100,10\n")).expect("write a trace");
+        let refused = penstock(&simulate).await;
+        assert_eq!(refused.status.code(), Some(2), "{}", text(&refused));
+        assert!(
+            text(&refused).starts_with(&format!("{trace}:2: ")),
+            "{}",
+            text(&refused)
+        );
+        let refused = penstock(&["simulate", "--config", &written, "--scenario", "storm"]).await;
+        assert_eq!(refused.status.code(), Some(2), "{}", text(&refused));
+        assert!(text(&refused).contains("greedy"), "{}", text(&refused));
+    });
+}
+
+#[test]
 fn mock_server_answers_like_vllm() {
     run(async {
         let mut command = Command::new(binary::penstock());

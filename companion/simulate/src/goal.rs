@@ -4,6 +4,9 @@ use penstock_model::{Parameters, Targets, Traffic, slo};
 
 use crate::closed_loop::Finished;
 
+/// Targets that follow from a request's size are means of the model. A request is in time within this many times of them.
+pub const SLACK: f64 = 2.0;
+
 /// The latency that counts as good.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Goal {
@@ -41,11 +44,15 @@ impl Goal {
     /// Whether the request met its targets, as its client sees them. An answer of one token has no time between tokens.
     pub(crate) fn is_met(&self, finished: &Finished) -> bool {
         let targets = self.targets(finished.input as f64, finished.output as f64);
+        let slack = match self {
+            Self::Targets(_) => 1.0,
+            Self::Multiple { .. } => SLACK,
+        };
         let ttft_ms = (finished.first - finished.arrived).as_secs_f64() * 1e3;
-        let is_first_in_time = targets.ttft_ms.is_none_or(|target| ttft_ms <= target);
+        let is_first_in_time = targets.ttft_ms.is_none_or(|target| ttft_ms <= slack * target);
         let is_fast = targets
             .itl_ms
-            .is_none_or(|target| finished.output < 2 || finished.itl_ms() <= target);
+            .is_none_or(|target| finished.output < 2 || finished.itl_ms() <= slack * target);
         is_first_in_time && is_fast
     }
 }
@@ -91,7 +98,8 @@ mod tests {
             parameters,
             multiplier: 3.0,
         };
-        assert!(!goal.is_met(&finished(100, 100, 20)));
-        assert!(goal.is_met(&finished(2_000, 100, 20)));
+        // The targets are 29 ms and 124 ms.
+        assert!(goal.is_met(&finished(100, 57, 20)) && !goal.is_met(&finished(100, 60, 20)));
+        assert!(goal.is_met(&finished(2_000, 240, 20)) && !goal.is_met(&finished(2_000, 260, 20)));
     }
 }

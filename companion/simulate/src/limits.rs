@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Requests of one run. A run needs about 250 bytes of memory for each.
+/// Requests of one run. A run needs about 180 bytes of memory for each.
 pub const REQUESTS_MAX: usize = 2_000_000;
 /// Bytes of one line of a trace.
 pub const TRACE_LINE_BYTES_MAX: usize = 1 << 20;

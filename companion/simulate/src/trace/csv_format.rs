@@ -1,7 +1,7 @@
 //! The CSV files of Azure and BurstGPT. Fields hold no line breaks, and quotes around them are ignored.
 
 use std::io::Read;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, UNIX_EPOCH};
 
 use super::TraceError;
 use super::bounded_lines::LongLine;
@@ -112,7 +112,7 @@ fn tokens(line: u64, column: &str, text: &str) -> Result<u64, TraceError> {
 fn wall_clock(text: &str) -> Option<Duration> {
     let text = text.strip_suffix("+00:00").unwrap_or(text);
     let time = humantime::parse_rfc3339_weak(text).ok()?;
-    time.duration_since(SystemTime::UNIX_EPOCH).ok()
+    time.duration_since(UNIX_EPOCH).ok()
 }
 
 /// Seconds since the start of the trace, with or without a fraction.

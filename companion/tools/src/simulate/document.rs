@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use penstock_simulate::goal::Goal;
+use penstock_simulate::goal::{Goal, SLACK};
 use penstock_simulate::results::{Percentiles, Results, Series, TenantResults};
 use serde::Serialize;
 
@@ -45,6 +45,7 @@ struct TargetsOf {
     ttft_ms: Option<f64>,
     itl_ms: Option<f64>,
     multiplier: Option<f64>,
+    slack: Option<f64>,
 }
 
 #[derive(Serialize)]
@@ -150,6 +151,7 @@ fn input(outcome: &Outcome) -> InputOf {
             ttft_ms,
             itl_ms,
             multiplier,
+            slack: multiplier.map(|_| SLACK),
         },
     }
 }

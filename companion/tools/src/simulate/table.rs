@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use penstock_simulate::goal::Goal;
+use penstock_simulate::goal::{Goal, SLACK};
 use penstock_simulate::results::Results;
 
 use super::format::{counted, grouped, ms, percent, short, time};
@@ -90,8 +90,8 @@ pub(super) fn targets(outcome: &Outcome) -> String {
     );
     let targets = match outcome.goal {
         Goal::Multiple { multiplier, .. } => format!(
-            "in time, as there are no targets (--slo-ttft, --slo-itl): not later than from a server whose iterations take {multiplier} \
-             times alpha"
+            "in time, as no targets are given (--slo-ttft, --slo-itl): within {SLACK} times the model's targets for an iteration of \
+             {multiplier} times alpha"
         ),
         Goal::Targets(targets) => {
             let ttft = targets
@@ -156,7 +156,7 @@ fn tenants(results: &Results) -> String {
     let mut text = aligned(&rows);
     let hidden = results.tenants.len().saturating_sub(TENANTS_SHOWN);
     if hidden > 0 {
-        let _ = writeln!(text, "{} more: see --json", counted(hidden, "tenant"));
+        let _ = writeln!(text, "and {}: see --json", counted(hidden, "more tenant"));
     }
     text
 }

@@ -141,8 +141,8 @@ fn tenants(outcome: &Outcome) -> String {
         if hidden > 0 {
             let _ = writeln!(
                 html,
-                "<p class=\"soft\">{} more: see results.json.</p>",
-                counted(hidden, "tenant")
+                "<p class=\"soft\">And {}: see results.json.</p>",
+                counted(hidden, "more tenant")
             );
         }
     }
