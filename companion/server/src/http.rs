@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, State};
+use axum::extract::{DefaultBodyLimit, Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware;
 use axum::response::{Html, IntoResponse, Response};
@@ -29,6 +29,7 @@ use crate::advice::{self, Facts};
 use crate::clock::Clock;
 use crate::discovery::States;
 use crate::driver::Handle;
+use crate::history::{History, HistoryQuery};
 use crate::listener::Listener;
 use crate::metrics::Metrics;
 use crate::phase::Phase;
@@ -57,6 +58,8 @@ pub struct App {
     pub roles: RoleReceiver,
     /// Whether the discovery of each pool works.
     pub discoveries: States,
+    /// The samples of the last minutes.
+    pub history: Arc<History>,
     /// The filter's WebAssembly module.
     pub module: &'static [u8],
 }
@@ -76,13 +79,15 @@ pub async fn serve(
         .route("/drain", post(drain))
         .route("/config", put(config::replace).patch(config::patch))
         .layer(DefaultBodyLimit::max(config::BYTES_MAX))
-        .layer(middleware::from_fn_with_state(app.roles.clone(), guards::leads))
-        .layer(middleware::from_fn_with_state(
+        // For these routes only: an unknown path is 404 to everybody, not 401.
+        .route_layer(middleware::from_fn_with_state(app.roles.clone(), guards::leads))
+        .route_layer(middleware::from_fn_with_state(
             config.clone(),
             guards::change_is_allowed,
         ));
     let router = Router::new()
-        .route("/", get(dashboard))
+        .route("/", get(|| async { Html(include_str!("dashboard.html")) }))
+        .route("/history", get(history))
         .route("/livez", get(|| async { "ok\n" }))
         .route("/readyz", get(readiness::show))
         .route("/metrics", get(metrics))
@@ -110,10 +115,6 @@ pub async fn serve(
                 .await
         }
     }
-}
-
-async fn dashboard() -> Html<&'static str> {
-    Html(include_str!("dashboard.html"))
 }
 
 impl App {
@@ -177,6 +178,17 @@ async fn status_document(State(app): State<Arc<App>>, headers: HeaderMap) -> Res
         &advice,
     ))
     .into_response()
+}
+
+async fn history(
+    State(app): State<Arc<App>>,
+    Query(query): Query<HistoryQuery>,
+    headers: HeaderMap,
+) -> Response {
+    match app.history.document(&query, app.flow_visibility(&headers)) {
+        Ok(json) => ([(header::CONTENT_TYPE, "application/json")], json).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
 }
 
 /// `{"off": true}`

@@ -14,6 +14,7 @@ mod essential;
 pub mod found;
 pub mod grpc;
 pub mod health;
+pub mod history;
 pub mod http;
 mod incoming_frames;
 #[cfg(feature = "injected-defect")]

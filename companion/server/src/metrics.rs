@@ -13,6 +13,7 @@ mod series;
 mod table;
 #[cfg(test)]
 mod tests;
+mod totals;
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -27,8 +28,10 @@ use self::maker::{Family, Maker};
 use self::replicas::ReplicaMetrics;
 use self::requests::RequestCounters;
 use self::responses::ResponseMetrics;
+pub(crate) use self::responses::WAIT_SECONDS;
 pub(crate) use self::series::CompletedRequest;
 pub(crate) use self::table::SeriesTable;
+pub(crate) use self::totals::{BUCKETS, Buckets, EndpointTotals, PoolTotals, Totals};
 use crate::role::Roles;
 
 /// The labels of all metrics of requests.

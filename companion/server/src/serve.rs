@@ -30,7 +30,7 @@ use crate::reload::{FlagOverrides, Loaded};
 use crate::replicas::{self, Elections};
 use crate::role::RoleReceiver;
 use crate::stores::Stores;
-use crate::{grpc, http, pool_events, reload, stores, tls, trace, usage_forwarding};
+use crate::{grpc, history, http, pool_events, reload, stores, tls, trace, usage_forwarding};
 
 use self::decisions::{Decisions, Surroundings};
 use self::signals::{EndSignal, Signals};
@@ -268,8 +268,8 @@ impl Companion {
         let decisions = Decisions::start(around, identity, observer, restored).await?;
         let driver = decisions.driver;
         usage_forwarding::forward_shared(&mut stores, driver.clone());
-        let envoy = open_envoy_pools(&args, config, decisions.replica_roles.clone())?;
         let config = reload::spawn(reload::Start {
+            envoy: open_envoy_pools(&args, config, decisions.replica_roles.clone())?,
             loaded,
             admin: opened.admin,
             environment,
@@ -277,13 +277,19 @@ impl Companion {
             driver: driver.clone(),
             metrics: metrics.clone(),
             stores,
-            envoy,
             elections: decisions.elections.clone(),
             roles: decisions.replica_roles.clone(),
         })
         .await?;
         pool_events::spawn(config.clone(), driver.clone(), decisions.replica_roles.clone());
+        let history = history::spawn(history::Sources {
+            driver: driver.clone(),
+            metrics: metrics.clone(),
+            config: config.clone(),
+            roles: decisions.replica_roles.clone(),
+        });
         let app = http::App {
+            history,
             driver: driver.clone(),
             discoveries: discovery::spawn(&config, metrics.clone()),
             module,

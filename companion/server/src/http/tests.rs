@@ -18,6 +18,7 @@ use crate::control_settings::{self, ProcessIdentity};
 use crate::discovery::States;
 use crate::driver;
 use crate::envoy_pools::EnvoyPools;
+use crate::history;
 use crate::http::admin::Admin;
 use crate::listener::Listener;
 use crate::metrics::Metrics;
@@ -101,15 +102,23 @@ impl Companion {
             roles: roles.clone(),
         };
         let (phase, phases) = watch::channel(Phase::Serving);
+        let active = reload::spawn(start).await.expect("a client");
+        let history = history::spawn(history::Sources {
+            driver: driver.clone(),
+            metrics: metrics.clone(),
+            config: active.clone(),
+            roles: roles.clone(),
+        });
         let app = App {
             driver,
+            history,
             discoveries: States::new(&config, metrics.clone()),
             module: b"module",
             metrics,
             clock,
             sessions_expected: None,
             gateway: None,
-            config: reload::spawn(start).await.expect("a client"),
+            config: active,
             phase: phases,
             roles,
         };
@@ -431,4 +440,35 @@ async fn replicas_can_not_change_at_run_time() {
             "{message}"
         );
     }
+}
+
+#[tokio::test]
+async fn the_history_has_a_sample_from_the_start() {
+    let companion = Companion::start("").await;
+    companion.ready().await;
+    let history = async {
+        loop {
+            let history = companion.json("/history").await;
+            if history["last"] == 1 {
+                return history;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    let history = tokio::time::timeout(std::time::Duration::from_secs(20), history).await;
+    let history = history.expect("a sample in time");
+    assert_eq!(history["samples"][0]["pools"][0]["name"], "chat");
+    let wrong = companion.get("/history?since=yesterday").await;
+    assert_eq!(wrong.status(), 400);
+}
+
+#[tokio::test]
+async fn an_unknown_path_is_404_with_a_token_too() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let token = folder.path().join("token");
+    std::fs::write(&token, "a-long-secret").expect("written");
+    let companion = Companion::start(&format!("admin: {{token_file: '{}'}}\n", token.display())).await;
+    assert_eq!(companion.get("/nothing").await.status(), 404);
+    let refused = companion.change(Method::POST, "/drain", &json!({})).await;
+    assert_eq!(refused.status(), 401);
 }

@@ -4,7 +4,8 @@ use prometheus::{HistogramVec, IntCounterVec};
 
 use super::{IsGone, Maker, REQUEST, remove_series, request_labels};
 
-const WAIT_SECONDS: [f64; 15] = [
+/// The upper bounds of the buckets of queue times, times to the first byte and durations.
+pub(crate) const WAIT_SECONDS: [f64; 15] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
 ];
 const ITL_SECONDS: [f64; 12] = [
