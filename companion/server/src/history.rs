@@ -39,17 +39,14 @@ pub struct History {
     ring: Mutex<Ring>,
 }
 
-/// What the samples are taken from.
+/// The sources of the samples.
 #[derive(Debug)]
-pub struct Sources {
-    /// The decision task.
-    pub driver: Handle,
-    /// The counters and histograms.
-    pub metrics: Arc<Metrics>,
-    /// The active configuration.
-    pub config: reload::Handle,
+struct Sources {
+    driver: Handle,
+    metrics: Arc<Metrics>,
+    config: reload::Handle,
     /// The pools that this companion leads.
-    pub roles: RoleReceiver,
+    roles: RoleReceiver,
 }
 
 impl Default for History {
@@ -74,7 +71,18 @@ impl History {
 
 /// Starts the task that takes the samples. It ends with the driver.
 #[must_use]
-pub fn spawn(sources: Sources) -> Arc<History> {
+pub fn spawn(
+    driver: &Handle,
+    metrics: &Arc<Metrics>,
+    config: &reload::Handle,
+    roles: &RoleReceiver,
+) -> Arc<History> {
+    let sources = Sources {
+        driver: driver.clone(),
+        metrics: metrics.clone(),
+        config: config.clone(),
+        roles: roles.clone(),
+    };
     let history = Arc::new(History::default());
     tokio::spawn(take_samples(sources, history.clone()));
     history

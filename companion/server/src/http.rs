@@ -3,6 +3,7 @@
 
 pub mod admin;
 mod config;
+mod dashboard;
 mod guards;
 mod readiness;
 mod requests;
@@ -17,7 +18,7 @@ use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware;
-use axum::response::{Html, IntoResponse, Response};
+use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use penstock_control::{Event, Status};
 use serde::Deserialize;
@@ -86,7 +87,7 @@ pub async fn serve(
             guards::change_is_allowed,
         ));
     let router = Router::new()
-        .route("/", get(|| async { Html(include_str!("dashboard.html")) }))
+        .merge(dashboard::routes())
         .route("/history", get(history))
         .route("/livez", get(|| async { "ok\n" }))
         .route("/readyz", get(readiness::show))

@@ -282,14 +282,8 @@ impl Companion {
         })
         .await?;
         pool_events::spawn(config.clone(), driver.clone(), decisions.replica_roles.clone());
-        let history = history::spawn(history::Sources {
-            driver: driver.clone(),
-            metrics: metrics.clone(),
-            config: config.clone(),
-            roles: decisions.replica_roles.clone(),
-        });
         let app = http::App {
-            history,
+            history: history::spawn(&driver, &metrics, &config, &decisions.replica_roles),
             driver: driver.clone(),
             discoveries: discovery::spawn(&config, metrics.clone()),
             module,

@@ -18,7 +18,7 @@ pub(super) const BYTES_MAX: usize = 16 << 20;
 pub(super) const POOLS_MAX: usize = 48;
 /// Endpoints of one pool; those that were listed first.
 pub(super) const ENDPOINTS_MAX: usize = 64;
-/// Tenants of one pool that are shown to everybody, and as many that are shown to the administrator.
+/// Public tenants of one pool, and as many private ones.
 pub(super) const TENANTS_MAX: usize = 16;
 /// Rows of a sample: endpoints and tenants of all pools.
 const ROWS_MAX: usize = 768;
@@ -48,7 +48,7 @@ const fn largest_row() -> usize {
 pub(super) struct Room {
     /// Endpoints.
     pub(super) endpoints: usize,
-    /// Tenants that are shown to everybody, and as many that aren't.
+    /// Public tenants, and as many private ones.
     pub(super) tenants: usize,
 }
 

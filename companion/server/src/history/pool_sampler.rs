@@ -114,7 +114,7 @@ impl PoolSampler {
         }
     }
 
-    /// The samples of the first `most` endpoints, and the number of the others.
+    /// The samples of the first `most` endpoints, and the number of the remaining ones.
     fn endpoints(
         &mut self,
         status: &PoolStatus,

@@ -1,7 +1,7 @@
-//! Chooses the tenants of a sample: those with the most use lately. All others are one.
+//! Chooses the tenants of a sample: those with the most use lately. The remaining tenants are summed.
 //!
 //! The increase of a tenant's served cost is computed from the totals that `/metrics` exports. A private flow has no total there:
-//! its cost is a part of the cost of `other`, and what it was served according to the engine is taken out of that part.
+//! its cost is a part of the cost of `other`. The engine's own count of that flow is subtracted from that part.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ struct Present {
 }
 
 impl Tenants {
-    /// The busiest tenants, up to `most` public and `most` private ones, and the sum of the others.
+    /// The busiest tenants, up to `most` public and `most` private ones, and the sum of the remaining tenants.
     pub(super) fn advance(&mut self, status: &PoolStatus, most: usize) -> (Box<[TenantSample]>, Use) {
         let (mut public, private) = present(status);
         for (flow, served) in &status.served {
@@ -82,7 +82,7 @@ impl Tenants {
         let mut known = std::mem::take(&mut self.private);
         let ranked = private.into_iter().map(|(flow, present)| {
             let before = known.remove(flow).filter(|known| known.served <= present.served);
-            // Without an earlier total the increase is unknown: it stays in the cost of the others.
+            // Without an earlier total the increase is unknown: it stays in the sum.
             let increase = before.as_ref().map_or(0, |known| present.served - known.served);
             let increase = increase.min(left);
             left -= increase;
@@ -92,7 +92,7 @@ impl Tenants {
     }
 }
 
-/// The flows that are shown to everybody, and the others, each over all bands.
+/// The public flows and the private flows, each over all bands.
 fn present(status: &PoolStatus) -> (HashMap<&str, Present>, HashMap<&str, Present>) {
     let (mut public, mut private) = (HashMap::new(), HashMap::new());
     for flow in &status.snapshot.flows {

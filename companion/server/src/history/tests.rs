@@ -1,4 +1,4 @@
-//! Samples are what `/metrics` shows, and keep within their limits.
+//! Samples equal the values of `/metrics`, and keep within their limits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -82,7 +82,7 @@ impl World {
         });
     }
 
-    /// The use of the first pool by a flow: shown to everybody if `is_public`.
+    /// The use of the first pool by a flow: public or private.
     fn serve(&mut self, flow: &str, is_public: bool, served: u64, waiting: u64) {
         let pool = &mut self.status.pools[0];
         let flows = &mut pool.snapshot.flows;

@@ -103,12 +103,7 @@ impl Companion {
         };
         let (phase, phases) = watch::channel(Phase::Serving);
         let active = reload::spawn(start).await.expect("a client");
-        let history = history::spawn(history::Sources {
-            driver: driver.clone(),
-            metrics: metrics.clone(),
-            config: active.clone(),
-            roles: roles.clone(),
-        });
+        let history = history::spawn(&driver, &metrics, &active, &roles);
         let app = App {
             driver,
             history,
@@ -471,4 +466,46 @@ async fn an_unknown_path_is_404_with_a_token_too() {
     assert_eq!(companion.get("/nothing").await.status(), 404);
     let refused = companion.change(Method::POST, "/drain", &json!({})).await;
     assert_eq!(refused.status(), 401);
+}
+
+#[tokio::test]
+async fn every_file_of_the_dashboard_is_served_and_may_ask_its_own_origin_only() {
+    let companion = Companion::start("").await;
+    let page = companion.get("/").await;
+    let policy = page.headers()["content-security-policy"].to_str().expect("text");
+    assert!(
+        policy.contains("default-src 'none'") && policy.contains("connect-src 'self'"),
+        "{policy}"
+    );
+    assert!(!policy.contains("unsafe") && !policy.contains("http"), "{policy}");
+    let mut texts = vec![page.text().await.expect("text")];
+    let mut names: Vec<String> = vec!["style.css".into(), "main.js".into()];
+    let mut next = 0;
+    while let Some(name) = names.get(next).cloned() {
+        next += 1;
+        let file = companion.get(&format!("/dashboard/{name}")).await;
+        assert_eq!(file.status(), 200, "{name}");
+        let kind = file.headers()["content-type"].to_str().expect("text").to_owned();
+        assert!(
+            kind.starts_with("text/javascript") || name == "style.css",
+            "{name}: {kind}"
+        );
+        let text = file.text().await.expect("text");
+        for import in text.split("from \"./").skip(1) {
+            let import = import.split('"').next().unwrap_or_default().to_owned();
+            if !names.contains(&import) {
+                names.push(import);
+            }
+        }
+        texts.push(text);
+    }
+    assert_eq!(names.len(), 9, "{names:?}");
+    for text in texts {
+        // The names of namespaces aren't requested.
+        let text = text.replace("http://www.w3.org/2000/svg", "");
+        assert!(!text.contains("http://") && !text.contains("https://"), "{text}");
+        assert!(!text.contains("innerHTML") && !text.contains("\"/"), "{text}");
+    }
+    assert_eq!(companion.get("/dashboard/other.js").await.status(), 404);
+    assert_eq!(companion.get("/favicon.ico").await.status(), 204);
 }
