@@ -47,6 +47,14 @@ discovery-kubernetes *args:
 envoy-gateway *args:
     cargo test --package penstock-tests --features envoy-gateway --test envoy_gateway -- --test-threads 1 --nocapture {{ args }}
 
+# Tests the dashboard in a real Chromium, in front of a real gateway with traffic. Needs chromium, or apt-get as root to get it.
+dashboard *args:
+    CHROMIUM=$(bash .ci/chromium) cargo test --workspace --features penstock-tests/browser --test dashboard -- --test-threads 1 {{ args }}
+
+# Draws docs/images, the dashboard of `penstock demo`, after 15 minutes or as many as the argument says. Needs chromium like `just dashboard`.
+screenshots minutes="15":
+    CHROMIUM=$(bash .ci/chromium) cargo run --package penstock-tests --features browser --example screenshots -- {{ minutes }}
+
 # Builds the images of deploy/images and runs them. As root; needs buildah, musl-gcc and curl, or apt-get to get them.
 images:
     bash .ci/images

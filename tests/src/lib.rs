@@ -5,6 +5,8 @@
 //! time. Every process listens on a free port and ends with the test that started it.
 
 pub mod binary;
+#[cfg(feature = "browser")]
+pub mod browser;
 pub mod certificates;
 pub mod client_group;
 pub mod client_request;
@@ -20,6 +22,8 @@ pub mod metrics;
 pub mod mock;
 pub mod module;
 pub mod pages;
+#[cfg(feature = "browser")]
+pub mod path_proxy;
 pub mod peers;
 pub mod poisson_clients;
 pub mod process;
@@ -34,6 +38,8 @@ pub mod takeover;
 pub mod upstream;
 pub mod wait;
 
+#[cfg(feature = "browser")]
+pub use browser::Browser;
 pub use client_group::ClientGroup;
 pub use client_request::{Answer, ClientRequest};
 pub use companion::Companion;
@@ -41,6 +47,8 @@ pub use envoy::Envoy;
 pub use etcd::Etcd;
 pub use gateway::Gateway;
 pub use mock::Mock;
+#[cfg(feature = "browser")]
+pub use path_proxy::PathProxy;
 pub use process::Process;
 pub use prometheus::Prometheus;
 pub use redis::Redis;
