@@ -123,7 +123,7 @@ fn disciplines() -> Vec<Value> {
         scenario.policy.flows.cost = cost;
         let record = record(&scenario);
         let tokens = |kind| weighted_tokens(&record, kind) as f64;
-        let requests = |kind| {
+        let requests = |kind: &str| {
             record
                 .finished
                 .iter()
