@@ -11,8 +11,8 @@ mod credits;
 mod exchange;
 mod fail_open;
 mod harness;
-#[cfg(not(target_arch = "wasm32"))]
 mod long_responses;
+#[cfg(not(target_arch = "wasm32"))]
 mod places;
 mod refused_attempts;
 #[cfg(not(target_arch = "wasm32"))]
