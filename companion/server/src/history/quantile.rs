@@ -74,9 +74,9 @@ mod tests {
         found.expect("a bound")
     }
 
-    fn counts(of: &[(usize, u64)]) -> Buckets {
+    fn counts(filled: &[(usize, u64)]) -> Buckets {
         let mut counts = Buckets::default();
-        for (bucket, count) in of {
+        for (bucket, count) in filled {
             counts[*bucket] = *count;
         }
         counts
@@ -102,9 +102,12 @@ mod tests {
     fn observations_leave_the_window_after_a_minute() {
         let mut window = QuantileWindow::default();
         let slow = counts(&[(bucket(10.0), 4)]);
-        assert_eq!(window.advance(&slow).map(|of| of.p50), Some(7.5));
+        assert_eq!(window.advance(&slow).map(|quantiles| quantiles.p50), Some(7.5));
         let both = counts(&[(bucket(10.0), 4), (bucket(0.5), 400)]);
-        let p50 = window.advance(&both).map(|of| of.p50).expect("observations");
+        let p50 = window
+            .advance(&both)
+            .map(|quantiles| quantiles.p50)
+            .expect("observations");
         assert!(p50 < 0.5, "{p50}");
         for _ in 2..WINDOW_SAMPLES {
             assert!(window.advance(&both).is_some());

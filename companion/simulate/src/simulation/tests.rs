@@ -148,8 +148,8 @@ fn requests_that_no_server_can_hold_are_refused_by_the_servers() {
 
 #[test]
 fn capacity_is_that_of_all_servers() {
-    let of = |count: usize| capacity(&servers(count), &Mix::chat(), &goal());
-    assert!(of(1) > 1.0);
-    assert!((of(3) / of(1) - 3.0).abs() < 1e-9);
-    assert_eq!(of(0), 0.0);
+    let capacity_of = |count: usize| capacity(&servers(count), &Mix::chat(), &goal());
+    assert!(capacity_of(1) > 1.0);
+    assert!((capacity_of(3) / capacity_of(1) - 3.0).abs() < 1e-9);
+    assert_eq!(capacity_of(0), 0.0);
 }

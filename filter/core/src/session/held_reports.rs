@@ -6,10 +6,7 @@
 
 use penstock_wire::{Admitted, filter_frame::Event};
 
-use super::{
-    Session,
-    terminal_events::{TerminalEvent, UnackedEvent},
-};
+use super::{Session, SessionEffect, terminal_events::TerminalEvent};
 use crate::{
     limits::{REPORT_HOLD, REPORTS_MAX},
     time::Instant,
@@ -78,15 +75,11 @@ impl Session {
     /// Sends the held reports and an event, and gives the event back.
     pub(super) fn send_frame(&mut self, event: Option<Event>) -> Option<Event> {
         let (message, frame) = self.window.encode(event, self.held.take());
-        self.effects.push_back(super::SessionEffect::Send(message));
+        self.effects.push_back(SessionEffect::Send(message));
         let mut reports = frame.admitted;
         for report in reports.drain(..) {
             if report.completed.is_some() {
-                self.make_room();
-                self.unacked_events.push_back(UnackedEvent {
-                    seq: Some(self.window.last_sent()),
-                    event: TerminalEvent::Admitted(report),
-                });
+                self.keep_sent(TerminalEvent::Admitted(report));
             }
         }
         self.held.reuse(reports);

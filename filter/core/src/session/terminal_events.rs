@@ -21,8 +21,8 @@ pub(super) enum TerminalEvent {
 #[derive(Debug)]
 pub(super) struct UnackedEvent {
     /// The number of its frame in the current stream; `None`: not sent on this stream yet.
-    pub(super) seq: Option<u64>,
-    pub(super) event: TerminalEvent,
+    seq: Option<u64>,
+    event: TerminalEvent,
 }
 
 impl Session {
@@ -63,7 +63,7 @@ impl Session {
     }
 
     /// Makes room for a terminal event.
-    pub(super) fn make_room(&mut self) {
+    fn make_room(&mut self) {
         if self.unacked_events.len() >= UNACKED_EVENTS_MAX {
             // The next Hello doesn't list the event's request, so the companion settles it by its estimate.
             self.unacked_events.pop_front();
@@ -71,7 +71,7 @@ impl Session {
     }
 
     /// Keeps an event of the last frame.
-    fn keep_sent(&mut self, event: TerminalEvent) {
+    pub(super) fn keep_sent(&mut self, event: TerminalEvent) {
         self.make_room();
         let seq = Some(self.window.last_sent());
         self.unacked_events.push_back(UnackedEvent { seq, event });
