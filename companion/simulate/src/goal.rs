@@ -42,7 +42,8 @@ impl Goal {
     }
 
     /// Whether the request met its targets, as its client sees them. An answer of one token has no time between tokens.
-    pub(crate) fn is_met(&self, finished: &Finished) -> bool {
+    #[must_use]
+    pub fn is_met(&self, finished: &Finished) -> bool {
         let targets = self.targets(finished.input as f64, finished.output as f64);
         let slack = match self {
             Self::Targets(_) => 1.0,

@@ -43,9 +43,12 @@ pub struct Results {
     pub ttft_ms: Percentiles,
     /// From the arrival to the grant, for served requests.
     pub queue_ms: Percentiles,
+    /// The part of the served requests' tokens that were served outside the targets, from 0 to 1.
+    pub wasted: f64,
     /// The part of the time in which a server computed, over all servers, from 0 to 1.
     pub utilisation: f64,
-    /// Jain's index of the tenants' served tokens, each over its max-min fair part: 1 if every tenant got its part.
+    /// Jain's index of the tenants' served tokens, each over its max-min fair part of what its band was served: 1 if every
+    /// tenant got its part.
     pub jain: f64,
     /// By tenant, the one that sent most tokens first.
     pub tenants: Vec<TenantResults>,
@@ -56,18 +59,21 @@ pub struct Results {
 }
 
 impl Results {
-    /// The results of a run of these requests. `weight`: a tenant's weight, above 0.
+    /// The results of these requests, the first of which arrived at `begin` or later. `weight`: a tenant's weight, above 0.
     pub(crate) fn new(
         requests: &[Planned],
         tenants: &[Tenant],
+        begin: Duration,
         record: &Record,
         goal: &Goal,
         weight: impl Fn(&Tenant) -> f64,
     ) -> Self {
         let last = requests.last().map_or(Duration::ZERO, |request| request.at);
         // Rates count over the time in which requests arrive, however long the servers work afterwards.
-        let seconds = last.as_secs_f64().max(1.0);
+        let seconds = last.saturating_sub(begin).as_secs_f64().max(1.0);
         let good = || record.finished.iter().filter(|finished| goal.is_met(finished));
+        let good_tokens = good().map(tokens).sum::<u64>() as f64;
+        let all_tokens = record.finished.iter().map(tokens).sum::<u64>() as f64;
         let counts = tenants::count(requests, tenants, record, weight);
         let (served, refused) = (record.finished.len(), record.refused.len());
         let times =
@@ -81,13 +87,14 @@ impl Results {
             duration: record.duration,
             within_targets: good().count() as f64 / requests.len().max(1) as f64,
             goodput_requests_per_s: good().count() as f64 / seconds,
-            goodput_tokens_per_s: good().map(tokens).sum::<u64>() as f64 / seconds,
+            goodput_tokens_per_s: good_tokens / seconds,
             ttft_ms: times(first_token),
             queue_ms: times(|finished| finished.granted - finished.arrived),
+            wasted: (all_tokens - good_tokens) / all_tokens.max(1.0),
             utilisation: utilisation(record),
             jain: fairness::jain(&fairness::parts(&counts)),
             tenants: tenants::results(tenants, counts),
-            replicas_desired: Some(record.replicas_desired).filter(|replicas| *replicas > 0),
+            replicas_desired: replicas_desired(record),
             series: Series::new(requests, record),
         }
     }
@@ -102,6 +109,11 @@ fn refused_by(record: &Record) -> BTreeMap<&'static str, usize> {
         *counts.entry(reason).or_default() += 1;
     }
     counts
+}
+
+fn replicas_desired(record: &Record) -> Option<u64> {
+    let desired = record.replicas_desired.iter().map(|desired| desired.replicas);
+    desired.max().filter(|replicas| *replicas > 0)
 }
 
 fn utilisation(record: &Record) -> f64 {

@@ -9,7 +9,7 @@ use penstock_model::slo::Policy as SloPolicy;
 use penstock_model_server::HardwareError;
 
 use crate::closed_loop::{
-    Arrivals, GateBy, Mix, Planned, Scenario, ServerSpec, Tenant, parameters, run_watched,
+    Arrivals, GateBy, Mix, Placement, Planned, Record, Scenario, ServerSpec, Tenant, parameters, run_watched,
 };
 use crate::goal::Goal;
 use crate::limits::{DRAIN_MAX, PARTS};
@@ -29,10 +29,14 @@ pub struct Simulation {
     pub slo: SloPolicy,
     /// For so long after the start, the autopilot regards servers as not representative.
     pub transient: Duration,
+    /// What chooses a request's server.
+    pub placement: Placement,
     /// In order of their arrivals; at least one.
     pub requests: Arc<[Planned]>,
     /// The tenants of the requests.
     pub tenants: Arc<[Tenant]>,
+    /// The results leave out requests that arrive before this time.
+    pub warmup: Duration,
     /// The same seed gives the same results.
     pub seed: u64,
 }
@@ -49,6 +53,14 @@ impl Simulation {
     /// # Errors
     /// The hardware of a server is invalid.
     pub fn run(&self, goal: &Goal, watch: impl FnMut(Duration)) -> Result<Results, HardwareError> {
+        Ok(self.results(&self.record(watch)?, goal))
+    }
+
+    /// Runs to the end and returns what happened to each request that arrived after the warm-up.
+    ///
+    /// # Errors
+    /// The hardware of a server is invalid.
+    pub fn record(&self, watch: impl FnMut(Duration)) -> Result<Record, HardwareError> {
         let arrivals = Arrivals::Listed {
             requests: self.requests.clone(),
             tenants: self.tenants.clone(),
@@ -56,6 +68,7 @@ impl Simulation {
         let mut scenario = Scenario::new(self.servers.clone(), GateBy::Policy, arrivals);
         let longest_wait = self.policy.queue.ttl.max(self.policy.queue.no_endpoint_ttl);
         scenario.policy = self.policy.clone();
+        scenario.placement = self.placement;
         scenario.slo = self.slo;
         scenario.transient = self.transient;
         scenario.is_sampled = false;
@@ -66,9 +79,19 @@ impl Simulation {
                 .saturating_add(DRAIN_MAX),
         );
         scenario.seed = self.seed;
-        let record = run_watched(&scenario, watch)?;
+        let mut record = run_watched(&scenario, watch)?;
+        record.finished.retain(|finished| finished.arrived >= self.warmup);
+        record.refused.retain(|refused| refused.arrived >= self.warmup);
+        record.replicas_desired.retain(|desired| desired.time >= self.warmup);
+        Ok(record)
+    }
+
+    /// The results of a record of this simulation.
+    #[must_use]
+    pub fn results(&self, record: &Record, goal: &Goal) -> Results {
+        let first = self.requests.partition_point(|request| request.at < self.warmup);
         let weight = |tenant: &Tenant| self.policy.flows.weight_of(&tenant.flow);
-        Ok(Results::new(&self.requests, &self.tenants, &record, goal, weight))
+        Results::new(&self.requests[first..], &self.tenants, self.warmup, record, goal, weight)
     }
 }
 

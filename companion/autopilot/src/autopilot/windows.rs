@@ -18,7 +18,9 @@ impl Autopilot {
     pub(super) fn close_window(&mut self, now: Instant, since: Instant, backlog: Backlog) {
         let length = now.since(since);
         let arrivals = core::mem::take(&mut self.arrivals);
-        self.demand = per_second(arrivals, length) + per_second(backlog.requests, self.ttl);
+        // The backlog should be served within the ttl, but not in less than a window: under a ttl of 1.5 s, a rate of that time
+        // would count requests that arrived and expire within the window several times.
+        self.demand = per_second(arrivals, length) + per_second(backlog.requests, self.ttl.max(length));
         let windows: Vec<Option<Observed>> = self
             .endpoints
             .iter_mut()

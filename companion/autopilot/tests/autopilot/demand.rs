@@ -51,6 +51,24 @@ fn replicas_follow_the_offered_load_not_the_served_one() {
     );
 }
 
+#[test]
+fn a_short_ttl_does_not_multiply_the_backlog() {
+    let demand = |ttl| {
+        let mut settings = sure(&["default", "default"]);
+        settings.ttl = ttl;
+        let mut world = World::new(settings);
+        world.traffic(0, &TRUE, 200);
+        world.pass(WINDOW);
+        world.round(0, &TRUE, 8, 512, 64);
+        world.backlog = 40;
+        world.close();
+        world.variant("default").demand
+    };
+    let whole = demand(WINDOW);
+    assert!(near(demand(WINDOW / 10), whole, 1e-9), "{whole}");
+    assert!(demand(10 * WINDOW) < whole - 3.0, "{whole}");
+}
+
 /// One window in which both endpoints serve rounds of equal requests, and 60 more requests arrive than are served. Equal
 /// requests identify no parameters.
 fn overload(world: &mut World) {

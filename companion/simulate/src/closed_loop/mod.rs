@@ -18,9 +18,9 @@ mod window_sums;
 
 pub use event_loop::{run, run_watched};
 pub use load_series::{Load, LoadSeries};
-pub use record::{Finished, Record, Refused, Sample};
-pub use scenario::{Change, GateBy, Scenario, ServerSpec};
-pub(crate) use settings::parameters;
+pub use record::{Finished, Record, Refused, ReplicasDesired, Sample};
+pub use scenario::{Change, GateBy, Placement, Scenario, ServerSpec};
+pub use settings::parameters;
 pub use traffic::{Arrivals, Mix, Phase, Planned, RequestKind, Tenant};
 
 #[cfg(test)]

@@ -74,6 +74,15 @@ pub struct Sample {
     pub status: AutopilotStatus,
 }
 
+/// The replicas that the autopilot asks for, over all variants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplicasDesired {
+    /// Time from the start of the run.
+    pub time: Duration,
+    /// 0: the autopilot has no answer.
+    pub replicas: u64,
+}
+
 /// A whole run.
 #[derive(Clone, Debug, Default)]
 pub struct Record {
@@ -93,8 +102,8 @@ pub struct Record {
     pub busy: Vec<Duration>,
     /// The load over time, if the scenario asks for it.
     pub load: LoadSeries,
-    /// The most replicas that the autopilot asked for at the end of a window.
-    pub replicas_desired: u64,
+    /// The replicas that the autopilot asked for, at the end of each window.
+    pub replicas_desired: Vec<ReplicasDesired>,
     /// Length of the run.
     pub duration: Duration,
     /// Length of the run without the warm-up.

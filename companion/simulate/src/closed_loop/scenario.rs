@@ -39,6 +39,16 @@ pub enum GateBy {
     Policy,
 }
 
+/// What chooses a request's server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Placement {
+    /// The engine.
+    #[default]
+    Engine,
+    /// Each server in turn, by order of arrival, as a load balancer without knowledge of the load does.
+    RoundRobin,
+}
+
 /// A change during the run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Change {
@@ -64,6 +74,8 @@ pub struct Scenario {
     pub policy: Policy,
     /// Which requests arrive, and when.
     pub arrivals: Arrivals,
+    /// What chooses a request's server.
+    pub placement: Placement,
     /// A change during the run.
     pub change: Option<Change>,
     /// Length of the autopilot's windows.
@@ -96,6 +108,7 @@ impl Scenario {
             gate,
             policy: Policy::default(),
             arrivals,
+            placement: Placement::Engine,
             change: None,
             window: Duration::from_secs(10),
             transient: Duration::from_secs(120),

@@ -48,7 +48,7 @@ pub(super) fn endpoint(server: usize) -> EndpointId {
 
 /// The parameters that a model of this server should find.
 #[must_use]
-pub(crate) const fn parameters(hardware: &Hardware) -> Parameters {
+pub const fn parameters(hardware: &Hardware) -> Parameters {
     Parameters {
         alpha_ms: hardware.alpha_ms,
         beta_ms: hardware.beta_ms,

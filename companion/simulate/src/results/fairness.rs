@@ -2,12 +2,25 @@
 //!
 //! A tenant that asks for less than its weighted part gets all it asks for; the others share the rest by weight. A policy that serves each
 //! tenant exactly this much of the tokens that it serves in total has an index of 1. Without the comparison with what a tenant asked for, a small
-//! tenant that is served completely would count as unfairness.
+//! tenant that is served completely would count as unfairness. Between bands the policy decides, so tenants are compared with those of
+//! their own band.
+
+use std::collections::BTreeSet;
+
+use penstock_engine::input::Band;
 
 use super::tenants::TenantTokens;
 
-/// Served tokens over the max-min fair part, by tenant. Tenants that asked for nothing are left out.
+/// Served tokens over the max-min fair part, by tenant. Tenants that asked for nothing, and those of a band that was served
+/// nothing, are left out.
 pub(super) fn parts(tenants: &[TenantTokens]) -> Vec<f64> {
+    let bands: BTreeSet<Band> = tenants.iter().map(|tenant| tenant.band).collect();
+    let of_band = |band| tenants.iter().filter(move |tenant| tenant.band == band);
+    bands.into_iter().flat_map(|band| parts_of(&of_band(band).collect::<Vec<_>>())).collect()
+}
+
+/// The same for tenants of one band.
+fn parts_of(tenants: &[&TenantTokens]) -> Vec<f64> {
     let total = tenants.iter().map(|tenant| tenant.served).sum::<u64>() as f64;
     let demands: Vec<(f64, f64)> = tenants
         .iter()
@@ -58,6 +71,15 @@ mod tests {
         );
         assert_eq!(max_min(&[(10.0, 1.0), (20.0, 1.0)], 30.0), [10.0, 20.0]);
         assert_eq!(max_min(&[(50.0, 1.0), (50.0, 1.0)], 0.0), [0.0, 0.0]);
+    }
+
+    #[test]
+    fn tenants_are_compared_within_their_band() {
+        let tenant = |band, served| TenantTokens::new(100, served, 1.0, band);
+        let critical = [Band::Critical; 2].map(|band| tenant(band, 90));
+        let rest = [tenant(Band::Default, 5), tenant(Band::Default, 15), tenant(Band::Sheddable, 0)];
+        let all = [&critical[..], &rest].concat();
+        assert_eq!(parts(&all), [1.0, 1.0, 0.5, 1.5]);
     }
 
     #[test]

@@ -13,7 +13,8 @@ pub struct Percentiles {
 
 impl Percentiles {
     /// The nearest-rank percentiles.
-    pub(super) fn of(mut times: Vec<Duration>) -> Self {
+    #[must_use]
+    pub fn of(mut times: Vec<Duration>) -> Self {
         times.sort_unstable();
         let ranked = |part: f64| {
             let rank = (part * times.len() as f64).ceil() as usize;

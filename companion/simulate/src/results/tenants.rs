@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use penstock_engine::input::Band;
+
 use super::percentiles::Percentiles;
 use super::{first_token, tokens};
 use crate::closed_loop::{Planned, Record, Tenant};
@@ -33,8 +35,22 @@ pub(super) struct TenantTokens {
     /// Of those that were served.
     pub(super) served: u64,
     pub(super) weight: f64,
+    pub(super) band: Band,
     refused: usize,
     ttft: Vec<Duration>,
+}
+
+#[cfg(test)]
+impl TenantTokens {
+    pub(super) fn new(asked: u64, served: u64, weight: f64, band: Band) -> Self {
+        Self {
+            asked,
+            served,
+            weight,
+            band,
+            ..Self::default()
+        }
+    }
 }
 
 /// By tenant, in the order of `tenants`.
@@ -49,6 +65,7 @@ pub(super) fn count(
         .iter()
         .map(|tenant| TenantTokens {
             weight: weight(tenant),
+            band: tenant.band,
             ..TenantTokens::default()
         })
         .collect();

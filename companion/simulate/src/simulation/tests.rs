@@ -3,6 +3,7 @@
 use penstock_engine::input::Band;
 use penstock_engine::policy::{Discipline, Gate, StockUnit};
 use penstock_engine::units::Decimal;
+use penstock_model::Targets;
 use penstock_model_server::Hardware;
 
 use super::*;
@@ -54,8 +55,10 @@ fn simulation(kind: Kind, scale: f64, base: usize, count: usize, policy: Policy)
         policy,
         slo: SloPolicy::default(),
         transient: Duration::ZERO,
+        placement: Placement::Engine,
         requests: traffic.requests.into(),
         tenants: tenants.collect(),
+        warmup: Duration::ZERO,
         seed: 1,
     }
 }
@@ -144,6 +147,55 @@ fn requests_that_no_server_can_hold_are_refused_by_the_servers() {
     let results = run(&simulation);
     let by_servers = results.refused_by[crate::results::REFUSED_BY_SERVER];
     assert!(0 < by_servers && by_servers < results.requests, "{results:?}");
+}
+
+#[test]
+fn a_warm_up_is_simulated_and_not_counted() {
+    let whole = simulation(Kind::Steady, 1.0, 2, 3, bound(64));
+    let warmup = Duration::from_mins(5);
+    let late = Simulation {
+        warmup,
+        ..whole.clone()
+    };
+    let record = late.record(|_| {}).expect("valid hardware");
+    assert!(record.finished.iter().all(|finished| finished.arrived >= warmup));
+    assert!(record.arrived == whole.requests.len(), "all were simulated");
+    let (late, whole) = (run(&late), run(&whole));
+    assert_eq!(late.requests, late.served + late.refused);
+    assert!(late.requests * 3 < whole.requests * 2, "half of the time counts");
+    let rates = late.goodput_requests_per_s / whole.goodput_requests_per_s;
+    assert!((rates - 1.0).abs() < 0.2, "the rate is that of the counted time: {rates}");
+}
+
+#[test]
+fn round_robin_gives_each_server_its_turn() {
+    let mut simulation = simulation(Kind::Steady, 1.0, 3, 3, bound(16));
+    simulation.policy.gate = Gate::Open;
+    simulation.placement = Placement::RoundRobin;
+    let record = simulation.record(|_| {}).expect("valid hardware");
+    let mut finished = record.finished;
+    finished.sort_by_key(|finished| finished.arrived);
+    assert!(!finished.is_empty());
+    for (index, finished) in finished.iter().enumerate() {
+        assert_eq!(finished.server, index % 3);
+    }
+}
+
+#[test]
+fn tokens_outside_the_targets_are_wasted() {
+    let wasted = |targets| {
+        let simulation = simulation(Kind::Steady, 1.0, 2, 2, bound(16));
+        let results = simulation.run(&Goal::Targets(targets), |_| {});
+        results.expect("valid hardware").wasted
+    };
+    let targets = |ttft_ms| Targets {
+        ttft_ms,
+        itl_ms: None,
+    };
+    assert_eq!(wasted(targets(None)), 0.0);
+    assert_eq!(wasted(targets(Some(0.001))), 1.0);
+    let half = wasted(targets(Some(100.0)));
+    assert!(0.0 < half && half < 1.0, "{half}");
 }
 
 #[test]

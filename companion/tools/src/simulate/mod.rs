@@ -14,8 +14,10 @@ mod tests;
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use penstock_config::Environment;
+use penstock_simulate::closed_loop::Placement;
 use penstock_simulate::simulation::Simulation;
 
 pub use args::Args;
@@ -76,8 +78,10 @@ fn simulate(args: &Args, policies: &Policies, input: Input) -> Result<Outcome, E
                 policy: policy.policy.clone(),
                 slo: policy.slo,
                 transient: policy.transient,
+                placement: Placement::Engine,
                 requests: input.requests.clone(),
                 tenants: policy.tenants(&input.tenants),
+                warmup: Duration::ZERO,
                 seed: args.seed,
             };
             let mut reached_ms = 0;

@@ -1,0 +1,164 @@
+//! The page: what was compared, what it teaches, and all tables.
+
+use serde_json::{Map, Value};
+
+use crate::tables::{cells, head, line, number, policy, rows};
+
+/// The row that stands for Penstock in the table of goals.
+const PENSTOCK: &str = "auto, wfq and bands";
+const BEST_FIXED: &str = "fixed limit, fifo";
+const AUTO_FIFO: &str = "auto, fifo";
+
+/// The whole page.
+pub(crate) fn text(figures: &Map<String, Value>) -> String {
+    let none = Value::Null;
+    let part = |name: &str| figures.get(name).unwrap_or(&none);
+    let mut text = String::from(HEAD);
+    head(&mut text, &["workload", "requests"]);
+    for workload in rows(part("workloads")) {
+        let word = |key: &str| workload[key].as_str().unwrap_or_default().to_string();
+        line(&mut text, &[word("name"), word("source")]);
+    }
+    text.push_str(COMPARED);
+    goals(&mut text, part("cells"));
+    text.push_str(LESSONS);
+    gateway(&mut text, part("gateway"));
+    text.push_str(ALL);
+    cells(&mut text, part("cells"));
+    text
+}
+
+/// Penstock beside the best fixed limit and beside fifo, at twice the capacity.
+fn goals(text: &mut String, cells: &Value) {
+    head(
+        text,
+        &[
+            "at twice the capacity", "good requests", "good tokens", "Jain, greedy tenants", "urgent: wait below auto with fifo",
+            "below the fixed limit with fifo",
+        ],
+    );
+    for cell in rows(cells).filter(|cell| cell["load"] == 2.0) {
+        let (ours, fixed, fifo) = (policy(cell, PENSTOCK), policy(cell, BEST_FIXED), policy(cell, AUTO_FIFO));
+        let value = |row: &Value, key: &str| row[key].as_f64().unwrap_or(f64::NAN);
+        let times = |key| format!("{:.2} times", value(ours, key) / value(fixed, key));
+        let less = |than| format!("{:.0} %", 100.0 * (1.0 - value(ours, "urgent_wait_ms") / value(than, "urgent_wait_ms")));
+        let word = |key: &str| cell[key].as_str().unwrap_or_default();
+        line(
+            text,
+            &[
+                format!("{}, {}", word("workload"), word("fleet")),
+                times("good_requests_s"),
+                times("good_tokens_s"),
+                number(&ours["jain_greedy"], 4),
+                less(fifo),
+                less(fixed),
+            ],
+        );
+    }
+}
+
+/// The simulator beside the real gateway.
+fn gateway(text: &mut String, cells: &Value) {
+    text.push_str(GATEWAY);
+    head(text, &["cell", "figure", "simulated", "real gateway", "difference"]);
+    for cell in rows(cells) {
+        let name = cell["cell"].as_str().unwrap_or_default();
+        for (index, (label, key)) in [
+            ("good requests/s", "good_requests_s"),
+            ("good tokens/s", "good_tokens_s"),
+            ("served requests/s", "served_s"),
+            ("small tenants: TTFT p50, ms", "small_p50_ms"),
+            ("small tenants: TTFT p99, ms", "small_p99_ms"),
+            ("part of the greedy tenant's tokens", "greedy_share"),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let (simulated, real) = (&cell["simulated"][key], &cell["real"][key]);
+            let difference = simulated.as_f64().zip(real.as_f64()).map(|(simulated, real)| real / simulated - 1.0);
+            let digits = if key == "greedy_share" { 3 } else { 1 };
+            line(
+                text,
+                &[
+                    if index == 0 { name.to_string() } else { String::new() },
+                    label.into(),
+                    number(simulated, digits),
+                    number(real, digits),
+                    difference.map_or_else(|| "-".into(), |part| format!("{:+.1} %", 100.0 * part)),
+                ],
+            );
+        }
+    }
+}
+
+const HEAD: &str = "# Outcomes: what each policy serves in time
+
+This page shows what policies for the same servers and the same traffic lead to: how many requests are served within their latency
+targets, how long small tenants wait beside greedy ones, and how much work is wasted. `just bench outcome` writes it and
+[outcome.json](outcome.json). The comparison runs in virtual time with the real engine and autopilot ([simulate](../simulate.md) lists
+what a simulation leaves out), so it gives the same figures on every machine. Three cells were also [measured with a real
+gateway](#simulator-and-real-gateway).
+
+    just bench outcome --chat AzureLLMInferenceTrace_conv.csv
+
+The trace is part of [Azure's public dataset](https://github.com/Azure/AzurePublicDataset) (CC-BY 4.0; Patel et al., \"Splitwise\", ISCA
+2024). Without `--chat` and `--code`, both workloads are made up.
+
+## What is compared
+";
+
+const COMPARED: &str = "
+- **Load**: a workload's arrivals are compressed to 0.5, 0.9, 1.2 or 2 times the capacity: the rate of its mean request that the servers
+  can serve within the targets, by the [closed form](../model.md). The trace repeats when it ends. Requests arrive for 25 minutes; the
+  first 5 don't count, so that the autopilot has learned.
+- **Targets**: 2 s from the arrival at the gateway to the first token, 50 ms between tokens. *Good* is a request that meets both.
+- **Servers**: four equal ones (alpha 8 ms, beta 0.05 ms, gamma 0.0005 ms), or two of them and two that are half as fast. They batch like
+  vLLM, and each request decodes at a pace of its own (5 %).
+- **Tenants**: two greedy ones with 30 % and 20 % of the requests, a batch job with 20 %, and 15 with 2 % each: 14 small ones and an urgent
+  one. At twice the capacity a small tenant asks for less than an equal part of the capacity, and a greedy one for several times as much.
+  *Bands* in a policy's name: the urgent tenant has priority `critical`, the batch job `sheddable`.
+
+| policy | what it is |
+|---|---|
+| no gate | Every request goes to a server at once: to the one with the fewest requests, or to each in turn. The server queues. |
+| limit of requests/s per tenant | What gateways call a rate limit: the same token bucket for each tenant, 429 above it, and then no gate. The best of seven rates, found by search in each cell. |
+| fixed limit | A number of requests in flight at each server and a longest wait, both found by search in each cell, for the most good requests with `fifo`. An operator would have to know the traffic in advance. |
+| auto | Penstock's learned gate with the same configuration in all cells: `watermark_per_backend: auto`, the targets, and `ttl: 1500ms`. |
+
+| column | meaning |
+|---|---|
+| good req/s, good tokens/s | Requests within both targets, and their prompt and output tokens, per second of arrivals. |
+| in time | Their part of all requests, or of those of the small tenants. |
+| TTFT p50, p99 | From the arrival at the gateway to the first token, of the small tenants' served requests. |
+| urgent | The urgent tenant: the same p99, and the mean wait in the gateway. |
+| Jain | Jain's index of the tokens that tenants were served while requests arrived, each over its max-min fair part within its band: 1 if all got theirs. |
+| busy | Part of the time in which a server computes. |
+| refused | Part of the requests that were rejected or expired. |
+| wasted | Part of the served tokens that missed a target. |
+| replicas | The median of `penstock_desired_replicas` over the run; there are four. |
+
+## Penstock beside the best fixed limit
+
+`auto` with `wfq` and bands, compared with `fifo` under the fixed limit that is best in the same cell. *Greedy tenants* are always
+backlogged and have equal weights. The urgent tenant's mean wait is compared with that under `fifo` without priorities, behind the same
+gate and behind the fixed limit, which bounds every wait to a second or less and refuses the rest.
+";
+
+const LESSONS: &str = "
+## What it teaches
+
+LESSONS
+";
+
+const GATEWAY: &str = "
+## Simulator and real gateway
+
+The same requests at the same times, once in the simulator and once through a real Envoy with filter and companion, in front of two
+`penstock mock-server`s (alpha 12 ms, beta 0.1 ms, gamma 0.001 ms) on one machine. The traffic is that of `penstock simulate --scenario
+steady` and `greedy`. A real request states its number of output tokens in `max_tokens`, which the engine then expects; a simulated one
+doesn't. The real side includes the network, the proxy, and delays of a machine with two cores that also runs clients and servers.
+";
+
+const ALL: &str = "
+## All cells
+";
