@@ -82,7 +82,9 @@ impl Simulation {
         let mut record = run_watched(&scenario, watch)?;
         record.finished.retain(|finished| finished.arrived >= self.warmup);
         record.refused.retain(|refused| refused.arrived >= self.warmup);
-        record.replicas_desired.retain(|desired| desired.time >= self.warmup);
+        record
+            .replicas_desired
+            .retain(|desired| desired.time >= self.warmup);
         Ok(record)
     }
 
@@ -91,7 +93,14 @@ impl Simulation {
     pub fn results(&self, record: &Record, goal: &Goal) -> Results {
         let first = self.requests.partition_point(|request| request.at < self.warmup);
         let weight = |tenant: &Tenant| self.policy.flows.weight_of(&tenant.flow);
-        Results::new(&self.requests[first..], &self.tenants, self.warmup, record, goal, weight)
+        Results::new(
+            &self.requests[first..],
+            &self.tenants,
+            self.warmup,
+            record,
+            goal,
+            weight,
+        )
     }
 }
 

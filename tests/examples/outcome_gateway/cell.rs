@@ -77,7 +77,9 @@ const GOAL: Goal = Goal::Targets(TARGETS);
 impl Cell {
     /// Sends the same requests to a real gateway and to the simulator.
     pub(crate) async fn measure(&self) -> Value {
-        let mocks: Vec<Mock> = futures_util::future::join_all((1..=SERVERS as u64).map(|seed| Mock::start(HARDWARE, seed))).await;
+        let mocks: Vec<Mock> =
+            futures_util::future::join_all((1..=SERVERS as u64).map(|seed| Mock::start(HARDWARE, seed)))
+                .await;
         let text = self.config(&mocks);
         let simulation = self.simulation(&text);
         let gateway = Gateway::start(&text).await;
@@ -95,7 +97,9 @@ impl Cell {
 
     fn config(&self, mocks: &[Mock]) -> String {
         let addresses: Vec<String> = mocks.iter().map(|mock| format!("'{}'", mock.address())).collect();
-        let stock = self.limit.map_or_else(|| "  stock: {watermark_per_backend: auto}\n".to_owned(), slots);
+        let stock = self
+            .limit
+            .map_or_else(|| "  stock: {watermark_per_backend: auto}\n".to_owned(), slots);
         let pool = format!(
             "- name: chat\n  endpoints: {{static: [{}]}}\n{stock}  queue: {{ttl: 1500ms}}\n  \
              arbitration: {{flows: {{discipline: {}}}}}\n  slo: {{target_ttft: 2s, target_itl: 50ms}}\n  model: {{transient: 1s}}\n",
@@ -107,7 +111,11 @@ impl Cell {
 
     fn simulation(&self, text: &str) -> Simulation {
         let config = Config::parse(text, "penstock.yaml").expect("the configuration is valid");
-        let pool = config.pools.into_iter().next().expect("the configuration has a pool");
+        let pool = config
+            .pools
+            .into_iter()
+            .next()
+            .expect("the configuration has a pool");
         let server = ServerSpec {
             variant: "default".into(),
             hardware: Hardware {
@@ -121,7 +129,8 @@ impl Cell {
         };
         let servers = vec![server; SERVERS];
         let rate = |mix: &_| capacity(&servers, mix, &GOAL);
-        let traffic = traffic(self.scenario, self.warmup + self.measured, 1.0, 1, rate).expect("there are few requests");
+        let traffic = traffic(self.scenario, self.warmup + self.measured, 1.0, 1, rate)
+            .expect("there are few requests");
         let tenants = traffic.tenants.into_iter().map(|name: Arc<str>| Tenant {
             flow: name.clone(),
             name,

@@ -14,6 +14,12 @@ pub(crate) fn figures(simulation: &Simulation, record: &Record, goal: &Goal, end
     let is_greedy = |finished: &&Finished| &*finished.kind == "greedy";
     let small = record.finished.iter().filter(|finished| !is_greedy(finished));
     let small = Percentiles::of(small.map(|finished| finished.first - finished.arrived).collect());
+    let paces = record.finished.iter().filter(|finished| finished.output > 1);
+    let itl = Percentiles::of(
+        paces
+            .map(|finished| Duration::from_secs_f64(finished.itl_ms() / 1e3))
+            .collect(),
+    );
     let tokens = |finished: &Finished| finished.input + finished.output;
     let greedy: u64 = record.finished.iter().filter(is_greedy).map(tokens).sum();
     let all: u64 = record.finished.iter().map(tokens).sum();
@@ -23,6 +29,8 @@ pub(crate) fn figures(simulation: &Simulation, record: &Record, goal: &Goal, end
         "served_s": results.served as f64 / end.saturating_sub(simulation.warmup).as_secs_f64(),
         "small_p50_ms": small.p50,
         "small_p99_ms": small.p99,
+        "itl_p50_ms": itl.p50,
+        "itl_p99_ms": itl.p99,
         "greedy_share": (greedy > 0).then(|| greedy as f64 / all as f64),
     })
 }

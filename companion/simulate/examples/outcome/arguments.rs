@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-pub(crate) const USAGE: &str = "usage: outcome [--chat FILE] [--code FILE] [--out DIR] [--only TEXT] [--page]";
+pub(crate) const USAGE: &str =
+    "usage: outcome [--chat FILE] [--code FILE] [--out DIR] [--only TEXT] [--page]";
 
 /// The arguments of the command.
 #[derive(Debug)]

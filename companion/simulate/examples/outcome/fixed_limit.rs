@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use penstock_engine::Policy;
 use penstock_engine::policy::{Discipline, Gate, StockUnit};
 use penstock_engine::units::Decimal;
-use penstock_engine::Policy;
 use penstock_simulate::closed_loop::Placement;
 
 use crate::cell::Cell;
@@ -41,7 +41,13 @@ impl FixedLimit {
             let setup = limit.setup(Discipline::Fifo, false);
             (*limit, Measured::run(cell, &setup))
         });
-        let best = runs.reduce(|best, next| if next.1.goodput() > best.1.goodput() { next } else { best });
+        let best = runs.reduce(|best, next| {
+            if next.1.goodput() > best.1.goodput() {
+                next
+            } else {
+                best
+            }
+        });
         best.expect("invariant: there is a candidate")
     }
 
@@ -69,6 +75,10 @@ impl FixedLimit {
     }
 
     pub(crate) fn text(self) -> String {
-        format!("{} a server, waits {} s", self.in_flight, self.wait_ms as f64 / 1e3)
+        format!(
+            "{} a server, waits {} s",
+            self.in_flight,
+            self.wait_ms as f64 / 1e3
+        )
     }
 }

@@ -58,16 +58,23 @@ impl Measured {
             warmup: WARMUP,
             seed: 1,
         };
-        let record = simulation.record(|_| {}).expect("invariant: the hardware is valid");
+        let record = simulation
+            .record(|_| {})
+            .expect("invariant: the hardware is valid");
         let names = &simulation.tenants;
         let is_small = |request: &&Planned| {
             request.at >= WARMUP && tenants::kind(&names[request.tenant as usize].name) == Kind::Small
         };
         let sent = cell.requests.iter().filter(is_small).count();
-        let small = record.finished.iter().filter(|finished| tenants::kind(&finished.kind) == Kind::Small);
+        let small = record
+            .finished
+            .iter()
+            .filter(|finished| tenants::kind(&finished.kind) == Kind::Small);
         let small = (sent, small.filter(|finished| GOAL.is_met(finished)).count());
         let mut in_time = record.clone();
-        in_time.finished.retain(|finished| finished.last <= WARMUP + MEASURED);
+        in_time
+            .finished
+            .retain(|finished| finished.last <= WARMUP + MEASURED);
         Self {
             jain: simulation.results(&in_time, &GOAL).jain,
             results: simulation.results(&record, &GOAL),
@@ -90,42 +97,61 @@ impl Measured {
         json!({
             "policy": name,
             "setting": setting,
-            "good_requests_s": results.goodput_requests_per_s,
-            "good_tokens_s": results.goodput_tokens_per_s,
-            "in_time": good / sent as f64,
-            "small_in_time": self.small.1 as f64 / self.small.0 as f64,
+            "good_requests_s": rounded(results.goodput_requests_per_s),
+            "good_tokens_s": rounded(results.goodput_tokens_per_s),
+            "in_time": rounded(good / sent as f64),
+            "small_in_time": rounded(self.small.1 as f64 / self.small.0 as f64),
             "small": times(self.first_tokens(Kind::Small)),
             "urgent": times(self.first_tokens(Kind::Urgent)),
-            "urgent_wait_ms": self.wait_ms(Kind::Urgent),
-            "jain": self.jain,
-            "jain_greedy": self.jain_of_greedy(),
-            "utilisation": results.utilisation,
-            "refused": (results.refused + self.refused_before) as f64 / sent as f64,
-            "wasted": results.wasted,
+            "urgent_wait_ms": rounded(self.wait_ms(Kind::Urgent)),
+            "jain": rounded(self.jain),
+            "jain_greedy": rounded(self.jain_of_greedy()),
+            "utilisation": rounded(results.utilisation),
+            "refused": rounded((results.refused + self.refused_before) as f64 / sent as f64),
+            "wasted": rounded(results.wasted),
             "replicas": self.replicas(),
         })
     }
 
     fn first_tokens(&self, kind: Kind) -> Percentiles {
-        let finished = self.record.finished.iter().filter(|finished| tenants::kind(&finished.kind) == kind);
-        Percentiles::of(finished.map(|finished| finished.first - finished.arrived).collect())
+        let finished = self
+            .record
+            .finished
+            .iter()
+            .filter(|finished| tenants::kind(&finished.kind) == kind);
+        Percentiles::of(
+            finished
+                .map(|finished| finished.first - finished.arrived)
+                .collect(),
+        )
     }
 
     /// The median of the replicas that the autopilot asked for while requests arrived; `None`: it had no answer.
     fn replicas(&self) -> Option<u64> {
-        let asked = self.record.replicas_desired.iter().filter(|desired| desired.time <= WARMUP + MEASURED);
+        let asked = self
+            .record
+            .replicas_desired
+            .iter()
+            .filter(|desired| desired.time <= WARMUP + MEASURED);
         let mut replicas: Vec<u64> = asked.map(|desired| desired.replicas).collect();
         replicas.sort_unstable();
-        replicas.get(replicas.len() / 2).copied().filter(|replicas| *replicas > 0)
+        replicas
+            .get(replicas.len() / 2)
+            .copied()
+            .filter(|replicas| *replicas > 0)
     }
 
     /// Jain's index of the tokens that the two greedy tenants, of equal weight, were served while requests arrived.
     fn jain_of_greedy(&self) -> f64 {
         let tokens = ["greedy-1", "greedy-2"].map(|name| {
-            let served = self.record.finished.iter().filter(|finished| {
-                *finished.kind == *name && finished.last <= WARMUP + MEASURED
-            });
-            served.map(|finished| finished.input + finished.output).sum::<u64>() as f64
+            let served = self
+                .record
+                .finished
+                .iter()
+                .filter(|finished| *finished.kind == *name && finished.last <= WARMUP + MEASURED);
+            served
+                .map(|finished| finished.input + finished.output)
+                .sum::<u64>() as f64
         });
         let [first, second] = tokens;
         (first + second).powi(2) / (2.0 * (first * first + second * second)).max(1.0)
@@ -133,12 +159,24 @@ impl Measured {
 
     /// The mean wait in the gateway of this kind's served requests.
     fn wait_ms(&self, kind: Kind) -> f64 {
-        let finished = || self.record.finished.iter().filter(|finished| tenants::kind(&finished.kind) == kind);
-        let sum: Duration = finished().map(|finished| finished.granted - finished.arrived).sum();
+        let finished = || {
+            self.record
+                .finished
+                .iter()
+                .filter(|finished| tenants::kind(&finished.kind) == kind)
+        };
+        let sum: Duration = finished()
+            .map(|finished| finished.granted - finished.arrived)
+            .sum();
         sum.as_secs_f64() * 1e3 / finished().count().max(1) as f64
     }
 }
 
 fn times(percentiles: Percentiles) -> Value {
-    json!({"p50_ms": percentiles.p50, "p99_ms": percentiles.p99})
+    json!({"p50_ms": percentiles.p50.map(rounded), "p99_ms": percentiles.p99.map(rounded)})
+}
+
+/// Four decimals, for a readable file.
+fn rounded(value: f64) -> f64 {
+    (value * 1e4).round() / 1e4
 }

@@ -22,7 +22,11 @@ const WAIT: Duration = Duration::from_millis(1_500);
 pub(crate) fn compare(cell: &Cell) -> Value {
     let mut rows = vec![
         row(cell, "no gate, least requests", &open(Placement::Engine)),
-        row(cell, "no gate, round robin over servers", &open(Placement::RoundRobin)),
+        row(
+            cell,
+            "no gate, round robin over servers",
+            &open(Placement::RoundRobin),
+        ),
         rate_limited(cell),
     ];
     for row in &mut rows {
@@ -38,9 +42,19 @@ pub(crate) fn compare(cell: &Cell) -> Value {
         let measured = Measured::run(cell, &limit.setup(discipline, has_priorities));
         rows.push(measured.figures(name, &limit.text()));
     }
-    for discipline in [Discipline::Fifo, Discipline::Wfq, Discipline::Drr, Discipline::Vtc, Discipline::Usage] {
+    for discipline in [
+        Discipline::Fifo,
+        Discipline::Wfq,
+        Discipline::Drr,
+        Discipline::Vtc,
+        Discipline::Usage,
+    ] {
         let has_priorities = discipline != Discipline::Fifo;
-        let name = if has_priorities { format!("auto, {} and bands", name(discipline)) } else { "auto, fifo".into() };
+        let name = if has_priorities {
+            format!("auto, {} and bands", name(discipline))
+        } else {
+            "auto, fifo".into()
+        };
         rows.push(row(cell, &name, &learned(discipline, has_priorities)));
     }
     json!({
@@ -82,11 +96,23 @@ fn rate_limited(cell: &Cell) -> Value {
     let equal = cell.capacity / tenants::count() as f64;
     let runs = RATE_FACTORS.map(|factor| {
         let admitted = rate_limits::admitted(&cell.requests, tenants::count(), factor * equal);
-        (factor, Measured::run_admitted(cell, &open(Placement::Engine), admitted))
+        (
+            factor,
+            Measured::run_admitted(cell, &open(Placement::Engine), admitted),
+        )
     });
-    let best = runs.into_iter().reduce(|best, next| if next.1.goodput() > best.1.goodput() { next } else { best });
+    let best = runs.into_iter().reduce(|best, next| {
+        if next.1.goodput() > best.1.goodput() {
+            next
+        } else {
+            best
+        }
+    });
     let (factor, measured) = best.expect("invariant: there is a factor");
-    measured.figures("limit of requests/s per tenant", &format!("{:.2}/s", factor * equal))
+    measured.figures(
+        "limit of requests/s per tenant",
+        &format!("{:.2}/s", factor * equal),
+    )
 }
 
 /// The gate of the learned model.

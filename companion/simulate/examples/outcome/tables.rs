@@ -5,8 +5,20 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 const COLUMNS: [&str; 14] = [
-    "policy", "good req/s", "good tokens/s", "in time", "small: in time", "TTFT p50", "p99", "urgent: TTFT p99", "mean wait", "Jain", "busy",
-    "refused", "wasted", "replicas",
+    "policy",
+    "good req/s",
+    "good tokens/s",
+    "in time",
+    "small: in time",
+    "TTFT p50",
+    "p99",
+    "urgent: TTFT p99",
+    "mean wait",
+    "Jain",
+    "busy",
+    "refused",
+    "wasted",
+    "replicas",
 ];
 
 /// The rows of an array.
@@ -16,7 +28,9 @@ pub(crate) fn rows(array: &Value) -> impl Iterator<Item = &Value> {
 
 /// The row of a policy in a cell.
 pub(crate) fn policy<'a>(cell: &'a Value, name: &str) -> &'a Value {
-    rows(&cell["policies"]).find(|row| row["policy"] == name).unwrap_or(&Value::Null)
+    rows(&cell["policies"])
+        .find(|row| row["policy"] == name)
+        .unwrap_or(&Value::Null)
 }
 
 /// One table for each cell.
@@ -54,12 +68,19 @@ pub(crate) fn cells(text: &mut String, cells: &Value) {
 
 fn capitalised(text: &str) -> String {
     let mut letters = text.chars();
-    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+    letters
+        .next()
+        .map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }
 
 /// The head of a table.
 pub(crate) fn head(text: &mut String, columns: &[&str]) {
-    let _ = writeln!(text, "\n| {} |\n|{}", columns.join(" | "), "---|".repeat(columns.len()));
+    let _ = writeln!(
+        text,
+        "\n| {} |\n|{}",
+        columns.join(" | "),
+        "---|".repeat(columns.len())
+    );
 }
 
 /// One line of a table.
@@ -68,13 +89,18 @@ pub(crate) fn line(text: &mut String, cells: &[String]) {
 }
 
 pub(crate) fn number(value: &Value, digits: usize) -> String {
-    value.as_f64().map_or_else(|| "-".to_string(), |number| format!("{number:.digits$}"))
+    value
+        .as_f64()
+        .map_or_else(|| "-".to_string(), |number| format!("{number:.digits$}"))
 }
 
 pub(crate) fn percent(value: &Value) -> String {
-    value.as_f64().map_or_else(|| "-".to_string(), |part| format!("{:.1} %", 100.0 * part))
+    value
+        .as_f64()
+        .map_or_else(|| "-".to_string(), |part| format!("{:.1} %", 100.0 * part))
 }
 
 fn seconds(ms: &Value) -> String {
-    ms.as_f64().map_or_else(|| "-".to_string(), |ms| format!("{:.2} s", ms / 1e3))
+    ms.as_f64()
+        .map_or_else(|| "-".to_string(), |ms| format!("{:.2} s", ms / 1e3))
 }

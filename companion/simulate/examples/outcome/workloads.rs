@@ -78,11 +78,15 @@ fn steady(name: &'static str, file: Option<&Path>, sizes: &LogNormal, seed: u64)
 }
 
 fn file_name(file: &Path) -> String {
-    file.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    file.file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned()
 }
 
 fn means(requests: &[Planned]) -> String {
-    let mean = |size: fn(&Planned) -> u64| requests.iter().map(size).sum::<u64>() / requests.len().max(1) as u64;
+    let mean =
+        |size: fn(&Planned) -> u64| requests.iter().map(size).sum::<u64>() / requests.len().max(1) as u64;
     format!(
         "{} requests with {} prompt tokens and {} output tokens on average",
         requests.len(),

@@ -394,7 +394,9 @@ impl<'a> ClosedLoop<'a> {
         let desired = status.variants.iter().filter_map(|variant| variant.desired);
         let replicas: u64 = desired.map(|desired| desired.replicas).sum();
         let time = self.now.since(Instant::ZERO);
-        self.record.replicas_desired.push(ReplicasDesired { time, replicas });
+        self.record
+            .replicas_desired
+            .push(ReplicasDesired { time, replicas });
     }
 
     /// Applies the decisions of the engine and the autopilot until both have none left.

@@ -16,7 +16,10 @@ use super::tenants::TenantTokens;
 pub(super) fn parts(tenants: &[TenantTokens]) -> Vec<f64> {
     let bands: BTreeSet<Band> = tenants.iter().map(|tenant| tenant.band).collect();
     let of_band = |band| tenants.iter().filter(move |tenant| tenant.band == band);
-    bands.into_iter().flat_map(|band| parts_of(&of_band(band).collect::<Vec<_>>())).collect()
+    bands
+        .into_iter()
+        .flat_map(|band| parts_of(&of_band(band).collect::<Vec<_>>()))
+        .collect()
 }
 
 /// The same for tenants of one band.
@@ -77,7 +80,11 @@ mod tests {
     fn tenants_are_compared_within_their_band() {
         let tenant = |band, served| TenantTokens::new(100, served, 1.0, band);
         let critical = [Band::Critical; 2].map(|band| tenant(band, 90));
-        let rest = [tenant(Band::Default, 5), tenant(Band::Default, 15), tenant(Band::Sheddable, 0)];
+        let rest = [
+            tenant(Band::Default, 5),
+            tenant(Band::Default, 15),
+            tenant(Band::Sheddable, 0),
+        ];
         let all = [&critical[..], &rest].concat();
         assert_eq!(parts(&all), [1.0, 1.0, 0.5, 1.5]);
     }

@@ -164,7 +164,10 @@ fn a_warm_up_is_simulated_and_not_counted() {
     assert_eq!(late.requests, late.served + late.refused);
     assert!(late.requests * 3 < whole.requests * 2, "half of the time counts");
     let rates = late.goodput_requests_per_s / whole.goodput_requests_per_s;
-    assert!((rates - 1.0).abs() < 0.2, "the rate is that of the counted time: {rates}");
+    assert!(
+        (rates - 1.0).abs() < 0.2,
+        "the rate is that of the counted time: {rates}"
+    );
 }
 
 #[test]
