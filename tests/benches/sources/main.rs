@@ -10,6 +10,9 @@ mod overload;
 mod replicas;
 mod report;
 
+#[path = "../../../companion/simulate/examples/shared/markdown.rs"]
+mod markdown;
+
 use std::process::ExitCode;
 use std::time::Instant;
 

@@ -5,6 +5,8 @@ use std::fmt::Write as _;
 use penstock_tests::binary::workspace;
 use serde_json::Value;
 
+use crate::markdown::{head, line, number, percent, rows};
+
 const HEAD: &str = "\
 # What the sources promise, measured
 
@@ -35,31 +37,6 @@ pub(crate) fn write(figures: &Value) {
     std::fs::write(workspace().join("docs/bench/sources.md"), text).expect("write the page");
 }
 
-fn row(text: &mut String, cells: &[String]) {
-    let _ = writeln!(text, "| {} |", cells.join(" | "));
-}
-
-fn head(text: &mut String, cells: &[&str]) {
-    let _ = writeln!(
-        text,
-        "\n| {} |\n|{}",
-        cells.join(" | "),
-        "---|".repeat(cells.len())
-    );
-}
-
-fn number(value: &Value, digits: usize) -> String {
-    value
-        .as_f64()
-        .map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
-}
-
-fn percent(value: &Value) -> String {
-    value
-        .as_f64()
-        .map_or_else(|| "-".to_owned(), |value| format!("{:.1} %", 100.0 * value))
-}
-
 /// A time in milliseconds, in seconds from one second.
 fn time(value: &Value) -> String {
     match value.as_f64() {
@@ -83,7 +60,7 @@ fn nexus(text: &mut String, figures: &Value) {
     );
     head(text, &["criterion", "promise", "measured"]);
     for (criterion, promise, measured) in criteria(figures) {
-        row(text, &[criterion.to_owned(), promise.to_owned(), measured]);
+        line(text, &[criterion.to_owned(), promise.to_owned(), measured]);
     }
 }
 
@@ -213,8 +190,8 @@ fn overload(text: &mut String, figures: &Value) {
             "output tokens/s",
         ],
     );
-    for gate in figures["gates"].as_array().into_iter().flatten() {
-        row(
+    for gate in rows(&figures["gates"]) {
+        line(
             text,
             &[
                 word(&gate["gate"]),
@@ -259,8 +236,8 @@ fn overload(text: &mut String, figures: &Value) {
             "output tokens/s",
         ],
     );
-    for discipline in figures["disciplines"].as_array().into_iter().flatten() {
-        row(
+    for discipline in rows(&figures["disciplines"]) {
+        line(
             text,
             &[
                 word(&discipline["gate"]),
@@ -305,8 +282,8 @@ fn fairness(text: &mut String, figures: &Value) {
             "heaviest: mean",
         ],
     );
-    for discipline in figures["rows"].as_array().into_iter().flatten() {
-        row(
+    for discipline in rows(&figures["rows"]) {
+        line(
             text,
             &[
                 word(&discipline["discipline"]),
@@ -348,9 +325,9 @@ fn replicas(text: &mut String, figures: &Value) {
             .as_u64()
             .map_or_else(|| "-".to_owned(), |seconds| format!("{seconds} s"))
     };
-    for phase in figures["phases"].as_array().into_iter().flatten() {
+    for phase in rows(&figures["phases"]) {
         let (first, end) = (&phase["first"], &phase["at_end"]);
-        row(
+        line(
             text,
             &[
                 number(&phase["load"], 1),

@@ -10,7 +10,7 @@ use penstock_simulate::closed_loop::{
 use serde_json::{Value, json};
 
 use crate::combos::{hardware, parameters, server};
-use crate::map_parallel;
+use crate::parallel;
 
 const SERVERS: usize = 3;
 const ITL_MS: f64 = 50.0;
@@ -163,7 +163,7 @@ const COARSE: [f64; 13] = [
 /// the best by all tokens, at most twelve each. Steps are whole numbers, or halves below 6.
 fn search(arrivals: &Arrivals) -> Vec<(f64, RunResult)> {
     let results = |watermarks: &[f64]| {
-        map_parallel(watermarks, |&watermark| {
+        parallel::map(watermarks, |&watermark| {
             (watermark, result(arrivals, GateBy::Watermark(watermark)))
         })
     };
@@ -206,7 +206,7 @@ pub(crate) fn run() -> Value {
     let rows = experiments().into_iter().map(|(name, offered, arrivals)| {
         let fixed = search(&arrivals);
         let [learned, truth] = {
-            let both = map_parallel(&[GateBy::Learned, GateBy::Truth], |gate| result(&arrivals, *gate));
+            let both = parallel::map(&[GateBy::Learned, GateBy::Truth], |gate| result(&arrivals, *gate));
             [both[0], both[1]]
         };
         let (watermark, by_output) = best(&fixed, |result| result.goodput);

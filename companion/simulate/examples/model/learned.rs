@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::combos::{HARDWARE, hardware, inferred_size, mixes, parameters, server};
 use crate::kalman::Filter;
-use crate::map_parallel;
+use crate::parallel;
 
 const SERVERS: usize = 2;
 /// Offered load as a multiple of the servers' capacity. Above 1, so that the gate determines the load.
@@ -163,7 +163,7 @@ fn combinations() -> Value {
             rows.extend(NOISES.map(|noise| (hardware, mix, noise)));
         }
     }
-    let rows = map_parallel(&rows, |&(hardware, mix, noise)| {
+    let rows = parallel::map(&rows, |&(hardware, mix, noise)| {
         let runs = SEEDS.map(|seed| {
             let combo = Combo {
                 hardware,
@@ -229,7 +229,7 @@ fn long() -> Value {
             });
         }
     }
-    Value::Array(map_parallel(&combos, |combo| {
+    Value::Array(parallel::map(&combos, |combo| {
         let record = run_loop(&combo.scenario(LONG)).expect("the hardware is valid");
         let kalman = kalman_parameters(&record);
         let settled = record
@@ -286,7 +286,7 @@ fn doubled() -> Value {
             combos.push((mix, noise));
         }
     }
-    Value::Array(map_parallel(&combos, |&(mix, noise)| {
+    Value::Array(parallel::map(&combos, |&(mix, noise)| {
         let runs = SEEDS.map(|seed| {
             let combo = Combo {
                 hardware: 1,
@@ -328,7 +328,7 @@ fn doubled() -> Value {
 
 /// A single operating point: requests of one size from a constant number of clients, without probing.
 fn constant() -> Value {
-    Value::Array(map_parallel(&NOISES, |&noise| {
+    Value::Array(parallel::map(&NOISES, |&noise| {
         let arrivals = Arrivals::Closed {
             clients: 8,
             mix: Mix::chat().uniform(),

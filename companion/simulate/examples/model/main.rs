@@ -13,41 +13,16 @@ mod replicas;
 mod report;
 mod servers;
 
+#[path = "../shared/markdown.rs"]
+mod markdown;
+#[path = "../shared/parallel.rs"]
+mod parallel;
+
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 const USAGE: &str = "usage: model [--out DIR] [learned|gate|servers|replicas]...";
-
-/// Calls `function` for every item, on as many threads as there are cores. Returns the results in the items' order.
-pub(crate) fn map_parallel<T: Sync, R: Send>(items: &[T], function: impl Fn(&T) -> R + Sync) -> Vec<R> {
-    let next = AtomicUsize::new(0);
-    let done = Mutex::new(Vec::with_capacity(items.len()));
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                loop {
-                    let index = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(item) = items.get(index) else {
-                        return;
-                    };
-                    let result = function(item);
-                    done.lock()
-                        .expect("invariant: no thread panics while it holds the lock")
-                        .push((index, result));
-                }
-            });
-        }
-    });
-    let mut done = done
-        .into_inner()
-        .expect("invariant: no thread panics while it holds the lock");
-    done.sort_by_key(|(index, _)| *index);
-    done.into_iter().map(|(_, result)| result).collect()
-}
 
 fn main() -> ExitCode {
     let mut out = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/bench"));

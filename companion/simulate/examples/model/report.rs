@@ -6,6 +6,7 @@ use std::{fs, io};
 
 use serde_json::{Map, Value};
 
+use crate::markdown::{head, line, number, percent, rows};
 use crate::plots;
 
 type Part = fn(&mut String, &Value);
@@ -63,18 +64,6 @@ code 2,000 and 400. Mixed is 60 % chat, 10 % long and 30 % code. Servers, with a
 0.0001; middle 8, 0.05, 0.0005; slow 20, 0.12, 0.0008.
 ";
 
-fn number(value: &Value, digits: usize) -> String {
-    value
-        .as_f64()
-        .map_or_else(|| "-".to_string(), |number| format!("{number:.digits$}"))
-}
-
-fn percent(value: &Value) -> String {
-    value
-        .as_f64()
-        .map_or_else(|| "-".to_string(), |part| format!("{:.1} %", 100.0 * part))
-}
-
 fn word(value: &Value) -> &str {
     value.as_str().unwrap_or("-")
 }
@@ -85,10 +74,6 @@ fn or_dash(value: &Value) -> String {
     } else {
         value.to_string()
     }
-}
-
-fn rows(array: &Value) -> impl Iterator<Item = &Value> {
-    array.as_array().into_iter().flatten()
 }
 
 /// `, 3 never` if the count is above zero.
@@ -107,20 +92,6 @@ fn error(figures: &Value) -> String {
         percent(&figures["median"]),
         percent(&figures["worst"])
     )
-}
-
-/// One line of a table.
-fn line(text: &mut String, cells: &[String]) {
-    let _ = writeln!(text, "| {} |", cells.join(" | "));
-}
-
-fn head(text: &mut String, cells: &[&str]) {
-    let _ = writeln!(
-        text,
-        "\n| {} |\n|{}",
-        cells.join(" | "),
-        "---|".repeat(cells.len())
-    );
 }
 
 fn learned(text: &mut String, figures: &Value) {

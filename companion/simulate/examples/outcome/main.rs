@@ -10,7 +10,6 @@ mod cell;
 mod fixed_limit;
 mod measured;
 mod page;
-mod parallel;
 mod policies;
 mod rate_limits;
 mod report;
@@ -18,6 +17,11 @@ mod servers;
 mod tables;
 mod tenants;
 mod workloads;
+
+#[path = "../shared/markdown.rs"]
+mod markdown;
+#[path = "../shared/parallel.rs"]
+mod parallel;
 
 use std::process::ExitCode;
 use std::time::Instant;

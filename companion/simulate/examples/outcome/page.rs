@@ -2,7 +2,8 @@
 
 use serde_json::{Map, Value};
 
-use crate::tables::{cells, head, line, number, policy, rows};
+use crate::markdown::{head, line, number, rows};
+use crate::tables::{cells, policy};
 
 /// The row that stands for Penstock in the table of goals.
 const PENSTOCK: &str = "auto, wfq and bands";

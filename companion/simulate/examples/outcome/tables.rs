@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
+use crate::markdown::{head, line, number, percent, rows};
+
 const COLUMNS: [&str; 14] = [
     "policy",
     "good req/s",
@@ -20,11 +22,6 @@ const COLUMNS: [&str; 14] = [
     "wasted",
     "replicas",
 ];
-
-/// The rows of an array.
-pub(crate) fn rows(array: &Value) -> impl Iterator<Item = &Value> {
-    array.as_array().into_iter().flatten()
-}
 
 /// The row of a policy in a cell.
 pub(crate) fn policy<'a>(cell: &'a Value, name: &str) -> &'a Value {
@@ -71,33 +68,6 @@ fn capitalised(text: &str) -> String {
     letters
         .next()
         .map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
-}
-
-/// The head of a table.
-pub(crate) fn head(text: &mut String, columns: &[&str]) {
-    let _ = writeln!(
-        text,
-        "\n| {} |\n|{}",
-        columns.join(" | "),
-        "---|".repeat(columns.len())
-    );
-}
-
-/// One line of a table.
-pub(crate) fn line(text: &mut String, cells: &[String]) {
-    let _ = writeln!(text, "| {} |", cells.join(" | "));
-}
-
-pub(crate) fn number(value: &Value, digits: usize) -> String {
-    value
-        .as_f64()
-        .map_or_else(|| "-".to_string(), |number| format!("{number:.digits$}"))
-}
-
-pub(crate) fn percent(value: &Value) -> String {
-    value
-        .as_f64()
-        .map_or_else(|| "-".to_string(), |part| format!("{:.1} %", 100.0 * part))
 }
 
 fn seconds(ms: &Value) -> String {

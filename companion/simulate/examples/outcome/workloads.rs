@@ -130,12 +130,12 @@ impl LogNormal {
     /// Requests at random times, one a second on average.
     fn draw(&self, seed: u64) -> Vec<Planned> {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let mut at = Duration::ZERO;
+        let mut arrival = Duration::ZERO;
         let requests = (0..MADE_UP).map(|_| {
             let unit: f64 = rng.random();
-            at += Duration::from_secs_f64(-(1.0 - unit).ln());
+            arrival += Duration::from_secs_f64(-(1.0 - unit).ln());
             Planned {
-                at,
+                at: arrival,
                 tenant: 0,
                 input: sample(&mut rng, self.input, INPUT_MAX),
                 output: sample(&mut rng, self.output, OUTPUT_MAX),
