@@ -20,7 +20,7 @@ const BYTES_PER_TOKEN: usize = 4;
 pub(crate) async fn send(gateway: &Gateway, simulation: &Simulation) -> Record {
     let start = Instant::now();
     let mut clients = JoinSet::new();
-    for planned in simulation.requests.iter().copied() {
+    for (index, planned) in simulation.requests.iter().copied().enumerate() {
         let tenant = simulation.tenants[planned.tenant as usize].name.clone();
         let (client, url) = (gateway.client().clone(), gateway.url("/v1/chat/completions"));
         sleep_until(start + planned.at).await;
@@ -28,7 +28,7 @@ pub(crate) async fn send(gateway: &Gateway, simulation: &Simulation) -> Record {
             let request = client
                 .post(url)
                 .header("x-penstock-tenant", &*tenant)
-                .json(&body(&planned));
+                .json(&body(index, &planned));
             let mut response = request.send().await.expect("an answer comes");
             if response.status() != 200 {
                 return Err(Refused {
@@ -74,13 +74,17 @@ pub(crate) async fn send(gateway: &Gateway, simulation: &Simulation) -> Record {
     record
 }
 
-fn body(planned: &Planned) -> serde_json::Value {
+/// A chat with a beginning of its own, because the simulator has no prefix caches: the engine would expect a server to have computed a
+/// prompt that begins like an earlier one.
+fn body(index: usize, planned: &Planned) -> serde_json::Value {
     let bytes = usize::try_from(planned.input).expect("a prompt fits") * BYTES_PER_TOKEN;
+    let mut prompt = format!("{index:08} ").repeat(bytes.div_ceil(9));
+    prompt.truncate(bytes);
     json!({
         "model": "chat",
         "stream": true,
         "stream_options": {"include_usage": true},
         "max_tokens": planned.output,
-        "messages": [{"role": "user", "content": "x".repeat(bytes)}],
+        "messages": [{"role": "user", "content": prompt}],
     })
 }
