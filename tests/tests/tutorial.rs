@@ -20,15 +20,18 @@ use ports::Ports;
 /// How long the whole page may take on a busy machine. Not a performance limit.
 const PAGE_MAX: Duration = Duration::from_secs(600);
 
-/// Runs the steps' scripts in one shell, which keeps its variables, its folder and its background processes, and stops at the first
-/// one that fails.
+/// Runs the steps' scripts in one shell, which keeps its variables, its folder and its background processes. Fails at the first script that
+/// fails, and if a process still runs at the end; then everything that the scripts have started is killed.
 const SHELL: &str = r#"
+trap 'kill -KILL 0' EXIT
 for script in "$STEPS"/*.sh; do
     . "$script" > "${script%.sh}.out" 2>&1
     code=$?
     echo $code > "${script%.sh}.code"
     [ $code = 0 ] || exit 1
 done
+[ -z "$(jobs -pr)" ] || { echo "still running: $(jobs -r)"; exit 1; }
+trap - EXIT
 "#;
 
 #[test]

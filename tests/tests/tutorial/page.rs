@@ -33,7 +33,7 @@ pub(crate) enum Step {
 pub(crate) struct Page {
     /// Everything that the reader does.
     pub(crate) steps: Vec<Step>,
-    /// Lines of the page that begin with a prompt, inside a block or outside.
+    /// The number of commands: lines of the page that begin with a prompt, wherever they are.
     pub(crate) prompts: usize,
 }
 
@@ -97,11 +97,20 @@ impl Page {
         if !matches!(place, Place::Prose) {
             return Err("the last block doesn't end".into());
         }
-        let prompts = page.lines().filter(|text| text.trim_start().starts_with("$ "));
-        Ok(Self {
-            steps,
-            prompts: prompts.count(),
-        })
+        let prompts = page
+            .lines()
+            .filter(|text| text.trim_start().starts_with("$ "))
+            .count();
+        let commands = steps
+            .iter()
+            .filter(|step| matches!(step, Step::Command { .. }))
+            .count();
+        if commands != prompts {
+            return Err(format!(
+                "1: the page has {prompts} prompts, and {commands} of them are commands"
+            ));
+        }
+        Ok(Self { steps, prompts })
     }
 }
 
@@ -154,6 +163,9 @@ fn page_without_a_runnable_form_is_rejected() {
         "```console\noutput\n```\n",
         "```yaml\npools: []\n```\n",
         "```console\n$ ls\n",
+        "text\n$ ls\n",
+        "```console\n$ ls\n ls\n  $ ls\n```\n",
+        "```sh\n# a.sh\n$ ls\n```\n",
     ] {
         assert!(Page::parse(page).is_err(), "{page}");
     }
