@@ -140,12 +140,20 @@ impl Process {
     /// # Panics
     /// With the log, if it does not end in time.
     pub async fn exit(&mut self) -> ExitStatus {
+        self.exit_within(crate::wait::WAIT_MAX).await
+    }
+
+    /// The same for a process that takes longer.
+    ///
+    /// # Panics
+    /// With the log, if it does not end within `limit`.
+    pub async fn exit_within(&mut self, limit: Duration) -> ExitStatus {
         let end = async {
             let status = self.child.wait().await;
             while self.readers.join_next().await.is_some() {}
             status
         };
-        match tokio::time::timeout(crate::wait::WAIT_MAX, end).await {
+        match tokio::time::timeout(limit, end).await {
             Ok(status) => status.expect("a child can be waited for"),
             Err(_) => panic!("{} doesn't end:\n{}", self.name, self.tail()),
         }

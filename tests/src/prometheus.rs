@@ -36,6 +36,26 @@ pub fn binary() -> Result<PathBuf, String> {
     })
 }
 
+/// The path of `prometheus` or `promtool`: of `$PROMETHEUS` or `$PROMTOOL`, from PATH, or from a Debian package that is unpacked
+/// once below the target folder.
+///
+/// # Panics
+/// If there is none and none can be unpacked.
+#[must_use]
+pub fn program(name: &str) -> PathBuf {
+    let script = crate::binary::workspace().join(".ci/prometheus");
+    let found = std::process::Command::new("bash")
+        .arg(script)
+        .arg(name)
+        .env("CARGO_TARGET_DIR", crate::binary::target_folder())
+        .output()
+        .expect("bash runs");
+    let complaint = String::from_utf8_lossy(&found.stderr);
+    assert!(found.status.success(), "{complaint}");
+    let path = String::from_utf8(found.stdout).expect("a path");
+    path.trim().into()
+}
+
 impl Prometheus {
     /// Starts the server, which scrapes the page `http://TARGET/metrics` every second.
     ///

@@ -186,8 +186,12 @@ fn endpoints(facts: &PoolFacts<'_>) -> Vec<String> {
     }
     let mut advice = Vec::new();
     if unready.len() == all {
+        let which = match all {
+            1 => "its only endpoint isn't ready".to_owned(),
+            _ => format!("none of its {all} endpoints is ready"),
+        };
         advice.push(format!(
-            "none of its {all} endpoints is ready: new requests wait for at most {}s (queue.no_endpoint_ttl).",
+            "{which}: new requests wait for at most {}s (queue.no_endpoint_ttl).",
             facts.config.policy.queue.no_endpoint_ttl.as_secs()
         ));
     }

@@ -270,6 +270,12 @@ fn unready_endpoints_are_named() {
         "{advice:?}"
     );
     assert!(advice[0].contains("60s (queue.no_endpoint_ttl)"), "{advice:?}");
+    scene.pool().snapshot.endpoints.truncate(1);
+    let advice = scene.advice();
+    assert!(
+        advice[0].starts_with("its only endpoint isn't ready: new requests wait"),
+        "{advice:?}"
+    );
     scene.pool().snapshot.endpoints.clear();
     scene.has_only("the pool has no endpoint", &["endpoints", "discovery"]);
 }
