@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use penstock_engine::Policy;
-use penstock_engine::policy::{Discipline, Gate, Scorers};
+use penstock_engine::policy::{Discipline, Gate, Queue, Scorers};
 use penstock_engine::units::Decimal;
 use penstock_simulate::closed_loop::Placement;
 use serde_json::{Value, json};
@@ -57,6 +57,9 @@ pub(crate) fn compare(cell: &Cell) -> Value {
         };
         rows.push(row(cell, &name, &learned(discipline, has_priorities)));
     }
+    let mut patient = learned(Discipline::Wfq, true);
+    patient.policy.queue.ttl = Queue::default().ttl;
+    rows.push(row(cell, "auto, wfq and bands, default ttl of 30 s", &patient));
     json!({
         "cell": cell.name(),
         "workload": cell.workload,
