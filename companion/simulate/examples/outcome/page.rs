@@ -191,7 +191,8 @@ const LESSONS: &str = "
   the small tenants' requests in time, `auto` with `wfq` 88 to 93 %, with `usage` 92 to 95 %. `usage` remembers what a tenant used while it
   had nothing waiting, which helps tenants whose requests come in small bursts.
 - **Set `queue.ttl` to the wait that clients accept.** With the default of 30 s, the greedy tenants' requests are served after their targets
-  have passed: small tenants hardly notice it, but at 1.2 times the capacity half of the work and more is wasted.
+  have passed: at 1.2 times the capacity, 45 to 69 % of the work is wasted. Small tenants lose less, 87 to 95 % of their requests are in
+  time.
 - **Priority works.** At twice the capacity, the urgent tenant waits 89 to 96 % less than under `fifo` behind the same gate.
 - **The replicas asked for follow the load**: 2 or 3 at half of the capacity of four servers, and 7 to 9 at twice the capacity, although
   an overloaded server's throughput no longer shows how much is asked for.
@@ -213,7 +214,10 @@ const GATEWAY: &str = "
 The same requests at the same times, once in the simulator and once through a real Envoy with filter and companion, in front of two
 `penstock mock-server`s (alpha 12 ms, beta 0.1 ms, gamma 0.001 ms) on one machine. The traffic is that of `penstock simulate --scenario
 steady` and `greedy`. A real request states its number of output tokens in `max_tokens`, which the engine then expects; a simulated one
-doesn't. The real side includes the network, the proxy, and delays of a machine with two cores that also runs clients and servers.
+doesn't. The real side includes the network, the proxy, and delays of a machine with two cores that also runs clients and servers. Every
+prompt begins differently: servers of the simulator have no prefix caches, and neither has the mock server. Where prompts begin alike and
+the servers don't cache, `auto` admits too much, because the engine takes those beginnings for cached (measured: 59 instead of 42 ms
+between tokens).
 ";
 
 const ALL: &str = "
