@@ -19,6 +19,7 @@ mod lifecycle;
 mod model_counts;
 mod pushed_back;
 mod reconfigure;
+mod reported;
 mod request;
 mod rewrite;
 mod rules;

@@ -306,7 +306,7 @@ impl Control {
     }
 
     /// A request has ended. `false` if it had ended before, as far as is remembered.
-    fn record_end(&mut self, key: RequestKey) -> bool {
+    pub(super) fn record_end(&mut self, key: RequestKey) -> bool {
         let context = self.contexts.get_mut(&key.epoch);
         context.is_none_or(|context| context.ended.record(key.sequence))
     }

@@ -12,6 +12,8 @@ use penstock_engine::{Instant, ModelName, Outcome};
 
 use super::eligibility::Constraints;
 use super::input::Registering;
+use super::lifecycle::Admission;
+use super::reported::ended_there;
 use super::request::{OpenRequest, Stage};
 use super::rules::Rules;
 use super::{Pool, PoolEffect};
@@ -42,6 +44,17 @@ impl Pool {
         request.eligible = self.eligible(now, peer.envoy, constraints.as_deref());
         self.classify(&mut request, &mut labels);
         let labels = Arc::new(labels);
+        if let Some((endpoint, running)) = runs_at
+            && let Some(completion) = ended_there(registering)
+        {
+            let admission = Admission {
+                labels: &labels,
+                outcome: Outcome::Leased,
+                arrived: request.arrived,
+                waited: now.before(running.age).since(request.arrived),
+            };
+            return self.count_ended(now, registering, request, &admission, endpoint, completion);
+        }
         let open = OpenRequest {
             key: registration.key,
             envoy_process: peer.envoy.process(),
@@ -66,7 +79,9 @@ impl Pool {
                     self.observe_decided(&labels, outcome, "", Duration::ZERO, address, was_queued);
                 }
                 match arrival {
-                    Arrival::Leased { place, .. } => self.admit_leased(now, id, request, endpoint, place),
+                    Arrival::Leased { place, .. } => {
+                        self.admit_leased(now, registration.key.epoch, request, endpoint, place);
+                    }
                     _ => self.adopt(now, request, endpoint),
                 }
                 self.first_byte(now, id, running.has_first_byte);
@@ -127,7 +142,7 @@ impl Pool {
         }
     }
 
-    fn observe_arrival(&mut self, registering: &Registering<'_>, labels: &Arc<Labels>) {
+    pub(super) fn observe_arrival(&mut self, registering: &Registering<'_>, labels: &Arc<Labels>) {
         if !registering.has_outcome {
             self.observe(Observation::Arrived(labels.clone()));
         }
