@@ -165,23 +165,28 @@ impl Pool {
                 .unwrap_or(registration.model)
         });
         let (flow, is_private) = self.rules.flow(registration, target_model);
-        let labels = Labels {
+        let visible = if is_private {
+            None
+        } else {
+            let most = registering.visible_flows_max;
+            self.visible_flows.record_arrival(now, flow_name(&flow), most)
+        };
+        if (registration.model, target_model) != (&*self.last_model.requested, &*self.last_model.target) {
+            self.last_model = ModelName::new(registration.model, target_model);
+        }
+        Labels {
             tokens: None,
             pool: self.name.clone(),
-            model: ModelName::new(registration.model, target_model),
+            model: self.last_model.clone(),
             class: Box::default(),
             traceparent: registration.traceparent.into(),
-            flow: flow.as_ref().into(),
+            flow: visible
+                .filter(|_| !flow.is_empty())
+                .unwrap_or_else(|| flow.as_ref().into()),
             private: is_private,
             band: registering.claim.band,
             request_id: registration.request_id.into(),
-        };
-        if !is_private {
-            let flow = flow_name(&labels.flow);
-            self.visible_flows
-                .record_arrival(now, flow, registering.visible_flows_max);
         }
-        labels
     }
 
     /// A request that runs already enters the stock.
