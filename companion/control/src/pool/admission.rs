@@ -12,8 +12,7 @@ use penstock_engine::{Instant, ModelName, Outcome};
 
 use super::eligibility::Constraints;
 use super::input::Registering;
-use super::lifecycle::Admission;
-use super::reported::ended_there;
+use super::reported::EndedThere;
 use super::request::{OpenRequest, Stage};
 use super::rules::Rules;
 use super::{Pool, PoolEffect};
@@ -44,16 +43,8 @@ impl Pool {
         request.eligible = self.eligible(now, peer.envoy, constraints.as_deref());
         self.classify(&mut request, &mut labels);
         let labels = Arc::new(labels);
-        if let Some((endpoint, running)) = runs_at
-            && let Some(completion) = ended_there(registering)
-        {
-            let admission = Admission {
-                labels: &labels,
-                outcome: Outcome::Leased,
-                arrived: request.arrived,
-                waited: now.before(running.age).since(request.arrived),
-            };
-            return self.count_ended(now, registering, request, &admission, endpoint, completion);
+        if let (Some((endpoint, _)), Some(end)) = (runs_at, EndedThere::of(registering)) {
+            return self.count_ended(now, registering, request, &labels, endpoint, end);
         }
         let open = OpenRequest {
             key: registration.key,
@@ -73,17 +64,7 @@ impl Pool {
         self.observe_arrival(registering, &labels);
         match (runs_at, arrival) {
             (Some((endpoint, running)), _) => {
-                if !has_outcome {
-                    let (outcome, address) = (outcome_of(arrival), self.endpoints.address(endpoint));
-                    let was_queued = outcome == Outcome::Dispatched;
-                    self.observe_decided(&labels, outcome, "", Duration::ZERO, address, was_queued);
-                }
-                match arrival {
-                    Arrival::Leased { place, .. } => {
-                        self.admit_leased(now, registration.key.epoch, request, endpoint, place);
-                    }
-                    _ => self.adopt(now, request, endpoint),
-                }
+                self.enter_stock(now, registering, request, &labels, endpoint);
                 self.first_byte(now, id, running.has_first_byte);
             }
             (None, Arrival::New) => {
@@ -95,6 +76,30 @@ impl Pool {
                 self.arriving = None;
             }
             (None, _) => self.decide(now, Input::Resume(request)),
+        }
+    }
+
+    /// A request that runs already at this endpoint enters the stock.
+    fn enter_stock(
+        &mut self,
+        now: Instant,
+        registering: &Registering<'_>,
+        request: Request,
+        labels: &Arc<Labels>,
+        endpoint: EndpointId,
+    ) {
+        if !registering.has_outcome {
+            let outcome = outcome_of(registering.arrival);
+            let address = self.endpoints.address(endpoint);
+            let was_queued = outcome == Outcome::Dispatched;
+            self.observe_decided(labels, outcome, "", Duration::ZERO, address, was_queued);
+        }
+        match registering.arrival {
+            Arrival::Leased { place, .. } => {
+                let epoch = registering.registration.key.epoch;
+                self.admit_leased(now, epoch, request, endpoint, place);
+            }
+            Arrival::New | Arrival::Waiting | Arrival::Running(_) => self.adopt(now, request, endpoint),
         }
     }
 
@@ -189,7 +194,7 @@ impl Pool {
         }
     }
 
-    /// A request that runs already enters the stock.
+    /// A request that another companion granted enters the stock.
     fn adopt(&mut self, now: Instant, request: Request, endpoint: EndpointId) {
         let id = request.id;
         self.engine.handle(now, Input::Adopt { request, endpoint });
