@@ -173,6 +173,40 @@ impl Autopilot {
         }
     }
 
+    /// A request is reported at its end that its filter admitted by credit. It is demand, and nothing is learned from its times. `served`:
+    /// `None` if it wasn't served to its end.
+    pub fn leased_and_ended(
+        &mut self,
+        now: Instant,
+        id: RequestId,
+        granted: Granted,
+        served: Option<Served>,
+    ) {
+        let Some(&index) = self.indices.get(&granted.endpoint) else {
+            return;
+        };
+        let endpoint = &mut self.endpoints[index];
+        if !endpoint.had_credit(now) {
+            self.leased(now, id, granted);
+            return match served {
+                Some(served) => self.served(now, id, served),
+                None => self.dropped(now, id),
+            };
+        }
+        // The endpoint's tracker would drop it, so it need not know it.
+        let request = InFlight::new(index, now, &granted);
+        endpoint.add(&request);
+        endpoint.remove(&request);
+        endpoint.stats.granted += 1;
+        if let Some(served) = served {
+            let (input, cached) = prompt_tokens(&request, &served);
+            let output = served.output.map_or(request.output, count);
+            let input = input.unwrap_or(request.uncached);
+            endpoint.stats.record(input, cached, output, None, None);
+        }
+        self.record_activity(now);
+    }
+
     /// A request went to another endpoint than it was granted. The time of that isn't known, so it is load there, and nothing
     /// is learned from its times.
     pub fn moved(&mut self, now: Instant, id: RequestId, endpoint: EndpointId) {
@@ -208,8 +242,7 @@ impl Autopilot {
         self.record_activity(now);
         let endpoint = &mut self.endpoints[request.endpoint];
         endpoint.remove(&request);
-        let cached = served.cached.map_or(request.prompt - request.uncached, count);
-        let input = served.prompt.map(|prompt| (count(prompt) - cached).max(0.0));
+        let (input, cached) = prompt_tokens(&request, &served);
         let output = served.output.map(count);
         let streamed = served.streamed && request.is_whole;
         let (first, last) = (served.first.filter(|_| streamed), served.last);
@@ -387,6 +420,13 @@ impl Autopilot {
         let pending = self.pending.iter();
         pending.filter(move |pending| name == Some(pending.variant.as_str()))
     }
+}
+
+/// Prompt tokens of a served request: those that the server computed, if it counted them, and those that it had cached.
+fn prompt_tokens(request: &InFlight, served: &Served) -> (Option<f64>, f64) {
+    let cached = served.cached.map_or(request.prompt - request.uncached, count);
+    let input = served.prompt.map(|prompt| (count(prompt) - cached).max(0.0));
+    (input, cached)
 }
 
 /// The variants of the settings by name, and the endpoints.

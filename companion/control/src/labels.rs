@@ -20,8 +20,8 @@ pub struct Labels {
     pub pool: Arc<str>,
     /// The model.
     pub model: ModelName,
-    /// The flow; empty for `anonymous`.
-    pub flow: Box<str>,
+    /// The flow; empty for `anonymous`. Requests of a flow that is shown by name share one copy.
+    pub flow: Arc<str>,
     /// The flow must not be shown: it comes from a body, or is a user.
     pub private: bool,
     /// The band.

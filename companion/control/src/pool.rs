@@ -19,6 +19,7 @@ mod lifecycle;
 mod model_counts;
 mod pushed_back;
 mod reconfigure;
+mod reported;
 mod request;
 mod rewrite;
 mod rules;
@@ -32,7 +33,7 @@ use hashbrown::HashMap;
 use penstock_autopilot::{Autopilot, AutopilotSettings, Backlog};
 use penstock_engine::input::{EndpointId, Input, RequestId};
 use penstock_engine::policy::Gate;
-use penstock_engine::{Engine, Instant};
+use penstock_engine::{Engine, Instant, ModelName};
 
 use crate::event::Observation;
 use crate::limits::WINDOW;
@@ -61,6 +62,8 @@ pub(crate) struct Pool {
     requests: HashMap<RequestId, OpenRequest>,
     visible_flows: VisibleFlows,
     model_counts: ModelCounts,
+    /// The model of the last request. Successive requests for one model share a copy of its name.
+    last_model: ModelName,
     rules: Rules,
     announced: Announced,
     credits: Credits,
@@ -86,6 +89,7 @@ impl Pool {
             requests: HashMap::new(),
             visible_flows: VisibleFlows::default(),
             model_counts: ModelCounts::default(),
+            last_model: ModelName::default(),
             rules: Rules::new(settings),
             announced: Announced::nothing(),
             credits: Credits::new(generation),

@@ -4,6 +4,7 @@
 use core::time::Duration;
 use std::borrow::Cow;
 
+use crate::completion::Completion;
 use crate::ids::{CreditId, RequestKey};
 
 /// The claims of one request.
@@ -94,6 +95,8 @@ pub(crate) enum Arrival<'a> {
         pool: &'a str,
         /// The place that it takes along, if its filter holds it; `None`: it counts beside what is lent.
         place: Option<CreditPlace<'a>>,
+        /// How it ended; `None`: it runs.
+        end: Option<&'a Completion<'a>>,
     },
 }
 

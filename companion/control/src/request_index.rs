@@ -127,7 +127,7 @@ mod tests {
             tokens: None,
             pool: "chat".into(),
             model: ModelName::default(),
-            flow: Box::default(),
+            flow: Arc::default(),
             private: false,
             band: Band::Default,
             class: Box::default(),

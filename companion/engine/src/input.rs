@@ -106,8 +106,8 @@ pub struct Request {
     pub id: RequestId,
     /// Its first arrival; before `now` for a request that is registered again. Later than `now` counts as `now`.
     pub arrived: Instant,
-    /// The fairness identity; empty: `anonymous`.
-    pub flow: Box<str>,
+    /// The fairness identity; empty: `anonymous`. Requests and the engine may share one copy.
+    pub flow: Arc<str>,
     /// Its band.
     pub band: Band,
     /// The policy class that the client names.
@@ -148,7 +148,7 @@ impl Request {
         Self {
             id,
             arrived: Instant::MAX,
-            flow: Box::default(),
+            flow: Arc::default(),
             band: Band::Default,
             class: ClassKey::default(),
             class_set: 0,

@@ -212,7 +212,7 @@ impl Tree {
     /// The flow of an identity, created if necessary. It stays until [`Self::release_flow`] finds it unused.
     pub(crate) fn flow_or_insert(
         &mut self,
-        name: Box<str>,
+        name: Arc<str>,
         band: Band,
         model: ModelId,
         class: ClassId,

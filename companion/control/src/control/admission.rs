@@ -306,7 +306,7 @@ impl Control {
     }
 
     /// A request has ended. `false` if it had ended before, as far as is remembered.
-    fn record_end(&mut self, key: RequestKey) -> bool {
+    pub(super) fn record_end(&mut self, key: RequestKey) -> bool {
         let context = self.contexts.get_mut(&key.epoch);
         context.is_none_or(|context| context.ended.record(key.sequence))
     }
@@ -325,7 +325,7 @@ impl Control {
             model: registration.map_or_else(ModelName::default, |registration| registration.model.into()),
             class: Box::default(),
             traceparent: text(|registration| registration.traceparent.into()),
-            flow: text(|registration| (*registration.tenant).into()),
+            flow: registration.map_or_else(Arc::default, |registration| (*registration.tenant).into()),
             private: registration.is_some_and(|registration| registration.is_tenant_private),
             band,
             request_id: text(|registration| registration.request_id.into()),
@@ -344,7 +344,7 @@ impl Control {
             model: model.into(),
             class: Box::default(),
             traceparent: Box::default(),
-            flow: Box::default(),
+            flow: Arc::default(),
             private: false,
             band: Band::Default,
             request_id: refused.request_id.as_str().into(),

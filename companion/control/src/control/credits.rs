@@ -33,24 +33,26 @@ impl Control {
             },
             endpoint: &running.endpoint,
         };
-        let arrival = |place| Arrival::Leased {
+        let arrival = |place, end| Arrival::Leased {
             running: wire_in::running(running),
             pool: &running.pool,
             place,
+            end,
         };
         let has_ended = self.has_ended(key);
         let is_open = self.find(key).is_some();
         let is_known = is_open || has_ended || self.aliases.contains(key);
         match &admitted.completed {
             Some(completed) => {
+                let completion = wire_in::completion(completed);
                 if !is_known {
-                    self.register(now, registration, arrival(None));
+                    self.register(now, registration, arrival(None, Some(&completion)));
                 }
-                self.completed(now, key, completed);
+                self.completed(now, key, &completion);
             }
             None => {
                 if !is_known {
-                    self.register(now, registration, arrival(Some(place)));
+                    self.register(now, registration, arrival(Some(place), None));
                 }
                 if is_known || self.find(key).is_none() {
                     // The place is gone, whatever became of the request.
@@ -148,6 +150,7 @@ impl Control {
             },
             pool: "",
             place: None,
+            end: None,
         };
         self.register(now, first, arrival);
     }

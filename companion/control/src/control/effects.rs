@@ -33,6 +33,9 @@ impl Control {
                 }
                 PoolEffect::Reject { key, rejection } => self.reject(key, rejection),
                 PoolEffect::Ended { key, id, labels } => self.end_request(key, id, &labels),
+                PoolEffect::Counted(key) => {
+                    self.record_end(key);
+                }
                 PoolEffect::Lend(lent) => {
                     let command = wire_out::credit(self.pool_name(pool), &lent);
                     self.send(lent.credit.epoch, command);

@@ -6,6 +6,7 @@ use wire::command::Kind;
 use wire::filter_frame::Event as Message;
 
 use super::Control;
+use crate::completion::Completion;
 use crate::event::Output;
 use crate::ids::{ConnId, Epoch, RequestKey};
 use crate::pool::PoolInput;
@@ -74,7 +75,9 @@ impl Control {
             Message::Cancel(cancel) => self.cancel(now, key(cancel.sequence)),
             Message::Started(started) => self.started(now, key(started.sequence), started),
             Message::PushedBack(refusal) => self.pushed_back(now, key(refusal.sequence), refusal),
-            Message::Completed(completed) => self.completed(now, key(completed.sequence), completed),
+            Message::Completed(completed) => {
+                self.completed(now, key(completed.sequence), &wire_in::completion(completed));
+            }
             Message::Refused(refused) => self.refused(now, key(refused.sequence), refused),
             Message::Heartbeat(_) => self.release_unconfirmed(now, epoch),
             Message::CreditReturned(returned) => self.credit_returned(now, epoch, returned),
@@ -127,14 +130,11 @@ impl Control {
         }
     }
 
-    pub(super) fn completed(&mut self, now: Instant, key: RequestKey, completed: &wire::Completed) {
+    pub(super) fn completed(&mut self, now: Instant, key: RequestKey, completion: &Completion<'_>) {
         self.aliases.remove(key);
         if let Some(route) = self.find(key) {
-            let input = PoolInput::Completed {
-                id: route.id,
-                completion: &wire_in::completion(completed),
-            };
-            self.drive_pool(now, route.pool, input);
+            let id = route.id;
+            self.drive_pool(now, route.pool, PoolInput::Completed { id, completion });
         }
     }
 

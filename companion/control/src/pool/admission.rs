@@ -12,6 +12,7 @@ use penstock_engine::{Instant, ModelName, Outcome};
 
 use super::eligibility::Constraints;
 use super::input::Registering;
+use super::reported::EndedThere;
 use super::request::{OpenRequest, Stage};
 use super::rules::Rules;
 use super::{Pool, PoolEffect};
@@ -42,6 +43,9 @@ impl Pool {
         request.eligible = self.eligible(now, peer.envoy, constraints.as_deref());
         self.classify(&mut request, &mut labels);
         let labels = Arc::new(labels);
+        if let (Some((endpoint, _)), Some(end)) = (runs_at, EndedThere::of(registering)) {
+            return self.count_ended(now, registering, request, &labels, endpoint, end);
+        }
         let open = OpenRequest {
             key: registration.key,
             envoy_process: peer.envoy.process(),
@@ -60,15 +64,7 @@ impl Pool {
         self.observe_arrival(registering, &labels);
         match (runs_at, arrival) {
             (Some((endpoint, running)), _) => {
-                if !has_outcome {
-                    let (outcome, address) = (outcome_of(arrival), self.endpoints.address(endpoint));
-                    let was_queued = outcome == Outcome::Dispatched;
-                    self.observe_decided(&labels, outcome, "", Duration::ZERO, address, was_queued);
-                }
-                match arrival {
-                    Arrival::Leased { place, .. } => self.admit_leased(now, id, request, endpoint, place),
-                    _ => self.adopt(now, request, endpoint),
-                }
+                self.enter_stock(now, registering, request, &labels, endpoint);
                 self.first_byte(now, id, running.has_first_byte);
             }
             (None, Arrival::New) => {
@@ -80,6 +76,30 @@ impl Pool {
                 self.arriving = None;
             }
             (None, _) => self.decide(now, Input::Resume(request)),
+        }
+    }
+
+    /// A request that runs already at this endpoint enters the stock.
+    fn enter_stock(
+        &mut self,
+        now: Instant,
+        registering: &Registering<'_>,
+        request: Request,
+        labels: &Arc<Labels>,
+        endpoint: EndpointId,
+    ) {
+        if !registering.has_outcome {
+            let outcome = outcome_of(registering.arrival);
+            let address = self.endpoints.address(endpoint);
+            let was_queued = outcome == Outcome::Dispatched;
+            self.observe_decided(labels, outcome, "", Duration::ZERO, address, was_queued);
+        }
+        match registering.arrival {
+            Arrival::Leased { place, .. } => {
+                let epoch = registering.registration.key.epoch;
+                self.admit_leased(now, epoch, request, endpoint, place);
+            }
+            Arrival::New | Arrival::Waiting | Arrival::Running(_) => self.adopt(now, request, endpoint),
         }
     }
 
@@ -127,7 +147,7 @@ impl Pool {
         }
     }
 
-    fn observe_arrival(&mut self, registering: &Registering<'_>, labels: &Arc<Labels>) {
+    pub(super) fn observe_arrival(&mut self, registering: &Registering<'_>, labels: &Arc<Labels>) {
         if !registering.has_outcome {
             self.observe(Observation::Arrived(labels.clone()));
         }
@@ -150,26 +170,31 @@ impl Pool {
                 .unwrap_or(registration.model)
         });
         let (flow, is_private) = self.rules.flow(registration, target_model);
-        let labels = Labels {
+        let visible = if is_private {
+            None
+        } else {
+            let most = registering.visible_flows_max;
+            self.visible_flows.record_arrival(now, flow_name(&flow), most)
+        };
+        if (registration.model, target_model) != (&*self.last_model.requested, &*self.last_model.target) {
+            self.last_model = ModelName::new(registration.model, target_model);
+        }
+        Labels {
             tokens: None,
             pool: self.name.clone(),
-            model: ModelName::new(registration.model, target_model),
+            model: self.last_model.clone(),
             class: Box::default(),
             traceparent: registration.traceparent.into(),
-            flow: flow.as_ref().into(),
+            flow: visible
+                .filter(|_| !flow.is_empty())
+                .unwrap_or_else(|| flow.as_ref().into()),
             private: is_private,
             band: registering.claim.band,
             request_id: registration.request_id.into(),
-        };
-        if !is_private {
-            let flow = flow_name(&labels.flow);
-            self.visible_flows
-                .record_arrival(now, flow, registering.visible_flows_max);
         }
-        labels
     }
 
-    /// A request that runs already enters the stock.
+    /// A request that another companion granted enters the stock.
     fn adopt(&mut self, now: Instant, request: Request, endpoint: EndpointId) {
         let id = request.id;
         self.engine.handle(now, Input::Adopt { request, endpoint });

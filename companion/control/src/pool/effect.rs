@@ -39,6 +39,8 @@ pub(crate) enum PoolEffect {
         id: RequestId,
         labels: Arc<Labels>,
     },
+    /// A request has ended that was never opened.
+    Counted(RequestKey),
     /// For metrics and logs.
     Observe(Observation),
 }

@@ -84,15 +84,35 @@ impl Pool {
     pub(super) fn admit_leased(
         &mut self,
         now: Instant,
-        id: RequestId,
+        epoch: Epoch,
         request: Request,
         endpoint: EndpointId,
         place: Option<CreditPlace<'_>>,
     ) {
+        let id = request.id;
         let lent = place.and_then(|place| self.consume_place(place));
-        if let (Some(_), Some(request)) = (self.rules.credit, self.requests.get(&id)) {
+        self.add_leased(now, epoch, request, endpoint, lent);
+        if let Some(granted) = self.expected_usage(id, endpoint) {
+            self.autopilot.leased(now, id, granted);
+        }
+        if let Some(lent) = lent {
+            self.credit_changed(now, lent);
+        }
+        self.apply_decisions(now, None);
+    }
+
+    /// Adds a request that a filter admitted by credit to the demand and the stock, in the place that was lent at `lent`.
+    pub(super) fn add_leased(
+        &mut self,
+        now: Instant,
+        epoch: Epoch,
+        request: Request,
+        endpoint: EndpointId,
+        lent: Option<EndpointId>,
+    ) {
+        if self.rules.credit.is_some() {
             // The filter is busy, though it doesn't ask.
-            self.credits.record_use(now, request.key.epoch);
+            self.credits.record_use(now, epoch);
         }
         self.autopilot.arrived(now);
         let input = Input::AdmittedByCredit {
@@ -101,13 +121,6 @@ impl Pool {
             endpoint,
         };
         self.engine.handle(now, input);
-        if let Some(granted) = self.expected_usage(id, endpoint) {
-            self.autopilot.leased(now, id, granted);
-        }
-        if let Some(lent) = lent {
-            self.credit_changed(now, lent);
-        }
-        self.apply_decisions(now, None);
     }
 
     /// The longest prompt that may go by credit, in bytes: where prompts choose their endpoint by their prefix, only short ones. 0 for any.

@@ -1,5 +1,6 @@
 //! The way of a request after its registration: its client leaves, endpoints fail or answer, it ends.
 
+use core::time::Duration;
 use std::sync::Arc;
 
 use penstock_engine::input::{EndpointId, Input, RequestId, Service, Usage};
@@ -9,6 +10,7 @@ use super::Pool;
 use super::request::{Granted, OpenRequest};
 use crate::completion::Completion;
 use crate::event::Observation;
+use crate::labels::Labels;
 
 /// The request was served, and its usage isn't known: the estimate is settled.
 const AT_ESTIMATE: Service = Service::Served(Usage {
@@ -16,6 +18,15 @@ const AT_ESTIMATE: Service = Service::Served(Usage {
     cached: None,
     output: None,
 });
+
+/// How a request was admitted that has ended.
+pub(super) struct Admission<'a> {
+    pub(super) labels: &'a Arc<Labels>,
+    pub(super) outcome: Outcome,
+    pub(super) arrived: Instant,
+    /// From the arrival to the grant.
+    pub(super) waited: Duration,
+}
 
 impl Pool {
     /// The client has left, or the filter answered by itself.
@@ -169,7 +180,13 @@ impl Pool {
         if let (Service::Served(_), Some(served)) = (service, completion.served) {
             self.autopilot.served(now, id, served);
         }
-        let observation = self.completion_observation(now, request, completion);
+        let admission = Admission {
+            labels: &request.labels,
+            outcome: request.admitted.unwrap_or(Outcome::Dispatched),
+            arrived: request.arrived,
+            waited: request.waited().unwrap_or_default(),
+        };
+        let observation = self.completion_observation(now, &admission, completion);
         self.observe(observation);
         if let Some(request) = self.close(id) {
             self.end(now, id, service, &request);
@@ -184,16 +201,21 @@ impl Pool {
         granted.grant.may_requeue && is_elsewhere && !completion.is_served
     }
 
-    fn completion_observation(
+    pub(super) fn completion_observation(
         &self,
         now: Instant,
-        request: &OpenRequest,
+        admission: &Admission<'_>,
         completion: &Completion<'_>,
     ) -> Observation {
-        let waited = request.waited().unwrap_or_default();
+        let Admission {
+            labels,
+            outcome,
+            arrived,
+            waited,
+        } = *admission;
         Observation::Completed {
-            labels: request.labels.clone(),
-            outcome: request.admitted.unwrap_or(Outcome::Dispatched),
+            labels: labels.clone(),
+            outcome,
             waited,
             endpoint: completion
                 .endpoint
@@ -203,7 +225,7 @@ impl Pool {
                 .first_byte
                 .map(|first_byte| waited.saturating_add(first_byte)),
             itl: completion.inter_token_latency(),
-            duration: now.since(request.arrived),
+            duration: now.since(arrived),
             prompt_tokens: completion.prompt_tokens,
             output_tokens: completion.output_tokens,
         }

@@ -69,6 +69,17 @@ impl ModelCounts {
         self.models.insert(model.clone(), count);
     }
 
+    /// A request has come and ended.
+    pub(super) fn passed(&mut self, now: Instant, model: &ModelName) {
+        match self.models.get_mut(model) {
+            Some(count) => count.last = now,
+            None => {
+                self.open(now, model, false);
+                self.close(model, false);
+            }
+        }
+    }
+
     /// A request waited or ran, and now waits or runs.
     pub(super) fn change(&mut self, model: &ModelName, waited: bool, waits: bool) {
         if let Some(count) = self.models.get_mut(model).filter(|_| waited != waits) {

@@ -4,6 +4,7 @@
 //! flows are counted together as `other`. The cost of `other` never falls: no cost is counted twice or moved between names.
 
 use core::time::Duration;
+use std::sync::Arc;
 
 use hashbrown::HashMap;
 use penstock_engine::Instant;
@@ -16,7 +17,7 @@ const SWEEP: Duration = Duration::from_secs(1);
 /// The visible flows of one pool.
 #[derive(Debug, Default)]
 pub(crate) struct VisibleFlows {
-    flows: HashMap<Box<str>, Flow>,
+    flows: HashMap<Arc<str>, Flow>,
     other_served: u64,
     swept: Instant,
 }
@@ -30,19 +31,23 @@ struct Flow {
 }
 
 impl VisibleFlows {
-    /// A request of a flow arrives. The flow becomes visible if fewer than `most` are.
-    pub(crate) fn record_arrival(&mut self, now: Instant, flow: &str, most: usize) {
-        if let Some(known) = self.flows.get_mut(flow) {
+    /// A request of a flow arrives. The flow becomes visible if fewer than `most` are. Returns the name of a visible flow, of which all
+    /// its requests share one copy.
+    pub(crate) fn record_arrival(&mut self, now: Instant, flow: &str, most: usize) -> Option<Arc<str>> {
+        if let Some((name, known)) = self.flows.get_key_value_mut(flow) {
             known.last = now;
-            return;
+            return Some(name.clone());
         }
         if self.flows.len() >= most {
             self.sweep(now);
         }
-        if self.flows.len() < most {
-            let newcomer = Flow { last: now, served: 0 };
-            self.flows.insert(flow.into(), newcomer);
+        if self.flows.len() >= most {
+            return None;
         }
+        let name: Arc<str> = flow.into();
+        let newcomer = Flow { last: now, served: 0 };
+        self.flows.insert(name.clone(), newcomer);
+        Some(name)
     }
 
     /// A request of a flow was served for `cost`. A private flow counts as `other`, even if its name is visible.
@@ -72,7 +77,9 @@ impl VisibleFlows {
             .flows
             .iter()
             .filter(|(name, flow)| now.since(flow.last) < IDLE || is_busy(name));
-        visible.map(|(name, flow)| (name.clone(), flow.served)).collect()
+        visible
+            .map(|(name, flow)| ((**name).into(), flow.served))
+            .collect()
     }
 
     /// The cost of all other flows.

@@ -4,6 +4,7 @@ mod autopilot;
 mod cached;
 mod controls;
 mod credit_edges;
+mod credit_reports;
 mod credits;
 mod envoys;
 mod failures;

@@ -179,7 +179,7 @@ impl Engine {
         let effect = Effect::Traced {
             id: job.id,
             class: self.tree.classes().get(queued.class).name().into(),
-            flow: self.tree.identity_of(queued.flow).name.clone(),
+            flow: (*self.tree.identity_of(queued.flow).name).into(),
             class_cost: Tokens(queued.class_cost),
             flow_cost: Tokens(flow_cost),
             deficits: self.tree.deficits(queued.flow),

@@ -180,7 +180,7 @@ impl Engine {
         let effect = Effect::UsageSettled {
             band: job.band,
             class: self.tree.classes().get(job.queued.class).name().into(),
-            flow: self.tree.identity_of(job.queued.flow).name.clone(),
+            flow: (*self.tree.identity_of(job.queued.flow).name).into(),
             model: (**model).into(),
             cost: Tokens(cost),
         };
@@ -208,7 +208,7 @@ impl Engine {
         Some(Effect::UsageRunning {
             band: job.band,
             class: self.tree.classes().get(job.queued.class).name().into(),
-            flow: self.tree.identity_of(job.queued.flow).name.clone(),
+            flow: (*self.tree.identity_of(job.queued.flow).name).into(),
             model: (**self.tree.model_name(model)?).into(),
             running: Tokens(u64::try_from(running).unwrap_or(u64::MAX)),
         })

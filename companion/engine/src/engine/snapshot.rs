@@ -159,7 +159,7 @@ impl Engine {
             let in_band = &identity.bands[band as usize];
             let finish = flows().map(|flow| self.tree.finish(flow)).max()?;
             Some(FlowSnapshot {
-                key: identity.name.clone(),
+                key: (*identity.name).into(),
                 band,
                 waiting: in_band.waiting.requests,
                 waiting_cost: Tokens(in_band.waiting.cost),

@@ -3,8 +3,8 @@
 //! An identity exists while it has a flow. Clients choose the names, so the table is bounded: past the limit new
 //! identities share [`OVERFLOW_FLOWS`], by seeded hash.
 
-use alloc::boxed::Box;
 use alloc::format;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use hashbrown::HashTable;
@@ -48,7 +48,7 @@ impl InBand {
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Identity {
-    pub(crate) name: Box<str>,
+    pub(crate) name: Arc<str>,
     name_hash: u64,
     pub(crate) weight: f64,
     pub(crate) in_flight: u64,
@@ -68,7 +68,7 @@ impl Identity {
         &*self.name == ANONYMOUS
     }
 
-    pub(crate) const fn hashed_name(&self) -> HashedName<'_> {
+    pub(crate) fn hashed_name(&self) -> HashedName<'_> {
         HashedName {
             text: &self.name,
             hash: self.name_hash,
@@ -155,7 +155,7 @@ impl Identities {
 
     /// The identity of this name, or the one that it shares. An identity without a flow is removed by
     /// [`Self::flow_removed`].
-    pub(super) fn get_or_insert(&mut self, name: Box<str>, policy: &Policy) -> IdentityId {
+    pub(super) fn get_or_insert(&mut self, name: Arc<str>, policy: &Policy) -> IdentityId {
         let name = if name.is_empty() { ANONYMOUS.into() } else { name };
         let hashed = self.hasher.hashed(&name);
         if let Some(identity) = self.find(hashed) {
@@ -166,7 +166,7 @@ impl Identities {
             return self.insert(name, hash, policy);
         }
         let share = rng::hash(self.seed, name.as_bytes()) % OVERFLOW_FLOWS as u64;
-        let shared = format!("overflow-{share}").into_boxed_str();
+        let shared: Arc<str> = format!("overflow-{share}").into();
         let hashed = self.hasher.hashed(&shared);
         match self.find(hashed) {
             Some(identity) => identity,
@@ -182,10 +182,10 @@ impl Identities {
         self.index.find(name.hash, same).copied()
     }
 
-    fn insert(&mut self, name: Box<str>, name_hash: u64, policy: &Policy) -> IdentityId {
+    fn insert(&mut self, name: Arc<str>, name_hash: u64, policy: &Policy) -> IdentityId {
         let identity = self.all.insert(Identity {
             weight: policy.weight_of(&name),
-            capacity: policy.capacities.get(&name).copied(),
+            capacity: policy.capacities.get(&*name).copied(),
             name,
             name_hash,
             in_flight: 0,

@@ -24,7 +24,7 @@ impl Tree {
                 continue;
             };
             let model = self.model_id(&entry.model);
-            let flow = self.flow_or_insert(entry.flow, entry.band, model, class, policy);
+            let flow = self.flow_or_insert(entry.flow.into(), entry.band, model, class, policy);
             let (leaf, child) = (self.flows[flow].leaf, self.flows[flow].child);
             self.leaves[leaf]
                 .level
@@ -43,7 +43,7 @@ impl Tree {
                 continue;
             };
             let model = self.model_id(&entry.model);
-            let flow = self.flow_or_insert(entry.flow, entry.band, model, class, policy);
+            let flow = self.flow_or_insert(entry.flow.into(), entry.band, model, class, policy);
             let (leaf, child) = (self.flows[flow].leaf, self.flows[flow].child);
             let running = entry.running.0;
             let level = &mut self.leaves[leaf].level;

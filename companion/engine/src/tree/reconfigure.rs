@@ -76,7 +76,7 @@ impl Tree {
     fn apply_weights(&mut self, policy: &Policy) {
         for (_, identity) in self.identities.iter_mut() {
             identity.weight = policy.flows.weight_of(&identity.name);
-            identity.capacity = policy.flows.capacities.get(&identity.name).copied();
+            identity.capacity = policy.flows.capacities.get(&*identity.name).copied();
             identity.in_flight_at.clear();
         }
         for (_, flow) in self.flows.iter() {

@@ -22,6 +22,10 @@ use crate::{ENDPOINT, Load, POOL};
 
 const TENANTS: u64 = 100;
 const WINDOW_BYTES: u32 = 64 << 20;
+/// Before the companion lends places, no request may have waited for a second, with time to spare.
+const CALM: Duration = Duration::from_millis(1_500);
+/// Rounds of requests that ask before the others go by credit: the companion lends places only to busy filters.
+const ROUNDS_TO_CREDIT: u64 = 4;
 /// The companion starts slowly under valgrind.
 const START_ATTEMPTS: u32 = 600;
 
@@ -31,15 +35,14 @@ const START_ATTEMPTS: u32 = 600;
 /// If the companion doesn't start, or refuses a request.
 pub(crate) async fn run(companion: SocketAddr, load: Load, requests: u64) {
     let mut script = Script::open(companion, load).await;
+    if load.by_credit {
+        script.get_credit().await;
+    }
     for _ in 0..requests / load.round {
         if load.by_credit {
             script.report();
-            continue;
-        }
-        script.register().await;
-        let mut completed = 0;
-        while completed < load.round {
-            completed += script.complete_granted().await;
+        } else {
+            script.ask().await;
         }
     }
     script.finish().await;
@@ -50,6 +53,8 @@ type Incoming = BoxStream<'static, (usize, Result<CompanionFrame, Status>)>;
 struct Script {
     load: Load,
     sessions: Vec<Session>,
+    /// The companion has lent places.
+    has_credit: bool,
     /// The frames of all sessions, each with the number of its session.
     incoming: SelectAll<Incoming>,
 }
@@ -59,6 +64,7 @@ impl Script {
         let mut script = Self {
             load,
             sessions: Vec::new(),
+            has_credit: false,
             incoming: SelectAll::new(),
         };
         for epoch in 1..=load.sessions {
@@ -72,7 +78,30 @@ impl Script {
         script
     }
 
-    async fn register(&mut self) {
+    /// Asks until the companion lends places.
+    ///
+    /// # Panics
+    /// If it lends none.
+    async fn get_credit(&mut self) {
+        // The first requests wait until dispatch begins.
+        self.ask().await;
+        tokio::time::sleep(CALM).await;
+        for _ in 0..ROUNDS_TO_CREDIT {
+            self.ask().await;
+        }
+        assert!(self.has_credit, "the companion lends places to a busy filter");
+    }
+
+    /// Registers the requests of a round, and completes them as they are granted.
+    async fn ask(&mut self) {
+        self.register();
+        let mut completed = 0;
+        while completed < self.load.round {
+            completed += self.complete_granted().await;
+        }
+    }
+
+    fn register(&mut self) {
         for session in &mut self.sessions {
             for _ in 0..self.load.round / self.load.sessions {
                 session.sequence += 1;
@@ -103,6 +132,7 @@ impl Script {
                 !matches!(kind, Kind::Reject(_)),
                 "the companion refuses: {kind:?}"
             );
+            self.has_credit |= matches!(kind, Kind::Credit(_));
             let Kind::Grant(grant) = kind else { continue };
             let endpoint = grant.endpoints.into_iter().next().unwrap_or_default();
             if self.load.streams {

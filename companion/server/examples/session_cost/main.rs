@@ -103,8 +103,13 @@ async fn measure(pattern: &str) {
     }
 }
 
-/// The companion, until its standard input is closed. It ends by a return, so that valgrind reports its counts.
+/// The companion, until its standard input is closed. It ends by a return, so that valgrind reports its counts. It logs as `penstock serve`
+/// does: without a log, the libraries would do more for each message.
 async fn serve_until_closed(config: PathBuf) -> ExitCode {
+    tracing_subscriber::fmt()
+        .with_env_filter("info")
+        .with_writer(std::io::stderr)
+        .init();
     let arguments = serve::Args {
         config,
         grpc: None,

@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io::{self, Write};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_config::Pool;
@@ -172,7 +173,7 @@ impl<W: Write> Run<W> {
         let request = Request {
             arrived: t.instant,
             flow: if self.has_one_flow {
-                Box::default()
+                Arc::default()
             } else {
                 (&*operation.flow).into()
             },

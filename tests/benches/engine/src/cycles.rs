@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, Instant as Wall};
 
 use penstock_engine::input::{ClassKey, EndpointState, Prompt, Service, Usage};
@@ -117,7 +118,7 @@ fn policy(classes: u64) -> Policy {
 /// An engine with busy endpoints and a queue of constant length.
 struct World {
     engine: Engine,
-    names: Vec<Box<str>>,
+    names: Vec<Arc<str>>,
     classes: Vec<Box<str>>,
     rng: Lcg,
     next: u64,

@@ -118,7 +118,7 @@ impl Model {
         let name = if request.flow.is_empty() {
             "anonymous".into()
         } else {
-            request.flow
+            (*request.flow).into()
         };
         let item = Item {
             id: request.id,

@@ -1,0 +1,77 @@
+//! Requests that filters admitted by credit, and report at their end.
+//!
+//! Nothing can happen to such a request any more, so it is counted at once: it is never among the open requests.
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use penstock_engine::input::{EndpointId, Input, Request, Service};
+use penstock_engine::{Instant, Outcome};
+
+use super::input::Registering;
+use super::lifecycle::Admission;
+use super::{Pool, PoolEffect};
+use crate::completion::Completion;
+use crate::labels::Labels;
+use crate::registration::{Arrival, Running};
+
+/// The end of a request that a filter admitted by credit, at the endpoint for which it was admitted and where an answer had begun. Every
+/// other end may show something of the endpoints, so that request is opened first, as one that asked.
+#[derive(Clone, Copy)]
+pub(super) struct EndedThere<'a> {
+    running: Running<'a>,
+    completion: &'a Completion<'a>,
+}
+
+impl<'a> EndedThere<'a> {
+    /// `None`: the request runs, or its end is another one.
+    pub(super) fn of(registering: &Registering<'a>) -> Option<Self> {
+        let Arrival::Leased { running, end, .. } = registering.arrival else {
+            return None;
+        };
+        let completion = end.filter(|end| end.endpoint == Some(running.endpoint) && !end.is_unanswered)?;
+        let is_first = registering.previous_key.is_none();
+        is_first.then_some(Self { running, completion })
+    }
+}
+
+impl Pool {
+    /// Counts a request that has ended.
+    pub(super) fn count_ended(
+        &mut self,
+        now: Instant,
+        registering: &Registering<'_>,
+        request: Request,
+        labels: &Arc<Labels>,
+        endpoint: EndpointId,
+        end: EndedThere<'_>,
+    ) {
+        let EndedThere { running, completion } = end;
+        let (id, key) = (request.id, registering.registration.key);
+        let admission = Admission {
+            labels,
+            outcome: Outcome::Leased,
+            arrived: request.arrived,
+            waited: now.before(running.age).since(request.arrived),
+        };
+        self.model_counts.passed(now, &labels.model);
+        self.observe_arrival(registering, labels);
+        if !registering.has_outcome {
+            let address = self.endpoints.address(endpoint);
+            self.observe_decided(labels, admission.outcome, "", Duration::ZERO, address, false);
+        }
+        self.avoided.remove(registering.peer.envoy, endpoint);
+        self.add_leased(now, key.epoch, request, endpoint, None);
+        let service = completion.service;
+        if let Some(granted) = self.expected_usage(id, endpoint) {
+            let served = completion.served.filter(|_| service != Service::Nothing);
+            self.autopilot.leased_and_ended(now, id, granted, served);
+        }
+        self.apply_decisions(now, None);
+        let observation = self.completion_observation(now, &admission, completion);
+        self.observe(observation);
+        self.effects.push_back(PoolEffect::Counted(key));
+        self.engine.handle(now, Input::Completed { id, service });
+        self.apply_decisions(now, Some((id, labels)));
+    }
+}
