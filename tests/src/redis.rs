@@ -98,6 +98,15 @@ impl Redis {
         process.exit().await;
     }
 
+    /// Loses its data, as a server without persistence does. No server may run.
+    ///
+    /// # Panics
+    /// If one runs.
+    pub fn lose_data(&mut self) {
+        assert!(self.process.is_none(), "it has its data in use");
+        self.data = tempfile::tempdir().expect("a folder");
+    }
+
     /// Its URL, including the password.
     #[must_use]
     pub fn url(&self) -> String {

@@ -37,7 +37,7 @@ impl Fixture {
         let (servers, gate) = Upstream::gated(2, Duration::ZERO).await;
         let more = "  stock: {lower_bound_per_backend: 2, watermark_per_backend: 2, upper_bound_per_backend: 3}\n  \
                     queue: {flow_capacity: 3, ttl: 600s, credits: 'off'}\n  \
-                    arbitration: {flows: {weights: {acme: 3}}}\n  \
+                    arbitration: {flows: {weights: {acme: 3}, budgets: [{match: zeta, windows: [{tokens: 1000000, per: 1h}]}]}}\n  \
                     companion_down: {hold: 60s, then: closed}\n";
         let all: Vec<&Upstream> = servers.iter().collect();
         let gateway = Gateway::start(&config(head, &[pool("chat", "'*'", &all, more)])).await;
@@ -475,6 +475,17 @@ fn holder_of_the_token_changes_a_weight_and_drains() {
             (weights["zeta"].as_f64(), weights["acme"].as_f64()),
             (Some(7.0), Some(3.0))
         );
+
+        shows(&browser, "#details-body", "1h tokens").await;
+        browser.evaluate(&set("budget-tenant", "zeta")).await;
+        browser.evaluate(&set("budget-tokens", "5")).await;
+        browser.evaluate(&click("top-up")).await;
+        shows(&browser, "#result", "zeta may use 5 tokens more in pool chat.").await;
+        browser.evaluate(&click("reset-budget")).await;
+        browser.evaluate(&click("confirm-yes")).await;
+        shows(&browser, "#result", "The budget of zeta in pool chat is unused.").await;
+        let budgets = fixture.gateway.get("/budgets").await.expect("answers").json();
+        assert_eq!(budgets[0]["windows"][0]["used"], 0, "{budgets}");
 
         let address = fixture.servers[1].address().to_string();
         browser.evaluate(&set("drain-endpoint", &address)).await;

@@ -15,7 +15,7 @@ use penstock_tests::{Answer, ClientRequest, Gateway, Upstream, run};
 
 /// Every metric, its type, and its labels beside `pool`, `model` and `target_model` (`r`), `pool` (`p`), `pool` and
 /// `variant` (`v`), or none (`-`).
-const ALL: [(&str, &str, &str); 84] = [
+const ALL: [(&str, &str, &str); 88] = [
     ("queue_length", "gauge", "p flow band"),
     ("queue_length_by_model", "gauge", "r"),
     ("queue_cost_tokens", "gauge", "p flow band"),
@@ -48,6 +48,10 @@ const ALL: [(&str, &str, &str); 84] = [
     ("class_deficit_tokens", "gauge", "p class"),
     ("usage_window_tokens", "gauge", "p"),
     ("usage_running_elsewhere_tokens", "gauge", "p"),
+    ("budget_used", "gauge", "p flow window"),
+    ("budget_limit", "gauge", "p flow window"),
+    ("budget_remaining", "gauge", "p flow window"),
+    ("budget_shadow_total", "counter", "p flow over"),
     ("ttft_seconds", "histogram", "r endpoint"),
     ("itl_seconds", "histogram", "r endpoint"),
     ("request_duration_seconds", "histogram", "r endpoint"),
@@ -104,7 +108,11 @@ const ALL: [(&str, &str, &str); 84] = [
 ];
 
 /// Metrics without a series in a new gateway: their value is unknown, their event has not happened, or there are no `replicas`.
-const WITHOUT_SERIES: [&str; 24] = [
+const WITHOUT_SERIES: [&str; 28] = [
+    "budget_used",
+    "budget_limit",
+    "budget_remaining",
+    "budget_shadow_total",
     "preemptions_total",
     "endpoint_pushback_total",
     "class_deficit_tokens",

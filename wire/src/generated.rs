@@ -660,6 +660,62 @@ pub struct Grant {
     /// The request may be requeued if none of the endpoints accepts it. Since version 2.
     #[prost(bool, tag = "8")]
     pub requeue: bool,
+    /// What is left of the flow's budget, this request included. Filters that don't know it send no headers of it.
+    #[prost(message, optional, tag = "9")]
+    pub rate_limit: ::core::option::Option<RateLimit>,
+}
+/// What is left of a flow's budget in the window that has the least left, for the response's `x-ratelimit-*` headers.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RateLimit {
+    #[prost(enumeration = "rate_limit::Unit", tag = "1")]
+    pub unit: i32,
+    /// The most that the window allows.
+    #[prost(uint64, tag = "2")]
+    pub limit: u64,
+    #[prost(uint64, tag = "3")]
+    pub remaining: u64,
+    /// Time until the whole limit is left again, if nothing more is used.
+    #[prost(uint64, tag = "4")]
+    pub reset_ms: u64,
+}
+/// Nested message and enum types in `RateLimit`.
+pub mod rate_limit {
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum Unit {
+        Tokens = 0,
+        Requests = 1,
+    }
+    impl Unit {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::Tokens => "TOKENS",
+                Self::Requests => "REQUESTS",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "TOKENS" => Some(Self::Tokens),
+                "REQUESTS" => Some(Self::Requests),
+                _ => None,
+            }
+        }
+    }
 }
 /// The filter answers the request with this error.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -684,6 +740,9 @@ pub struct Reject {
     pub queue_us: u64,
     #[prost(uint32, tag = "9")]
     pub saturation_milli: u32,
+    /// As in `Grant`.
+    #[prost(message, optional, tag = "10")]
+    pub rate_limit: ::core::option::Option<RateLimit>,
 }
 /// The filter may admit requests of this pool by itself: at each endpoint as many at a time as it has credit for. The credit
 /// counts as stock. It belongs to this stream and ends with it. A second message with the same `id` adds to the credit and renews it;

@@ -36,6 +36,18 @@ pub const OUTCOME_HEADER: &str = "x-penstock-outcome";
 pub const QUEUE_MS_HEADER: &str = "x-penstock-queue-ms";
 /// Response header: the saturation of the pool; 1.00 is full.
 pub const SATURATION_HEADER: &str = "x-penstock-saturation";
+/// Response header: the tokens that the tenant's budget allows in its window.
+pub const LIMIT_TOKENS_HEADER: &str = "x-ratelimit-limit-tokens";
+/// Response header: the tokens that are left.
+pub const REMAINING_TOKENS_HEADER: &str = "x-ratelimit-remaining-tokens";
+/// Response header: the time until all tokens are left again, as in `6m0s` or `120ms`.
+pub const RESET_TOKENS_HEADER: &str = "x-ratelimit-reset-tokens";
+/// Response header: the requests that the tenant's budget allows in its window.
+pub const LIMIT_REQUESTS_HEADER: &str = "x-ratelimit-limit-requests";
+/// Response header: the requests that are left.
+pub const REMAINING_REQUESTS_HEADER: &str = "x-ratelimit-remaining-requests";
+/// Response header: the time until all requests are left again.
+pub const RESET_REQUESTS_HEADER: &str = "x-ratelimit-reset-requests";
 /// Response header: the endpoint that responded.
 pub const SERVED_HEADER: &str = "x-gateway-destination-endpoint-served";
 /// Response header inside Envoy, from the requeue listener to the first listener: the endpoint that responded.
@@ -59,6 +71,8 @@ pub mod code {
     pub const QUEUE_TIMEOUT: &str = "queue_timeout";
     /// The request is predicted to miss its deadline.
     pub const DEADLINE_UNMEETABLE: &str = "deadline_unmeetable";
+    /// The budget of the request's flow is used up.
+    pub const BUDGET_EXCEEDED: &str = "budget_exceeded";
     /// The client's deadline passed.
     pub const DEADLINE_EXCEEDED: &str = "deadline_exceeded";
     /// The deadline header is malformed. Counted only: the header is ignored.

@@ -199,6 +199,7 @@ fn commands() -> Vec<(&'static str, Kind)> {
                 r#final: true,
                 queue_us: 7,
                 saturation_milli: 1_000,
+                ..Reject::default()
             }),
         ),
         (

@@ -1,5 +1,6 @@
 //! From the document to the types of the program. Rules across keys are checked here.
 
+mod budgets;
 mod classes;
 mod identity;
 mod policy;

@@ -5,6 +5,7 @@
 //! value itself, because documents are shown with all their values at run time.
 
 mod arbitration;
+mod budgets;
 mod classes;
 mod effective_defaults;
 mod identity;
@@ -20,6 +21,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub(super) use self::arbitration::*;
+pub(super) use self::budgets::*;
 pub(super) use self::classes::*;
 pub(super) use self::effective_defaults::WATERMARK;
 pub(super) use self::identity::*;

@@ -36,6 +36,7 @@ pub(crate) fn for_outcome(
         Outcome::RejectedPolicy => (capacity_status, code::NOT_QUEUED),
         Outcome::ExpiredTtl => (capacity_status, code::QUEUE_TIMEOUT),
         Outcome::RejectedUnmeetable => (429, code::DEADLINE_UNMEETABLE),
+        Outcome::RejectedBudget => (429, code::BUDGET_EXCEEDED),
         Outcome::DeadlineExceeded => (504, code::DEADLINE_EXCEEDED),
         Outcome::NoEndpoints => (503, code::NO_ENDPOINTS),
         Outcome::ShuttingDown => (503, code::SHUTTING_DOWN),
@@ -95,6 +96,7 @@ fn capacity_message(outcome: Outcome, pool: &str, policy: &Policy) -> Option<Str
 fn other_message(outcome: Outcome, pool: &str) -> String {
     match outcome {
         Outcome::RejectedUnmeetable => "The deadline of this request can't be met. Try again later, or give it a later deadline.".to_owned(),
+        Outcome::RejectedBudget => format!("Your budget in pool `{pool}` is used up. Try again after retry-after, when it has room again, or raise arbitration.flows.budgets."),
         Outcome::DeadlineExceeded => "The deadline of this request passed while it waited. Give it a later deadline (x-penstock-deadline-ms) or a higher priority.".to_owned(),
         Outcome::NoEndpoints => format!("No server of pool `{pool}` is ready for this request. Check the servers' health and pools[].endpoints."),
         Outcome::ShuttingDown => "The gateway is shutting down. Try again after retry-after.".to_owned(),
@@ -224,6 +226,14 @@ mod tests {
                 "raising it wouldn't help: {message}"
             );
         }
+    }
+
+    #[test]
+    fn a_request_over_its_budget_may_try_again_later() {
+        let answer =
+            for_outcome(Outcome::RejectedBudget, "chat", &Policy::default(), 503).expect("an answer");
+        assert_eq!((answer.status, answer.code), (429, "budget_exceeded"));
+        assert!(!answer.is_final && answer.message.contains("arbitration.flows.budgets"));
     }
 
     #[test]

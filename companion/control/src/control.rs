@@ -6,6 +6,7 @@
 mod admission;
 mod announce;
 mod audit;
+mod budgets;
 mod credits;
 mod effects;
 mod frames;
@@ -16,6 +17,7 @@ mod resync;
 mod session_loss;
 mod status;
 
+use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -66,6 +68,8 @@ pub struct Control {
     /// All expected sessions were open at the same time once.
     is_gathered: bool,
     is_draining: bool,
+    /// The last UTC, and when it was.
+    utc: Option<(Instant, Duration)>,
     /// Another companion has taken over, and this one ends.
     is_handed_over: bool,
     leadership: Leadership,
@@ -100,11 +104,26 @@ impl Control {
             is_started: false,
             is_gathered: false,
             is_draining: false,
+            utc: None,
             is_handed_over: false,
         };
         control.configure_pools(now);
         control.finish_event();
         control
+    }
+
+    fn set_utc(&mut self, now: Instant, utc: Duration) {
+        self.utc = Some((now, utc));
+        for pool in self.pools.ids() {
+            self.drive_pool(now, pool, PoolInput::Utc(utc));
+        }
+    }
+
+    fn set_draining(&mut self, now: Instant, drains: bool) {
+        self.is_draining = drains;
+        for pool in self.pools.ids() {
+            self.drive_pool(now, pool, PoolInput::Drain(drains));
+        }
     }
 
     /// Handles a frame of a stream as [`Event::Frame`]. The caller keeps the frame and may use its memory again.
@@ -136,12 +155,8 @@ impl Control {
             Event::Leadership(change) => self.change_leadership(now, change),
             Event::HandOver => self.hand_over(),
             Event::Settings(settings) => self.reload(now, *settings),
-            Event::Drain(drains) => {
-                self.is_draining = drains;
-                for pool in self.pools.ids() {
-                    self.drive_pool(now, pool, PoolInput::Drain(drains));
-                }
-            }
+            Event::Utc(utc) => self.set_utc(now, utc),
+            Event::Drain(drains) => self.set_draining(now, drains),
             Event::EndpointReady {
                 pool,
                 address,
@@ -176,11 +191,33 @@ impl Control {
                     pending: &pending,
                 },
             ),
-            Event::Used { pool, past, running } => {
-                self.drive_named_pool(now, &pool, PoolInput::Usage { past, running });
+            Event::Used { .. } | Event::QuotaHistory { .. } | Event::QuotaUsage { .. } => {
+                self.add_usage(now, event);
+            }
+            Event::ChangeBudget { pool, flow, change } => {
+                self.drive_named_pool(now, &pool, PoolInput::ChangeBudget { flow, change });
             }
         }
         self.finish_event();
+    }
+
+    /// Passes usage from elsewhere, or from before, to its pool.
+    fn add_usage(&mut self, now: Instant, event: Event) {
+        match event {
+            Event::Used { pool, past, running } => {
+                let settled = past;
+                self.drive_named_pool(now, &pool, PoolInput::Usage { settled, running });
+            }
+            Event::QuotaHistory { pool, past } => {
+                self.drive_named_pool(now, &pool, PoolInput::QuotaHistory(past));
+            }
+            Event::QuotaUsage {
+                pool,
+                settled,
+                running,
+            } => self.drive_named_pool(now, &pool, PoolInput::QuotaUsage { settled, running }),
+            _ => {}
+        }
     }
 
     /// When [`Control::handle_timeout`] is due; `None` if time alone changes nothing.

@@ -7,9 +7,11 @@
 //!
 //! A stream belongs to the control without pools until its first frame names a pool.
 
+mod budgets;
 mod settings;
 mod status;
 
+use core::time::Duration;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -74,6 +76,8 @@ pub struct Controls {
     /// Streams to close that belong to no control any more.
     closing: VecDeque<(ConnId, &'static str)>,
     is_draining: bool,
+    /// The last UTC, and when it was.
+    utc: Option<(Instant, Duration)>,
     is_handed_over: bool,
 }
 
@@ -108,6 +112,7 @@ impl Controls {
             changed: VecDeque::new(),
             closing: VecDeque::new(),
             is_draining: false,
+            utc: None,
             is_handed_over: false,
         };
         controls.add(Scope::Gateway, Control::new(split.gateway, now));
@@ -127,6 +132,12 @@ impl Controls {
                 self.drop_if_over(member);
             }
             Event::Settings(settings) => self.reload(now, *settings),
+            Event::Utc(utc) => {
+                self.utc = Some((now, utc));
+                for member in self.order.clone() {
+                    self.handle_in(now, member, Event::Utc(utc));
+                }
+            }
             Event::Drain(drains) => {
                 self.is_draining = drains;
                 for member in self.order.clone() {
@@ -143,7 +154,10 @@ impl Controls {
             Event::EndpointReady { ref pool, .. }
             | Event::Scraped { ref pool, .. }
             | Event::Endpoints { ref pool, .. }
-            | Event::Used { ref pool, .. } => {
+            | Event::Used { ref pool, .. }
+            | Event::ChangeBudget { ref pool, .. }
+            | Event::QuotaHistory { ref pool, .. }
+            | Event::QuotaUsage { ref pool, .. } => {
                 let member = self.by_pool.get(pool).copied().unwrap_or(GATEWAY);
                 self.handle_in(now, member, event);
             }
@@ -380,6 +394,9 @@ impl Controls {
 
     fn add_later(&mut self, now: Instant, pool: Arc<str>, settings: Settings) -> usize {
         let index = self.add(Scope::Pool(pool), Control::new(settings, now));
+        if let Some((then, utc)) = self.utc {
+            self.handle_in(now, index, Event::Utc(utc.saturating_add(now.since(then))));
+        }
         if self.is_draining {
             self.handle_in(now, index, Event::Drain(true));
         }

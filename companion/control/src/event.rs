@@ -4,11 +4,13 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use penstock_engine::Outcome;
-use penstock_engine::input::{PastUsage, RunningUsage};
+use penstock_engine::effect::QuotaReport;
+use penstock_engine::input::{PastUsage, QuotaRunning, QuotaUsage, RunningUsage};
 use penstock_wire as wire;
 
 use penstock_engine::Instant;
 
+use crate::budgets::BudgetChange;
 use crate::ids::ConnId;
 use crate::labels::Labels;
 use crate::leadership::ElectionReport;
@@ -70,6 +72,33 @@ pub enum Event {
         /// What flows run at other companions, where that has changed.
         running: Vec<RunningUsage>,
     },
+    /// An operator changes what is left of a flow's budget. Ignored for a flow without a budget.
+    ChangeBudget {
+        /// The pool's name. An unknown one is ignored.
+        pool: Arc<str>,
+        /// The flow.
+        flow: Box<str>,
+        /// The change.
+        change: BudgetChange,
+    },
+    /// What flows of the pool had used of their budgets before this companion's start.
+    QuotaHistory {
+        /// The pool's name. Usage of an unknown pool is ignored.
+        pool: Arc<str>,
+        /// All of some flows.
+        past: Vec<QuotaUsage>,
+    },
+    /// What flows of the pool have used of their budgets at other companions, and what they run there now.
+    QuotaUsage {
+        /// The pool's name. Usage of an unknown pool is ignored.
+        pool: Arc<str>,
+        /// Settled usage.
+        settled: Vec<QuotaUsage>,
+        /// What flows run at other companions, where that has changed.
+        running: Vec<QuotaRunning>,
+    },
+    /// UTC now, as the time since 1970 began: at the start, and when the clock has jumped. Days and months of budgets begin by it.
+    Utc(Duration),
     /// Reject new and waiting requests (`true`), or take requests again (`false`).
     Drain(bool),
     /// The election of the leader has decided. Only with several companions.
@@ -245,6 +274,14 @@ pub enum Observation {
         pool: Arc<str>,
         /// Flow and sum of estimates. The flow may be private.
         running: RunningUsage,
+    },
+    /// What has happened to the budget of a flow. What it has used and runs, only of pools that are
+    /// [`reported`](crate::PoolSettings::reported).
+    Quota {
+        /// The pool's name.
+        pool: Arc<str>,
+        /// Flow and amounts. The flow may be private.
+        report: QuotaReport,
     },
     /// A granted request has ended.
     Completed {

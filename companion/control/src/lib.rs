@@ -10,6 +10,7 @@
 mod aliases;
 mod answer;
 mod audit;
+mod budgets;
 mod completion;
 mod control;
 mod controls;
@@ -24,6 +25,7 @@ mod limits;
 mod pool;
 mod pools;
 mod pushback;
+mod rate_limit;
 mod registration;
 mod rejection;
 mod request_index;
@@ -40,6 +42,7 @@ mod wire_out;
 
 pub use answer::code_of;
 pub use audit::AuditError;
+pub use budgets::{BudgetChange, FlowBudget, NoBudget, PoolBudgets};
 pub use control::Control;
 pub use controls::{Controls, Scope};
 pub use event::{Event, LeadershipChange, Observation, Output};

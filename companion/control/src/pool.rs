@@ -7,6 +7,7 @@ mod admission;
 mod announcement;
 mod audit;
 mod avoided;
+mod budgets;
 mod credits;
 mod decisions;
 mod effect;
@@ -17,6 +18,7 @@ mod input;
 mod lending;
 mod lifecycle;
 mod model_counts;
+mod public_budgets;
 mod pushed_back;
 mod reconfigure;
 mod reported;
@@ -43,6 +45,7 @@ use avoided::AvoidedEndpoints;
 use credits::Credits;
 use endpoints::Endpoints;
 use model_counts::ModelCounts;
+use public_budgets::PublicBudgets;
 use rules::Rules;
 use visible_flows::VisibleFlows;
 
@@ -61,6 +64,7 @@ pub(crate) struct Pool {
     avoided: AvoidedEndpoints,
     requests: HashMap<RequestId, OpenRequest>,
     visible_flows: VisibleFlows,
+    public_budgets: PublicBudgets,
     model_counts: ModelCounts,
     /// The model of the last request. Successive requests for one model share a copy of its name.
     last_model: ModelName,
@@ -80,6 +84,7 @@ impl Pool {
         let mut engine = Engine::new(settings.policy.clone(), seed, now);
         engine.report_usage(settings.reported);
         engine.report_running_usage(settings.shared);
+        engine.report_quotas(settings.reported);
         Self {
             name: settings.name.as_str().into(),
             engine,
@@ -88,6 +93,7 @@ impl Pool {
             avoided: AvoidedEndpoints::default(),
             requests: HashMap::new(),
             visible_flows: VisibleFlows::default(),
+            public_budgets: PublicBudgets::default(),
             model_counts: ModelCounts::default(),
             last_model: ModelName::default(),
             rules: Rules::new(settings),
@@ -142,15 +148,20 @@ impl Pool {
                 scraped,
                 adapters,
             } => self.take_scraped(now, address, scraped, adapters),
-            PoolInput::Usage { past, running } => {
-                let settled = past;
+            PoolInput::Usage { settled, running } => {
                 self.decide(now, Input::SharedUsage { settled, running });
+            }
+            PoolInput::ChangeBudget { flow, change } => self.change_budget(now, flow, change),
+            PoolInput::QuotaHistory(past) => self.decide(now, Input::QuotaHistory(past)),
+            PoolInput::QuotaUsage { settled, running } => {
+                self.decide(now, Input::QuotaUsage { settled, running });
             }
             PoolInput::Endpoints { endpoints, pending } => self.relist(now, endpoints, pending),
             PoolInput::Reload(settings) => self.reload(now, settings),
             PoolInput::Retire => self.retire(now),
             PoolInput::EvictUnserved => self.evict_unserved(now),
             PoolInput::HideFlows => self.visible_flows.clear(),
+            PoolInput::Utc(utc) => self.decide(now, Input::Utc(utc)),
             PoolInput::Drain(drains) => self.decide(now, Input::Drain(drains)),
             PoolInput::Ready => self.decide(now, Input::Ready),
             PoolInput::Hold => self.decide(now, Input::Hold),

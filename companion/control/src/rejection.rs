@@ -5,6 +5,7 @@ use core::time::Duration;
 use penstock_engine::Outcome;
 
 use crate::answer::Answer;
+use crate::rate_limit::RateLimit;
 
 /// The wait that a client is advised if the engine can't estimate one.
 const RETRY_AFTER_DEFAULT: Duration = Duration::from_secs(1);
@@ -20,6 +21,8 @@ pub(crate) struct Rejection {
     pub(crate) retry_after: Option<Duration>,
     /// Of the pool, in thousandths.
     pub(crate) saturation_milli: u32,
+    /// `None`: the request's flow has no budget that decides.
+    pub(crate) rate_limit: Option<RateLimit>,
 }
 
 impl Rejection {
@@ -38,7 +41,13 @@ impl Rejection {
             outcome,
             waited,
             saturation_milli,
+            rate_limit: None,
         }
+    }
+
+    /// The same, with what is left of the flow's budget.
+    pub(crate) fn with_rate_limit(self, rate_limit: Option<RateLimit>) -> Self {
+        Self { rate_limit, ..self }
     }
 
     /// The rejection of a request that no engine has seen.

@@ -67,7 +67,8 @@ pub struct PoolSettings {
     pub slo: penstock_model::slo::Policy,
     /// For so long after it has become ready, the performance model doesn't learn from an endpoint.
     pub transient: Duration,
-    /// Settled costs are output as [`Observation::Used`](crate::Observation::Used), if its discipline has windows.
+    /// Settled costs are output as [`Observation::Used`](crate::Observation::Used), if its discipline has windows, and what happens to
+    /// budgets as [`Observation::Quota`](crate::Observation::Quota).
     pub reported: bool,
     /// What flows run is output as [`Observation::Running`](crate::Observation::Running), if its discipline has windows,
     /// because other companions count it.

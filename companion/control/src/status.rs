@@ -13,7 +13,7 @@ use penstock_engine::snapshot::Snapshot;
 use crate::labels::flow_name;
 
 /// Stands for all flows that aren't shown by name.
-const OTHER: &str = "other";
+pub(crate) const OTHER: &str = "other";
 
 /// A control at one moment.
 #[derive(Clone, Debug)]

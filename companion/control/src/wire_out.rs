@@ -2,16 +2,24 @@
 
 use core::time::Duration;
 
+use penstock_engine::policy::CostUnit;
 use penstock_wire as wire;
 use wire::command::Kind;
 
 use crate::ids::CreditId;
 use crate::labels::Labels;
 use crate::pool::{Announcement, Grant, LentCredit};
+use crate::rate_limit::RateLimit;
 use crate::rejection::Rejection;
 
 /// The grant of the filter's request with this sequence number, in the memory of an earlier message.
-pub(crate) fn grant(sequence: u64, labels: &Labels, grant: &Grant, memory: wire::Grant) -> Kind {
+pub(crate) fn grant(
+    sequence: u64,
+    labels: &Labels,
+    grant: &Grant,
+    rate_limit: Option<RateLimit>,
+    memory: wire::Grant,
+) -> Kind {
     let mut endpoints = memory.endpoints;
     endpoints.resize_with(grant.endpoints.len(), String::new);
     for (text, address) in endpoints.iter_mut().zip(&grant.endpoints) {
@@ -35,6 +43,7 @@ pub(crate) fn grant(sequence: u64, labels: &Labels, grant: &Grant, memory: wire:
         saturation_milli: grant.saturation_milli,
         target_model: written(memory.target_model, target_model),
         requeue: grant.may_requeue,
+        rate_limit: rate_limit.map(left_of_budget),
     })
 }
 
@@ -51,11 +60,27 @@ pub(crate) fn reject(sequence: u64, rejection: &Rejection) -> Kind {
         code: rejection.answer.code.to_owned(),
         outcome: rejection.outcome.as_str().to_owned(),
         message: rejection.answer.message.clone(),
-        retry_after_ms: rejection.retry_after.map(millis),
+        retry_after_ms: rejection
+            .retry_after
+            .map(|wait| millis(wait.saturating_add(ROUNDED_UP))),
         r#final: rejection.answer.is_final,
         queue_us: micros(rejection.waited),
         saturation_milli: rejection.saturation_milli,
+        rate_limit: rejection.rate_limit.map(left_of_budget),
     })
+}
+
+fn left_of_budget(left: RateLimit) -> wire::RateLimit {
+    let unit = match left.unit {
+        CostUnit::Tokens => wire::rate_limit::Unit::Tokens,
+        CostUnit::Requests => wire::rate_limit::Unit::Requests,
+    };
+    wire::RateLimit {
+        unit: unit.into(),
+        limit: left.limit,
+        remaining: left.remaining,
+        reset_ms: millis(left.resets_in.saturating_add(ROUNDED_UP)),
+    }
 }
 
 /// A pool's ready endpoints, and the bound for requests that go without the companion.
@@ -106,6 +131,9 @@ pub(crate) fn recall(pool: &str, credit: CreditId) -> Kind {
 fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
+
+/// Added before the conversion to milliseconds: a client that comes back that early would be rejected again.
+const ROUNDED_UP: Duration = Duration::from_nanos(999_999);
 
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)

@@ -4,7 +4,8 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::input::{Band, EndpointId, RequestId};
+use crate::input::{Band, EndpointId, QuotaRunning, QuotaUsage, RequestId};
+use crate::policy::Over;
 use crate::units::Tokens;
 
 /// How a request left the queue, or why it never entered it. Every request has one.
@@ -28,6 +29,8 @@ pub enum Outcome {
     RejectedPolicy,
     /// Rejected: predicted to miss its deadline.
     RejectedUnmeetable,
+    /// Rejected: its flow has used up its quota.
+    RejectedBudget,
     /// Rejected: malformed, or for no pool.
     RejectedInvalid,
     /// A more critical request took its place in the queue.
@@ -50,7 +53,7 @@ pub enum Outcome {
 
 impl Outcome {
     /// All outcomes, in the order of the metric's documentation.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Bypassed,
         Self::Leased,
         Self::Dispatched,
@@ -60,6 +63,7 @@ impl Outcome {
         Self::RejectedClassCapacity,
         Self::RejectedPolicy,
         Self::RejectedUnmeetable,
+        Self::RejectedBudget,
         Self::RejectedInvalid,
         Self::Displaced,
         Self::ExpiredTtl,
@@ -84,6 +88,7 @@ impl Outcome {
             Self::RejectedClassCapacity => "rejected_class_capacity",
             Self::RejectedPolicy => "rejected_policy",
             Self::RejectedUnmeetable => "rejected_unmeetable",
+            Self::RejectedBudget => "rejected_budget",
             Self::RejectedInvalid => "rejected_invalid",
             Self::Displaced => "displaced",
             Self::ExpiredTtl => "expired_ttl",
@@ -180,6 +185,8 @@ pub enum Effect {
         /// The sum of the estimated costs of all its running requests that aren't settled.
         running: Tokens,
     },
+    /// What has happened to the quota of a flow.
+    Quota(QuotaReport),
     /// A granted request ended, and this is its final cost.
     Settled {
         /// The request.
@@ -188,5 +195,22 @@ pub enum Effect {
         band: Band,
         /// The final cost; zero: refunded.
         cost: Tokens,
+    },
+}
+
+/// What has happened to the quota of a flow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum QuotaReport {
+    /// A flow has used this of its quota, while [`crate::Engine::report_quotas`] is on. Another engine takes it as
+    /// [`crate::Input::QuotaUsage`].
+    Used(QuotaUsage),
+    /// What a flow with a quota runs here has changed, under the same condition.
+    Running(QuotaRunning),
+    /// A request met no room in the quota of its flow, which is a shadow and has decided nothing. At most once for each request.
+    Shadowed {
+        /// The flow.
+        flow: Box<str>,
+        /// What would have happened to the request.
+        over: Over,
     },
 }

@@ -11,6 +11,7 @@ mod endpoint_events;
 mod lifecycle;
 mod preview;
 mod queue_position;
+mod quota;
 mod reconfigure;
 mod retry;
 mod snapshot;
@@ -18,7 +19,9 @@ mod snapshot;
 pub use preview::Preview;
 
 use alloc::collections::{BTreeSet, VecDeque};
+use core::time::Duration;
 
+use crate::band::TreeBand;
 use crate::counters::Counters;
 use crate::drain_rate::DrainRate;
 use crate::effect::{Effect, Outcome};
@@ -26,10 +29,11 @@ use crate::endpoints::Endpoints;
 use crate::expiry::{Expiry, Ttls};
 use crate::hashed_name::NameHasher;
 use crate::ids::JobId;
-use crate::input::{Band, EndpointId, Input, RequestId};
+use crate::input::{EndpointId, Input, RequestId};
 use crate::job::Job;
 use crate::jobs::Jobs;
 use crate::policy::{Gate, Policy};
+use crate::quota::Quotas;
 use crate::rate_limiter::RateLimiter;
 use crate::rng::Rng;
 use crate::time::Instant;
@@ -61,6 +65,8 @@ pub struct Engine {
     traced: bool,
     reports_usage: bool,
     reports_running_usage: bool,
+    reports_quotas: bool,
+    quotas: Quotas,
     /// Under [`Gate::Auto`]: the sequence of the arrival that was next and fitted no endpoint, at the last
     /// [`Endpoints::clear_dirty`].
     blocked_head: Option<u64>,
@@ -77,6 +83,7 @@ impl Engine {
             endpoints: Endpoints::new(policy.gate, policy.scheduler, policy.counts_cached_tokens()),
             rate_limiter: RateLimiter::new(policy.queue.max_rate, now),
             tree: Tree::new(&policy, names.clone(), seed, now),
+            quotas: Quotas::new(&policy.flows.quotas, now),
             policy,
             now,
             ready: false,
@@ -93,6 +100,7 @@ impl Engine {
             traced: false,
             reports_usage: false,
             reports_running_usage: false,
+            reports_quotas: false,
             blocked_head: None,
             effects: VecDeque::new(),
         }
@@ -154,7 +162,9 @@ impl Engine {
             .filter(|_| self.is_open() && self.tree.has_runnable());
         let probe = self.endpoints.next_probe();
         let pause = self.pauses.first().map(|&(until, _)| until);
-        expires.into_iter().chain(token).chain(probe).chain(pause).min()
+        let wake = self.quotas.next_wake();
+        let timers = expires.into_iter().chain(token).chain(probe);
+        timers.chain(pause).chain(wake).min()
     }
 
     fn advance(&mut self, now: Instant) {
@@ -169,6 +179,8 @@ impl Engine {
             self.endpoint_changed(changed);
         }
         self.end_pauses();
+        self.quotas.advance(self.now);
+        self.wake_held();
     }
 
     fn apply(&mut self, input: Input) {
@@ -206,6 +218,11 @@ impl Engine {
                 self.tree.add_past_usage(settled, &self.policy.flows);
                 self.tree.set_running_elsewhere(running, &self.policy.flows);
             }
+            Input::Utc(utc) => self.set_utc(utc),
+            Input::QuotaUsage { settled, running } => self.add_quota_usage(settled, running),
+            Input::QuotaHistory(past) => self.replay_quotas(past),
+            Input::TopUp { flow, tokens } => self.top_up(&flow, tokens),
+            Input::ResetQuota(flow) => self.reset_quota(&flow),
             Input::Policy(policy) => self.set_policy(policy),
             Input::Drain(draining) => self.drain(draining),
             Input::Ready => {
@@ -294,15 +311,26 @@ impl Engine {
 
     /// Removes `id`, which waits, and rejects it.
     fn reject_waiting(&mut self, id: JobId, outcome: Outcome) {
+        let quota_wait = self.quota_wait_for(outcome, self.jobs[id].queued.flow);
         let job = self.remove_waiting(id);
-        self.reject(job.id, job.band, job.queued.arrival.at, outcome);
+        self.reject(job.id, job.band, job.queued.arrival.at, outcome, quota_wait);
     }
 
-    fn reject(&mut self, id: RequestId, band: Band, arrived: Instant, outcome: Outcome) {
-        self.counters.count(band, outcome);
-        let ahead = self.tree.waiting_before(band);
-        let expected = self.expected_rate();
-        let retry_after = Some(self.drain_rate.retry_after(ahead, expected, &mut self.rng));
+    /// `quota_wait`: the time until its quota has room, if that is why.
+    fn reject(
+        &mut self,
+        id: RequestId,
+        band: TreeBand,
+        arrived: Instant,
+        outcome: Outcome,
+        quota_wait: Option<Duration>,
+    ) {
+        self.counters.count(band.shown(), outcome);
+        let retry_after = Some(quota_wait.unwrap_or_else(|| {
+            let ahead = self.tree.waiting_before(band);
+            let expected = self.expected_rate();
+            self.drain_rate.retry_after(ahead, expected, &mut self.rng)
+        }));
         self.push(Effect::Reject {
             id,
             outcome,

@@ -1,5 +1,7 @@
 //! The events that an engine reacts to, as data.
 
+mod quota;
+
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -9,6 +11,8 @@ use crate::budget::Budget;
 use crate::policy::Policy;
 use crate::time::Instant;
 use crate::units::{Decimal, Tokens};
+
+pub use quota::{QuotaRunning, QuotaUsage, UsedAt};
 
 /// The owner's name for a request. Never used twice in the life of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -451,6 +455,32 @@ pub enum Input {
         /// Sums of estimates that have changed.
         running: Vec<RunningUsage>,
     },
+    /// UTC, as the time since 1970 began, at the time of this event. Days and months of quotas begin by it, and the engine's own time
+    /// passes in between. Before the first one, the engine has started as 1970 began. A clock that goes back by less than an hour begins
+    /// no day again. One that goes back further is followed, and what was used stays.
+    Utc(Duration),
+    /// Usage of quotas at other engines beside this one. Entries of flows, units or periods that the policy doesn't have are ignored,
+    /// and so is what has left its window.
+    QuotaUsage {
+        /// What was settled since the last such event.
+        settled: Vec<QuotaUsage>,
+        /// What flows run at all other engines together. It replaces the flow's last sum.
+        running: Vec<QuotaRunning>,
+    },
+    /// Usage of quotas from before this engine started, in any order. A window of which nothing is used yet is in the state that it would
+    /// have if the entries had been used here: what exceeds the limit of their time is owed. All entries of a flow belong into one
+    /// such event.
+    QuotaHistory(Vec<QuotaUsage>),
+    /// So many tokens more may be used of every window of the flow's quota that counts tokens. They pay a debt first. What is left of
+    /// them ends with the day or month, or when as much time has passed as the window is long. Ignored for a flow without a quota.
+    TopUp {
+        /// The fairness identity; empty: `anonymous`.
+        flow: Box<str>,
+        /// The tokens.
+        tokens: Tokens,
+    },
+    /// What a flow has used of its quota, owes and runs here counts no longer. Empty: `anonymous`.
+    ResetQuota(Box<str>),
     /// A new policy. Waiting requests keep their places.
     Policy(Box<Policy>),
     /// `true`: waiting requests, and new ones from now on, are rejected with `shutting_down`. `false`: new requests are

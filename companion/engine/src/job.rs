@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 
+use crate::band::TreeBand;
 use crate::cost::{Charge, TokenEstimate};
 use crate::effect::Outcome;
 use crate::expiry::ReadyTime;
@@ -27,9 +28,14 @@ pub(crate) struct Job {
     pub(crate) retry: Option<Box<Retry>>,
     /// `None`: it waits. [`crate::jobs::Jobs`] keeps the state apart, because most jobs wait.
     pub(crate) running: Option<RunningId>,
-    pub(crate) band: Band,
+    /// Where it waits, or waited: the band of the client's request, or the demoted one.
+    pub(crate) band: TreeBand,
+    /// The band that the client requested.
+    pub(crate) request_band: Band,
     /// The owner has lost its session.
     pub(crate) session_lost: bool,
+    /// It has met no room in a quota that is a shadow.
+    pub(crate) is_shadowed: bool,
     /// The class set of its model.
     pub(crate) class_set: u16,
     /// The inputs of its order within its flow.

@@ -8,6 +8,7 @@ extern crate alloc;
 
 mod arrival;
 pub mod audit;
+mod band;
 mod budget;
 mod cost;
 pub mod counters;
@@ -32,6 +33,7 @@ mod pairing_heap;
 pub mod policy;
 mod prefixes;
 pub mod queue_position;
+mod quota;
 mod rate_limiter;
 mod retry;
 mod rng;
@@ -45,7 +47,7 @@ pub mod units;
 
 pub use audit::AuditError;
 pub use budget::Budget;
-pub use effect::{Effect, Outcome};
+pub use effect::{Effect, Outcome, QuotaReport};
 pub use engine::{Engine, Preview};
 pub use input::{EndpointId, Input, ModelName, Request, RequestId};
 pub use policy::Policy;

@@ -14,6 +14,14 @@ pub const GRANT_ENDPOINTS_MAX: usize = 3;
 pub const FLOWS_MAX: usize = 100_000;
 /// Flows that further identities share, by seeded hash, when the table is full.
 pub const OVERFLOW_FLOWS: usize = 64;
+/// Quotas of a pool.
+pub const QUOTAS_MAX: usize = 256;
+/// Windows of a quota.
+pub const QUOTA_WINDOWS_MAX: usize = 8;
+/// Flows whose usage of their quotas is kept. Past it the flow that was charged least recently, and runs nothing, starts anew.
+pub const QUOTA_FLOWS_MAX: usize = 100_000;
+/// Steps in which a sliding window of a quota is counted, at most: one lasts a 60th of the window, and at least a second.
+pub const QUOTA_STEPS: u64 = 60;
 /// Classes of a pool.
 pub const CLASSES_MAX: usize = 1_024;
 /// Flows with remembered answer lengths and service, whether they still exist or not.

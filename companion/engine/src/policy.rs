@@ -4,6 +4,13 @@
 //! defaults.
 
 mod credit;
+mod flow_glob;
+mod quota;
+mod token_weights;
+
+pub use flow_glob::FlowGlob;
+pub use quota::{Over, Quota, QuotaPeriod, QuotaWindow};
+pub use token_weights::TokenWeights;
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -73,12 +80,13 @@ impl Policy {
         classes.any(|class| class.busy_tokens.is_some() || class.busy_fraction.is_some())
     }
 
-    /// Whether a decision depends on the cached part of a prompt: policy classes, an order by cost, or a cost in prompt
-    /// tokens.
+    /// Whether a decision depends on the cached part of a prompt: policy classes, an order by cost, or a cost or a quota in
+    /// prompt tokens.
     #[must_use]
     pub fn counts_cached_tokens(&self) -> bool {
         let has_classes = self.classes.iter().any(|set| !set.classes.is_empty());
-        let costs_input = self.flows.cost == CostUnit::Tokens && self.weights.input > 0.0;
+        let counts_tokens = self.flows.cost == CostUnit::Tokens || self.flows.has_token_quota();
+        let costs_input = counts_tokens && self.weights.input > 0.0;
         has_classes || costs_input || self.order == Order::Wspt
     }
 }
@@ -371,6 +379,9 @@ pub struct Flows {
     pub max_in_flight: Option<u64>,
     /// Running requests of one identity at one endpoint; at least 1.
     pub max_in_flight_per_endpoint: Option<u64>,
+    /// What flows may use in windows of time: for each flow the first that matches; at most
+    /// [`crate::limits::QUOTAS_MAX`].
+    pub quotas: Vec<Quota>,
     /// Identities with their own state; at least 1, at most [`FLOWS_MAX`].
     pub identities_max: usize,
 }
@@ -385,6 +396,7 @@ impl Default for Flows {
             capacities: BTreeMap::new(),
             max_in_flight: None,
             max_in_flight_per_endpoint: None,
+            quotas: Vec::new(),
             identities_max: FLOWS_MAX,
         }
     }
@@ -478,22 +490,4 @@ pub enum Order {
         /// The pool's target.
         target: Option<Duration>,
     },
-}
-
-/// Weights of tokens in a cost; finite, not negative, not both 0.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct TokenWeights {
-    /// Of uncached prompt tokens.
-    pub input: f64,
-    /// Of output tokens.
-    pub output: f64,
-}
-
-impl Default for TokenWeights {
-    fn default() -> Self {
-        Self {
-            input: 1.0,
-            output: 2.0,
-        }
-    }
 }

@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 
 use crate::counters::Counters;
 use crate::input::{Band, EndpointId};
+use crate::policy::{CostUnit, Over, QuotaPeriod};
 use crate::time::Instant;
 use crate::units::{Decimal, Tokens};
 
@@ -103,6 +104,40 @@ pub struct FlowSnapshot {
     /// Its virtual finish time, in cost per weight; under the discipline usage its usage of all models in all bands, per
     /// weight; zero if the flow has none any more.
     pub finish: f64,
+}
+
+/// What a flow has used of its quota.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlowQuotaSnapshot {
+    /// The fairness identity.
+    pub flow: Box<str>,
+    /// What happens to its requests without room.
+    pub over: Over,
+    /// The quota decides nothing.
+    pub shadow: bool,
+    /// Its windows, as the policy lists them.
+    pub windows: Vec<QuotaWindowSnapshot>,
+}
+
+/// What a flow has used of one window of its quota.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QuotaWindowSnapshot {
+    /// What is counted.
+    pub unit: CostUnit,
+    /// The time.
+    pub period: QuotaPeriod,
+    /// So much may be used.
+    pub limit: u64,
+    /// Used, settled. Above the limit by what is owed.
+    pub used: u64,
+    /// The estimates of what runs, here and at other engines, as far as it counts in the window.
+    pub reserved: u64,
+    /// Used beyond the limit, and not paid back.
+    pub debt: u64,
+    /// So much may be used now; 0: no request goes.
+    pub remaining: u64,
+    /// When nothing of all that counts any more, if nothing more is used.
+    pub resets_at: Instant,
 }
 
 /// The fairness lag of flows that compete with each other: the flows of one band, and of one model and class where

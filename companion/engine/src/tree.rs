@@ -39,6 +39,7 @@ use alloc::vec::Vec;
 
 use hashbrown::HashMap;
 
+use crate::band::TreeBand;
 use crate::cost::VirtualTime;
 use crate::endpoint::Endpoint;
 use crate::endpoints::Endpoints;
@@ -82,7 +83,7 @@ struct Leaf {
 /// The requests of one model in one band, or of all models where they share a tree.
 #[derive(Debug)]
 struct ModelTree {
-    band: Band,
+    band: TreeBand,
     /// [`ModelId::FIRST`] where all models share the tree.
     model: ModelId,
     /// The tree as the band's [`ModelLevel`] numbers it.
@@ -117,7 +118,7 @@ impl BandNode {
 pub(crate) struct Tree {
     config: TreeConfig,
     root: BandLevel,
-    bands: [BandNode; 3],
+    bands: [BandNode; TreeBand::COUNT],
     trees: Slab<ModelTreeId, ModelTree>,
     leaves: Slab<LeafId, Leaf>,
     classes: Classes,
@@ -141,7 +142,7 @@ impl Tree {
         let config = TreeConfig::of(policy);
         Self {
             root: BandLevel::new(&config),
-            bands: [(); 3].map(|()| BandNode::new(&config)),
+            bands: [(); TreeBand::COUNT].map(|()| BandNode::new(&config)),
             trees: Slab::default(),
             leaves: Slab::default(),
             classes: Classes::new(&policy.classes),
@@ -159,23 +160,24 @@ impl Tree {
         }
     }
 
-    pub(crate) const fn waiting(&self, band: Band) -> Waiting {
+    pub(crate) const fn waiting(&self, band: TreeBand) -> Waiting {
         self.bands[band as usize].waiting
     }
 
+    /// The same for all that is shown as waiting in `band`.
+    pub(crate) fn waiting_shown(&self, band: Band) -> Waiting {
+        let shown = TreeBand::shown_as(band).iter();
+        shown.fold(Waiting::default(), |sum, &band| sum.plus(self.waiting(band)))
+    }
+
     pub(crate) const fn waiting_in_all(&self) -> Waiting {
-        let [a, b, c] = &self.bands;
-        let (a, b, c) = (a.waiting, b.waiting, c.waiting);
-        Waiting {
-            requests: a.requests + b.requests + c.requests,
-            bytes: a.bytes + b.bytes + c.bytes,
-            cost: a.cost + b.cost + c.cost,
-        }
+        let [a, b, c, d] = &self.bands;
+        a.waiting.plus(b.waiting).plus(c.waiting.plus(d.waiting))
     }
 
     /// Requests that wait in `band` or a more critical one.
-    pub(crate) fn waiting_before(&self, band: Band) -> u64 {
-        let before = Band::ALL.into_iter().filter(|&other| other <= band);
+    pub(crate) fn waiting_before(&self, band: TreeBand) -> u64 {
+        let before = TreeBand::ALL.into_iter().filter(|&other| other <= band);
         before.map(|other| self.waiting(other).requests).sum()
     }
 
@@ -213,7 +215,7 @@ impl Tree {
     pub(crate) fn flow_or_insert(
         &mut self,
         name: Arc<str>,
-        band: Band,
+        band: TreeBand,
         model: ModelId,
         class: ClassId,
         policy: &FlowsPolicy,
@@ -239,7 +241,7 @@ impl Tree {
         flow
     }
 
-    fn leaf_or_insert(&mut self, band: Band, model: ModelId, class: ClassId) -> LeafId {
+    fn leaf_or_insert(&mut self, band: TreeBand, model: ModelId, class: ClassId) -> LeafId {
         let model = if self.config.per_model {
             model
         } else {
@@ -259,7 +261,7 @@ impl Tree {
         })
     }
 
-    fn tree_or_insert(&mut self, band: Band, model: ModelId) -> ModelTreeId {
+    fn tree_or_insert(&mut self, band: TreeBand, model: ModelId) -> ModelTreeId {
         let node = &mut self.bands[band as usize];
         let existing = || node.trees.get(&model).copied();
         if let Some(tree) = node.level.shared().or_else(existing) {
@@ -287,7 +289,7 @@ impl Tree {
         self.identities.get(self.flows[flow].identity)
     }
 
-    fn band_of(&self, flow: FlowId) -> Band {
+    fn band_of(&self, flow: FlowId) -> TreeBand {
         self.trees[self.leaves[self.flows[flow].leaf].tree].band
     }
 
@@ -300,11 +302,21 @@ impl Tree {
         self.identities.iter().map(|(_, identity)| identity)
     }
 
+    /// The flows of `identity` that are shown in `band`.
+    pub(crate) fn flows_shown_in<'a>(
+        &'a self,
+        identity: &'a Identity,
+        band: Band,
+    ) -> impl Iterator<Item = FlowId> + 'a {
+        let bands = TreeBand::shown_as(band).iter();
+        bands.flat_map(move |&band| self.flows_in(identity, band))
+    }
+
     /// The flows of `identity` in `band`.
     pub(crate) fn flows_in<'a>(
         &'a self,
         identity: &'a Identity,
-        band: Band,
+        band: TreeBand,
     ) -> impl Iterator<Item = FlowId> + 'a {
         let flows = identity.flows.iter().map(|&(_, flow)| flow);
         flows.filter(move |&flow| self.band_of(flow) == band)
@@ -320,7 +332,7 @@ impl Tree {
         self.leaves[flow.leaf].level.finish(flow.child)
     }
 
-    pub(crate) fn flows_of_band(&self, band: Band) -> impl Iterator<Item = FlowId> {
+    pub(crate) fn flows_of_band(&self, band: TreeBand) -> impl Iterator<Item = FlowId> {
         self.flows.ids().filter(move |&flow| self.band_of(flow) == band)
     }
 
@@ -374,10 +386,39 @@ impl Tree {
         self.eligibility.able(self.flows[flow].head_eligibility?)
     }
 
-    /// Whether the identity of `flow` runs the most requests that it may.
+    /// Whether the identity of `flow` runs the most requests that it may, or is held.
     pub(crate) fn is_at_limit(&self, flow: FlowId) -> bool {
         let limit = self.config.max_in_flight;
         limit.is_some_and(|limit| self.identity_of(flow).in_flight >= limit)
+            || self.config.holds && self.identity_of(flow).held
+    }
+
+    /// The quota of the identity of `flow` holds it, or no longer.
+    pub(crate) fn set_held(&mut self, flow: FlowId, held: bool, endpoints: &Endpoints) {
+        let identity = self.flows[flow].identity;
+        self.identities.get_mut(identity).held = held;
+        self.update_heads(identity, endpoints);
+    }
+
+    /// A flow of the identity of this name.
+    pub(crate) fn flow_named(&self, name: &str) -> Option<FlowId> {
+        let identity = self.identities.get(self.identities.named(name)?);
+        identity.flows.first().map(|&(_, flow)| flow)
+    }
+
+    /// One flow of each identity.
+    pub(crate) fn first_flows(&self) -> Vec<FlowId> {
+        let first = self.identities().filter_map(|identity| identity.flows.first());
+        first.map(|&(_, flow)| flow).collect()
+    }
+
+    /// The flow of the same identity, model and class as `flow` in `band`, created if necessary.
+    pub(crate) fn flow_in_band(&mut self, flow: FlowId, band: TreeBand) -> FlowId {
+        let node = &self.flows[flow];
+        let (identity, leaf) = (node.identity, &self.leaves[node.leaf]);
+        let (model, class) = (self.trees[leaf.tree].model, leaf.class);
+        let leaf = self.leaf_or_insert(band, model, class);
+        self.flow_at(identity, leaf)
     }
 
     /// Adds a waiting request.
@@ -431,7 +472,7 @@ impl Tree {
     }
 
     /// The request that is displaced first in `band`: the youngest of the identity that was least recently displaced.
-    pub(crate) fn victim(&self, band: Band) -> Option<JobId> {
+    pub(crate) fn victim(&self, band: TreeBand) -> Option<JobId> {
         let identity = self.identities.get(self.identities.victim(band)?);
         let youngest = self
             .flows_in(identity, band)

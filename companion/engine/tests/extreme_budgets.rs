@@ -132,7 +132,8 @@ impl World {
                 Effect::Settled { .. }
                 | Effect::Traced { .. }
                 | Effect::UsageSettled { .. }
-                | Effect::UsageRunning { .. } => {}
+                | Effect::UsageRunning { .. }
+                | Effect::Quota(_) => {}
             }
         }
         if !matches!(self.gate, Gate::Auto { .. }) {

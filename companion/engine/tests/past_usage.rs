@@ -229,7 +229,8 @@ impl Recorder {
                 Effect::Settled { .. }
                 | Effect::Cancelled { .. }
                 | Effect::Traced { .. }
-                | Effect::UsageRunning { .. } => {}
+                | Effect::UsageRunning { .. }
+                | Effect::Quota(_) => {}
             }
         }
     }

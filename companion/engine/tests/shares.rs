@@ -64,7 +64,7 @@ proptest! {
                         left[(id.0 / 1_000 - 1) as usize] -= 1;
                     }
                     Effect::Settled { id, cost, .. } if id.0 >= 1_000 => served[(id.0 / 1_000 - 1) as usize] += cost.0,
-                    Effect::Settled { .. } | Effect::Traced { .. } | Effect::UsageSettled { .. } | Effect::UsageRunning { .. } | Effect::Reject { .. } | Effect::Cancelled { .. } => {}
+                    Effect::Settled { .. } | Effect::Traced { .. } | Effect::UsageSettled { .. } | Effect::UsageRunning { .. } | Effect::Quota(_) | Effect::Reject { .. } | Effect::Cancelled { .. } => {}
                 }
             }
             if left.contains(&0) {

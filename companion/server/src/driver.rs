@@ -4,6 +4,9 @@
 //! It doesn't interpret events. All other code sends messages to its inbox, which has a limit: a gRPC stream that floods
 //! the inbox waits there, and flow control makes its peer wait as well.
 
+mod budgets;
+mod roles;
+
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
@@ -12,11 +15,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use hashbrown::HashMap;
 use penstock_control::{
-    ConnId, Control, Controls, ElectionReport, Event, LeadershipChange, Output, RequestStatus, Role, Scope,
-    Settings, Status,
+    ConnId, Controls, ElectionReport, Event, LeadershipChange, NoBudget, Output, PoolBudgets, RequestStatus,
+    Role, Scope, Settings, Status,
 };
 use penstock_engine::Instant;
 use penstock_engine::input::{PastUsage, RunningUsage};
+use penstock_engine::snapshot::FlowQuotaSnapshot;
 use penstock_wire::CompanionFrame;
 use prost::Message as _;
 use tokio::sync::mpsc::error::TrySendError;
@@ -30,6 +34,7 @@ use crate::observe::Observer;
 use crate::recent_stats::RecentStats;
 use crate::replicas::{Report, Reporters};
 use crate::stores::Recorders;
+use crate::utc_watch::UtcWatch;
 
 /// The name of the driver's task.
 pub(crate) const NAME: &str = "decisions";
@@ -50,6 +55,11 @@ enum Message {
     ConfigureObserver(usize, Recorders),
     Status(oneshot::Sender<Status>),
     Overview(oneshot::Sender<Overview>),
+    Budgets(oneshot::Sender<Vec<PoolBudgets>>),
+    ChangeBudget(
+        Box<budgets::Change>,
+        oneshot::Sender<Result<FlowQuotaSnapshot, NoBudget>>,
+    ),
     Request(Box<str>, oneshot::Sender<RequestLookup>),
     Idle(oneshot::Sender<()>),
     ShutDown,
@@ -243,6 +253,7 @@ struct Driver {
     shutting_down: bool,
     roles: watch::Sender<RoleTerms>,
     elections: Reporters,
+    utc: UtcWatch,
 }
 
 /// Starts the driver. What the elections of leaders must know goes to `elections`.
@@ -268,6 +279,7 @@ pub fn spawn(settings: Settings, clock: Clock, observer: Observer, elections: Re
         incoming: IncomingFrames::default(),
         idle_waiters: Vec::new(),
         shutting_down: false,
+        utc: UtcWatch::default(),
     };
     Started {
         handle: Handle(inbox),
@@ -300,17 +312,27 @@ impl Driver {
                     }
                     let started = std::time::Instant::now();
                     let now = self.clock.now();
+                    self.send_utc(now);
                     for message in batch.drain(..) {
                         self.handle(now, message);
                     }
                     self.observer.record_batch(started.elapsed(), received);
                 }
                 () = timer.as_mut(), if deadline.is_some() => {
-                    self.controls.handle_timeout(self.clock.now());
+                    let now = self.clock.now();
+                    self.send_utc(now);
+                    self.controls.handle_timeout(now);
                     timer_deadline = None;
                 }
             }
             self.carry_out_outputs();
+        }
+    }
+
+    /// Before anything is decided: UTC, if it isn't what the controls take it for.
+    fn send_utc(&mut self, now: Instant) {
+        if let Some(utc) = self.utc.changed(now) {
+            self.controls.handle(now, Event::Utc(utc));
         }
     }
 
@@ -348,6 +370,13 @@ impl Driver {
             }
             Message::Overview(reply) => {
                 let _ = reply.send(self.overview());
+            }
+            Message::Budgets(reply) => {
+                let _ = reply.send(self.controls.budgets(now));
+            }
+            Message::ChangeBudget(change, reply) => {
+                let budgets::Change { pool, flow, change } = *change;
+                let _ = reply.send(self.controls.change_budget(now, &pool, &flow, change));
             }
             Message::Request(request_id, reply) => {
                 let _ = reply.send(self.look_up(&request_id));
@@ -428,37 +457,6 @@ impl Driver {
                 let _ = reply.send(());
             }
         }
-    }
-
-    /// Publishes the roles, and what the elections must know.
-    fn report_leadership(&mut self) {
-        while let Some(scope) = self.controls.next_touched() {
-            self.publish_role(&scope);
-            if let Some(envoys) = self.controls.take_known_envoys(&scope) {
-                let term = self.controls.control(&scope).map_or(0, Control::term);
-                self.elections.of(&scope).report(Report::Known { term, envoys });
-            }
-        }
-        let (roles, controls) = (&self.roles, &self.controls);
-        if roles.borrow().len() != controls.len() {
-            roles.send_modify(|known| known.retain(|scope, _| controls.control(scope).is_some()));
-        }
-    }
-
-    fn publish_role(&self, scope: &Scope) {
-        let Some(control) = self.controls.control(scope) else {
-            return;
-        };
-        let (role, term) = (control.role(), control.term());
-        self.roles.send_if_modified(|known| {
-            let is_same = |known: &RoleTerm| known.term == term && known.role == *role;
-            let is_changed = !known.get(scope).is_some_and(is_same);
-            if is_changed {
-                let role = role.clone();
-                known.insert(scope.clone(), RoleTerm { role, term });
-            }
-            is_changed
-        });
     }
 
     fn send(&mut self, conn: ConnId, frame: &CompanionFrame) {

@@ -105,7 +105,8 @@ impl EndedRequests {
             | Observation::Misrouted { .. }
             | Observation::Learned { .. }
             | Observation::Used { .. }
-            | Observation::Running { .. } => return,
+            | Observation::Running { .. }
+            | Observation::Quota { .. } => return,
         };
         self.insert(ended);
     }
@@ -245,6 +246,7 @@ const fn rejection(outcome: Outcome) -> &'static str {
             "rejected: it may not wait (queue.enabled, queue.total_capacity, queue.admit)"
         }
         Outcome::RejectedUnmeetable => "rejected: it was predicted to miss its deadline (reject_unmeetable)",
+        Outcome::RejectedBudget => "rejected: its flow had used up its budget (flows.budgets)",
         Outcome::RejectedInvalid => "rejected: it was invalid, or no pool serves its model (pools[].models)",
         Outcome::Displaced => {
             "rejected: a more critical request took its place in the full queue (queue.overflow)"

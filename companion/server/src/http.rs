@@ -2,10 +2,12 @@
 //! [`admin`].
 
 pub mod admin;
+mod budgets;
 mod config;
 mod dashboard;
 mod guards;
 mod readiness;
+mod remote;
 mod requests;
 #[cfg(test)]
 mod tests;
@@ -19,12 +21,12 @@ use axum::extract::{DefaultBodyLimit, Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post, put};
+use axum::routing::{get, patch, post, put};
 use penstock_control::{Event, Status};
 use serde::Deserialize;
 use tokio::sync::watch;
 
-use self::admin::Peer;
+use self::remote::Remote;
 
 use crate::advice::{self, Facts};
 use crate::clock::Clock;
@@ -79,6 +81,7 @@ pub async fn serve(
     let changes = Router::new()
         .route("/drain", post(drain))
         .route("/config", put(config::replace).patch(config::patch))
+        .route("/budgets/{pool}/{*flow}", patch(budgets::change))
         .layer(DefaultBodyLimit::max(config::BYTES_MAX))
         // For these routes only: an unknown path is 404 to everybody, not 401.
         .route_layer(middleware::from_fn_with_state(app.roles.clone(), guards::leads))
@@ -94,6 +97,7 @@ pub async fn serve(
         .route("/metrics", get(metrics))
         .route("/status", get(status_document))
         .route("/config", get(config::show))
+        .route("/budgets", get(budgets::list))
         .route("/requests/{id}", get(requests::show))
         .merge(changes)
         .layer(middleware::from_fn_with_state(config, guards::host_is_allowed))
@@ -103,7 +107,7 @@ pub async fn serve(
             get(async move || ([(header::CONTENT_TYPE, "application/wasm")], module)),
         )
         .with_state(Arc::new(app))
-        .into_make_service_with_connect_info::<Peer>();
+        .into_make_service_with_connect_info::<Remote>();
     match listener {
         Listener::Tcp(listener) => {
             axum::serve(listener, router)
@@ -143,7 +147,11 @@ async fn metrics(State(app): State<Arc<App>>) -> Response {
         Ok(status) => status,
         Err(why) => return (StatusCode::SERVICE_UNAVAILABLE, why).into_response(),
     };
-    match app.metrics.render(&status, app.roles().as_ref()) {
+    let budgets = match app.driver.budgets().await {
+        Ok(budgets) => budgets,
+        Err(gone) => return (StatusCode::SERVICE_UNAVAILABLE, gone.to_string()).into_response(),
+    };
+    match app.metrics.render(&status, &budgets, app.roles().as_ref()) {
         Ok(text) => ([(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
@@ -152,6 +160,10 @@ async fn metrics(State(app): State<Arc<App>>) -> Response {
 async fn status_document(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
     let overview = match app.driver.overview().await {
         Ok(overview) => overview,
+        Err(gone) => return (StatusCode::SERVICE_UNAVAILABLE, gone.to_string()).into_response(),
+    };
+    let budgets = match app.driver.budgets().await {
+        Ok(budgets) => budgets,
         Err(gone) => return (StatusCode::SERVICE_UNAVAILABLE, gone.to_string()).into_response(),
     };
     let (config, roles) = (app.config.active(), app.roles());
@@ -170,15 +182,10 @@ async fn status_document(State(app): State<Arc<App>>, headers: HeaderMap) -> Res
     let report = status::ConfigReport::new(&config)
         .with_roles(roles.as_ref(), config.config.replicas.as_ref())
         .with_discoveries(&app.discoveries);
-    axum::Json(status::document(
-        &overview.status,
-        now,
-        uptime,
-        app.flow_visibility(&headers),
-        &report,
-        &advice,
-    ))
-    .into_response()
+    let visibility = app.flow_visibility(&headers);
+    let mut document = status::document(&overview.status, now, uptime, visibility, &report, &advice);
+    crate::budgets::add_to_status(&mut document, &budgets, visibility, app.present());
+    axum::Json(document).into_response()
 }
 
 async fn history(

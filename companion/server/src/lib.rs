@@ -1,6 +1,7 @@
 //! The companion as a service: `penstock serve`.
 
 pub mod advice;
+mod budgets;
 pub mod clock;
 pub mod control_settings;
 pub mod decision_runtime;
@@ -46,3 +47,4 @@ pub mod tls;
 )]
 pub mod trace;
 pub mod usage_forwarding;
+mod utc_watch;

@@ -3,6 +3,7 @@
 //! The observer updates counters and histograms. Gauges are made from the present status at each scrape, so that they
 //! are current, unknown values have no series, and concurrent scrapes don't interfere.
 
+mod budgets;
 mod maker;
 mod model;
 mod queue;
@@ -19,7 +20,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use penstock_config::{Alias, Config};
-use penstock_control::{PoolStatus, Status};
+use penstock_control::{PoolBudgets, PoolStatus, Status};
 use penstock_engine::units::Decimal;
 use prometheus::core::{Collector, MetricVec, MetricVecBuilder};
 use prometheus::{Encoder, Histogram, IntCounter, IntCounterVec, IntGaugeVec, Registry, TextEncoder};
@@ -182,18 +183,25 @@ impl Metrics {
         remove_series(&self.store_writes, &is_gone);
     }
 
-    /// The page in Prometheus' text format, with gauges from this status. `roles` is `None` without `replicas`. The gauges of
+    /// The page in Prometheus' text format, with gauges from this status and these budgets. `roles` is `None` without `replicas`. The gauges of
     /// pools for which this companion stands by have no series, so that a sum over all companions is the leader's value.
     ///
     /// # Errors
     /// When a metric can't be encoded.
-    pub fn render(&self, status: &Status, roles: Option<&Roles>) -> prometheus::Result<Vec<u8>> {
+    pub fn render(
+        &self,
+        status: &Status,
+        budgets: &[PoolBudgets],
+        roles: Option<&Roles>,
+    ) -> prometheus::Result<Vec<u8>> {
         let make = Maker::new();
         replicas::render(&make, status, roles)?;
         let led = roles.and_then(|roles| only_led_pools(status, roles));
         let status = led.as_ref().unwrap_or(status);
         queue::Gauges::new(&make)?.set(status, self.values_max());
         model::Gauges::new(&make)?.set(status);
+        let is_led = |name: &str| roles.is_none_or(|roles| roles.of(name).is_leader);
+        budgets::Gauges::new(&make)?.set(budgets.iter().filter(|budgets| is_led(&budgets.pool)));
         if self.has_nexus_alias.load(Ordering::Relaxed) {
             queue::register_nexus_alias(&make.registry, status)?;
         }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use penstock_control::{Labels, Observation, Status};
 use penstock_data_plane::filter_policy::band_name;
+use penstock_engine::effect::QuotaReport;
 use penstock_engine::{Instant, Outcome};
 use penstock_wire::names::code;
 
@@ -141,6 +142,7 @@ impl Observer {
             }
             Observation::Used { pool, used } => self.recorders.record_usage(&pool, used),
             Observation::Running { pool, running } => self.recorders.record_running(&pool, running),
+            Observation::Quota { pool, report } => self.record_quota(&pool, report),
             Observation::Arrived(_)
             | Observation::BadDeadline(_)
             | Observation::PriorityLowered(_)
@@ -150,6 +152,15 @@ impl Observer {
             | Observation::Misrouted { .. }
             | Observation::Dropped { .. } => self.observe_request(now, observation),
             Observation::Completed { .. } => self.observe_completion(now, observation),
+        }
+    }
+
+    /// Stores what flows use of their budgets.
+    fn record_quota(&self, pool: &str, report: QuotaReport) {
+        match report {
+            QuotaReport::Used(used) => self.recorders.record_quota_used(pool, used),
+            QuotaReport::Running(running) => self.recorders.record_quota_running(pool, running),
+            QuotaReport::Shadowed { .. } => {}
         }
     }
 
@@ -502,7 +513,7 @@ mod tests {
             envoys: 0,
             requests: 0,
         };
-        String::from_utf8(metrics.render(&status, None).expect("text")).expect("text")
+        String::from_utf8(metrics.render(&status, &[], None).expect("text")).expect("text")
     }
 
     #[test]

@@ -103,6 +103,7 @@ impl RecentStats {
             | Observation::Learned { .. }
             | Observation::Used { .. }
             | Observation::Running { .. }
+            | Observation::Quota { .. }
             | Observation::Completed { .. } => {}
         }
     }
@@ -157,6 +158,7 @@ impl RecentStats {
             Outcome::NoEndpoints => counts.no_endpoints += 1,
             Outcome::RejectedPolicy
             | Outcome::RejectedUnmeetable
+            | Outcome::RejectedBudget
             | Outcome::RejectedInvalid
             | Outcome::DeadlineExceeded
             | Outcome::Cancelled

@@ -375,7 +375,7 @@ mod tests {
         assert_eq!(document["pools"][0]["watermark"], json!(0.0));
         let text = Metrics::new()
             .expect("distinct")
-            .render(&status, None)
+            .render(&status, &[], None)
             .expect("text");
         let text = String::from_utf8(text).expect("text");
         let line = r#"penstock_class_deficit_tokens{class="cached",pool="chat"} 512"#;
@@ -487,7 +487,7 @@ mod tests {
     };
 
     fn page(metrics: &Metrics, status: &Status) -> String {
-        String::from_utf8(metrics.render(status, None).expect("text")).expect("text")
+        String::from_utf8(metrics.render(status, &[], None).expect("text")).expect("text")
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! State that outlives a companion, by pool: learned model parameters, and recent usage by flow. A store is a file, or
-//! a redis server that several companions share.
+//! State that outlives a companion, by pool: learned model parameters, recent usage by flow, and usage of budgets. A store
+//! is a file, or a redis server that several companions share.
 //!
 //! Decisions never wait for a store. [`Stores`] runs one task for each store; [`Recorders`] pass data to these tasks,
 //! which write it within a second. Opening a file that can't be used is an error, because the operator who configured
@@ -10,6 +10,8 @@
 mod file;
 mod health;
 mod message;
+mod quota;
+mod quota_buffer;
 mod recorders;
 #[cfg_attr(not(feature = "redis"), path = "stores/without_redis.rs")]
 mod redis;
@@ -27,11 +29,11 @@ use penstock_model::Parameters;
 
 pub use self::recorders::Recorders;
 pub use self::registry::{Restored, Stores};
-pub use self::write_buffer::{PoolUsage, SharedUsage};
+pub use self::write_buffer::SharedUsage;
 
 /// Delay between the first new data and its write; everything that arrives meanwhile is written together.
 const LINGER: Duration = Duration::from_secs(1);
-/// Usage keys (band, class, flow, model) of one pool that wait for a write.
+/// Usage keys (band, class, flow, model), and as many of budgets, of one pool that wait for a write.
 const BUFFERED_KEYS_MAX: usize = 65_536;
 /// Flows and models of one pool whose running requests here are reported to other companions; the largest.
 const RUNNING_MAX: usize = 4_096;
@@ -43,6 +45,10 @@ const RUNNING_REFRESH: Duration = Duration::from_secs(2);
 const BACKLOG_MAX: usize = 262_144;
 /// Usage rows that a file keeps for each pool; a row is one bucket of the window for one usage key.
 const ROWS_MAX: u64 = 1_000_000;
+/// Rows of budgets that a store restores for a pool; a row is one bucket of one window of one flow.
+const QUOTA_ROWS_MAX: usize = 1_000_000;
+/// Flows and units that are counted in one bucket of a budget's window.
+const QUOTA_FLOWS_MAX: usize = 2 * penstock_engine::limits::QUOTA_FLOWS_MAX;
 /// Delay before a failing store is tried again; it doubles up to [`RETRY_MAX`].
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(10);

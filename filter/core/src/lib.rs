@@ -46,6 +46,7 @@ mod pool_endpoints;
 mod prefix_hashes;
 pub mod process_identity;
 pub mod properties;
+pub mod rate_limit;
 mod registration;
 mod requeue_on;
 mod requeue_token;

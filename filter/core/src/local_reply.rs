@@ -4,6 +4,8 @@
 use penstock_wire::{Api, Reject, names};
 use serde::Serialize;
 
+use crate::rate_limit::RateLimit;
+
 /// A complete local reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalReply {
@@ -24,17 +26,21 @@ pub struct QueueReport {
     pub queue_us: u64,
     /// Saturation of the pool, in thousandths.
     pub saturation_milli: u32,
+    /// What is left of the tenant's budget; `None`: it has none.
+    pub rate_limit: Option<RateLimit>,
 }
 
 impl QueueReport {
     /// The headers of the report.
-    #[must_use]
-    pub fn headers(&self) -> [(&'static str, String); 3] {
-        [
+    pub fn headers(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let report = [
             (names::OUTCOME_HEADER, self.outcome.clone()),
             (names::QUEUE_MS_HEADER, (self.queue_us / 1_000).to_string()),
             (names::SATURATION_HEADER, two_places(self.saturation_milli)),
-        ]
+        ];
+        report
+            .into_iter()
+            .chain(self.rate_limit.into_iter().flat_map(RateLimit::headers))
     }
 }
 
@@ -211,6 +217,7 @@ mod tests {
             outcome: "expired_ttl".into(),
             queue_us: 30_000_999,
             saturation_milli: 1_005,
+            rate_limit: None,
         };
         let failure =
             Failure::new(503, "queue_timeout", "Request timed out after 30s in queue").retry_after_ms(1_001);

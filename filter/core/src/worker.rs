@@ -37,6 +37,7 @@ use crate::{
     local_reply::{Failure, QueueReport},
     pool_endpoints::{self, PoolEndpoints},
     process_identity::{ProcessIdentity, RandomBits, SigningKey},
+    rate_limit::RateLimit,
     retry_advice::FailingPools,
     session,
     shared_data::{SetIf, SharedData},
@@ -406,6 +407,7 @@ impl Worker {
             outcome: reject.outcome.clone(),
             queue_us: reject.queue_us,
             saturation_milli: reject.saturation_milli,
+            rate_limit: reject.rate_limit.map(RateLimit::from),
         };
         let reply = Failure::from(reject).reply(exchange.register.api(), Some(&report));
         self.effects.push_back(Effect::Reply {

@@ -184,8 +184,8 @@ impl Rig {
             outcome: "dispatched".into(),
             queue_us: 12_345,
             saturation_milli: 420,
-            target_model: String::new(),
             requeue: true,
+            ..Grant::default()
         }));
         self.count(|rig| rig.receive(grant.take().expect("once")));
         self.response(sequence, response, chunks);

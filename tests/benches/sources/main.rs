@@ -10,7 +10,7 @@ mod overload;
 mod replicas;
 mod report;
 
-#[path = "../../../companion/simulate/examples/shared/markdown.rs"]
+#[path = "../../../companion/simulate/examples/common/markdown.rs"]
 mod markdown;
 
 use std::process::ExitCode;

@@ -177,6 +177,15 @@ fn list(choices: &mut Choices<'_>) -> Vec<String> {
     (0..choices.below(4)).map(|_| choices.name(&ADDRESSES)).collect()
 }
 
+fn rate_limit(choices: &mut Choices<'_>) -> wire::RateLimit {
+    wire::RateLimit {
+        unit: i32::from(choices.byte() % 4),
+        limit: choices.number(),
+        remaining: choices.number(),
+        reset_ms: choices.number(),
+    }
+}
+
 /// A command of a companion; `policies` are the ones that a policy command chooses from.
 pub fn command(choices: &mut Choices<'_>, policies: &[wire::Policy]) -> Kind {
     match choices.below(16) {
@@ -189,6 +198,7 @@ pub fn command(choices: &mut Choices<'_>, policies: &[wire::Policy]) -> Kind {
             saturation_milli: choices.small_number(),
             target_model: choices.name(&MODELS),
             requeue: choices.one_in(2),
+            rate_limit: choices.one_in(4).then(|| rate_limit(choices)),
         }),
         7..=9 => Kind::Reject(wire::Reject {
             sequence: choices.number(),
@@ -200,6 +210,7 @@ pub fn command(choices: &mut Choices<'_>, policies: &[wire::Policy]) -> Kind {
             r#final: choices.one_in(2),
             queue_us: choices.number(),
             saturation_milli: choices.small_number(),
+            rate_limit: choices.one_in(4).then(|| rate_limit(choices)),
         }),
         10 | 11 => Kind::Endpoints(wire::Endpoints {
             keep_ready: choices.one_in(4),

@@ -4,7 +4,7 @@ use penstock_engine::policy as engine;
 use penstock_engine::policy::FlowKey;
 
 use super::classes::{self, ClassSets};
-use super::stock;
+use super::{budgets, stock};
 use crate::error::Violation;
 use crate::raw;
 
@@ -51,7 +51,11 @@ pub(super) fn convert(raw: Parts, identities_max: usize, path: &str) -> Result<C
             per_model: arbitration.per_model,
             class_mode,
             classes: sets,
-            flows: convert_flows(arbitration.flows, identities_max),
+            flows: convert_flows(
+                arbitration.flows,
+                identities_max,
+                &format!("{arbitration_path}.flows"),
+            )?,
             order: convert_order(arbitration.order, &raw.slo),
             weights: engine::TokenWeights { input, output },
             usage_window: raw.usage.window.0,
@@ -110,8 +114,8 @@ fn convert_bands(raw: &raw::Bands, path: &str) -> Result<engine::Bands, Violatio
     })
 }
 
-fn convert_flows(raw: raw::Flows, identities_max: usize) -> engine::Flows {
-    engine::Flows {
+fn convert_flows(raw: raw::Flows, identities_max: usize, path: &str) -> Result<engine::Flows, Violation> {
+    Ok(engine::Flows {
         discipline: raw.discipline,
         cost: raw.cost,
         weights: raw
@@ -127,8 +131,9 @@ fn convert_flows(raw: raw::Flows, identities_max: usize) -> engine::Flows {
             .collect(),
         max_in_flight: raw.max_in_flight.map(|count| count.0),
         max_in_flight_per_endpoint: raw.max_in_flight_per_endpoint.map(|count| count.0),
+        quotas: budgets::convert(raw.budgets.0, &format!("{path}.budgets"))?,
         identities_max,
-    }
+    })
 }
 
 /// The parts of a flow's identity. `none` is an empty list.

@@ -7,7 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Classes;
-use crate::value::{Count, Factor, OneOrMany, Share, Weight};
+use super::budgets::Budget;
+use crate::value::{Count, Factor, List, OneOrMany, Share, Weight};
 
 /// The order in which queued requests are granted: by band, then by class, then by flow, then by the order inside the flow.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
@@ -111,6 +112,8 @@ pub(crate) struct Flows {
     pub(crate) max_in_flight: Option<Count>,
     /// Running requests of one flow at one endpoint.
     pub(crate) max_in_flight_per_endpoint: Option<Count>,
+    /// What a flow may use in windows of time. The first entry that matches a flow applies to it, with all of its windows.
+    pub(crate) budgets: List<Budget>,
 }
 
 impl Default for Flows {
@@ -124,6 +127,7 @@ impl Default for Flows {
             capacities: BTreeMap::new(),
             max_in_flight: None,
             max_in_flight_per_endpoint: None,
+            budgets: List::default(),
         }
     }
 }

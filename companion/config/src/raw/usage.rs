@@ -24,9 +24,9 @@ pub(crate) struct Usage {
     pub(crate) input_token_weight: Factor,
     /// The cost of a generated token. The two weights can't both be 0.
     pub(crate) output_token_weight: Factor,
-    /// Where the companion keeps learned performance models, and the windows of the discipline `usage`. `memory`: nowhere, so
-    /// a restart begins without them. `{redb: PATH}`: in a file, which pools may share. `{redis: URL}`: in a redis server,
-    /// where companions share the usage of pools with the same name.
+    /// Where the companion keeps learned performance models, the windows of the discipline `usage`, and what flows have used of
+    /// their budgets. `memory`: nowhere, so a restart begins without them. `{redb: PATH}`: in a file, which pools may share.
+    /// `{redis: URL}`: in a redis server, where companions share the usage and the budgets of pools with the same name.
     pub(crate) store: Store,
 }
 

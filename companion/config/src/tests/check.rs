@@ -69,6 +69,9 @@ pub(super) fn check(value: &Value, schema: &Value, root: &Value, path: &str) -> 
             "minItems" => value
                 .as_array()
                 .is_none_or(|items| items.len() as u64 >= number(rule) as u64),
+            "maxItems" => value
+                .as_array()
+                .is_none_or(|items| items.len() as u64 <= number(rule) as u64),
             "minLength" => length(value).is_none_or(|chars| chars as f64 >= number(rule)),
             "maxLength" => length(value).is_none_or(|chars| chars as f64 <= number(rule)),
             "minimum" => value.as_f64().is_none_or(|value| value >= number(rule)),

@@ -16,6 +16,12 @@ const SIZE_PATTERN: &str = r"^\s*[0-9]+(\.[0-9]+)?\s*([kKmMgGtTpPeE]?[iI]?[bB]?)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PositiveDuration(pub(crate) Duration);
 
+impl PositiveDuration {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        parse_duration(text).map(Self)
+    }
+}
+
 fn parse_duration(text: &str) -> Option<Duration> {
     humantime::parse_duration(text.trim())
         .ok()

@@ -27,9 +27,15 @@ impl Control {
                         self.aliases.insert(previous_key, id);
                     }
                 }
-                PoolEffect::Grant { key, labels, grant } => {
+                PoolEffect::Grant {
+                    key,
+                    labels,
+                    grant,
+                    rate_limit,
+                } => {
                     let message = self.spent_frames.take_grant();
-                    self.send(key.epoch, wire_out::grant(key.sequence, &labels, &grant, message));
+                    let command = wire_out::grant(key.sequence, &labels, &grant, rate_limit, message);
+                    self.send(key.epoch, command);
                 }
                 PoolEffect::Reject { key, rejection } => self.reject(key, rejection),
                 PoolEffect::Ended { key, id, labels } => self.end_request(key, id, &labels),

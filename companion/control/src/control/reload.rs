@@ -53,6 +53,10 @@ impl Control {
             if self.is_started && self.leadership.may_grant() {
                 self.drive_pool(now, pool, PoolInput::Ready);
             }
+            if let Some((then, utc)) = self.utc {
+                let utc = utc.saturating_add(now.since(then));
+                self.drive_pool(now, pool, PoolInput::Utc(utc));
+            }
             if self.is_draining {
                 self.drive_pool(now, pool, PoolInput::Drain(true));
             }

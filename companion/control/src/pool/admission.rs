@@ -173,8 +173,11 @@ impl Pool {
         let visible = if is_private {
             None
         } else {
-            let most = registering.visible_flows_max;
-            self.visible_flows.record_arrival(now, flow_name(&flow), most)
+            let (name, most) = (flow_name(&flow), registering.visible_flows_max);
+            if self.rules.policy.flows.quota_of(name).is_some() {
+                self.public_budgets.record(name);
+            }
+            self.visible_flows.record_arrival(now, name, most)
         };
         if (registration.model, target_model) != (&*self.last_model.requested, &*self.last_model.target) {
             self.last_model = ModelName::new(registration.model, target_model);
@@ -339,10 +342,13 @@ impl Pool {
         let is_listed = |address: &Arc<str>| self.endpoints.listed_id(address).is_some();
         if granted.grant.endpoints.iter().any(is_listed) {
             // The grant was lost with the last stream.
+            let (key, labels, grant) = (request.key, request.labels.clone(), granted.grant.clone());
+            let rate_limit = self.rate_limit(now, &labels.flow);
             self.effects.push_back(PoolEffect::Grant {
-                key: request.key,
-                labels: request.labels.clone(),
-                grant: granted.grant.clone(),
+                key,
+                labels,
+                grant,
+                rate_limit,
             });
         } else {
             self.requeue(now, id, Input::Requeue(id));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use penstock_autopilot as autopilot;
 use penstock_engine::input::{EndpointId, PastUsage, RequestId, RunningUsage};
 use penstock_engine::units::Tokens;
-use penstock_engine::{Effect, Instant, Outcome};
+use penstock_engine::{Effect, Instant, Outcome, QuotaReport};
 use penstock_wire::names::code;
 
 use super::request::{Grant, Granted, Stage};
@@ -68,7 +68,14 @@ impl Pool {
                         self.visible_flows.record_cost(now, flow, labels.private, cost.0);
                     }
                 }
-                // Only an engine that traces has these.
+                Effect::Quota(QuotaReport::Shadowed { flow, over }) => {
+                    self.visible_flows.record_shadowed(flow_name(&flow), over);
+                }
+                Effect::Quota(report) => {
+                    let pool = self.name.clone();
+                    self.observe(Observation::Quota { pool, report });
+                }
+                // Only an engine that is asked for these has them.
                 Effect::Traced { .. } => {}
             }
         }
@@ -115,6 +122,7 @@ impl Pool {
             Effect::Grant { .. }
             | Effect::Reject { .. }
             | Effect::Cancelled { .. }
+            | Effect::Quota(_)
             | Effect::Traced { .. }
             | Effect::Settled { .. } => {}
         }
@@ -171,7 +179,13 @@ impl Pool {
             let was_queued = self.arriving != Some(decided.id);
             self.observe_decided(&labels, outcome, "", decided.waited, endpoint, was_queued);
         }
-        self.effects.push_back(PoolEffect::Grant { key, labels, grant });
+        let rate_limit = self.rate_limit(now, &labels.flow);
+        self.effects.push_back(PoolEffect::Grant {
+            key,
+            labels,
+            grant,
+            rate_limit,
+        });
         if let (Outcome::Bypassed, Some(&endpoint)) = (decided.outcome, decided.endpoints.first()) {
             self.consider_credit(now, decided.id, endpoint);
         }
@@ -214,9 +228,11 @@ impl Pool {
             );
         }
         let outcome = request.admitted.unwrap_or(outcome);
+        let rejection = Rejection::new(answer, outcome, waited, retry_after, saturation_milli);
+        let rate_limit = self.rate_limit(now, &request.labels.flow);
         self.effects.push_back(PoolEffect::Reject {
             key: request.key,
-            rejection: Rejection::new(answer, outcome, waited, retry_after, saturation_milli),
+            rejection: rejection.with_rate_limit(rate_limit),
         });
     }
 

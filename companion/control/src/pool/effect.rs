@@ -9,6 +9,7 @@ use super::request::Grant;
 use crate::event::Observation;
 use crate::ids::{CreditId, RequestKey};
 use crate::labels::Labels;
+use crate::rate_limit::RateLimit;
 use crate::rejection::Rejection;
 
 /// An effect, to be carried out in order.
@@ -26,6 +27,8 @@ pub(crate) enum PoolEffect {
         key: RequestKey,
         labels: Arc<Labels>,
         grant: Arc<Grant>,
+        /// What is left of the flow's budget; `None`: it has none that decides.
+        rate_limit: Option<RateLimit>,
     },
     /// Send a rejection. The request has ended.
     Reject { key: RequestKey, rejection: Rejection },

@@ -1,9 +1,12 @@
 //! Everything that can happen to a pool.
 
+use core::time::Duration;
+
 use penstock_autopilot::{PendingServers, Scraped};
 use penstock_engine::RequestId;
-use penstock_engine::input::{PastUsage, RunningUsage};
+use penstock_engine::input::{PastUsage, QuotaRunning, QuotaUsage, RunningUsage};
 
+use crate::budgets::BudgetChange;
 use crate::completion::Completion;
 use crate::ids::{CreditId, EnvoyId, Epoch, Peer, RequestKey};
 use crate::pushback::Pushback;
@@ -79,8 +82,17 @@ pub(crate) enum PoolInput<'a> {
     },
     /// Usage from before this companion's start, or of another companion, and what other companions run.
     Usage {
-        past: Vec<PastUsage>,
+        settled: Vec<PastUsage>,
         running: Vec<RunningUsage>,
+    },
+    /// An operator changes what is left of a flow's budget.
+    ChangeBudget { flow: Box<str>, change: BudgetChange },
+    /// What flows used of their budgets before.
+    QuotaHistory(Vec<QuotaUsage>),
+    /// What flows used of their budgets elsewhere, and what they run elsewhere now.
+    QuotaUsage {
+        settled: Vec<QuotaUsage>,
+        running: Vec<QuotaRunning>,
     },
     /// The list of endpoints, and of the servers that are no endpoints yet, whole.
     Endpoints {
@@ -95,6 +107,8 @@ pub(crate) enum PoolInput<'a> {
     EvictUnserved,
     /// Metrics and status show fewer flows than before: all give up their names.
     HideFlows,
+    /// UTC now, as the time since 1970 began.
+    Utc(Duration),
     /// Reject all requests (`true`), or take them again (`false`).
     Drain(bool),
     /// Dispatch begins, or begins again.

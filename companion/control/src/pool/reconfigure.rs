@@ -20,10 +20,12 @@ impl Pool {
         if self.rules.flow_key != settings.flow_key {
             // The new parts of a flow's name may be private.
             self.visible_flows.clear();
+            self.public_budgets.clear();
         }
         self.is_retired = false;
         self.engine.report_usage(settings.reported);
         self.engine.report_running_usage(settings.shared);
+        self.engine.report_quotas(settings.reported);
         let old = core::mem::replace(&mut self.rules, Rules::new(settings));
         self.autopilot.change(now, &autopilot_settings(settings));
         if old.class_globs != self.rules.class_globs {

@@ -8,6 +8,9 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 use penstock_engine::Instant;
+use penstock_engine::policy::Over;
+
+use crate::status::OTHER;
 
 /// A flow that was idle for so long loses its series.
 pub(crate) const IDLE: Duration = Duration::from_secs(600);
@@ -19,7 +22,37 @@ const SWEEP: Duration = Duration::from_secs(1);
 pub(crate) struct VisibleFlows {
     flows: HashMap<Arc<str>, Flow>,
     other_served: u64,
+    other_shadowed: Shadowed,
     swept: Instant,
+}
+
+/// Requests for which a budget with `shadow` had no room, by what would have happened to them.
+#[derive(Clone, Copy, Debug, Default)]
+struct Shadowed {
+    demoted: u64,
+    held: u64,
+    refused: u64,
+}
+
+impl Shadowed {
+    const fn count(&mut self, over: Over) {
+        let counter = match over {
+            Over::Demote => &mut self.demoted,
+            Over::Hold => &mut self.held,
+            Over::Refuse => &mut self.refused,
+        };
+        *counter = counter.saturating_add(1);
+    }
+
+    /// The counters that aren't 0.
+    fn counted(self) -> impl Iterator<Item = (Over, u64)> {
+        let all = [
+            (Over::Demote, self.demoted),
+            (Over::Hold, self.held),
+            (Over::Refuse, self.refused),
+        ];
+        all.into_iter().filter(|(_, count)| *count > 0)
+    }
 }
 
 #[derive(Debug)]
@@ -28,6 +61,7 @@ struct Flow {
     last: Instant,
     /// Settled cost.
     served: u64,
+    shadowed: Shadowed,
 }
 
 impl VisibleFlows {
@@ -45,7 +79,11 @@ impl VisibleFlows {
             return None;
         }
         let name: Arc<str> = flow.into();
-        let newcomer = Flow { last: now, served: 0 };
+        let newcomer = Flow {
+            last: now,
+            served: 0,
+            shadowed: Shadowed::default(),
+        };
         self.flows.insert(name.clone(), newcomer);
         Some(name)
     }
@@ -59,6 +97,23 @@ impl VisibleFlows {
             }
             None => self.other_served = self.other_served.saturating_add(cost),
         }
+    }
+
+    /// The budget of a flow, which is a shadow, had no room for a request.
+    pub(crate) fn record_shadowed(&mut self, flow: &str, over: Over) {
+        let known = self.flows.get_mut(flow).map(|flow| &mut flow.shadowed);
+        known.unwrap_or(&mut self.other_shadowed).count(over);
+    }
+
+    /// What was [recorded](Self::record_shadowed) of each of these visible flows, and of all that were invisible then.
+    pub(crate) fn shadowed<'a>(
+        &'a self,
+        visible: impl Iterator<Item = &'a str>,
+    ) -> Vec<(&'a str, Over, u64)> {
+        let known = visible.filter_map(|name| Some((name, self.flows.get(name)?.shadowed)));
+        let all = known.chain([(OTHER, self.other_shadowed)]);
+        all.flat_map(|(name, shadowed)| shadowed.counted().map(move |(over, count)| (name, over, count)))
+            .collect()
     }
 
     /// Makes all flows invisible. The cost of `other` stays.

@@ -8,6 +8,7 @@ use penstock_control::{
     ConnId, Control, ElectionReport, EndpointSettings, Event, Kept, MaxPriority, Observation, Output,
     PoolSettings, Settings,
 };
+use penstock_engine::effect::QuotaReport;
 use penstock_engine::input::{PastUsage, RunningUsage};
 use penstock_engine::policy::{FlowKey, Gate, Policy, Queue, StockUnit};
 use penstock_engine::units::Decimal;
@@ -275,6 +276,8 @@ pub(crate) struct Taken {
     pub(crate) used: Vec<(Arc<str>, PastUsage)>,
     /// What flows run, in order, by pool.
     pub(crate) running: Vec<(Arc<str>, RunningUsage)>,
+    /// What has happened to budgets, in order, by pool.
+    pub(crate) quotas: Vec<(Arc<str>, QuotaReport)>,
     /// Parameters to be stored, by pool and variant.
     pub(crate) learned: Vec<(Arc<str>, String, Kept)>,
     /// Endpoints that refused a request, with the status.
@@ -290,6 +293,7 @@ impl Taken {
         match observation {
             Observation::Used { pool, used } => self.used.push((pool, used)),
             Observation::Running { pool, running } => self.running.push((pool, running)),
+            Observation::Quota { pool, report } => self.quotas.push((pool, report)),
             Observation::Learned { pool, variant, kept } => self.learned.push((pool, variant, kept)),
             Observation::Decided { outcome, .. } => self.outcomes.push(outcome),
             Observation::Arrived(_) => self.arrived += 1,

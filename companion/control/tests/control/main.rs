@@ -1,6 +1,8 @@
 //! Tests of a control by its exact outputs for each event.
 
 mod autopilot;
+mod budget_changes;
+mod budgets;
 mod cached;
 mod controls;
 mod credit_edges;

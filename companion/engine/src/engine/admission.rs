@@ -8,11 +8,12 @@ use alloc::vec::Vec;
 
 use super::Engine;
 use crate::arrival::Arrival;
+use crate::band::TreeBand;
 use crate::cost::{TOKENS_MAX, TokenEstimate};
 use crate::effect::Outcome;
 use crate::hashed_name::HashedName;
 use crate::ids::{EligibilityId, JobId, ModelId};
-use crate::input::{Band, EndpointId, ModelName, Request};
+use crate::input::{EndpointId, ModelName, Request};
 use crate::job::Job;
 use crate::limits::BODY_BYTES_MAX;
 use crate::load::Load;
@@ -29,6 +30,9 @@ impl Engine {
         let Some(job) = self.arrive(request) else {
             return;
         };
+        if !self.admits_newcomer(job) {
+            return;
+        }
         let endpoints = self.bypass(job);
         if self.is_unmeetable(job, endpoints.is_none()) {
             self.reject_newcomer(job, Outcome::RejectedUnmeetable);
@@ -91,7 +95,7 @@ impl Engine {
             None
         };
         if let Some(outcome) = rejected {
-            self.reject(request.id, request.band, request.arrived, outcome);
+            self.reject(request.id, request.band.into(), request.arrived, outcome, None);
             return None;
         }
         Some(self.insert(request))
@@ -107,6 +111,14 @@ impl Engine {
     }
 
     fn insert(&mut self, request: Request) -> JobId {
+        let id = self.insert_job(request);
+        if self.quotas.is_on() {
+            self.update_hold(self.jobs[id].queued.flow);
+        }
+        id
+    }
+
+    fn insert_job(&mut self, request: Request) -> JobId {
         let arrival = Arrival {
             at: request.arrived.min(self.now),
             sequence: self.arrivals,
@@ -122,20 +134,21 @@ impl Engine {
             .classes()
             .classify(request.class_set, &request.class, prompt - cached);
         let order_key = OrderKey::of(&request, arrival.at, prompt - cached);
-        let flow = self
-            .tree
-            .flow_or_insert(request.flow, request.band, model, class, &self.policy.flows);
+        let (band, policy) = (TreeBand::from(request.band), &self.policy.flows);
+        let flow = self.tree.flow_or_insert(request.flow, band, model, class, policy);
         let target = self.shared_target(model, request.model);
         let name = self.tree.identity_of(flow).hashed_name();
+        let output = self.expected_output(request.expected_output, request.max_output, name, &target);
         let estimate = TokenEstimate {
             prompt,
             cached: request.cached.0,
-            output: self.expected_output(request.expected_output, request.max_output, name, &target),
+            output,
         };
         let order = self.tree.classes().get(class).order(self.policy.order);
         self.jobs.insert(Job {
             id: request.id,
-            band: request.band,
+            band,
+            request_band: request.band,
             class_set: request.class_set,
             class_key: request.class,
             queued: Queued {
@@ -162,6 +175,7 @@ impl Engine {
             model: target,
             prefix: request.prefix,
             session_lost: false,
+            is_shadowed: false,
             retry: None,
             running: None,
         })
@@ -252,7 +266,7 @@ impl Engine {
         let job = &self.jobs[id];
         let admitted = match queue.admit {
             Admit::All => true,
-            Admit::CriticalOnly => job.band == Band::Critical,
+            Admit::CriticalOnly => job.band == TreeBand::Critical,
         };
         if !queue.enabled || queue.total_capacity == 0 || !admitted {
             return Err(Outcome::RejectedPolicy);
@@ -283,7 +297,7 @@ impl Engine {
 
     /// Displaces less critical requests, the least critical first, until a request of `bytes` fits. Displaces none if
     /// all of them together aren't enough.
-    fn make_room(&mut self, band: Band, bytes: u64) -> bool {
+    fn make_room(&mut self, band: TreeBand, bytes: u64) -> bool {
         let (requests_max, bytes_max) = (self.policy.queue.total_capacity, self.policy.queue.total_bytes);
         let fits = |requests: u64, waiting_bytes: u64| {
             let sum = waiting_bytes.checked_add(bytes);
@@ -293,7 +307,7 @@ impl Engine {
         if fits(waiting.requests, waiting.bytes) {
             return true;
         }
-        let less_critical = || Band::ALL.into_iter().rev().filter(move |&other| other > band);
+        let less_critical = || TreeBand::ALL.into_iter().rev().filter(move |&other| other > band);
         let (requests, freed) = less_critical().fold((0, 0), |(requests, bytes), other| {
             let waiting = self.tree.waiting(other);
             (requests + waiting.requests, bytes + waiting.bytes)
@@ -315,10 +329,11 @@ impl Engine {
         }
     }
 
-    fn reject_newcomer(&mut self, id: JobId, outcome: Outcome) {
+    pub(super) fn reject_newcomer(&mut self, id: JobId, outcome: Outcome) {
         let job = self.jobs.remove(id);
+        let quota_wait = self.quota_wait_for(outcome, job.queued.flow);
         self.tree.release_flow(job.queued.flow);
         self.tree.release_eligibility(job.queued.eligibility);
-        self.reject(job.id, job.band, job.queued.arrival.at, outcome);
+        self.reject(job.id, job.band, job.queued.arrival.at, outcome, quota_wait);
     }
 }

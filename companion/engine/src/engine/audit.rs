@@ -4,7 +4,9 @@ use alloc::vec::Vec;
 
 use super::Engine;
 use crate::audit::{AuditError, check, check_equal};
+use crate::band::TreeBand;
 use crate::ids::JobId;
+use crate::policy::Over;
 use crate::tree::Queued;
 
 impl Engine {
@@ -44,6 +46,7 @@ impl Engine {
         check_equal("arrivals", self.counters.arrivals, left + waiting.len() as u64)?;
         self.audit_expiry(&waiting)?;
         self.audit_pauses()?;
+        self.audit_quotas()?;
         check(
             "nothing waits while draining",
             !self.draining || waiting.is_empty(),
@@ -58,6 +61,44 @@ impl Engine {
         let dispatchable =
             next.is_some_and(|job| !self.is_auto() || !self.choose_endpoints(job, false).is_empty());
         check("no waiting request could be dispatched", !dispatchable)
+    }
+
+    fn audit_quotas(&self) -> Result<(), AuditError> {
+        let Some((table, now)) = self.quotas.read() else {
+            return Ok(());
+        };
+        let quotas = &self.policy.flows.quotas;
+        let mut running = Vec::new();
+        for (id, job) in self.jobs.iter() {
+            let identity = self.tree.identity_of(job.queued.flow);
+            check(
+                "an identity has the first quota that matches",
+                identity.quota == self.policy.flows.quota_of(&identity.name),
+            )?;
+            let Some(index) = identity.quota else {
+                continue;
+            };
+            match self.jobs.running(id) {
+                Some(running_job) if running_job.settled.is_none() && job.band != TreeBand::Demoted => {
+                    running.push((id, &*identity.name));
+                }
+                Some(_) => {}
+                None => {
+                    let holds = quotas[index].over == Over::Hold && !quotas[index].shadow;
+                    // The reverse is found out at the request's turn.
+                    let may_be_held = holds && !table.would_have_room(&identity.name, &now);
+                    check(
+                        "a flow is held only while its quota has no room",
+                        may_be_held || !identity.held,
+                    )?;
+                    check(
+                        "a request is demoted only by a quota",
+                        job.band != TreeBand::Demoted || quotas[index].over == Over::Demote,
+                    )?;
+                }
+            }
+        }
+        table.audit(&running)
     }
 
     fn audit_pauses(&self) -> Result<(), AuditError> {

@@ -31,6 +31,9 @@ impl Engine {
                 self.tree.pick_missed();
                 return;
             };
+            if !self.admits_next(job) {
+                continue;
+            }
             let arrival = self.jobs[job].queued.arrival.sequence;
             let endpoints = self.choose_endpoints(job, self.blocked_head == Some(arrival));
             if endpoints.is_empty() && self.is_auto() {
@@ -89,7 +92,12 @@ impl Engine {
         }
         self.tree.block_classes(blocked);
         self.counters.dequeue_attempts += 1;
-        let picked = self.tree.pick();
+        let picked = loop {
+            let picked = self.tree.pick();
+            if picked.is_none_or(|job| self.admits_next(job)) {
+                break picked;
+            }
+        };
         if let Some(job) = picked {
             self.counters.dequeue_successes += 1;
             let endpoints = self.choose_endpoints(job, false);
@@ -109,7 +117,7 @@ impl Engine {
     pub(super) fn apply_ceilings(&mut self, bound: u64) {
         let (stock, ceilings) = (self.endpoints.stock(), self.policy.bands.ceilings);
         self.tree.apply_ceilings(|band| {
-            ceilings[band as usize].is_some_and(|ceiling| is_over_ceiling(stock, bound, ceiling))
+            ceilings[band.shown() as usize].is_some_and(|ceiling| is_over_ceiling(stock, bound, ceiling))
         });
     }
 

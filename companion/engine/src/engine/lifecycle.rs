@@ -42,7 +42,7 @@ impl Engine {
         self.endpoint_changed(changed);
         let job = &self.jobs[id];
         self.endpoints.prompt_sent(endpoint, &job.prefix);
-        self.counters.count(job.band, outcome);
+        self.counters.count(job.band.shown(), outcome);
         let running = Running {
             endpoint,
             load,
@@ -54,6 +54,7 @@ impl Engine {
         };
         self.jobs.start(id, running);
         self.push_running_usage(id, charge.model);
+        self.charge_quota(id);
     }
 
     pub(super) fn running_job(&self, id: RequestId) -> Option<(JobId, Running)> {
@@ -150,7 +151,7 @@ impl Engine {
                 };
                 let flow = self.tree.identity_of(job.queued.flow).hashed_name();
                 let served = Served {
-                    band: job.band,
+                    band: job.band.shown(),
                     cost: real,
                     prompt_bytes: job.prompt_bytes,
                     prompt: usage.prompt.map(|tokens| tokens.0),
@@ -163,6 +164,7 @@ impl Engine {
         let queued = job.queued;
         self.tree
             .settle(queued.flow, &running.charge, &running.receipts, real);
+        self.settle_quota(id, service);
         // First: a request must not count twice for an owner that reads the effects one by one.
         self.push_running_usage(id, running.charge.model);
         let real = real.unwrap_or(0);
@@ -178,7 +180,7 @@ impl Engine {
             return;
         };
         let effect = Effect::UsageSettled {
-            band: job.band,
+            band: job.band.shown(),
             class: self.tree.classes().get(job.queued.class).name().into(),
             flow: (*self.tree.identity_of(job.queued.flow).name).into(),
             model: (**model).into(),
@@ -206,7 +208,7 @@ impl Engine {
     pub(super) fn running_usage(&self, id: JobId, model: ModelId, running: u128) -> Option<Effect> {
         let job = &self.jobs[id];
         Some(Effect::UsageRunning {
-            band: job.band,
+            band: job.band.shown(),
             class: self.tree.classes().get(job.queued.class).name().into(),
             flow: (*self.tree.identity_of(job.queued.flow).name).into(),
             model: (**self.tree.model_name(model)?).into(),
@@ -239,7 +241,7 @@ impl Engine {
         self.tree.release_eligibility(eligibility);
         self.push(Effect::Settled {
             id,
-            band,
+            band: band.shown(),
             cost: Tokens(cost),
         });
     }
@@ -261,15 +263,20 @@ impl Engine {
         if running.settled.is_none() {
             self.tree.settle(flow, &running.charge, &running.receipts, None);
             self.push_running_usage(id, running.charge.model);
+            self.settle_quota(id, Service::Nothing);
         }
-        self.counters.take_back(band, running.outcome);
+        self.counters.take_back(band.shown(), running.outcome);
         self.counters.requeues += 1;
         if let Some(failure) = failure {
             self.avoid(id, endpoint, failure);
         }
         self.forget_blocked_head(id);
+        self.update_band(id);
         self.enqueue(id);
         self.tree.ended(flow, endpoint, &self.endpoints);
+        if self.jobs[id].queued.flow != flow {
+            self.tree.release_flow(flow);
+        }
         if self.draining {
             self.reject_waiting(id, Outcome::ShuttingDown);
         }
@@ -280,7 +287,7 @@ impl Engine {
             return;
         };
         let job = self.remove_waiting(job);
-        self.counters.count(job.band, Outcome::Cancelled);
+        self.counters.count(job.band.shown(), Outcome::Cancelled);
         self.push(Effect::Cancelled {
             id,
             waited: self.now.since(job.queued.arrival.at),

@@ -4,11 +4,12 @@ use alloc::boxed::Box;
 
 use super::Engine;
 use crate::arrival::Arrival;
+use crate::band::TreeBand;
 use crate::cost::VirtualTime;
 use crate::endpoint::Endpoint;
 use crate::gate::is_over_ceiling;
 use crate::ids::{FlowId, JobId};
-use crate::input::{Band, EndpointId, RequestId};
+use crate::input::{EndpointId, RequestId};
 use crate::job::Job;
 use crate::policy::Discipline;
 use crate::queue_position::{BlockReason, Position};
@@ -27,7 +28,7 @@ impl Engine {
             .find_map(|(key, other)| (other == id).then_some((key, key.1)))?;
         let before = |flow| self.keys(flow).take_while(|(other, _)| *other < key).count() as u64;
         let in_band = self.tree.flows_of_band(job.band).map(before).sum::<u64>();
-        let more_critical = Band::ALL.into_iter().filter(|&band| band < job.band);
+        let more_critical = TreeBand::ALL.into_iter().filter(|&band| band < job.band);
         let more_critical = more_critical
             .map(|band| self.tree.waiting(band).requests)
             .sum::<u64>();
@@ -139,7 +140,7 @@ impl Engine {
         if !self.any_eligible(job, Endpoint::has_room) {
             return BlockReason::EndpointsFull;
         }
-        let ceiling = self.policy.bands.ceilings[job.band as usize];
+        let ceiling = self.policy.bands.ceilings[job.band.shown() as usize];
         if ceiling.is_some_and(|ceiling| is_over_ceiling(stock, lower, ceiling)) {
             return BlockReason::Ceiling { stock, lower };
         }

@@ -13,7 +13,9 @@ use crate::policy::Policy;
 impl Engine {
     pub(super) fn set_policy(&mut self, policy: Box<Policy>) {
         self.release_reserved();
-        self.policy = *policy;
+        let old = core::mem::replace(&mut self.policy, *policy);
+        self.quotas
+            .reconfigure(&old.flows.quotas, &self.policy.flows.quotas);
         self.expiry.invalidate();
         self.rate_limiter.set(self.policy.queue.max_rate, self.now);
         self.endpoints
@@ -22,6 +24,7 @@ impl Engine {
             self.endpoint_changed(Some(changed));
         }
         self.rebuild_tree();
+        self.reserve_all_again();
     }
 
     /// Takes every waiting request out of the tree, applies the policy to the tree, and puts every job into its place
@@ -42,6 +45,9 @@ impl Engine {
         }
         let mut change = self.tree.begin_change(&self.policy);
         for id in jobs {
+            if self.jobs[id].is_waiting() {
+                self.jobs[id].band = self.band_under_policy(id);
+            }
             let job = &mut self.jobs[id];
             let from = job.queued.flow;
             let class = self

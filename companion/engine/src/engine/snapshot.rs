@@ -112,7 +112,7 @@ impl Engine {
             waiting_cost: Tokens(waiting.cost),
             waiting_bytes: waiting.bytes,
             bands: Band::ALL.map(|band| {
-                let waiting = self.tree.waiting(band);
+                let waiting = self.tree.waiting_shown(band);
                 BandSnapshot {
                     band,
                     waiting: waiting.requests,
@@ -155,14 +155,14 @@ impl Engine {
             .identities()
             .flat_map(|identity| Band::ALL.map(|band| (identity, band)));
         let present = in_bands.filter_map(|(identity, band)| {
-            let flows = || self.tree.flows_in(identity, band);
-            let in_band = &identity.bands[band as usize];
+            let flows = || self.tree.flows_shown_in(identity, band);
+            let waiting = identity.waiting_shown(band);
             let finish = flows().map(|flow| self.tree.finish(flow)).max()?;
             Some(FlowSnapshot {
                 key: (*identity.name).into(),
                 band,
-                waiting: in_band.waiting.requests,
-                waiting_cost: Tokens(in_band.waiting.cost),
+                waiting: waiting.requests,
+                waiting_cost: Tokens(waiting.cost),
                 in_flight: flows().map(|flow| self.tree.flow(flow).in_flight).sum(),
                 served_tokens: Tokens(served(identity.hashed_name(), band)),
                 weight: identity.weight,

@@ -4,9 +4,10 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use crate::audit::{AuditError, check, check_equal};
+use crate::band::TreeBand;
 use crate::endpoints::Endpoints;
 use crate::ids::{ClassId, EligibilityId, FlowId, Id, IdentityId, JobId, LeafId, ModelTreeId};
-use crate::input::{Band, EndpointId};
+use crate::input::EndpointId;
 
 use super::classes::ClassWaiting;
 use super::node::{Head, Node};
@@ -17,8 +18,8 @@ type OfFlow<'a> = Vec<&'a (JobId, Queued)>;
 /// Sums over all flows.
 #[derive(Default)]
 struct Sums {
-    bands: [Waiting; 3],
-    identities: BTreeMap<(IdentityId, Band), Waiting>,
+    bands: [Waiting; TreeBand::COUNT],
+    identities: BTreeMap<(IdentityId, TreeBand), Waiting>,
     classes: BTreeMap<ClassId, ClassWaiting>,
     waiting_in_leaves: BTreeMap<LeafId, u64>,
     flows_in_trees: BTreeMap<ModelTreeId, u64>,
@@ -141,14 +142,14 @@ impl Tree {
     }
 
     fn audit_sums(&self, mut sums: Sums) -> Result<(), AuditError> {
-        for band in Band::ALL {
+        for band in TreeBand::ALL {
             check(
                 "a band's sums are those of its flows",
                 sums.bands[band as usize] == self.waiting(band),
             )?;
         }
         for (id, identity) in self.identities.iter() {
-            for band in Band::ALL {
+            for band in TreeBand::ALL {
                 let found = sums.identities.remove(&(id, band)).unwrap_or_default();
                 let kept = identity.bands[band as usize].waiting;
                 check("an identity's sums are those of its flows", kept == found)?;
@@ -201,7 +202,7 @@ impl Tree {
     }
 
     fn audit_victims(&self) -> Result<(), AuditError> {
-        for band in Band::ALL {
+        for band in TreeBand::ALL {
             let in_band = self
                 .identities
                 .iter()
@@ -210,7 +211,7 @@ impl Tree {
             let least = waiting
                 .min_by_key(|(_, in_band)| in_band.turn())
                 .map(|(id, _)| id);
-            let expected = if band == Band::Critical { None } else { least };
+            let expected = if band == TreeBand::Critical { None } else { least };
             check(
                 "the least recently displaced identity is the next victim",
                 self.identities.victim(band) == expected,

@@ -10,6 +10,7 @@ use alloc::vec::Vec;
 use hashbrown::HashTable;
 use smallvec::SmallVec;
 
+use crate::band::TreeBand;
 use crate::hashed_name::{HashedName, NameHasher};
 use crate::ids::{FlowId, IdentityId, LeafId};
 use crate::indexed_heap::IndexedHeap;
@@ -54,9 +55,13 @@ pub(crate) struct Identity {
     pub(crate) in_flight: u64,
     /// Its own limit on waiting requests in a band, instead of the queue's.
     pub(crate) capacity: Option<u64>,
+    /// Its quota, as an index into the policy's list.
+    pub(crate) quota: Option<usize>,
+    /// Its quota has no room, and holds it.
+    pub(crate) held: bool,
     /// Its flows by leaf, sorted. Most identities have one.
     pub(super) flows: SmallVec<[(LeafId, FlowId); 2]>,
-    pub(crate) bands: [InBand; 3],
+    pub(crate) bands: [InBand; TreeBand::COUNT],
     /// `in_flight` by endpoint, sorted; maintained only while that is limited.
     pub(super) in_flight_at: Vec<(EndpointId, u64)>,
     /// Its usage by model, under [`crate::policy::Discipline::Usage`].
@@ -66,6 +71,14 @@ pub(crate) struct Identity {
 impl Identity {
     pub(crate) fn is_anonymous(&self) -> bool {
         &*self.name == ANONYMOUS
+    }
+
+    /// What waits of it, and is shown in `band`.
+    pub(crate) fn waiting_shown(&self, band: Band) -> Waiting {
+        let shown = TreeBand::shown_as(band).iter();
+        shown.fold(Waiting::default(), |sum, &band| {
+            sum.plus(self.bands[band as usize].waiting)
+        })
     }
 
     pub(crate) fn hashed_name(&self) -> HashedName<'_> {
@@ -122,7 +135,7 @@ pub(super) struct Identities {
     /// Numbers identities by age, band by band.
     born: u64,
     /// By band: the identities with waiting requests. Empty for the critical band, which is never displaced.
-    victims: [IndexedHeap<IdentityId, DisplacementTurn>; 3],
+    victims: [IndexedHeap<IdentityId, DisplacementTurn>; TreeBand::COUNT],
 }
 
 impl Identities {
@@ -177,6 +190,11 @@ impl Identities {
         }
     }
 
+    /// The identity of this name.
+    pub(super) fn named(&self, name: &str) -> Option<IdentityId> {
+        self.find(self.hasher.hashed(name))
+    }
+
     fn find(&self, name: HashedName<'_>) -> Option<IdentityId> {
         let same = |&identity: &IdentityId| &*self.all[identity].name == name.text;
         self.index.find(name.hash, same).copied()
@@ -186,11 +204,13 @@ impl Identities {
         let identity = self.all.insert(Identity {
             weight: policy.weight_of(&name),
             capacity: policy.capacities.get(&*name).copied(),
+            quota: policy.quota_of(&name),
+            held: false,
             name,
             name_hash,
             in_flight: 0,
             in_flight_at: Vec::new(),
-            bands: [InBand::default(); 3],
+            bands: [InBand::default(); TreeBand::COUNT],
             tally: Tally::default(),
             flows: SmallVec::new(),
         });
@@ -201,7 +221,7 @@ impl Identities {
     }
 
     /// `identity` has a new flow.
-    pub(super) fn flow_added(&mut self, identity: IdentityId, band: Band, leaf: LeafId, flow: FlowId) {
+    pub(super) fn flow_added(&mut self, identity: IdentityId, band: TreeBand, leaf: LeafId, flow: FlowId) {
         let node = &mut self.all[identity];
         let position = node.flows.partition_point(|&(other, _)| other < leaf);
         node.flows.insert(position, (leaf, flow));
@@ -214,7 +234,7 @@ impl Identities {
     }
 
     /// A flow of `identity` was removed. Without a flow the identity is removed, too.
-    pub(super) fn flow_removed(&mut self, identity: IdentityId, band: Band, leaf: LeafId) {
+    pub(super) fn flow_removed(&mut self, identity: IdentityId, band: TreeBand, leaf: LeafId) {
         let node = &mut self.all[identity];
         node.flows.retain(|&mut (other, _)| other != leaf);
         node.bands[band as usize].flows -= 1;
@@ -227,8 +247,8 @@ impl Identities {
     }
 
     /// The waiting requests of `identity` in `band` changed.
-    pub(super) fn waiting_changed(&mut self, identity: IdentityId, band: Band) {
-        if band == Band::Critical {
+    pub(super) fn waiting_changed(&mut self, identity: IdentityId, band: TreeBand) {
+        if band == TreeBand::Critical {
             return;
         }
         let in_band = &mut self.all[identity].bands[band as usize];
@@ -246,12 +266,12 @@ impl Identities {
     }
 
     /// The identity that loses a request at the next displacement in `band`: the least recently displaced one.
-    pub(super) fn victim(&self, band: Band) -> Option<IdentityId> {
+    pub(super) fn victim(&self, band: TreeBand) -> Option<IdentityId> {
         self.victims[band as usize].least().map(|(identity, _)| identity)
     }
 
     /// Puts `identity` behind all others of `band`.
-    pub(super) fn displaced(&mut self, identity: IdentityId, band: Band, displacement: u64) {
+    pub(super) fn displaced(&mut self, identity: IdentityId, band: TreeBand, displacement: u64) {
         let in_band = &mut self.all[identity].bands[band as usize];
         in_band.turn.0 = displacement;
         if in_band.is_victim {

@@ -1,9 +1,9 @@
 //! The interface of a level of the tree to the levels above and below.
 
 use crate::arrival::Arrival;
+use crate::band::TreeBand;
 use crate::cost::Charge;
 use crate::ids::{ChildId, EligibilityId, Id, ModelId};
-use crate::input::Band;
 use crate::time::Instant;
 
 /// The attributes of a child's next request that a node uses.
@@ -128,7 +128,7 @@ pub(super) fn charge_child(
 
 /// The child that stands for `band` at the root.
 #[inline]
-pub(super) fn band_child(band: Band) -> ChildId {
+pub(super) fn band_child(band: TreeBand) -> ChildId {
     ChildId::from_index(band as usize)
 }
 

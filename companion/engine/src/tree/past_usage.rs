@@ -4,7 +4,8 @@
 
 use alloc::vec::Vec;
 
-use crate::ids::{FlowId, ModelId};
+use crate::band::TreeBand;
+use crate::ids::{FlowId, Id as _, ModelId};
 use crate::input::{PastUsage, RunningUsage};
 use crate::policy::Flows as FlowsPolicy;
 
@@ -24,7 +25,7 @@ impl Tree {
                 continue;
             };
             let model = self.model_id(&entry.model);
-            let flow = self.flow_or_insert(entry.flow.into(), entry.band, model, class, policy);
+            let flow = self.flow_or_insert(entry.flow.into(), entry.band.into(), model, class, policy);
             let (leaf, child) = (self.flows[flow].leaf, self.flows[flow].child);
             self.leaves[leaf]
                 .level
@@ -43,7 +44,7 @@ impl Tree {
                 continue;
             };
             let model = self.model_id(&entry.model);
-            let flow = self.flow_or_insert(entry.flow.into(), entry.band, model, class, policy);
+            let flow = self.flow_or_insert(entry.flow.into(), entry.band.into(), model, class, policy);
             let (leaf, child) = (self.flows[flow].leaf, self.flows[flow].child);
             let running = entry.running.0;
             let level = &mut self.leaves[leaf].level;
@@ -59,9 +60,21 @@ impl Tree {
         leaves.map(|(_, leaf)| leaf.level.running_elsewhere()).sum()
     }
 
-    /// The estimated cost of the requests for `model` that `flow` runs here, where the discipline counts usage.
+    /// The estimated cost of the requests for `model` that run here, where the discipline counts usage: of `flow`, and of the flow of
+    /// the same identity that is shown in the same band.
     pub(crate) fn running_usage(&self, flow: FlowId, model: ModelId) -> u128 {
         let flow = &self.flows[flow];
-        self.leaves[flow.leaf].level.running_usage(flow.child, model)
+        let leaf = &self.leaves[flow.leaf];
+        let tree = &self.trees[leaf.tree];
+        let identity = self.identities.get(flow.identity);
+        let leaves = TreeBand::shown_as(tree.band.shown()).iter().filter_map(|&band| {
+            let tree = *self.bands[band as usize].trees.get(&tree.model)?;
+            self.trees[tree].leaves[leaf.class.index()]
+        });
+        let running = leaves.filter_map(|leaf| {
+            let flow = &self.flows[identity.flow(leaf)?];
+            Some(self.leaves[leaf].level.running_usage(flow.child, model))
+        });
+        running.sum()
     }
 }

@@ -3,9 +3,10 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use crate::band::TreeBand;
 use crate::endpoints::Endpoints;
 use crate::ids::{ChildId, ClassId, EligibilityId, FlowId, Id, IdentityId, JobId, LeafId, ModelTreeId};
-use crate::input::{Band, EndpointId};
+use crate::input::EndpointId;
 use crate::policy::ClassMode;
 use crate::time::Instant;
 
@@ -218,7 +219,7 @@ impl Tree {
     }
 
     /// Updates the levels above a model tree.
-    fn propagate_tree(&mut self, id: ModelTreeId) {
+    pub(super) fn propagate_tree(&mut self, id: ModelTreeId) {
         let tree = &self.trees[id];
         let band = tree.band;
         let models = &mut self.bands[band as usize].level;
@@ -237,7 +238,7 @@ impl Tree {
     }
 
     /// Updates the root after a change of `band`.
-    pub(super) fn propagate_band(&mut self, band: Band) {
+    pub(super) fn propagate_band(&mut self, band: TreeBand) {
         let node = &self.bands[band as usize];
         let tree = node.level.pick_tree().filter(|_| !node.over_ceiling);
         let head = tree.and_then(|tree| {
@@ -257,8 +258,8 @@ impl Tree {
     }
 
     /// Sets which bands are over their ceilings.
-    pub(crate) fn apply_ceilings(&mut self, is_over: impl Fn(Band) -> bool) {
-        for band in Band::ALL {
+    pub(crate) fn apply_ceilings(&mut self, is_over: impl Fn(TreeBand) -> bool) {
+        for band in TreeBand::ALL {
             let over_ceiling = is_over(band);
             if self.bands[band as usize].over_ceiling != over_ceiling {
                 self.bands[band as usize].over_ceiling = over_ceiling;
@@ -267,7 +268,7 @@ impl Tree {
         }
     }
 
-    pub(crate) const fn is_over_ceiling(&self, band: Band) -> bool {
+    pub(crate) const fn is_over_ceiling(&self, band: TreeBand) -> bool {
         self.bands[band as usize].over_ceiling
     }
 

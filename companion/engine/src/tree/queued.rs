@@ -50,6 +50,14 @@ impl Waiting {
         self.cost += request.cost;
     }
 
+    pub(crate) const fn plus(self, other: Self) -> Self {
+        Self {
+            requests: self.requests + other.requests,
+            bytes: self.bytes + other.bytes,
+            cost: self.cost + other.cost,
+        }
+    }
+
     pub(super) const fn subtract(&mut self, request: &Queued) {
         self.requests -= 1;
         self.bytes -= request.bytes;

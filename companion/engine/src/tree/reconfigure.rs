@@ -5,11 +5,12 @@
 
 use alloc::vec::Vec;
 
+use crate::band::TreeBand;
 use crate::cost::Charge;
 use crate::endpoints::Endpoints;
 use crate::ids::{ClassId, EligibilityId, FlowId, Id, LeafId, ModelTreeId};
-use crate::input::{Band, EndpointId};
-use crate::policy::Policy;
+use crate::input::EndpointId;
+use crate::policy::{Over, Policy};
 
 use super::classes::Classes;
 use super::disciplines::{BandLevel, ClassLevel, ModelLevel};
@@ -77,6 +78,9 @@ impl Tree {
         for (_, identity) in self.identities.iter_mut() {
             identity.weight = policy.flows.weight_of(&identity.name);
             identity.capacity = policy.flows.capacities.get(&*identity.name).copied();
+            identity.quota = policy.flows.quota_of(&identity.name);
+            let quota = identity.quota.and_then(|index| policy.flows.quotas.get(index));
+            identity.held &= quota.is_some_and(|quota| quota.over == Over::Hold && !quota.shadow);
             identity.in_flight_at.clear();
         }
         for (_, flow) in self.flows.iter() {
@@ -121,13 +125,17 @@ impl Tree {
     pub(crate) fn reassign(
         &mut self,
         request: &mut Queued,
-        band: Band,
+        band: TreeBand,
         class: ClassId,
         endpoints: &Endpoints,
         change: &mut Change,
     ) {
         let (identity, leaf) = (self.flows[request.flow].identity, self.flows[request.flow].leaf);
-        if change.removes(leaf) {
+        if !change.removes(leaf) && self.band_of(request.flow) != band {
+            request.class = self.leaves[leaf].class;
+            let leaf = self.leaf_or_insert(band, request.model, request.class);
+            request.flow = self.flow_at(identity, leaf);
+        } else if change.removes(leaf) {
             request.class = class;
             let leaf = self.leaf_or_insert(band, request.model, class);
             request.flow = self.flow_at(identity, leaf);
@@ -190,7 +198,12 @@ impl Tree {
         for eligibility in change.released {
             self.eligibility.release(eligibility);
         }
-        for band in Band::ALL {
+        // A tree whose requests have all moved to another band has no flow that would update it.
+        let trees: Vec<ModelTreeId> = self.trees.ids().collect();
+        for tree in trees {
+            self.propagate_tree(tree);
+        }
+        for band in TreeBand::ALL {
             self.propagate_band(band);
         }
         let flows: Vec<FlowId> = self.flows.ids().collect();

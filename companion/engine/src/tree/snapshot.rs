@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use crate::band::TreeBand;
 use crate::ids::{ClassId, FlowId, Id, LeafId, ModelId, ModelTreeId};
 use crate::input::Band;
 use crate::snapshot::FairnessLag;
@@ -10,6 +11,15 @@ use crate::snapshot::FairnessLag;
 use super::Tree;
 use super::classes::ClassNode;
 use super::fairness_lag::has_bound;
+
+/// Adds a lag, or raises the one of the same place.
+fn add_lag(lags: &mut Vec<FairnessLag>, lag: FairnessLag) {
+    let place = |lag: &FairnessLag| (lag.band, lag.model.clone(), lag.class.clone());
+    match lags.iter_mut().find(|other| place(other) == place(&lag)) {
+        Some(other) => other.ratio = other.ratio.max(lag.ratio),
+        None => lags.push(lag),
+    }
+}
 
 impl Tree {
     /// Each configured class with its deficit in the band and model tree of `flow`, in the order of the ring.
@@ -32,12 +42,12 @@ impl Tree {
         if !has_bound(self.config.discipline) {
             return Vec::new();
         }
-        let mut lags = Vec::new();
-        for band in Band::ALL {
+        let mut lags: Vec<FairnessLag> = Vec::new();
+        for band in TreeBand::ALL {
             let trees = self.bands[band as usize].trees.iter();
             let mut trees: Vec<(ModelId, Option<ModelTreeId>)> =
                 trees.map(|(&model, &tree)| (model, Some(tree))).collect();
-            if trees.is_empty() && !self.config.per_model {
+            if trees.is_empty() && !self.config.per_model && band != TreeBand::Demoted {
                 trees.push((ModelId::FIRST, None));
             }
             trees.sort_unstable();
@@ -45,7 +55,12 @@ impl Tree {
                 for (class_id, class) in self.classes.iter() {
                     let leaf = tree.and_then(|tree| self.trees[tree].leaves[class_id.index()]);
                     if leaf.is_some() || !self.config.per_model {
-                        lags.push(self.fairness_lag(band, model, class, leaf));
+                        let lag = self.fairness_lag(band.shown(), model, class, leaf);
+                        if band == TreeBand::Demoted {
+                            add_lag(&mut lags, lag);
+                        } else {
+                            lags.push(lag);
+                        }
                     }
                 }
             }

@@ -9,9 +9,9 @@
 use alloc::vec::Vec;
 
 use crate::audit::{AuditError, check};
+use crate::band::TreeBand;
 use crate::cost::{Charge, VirtualTime};
 use crate::ids::{FlowId, IdentityId, LeafId, ModelId};
-use crate::input::Band;
 use crate::policy::Discipline;
 
 use super::Tree;
@@ -156,7 +156,7 @@ impl Tree {
         if !self.config.per_model {
             return node.flows.to_vec();
         }
-        let trees = Band::ALL
+        let trees = TreeBand::ALL
             .into_iter()
             .filter_map(|band| self.bands[band as usize].trees.get(&model));
         let leaves = trees.flat_map(|&tree| self.trees[tree].leaves.iter().flatten());

@@ -13,6 +13,8 @@ pub(super) struct TreeConfig {
     pub(super) discipline: Discipline,
     pub(super) cost: CostUnit,
     pub(super) usage_window: Duration,
+    /// Quotas may hold flows.
+    pub(super) holds: bool,
     pub(super) max_in_flight: Option<u64>,
     pub(super) max_in_flight_per_endpoint: Option<u64>,
 }
@@ -26,6 +28,7 @@ impl TreeConfig {
             discipline: policy.flows.discipline,
             cost: policy.flows.cost,
             usage_window: policy.usage_window,
+            holds: !policy.flows.quotas.is_empty(),
             max_in_flight: policy.flows.max_in_flight,
             max_in_flight_per_endpoint: policy.flows.max_in_flight_per_endpoint,
         }

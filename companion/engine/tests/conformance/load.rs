@@ -255,7 +255,10 @@ impl Load {
                     *self.served.entry(place).or_default() += cost.0;
                 }
                 Effect::Reject { .. } | Effect::Cancelled { .. } => panic!("rejected: {effect:?}"),
-                Effect::Traced { .. } | Effect::UsageSettled { .. } | Effect::UsageRunning { .. } => {}
+                Effect::Traced { .. }
+                | Effect::UsageSettled { .. }
+                | Effect::UsageRunning { .. }
+                | Effect::Quota(_) => {}
             }
         }
     }

@@ -7,9 +7,10 @@ mod rng;
 use std::time::Duration;
 
 use penstock_engine::input::{
-    Amended, Band, ClassKey, EndpointState, PastUsage, Prompt, Relisted, RunningUsage, ServerStats, Service,
-    Usage,
+    Amended, Band, ClassKey, EndpointState, PastUsage, Prompt, QuotaRunning, QuotaUsage, Relisted,
+    RunningUsage, ServerStats, Service, Usage, UsedAt,
 };
+use penstock_engine::policy::{CostUnit, QuotaPeriod};
 use penstock_engine::units::{Decimal, Tokens};
 use penstock_engine::{Budget, EndpointId, Input, Instant, ModelName, Request, RequestId};
 
@@ -137,8 +138,8 @@ pub fn input(
     choices: &PolicyChoices,
     mut id: impl FnMut(&mut Rng, bool) -> RequestId,
 ) -> Option<Input> {
-    let roll = rng.below(320);
-    request_input(rng, roll, now, &mut id).or_else(|| pool_input(rng, roll, choices, &mut id))
+    let roll = rng.below(340);
+    request_input(rng, roll, now, &mut id).or_else(|| pool_input(rng, roll, now, choices, &mut id))
 }
 
 /// An input that names one request, if `roll` selects one.
@@ -217,6 +218,7 @@ fn request_input(
 fn pool_input(
     rng: &mut Rng,
     roll: u64,
+    now: Instant,
     choices: &PolicyChoices,
     id: &mut dyn FnMut(&mut Rng, bool) -> RequestId,
 ) -> Option<Input> {
@@ -246,6 +248,7 @@ fn pool_input(
             endpoint: endpoint(rng),
             requests: rng.below(6),
         },
+        320..340 => return quota_input(rng, roll, now),
         190..195 => Input::Load {
             id: endpoint(rng),
             running: maybe(rng, 70, |rng| rng.below(6)),
@@ -289,6 +292,63 @@ fn pool_input(
         }
         _ => return None,
     })
+}
+
+/// An input about quotas.
+fn quota_input(rng: &mut Rng, roll: u64, now: Instant) -> Option<Input> {
+    let flow: Box<str> = rng.choose(&NAMES).into();
+    Some(match roll {
+        320..324 => Input::TopUp {
+            flow,
+            tokens: Tokens(1 + rng.below(800)),
+        },
+        324..327 => Input::ResetQuota(flow),
+        327..331 => Input::Utc(utc(rng, now)),
+        _ => Input::QuotaUsage {
+            settled: (0..rng.below(3)).map(|_| quota_usage(rng)).collect(),
+            running: (0..rng.below(3)).map(|_| quota_running(rng)).collect(),
+        },
+    })
+}
+
+/// Mostly a clock that runs with the engine's time, near the end of a month.
+fn utc(rng: &mut Rng, now: Instant) -> Duration {
+    // The worlds start 1,000 s after the engine's origin: on 29 February 2024, at 23:40.
+    let right = Duration::from_secs(1_709_249_000) + Duration::from_nanos(now.as_nanos());
+    match rng.below(6) {
+        0 => right + Duration::from_secs(rng.below(40 * 86_400)),
+        1 => right - Duration::from_secs(rng.below(40 * 86_400)),
+        2 => right - Duration::from_secs(rng.below(4_000)),
+        _ => right,
+    }
+}
+
+fn quota_usage(rng: &mut Rng) -> QuotaUsage {
+    let sliding = |seconds| QuotaPeriod::Sliding(Duration::from_secs(seconds));
+    let (period, used_at) = match rng.below(5) {
+        0..3 => (
+            sliding(rng.choose(&[1, 10, 90])),
+            UsedAt::Ago(Duration::from_millis(rng.below(12_000))),
+        ),
+        3 => (QuotaPeriod::Day, UsedAt::Since(1_709_164_800)),
+        _ => (QuotaPeriod::Month, UsedAt::Debt),
+    };
+    QuotaUsage {
+        flow: rng.choose(&NAMES).into(),
+        unit: rng.choose(&[CostUnit::Tokens, CostUnit::Requests]),
+        period,
+        used_at,
+        amount: rng.below(300),
+    }
+}
+
+fn quota_running(rng: &mut Rng) -> QuotaRunning {
+    let none = rng.percent(40);
+    QuotaRunning {
+        flow: rng.choose(&NAMES).into(),
+        tokens: Tokens(if none { 0 } else { rng.below(2_000) }),
+        requests: if none { 0 } else { rng.below(8) },
+    }
 }
 
 fn amended(rng: &mut Rng, id: RequestId) -> Amended {

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use penstock_engine::Policy;
 use penstock_engine::policy::{
-    Admit, BandMode, Bands, Bucket, Class, ClassMode, ClassSet, CostUnit, Discipline, Flows, Gate, Order,
-    OutlierEjection, Overflow, Queue, Scorers, StockUnit, TokenWeights,
+    Admit, BandMode, Bands, Bucket, Class, ClassMode, ClassSet, CostUnit, Discipline, FlowGlob, Flows, Gate,
+    Order, OutlierEjection, Over, Overflow, Queue, Quota, QuotaPeriod, QuotaWindow, Scorers, StockUnit,
+    TokenWeights,
 };
 use penstock_engine::units::Decimal;
 
@@ -26,6 +27,8 @@ pub struct PolicyChoices {
     pub stock_in_tokens: bool,
     /// Some policies allow fewer identities than there are.
     pub identities: bool,
+    /// Some policies have quotas.
+    pub quotas: bool,
 }
 
 impl PolicyChoices {
@@ -38,6 +41,7 @@ impl PolicyChoices {
             auto: true,
             stock_in_tokens: true,
             identities: true,
+            quotas: true,
         }
     }
 }
@@ -206,8 +210,57 @@ fn flows(rng: &mut Rng, discipline: Discipline, choices: &PolicyChoices) -> Flow
         capacities: BTreeMap::from([("a".into(), 1 + rng.below(6))]),
         max_in_flight: maybe(rng, 20, |rng| 1 + rng.below(4)),
         max_in_flight_per_endpoint: maybe(rng, 20, |rng| 1 + rng.below(2)),
+        quotas: if choices.quotas && rng.percent(40) {
+            quotas(rng)
+        } else {
+            Vec::new()
+        },
         identities_max: if few { 2 } else { 1_000 },
     }
+}
+
+fn quotas(rng: &mut Rng) -> Vec<Quota> {
+    let globs = ["a", "b", "?", "anonymous", "*"];
+    let mut quotas = Vec::new();
+    for glob in globs {
+        if rng.percent(50) {
+            quotas.push(Quota {
+                flows: FlowGlob::new(glob),
+                windows: quota_windows(rng),
+                over: rng.choose(&[Over::Demote, Over::Demote, Over::Hold, Over::Refuse]),
+                shadow: rng.percent(10),
+            });
+        }
+    }
+    quotas
+}
+
+fn quota_windows(rng: &mut Rng) -> Vec<QuotaWindow> {
+    let mut windows: Vec<QuotaWindow> = Vec::new();
+    for _ in 0..1 + rng.below(3) {
+        let (unit, limit) = if rng.percent(60) {
+            let most = rng.choose(&[100, 1_000, 4_000]);
+            (CostUnit::Tokens, 1 + rng.below(most))
+        } else {
+            (CostUnit::Requests, 1 + rng.below(12))
+        };
+        let sliding = |seconds| QuotaPeriod::Sliding(Duration::from_secs(seconds));
+        let period = rng.choose(&[
+            sliding(1),
+            sliding(10),
+            sliding(10),
+            sliding(90),
+            QuotaPeriod::Day,
+            QuotaPeriod::Month,
+        ]);
+        if !windows
+            .iter()
+            .any(|other| (other.unit, other.period) == (unit, period))
+        {
+            windows.push(QuotaWindow { unit, limit, period });
+        }
+    }
+    windows
 }
 
 fn order(rng: &mut Rng) -> Order {

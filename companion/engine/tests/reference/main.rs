@@ -6,11 +6,13 @@ mod random;
 
 mod model;
 
+extern crate alloc;
+
 use std::mem::discriminant;
 use std::time::Duration;
 
 use penstock_engine::input::{EndpointState, Service};
-use penstock_engine::policy::{Admit, Discipline, Gate, Policy};
+use penstock_engine::policy::{Admit, Discipline, Gate, Over, Policy};
 use penstock_engine::{EndpointId, Engine, Input, Instant, RequestId};
 use proptest::prelude::*;
 
@@ -55,6 +57,7 @@ fn random_policy(rng: &mut Rng, policy_choices: &PolicyChoices, without: Without
         }
         policy.flows.max_in_flight = None;
         policy.flows.max_in_flight_per_endpoint = None;
+        policy.flows.quotas.retain(|quota| quota.over != Over::Hold);
     }
     policy
 }
@@ -68,6 +71,8 @@ fn without_rebuild(current: &Policy, mut next: Policy) -> Policy {
     next.usage_window = current.usage_window;
     next.flows.discipline = current.flows.discipline;
     next.flows.cost = current.flows.cost;
+    next.flows.quotas.clone_from(&current.flows.quotas);
+    next.weights = current.weights;
     next.flows.max_in_flight = current.flows.max_in_flight;
     next.flows.max_in_flight_per_endpoint = current.flows.max_in_flight_per_endpoint;
     if current.gate == Gate::Manual || next.gate == Gate::Manual {
@@ -78,6 +83,12 @@ fn without_rebuild(current: &Policy, mut next: Policy) -> Policy {
 
 fn restrict_input(input: Input, policy: &Policy, without: Without) -> Option<Input> {
     Some(match (without, input) {
+        // The model doesn't know when room ends by time alone, or when what other engines run fills a window.
+        (_, Input::TopUp { .. }) if holds(policy) => return None,
+        (_, Input::QuotaUsage { settled, .. }) => Input::QuotaUsage {
+            settled,
+            running: Vec::new(),
+        },
         (_, Input::Policy(next)) => Input::Policy(Box::new(without_rebuild(policy, *next))),
         (Without::Refunds, Input::Requeue(_)) => return None,
         (
@@ -128,6 +139,10 @@ fn restrict_input(input: Input, policy: &Policy, without: Without) -> Option<Inp
         (Without::Lanes, Input::Amend(_) | Input::Relist(_)) => return None,
         (_, input) => input,
     })
+}
+
+fn holds(policy: &Policy) -> bool {
+    policy.flows.quotas.iter().any(|quota| quota.over == Over::Hold)
 }
 
 struct Pair {

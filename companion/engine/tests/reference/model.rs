@@ -16,6 +16,7 @@ mod endpoints;
 mod engine_effects;
 mod limits;
 mod queries;
+mod quotas;
 mod scores;
 mod virtual_time;
 
@@ -28,13 +29,43 @@ use penstock_engine::{Budget, Effect, EndpointId, Input, Instant, Outcome, Polic
 
 use drr_ring::{DrrRing, Taken};
 pub use engine_effects::EngineEffects;
+use quotas::Quotas;
 use scores::ScorerInputs;
 use virtual_time::VirtualTime;
 
-const BANDS: [Band; 3] = [Band::Critical, Band::Default, Band::Sheddable];
+const BANDS: [Level; 4] = [Level::Critical, Level::Default, Level::Sheddable, Level::Demoted];
+
+/// A band of the tree: a request's, or the one below all others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    Critical,
+    Default,
+    Sheddable,
+    Demoted,
+}
+
+impl Level {
+    pub const fn shown(self) -> Band {
+        match self {
+            Self::Critical => Band::Critical,
+            Self::Default => Band::Default,
+            Self::Sheddable | Self::Demoted => Band::Sheddable,
+        }
+    }
+}
+
+impl From<Band> for Level {
+    fn from(band: Band) -> Self {
+        match band {
+            Band::Critical => Self::Critical,
+            Band::Default => Self::Default,
+            Band::Sheddable => Self::Sheddable,
+        }
+    }
+}
 
 /// The node that divides service among classes: a band and, with a tree per model, a model.
-type Tree = (Band, Box<str>);
+type Tree = (Level, Box<str>);
 /// The node that divides service among flows: a tree and a class.
 type Leaf = (Tree, usize);
 
@@ -42,7 +73,7 @@ type Leaf = (Tree, usize);
 #[derive(Clone, Debug)]
 pub struct Item {
     pub id: RequestId,
-    pub band: Band,
+    pub band: Level,
     /// The fairness identity.
     pub name: Box<str>,
     pub model: Box<str>,
@@ -125,8 +156,8 @@ pub struct Model {
     draining: bool,
     pub items: Vec<Item>,
     classes: Vec<Class>,
-    band_ring: Option<DrrRing<Band>>,
-    model_rings: BTreeMap<Band, DrrRing<Box<str>>>,
+    band_ring: Option<DrrRing<Level>>,
+    model_rings: BTreeMap<Level, DrrRing<Box<str>>>,
     class_rings: BTreeMap<Tree, DrrRing<usize>>,
     flow_rings: BTreeMap<Leaf, DrrRing<Box<str>>>,
     virtual_times: BTreeMap<Leaf, VirtualTime>,
@@ -136,7 +167,7 @@ pub struct Model {
     /// Flows that the engine keeps state for.
     nodes: BTreeSet<(Leaf, Box<str>)>,
     /// For displacement: when each identity was last preempted, and its order of creation.
-    preemption_order: BTreeMap<(Band, Box<str>), (u64, u64)>,
+    preemption_order: BTreeMap<(Level, Box<str>), (u64, u64)>,
     endpoints: BTreeMap<EndpointId, Server>,
     /// Requests that filters may run there without asking; above 0.
     lent: BTreeMap<EndpointId, u64>,
@@ -160,6 +191,7 @@ pub struct Model {
     aside: BTreeSet<EndpointId>,
     /// Classes blocked in this step.
     blocked_classes: Vec<Box<str>>,
+    quotas: Quotas,
 }
 
 impl Model {
@@ -199,10 +231,13 @@ impl Model {
             completions: Vec::new(),
             aside: BTreeSet::new(),
             blocked_classes: Vec::new(),
+            quotas: Quotas::new(now),
             policy,
         };
         if let BandMode::Weighted(_) = model.policy.bands.mode {
-            let bands = BANDS.map(|band| (band, model.band_quantum(band)));
+            let weighted = BANDS.into_iter().filter(|band| *band != Level::Demoted);
+            let bands = weighted.map(|band| (band, model.band_quantum(band)));
+            let bands: Vec<_> = bands.collect();
             model.band_ring = Some(DrrRing::fixed(bands));
         }
         model.rate.0 = model.rate_capacity();
@@ -218,6 +253,7 @@ impl Model {
         self.now = now;
         self.expire_usage();
         self.end_ejections();
+        self.advance_quotas();
         let is_manual = |model: &Self| model.policy.gate == Gate::Manual;
         if !is_manual(self) || input.is_none() {
             self.expire(effects);
@@ -240,7 +276,9 @@ impl Model {
         }
         while self.may_dispatch() && self.has_rate() {
             let Some(id) = self.next() else { break };
-            self.dispatch(id, effects);
+            if self.admits_next(id, effects) {
+                self.dispatch(id, effects);
+            }
         }
     }
 
@@ -294,6 +332,13 @@ impl Model {
             Input::Hold => self.ready = false,
             Input::Cancel(id) => self.cancel(id, effects),
             Input::Dispatch { blocked } => self.dispatch_manually(blocked, effects),
+            input @ (Input::Utc(_)
+            | Input::QuotaUsage { .. }
+            | Input::QuotaHistory(_)
+            | Input::TopUp { .. }
+            | Input::ResetQuota(_)) => {
+                self.apply_to_quotas(input);
+            }
             Input::Policy(policy) => self.change_policy(*policy),
             Input::Drain(draining) => self.drain(draining, effects),
             input @ (Input::Relist(_)
@@ -383,7 +428,7 @@ impl Model {
     fn cancel(&mut self, id: RequestId, effects: &mut EngineEffects) {
         if let Some(item) = self.find(id).filter(|item| item.running.is_none()).cloned() {
             self.remove_waiting(id);
-            self.count(item.band, Outcome::Cancelled);
+            self.count(item.band.shown(), Outcome::Cancelled);
             effects.expect_next(Effect::Cancelled {
                 id,
                 waited: self.now.since(item.arrived),
@@ -395,8 +440,11 @@ impl Model {
     fn dispatch_manually(&mut self, blocked: Vec<Box<str>>, effects: &mut EngineEffects) {
         if self.policy.gate == Gate::Manual && self.ready {
             self.blocked_classes = blocked;
-            if let Some(id) = self.next() {
-                self.dispatch(id, effects);
+            while let Some(id) = self.next() {
+                if self.admits_next(id, effects) {
+                    self.dispatch(id, effects);
+                    break;
+                }
             }
             self.blocked_classes.clear();
         }

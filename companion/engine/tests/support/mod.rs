@@ -109,11 +109,19 @@ pub fn shorten(effect: &Effect) -> ShortEffect {
             ..
         } => {
             let retry_after = retry_after.expect("a rejection has a retry-after");
-            assert!((1..=120).contains(&retry_after.as_secs()), "{retry_after:?}");
+            // A budget's is exact.
+            let is_capped = *outcome != Outcome::RejectedBudget;
+            assert!(
+                !is_capped || (1..=120).contains(&retry_after.as_secs()),
+                "{retry_after:?}"
+            );
             ShortEffect::Rejected(id.0, *outcome)
         }
         Effect::Cancelled { id, .. } => ShortEffect::Cancelled(id.0),
-        Effect::Traced { .. } | Effect::UsageSettled { .. } | Effect::UsageRunning { .. } => {
+        Effect::Traced { .. }
+        | Effect::UsageSettled { .. }
+        | Effect::UsageRunning { .. }
+        | Effect::Quota(_) => {
             unreachable!("tracing and usage reports are off")
         }
         Effect::Settled { id, cost, .. } => ShortEffect::Settled(id.0, cost.0),

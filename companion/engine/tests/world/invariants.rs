@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use penstock_engine::input::{Amended, EndpointState, Relisted, Service};
-use penstock_engine::policy::{Gate, StockUnit};
+use penstock_engine::input::{Amended, Band, EndpointState, Relisted, Service};
+use penstock_engine::policy::{Gate, Over, StockUnit};
 use penstock_engine::snapshot::EndpointSnapshot;
 use penstock_engine::{Effect, EndpointId, Engine, Input, Instant, Outcome, Policy, Request, RequestId};
 
@@ -52,6 +52,8 @@ pub(crate) struct InvariantChecker {
     down: BTreeSet<EndpointId>,
     /// Number of grants since the rate was set, and the time at which it was set.
     granted: (u64, Instant),
+    /// A quota of a policy could demote requests: they wait as sheddable.
+    demotes: bool,
     /// The policy had so few identities that flows may share one.
     shared: bool,
 }
@@ -60,6 +62,7 @@ impl InvariantChecker {
     pub(crate) fn new(policy: Policy) -> Self {
         Self {
             shared: has_few(&policy),
+            demotes: demotes(&policy),
             policy,
             latest: Instant::ZERO,
             arrivals: 0,
@@ -115,7 +118,7 @@ impl InvariantChecker {
                     assert!(matches!(input, Some(Input::Cancel(cancelled)) if cancelled == *id));
                 }
                 Effect::Settled { id, .. } => self.settled(*id, input.as_ref()),
-                Effect::UsageRunning { .. } => {}
+                Effect::UsageRunning { .. } | Effect::Quota(_) => {}
                 Effect::UsageSettled { cost, .. } => assert!(cost.0 > 0, "reported usage is above 0"),
                 Effect::Traced { .. } => {}
             }
@@ -185,6 +188,7 @@ impl InvariantChecker {
             Input::Policy(policy) => {
                 self.policy = (**policy).clone();
                 self.shared |= has_few(policy);
+                self.demotes |= demotes(policy);
                 self.granted = (0, self.latest);
             }
             Input::Failed { endpoint, .. } => {
@@ -213,6 +217,11 @@ impl InvariantChecker {
             }
             Input::TakeBack { endpoint, requests } => self.take_back(*endpoint, *requests),
             Input::PastUsage(_)
+            | Input::Utc(_)
+            | Input::QuotaUsage { .. }
+            | Input::QuotaHistory(_)
+            | Input::TopUp { .. }
+            | Input::ResetQuota(_)
             | Input::SharedUsage { .. }
             | Input::FirstByte(_)
             | Input::PushedBack { .. }
@@ -457,7 +466,13 @@ impl InvariantChecker {
         assert!((least..=most).contains(&snapshot.suspended), "suspended");
         for band in snapshot.bands {
             let of_band = waiting().filter(|entry| entry.request.band == band.band);
-            assert_eq!(band.waiting, of_band.count() as u64, "waiting in {:?}", band.band);
+            let expected = of_band.count() as u64;
+            let fits = match band.band {
+                Band::Critical | Band::Default if self.demotes => band.waiting <= expected,
+                Band::Sheddable if self.demotes => band.waiting >= expected,
+                _ => band.waiting == expected,
+            };
+            assert!(fits, "{} wait, not {expected}, in {:?}", band.waiting, band.band);
         }
         assert_eq!(snapshot.counters.arrivals, self.arrivals, "arrivals");
         let outcomes = snapshot.counters.outcomes_total();
@@ -518,4 +533,9 @@ impl Entry {
             State::New | State::Waiting | State::Suspended | State::Ended { .. } => None,
         }
     }
+}
+
+fn demotes(policy: &Policy) -> bool {
+    let mut quotas = policy.flows.quotas.iter();
+    quotas.any(|quota| quota.over == Over::Demote && !quota.shadow)
 }

@@ -1,4 +1,4 @@
-// What the holder of the admin token can change: a tenant's weight, an endpoint's and the companion's drain. The token stays in this
+// What the holder of the admin token can change: a tenant's weight and budget, an endpoint's and the companion's drain. The token stays in this
 // page's memory and is lost with it.
 
 import {byId, el, setOptions, setText} from "./dom.js";
@@ -45,6 +45,9 @@ export const createActions = (section, source) => {
   const tenant = el("input", {type: "text", id: "weight-tenant", list: "weight-tenants", required: true, size: 14});
   const tenants = el("datalist", {id: "weight-tenants"});
   const weight = el("input", {type: "number", id: "weight", min: "0", step: "any", required: true});
+  const budgetTenant = el("input", {type: "text", id: "budget-tenant", list: "budget-tenants", required: true, size: 14});
+  const budgetTenants = el("datalist", {id: "budget-tenants"});
+  const tokens = el("input", {type: "number", id: "budget-tokens", min: "1", step: "1", required: true});
   const endpoint = el("select", {id: "drain-endpoint"});
 
   const ask = async (method, path, body, headers = {}) => {
@@ -83,6 +86,24 @@ export const createActions = (section, source) => {
     change(`The weight of ${name} in pool ${source.pool} is ${value}.`, () => configure(() => ({arbitration: {flows: {weights: {[name]: value}}}})));
   };
 
+  /** Changes the budget of the tenant that is typed in, in the picked pool. */
+  const changeBudget = (done, body) => change(done, () =>
+    ask("PATCH", `budgets/${encodeURIComponent(source.pool)}/${encodeURIComponent(budgetTenant.value)}`, JSON.stringify(body)));
+
+  const topUp = event => {
+    event.preventDefault();
+    const amount = Number(tokens.value);
+    changeBudget(`${budgetTenant.value} may use ${amount} tokens more in pool ${source.pool}.`, {add_tokens: amount});
+  };
+
+  const resetBudget = async () => {
+    if (!budgetTenant.reportValidity()) return;
+    const name = budgetTenant.value;
+    const question = `Reset the budget of ${name} in pool ${source.pool}? What it has used and owes in all windows counts no longer.`;
+    if (!await confirmed(question, "Reset the budget")) return;
+    changeBudget(`The budget of ${name} in pool ${source.pool} is unused.`, {reset: true});
+  };
+
   const drainEndpoint = async drains => {
     const address = endpoint.value;
     const question = drains
@@ -112,6 +133,8 @@ export const createActions = (section, source) => {
       () => ask("POST", "drain", JSON.stringify(drains ? {} : {off: true})));
   };
 
+  const budgetForm = el("form", {onsubmit: topUp}, el("label", {}, "Tenant ", budgetTenant, budgetTenants), el("label", {}, "Tokens ", tokens),
+    el("button", {id: "top-up"}, "Add tokens"), el("button", {type: "button", id: "reset-budget", onclick: resetBudget}, "Reset …"));
   const drainButton = el("button", {type: "button", id: "drain", onclick: drain}, "Drain the companion …");
   section.append(
     el("h2", {id: "admin-title"}, "Changes"),
@@ -125,6 +148,7 @@ export const createActions = (section, source) => {
     }}, el("label", {}, "Admin token ", token), el("button", {id: "use-token"}, "Use"), el("label", {}, persist, "write changes of the configuration to its file")),
     el("fieldset", {}, el("legend", {}, "Weight of a tenant in the picked pool"),
       el("form", {onsubmit: setWeight}, el("label", {}, "Tenant ", tenant, tenants), el("label", {}, "Weight ", weight), el("button", {id: "set-weight"}, "Set"))),
+    el("fieldset", {}, el("legend", {}, "Budget of a tenant in the picked pool"), budgetForm),
     el("fieldset", {}, el("legend", {}, "Drain"), el("div", {class: "row"},
       el("label", {}, "Endpoint ", endpoint),
       el("button", {type: "button", id: "drain-one", onclick: () => drainEndpoint(true)}, "Drain the endpoint …"),
@@ -140,6 +164,11 @@ export const createActions = (section, source) => {
       if (tenants.dataset.names !== names) {
         tenants.dataset.names = names;
         tenants.replaceChildren(...known.map(({name}) => el("option", {value: name})));
+      }
+      const limited = (view.statusPool?.budgets ?? []).map(({flow}) => flow);
+      if (budgetTenants.dataset.names !== JSON.stringify(limited)) {
+        budgetTenants.dataset.names = JSON.stringify(limited);
+        budgetTenants.replaceChildren(...limited.map(flow => el("option", {value: flow})));
       }
       const addresses = view.statusPool?.endpoints.map(({address}) => address) ?? [];
       // The picked endpoint, until another one is chosen here.

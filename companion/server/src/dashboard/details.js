@@ -19,6 +19,11 @@ const bound = value => value > 1e18 ? "any" : value;
 const percent = value => value === null || value === undefined ? "–" : `${Math.round(value * 100)} %`;
 const labels = endpoint => Object.entries(endpoint.labels ?? {}).map(([name, value]) => `${name}=${value}`).join(" ");
 
+/** Rows of budgets. */
+const BUDGETS_MAX = 20;
+const OVER = {demote: "over: goes after all others", hold: "over: waits for room", refuse: "over: refused"};
+const over = (budget, window) => window.remaining > 0 ? "" : budget.shadow ? "over, only counted (shadow)" : OVER[budget.over] ?? "over";
+
 /** The tables of a pool in `/status`. */
 export const details = pool => {
   if (!pool) return [];
@@ -29,6 +34,12 @@ export const details = pool => {
       endpoint.foreign, endpoint.queue, percent(endpoint.kv), endpoint.why, labels(endpoint)])));
   } else {
     tables.push(el("p", {class: "warn"}, "No endpoint is known."));
+  }
+  const windows = (pool.budgets ?? []).flatMap(budget => budget.windows.map(window => [budget, window])).slice(0, BUDGETS_MAX);
+  if (windows.length) {
+    const head = ["tenant:", "window:", "limit", "used", "left", "empty at:", "over:"];
+    tables.push(table("Budgets, the tightest first", head, windows.map(([budget, window]) => [budget.flow, `${window.per} ${window.unit}`, window.limit,
+      window.used + window.reserved, window.remaining, window.resets_at, over(budget, window)])));
   }
   if (pool.model.length) {
     const head = ["variant:", "model:", "alpha ms", "beta ms", "gamma ms", "takes/s each", "offered/s", "servers", "needed"];

@@ -6,13 +6,14 @@ use penstock_engine::Outcome;
 use serde::Serialize;
 
 /// The reasons for which a request isn't served. A request that its client cancels isn't refused.
-pub(super) const REASONS: [Outcome; 14] = [
+pub(super) const REASONS: [Outcome; 15] = [
     Outcome::RejectedTooManyFlows,
     Outcome::RejectedQueueFull,
     Outcome::RejectedFlowCapacity,
     Outcome::RejectedClassCapacity,
     Outcome::RejectedPolicy,
     Outcome::RejectedUnmeetable,
+    Outcome::RejectedBudget,
     Outcome::RejectedInvalid,
     Outcome::Displaced,
     Outcome::ExpiredTtl,

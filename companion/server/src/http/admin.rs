@@ -8,13 +8,10 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use axum::extract::connect_info::Connected;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::serve::IncomingStream;
 use penstock_config as config;
 use subtle::ConstantTimeEq as _;
-use tokio::net::{TcpListener, UnixListener};
 
 /// Bytes of a token, at least; a shorter one can be guessed.
 const TOKEN_BYTES_MIN: usize = 8;
@@ -144,18 +141,6 @@ impl From<SocketAddr> for Peer {
         } else {
             Self::Other
         }
-    }
-}
-
-impl Connected<IncomingStream<'_, TcpListener>> for Peer {
-    fn connect_info(stream: IncomingStream<'_, TcpListener>) -> Self {
-        (*stream.remote_addr()).into()
-    }
-}
-
-impl Connected<IncomingStream<'_, UnixListener>> for Peer {
-    fn connect_info(_: IncomingStream<'_, UnixListener>) -> Self {
-        Self::ThisMachine
     }
 }
 

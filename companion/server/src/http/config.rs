@@ -144,7 +144,7 @@ fn invalid_json(why: &serde_json::Error) -> Response {
     )
 }
 
-fn error(status: StatusCode, code: &str, message: &str) -> Response {
+pub(super) fn error(status: StatusCode, code: &str, message: &str) -> Response {
     let kind = if status.is_client_error() {
         "invalid_request_error"
     } else {

@@ -6,7 +6,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
-use super::admin::Peer;
+use super::remote::Remote;
 use crate::reload;
 use crate::role::{Role, RoleReceiver};
 
@@ -60,11 +60,15 @@ pub(super) fn not_the_leader(why: &str, leader: Option<&str>) -> Response {
 /// Rejects changes without permission, and bodies other than JSON.
 pub(super) async fn change_is_allowed(
     State(config): State<reload::Handle>,
-    ConnectInfo(peer): ConnectInfo<Peer>,
+    ConnectInfo(remote): ConnectInfo<Remote>,
     request: Request,
     next: Next,
 ) -> Response {
-    if let Err(unauthorized) = config.active().admin.check_change(request.headers(), peer) {
+    if let Err(unauthorized) = config
+        .active()
+        .admin
+        .check_change(request.headers(), remote.peer())
+    {
         return unauthorized.into_response();
     }
     let content_type = request.headers().get(header::CONTENT_TYPE);

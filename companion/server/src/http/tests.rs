@@ -375,6 +375,33 @@ async fn changes_at_a_standby_are_answered_with_the_leader() {
 }
 
 #[tokio::test]
+async fn budgets_are_changed_only_by_the_pool_s_leader() {
+    let companion = leader_of_chat().await;
+    let change = async |path: &str| {
+        let answer = companion
+            .change(Method::PATCH, path, &json!({"reset": true}))
+            .await;
+        let code = answer.status().as_u16();
+        (code, answer.json::<Value>().await.expect("JSON"))
+    };
+    let (code, answer) = change("/budgets/code/acme").await;
+    assert_eq!((code, &answer["leader"]), (421, &json!(OTHER)), "{answer}");
+    let (code, answer) = change("/budgets/chat/acme").await;
+    assert_eq!(
+        (code, &answer["error"]["code"]),
+        (404, &json!("no_budget")),
+        "{answer}"
+    );
+
+    let companion = Companion::start(REPLICAS).await;
+    companion.stands_by(None);
+    let answer = companion
+        .change(Method::PATCH, "/budgets/chat/acme", &json!({"reset": true}))
+        .await;
+    assert_eq!(answer.status(), 421);
+}
+
+#[tokio::test]
 async fn a_change_that_is_not_persisted_warns_of_a_failover() {
     let companion = Companion::start(REPLICAS).await;
     companion.leads();

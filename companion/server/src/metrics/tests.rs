@@ -84,7 +84,7 @@ impl World {
     fn page(&mut self, seconds: u64) -> String {
         let status = status(&self.config, time(seconds));
         self.observer.retain_labels(time(seconds), &status);
-        String::from_utf8(self.metrics.render(&status, None).expect("text")).expect("text")
+        String::from_utf8(self.metrics.render(&status, &[], None).expect("text")).expect("text")
     }
 }
 
@@ -131,7 +131,7 @@ fn gauges_and_counters_of_models_have_the_same_names() {
         })
         .into();
     world.observer.limit_models(&mut status);
-    let page = world.metrics.render(&status, None).expect("text");
+    let page = world.metrics.render(&status, &[], None).expect("text");
     let page = String::from_utf8(page).expect("text");
     for (name, count) in [("queue_length_by_model", 3), ("stock_by_model", 2)] {
         // m2 was counted before, m0 takes the second place, and m1 and m3 are the others.
@@ -294,7 +294,7 @@ fn metrics_of_replicas_have_series_only_with_several_companions() {
             leader: None,
         });
         let status = status(&world.config, time(1));
-        let page = world.metrics.render(&status, Some(&role)).expect("text");
+        let page = world.metrics.render(&status, &[], Some(&role)).expect("text");
         String::from_utf8(page).expect("text")
     };
     for is_leader in [true, false] {

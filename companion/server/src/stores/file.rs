@@ -4,6 +4,7 @@
 //! again. Nothing is deleted except usage outside its window. A file that another process has open, or that can't be
 //! opened, is an error. Blocking operations run on threads for blocking work.
 
+mod quota_rows;
 mod rows;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -13,10 +14,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_control::Kept;
-use penstock_engine::input::PastUsage;
+use penstock_engine::input::{PastUsage, QuotaUsage};
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableHandle};
 use tokio::time::Instant;
 
+use super::message::Windows;
 use super::write_buffer::UsageBatch;
 use super::{Error, Models, model_from_numbers, model_numbers};
 use crate::clock;
@@ -39,7 +41,8 @@ pub(super) struct File {
     path: PathBuf,
     /// `None`: an operation panicked or failed to open the file; the next one opens it again.
     store: Option<StoreFile>,
-    windows: BTreeMap<String, Duration>,
+    /// Of pools with usage windows or budgets.
+    windows: BTreeMap<String, Windows>,
 }
 
 /// A pool's stored state.
@@ -47,6 +50,7 @@ pub(super) struct File {
 pub(super) struct Stored {
     pub(super) models: Vec<(String, Kept)>,
     pub(super) past_usage: Vec<PastUsage>,
+    pub(super) past_quotas: Vec<QuotaUsage>,
 }
 
 impl File {
@@ -62,25 +66,20 @@ impl File {
         })
     }
 
-    /// Keeps this pool from now on, with or without a usage window. Returns its stored models and, if `restores_usage`,
-    /// its usage in the window.
-    pub(super) async fn attach(
-        &mut self,
-        pool: Arc<str>,
-        window: Option<Duration>,
-        restores_usage: bool,
-    ) -> Stored {
-        match window {
-            Some(window) => drop(self.windows.insert(pool.to_string(), window)),
+    /// Keeps this pool from now on, with or without usage. Returns its stored models and, of its stored usage, what
+    /// `restored` names.
+    pub(super) async fn attach(&mut self, pool: Arc<str>, windows: Windows, restored: Windows) -> Stored {
+        match windows.kept() {
+            Some(windows) => drop(self.windows.insert(pool.to_string(), windows)),
             None => drop(self.windows.remove(&*pool)),
         }
         let stored = self.run_blocking(move |store| {
-            let past_usage = window
-                .filter(|_| restores_usage)
-                .map(|window| store.past_usage(&pool, window));
+            let past_usage = restored.usage.map(|window| store.past_usage(&pool, window));
+            let past_quotas = restored.has_quotas.then(|| store.past_quotas(&pool));
             Ok(Stored {
                 models: store.models_of(&pool),
                 past_usage: past_usage.transpose()?.unwrap_or_default(),
+                past_quotas: past_quotas.transpose()?.unwrap_or_default(),
             })
         });
         stored.await.unwrap_or_else(|why| {
@@ -205,13 +204,21 @@ impl StoreFile {
         rows::past_usage(database, pool, window, clock::unix()).map_err(|why| self.broken(&why))
     }
 
+    /// What was used of this pool's budgets.
+    fn past_quotas(&self, pool: &str) -> Result<Vec<QuotaUsage>, Error> {
+        let Some(database) = &self.database else {
+            return Ok(Vec::new());
+        };
+        quota_rows::past(database, pool, clock::unix()).map_err(|why| self.broken(&why))
+    }
+
     /// Writes `learned` and `batches`, and deletes usage outside its window. On `Ok` all of it is on the disk. After an
     /// error, the next call writes `learned` as well.
     fn save(
         &mut self,
         learned: impl IntoIterator<Item = ((String, String), Kept)>,
         batches: &[UsageBatch],
-        windows: &BTreeMap<String, Duration>,
+        windows: &BTreeMap<String, Windows>,
     ) -> Result<(), Error> {
         self.models.extend(learned);
         let database = match self.database.take() {
@@ -314,7 +321,7 @@ fn write(
     database: &Database,
     models: &Models,
     batches: &[UsageBatch],
-    windows: &BTreeMap<String, Duration>,
+    windows: &BTreeMap<String, Windows>,
 ) -> Result<(), redb::Error> {
     let writing = database.begin_write()?;
     writing.open_table(ABOUT)?.insert(ABOUT_FORMAT, FORMAT)?;
@@ -328,7 +335,11 @@ fn write(
         wall: clock::unix(),
         monotonic: Instant::now(),
     };
-    rows::write(&writing, batches, windows, now)?;
+    let usage = windows
+        .iter()
+        .filter_map(|(pool, windows)| Some((pool.clone(), windows.usage?)));
+    rows::write(&writing, batches, &usage.collect(), now)?;
+    quota_rows::write(&writing, batches, windows.len(), now)?;
     writing.commit()?;
     Ok(())
 }

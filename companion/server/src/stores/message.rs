@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_control::Kept;
-use penstock_engine::input::PastUsage;
+use penstock_engine::input::{PastUsage, QuotaUsage};
 use tokio::sync::oneshot;
 
 use super::write_buffer::WriteBuffer;
@@ -38,11 +38,29 @@ pub(super) struct Attach {
     pub(super) models: oneshot::Sender<Vec<(String, Kept)>>,
     /// Receives the pool's stored usage, if its windows begin now.
     pub(super) past_usage: Option<oneshot::Sender<Vec<PastUsage>>>,
+    /// Receives what was used of the pool's budgets, if they begin now.
+    pub(super) past_quotas: Option<oneshot::Sender<Vec<QuotaUsage>>>,
 }
 
-/// A pool with usage windows.
+/// The usage of a pool that a store keeps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Windows {
+    /// The window of the discipline `usage`; `None`: the pool has another one.
+    pub(super) usage: Option<Duration>,
+    /// Its flows have budgets.
+    pub(super) has_quotas: bool,
+}
+
+impl Windows {
+    /// `None`: there is nothing to keep.
+    pub(super) fn kept(self) -> Option<Self> {
+        (self.usage.is_some() || self.has_quotas).then_some(self)
+    }
+}
+
+/// A pool with usage windows or budgets.
 #[derive(Clone, Debug)]
 pub(super) struct Windowed {
-    pub(super) window: Duration,
+    pub(super) windows: Windows,
     pub(super) buffer: Arc<WriteBuffer>,
 }

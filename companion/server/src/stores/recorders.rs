@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use penstock_control::Kept;
-use penstock_engine::input::{PastUsage, RunningUsage};
+use penstock_engine::input::{PastUsage, QuotaRunning, QuotaUsage, RunningUsage};
 use tokio::sync::mpsc;
 
 use super::message::Message;
@@ -18,7 +18,7 @@ pub struct Recorders(pub(super) HashMap<String, Recorder>);
 #[derive(Clone, Debug)]
 pub(super) struct Recorder {
     pub(super) inbox: mpsc::Sender<Message>,
-    /// `None`: the pool has no usage windows.
+    /// `None`: the pool has neither usage windows nor budgets.
     pub(super) buffer: Option<Arc<WriteBuffer>>,
 }
 
@@ -55,6 +55,26 @@ impl Recorders {
         if let Some(recorder) = self.0.get(pool)
             && let Some(buffer) = &recorder.buffer
             && buffer.set_running(running)
+        {
+            recorder.wake();
+        }
+    }
+
+    /// Stores usage of a budget, if the pool has a store.
+    pub fn record_quota_used(&self, pool: &str, used: QuotaUsage) {
+        if let Some(recorder) = self.0.get(pool)
+            && let Some(buffer) = &recorder.buffer
+            && buffer.add_quota(used)
+        {
+            recorder.wake();
+        }
+    }
+
+    /// Shares what a flow with a budget runs now.
+    pub fn record_quota_running(&self, pool: &str, running: QuotaRunning) {
+        if let Some(recorder) = self.0.get(pool)
+            && let Some(buffer) = &recorder.buffer
+            && buffer.set_quota_running(running)
         {
             recorder.wake();
         }

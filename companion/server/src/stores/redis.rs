@@ -11,11 +11,16 @@
 //! it in the transaction that writes the final costs, and names itself in the entry. So an entry tells the readers to read
 //! the key again, and an estimate ends where its final cost begins ([`elsewhere`]).
 //!
+//! Usage of budgets goes the same way, in the same entries. A budget's window may be a month, so it is also summed up in hashes, from which
+//! a companion restores it ([`budgets`]). It reads them before it writes any usage of its own, however late the server answers.
+//!
 //! It needs redis 6.2. A batch without acknowledgement is written again with the same number, and readers count it once.
 
+mod budgets;
 mod elsewhere;
 mod entry;
 mod reader;
+mod stream;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher as _, RandomState};
@@ -26,11 +31,12 @@ use ::redis::aio::MultiplexedConnection;
 use ::redis::{AsyncConnectionConfig, Client, RedisError};
 use penstock_config::RedisUrl;
 use penstock_control::Kept;
-use penstock_engine::input::PastUsage;
+use penstock_engine::input::{PastUsage, QuotaUsage};
 use tokio::sync::{mpsc, oneshot};
 
 use self::reader::{Command, Reader};
 use super::health::Health;
+use super::message::Windows;
 use super::write_buffer::{SharedUsage, UsageBatch};
 use super::{Error, Models, RUNNING_TTL, model_from_numbers, model_numbers};
 use crate::essential;
@@ -45,6 +51,8 @@ const STREAM_MAX: usize = 100_000;
 const VARIANTS_MAX: usize = 1_000;
 /// How much longer than its window a stream is kept.
 const SLACK: Duration = Duration::from_secs(10);
+/// Entries with usage of budgets are kept for this long. A companion that doesn't read for longer misses what was used before.
+const EXCHANGE_KEPT: Duration = Duration::from_secs(3_600);
 /// Commands that wait for the reader.
 const COMMANDS: usize = 64;
 
@@ -56,6 +64,11 @@ fn used_key(pool: &str) -> String {
 /// What a companion runs in a pool.
 fn running_key(pool: &str, companion: &str) -> String {
     format!("penstock:1:running:{pool}:{companion}")
+}
+
+/// What a companion runs of flows with budgets in a pool.
+fn running_quotas_key(pool: &str, companion: &str) -> String {
+    format!("penstock:1:budgets-running:{pool}:{companion}")
 }
 
 /// The hash with the learned models of a pool.
@@ -72,11 +85,40 @@ fn millis(duration: Duration) -> u64 {
 pub(super) struct Redis {
     client: Client,
     connection: Option<MultiplexedConnection>,
-    /// The writer id of each pool with windows; a new one each time its windows begin.
-    writer_ids: BTreeMap<Arc<str>, Arc<str>>,
+    /// Pools with usage windows or budgets.
+    pools: BTreeMap<Arc<str>, Attached>,
     /// Names what this companion runs.
     companion: Arc<str>,
     reader: mpsc::Sender<Command>,
+    shared_usage: mpsc::Sender<SharedUsage>,
+}
+
+/// A pool with usage windows or budgets.
+#[derive(Debug)]
+struct Attached {
+    /// A new one each time the usage windows begin.
+    writer_id: Arc<str>,
+    windows: Windows,
+    restoring: Restoring,
+}
+
+/// Whether what was used of the pool's budgets has been read.
+#[derive(Debug)]
+enum Restoring {
+    /// It has been, or there are none.
+    Done,
+    /// Not yet. It goes to this receiver, which waits for the first attempt.
+    Waits(Option<oneshot::Sender<Vec<QuotaUsage>>>),
+}
+
+/// How long the stream keeps entries for these windows.
+fn kept(windows: Windows) -> Duration {
+    let exchange = if windows.has_quotas {
+        EXCHANGE_KEPT
+    } else {
+        Duration::ZERO
+    };
+    windows.usage.unwrap_or_default().max(exchange)
 }
 
 impl Redis {
@@ -94,49 +136,118 @@ impl Redis {
         let companion = new_writer_id();
         essential::spawn(
             "usage of other companions",
-            Reader::new(client.clone(), health, shared_usage, companion.clone()).run(commands),
+            Reader::new(client.clone(), health, shared_usage.clone(), companion.clone()).run(commands),
         );
         Ok(Self {
             client,
             connection: None,
-            writer_ids: BTreeMap::new(),
+            pools: BTreeMap::new(),
             companion,
             reader,
+            shared_usage,
         })
     }
 
-    /// Reads this pool's stream from now on, if it has a window; from the window's beginning if `past_usage` is given.
+    /// Reads this pool's stream from now on, if it has windows: usage from the window's beginning if `past_usage` is given, and usage of
+    /// budgets from where the hashes end. `past_quotas` receives these, unless the server doesn't answer.
     pub(super) async fn attach(
         &mut self,
         pool: Arc<str>,
-        window: Option<Duration>,
+        windows: Windows,
         past_usage: Option<oneshot::Sender<Vec<PastUsage>>>,
+        past_quotas: Option<oneshot::Sender<Vec<QuotaUsage>>>,
     ) {
-        let Some(window) = window else {
+        if windows.kept().is_none() {
             self.detach(&pool).await;
             return;
+        }
+        let previous = self.pools.remove(&pool);
+        let restoring = match &previous {
+            Some(previous) if previous.windows.has_quotas && past_quotas.is_none() => None,
+            Some(_) | None => Some(Restoring::Waits(past_quotas)).filter(|_| windows.has_quotas),
         };
-        let writer_id = match self.writer_ids.get(&pool).filter(|_| past_usage.is_none()) {
-            Some(id) => id.clone(),
+        let (writer_id, before) = match previous {
+            Some(previous) => (Some(previous.writer_id), previous.restoring),
+            None => (None, Restoring::Done),
+        };
+        let writer_id = match writer_id.filter(|_| past_usage.is_none()) {
+            Some(id) => id,
             // The windows begin now, so this companion's earlier entries must be read as well: they need another id.
             None => new_writer_id(),
         };
-        self.writer_ids.insert(pool.clone(), writer_id.clone());
+        let attached = Attached {
+            writer_id: writer_id.clone(),
+            windows,
+            restoring: restoring.unwrap_or(before),
+        };
+        self.pools.insert(pool.clone(), attached);
         let attach = Command::Attach {
-            pool,
-            window,
+            pool: pool.clone(),
+            windows,
             writer_id,
             past_usage,
         };
         // The reader runs as long as this sender.
         let _ = self.reader.send(attach).await;
+        // The start doesn't wait for a failing server; the next write tries again, and reports the failure.
+        let _ = self.restore_quotas(&pool).await;
     }
 
     pub(super) async fn detach(&mut self, pool: &str) {
-        if self.writer_ids.remove(pool).is_some() {
+        if self.pools.remove(pool).is_some() {
             // The reader runs as long as this sender.
             let _ = self.reader.send(Command::Detach(pool.into())).await;
         }
+    }
+
+    /// What was used of some pool's budgets isn't read yet.
+    pub(super) fn is_behind(&self) -> bool {
+        let mut pools = self.pools.values();
+        pools.any(|attached| matches!(attached.restoring, Restoring::Waits(_)))
+    }
+
+    /// Reads what was used of the pool's budgets, once. This companion has written nothing of it before.
+    async fn restore_quotas(&mut self, pool: &Arc<str>) -> Result<(), RedisError> {
+        let Some(attached) = self.pools.get_mut(pool) else {
+            return Ok(());
+        };
+        let Restoring::Waits(receiver) = &mut attached.restoring else {
+            return Ok(());
+        };
+        let receiver = receiver.take();
+        let now = self.server_time().await?;
+        let connection = self.connected().await?;
+        let answer = budgets::read(connection, pool, now).await;
+        let (past, position) = self.check(answer)?;
+        if let Some(attached) = self.pools.get_mut(pool) {
+            attached.restoring = Restoring::Done;
+        }
+        let from = Command::QuotasFrom {
+            pool: pool.clone(),
+            position,
+        };
+        // The reader runs as long as this sender.
+        let _ = self.reader.send(from).await;
+        let undelivered = match receiver {
+            Some(receiver) => receiver.send(past).err(),
+            None => Some(past),
+        };
+        if let Some(past_quotas) = undelivered.filter(|past| !past.is_empty()) {
+            let late = SharedUsage {
+                past_quotas,
+                ..SharedUsage::none(pool.clone())
+            };
+            // Sending fails when nothing forwards usage any more: the companion ends.
+            let _ = self.shared_usage.send(late).await;
+        }
+        Ok(())
+    }
+
+    /// The server's time in milliseconds.
+    async fn server_time(&mut self) -> Result<u64, RedisError> {
+        let connection = self.connected().await?;
+        let answer = ::redis::cmd("TIME").query_async(connection).await;
+        self.check(answer).map(reader::server_millis)
     }
 
     /// The stored models of a pool.
@@ -176,6 +287,10 @@ impl Redis {
             self.check::<()>(answer)?;
             learned.pop_first();
         }
+        let pools: Vec<Arc<str>> = self.pools.keys().cloned().collect();
+        for pool in pools {
+            self.restore_quotas(&pool).await?;
+        }
         while let Some(batch) = backlog.front() {
             self.append(batch).await?;
             backlog.pop_front();
@@ -184,25 +299,33 @@ impl Redis {
     }
 
     async fn append(&mut self, batch: &UsageBatch) -> Result<(), RedisError> {
-        let Some(writer_id) = self.writer_ids.get(&batch.pool).cloned() else {
+        let Some(Attached {
+            writer_id, windows, ..
+        }) = self.pools.get(&batch.pool)
+        else {
             // The pool was detached before this batch could be written.
             return Ok(());
         };
+        let (writer_id, kept) = (writer_id.clone(), kept(*windows));
         let key = used_key(&batch.pool);
-        let connection = self.connected().await?;
-        let answer = ::redis::cmd("TIME").query_async(connection).await;
-        let now = reader::server_millis(self.check(answer)?);
+        let now = self.server_time().await?;
+        let age = millis(batch.taken.elapsed());
         let mut pipe = ::redis::pipe();
         pipe.atomic();
         if let Some(running) = &batch.running {
-            let key = running_key(&batch.pool, &self.companion);
-            let text = elsewhere::encode(running);
-            pipe.cmd("SET")
-                .arg(key)
-                .arg(text)
-                .arg("PX")
-                .arg(millis(RUNNING_TTL));
-            pipe.ignore();
+            let usage = elsewhere::encode_within(&running.usage, entry::encode);
+            let quotas = elsewhere::encode_within(&running.quotas, entry::encode_running_quotas);
+            for (key, text) in [
+                (running_key(&batch.pool, &self.companion), usage),
+                (running_quotas_key(&batch.pool, &self.companion), quotas),
+            ] {
+                pipe.cmd("SET").arg(key).arg(text);
+                pipe.arg("PX").arg(millis(RUNNING_TTL)).ignore();
+            }
+        }
+        let taken_at = now.saturating_sub(age);
+        if let Some(add) = budgets::add(batch, &writer_id, taken_at) {
+            pipe.add_command(add).ignore();
         }
         pipe.cmd("XADD").arg(&key).arg("MAXLEN").arg("~").arg(STREAM_MAX);
         pipe.arg("*")
@@ -210,15 +333,20 @@ impl Redis {
             .arg(&*writer_id)
             .arg(entry::NUMBER)
             .arg(batch.number);
-        pipe.arg(entry::AGE).arg(millis(batch.taken.elapsed()));
+        pipe.arg(entry::AGE).arg(age);
         pipe.arg(entry::USED).arg(entry::encode(&batch.used));
+        if !batch.quotas.is_empty() {
+            pipe.arg(entry::COMPANION).arg(&*self.companion);
+            pipe.arg(entry::QUOTAS)
+                .arg(entry::encode_quotas(&batch.quotas, taken_at));
+        }
         if batch.running.is_some() {
             pipe.arg(entry::RUNNING).arg(&*self.companion);
         }
         pipe.ignore();
-        let from = now.saturating_sub(millis(batch.window));
+        let from = now.saturating_sub(millis(kept));
         pipe.cmd("XTRIM").arg(&key).arg("MINID").arg(from).ignore();
-        let lifetime = millis(batch.window.saturating_add(SLACK));
+        let lifetime = millis(kept.saturating_add(SLACK));
         pipe.cmd("PEXPIRE").arg(&key).arg(lifetime).ignore();
         let connection = self.connected().await?;
         let answer = pipe.query_async(connection).await;

@@ -1,13 +1,13 @@
 //! All open stores of a configuration: the store of each pool, and the state restored from it.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_config::{self as config, Config, Pool, RedisUrl};
 use penstock_control::Kept;
-use penstock_engine::input::PastUsage;
+use penstock_engine::input::{PastUsage, QuotaUsage};
 use penstock_engine::policy::Discipline;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -15,10 +15,10 @@ use tokio::time::Instant;
 
 use super::file::File;
 use super::health::Health;
-use super::message::{Attach, INBOX, Message, Windowed};
+use super::message::{Attach, INBOX, Message, Windowed, Windows};
 use super::recorders::{Recorder, Recorders};
 use super::redis::Redis;
-use super::write_buffer::{PoolUsage, SharedUsage, WriteBuffer};
+use super::write_buffer::{SharedUsage, WriteBuffer};
 use super::writer::{Store, StoreWriter};
 use super::{Error, RETRY_FIRST};
 use crate::essential;
@@ -40,8 +40,14 @@ enum Location {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct PoolStorage {
     location: Location,
-    /// `None`: the pool has no usage windows.
-    window: Option<Duration>,
+    windows: Windows,
+}
+
+/// What of a pool's usage is counted, with or without a store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counts {
+    usage: bool,
+    quotas: bool,
 }
 
 /// The task of an open store.
@@ -56,8 +62,8 @@ struct StoreTask {
 pub struct Restored {
     /// Models learned by earlier companions, by pool and variant.
     pub models: HashMap<String, Vec<(String, Kept)>>,
-    /// Usage within windows that begin now.
-    past_usage: Vec<PoolUsage>,
+    /// Usage within windows, and of budgets, that begin now, by pool.
+    past_usage: Vec<SharedUsage>,
 }
 
 /// All open stores of a configuration.
@@ -66,10 +72,10 @@ pub struct Stores {
     open: BTreeMap<Location, StoreTask>,
     /// By pool.
     storage: BTreeMap<String, PoolStorage>,
-    /// By pool with usage windows.
+    /// By pool with usage windows or budgets.
     buffers: BTreeMap<String, Arc<WriteBuffer>>,
-    /// Pools that have usage windows, with or without a store.
-    windowed: BTreeSet<String>,
+    /// By pool.
+    counts: BTreeMap<String, Counts>,
     /// Pools that have left a store since the last [`Stores::close_unused`].
     left: Vec<(Location, String)>,
     recorders: Recorders,
@@ -86,7 +92,7 @@ impl Default for Stores {
             open: BTreeMap::new(),
             storage: BTreeMap::new(),
             buffers: BTreeMap::new(),
-            windowed: BTreeSet::new(),
+            counts: BTreeMap::new(),
             left: Vec::new(),
             recorders: Recorders::default(),
             metrics: None,
@@ -103,19 +109,27 @@ fn storage(config: &Config) -> BTreeMap<String, PoolStorage> {
             config::Store::Redb(path) => Location::File(normalized(path)),
             config::Store::Redis(url) => Location::Redis(url.clone()),
         };
-        let window = has_windows(pool).then_some(pool.policy.usage_window);
-        Some((pool.name.clone(), PoolStorage { location, window }))
+        let counts = counts_of(pool);
+        let windows = Windows {
+            usage: counts.usage.then_some(pool.policy.usage_window),
+            has_quotas: counts.quotas,
+        };
+        Some((pool.name.clone(), PoolStorage { location, windows }))
     });
     stored.collect()
 }
 
-fn has_windows(pool: &Pool) -> bool {
-    pool.policy.flows.discipline == Discipline::Usage
+fn counts_of(pool: &Pool) -> Counts {
+    let flows = &pool.policy.flows;
+    Counts {
+        usage: flows.discipline == Discipline::Usage,
+        quotas: !flows.quotas.is_empty(),
+    }
 }
 
-fn windowed(config: &Config) -> BTreeSet<String> {
-    let pools = config.pools.iter().filter(|pool| has_windows(pool));
-    pools.map(|pool| pool.name.clone()).collect()
+fn counts(config: &Config) -> BTreeMap<String, Counts> {
+    let pools = config.pools.iter();
+    pools.map(|pool| (pool.name.clone(), counts_of(pool))).collect()
 }
 
 /// An absolute path that is the same for every spelling of `path`, if its folder exists.
@@ -161,8 +175,8 @@ impl Stores {
             self.open.insert(location, StoreTask { inbox, task });
         }
         let before = std::mem::replace(&mut self.storage, storage);
-        let had_windows = std::mem::replace(&mut self.windowed, windowed(config));
-        let restored = self.attach(&before, &had_windows).await;
+        let counted = std::mem::replace(&mut self.counts, counts(config));
+        let restored = self.attach(&before, &counted).await;
         for (pool, PoolStorage { location, .. }) in before {
             if self.storage.get(&pool).is_none_or(|now| now.location != location) {
                 self.left.push((location, pool));
@@ -197,7 +211,7 @@ impl Stores {
     async fn attach(
         &mut self,
         before: &BTreeMap<String, PoolStorage>,
-        had_windows: &BTreeSet<String>,
+        counted: &BTreeMap<String, Counts>,
     ) -> Restored {
         let deadline = Instant::now() + ANSWER_MAX;
         let mut pending = Vec::new();
@@ -208,10 +222,11 @@ impl Stores {
             };
             let previous = before.get(pool);
             let has_moved = previous.is_none_or(|previous| previous.location != storage.location);
-            if has_moved || previous.is_none_or(|previous| previous.window.is_none()) {
+            if has_moved || previous.is_none_or(|previous| previous.windows.kept().is_none()) {
                 self.buffers.insert(pool.clone(), Arc::default());
             }
-            let buffer = storage.window.and_then(|_| self.buffers.get(pool)).cloned();
+            let kept = storage.windows.kept();
+            let buffer = kept.and_then(|_| self.buffers.get(pool)).cloned();
             let recorder = Recorder {
                 inbox: inbox.clone(),
                 buffer: buffer.clone(),
@@ -221,16 +236,19 @@ impl Stores {
                 continue;
             }
             let (models, models_answer) = oneshot::channel();
-            let windows_begin = storage.window.is_some() && !had_windows.contains(pool);
-            let (past_usage, past_usage_answer) = windows_begin.then(oneshot::channel).unzip();
+            let counted = counted.get(pool).copied().unwrap_or_default();
+            let usage_begins = storage.windows.usage.is_some() && !counted.usage;
+            let (past_usage, past_usage_answer) = usage_begins.then(oneshot::channel).unzip();
+            let quotas_begin = storage.windows.has_quotas && !counted.quotas;
+            let (past_quotas, past_quotas_answer) = quotas_begin.then(oneshot::channel).unzip();
             let attach = Message::Attach(Box::new(Attach {
                 pool: pool.as_str().into(),
-                windowed: storage
-                    .window
+                windowed: kept
                     .zip(buffer)
-                    .map(|(window, buffer)| Windowed { window, buffer }),
+                    .map(|(windows, buffer)| Windowed { windows, buffer }),
                 models,
                 past_usage,
+                past_quotas,
             }));
             let deadline = match storage.location {
                 Location::File(_) => None,
@@ -243,6 +261,7 @@ impl Stores {
                 deadline,
                 models: has_moved.then_some(models_answer),
                 past_usage: past_usage_answer,
+                past_quotas: past_quotas_answer,
             });
         }
         self.buffers.retain(|pool, _| self.storage.contains_key(pool));
@@ -257,7 +276,7 @@ impl Stores {
     /// Whether this configuration stores the same pools in the same way.
     #[must_use]
     pub fn matches(&self, config: &Config) -> bool {
-        self.storage == storage(config) && self.windowed == windowed(config)
+        self.storage == storage(config) && self.counts == counts(config)
     }
 
     /// Closes the stores that no pool uses any more. Their tasks write the remaining data first; nothing needs to wait
@@ -330,6 +349,7 @@ struct PendingRestore {
     deadline: Option<Instant>,
     models: Option<oneshot::Receiver<Vec<(String, Kept)>>>,
     past_usage: Option<oneshot::Receiver<Vec<PastUsage>>>,
+    past_quotas: Option<oneshot::Receiver<Vec<QuotaUsage>>>,
 }
 
 impl PendingRestore {
@@ -340,10 +360,15 @@ impl PendingRestore {
                 .models
                 .insert(self.pool.clone(), models.unwrap_or_default());
         }
-        if let Some(past_usage) = self.past_usage
-            && let Some(past_usage) = by_deadline(self.deadline, past_usage).await
-        {
-            restored.past_usage.push((self.pool.into(), past_usage));
+        let mut past = SharedUsage::none(self.pool.into());
+        if let Some(usage) = self.past_usage {
+            past.settled = by_deadline(self.deadline, usage).await.unwrap_or_default();
+        }
+        if let Some(quotas) = self.past_quotas {
+            past.past_quotas = by_deadline(self.deadline, quotas).await.unwrap_or_default();
+        }
+        if !past.is_empty() {
+            restored.past_usage.push(past);
         }
     }
 }
@@ -351,7 +376,7 @@ impl PendingRestore {
 impl Restored {
     /// The restored usage by pool.
     #[must_use]
-    pub fn into_past_usage(self) -> Vec<PoolUsage> {
+    pub fn into_past_usage(self) -> Vec<SharedUsage> {
         self.past_usage
     }
 }

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use penstock_config::Config;
-use penstock_engine::input::{Band, PastUsage};
+use penstock_engine::input::{Band, PastUsage, QuotaUsage, UsedAt};
+use penstock_engine::policy::{CostUnit, QuotaPeriod};
 use penstock_engine::units::Tokens;
 use tempfile::TempDir;
 
@@ -128,7 +129,10 @@ fn used(flow: &str, cost: u64) -> PastUsage {
 
 /// The restored costs by flow.
 fn costs(restored: Restored) -> Vec<(String, u64)> {
-    let past = restored.into_past_usage().into_iter().flat_map(|(_, past)| past);
+    let past = restored
+        .into_past_usage()
+        .into_iter()
+        .flat_map(|past| past.settled);
     let mut costs: Vec<_> = past.map(|used| (used.flow.into(), used.cost.0)).collect();
     costs.sort();
     costs
@@ -187,4 +191,81 @@ async fn continued_windows_restore_nothing() {
         [a, one("b"), one("c"), one("d")],
         "the windows begin again"
     );
+}
+
+/// A configuration of one pool with budgets.
+fn budgeted(path: &Path, discipline: &str, budgets: bool) -> Config {
+    let budgets = if budgets {
+        ", budgets: [{match: '*', windows: [{tokens: 10, per: 1h}]}]"
+    } else {
+        ""
+    };
+    let yaml = format!(
+        "pools:\n- name: chat\n  endpoints: {{static: ['127.0.0.1:1']}}\n  arbitration: {{flows: {{discipline: \
+         {discipline}{budgets}}}}}\n  usage: {{window: 5m, store: {{redb: '{}'}}}}\n",
+        path.display()
+    );
+    Config::parse(&yaml, "test").expect("valid")
+}
+
+fn of_budget(flow: &str, amount: u64) -> QuotaUsage {
+    QuotaUsage {
+        flow: flow.into(),
+        unit: CostUnit::Tokens,
+        period: QuotaPeriod::Sliding(Duration::from_secs(3_600)),
+        used_at: UsedAt::Ago(Duration::ZERO),
+        amount,
+    }
+}
+
+/// What was restored: usage of budgets, and costs, by flow.
+fn restored_of(restored: Restored) -> [Vec<(String, u64)>; 2] {
+    let mut found = [Vec::new(), Vec::new()];
+    for past in restored.into_past_usage() {
+        let quotas = past.past_quotas.into_iter();
+        found[0].extend(quotas.map(|usage| (usage.flow.into(), usage.amount)));
+        let costs = past.settled.into_iter();
+        found[1].extend(costs.map(|used| (used.flow.into(), used.cost.0)));
+    }
+    found.iter_mut().for_each(|found| found.sort());
+    found
+}
+
+#[tokio::test]
+async fn budgets_and_usage_windows_begin_each_by_itself() {
+    let folder = folder();
+    let path = folder.path().join("kept.redb");
+    let mut stores = Stores::default();
+    let mut number = 0;
+    let mut open = async |config: &Config| {
+        let restored = stores.open(config).await.expect("it is open");
+        number += 1;
+        let recorders = stores.recorders();
+        recorders.record_quota_used("chat", of_budget(&number.to_string(), 5));
+        recorders.record_usage("chat", used(&number.to_string(), 7));
+        restored_of(restored)
+    };
+    let pairs = |numbers: &[u64], amount: u64| -> Vec<(String, u64)> {
+        numbers
+            .iter()
+            .map(|number| (number.to_string(), amount))
+            .collect()
+    };
+    assert_eq!(open(&budgeted(&path, "wfq", true)).await, [vec![], vec![]]);
+    // Both are counted now. The budgets go on, and the first recorded what it was asked to.
+    let usage_began = open(&budgeted(&path, "usage", true)).await;
+    assert_eq!(usage_began, [vec![], vec![]]);
+    assert_eq!(open(&budgeted(&path, "usage", true)).await, [vec![], vec![]]);
+    assert_eq!(open(&budgeted(&path, "usage", false)).await, [vec![], vec![]]);
+    let budgets_began = open(&budgeted(&path, "usage", true)).await;
+    assert_eq!(budgets_began, [pairs(&[1, 2, 3, 4], 5), vec![]]);
+    stores.close(Duration::from_secs(60)).await;
+
+    let mut next = Stores::default();
+    let restored = next.open(&budgeted(&path, "usage", true)).await.expect("closed");
+    assert_eq!(
+        restored_of(restored),
+        [pairs(&[1, 2, 3, 4, 5], 5), pairs(&[2, 3, 4, 5], 7)]
+    );
+    next.close(Duration::from_secs(60)).await;
 }

@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use penstock_control::Kept;
-use penstock_engine::input::PastUsage;
+use penstock_engine::input::{PastUsage, QuotaUsage};
 
+use super::message::Windows;
 use super::write_buffer::UsageBatch;
 use super::{Error, Models};
 
@@ -20,6 +20,7 @@ pub(super) enum File {}
 pub(super) struct Stored {
     pub(super) models: Vec<(String, Kept)>,
     pub(super) past_usage: Vec<PastUsage>,
+    pub(super) past_quotas: Vec<QuotaUsage>,
 }
 
 impl File {
@@ -28,12 +29,7 @@ impl File {
         Err(Error::Absent("redb"))
     }
 
-    pub(super) async fn attach(
-        &mut self,
-        _pool: Arc<str>,
-        _window: Option<Duration>,
-        _restores_usage: bool,
-    ) -> Stored {
+    pub(super) async fn attach(&mut self, _pool: Arc<str>, _windows: Windows, _restored: Windows) -> Stored {
         match *self {}
     }
 

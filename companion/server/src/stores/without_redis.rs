@@ -3,14 +3,14 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
 
 use penstock_config::RedisUrl;
 use penstock_control::Kept;
-use penstock_engine::input::PastUsage;
+use penstock_engine::input::{PastUsage, QuotaUsage};
 use tokio::sync::{mpsc, oneshot};
 
 use super::health::Health;
+use super::message::Windows;
 use super::write_buffer::{SharedUsage, UsageBatch};
 use super::{Error, Models};
 
@@ -31,9 +31,14 @@ impl Redis {
     pub(super) async fn attach(
         &mut self,
         _pool: Arc<str>,
-        _window: Option<Duration>,
+        _windows: Windows,
         _past_usage: Option<oneshot::Sender<Vec<PastUsage>>>,
+        _past_quotas: Option<oneshot::Sender<Vec<QuotaUsage>>>,
     ) {
+        match *self {}
+    }
+
+    pub(super) fn is_behind(&self) -> bool {
         match *self {}
     }
 

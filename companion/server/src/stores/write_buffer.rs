@@ -6,10 +6,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use penstock_engine::input::{Band, PastUsage, RunningUsage};
+use penstock_engine::input::{Band, PastUsage, QuotaRunning, QuotaUsage, RunningUsage};
 use penstock_engine::units::Tokens;
 use tokio::time::Instant;
 
+use super::quota_buffer::{self, QuotaBuffer};
 use super::{BUFFERED_KEYS_MAX, RUNNING_MAX};
 
 /// The identity that used tokens, and the model it used.
@@ -57,7 +58,8 @@ struct State {
     dropped: u64,
     /// The sums of the estimates of running requests; keys beyond the limit are left out.
     running: HashMap<UsageKey, u64>,
-    /// `running` has changed since the last [`WriteBuffer::take`].
+    quotas: QuotaBuffer,
+    /// What runs has changed since the last [`WriteBuffer::take`].
     has_changed: bool,
 }
 
@@ -67,8 +69,25 @@ pub(super) struct Contents {
     pub(super) used: Vec<(UsageKey, u64)>,
     /// Entries dropped because the buffer was full.
     pub(super) dropped: u64,
-    /// What runs, the largest first; `None`: the same as the last time.
-    pub(super) running: Option<Vec<(UsageKey, u64)>>,
+    /// What was used of budgets, as of now.
+    pub(super) quotas: Vec<QuotaUsage>,
+    /// What runs; `None`: the same as the last time.
+    pub(super) running: Option<RunningLists>,
+}
+
+/// What runs at a companion, the largest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct RunningLists {
+    /// Of pools with usage windows.
+    pub(super) usage: Vec<(UsageKey, u64)>,
+    /// Of flows with budgets.
+    pub(super) quotas: Vec<quota_buffer::Running>,
+}
+
+impl State {
+    fn is_empty(&self) -> bool {
+        self.costs.is_empty() && self.quotas.is_empty()
+    }
 }
 
 impl WriteBuffer {
@@ -81,7 +100,7 @@ impl WriteBuffer {
             model: used.model,
         };
         let mut state = self.state();
-        let is_first = state.costs.is_empty();
+        let is_first = state.is_empty();
         if state.costs.len() < BUFFERED_KEYS_MAX || state.costs.contains_key(&key) {
             let cost = state.costs.entry(key).or_default();
             *cost = cost.saturating_add(used.cost.0);
@@ -108,9 +127,27 @@ impl WriteBuffer {
         !std::mem::replace(&mut state.has_changed, true)
     }
 
+    /// Adds usage of a budget, and returns whether the buffer was empty before.
+    pub(super) fn add_quota(&self, used: QuotaUsage) -> bool {
+        let mut state = self.state();
+        let is_first = state.is_empty();
+        if !state.quotas.add(used, Instant::now()) {
+            state.dropped += 1;
+        }
+        is_first
+    }
+
+    /// The same as [`Self::set_running`] of a flow with a budget.
+    pub(super) fn set_quota_running(&self, changed: QuotaRunning) -> bool {
+        let mut state = self.state();
+        state.quotas.set_running(changed);
+        !std::mem::replace(&mut state.has_changed, true)
+    }
+
     /// Whether anything runs.
     pub(super) fn runs_any(&self) -> bool {
-        !self.state().running.is_empty()
+        let state = self.state();
+        !state.running.is_empty() || state.quotas.runs_any()
     }
 
     /// Empties the buffer, apart from what runs. `refresh`: returns what runs even if it hasn't changed.
@@ -122,11 +159,15 @@ impl WriteBuffer {
             let mut running: Vec<_> = state.running.iter().collect();
             running.sort_unstable_by_key(|&(_, sum)| Reverse(*sum));
             let most = running.into_iter().take(RUNNING_MAX);
-            most.map(|(key, sum)| (key.clone(), *sum)).collect()
+            RunningLists {
+                usage: most.map(|(key, sum)| (key.clone(), *sum)).collect(),
+                quotas: state.quotas.running(),
+            }
         });
         Contents {
             used: costs.into_iter().collect(),
             dropped: std::mem::take(&mut state.dropped),
+            quotas: state.quotas.take_used(Instant::now()),
             running,
         }
     }
@@ -135,9 +176,6 @@ impl WriteBuffer {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
-
-/// A pool, and usage of its flows.
-pub type PoolUsage = (Arc<str>, Vec<PastUsage>);
 
 /// Usage of a pool's flows at other companions.
 #[derive(Debug)]
@@ -148,6 +186,35 @@ pub struct SharedUsage {
     pub settled: Vec<PastUsage>,
     /// What runs there, where that has changed.
     pub running: Vec<RunningUsage>,
+    /// Usage of budgets from before this companion's start.
+    pub past_quotas: Vec<QuotaUsage>,
+    /// Settled usage of budgets.
+    pub quotas: Vec<QuotaUsage>,
+    /// What flows with budgets run there, where that has changed.
+    pub quotas_running: Vec<QuotaRunning>,
+}
+
+impl SharedUsage {
+    /// No usage of this pool.
+    pub(super) const fn none(pool: Arc<str>) -> Self {
+        Self {
+            pool,
+            settled: Vec::new(),
+            running: Vec::new(),
+            past_quotas: Vec::new(),
+            quotas: Vec::new(),
+            quotas_running: Vec::new(),
+        }
+    }
+
+    /// It changes nothing.
+    pub(super) const fn is_empty(&self) -> bool {
+        self.settled.is_empty()
+            && self.running.is_empty()
+            && self.past_quotas.is_empty()
+            && self.quotas.is_empty()
+            && self.quotas_running.is_empty()
+    }
 }
 
 /// Usage of one pool, taken from its buffer at one time.
@@ -156,17 +223,26 @@ pub(super) struct UsageBatch {
     /// Consecutive within one store and one run of the companion.
     pub(super) number: u64,
     pub(super) pool: Arc<str>,
-    pub(super) window: Duration,
+    /// `None`: the pool has no usage windows.
+    pub(super) window: Option<Duration>,
     pub(super) taken: Instant,
     pub(super) used: Arc<[(UsageKey, u64)]>,
+    /// What was used of budgets, as of `taken`.
+    pub(super) quotas: Arc<[QuotaUsage]>,
     /// What runs; `None`: the same as in the batch before.
-    pub(super) running: Option<Arc<[(UsageKey, u64)]>>,
+    pub(super) running: Option<Arc<RunningLists>>,
 }
 
 impl UsageBatch {
-    /// Whether the batch changes anything at other companions.
+    /// Whether the batch changes anything at other companions, or for the next one.
     pub(super) fn is_needed(&self) -> bool {
-        self.taken.elapsed() < self.window && (!self.used.is_empty() || self.running.is_some())
+        let is_within = self.window.is_some_and(|window| self.taken.elapsed() < window);
+        self.running.is_some() || !self.quotas.is_empty() || (is_within && !self.used.is_empty())
+    }
+
+    /// Its usage, in entries.
+    pub(super) fn len(&self) -> usize {
+        self.used.len() + self.quotas.len()
     }
 }
 
@@ -209,7 +285,7 @@ mod tests {
     }
 
     fn running(buffer: &WriteBuffer, refresh: bool) -> Option<Vec<(String, u64)>> {
-        let running = buffer.take(refresh).running?.into_iter();
+        let running = buffer.take(refresh).running?.usage.into_iter();
         Some(running.map(|(key, sum)| (key.flow.into(), sum)).collect())
     }
 

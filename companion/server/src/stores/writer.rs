@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::file::File;
 use super::health::{Health, Operation};
-use super::message::{Attach, Message, Windowed};
+use super::message::{Attach, Message, Windowed, Windows};
 use super::redis::Redis;
 use super::write_buffer::{Contents, UsageBatch};
 use super::{BACKLOG_MAX, LINGER, Models, RETRY_FIRST, RETRY_MAX, RUNNING_REFRESH};
@@ -31,6 +31,14 @@ impl Store {
         match self {
             Self::File(_) => false,
             Self::Redis(_) => true,
+        }
+    }
+
+    /// Something in it must still be read before it can be written.
+    fn is_behind(&self) -> bool {
+        match self {
+            Self::File(_) => false,
+            Self::Redis(redis) => redis.is_behind(),
         }
     }
 }
@@ -129,8 +137,12 @@ impl StoreWriter {
             windowed,
             models,
             past_usage,
+            past_quotas,
         } = attach;
-        let window = windowed.as_ref().map(|windowed| windowed.window);
+        let windows = windowed
+            .as_ref()
+            .map(|windowed| windowed.windows)
+            .unwrap_or_default();
         match windowed {
             Some(windowed) => drop(self.pools.insert(pool.clone(), windowed)),
             None => drop(self.pools.remove(&pool)),
@@ -139,15 +151,22 @@ impl StoreWriter {
         // Sending fails when the receiver has stopped waiting.
         match &mut self.store {
             Store::File(file) => {
-                let stored = file.attach(pool, window, past_usage.is_some()).await;
+                let restored = Windows {
+                    usage: windows.usage.filter(|_| past_usage.is_some()),
+                    has_quotas: past_quotas.is_some(),
+                };
+                let stored = file.attach(pool, windows, restored).await;
                 if let Some(past_usage) = past_usage {
                     let _ = past_usage.send(stored.past_usage);
+                }
+                if let Some(past_quotas) = past_quotas {
+                    let _ = past_quotas.send(stored.past_quotas);
                 }
                 let _ = models.send(stored.models);
                 self.health.succeeded(Operation::Write);
             }
             Store::Redis(redis) => {
-                redis.attach(pool.clone(), window, past_usage).await;
+                redis.attach(pool.clone(), windows, past_usage, past_quotas).await;
                 match redis.models(&pool).await {
                     Ok(stored) => {
                         self.health.succeeded(Operation::Write);
@@ -178,6 +197,7 @@ impl StoreWriter {
         let Contents {
             used,
             dropped,
+            quotas,
             running,
         } = windowed.buffer.take(is_due && windowed.buffer.runs_any());
         if dropped > 0 {
@@ -201,20 +221,21 @@ impl StoreWriter {
                 self.published.insert(pool.clone(), Instant::now());
             }
         }
-        let mut chunks = used.chunks(BATCH_MAX);
-        let first = chunks.next().unwrap_or_default();
-        for used in std::iter::once(first).chain(chunks) {
+        let (mut used, mut quotas) = (used.chunks(BATCH_MAX), quotas.chunks(BATCH_MAX));
+        loop {
+            let (used, quotas) = (used.next(), quotas.next());
             let running = running.take();
-            if used.is_empty() && running.is_none() {
-                continue;
+            if used.is_none() && quotas.is_none() && running.is_none() {
+                return;
             }
             self.batches += 1;
             self.backlog.push_back(UsageBatch {
                 number: self.batches,
                 pool: pool.clone(),
-                window: windowed.window,
+                window: windowed.windows.usage,
                 taken: Instant::now(),
-                used: used.into(),
+                used: used.unwrap_or_default().into(),
+                quotas: quotas.unwrap_or_default().into(),
                 running,
             });
         }
@@ -225,7 +246,7 @@ impl StoreWriter {
         self.collect_all();
         self.refresh = None;
         self.backlog.retain(UsageBatch::is_needed);
-        if self.learned.is_empty() && self.backlog.is_empty() {
+        if self.learned.is_empty() && self.backlog.is_empty() && !self.store.is_behind() {
             self.refresh = self.next_refresh();
             return;
         }
@@ -270,11 +291,11 @@ impl StoreWriter {
 
     /// Drops the oldest batches beyond the limit.
     fn trim_backlog(&mut self) {
-        let mut entries: usize = self.backlog.iter().map(|batch| batch.used.len()).sum();
+        let mut entries: usize = self.backlog.iter().map(UsageBatch::len).sum();
         while entries > BACKLOG_MAX
             && let Some(oldest) = self.backlog.pop_front()
         {
-            entries -= oldest.used.len();
+            entries -= oldest.len();
             if !std::mem::replace(&mut self.drop_logged, true) {
                 tracing::warn!(
                     "usage.store: {}: oldest usage dropped: more than {BACKLOG_MAX} entries wait until the store can be \

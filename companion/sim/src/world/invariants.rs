@@ -2,7 +2,7 @@
 //! checks of the idle world.
 
 use penstock_control::Control;
-use penstock_engine::policy::{Gate, StockUnit};
+use penstock_engine::policy::{Gate, Over, Quota, StockUnit};
 
 mod leadership;
 mod quiescence;
@@ -142,6 +142,11 @@ impl World {
         // Above the limit of identities several flows share one queue, and a flow can move into the shared queue.
         let pool = &self.scenario.pools[self.clients[http.client as usize].pool];
         if pool.policy.flows.identities_max < self.scenario.flows as usize {
+            return;
+        }
+        // Within one band only: what was demoted goes after a newcomer for which there is room again.
+        let demotes = |quota: &Quota| quota.over == Over::Demote && !quota.shadow;
+        if pool.policy.flows.quotas.iter().any(demotes) {
             return;
         }
         let Some(root) = self.roots.get(&http.root) else {

@@ -4,8 +4,8 @@ use core::time::Duration;
 
 use penstock_control::{CreditSettings, EndpointSettings, Kept, MaxPriority, PoolSettings, Settings};
 use penstock_engine::policy::{
-    BandMode, Bands, CostUnit, Discipline, FlowKey, Flows, Gate, OutlierEjection, Overflow, Policy, Queue,
-    StockUnit,
+    BandMode, Bands, CostUnit, Discipline, FlowGlob, FlowKey, Flows, Gate, OutlierEjection, Over, Overflow,
+    Policy, Queue, Quota, QuotaPeriod, QuotaWindow, StockUnit,
 };
 use penstock_engine::units::Decimal;
 use penstock_model::slo::Policy as SloPolicy;
@@ -152,7 +152,7 @@ impl Scenario {
             faults,
             companions,
             lease,
-            pools,
+            pools: with_quotas(pools, seed),
             seed,
         }
     }
@@ -438,6 +438,40 @@ fn policy(rng: &mut Rng, mode: BandMode, ceiling: Option<Decimal>, gate: Gate) -
         outlier_ejection: OutlierEjection::default(),
         ..Policy::default()
     }
+}
+
+/// Quotas for some of the pools, by random choices of their own.
+fn with_quotas(mut pools: Vec<PoolScenario>, seed: u64) -> Vec<PoolScenario> {
+    let mut rng = Rng::new(!seed);
+    for pool in &mut pools {
+        if rng.percent(20) {
+            pool.policy.flows.quotas = vec![Quota {
+                flows: FlowGlob::new("*"),
+                windows: [CostUnit::Requests, CostUnit::Tokens]
+                    .map(|unit| quota_window(unit, &mut rng))
+                    .to_vec(),
+                over: rng.choose(&[Over::Demote, Over::Hold, Over::Refuse]),
+                shadow: rng.percent(20),
+            }];
+        }
+    }
+    pools
+}
+
+fn quota_window(unit: CostUnit, rng: &mut Rng) -> QuotaWindow {
+    let sliding = |seconds| QuotaPeriod::Sliding(Duration::from_secs(seconds));
+    let limit = match unit {
+        CostUnit::Requests => rng.between(1, 40),
+        CostUnit::Tokens => rng.between(100, 20_000),
+    };
+    let period = rng.choose(&[
+        sliding(1),
+        sliding(10),
+        sliding(300),
+        QuotaPeriod::Day,
+        QuotaPeriod::Month,
+    ]);
+    QuotaWindow { unit, limit, period }
 }
 
 fn millis(duration: Duration) -> u64 {

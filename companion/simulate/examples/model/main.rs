@@ -13,9 +13,9 @@ mod replicas;
 mod report;
 mod servers;
 
-#[path = "../shared/markdown.rs"]
+#[path = "../common/markdown.rs"]
 mod markdown;
-#[path = "../shared/parallel.rs"]
+#[path = "../common/parallel.rs"]
 mod parallel;
 
 use std::path::PathBuf;

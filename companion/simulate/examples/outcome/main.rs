@@ -18,9 +18,9 @@ mod tables;
 mod tenants;
 mod workloads;
 
-#[path = "../shared/markdown.rs"]
+#[path = "../common/markdown.rs"]
 mod markdown;
-#[path = "../shared/parallel.rs"]
+#[path = "../common/parallel.rs"]
 mod parallel;
 
 use std::process::ExitCode;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use penstock_autopilot::{Autopilot, Backlog, Granted, Scraped, Served};
-use penstock_engine::input::{EndpointId, EndpointState, Prompt, ServerStats, Service, Usage};
+use penstock_engine::input::{EndpointState, Prompt, ServerStats, Service, Usage};
 use penstock_engine::units::Tokens;
 use penstock_engine::{Effect, Engine, Input, Instant, Outcome, Request, RequestId};
 use penstock_model_server::{HardwareError, Job, JobId, JobProgress, Server};
@@ -14,7 +14,7 @@ use rand_chacha::ChaCha8Rng;
 use super::arrival_plan::ArrivalPlan;
 use super::load_series::{Load, LoadSeries};
 use super::record::{Finished, Record, Refused, ReplicasDesired, Sample};
-use super::scenario::{Change, GateBy, Placement, Scenario};
+use super::scenario::{Change, GateBy, Scenario};
 use super::server_timers::ServerTimers;
 use super::settings;
 use super::traffic::{Arrivals, Drawn, Mix, factor};
@@ -245,19 +245,8 @@ impl<'a> ClosedLoop<'a> {
         request.model = "model".into();
         request.prompt = Prompt::Bytes(bytes);
         request.body_bytes = bytes;
-        request.eligible = self.pinned(id);
+        request.eligible = settings::eligible(self.scenario.placement, id, self.servers.len());
         self.engine.handle(self.now, Input::Register(request));
-    }
-
-    /// The only server that the request may go to; `None`: all.
-    fn pinned(&self, id: u64) -> Option<Box<[EndpointId]>> {
-        match self.scenario.placement {
-            Placement::Engine => None,
-            Placement::RoundRobin => {
-                let index = id % self.servers.len() as u64;
-                Some([settings::endpoint(index as usize)].into())
-            }
-        }
     }
 
     /// Passes a server's events to the engine and the autopilot.
@@ -390,13 +379,9 @@ impl<'a> ClosedLoop<'a> {
 
     /// Records the replicas that the autopilot asks for.
     fn note_desired(&mut self) {
-        let status = self.autopilot.status();
-        let desired = status.variants.iter().filter_map(|variant| variant.desired);
-        let replicas: u64 = desired.map(|desired| desired.replicas).sum();
         let time = self.now.since(Instant::ZERO);
-        self.record
-            .replicas_desired
-            .push(ReplicasDesired { time, replicas });
+        let desired = ReplicasDesired::new(time, &self.autopilot.status());
+        self.record.replicas_desired.push(desired);
     }
 
     /// Applies the decisions of the engine and the autopilot until both have none left.
@@ -468,6 +453,7 @@ impl<'a> ClosedLoop<'a> {
             Effect::Traced { .. }
             | Effect::UsageSettled { .. }
             | Effect::UsageRunning { .. }
+            | Effect::Quota(_)
             | Effect::Settled { .. } => {}
         }
     }

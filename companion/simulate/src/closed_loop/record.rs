@@ -83,6 +83,14 @@ pub struct ReplicasDesired {
     pub replicas: u64,
 }
 
+impl ReplicasDesired {
+    pub(super) fn new(time: Duration, status: &AutopilotStatus) -> Self {
+        let desired = status.variants.iter().filter_map(|variant| variant.desired);
+        let replicas = desired.map(|desired| desired.replicas).sum();
+        Self { time, replicas }
+    }
+}
+
 /// A whole run.
 #[derive(Clone, Debug, Default)]
 pub struct Record {

@@ -7,7 +7,7 @@ use penstock_engine::units::Decimal;
 use penstock_engine::{Budget, Policy};
 use penstock_model::{Parameters, Traffic, sizing, slo};
 
-use super::scenario::{GateBy, Scenario};
+use super::scenario::{GateBy, Placement, Scenario};
 use super::traffic::{Arrivals, Planned};
 use penstock_model_server::Hardware;
 
@@ -44,6 +44,17 @@ pub(super) fn true_budget(scenario: &Scenario, hardware: &Hardware) -> Budget {
 
 pub(super) fn endpoint(server: usize) -> EndpointId {
     EndpointId(u32::try_from(server).expect("invariant: there are few servers"))
+}
+
+/// The servers that the request with this number may go to; `None`: all.
+pub(super) fn eligible(placement: Placement, request: u64, servers: usize) -> Option<Box<[EndpointId]>> {
+    match placement {
+        Placement::Engine => None,
+        Placement::RoundRobin => {
+            let index = request % servers as u64;
+            Some([endpoint(index as usize)].into())
+        }
+    }
 }
 
 /// The parameters that a model of this server should find.

@@ -333,7 +333,10 @@ impl<W: Write> Run<W> {
                 Effect::Cancelled { id, .. } => {
                     self.requests.remove(id);
                 }
-                Effect::Settled { .. } | Effect::UsageSettled { .. } | Effect::UsageRunning { .. } => {}
+                Effect::Settled { .. }
+                | Effect::UsageSettled { .. }
+                | Effect::UsageRunning { .. }
+                | Effect::Quota(_) => {}
             }
         }
         Ok(answered)

@@ -62,6 +62,7 @@ fn details(state: &State, height: u16) -> Vec<Table> {
     };
     let mut tables = vec![
         tables::endpoints(pool),
+        tables::budgets(pool),
         tables::classes(pool),
         tables::model(pool),
     ];

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use super::view::{Endpoint, Flow, Model, Pool, View};
+use super::view::{Budget, BudgetWindow, Endpoint, Flow, Model, Pool, View};
 
 /// A table. The columns in `left` hold words and are aligned left, the others hold numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +50,8 @@ impl Sort {
 const NO_BOUND: u64 = u64::MAX;
 /// Shown for an unknown value.
 const UNKNOWN: &str = "-";
+/// Rows of budgets: the document has those with the smallest part left first.
+const BUDGETS_MAX: usize = 20;
 const BANDS: [&str; 3] = ["critical", "default", "sheddable"];
 
 /// A row for each pool.
@@ -120,7 +122,7 @@ pub(super) fn flows(pool: &Pool, sort: Sort, rate: impl Fn(&Flow) -> Option<f64>
         .then_with(by_name)
     });
     let row = |(flow, rate): (&Flow, Option<f64>)| {
-        vec![
+        let mut row = vec![
             if flow.key.is_empty() {
                 "anonymous".into()
             } else {
@@ -132,21 +134,69 @@ pub(super) fn flows(pool: &Pool, sort: Sort, rate: impl Fn(&Flow) -> Option<f64>
             grouped(flow.served_tokens),
             rate.map_or_else(|| UNKNOWN.into(), |rate| format!("{rate:.0}")),
             significant(flow.weight),
-        ]
+        ];
+        if !pool.budgets.is_empty() {
+            row.push(budget_mark(pool, &flow.key).into());
+        }
+        row
     };
+    let mut header = vec![
+        "flow",
+        "band",
+        "waiting",
+        "running",
+        "served tokens",
+        "tokens/s",
+        "weight",
+    ];
+    if !pool.budgets.is_empty() {
+        header.push("budget");
+    }
     Table {
         title: format!("flows of {}, by {}", pool.name, sort.as_str()),
-        header: vec![
-            "flow",
-            "band",
-            "waiting",
-            "running",
-            "served tokens",
-            "tokens/s",
-            "weight",
-        ],
+        header,
         rows: flows.into_iter().map(row).collect(),
         left: &[0, 1],
+    }
+}
+
+/// `over` for a flow without room in its budget; empty for every other one.
+fn budget_mark(pool: &Pool, flow: &str) -> &'static str {
+    let budget = pool.budgets.iter().find(|budget| budget.flow == flow);
+    match budget {
+        Some(budget) if !budget.has_room && budget.shadow => "shadow",
+        Some(budget) if !budget.has_room => "over",
+        Some(_) | None => "",
+    }
+}
+
+/// A row for each window of the budgets of a pool; no rows if none is used.
+pub(super) fn budgets(pool: &Pool) -> Table {
+    let row = |budget: &Budget, window: &BudgetWindow| {
+        let state = match (window.remaining, budget.shadow) {
+            (0, false) => budget.over.clone(),
+            (0, true) => format!("{} (shadow)", budget.over),
+            _ => String::new(),
+        };
+        vec![
+            budget.flow.clone(),
+            format!("{} {}", window.per, window.unit),
+            grouped(window.limit),
+            grouped(window.used.saturating_add(window.reserved)),
+            grouped(window.remaining),
+            window.resets_at.clone(),
+            state,
+        ]
+    };
+    let rows = pool.budgets.iter().flat_map(|budget| {
+        let windows = budget.windows.iter();
+        windows.map(move |window| row(budget, window))
+    });
+    Table {
+        title: format!("budgets of {}", pool.name),
+        header: vec!["flow", "window", "limit", "used", "left", "empty at", "over"],
+        rows: rows.take(BUDGETS_MAX).collect(),
+        left: &[0, 1, 5, 6],
     }
 }
 
@@ -332,6 +382,7 @@ mod tests {
             let all = [
                 pools(&view),
                 flows(pool, Sort::Waiting, |_| None),
+                budgets(pool),
                 classes(pool),
                 endpoints(pool),
                 model(pool),
@@ -349,6 +400,29 @@ mod tests {
         let endpoints = endpoints(&view.pools[0]).rows;
         assert_eq!(endpoints[1][3], "any");
         assert_eq!(endpoints[2][4..], ["-", "-", "-", "its health check fails"]);
+    }
+
+    #[test]
+    fn a_flow_that_is_over_its_budget_is_marked() {
+        let view = View::parse(DOCUMENT).expect("valid");
+        let flows = flows(&view.pools[0], Sort::Name, |_| None);
+        let marks: Vec<&str> = flows.rows.iter().map(|row| &*row[7]).collect();
+        assert_eq!(marks, ["over", "", ""]);
+        let budgets = budgets(&view.pools[0]);
+        assert_eq!(
+            budgets.rows[0],
+            [
+                "greedy",
+                "1h tokens",
+                "100,000",
+                "100,700",
+                "0",
+                "2026-11-24T18:00:00Z",
+                "demote"
+            ]
+        );
+        assert_eq!(budgets.rows[1][1..5], ["day requests", "5,000", "122", "4,878"]);
+        assert!(super::budgets(&view.pools[1]).rows.is_empty());
     }
 
     #[test]

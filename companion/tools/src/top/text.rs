@@ -10,6 +10,7 @@ pub(crate) fn render(view: &View) -> String {
     for pool in &view.pools {
         let tables = [
             tables::flows(pool, Sort::Waiting, |_| None).without("tokens/s"),
+            tables::budgets(pool),
             tables::classes(pool),
             tables::endpoints(pool),
             tables::model(pool),
@@ -79,7 +80,7 @@ mod tests {
         for line in [
             "  pool   satur.  stock  bound  waiting  critical  default  sheddable  ready  advice",
             "  chat     0.86      6   6..7       12         1       11          0    2/3       1",
-            "  greedy  default         9        2        123,456       1",
+            "  greedy  default         9        2        123,456       1    over",
             "  127.0.0.1:9003  l4           1      3        -      -     -  its health check fails",
             "  cached       12     2048      512",
             "  h100     converged          8     0.05    0.0005  29.5     9.25         37        2       4",

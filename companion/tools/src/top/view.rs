@@ -55,6 +55,7 @@ pub(super) struct Pool {
     pub(super) bands: Vec<Band>,
     pub(super) classes: Vec<Class>,
     pub(super) flows: Vec<Flow>,
+    pub(super) budgets: Vec<Budget>,
     pub(super) endpoints: Vec<Endpoint>,
     pub(super) model: Vec<Model>,
     pub(super) advice: Vec<String>,
@@ -86,6 +87,29 @@ pub(super) struct Flow {
     pub(super) in_flight: u64,
     pub(super) served_tokens: u64,
     pub(super) weight: f64,
+}
+
+/// The budget of a flow.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Budget {
+    pub(super) flow: String,
+    pub(super) over: String,
+    pub(super) shadow: bool,
+    pub(super) has_room: bool,
+    pub(super) windows: Vec<BudgetWindow>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct BudgetWindow {
+    pub(super) unit: String,
+    pub(super) per: String,
+    pub(super) limit: u64,
+    pub(super) used: u64,
+    pub(super) reserved: u64,
+    pub(super) remaining: u64,
+    pub(super) resets_at: String,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

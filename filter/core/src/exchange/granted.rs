@@ -8,6 +8,7 @@ use crate::{
     in_flight::Load,
     local_reply::QueueReport,
     properties::{Properties, attempt_count, response_code_details, upstream_address},
+    rate_limit::RateLimit,
     response::{ResponseScanner, ResponseStats},
     time::Instant,
 };
@@ -79,6 +80,7 @@ impl Granted {
                 outcome: grant.outcome,
                 queue_us: grant.queue_us,
                 saturation_milli: grant.saturation_milli,
+                rate_limit: grant.rate_limit.map(RateLimit::from),
             },
             lease: None,
             upstream: Upstream::Pending,

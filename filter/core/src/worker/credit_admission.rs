@@ -82,8 +82,8 @@ impl Worker {
             outcome: outcome::LEASED.to_owned(),
             queue_us: 0,
             saturation_milli,
-            target_model: String::new(),
             requeue,
+            ..Grant::default()
         };
         let leased_endpoint = grant.endpoints.first().map(String::as_str);
         let edits = self.grant_headers.edits(exchange, &grant, None, leased_endpoint);

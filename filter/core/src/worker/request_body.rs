@@ -176,6 +176,7 @@ impl Worker {
             outcome: outcome.to_owned(),
             queue_us,
             saturation_milli: saturation.copied().unwrap_or(0),
+            rate_limit: None,
         };
         let refused = Refused {
             sequence,

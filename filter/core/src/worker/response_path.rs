@@ -258,7 +258,6 @@ fn served_again_edit(headers: Headers<'_>, response: &Response, serves_again: bo
 fn report_edits(report: &QueueReport) -> Vec<HeaderEdit> {
     report
         .headers()
-        .into_iter()
         .map(|(name, value)| HeaderEdit::Set(name, value))
         .collect()
 }

@@ -9,8 +9,8 @@ use penstock_filter_core::{
     local_reply::LocalReply,
 };
 use penstock_wire::{
-    Cancel, Completed, EndReason, Endpoints, Policy, Pool, Refused, Register, Reject, Route, Started,
-    command::Kind, filter_frame::Event,
+    self as wire, Cancel, Completed, EndReason, Endpoints, Grant, Policy, Pool, Refused, Register, Reject,
+    Route, Started, command::Kind, filter_frame::Event, rate_limit::Unit,
 };
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
@@ -222,6 +222,7 @@ fn reject_is_sent_in_the_format_of_the_api() {
         r#final: true,
         queue_us: 9_999,
         saturation_milli: 1_500,
+        ..Reject::default()
     };
     let outputs = rig.command(2, [Kind::Reject(reject)]);
     let [Output::Reply(101, answer)] = &outputs[..] else {
@@ -244,6 +245,48 @@ fn reject_is_sent_in_the_format_of_the_api() {
         ResponseHeadersAction::default()
     );
     assert_eq!(rig.log(sequence), []);
+}
+
+#[test]
+fn answers_carry_what_is_left_of_a_budget() {
+    let left = |unit: Unit| {
+        Some(wire::RateLimit {
+            unit: unit.into(),
+            limit: 1_000,
+            remaining: 250,
+            reset_ms: 90_000,
+        })
+    };
+    let mut rig = Rig::connected();
+    let (sequence, _) = rig.waiting("m1");
+    let granted = Grant {
+        rate_limit: left(Unit::Tokens),
+        ..grant(sequence)
+    };
+    rig.command(2, [Kind::Grant(granted)]);
+    let edits = rig.response(sequence, &[(":status", "200")], false).edits;
+    for (name, value) in [
+        ("x-ratelimit-limit-tokens", "1000"),
+        ("x-ratelimit-remaining-tokens", "250"),
+        ("x-ratelimit-reset-tokens", "1m30s"),
+    ] {
+        assert!(edits.contains(&HeaderEdit::Set(name, value.into())), "{edits:?}");
+    }
+
+    let mut rig = Rig::connected();
+    let (sequence, _) = rig.waiting("m1");
+    let reject = Reject {
+        sequence,
+        status: 429,
+        rate_limit: left(Unit::Requests),
+        ..Reject::default()
+    };
+    let outputs = rig.command(2, [Kind::Reject(reject)]);
+    let [Output::Reply(_, answer)] = &outputs[..] else {
+        panic!("an answer: {outputs:?}")
+    };
+    assert_eq!(header(answer, "x-ratelimit-remaining-requests"), Some("250"));
+    assert_eq!(header(answer, "x-ratelimit-limit-tokens"), None);
 }
 
 #[test]

@@ -374,8 +374,7 @@ pub(crate) fn grant(sequence: u64) -> Grant {
         outcome: "dispatched".into(),
         queue_us: 12_345,
         saturation_milli: 420,
-        target_model: String::new(),
-        requeue: false,
+        ..Grant::default()
     }
 }
 

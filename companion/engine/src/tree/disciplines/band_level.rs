@@ -6,10 +6,17 @@ use super::super::strict_priority::StrictPriority;
 use super::super::tree_config::TreeConfig;
 use super::quantum;
 use crate::audit::AuditError;
+use crate::band::TreeBand;
 use crate::cost::Charge;
 use crate::ids::{ChildId, Id};
-use crate::input::Band;
 use crate::policy::BandMode;
+
+/// The bands of requests, which have weights. The demoted band has none: it has no place in the ring, and comes after all others.
+const WEIGHTED: [TreeBand; 3] = [TreeBand::Critical, TreeBand::Default, TreeBand::Sheddable];
+
+fn has_quantum([critical, default, sheddable]: [f64; 3]) -> [bool; TreeBand::COUNT] {
+    [critical, default, sheddable, 0.0].map(|weight| weight > 0.0)
+}
 
 /// Tokens that a visit grants to a band of weight 1.
 const BAND_TOKENS: f64 = 100.0;
@@ -33,13 +40,13 @@ impl BandLevel {
             BandMode::Strict => Self::Strict(StrictPriority::default()),
             BandMode::Weighted(weights) => {
                 let mut drr = Drr::fixed(Unit::Flow);
-                for (band, weight) in Band::ALL.into_iter().zip(weights) {
+                for (band, weight) in WEIGHTED.into_iter().zip(weights) {
                     drr.add(band, quantum(BAND_TOKENS, weight, config));
                 }
                 Self::Weighted(Weighted {
                     drr,
                     rest: StrictPriority::default(),
-                    has_quantum: weights.map(|weight| weight > 0.0),
+                    has_quantum: has_quantum(weights),
                 })
             }
         }
@@ -50,10 +57,10 @@ impl BandLevel {
         match (self, config.bands.mode) {
             (Self::Strict(_), BandMode::Strict) => true,
             (Self::Weighted(weighted), BandMode::Weighted(weights)) => {
-                if weighted.has_quantum != weights.map(|weight| weight > 0.0) {
+                if weighted.has_quantum != has_quantum(weights) {
                     return false;
                 }
-                for (band, weight) in Band::ALL.into_iter().zip(weights) {
+                for (band, weight) in WEIGHTED.into_iter().zip(weights) {
                     let quantum = quantum(BAND_TOKENS, weight, config);
                     weighted.drr.set_quantum(band_child(band), quantum);
                 }
@@ -74,9 +81,9 @@ impl BandLevel {
 /// Bands by weight. Bands of weight 0 come after all others, the more critical first.
 #[derive(Debug)]
 pub(crate) struct Weighted {
-    drr: Drr<Band>,
+    drr: Drr<TreeBand>,
     rest: StrictPriority,
-    has_quantum: [bool; 3],
+    has_quantum: [bool; TreeBand::COUNT],
 }
 
 impl Weighted {

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use penstock_engine::input::{Band, ClassKey, Prompt};
+use penstock_engine::input::{ClassKey, Prompt};
 use penstock_engine::policy::{Admit, Overflow};
 use penstock_engine::{EndpointId, Outcome, Request};
 
 use super::engine_effects::EngineEffects;
-use super::{Item, Leaf, Model};
+use super::{Item, Leaf, Level, Model};
 
 impl Model {
     pub(super) fn register(&mut self, request: Request, effects: &mut EngineEffects) {
@@ -15,6 +15,9 @@ impl Model {
             self.dispatch_by_budget(effects);
         }
         let Some(item) = self.arrive(request, effects) else {
+            return;
+        };
+        let Some(item) = self.admit_newcomer(item, effects) else {
             return;
         };
         let bypasses = self.may_bypass(&item);
@@ -102,7 +105,7 @@ impl Model {
         } else {
             return Some(self.make(request));
         };
-        self.reject(request.id, request.band, request.arrived, outcome, effects);
+        self.reject(request.id, request.band.into(), request.arrived, outcome, effects);
         None
     }
 
@@ -122,7 +125,7 @@ impl Model {
         };
         let item = Item {
             id: request.id,
-            band: request.band,
+            band: request.band.into(),
             name,
             model: (*request.model.requested).into(),
             target: (*request.model.target).into(),
@@ -217,7 +220,7 @@ impl Model {
 
     fn may_wait(&mut self, item: &Item, effects: &mut EngineEffects) -> Result<(), Outcome> {
         let queue = self.policy.queue.clone();
-        let admitted = queue.admit == Admit::All || item.band == Band::Critical;
+        let admitted = queue.admit == Admit::All || item.band == Level::Critical;
         if !queue.enabled || queue.total_capacity == 0 || !admitted {
             return Err(Outcome::RejectedPolicy);
         }

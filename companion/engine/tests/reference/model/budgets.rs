@@ -89,6 +89,9 @@ impl Model {
         self.clear_aside();
         while self.may_dispatch() && self.has_rate() {
             let Some(id) = self.next() else { return };
+            if !self.admits_next(id, effects) {
+                continue;
+            }
             let item = self.item(id).clone();
             if !self.fitting(&item).is_empty() {
                 self.dispatch(id, effects);

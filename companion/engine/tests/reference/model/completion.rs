@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use penstock_engine::input::{Amended, Band, Service};
+use penstock_engine::input::{Amended, Service};
 use penstock_engine::policy::{CostUnit, Discipline};
 use penstock_engine::units::Tokens;
 use penstock_engine::{Effect, Instant, Outcome, RequestId};
 
 use super::engine_effects::EngineEffects;
-use super::{Item, Model, Running, Used};
+use super::{Item, Level, Model, Running, Used};
 
 /// Expiry of a waiting request, in the order in which simultaneous ones fire: time, deadlines first, then age; with
 /// the id and the outcome.
@@ -40,7 +40,7 @@ impl Model {
         self.release(&item);
         effects.expect_next(Effect::Settled {
             id,
-            band: item.band,
+            band: item.band.shown(),
             cost: Tokens(cost.expect("a completed request is settled")),
         });
     }
@@ -59,6 +59,11 @@ impl Model {
             Service::Served(usage) => Some(self.cost_of(&item, usage)),
         };
         self.account(&item, &running, settled_cost);
+        let real = match service {
+            Service::Nothing => None,
+            Service::Served(usage) => Some(self.cost_of(&item, usage)),
+        };
+        self.settle_quota(&item, real);
         if let Service::Served(usage) = service {
             let tokens = |reported: Option<Tokens>, estimate| reported.map_or(estimate, |tokens| tokens.0);
             let prompt = tokens(usage.prompt, item.prompt);
@@ -103,12 +108,13 @@ impl Model {
         };
         if running.settled.is_none() {
             self.account(&item, &running, None);
+            self.settle_quota(&item, None);
         }
         self.items.retain(|item| item.id != id);
         self.refresh_backlogs();
         *self
             .outcomes
-            .get_mut(&(item.band, running.outcome))
+            .get_mut(&(item.band.shown(), running.outcome))
             .expect("counted") -= 1;
         self.wait(item);
         if self.draining {
@@ -166,7 +172,7 @@ impl Model {
         let could_go = self.goes_by_itself() && self.may_dispatch() && self.next().is_some();
         let rate = self.next_rate().filter(|_| could_go);
         let back = self.endpoints.values().filter_map(|server| server.down);
-        expires.chain(rate).chain(back).min()
+        expires.chain(rate).chain(back).chain(self.quota_wake()).min()
     }
 
     pub(super) fn ttl_end(&self, item: &Item) -> (Instant, Outcome) {
@@ -209,12 +215,12 @@ impl Model {
     pub(super) fn reject(
         &mut self,
         id: RequestId,
-        band: Band,
+        band: Level,
         arrived: Instant,
         outcome: Outcome,
         effects: &mut EngineEffects,
     ) {
-        self.count(band, outcome);
+        self.count(band.shown(), outcome);
         let ahead = self.waiting().filter(|item| item.band <= band).count() as u64;
         let wait = self
             .predicted_wait(ahead)

@@ -5,12 +5,10 @@ use std::cmp::Reverse;
 use penstock_engine::policy::{BandMode, CostUnit, Discipline, Order};
 use penstock_engine::{EndpointId, Outcome, RequestId};
 
-use penstock_engine::input::Band;
-
 use super::drr_ring::{DrrRing, QUARTERS, Taken};
 use super::engine_effects::EngineEffects;
 use super::virtual_time::{VirtualTime, step};
-use super::{BANDS, Item, Leaf, Model, Running, Tree};
+use super::{BANDS, Item, Leaf, Level, Model, Running, Tree};
 
 impl Model {
     pub(super) fn tree(&self, item: &Item) -> Tree {
@@ -35,9 +33,10 @@ impl Model {
         (weight * (unit * QUARTERS) as f64) as u64
     }
 
-    pub(super) fn band_quantum(&self, band: Band) -> u64 {
+    pub(super) fn band_quantum(&self, band: Level) -> u64 {
         match self.policy.bands.mode {
             BandMode::Strict => 0,
+            BandMode::Weighted(_) if band == Level::Demoted => 0,
             BandMode::Weighted(weights) => self.quantum(weights[band as usize], 100),
         }
     }
@@ -59,7 +58,7 @@ impl Model {
     }
 
     fn refresh_bands(&mut self, waiting: &[Item]) {
-        let mut bands: Vec<(Band, u64)> = Vec::new();
+        let mut bands: Vec<(Level, u64)> = Vec::new();
         for band in BANDS {
             let quantum = self.band_quantum(band);
             if quantum > 0 && waiting.iter().any(|item| item.band == band) {
@@ -225,7 +224,7 @@ impl Model {
         next(&class)
     }
 
-    fn next_of_band(&self, band: Band) -> Option<Item> {
+    fn next_of_band(&self, band: Level) -> Option<Item> {
         if !self.policy.per_model {
             return self.next_of_tree(&(band, "".into()));
         }
@@ -239,15 +238,15 @@ impl Model {
 
     /// The request that goes next.
     pub(super) fn next(&self) -> Option<RequestId> {
-        let next = |band: &Band| self.next_of_band(*band);
+        let next = |band: &Level| self.next_of_band(*band);
         // Under strict priority no band has a turn. Under weighted bands, those without weight go when no other can.
-        let has_turn = |band: &Band| self.band_quantum(*band) > 0;
+        let has_turn = |band: &Level| self.band_quantum(*band) > 0;
         let without_turn = || {
             BANDS
                 .into_iter()
                 .find(|band| !has_turn(band) && next(band).is_some())
         };
-        let cost = |band: &Band| next(band).filter(|_| has_turn(band)).map(|item| self.cost(&item));
+        let cost = |band: &Level| next(band).filter(|_| has_turn(band)).map(|item| self.cost(&item));
         let with_turn = self.band_ring.clone().and_then(|mut ring| ring.pick(cost));
         let band = with_turn.or_else(without_turn)?;
         next(&band).map(|item| item.id)
@@ -259,9 +258,9 @@ impl Model {
         let (leaf, tree) = (self.leaf(item), self.tree(item));
         let (cost, class_cost) = (self.cost(item), self.class_cost(item));
         let mut taken = [Taken::default(); 4];
-        let has_turn = |band: Band| snapshot.band_quantum(band) > 0;
+        let has_turn = |band: Level| snapshot.band_quantum(band) > 0;
         if let Some(ring) = self.band_ring.as_mut().filter(|_| has_turn(item.band)) {
-            let next = |band: Band| snapshot.next_of_band(band).filter(|_| has_turn(band));
+            let next = |band: Level| snapshot.next_of_band(band).filter(|_| has_turn(band));
             ring.pick(|band| next(*band).map(|item| snapshot.cost(&item)));
             taken[0] = ring.take(&item.band, cost);
         }
@@ -366,7 +365,8 @@ impl Model {
             ..item.clone()
         });
         self.record_prefix(item.id, endpoint);
-        self.count(item.band, outcome);
+        self.count(item.band.shown(), outcome);
+        self.reserve_quota(item);
         self.refresh_backlogs();
         self.drop_unused_flows(&leaf);
     }

@@ -48,6 +48,16 @@ impl EngineEffects {
         );
     }
 
+    /// Expects a rejection with exactly this retry-after.
+    pub(super) fn expect_budget_reject(&mut self, id: RequestId, waited: Duration, retry_after: Duration) {
+        self.expect_next(Effect::Reject {
+            id,
+            outcome: Outcome::RejectedBudget,
+            waited,
+            retry_after: Some(retry_after),
+        });
+    }
+
     /// Expects a grant of `id`, checks its endpoints, and returns the first.
     pub(super) fn expect_grant(
         &mut self,

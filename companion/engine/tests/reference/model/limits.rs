@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use penstock_engine::input::{Band, PastUsage, RunningUsage};
+use penstock_engine::input::{PastUsage, RunningUsage};
 use penstock_engine::policy::Discipline;
 use penstock_engine::units::Decimal;
 use penstock_engine::{EndpointId, Instant};
 
-use super::{Item, Leaf, Model, Used};
+use super::{Item, Leaf, Level, Model, Used};
 
 const SECOND: u64 = 1_000_000_000;
 const TOKEN: u128 = 1_000_000_000_000_000_000;
@@ -20,7 +20,7 @@ impl Model {
             .iter()
             .filter(|item| *item.name == *name && item.running.is_some());
         let limit = self.policy.flows.max_in_flight;
-        limit.is_some_and(|limit| running.count() as u64 >= limit)
+        limit.is_some_and(|limit| running.count() as u64 >= limit) || self.is_held(name)
     }
 
     /// Whether the item's identity and some endpoint admit it.
@@ -52,8 +52,8 @@ impl Model {
         (!any).then(|| (item.eligible.clone(), excluded))
     }
 
-    pub(super) fn is_over_ceiling(&self, band: Band, bound: u64) -> bool {
-        let Some(ceiling) = self.policy.bands.ceilings[band as usize] else {
+    pub(super) fn is_over_ceiling(&self, band: Level, bound: u64) -> bool {
+        let Some(ceiling) = self.policy.bands.ceilings[band.shown() as usize] else {
             return false;
         };
         let stock = self.stock();
@@ -157,7 +157,7 @@ impl Model {
                 continue;
             }
             let name = named(usage.flow);
-            let leaf = self.leaf_of_model(usage.band, &usage.model, class);
+            let leaf = self.leaf_of_model(usage.band.into(), &usage.model, class);
             self.used.push(Used {
                 leaf: leaf.clone(),
                 name: name.clone(),
@@ -175,7 +175,7 @@ impl Model {
         named.or(unnamed.then_some(0))
     }
 
-    fn leaf_of_model(&self, band: Band, model: &str, class: usize) -> Leaf {
+    fn leaf_of_model(&self, band: Level, model: &str, class: usize) -> Leaf {
         let of_model = if self.policy.per_model { model } else { "" };
         ((band, of_model.into()), class)
     }
@@ -189,7 +189,7 @@ impl Model {
                 continue;
             };
             let name = named(usage.flow);
-            let leaf = self.leaf_of_model(usage.band, &usage.model, class);
+            let leaf = self.leaf_of_model(usage.band.into(), &usage.model, class);
             self.ensure_flow(leaf.clone(), &name);
             let key = (leaf.clone(), name, usage.model);
             if usage.running.0 > 0 {

@@ -7,7 +7,7 @@ use penstock_engine::policy::{CostUnit, Discipline};
 use penstock_engine::{Outcome, RequestId};
 
 use super::virtual_time::in_cost_per_weight;
-use super::{BANDS, Item, Leaf, Model, Running};
+use super::{Item, Leaf, Model, Running};
 
 impl Model {
     /// What is lent at all endpoints together.
@@ -124,13 +124,14 @@ impl Model {
             Discipline::Usage | Discipline::Drr | Discipline::Vtc | Discipline::Fifo => return None,
         }
         let flows = self.nodes.iter();
-        let leaves = flows.filter(|((tree, _), other)| tree.0 == band && **other == *name);
+        let leaves = flows.filter(|((tree, _), other)| tree.0.shown() == band && **other == *name);
         let finish = |leaf: &Leaf| Some(self.virtual_times.get(leaf)?.flows.get(name)?.finish);
         let latest = leaves.map(|(leaf, _)| finish(leaf).unwrap_or(0)).max();
         Some(in_cost_per_weight(latest.unwrap_or(0)))
     }
 
     pub fn waiting_by_band(&self) -> [u64; 3] {
-        BANDS.map(|band| self.waiting().filter(|item| item.band == band).count() as u64)
+        let shown = |band| self.waiting().filter(|item| item.band.shown() == band).count() as u64;
+        [Band::Critical, Band::Default, Band::Sheddable].map(shown)
     }
 }

@@ -24,7 +24,7 @@ const BUCKETS_MAX: u64 = 300;
 /// The smallest width of a bucket, in milliseconds.
 const BUCKET_MIN: u64 = 1_000;
 
-fn millis(duration: Duration) -> u64 {
+pub(super) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
@@ -116,8 +116,9 @@ pub(super) fn write(
     let mut rows = used.len()?;
     let limit = ROWS_MAX.saturating_mul(windows.len() as u64);
     for batch in batches {
+        let Some(window) = batch.window else { continue };
         let time = now.saturating_sub(millis(monotonic.saturating_duration_since(batch.taken)));
-        let start = bucket(time, millis(batch.window));
+        let start = bucket(time, millis(window));
         for (key, cost) in batch.used.iter() {
             let row = (
                 &*batch.pool,

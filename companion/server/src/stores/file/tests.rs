@@ -410,9 +410,10 @@ fn used(
     let batch = UsageBatch {
         number: 1,
         pool: pool.into(),
-        window: windows[pool],
+        window: Some(windows[pool]),
         taken: now.monotonic,
         used: used.iter().map(|(flow, cost)| (key(flow), *cost)).collect(),
+        quotas: Arc::default(),
         running: None,
     };
     let writing = database.begin_write().expect("one writer");

@@ -4,24 +4,21 @@
 //! stops counting even if the server can't be reached.
 
 use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
 use std::time::Duration;
 
-use penstock_engine::input::RunningUsage;
 use tokio::time::Instant;
-
-use super::entry;
-use crate::stores::write_buffer::UsageKey;
 
 /// Bytes of a list.
 pub(super) const LIST_MAX: usize = 1 << 20;
 /// Companions of a pool.
 const COMPANIONS_MAX: usize = 256;
 
-/// A list as text: the form of [`entry::USED`]. What exceeds [`LIST_MAX`] is left out.
-pub(super) fn encode(running: &[(UsageKey, u64)]) -> String {
+/// A list as text, which `encode` writes. What exceeds [`LIST_MAX`] is left out.
+pub(super) fn encode_within<T>(running: &[T], encode: impl Fn(&[T]) -> String) -> String {
     let mut kept = running;
     loop {
-        let text = entry::encode(kept);
+        let text = encode(kept);
         if text.len() <= LIST_MAX {
             return text;
         }
@@ -31,33 +28,47 @@ pub(super) fn encode(running: &[(UsageKey, u64)]) -> String {
 
 /// One companion's list.
 #[derive(Debug)]
-struct Companion {
+struct Companion<K> {
     valid_until: Instant,
-    running: HashMap<UsageKey, u64>,
+    running: HashMap<K, u64>,
 }
 
-/// What the other companions of a pool run.
-#[derive(Debug, Default)]
-pub(super) struct Elsewhere {
-    companions: BTreeMap<String, Companion>,
+/// What the other companions of a pool run, by keys.
+#[derive(Debug)]
+pub(super) struct Elsewhere<K> {
+    companions: BTreeMap<String, Companion<K>>,
     /// The sums over all companions.
-    sums: HashMap<UsageKey, u64>,
+    sums: HashMap<K, u64>,
 }
 
-impl Elsewhere {
+impl<K> Default for Elsewhere<K> {
+    fn default() -> Self {
+        Self {
+            companions: BTreeMap::new(),
+            sums: HashMap::new(),
+        }
+    }
+}
+
+impl<K: Clone + Eq + Hash> Elsewhere<K> {
+    /// The sum over all companions.
+    pub(super) fn sum(&self, key: &K) -> u64 {
+        self.sums.get(key).copied().unwrap_or(0)
+    }
+
     /// Replaces a companion's list, which is valid for `ttl`. Returns the sums that changed.
     pub(super) fn update(
         &mut self,
         companion: &str,
-        running: Vec<(UsageKey, u64)>,
+        running: Vec<(K, u64)>,
         now: Instant,
         ttl: Duration,
-    ) -> Vec<RunningUsage> {
+    ) -> Vec<(K, u64)> {
         let is_full = self.companions.len() >= COMPANIONS_MAX && !self.companions.contains_key(companion);
         if is_full || (running.is_empty() && !self.companions.contains_key(companion)) {
             return Vec::new();
         }
-        let mut sums: HashMap<UsageKey, u64> = HashMap::new();
+        let mut sums: HashMap<K, u64> = HashMap::new();
         for (key, sum) in running {
             let total = sums.entry(key).or_default();
             *total = total.saturating_add(sum);
@@ -76,9 +87,9 @@ impl Elsewhere {
     }
 
     /// Removes the lists that are no longer valid. Returns the sums that changed.
-    pub(super) fn expire(&mut self, now: Instant) -> Vec<RunningUsage> {
+    pub(super) fn expire(&mut self, now: Instant) -> Vec<(K, u64)> {
         let companions = &mut self.companions;
-        let expired: Vec<Companion> = companions
+        let expired: Vec<Companion<K>> = companions
             .extract_if(.., |_, list| list.valid_until <= now)
             .map(|(_, list)| list)
             .collect();
@@ -89,10 +100,10 @@ impl Elsewhere {
     }
 
     /// Removes all lists. Returns the sums that changed.
-    pub(super) fn clear(&mut self) -> Vec<RunningUsage> {
+    pub(super) fn clear(&mut self) -> Vec<(K, u64)> {
         self.companions.clear();
         let sums = std::mem::take(&mut self.sums);
-        sums.into_keys().map(|key| key.runs(0)).collect()
+        sums.into_keys().map(|key| (key, 0)).collect()
     }
 
     /// When the next list is no longer valid.
@@ -100,8 +111,8 @@ impl Elsewhere {
         self.companions.values().map(|list| list.valid_until).min()
     }
 
-    fn replace(&mut self, before: HashMap<UsageKey, u64>, now: HashMap<UsageKey, u64>) -> Vec<RunningUsage> {
-        let mut changes: HashMap<UsageKey, (u64, u64)> = HashMap::new();
+    fn replace(&mut self, before: HashMap<K, u64>, now: HashMap<K, u64>) -> Vec<(K, u64)> {
+        let mut changes: HashMap<K, (u64, u64)> = HashMap::new();
         for (key, sum) in before {
             changes.entry(key).or_default().0 = sum;
         }
@@ -113,14 +124,14 @@ impl Elsewhere {
             if before == now {
                 continue;
             }
-            let sum = self.sums.get(&key).copied().unwrap_or(0);
+            let sum = self.sum(&key);
             let sum = sum.saturating_sub(before).saturating_add(now);
             if sum == 0 {
                 self.sums.remove(&key);
             } else {
                 self.sums.insert(key.clone(), sum);
             }
-            changed.push(key.runs(sum));
+            changed.push((key, sum));
         }
         changed
     }
@@ -130,7 +141,9 @@ impl Elsewhere {
 mod tests {
     use penstock_engine::input::Band;
 
+    use super::super::entry;
     use super::*;
+    use crate::stores::write_buffer::UsageKey;
 
     const TTL: Duration = Duration::from_secs(5);
 
@@ -148,10 +161,10 @@ mod tests {
         running.map(|&(flow, sum)| (key(flow), sum)).collect()
     }
 
-    fn sorted(changed: Vec<RunningUsage>) -> Vec<(String, u64)> {
+    fn sorted(changed: Vec<(UsageKey, u64)>) -> Vec<(String, u64)> {
         let mut changed: Vec<_> = changed
             .into_iter()
-            .map(|usage| (String::from(usage.flow), usage.running.0))
+            .map(|(key, sum)| (String::from(key.flow), sum))
             .collect();
         changed.sort();
         changed
@@ -211,7 +224,7 @@ mod tests {
         let long = "x".repeat(LIST_MAX / 10);
         let names: Vec<String> = (0..30).map(|number| format!("{number}{long}")).collect();
         let running: Vec<_> = names.iter().map(|name| (key(name), 1)).collect();
-        let text = encode(&running);
+        let text = encode_within(&running, entry::encode);
         assert!(text.len() <= LIST_MAX && text.contains("\"0x"));
     }
 }

@@ -6,8 +6,10 @@ use std::time::Duration;
 use ::redis::Value;
 use ::redis::streams::StreamId;
 use penstock_data_plane::filter_policy::band_name;
-use penstock_engine::input::{Band, PastUsage};
+use penstock_engine::input::{Band, PastUsage, QuotaUsage};
 
+use crate::stores::quota::{Counted, PeriodCode, time_of, unit_from_number, unit_number};
+use crate::stores::quota_buffer;
 use crate::stores::write_buffer::UsageKey;
 
 /// Field: the writer's id.
@@ -18,6 +20,10 @@ pub(super) const NUMBER: &str = "number";
 pub(super) const AGE: &str = "age_ms";
 /// Field: a JSON list of [band, class, flow, model, cost].
 pub(super) const USED: &str = "used";
+/// Field, if budgets were used: the companion's id.
+pub(super) const COMPANION: &str = "companion";
+/// Field, if budgets were used: a JSON list of [unit, period, milliseconds since 1970 began by the server's clock, flow, amount].
+pub(super) const QUOTAS: &str = "budgets";
 /// Field, if the entry's companion has written its running requests: the id that is in that key.
 pub(super) const RUNNING: &str = "running";
 /// Bytes of the id of a companion.
@@ -40,6 +46,64 @@ pub(super) struct Entry {
     /// When the tokens were used, by the server's clock, in milliseconds.
     pub(super) time: u64,
     pub(super) used: Vec<(UsageKey, u64)>,
+    /// The companion that used budgets.
+    pub(super) companion: Option<String>,
+    /// What was used of budgets. Its times are exact, and no buckets.
+    pub(super) quotas: Vec<Counted>,
+}
+
+/// The place of an entry in its stream: the server's milliseconds, and the number among those.
+pub(super) type Position = (u64, u64);
+
+/// The position in the id of an entry.
+pub(super) fn parse_position(id: &str) -> Option<Position> {
+    let (millis, number) = id.split_once('-')?;
+    Some((millis.parse().ok()?, number.parse().ok()?))
+}
+
+/// A member of [`QUOTAS`].
+type QuotaMember = (u8, u64, u64, Box<str>, u64);
+
+/// The list of [`QUOTAS`] as JSON. `taken_at`: the server's time as of which it is, in milliseconds.
+pub(super) fn encode_quotas(quotas: &[QuotaUsage], taken_at: u64) -> String {
+    let members: Vec<_> = quotas
+        .iter()
+        .filter_map(|usage| {
+            let period = PeriodCode::from(usage.period).number();
+            let time = time_of(usage, taken_at)?;
+            Some((unit_number(usage.unit), period, time, &*usage.flow, usage.amount))
+        })
+        .collect();
+    serde_json::to_string(&members).unwrap_or_default()
+}
+
+fn parse_quotas(text: &str) -> Option<Vec<Counted>> {
+    let members: Vec<QuotaMember> = serde_json::from_str(text).ok()?;
+    let members = members.into_iter().take(MEMBERS_MAX);
+    let counted = members.filter_map(|(unit, period, bucket, flow, amount)| {
+        let counted = Counted {
+            unit: unit_from_number(unit)?,
+            period: PeriodCode::from_number(period)?,
+            bucket,
+            flow,
+            amount,
+        };
+        (counted.flow.len() <= NAME_MAX).then_some(counted)
+    });
+    Some(counted.collect())
+}
+
+/// What a companion runs of flows with budgets, as JSON.
+pub(super) fn encode_running_quotas(running: &[quota_buffer::Running]) -> String {
+    serde_json::to_string(running).unwrap_or_default()
+}
+
+/// The list of [`encode_running_quotas`]; `None`: it is no such list.
+pub(super) fn parse_running_quotas(text: &str) -> Option<Vec<quota_buffer::Running>> {
+    let mut running: Vec<quota_buffer::Running> = serde_json::from_str(text).ok()?;
+    running.truncate(MEMBERS_MAX);
+    running.retain(|(flow, ..)| flow.len() <= NAME_MAX);
+    Some(running)
 }
 
 /// The list of [`USED`] as JSON.
@@ -94,6 +158,8 @@ pub(super) fn parse(id: &StreamId) -> Option<Entry> {
         number: field(id, NUMBER)?.parse().ok()?,
         time: millis.parse::<u64>().ok()?.saturating_sub(age),
         used: parse_list(field(id, USED)?)?,
+        companion: field(id, COMPANION).map(str::to_owned),
+        quotas: field(id, QUOTAS).and_then(parse_quotas).unwrap_or_default(),
     })
 }
 
@@ -210,6 +276,8 @@ mod tests {
             number,
             time: 0,
             used: Vec::new(),
+            companion: None,
+            quotas: Vec::new(),
         };
         let mut duplicates = DuplicateFilter::default();
         let results: Vec<bool> = [("a", 1), ("a", 2), ("a", 2), ("b", 1), ("a", 1), ("a", 5)]

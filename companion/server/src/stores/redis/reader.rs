@@ -11,14 +11,17 @@ use std::time::Duration;
 use ::redis::aio::MultiplexedConnection;
 use ::redis::streams::StreamReadReply;
 use ::redis::{Client, RedisError};
-use penstock_engine::input::{PastUsage, RunningUsage};
+use penstock_engine::input::PastUsage;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::elsewhere::{Elsewhere, LIST_MAX};
-use super::entry::{self, DuplicateFilter};
-use super::{ANSWER_MAX, connect, millis, running_key, used_key};
+use super::entry::{self, DuplicateFilter, Position};
+use super::stream::{Quotas, Stream};
+use super::{ANSWER_MAX, connect, kept, millis, running_key, running_quotas_key, used_key};
 use crate::stores::health::{Health, Operation};
+use crate::stores::message::Windows;
+use crate::stores::quota_buffer::{RunningKey, running_sums};
 use crate::stores::write_buffer::{SharedUsage, UsageKey};
 use crate::stores::{RETRY_FIRST, RETRY_MAX, RUNNING_TTL};
 
@@ -35,31 +38,17 @@ pub(super) enum Command {
     /// Reads a pool's stream from now on, except for the entries of `writer_id`.
     Attach {
         pool: Arc<str>,
-        window: Duration,
+        windows: Windows,
         writer_id: Arc<str>,
         /// Receives the usage in the window, if that begins now.
         past_usage: Option<oneshot::Sender<Vec<PastUsage>>>,
     },
     Detach(Arc<str>),
-}
-
-/// A pool's stream.
-#[derive(Debug)]
-struct Stream {
-    key: String,
-    window: Duration,
-    writer_id: Arc<str>,
-    /// The last entry that was read: the server's milliseconds, and its number among those.
-    last_read: Option<(u64, u64)>,
-    duplicates: DuplicateFilter,
-    /// Receives the usage that is in the stream already.
-    past_usage: Option<oneshot::Sender<Vec<PastUsage>>>,
-    found: Vec<PastUsage>,
-    elsewhere: Elsewhere,
-    /// Changes of the usage that runs elsewhere, waiting for delivery.
-    changed: Vec<RunningUsage>,
-    /// The log has a line about an entry that can't be parsed.
-    warned: bool,
+    /// Counts usage of the pool's budgets in entries after this one.
+    QuotasFrom {
+        pool: Arc<str>,
+        position: Position,
+    },
 }
 
 /// A companion's list of its running requests in a pool, as it was read.
@@ -67,6 +56,7 @@ struct List {
     pool: Arc<str>,
     companion: String,
     running: Vec<(UsageKey, u64)>,
+    quotas: Vec<(RunningKey, u64)>,
     ttl: Duration,
 }
 
@@ -149,18 +139,21 @@ impl Reader {
         match command {
             Command::Attach {
                 pool,
-                window,
+                windows,
                 writer_id,
                 past_usage,
             } => match self.streams.get_mut(&pool) {
-                Some(stream) if stream.writer_id == writer_id => stream.window = window,
+                Some(stream) if stream.writer_id == writer_id => stream.windows = windows,
                 Some(_) | None => {
-                    if let Some(stream) = self.streams.remove_entry(&pool) {
-                        self.end(stream);
+                    let mut quotas = Quotas::default();
+                    if let Some((pool, mut stream)) = self.streams.remove_entry(&pool) {
+                        // Only the usage windows begin anew.
+                        quotas = std::mem::take(&mut stream.quotas);
+                        self.end((pool, stream));
                     }
                     let stream = Stream {
                         key: used_key(&pool),
-                        window,
+                        windows,
                         writer_id,
                         last_read: None,
                         duplicates: DuplicateFilter::default(),
@@ -168,6 +161,7 @@ impl Reader {
                         found: Vec::new(),
                         elsewhere: Elsewhere::default(),
                         changed: Vec::new(),
+                        quotas,
                         warned: false,
                     };
                     self.streams.insert(pool, stream);
@@ -178,20 +172,21 @@ impl Reader {
                     self.end(stream);
                 }
             }
+            Command::QuotasFrom { pool, position } => {
+                if let Some(stream) = self.streams.get_mut(&pool) {
+                    stream.count_quotas_from(position);
+                }
+            }
         }
     }
 
     /// A stream is no longer read: nothing that other companions run counts any more.
     fn end(&mut self, (pool, mut stream): (Arc<str>, Stream)) {
         let running = stream.elsewhere.clear();
-        if !running.is_empty() {
-            let settled = Vec::new();
-            self.undelivered.push_back(SharedUsage {
-                pool,
-                settled,
-                running,
-            });
-        }
+        stream.change(running);
+        let running = stream.quotas.elsewhere.clear();
+        stream.quotas.change(running);
+        self.undelivered.extend(stream.take_changed(&pool));
     }
 
     /// Waits without a connection; meanwhile lists expire.
@@ -209,7 +204,13 @@ impl Reader {
 
     fn next_expiry(&self) -> Option<Instant> {
         let streams = self.streams.values();
-        streams.filter_map(|stream| stream.elsewhere.next_expiry()).min()
+        let lists = streams.flat_map(|stream| {
+            [
+                stream.elsewhere.next_expiry(),
+                stream.quotas.elsewhere.next_expiry(),
+            ]
+        });
+        lists.flatten().min()
     }
 
     /// Lists that were not repeated in time no longer count.
@@ -217,14 +218,10 @@ impl Reader {
         let now = Instant::now();
         for (pool, stream) in &mut self.streams {
             let running = stream.elsewhere.expire(now);
-            if !running.is_empty() {
-                let (pool, settled) = (pool.clone(), Vec::new());
-                self.undelivered.push_back(SharedUsage {
-                    pool,
-                    settled,
-                    running,
-                });
-            }
+            stream.change(running);
+            let running = stream.quotas.elsewhere.expire(now);
+            stream.quotas.change(running);
+            self.undelivered.extend(stream.take_changed(pool));
         }
     }
 
@@ -234,12 +231,13 @@ impl Reader {
         self.expire();
         let now = now(&mut connection).await?;
         for stream in self.streams.values_mut() {
-            let from = now.saturating_sub(millis(stream.window));
+            let from = now.saturating_sub(millis(stream.windows.usage.unwrap_or_default()));
+            let oldest = now.saturating_sub(millis(kept(stream.windows)));
             // Without the upper bound, nothing would be read for long after a switch to a server whose clock is behind.
             stream.last_read = Some(
                 stream
                     .last_read
-                    .map_or((from, 0), |last_read| last_read.min((now, 0)).max((from, 0))),
+                    .map_or((from, 0), |last_read| last_read.min((now, 0)).max((oldest, 0))),
             );
         }
         while self.read_once(&mut connection, None).await? {
@@ -316,21 +314,25 @@ impl Reader {
             let found = self.streams.iter_mut().find(|(_, stream)| stream.key == read.key);
             let Some((pool, stream)) = found else { continue };
             for entry in &read.ids {
-                stream.add(entry, pool, now);
+                stream.add(entry, (pool, &self.companion), now);
             }
         }
         let read_at = Instant::now();
         for list in lists {
             if let Some(stream) = self.streams.get_mut(&list.pool) {
-                let changed = stream
-                    .elsewhere
-                    .update(&list.companion, list.running, read_at, list.ttl);
-                stream.changed.extend(changed);
+                let (companion, ttl) = (&*list.companion, list.ttl);
+                let changed = stream.elsewhere.update(companion, list.running, read_at, ttl);
+                stream.change(changed);
+                let elsewhere = &mut stream.quotas.elsewhere;
+                let changed = elsewhere.update(companion, list.quotas, read_at, ttl);
+                stream.quotas.change(changed);
             }
         }
         for (pool, stream) in &mut self.streams {
             if stream.past_usage.is_none() || stream.found.len() >= USAGE_CHUNK {
                 self.undelivered.extend(stream.take_found(pool));
+            } else {
+                self.undelivered.extend(stream.take_quotas(pool));
             }
         }
         Ok(true)
@@ -357,56 +359,23 @@ impl Reader {
             let key = running_key(pool, companion);
             let mut pipe = ::redis::pipe();
             pipe.cmd("GETRANGE").arg(&key).arg(0).arg(LIST_MAX);
+            pipe.cmd("GETRANGE").arg(running_quotas_key(pool, companion));
+            pipe.arg(0).arg(LIST_MAX);
             pipe.cmd("PTTL").arg(&key);
-            let (text, ttl): (Vec<u8>, i64) = pipe.query_async(connection).await?;
+            let (text, quotas, ttl): (Vec<u8>, Vec<u8>, i64) = pipe.query_async(connection).await?;
             let text = std::str::from_utf8(&text).unwrap_or_default();
+            let quotas = std::str::from_utf8(&quotas).unwrap_or_default();
+            let quotas = entry::parse_running_quotas(quotas).unwrap_or_default();
             lists.push(List {
                 pool: pool.clone(),
                 companion: companion.to_owned(),
                 running: entry::parse_list(text).unwrap_or_default(),
+                quotas: running_sums(quotas),
                 // Without the key: there is no list.
                 ttl: Duration::from_millis(u64::try_from(ttl).unwrap_or(0)).min(RUNNING_TTL),
             });
         }
         Ok(lists)
-    }
-}
-
-impl Stream {
-    /// Everything found since the last call; `None`: nothing.
-    fn take_found(&mut self, pool: &Arc<str>) -> Option<SharedUsage> {
-        let settled = std::mem::take(&mut self.found);
-        let running = std::mem::take(&mut self.changed);
-        let is_empty = settled.is_empty() && running.is_empty();
-        let pool = pool.clone();
-        (!is_empty).then_some(SharedUsage {
-            pool,
-            settled,
-            running,
-        })
-    }
-
-    fn add(&mut self, id: &::redis::streams::StreamId, pool: &str, now: u64) {
-        let position = id.id.split_once('-').and_then(|(millis, number)| {
-            let (millis, number) = (millis.parse().ok()?, number.parse().ok()?);
-            Some((millis, number))
-        });
-        self.last_read = self.last_read.max(position);
-        match entry::parse(id) {
-            Some(entry) if self.duplicates.is_new(&entry) && entry.writer_id != *self.writer_id => {
-                self.found.extend(entry.past_usage(now));
-            }
-            Some(_) => {}
-            None if !self.warned => {
-                self.warned = true;
-                tracing::warn!(
-                    pool,
-                    key = self.key,
-                    "entries of the stream ignored: a program other than this version of Penstock wrote them"
-                );
-            }
-            None => {}
-        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! A companion's process: start, end, suspension, clock jumps and shutdown.
 
+use core::time::Duration;
+
 use penstock_control::{Control, Event};
 use penstock_election::Input;
 
@@ -9,6 +11,9 @@ use super::super::event::SimEvent;
 use super::super::time::{KEEPALIVE, MILLI, Nanos, SECOND};
 use super::Companion;
 use super::election::Election;
+
+/// UTC when a world begins: a minute before a year ends.
+const UTC_AT_START: Duration = Duration::from_secs(1_830_297_540);
 
 impl World {
     /// Starts a companion, unless its process runs. `older`: with a term below that of an earlier one.
@@ -45,7 +50,9 @@ impl World {
         let unix_ms = self.unix_ms();
         let companion = &mut self.companions[index];
         companion.started_at = now.as_nanos();
-        companion.control = Some(Control::new(settings, now));
+        let mut control = Control::new(settings, now);
+        control.handle(now, Event::Utc(UTC_AT_START + Duration::from_millis(unix_ms)));
+        companion.control = Some(control);
         companion.election =
             is_replicated.then(|| Election::new(Self::companion_address(index), lease, pool, now, unix_ms));
         for root in self.roots.values_mut() {

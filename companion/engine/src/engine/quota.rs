@@ -1,0 +1,383 @@
+//! Quotas of flows: what happens to a request of a flow without room, and what its dispatch charges.
+//!
+//! A request is judged at its arrival and at its turn. A flow that is held is blocked like one at its limit of running requests, and its
+//! entry among the wakes, or whatever gives it room, unblocks it: nothing is judged again while it waits.
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::Engine;
+use crate::band::TreeBand;
+use crate::effect::{Effect, Outcome, QuotaReport};
+use crate::ids::{FlowId, JobId};
+use crate::input::{QuotaRunning, QuotaUsage, Service};
+use crate::policy::{CostUnit, Over};
+use crate::quota::Table;
+use crate::snapshot::{FlowQuotaSnapshot, QuotaWindowSnapshot};
+use crate::time::Instant;
+use crate::tree::ANONYMOUS;
+use crate::units::Tokens;
+
+impl Engine {
+    /// Whether quotas give [`QuotaReport::Used`] and [`QuotaReport::Running`].
+    pub const fn report_quotas(&mut self, reported: bool) {
+        self.reports_quotas = reported;
+    }
+
+    /// What flows have used of their quotas, by name: those that have used something. In time proportional to their number.
+    #[must_use]
+    pub fn quotas(&self) -> Vec<FlowQuotaSnapshot> {
+        let table = self.quotas.read();
+        table.map_or_else(Vec::new, |(table, now)| table.snapshots(&now))
+    }
+
+    /// The same at `now`, which isn't before the last input: steps and days may have passed since then.
+    #[must_use]
+    pub fn quotas_at(&self, now: Instant) -> Vec<FlowQuotaSnapshot> {
+        let all = self.quotas.read_at(now, Table::snapshots);
+        all.unwrap_or_default()
+    }
+
+    /// One flow at `now`, even if it has used nothing; `None`: it has no quota. Empty: `anonymous`.
+    #[must_use]
+    pub fn quota_at(&self, now: Instant, flow: &str) -> Option<FlowQuotaSnapshot> {
+        let name = named(flow);
+        let index = self.policy.flows.quota_of(name)?;
+        self.quotas
+            .read_at(now, |table, now| table.snapshot(name, index, now))
+    }
+
+    /// The window of the flow's quota of which the smallest part is left; `None`: it has no quota that decides. Empty: `anonymous`.
+    pub fn tightest_window(&mut self, flow: &str) -> Option<QuotaWindowSnapshot> {
+        let (table, now) = self.quotas.table()?;
+        let name = named(flow);
+        let index = self.policy.flows.quota_of(name)?;
+        if table.quota(index).shadow {
+            return None;
+        }
+        table.tightest(name, index, &now)
+    }
+
+    /// What its flow's quota says to the request `id` now, because there is no room; `None`: it goes.
+    fn over_quota(&mut self, id: JobId) -> Option<Over> {
+        let (table, now) = self.quotas.table()?;
+        let job = &mut self.jobs[id];
+        let identity = self.tree.identity_of(job.queued.flow);
+        let quota = table.quota(identity.quota?);
+        let (over, shadow) = (quota.over, quota.shadow);
+        if job.band == TreeBand::Demoted || table.has_room(&identity.name, &now) {
+            return None;
+        }
+        if !shadow {
+            return Some(over);
+        }
+        if !core::mem::replace(&mut job.is_shadowed, true) {
+            let flow = (*identity.name).into();
+            let shadowed = QuotaReport::Shadowed { flow, over };
+            self.effects.push_back(Effect::Quota(shadowed));
+        }
+        None
+    }
+
+    /// Whether the quota of `id`, a newcomer, lets it go on. It is demoted or rejected otherwise.
+    #[inline]
+    pub(super) fn admits_newcomer(&mut self, id: JobId) -> bool {
+        if !self.quotas.is_on() {
+            return true;
+        }
+        match self.over_quota(id) {
+            None | Some(Over::Hold) => true,
+            Some(Over::Demote) => {
+                self.move_to_band(id, TreeBand::Demoted);
+                true
+            }
+            Some(Over::Refuse) => {
+                self.reject_newcomer(id, Outcome::RejectedBudget);
+                false
+            }
+        }
+    }
+
+    /// Whether `id`, whose turn it is, goes. It waits elsewhere, or is rejected, otherwise.
+    #[inline]
+    pub(super) fn admits_next(&mut self, id: JobId) -> bool {
+        !self.quotas.is_on() || self.judge_next(id)
+    }
+
+    #[inline(never)]
+    fn judge_next(&mut self, id: JobId) -> bool {
+        let arrival = self.jobs[id].queued.arrival.sequence;
+        match self.over_quota(id) {
+            None => return true,
+            Some(Over::Demote) => {
+                let queued = self.jobs[id].queued;
+                self.tree.remove(id, &queued, &self.endpoints);
+                self.move_to_band(id, TreeBand::Demoted);
+                self.tree.enqueue(id, &self.jobs[id].queued, &self.endpoints);
+            }
+            Some(Over::Refuse) => self.reject_waiting(id, Outcome::RejectedBudget),
+            Some(Over::Hold) => self.update_hold(self.jobs[id].queued.flow),
+        }
+        if self.blocked_head == Some(arrival) {
+            self.blocked_head = None;
+        }
+        false
+    }
+
+    /// `id`, which isn't in the queue, belongs to `band` from now on.
+    fn move_to_band(&mut self, id: JobId, band: TreeBand) {
+        let job = &mut self.jobs[id];
+        let from = job.queued.flow;
+        job.band = band;
+        job.queued.flow = self.tree.flow_in_band(from, band);
+        self.tree.release_flow(from);
+    }
+
+    /// `id`, which starts, is charged to its flow's quota, unless it was demoted: what others leave is no part of the quota. Charged, a
+    /// flow that never stops sending would owe more and more, and stay demoted long after it has stopped.
+    #[inline]
+    pub(super) fn charge_quota(&mut self, id: JobId) {
+        if self.quotas.is_on() && self.jobs[id].band != TreeBand::Demoted {
+            self.reserve_quota(id);
+        }
+    }
+
+    #[inline(never)]
+    fn reserve_quota(&mut self, id: JobId) {
+        let tokens = self.quota_tokens(id);
+        let flow = self.jobs[id].queued.flow;
+        let identity = self.tree.identity_of(flow);
+        let (Some(index), Some((table, now))) = (identity.quota, self.quotas.table()) else {
+            return;
+        };
+        table.reserve(id, &identity.name, index, tokens, &now);
+        self.report_quota_running(flow);
+        self.update_hold(flow);
+    }
+
+    fn quota_tokens(&self, id: JobId) -> u64 {
+        self.jobs[id].estimate.cost(CostUnit::Tokens, self.policy.weights)
+    }
+
+    /// `id`, which runs, has really used this.
+    #[inline]
+    pub(super) fn settle_quota(&mut self, id: JobId, service: Service) {
+        if self.quotas.is_on() {
+            self.settle_reserved(id, service);
+        }
+    }
+
+    #[inline(never)]
+    fn settle_reserved(&mut self, id: JobId, service: Service) {
+        let job = &self.jobs[id];
+        let real = match service {
+            Service::Nothing => None,
+            Service::Served(usage) => Some(job.counted(usage).cost(CostUnit::Tokens, self.policy.weights)),
+        };
+        let flow = job.queued.flow;
+        let name = &self.tree.identity_of(flow).name;
+        let Some((table, now)) = self.quotas.table() else {
+            return;
+        };
+        let Some(settled) = table.settle(id, name, real, &now) else {
+            return;
+        };
+        if self.reports_quotas {
+            let used = table.report(name, &settled, &now);
+            self.effects.extend(
+                used.into_iter()
+                    .map(|used| Effect::Quota(QuotaReport::Used(used))),
+            );
+        }
+        self.report_quota_running(flow);
+        self.update_hold(flow);
+    }
+
+    fn report_quota_running(&mut self, flow: FlowId) {
+        if self.reports_quotas {
+            let name = &self.tree.identity_of(flow).name;
+            let running = self.quotas.read().and_then(|(table, _)| table.running(name));
+            self.effects
+                .extend(running.map(|running| Effect::Quota(QuotaReport::Running(running))));
+        }
+    }
+
+    /// The identity of `flow` is held exactly while its quota says so and has no room.
+    pub(super) fn update_hold(&mut self, flow: FlowId) {
+        let name = self.tree.identity_of(flow).name.clone();
+        self.update_hold_of(&name);
+    }
+
+    /// The same for the identity of this name, whether it has a flow now or not.
+    fn update_hold_of(&mut self, name: &str) {
+        let Some((table, now)) = self.quotas.table() else {
+            return;
+        };
+        let held = table.update_hold(name, &now);
+        if let Some(flow) = self.tree.flow_named(name)
+            && self.tree.identity_of(flow).held != held
+        {
+            self.tree.set_held(flow, held, &self.endpoints);
+        }
+    }
+
+    /// Judges again the flows for which time has made room.
+    #[inline]
+    pub(super) fn wake_held(&mut self) {
+        if self.quotas.next_wake().is_some_and(|wake| wake <= self.now) {
+            self.wake_due();
+        }
+    }
+
+    #[inline(never)]
+    fn wake_due(&mut self) {
+        while let Some(name) = self.quotas.table().and_then(|(table, _)| table.woken(self.now)) {
+            self.update_hold_of(&name);
+        }
+    }
+
+    /// The time until the quota of `flow` has room, for a request with this outcome; `None`: unknown, or of no use.
+    pub(super) fn quota_wait_for(&mut self, outcome: Outcome, flow: FlowId) -> Option<Duration> {
+        if outcome != Outcome::RejectedBudget {
+            return None;
+        }
+        let name = &self.tree.identity_of(flow).name;
+        let (table, now) = self.quotas.table()?;
+        Some(table.has_room_at(name, &now)?.since(self.now))
+    }
+
+    pub(super) fn set_utc(&mut self, utc: Duration) {
+        self.quotas.set_utc(self.now, utc);
+        let waking = self
+            .quotas
+            .read()
+            .map_or_else(Vec::new, |(table, _)| table.waking());
+        for name in waking {
+            self.update_hold_of(&name);
+        }
+    }
+
+    pub(super) fn add_quota_usage(&mut self, settled: Vec<QuotaUsage>, running: Vec<QuotaRunning>) {
+        for mut usage in settled {
+            usage.flow = named(&usage.flow).into();
+            if let Some(index) = self.policy.flows.quota_of(&usage.flow)
+                && let Some((table, now)) = self.quotas.table()
+            {
+                table.add_used(&usage, index, &now);
+                self.update_hold_of(&usage.flow);
+            }
+        }
+        for mut running in running {
+            running.flow = named(&running.flow).into();
+            if let Some(index) = self.policy.flows.quota_of(&running.flow)
+                && let Some((table, now)) = self.quotas.table()
+            {
+                table.set_elsewhere(&running, index, &now);
+                self.update_hold_of(&running.flow);
+            }
+        }
+    }
+
+    pub(super) fn replay_quotas(&mut self, mut past: Vec<QuotaUsage>) {
+        for usage in &mut past {
+            usage.flow = named(&usage.flow).into();
+        }
+        past.sort_by(|a, b| a.flow.cmp(&b.flow));
+        for past in past.chunk_by(|a, b| a.flow == b.flow) {
+            if let Some(first) = past.first()
+                && let Some(index) = self.policy.flows.quota_of(&first.flow)
+                && let Some((table, now)) = self.quotas.table()
+            {
+                table.replay(&first.flow, index, past, &now);
+                self.update_hold_of(&first.flow);
+            }
+        }
+    }
+
+    pub(super) fn top_up(&mut self, flow: &str, tokens: Tokens) {
+        let name = named(flow);
+        if let Some(index) = self.policy.flows.quota_of(name)
+            && let Some((table, now)) = self.quotas.table()
+        {
+            table.top_up(name, index, tokens.0, &now);
+            self.update_hold_of(name);
+        }
+    }
+
+    pub(super) fn reset_quota(&mut self, flow: &str) {
+        let name = named(flow);
+        if let Some((table, now)) = self.quotas.table() {
+            table.reset(name, &now);
+        }
+        if let Some(flow) = self.tree.flow_named(name) {
+            self.report_quota_running(flow);
+        }
+        self.update_hold_of(name);
+    }
+
+    /// `id` returns to the queue: in its own band, if it was demoted under another policy.
+    pub(super) fn update_band(&mut self, id: JobId) {
+        let band = self.band_under_policy(id);
+        if self.jobs[id].band != band {
+            self.move_to_band(id, band);
+        }
+    }
+
+    /// The band in which `id`, which waits, belongs under a new policy: its own, unless a quota has demoted it and may still.
+    pub(super) fn band_under_policy(&self, id: JobId) -> TreeBand {
+        let job = &self.jobs[id];
+        if job.band != TreeBand::Demoted {
+            return job.band;
+        }
+        let quota = self.policy.flows.quotas.as_slice();
+        let quota = self
+            .tree
+            .identity_of(job.queued.flow)
+            .quota
+            .and_then(|index| quota.get(index));
+        let demotes = quota.is_some_and(|quota| quota.over == Over::Demote && !quota.shadow);
+        if demotes {
+            job.band
+        } else {
+            job.request_band.into()
+        }
+    }
+
+    /// After a change of policy: everything that runs and isn't settled is reserved in all windows.
+    pub(super) fn reserve_all_again(&mut self) {
+        if !self.quotas.is_on() {
+            return;
+        }
+        let running = |&id: &JobId| {
+            let running = self.jobs.running(id);
+            self.jobs[id].band != TreeBand::Demoted
+                && running.is_some_and(|running| running.settled.is_none())
+        };
+        let running: Vec<JobId> = self.jobs.ids().filter(running).collect();
+        for id in running {
+            let tokens = self.quota_tokens(id);
+            let identity = self.tree.identity_of(self.jobs[id].queued.flow);
+            let Some((table, now)) = self.quotas.table() else {
+                return;
+            };
+            match identity.quota {
+                Some(index) => table.reserve_again(id, &identity.name, index, tokens, &now),
+                None => table.forget_reservation(id),
+            }
+        }
+        let Some((table, _)) = self.quotas.table() else {
+            return;
+        };
+        table.end_change();
+        for name in table.names() {
+            self.update_hold_of(&name);
+        }
+        for flow in self.tree.first_flows() {
+            self.update_hold(flow);
+        }
+    }
+}
+
+fn named(flow: &str) -> &str {
+    if flow.is_empty() { ANONYMOUS } else { flow }
+}

@@ -1,0 +1,118 @@
+//! What flows use in the windows of their quotas. The configuration calls a quota a budget; in the engine a budget is that of an
+//! endpoint's iterations.
+//!
+//! [`window`] counts one window of one flow, [`moment`] numbers the steps of windows, [`calendar`] knows UTC, [`flow`] has all windows
+//! of a flow, and [`table`] all flows. [`crate::engine`] asks at a request's arrival and at its turn, and charges at its dispatch.
+
+mod audit;
+mod calendar;
+mod flow;
+mod moment;
+mod report;
+mod restore;
+mod snapshot;
+mod table;
+mod window;
+
+use alloc::boxed::Box;
+use core::time::Duration;
+
+use crate::policy::Quota;
+use crate::time::Instant;
+
+use calendar::Calendar;
+pub(crate) use moment::Moment;
+pub(crate) use table::Table;
+
+/// The quotas of a pool, and UTC.
+#[derive(Debug)]
+pub(crate) struct Quotas {
+    calendar: Calendar,
+    now: Instant,
+    /// `None`: the policy has no quotas.
+    table: Option<Box<Table>>,
+}
+
+impl Quotas {
+    pub(crate) fn new(quotas: &[Quota], now: Instant) -> Self {
+        let mut new = Self {
+            calendar: Calendar::new(now),
+            now,
+            table: None,
+        };
+        new.reconfigure(&[], quotas);
+        new
+    }
+
+    /// The usage of all flows; `None`: the policy has no quotas. All that a request without quotas pays is this check.
+    #[inline]
+    pub(crate) const fn is_on(&self) -> bool {
+        self.table.is_some()
+    }
+
+    /// The usage of all flows, and the present moment.
+    pub(crate) fn table(&mut self) -> Option<(&mut Table, Now<'_>)> {
+        let now = Now {
+            moment: Moment::of(&self.calendar, self.now),
+            calendar: &self.calendar,
+        };
+        Some((self.table.as_mut()?, now))
+    }
+
+    pub(crate) fn read(&self) -> Option<(&Table, Now<'_>)> {
+        let now = Now {
+            moment: Moment::of(&self.calendar, self.now),
+            calendar: &self.calendar,
+        };
+        Some((self.table.as_ref()?, now))
+    }
+
+    /// Calls `read` with the usage of all flows and a moment that isn't before the last input; `None`: the policy has no quotas.
+    pub(crate) fn read_at<T>(&self, now: Instant, read: impl FnOnce(&Table, &Now<'_>) -> T) -> Option<T> {
+        let mut calendar = self.calendar;
+        calendar.advance(now);
+        let now = Now {
+            moment: Moment::of(&calendar, now),
+            calendar: &calendar,
+        };
+        Some(read(self.table.as_ref()?, &now))
+    }
+
+    #[inline]
+    pub(crate) fn advance(&mut self, now: Instant) {
+        self.now = now;
+        if self.is_on() {
+            self.calendar.advance(now);
+        }
+    }
+
+    /// See [`crate::Input::Utc`].
+    pub(crate) fn set_utc(&mut self, now: Instant, utc: Duration) {
+        self.now = now;
+        self.calendar.set(now, utc);
+    }
+
+    /// The next moment at which a flow that is held may go.
+    #[inline]
+    pub(crate) fn next_wake(&self) -> Option<Instant> {
+        self.table.as_ref()?.next_wake()
+    }
+
+    /// Applies other quotas. Windows stay with what was used of them if their glob, unit and period stay.
+    pub(crate) fn reconfigure(&mut self, old: &[Quota], new: &[Quota]) {
+        if new.is_empty() {
+            self.table = None;
+            return;
+        }
+        self.calendar.advance(self.now);
+        let moment = Moment::of(&self.calendar, self.now);
+        self.table.get_or_insert_default().reconfigure(old, new, &moment);
+    }
+}
+
+/// The present moment, and what converts steps to times.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Now<'a> {
+    pub(crate) moment: Moment,
+    calendar: &'a Calendar,
+}

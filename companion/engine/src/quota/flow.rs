@@ -1,0 +1,194 @@
+//! The windows of one flow.
+
+use smallvec::SmallVec;
+
+use crate::policy::{CostUnit, Quota, QuotaWindow};
+use crate::time::Instant;
+
+use super::window::Window;
+use super::{Moment, Now};
+
+/// What a running request has reserved: the moment of its dispatch, and the estimate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Reservation {
+    pub(super) moment: Moment,
+    pub(super) tokens: u64,
+    /// The flow's at that time. A reset since then has forgotten the reservation.
+    pub(super) generation: u32,
+}
+
+/// Usage in both units.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Amount {
+    pub(super) tokens: u64,
+    pub(super) requests: u64,
+}
+
+impl Amount {
+    /// One request of so many tokens.
+    pub(super) const fn request(tokens: u64) -> Self {
+        Self { tokens, requests: 1 }
+    }
+
+    pub(super) const fn of(self, unit: CostUnit) -> u64 {
+        match unit {
+            CostUnit::Tokens => self.tokens,
+            CostUnit::Requests => self.requests,
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct FlowQuota {
+    /// The quota, as an index into the policy's list.
+    pub(super) quota: usize,
+    /// As the quota lists them.
+    pub(super) windows: SmallVec<[Window; 1]>,
+    /// The windows that the last change of policy has added, as bits, until all that runs is reserved in them.
+    added: u8,
+    /// A number that no other state of any flow has had.
+    pub(super) generation: u32,
+    /// The reservations of what runs here.
+    pub(super) running: Amount,
+    /// It is held,
+    pub(super) held: bool,
+    /// and may go again then, unless that is unknown.
+    pub(super) wake: Option<Instant>,
+}
+
+fn new_window(window: &QuotaWindow, moment: &Moment) -> Window {
+    Window::new(
+        window.limit,
+        super::moment::kept(window.period),
+        moment.step(window.period),
+    )
+}
+
+impl FlowQuota {
+    pub(super) fn new(index: usize, quota: &Quota, generation: u32, moment: &Moment) -> Self {
+        Self {
+            quota: index,
+            windows: quota
+                .windows
+                .iter()
+                .map(|window| new_window(window, moment))
+                .collect(),
+            added: 0,
+            generation,
+            running: Amount::default(),
+            held: false,
+            wake: None,
+        }
+    }
+
+    pub(super) fn advance(&mut self, quota: &Quota, moment: &Moment) {
+        for (window, definition) in self.windows.iter_mut().zip(&quota.windows) {
+            window.advance(moment.step(definition.period));
+        }
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        self.windows.iter().all(|window| window.room() > 0)
+    }
+
+    /// Something refers to it.
+    pub(super) const fn is_in_use(&self) -> bool {
+        self.running.requests > 0 || self.held
+    }
+
+    /// Nothing would change without it.
+    pub(super) fn is_idle(&self) -> bool {
+        !self.is_in_use() && self.windows.iter().all(Window::is_empty)
+    }
+
+    /// The first moment with room in all windows, if nothing more is used; `None`: unknown, because what other gateways run fills a
+    /// window.
+    pub(super) fn has_room_at(&self, quota: &Quota, now: &Now<'_>) -> Option<Instant> {
+        let mut latest = now.moment.at;
+        for (window, definition) in self.windows.iter().zip(&quota.windows) {
+            if window.room() == 0 {
+                latest = latest.max(now.begins(definition.period, window.has_room_in()?));
+            }
+        }
+        Some(latest)
+    }
+
+    pub(super) fn reserve(&mut self, quota: &Quota, moment: Moment, tokens: u64) -> Reservation {
+        let amount = Amount::request(tokens);
+        for (window, definition) in self.windows.iter_mut().zip(&quota.windows) {
+            window.reserve(moment.step(definition.period), amount.of(definition.unit));
+        }
+        self.running.tokens += tokens;
+        self.running.requests += 1;
+        Reservation {
+            moment,
+            tokens,
+            generation: self.generation,
+        }
+    }
+
+    /// A request has really used `real`.
+    pub(super) fn settle(&mut self, quota: &Quota, reservation: &Reservation, real: Amount) {
+        let estimate = Amount::request(reservation.tokens);
+        for (window, definition) in self.windows.iter_mut().zip(&quota.windows) {
+            let (unit, step) = (definition.unit, reservation.moment.step(definition.period));
+            window.settle(step, estimate.of(unit), real.of(unit));
+        }
+        self.running.tokens -= reservation.tokens;
+        self.running.requests -= 1;
+    }
+
+    /// `tokens` more may be used of each window that counts tokens.
+    pub(super) fn top_up(&mut self, quota: &Quota, tokens: u64) {
+        for (window, definition) in self.windows.iter_mut().zip(&quota.windows) {
+            if definition.unit == CostUnit::Tokens {
+                window.top_up(tokens);
+            }
+        }
+    }
+
+    /// Nothing that was used or runs here counts any more.
+    pub(super) fn reset(&mut self, generation: u32) {
+        self.windows.iter_mut().for_each(Window::reset);
+        self.running = Amount::default();
+        self.generation = generation;
+    }
+
+    /// Its quota was `old` and is `new`. Windows of the same glob, unit and period stay.
+    pub(super) fn change(&mut self, old: &Quota, (index, new): (usize, &Quota), moment: &Moment) {
+        let same = old.flows == new.flows;
+        let mut added = 0;
+        let windows = new.windows.iter().enumerate().map(|(position, definition)| {
+            let key = |window: &QuotaWindow| (window.unit, window.period);
+            let kept = old
+                .windows
+                .iter()
+                .position(|window| key(window) == key(definition));
+            let Some(kept) = kept.filter(|_| same) else {
+                added |= 1 << position;
+                return new_window(definition, moment);
+            };
+            let mut window = self.windows[kept].clone();
+            window.set_limit(definition.limit);
+            window
+        });
+        self.windows = windows.collect();
+        self.added = added;
+        self.quota = index;
+    }
+
+    /// What `reservation` stands for runs: reserves it in the windows that the change of policy has added.
+    pub(super) fn reserve_in_added(&mut self, quota: &Quota, reservation: &Reservation) {
+        let amount = Amount::request(reservation.tokens);
+        for (position, definition) in quota.windows.iter().enumerate() {
+            if self.added & 1 << position != 0 {
+                let step = reservation.moment.step(definition.period);
+                self.windows[position].reserve(step, amount.of(definition.unit));
+            }
+        }
+    }
+
+    pub(super) const fn end_change(&mut self) {
+        self.added = 0;
+    }
+}

@@ -1,0 +1,138 @@
+//! The steps in which the windows count, at a moment.
+
+use core::time::Duration;
+
+use crate::limits::QUOTA_STEPS;
+use crate::policy::QuotaPeriod;
+use crate::time::Instant;
+
+use super::Now;
+use super::calendar::{Calendar, Unit};
+use super::window::StepNumber;
+
+const SECOND: u64 = 1_000_000_000;
+
+/// A moment, and the steps of calendar windows then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Moment {
+    pub(super) at: Instant,
+    day: StepNumber,
+    month: StepNumber,
+}
+
+impl Moment {
+    pub(super) const fn of(calendar: &Calendar, now: Instant) -> Self {
+        Self {
+            at: now,
+            day: calendar.step(Unit::Day),
+            month: calendar.step(Unit::Month),
+        }
+    }
+
+    /// The step of a window of this period.
+    pub(super) fn step(&self, period: QuotaPeriod) -> StepNumber {
+        match period {
+            QuotaPeriod::Sliding(duration) => number(i128::from(self.at.as_nanos()), duration),
+            QuotaPeriod::Day => self.day,
+            QuotaPeriod::Month => self.month,
+        }
+    }
+
+    /// The step of a sliding window that contained the time so long ago.
+    pub(super) fn step_ago(&self, duration: Duration, ago: Duration) -> StepNumber {
+        let ago = i128::try_from(ago.as_nanos()).unwrap_or(i128::MAX);
+        number(i128::from(self.at.as_nanos()).saturating_sub(ago), duration)
+    }
+}
+
+/// The number of the step of a sliding window that contains a time. Steps before the owner's origin have negative numbers.
+fn number(nanos: i128, window: Duration) -> StepNumber {
+    let (width, _) = steps(window);
+    let number = nanos.div_euclid(i128::from(width));
+    StepNumber::try_from(number).unwrap_or(if number < 0 {
+        StepNumber::MIN
+    } else {
+        StepNumber::MAX
+    })
+}
+
+/// The width of a step of a sliding window in nanoseconds, and how many the window keeps.
+fn steps(window: Duration) -> (u64, i64) {
+    let nanos = u64::try_from(window.as_nanos()).unwrap_or(u64::MAX).max(1);
+    let width = SECOND.max(nanos.div_ceil(QUOTA_STEPS));
+    (width, nanos.div_ceil(width).cast_signed())
+}
+
+/// How many steps a window keeps.
+pub(super) fn kept(period: QuotaPeriod) -> i64 {
+    match period {
+        QuotaPeriod::Sliding(duration) => steps(duration).1,
+        QuotaPeriod::Day | QuotaPeriod::Month => 1,
+    }
+}
+
+pub(super) const fn unit(period: QuotaPeriod) -> Option<Unit> {
+    match period {
+        QuotaPeriod::Sliding(_) => None,
+        QuotaPeriod::Day => Some(Unit::Day),
+        QuotaPeriod::Month => Some(Unit::Month),
+    }
+}
+
+impl Now<'_> {
+    /// When a step begins.
+    pub(super) fn begins(&self, period: QuotaPeriod, step: StepNumber) -> Instant {
+        match period {
+            QuotaPeriod::Sliding(duration) => {
+                let step = u64::try_from(step).unwrap_or(0);
+                Instant::from_nanos(step.saturating_mul(steps(duration).0))
+            }
+            QuotaPeriod::Day => self.calendar.begins(Unit::Day, step),
+            QuotaPeriod::Month => self.calendar.begins(Unit::Month, step),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sliding_window_has_sixty_steps_of_at_least_a_second() {
+        for (seconds, width, kept) in [
+            (1, 1_000, 1),
+            (10, 1_000, 10),
+            (60, 1_000, 60),
+            (90, 1_500, 60),
+            (3_600, 60_000, 60),
+        ] {
+            assert_eq!(
+                steps(Duration::from_secs(seconds)),
+                (width * SECOND / 1_000, kept),
+                "{seconds}"
+            );
+        }
+        assert_eq!(steps(Duration::from_millis(1_500)), (SECOND, 2));
+        assert_eq!(steps(Duration::MAX).1, 60);
+    }
+
+    #[test]
+    fn a_step_begins_at_a_multiple_of_its_width() {
+        let calendar = Calendar::new(Instant::ZERO);
+        let minute = QuotaPeriod::Sliding(Duration::from_secs(120));
+        let moment = Moment::of(&calendar, Instant::from_nanos(7 * SECOND));
+        assert_eq!(
+            (
+                moment.step(minute),
+                moment.step_ago(Duration::from_secs(120), Duration::from_secs(8))
+            ),
+            (3, -1)
+        );
+        let now = Now {
+            moment,
+            calendar: &calendar,
+        };
+        assert_eq!(now.begins(minute, 4), Instant::from_nanos(8 * SECOND));
+        assert_eq!(now.begins(minute, -1), Instant::ZERO);
+    }
+}

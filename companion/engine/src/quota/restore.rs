@@ -1,0 +1,165 @@
+//! Usage from before this engine started, or that others settled long ago: it is replayed in the order of time, so that what exceeded a
+//! window is owed as if it had been used here.
+
+use alloc::vec::Vec;
+
+use crate::input::{QuotaUsage, UsedAt};
+use crate::policy::{QuotaPeriod, QuotaWindow};
+
+use super::moment::{kept, unit};
+use super::window::{StepNumber, Window};
+use super::{Now, Table};
+
+impl Table {
+    /// Replays what a flow has used. `index` is its quota. Where something of a window is used already, only what is within the window is
+    /// added.
+    pub(crate) fn replay(&mut self, name: &str, index: usize, past: &[QuotaUsage], now: &Now<'_>) {
+        let Some((flow, quota)) = self.entry_with_quota(name, index, now) else {
+            return;
+        };
+        for (window, definition) in flow.windows.iter_mut().zip(&quota.windows) {
+            if window.is_empty() {
+                *window = replayed(definition, past, now);
+                continue;
+            }
+            for usage in of_window(definition, past) {
+                if let Some(step) = step_of(usage, now) {
+                    window.add_used(step, usage.amount);
+                }
+            }
+        }
+    }
+}
+
+fn of_window<'a>(
+    definition: &QuotaWindow,
+    past: &'a [QuotaUsage],
+) -> impl Iterator<Item = &'a QuotaUsage> + Clone {
+    let (unit, period) = (definition.unit, definition.period);
+    past.iter()
+        .filter(move |usage| (usage.unit, usage.period) == (unit, period))
+}
+
+/// A window in which only these usages count, at the present moment.
+fn replayed(definition: &QuotaWindow, usages: &[QuotaUsage], now: &Now<'_>) -> Window {
+    let same = of_window(definition, usages);
+    let mut steps: Vec<(StepNumber, u64)> = same
+        .clone()
+        .filter_map(|usage| Some((step_of(usage, now)?, usage.amount)))
+        .collect();
+    steps.sort_unstable_by_key(|(step, _)| *step);
+    let present = now.moment.step(definition.period);
+    let first = steps.first().map_or(present, |(step, _)| (*step).min(present));
+    let mut window = Window::new(definition.limit, kept(definition.period), first);
+    for (step, amount) in steps {
+        window.advance(step.min(present));
+        window.add_used(step, amount);
+    }
+    window.advance(present);
+    for usage in same.filter(|usage| usage.used_at == UsedAt::Debt) {
+        window.add_debt(usage.amount);
+    }
+    window
+}
+
+/// `None`: it was used in no step.
+fn step_of(usage: &QuotaUsage, now: &Now<'_>) -> Option<StepNumber> {
+    match (usage.used_at, usage.period) {
+        (UsedAt::Ago(ago), QuotaPeriod::Sliding(duration)) => Some(now.moment.step_ago(duration, ago)),
+        (UsedAt::Since(seconds), period) => Some(now.calendar.step_of(unit(period)?, seconds)),
+        (UsedAt::Ago(_) | UsedAt::Debt, _) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+
+    use crate::policy::CostUnit;
+    use crate::quota::Moment;
+    use crate::quota::calendar::Calendar;
+    use crate::rng::Rng;
+    use crate::time::Instant;
+
+    use super::*;
+
+    const WINDOW: QuotaWindow = QuotaWindow {
+        unit: CostUnit::Tokens,
+        limit: 100,
+        period: QuotaPeriod::Sliding(Duration::from_secs(10)),
+    };
+
+    fn second(second: u64) -> Instant {
+        Instant::ZERO.after(Duration::from_secs(1_000_000 + second))
+    }
+
+    fn used_ago(seconds: u64, amount: u64) -> QuotaUsage {
+        QuotaUsage {
+            flow: "a".into(),
+            unit: WINDOW.unit,
+            period: WINDOW.period,
+            used_at: UsedAt::Ago(Duration::from_secs(seconds)),
+            amount,
+        }
+    }
+
+    #[test]
+    fn a_replayed_window_equals_the_one_that_was_there() {
+        for seed in 0..200 {
+            let mut rng = Rng::new(seed);
+            let calendar = Calendar::new(second(0));
+            let at = |number| Moment::of(&calendar, second(number)).step(WINDOW.period);
+            let mut lived = Window::new(WINDOW.limit, kept(WINDOW.period), at(0));
+            let end = 40 + rng.next() % 200;
+            let mut usages = Vec::new();
+            for _ in 0..(rng.next() % 12) {
+                let (when, amount) = (rng.next() % end, 1 + rng.next() % 400);
+                usages.push((when, amount));
+            }
+            usages.sort_unstable();
+            for &(when, amount) in &usages {
+                lived.advance(at(when));
+                lived.add_used(at(when), amount);
+            }
+            lived.advance(at(end));
+            let now = Now {
+                moment: Moment::of(&calendar, second(end)),
+                calendar: &calendar,
+            };
+            // The order in which a store returns them doesn't matter.
+            usages.reverse();
+            let usages: Vec<QuotaUsage> = usages
+                .iter()
+                .map(|&(when, amount)| used_ago(end - when, amount))
+                .collect();
+            let mut replayed = replayed(&WINDOW, &usages, &now);
+            // Nothing is left of a top-up by nothing, but its end.
+            lived.top_up(0);
+            replayed.top_up(0);
+            assert_eq!(replayed, lived, "seed {seed}: {usages:?}");
+        }
+    }
+
+    #[test]
+    fn other_windows_and_units_are_left_out() {
+        let calendar = Calendar::new(second(0));
+        let now = Now {
+            moment: Moment::of(&calendar, second(50)),
+            calendar: &calendar,
+        };
+        let other_unit = QuotaUsage {
+            unit: CostUnit::Requests,
+            ..used_ago(1, 5)
+        };
+        let other_window = QuotaUsage {
+            period: QuotaPeriod::Sliding(Duration::from_secs(60)),
+            ..used_ago(1, 6)
+        };
+        let debt = QuotaUsage {
+            used_at: UsedAt::Debt,
+            ..used_ago(0, 30)
+        };
+        let window = replayed(&WINDOW, &[other_unit, used_ago(1, 7), debt, other_window], &now);
+        assert_eq!((window.used(), window.room()), (37, 63));
+    }
+}

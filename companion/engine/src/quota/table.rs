@@ -1,0 +1,266 @@
+//! The flows that have used something of their quotas.
+//!
+//! A flow that has used nothing has no entry. Entries are in the order of their last charges, so that the first ones are those that are
+//! most likely empty: every new one removes a few of them.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
+
+use hashbrown::HashMap;
+use hashlink::LinkedHashMap;
+
+use crate::ids::JobId;
+use crate::limits::QUOTA_FLOWS_MAX;
+use crate::policy::{Over, Quota};
+use crate::time::Instant;
+
+use super::flow::{Amount, FlowQuota, Reservation};
+use super::{Moment, Now};
+
+/// Empty entries that a new one removes, at most.
+const REMOVED_AT_ONCE: usize = 2;
+/// Entries that are looked at for one that can be evicted. If something refers to all of them, the table exceeds its limit by one.
+const EVICTION_TRIES: usize = 16;
+
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    quotas: Vec<Quota>,
+    /// Least recently charged first.
+    pub(super) flows: LinkedHashMap<Box<str>, FlowQuota>,
+    /// What each running request has reserved, until it is settled.
+    reservations: HashMap<JobId, Reservation>,
+    /// When flows that are held may go again.
+    wakes: BTreeSet<(Instant, Box<str>)>,
+    generations: u32,
+}
+
+impl Table {
+    pub(crate) fn quota(&self, index: usize) -> &Quota {
+        &self.quotas[index]
+    }
+
+    /// Whether the flow may send a request now.
+    pub(crate) fn has_room(&mut self, name: &str, now: &Now<'_>) -> bool {
+        self.get(name, now).is_none_or(|flow| flow.has_room())
+    }
+
+    /// When the flow may send a request; `None`: unknown.
+    pub(crate) fn has_room_at(&mut self, name: &str, now: &Now<'_>) -> Option<Instant> {
+        let flow = self.get(name, now)?;
+        let index = flow.quota;
+        self.flows.get(name)?.has_room_at(&self.quotas[index], now)
+    }
+
+    /// The flow's usage at this moment.
+    pub(super) fn get(&mut self, name: &str, now: &Now<'_>) -> Option<&mut FlowQuota> {
+        let flow = self.flows.get_mut(name)?;
+        flow.advance(&self.quotas[flow.quota], &now.moment);
+        Some(flow)
+    }
+
+    /// The same of a flow under the quota `index`, which gets an entry.
+    fn entry(&mut self, name: &str, index: usize, now: &Now<'_>) -> &mut FlowQuota {
+        if self.flows.to_back(name).is_none() {
+            self.generations = self.generations.wrapping_add(1);
+            let flow = FlowQuota::new(index, &self.quotas[index], self.generations, &now.moment);
+            self.remove_some(&now.moment);
+            self.flows.insert(name.into(), flow);
+        }
+        let flow = self
+            .flows
+            .get_mut(name)
+            .expect("invariant: it has an entry by now");
+        flow.advance(&self.quotas[flow.quota], &now.moment);
+        flow
+    }
+
+    /// Removes the first entries if they are empty, and further ones for which there is no place.
+    fn remove_some(&mut self, moment: &Moment) {
+        for _ in 0..REMOVED_AT_ONCE {
+            let Some((_, flow)) = self.flows.iter_mut().next() else {
+                return;
+            };
+            flow.advance(&self.quotas[flow.quota], moment);
+            if !flow.is_idle() {
+                break;
+            }
+            self.flows.pop_front();
+        }
+        for _ in 0..EVICTION_TRIES {
+            let Some((name, flow)) = self.flows.front().filter(|_| self.flows.len() >= QUOTA_FLOWS_MAX)
+            else {
+                return;
+            };
+            if flow.is_in_use() {
+                let name = name.clone();
+                self.flows.to_back(&name);
+            } else {
+                self.flows.pop_front();
+            }
+        }
+    }
+
+    /// `job` of this flow, which is under the quota `index`, is dispatched at an estimate of `tokens`.
+    pub(crate) fn reserve(&mut self, job: JobId, name: &str, index: usize, tokens: u64, now: &Now<'_>) {
+        let moment = now.moment;
+        self.entry(name, index, now);
+        if let Some(flow) = self.flows.get_mut(name) {
+            let reservation = flow.reserve(&self.quotas[flow.quota], moment, tokens);
+            self.reservations.insert(job, reservation);
+        }
+    }
+
+    /// `job` of this flow has really used `tokens`; `None`: nothing was served. Returns whether that counts, and since when: once for
+    /// each request, and not if a reset was in between.
+    pub(crate) fn settle(
+        &mut self,
+        job: JobId,
+        name: &str,
+        tokens: Option<u64>,
+        now: &Now<'_>,
+    ) -> Option<Settled> {
+        let reservation = self.reservations.remove(&job)?;
+        let real = tokens.map_or_else(Amount::default, Amount::request);
+        let flow = self.get(name, now)?;
+        if flow.generation != reservation.generation {
+            return None;
+        }
+        let index = flow.quota;
+        let flow = self.flows.get_mut(name)?;
+        flow.settle(&self.quotas[index], &reservation, real);
+        Some(Settled { reservation, real })
+    }
+
+    /// The request has no reservation any more, because its flow has no quota.
+    pub(crate) fn forget_reservation(&mut self, job: JobId) {
+        self.reservations.remove(&job);
+    }
+
+    /// After a change of policy: `job` runs, and isn't settled.
+    pub(crate) fn reserve_again(&mut self, job: JobId, name: &str, index: usize, tokens: u64, now: &Now<'_>) {
+        let Some(reservation) = self.reservations.get(&job).copied() else {
+            return self.reserve(job, name, index, tokens, now);
+        };
+        if let Some(flow) = self.flows.get_mut(name)
+            && flow.generation == reservation.generation
+        {
+            flow.reserve_in_added(&self.quotas[flow.quota], &reservation);
+        }
+    }
+
+    /// Everything that runs is reserved.
+    pub(crate) fn end_change(&mut self) {
+        for (_, flow) in &mut self.flows {
+            flow.end_change();
+        }
+    }
+
+    /// See [`crate::Input::TopUp`]. `index` is the flow's quota.
+    pub(crate) fn top_up(&mut self, name: &str, index: usize, tokens: u64, now: &Now<'_>) {
+        self.entry(name, index, now);
+        if let Some(flow) = self.flows.get_mut(name) {
+            flow.top_up(&self.quotas[flow.quota], tokens);
+        }
+    }
+
+    /// See [`crate::Input::ResetQuota`].
+    pub(crate) fn reset(&mut self, name: &str, now: &Now<'_>) {
+        self.generations = self.generations.wrapping_add(1);
+        let generation = self.generations;
+        if let Some(flow) = self.get(name, now) {
+            flow.reset(generation);
+        }
+    }
+
+    /// The flow under the quota `index` for usage that other engines report.
+    pub(super) fn entry_with_quota(
+        &mut self,
+        name: &str,
+        index: usize,
+        now: &Now<'_>,
+    ) -> Option<(&mut FlowQuota, &Quota)> {
+        self.entry(name, index, now);
+        let flow = self.flows.get_mut(name)?;
+        let quota = &self.quotas[flow.quota];
+        Some((flow, quota))
+    }
+
+    /// Whether the flow is held: its quota says so, and has no room. Sets when it may go again.
+    pub(crate) fn update_hold(&mut self, name: &str, now: &Now<'_>) -> bool {
+        let Some(flow) = self.get(name, now) else {
+            return false;
+        };
+        let index = flow.quota;
+        let quota = &self.quotas[index];
+        let Some(flow) = self.flows.get_mut(name) else {
+            return false;
+        };
+        let held = quota.over == Over::Hold && !quota.shadow && !flow.has_room();
+        let wake = if held { flow.has_room_at(quota, now) } else { None };
+        flow.held = held;
+        let before = core::mem::replace(&mut flow.wake, wake);
+        if before != wake {
+            if let Some(before) = before {
+                self.wakes.remove(&(before, name.into()));
+            }
+            if let Some(wake) = wake {
+                self.wakes.insert((wake, name.into()));
+            }
+        }
+        held
+    }
+
+    pub(crate) fn next_wake(&self) -> Option<Instant> {
+        self.wakes.first().map(|(wake, _)| *wake)
+    }
+
+    pub(super) fn reservation(&self, job: JobId) -> Option<&Reservation> {
+        self.reservations.get(&job)
+    }
+
+    pub(super) fn reservations_count(&self) -> usize {
+        self.reservations.len()
+    }
+
+    /// All flows.
+    pub(crate) fn names(&self) -> Vec<Box<str>> {
+        self.flows.keys().cloned().collect()
+    }
+
+    /// The flows that wait for a time.
+    pub(crate) fn waking(&self) -> Vec<Box<str>> {
+        self.wakes.iter().map(|(_, name)| name.clone()).collect()
+    }
+
+    /// The next flow whose wake is due. It has none after that.
+    pub(crate) fn woken(&mut self, now: Instant) -> Option<Box<str>> {
+        self.wakes.first().filter(|(wake, _)| *wake <= now)?;
+        let (_, name) = self.wakes.pop_first()?;
+        if let Some(flow) = self.flows.get_mut(&name) {
+            (flow.held, flow.wake) = (false, None);
+        }
+        Some(name)
+    }
+
+    pub(super) fn reconfigure(&mut self, old: &[Quota], new: &[Quota], moment: &Moment) {
+        self.quotas = new.to_vec();
+        for (name, mut flow) in core::mem::take(&mut self.flows) {
+            let index = new.iter().position(|quota| quota.flows.matches(&name));
+            if let Some(index) = index {
+                flow.advance(&old[flow.quota], moment);
+                flow.change(&old[flow.quota], (index, &new[index]), moment);
+                (flow.held, flow.wake) = (false, None);
+                self.flows.insert(name, flow);
+            }
+        }
+        self.wakes.clear();
+    }
+}
+
+/// A settled request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settled {
+    pub(super) reservation: Reservation,
+    pub(super) real: Amount,
+}

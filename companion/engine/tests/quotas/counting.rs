@@ -1,0 +1,192 @@
+//! What counts in the windows of a quota, and when.
+
+use std::time::Duration;
+
+use penstock_engine::input::{Band, Service, Usage};
+use penstock_engine::policy::{CostUnit, Discipline, Over, QuotaPeriod};
+use penstock_engine::units::Tokens;
+use penstock_engine::{EndpointId, Input, Outcome, RequestId};
+
+use super::support::*;
+use super::{amounts, requests, sized, sliding, tokens, used, window, with_quota};
+use Band::Default;
+use ShortEffect::{Bypassed, Dispatched, Rejected, Settled};
+
+#[test]
+fn a_request_reserves_its_estimate_and_settles_what_it_used_under_every_discipline() {
+    for discipline in Discipline::ALL {
+        for cost in [CostUnit::Tokens, CostUnit::Requests] {
+            let mut policy = with_quota(Over::Refuse, &[tokens(1_000, sliding(60))]);
+            policy.flows.discipline = discipline;
+            policy.flows.cost = cost;
+            let mut harness = Harness::new(policy, 1);
+            harness.handle(Input::Register(sized(1, "f", Default, 300)));
+            assert_eq!(
+                amounts(&mut harness, "f"),
+                (0, 300, 700),
+                "{discipline:?} {cost:?}"
+            );
+            harness.handle(used(1, 450));
+            assert_eq!(
+                amounts(&mut harness, "f"),
+                (450, 0, 550),
+                "{discipline:?} {cost:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn tokens_are_weighted_and_cached_ones_are_free() {
+    let mut policy = with_quota(Over::Refuse, &[tokens(1_000, sliding(60))]);
+    (policy.weights.input, policy.weights.output) = (1.0, 2.0);
+    let mut harness = Harness::new(policy, 1);
+    harness.register(1, "f", Default);
+    let usage = |cached| Usage {
+        prompt: Some(Tokens(100)),
+        cached: Some(Tokens(cached)),
+        output: Some(Tokens(30)),
+    };
+    harness.handle(Input::Settle {
+        id: RequestId(1),
+        service: Service::Served(usage(40)),
+    });
+    assert_eq!(amounts(&mut harness, "f"), (120, 0, 880), "before the end");
+    harness.handle(Input::Completed {
+        id: RequestId(1),
+        service: Service::Served(usage(0)),
+    });
+    assert_eq!(amounts(&mut harness, "f"), (120, 0, 880), "settled once");
+}
+
+#[test]
+fn a_request_larger_than_what_is_left_goes_once_and_is_paid_back() {
+    let mut harness = Harness::new(with_quota(Over::Refuse, &[tokens(100, sliding(60))]), 1);
+    assert_eq!(
+        harness.handle(Input::Register(sized(1, "f", Default, 99))),
+        [Bypassed(1, 1)]
+    );
+    assert_eq!(
+        harness.handle(Input::Register(sized(2, "f", Default, 161))),
+        [Bypassed(2, 1)]
+    );
+    assert_eq!(
+        window(&mut harness, "f").map(|window| (window.debt, window.remaining)),
+        Some((160, 0))
+    );
+    harness.advance_to(119.9);
+    assert_eq!(
+        harness.register(3, "f", Default),
+        [Rejected(3, Outcome::RejectedBudget)]
+    );
+    harness.advance_to(120.0);
+    assert_eq!(amounts(&mut harness, "f").2, 40, "100 and then 60 were paid");
+    assert_eq!(harness.register(4, "f", Default), [Bypassed(4, 1)]);
+}
+
+#[test]
+fn a_day_begins_with_the_debt_of_the_last_one() {
+    let mut harness = Harness::new(with_quota(Over::Refuse, &[tokens(100, QuotaPeriod::Day)]), 1);
+    harness.handle(Input::Utc(Duration::from_secs(20_000 * 86_400 - 10)));
+    harness.handle(Input::Register(sized(1, "f", Default, 130)));
+    harness.handle(used(1, 130));
+    harness.advance_to(10.0);
+    assert_eq!(amounts(&mut harness, "f"), (30, 0, 70));
+}
+
+#[test]
+fn a_month_ends_on_the_last_day_of_february_in_a_leap_year() {
+    let mut harness = Harness::new(with_quota(Over::Refuse, &[requests(1, QuotaPeriod::Month)]), 1);
+    // 28 February 2028, 23:59:50.
+    harness.handle(Input::Utc(Duration::from_secs(1_835_395_190)));
+    assert_eq!(harness.register(1, "f", Default), [Bypassed(1, 1)]);
+    harness.advance_to(86_409.9);
+    assert_eq!(
+        harness.register(2, "f", Default),
+        [Rejected(2, Outcome::RejectedBudget)]
+    );
+    harness.advance_to(86_410.0);
+    assert_eq!(harness.register(3, "f", Default), [Bypassed(3, 1)]);
+}
+
+#[test]
+fn a_request_that_is_adopted_or_admitted_by_credit_is_charged_once() {
+    let mut harness = Harness::new(with_quota(Over::Refuse, &[requests(5, sliding(60))]), 1);
+    let adopt = || Input::Adopt {
+        request: request(1, "f", Default),
+        endpoint: EndpointId(1),
+    };
+    harness.handle(adopt());
+    harness.handle(adopt());
+    harness.handle(Input::AdmittedByCredit {
+        request: request(2, "f", Default),
+        lent: None,
+        endpoint: EndpointId(1),
+    });
+    assert_eq!(amounts(&mut harness, "f"), (0, 2, 3));
+}
+
+#[test]
+fn a_request_that_is_requeued_is_charged_once() {
+    let mut harness = Harness::new(with_quota(Over::Refuse, &[requests(5, sliding(60))]), 1);
+    harness.register(1, "f", Default);
+    assert_eq!(harness.handle(Input::Requeue(RequestId(1))), [Dispatched(1, 1)]);
+    assert_eq!(amounts(&mut harness, "f"), (0, 1, 4));
+    assert_eq!(harness.complete(1), [Settled(1, 1)]);
+    assert_eq!(amounts(&mut harness, "f"), (1, 0, 4));
+}
+
+#[test]
+fn a_resumed_request_is_charged_at_its_dispatch() {
+    let mut harness = Harness::new(with_quota(Over::Refuse, &[requests(1, sliding(60))]), 1);
+    assert_eq!(
+        harness.handle(Input::Resume(request(1, "f", Default))),
+        [Dispatched(1, 1)]
+    );
+    assert_eq!(
+        harness.handle(Input::Resume(request(2, "f", Default))),
+        [Rejected(2, Outcome::RejectedBudget)]
+    );
+}
+
+#[test]
+fn a_reset_forgets_also_what_runs() {
+    let mut harness = Harness::new(with_quota(Over::Refuse, &[tokens(100, sliding(60))]), 1);
+    harness.handle(Input::Register(sized(1, "f", Default, 500)));
+    harness.handle(Input::ResetQuota("f".into()));
+    harness.handle(Input::Register(sized(2, "f", Default, 30)));
+    harness.handle(used(1, 10));
+    assert_eq!(
+        amounts(&mut harness, "f"),
+        (0, 30, 70),
+        "request 1 no longer counts"
+    );
+}
+
+#[test]
+fn the_tightest_window_has_the_smallest_part_left() {
+    let windows = [tokens(1_000, sliding(60)), requests(4, QuotaPeriod::Day)];
+    let mut harness = Harness::new(with_quota(Over::Refuse, &windows), 1);
+    let tightest = |harness: &mut Harness| {
+        let window = harness.engine.tightest_window("f").expect("it has a quota");
+        (window.unit, window.remaining)
+    };
+    assert_eq!(tightest(&mut harness), (CostUnit::Tokens, 1_000));
+    harness.handle(Input::Register(sized(1, "f", Default, 100)));
+    assert_eq!(tightest(&mut harness), (CostUnit::Requests, 3));
+    harness.handle(used(1, 500));
+    assert_eq!(tightest(&mut harness), (CostUnit::Tokens, 500));
+    assert_eq!(harness.engine.tightest_window("g"), None);
+}
+
+#[test]
+fn a_window_resets_when_nothing_of_it_counts_any_more() {
+    let mut harness = Harness::new(with_quota(Over::Refuse, &[tokens(100, sliding(60))]), 1);
+    harness.handle(Input::Register(sized(1, "f", Default, 40)));
+    harness.advance_to(10.0);
+    harness.handle(Input::Register(sized(2, "f", Default, 40)));
+    assert_eq!(
+        window(&mut harness, "f").map(|window| window.resets_at),
+        Some(time(70.0))
+    );
+}

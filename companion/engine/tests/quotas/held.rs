@@ -1,0 +1,136 @@
+//! `over: hold`: flows without room wait until there is room.
+
+use penstock_engine::input::{Band, Service};
+use penstock_engine::policy::{Discipline, Over, Policy, QuotaPeriod};
+use penstock_engine::units::Tokens;
+use penstock_engine::{Input, Outcome, RequestId};
+
+use super::support::*;
+use super::{requests, sized, sliding, tokens, used, with_quota};
+use Band::Default;
+use ShortEffect::{Bypassed, Dispatched, Rejected, Settled};
+use std::time::Duration;
+
+fn long_ttl(mut policy: Policy) -> Policy {
+    policy.queue.ttl = Duration::from_secs(100_000);
+    policy
+}
+
+#[test]
+fn a_flow_without_room_waits_until_there_is_room_and_no_other_flow_waits_for_it() {
+    for discipline in Discipline::ALL {
+        let mut policy = with_quota(Over::Hold, &[requests(1, sliding(20))]);
+        policy.flows.discipline = discipline;
+        let mut harness = Harness::new(policy, 1);
+        assert_eq!(harness.register(1, "f", Default), [Bypassed(1, 1)]);
+        assert_eq!(harness.register(2, "f", Default), []);
+        assert_eq!(harness.register(3, "f", Band::Critical), [], "{discipline:?}");
+        assert_eq!(harness.register(4, "g", Band::Sheddable), [Bypassed(4, 1)]);
+        assert_eq!(harness.engine.poll_timeout(), Some(time(20.0)));
+        harness.advance_to(19.9);
+        assert_eq!(harness.handle_timeout(), []);
+        harness.advance_to(20.0);
+        assert_eq!(harness.handle_timeout(), [Dispatched(3, 1)], "{discipline:?}");
+        assert_eq!(
+            harness.engine.poll_timeout(),
+            Some(time(30.0)),
+            "the ttl of request 2 comes first"
+        );
+        harness.advance_to(30.0);
+        assert_eq!(harness.handle_timeout(), [Rejected(2, Outcome::ExpiredTtl)]);
+    }
+}
+
+#[test]
+fn a_settled_cost_below_its_estimate_lets_the_next_request_go() {
+    let mut harness = Harness::new(with_quota(Over::Hold, &[tokens(100, sliding(60))]), 1);
+    assert_eq!(
+        harness.handle(Input::Register(sized(1, "f", Default, 100))),
+        [Bypassed(1, 1)]
+    );
+    assert_eq!(harness.register(2, "f", Default), []);
+    assert_eq!(harness.handle(used(1, 99)), [Settled(1, 1), Dispatched(2, 1)]);
+}
+
+#[test]
+fn a_refund_lets_the_next_request_go() {
+    let mut harness = Harness::new(with_quota(Over::Hold, &[requests(1, QuotaPeriod::Month)]), 1);
+    assert_eq!(harness.register(1, "f", Default), [Bypassed(1, 1)]);
+    assert_eq!(harness.register(2, "f", Default), []);
+    let refunded = Input::Completed {
+        id: RequestId(1),
+        service: Service::Nothing,
+    };
+    assert_eq!(harness.handle(refunded), [Settled(1, 0), Dispatched(2, 1)]);
+}
+
+#[test]
+fn a_top_up_and_a_reset_let_the_next_request_go() {
+    let mut harness = Harness::new(with_quota(Over::Hold, &[tokens(10, QuotaPeriod::Day)]), 1);
+    assert_eq!(
+        harness.handle(Input::Register(sized(1, "f", Default, 60))),
+        [Bypassed(1, 1)]
+    );
+    assert_eq!(harness.handle(Input::Register(sized(2, "f", Default, 5))), []);
+    assert_eq!(harness.handle(Input::Register(sized(3, "f", Default, 5))), []);
+    let top_up = |tokens| Input::TopUp {
+        flow: "f".into(),
+        tokens: Tokens(tokens),
+    };
+    assert_eq!(harness.handle(top_up(50)), [], "it pays the debt");
+    assert_eq!(harness.handle(top_up(5)), [Dispatched(2, 1)]);
+    assert_eq!(harness.handle(Input::ResetQuota("f".into())), [Dispatched(3, 1)]);
+}
+
+#[test]
+fn a_held_flow_goes_at_midnight_utc() {
+    let mut harness = Harness::new(
+        long_ttl(with_quota(Over::Hold, &[requests(1, QuotaPeriod::Day)])),
+        1,
+    );
+    harness.handle(Input::Utc(Duration::from_secs(20_000 * 86_400 - 100)));
+    assert_eq!(harness.register(1, "f", Default), [Bypassed(1, 1)]);
+    assert_eq!(harness.register(2, "f", Default), []);
+    assert_eq!(harness.engine.poll_timeout(), Some(time(100.0)));
+    harness.advance_to(100.0);
+    assert_eq!(harness.handle_timeout(), [Dispatched(2, 1)]);
+}
+
+#[test]
+fn a_clock_that_jumps_changes_when_a_held_flow_goes() {
+    let mut harness = Harness::new(
+        long_ttl(with_quota(Over::Hold, &[requests(1, QuotaPeriod::Day)])),
+        1,
+    );
+    let midnight = 20_000 * 86_400;
+    harness.handle(Input::Utc(Duration::from_secs(midnight - 100)));
+    assert_eq!(harness.register(1, "f", Default), [Bypassed(1, 1)]);
+    assert_eq!(harness.register(2, "f", Default), []);
+    assert_eq!(harness.register(3, "f", Default), []);
+    assert_eq!(
+        harness.handle(Input::Utc(Duration::from_secs(midnight - 200))),
+        []
+    );
+    assert_eq!(harness.engine.poll_timeout(), Some(time(200.0)));
+    assert_eq!(
+        harness.handle(Input::Utc(Duration::from_secs(midnight + 10))),
+        [Dispatched(2, 1)]
+    );
+    assert_eq!(
+        harness.handle(Input::Utc(Duration::from_secs(midnight - 10))),
+        [],
+        "no new day by a small step back"
+    );
+    harness.advance_to(20.0);
+    assert_eq!(harness.handle_timeout(), [], "midnight again");
+    assert_eq!(harness.engine.poll_timeout(), Some(time(86_410.0)));
+}
+
+#[test]
+fn a_sliding_window_does_not_see_the_clock_jump() {
+    let mut harness = Harness::new(with_quota(Over::Hold, &[requests(1, sliding(20))]), 1);
+    assert_eq!(harness.register(1, "f", Default), [Bypassed(1, 1)]);
+    assert_eq!(harness.register(2, "f", Default), []);
+    assert_eq!(harness.handle(Input::Utc(Duration::from_secs(2_000_000_000))), []);
+    assert_eq!(harness.engine.poll_timeout(), Some(time(20.0)));
+}

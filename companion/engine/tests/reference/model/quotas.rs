@@ -1,0 +1,401 @@
+//! Quotas: every flow has its windows from the start, and whoever asks moves them step by step to the present.
+
+#[path = "../../../src/quota/window/tests/slow.rs"]
+#[expect(dead_code, reason = "the unit tests of windows use the rest")]
+mod slow;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use penstock_engine::effect::QuotaReport;
+use penstock_engine::input::{QuotaUsage, UsedAt};
+use penstock_engine::policy::{CostUnit, Over, Quota, QuotaPeriod, QuotaWindow};
+use penstock_engine::{Effect, Input, Instant, Outcome, RequestId};
+
+use super::engine_effects::EngineEffects;
+use super::{Item, Level, Model};
+use slow::Slow;
+
+const SECOND: i128 = 1_000_000_000;
+
+/// UTC, and how many days and months have begun.
+#[derive(Clone, Copy, Debug)]
+struct Clock {
+    set_at: Instant,
+    utc: i128,
+    latest: i128,
+    day: i64,
+    month: i64,
+    days_begun: i64,
+    months_begun: i64,
+}
+
+/// The days of a month. Both it and the days of months are counted since 1970 began.
+const fn days_of(month: i64) -> i64 {
+    let year = 1970 + month / 12;
+    let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    match month % 12 {
+        1 if is_leap => 29,
+        1 => 28,
+        3 | 5 | 8 | 10 => 30,
+        _ => 31,
+    }
+}
+
+/// The month that contains a day.
+fn month_of(day: i64) -> i64 {
+    let (mut month, mut end) = (0, days_of(0));
+    while end <= day {
+        month += 1;
+        end += days_of(month);
+    }
+    month
+}
+
+fn first_day(month: i64) -> i64 {
+    (0..month).map(days_of).sum()
+}
+
+impl Clock {
+    const fn new(now: Instant) -> Self {
+        Self {
+            set_at: now,
+            utc: 0,
+            latest: 0,
+            day: 0,
+            month: 0,
+            days_begun: 0,
+            months_begun: 0,
+        }
+    }
+
+    fn utc_at(&self, now: Instant) -> i128 {
+        self.utc + i128::from(now.as_nanos()) - i128::from(self.set_at.as_nanos())
+    }
+
+    fn set(&mut self, now: Instant, utc: Duration) {
+        self.latest = self.latest.max(self.utc_at(now));
+        (self.set_at, self.utc) = (now, utc.as_nanos() as i128);
+        let follows = self.latest - self.utc >= 3_600 * SECOND;
+        self.latest = if follows {
+            self.utc
+        } else {
+            self.latest.max(self.utc)
+        };
+        self.move_to(now, follows);
+    }
+
+    fn move_to(&mut self, now: Instant, follows: bool) {
+        let day = (self.utc_at(now).div_euclid(86_400 * SECOND)) as i64;
+        let month = month_of(day);
+        self.days_begun += (day - self.day).max(0);
+        self.months_begun += (month - self.month).max(0);
+        if follows || day > self.day {
+            self.day = day;
+        }
+        if follows || month > self.month {
+            self.month = month;
+        }
+    }
+
+    fn begin_of_day(&self, day: i64) -> Instant {
+        let nanos = i128::from(day) * 86_400 * SECOND - self.utc + i128::from(self.set_at.as_nanos());
+        Instant::from_nanos(nanos.max(0) as u64)
+    }
+}
+
+/// What a running request has reserved: the step of each window, and the estimate.
+#[derive(Clone, Debug)]
+struct Reserved {
+    steps: Vec<i64>,
+    tokens: u64,
+}
+
+#[derive(Clone)]
+pub struct Quotas {
+    clock: Clock,
+    flows: BTreeMap<Box<str>, Vec<Slow>>,
+    reserved: BTreeMap<RequestId, Reserved>,
+    shadowed: Vec<RequestId>,
+}
+
+impl Quotas {
+    pub const fn new(now: Instant) -> Self {
+        Self {
+            clock: Clock::new(now),
+            flows: BTreeMap::new(),
+            reserved: BTreeMap::new(),
+            shadowed: Vec::new(),
+        }
+    }
+}
+
+/// The seconds of a step, times 60.
+fn seconds_times_60(seconds: u64) -> u64 {
+    seconds.max(60)
+}
+
+impl Model {
+    fn quota(&self, name: &str) -> Option<&Quota> {
+        self.policy
+            .flows
+            .quotas
+            .iter()
+            .find(|quota| quota.flows.matches(name))
+    }
+
+    fn step_of(&self, period: QuotaPeriod, now: Instant) -> i64 {
+        match period {
+            QuotaPeriod::Sliding(window) => {
+                let width = seconds_times_60(window.as_secs()) * 1_000_000_000 / 60;
+                (now.as_nanos() / width) as i64
+            }
+            QuotaPeriod::Day => self.quotas.clock.days_begun,
+            QuotaPeriod::Month => self.quotas.clock.months_begun,
+        }
+    }
+
+    fn begin_of(&self, period: QuotaPeriod, step: i64) -> Instant {
+        let clock = &self.quotas.clock;
+        match period {
+            QuotaPeriod::Sliding(window) => {
+                let width = seconds_times_60(window.as_secs()) * 1_000_000_000 / 60;
+                Instant::from_nanos(step as u64 * width)
+            }
+            QuotaPeriod::Day => clock.begin_of_day(clock.day + step - clock.days_begun),
+            QuotaPeriod::Month => clock.begin_of_day(first_day(clock.month + step - clock.months_begun)),
+        }
+    }
+
+    /// The windows of a flow at present; `None`: it has no quota.
+    fn windows(&mut self, name: &str) -> Option<(Vec<QuotaWindow>, &mut Vec<Slow>)> {
+        let definitions = self.quota(name)?.windows.clone();
+        let steps: Vec<i64> = definitions
+            .iter()
+            .map(|window| self.step_of(window.period, self.now))
+            .collect();
+        let kept = |period| match period {
+            QuotaPeriod::Sliding(window) => window.as_secs().min(60) as i64,
+            QuotaPeriod::Day | QuotaPeriod::Month => 1,
+        };
+        let new = || {
+            let windows = definitions.iter().zip(&steps);
+            windows
+                .map(|(window, &step)| Slow::new(window.limit, kept(window.period), step))
+                .collect()
+        };
+        let windows = self.quotas.flows.entry(name.into()).or_insert_with(new);
+        for (window, step) in windows.iter_mut().zip(steps) {
+            while window.now < step {
+                window.step();
+            }
+        }
+        Some((definitions, windows))
+    }
+
+    fn has_room(&self, name: &str) -> bool {
+        let windows = self.quotas.flows.get(name);
+        windows.is_none_or(|windows| windows.iter().all(|window| window.room() > 0))
+    }
+
+    /// The first moment with room in all windows.
+    fn has_room_at(&self, name: &str) -> Instant {
+        let definitions = &self.quota(name).expect("it has a quota").windows;
+        let full = definitions
+            .iter()
+            .zip(&self.quotas.flows[name])
+            .filter(|(_, window)| window.room() == 0);
+        let begins = full.map(|(definition, window)| {
+            let step = window.has_room_in().expect("nothing runs elsewhere");
+            self.begin_of(definition.period, step)
+        });
+        begins.max().expect("a window is full").max(self.now)
+    }
+
+    /// Moves the windows of all flows to the present.
+    pub(super) fn advance_quotas(&mut self) {
+        self.quotas.clock.move_to(self.now, false);
+        let names: Vec<Box<str>> = self.quotas.flows.keys().cloned().collect();
+        for name in names {
+            self.windows(&name);
+        }
+        self.refresh_backlogs();
+    }
+
+    pub(super) fn is_held(&self, name: &str) -> bool {
+        let holds = |quota: &Quota| quota.over == Over::Hold && !quota.shadow;
+        self.quota(name).is_some_and(holds) && !self.has_room(name)
+    }
+
+    pub(super) fn quota_wake(&self) -> Option<Instant> {
+        let held = self.quotas.flows.keys().filter(|name| self.is_held(name));
+        held.map(|name| self.has_room_at(name)).min()
+    }
+
+    /// What happens to the item because its flow has no room.
+    fn over_quota(&mut self, item: &Item, effects: &mut EngineEffects) -> Option<Over> {
+        let quota = self.quota(&item.name)?;
+        let (over, shadow) = (quota.over, quota.shadow);
+        if item.band == Level::Demoted || self.has_room(&item.name) {
+            return None;
+        }
+        if !shadow {
+            return Some(over);
+        }
+        if !self.quotas.shadowed.contains(&item.id) {
+            self.quotas.shadowed.push(item.id);
+            let flow = item.name.clone();
+            effects.expect_next(Effect::Quota(QuotaReport::Shadowed { flow, over }));
+        }
+        None
+    }
+
+    pub(super) fn admit_newcomer(&mut self, item: Item, effects: &mut EngineEffects) -> Option<Item> {
+        // Requests get new chances with their ids.
+        self.quotas.shadowed.retain(|id| *id != item.id);
+        match self.over_quota(&item, effects) {
+            None | Some(Over::Hold) => Some(item),
+            Some(Over::Demote) => Some(self.demoted(&item)),
+            Some(Over::Refuse) => {
+                let retry_after = self.has_room_at(&item.name).since(self.now);
+                self.release(&item);
+                self.count(item.band.shown(), Outcome::RejectedBudget);
+                effects.expect_budget_reject(item.id, self.now.since(item.arrived), retry_after);
+                None
+            }
+        }
+    }
+
+    fn demoted(&mut self, item: &Item) -> Item {
+        let demoted = Item {
+            band: Level::Demoted,
+            ..item.clone()
+        };
+        self.ensure_flow(self.leaf(&demoted), &item.name);
+        self.release(item);
+        demoted
+    }
+
+    /// Whether `id`, whose turn it is, goes.
+    pub(super) fn admits_next(&mut self, id: RequestId, effects: &mut EngineEffects) -> bool {
+        let item = self.item(id).clone();
+        match self.over_quota(&item, effects) {
+            None => return true,
+            Some(Over::Hold) => unreachable!("a held flow has no turn"),
+            Some(Over::Demote) => {
+                self.items.retain(|other| other.id != id);
+                self.refresh_backlogs();
+                let demoted = self.demoted(&item);
+                self.wait(demoted);
+            }
+            Some(Over::Refuse) => {
+                let retry_after = self.has_room_at(&item.name).since(self.now);
+                self.remove_waiting(id);
+                self.count(item.band.shown(), Outcome::RejectedBudget);
+                effects.expect_budget_reject(id, self.now.since(item.arrived), retry_after);
+            }
+        }
+        false
+    }
+
+    /// The item starts to run. Demoted ones cost their quota nothing.
+    pub(super) fn reserve_quota(&mut self, item: &Item) {
+        if item.band == Level::Demoted {
+            return;
+        }
+        let tokens = self.cost_of(item, Default::default());
+        let Some((definitions, windows)) = self.windows(&item.name) else {
+            return;
+        };
+        for (definition, window) in definitions.iter().zip(windows.iter_mut()) {
+            window.reserve(in_unit(tokens, definition.unit));
+        }
+        let steps = windows.iter().map(|window| window.now).collect();
+        self.quotas.reserved.insert(item.id, Reserved { steps, tokens });
+    }
+
+    /// The item has really used `real` tokens; `None`: nothing was served.
+    pub(super) fn settle_quota(&mut self, item: &Item, real: Option<u64>) {
+        if let Some(reserved) = self.quotas.reserved.remove(&item.id)
+            && let Some((definitions, windows)) = self.windows(&item.name)
+        {
+            for ((definition, window), step) in definitions.iter().zip(windows).zip(reserved.steps) {
+                let estimate = in_unit(reserved.tokens, definition.unit);
+                let real = real.map_or(0, |tokens| in_unit(tokens, definition.unit));
+                window.settle(step, estimate, real);
+            }
+        }
+        self.refresh_backlogs();
+    }
+
+    pub(super) fn apply_to_quotas(&mut self, input: Input) {
+        match input {
+            Input::Utc(utc) => {
+                self.quotas.clock.set(self.now, utc);
+                self.advance_quotas();
+            }
+            Input::QuotaUsage { settled, .. } => {
+                settled.iter().for_each(|usage| self.add_quota_usage(usage));
+            }
+            Input::TopUp { flow, tokens } => {
+                if let Some((definitions, windows)) = self.windows(named(&flow)) {
+                    let of_tokens = definitions.iter().zip(windows);
+                    of_tokens
+                        .filter(|(definition, _)| definition.unit == CostUnit::Tokens)
+                        .for_each(|(_, window)| window.top_up(tokens.0));
+                }
+            }
+            Input::ResetQuota(flow) => {
+                let name = named(&flow);
+                if let Some((_, windows)) = self.windows(name) {
+                    windows.iter_mut().for_each(Slow::reset);
+                }
+                let of_flow = self.items.iter().filter(|item| *item.name == *name);
+                let ids: Vec<RequestId> = of_flow.map(|item| item.id).collect();
+                self.quotas.reserved.retain(|id, _| !ids.contains(id));
+            }
+            _ => unreachable!("only inputs about quotas come here, and no history"),
+        }
+        self.refresh_backlogs();
+    }
+
+    fn add_quota_usage(&mut self, usage: &QuotaUsage) {
+        let (now, clock) = (self.now, self.quotas.clock);
+        let Some((definitions, windows)) = self.windows(named(&usage.flow)) else {
+            return;
+        };
+        let of_window = definitions.iter().zip(windows);
+        for (_, window) in
+            of_window.filter(|(window, _)| (window.unit, window.period) == (usage.unit, usage.period))
+        {
+            match (usage.used_at, usage.period) {
+                (UsedAt::Debt, _) => window.add_debt(usage.amount),
+                (UsedAt::Ago(ago), QuotaPeriod::Sliding(length)) => {
+                    let width = i128::from(seconds_times_60(length.as_secs())) * SECOND / 60;
+                    let then = i128::from(now.as_nanos()) - ago.as_nanos() as i128;
+                    window.add_used(then.div_euclid(width) as i64, usage.amount);
+                }
+                (UsedAt::Since(seconds), QuotaPeriod::Day) => {
+                    let ago = (clock.day - seconds.div_euclid(86_400)).max(0);
+                    window.add_used(clock.days_begun - ago, usage.amount);
+                }
+                (UsedAt::Since(seconds), QuotaPeriod::Month) => {
+                    let ago = (clock.month - month_of(seconds.div_euclid(86_400))).max(0);
+                    window.add_used(clock.months_begun - ago, usage.amount);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+const fn in_unit(tokens: u64, unit: CostUnit) -> u64 {
+    match unit {
+        CostUnit::Tokens => tokens,
+        CostUnit::Requests => 1,
+    }
+}
+
+fn named(flow: &str) -> &str {
+    if flow.is_empty() { "anonymous" } else { flow }
+}

@@ -1,0 +1,236 @@
+//! Usage of budgets as rows of the file, keyed by pool, window, bucket, unit and flow. Times are wall-clock times.
+//!
+//! A clock that was set back leaves rows in the future. They count as if they were of the present, and are deleted when they lie further
+//! ahead than they are kept.
+
+use std::time::Duration;
+
+use penstock_engine::input::QuotaUsage;
+use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition, TableHandle};
+use tokio::time::Instant;
+
+use super::rows::{Moment, millis};
+use crate::stores::quota::{Counted, PeriodCode, time_of, unit_from_number, unit_number};
+use crate::stores::write_buffer::UsageBatch;
+use crate::stores::{QUOTA_ROWS_MAX, ROWS_MAX};
+
+/// Pool, the number of the window's period, start of the bucket in milliseconds, unit, flow.
+type Key = (&'static str, u64, u64, u8, &'static str);
+const QUOTAS: TableDefinition<'static, Key, u64> = TableDefinition::new("budgets");
+
+/// What was used of the pool's budgets, at `now`, which is wall-clock time since the epoch.
+pub(super) fn past(database: &Database, pool: &str, now: Duration) -> Result<Vec<QuotaUsage>, redb::Error> {
+    let reading = database.begin_read()?;
+    let is_there = reading.list_tables()?.any(|table| table.name() == QUOTAS.name());
+    if !is_there {
+        return Ok(Vec::new());
+    }
+    let (table, now) = (reading.open_table(QUOTAS)?, millis(now));
+    let mut past = Vec::new();
+    for row in table.range((pool, 0, 0, 0, "")..=(pool, u64::MAX, u64::MAX, u8::MAX, ""))? {
+        let (key, amount) = row?;
+        let (_, period, bucket, unit, flow) = key.value();
+        let (Some(period), Some(unit)) = (PeriodCode::from_number(period), unit_from_number(unit)) else {
+            continue;
+        };
+        if bucket.saturating_add(period.kept()) > now && past.len() < QUOTA_ROWS_MAX {
+            let counted = Counted {
+                flow: flow.into(),
+                unit,
+                period,
+                bucket,
+                amount: amount.value(),
+            };
+            past.push(counted.usage(now));
+        }
+    }
+    Ok(past)
+}
+
+/// Adds usage, and deletes what is no longer kept at `now`. `pools`: so many pools share the file.
+pub(super) fn write(
+    writing: &redb::WriteTransaction,
+    batches: &[UsageBatch],
+    pools: usize,
+    now: Moment,
+) -> Result<(), redb::Error> {
+    let mut table = writing.open_table(QUOTAS)?;
+    expire(&mut table, millis(now.wall))?;
+    let mut rows = table.len()?;
+    let limit = ROWS_MAX.saturating_mul(pools as u64);
+    for batch in batches {
+        let taken_at = wall_time(now, batch.taken);
+        for usage in batch.quotas.iter() {
+            let period = PeriodCode::from(usage.period);
+            let Some(time) = time_of(usage, taken_at) else {
+                continue;
+            };
+            let row = (
+                &*batch.pool,
+                period.number(),
+                period.bucket(time),
+                unit_number(usage.unit),
+                &*usage.flow,
+            );
+            let before = table.get(row)?.map(|amount| amount.value());
+            rows += u64::from(before.is_none());
+            // Rows beyond the limit aren't stored; their usage is unknown after a restart.
+            if before.is_some() || rows <= limit {
+                table.insert(row, before.unwrap_or(0).saturating_add(usage.amount))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The wall-clock time of an instant in the past, in milliseconds.
+fn wall_time(now: Moment, past: Instant) -> u64 {
+    let age = now.monotonic.saturating_duration_since(past);
+    millis(now.wall).saturating_sub(millis(age))
+}
+
+fn expire(table: &mut redb::Table<'_, Key, u64>, now: u64) -> Result<(), redb::Error> {
+    let mut next = Some((String::new(), 0));
+    while let Some((pool, number)) = next {
+        let first = table.range((&*pool, number, 0, 0, "")..)?.next();
+        let Some((key, _)) = first.transpose()? else {
+            return Ok(());
+        };
+        let (pool, number) = (key.value().0.to_owned(), key.value().1);
+        drop(key);
+        let kept = PeriodCode::from_number(number).map_or(0, PeriodCode::kept);
+        let from = now.saturating_add(1).saturating_sub(kept);
+        let old = (&*pool, number, 0, 0, "")..(&*pool, number, from, 0, "");
+        table.retain_in(old, |_, _| false)?;
+        let ahead =
+            (&*pool, number, now.saturating_add(kept), 0, "")..(&*pool, number, u64::MAX, u8::MAX, "");
+        table.retain_in(ahead, |_, _| false)?;
+        next = number.checked_add(1).map(|number| (pool, number));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use penstock_engine::input::UsedAt;
+    use penstock_engine::policy::{CostUnit, QuotaPeriod};
+    use tempfile::TempDir;
+
+    use super::*;
+
+    const MINUTE: QuotaPeriod = QuotaPeriod::Sliding(Duration::from_secs(60));
+
+    fn database() -> (Database, TempDir) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let database = Database::create(folder.path().join("kept.redb")).expect("new");
+        (database, folder)
+    }
+
+    /// A time of 2001.
+    fn time(seconds: u64) -> Duration {
+        Duration::from_secs(1_000_000_020 + seconds)
+    }
+
+    fn usage(flow: &str, period: QuotaPeriod, used_at: UsedAt, amount: u64) -> QuotaUsage {
+        QuotaUsage {
+            flow: flow.into(),
+            unit: CostUnit::Tokens,
+            period,
+            used_at,
+            amount,
+        }
+    }
+
+    fn ago(flow: &str, seconds: u64, amount: u64) -> QuotaUsage {
+        usage(flow, MINUTE, UsedAt::Ago(Duration::from_secs(seconds)), amount)
+    }
+
+    fn write_at(database: &Database, pool: &str, quotas: &[QuotaUsage], wall: Duration) {
+        let now = Moment {
+            wall,
+            monotonic: Instant::now(),
+        };
+        let batch = UsageBatch {
+            number: 1,
+            pool: pool.into(),
+            window: None,
+            taken: now.monotonic,
+            used: Arc::default(),
+            quotas: quotas.into(),
+            running: None,
+        };
+        let writing = database.begin_write().expect("one writer");
+        write(&writing, &[batch], 1, now).expect("written");
+        writing.commit().expect("written");
+    }
+
+    fn read(database: &Database, pool: &str, now: Duration) -> Vec<QuotaUsage> {
+        past(database, pool, now).expect("readable")
+    }
+
+    #[test]
+    fn usage_is_summed_by_flow_unit_window_and_bucket() {
+        let (database, _folder) = database();
+        assert_eq!(read(&database, "chat", time(0)), []);
+        write_at(&database, "chat", &[ago("a", 0, 5), ago("b", 0, 3)], time(0));
+        let requests = QuotaUsage {
+            unit: CostUnit::Requests,
+            ..ago("a", 2, 1)
+        };
+        let later = [
+            ago("a", 2, 7),
+            ago("a", 0, 2),
+            requests.clone(),
+            usage("a", QuotaPeriod::Day, UsedAt::Since(999_993_600), 14),
+        ];
+        write_at(&database, "chat", &later, time(2));
+        write_at(&database, "code", &[ago("c", 0, 9)], time(2));
+        // A bucket of a minute's window lasts a second, and counts as if it were used at its end.
+        let mut found = read(&database, "chat", time(10));
+        found.sort_by_key(|usage| usage.amount);
+        let expected = [
+            QuotaUsage {
+                used_at: UsedAt::Ago(Duration::from_secs(9)),
+                ..requests
+            },
+            ago("a", 7, 2),
+            ago("b", 9, 3),
+            ago("a", 9, 12),
+            usage("a", QuotaPeriod::Day, UsedAt::Since(999_993_600), 14),
+        ];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn usage_is_kept_for_ten_windows() {
+        let (database, _folder) = database();
+        let both = [
+            ago("a", 0, 5),
+            usage("a", QuotaPeriod::Day, UsedAt::Since(999_993_600), 5),
+        ];
+        write_at(&database, "chat", &both, time(0));
+        assert_eq!(read(&database, "chat", time(599)).len(), 2);
+        assert_eq!(
+            read(&database, "chat", time(600)),
+            both[1..],
+            "it isn't read any more"
+        );
+        write_at(&database, "other", &[], time(599));
+        assert_eq!(read(&database, "chat", time(0)).len(), 2);
+        write_at(&database, "other", &[], time(600));
+        assert_eq!(read(&database, "chat", time(0)).len(), 1, "it is deleted");
+        write_at(&database, "other", &[], time(10 * 86_400));
+        assert_eq!(read(&database, "chat", time(0)), []);
+    }
+
+    #[test]
+    fn rows_far_ahead_of_a_clock_that_was_set_back_are_deleted() {
+        let (database, _folder) = database();
+        write_at(&database, "chat", &[ago("near", 0, 5)], time(300));
+        write_at(&database, "chat", &[ago("far", 0, 5)], time(800));
+        write_at(&database, "chat", &[], time(0));
+        assert_eq!(read(&database, "chat", time(0)), [ago("near", 0, 5)]);
+    }
+}
