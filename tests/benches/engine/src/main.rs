@@ -14,6 +14,10 @@ mod arrival;
 mod audit;
 #[expect(dead_code, reason = "a source file of the engine, of which only a part is used here")]
 #[rustfmt::skip]
+#[path = "../../../../companion/engine/src/band.rs"]
+mod band;
+#[expect(dead_code, reason = "a source file of the engine, of which only a part is used here")]
+#[rustfmt::skip]
 #[path = "../../../../companion/engine/src/cost.rs"]
 mod cost;
 mod cycles;
