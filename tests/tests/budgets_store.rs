@@ -357,9 +357,9 @@ fn a_tenant_that_floods_two_gateways_has_one_budget() {
         let one = Gateway::serving(&store, &window).await;
         let two = Gateway::serving(&store, &window).await;
         let (begin, end) = (Instant::now(), WINDOW * u32::try_from(WINDOWS).expect("few"));
-        let at = [one.envoy.gateway(), two.envoy.gateway()];
+        let gateways = [one.envoy.gateway(), two.envoy.gateway()];
         let floods = async {
-            let both = at.map(|address| async move {
+            let both = gateways.map(|address| async move {
                 let (mut first, second, third) = tokio::join!(
                     flood(address, begin, end),
                     flood(address, begin, end),
@@ -372,8 +372,11 @@ fn a_tenant_that_floods_two_gateways_has_one_budget() {
             let [first, second] = both;
             tokio::join!(first, second)
         };
-        let ((first, second), free_one, free_two) =
-            tokio::join!(floods, trickle(at[0], begin, end), trickle(at[1], begin, end));
+        let ((first, second), free_one, free_two) = tokio::join!(
+            floods,
+            trickle(gateways[0], begin, end),
+            trickle(gateways[1], begin, end)
+        );
         let used = TOKENS * (first.len() + second.len());
         let texts = [one.server.texts_together(), two.server.texts_together()].concat();
         let limited = texts.iter().filter(|text| *text == "limited").count();

@@ -53,7 +53,7 @@ impl FlowBudget {
     }
 }
 
-/// A change of what is left of a flow's budget.
+/// A change of a flow's budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BudgetChange {
     /// So many tokens more may be used in each window that counts tokens; see [`penstock_engine::Input::TopUp`].

@@ -72,7 +72,7 @@ pub enum Event {
         /// What flows run at other companions, where that has changed.
         running: Vec<RunningUsage>,
     },
-    /// An operator changes what is left of a flow's budget. Ignored for a flow without a budget.
+    /// An operator changes a flow's budget. Ignored for a flow without a budget.
     ChangeBudget {
         /// The pool's name. An unknown one is ignored.
         pool: Arc<str>,

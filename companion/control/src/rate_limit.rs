@@ -1,4 +1,4 @@
-//! What is left of a flow's budget, for the headers of a response.
+//! The rest of a flow's budget, for the headers of a response.
 
 use core::time::Duration;
 

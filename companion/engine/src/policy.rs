@@ -446,6 +446,19 @@ impl Discipline {
         Self::RoundRobin,
         Self::Fifo,
     ];
+
+    /// Its name in a configuration.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Wfq => "wfq",
+            Self::Usage => "usage",
+            Self::Vtc => "vtc",
+            Self::Drr => "drr",
+            Self::RoundRobin => "round_robin",
+            Self::Fifo => "fifo",
+        }
+    }
 }
 
 /// A part of a flow's identity. The owner of an engine joins the parts to [`crate::Request::flow`].

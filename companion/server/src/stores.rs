@@ -53,6 +53,11 @@ const QUOTA_FLOWS_MAX: usize = 2 * penstock_engine::limits::QUOTA_FLOWS_MAX;
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(10);
 
+/// Whole milliseconds; the most that there are for a longer time.
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
 const _: () = assert!(BUFFERED_KEYS_MAX < BACKLOG_MAX);
 // One lost refresh, and a late one, change nothing.
 const _: () = assert!(RUNNING_REFRESH.as_millis() * 2 < RUNNING_TTL.as_millis());

@@ -26,7 +26,7 @@ pub struct QueueReport {
     pub queue_us: u64,
     /// Saturation of the pool, in thousandths.
     pub saturation_milli: u32,
-    /// What is left of the tenant's budget; `None`: it has none.
+    /// The rest of the tenant's budget; `None`: it has none.
     pub rate_limit: Option<RateLimit>,
 }
 

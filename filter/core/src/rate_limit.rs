@@ -1,8 +1,8 @@
-//! What is left of a tenant's budget, as the response headers by which the libraries of OpenAI and LiteLLM slow down.
+//! The rest of a tenant's budget, as the response headers by which the libraries of OpenAI and LiteLLM slow down.
 
 use penstock_wire::{self as wire, names, rate_limit::Unit};
 
-/// What is left of a tenant's budget in the window that has the least left.
+/// The rest of a tenant's budget in the window that has the least left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateLimit {
     unit: Unit,

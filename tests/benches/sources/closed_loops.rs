@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use penstock_engine::policy::Discipline;
 use penstock_engine::units::Decimal;
 use penstock_model::{Parameters, Targets, sizing};
 use penstock_model_server::Hardware;
@@ -75,18 +74,6 @@ pub(crate) fn distribution(mut times: Vec<Duration>) -> Value {
         "p999": quantile(0.999),
         "max": quantile(1.0),
     })
-}
-
-/// The name of a discipline in a configuration.
-pub(crate) const fn name(discipline: Discipline) -> &'static str {
-    match discipline {
-        Discipline::Wfq => "wfq",
-        Discipline::Usage => "usage",
-        Discipline::Vtc => "vtc",
-        Discipline::Drr => "drr",
-        Discipline::RoundRobin => "round_robin",
-        Discipline::Fifo => "fifo",
-    }
 }
 
 /// Times from the arrival to the first token, of one kind or of all.

@@ -7,7 +7,7 @@ use penstock_model::slo::Policy as SloPolicy;
 use penstock_simulate::closed_loop::{Arrivals, GateBy, Scenario, run as run_loop};
 use serde_json::{Value, json};
 
-use crate::closed_loops::{TARGETS, capacity, first_tokens, mix, name, servers, weighted_tokens};
+use crate::closed_loops::{TARGETS, capacity, first_tokens, mix, servers, weighted_tokens};
 
 const SERVERS: usize = 3;
 const WARMUP: Duration = Duration::from_secs(480);
@@ -60,7 +60,7 @@ pub(crate) fn run() -> Value {
             .map(|(served, fair)| served / fair)
             .collect();
         json!({
-            "discipline": name(discipline),
+            "discipline": discipline.as_str(),
             "jain": jain(&relative),
             "least": relative.iter().copied().fold(f64::INFINITY, f64::min),
             "most": relative.iter().copied().fold(0.0, f64::max),

@@ -9,8 +9,8 @@ use penstock_simulate::closed_loop::{Arrivals, GateBy, Mix, Phase, Record, Scena
 use serde_json::{Value, json};
 
 use crate::closed_loops::{
-    TARGETS, capacity, first_tokens, mean_itl_ms, mix, name, output_rate, servers, utilisation,
-    weighted_tokens, whole_answers,
+    TARGETS, capacity, first_tokens, mean_itl_ms, mix, output_rate, servers, utilisation, weighted_tokens,
+    whole_answers,
 };
 
 const SERVERS: usize = 3;
@@ -132,7 +132,7 @@ fn disciplines() -> Vec<Value> {
         };
         json!({
             "gate": if is_gated { "auto" } else { "no gate" },
-            "discipline": shown(name(discipline)),
+            "discipline": shown(discipline.as_str()),
             "cost": shown(unit(cost)),
             "tokens_large_to_small": tokens(large) / tokens(small),
             "requests_large_to_small": requests(large) / requests(small),

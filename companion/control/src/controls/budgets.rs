@@ -19,7 +19,7 @@ impl Controls {
             .collect()
     }
 
-    /// Changes what is left of a flow's budget. Returns the budget as it is now.
+    /// Changes a flow's budget. Returns the budget as it is now.
     ///
     /// # Errors
     /// When the flow has no budget that can be changed so.

@@ -88,18 +88,28 @@ impl Pool {
         labels: &Arc<Labels>,
         endpoint: EndpointId,
     ) {
-        if !registering.has_outcome {
-            let outcome = outcome_of(registering.arrival);
-            let address = self.endpoints.address(endpoint);
-            let was_queued = outcome == Outcome::Dispatched;
-            self.observe_decided(labels, outcome, "", Duration::ZERO, address, was_queued);
-        }
+        self.observe_admitted(registering, labels, endpoint);
         match registering.arrival {
             Arrival::Leased { place, .. } => {
                 let epoch = registering.registration.key.epoch;
                 self.admit_leased(now, epoch, request, endpoint, place);
             }
             Arrival::New | Arrival::Waiting | Arrival::Running(_) => self.adopt(now, request, endpoint),
+        }
+    }
+
+    /// Another companion, or a filter by credit, has admitted the request at this endpoint.
+    pub(super) fn observe_admitted(
+        &mut self,
+        registering: &Registering<'_>,
+        labels: &Arc<Labels>,
+        endpoint: EndpointId,
+    ) {
+        if !registering.has_outcome {
+            let outcome = outcome_of(registering.arrival);
+            let address = self.endpoints.address(endpoint);
+            let was_queued = outcome == Outcome::Dispatched;
+            self.observe_decided(labels, outcome, "", Duration::ZERO, address, was_queued);
         }
     }
 
@@ -343,13 +353,7 @@ impl Pool {
         if granted.grant.endpoints.iter().any(is_listed) {
             // The grant was lost with the last stream.
             let (key, labels, grant) = (request.key, request.labels.clone(), granted.grant.clone());
-            let rate_limit = self.rate_limit(now, &labels.flow);
-            self.effects.push_back(PoolEffect::Grant {
-                key,
-                labels,
-                grant,
-                rate_limit,
-            });
+            self.send_grant(now, key, labels, grant);
         } else {
             self.requeue(now, id, Input::Requeue(id));
         }

@@ -11,7 +11,7 @@ use crate::budgets::{BudgetChange, FlowBudget, PoolBudgets};
 use crate::rate_limit::RateLimit;
 
 impl Pool {
-    /// What is left of a flow's budget now; `None`: it has none that decides. Without budgets, all that this costs is a check.
+    /// The rest of a flow's budget now; `None`: it has none that decides. Without budgets, all that this costs is a check.
     pub(super) fn rate_limit(&mut self, now: Instant, flow: &str) -> Option<RateLimit> {
         if self.rules.policy.flows.quotas.is_empty() {
             return None;

@@ -13,6 +13,7 @@ use super::request::{Grant, Granted, Stage};
 use super::{Pool, PoolEffect};
 use crate::answer;
 use crate::event::Observation;
+use crate::ids::RequestKey;
 use crate::labels::{Labels, flow_name};
 use crate::rejection::Rejection;
 
@@ -179,6 +180,20 @@ impl Pool {
             let was_queued = self.arriving != Some(decided.id);
             self.observe_decided(&labels, outcome, "", decided.waited, endpoint, was_queued);
         }
+        self.send_grant(now, key, labels, grant);
+        if let (Outcome::Bypassed, Some(&endpoint)) = (decided.outcome, decided.endpoints.first()) {
+            self.consider_credit(now, decided.id, endpoint);
+        }
+    }
+
+    /// Sends a grant, with the rest of the flow's budget.
+    pub(super) fn send_grant(
+        &mut self,
+        now: Instant,
+        key: RequestKey,
+        labels: Arc<Labels>,
+        grant: Arc<Grant>,
+    ) {
         let rate_limit = self.rate_limit(now, &labels.flow);
         self.effects.push_back(PoolEffect::Grant {
             key,
@@ -186,9 +201,6 @@ impl Pool {
             grant,
             rate_limit,
         });
-        if let (Outcome::Bypassed, Some(&endpoint)) = (decided.outcome, decided.endpoints.first()) {
-            self.consider_credit(now, decided.id, endpoint);
-        }
     }
 
     fn reject(

@@ -27,7 +27,7 @@ pub(crate) enum PoolEffect {
         key: RequestKey,
         labels: Arc<Labels>,
         grant: Arc<Grant>,
-        /// What is left of the flow's budget; `None`: it has none that decides.
+        /// The rest of the flow's budget; `None`: it has none that decides.
         rate_limit: Option<RateLimit>,
     },
     /// Send a rejection. The request has ended.

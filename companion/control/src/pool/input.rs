@@ -85,7 +85,7 @@ pub(crate) enum PoolInput<'a> {
         settled: Vec<PastUsage>,
         running: Vec<RunningUsage>,
     },
-    /// An operator changes what is left of a flow's budget.
+    /// An operator changes a flow's budget.
     ChangeBudget { flow: Box<str>, change: BudgetChange },
     /// What flows used of their budgets before.
     QuotaHistory(Vec<QuotaUsage>),

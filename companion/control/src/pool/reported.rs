@@ -2,7 +2,6 @@
 //!
 //! Nothing can happen to such a request any more, so it is counted at once: it is never among the open requests.
 
-use core::time::Duration;
 use std::sync::Arc;
 
 use penstock_engine::input::{EndpointId, Input, Request, Service};
@@ -56,10 +55,7 @@ impl Pool {
         };
         self.model_counts.passed(now, &labels.model);
         self.observe_arrival(registering, labels);
-        if !registering.has_outcome {
-            let address = self.endpoints.address(endpoint);
-            self.observe_decided(labels, admission.outcome, "", Duration::ZERO, address, false);
-        }
+        self.observe_admitted(registering, labels, endpoint);
         self.avoided.remove(registering.peer.envoy, endpoint);
         self.add_leased(now, key.epoch, request, endpoint, None);
         let service = completion.service;

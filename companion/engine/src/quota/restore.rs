@@ -108,8 +108,8 @@ mod tests {
         for seed in 0..200 {
             let mut rng = Rng::new(seed);
             let calendar = Calendar::new(second(0));
-            let at = |number| Moment::of(&calendar, second(number)).step(WINDOW.period);
-            let mut lived = Window::new(WINDOW.limit, kept(WINDOW.period), at(0));
+            let step = |number| Moment::of(&calendar, second(number)).step(WINDOW.period);
+            let mut lived = Window::new(WINDOW.limit, kept(WINDOW.period), step(0));
             let end = 40 + rng.next() % 200;
             let mut usages = Vec::new();
             for _ in 0..(rng.next() % 12) {
@@ -118,10 +118,10 @@ mod tests {
             }
             usages.sort_unstable();
             for &(when, amount) in &usages {
-                lived.advance(at(when));
-                lived.add_used(at(when), amount);
+                lived.advance(step(when));
+                lived.add_used(step(when), amount);
             }
-            lived.advance(at(end));
+            lived.advance(step(end));
             let now = Now {
                 moment: Moment::of(&calendar, second(end)),
                 calendar: &calendar,

@@ -23,7 +23,7 @@ impl Handle {
         self.query(Message::Budgets).await
     }
 
-    /// Changes what is left of a flow's budget. Returns the budget as it is then, or why it can't be changed.
+    /// Changes a flow's budget. Returns the budget as it is then, or why it can't be changed.
     ///
     /// # Errors
     /// When the driver has ended.

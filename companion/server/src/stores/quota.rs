@@ -9,16 +9,14 @@ use penstock_engine::input::{QuotaUsage, UsedAt};
 use penstock_engine::limits::QUOTA_STEPS;
 use penstock_engine::policy::{CostUnit, QuotaPeriod};
 
+use super::millis;
+
 /// A debt is remembered as long as it comes from the last so many windows, days or months.
 const DEBT_WINDOWS: u64 = 10;
 const SECOND_MS: u64 = 1_000;
 const DAY_MS: u64 = 24 * 3_600 * SECOND_MS;
 /// The longest month.
 const MONTH_MS: u64 = 31 * DAY_MS;
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
 
 /// A window's time as a number: milliseconds of a sliding one, which lasts a second at least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

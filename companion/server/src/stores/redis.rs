@@ -38,7 +38,7 @@ use self::reader::{Command, Reader};
 use super::health::Health;
 use super::message::Windows;
 use super::write_buffer::{SharedUsage, UsageBatch};
-use super::{Error, Models, RUNNING_TTL, model_from_numbers, model_numbers};
+use super::{Error, Models, RUNNING_TTL, millis, model_from_numbers, model_numbers};
 use crate::essential;
 
 /// To connect and authenticate.
@@ -74,10 +74,6 @@ fn running_quotas_key(pool: &str, companion: &str) -> String {
 /// The hash with the learned models of a pool.
 fn models_key(pool: &str) -> String {
     format!("penstock:1:models:{pool}")
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// An open redis store.

@@ -51,7 +51,7 @@ pub(crate) fn compare(cell: &Cell) -> Value {
     ] {
         let has_priorities = discipline != Discipline::Fifo;
         let name = if has_priorities {
-            format!("auto, {} and bands", name(discipline))
+            format!("auto, {} and bands", discipline.as_str())
         } else {
             "auto, fifo".into()
         };
@@ -132,17 +132,5 @@ fn learned(discipline: Discipline, has_priorities: bool) -> Setup {
         policy,
         placement: Placement::Engine,
         has_priorities,
-    }
-}
-
-/// The name of a discipline in a configuration.
-const fn name(discipline: Discipline) -> &'static str {
-    match discipline {
-        Discipline::Wfq => "wfq",
-        Discipline::Usage => "usage",
-        Discipline::Vtc => "vtc",
-        Discipline::Drr => "drr",
-        Discipline::RoundRobin => "round_robin",
-        Discipline::Fifo => "fifo",
     }
 }

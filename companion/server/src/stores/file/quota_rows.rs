@@ -9,10 +9,10 @@ use penstock_engine::input::QuotaUsage;
 use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition, TableHandle};
 use tokio::time::Instant;
 
-use super::rows::{Moment, millis};
+use super::rows::Moment;
 use crate::stores::quota::{Counted, PeriodCode, time_of, unit_from_number, unit_number};
 use crate::stores::write_buffer::UsageBatch;
-use crate::stores::{QUOTA_ROWS_MAX, ROWS_MAX};
+use crate::stores::{QUOTA_ROWS_MAX, ROWS_MAX, millis};
 
 /// Pool, the number of the window's period, start of the bucket in milliseconds, unit, flow.
 type Key = (&'static str, u64, u64, u8, &'static str);

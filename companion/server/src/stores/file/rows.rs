@@ -11,8 +11,8 @@ use penstock_engine::input::{Band, PastUsage};
 use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition, TableHandle};
 use tokio::time::Instant;
 
-use crate::stores::ROWS_MAX;
 use crate::stores::write_buffer::{UsageBatch, UsageKey};
+use crate::stores::{ROWS_MAX, millis};
 
 /// Pool, start of the bucket in milliseconds, band, class, flow, model.
 type Key = (&'static str, u64, u8, &'static str, &'static str, &'static str);
@@ -23,10 +23,6 @@ const WINDOWS: TableDefinition<'static, &str, u64> = TableDefinition::new("windo
 const BUCKETS_MAX: u64 = 300;
 /// The smallest width of a bucket, in milliseconds.
 const BUCKET_MIN: u64 = 1_000;
-
-pub(super) fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
 
 /// The start of the bucket that contains `time`.
 fn bucket(time: u64, window: u64) -> u64 {
