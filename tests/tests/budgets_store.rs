@@ -1,4 +1,4 @@
-//! Budgets that survive a companion, in a file and in Redis, and are one budget for all gateways that use the same Redis.
+//! Budgets, and changes of them by hand, that survive a companion, in a file and in Redis, and hold at all gateways that use the same Redis.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use penstock_tests::gateway::{pool, slots};
 use penstock_tests::h2c::H2c;
 use penstock_tests::{Answer, ClientRequest, Companion, Envoy, Redis, Upstream, run, until};
+use serde_json::{Value, json};
 
 /// Longer than any test here keeps the companion away.
 const HOLD: &str = "  companion_down: {hold: 60s}\n";
@@ -97,6 +98,86 @@ impl Gateway {
         })
         .await;
         served.into_inner()
+    }
+
+    /// The first window of the tenant, of which this companion has seen a request.
+    async fn window(&self, tenant: &str) -> Value {
+        let rows = self.companion.get("/budgets?pool=p").await.expect("an answer");
+        let rows: Vec<Value> = serde_json::from_value(rows.json()).expect("a list");
+        let row = rows.into_iter().find(|row| row["flow"] == tenant);
+        row.map_or(Value::Null, |row| row["windows"][0].clone())
+    }
+
+    /// Waits until the tenant's first window has these amounts: what is used, what is reserved, and what remains.
+    async fn shows(&self, tenant: &str, used: u64, reserved: u64, remaining: u64) {
+        let expected = json!([used, reserved, remaining]);
+        until(&format!("the budget shows {expected}"), || async {
+            let window = self.window(tenant).await;
+            let found = json!([window["used"], window["reserved"], window["remaining"]]);
+            if found == expected {
+                Ok(())
+            } else {
+                Err(window.to_string())
+            }
+        })
+        .await;
+    }
+
+    async fn shows_used(&self, tenant: &str, used: u64) {
+        until(&format!("{used} are used"), || async {
+            let window = self.window(tenant).await;
+            if window["used"] == used {
+                Ok(())
+            } else {
+                Err(window.to_string())
+            }
+        })
+        .await;
+    }
+
+    /// Waits until everything that was served of the tenant is settled.
+    async fn settled(&self, tenant: &str) {
+        until("nothing is reserved", || async {
+            let window = self.window(tenant).await;
+            if window["reserved"] == 0 {
+                Ok(())
+            } else {
+                Err(window.to_string())
+            }
+        })
+        .await;
+    }
+
+    /// Serves requests of the tenant, each after the last one is settled, until one is refused; returns how many.
+    async fn serve_all(&mut self, tenant: &str) -> usize {
+        let mut served = 0;
+        loop {
+            let answer = self.ask(tenant).await;
+            if answer.status == 429 {
+                return served;
+            }
+            assert_eq!(answer.status, 200, "{}", answer.text());
+            served += 1;
+            self.settled(tenant).await;
+        }
+    }
+
+    /// Changes the tenant's budget by hand; returns its windows after that.
+    async fn change(&self, tenant: &str, change: Value) -> Value {
+        let path = format!("/budgets/p/{tenant}");
+        let answer = self
+            .companion
+            .change("PATCH", &path, &[], &change.to_string())
+            .await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer.json()["windows"].clone()
+    }
+
+    /// Ends the companion as an operator does, and starts the next one.
+    async fn replace(&mut self) {
+        self.companion.signal(libc::SIGTERM);
+        assert!(self.companion.exit().await.success());
+        self.companion.restart().await;
     }
 
     async fn writes(&self) -> f64 {
@@ -298,6 +379,122 @@ fn redis_that_comes_back_is_caught_up_with() {
 #[test]
 fn redis_that_comes_back_empty_is_caught_up_with() {
     run(redis_away(true));
+}
+
+/// A budget of ten requests' tokens, of which none becomes free again while a test runs.
+const TEN: &str = "{tokens: 120, per: 30m}";
+
+/// A top-up and a reset are known to the next companion, although each is followed by a crash.
+async fn changes_outlive(store: &str) {
+    let mut gateway = Gateway::serving(store, TEN).await;
+    assert_eq!(gateway.serve_all("limited").await, 10);
+    // From here on nothing is written but the change.
+    gateway.replace().await;
+    let writes = gateway.writes().await;
+    gateway.change("limited", json!({"add_tokens": 60})).await;
+    gateway.written_since(writes).await;
+    gateway.companion.kill().await;
+    gateway.companion.restart().await;
+    assert_eq!(gateway.serve_all("limited").await, 5, "60 tokens");
+    gateway.replace().await;
+    assert_eq!(gateway.serve_all("limited").await, 0, "the top-up is used up");
+
+    let writes = gateway.writes().await;
+    gateway.change("limited", json!({"reset": true})).await;
+    gateway.written_since(writes).await;
+    gateway.companion.kill().await;
+    gateway.companion.restart().await;
+    assert_eq!(gateway.serve_all("limited").await, 10, "neither usage nor top-up");
+}
+
+#[test]
+fn changes_of_a_budget_in_a_file_outlive_a_crash() {
+    run(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        changes_outlive(&redb(&folder.path().join("kept.redb"))).await;
+    });
+}
+
+#[test]
+fn changes_of_a_budget_in_redis_outlive_a_crash() {
+    run(async {
+        let server = Redis::start().await;
+        changes_outlive(&redis(&server)).await;
+    });
+}
+
+#[test]
+fn a_top_up_at_one_gateway_is_used_once_at_both_together() {
+    run(async {
+        let server = Redis::start().await;
+        let store = redis(&server);
+        let mut here = Gateway::serving(&store, TEN).await;
+        let mut there = Gateway::serving(&store, TEN).await;
+        there.serve("limited", 1).await;
+        here.serve("limited", 1).await;
+        here.shows("limited", 24, 0, 96).await;
+        assert_eq!(here.serve_all("limited").await, 8);
+        there.shows("limited", 120, 0, 0).await;
+
+        let topped_up = here.change("limited", json!({"add_tokens": 60})).await;
+        assert_eq!(topped_up[0]["remaining"], 60);
+        there.shows("limited", 120, 0, 60).await;
+        there.serve("limited", 2).await;
+        here.shows("limited", 144, 0, 36).await;
+        let rest = here.serve_all("limited").await;
+        there.shows("limited", 180, 0, 0).await;
+        println!(
+            "60 tokens added at one gateway: 2 requests of 12 served at the other, then {rest} at the one"
+        );
+        assert_eq!(rest, 3);
+        for gateway in [&mut here, &mut there] {
+            assert_eq!(gateway.ask("limited").await.status, 429);
+        }
+    });
+}
+
+#[test]
+fn a_reset_at_one_gateway_forgets_what_the_other_one_has_not_written_and_what_it_runs() {
+    run(async {
+        let server = Redis::start().await;
+        let store = redis(&server);
+        let windows = "{tokens: 1000, per: 30m}, {tokens: 1000, per: month}";
+        let mut here = Gateway::serving(&store, windows).await;
+        let mut there = Gateway::start(Upstream::scripted().await, &store, windows).await;
+        here.serve("limited", 1).await;
+        here.settled("limited").await;
+        let request = ClientRequest::chat("m", "limited")
+            .tenant("limited")
+            .with("max_tokens", 10);
+        let ask_there = async |there: &mut Gateway, tokens| {
+            let answer = there.client.ask(&request).await;
+            there.server.next().await.answer_with(tokens, 0);
+            assert_eq!(H2c::answer(answer).await.expect("an answer").status, 200);
+        };
+        let long = there.client.ask(&request).await;
+        let call = there.server.next().await;
+        there.shows_used("limited", 12).await;
+        ask_there(&mut there, 90).await;
+        there.shows_used("limited", 102).await;
+
+        // The 90 are written within a second, so mostly they aren't yet.
+        here.change("limited", json!({"reset": true})).await;
+        there.shows("limited", 0, 0, 1_000).await;
+        call.answer_with(50, 0);
+        assert_eq!(H2c::answer(long).await.expect("an answer").status, 200);
+        ask_there(&mut there, 7).await;
+        there.shows("limited", 7, 0, 993).await;
+        here.shows("limited", 7, 0, 993).await;
+
+        // The same is in the hashes that the next companions read.
+        for gateway in [&mut here, &mut there] {
+            gateway.companion.kill().await;
+            gateway.companion.restart().await;
+            let windows = gateway.change("limited", json!({"add_tokens": 1})).await;
+            let used = [0, 1].map(|number| windows[number]["used"].clone());
+            assert_eq!(used, [7, 7], "{windows}");
+        }
+    });
 }
 
 /// When the answers came, in seconds.

@@ -23,6 +23,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 use penstock_engine::Instant;
+use penstock_engine::input::Input;
 use penstock_wire as wire;
 
 use crate::aliases::Aliases;
@@ -191,9 +192,10 @@ impl Control {
                     pending: &pending,
                 },
             ),
-            Event::Used { .. } | Event::QuotaHistory { .. } | Event::QuotaUsage { .. } => {
-                self.add_usage(now, event);
-            }
+            Event::Used { .. }
+            | Event::QuotaResets { .. }
+            | Event::QuotaHistory { .. }
+            | Event::QuotaUsage { .. } => self.add_usage(now, event),
             Event::ChangeBudget { pool, flow, change } => {
                 self.drive_named_pool(now, &pool, PoolInput::ChangeBudget { flow, change });
             }
@@ -208,14 +210,22 @@ impl Control {
                 let settled = past;
                 self.drive_named_pool(now, &pool, PoolInput::Usage { settled, running });
             }
+            Event::QuotaResets { pool, resets } => {
+                let input = PoolInput::QuotasElsewhere(Input::QuotaResets(resets));
+                self.drive_named_pool(now, &pool, input);
+            }
             Event::QuotaHistory { pool, past } => {
-                self.drive_named_pool(now, &pool, PoolInput::QuotaHistory(past));
+                let input = PoolInput::QuotasElsewhere(Input::QuotaHistory(past));
+                self.drive_named_pool(now, &pool, input);
             }
             Event::QuotaUsage {
                 pool,
                 settled,
                 running,
-            } => self.drive_named_pool(now, &pool, PoolInput::QuotaUsage { settled, running }),
+            } => {
+                let input = PoolInput::QuotasElsewhere(Input::QuotaUsage { settled, running });
+                self.drive_named_pool(now, &pool, input);
+            }
             _ => {}
         }
     }

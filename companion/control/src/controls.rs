@@ -156,6 +156,7 @@ impl Controls {
             | Event::Endpoints { ref pool, .. }
             | Event::Used { ref pool, .. }
             | Event::ChangeBudget { ref pool, .. }
+            | Event::QuotaResets { ref pool, .. }
             | Event::QuotaHistory { ref pool, .. }
             | Event::QuotaUsage { ref pool, .. } => {
                 let member = self.by_pool.get(pool).copied().unwrap_or(GATEWAY);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use penstock_engine::Outcome;
 use penstock_engine::effect::QuotaReport;
-use penstock_engine::input::{PastUsage, QuotaRunning, QuotaUsage, RunningUsage};
+use penstock_engine::input::{PastUsage, QuotaReset, QuotaRunning, QuotaUsage, RunningUsage};
 use penstock_wire as wire;
 
 use penstock_engine::Instant;
@@ -81,6 +81,13 @@ pub enum Event {
         /// The change.
         change: BudgetChange,
     },
+    /// Resets of budgets at other companions, or from before this companion's start. They come before what was used after them.
+    QuotaResets {
+        /// The pool's name. Resets of an unknown pool are ignored.
+        pool: Arc<str>,
+        /// Flows, and how long ago.
+        resets: Vec<QuotaReset>,
+    },
     /// What flows of the pool had used of their budgets before this companion's start.
     QuotaHistory {
         /// The pool's name. Usage of an unknown pool is ignored.
@@ -92,7 +99,7 @@ pub enum Event {
     QuotaUsage {
         /// The pool's name. Usage of an unknown pool is ignored.
         pool: Arc<str>,
-        /// Settled usage.
+        /// Settled usage, and top-ups.
         settled: Vec<QuotaUsage>,
         /// What flows run at other companions, where that has changed.
         running: Vec<QuotaRunning>,
@@ -275,7 +282,7 @@ pub enum Observation {
         /// Flow and sum of estimates. The flow may be private.
         running: RunningUsage,
     },
-    /// What has happened to the budget of a flow. What it has used and runs, only of pools that are
+    /// What has happened to the budget of a flow. All of it but what a shadow would have done, only of pools that are
     /// [`reported`](crate::PoolSettings::reported).
     Quota {
         /// The pool's name.

@@ -152,10 +152,7 @@ impl Pool {
                 self.decide(now, Input::SharedUsage { settled, running });
             }
             PoolInput::ChangeBudget { flow, change } => self.change_budget(now, flow, change),
-            PoolInput::QuotaHistory(past) => self.decide(now, Input::QuotaHistory(past)),
-            PoolInput::QuotaUsage { settled, running } => {
-                self.decide(now, Input::QuotaUsage { settled, running });
-            }
+            PoolInput::QuotasElsewhere(input) => self.decide(now, input),
             PoolInput::Endpoints { endpoints, pending } => self.relist(now, endpoints, pending),
             PoolInput::Reload(settings) => self.reload(now, settings),
             PoolInput::Retire => self.retire(now),

@@ -201,11 +201,17 @@ pub enum Effect {
 /// What has happened to the quota of a flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum QuotaReport {
-    /// A flow has used this of its quota, while [`crate::Engine::report_quotas`] is on. Another engine takes it as
+    /// A flow has used this of its quota, or it was topped up by hand, while [`crate::Engine::report_quotas`] is on. Another engine takes it as
     /// [`crate::Input::QuotaUsage`].
     Used(QuotaUsage),
     /// What a flow with a quota runs here has changed, under the same condition.
     Running(QuotaRunning),
+    /// The flow's quota was reset by [`crate::Input::ResetQuota`], under the same condition. What was reported of it before no longer
+    /// counts anywhere. Another engine takes it as [`crate::Input::QuotaResets`].
+    Reset(Box<str>),
+    /// This engine has followed a reset at another one, under the same condition: what it has reported of the flow's usage, and other
+    /// engines don't know yet, no longer counts.
+    Forgotten(Box<str>),
     /// A request met no room in the quota of its flow, which is a shadow and has decided nothing. At most once for each request.
     Shadowed {
         /// The flow.

@@ -221,6 +221,7 @@ impl Engine {
             Input::Utc(utc) => self.set_utc(utc),
             Input::QuotaUsage { settled, running } => self.add_quota_usage(settled, running),
             Input::QuotaHistory(past) => self.replay_quotas(past),
+            Input::QuotaResets(resets) => self.apply_quota_resets(resets),
             Input::TopUp { flow, tokens } => self.top_up(&flow, tokens),
             Input::ResetQuota(flow) => self.reset_quota(&flow),
             Input::Policy(policy) => self.set_policy(policy),

@@ -12,7 +12,7 @@ use crate::policy::Policy;
 use crate::time::Instant;
 use crate::units::{Decimal, Tokens};
 
-pub use quota::{QuotaRunning, QuotaUsage, UsedAt};
+pub use quota::{QuotaReset, QuotaRunning, QuotaUsage, UsageKind, UsedAt};
 
 /// The owner's name for a request. Never used twice in the life of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -460,7 +460,7 @@ pub enum Input {
     /// no day again. One that goes back further is followed, and what was used stays.
     Utc(Duration),
     /// Usage of quotas at other engines beside this one. Entries of flows, units or periods that the policy doesn't have are ignored,
-    /// and so is what has left its window.
+    /// and so is what has left its window, is from a step or day before the flow's last reset, or was settled before it.
     QuotaUsage {
         /// What was settled since the last such event.
         settled: Vec<QuotaUsage>,
@@ -471,6 +471,10 @@ pub enum Input {
     /// have if the entries had been used here: what exceeds the limit of their time is owed. All entries of a flow belong into one
     /// such event.
     QuotaHistory(Vec<QuotaUsage>),
+    /// Resets at other engines, or from before this engine started. They come before the history and before what was used after them.
+    /// What this engine has used of the flow's quota and runs, up to now, counts no longer, unless all of it is later than the reset.
+    /// A reset is remembered for [`crate::limits::QUOTA_RESET_KEPT`].
+    QuotaResets(Vec<QuotaReset>),
     /// So many tokens more may be used of every window of the flow's quota that counts tokens. They pay a debt first. What is left of
     /// them ends with the day or month, or when as much time has passed as the window is long. Ignored for a flow without a quota.
     TopUp {
@@ -479,7 +483,8 @@ pub enum Input {
         /// The tokens.
         tokens: Tokens,
     },
-    /// What a flow has used of its quota, owes and runs here counts no longer. Empty: `anonymous`.
+    /// What a flow has used of its quota, owes and runs here counts no longer, and neither do its top-ups. What other engines run counts
+    /// until they report otherwise. Empty: `anonymous`. Ignored for a flow without a quota.
     ResetQuota(Box<str>),
     /// A new policy. Waiting requests keep their places.
     Policy(Box<Policy>),

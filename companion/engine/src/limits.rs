@@ -1,5 +1,7 @@
 //! Every limit of the engine, and how the limits relate.
 
+use core::time::Duration;
+
 /// Bytes that one body counts at most, so that sums over the queue stay far from overflow.
 pub const BODY_BYTES_MAX: u64 = 1 << 40;
 /// Endpoints of a pool.
@@ -22,6 +24,10 @@ pub const QUOTA_WINDOWS_MAX: usize = 8;
 pub const QUOTA_FLOWS_MAX: usize = 100_000;
 /// Steps in which a sliding window of a quota is counted, at most: one lasts a 60th of the window, and at least a second.
 pub const QUOTA_STEPS: u64 = 60;
+/// A reset of a flow's quota is remembered for this long: usage from before it is ignored until then, however late it is reported.
+pub const QUOTA_RESET_KEPT: Duration = Duration::from_secs(3_600);
+/// Remembered resets of a pool. Past it the oldest is forgotten.
+pub const QUOTA_RESETS_MAX: usize = 10_000;
 /// Classes of a pool.
 pub const CLASSES_MAX: usize = 1_024;
 /// Flows with remembered answer lengths and service, whether they still exist or not.

@@ -9,6 +9,7 @@ mod calendar;
 mod flow;
 mod moment;
 mod report;
+mod resets;
 mod restore;
 mod snapshot;
 mod table;

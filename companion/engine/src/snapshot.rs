@@ -128,7 +128,7 @@ pub struct QuotaWindowSnapshot {
     pub period: QuotaPeriod,
     /// So much may be used.
     pub limit: u64,
-    /// Used, settled. Above the limit by what is owed.
+    /// Used, settled. Above the limit by what is owed and by what was used of top-ups.
     pub used: u64,
     /// The estimates of what runs, here and at other engines, as far as it counts in the window.
     pub reserved: u64,

@@ -160,6 +160,8 @@ impl Observer {
         match report {
             QuotaReport::Used(used) => self.recorders.record_quota_used(pool, used),
             QuotaReport::Running(running) => self.recorders.record_quota_running(pool, running),
+            QuotaReport::Reset(flow) => self.recorders.record_quota_reset(pool, &flow),
+            QuotaReport::Forgotten(flow) => self.recorders.forget_quota(pool, &flow),
             QuotaReport::Shadowed { .. } => {}
         }
     }

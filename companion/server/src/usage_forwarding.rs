@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use penstock_control::Event;
-use penstock_engine::input::QuotaUsage;
+use penstock_engine::input::{QuotaReset, QuotaUsage};
 
 use crate::driver::{Gone, Handle};
 use crate::essential;
@@ -24,9 +24,18 @@ pub async fn send_restored(restored: Restored, driver: &Handle) -> Result<(), Go
             let chunk = past.by_ref().take(CHUNK).collect();
             driver.add_usage(restored.pool.clone(), chunk, Vec::new()).await?;
         }
+        send_resets(&restored.pool, restored.quota_resets, driver).await?;
         send_history(&restored.pool, restored.past_quotas, driver).await?;
     }
     Ok(())
+}
+
+async fn send_resets(pool: &Arc<str>, resets: Vec<QuotaReset>, driver: &Handle) -> Result<(), Gone> {
+    if resets.is_empty() {
+        return Ok(());
+    }
+    let pool = pool.clone();
+    driver.send(Event::QuotaResets { pool, resets }).await
 }
 
 /// Sends what was used of budgets. The engine replays what it gets of a flow at once, so a message has all of its flows.
@@ -72,10 +81,12 @@ async fn forward(shared: SharedUsage, driver: &Handle) -> Result<(), Gone> {
         pool,
         settled,
         running,
+        quota_resets,
         past_quotas,
         quotas,
         quotas_running,
     } = shared;
+    send_resets(&pool, quota_resets, driver).await?;
     send_history(&pool, past_quotas, driver).await?;
     if !quotas.is_empty() || !quotas_running.is_empty() {
         let event = Event::QuotaUsage {

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use penstock_autopilot::{PendingServers, Scraped};
 use penstock_engine::RequestId;
-use penstock_engine::input::{PastUsage, QuotaRunning, QuotaUsage, RunningUsage};
+use penstock_engine::input::{Input, PastUsage, RunningUsage};
 
 use crate::budgets::BudgetChange;
 use crate::completion::Completion;
@@ -87,13 +87,8 @@ pub(crate) enum PoolInput<'a> {
     },
     /// An operator changes a flow's budget.
     ChangeBudget { flow: Box<str>, change: BudgetChange },
-    /// What flows used of their budgets before.
-    QuotaHistory(Vec<QuotaUsage>),
-    /// What flows used of their budgets elsewhere, and what they run elsewhere now.
-    QuotaUsage {
-        settled: Vec<QuotaUsage>,
-        running: Vec<QuotaRunning>,
-    },
+    /// What flows used of their budgets elsewhere or before, what they run elsewhere, or resets there, as the engine takes it.
+    QuotasElsewhere(Input),
     /// The list of endpoints, and of the servers that are no endpoints yet, whole.
     Endpoints {
         endpoints: &'a [EndpointSettings],

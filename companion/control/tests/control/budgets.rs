@@ -5,7 +5,7 @@ use core::time::Duration;
 use penstock_control::Event;
 use penstock_engine::Outcome;
 use penstock_engine::effect::QuotaReport;
-use penstock_engine::input::{QuotaRunning, QuotaUsage, UsedAt};
+use penstock_engine::input::{QuotaReset, QuotaRunning, QuotaUsage, UsageKind, UsedAt};
 use penstock_engine::policy::{CostUnit, FlowGlob, Over, Quota, QuotaPeriod, QuotaWindow};
 use penstock_engine::units::Tokens;
 use penstock_wire as wire;
@@ -38,7 +38,9 @@ fn used(period: QuotaPeriod, used_at: UsedAt, amount: u64) -> QuotaUsage {
         flow: "acme".into(),
         unit: CostUnit::Requests,
         period,
+        kind: UsageKind::Used,
         used_at,
+        settled_ago: Duration::ZERO,
         amount,
     }
 }
@@ -125,6 +127,25 @@ fn what_runs_at_another_companion_is_reserved_until_it_ends() {
 }
 
 #[test]
+fn a_reset_at_another_companion_forgets_what_was_used_here() {
+    let mut world = with_budget(1, HOUR);
+    world.open_session(1, 1, Vec::new(), Vec::new());
+    assert_eq!(ask(&mut world, 1).0, [Outcome::Bypassed]);
+    assert_eq!(ask(&mut world, 2).0, [Outcome::RejectedBudget]);
+    let resets = vec![QuotaReset {
+        flow: "acme".into(),
+        ago: Duration::ZERO,
+    }];
+    for pool in ["unknown", "chat"] {
+        let (pool, resets) = (pool.into(), resets.clone());
+        world.handle(Event::QuotaResets { pool, resets });
+    }
+    let reports = world.take().quotas;
+    assert_eq!(reports[0], ("chat".into(), QuotaReport::Forgotten("acme".into())));
+    assert_eq!(ask(&mut world, 3).0, [Outcome::Bypassed]);
+}
+
+#[test]
 fn a_running_request_that_is_registered_again_is_charged_once() {
     let mut world = with_budget(3, HOUR);
     world.handle(history(used(HOUR, UsedAt::Ago(Duration::from_secs(60)), 1)));
@@ -141,7 +162,7 @@ fn a_running_request_that_is_registered_again_is_charged_once() {
         .iter()
         .filter_map(|(_, report)| match report {
             QuotaReport::Used(used) => Some(used.amount),
-            QuotaReport::Running(_) | QuotaReport::Shadowed { .. } => None,
+            _ => None,
         })
         .collect();
     assert_eq!(settled, [1], "it is settled once: {reports:?}");

@@ -3,6 +3,8 @@
 //! A request is judged at its arrival and at its turn. A flow that is held is blocked like one at its limit of running requests, and its
 //! entry among the wakes, or whatever gives it room, unblocks it: nothing is judged again while it waits.
 
+mod changes;
+
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -10,16 +12,15 @@ use super::Engine;
 use crate::band::TreeBand;
 use crate::effect::{Effect, Outcome, QuotaReport};
 use crate::ids::{FlowId, JobId};
-use crate::input::{QuotaRunning, QuotaUsage, Service};
+use crate::input::Service;
 use crate::policy::{CostUnit, Over};
 use crate::quota::Table;
 use crate::snapshot::{FlowQuotaSnapshot, QuotaWindowSnapshot};
 use crate::time::Instant;
 use crate::tree::ANONYMOUS;
-use crate::units::Tokens;
 
 impl Engine {
-    /// Whether quotas give [`QuotaReport::Used`] and [`QuotaReport::Running`].
+    /// Whether quotas give all [`QuotaReport`]s but [`QuotaReport::Shadowed`].
     pub const fn report_quotas(&mut self, reported: bool) {
         self.reports_quotas = reported;
     }
@@ -255,64 +256,6 @@ impl Engine {
         for name in waking {
             self.update_hold_of(&name);
         }
-    }
-
-    pub(super) fn add_quota_usage(&mut self, settled: Vec<QuotaUsage>, running: Vec<QuotaRunning>) {
-        for mut usage in settled {
-            usage.flow = named(&usage.flow).into();
-            if let Some(index) = self.policy.flows.quota_of(&usage.flow)
-                && let Some((table, now)) = self.quotas.table()
-            {
-                table.add_used(&usage, index, &now);
-                self.update_hold_of(&usage.flow);
-            }
-        }
-        for mut running in running {
-            running.flow = named(&running.flow).into();
-            if let Some(index) = self.policy.flows.quota_of(&running.flow)
-                && let Some((table, now)) = self.quotas.table()
-            {
-                table.set_elsewhere(&running, index, &now);
-                self.update_hold_of(&running.flow);
-            }
-        }
-    }
-
-    pub(super) fn replay_quotas(&mut self, mut past: Vec<QuotaUsage>) {
-        for usage in &mut past {
-            usage.flow = named(&usage.flow).into();
-        }
-        past.sort_by(|a, b| a.flow.cmp(&b.flow));
-        for past in past.chunk_by(|a, b| a.flow == b.flow) {
-            if let Some(first) = past.first()
-                && let Some(index) = self.policy.flows.quota_of(&first.flow)
-                && let Some((table, now)) = self.quotas.table()
-            {
-                table.replay(&first.flow, index, past, &now);
-                self.update_hold_of(&first.flow);
-            }
-        }
-    }
-
-    pub(super) fn top_up(&mut self, flow: &str, tokens: Tokens) {
-        let name = named(flow);
-        if let Some(index) = self.policy.flows.quota_of(name)
-            && let Some((table, now)) = self.quotas.table()
-        {
-            table.top_up(name, index, tokens.0, &now);
-            self.update_hold_of(name);
-        }
-    }
-
-    pub(super) fn reset_quota(&mut self, flow: &str) {
-        let name = named(flow);
-        if let Some((table, now)) = self.quotas.table() {
-            table.reset(name, &now);
-        }
-        if let Some(flow) = self.tree.flow_named(name) {
-            self.report_quota_running(flow);
-        }
-        self.update_hold_of(name);
     }
 
     /// `id` returns to the queue: in its own band, if it was demoted under another policy.

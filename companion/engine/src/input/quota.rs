@@ -6,7 +6,7 @@ use core::time::Duration;
 use crate::policy::{CostUnit, QuotaPeriod};
 use crate::units::Tokens;
 
-/// What a flow used of one window of its quota, once settled.
+/// What a flow used of one window of its quota, once settled, or what was added to the window by hand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaUsage {
     /// The fairness identity; empty: `anonymous`.
@@ -15,10 +15,33 @@ pub struct QuotaUsage {
     pub unit: CostUnit,
     /// The time of the window.
     pub period: QuotaPeriod,
-    /// When it was used.
+    /// Whether it was used or added.
+    pub kind: UsageKind,
+    /// When.
     pub used_at: UsedAt,
+    /// It was settled at least so long ago.
+    pub settled_ago: Duration,
     /// How much.
     pub amount: u64,
+}
+
+/// A kind of [`QuotaUsage`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum UsageKind {
+    /// Used by requests.
+    #[default]
+    Used,
+    /// Added by [`crate::Input::TopUp`], to a window of tokens.
+    ToppedUp,
+}
+
+/// All that a flow had used of its quota by then, and all top-ups, count no longer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuotaReset {
+    /// The fairness identity; empty: `anonymous`.
+    pub flow: Box<str>,
+    /// How long ago that was.
+    pub ago: Duration,
 }
 
 /// When something was used of a quota: when the request was dispatched, or later if its step has left the window by then.

@@ -151,6 +151,13 @@ impl Calendar {
         period.step.saturating_sub(ago)
     }
 
+    /// The step of the period that contains the moment so long before `now`; at most the present one.
+    pub(super) fn step_ago(&self, unit: Unit, now: Instant, ago: Duration) -> StepNumber {
+        let ago = i128::try_from(ago.as_nanos()).unwrap_or(i128::MAX);
+        let seconds = self.utc_at(now).saturating_sub(ago).div_euclid(SECOND);
+        self.step_of(unit, i64::try_from(seconds).unwrap_or(i64::MIN))
+    }
+
     const fn period(&self, unit: Unit) -> &Period {
         match unit {
             Unit::Day => &self.day,

@@ -1,20 +1,34 @@
 //! The windows of one flow.
 
+use alloc::vec::Vec;
+
 use smallvec::SmallVec;
 
-use crate::policy::{CostUnit, Quota, QuotaWindow};
+use crate::policy::{CostUnit, Quota, QuotaPeriod, QuotaWindow};
 use crate::time::Instant;
 
 use super::window::Window;
 use super::{Moment, Now};
 
 /// What a running request has reserved: the moment of its dispatch, and the estimate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Reservation {
     pub(super) moment: Moment,
     pub(super) tokens: u64,
+    /// What of that was taken from top-ups, by the periods of the windows, where anything was.
+    of_top_ups: Vec<(QuotaPeriod, u64)>,
     /// The flow's at that time. A reset since then has forgotten the reservation.
     pub(super) generation: u32,
+}
+
+impl Reservation {
+    fn of_top_ups(&self, window: &QuotaWindow) -> u64 {
+        let mut taken = self.of_top_ups.iter();
+        let taken = taken.find(|(period, _)| *period == window.period);
+        taken
+            .filter(|_| window.unit == CostUnit::Tokens)
+            .map_or(0, |(_, taken)| *taken)
+    }
 }
 
 /// Usage in both units.
@@ -48,6 +62,8 @@ pub(super) struct FlowQuota {
     added: u8,
     /// A number that no other state of any flow has had.
     pub(super) generation: u32,
+    /// Nothing that counts was used here before.
+    pub(super) since: Instant,
     /// The reservations of what runs here.
     pub(super) running: Amount,
     /// It is held,
@@ -75,6 +91,7 @@ impl FlowQuota {
                 .collect(),
             added: 0,
             generation,
+            since: moment.at,
             running: Amount::default(),
             held: false,
             wake: None,
@@ -115,14 +132,19 @@ impl FlowQuota {
 
     pub(super) fn reserve(&mut self, quota: &Quota, moment: Moment, tokens: u64) -> Reservation {
         let amount = Amount::request(tokens);
+        let mut of_top_ups = Vec::new();
         for (window, definition) in self.windows.iter_mut().zip(&quota.windows) {
-            window.reserve(moment.step(definition.period), amount.of(definition.unit));
+            let taken = window.reserve(moment.step(definition.period), amount.of(definition.unit));
+            if taken > 0 {
+                of_top_ups.push((definition.period, taken));
+            }
         }
         self.running.tokens += tokens;
         self.running.requests += 1;
         Reservation {
             moment,
             tokens,
+            of_top_ups,
             generation: self.generation,
         }
     }
@@ -132,26 +154,28 @@ impl FlowQuota {
         let estimate = Amount::request(reservation.tokens);
         for (window, definition) in self.windows.iter_mut().zip(&quota.windows) {
             let (unit, step) = (definition.unit, reservation.moment.step(definition.period));
-            window.settle(step, estimate.of(unit), real.of(unit));
+            let of_top_ups = reservation.of_top_ups(definition);
+            window.settle(step, estimate.of(unit), of_top_ups, real.of(unit));
         }
         self.running.tokens -= reservation.tokens;
         self.running.requests -= 1;
     }
 
     /// `tokens` more may be used of each window that counts tokens.
-    pub(super) fn top_up(&mut self, quota: &Quota, tokens: u64) {
+    pub(super) fn top_up(&mut self, quota: &Quota, moment: &Moment, tokens: u64) {
         for (window, definition) in self.windows.iter_mut().zip(&quota.windows) {
             if definition.unit == CostUnit::Tokens {
-                window.top_up(tokens);
+                window.top_up(moment.step(definition.period), tokens);
             }
         }
     }
 
     /// Nothing that was used or runs here counts any more.
-    pub(super) fn reset(&mut self, generation: u32) {
+    pub(super) fn reset(&mut self, generation: u32, now: Instant) {
         self.windows.iter_mut().for_each(Window::reset);
         self.running = Amount::default();
         self.generation = generation;
+        self.since = now;
     }
 
     /// Its quota was `old` and is `new`. Windows of the same glob, unit and period stay.
@@ -178,12 +202,16 @@ impl FlowQuota {
     }
 
     /// What `reservation` stands for runs: reserves it in the windows that the change of policy has added.
-    pub(super) fn reserve_in_added(&mut self, quota: &Quota, reservation: &Reservation) {
+    pub(super) fn reserve_in_added(&mut self, quota: &Quota, reservation: &mut Reservation) {
         let amount = Amount::request(reservation.tokens);
         for (position, definition) in quota.windows.iter().enumerate() {
             if self.added & 1 << position != 0 {
                 let step = reservation.moment.step(definition.period);
                 self.windows[position].reserve(step, amount.of(definition.unit));
+                // The window that it was taken from is gone, and a new one has no top-up.
+                reservation
+                    .of_top_ups
+                    .retain(|(period, _)| *period != definition.period);
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use crate::input::{QuotaUsage, UsedAt};
 use crate::limits::QUOTA_STEPS;
 use crate::policy::QuotaPeriod;
 use crate::time::Instant;
@@ -12,7 +13,7 @@ use super::window::StepNumber;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// A moment, and the steps of calendar windows then.
+/// The present moment, and the steps of calendar windows then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Moment {
     pub(super) at: Instant,
@@ -42,6 +43,33 @@ impl Moment {
     pub(super) fn step_ago(&self, duration: Duration, ago: Duration) -> StepNumber {
         let ago = i128::try_from(ago.as_nanos()).unwrap_or(i128::MAX);
         number(i128::from(self.at.as_nanos()).saturating_sub(ago), duration)
+    }
+}
+
+/// A moment that may be before the owner's origin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PastMoment {
+    nanos: i128,
+    day: StepNumber,
+    month: StepNumber,
+}
+
+impl PastMoment {
+    /// The step of a window of this period.
+    pub(super) fn step(&self, period: QuotaPeriod) -> StepNumber {
+        match period {
+            QuotaPeriod::Sliding(duration) => number(self.nanos, duration),
+            QuotaPeriod::Day => self.day,
+            QuotaPeriod::Month => self.month,
+        }
+    }
+
+    pub(super) fn is_before(&self, instant: Instant) -> bool {
+        self.nanos < i128::from(instant.as_nanos())
+    }
+
+    pub(super) const fn is_later_than(&self, other: &Self) -> bool {
+        self.nanos > other.nanos
     }
 }
 
@@ -80,6 +108,26 @@ pub(super) const fn unit(period: QuotaPeriod) -> Option<Unit> {
 }
 
 impl Now<'_> {
+    /// The step in which this was used; `None`: in none.
+    pub(super) fn step_of(&self, usage: &QuotaUsage) -> Option<StepNumber> {
+        match (usage.used_at, usage.period) {
+            (UsedAt::Ago(ago), QuotaPeriod::Sliding(duration)) => Some(self.moment.step_ago(duration, ago)),
+            (UsedAt::Since(seconds), period) => Some(self.calendar.step_of(unit(period)?, seconds)),
+            (UsedAt::Ago(_) | UsedAt::Debt, _) => None,
+        }
+    }
+
+    /// The moment so long ago.
+    pub(super) fn ago(&self, ago: Duration) -> PastMoment {
+        let now = self.moment.at;
+        let nanos = i128::try_from(ago.as_nanos()).unwrap_or(i128::MAX);
+        PastMoment {
+            nanos: i128::from(now.as_nanos()).saturating_sub(nanos),
+            day: self.calendar.step_ago(Unit::Day, now, ago),
+            month: self.calendar.step_ago(Unit::Month, now, ago),
+        }
+    }
+
     /// When a step begins.
     pub(super) fn begins(&self, period: QuotaPeriod, step: StepNumber) -> Instant {
         match period {

@@ -3,14 +3,24 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::input::{QuotaRunning, QuotaUsage, UsedAt};
-use crate::policy::{CostUnit, QuotaPeriod};
+use crate::input::{QuotaRunning, QuotaUsage, UsageKind, UsedAt};
+use crate::policy::{CostUnit, QuotaPeriod, QuotaWindow};
 use crate::units::Tokens;
 
 use super::flow::Amount;
 use super::moment::{kept, unit};
+use super::restore::count;
 use super::table::Settled;
+use super::window::StepNumber;
 use super::{Now, Table};
+
+/// `step` and `ago` are those of the same moment.
+fn used_at(period: QuotaPeriod, step: StepNumber, ago: Duration, now: &Now<'_>) -> UsedAt {
+    match unit(period) {
+        None => UsedAt::Ago(ago),
+        Some(unit) => UsedAt::Since(now.calendar.first_second(unit, step)),
+    }
+}
 
 impl Table {
     /// A settled request as the windows of its flow count it. Another engine that adds the same counts the same.
@@ -35,15 +45,13 @@ impl Table {
             if amount == 0 {
                 continue;
             }
-            let used_at = match unit(window.period) {
-                None => UsedAt::Ago(ago),
-                Some(unit) => UsedAt::Since(now.calendar.first_second(unit, step)),
-            };
             reports.push(QuotaUsage {
                 flow: name.into(),
                 unit: window.unit,
                 period: window.period,
-                used_at,
+                kind: UsageKind::Used,
+                used_at: used_at(window.period, step, ago, now),
+                settled_ago: Duration::ZERO,
                 amount,
             });
         }
@@ -60,32 +68,45 @@ impl Table {
         })
     }
 
-    /// Adds usage that was settled elsewhere, or before. `index` is the flow's quota.
+    /// A top-up of now as the windows of a flow count it. `index` is its quota.
+    pub(crate) fn report_top_up(
+        &self,
+        name: &str,
+        index: usize,
+        tokens: u64,
+        now: &Now<'_>,
+    ) -> Vec<QuotaUsage> {
+        let of_tokens = |window: &&QuotaWindow| window.unit == CostUnit::Tokens;
+        let windows = self.quota(index).windows.iter().filter(of_tokens);
+        let reports = windows.map(|window| QuotaUsage {
+            flow: name.into(),
+            unit: window.unit,
+            period: window.period,
+            kind: UsageKind::ToppedUp,
+            used_at: used_at(window.period, now.moment.step(window.period), Duration::ZERO, now),
+            settled_ago: Duration::ZERO,
+            amount: tokens,
+        });
+        reports.collect()
+    }
+
+    /// Adds usage that was settled elsewhere, or before, or a top-up there. `index` is the flow's quota.
     pub(crate) fn add_used(&mut self, usage: &QuotaUsage, index: usize, now: &Now<'_>) {
+        if self.is_forgotten(usage, now) {
+            return;
+        }
         let Some((flow, quota)) = self.entry_with_quota(&usage.flow, index, now) else {
             return;
         };
-        let is_same = |unit: CostUnit, period: QuotaPeriod| (unit, period) == (usage.unit, usage.period);
-        let position = quota
-            .windows
-            .iter()
-            .position(|window| is_same(window.unit, window.period));
-        let Some(position) = position else {
+        let is_same = |window: &QuotaWindow| (window.unit, window.period) == (usage.unit, usage.period);
+        let Some(position) = quota.windows.iter().position(is_same) else {
             return;
         };
         let window = &mut flow.windows[position];
-        match usage.used_at {
-            UsedAt::Ago(ago) => {
-                if let QuotaPeriod::Sliding(duration) = usage.period {
-                    window.add_used(now.moment.step_ago(duration, ago), usage.amount);
-                }
-            }
-            UsedAt::Since(seconds) => {
-                if let Some(unit) = unit(usage.period) {
-                    window.add_used(now.calendar.step_of(unit, seconds), usage.amount);
-                }
-            }
-            UsedAt::Debt => window.add_debt(usage.amount),
+        match now.step_of(usage) {
+            Some(step) => count(window, step, usage),
+            None if usage.used_at == UsedAt::Debt => window.add_debt(usage.amount),
+            None => {}
         }
     }
 

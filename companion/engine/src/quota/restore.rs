@@ -3,10 +3,10 @@
 
 use alloc::vec::Vec;
 
-use crate::input::{QuotaUsage, UsedAt};
-use crate::policy::{QuotaPeriod, QuotaWindow};
+use crate::input::{QuotaUsage, UsageKind, UsedAt};
+use crate::policy::QuotaWindow;
 
-use super::moment::{kept, unit};
+use super::moment::kept;
 use super::window::{StepNumber, Window};
 use super::{Now, Table};
 
@@ -23,11 +23,19 @@ impl Table {
                 continue;
             }
             for usage in of_window(definition, past) {
-                if let Some(step) = step_of(usage, now) {
-                    window.add_used(step, usage.amount);
+                if let Some(step) = now.step_of(usage) {
+                    count(window, step, usage);
                 }
             }
         }
+    }
+}
+
+/// Counts what was used, or added, in `step`.
+pub(super) fn count(window: &mut Window, step: StepNumber, usage: &QuotaUsage) {
+    match usage.kind {
+        UsageKind::Used => window.add_used(step, usage.amount),
+        UsageKind::ToppedUp => window.top_up(step, usage.amount),
     }
 }
 
@@ -43,17 +51,18 @@ fn of_window<'a>(
 /// A window in which only these usages count, at the present moment.
 fn replayed(definition: &QuotaWindow, usages: &[QuotaUsage], now: &Now<'_>) -> Window {
     let same = of_window(definition, usages);
-    let mut steps: Vec<(StepNumber, u64)> = same
+    let mut steps: Vec<(StepNumber, &QuotaUsage)> = same
         .clone()
-        .filter_map(|usage| Some((step_of(usage, now)?, usage.amount)))
+        .filter_map(|usage| Some((now.step_of(usage)?, usage)))
         .collect();
-    steps.sort_unstable_by_key(|(step, _)| *step);
+    // The order within a step isn't known: what was used comes first.
+    steps.sort_unstable_by_key(|(step, usage)| (*step, usage.kind));
     let present = now.moment.step(definition.period);
     let first = steps.first().map_or(present, |(step, _)| (*step).min(present));
     let mut window = Window::new(definition.limit, kept(definition.period), first);
-    for (step, amount) in steps {
+    for (step, usage) in steps {
         window.advance(step.min(present));
-        window.add_used(step, amount);
+        count(&mut window, step, usage);
     }
     window.advance(present);
     for usage in same.filter(|usage| usage.used_at == UsedAt::Debt) {
@@ -62,20 +71,11 @@ fn replayed(definition: &QuotaWindow, usages: &[QuotaUsage], now: &Now<'_>) -> W
     window
 }
 
-/// `None`: it was used in no step.
-fn step_of(usage: &QuotaUsage, now: &Now<'_>) -> Option<StepNumber> {
-    match (usage.used_at, usage.period) {
-        (UsedAt::Ago(ago), QuotaPeriod::Sliding(duration)) => Some(now.moment.step_ago(duration, ago)),
-        (UsedAt::Since(seconds), period) => Some(now.calendar.step_of(unit(period)?, seconds)),
-        (UsedAt::Ago(_) | UsedAt::Debt, _) => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use core::time::Duration;
 
-    use crate::policy::CostUnit;
+    use crate::policy::{CostUnit, QuotaPeriod};
     use crate::quota::Moment;
     use crate::quota::calendar::Calendar;
     use crate::rng::Rng;
@@ -98,8 +98,17 @@ mod tests {
             flow: "a".into(),
             unit: WINDOW.unit,
             period: WINDOW.period,
+            kind: UsageKind::Used,
             used_at: UsedAt::Ago(Duration::from_secs(seconds)),
+            settled_ago: Duration::ZERO,
             amount,
+        }
+    }
+
+    fn topped_up_ago(seconds: u64, amount: u64) -> QuotaUsage {
+        QuotaUsage {
+            kind: UsageKind::ToppedUp,
+            ..used_ago(seconds, amount)
         }
     }
 
@@ -114,12 +123,20 @@ mod tests {
             let mut usages = Vec::new();
             for _ in 0..(rng.next() % 12) {
                 let (when, amount) = (rng.next() % end, 1 + rng.next() % 400);
-                usages.push((when, amount));
+                let kind = if rng.next().is_multiple_of(4) {
+                    UsageKind::ToppedUp
+                } else {
+                    UsageKind::Used
+                };
+                usages.push((when, kind, amount));
             }
             usages.sort_unstable();
-            for &(when, amount) in &usages {
+            for &(when, kind, amount) in &usages {
                 lived.advance(step(when));
-                lived.add_used(step(when), amount);
+                match kind {
+                    UsageKind::Used => lived.add_used(step(when), amount),
+                    UsageKind::ToppedUp => lived.top_up(step(when), amount),
+                }
             }
             lived.advance(step(end));
             let now = Now {
@@ -130,14 +147,33 @@ mod tests {
             usages.reverse();
             let usages: Vec<QuotaUsage> = usages
                 .iter()
-                .map(|&(when, amount)| used_ago(end - when, amount))
+                .map(|&(when, kind, amount)| match kind {
+                    UsageKind::Used => used_ago(end - when, amount),
+                    UsageKind::ToppedUp => topped_up_ago(end - when, amount),
+                })
                 .collect();
             let mut replayed = replayed(&WINDOW, &usages, &now);
             // Nothing is left of a top-up by nothing, but its end.
-            lived.top_up(0);
-            replayed.top_up(0);
+            lived.top_up(step(end), 0);
+            replayed.top_up(step(end), 0);
             assert_eq!(replayed, lived, "seed {seed}: {usages:?}");
         }
+    }
+
+    #[test]
+    fn a_restored_top_up_pays_the_debt_of_its_time_and_ends_when_it_would_have_ended() {
+        let calendar = Calendar::new(second(0));
+        let at = |now| Now {
+            moment: Moment::of(&calendar, second(now)),
+            calendar: &calendar,
+        };
+        let past = |now: u64| [used_ago(now - 10, 130), topped_up_ago(now - 12, 50)];
+        let window = replayed(&WINDOW, &past(14), &at(14));
+        assert_eq!((window.used(), window.debt(), window.room()), (130, 0, 20));
+        let window = replayed(&WINDOW, &past(21), &at(21));
+        assert_eq!((window.used(), window.room()), (30, 120));
+        let window = replayed(&WINDOW, &past(22), &at(22));
+        assert_eq!((window.used(), window.room()), (0, 100));
     }
 
     #[test]

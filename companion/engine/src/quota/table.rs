@@ -6,16 +6,19 @@
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
+use core::time::Duration;
 
 use hashbrown::HashMap;
 use hashlink::LinkedHashMap;
 
 use crate::ids::JobId;
+use crate::input::QuotaUsage;
 use crate::limits::QUOTA_FLOWS_MAX;
 use crate::policy::{Over, Quota};
 use crate::time::Instant;
 
 use super::flow::{Amount, FlowQuota, Reservation};
+use super::resets::Resets;
 use super::{Moment, Now};
 
 /// Empty entries that a new one removes, at most.
@@ -32,6 +35,7 @@ pub(crate) struct Table {
     reservations: HashMap<JobId, Reservation>,
     /// When flows that are held may go again.
     wakes: BTreeSet<(Instant, Box<str>)>,
+    resets: Resets,
     generations: u32,
 }
 
@@ -62,8 +66,8 @@ impl Table {
     /// The same of a flow under the quota `index`, which gets an entry.
     fn entry(&mut self, name: &str, index: usize, now: &Now<'_>) -> &mut FlowQuota {
         if self.flows.to_back(name).is_none() {
-            self.generations = self.generations.wrapping_add(1);
-            let flow = FlowQuota::new(index, &self.quotas[index], self.generations, &now.moment);
+            let generation = self.next_generation();
+            let flow = FlowQuota::new(index, &self.quotas[index], generation, &now.moment);
             self.remove_some(&now.moment);
             self.flows.insert(name.into(), flow);
         }
@@ -72,7 +76,15 @@ impl Table {
             .get_mut(name)
             .expect("invariant: it has an entry by now");
         flow.advance(&self.quotas[flow.quota], &now.moment);
+        if flow.is_idle() {
+            flow.since = now.moment.at;
+        }
         flow
+    }
+
+    const fn next_generation(&mut self) -> u32 {
+        self.generations = self.generations.wrapping_add(1);
+        self.generations
     }
 
     /// Removes the first entries if they are empty, and further ones for which there is no place.
@@ -139,13 +151,13 @@ impl Table {
 
     /// After a change of policy: `job` runs, and isn't settled.
     pub(crate) fn reserve_again(&mut self, job: JobId, name: &str, index: usize, tokens: u64, now: &Now<'_>) {
-        let Some(reservation) = self.reservations.get(&job).copied() else {
+        let Some(reservation) = self.reservations.get_mut(&job) else {
             return self.reserve(job, name, index, tokens, now);
         };
         if let Some(flow) = self.flows.get_mut(name)
             && flow.generation == reservation.generation
         {
-            flow.reserve_in_added(&self.quotas[flow.quota], &reservation);
+            flow.reserve_in_added(&self.quotas[flow.quota], reservation);
         }
     }
 
@@ -160,17 +172,39 @@ impl Table {
     pub(crate) fn top_up(&mut self, name: &str, index: usize, tokens: u64, now: &Now<'_>) {
         self.entry(name, index, now);
         if let Some(flow) = self.flows.get_mut(name) {
-            flow.top_up(&self.quotas[flow.quota], tokens);
+            flow.top_up(&self.quotas[flow.quota], &now.moment, tokens);
         }
     }
 
     /// See [`crate::Input::ResetQuota`].
     pub(crate) fn reset(&mut self, name: &str, now: &Now<'_>) {
-        self.generations = self.generations.wrapping_add(1);
-        let generation = self.generations;
-        if let Some(flow) = self.get(name, now) {
-            flow.reset(generation);
+        self.resets.remember(name, now.ago(Duration::ZERO), now);
+        self.forget(name, now);
+    }
+
+    /// See [`crate::Input::QuotaResets`]. Returns whether the flow may have used something before.
+    pub(crate) fn reset_elsewhere(&mut self, name: &str, ago: Duration, now: &Now<'_>) -> bool {
+        let moment = now.ago(ago);
+        self.resets.remember(name, moment, now);
+        let flow = self.flows.get(name);
+        let is_affected = flow.is_some_and(|flow| !moment.is_before(flow.since));
+        if is_affected {
+            self.forget(name, now);
         }
+        is_affected
+    }
+
+    /// Nothing of the flow counts any more.
+    fn forget(&mut self, name: &str, now: &Now<'_>) {
+        let generation = self.next_generation();
+        if let Some(flow) = self.get(name, now) {
+            flow.reset(generation, now.moment.at);
+        }
+    }
+
+    /// The usage is from before the flow's last reset.
+    pub(crate) fn is_forgotten(&self, usage: &QuotaUsage, now: &Now<'_>) -> bool {
+        self.resets.is_forgotten(usage, now)
     }
 
     /// The flow under the quota `index` for usage that other engines report.
@@ -259,7 +293,7 @@ impl Table {
 }
 
 /// A settled request.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Settled {
     pub(super) reservation: Reservation,
     pub(super) real: Amount,

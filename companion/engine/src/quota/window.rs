@@ -10,8 +10,11 @@ mod audit;
 mod debt;
 #[cfg(test)]
 mod tests;
+mod top_ups;
 
 use alloc::collections::VecDeque;
+
+use top_ups::TopUps;
 
 /// A number of a step. A later step has a higher one.
 pub(crate) type StepNumber = i64;
@@ -50,10 +53,7 @@ pub(crate) struct Window {
     debt: u64,
     /// What other gateways run.
     elsewhere: u64,
-    /// What is left of top-ups, and what was used of them. Both end in `extra_until`.
-    extra: u64,
-    extra_used: u64,
-    extra_until: StepNumber,
+    top_ups: TopUps,
 }
 
 impl Window {
@@ -66,9 +66,7 @@ impl Window {
             filled: 0,
             debt: 0,
             elsewhere: 0,
-            extra: 0,
-            extra_used: 0,
-            extra_until: now,
+            top_ups: TopUps::none(now),
         }
     }
 
@@ -78,7 +76,8 @@ impl Window {
             return 0;
         }
         let counted = self.filled.saturating_add(self.elsewhere);
-        self.limit.saturating_add(self.extra).saturating_sub(counted)
+        let most = self.limit.saturating_add(self.top_ups.left());
+        most.saturating_sub(counted)
     }
 
     pub(crate) const fn limit(&self) -> u64 {
@@ -95,16 +94,16 @@ impl Window {
         reserved.saturating_add(self.elsewhere)
     }
 
-    /// What counts in the window without the reserved part: above the limit by the debt.
+    /// What counts in the window without the reserved part: above the limit by the debt, and by what was used of top-ups.
     pub(crate) fn used(&self) -> u64 {
         let here: u64 = self.steps.iter().map(|step| step.reserved).sum();
-        let counted = self.filled.saturating_add(self.extra_used);
+        let counted = self.filled.saturating_add(self.top_ups.used());
         counted.saturating_add(self.debt).saturating_sub(here)
     }
 
     /// A new window would equal this one.
     pub(crate) fn is_empty(&self) -> bool {
-        self.steps.is_empty() && self.debt == 0 && self.elsewhere == 0 && self.extra == 0
+        self.steps.is_empty() && self.debt == 0 && self.elsewhere == 0 && self.top_ups.is_empty()
     }
 
     /// The present step becomes `now`. An earlier one than before changes nothing.
@@ -113,9 +112,7 @@ impl Window {
             return;
         }
         self.now = now;
-        if now >= self.extra_until {
-            (self.extra, self.extra_used) = (0, 0);
-        }
+        self.top_ups.advance(now);
         while let Some(oldest) = self.steps.front() {
             let leaves = oldest.number.saturating_add(self.kept);
             if leaves > now {
@@ -132,17 +129,19 @@ impl Window {
         }
     }
 
-    /// A request is dispatched in `step`, at this estimate.
-    pub(crate) fn reserve(&mut self, step: StepNumber, estimate: u64) {
+    /// A request is dispatched in `step`, at this estimate. Returns how much of it is taken from top-ups.
+    pub(crate) fn reserve(&mut self, step: StepNumber, estimate: u64) -> u64 {
         if self.has_left(step) {
-            return;
+            return 0;
         }
-        self.use_in(step, estimate);
+        let of_top_ups = self.use_in(step, estimate);
         self.step_mut(step).reserved += estimate;
+        of_top_ups
     }
 
-    /// A request that was dispatched in `step`, at this estimate, has really used `real`; 0: nothing was served.
-    pub(crate) fn settle(&mut self, step: StepNumber, estimate: u64, real: u64) {
+    /// A request that was dispatched in `step`, at this estimate, has really used `real`; 0: nothing was served. `of_top_ups`: the
+    /// part of the estimate that was taken from top-ups.
+    pub(crate) fn settle(&mut self, step: StepNumber, estimate: u64, of_top_ups: u64, real: u64) {
         if let Ok(position) = self.steps.binary_search_by_key(&step, |step| step.number) {
             let reserved = &mut self.steps[position].reserved;
             *reserved = reserved.saturating_sub(estimate);
@@ -152,7 +151,11 @@ impl Window {
             let step = if self.has_left(step) { self.now } else { step };
             self.use_in(step, real - estimate);
         } else {
-            self.take_back(step, estimate - real);
+            let refund = estimate - real;
+            // The window's own part was taken last, so it goes back first.
+            let own = refund.min(estimate.saturating_sub(of_top_ups));
+            self.take_back(step, own);
+            self.return_to_top_ups(step, refund - own);
         }
         self.steps.retain(|step| {
             *step
@@ -172,8 +175,8 @@ impl Window {
 
     /// `amount` was used so long ago that its steps have left, and isn't paid back yet.
     pub(crate) fn add_debt(&mut self, amount: u64) {
-        let rest = self.use_extra(amount);
-        self.debt = self.debt.saturating_add(rest);
+        self.debt = self.debt.saturating_add(amount);
+        self.pay_by_top_ups();
         self.pay(self.now);
     }
 
@@ -182,13 +185,15 @@ impl Window {
         self.elsewhere = running;
     }
 
-    /// `amount` more may be used: a debt is paid by it first, and the rest may be used until as much time has passed as the window
-    /// keeps, or until the end of the calendar's period.
-    pub(crate) fn top_up(&mut self, amount: u64) {
-        let paid = self.debt.min(amount);
-        self.debt -= paid;
-        self.extra = self.extra.saturating_add(amount - paid);
-        self.extra_until = self.now.saturating_add(self.kept);
+    /// From `step` on, `amount` more may be used: a debt is paid by it first, and the rest may be used until as much time has passed
+    /// since `step` as the window keeps, or until the end of the calendar's period. Ignored once `step` has left the window.
+    pub(crate) fn top_up(&mut self, step: StepNumber, amount: u64) {
+        if self.has_left(step) {
+            return;
+        }
+        let until = step.min(self.now).saturating_add(self.kept);
+        self.top_ups.add(amount, self.now, until);
+        self.pay_by_top_ups();
     }
 
     /// Nothing counts any more, but what other gateways run.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use penstock_engine::effect::QuotaReport;
-use penstock_engine::input::{Band, QuotaRunning, QuotaUsage, UsedAt};
+use penstock_engine::input::{Band, QuotaRunning, QuotaUsage, UsageKind, UsedAt};
 use penstock_engine::policy::{CostUnit, Over, QuotaPeriod};
 use penstock_engine::units::Tokens;
 use penstock_engine::{Effect, Input, Outcome};
@@ -26,7 +26,9 @@ fn settled(period: QuotaPeriod, used_at: UsedAt, amount: u64) -> QuotaUsage {
         flow: "f".into(),
         unit: CostUnit::Tokens,
         period,
+        kind: UsageKind::Used,
         used_at,
+        settled_ago: Duration::ZERO,
         amount,
     }
 }
@@ -39,7 +41,7 @@ fn shared(settled: &[QuotaUsage], running: &[QuotaRunning]) -> Input {
 }
 
 /// The quota's reports among the effects of an input.
-fn reports(harness: &mut Harness, input: Input) -> Vec<QuotaReport> {
+pub(super) fn reports(harness: &mut Harness, input: Input) -> Vec<QuotaReport> {
     let effects = harness.effects(input).into_iter();
     let reports = effects.filter_map(|effect| match effect {
         Effect::Quota(report) => Some(report),
@@ -138,7 +140,7 @@ fn an_engine_that_takes_the_reports_of_another_one_counts_the_same() {
             match report {
                 QuotaReport::Used(used) => settled.push(used),
                 QuotaReport::Running(now) => running.push(now),
-                QuotaReport::Shadowed { .. } => panic!("no quota is a shadow"),
+                other => panic!("neither a shadow nor a reset: {other:?}"),
             }
         }
         second.now = first.now;

@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod by_hand;
 mod counting;
 mod demoted;
 mod elsewhere;

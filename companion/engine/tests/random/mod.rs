@@ -7,8 +7,8 @@ mod rng;
 use std::time::Duration;
 
 use penstock_engine::input::{
-    Amended, Band, ClassKey, EndpointState, PastUsage, Prompt, QuotaRunning, QuotaUsage, Relisted,
-    RunningUsage, ServerStats, Service, Usage, UsedAt,
+    Amended, Band, ClassKey, EndpointState, PastUsage, Prompt, QuotaReset, QuotaRunning, QuotaUsage,
+    Relisted, RunningUsage, ServerStats, Service, Usage, UsageKind, UsedAt,
 };
 use penstock_engine::policy::{CostUnit, QuotaPeriod};
 use penstock_engine::units::{Decimal, Tokens};
@@ -302,7 +302,11 @@ fn quota_input(rng: &mut Rng, roll: u64, now: Instant) -> Option<Input> {
             flow,
             tokens: Tokens(1 + rng.below(800)),
         },
-        324..327 => Input::ResetQuota(flow),
+        324..326 => Input::ResetQuota(flow),
+        326 => Input::QuotaResets(vec![QuotaReset {
+            flow,
+            ago: Duration::from_millis(rng.choose(&[0, 0, 2_000, 100_000_000])),
+        }]),
         327..331 => Input::Utc(utc(rng, now)),
         _ => Input::QuotaUsage {
             settled: (0..rng.below(3)).map(|_| quota_usage(rng)).collect(),
@@ -337,7 +341,9 @@ fn quota_usage(rng: &mut Rng) -> QuotaUsage {
         flow: rng.choose(&NAMES).into(),
         unit: rng.choose(&[CostUnit::Tokens, CostUnit::Requests]),
         period,
+        kind: rng.choose(&[UsageKind::Used, UsageKind::Used, UsageKind::ToppedUp]),
         used_at,
+        settled_ago: Duration::from_secs(rng.choose(&[0, 0, 1, 10])),
         amount: rng.below(300),
     }
 }

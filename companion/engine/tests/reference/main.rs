@@ -11,7 +11,7 @@ extern crate alloc;
 use std::mem::discriminant;
 use std::time::Duration;
 
-use penstock_engine::input::{EndpointState, Service};
+use penstock_engine::input::{EndpointState, Service, UsageKind};
 use penstock_engine::policy::{Admit, Discipline, Gate, Over, Policy};
 use penstock_engine::{EndpointId, Engine, Input, Instant, RequestId};
 use proptest::prelude::*;
@@ -85,10 +85,22 @@ fn restrict_input(input: Input, policy: &Policy, without: Without) -> Option<Inp
     Some(match (without, input) {
         // The model doesn't know when room ends by time alone, or when what other engines run fills a window.
         (_, Input::TopUp { .. }) if holds(policy) => return None,
-        (_, Input::QuotaUsage { settled, .. }) => Input::QuotaUsage {
-            settled,
-            running: Vec::new(),
-        },
+        (_, Input::QuotaUsage { mut settled, .. }) => {
+            settled.retain(|usage| usage.kind == UsageKind::Used || !holds(policy));
+            Input::QuotaUsage {
+                settled,
+                running: Vec::new(),
+            }
+        }
+        (_, Input::QuotaResets(mut resets)) => {
+            // The model doesn't know since when a flow uses its quota: a reset is of now, or from before the start.
+            for reset in &mut resets {
+                if reset.ago < START.since(Instant::ZERO) {
+                    reset.ago = Duration::ZERO;
+                }
+            }
+            Input::QuotaResets(resets)
+        }
         (_, Input::Policy(next)) => Input::Policy(Box::new(without_rebuild(policy, *next))),
         (Without::Refunds, Input::Requeue(_)) => return None,
         (

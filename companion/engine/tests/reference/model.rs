@@ -335,6 +335,7 @@ impl Model {
             input @ (Input::Utc(_)
             | Input::QuotaUsage { .. }
             | Input::QuotaHistory(_)
+            | Input::QuotaResets(_)
             | Input::TopUp { .. }
             | Input::ResetQuota(_)) => {
                 self.apply_to_quotas(input);

@@ -220,6 +220,7 @@ impl InvariantChecker {
             | Input::Utc(_)
             | Input::QuotaUsage { .. }
             | Input::QuotaHistory(_)
+            | Input::QuotaResets(_)
             | Input::TopUp { .. }
             | Input::ResetQuota(_)
             | Input::SharedUsage { .. }

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_control::Kept;
-use penstock_engine::input::{PastUsage, QuotaUsage};
+use penstock_engine::input::PastUsage;
 use tokio::sync::oneshot;
 
+use super::quota::PastQuotas;
 use super::write_buffer::WriteBuffer;
 
 /// Messages that wait for a task.
@@ -23,6 +24,8 @@ pub(super) enum Message {
     },
     /// A write buffer is no longer empty.
     UsageAdded,
+    /// A budget was changed by hand: what the write buffers contain is written at once.
+    BudgetChanged,
     Attach(Box<Attach>),
     /// The named pool is no longer kept in this store.
     Detach(String),
@@ -39,7 +42,7 @@ pub(super) struct Attach {
     /// Receives the pool's stored usage, if its windows begin now.
     pub(super) past_usage: Option<oneshot::Sender<Vec<PastUsage>>>,
     /// Receives what was used of the pool's budgets, if they begin now.
-    pub(super) past_quotas: Option<oneshot::Sender<Vec<QuotaUsage>>>,
+    pub(super) past_quotas: Option<oneshot::Sender<PastQuotas>>,
 }
 
 /// The usage of a pool that a store keeps.

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use penstock_engine::input::{QuotaUsage, UsedAt};
+use penstock_engine::input::{QuotaReset, QuotaUsage, UsageKind, UsedAt};
 use penstock_engine::limits::QUOTA_STEPS;
 use penstock_engine::policy::{CostUnit, QuotaPeriod};
 
@@ -97,28 +97,63 @@ impl PeriodCode {
     }
 }
 
-/// A unit as a number.
-pub(super) const fn unit_number(unit: CostUnit) -> u8 {
-    match unit {
-        CostUnit::Tokens => 0,
-        CostUnit::Requests => 1,
+/// What a record counts: used tokens, used requests, or tokens that were added by hand. A companion that doesn't know a number or a letter
+/// ignores its records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Counter {
+    Tokens,
+    Requests,
+    TopUps,
+}
+
+impl Counter {
+    pub(super) const ALL: [Self; 3] = [Self::Tokens, Self::Requests, Self::TopUps];
+
+    pub(super) const fn of(unit: CostUnit, kind: UsageKind) -> Self {
+        match (kind, unit) {
+            (UsageKind::ToppedUp, _) => Self::TopUps,
+            (UsageKind::Used, CostUnit::Tokens) => Self::Tokens,
+            (UsageKind::Used, CostUnit::Requests) => Self::Requests,
+        }
+    }
+
+    pub(super) const fn number(self) -> u8 {
+        self as u8
+    }
+
+    /// `None`: no counter has this number.
+    pub(super) fn from_number(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|counter| counter.number() == number)
+    }
+
+    pub(super) const fn unit(self) -> CostUnit {
+        match self {
+            Self::Tokens | Self::TopUps => CostUnit::Tokens,
+            Self::Requests => CostUnit::Requests,
+        }
+    }
+
+    pub(super) const fn kind(self) -> UsageKind {
+        match self {
+            Self::Tokens | Self::Requests => UsageKind::Used,
+            Self::TopUps => UsageKind::ToppedUp,
+        }
     }
 }
 
-/// `None`: no unit has this number.
-pub(super) const fn unit_from_number(number: u8) -> Option<CostUnit> {
-    match number {
-        0 => Some(CostUnit::Tokens),
-        1 => Some(CostUnit::Requests),
-        _ => None,
-    }
+/// What a store knows of a pool's budgets.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct PastQuotas {
+    /// They come first: what was used, as far as the store has it, was used after them.
+    pub(super) resets: Vec<QuotaReset>,
+    pub(super) used: Vec<QuotaUsage>,
 }
 
-/// What a flow has used in one bucket.
+/// What a flow has used, or was given, in one bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Counted {
     pub(super) flow: Box<str>,
-    pub(super) unit: CostUnit,
+    pub(super) counter: Counter,
     pub(super) period: PeriodCode,
     /// The bucket's start, in milliseconds since 1970 began by the store's clock.
     pub(super) bucket: u64,
@@ -132,22 +167,27 @@ impl Counted {
         self.used_at(used_at)
     }
 
-    /// The same, if `bucket` is the exact time.
-    pub(super) fn exact_usage(self, now: u64) -> QuotaUsage {
+    /// The same, if `bucket` is the exact time, and it was settled by `settled_by`.
+    pub(super) fn exact_usage(self, now: u64, settled_by: u64) -> QuotaUsage {
         let used_at = if self.period.is_calendar() {
             self.period.used_at(self.bucket, now)
         } else {
             UsedAt::Ago(Duration::from_millis(now.saturating_sub(self.bucket)))
         };
-        self.used_at(used_at)
+        QuotaUsage {
+            settled_ago: Duration::from_millis(now.saturating_sub(settled_by)),
+            ..self.used_at(used_at)
+        }
     }
 
     fn used_at(self, used_at: UsedAt) -> QuotaUsage {
         QuotaUsage {
             flow: self.flow,
-            unit: self.unit,
+            unit: self.counter.unit(),
             period: self.period.period(),
+            kind: self.counter.kind(),
             used_at,
+            settled_ago: Duration::ZERO,
             amount: self.amount,
         }
     }
@@ -160,6 +200,19 @@ pub(super) fn time_of(usage: &QuotaUsage, taken_at: u64) -> Option<u64> {
         UsedAt::Since(seconds) => u64::try_from(seconds).ok()?.checked_mul(SECOND_MS),
         UsedAt::Debt => None,
     }
+}
+
+/// When `usage`, which is from `taken_at`, was settled at the latest, in milliseconds by the store's clock.
+pub(super) fn settled_by(usage: &QuotaUsage, taken_at: u64) -> u64 {
+    taken_at.saturating_sub(millis(usage.settled_ago))
+}
+
+/// Whether `usage`, which is from `taken_at` by the store's clock, is from before a reset at that time. It certainly is if it was settled
+/// before. Otherwise the end of its bucket decides.
+pub(super) fn is_before_reset(usage: &QuotaUsage, taken_at: u64, reset_at: u64) -> bool {
+    let period = PeriodCode::from(usage.period);
+    let ends = time_of(usage, taken_at).map(|time| period.bucket(time).saturating_add(period.width()));
+    reset_at > settled_by(usage, taken_at) || ends.is_some_and(|ends| ends <= reset_at)
 }
 
 #[cfg(test)]
@@ -190,10 +243,11 @@ mod tests {
             [None; 3],
             "a sliding window lasts a second at least"
         );
-        for unit in [CostUnit::Tokens, CostUnit::Requests] {
-            assert_eq!(unit_from_number(unit_number(unit)), Some(unit));
+        for counter in Counter::ALL {
+            assert_eq!(Counter::from_number(counter.number()), Some(counter));
+            assert_eq!(Counter::of(counter.unit(), counter.kind()), counter);
         }
-        assert_eq!(unit_from_number(2), None);
+        assert_eq!(Counter::from_number(3), None);
     }
 
     #[test]
@@ -218,7 +272,7 @@ mod tests {
         let first = 20_000 * DAY_MS;
         let usage = Counted {
             flow: "a".into(),
-            unit: CostUnit::Tokens,
+            counter: Counter::Tokens,
             period: day,
             bucket: day.bucket(first),
             amount: 7,

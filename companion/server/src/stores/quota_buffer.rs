@@ -1,15 +1,15 @@
-//! Usage of budgets that waits for the next write of a store, and what runs of flows with budgets.
+//! Usage of budgets, and changes by hand, that wait for the next write of a store, and what runs of flows with budgets.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use penstock_engine::input::{QuotaRunning, QuotaUsage, UsedAt};
-use penstock_engine::policy::CostUnit;
+use penstock_engine::input::{QuotaReset, QuotaRunning, QuotaUsage, UsedAt};
+use penstock_engine::limits::QUOTA_RESET_KEPT;
 use penstock_engine::units::Tokens;
 use tokio::time::Instant;
 
-use super::quota::{PeriodCode, unit_from_number, unit_number};
+use super::quota::{Counter, PeriodCode};
 use super::{BUFFERED_KEYS_MAX, RUNNING_MAX};
 
 /// Usage of one bucket of the engine's window is summed up in so many parts, so that its time stays nearly exact.
@@ -27,7 +27,7 @@ enum When {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Key {
     flow: Box<str>,
-    unit: u8,
+    counter: Counter,
     period: PeriodCode,
     when: When,
 }
@@ -39,7 +39,14 @@ pub(super) type Running = (Box<str>, u64, u64);
 #[derive(Debug)]
 pub(super) struct QuotaBuffer {
     origin: Instant,
-    used: HashMap<Key, u64>,
+    /// The sum, and when something was last added to it.
+    used: HashMap<Key, (u64, Instant)>,
+    /// When flows were reset here.
+    resets: HashMap<Box<str>, Instant>,
+    /// Flows of which nothing counts that was taken from this buffer before.
+    forgotten: HashSet<Box<str>>,
+    /// Since when usage of flows counts that were reset in the last hour, here or elsewhere.
+    counts_since: HashMap<Box<str>, Instant>,
     /// Flows beyond the limit are left out.
     running: HashMap<Box<str>, (u64, u64)>,
 }
@@ -49,6 +56,9 @@ impl Default for QuotaBuffer {
         Self {
             origin: Instant::now(),
             used: HashMap::new(),
+            resets: HashMap::new(),
+            forgotten: HashSet::new(),
+            counts_since: HashMap::new(),
             running: HashMap::new(),
         }
     }
@@ -82,16 +92,55 @@ impl QuotaBuffer {
         };
         let key = Key {
             flow: usage.flow,
-            unit: unit_number(usage.unit),
+            counter: Counter::of(usage.unit, usage.kind),
             period,
             when,
         };
         if self.used.len() >= BUFFERED_KEYS_MAX && !self.used.contains_key(&key) {
             return false;
         }
-        let sum = self.used.entry(key).or_default();
+        let (sum, last) = self.used.entry(key).or_insert((0, now));
         *sum = sum.saturating_add(usage.amount);
+        *last = now;
         true
+    }
+
+    /// The flow is reset: nothing of it that was added before is taken. Returns `false` if there is no place for that.
+    pub(super) fn reset(&mut self, flow: &str, now: Instant) -> bool {
+        self.forget(flow, now);
+        let has_place = self.resets.len() < BUFFERED_KEYS_MAX || self.resets.contains_key(flow);
+        if has_place {
+            self.resets.insert(flow.into(), now);
+        }
+        has_place
+    }
+
+    /// Nothing of the flow that was added before is taken.
+    pub(super) fn forget(&mut self, flow: &str, now: Instant) {
+        self.used.retain(|key, _| *key.flow != *flow);
+        self.counts_since
+            .retain(|_, since| now.saturating_duration_since(*since) < QUOTA_RESET_KEPT);
+        if self.counts_since.len() < BUFFERED_KEYS_MAX {
+            self.counts_since.insert(flow.into(), now);
+        }
+        if self.forgotten.len() < BUFFERED_KEYS_MAX {
+            self.forgotten.insert(flow.into());
+        }
+    }
+
+    /// Takes the resets, as of now.
+    pub(super) fn take_resets(&mut self, now: Instant) -> Vec<QuotaReset> {
+        let resets = std::mem::take(&mut self.resets).into_iter();
+        let resets = resets.map(|(flow, reset_at)| QuotaReset {
+            flow,
+            ago: now.saturating_duration_since(reset_at),
+        });
+        resets.collect()
+    }
+
+    /// Takes the flows of which nothing counts that was taken before.
+    pub(super) fn take_forgotten(&mut self) -> HashSet<Box<str>> {
+        std::mem::take(&mut self.forgotten)
     }
 
     /// Replaces what a flow runs.
@@ -106,23 +155,28 @@ impl QuotaBuffer {
 
     /// Takes what was used, as of now.
     pub(super) fn take_used(&mut self, now: Instant) -> Vec<QuotaUsage> {
-        let now = now.saturating_duration_since(self.origin);
+        let since_origin = now.saturating_duration_since(self.origin);
         let used = std::mem::take(&mut self.used).into_iter();
-        let usages = used.filter_map(|(key, amount)| {
+        let usages = used.map(|(key, (amount, last))| {
             let used_at = match key.when {
                 When::Part(part) => {
                     let began = Duration::from_millis(part.saturating_mul(part_width(key.period)));
-                    UsedAt::Ago(now.saturating_sub(began))
+                    // A reset may lie in the part. What counts was used after it.
+                    let since = self.counts_since.get(&key.flow);
+                    let since = since.map(|since| since.saturating_duration_since(self.origin));
+                    UsedAt::Ago(since_origin.saturating_sub(began.max(since.unwrap_or_default())))
                 }
                 When::Since(seconds) => UsedAt::Since(seconds),
             };
-            Some(QuotaUsage {
+            QuotaUsage {
                 flow: key.flow,
-                unit: unit_from_number(key.unit)?,
+                unit: key.counter.unit(),
                 period: key.period.period(),
+                kind: key.counter.kind(),
                 used_at,
+                settled_ago: now.saturating_duration_since(last),
                 amount,
-            })
+            }
         });
         usages.collect()
     }
@@ -138,14 +192,14 @@ impl QuotaBuffer {
 }
 
 /// What a flow runs of one unit, as a key of sums over companions.
-pub(super) type RunningKey = (Box<str>, u8);
+pub(super) type RunningKey = (Box<str>, Counter);
 
 /// The sums of a list, by key.
 pub(super) fn running_sums(running: Vec<Running>) -> Vec<(RunningKey, u64)> {
     let sums = running.into_iter().flat_map(|(flow, tokens, requests)| {
         [
-            ((flow.clone(), unit_number(CostUnit::Tokens)), tokens),
-            ((flow, unit_number(CostUnit::Requests)), requests),
+            ((flow.clone(), Counter::Tokens), tokens),
+            ((flow, Counter::Requests), requests),
         ]
     });
     sums.filter(|(_, sum)| *sum > 0).collect()
@@ -153,17 +207,18 @@ pub(super) fn running_sums(running: Vec<Running>) -> Vec<(RunningKey, u64)> {
 
 /// The engine's record of what the flow runs, from the sums of both units.
 pub(super) fn running_of(flow: Box<str>, sum: impl Fn(&RunningKey) -> u64) -> QuotaRunning {
-    let sum_of = |unit| sum(&(flow.clone(), unit_number(unit)));
+    let sum_of = |counter| sum(&(flow.clone(), counter));
     QuotaRunning {
-        tokens: Tokens(sum_of(CostUnit::Tokens)),
-        requests: sum_of(CostUnit::Requests),
+        tokens: Tokens(sum_of(Counter::Tokens)),
+        requests: sum_of(Counter::Requests),
         flow,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use penstock_engine::policy::QuotaPeriod;
+    use penstock_engine::input::UsageKind;
+    use penstock_engine::policy::{CostUnit, QuotaPeriod};
 
     use super::*;
 
@@ -176,7 +231,9 @@ mod tests {
             flow: flow.into(),
             unit: CostUnit::Tokens,
             period,
+            kind: UsageKind::Used,
             used_at,
+            settled_ago: Duration::ZERO,
             amount,
         }
     }
@@ -196,6 +253,10 @@ mod tests {
         assert!(buffer.add(used("a", UsedAt::Since(86_400), u64::MAX), now));
         let mut taken = buffer.take_used(now + seconds(7));
         taken.sort_by_key(|usage| usage.amount);
+        assert!(taken.iter().all(|usage| usage.settled_ago == seconds(7)));
+        for usage in &mut taken {
+            usage.settled_ago = Duration::ZERO;
+        }
         let expected = [
             used("a", UsedAt::Ago(seconds(7)), 1),
             used("a", UsedAt::Ago(seconds(107)), 4),
@@ -204,6 +265,48 @@ mod tests {
         ];
         assert_eq!(taken, expected);
         assert!(buffer.is_empty());
+    }
+
+    #[test]
+    fn a_reset_forgets_what_was_added_before_it_and_keeps_what_comes_later() {
+        let mut buffer = QuotaBuffer::default();
+        let now = buffer.origin + seconds(100);
+        let at = UsedAt::Ago(Duration::ZERO);
+        let topped_up = QuotaUsage {
+            kind: UsageKind::ToppedUp,
+            ..used("a", at, 3)
+        };
+        for usage in [used("a", at, 1), topped_up.clone(), used("b", at, 2)] {
+            assert!(buffer.add(usage, now));
+        }
+        assert!(buffer.reset("a", now));
+        assert!(buffer.add(topped_up.clone(), now));
+        buffer.forget("c", now);
+        let mut taken = buffer.take_used(now);
+        taken.sort_by_key(|usage| usage.amount);
+        assert_eq!(taken, [used("b", at, 2), topped_up]);
+        let expected = QuotaReset {
+            flow: "a".into(),
+            ago: seconds(5),
+        };
+        assert_eq!(buffer.take_resets(now + seconds(5)), [expected]);
+        assert_eq!(buffer.take_forgotten(), ["a", "c"].map(Box::from).into());
+        assert!(buffer.take_resets(now).is_empty() && buffer.take_forgotten().is_empty());
+    }
+
+    #[test]
+    fn usage_in_the_part_of_a_reset_is_not_before_it() {
+        let mut buffer = QuotaBuffer::default();
+        let reset_at = buffer.origin + Duration::from_millis(100_600);
+        assert!(buffer.reset("a", reset_at));
+        let now = reset_at + Duration::from_millis(100);
+        for flow in ["a", "b"] {
+            assert!(buffer.add(used(flow, UsedAt::Ago(Duration::ZERO), 1), now));
+        }
+        let mut taken = buffer.take_used(now);
+        taken.sort_by(|a, b| a.flow.cmp(&b.flow));
+        let ago = |flow, millis| used(flow, UsedAt::Ago(Duration::from_millis(millis)), 1);
+        assert_eq!(taken, [ago("a", 100), ago("b", 700)]);
     }
 
     #[test]

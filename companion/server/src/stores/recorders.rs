@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use penstock_control::Kept;
-use penstock_engine::input::{PastUsage, QuotaRunning, QuotaUsage, RunningUsage};
+use penstock_engine::input::{PastUsage, QuotaRunning, QuotaUsage, RunningUsage, UsageKind};
 use tokio::sync::mpsc;
 
 use super::message::Message;
@@ -23,6 +23,12 @@ pub(super) struct Recorder {
 }
 
 impl Recorder {
+    /// A budget was changed by hand.
+    fn wake_at_once(&self) {
+        // When the inbox is full, the messages in it already cause a write of the buffer.
+        let _ = self.inbox.try_send(Message::BudgetChanged);
+    }
+
     /// The write buffer is no longer empty.
     fn wake(&self) {
         // When the inbox is full, the messages in it already cause a write of the buffer.
@@ -60,13 +66,35 @@ impl Recorders {
         }
     }
 
-    /// Stores usage of a budget, if the pool has a store.
+    /// Stores usage of a budget, or a top-up, if the pool has a store.
     pub fn record_quota_used(&self, pool: &str, used: QuotaUsage) {
         if let Some(recorder) = self.0.get(pool)
             && let Some(buffer) = &recorder.buffer
-            && buffer.add_quota(used)
         {
-            recorder.wake();
+            let is_by_hand = used.kind == UsageKind::ToppedUp;
+            let is_first = buffer.add_quota(used);
+            if is_by_hand {
+                recorder.wake_at_once();
+            } else if is_first {
+                recorder.wake();
+            }
+        }
+    }
+
+    /// Stores that the flow's budget is reset now, if the pool has a store. What was recorded of it before isn't written any more.
+    pub fn record_quota_reset(&self, pool: &str, flow: &str) {
+        if let Some(recorder) = self.0.get(pool)
+            && let Some(buffer) = &recorder.buffer
+        {
+            buffer.reset_quota(flow);
+            recorder.wake_at_once();
+        }
+    }
+
+    /// What was recorded of the flow's budget until now isn't written any more, because it was reset at another companion.
+    pub fn forget_quota(&self, pool: &str, flow: &str) {
+        if let Some(buffer) = self.0.get(pool).and_then(|recorder| recorder.buffer.as_ref()) {
+            buffer.forget_quota(flow);
         }
     }
 

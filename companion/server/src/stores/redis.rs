@@ -12,7 +12,8 @@
 //! the key again, and an estimate ends where its final cost begins ([`elsewhere`]).
 //!
 //! Usage of budgets goes the same way, in the same entries. A budget's window may be a month, so it is also summed up in hashes, from which
-//! a companion restores it ([`budgets`]). It reads them before it writes any usage of its own, however late the server answers.
+//! a companion restores it ([`budgets`]). It reads them before it writes any usage of its own, however late the server answers. A change of a
+//! budget by hand goes the same way: a top-up beside the usage, and a reset, which also deletes what the hashes have of its flow.
 //!
 //! It needs redis 6.2. A batch without acknowledgement is written again with the same number, and readers count it once.
 
@@ -31,12 +32,13 @@ use ::redis::aio::MultiplexedConnection;
 use ::redis::{AsyncConnectionConfig, Client, RedisError};
 use penstock_config::RedisUrl;
 use penstock_control::Kept;
-use penstock_engine::input::{PastUsage, QuotaUsage};
+use penstock_engine::input::PastUsage;
 use tokio::sync::{mpsc, oneshot};
 
 use self::reader::{Command, Reader};
 use super::health::Health;
 use super::message::Windows;
+use super::quota::PastQuotas;
 use super::write_buffer::{SharedUsage, UsageBatch};
 use super::{Error, Models, RUNNING_TTL, millis, model_from_numbers, model_numbers};
 use crate::essential;
@@ -86,7 +88,6 @@ pub(super) struct Redis {
     /// Names what this companion runs.
     companion: Arc<str>,
     reader: mpsc::Sender<Command>,
-    shared_usage: mpsc::Sender<SharedUsage>,
 }
 
 /// A pool with usage windows or budgets.
@@ -96,6 +97,7 @@ struct Attached {
     writer_id: Arc<str>,
     windows: Windows,
     restoring: Restoring,
+    own_resets: budgets::OwnResets,
 }
 
 /// Whether what was used of the pool's budgets has been read.
@@ -104,7 +106,7 @@ enum Restoring {
     /// It has been, or there are none.
     Done,
     /// Not yet. It goes to this receiver, which waits for the first attempt.
-    Waits(Option<oneshot::Sender<Vec<QuotaUsage>>>),
+    Waits(Option<oneshot::Sender<PastQuotas>>),
 }
 
 /// How long the stream keeps entries for these windows.
@@ -132,7 +134,7 @@ impl Redis {
         let companion = new_writer_id();
         essential::spawn(
             "usage of other companions",
-            Reader::new(client.clone(), health, shared_usage.clone(), companion.clone()).run(commands),
+            Reader::new(client.clone(), health, shared_usage, companion.clone()).run(commands),
         );
         Ok(Self {
             client,
@@ -140,7 +142,6 @@ impl Redis {
             pools: BTreeMap::new(),
             companion,
             reader,
-            shared_usage,
         })
     }
 
@@ -151,7 +152,7 @@ impl Redis {
         pool: Arc<str>,
         windows: Windows,
         past_usage: Option<oneshot::Sender<Vec<PastUsage>>>,
-        past_quotas: Option<oneshot::Sender<Vec<QuotaUsage>>>,
+        past_quotas: Option<oneshot::Sender<PastQuotas>>,
     ) {
         if windows.kept().is_none() {
             self.detach(&pool).await;
@@ -175,6 +176,7 @@ impl Redis {
             writer_id: writer_id.clone(),
             windows,
             restoring: restoring.unwrap_or(before),
+            own_resets: budgets::OwnResets::default(),
         };
         self.pools.insert(pool.clone(), attached);
         let attach = Command::Attach {
@@ -186,7 +188,7 @@ impl Redis {
         // The reader runs as long as this sender.
         let _ = self.reader.send(attach).await;
         // The start doesn't wait for a failing server; the next write tries again, and reports the failure.
-        let _ = self.restore_quotas(&pool).await;
+        let _ = self.restore_quotas(&pool, &VecDeque::new()).await;
     }
 
     pub(super) async fn detach(&mut self, pool: &str) {
@@ -202,8 +204,13 @@ impl Redis {
         pools.any(|attached| matches!(attached.restoring, Restoring::Waits(_)))
     }
 
-    /// Reads what was used of the pool's budgets, once. This companion has written nothing of it before.
-    async fn restore_quotas(&mut self, pool: &Arc<str>) -> Result<(), RedisError> {
+    /// Reads what was used of the pool's budgets, once. This companion has written nothing of it before: resets in the `backlog` are
+    /// later than what the server has.
+    async fn restore_quotas(
+        &mut self,
+        pool: &Arc<str>,
+        backlog: &VecDeque<UsageBatch>,
+    ) -> Result<(), RedisError> {
         let Some(attached) = self.pools.get_mut(pool) else {
             return Ok(());
         };
@@ -214,28 +221,26 @@ impl Redis {
         let now = self.server_time().await?;
         let connection = self.connected().await?;
         let answer = budgets::read(connection, pool, now).await;
-        let (past, position) = self.check(answer)?;
+        let (mut past, position) = self.check(answer)?;
+        for batch in backlog.iter().filter(|batch| batch.pool == *pool) {
+            let is_reset = |flow: &str| batch.quota_resets.iter().any(|reset| *reset.flow == *flow);
+            past.used.retain(|usage| !is_reset(&usage.flow));
+        }
         if let Some(attached) = self.pools.get_mut(pool) {
             attached.restoring = Restoring::Done;
         }
-        let from = Command::QuotasFrom {
-            pool: pool.clone(),
-            position,
-        };
-        // The reader runs as long as this sender.
-        let _ = self.reader.send(from).await;
         let undelivered = match receiver {
             Some(receiver) => receiver.send(past).err(),
             None => Some(past),
         };
-        if let Some(past_quotas) = undelivered.filter(|past| !past.is_empty()) {
-            let late = SharedUsage {
-                past_quotas,
-                ..SharedUsage::none(pool.clone())
-            };
-            // Sending fails when nothing forwards usage any more: the companion ends.
-            let _ = self.shared_usage.send(late).await;
-        }
+        // What nothing waits for any more goes with the usage of others, before what they use later.
+        let from = Command::QuotasFrom {
+            pool: pool.clone(),
+            position,
+            past: undelivered.unwrap_or_default(),
+        };
+        // The reader runs as long as this sender.
+        let _ = self.reader.send(from).await;
         Ok(())
     }
 
@@ -285,16 +290,16 @@ impl Redis {
         }
         let pools: Vec<Arc<str>> = self.pools.keys().cloned().collect();
         for pool in pools {
-            self.restore_quotas(&pool).await?;
+            self.restore_quotas(&pool, backlog).await?;
         }
-        while let Some(batch) = backlog.front() {
+        while let Some(batch) = backlog.front_mut() {
             self.append(batch).await?;
             backlog.pop_front();
         }
         Ok(())
     }
 
-    async fn append(&mut self, batch: &UsageBatch) -> Result<(), RedisError> {
+    async fn append(&mut self, batch: &mut UsageBatch) -> Result<(), RedisError> {
         let Some(Attached {
             writer_id, windows, ..
         }) = self.pools.get(&batch.pool)
@@ -304,8 +309,11 @@ impl Redis {
         };
         let (writer_id, kept) = (writer_id.clone(), kept(*windows));
         let key = used_key(&batch.pool);
-        let now = self.server_time().await?;
+        // In this order the batch is never taken to be older than it is: what was used after a reset was heard of isn't before it.
         let age = millis(batch.taken.elapsed());
+        let now = self.server_time().await?;
+        let taken_at = now.saturating_sub(age);
+        self.drop_reset(batch, taken_at, now).await?;
         let mut pipe = ::redis::pipe();
         pipe.atomic();
         if let Some(running) = &batch.running {
@@ -319,34 +327,42 @@ impl Redis {
                 pipe.arg("PX").arg(millis(RUNNING_TTL)).ignore();
             }
         }
-        let taken_at = now.saturating_sub(age);
-        if let Some(add) = budgets::add(batch, &writer_id, taken_at) {
+        if let Some(add) = budgets::add(batch, &writer_id, taken_at, now) {
             pipe.add_command(add).ignore();
         }
-        pipe.cmd("XADD").arg(&key).arg("MAXLEN").arg("~").arg(STREAM_MAX);
-        pipe.arg("*")
-            .arg(entry::BY)
-            .arg(&*writer_id)
-            .arg(entry::NUMBER)
-            .arg(batch.number);
-        pipe.arg(entry::AGE).arg(age);
-        pipe.arg(entry::USED).arg(entry::encode(&batch.used));
-        if !batch.quotas.is_empty() {
-            pipe.arg(entry::COMPANION).arg(&*self.companion);
-            pipe.arg(entry::QUOTAS)
-                .arg(entry::encode_quotas(&batch.quotas, taken_at));
-        }
-        if batch.running.is_some() {
-            pipe.arg(entry::RUNNING).arg(&*self.companion);
-        }
-        pipe.ignore();
+        let entry = entry_command(batch, &writer_id, &self.companion, (taken_at, age));
+        pipe.add_command(entry).ignore();
         let from = now.saturating_sub(millis(kept));
         pipe.cmd("XTRIM").arg(&key).arg("MINID").arg(from).ignore();
         let lifetime = millis(kept.saturating_add(SLACK));
         pipe.cmd("PEXPIRE").arg(&key).arg(lifetime).ignore();
         let connection = self.connected().await?;
         let answer = pipe.query_async(connection).await;
-        self.check::<()>(answer)
+        self.check::<()>(answer)?;
+        if let Some(attached) = self.pools.get_mut(&batch.pool) {
+            attached.own_resets.add(&batch.quota_resets, taken_at, now);
+        }
+        Ok(())
+    }
+
+    /// Drops what the batch has from before resets by other companions. Its engine may not have heard of them.
+    async fn drop_reset(
+        &mut self,
+        batch: &mut UsageBatch,
+        taken_at: u64,
+        now: u64,
+    ) -> Result<(), RedisError> {
+        if batch.quotas.is_empty() {
+            return Ok(());
+        }
+        let connection = self.connected().await?;
+        let answer = budgets::resets(connection, &batch.pool, now).await;
+        let mut resets = self.check(answer)?;
+        if let Some(attached) = self.pools.get(&batch.pool) {
+            attached.own_resets.remove_from(&mut resets);
+        }
+        budgets::drop_reset(batch, &resets, taken_at);
+        Ok(())
     }
 
     /// Drops the connection after a failure, so that the next command connects again.
@@ -364,6 +380,43 @@ impl Redis {
         }
         Ok(self.connection.as_mut().expect("invariant: it was just made"))
     }
+}
+
+/// The command that adds the batch to its pool's stream. `taken_at` is the server's time at which it was taken, `age` ago, in milliseconds.
+fn entry_command(
+    batch: &UsageBatch,
+    writer_id: &str,
+    companion: &str,
+    (taken_at, age): (u64, u64),
+) -> ::redis::Cmd {
+    let mut command = ::redis::cmd("XADD");
+    command
+        .arg(used_key(&batch.pool))
+        .arg("MAXLEN")
+        .arg("~")
+        .arg(STREAM_MAX)
+        .arg("*");
+    command.arg(entry::BY).arg(writer_id);
+    command.arg(entry::NUMBER).arg(batch.number);
+    command.arg(entry::AGE).arg(age);
+    command.arg(entry::USED).arg(entry::encode(&batch.used));
+    if !batch.quotas.is_empty() || !batch.quota_resets.is_empty() {
+        command.arg(entry::COMPANION).arg(companion);
+    }
+    if !batch.quota_resets.is_empty() {
+        let resets = entry::encode_resets(&batch.quota_resets, taken_at);
+        command.arg(entry::RESETS).arg(resets);
+    }
+    if !batch.quotas.is_empty() {
+        let quotas = entry::encode_quotas(&batch.quotas, taken_at);
+        command.arg(entry::QUOTAS).arg(quotas);
+        let settled = entry::encode_settled(&batch.quotas, taken_at);
+        command.arg(entry::SETTLED).arg(settled);
+    }
+    if batch.running.is_some() {
+        command.arg(entry::RUNNING).arg(companion);
+    }
+    command
 }
 
 /// A random id that no other writer has.

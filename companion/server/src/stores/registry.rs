@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use penstock_config::{self as config, Config, Pool, RedisUrl};
 use penstock_control::Kept;
-use penstock_engine::input::{PastUsage, QuotaUsage};
+use penstock_engine::input::PastUsage;
 use penstock_engine::policy::Discipline;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use super::file::File;
 use super::health::Health;
 use super::message::{Attach, INBOX, Message, Windowed, Windows};
+use super::quota::PastQuotas;
 use super::recorders::{Recorder, Recorders};
 use super::redis::Redis;
 use super::write_buffer::{SharedUsage, WriteBuffer};
@@ -349,7 +350,7 @@ struct PendingRestore {
     deadline: Option<Instant>,
     models: Option<oneshot::Receiver<Vec<(String, Kept)>>>,
     past_usage: Option<oneshot::Receiver<Vec<PastUsage>>>,
-    past_quotas: Option<oneshot::Receiver<Vec<QuotaUsage>>>,
+    past_quotas: Option<oneshot::Receiver<PastQuotas>>,
 }
 
 impl PendingRestore {
@@ -365,7 +366,8 @@ impl PendingRestore {
             past.settled = by_deadline(self.deadline, usage).await.unwrap_or_default();
         }
         if let Some(quotas) = self.past_quotas {
-            past.past_quotas = by_deadline(self.deadline, quotas).await.unwrap_or_default();
+            let quotas = by_deadline(self.deadline, quotas).await.unwrap_or_default();
+            (past.quota_resets, past.past_quotas) = (quotas.resets, quotas.used);
         }
         if !past.is_empty() {
             restored.past_usage.push(past);

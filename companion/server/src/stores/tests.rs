@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use penstock_config::Config;
-use penstock_engine::input::{Band, PastUsage, QuotaUsage, UsedAt};
+use penstock_engine::input::{Band, PastUsage, QuotaUsage, UsageKind, UsedAt};
 use penstock_engine::policy::{CostUnit, QuotaPeriod};
 use penstock_engine::units::Tokens;
 use tempfile::TempDir;
@@ -213,7 +213,9 @@ fn of_budget(flow: &str, amount: u64) -> QuotaUsage {
         flow: flow.into(),
         unit: CostUnit::Tokens,
         period: QuotaPeriod::Sliding(Duration::from_secs(3_600)),
+        kind: UsageKind::Used,
         used_at: UsedAt::Ago(Duration::ZERO),
+        settled_ago: Duration::ZERO,
         amount,
     }
 }

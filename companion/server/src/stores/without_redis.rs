@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use penstock_config::RedisUrl;
 use penstock_control::Kept;
-use penstock_engine::input::{PastUsage, QuotaUsage};
+use penstock_engine::input::PastUsage;
 use tokio::sync::{mpsc, oneshot};
 
 use super::health::Health;
 use super::message::Windows;
+use super::quota::PastQuotas;
 use super::write_buffer::{SharedUsage, UsageBatch};
 use super::{Error, Models};
 
@@ -33,7 +34,7 @@ impl Redis {
         _pool: Arc<str>,
         _windows: Windows,
         _past_usage: Option<oneshot::Sender<Vec<PastUsage>>>,
-        _past_quotas: Option<oneshot::Sender<Vec<QuotaUsage>>>,
+        _past_quotas: Option<oneshot::Sender<PastQuotas>>,
     ) {
         match *self {}
     }

@@ -2,11 +2,11 @@
 //! what runs, for a store that companions share.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use penstock_engine::input::{Band, PastUsage, QuotaRunning, QuotaUsage, RunningUsage};
+use penstock_engine::input::{Band, PastUsage, QuotaReset, QuotaRunning, QuotaUsage, RunningUsage};
 use penstock_engine::units::Tokens;
 use tokio::time::Instant;
 
@@ -69,7 +69,11 @@ pub(super) struct Contents {
     pub(super) used: Vec<(UsageKey, u64)>,
     /// Entries dropped because the buffer was full.
     pub(super) dropped: u64,
-    /// What was used of budgets, as of now.
+    /// Resets of budgets, as of now.
+    pub(super) quota_resets: Vec<QuotaReset>,
+    /// Flows of which no usage of budgets counts that was taken before.
+    pub(super) forgotten: HashSet<Box<str>>,
+    /// What was used of budgets after that, as of now.
     pub(super) quotas: Vec<QuotaUsage>,
     /// What runs; `None`: the same as the last time.
     pub(super) running: Option<RunningLists>,
@@ -137,6 +141,19 @@ impl WriteBuffer {
         is_first
     }
 
+    /// Adds a reset of a budget. What was added of the flow before isn't taken any more.
+    pub(super) fn reset_quota(&self, flow: &str) {
+        let mut state = self.state();
+        if !state.quotas.reset(flow, Instant::now()) {
+            state.dropped += 1;
+        }
+    }
+
+    /// What was added of the flow's budget before isn't taken any more.
+    pub(super) fn forget_quota(&self, flow: &str) {
+        self.state().quotas.forget(flow, Instant::now());
+    }
+
     /// The same as [`Self::set_running`] of a flow with a budget.
     pub(super) fn set_quota_running(&self, changed: QuotaRunning) -> bool {
         let mut state = self.state();
@@ -164,10 +181,13 @@ impl WriteBuffer {
                 quotas: state.quotas.running(),
             }
         });
+        let now = Instant::now();
         Contents {
             used: costs.into_iter().collect(),
             dropped: std::mem::take(&mut state.dropped),
-            quotas: state.quotas.take_used(Instant::now()),
+            quota_resets: state.quotas.take_resets(now),
+            forgotten: state.quotas.take_forgotten(),
+            quotas: state.quotas.take_used(now),
             running,
         }
     }
@@ -186,9 +206,11 @@ pub struct SharedUsage {
     pub settled: Vec<PastUsage>,
     /// What runs there, where that has changed.
     pub running: Vec<RunningUsage>,
+    /// Resets of budgets, before all of the following.
+    pub quota_resets: Vec<QuotaReset>,
     /// Usage of budgets from before this companion's start.
     pub past_quotas: Vec<QuotaUsage>,
-    /// Settled usage of budgets.
+    /// Settled usage of budgets, and top-ups.
     pub quotas: Vec<QuotaUsage>,
     /// What flows with budgets run there, where that has changed.
     pub quotas_running: Vec<QuotaRunning>,
@@ -201,6 +223,7 @@ impl SharedUsage {
             pool,
             settled: Vec::new(),
             running: Vec::new(),
+            quota_resets: Vec::new(),
             past_quotas: Vec::new(),
             quotas: Vec::new(),
             quotas_running: Vec::new(),
@@ -211,6 +234,7 @@ impl SharedUsage {
     pub(super) const fn is_empty(&self) -> bool {
         self.settled.is_empty()
             && self.running.is_empty()
+            && self.quota_resets.is_empty()
             && self.past_quotas.is_empty()
             && self.quotas.is_empty()
             && self.quotas_running.is_empty()
@@ -227,6 +251,8 @@ pub(super) struct UsageBatch {
     pub(super) window: Option<Duration>,
     pub(super) taken: Instant,
     pub(super) used: Arc<[(UsageKey, u64)]>,
+    /// Resets of budgets, as of `taken`. The usage of these flows in this batch is later.
+    pub(super) quota_resets: Arc<[QuotaReset]>,
     /// What was used of budgets, as of `taken`.
     pub(super) quotas: Arc<[QuotaUsage]>,
     /// What runs; `None`: the same as in the batch before.
@@ -237,12 +263,25 @@ impl UsageBatch {
     /// Whether the batch changes anything at other companions, or for the next one.
     pub(super) fn is_needed(&self) -> bool {
         let is_within = self.window.is_some_and(|window| self.taken.elapsed() < window);
-        self.running.is_some() || !self.quotas.is_empty() || (is_within && !self.used.is_empty())
+        let has_quotas = !self.quotas.is_empty() || !self.quota_resets.is_empty();
+        self.running.is_some() || has_quotas || (is_within && !self.used.is_empty())
     }
 
     /// Its usage, in entries.
     pub(super) fn len(&self) -> usize {
-        self.used.len() + self.quotas.len()
+        self.used.len() + self.quotas.len() + self.quota_resets.len()
+    }
+
+    /// Drops the usage of budgets for which `is_kept` is false.
+    pub(super) fn retain_quotas(&mut self, is_kept: impl Fn(&QuotaUsage) -> bool) {
+        if !self.quotas.iter().all(&is_kept) {
+            self.quotas = self
+                .quotas
+                .iter()
+                .filter(|usage| is_kept(usage))
+                .cloned()
+                .collect();
+        }
     }
 }
 

@@ -5,12 +5,14 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use penstock_engine::input::QuotaReset;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::file::File;
 use super::health::{Health, Operation};
 use super::message::{Attach, Message, Windowed, Windows};
+use super::quota::PastQuotas;
 use super::redis::Redis;
 use super::write_buffer::{Contents, UsageBatch};
 use super::{BACKLOG_MAX, LINGER, Models, RETRY_FIRST, RETRY_MAX, RUNNING_REFRESH};
@@ -111,6 +113,7 @@ impl StoreWriter {
                 self.learned.insert((pool, variant), model);
             }
             Message::UsageAdded | Message::Close => {}
+            Message::BudgetChanged => self.due = Some(Instant::now()),
             Message::Attach(attach) => {
                 // Buffered usage belongs to the previous window, and the requested state may not be written yet.
                 self.write().await;
@@ -160,7 +163,10 @@ impl StoreWriter {
                     let _ = past_usage.send(stored.past_usage);
                 }
                 if let Some(past_quotas) = past_quotas {
-                    let _ = past_quotas.send(stored.past_quotas);
+                    let _ = past_quotas.send(PastQuotas {
+                        used: stored.past_quotas,
+                        ..PastQuotas::default()
+                    });
                 }
                 let _ = models.send(stored.models);
                 self.health.succeeded(Operation::Write);
@@ -197,6 +203,8 @@ impl StoreWriter {
         let Contents {
             used,
             dropped,
+            quota_resets,
+            forgotten,
             quotas,
             running,
         } = windowed.buffer.take(is_due && windowed.buffer.runs_any());
@@ -207,6 +215,9 @@ impl StoreWriter {
                 limit = super::BUFFERED_KEYS_MAX,
                 "usage entries dropped: too many flows are served between two writes of the store"
             );
+        }
+        for batch in self.backlog.iter_mut().filter(|batch| batch.pool == *pool) {
+            batch.retain_quotas(|usage| !forgotten.contains(&usage.flow));
         }
         let mut running = if ends {
             self.published.remove(pool).map(|_| Arc::default())
@@ -222,10 +233,11 @@ impl StoreWriter {
             }
         }
         let (mut used, mut quotas) = (used.chunks(BATCH_MAX), quotas.chunks(BATCH_MAX));
+        let mut quota_resets: Arc<[QuotaReset]> = quota_resets.into();
         loop {
             let (used, quotas) = (used.next(), quotas.next());
-            let running = running.take();
-            if used.is_none() && quotas.is_none() && running.is_none() {
+            let (running, quota_resets) = (running.take(), std::mem::take(&mut quota_resets));
+            if used.is_none() && quotas.is_none() && running.is_none() && quota_resets.is_empty() {
                 return;
             }
             self.batches += 1;
@@ -235,6 +247,7 @@ impl StoreWriter {
                 window: windowed.windows.usage,
                 taken: Instant::now(),
                 used: used.unwrap_or_default().into(),
+                quota_resets,
                 quotas: quotas.unwrap_or_default().into(),
                 running,
             });

@@ -13,7 +13,7 @@ impl Window {
         )?;
         check(
             "a window in debt has no top-up left",
-            self.debt == 0 || self.extra == 0,
+            self.debt == 0 || self.top_ups.left() == 0,
         )?;
         let numbers = || self.steps.iter().map(|step| step.number);
         check("steps are in order", numbers().is_sorted_by(|a, b| a < b))?;

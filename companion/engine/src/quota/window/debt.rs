@@ -3,27 +3,32 @@
 use super::{Step, StepNumber, Window};
 
 impl Window {
-    /// `amount` is used in `step`, which is in the window.
-    pub(super) fn use_in(&mut self, step: StepNumber, amount: u64) {
-        let rest = self.use_extra(amount);
+    /// `amount` is used in `step`, which is in the window. Returns how much of it is taken from top-ups.
+    pub(super) fn use_in(&mut self, step: StepNumber, amount: u64) -> u64 {
+        let of_top_ups = self.top_ups.take(amount);
+        let rest = amount - of_top_ups;
         let filled = rest.min(self.limit.saturating_sub(self.filled));
         if filled > 0 {
             self.step_mut(step).own += filled;
             self.filled += filled;
         }
         self.debt = self.debt.saturating_add(rest - filled);
+        of_top_ups
     }
 
-    /// Takes as much of `amount` as is left of top-ups, and returns the rest.
-    pub(super) fn use_extra(&mut self, amount: u64) -> u64 {
-        let from_extra = self.extra.min(amount);
-        self.extra -= from_extra;
-        self.extra_used += from_extra;
-        amount - from_extra
+    /// Pays as much of the debt as is left of top-ups.
+    pub(super) fn pay_by_top_ups(&mut self) {
+        self.debt -= self.top_ups.pay(self.debt);
     }
 
-    /// `amount` that a request of `step` had taken was not used after all. It goes back in the order opposite to that in which it was
-    /// taken: from the debt, from what was paid since, from the step, from the top-up.
+    /// `amount` that a request of `step` had taken from top-ups was not used after all.
+    pub(super) fn return_to_top_ups(&mut self, step: StepNumber, amount: u64) {
+        self.top_ups.give_back(step, amount);
+        self.pay_by_top_ups();
+    }
+
+    /// `amount` that a request of `step` had taken from the window was not used after all. It goes back in the order opposite to that in
+    /// which it was taken: from the debt, from what was paid since, from the step.
     pub(super) fn take_back(&mut self, step: StepNumber, amount: u64) {
         let mut left = amount - self.debt.min(amount);
         self.debt -= amount - left;
@@ -33,16 +38,13 @@ impl Window {
             self.filled -= back;
             left -= back;
         }
+        left -= self.top_ups.give_back_paid(left);
         if let Ok(position) = self.steps.binary_search_by_key(&step, |step| step.number) {
             let own = &mut self.steps[position].own;
             let back = (*own).min(left);
             *own -= back;
             self.filled -= back;
-            left -= back;
         }
-        let back = self.extra_used.min(left);
-        self.extra_used -= back;
-        self.extra += back;
         self.pay(self.now);
     }
 
@@ -93,7 +95,7 @@ impl Window {
         if let Some(later) = self.once_within_limit() {
             return later.has_room_in();
         }
-        let most = u128::from(self.limit) + u128::from(self.extra);
+        let most = u128::from(self.limit) + u128::from(self.top_ups.left());
         if u128::from(self.elsewhere) >= most {
             return None;
         }

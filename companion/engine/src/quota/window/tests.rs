@@ -34,7 +34,7 @@ fn an_estimate_is_corrected_in_the_step_of_its_dispatch() {
     window.reserve(0, 60);
     assert_eq!((window.used(), window.reserved()), (0, 60));
     window.advance(5);
-    window.settle(0, 60, 20);
+    window.settle(0, 60, 0, 20);
     assert_eq!((window.used(), window.reserved(), window.room()), (20, 0, 80));
     window.advance(9);
     assert_eq!(window.used(), 20);
@@ -48,7 +48,7 @@ fn what_runs_longer_than_the_window_counts_its_excess_when_it_is_settled() {
     window.reserve(0, 60);
     window.advance(30);
     assert_eq!(window.room(), 100);
-    window.settle(0, 60, 400);
+    window.settle(0, 60, 0, 400);
     assert_eq!((window.used(), window.room(), window.debt()), (340, 0, 240));
 }
 
@@ -58,7 +58,7 @@ fn a_refund_takes_back_everything_also_after_a_part_of_it_was_paid() {
         let mut window = Window::new(100, 10, 0);
         window.reserve(0, 1_000);
         window.advance(later);
-        window.settle(0, 1_000, 0);
+        window.settle(0, 1_000, 0, 0);
         assert_eq!(
             (window.room(), window.used(), window.debt()),
             (100, 0, 0),
@@ -72,7 +72,7 @@ fn a_refund_takes_back_everything_also_after_a_part_of_it_was_paid() {
 fn a_window_of_one_step_starts_with_the_debt_of_the_last_one() {
     let mut day = Window::new(100, 1, 0);
     day.reserve(0, 250);
-    day.settle(0, 250, 250);
+    day.settle(0, 250, 0, 250);
     assert_eq!((day.has_room_in(), day.is_empty_in()), (Some(2), 3));
     day.advance(1);
     assert_eq!((day.used(), day.room()), (150, 0));
@@ -86,7 +86,7 @@ fn a_window_of_one_step_starts_with_the_debt_of_the_last_one() {
 fn a_huge_debt_and_a_long_idle_time_take_no_longer() {
     let mut window = Window::new(1, 60, 0);
     window.reserve(0, 1 << 40);
-    window.settle(0, 1 << 40, 1 << 40);
+    window.settle(0, 1 << 40, 0, 1 << 40);
     assert_eq!(window.has_room_in(), Some((1 << 40) * 60));
     window.advance((1 << 39) * 60);
     assert_eq!((window.room(), window.debt()), (0, (1 << 39) - 1));
@@ -98,20 +98,79 @@ fn a_huge_debt_and_a_long_idle_time_take_no_longer() {
 fn a_top_up_is_room_now_and_ends_with_the_window() {
     let mut window = Window::new(100, 10, 0);
     window.reserve(0, 130);
-    window.top_up(50);
+    window.top_up(0, 50);
     assert_eq!(
         (window.room(), window.debt()),
         (20, 0),
         "the debt is paid by it first"
     );
     window.advance(3);
-    window.reserve(3, 15);
+    assert_eq!(window.reserve(3, 15), 15);
     assert_eq!(window.room(), 5);
-    window.settle(3, 15, 5);
+    window.settle(3, 15, 15, 5);
     assert_eq!(window.room(), 15, "what was reserved of it comes back");
     window.advance(9);
     assert_eq!(window.room(), 15);
     window.advance(10);
+    assert_eq!(window.room(), 100);
+}
+
+#[test]
+fn a_debt_that_a_top_up_pays_stays_in_what_was_used() {
+    let mut window = Window::new(100, 10, 0);
+    window.add_used(0, 130);
+    assert_eq!((window.used(), window.debt()), (130, 30));
+    window.top_up(0, 50);
+    assert_eq!((window.used(), window.debt(), window.room()), (130, 0, 20));
+}
+
+#[test]
+fn a_refund_goes_back_to_the_top_up_that_it_was_taken_from() {
+    let mut window = Window::new(100, 10, 0);
+    window.add_used(0, 60);
+    window.top_up(0, 50);
+    assert_eq!(window.reserve(0, 70), 50);
+    assert_eq!(window.room(), 20);
+    window.settle(0, 70, 50, 10);
+    assert_eq!((window.used(), window.room()), (70, 80));
+    // Of the top-up, 10 were used; its other 40 end here, and the 60 of the same step still count.
+    let mut ended = window.clone();
+    ended.top_ups.advance(10);
+    assert_eq!((ended.used(), ended.room()), (60, 40));
+}
+
+#[test]
+fn a_refund_to_a_top_up_that_has_ended_gives_nothing() {
+    let mut window = Window::new(100, 10, 0);
+    window.top_up(0, 50);
+    assert_eq!(window.reserve(9, 50), 50);
+    window.advance(12);
+    window.top_up(12, 30);
+    window.reserve(12, 30);
+    window.settle(9, 50, 50, 0);
+    assert_eq!(window.room(), 100, "the later top-up is used up");
+}
+
+#[test]
+fn a_refund_of_a_debt_that_a_top_up_has_paid_goes_back_to_the_top_up() {
+    let mut window = Window::new(100, 10, 0);
+    window.reserve(0, 130);
+    window.top_up(0, 50);
+    window.settle(0, 130, 0, 120);
+    assert_eq!((window.room(), window.used()), (30, 120));
+    window.advance(10);
+    assert_eq!((window.room(), window.used()), (100, 0));
+}
+
+#[test]
+fn a_top_up_from_before_ends_when_as_much_time_has_passed_since_then() {
+    let mut window = Window::new(100, 10, 20);
+    window.top_up(10, 30);
+    assert_eq!(window.room(), 100, "it has ended");
+    window.top_up(13, 30);
+    window.advance(22);
+    assert_eq!(window.room(), 130);
+    window.advance(23);
     assert_eq!(window.room(), 100);
 }
 
@@ -158,30 +217,31 @@ enum Act {
     AddUsed(i64, u64),
     AddDebt(u64),
     SetElsewhere(u64),
-    TopUp(u64),
+    /// So many steps ago.
+    TopUp(i64, u64),
     SetLimit(u64),
     Reset,
 }
 
-/// Applies `act` to both. `running`: the steps and estimates of what runs.
-fn apply(window: &mut Window, slow: &mut Slow, running: &mut Vec<(i64, u64)>, act: &Act) {
+/// Applies `act` to both. `running`: the steps and estimates of what runs, and what of them was taken from top-ups.
+fn apply(window: &mut Window, slow: &mut Slow, running: &mut Vec<(i64, u64, u64)>, act: &Act) {
     match act {
         Act::Advance(steps) => {
             window.advance(slow.now + steps);
             (0..*steps).for_each(|_| slow.step());
         }
         Act::Reserve(estimate) => {
-            window.reserve(slow.now, *estimate);
-            slow.reserve(*estimate);
-            running.push((slow.now, *estimate));
+            let of_top_ups = window.reserve(slow.now, *estimate);
+            assert_eq!(slow.reserve(*estimate), of_top_ups);
+            running.push((slow.now, *estimate, of_top_ups));
         }
         Act::Settle(which, real) => {
             if running.is_empty() {
                 return;
             }
-            let (step, estimate) = running.swap_remove(which.index(running.len()));
-            window.settle(step, estimate, *real);
-            slow.settle(step, estimate, *real);
+            let (step, estimate, of_top_ups) = running.swap_remove(which.index(running.len()));
+            window.settle(step, estimate, of_top_ups, *real);
+            slow.settle(step, estimate, of_top_ups, *real);
         }
         Act::AddUsed(ago, amount) => {
             window.add_used(slow.now - ago, *amount);
@@ -195,9 +255,9 @@ fn apply(window: &mut Window, slow: &mut Slow, running: &mut Vec<(i64, u64)>, ac
             window.set_elsewhere(*amount);
             slow.elsewhere = *amount;
         }
-        Act::TopUp(amount) => {
-            window.top_up(*amount);
-            slow.top_up(*amount);
+        Act::TopUp(ago, amount) => {
+            window.top_up(slow.now - ago, *amount);
+            slow.top_up(slow.now - ago, *amount);
         }
         Act::SetLimit(limit) => {
             window.set_limit(*limit);
@@ -219,7 +279,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
         1 => (0_i64..30, 1_u64..200).prop_map(|(ago, amount)| Act::AddUsed(ago, amount)),
         1 => (0_u64..300).prop_map(Act::AddDebt),
         1 => (0_u64..150).prop_map(Act::SetElsewhere),
-        1 => (0_u64..150).prop_map(Act::TopUp),
+        1 => (0_i64..15, 0_u64..150).prop_map(|(ago, amount)| Act::TopUp(ago, amount)),
         1 => (1_u64..200).prop_map(Act::SetLimit),
         1 => Just(Act::Reset),
     ];
@@ -270,7 +330,7 @@ proptest! {
                 continue;
             }
             window.reserve(now, estimate);
-            window.settle(now, estimate, real);
+            window.settle(now, estimate, 0, real);
             used.push((now, real));
         }
         for from in 0..=now {

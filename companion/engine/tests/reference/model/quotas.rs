@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use penstock_engine::effect::QuotaReport;
-use penstock_engine::input::{QuotaUsage, UsedAt};
+use penstock_engine::input::{QuotaReset, QuotaUsage, UsageKind, UsedAt};
 use penstock_engine::policy::{CostUnit, Over, Quota, QuotaPeriod, QuotaWindow};
 use penstock_engine::{Effect, Input, Instant, Outcome, RequestId};
 
@@ -104,11 +104,19 @@ impl Clock {
     }
 }
 
-/// What a running request has reserved: the step of each window, and the estimate.
+/// What a running request has reserved: the step of each window, what it took of its top-ups, and the estimate.
 #[derive(Clone, Debug)]
 struct Reserved {
-    steps: Vec<i64>,
+    steps: Vec<(i64, u64)>,
     tokens: u64,
+}
+
+/// When a flow was reset: the engine's time in nanoseconds, and the day and the month by the order of their beginnings.
+#[derive(Clone, Copy)]
+struct ResetAt {
+    nanos: i128,
+    day: i64,
+    month: i64,
 }
 
 #[derive(Clone)]
@@ -116,6 +124,7 @@ pub struct Quotas {
     clock: Clock,
     flows: BTreeMap<Box<str>, Vec<Slow>>,
     reserved: BTreeMap<RequestId, Reserved>,
+    resets: BTreeMap<Box<str>, ResetAt>,
     shadowed: Vec<RequestId>,
 }
 
@@ -125,6 +134,7 @@ impl Quotas {
             clock: Clock::new(now),
             flows: BTreeMap::new(),
             reserved: BTreeMap::new(),
+            resets: BTreeMap::new(),
             shadowed: Vec::new(),
         }
     }
@@ -307,10 +317,11 @@ impl Model {
         let Some((definitions, windows)) = self.windows(&item.name) else {
             return;
         };
-        for (definition, window) in definitions.iter().zip(windows.iter_mut()) {
-            window.reserve(in_unit(tokens, definition.unit));
-        }
-        let steps = windows.iter().map(|window| window.now).collect();
+        let reserve = |(definition, window): (&QuotaWindow, &mut Slow)| {
+            let of_top_ups = window.reserve(in_unit(tokens, definition.unit));
+            (window.now, of_top_ups)
+        };
+        let steps = definitions.iter().zip(windows).map(reserve).collect();
         self.quotas.reserved.insert(item.id, Reserved { steps, tokens });
     }
 
@@ -319,10 +330,11 @@ impl Model {
         if let Some(reserved) = self.quotas.reserved.remove(&item.id)
             && let Some((definitions, windows)) = self.windows(&item.name)
         {
-            for ((definition, window), step) in definitions.iter().zip(windows).zip(reserved.steps) {
+            let of_windows = definitions.iter().zip(windows);
+            for ((definition, window), (step, of_top_ups)) in of_windows.zip(reserved.steps) {
                 let estimate = in_unit(reserved.tokens, definition.unit);
                 let real = real.map_or(0, |tokens| in_unit(tokens, definition.unit));
-                window.settle(step, estimate, real);
+                window.settle(step, estimate, of_top_ups, real);
             }
         }
         self.refresh_backlogs();
@@ -342,25 +354,86 @@ impl Model {
                     let of_tokens = definitions.iter().zip(windows);
                     of_tokens
                         .filter(|(definition, _)| definition.unit == CostUnit::Tokens)
-                        .for_each(|(_, window)| window.top_up(tokens.0));
+                        .for_each(|(_, window)| window.top_up(window.now, tokens.0));
                 }
             }
-            Input::ResetQuota(flow) => {
-                let name = named(&flow);
-                if let Some((_, windows)) = self.windows(name) {
-                    windows.iter_mut().for_each(Slow::reset);
+            Input::ResetQuota(flow) => self.reset_quota(named(&flow), Duration::ZERO),
+            Input::QuotaResets(resets) => {
+                for QuotaReset { flow, ago } in &resets {
+                    self.reset_quota(named(flow), *ago);
                 }
-                let of_flow = self.items.iter().filter(|item| *item.name == *name);
-                let ids: Vec<RequestId> = of_flow.map(|item| item.id).collect();
-                self.quotas.reserved.retain(|id, _| !ids.contains(id));
             }
             _ => unreachable!("only inputs about quotas come here, and no history"),
         }
         self.refresh_backlogs();
     }
 
+    fn reset_quota(&mut self, name: &str, ago: Duration) {
+        if self.quota(name).is_none() {
+            return;
+        }
+        let (clock, ago) = (self.quotas.clock, ago.as_nanos() as i128);
+        let day = (clock.utc_at(self.now) - ago).div_euclid(86_400 * SECOND) as i64;
+        let month = if day < 0 { clock.month - 1 } else { month_of(day) };
+        let reset = ResetAt {
+            nanos: i128::from(self.now.as_nanos()) - ago,
+            day: clock.days_begun - (clock.day - day).max(0),
+            month: clock.months_begun - (clock.month - month).max(0),
+        };
+        let latest = self.quotas.resets.entry(name.into()).or_insert(reset);
+        if reset.nanos >= latest.nanos {
+            *latest = reset;
+        }
+        if ago > 0 {
+            return;
+        }
+        if let Some((_, windows)) = self.windows(name) {
+            windows.iter_mut().for_each(Slow::reset);
+        }
+        let of_flow = self.items.iter().filter(|item| *item.name == *name);
+        let ids: Vec<RequestId> = of_flow.map(|item| item.id).collect();
+        self.quotas.reserved.retain(|id, _| !ids.contains(id));
+    }
+
+    /// The usage of a flow in this step of a window was settled before the flow's last reset, or is from before that.
+    fn is_forgotten(&self, usage: &QuotaUsage, step: Option<i64>) -> bool {
+        let Some(reset) = self.quotas.resets.get(named(&usage.flow)) else {
+            return false;
+        };
+        let of_reset = match usage.period {
+            QuotaPeriod::Sliding(length) => {
+                let width = i128::from(seconds_times_60(length.as_secs())) * SECOND / 60;
+                reset.nanos.div_euclid(width) as i64
+            }
+            QuotaPeriod::Day => reset.day,
+            QuotaPeriod::Month => reset.month,
+        };
+        let settled = i128::from(self.now.as_nanos()) - usage.settled_ago.as_nanos() as i128;
+        settled < reset.nanos || step.is_some_and(|step| step < of_reset)
+    }
+
     fn add_quota_usage(&mut self, usage: &QuotaUsage) {
         let (now, clock) = (self.now, self.quotas.clock);
+        let step = match (usage.used_at, usage.period) {
+            (UsedAt::Debt, _) => None,
+            (UsedAt::Ago(ago), QuotaPeriod::Sliding(length)) => {
+                let width = i128::from(seconds_times_60(length.as_secs())) * SECOND / 60;
+                let then = i128::from(now.as_nanos()) - ago.as_nanos() as i128;
+                Some(then.div_euclid(width) as i64)
+            }
+            (UsedAt::Since(seconds), QuotaPeriod::Day) => {
+                let ago = (clock.day - seconds.div_euclid(86_400)).max(0);
+                Some(clock.days_begun - ago)
+            }
+            (UsedAt::Since(seconds), QuotaPeriod::Month) => {
+                let ago = (clock.month - month_of(seconds.div_euclid(86_400))).max(0);
+                Some(clock.months_begun - ago)
+            }
+            _ => return,
+        };
+        if self.is_forgotten(usage, step) {
+            return;
+        }
         let Some((definitions, windows)) = self.windows(named(&usage.flow)) else {
             return;
         };
@@ -368,22 +441,10 @@ impl Model {
         for (_, window) in
             of_window.filter(|(window, _)| (window.unit, window.period) == (usage.unit, usage.period))
         {
-            match (usage.used_at, usage.period) {
-                (UsedAt::Debt, _) => window.add_debt(usage.amount),
-                (UsedAt::Ago(ago), QuotaPeriod::Sliding(length)) => {
-                    let width = i128::from(seconds_times_60(length.as_secs())) * SECOND / 60;
-                    let then = i128::from(now.as_nanos()) - ago.as_nanos() as i128;
-                    window.add_used(then.div_euclid(width) as i64, usage.amount);
-                }
-                (UsedAt::Since(seconds), QuotaPeriod::Day) => {
-                    let ago = (clock.day - seconds.div_euclid(86_400)).max(0);
-                    window.add_used(clock.days_begun - ago, usage.amount);
-                }
-                (UsedAt::Since(seconds), QuotaPeriod::Month) => {
-                    let ago = (clock.month - month_of(seconds.div_euclid(86_400))).max(0);
-                    window.add_used(clock.months_begun - ago, usage.amount);
-                }
-                _ => {}
+            match (step, usage.kind) {
+                (None, _) => window.add_debt(usage.amount),
+                (Some(step), UsageKind::Used) => window.add_used(step, usage.amount),
+                (Some(step), UsageKind::ToppedUp) => window.top_up(step, usage.amount),
             }
         }
     }

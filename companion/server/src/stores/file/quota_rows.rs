@@ -1,8 +1,10 @@
-//! Usage of budgets as rows of the file, keyed by pool, window, bucket, unit and flow. Times are wall-clock times.
+//! Usage of budgets, and top-ups, as rows of the file, keyed by pool, window, bucket, counter and flow. Times are wall-clock times. A reset
+//! deletes the rows of its flow.
 //!
 //! A clock that was set back leaves rows in the future. They count as if they were of the present, and are deleted when they lie further
 //! ahead than they are kept.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use penstock_engine::input::QuotaUsage;
@@ -10,11 +12,11 @@ use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, Tab
 use tokio::time::Instant;
 
 use super::rows::Moment;
-use crate::stores::quota::{Counted, PeriodCode, time_of, unit_from_number, unit_number};
+use crate::stores::quota::{Counted, Counter, PeriodCode, time_of};
 use crate::stores::write_buffer::UsageBatch;
 use crate::stores::{QUOTA_ROWS_MAX, ROWS_MAX, millis};
 
-/// Pool, the number of the window's period, start of the bucket in milliseconds, unit, flow.
+/// Pool, the number of the window's period, start of the bucket in milliseconds, the number of the counter, flow.
 type Key = (&'static str, u64, u64, u8, &'static str);
 const QUOTAS: TableDefinition<'static, Key, u64> = TableDefinition::new("budgets");
 
@@ -29,14 +31,15 @@ pub(super) fn past(database: &Database, pool: &str, now: Duration) -> Result<Vec
     let mut past = Vec::new();
     for row in table.range((pool, 0, 0, 0, "")..=(pool, u64::MAX, u64::MAX, u8::MAX, ""))? {
         let (key, amount) = row?;
-        let (_, period, bucket, unit, flow) = key.value();
-        let (Some(period), Some(unit)) = (PeriodCode::from_number(period), unit_from_number(unit)) else {
+        let (_, period, bucket, counter, flow) = key.value();
+        let (period, counter) = (PeriodCode::from_number(period), Counter::from_number(counter));
+        let (Some(period), Some(counter)) = (period, counter) else {
             continue;
         };
         if bucket.saturating_add(period.kept()) > now && past.len() < QUOTA_ROWS_MAX {
             let counted = Counted {
                 flow: flow.into(),
-                unit,
+                counter,
                 period,
                 bucket,
                 amount: amount.value(),
@@ -47,7 +50,7 @@ pub(super) fn past(database: &Database, pool: &str, now: Duration) -> Result<Vec
     Ok(past)
 }
 
-/// Adds usage, and deletes what is no longer kept at `now`. `pools`: so many pools share the file.
+/// Adds usage, and deletes what was reset and what is no longer kept at `now`. `pools`: so many pools share the file.
 pub(super) fn write(
     writing: &redb::WriteTransaction,
     batches: &[UsageBatch],
@@ -56,9 +59,10 @@ pub(super) fn write(
 ) -> Result<(), redb::Error> {
     let mut table = writing.open_table(QUOTAS)?;
     expire(&mut table, millis(now.wall))?;
-    let mut rows = table.len()?;
     let limit = ROWS_MAX.saturating_mul(pools as u64);
     for batch in batches {
+        reset(&mut table, batch)?;
+        let mut rows = table.len()?;
         let taken_at = wall_time(now, batch.taken);
         for usage in batch.quotas.iter() {
             let period = PeriodCode::from(usage.period);
@@ -69,7 +73,7 @@ pub(super) fn write(
                 &*batch.pool,
                 period.number(),
                 period.bucket(time),
-                unit_number(usage.unit),
+                Counter::of(usage.unit, usage.kind).number(),
                 &*usage.flow,
             );
             let before = table.get(row)?.map(|amount| amount.value());
@@ -80,6 +84,20 @@ pub(super) fn write(
             }
         }
     }
+    Ok(())
+}
+
+/// Deletes the rows of the flows that the batch resets.
+fn reset(table: &mut redb::Table<'_, Key, u64>, batch: &UsageBatch) -> Result<(), redb::Error> {
+    if batch.quota_resets.is_empty() {
+        return Ok(());
+    }
+    let flows: HashSet<&str> = batch.quota_resets.iter().map(|reset| &*reset.flow).collect();
+    let pool = &*batch.pool;
+    table.retain_in(
+        (pool, 0, 0, 0, "")..(pool, u64::MAX, u64::MAX, u8::MAX, ""),
+        |(_, _, _, _, flow), _| !flows.contains(flow),
+    )?;
     Ok(())
 }
 
@@ -114,7 +132,7 @@ fn expire(table: &mut redb::Table<'_, Key, u64>, now: u64) -> Result<(), redb::E
 mod tests {
     use std::sync::Arc;
 
-    use penstock_engine::input::UsedAt;
+    use penstock_engine::input::{QuotaReset, UsageKind, UsedAt};
     use penstock_engine::policy::{CostUnit, QuotaPeriod};
     use tempfile::TempDir;
 
@@ -138,7 +156,9 @@ mod tests {
             flow: flow.into(),
             unit: CostUnit::Tokens,
             period,
+            kind: UsageKind::Used,
             used_at,
+            settled_ago: Duration::ZERO,
             amount,
         }
     }
@@ -148,6 +168,10 @@ mod tests {
     }
 
     fn write_at(database: &Database, pool: &str, quotas: &[QuotaUsage], wall: Duration) {
+        write_both(database, pool, &[], quotas, wall);
+    }
+
+    fn write_both(database: &Database, pool: &str, resets: &[&str], quotas: &[QuotaUsage], wall: Duration) {
         let now = Moment {
             wall,
             monotonic: Instant::now(),
@@ -158,6 +182,13 @@ mod tests {
             window: None,
             taken: now.monotonic,
             used: Arc::default(),
+            quota_resets: resets
+                .iter()
+                .map(|flow| QuotaReset {
+                    flow: (*flow).into(),
+                    ago: Duration::ZERO,
+                })
+                .collect(),
             quotas: quotas.into(),
             running: None,
         };
@@ -201,6 +232,37 @@ mod tests {
             usage("a", QuotaPeriod::Day, UsedAt::Since(999_993_600), 14),
         ];
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn top_ups_are_kept_beside_usage() {
+        let (database, _folder) = database();
+        let topped_up = |seconds, amount| QuotaUsage {
+            kind: UsageKind::ToppedUp,
+            ..ago("a", seconds, amount)
+        };
+        let both = [ago("a", 0, 5), topped_up(0, 30), topped_up(0, 2)];
+        write_at(&database, "chat", &both, time(0));
+        let found = read(&database, "chat", time(10));
+        assert_eq!(found, [ago("a", 9, 5), topped_up(9, 32)]);
+    }
+
+    #[test]
+    fn a_reset_deletes_what_its_flow_used_in_its_pool() {
+        let (database, _folder) = database();
+        let day = |amount| usage("a", QuotaPeriod::Day, UsedAt::Since(999_993_600), amount);
+        let topped_up = QuotaUsage {
+            kind: UsageKind::ToppedUp,
+            ..ago("a", 0, 9)
+        };
+        let before = [ago("a", 0, 5), day(5), topped_up, ago("b", 0, 6)];
+        write_at(&database, "chat", &before, time(0));
+        write_at(&database, "code", &before, time(0));
+        write_both(&database, "chat", &["a"], &[day(2)], time(0));
+        let mut found = read(&database, "chat", time(0));
+        found.sort_by_key(|usage| usage.amount);
+        assert_eq!(found, [day(2), ago("b", 0, 6)]);
+        assert_eq!(read(&database, "code", time(0)).len(), 4);
     }
 
     #[test]

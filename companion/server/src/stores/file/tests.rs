@@ -413,6 +413,7 @@ fn used(
         window: Some(windows[pool]),
         taken: now.monotonic,
         used: used.iter().map(|(flow, cost)| (key(flow), *cost)).collect(),
+        quota_resets: Arc::default(),
         quotas: Arc::default(),
         running: None,
     };

@@ -1,29 +1,47 @@
-//! Usage of budgets in redis: a hash for each bucket of each window, whose fields are flows, and an index of these hashes.
+//! Usage of budgets in redis: a hash for each bucket of each window, whose fields are flows, and an index of these hashes. A reset deletes the
+//! fields of its flow, and is remembered for an hour: until then nothing from before it is added any more.
 //!
 //! A companion adds a batch once, however often it writes it: the number of its last batch stands beside the hashes. A new companion reads
 //! all hashes together with the position in the stream up to which they contain everything; from there on it counts entries.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
 
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{Cmd, RedisError, Value};
-use penstock_engine::input::QuotaUsage;
-use penstock_engine::policy::CostUnit;
+use penstock_engine::input::{QuotaReset, QuotaUsage};
+use penstock_engine::limits::{QUOTA_RESET_KEPT, QUOTA_RESETS_MAX};
 
-use super::entry::Position;
+use super::entry::{Position, reset_times};
 use super::{EXCHANGE_KEPT, SLACK, millis, used_key};
-use crate::stores::quota::{Counted, PeriodCode, time_of};
+use crate::stores::quota::{Counted, Counter, PastQuotas, PeriodCode, is_before_reset, time_of};
 use crate::stores::write_buffer::UsageBatch;
 use crate::stores::{QUOTA_FLOWS_MAX, QUOTA_ROWS_MAX};
 
-/// Keys: the writer's last number, the index, the hashes. Arguments: the batch's number, how long to remember it, the limit of fields;
-/// for each hash its name in the index, when it expires, the number of its fields, and each field with what is added.
+/// Keys: the writer's last number, the index, the resets, the hashes. Arguments: the batch's number, how long to remember it, the limit of
+/// fields, what the names of hashes begin with, how long to remember resets, which are too old for that, the limit of resets, their number,
+/// and the flow and the time of each; for each hash its name in the index, when it expires, the number of its fields, and each field with
+/// what is added.
 const ADD: &str = "
 local last = redis.call('GET', KEYS[1])
 if last and tonumber(last) >= tonumber(ARGV[1]) then return 0 end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-local limit, at = tonumber(ARGV[3]), 4
-for number = 3, #KEYS do
+local limit, resets, at = tonumber(ARGV[3]), tonumber(ARGV[8]), 9
+if resets > 0 then
+  local names = redis.call('ZRANGE', KEYS[2], 0, -1)
+  for _ = 1, resets do
+    local flow = ARGV[at]
+    for _, name in ipairs(names) do
+      redis.call('HDEL', ARGV[4] .. name, 't' .. flow, 'r' .. flow, 'a' .. flow)
+    end
+    redis.call('ZADD', KEYS[3], 'GT', ARGV[at + 1], flow)
+    at = at + 2
+  end
+  redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', ARGV[6])
+  redis.call('ZREMRANGEBYRANK', KEYS[3], 0, -1 - tonumber(ARGV[7]))
+  redis.call('PEXPIRE', KEYS[3], ARGV[5])
+end
+for number = 4, #KEYS do
   local name, expires, fields = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2])
   at = at + 3
   local size = redis.call('HLEN', KEYS[number])
@@ -41,7 +59,8 @@ if latest[2] then redis.call('PEXPIREAT', KEYS[2], latest[2]) end
 return 1
 ";
 
-/// Keys: the index, the stream. Arguments: the time, what the names of hashes begin with, the limit of fields in all.
+/// Keys: the index, the stream, the resets. Arguments: the time, what the names of hashes begin with, the limit of fields in all, the time
+/// after which resets are read.
 const READ: &str = "
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', ARGV[1])
 local newest = redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', 1)
@@ -54,8 +73,11 @@ for _, name in ipairs(redis.call('ZREVRANGE', KEYS[1], 0, -1)) do
   fields = fields + #hash / 2
   found[#found + 1] = {name, hash}
 end
-return {position, found}
+return {position, found, redis.call('ZRANGEBYSCORE', KEYS[3], '(' .. ARGV[4], '+inf', 'WITHSCORES')}
 ";
+
+/// The answer to [`READ`]: the position, the hashes by name, and the resets with their times.
+type Found = (String, Vec<(String, Value)>, Vec<(String, u64)>);
 
 /// The number of the last batch of a writer that is in the hashes.
 fn last_key(pool: &str, writer_id: &str) -> String {
@@ -65,6 +87,14 @@ fn last_key(pool: &str, writer_id: &str) -> String {
 /// A sorted set of the names of hashes, by the times at which they expire.
 fn index_key(pool: &str) -> String {
     format!("penstock:1:budgets:{pool}")
+}
+
+/// The time of one reset may be computed this differently for two attempts to write it.
+const TIMES_DIFFER_MS: u64 = 1_000;
+
+/// A sorted set of the flows that were reset in the last hour, by the times of their resets.
+fn resets_key(pool: &str) -> String {
+    format!("penstock:1:budgets-resets:{pool}")
 }
 
 /// What the keys of hashes begin with; their names follow.
@@ -82,23 +112,84 @@ fn parse_name(name: &str) -> Option<(PeriodCode, u64)> {
     Some((period, bucket.parse().ok()?))
 }
 
-/// A flow's name follows the letter of the unit.
+const fn letter(counter: Counter) -> char {
+    match counter {
+        Counter::Tokens => 't',
+        Counter::Requests => 'r',
+        Counter::TopUps => 'a',
+    }
+}
+
+/// A flow's name follows the letter of what is counted.
 fn field(usage: &QuotaUsage) -> String {
-    let letter = match usage.unit {
-        CostUnit::Tokens => 't',
-        CostUnit::Requests => 'r',
-    };
+    let letter = letter(Counter::of(usage.unit, usage.kind));
     format!("{letter}{}", usage.flow)
 }
 
-fn parse_field(field: &str) -> Option<(CostUnit, &str)> {
-    let tokens = field.strip_prefix('t').map(|flow| (CostUnit::Tokens, flow));
-    tokens.or_else(|| Some((CostUnit::Requests, field.strip_prefix('r')?)))
+fn parse_field(field: &str) -> Option<(Counter, &str)> {
+    let mut counters = Counter::ALL.into_iter();
+    counters.find_map(|counter| Some((counter, field.strip_prefix(letter(counter))?)))
 }
 
-/// The command that adds the batch's usage of budgets to the hashes; `None`: it has none. `taken_at`: the server's time at which the batch
-/// was taken, in milliseconds.
-pub(super) fn add(batch: &UsageBatch, writer_id: &str, taken_at: u64) -> Option<Cmd> {
+/// The time after which a reset is remembered at `now`.
+const fn oldest_reset(now: u64) -> u64 {
+    now.saturating_sub(QUOTA_RESET_KEPT.as_millis() as u64)
+}
+
+/// The remembered resets of the pool.
+pub(super) async fn resets(
+    connection: &mut MultiplexedConnection,
+    pool: &str,
+    now: u64,
+) -> Result<HashMap<Box<str>, u64>, RedisError> {
+    let mut command = ::redis::cmd("ZRANGEBYSCORE");
+    command
+        .arg(resets_key(pool))
+        .arg(format!("({}", oldest_reset(now)));
+    command.arg("+inf").arg("WITHSCORES");
+    let resets: Vec<(String, u64)> = command.query_async(connection).await?;
+    Ok(resets
+        .into_iter()
+        .map(|(flow, time)| (flow.into(), time))
+        .collect())
+}
+
+/// The resets that this companion has written, by flow. Its engine has applied them at once, and counts by its own clock what is later.
+#[derive(Debug, Default)]
+pub(super) struct OwnResets(HashMap<Box<str>, u64>);
+
+impl OwnResets {
+    /// A batch that was written, and has these resets.
+    pub(super) fn add(&mut self, resets: &[QuotaReset], taken_at: u64, now: u64) {
+        if resets.is_empty() {
+            return;
+        }
+        let written = reset_times(resets, taken_at).map(|(flow, time)| (flow.into(), time));
+        self.0.extend(written);
+        self.0.retain(|_, time| *time > oldest_reset(now));
+    }
+
+    /// Leaves the resets by other companions.
+    pub(super) fn remove_from(&self, resets: &mut HashMap<Box<str>, u64>) {
+        resets.retain(|flow, time| {
+            let own = self.0.get(flow);
+            own.is_none_or(|own| *time > own.saturating_add(TIMES_DIFFER_MS))
+        });
+    }
+}
+
+/// Drops what the batch has from before these resets, of which the engine may not have known. `taken_at`: the server's time at which the
+/// batch was taken, in milliseconds.
+pub(super) fn drop_reset(batch: &mut UsageBatch, resets: &HashMap<Box<str>, u64>, taken_at: u64) {
+    batch.retain_quotas(|usage| {
+        let reset_at = resets.get(&usage.flow);
+        reset_at.is_none_or(|&reset_at| !is_before_reset(usage, taken_at, reset_at))
+    });
+}
+
+/// The command that applies the batch's resets to the hashes, and adds its usage of budgets; `None`: it has none. `taken_at`: the server's
+/// time at which the batch was taken, in milliseconds, and `now` that of the write.
+pub(super) fn add(batch: &UsageBatch, writer_id: &str, taken_at: u64, now: u64) -> Option<Cmd> {
     let mut hashes: BTreeMap<(PeriodCode, u64), BTreeMap<String, u64>> = BTreeMap::new();
     for usage in batch.quotas.iter() {
         let period = PeriodCode::from(usage.period);
@@ -109,14 +200,15 @@ pub(super) fn add(batch: &UsageBatch, writer_id: &str, taken_at: u64) -> Option<
         let sum = hash.entry(field(usage)).or_default();
         *sum = sum.saturating_add(usage.amount);
     }
-    if hashes.is_empty() {
+    if hashes.is_empty() && batch.quota_resets.is_empty() {
         return None;
     }
     let mut command = ::redis::cmd("EVAL");
-    command.arg(ADD).arg(hashes.len() + 2);
+    command.arg(ADD).arg(hashes.len() + 3);
     command
         .arg(last_key(&batch.pool, writer_id))
-        .arg(index_key(&batch.pool));
+        .arg(index_key(&batch.pool))
+        .arg(resets_key(&batch.pool));
     let prefix = hash_prefix(&batch.pool);
     for &(period, bucket) in hashes.keys() {
         command.arg(format!("{prefix}{}", hash_name(period, bucket)));
@@ -124,7 +216,16 @@ pub(super) fn add(batch: &UsageBatch, writer_id: &str, taken_at: u64) -> Option<
     command
         .arg(batch.number)
         .arg(millis(EXCHANGE_KEPT))
-        .arg(QUOTA_FLOWS_MAX);
+        .arg(QUOTA_FLOWS_MAX)
+        .arg(prefix);
+    command
+        .arg(millis(QUOTA_RESET_KEPT))
+        .arg(oldest_reset(now))
+        .arg(QUOTA_RESETS_MAX)
+        .arg(batch.quota_resets.len());
+    for (flow, time) in reset_times(&batch.quota_resets, taken_at) {
+        command.arg(flow).arg(time);
+    }
     for ((period, bucket), fields) in hashes {
         let expires = bucket.saturating_add(period.kept()).saturating_add(millis(SLACK));
         command
@@ -138,32 +239,47 @@ pub(super) fn add(batch: &UsageBatch, writer_id: &str, taken_at: u64) -> Option<
     Some(command)
 }
 
-/// What was used of the pool's budgets, and the last entry of the stream that it contains. `now` is the server's time in milliseconds.
+/// What is known of the pool's budgets, and the last entry of the stream that it contains. `now` is the server's time in milliseconds.
 pub(super) async fn read(
     connection: &mut MultiplexedConnection,
     pool: &str,
     now: u64,
-) -> Result<(Vec<QuotaUsage>, Position), RedisError> {
+) -> Result<(PastQuotas, Position), RedisError> {
     let mut command = ::redis::cmd("EVAL");
-    command.arg(READ).arg(2).arg(index_key(pool)).arg(used_key(pool));
-    command.arg(now).arg(hash_prefix(pool)).arg(QUOTA_ROWS_MAX);
-    let (position, hashes): (String, Vec<(String, Value)>) = command.query_async(connection).await?;
-    let mut past = Vec::new();
+    command.arg(READ).arg(3);
+    command
+        .arg(index_key(pool))
+        .arg(used_key(pool))
+        .arg(resets_key(pool));
+    command
+        .arg(now)
+        .arg(hash_prefix(pool))
+        .arg(QUOTA_ROWS_MAX)
+        .arg(oldest_reset(now));
+    let (position, hashes, resets): Found = command.query_async(connection).await?;
+    let resets = resets.into_iter().map(|(flow, time)| QuotaReset {
+        flow: flow.into(),
+        ago: Duration::from_millis(now.saturating_sub(time)),
+    });
+    let mut past = PastQuotas {
+        resets: resets.collect(),
+        used: Vec::new(),
+    };
     for (name, hash) in hashes {
         let Some((period, bucket)) = parse_name(&name) else {
             continue;
         };
         let fields: Vec<(String, u64)> = ::redis::from_redis_value(hash).unwrap_or_default();
         for (name, amount) in fields {
-            if let Some((unit, flow)) = parse_field(&name) {
+            if let Some((counter, flow)) = parse_field(&name) {
                 let counted = Counted {
                     flow: flow.into(),
-                    unit,
+                    counter,
                     period,
                     bucket,
                     amount,
                 };
-                past.push(counted.usage(now));
+                past.used.push(counted.usage(now));
             }
         }
     }
@@ -172,10 +288,11 @@ pub(super) async fn read(
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::sync::Arc;
 
     use penstock_engine::input::UsedAt;
     use penstock_engine::policy::QuotaPeriod;
+    use tokio::time::Instant;
 
     use super::*;
 
@@ -188,16 +305,66 @@ mod tests {
         for bad in ["", "5000", "5000:", "x:1", "3:1"] {
             assert_eq!(parse_name(bad), None, "{bad}");
         }
-        for unit in [CostUnit::Tokens, CostUnit::Requests] {
-            let usage = QuotaUsage {
-                flow: "t:é".into(),
-                unit,
-                period: QuotaPeriod::Day,
-                used_at: UsedAt::Since(0),
-                amount: 1,
-            };
-            assert_eq!(parse_field(&field(&usage)), Some((unit, "t:é")));
+        for counter in Counter::ALL {
+            let usage = used("t:é", counter, QuotaPeriod::Day, UsedAt::Since(0));
+            assert_eq!(parse_field(&field(&usage)), Some((counter, "t:é")));
         }
         assert_eq!((parse_field(""), parse_field("xa")), (None, None));
+    }
+
+    fn used(flow: &str, counter: Counter, period: QuotaPeriod, used_at: UsedAt) -> QuotaUsage {
+        QuotaUsage {
+            flow: flow.into(),
+            unit: counter.unit(),
+            period,
+            kind: counter.kind(),
+            used_at,
+            settled_ago: Duration::ZERO,
+            amount: 1,
+        }
+    }
+
+    #[test]
+    fn what_was_settled_or_dispatched_before_a_reset_is_not_added() {
+        let minute = QuotaPeriod::Sliding(Duration::from_secs(60));
+        let ago = |flow, seconds| {
+            let used_at = UsedAt::Ago(Duration::from_secs(seconds));
+            used(flow, Counter::Tokens, minute, used_at)
+        };
+        let today = |flow| used(flow, Counter::TopUps, QuotaPeriod::Day, UsedAt::Since(0));
+        let mut batch = UsageBatch {
+            number: 1,
+            pool: "p".into(),
+            window: None,
+            taken: Instant::now(),
+            used: Arc::default(),
+            quota_resets: Arc::default(),
+            quotas: [
+                ago("later", 0),
+                today("later"),
+                ago("earlier", 5),
+                ago("earlier", 3),
+                today("earlier"),
+                ago("never", 60),
+            ]
+            .into(),
+            running: None,
+        };
+        let resets = HashMap::from([("later".into(), 100_001), ("earlier".into(), 97_200)]);
+        let mut of_others = resets.clone();
+        let mut own = OwnResets::default();
+        own.add(
+            &[QuotaReset {
+                flow: "later".into(),
+                ago: Duration::from_millis(500),
+            }],
+            100_001,
+            100_001,
+        );
+        own.remove_from(&mut of_others);
+        assert_eq!(of_others.len(), 1, "its own isn't one of them");
+        drop_reset(&mut batch, &resets, 100_000);
+        let kept = [ago("earlier", 3), today("earlier"), ago("never", 60)];
+        assert_eq!(*batch.quotas, kept);
     }
 }

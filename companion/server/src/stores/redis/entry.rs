@@ -6,9 +6,10 @@ use std::time::Duration;
 use ::redis::Value;
 use ::redis::streams::StreamId;
 use penstock_data_plane::filter_policy::band_name;
-use penstock_engine::input::{Band, PastUsage, QuotaUsage};
+use penstock_engine::input::{Band, PastUsage, QuotaReset, QuotaUsage};
 
-use crate::stores::quota::{Counted, PeriodCode, time_of, unit_from_number, unit_number};
+use crate::stores::millis;
+use crate::stores::quota::{Counted, Counter, PeriodCode, settled_by, time_of};
 use crate::stores::quota_buffer;
 use crate::stores::write_buffer::UsageKey;
 
@@ -20,10 +21,14 @@ pub(super) const NUMBER: &str = "number";
 pub(super) const AGE: &str = "age_ms";
 /// Field: a JSON list of [band, class, flow, model, cost].
 pub(super) const USED: &str = "used";
-/// Field, if budgets were used: the companion's id.
+/// Field, if budgets were used or reset: the companion's id.
 pub(super) const COMPANION: &str = "companion";
-/// Field, if budgets were used: a JSON list of [unit, period, milliseconds since 1970 began by the server's clock, flow, amount].
+/// Field, if budgets were used: a JSON list of [counter, period, milliseconds since 1970 began by the server's clock, flow, amount].
 pub(super) const QUOTAS: &str = "budgets";
+/// Field, if budgets were used: a JSON list of when each of them was settled at the latest, in milliseconds since 1970 by the server's clock.
+pub(super) const SETTLED: &str = "settled";
+/// Field, if budgets were reset before all that: a JSON list of [flow, milliseconds since 1970 began by the server's clock].
+pub(super) const RESETS: &str = "resets";
 /// Field, if the entry's companion has written its running requests: the id that is in that key.
 pub(super) const RUNNING: &str = "running";
 /// Bytes of the id of a companion.
@@ -48,8 +53,10 @@ pub(super) struct Entry {
     pub(super) used: Vec<(UsageKey, u64)>,
     /// The companion that used budgets.
     pub(super) companion: Option<String>,
-    /// What was used of budgets. Its times are exact, and no buckets.
-    pub(super) quotas: Vec<Counted>,
+    /// Flows whose budgets were reset, and when, in milliseconds.
+    pub(super) resets: Vec<(Box<str>, u64)>,
+    /// What was used of budgets, and when it was settled at the latest, in milliseconds. The times are exact, and no buckets.
+    pub(super) quotas: Vec<(Counted, u64)>,
 }
 
 /// The place of an entry in its stream: the server's milliseconds, and the number among those.
@@ -71,26 +78,58 @@ pub(super) fn encode_quotas(quotas: &[QuotaUsage], taken_at: u64) -> String {
         .filter_map(|usage| {
             let period = PeriodCode::from(usage.period).number();
             let time = time_of(usage, taken_at)?;
-            Some((unit_number(usage.unit), period, time, &*usage.flow, usage.amount))
+            let counter = Counter::of(usage.unit, usage.kind).number();
+            Some((counter, period, time, &*usage.flow, usage.amount))
         })
         .collect();
     serde_json::to_string(&members).unwrap_or_default()
 }
 
-fn parse_quotas(text: &str) -> Option<Vec<Counted>> {
+/// The list of [`SETTLED`] as JSON.
+pub(super) fn encode_settled(quotas: &[QuotaUsage], taken_at: u64) -> String {
+    let has_time = quotas.iter().filter(|usage| time_of(usage, taken_at).is_some());
+    let times: Vec<u64> = has_time.map(|usage| settled_by(usage, taken_at)).collect();
+    serde_json::to_string(&times).unwrap_or_default()
+}
+
+/// `settled`: the list of [`SETTLED`]. What isn't in it was settled by `taken_at`.
+fn parse_quotas(text: &str, settled: &str, taken_at: u64) -> Option<Vec<(Counted, u64)>> {
     let members: Vec<QuotaMember> = serde_json::from_str(text).ok()?;
+    let times: Vec<u64> = serde_json::from_str(settled).unwrap_or_default();
+    let times = times.into_iter().chain(std::iter::repeat(taken_at));
+    let members = members.into_iter().zip(times);
     let members = members.into_iter().take(MEMBERS_MAX);
-    let counted = members.filter_map(|(unit, period, bucket, flow, amount)| {
+    let counted = members.filter_map(|((counter, period, bucket, flow, amount), settled_by)| {
         let counted = Counted {
-            unit: unit_from_number(unit)?,
+            counter: Counter::from_number(counter)?,
             period: PeriodCode::from_number(period)?,
             bucket,
             flow,
             amount,
         };
-        (counted.flow.len() <= NAME_MAX).then_some(counted)
+        (counted.flow.len() <= NAME_MAX).then_some((counted, settled_by))
     });
     Some(counted.collect())
+}
+
+/// Flows and times of resets that are as of `taken_at`, the server's time in milliseconds.
+pub(super) fn reset_times(resets: &[QuotaReset], taken_at: u64) -> impl Iterator<Item = (&str, u64)> {
+    resets
+        .iter()
+        .map(move |reset| (&*reset.flow, taken_at.saturating_sub(millis(reset.ago))))
+}
+
+/// The list of [`RESETS`] as JSON.
+pub(super) fn encode_resets(resets: &[QuotaReset], taken_at: u64) -> String {
+    let members: Vec<_> = reset_times(resets, taken_at).collect();
+    serde_json::to_string(&members).unwrap_or_default()
+}
+
+fn parse_resets(text: &str) -> Option<Vec<(Box<str>, u64)>> {
+    let mut resets: Vec<(Box<str>, u64)> = serde_json::from_str(text).ok()?;
+    resets.truncate(MEMBERS_MAX);
+    resets.retain(|(flow, _)| flow.len() <= NAME_MAX);
+    Some(resets)
 }
 
 /// What a companion runs of flows with budgets, as JSON.
@@ -153,13 +192,17 @@ pub(super) fn writer_of_running(id: &StreamId) -> Option<(&str, u64)> {
 pub(super) fn parse(id: &StreamId) -> Option<Entry> {
     let (millis, _) = id.id.split_once('-')?;
     let age: u64 = field(id, AGE)?.parse().ok()?;
+    let time = millis.parse::<u64>().ok()?.saturating_sub(age);
+    let settled = field(id, SETTLED).unwrap_or_default();
+    let quotas = field(id, QUOTAS).and_then(|text| parse_quotas(text, settled, time));
     Some(Entry {
         writer_id: field(id, BY)?.to_owned(),
         number: field(id, NUMBER)?.parse().ok()?,
-        time: millis.parse::<u64>().ok()?.saturating_sub(age),
+        time,
         used: parse_list(field(id, USED)?)?,
         companion: field(id, COMPANION).map(str::to_owned),
-        quotas: field(id, QUOTAS).and_then(parse_quotas).unwrap_or_default(),
+        resets: field(id, RESETS).and_then(parse_resets).unwrap_or_default(),
+        quotas: quotas.unwrap_or_default(),
     })
 }
 
@@ -196,6 +239,8 @@ impl DuplicateFilter {
 
 #[cfg(test)]
 mod tests {
+    use penstock_engine::input::{UsageKind, UsedAt};
+    use penstock_engine::policy::{CostUnit, QuotaPeriod};
     use penstock_engine::units::Tokens;
 
     use super::*;
@@ -270,6 +315,45 @@ mod tests {
     }
 
     #[test]
+    fn an_entry_has_the_resets_and_top_ups_of_its_companion() {
+        let whole = [(BY, "me"), (NUMBER, "7"), (AGE, "0"), (USED, "[]")];
+        let resets = [QuotaReset {
+            flow: "a\"".into(),
+            ago: Duration::from_millis(300),
+        }];
+        let topped_up = QuotaUsage {
+            flow: "a".into(),
+            unit: CostUnit::Tokens,
+            period: QuotaPeriod::Day,
+            kind: UsageKind::ToppedUp,
+            used_at: UsedAt::Since(86_400),
+            settled_ago: Duration::from_millis(400),
+            amount: 50,
+        };
+        let topped_up = std::slice::from_ref(&topped_up);
+        let (resets, quotas) = (encode_resets(&resets, 9_000), encode_quotas(topped_up, 9_000));
+        let settled = encode_settled(topped_up, 9_000);
+        let entry = id(
+            "9000-1",
+            &[
+                &whole[..],
+                &[(RESETS, &resets), (QUOTAS, &quotas), (SETTLED, &settled)],
+            ]
+            .concat(),
+        );
+        let mut parsed = parse(&entry).expect("it is one");
+        assert_eq!(parsed.resets, [("a\"".into(), 8_700)]);
+        let (counted, settled_by) = parsed.quotas.pop().expect("one");
+        assert_eq!([counted.exact_usage(9_000, settled_by)], topped_up);
+        // A companion ignores what counts something that it doesn't know.
+        let newer = r#"[[9,1,0,"a",5],[0,1,0,"b",6]]"#;
+        let entry = id("9-1", &[&whole[..], &[(QUOTAS, newer), (RESETS, "{}")]].concat());
+        let parsed = parse(&entry).expect("it is one");
+        assert_eq!((parsed.quotas.len(), parsed.resets.len()), (1, 0));
+        assert_eq!(parsed.quotas[0].1, 9, "by the time of the entry");
+    }
+
+    #[test]
     fn an_entry_written_twice_counts_once() {
         let entry = |writer_id: &str, number| Entry {
             writer_id: writer_id.into(),
@@ -277,6 +361,7 @@ mod tests {
             time: 0,
             used: Vec::new(),
             companion: None,
+            resets: Vec::new(),
             quotas: Vec::new(),
         };
         let mut duplicates = DuplicateFilter::default();

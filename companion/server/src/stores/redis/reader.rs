@@ -21,6 +21,7 @@ use super::stream::{Quotas, Stream};
 use super::{ANSWER_MAX, connect, kept, millis, running_key, running_quotas_key, used_key};
 use crate::stores::health::{Health, Operation};
 use crate::stores::message::Windows;
+use crate::stores::quota::PastQuotas;
 use crate::stores::quota_buffer::{RunningKey, running_sums};
 use crate::stores::write_buffer::{SharedUsage, UsageKey};
 use crate::stores::{RETRY_FIRST, RETRY_MAX, RUNNING_TTL};
@@ -48,6 +49,8 @@ pub(super) enum Command {
     QuotasFrom {
         pool: Arc<str>,
         position: Position,
+        /// What the pool's budgets were until then, if it has to be delivered before these entries.
+        past: PastQuotas,
     },
 }
 
@@ -172,9 +175,16 @@ impl Reader {
                     self.end(stream);
                 }
             }
-            Command::QuotasFrom { pool, position } => {
+            Command::QuotasFrom { pool, position, past } => {
                 if let Some(stream) = self.streams.get_mut(&pool) {
                     stream.count_quotas_from(position);
+                    let past = SharedUsage {
+                        quota_resets: past.resets,
+                        past_quotas: past.used,
+                        ..SharedUsage::none(pool)
+                    };
+                    self.undelivered
+                        .extend(Some(past).filter(|past| !past.is_empty()));
                 }
             }
         }

@@ -1,13 +1,15 @@
 //! A pool's stream as this companion has read it: where it goes on reading, and what it has found and not delivered.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
-use penstock_engine::input::{PastUsage, QuotaRunning, QuotaUsage, RunningUsage};
+use penstock_engine::input::{PastUsage, QuotaReset, QuotaRunning, QuotaUsage, RunningUsage};
+use penstock_engine::limits::QUOTA_RESETS_MAX;
 use tokio::sync::oneshot;
 
 use super::elsewhere::Elsewhere;
-use super::entry::{self, DuplicateFilter, Position};
+use super::entry::{self, DuplicateFilter, Entry, Position};
 use crate::stores::message::Windows;
 use crate::stores::quota_buffer::{RunningKey, running_of};
 use crate::stores::write_buffer::{SharedUsage, UsageKey};
@@ -38,12 +40,50 @@ pub(super) struct Quotas {
     /// Entries after this one count; `None`: what was used before isn't known yet.
     pub(super) from: Option<Position>,
     pub(super) duplicates: DuplicateFilter,
+    /// Resets, and what was used after them.
+    pub(super) resets: Vec<QuotaReset>,
+    /// The companion of each flow's last reset, and when that was, by the server's clock in milliseconds.
+    last_resets: HashMap<Box<str>, (String, u64)>,
     pub(super) found: Vec<QuotaUsage>,
     pub(super) elsewhere: Elsewhere<RunningKey>,
     pub(super) changed: Vec<QuotaRunning>,
 }
 
 impl Quotas {
+    /// Adds the resets and the usage of an entry, which is later than everything so far. `now` is the server's time in milliseconds.
+    fn add(&mut self, entry: &mut Entry, now: u64) {
+        let resets = self.remember_resets(entry);
+        self.resets.extend(resets.into_iter().map(|(flow, time)| {
+            let ago = Duration::from_millis(now.saturating_sub(time));
+            QuotaReset { flow, ago }
+        }));
+        for (counted, settled_by) in std::mem::take(&mut entry.quotas) {
+            // Compared here, by the clock of the server: the engine gets ages, each a little late.
+            let settled_by = match self.last_resets.get(&counted.flow) {
+                Some((companion, _)) if entry.companion.as_ref() == Some(companion) => now,
+                Some((_, reset_at)) if settled_by < *reset_at => continue,
+                Some(_) => now,
+                None => settled_by,
+            };
+            self.found.push(counted.exact_usage(now, settled_by));
+        }
+    }
+
+    /// Takes the resets of an entry: the usage so far is from before them.
+    fn remember_resets(&mut self, entry: &mut Entry) -> Vec<(Box<str>, u64)> {
+        let resets = std::mem::take(&mut entry.resets);
+        for (flow, time) in &resets {
+            self.found.retain(|usage| usage.flow != *flow);
+            if self.last_resets.len() >= QUOTA_RESETS_MAX {
+                self.last_resets.clear();
+            }
+            if let Some(companion) = &entry.companion {
+                self.last_resets.insert(flow.clone(), (companion.clone(), *time));
+            }
+        }
+        resets
+    }
+
     /// These sums have changed.
     pub(super) fn change(&mut self, changed: Vec<(RunningKey, u64)>) {
         let flows: BTreeSet<Box<str>> = changed.into_iter().map(|((flow, _), _)| flow).collect();
@@ -76,6 +116,7 @@ impl Stream {
     /// The part of it about budgets.
     pub(super) fn take_quotas(&mut self, pool: &Arc<str>) -> Option<SharedUsage> {
         let usage = SharedUsage {
+            quota_resets: std::mem::take(&mut self.quotas.resets),
             quotas: std::mem::take(&mut self.quotas.found),
             quotas_running: std::mem::take(&mut self.quotas.changed),
             ..SharedUsage::none(pool.clone())
@@ -97,6 +138,7 @@ impl Stream {
     pub(super) fn count_quotas_from(&mut self, position: Position) {
         self.quotas.from = Some(position);
         self.quotas.duplicates = DuplicateFilter::default();
+        self.quotas.resets.clear();
         self.quotas.found.clear();
         // Usage windows that aren't read yet begin later than the hashes end, if there is an entry in between.
         if self.last_read.is_some() || self.windows.usage.is_none() {
@@ -114,11 +156,12 @@ impl Stream {
             Some(mut entry) => {
                 let is_own = entry.companion.as_deref() == Some(companion);
                 let is_later = self.quotas.from.is_some_and(|from| position > Some(from));
-                if is_later && self.quotas.duplicates.is_new(&entry) && !is_own {
-                    let quotas = std::mem::take(&mut entry.quotas).into_iter();
-                    self.quotas
-                        .found
-                        .extend(quotas.map(|counted| counted.exact_usage(now)));
+                if is_later && self.quotas.duplicates.is_new(&entry) {
+                    if is_own {
+                        self.quotas.remember_resets(&mut entry);
+                    } else {
+                        self.quotas.add(&mut entry, now);
+                    }
                 }
                 if self.duplicates.is_new(&entry) && entry.writer_id != *self.writer_id {
                     self.found.extend(entry.past_usage(now));
@@ -134,5 +177,60 @@ impl Stream {
             }
             None => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use penstock_engine::policy::QuotaPeriod;
+
+    use super::*;
+    use crate::stores::quota::{Counted, Counter};
+
+    fn entry(companion: &str, time: u64, resets: &[(&str, u64)], used: &[(&str, u64)]) -> Entry {
+        let counted = used.iter().map(|&(flow, amount)| Counted {
+            flow: flow.into(),
+            counter: Counter::Tokens,
+            period: QuotaPeriod::Day.into(),
+            bucket: 0,
+            amount,
+        });
+        Entry {
+            writer_id: companion.into(),
+            number: 1,
+            time,
+            used: Vec::new(),
+            companion: Some(companion.into()),
+            resets: resets.iter().map(|&(flow, time)| (flow.into(), time)).collect(),
+            quotas: counted.map(|counted| (counted, time)).collect(),
+        }
+    }
+
+    #[test]
+    fn usage_that_comes_before_a_reset_in_the_stream_is_forgotten() {
+        let mut quotas = Quotas::default();
+        quotas.add(&mut entry("a", 900, &[], &[("f", 1), ("g", 2)]), 1_000);
+        quotas.add(&mut entry("b", 950, &[("f", 940)], &[("f", 3)]), 1_000);
+        quotas.add(&mut entry("a", 930, &[], &[("f", 4)]), 1_000);
+        quotas.add(&mut entry("a", 940, &[], &[("f", 5)]), 1_000);
+        quotas.add(&mut entry("b", 939, &[], &[("f", 6)]), 1_000);
+        let found = quotas.found.iter().map(|usage| {
+            let ago = usage.settled_ago.as_millis();
+            (&*usage.flow, usage.amount, ago)
+        });
+        assert_eq!(
+            found.collect::<Vec<_>>(),
+            [("g", 2, 100), ("f", 3, 0), ("f", 5, 0), ("f", 6, 0)],
+            "the companion that resets knows what is later"
+        );
+        let reset = QuotaReset {
+            flow: "f".into(),
+            ago: Duration::from_millis(60),
+        };
+        assert_eq!(quotas.resets, [reset]);
+        // A companion's own resets need no delivery.
+        quotas.remember_resets(&mut entry("a", 990, &[("f", 980)], &[]));
+        quotas.add(&mut entry("b", 970, &[], &[("f", 7)]), 1_000);
+        assert_eq!((quotas.found.len(), quotas.resets.len()), (1, 1));
     }
 }

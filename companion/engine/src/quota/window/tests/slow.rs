@@ -19,8 +19,11 @@ pub(super) struct Slow {
     reserved: Vec<(i64, u64)>,
     pub(super) debt: u64,
     pub(super) elsewhere: u64,
+    /// Of top-ups: what is left, what requests took, what has paid debts, since when, and until when.
     extra: u64,
-    extra_used: u64,
+    extra_taken: u64,
+    extra_paid: u64,
+    extra_since: i64,
     extra_until: i64,
 }
 
@@ -35,7 +38,9 @@ impl Slow {
             debt: 0,
             elsewhere: 0,
             extra: 0,
-            extra_used: 0,
+            extra_taken: 0,
+            extra_paid: 0,
+            extra_since: now,
             extra_until: now,
         }
     }
@@ -53,7 +58,7 @@ impl Slow {
 
     pub(super) fn used(&self) -> u64 {
         let reserved: u64 = self.reserved.iter().map(|entry| entry.1).sum();
-        (self.filled() + self.extra_used + self.debt).saturating_sub(reserved)
+        (self.filled() + self.extra_taken + self.extra_paid + self.debt).saturating_sub(reserved)
     }
 
     pub(super) fn step(&mut self) {
@@ -62,7 +67,7 @@ impl Slow {
         self.amounts.retain(|amount| amount.0 > oldest);
         self.reserved.retain(|entry| entry.0 > oldest);
         if self.now >= self.extra_until {
-            (self.extra, self.extra_used) = (0, 0);
+            (self.extra, self.extra_taken, self.extra_paid) = (0, 0, 0);
         }
         self.pay();
     }
@@ -75,14 +80,23 @@ impl Slow {
         }
     }
 
-    /// `amount` is used in `step`: of a top-up, of the room, as debt.
-    pub(super) fn take(&mut self, step: i64, amount: u64) {
+    /// `amount` is used in `step`: of a top-up, of the room, as debt. Returns the first part.
+    pub(super) fn take(&mut self, step: i64, amount: u64) -> u64 {
         let from_extra = self.extra.min(amount);
         self.extra -= from_extra;
-        self.extra_used += from_extra;
+        self.extra_taken += from_extra;
         let filled = (amount - from_extra).min(self.limit.saturating_sub(self.filled()));
         self.amounts.push((step, Kind::Own, filled));
         self.debt += amount - from_extra - filled;
+        from_extra
+    }
+
+    fn pay_by_extra(&mut self) {
+        while self.debt > 0 && self.extra > 0 {
+            self.debt -= 1;
+            self.extra -= 1;
+            self.extra_paid += 1;
+        }
     }
 
     pub(super) fn give_back(&mut self, step: i64, amount: u64) {
@@ -95,24 +109,24 @@ impl Slow {
                 self.debt -= 1;
             } else if let Some(index) = newest {
                 self.amounts[index].2 -= 1;
+            } else if self.extra_paid > 0 {
+                self.extra_paid -= 1;
+                self.extra += 1;
             } else if let Some(index) = self.amounts.iter().position(own) {
                 self.amounts[index].2 -= 1;
-            } else if self.extra_used > 0 {
-                self.extra_used -= 1;
-                self.extra += 1;
             }
         }
         self.pay();
     }
 
-    /// A request is dispatched.
-    pub(super) fn reserve(&mut self, estimate: u64) {
-        self.take(self.now, estimate);
+    /// A request is dispatched. Returns what it takes of top-ups.
+    pub(super) fn reserve(&mut self, estimate: u64) -> u64 {
         self.reserved.push((self.now, estimate));
+        self.take(self.now, estimate)
     }
 
-    /// A request that was dispatched in `step` has really used `real`.
-    pub(super) fn settle(&mut self, step: i64, estimate: u64, real: u64) {
+    /// A request that was dispatched in `step`, and took `of_extra` of top-ups, has really used `real`.
+    pub(super) fn settle(&mut self, step: i64, estimate: u64, of_extra: u64, real: u64) {
         let entry = self.reserved.iter().position(|&entry| entry == (step, estimate));
         if let Some(entry) = entry {
             self.reserved.swap_remove(entry);
@@ -121,7 +135,14 @@ impl Slow {
             let left = step + self.kept <= self.now;
             self.take(if left { self.now } else { step }, real - estimate);
         } else {
-            self.give_back(step, estimate - real);
+            let own = (estimate - real).min(estimate - of_extra);
+            self.give_back(step, own);
+            if step >= self.extra_since {
+                let back = (estimate - real - own).min(self.extra_taken);
+                self.extra_taken -= back;
+                self.extra += back;
+                self.pay_by_extra();
+            }
         }
     }
 
@@ -132,18 +153,21 @@ impl Slow {
     }
 
     pub(super) fn add_debt(&mut self, amount: u64) {
-        let from_extra = self.extra.min(amount);
-        self.extra -= from_extra;
-        self.extra_used += from_extra;
-        self.debt += amount - from_extra;
+        self.debt += amount;
+        self.pay_by_extra();
         self.pay();
     }
 
-    pub(super) fn top_up(&mut self, amount: u64) {
-        let paid = self.debt.min(amount);
-        self.debt -= paid;
-        self.extra += amount - paid;
-        self.extra_until = self.now + self.kept;
+    pub(super) fn top_up(&mut self, step: i64, amount: u64) {
+        if step + self.kept <= self.now {
+            return;
+        }
+        if self.now >= self.extra_until {
+            self.extra_since = self.now;
+        }
+        self.extra += amount;
+        self.extra_until = self.extra_until.max(step.min(self.now) + self.kept);
+        self.pay_by_extra();
     }
 
     pub(super) fn set_limit(&mut self, limit: u64) {
