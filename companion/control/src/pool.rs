@@ -8,6 +8,7 @@ mod announcement;
 mod audit;
 mod avoided;
 mod budgets;
+mod cost_trace;
 mod credits;
 mod decisions;
 mod effect;
@@ -37,6 +38,7 @@ use penstock_engine::input::{EndpointId, Input, RequestId};
 use penstock_engine::policy::Gate;
 use penstock_engine::{Engine, Instant, ModelName};
 
+use crate::cost_trace::CostEventKind;
 use crate::event::Observation;
 use crate::limits::WINDOW;
 use crate::settings::PoolSettings;
@@ -76,6 +78,8 @@ pub(crate) struct Pool {
     /// The configuration no longer has the pool. It stays until its last request has ended.
     is_retired: bool,
     effects: VecDeque<PoolEffect>,
+    /// `None`: no simulated world has asked for them.
+    cost_events: Option<Vec<CostEventKind>>,
 }
 
 impl Pool {
@@ -102,6 +106,7 @@ impl Pool {
             arriving: None,
             is_retired: false,
             effects: VecDeque::new(),
+            cost_events: None,
         }
     }
 

@@ -6,6 +6,7 @@
 use hashbrown::{HashMap, HashSet};
 use penstock_engine::Instant;
 
+use crate::cost_trace::CostEvent;
 use crate::deadlines::Deadlines;
 use crate::ids::PoolId;
 use crate::limits::RESOLVED_MODELS_MAX;
@@ -30,6 +31,8 @@ pub(crate) struct Pools {
     visible_flows: usize,
     /// Pools that were ever made. The number gives each engine another seed.
     made: u64,
+    /// New pools record cost events.
+    traces_costs: bool,
 }
 
 #[derive(Debug)]
@@ -58,6 +61,7 @@ impl Pools {
             touched: Vec::new(),
             visible_flows: 0,
             made: 0,
+            traces_costs: false,
         }
     }
 
@@ -221,7 +225,10 @@ impl Pools {
     }
 
     fn insert(&mut self, settings: &PoolSettings, seed: u64, now: Instant) -> PoolId {
-        let pool = Pool::new(settings, seed.wrapping_add(self.made), self.made, now);
+        let mut pool = Pool::new(settings, seed.wrapping_add(self.made), self.made, now);
+        if self.traces_costs {
+            pool.trace_costs();
+        }
         self.made += 1;
         let slot = Some(Slot {
             pool,
@@ -237,6 +244,19 @@ impl Pools {
                 PoolId::new(self.slots.len() - 1)
             }
         }
+    }
+
+    /// All pools record cost events from now on.
+    pub(crate) fn trace_costs(&mut self) {
+        self.traces_costs = true;
+        let pools = self.slots.iter_mut().flatten();
+        pools.for_each(|slot| slot.pool.trace_costs());
+    }
+
+    /// The cost events of all pools since the last call.
+    pub(crate) fn take_cost_events(&mut self) -> Vec<CostEvent> {
+        let pools = self.slots.iter_mut().flatten();
+        pools.flat_map(|slot| slot.pool.take_cost_events()).collect()
     }
 
     /// Every index agrees with the pools.

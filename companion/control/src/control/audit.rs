@@ -4,6 +4,7 @@ use penstock_engine::RequestId;
 
 use super::Control;
 use crate::audit::{AuditError, holds, same};
+use crate::cost_trace::CostEvent;
 use crate::ids::{Epoch, RequestKey};
 use crate::limits::{ALIASES_MAX, CONTEXTS_MAX, ENDED_MAX, PREVIOUS_KEYS_MAX, REQUESTS_MAX};
 use crate::root_context::RootContext;
@@ -40,6 +41,16 @@ impl Control {
             sequence,
         })?;
         Some(!self.is_waiting(route))
+    }
+
+    /// All pools record cost events from now on, for a simulated world that keeps accounts of its own.
+    pub fn trace_costs(&mut self) {
+        self.pools.trace_costs();
+    }
+
+    /// The cost events since the last call, those of each pool in order.
+    pub fn take_cost_events(&mut self) -> Vec<CostEvent> {
+        self.pools.take_cost_events()
     }
 
     fn audit_routes(&self) -> Result<(), AuditError> {

@@ -16,6 +16,7 @@ use super::reported::EndedThere;
 use super::request::{OpenRequest, Stage};
 use super::rules::Rules;
 use super::{Pool, PoolEffect};
+use crate::cost_trace::CostEventKind;
 use crate::event::Observation;
 use crate::ids::{Peer, RequestKey};
 use crate::labels::{EstimatedTokens, Labels, flow_name};
@@ -43,6 +44,10 @@ impl Pool {
         request.eligible = self.eligible(now, peer.envoy, constraints.as_deref());
         self.classify(&mut request, &mut labels);
         let labels = Arc::new(labels);
+        self.record_cost_event(|| CostEventKind::Arrived {
+            id,
+            labels: labels.clone(),
+        });
         if let (Some((endpoint, _)), Some(end)) = (runs_at, EndedThere::of(registering)) {
             return self.count_ended(now, registering, request, &labels, endpoint, end);
         }
@@ -211,6 +216,7 @@ impl Pool {
     fn adopt(&mut self, now: Instant, request: Request, endpoint: EndpointId) {
         let id = request.id;
         self.engine.handle(now, Input::Adopt { request, endpoint });
+        self.record_start(id, false);
         if let Some(granted) = self.expected_usage(id, endpoint) {
             self.autopilot.adopted(now, id, granted);
         }
@@ -369,6 +375,7 @@ impl Pool {
             .change(&labels.model, request.is_waiting(), true);
         request.stage = Stage::Waiting;
         self.observe(Observation::Requeued(labels));
+        self.record_cost_event(|| CostEventKind::Requeued(id));
         self.amend(now, id);
         self.autopilot.dropped(now, id);
         self.decide(now, input);

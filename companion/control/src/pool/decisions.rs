@@ -12,6 +12,7 @@ use penstock_wire::names::code;
 use super::request::{Grant, Granted, Stage};
 use super::{Pool, PoolEffect};
 use crate::answer;
+use crate::cost_trace::CostEventKind;
 use crate::event::Observation;
 use crate::ids::RequestKey;
 use crate::labels::{Labels, flow_name};
@@ -73,6 +74,7 @@ impl Pool {
                     self.visible_flows.record_shadowed(flow_name(&flow), over);
                 }
                 Effect::Quota(report) => {
+                    self.record_cost_event(|| CostEventKind::Reported(report.clone()));
                     let pool = self.name.clone();
                     self.observe(Observation::Quota { pool, report });
                 }
@@ -130,6 +132,7 @@ impl Pool {
     }
 
     fn grant(&mut self, now: Instant, decided: &Decided) {
+        self.record_start(decided.id, true);
         let saturation_milli = self.saturation_milli();
         let Some(request) = self.requests.get_mut(&decided.id) else {
             return;
@@ -217,6 +220,10 @@ impl Pool {
         let Some(request) = self.close(id) else {
             return;
         };
+        self.record_cost_event(|| CostEventKind::Left {
+            id,
+            outcome: Some(outcome),
+        });
         let saturation_milli = self.saturation_milli();
         let rules = &self.rules;
         let answer = answer::for_outcome(outcome, &self.name, &rules.policy, rules.capacity_status);
@@ -252,6 +259,7 @@ impl Pool {
         let Some(request) = self.close(id) else {
             return;
         };
+        self.record_cost_event(|| CostEventKind::Left { id, outcome: None });
         match request.admitted {
             Some(outcome) => self.observe_dropped(&request.labels, outcome, None, waited),
             None => self.observe_decided(

@@ -115,12 +115,14 @@ impl Pool {
             self.credits.record_use(now, epoch);
         }
         self.autopilot.arrived(now);
+        let id = request.id;
         let input = Input::AdmittedByCredit {
             request,
             lent,
             endpoint,
         };
         self.engine.handle(now, input);
+        self.record_start(id, false);
     }
 
     /// The longest prompt that may go by credit, in bytes: where prompts choose their endpoint by their prefix, only short ones. 0 for any.

@@ -9,6 +9,7 @@ use penstock_engine::{Instant, Outcome};
 use super::Pool;
 use super::request::{Granted, OpenRequest};
 use crate::completion::Completion;
+use crate::cost_trace::CostEventKind;
 use crate::event::Observation;
 use crate::labels::Labels;
 
@@ -234,6 +235,7 @@ impl Pool {
     /// Takes a closed request out of stock and settles its cost.
     fn end(&mut self, now: Instant, id: RequestId, service: Service, request: &OpenRequest) {
         self.autopilot.dropped(now, id);
+        self.record_cost_event(|| CostEventKind::Ended { id, service });
         self.engine.handle(now, Input::Completed { id, service });
         self.apply_decisions(now, Some((id, &request.labels)));
     }

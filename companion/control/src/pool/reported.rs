@@ -11,6 +11,7 @@ use super::input::Registering;
 use super::lifecycle::Admission;
 use super::{Pool, PoolEffect};
 use crate::completion::Completion;
+use crate::cost_trace::CostEventKind;
 use crate::labels::Labels;
 use crate::registration::{Arrival, Running};
 
@@ -67,6 +68,7 @@ impl Pool {
         let observation = self.completion_observation(now, &admission, completion);
         self.observe(observation);
         self.effects.push_back(PoolEffect::Counted(key));
+        self.record_cost_event(|| CostEventKind::Ended { id, service });
         self.engine.handle(now, Input::Completed { id, service });
         self.apply_decisions(now, Some((id, labels)));
     }

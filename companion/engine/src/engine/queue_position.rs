@@ -168,6 +168,15 @@ impl Engine {
             .into()
     }
 
+    /// The fairness identity to which a request is charged, and whether its quota has demoted the request; `None` if it neither waits nor
+    /// runs.
+    #[must_use]
+    pub fn charged_flow(&self, id: RequestId) -> Option<(&str, bool)> {
+        let job = &self.jobs[self.jobs.find(id)?];
+        let identity = self.tree.identity_of(job.queued.flow);
+        Some((&identity.name, job.band == TreeBand::Demoted))
+    }
+
     /// The endpoint where a request runs; `None` if it doesn't run.
     #[must_use]
     pub fn endpoint_of(&self, id: RequestId) -> Option<EndpointId> {

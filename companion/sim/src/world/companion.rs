@@ -17,6 +17,7 @@ use penstock_control::{Control, Event};
 use penstock_engine::Instant;
 use penstock_wire::limits::SESSION_GRACE;
 
+use super::budgets::Accounts;
 use super::envoy::Attachment;
 use super::event::SimEvent;
 use super::time::Nanos;
@@ -75,6 +76,9 @@ pub(super) struct Companion {
     /// The rate of the companion's clock in thousandths of the world's; 0: none has run here.
     rate: u64,
     batches: u64,
+    /// How far the wall clock is ahead of the world's UTC, in seconds.
+    pub(super) wall_clock_offset: i64,
+    pub(super) accounts: Accounts,
 }
 
 impl Companion {
@@ -139,6 +143,7 @@ impl World {
             return;
         };
         self.companions[index].inbox_scheduled = false;
+        self.begin_batch(index);
         let mut batch = Batch::default();
         for _ in 0..BATCH_MAX {
             let Some(event) = self.companions[index].inbox.pop_front() else {
@@ -149,6 +154,7 @@ impl World {
         self.note_leader(index, false);
         self.apply_outputs(index);
         self.record_batch(index, batch);
+        self.check_turns(index);
         self.report_known_envoys(index);
         let companion = &mut self.companions[index];
         if !companion.inbox.is_empty() && !companion.inbox_scheduled {
@@ -173,12 +179,20 @@ impl World {
                     bye = self.record_frame(index, root, *conn, frame, batch);
                 }
             }
-            Event::Closed(conn) => batch.closed.push(*conn),
+            Event::Closed(conn) => {
+                batch.closed.push(*conn);
+                self.note_unclear_batch(index);
+            }
             _ => {}
         }
+        let utc = match &event {
+            Event::Utc(utc) => Some(*utc),
+            _ => None,
+        };
         if let Some(control) = &mut self.companions[index].control {
             control.handle(now, event);
         }
+        self.follow_costs(index, utc);
         if let Some(root) = bye {
             self.release(index, root);
             self.check_released(index, root);
@@ -198,9 +212,11 @@ impl World {
             return;
         }
         let now = self.companion_now(index);
+        self.begin_batch(index);
         if let Some(control) = &mut self.companions[index].control {
             control.handle_timeout(now);
         }
+        self.follow_costs(index, None);
         let lost: Vec<u64> = self
             .roots
             .iter()
@@ -223,6 +239,7 @@ impl World {
             self.release(index, id);
         }
         self.apply_outputs(index);
+        self.check_turns(index);
         self.report_known_envoys(index);
     }
 

@@ -61,6 +61,8 @@ pub(super) enum SimEvent {
     CandidateTimer(u64, u64),
     /// A candidate that continues after a freeze takes what has arrived.
     CandidateInbox(u64),
+    /// The wall clock of the companion with this index is set ahead by so many seconds, or back.
+    WallClockJumps(usize, i64),
     /// A worker's VM is loaded again: Envoy and worker.
     VmReloads(u64, usize),
     /// A killed Envoy starts again.

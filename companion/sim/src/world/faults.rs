@@ -107,6 +107,33 @@ fault_kinds! {
     AllCompanionsKill => "all companions killed",
 }
 
+impl FaultKind {
+    /// Whether this fault changes the set of usable endpoints or the bounds.
+    pub(super) const fn changes_endpoints(self) -> bool {
+        matches!(
+            self,
+            Self::EndpointFlap
+                | Self::ServerRefuses
+                | Self::ServerResets
+                | Self::ServerTruncates
+                | Self::ServerHangs
+                | Self::HostMissing
+                | Self::RulesChanged
+                | Self::EndpointRemoved
+                | Self::PoolRemoved
+        )
+    }
+
+    /// Whether the world can't tell with this fault which waiting request is the next, or when it must go.
+    pub(super) const fn blurs_turns(self) -> bool {
+        let delays = matches!(
+            self,
+            Self::CompanionFreeze | Self::LeaderFreeze | Self::ClockBack | Self::ClockAhead
+        );
+        self.changes_endpoints() || delays || matches!(self, Self::ServerPushesBack)
+    }
+}
+
 impl fmt::Display for FaultKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())

@@ -10,7 +10,6 @@ mod quiescence;
 use super::World;
 use super::clients::Client;
 use super::companion::PoolCounts;
-use super::faults::FaultKind;
 use super::http::HttpStream;
 use super::servers::Job;
 use super::time::{MILLI, Nanos};
@@ -217,18 +216,7 @@ impl World {
 
     /// Whether no fault of this world changes the set of usable endpoints or the bounds.
     fn endpoints_are_static(&self) -> bool {
-        let changing = [
-            FaultKind::EndpointFlap,
-            FaultKind::ServerRefuses,
-            FaultKind::ServerResets,
-            FaultKind::ServerTruncates,
-            FaultKind::ServerHangs,
-            FaultKind::HostMissing,
-            FaultKind::RulesChanged,
-            FaultKind::EndpointRemoved,
-            FaultKind::PoolRemoved,
-        ];
-        !changing.iter().any(|kind| self.scenario.faults.contains(kind))
+        !self.scenario.faults.iter().any(|kind| kind.changes_endpoints())
     }
 
     /// Checks a fallback admission: an Envoy's filters never have more of them in flight than the Envoy's share. If no

@@ -4,8 +4,9 @@
 //! The filters, the control and the engines are the real ones. Everything else is simulated with as little detail as
 //! the invariants need. `invariants` checks them: every request ends exactly once; no request is granted twice or
 //! after its end; no server exceeds its bound, except for adopted requests; each flow keeps its order; and no state is
-//! left over when the world is idle.
+//! left over when the world is idle. `budgets` keeps accounts of what flows use, and compares them with the engines'.
 
+mod budgets;
 mod clients;
 mod companion;
 mod envoy;
@@ -55,6 +56,9 @@ const QUIET_TIME: Nanos = 40 * SECOND;
 /// The same with several companions: a new leader may wait for half a minute, and filters may then have to find it.
 const QUIET_TIME_REPLICATED: Nanos = 90 * SECOND;
 
+/// The most events without a time between them.
+const EVENTS_AT_ONCE_MAX: u64 = 100_000;
+
 /// The state of a world.
 #[derive(Debug)]
 struct World {
@@ -62,6 +66,8 @@ struct World {
     rng: Rng,
     now: Nanos,
     event_queue: EventQueue,
+    /// Events since time has passed.
+    events_at_once: u64,
     companions: Vec<Companion>,
     /// Processes of all companions so far.
     generations: u64,
@@ -86,6 +92,10 @@ struct World {
     jobs: BTreeMap<u64, Job>,
     jobs_started: u64,
     clients: Vec<Client>,
+    /// UTC at the world's start, in seconds since 1970 began.
+    utc_at_start: u64,
+    /// For each client, the prompt and output tokens of the last answer that a server has completed.
+    counted_usage: BTreeMap<u64, (u64, u64)>,
     /// Version of the current policy.
     policy_version: u64,
     /// Differences between the current configuration and the scenario's.
@@ -152,6 +162,7 @@ impl World {
             rng,
             now: START,
             event_queue: EventQueue::default(),
+            events_at_once: 0,
             companions: companions.collect(),
             generations: 0,
             tenures: 0,
@@ -167,6 +178,8 @@ impl World {
             jobs: BTreeMap::new(),
             jobs_started: 0,
             clients: Vec::new(),
+            utc_at_start: Self::draw_utc(seed),
+            counted_usage: BTreeMap::new(),
             policy_version: 1,
             overrides: Overrides::default(),
             message_source: None,
@@ -203,6 +216,9 @@ impl World {
         let quiet = self.now + quiet_time + self.clock_set_back;
         self.run_until(|world| world.now >= quiet, Some(quiet))?;
         self.check_quiescence();
+        for index in 0..self.companions.len() {
+            self.end_accounts(index);
+        }
         self.summary.worlds = 1;
         self.summary.replicated = u64::from(self.scenario.lease > 0);
         match self.failure.take() {
@@ -226,6 +242,7 @@ impl World {
             self.start_envoy(envoy);
         }
         self.event_queue.schedule(self.now, SimEvent::ClientArrives);
+        self.schedule_wall_clock_jumps();
         let mean = self.scenario.fault_interval;
         let wait = self.rng.exponential(mean);
         self.event_queue.schedule(self.now + wait, SimEvent::NextFault);
@@ -237,7 +254,15 @@ impl World {
             let Some((time, event)) = self.event_queue.pop() else {
                 return Err("the event queue is empty".to_owned());
             };
+            self.events_at_once = if time > self.now {
+                0
+            } else {
+                self.events_at_once + 1
+            };
             self.now = time;
+            if self.events_at_once > EVENTS_AT_ONCE_MAX {
+                return Err(format!("time stands still: {event:?}"));
+            }
             if deadline.is_some_and(|deadline| time > deadline) && !finished(self) {
                 self.check_quiescence();
                 let violation = self
@@ -286,6 +311,7 @@ impl World {
             | SimEvent::StoreStarts
             | SimEvent::CandidateTimer(..)
             | SimEvent::CandidateInbox(_) => self.handle_among_companions(event),
+            SimEvent::WallClockJumps(index, seconds) => self.jump_wall_clock(index, seconds),
             SimEvent::VmReloads(envoy, vm) => self.reload_vm(envoy as usize, vm),
             SimEvent::EnvoyRestarts(envoy) => self.start_envoy(envoy as usize),
             SimEvent::RootRetires(root) => self.retire_root(root),

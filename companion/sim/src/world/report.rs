@@ -22,6 +22,16 @@ pub struct Summary {
     pub fallback_admissions: u64,
     /// Requests that filters admitted by credit.
     pub credit_admissions: u64,
+    /// Requests that were charged to budgets.
+    pub budget_charges: u64,
+    /// Requests that were served as demoted ones.
+    pub budget_demotions: u64,
+    /// Batches of events with a demoted request, of which it is clear that no other request may wait.
+    pub demotions_judged: u64,
+    /// Requests that were refused because of their budgets.
+    pub budget_refusals: u64,
+    /// Comparisons of all budgets of a pool with the world's accounts.
+    pub budget_comparisons: u64,
     /// Full audits of the companion's state.
     pub audits: u64,
     /// Simulated events.
@@ -51,6 +61,11 @@ impl Summary {
         self.pushbacks += other.pushbacks;
         self.fallback_admissions += other.fallback_admissions;
         self.credit_admissions += other.credit_admissions;
+        self.budget_charges += other.budget_charges;
+        self.budget_demotions += other.budget_demotions;
+        self.demotions_judged += other.demotions_judged;
+        self.budget_refusals += other.budget_refusals;
+        self.budget_comparisons += other.budget_comparisons;
         self.audits += other.audits;
         self.events += other.events;
         self.shared_keys_max = self.shared_keys_max.max(other.shared_keys_max);
@@ -89,6 +104,15 @@ impl fmt::Display for Summary {
             f,
             "{} events, {} audits, at most {} keys in shared data",
             self.events, self.audits, self.shared_keys_max
+        )?;
+        writeln!(
+            f,
+            "budgets: {} charges, {} demoted ({} judged), {} refused, {} comparisons",
+            self.budget_charges,
+            self.budget_demotions,
+            self.demotions_judged,
+            self.budget_refusals,
+            self.budget_comparisons
         )?;
         write!(f, "ends:")?;
         for (name, count) in &self.ends {

@@ -1,11 +1,13 @@
 //! The scenario of a seed: pools, Envoys, load, policies, and the kinds of faults.
 
+mod budgets;
+
 use core::time::Duration;
 
 use penstock_control::{CreditSettings, EndpointSettings, Kept, MaxPriority, PoolSettings, Settings};
 use penstock_engine::policy::{
-    BandMode, Bands, CostUnit, Discipline, FlowGlob, FlowKey, Flows, Gate, OutlierEjection, Over, Overflow,
-    Policy, Queue, Quota, QuotaPeriod, QuotaWindow, StockUnit,
+    BandMode, Bands, CostUnit, Discipline, FlowKey, Flows, Gate, OutlierEjection, Overflow, Policy, Queue,
+    StockUnit,
 };
 use penstock_engine::units::Decimal;
 use penstock_model::slo::Policy as SloPolicy;
@@ -117,19 +119,18 @@ impl Scenario {
         }
         let delay = rng.choose(&[50 * MICRO, 300 * MICRO, 2 * MILLI, 30 * MILLI]);
         let share = rng.choose(&[0, 15, 15, 40, 40, 100, 100]);
-        let faults: Vec<FaultKind> = FaultKind::ALL
+        let mut faults: Vec<FaultKind> = FaultKind::ALL
             .iter()
             .copied()
             .filter(|kind| !kind.needs_replicas() && rng.percent(share))
             .collect();
-        let mut faults = faults;
         if lease > 0 {
             add_faults_among_companions(&mut faults, share, rng);
         }
         // A configuration has no wait of 0. Without other companions it changes nothing.
         let startup_wait_min = if lease > 0 { 50 } else { 0 };
         let stalls = faults.contains(&FaultKind::StreamStall) || faults.contains(&FaultKind::EnvoyCutOff);
-        Self {
+        let scenario = Self {
             envoys: envoys(lease, rng),
             workers: rng.choose(&[1, 2, 2, 3, 4]),
             requests,
@@ -152,9 +153,10 @@ impl Scenario {
             faults,
             companions,
             lease,
-            pools: with_quotas(pools, seed),
+            pools,
             seed,
-        }
+        };
+        scenario.with_budgets()
     }
 
     /// The rate of a clock, in thousandths of the world's.
@@ -254,7 +256,7 @@ impl Scenario {
             requeues: pool.requeues,
             credit: pool.credit,
             slo: pool.slo,
-            reported: false,
+            reported: !pool.policy.flows.quotas.is_empty(),
             shared: false,
             transient: Duration::from_secs(120),
             kept: pool
@@ -438,40 +440,6 @@ fn policy(rng: &mut Rng, mode: BandMode, ceiling: Option<Decimal>, gate: Gate) -
         outlier_ejection: OutlierEjection::default(),
         ..Policy::default()
     }
-}
-
-/// Quotas for some of the pools, by random choices of their own.
-fn with_quotas(mut pools: Vec<PoolScenario>, seed: u64) -> Vec<PoolScenario> {
-    let mut rng = Rng::new(!seed);
-    for pool in &mut pools {
-        if rng.percent(20) {
-            pool.policy.flows.quotas = vec![Quota {
-                flows: FlowGlob::new("*"),
-                windows: [CostUnit::Requests, CostUnit::Tokens]
-                    .map(|unit| quota_window(unit, &mut rng))
-                    .to_vec(),
-                over: rng.choose(&[Over::Demote, Over::Hold, Over::Refuse]),
-                shadow: rng.percent(20),
-            }];
-        }
-    }
-    pools
-}
-
-fn quota_window(unit: CostUnit, rng: &mut Rng) -> QuotaWindow {
-    let sliding = |seconds| QuotaPeriod::Sliding(Duration::from_secs(seconds));
-    let limit = match unit {
-        CostUnit::Requests => rng.between(1, 40),
-        CostUnit::Tokens => rng.between(100, 20_000),
-    };
-    let period = rng.choose(&[
-        sliding(1),
-        sliding(10),
-        sliding(300),
-        QuotaPeriod::Day,
-        QuotaPeriod::Month,
-    ]);
-    QuotaWindow { unit, limit, period }
 }
 
 fn millis(duration: Duration) -> u64 {

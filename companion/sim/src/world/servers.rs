@@ -139,6 +139,9 @@ impl World {
                 self.detach_job(id, http);
                 let output = self.rng.between(1, 300);
                 let prompt = self.rng.between(1, 500);
+                if let Some(http) = self.http_streams.get(&http) {
+                    self.counted_usage.insert(http.client, (prompt, output));
+                }
                 let body =
                     format!(r#"{{"usage":{{"prompt_tokens":{prompt},"completion_tokens":{output}}}}}"#);
                 self.end_response(http, body.as_bytes(), VIA_UPSTREAM);

@@ -279,6 +279,8 @@ impl World {
         if let Some(control) = &mut companion.control {
             control.handle(now, Event::Leadership(change));
         }
+        self.note_unclear_batch(index);
+        self.follow_costs(index, None);
         if had_role && !self.is_in_charge(index) {
             self.take_outputs(index);
             self.end_tenure(index);

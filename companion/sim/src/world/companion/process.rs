@@ -1,7 +1,5 @@
 //! A companion's process: start, end, suspension, clock jumps and shutdown.
 
-use core::time::Duration;
-
 use penstock_control::{Control, Event};
 use penstock_election::Input;
 
@@ -11,9 +9,6 @@ use super::super::event::SimEvent;
 use super::super::time::{KEEPALIVE, MILLI, Nanos, SECOND};
 use super::Companion;
 use super::election::Election;
-
-/// UTC when a world begins: a minute before a year ends.
-const UTC_AT_START: Duration = Duration::from_secs(1_830_297_540);
 
 impl World {
     /// Starts a companion, unless its process runs. `older`: with a term below that of an earlier one.
@@ -39,6 +34,7 @@ impl World {
             rate,
             // A machine's clock continues across its processes.
             clock_offset: last.clock_offset,
+            wall_clock_offset: last.wall_clock_offset,
             timers: last.timers,
             ..Companion::default()
         };
@@ -50,11 +46,11 @@ impl World {
         let unix_ms = self.unix_ms();
         let companion = &mut self.companions[index];
         companion.started_at = now.as_nanos();
-        let mut control = Control::new(settings, now);
-        control.handle(now, Event::Utc(UTC_AT_START + Duration::from_millis(unix_ms)));
+        let control = Control::new(settings, now);
         companion.control = Some(control);
         companion.election =
             is_replicated.then(|| Election::new(Self::companion_address(index), lease, pool, now, unix_ms));
+        self.begin_accounts(index);
         for root in self.roots.values_mut() {
             root.attachments[index] = Attachment::default();
         }
@@ -67,10 +63,11 @@ impl World {
 
     /// A companion's process ends; with `silently` its machine does.
     pub(in crate::world) fn kill_companion(&mut self, index: usize, silently: bool) {
-        let companion = &mut self.companions[index];
-        if companion.control.take().is_none() {
+        if self.companions[index].control.take().is_none() {
             return;
         }
+        self.end_accounts(index);
+        let companion = &mut self.companions[index];
         companion.vanished = silently;
         companion.frozen = false;
         companion.inbox.clear();

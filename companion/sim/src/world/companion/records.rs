@@ -134,6 +134,7 @@ impl World {
     }
 
     fn open_session(&mut self, index: usize, root: u64, conn: ConnId) {
+        self.note_unclear_batch(index);
         let companion = &mut self.companions[index];
         companion.session_streams.insert(root, conn.0);
         companion.sessions_max = companion.sessions_max.max(companion.session_streams.len());
@@ -153,6 +154,7 @@ impl World {
 
     /// A companion has lost a session's stream.
     pub(super) fn orphan(&mut self, index: usize, conn: ConnId) {
+        self.note_unclear_batch(index);
         let now = self.companion_now(index);
         let root = self.stream_roots.get(&conn.0);
         self.companions[index]

@@ -1,0 +1,66 @@
+//! Budgets of a scenario's pools.
+
+use core::time::Duration;
+
+use penstock_engine::policy::{CostUnit, FlowGlob, Over, Quota, QuotaPeriod, QuotaWindow};
+
+use super::super::rng::Rng;
+use super::Scenario;
+
+impl Scenario {
+    /// Budgets for some of the pools, by random choices of their own. In half of the worlds with budgets, only they, the bands and the
+    /// gate decide which request goes, so that the world can tell.
+    pub(super) fn with_budgets(mut self) -> Self {
+        let rng = &mut Rng::new(self.seed ^ 0x4255_4447);
+        let is_plain = rng.percent(50);
+        for pool in &mut self.pools {
+            let globs: &[&str] = match rng.below(10) {
+                0 => &["f0", "*"],
+                1 => &["f?"],
+                2 | 3 => &["*"],
+                _ => continue,
+            };
+            let flows = &mut pool.policy.flows;
+            flows.quotas = globs.iter().map(|glob| quota(glob, rng)).collect();
+            if is_plain {
+                flows.max_in_flight = None;
+                flows.max_in_flight_per_endpoint = None;
+                flows.identities_max = 1_000;
+                pool.policy.queue.max_rate = None;
+                pool.credit = None;
+                self.faults.retain(|kind| !kind.blurs_turns());
+            }
+        }
+        self
+    }
+}
+
+fn quota(glob: &str, rng: &mut Rng) -> Quota {
+    let units: &[CostUnit] = match rng.below(4) {
+        0 => &[CostUnit::Requests],
+        1 => &[CostUnit::Tokens],
+        _ => &[CostUnit::Requests, CostUnit::Tokens],
+    };
+    Quota {
+        flows: FlowGlob::new(glob),
+        windows: units.iter().map(|unit| quota_window(*unit, rng)).collect(),
+        over: rng.choose(&[Over::Demote, Over::Hold, Over::Refuse]),
+        shadow: rng.percent(20),
+    }
+}
+
+fn quota_window(unit: CostUnit, rng: &mut Rng) -> QuotaWindow {
+    let sliding = |seconds| QuotaPeriod::Sliding(Duration::from_secs(seconds));
+    let limit = match unit {
+        CostUnit::Requests => rng.between(1, 40),
+        CostUnit::Tokens => rng.between(100, 20_000),
+    };
+    let period = rng.choose(&[
+        sliding(1),
+        sliding(10),
+        sliding(300),
+        QuotaPeriod::Day,
+        QuotaPeriod::Month,
+    ]);
+    QuotaWindow { unit, limit, period }
+}
