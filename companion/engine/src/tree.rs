@@ -400,10 +400,14 @@ impl Tree {
         self.update_heads(identity, endpoints);
     }
 
+    /// The identity of this name, if it has a flow.
+    pub(crate) fn identity_named(&self, name: &str) -> Option<&Identity> {
+        Some(self.identities.get(self.identities.named(name)?))
+    }
+
     /// A flow of the identity of this name.
     pub(crate) fn flow_named(&self, name: &str) -> Option<FlowId> {
-        let identity = self.identities.get(self.identities.named(name)?);
-        identity.flows.first().map(|&(_, flow)| flow)
+        self.identity_named(name)?.flows.first().map(|&(_, flow)| flow)
     }
 
     /// One flow of each identity.

@@ -189,7 +189,7 @@ impl Pool {
             None
         } else {
             let (name, most) = (flow_name(&flow), registering.visible_flows_max);
-            if self.rules.policy.flows.quota_of(name).is_some() {
+            if self.engine.has_quota(name) {
                 self.public_budgets.record(name);
             }
             self.visible_flows.record_arrival(now, name, most)
@@ -359,7 +359,7 @@ impl Pool {
         if granted.grant.endpoints.iter().any(is_listed) {
             // The grant was lost with the last stream.
             let (key, labels, grant) = (request.key, request.labels.clone(), granted.grant.clone());
-            self.send_grant(now, key, labels, grant);
+            self.send_grant(now, id, key, labels, grant);
         } else {
             self.requeue(now, id, Input::Requeue(id));
         }

@@ -2,7 +2,7 @@
 
 use hashbrown::HashSet;
 use penstock_engine::Instant;
-use penstock_engine::input::Input;
+use penstock_engine::input::{Input, RequestId};
 use penstock_engine::snapshot::FlowQuotaSnapshot;
 use penstock_engine::units::Tokens;
 
@@ -17,12 +17,13 @@ impl Pool {
             return None;
         }
         let window = self.engine.tightest_window(flow)?;
-        Some(RateLimit {
-            unit: window.unit,
-            limit: window.limit,
-            remaining: window.remaining,
-            resets_in: window.resets_at.since(now),
-        })
+        Some(RateLimit::of(&window, now))
+    }
+
+    /// The same of the flow of a request that waits or runs.
+    pub(super) fn rate_limit_of(&mut self, now: Instant, id: RequestId) -> Option<RateLimit> {
+        let window = self.engine.tightest_window_of(id)?;
+        Some(RateLimit::of(&window, now))
     }
 
     /// All budgets at this moment, in time proportional to the number of flows with one.

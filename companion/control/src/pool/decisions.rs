@@ -183,7 +183,7 @@ impl Pool {
             let was_queued = self.arriving != Some(decided.id);
             self.observe_decided(&labels, outcome, "", decided.waited, endpoint, was_queued);
         }
-        self.send_grant(now, key, labels, grant);
+        self.send_grant(now, decided.id, key, labels, grant);
         if let (Outcome::Bypassed, Some(&endpoint)) = (decided.outcome, decided.endpoints.first()) {
             self.consider_credit(now, decided.id, endpoint);
         }
@@ -193,11 +193,12 @@ impl Pool {
     pub(super) fn send_grant(
         &mut self,
         now: Instant,
+        id: RequestId,
         key: RequestKey,
         labels: Arc<Labels>,
         grant: Arc<Grant>,
     ) {
-        let rate_limit = self.rate_limit(now, &labels.flow);
+        let rate_limit = self.rate_limit_of(now, id);
         self.effects.push_back(PoolEffect::Grant {
             key,
             labels,

@@ -12,7 +12,7 @@ use super::Engine;
 use crate::band::TreeBand;
 use crate::effect::{Effect, Outcome, QuotaReport};
 use crate::ids::{FlowId, JobId};
-use crate::input::Service;
+use crate::input::{RequestId, Service};
 use crate::policy::{CostUnit, Over};
 use crate::quota::Table;
 use crate::snapshot::{FlowQuotaSnapshot, QuotaWindowSnapshot};
@@ -50,13 +50,33 @@ impl Engine {
 
     /// The window of the flow's quota of which the smallest part is left; `None`: it has no quota that decides. Empty: `anonymous`.
     pub fn tightest_window(&mut self, flow: &str) -> Option<QuotaWindowSnapshot> {
-        let (table, now) = self.quotas.table()?;
         let name = named(flow);
-        let index = self.policy.flows.quota_of(name)?;
-        if table.quota(index).shadow {
-            return None;
+        let index = self.quota_index(name)?;
+        let (table, now) = self.quotas.table()?;
+        table.tightest_deciding(name, index, &now)
+    }
+
+    /// The same of the flow to which a request is charged that waits or runs.
+    pub fn tightest_window_of(&mut self, id: RequestId) -> Option<QuotaWindowSnapshot> {
+        let (table, now) = self.quotas.table()?;
+        let job = &self.jobs[self.jobs.find(id)?];
+        let identity = self.tree.identity_of(job.queued.flow);
+        table.tightest_deciding(&identity.name, identity.quota?, &now)
+    }
+
+    /// Whether the flow has a quota. Empty: `anonymous`.
+    #[must_use]
+    pub fn has_quota(&self, flow: &str) -> bool {
+        self.quotas.is_on() && self.quota_index(named(flow)).is_some()
+    }
+
+    /// The quota of a flow, as an index into the policy's list. A flow that waits or runs knows it; other names are matched against the
+    /// quotas one by one.
+    fn quota_index(&self, name: &str) -> Option<usize> {
+        match self.tree.identity_named(name) {
+            Some(identity) => identity.quota,
+            None => self.policy.flows.quota_of(name),
         }
-        table.tightest(name, index, &now)
     }
 
     /// What its flow's quota says to the request `id` now, because there is no room; `None`: it goes.

@@ -64,13 +64,20 @@ impl Table {
             .snapshot(name, quota, now)
     }
 
-    /// The window of the flow of which the smallest part is left. `index` is its quota.
-    pub(crate) fn tightest(
+    /// The window of the flow of which the smallest part is left; `None`: its quota, `index`, decides nothing.
+    pub(crate) fn tightest_deciding(
         &mut self,
         name: &str,
         index: usize,
         now: &Now<'_>,
     ) -> Option<QuotaWindowSnapshot> {
+        if self.quota(index).shadow {
+            return None;
+        }
+        self.tightest(name, index, now)
+    }
+
+    fn tightest(&mut self, name: &str, index: usize, now: &Now<'_>) -> Option<QuotaWindowSnapshot> {
         if self.get(name, now).is_none() {
             let unused = FlowQuota::new(index, self.quota(index), 0, &now.moment);
             return tightest(unused.windows(self.quota(index), now));

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use penstock_engine::input::{Band, Service, Usage};
-use penstock_engine::policy::{CostUnit, Discipline, Over, QuotaPeriod};
+use penstock_engine::policy::{CostUnit, Discipline, FlowGlob, Over, QuotaPeriod};
+use penstock_engine::snapshot::QuotaWindowSnapshot;
 use penstock_engine::units::Tokens;
 use penstock_engine::{EndpointId, Input, Outcome, RequestId};
 
@@ -177,6 +178,26 @@ fn the_tightest_window_has_the_smallest_part_left() {
     harness.handle(used(1, 500));
     assert_eq!(tightest(&mut harness), (CostUnit::Tokens, 500));
     assert_eq!(harness.engine.tightest_window("g"), None);
+}
+
+#[test]
+fn a_request_that_shares_a_flow_has_the_window_of_that_flow() {
+    let mut policy = with_quota(Over::Refuse, &[tokens(100, sliding(60))]);
+    policy.flows.quotas[0].flows = FlowGlob::new("*");
+    policy.flows.identities_max = 1;
+    let mut harness = Harness::new(policy, 1);
+    harness.handle(Input::Register(sized(1, "f", Default, 10)));
+    harness.handle(Input::Register(sized(2, "g", Default, 30)));
+    let engine = &mut harness.engine;
+    let left = |window: Option<QuotaWindowSnapshot>| window.map(|window| window.remaining);
+    assert_eq!(left(engine.tightest_window_of(RequestId(1))), Some(90));
+    assert_eq!(left(engine.tightest_window_of(RequestId(2))), Some(70));
+    assert_eq!(
+        left(engine.tightest_window("g")),
+        Some(100),
+        "no request is charged to it"
+    );
+    assert_eq!(engine.tightest_window_of(RequestId(3)), None, "it doesn't exist");
 }
 
 #[test]
