@@ -10,6 +10,7 @@ mod elsewhere;
 mod held;
 mod policy_changes;
 mod refused;
+mod running;
 mod shadow;
 
 use std::time::Duration;
