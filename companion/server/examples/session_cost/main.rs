@@ -37,9 +37,20 @@ struct Load {
     streams: bool,
     /// The filter admits the requests by credit, and reports those of a round in one frame.
     by_credit: bool,
+    budgets: Budgets,
 }
 
-const LOADS: [Load; 6] = [
+/// The budgets of the pool.
+#[derive(Clone, Copy)]
+enum Budgets {
+    None,
+    /// So many, of tenants that send nothing.
+    OfOthers(usize),
+    /// One for every tenant of the load, with a window of an hour and one of a day. No tenant reaches it.
+    OfAll,
+}
+
+const LOADS: [Load; 9] = [
     Load::new("one at a time", 1, 1, 1_000),
     Load::new("8 at a time", 1, 8, 1_000),
     Load::new("32 at a time, 4 sessions", 4, 32, 1_000),
@@ -52,6 +63,18 @@ const LOADS: [Load; 6] = [
         by_credit: true,
         ..Load::new("16 at a time, by credit", 1, 16, 1_000)
     },
+    Load {
+        budgets: Budgets::OfOthers(1),
+        ..Load::new("8 at a time, budget of others", 1, 8, 1_000)
+    },
+    Load {
+        budgets: Budgets::OfOthers(256),
+        ..Load::new("8 at a time, 256 budgets", 1, 8, 1_000)
+    },
+    Load {
+        budgets: Budgets::OfAll,
+        ..Load::new("8 at a time, within budgets", 1, 8, 1_000)
+    },
 ];
 
 impl Load {
@@ -63,6 +86,7 @@ impl Load {
             places,
             streams: false,
             by_credit: false,
+            budgets: Budgets::None,
         }
     }
 }

@@ -7,7 +7,7 @@ use std::process::{Output, Stdio};
 use tempfile::TempDir;
 use tokio::process::Command;
 
-use crate::{ENDPOINT, Load, POOL, filter};
+use crate::{Budgets, ENDPOINT, Load, POOL, filter};
 
 /// What is counted.
 #[derive(Clone, Copy)]
@@ -87,6 +87,20 @@ fn free_address() -> SocketAddr {
     listener.local_addr().expect("its address")
 }
 
+/// The lines of a pool's configuration for its budgets.
+fn budgets(budgets: Budgets) -> String {
+    let windows = "windows: [{tokens: 1000000000, per: 1h}, {tokens: 10000000000, per: day}], over: refuse";
+    let entry = |glob: String| format!("      - {{match: '{glob}', {windows}}}\n");
+    let entries: String = match budgets {
+        Budgets::None => return String::new(),
+        Budgets::OfOthers(count) => (0..count)
+            .map(|number| entry(format!("other-{number}-*")))
+            .collect(),
+        Budgets::OfAll => entry("tenant-*".to_owned()),
+    };
+    format!("  arbitration:\n    flows:\n      budgets:\n{entries}")
+}
+
 fn config(folder: &TempDir, address: SocketAddr, load: Load) -> std::path::PathBuf {
     let http = folder.path().join("http");
     let places = load.places;
@@ -98,8 +112,9 @@ fn config(folder: &TempDir, address: SocketAddr, load: Load) -> std::path::PathB
            endpoints: {{static: ['{ENDPOINT}']}}\n  \
            health: {{path: null}}\n  \
            scrape: {{path: null}}\n  \
-           stock: {{lower_bound_per_backend: {places}, upper_bound_per_backend: {places}, watermark_per_backend: {places}}}\n",
-        http.display()
+           stock: {{lower_bound_per_backend: {places}, upper_bound_per_backend: {places}, watermark_per_backend: {places}}}\n{}",
+        http.display(),
+        budgets(load.budgets)
     );
     let path = folder.path().join("penstock.yaml");
     std::fs::write(&path, text).expect("write a file");
