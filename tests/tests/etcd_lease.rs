@@ -199,7 +199,10 @@ fn a_restart_of_etcd_changes_no_leader() {
         let mut second = Companion::start(etcd.url(), "10.0.0.2:9190");
         second.next_role().await;
         etcd.kill().await;
-        assert_eq!(first.next_role().await, RoleChange::StoreUnreachable);
+        assert_eq!(
+            first.next_role().await,
+            RoleChange::StoreUnreachable { recorded: vec![7] }
+        );
         first.status_with(|status| !status.store_up).await;
         etcd.restart().await;
         let renewed = first.next_renewal().await;
@@ -220,7 +223,10 @@ fn an_etcd_that_answers_nothing_changes_no_leader() {
         let term = first.leads_with(7).await;
         assert_eq!(first.next_renewal().await, term);
         etcd.freeze().await;
-        assert_eq!(first.next_role().await, RoleChange::StoreUnreachable);
+        assert_eq!(
+            first.next_role().await,
+            RoleChange::StoreUnreachable { recorded: vec![7] }
+        );
         first.status_with(|status| !status.store_up).await;
         etcd.thaw();
         assert!(first.next_renewal().await >= term);

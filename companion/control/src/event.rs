@@ -135,8 +135,12 @@ pub enum LeadershipChange {
         /// When the lease lapses, unless it is renewed again.
         grants_until: Instant,
     },
-    /// The store of leader leases didn't answer.
-    StoreUnreachable,
+    /// The store of leader leases didn't answer. Its record names all the leader's Envoys, so no other companion takes over without
+    /// their filters.
+    StoreUnreachable {
+        /// The Envoys that the record names, by process.
+        recorded: Vec<u64>,
+    },
     /// Another companion has the leader lease, or none. A leader gives up its sessions and requests.
     StandBy {
         /// Where the leader listens for filters; `None`: unknown.

@@ -94,6 +94,18 @@ impl Leadership {
         self.lease.as_ref().is_none_or(|lease| lease.lapsed.is_none())
     }
 
+    /// It may have to lead without the store of leases.
+    pub(crate) fn is_without_store(&self) -> bool {
+        self.lease.as_ref().is_some_and(|lease| lease.recorded.is_some())
+    }
+
+    /// The store of leases doesn't answer, and its record doesn't name this Envoy: another companion could lead without the Envoy's filters,
+    /// while this one grants to them.
+    pub(crate) fn is_unrecorded(&self, envoy: u64) -> bool {
+        let recorded = self.lease.as_ref().and_then(|lease| lease.recorded.as_ref());
+        recorded.is_some_and(|recorded| !recorded.contains(&envoy))
+    }
+
     /// The lease must be checked at this time or later; `None`: there is none to check.
     pub(crate) fn lease_check_at(&self) -> Option<Instant> {
         let lease = self.lease.as_ref()?;
@@ -106,8 +118,8 @@ impl Leadership {
 pub(crate) struct Lease {
     /// When it must be checked whether this companion may still grant.
     pub(crate) check_at: Instant,
-    /// The store of leases didn't answer the last request.
-    pub(crate) is_store_unreachable: bool,
+    /// While the store of leases doesn't answer: the Envoys that its record names. `None`: it answers, or no one knows.
+    pub(crate) recorded: Option<HashSet<u64>>,
     /// Why this companion may not grant; `None`: it may.
     pub(crate) lapsed: Option<Lapse>,
 }

@@ -396,23 +396,21 @@ impl Candidate {
 
     /// Reports a failed request of a leader, unless another companion could take over without the leader's filters.
     fn report_unreachable(&mut self) {
-        if self.is_successor_bound()
+        if let Some(recorded) = self.binding_record()
             && let Some(leading) = &mut self.leading
             && !std::mem::replace(&mut leading.unreachable_reported, true)
         {
-            self.role(RoleChange::StoreUnreachable);
+            self.role(RoleChange::StoreUnreachable { recorded });
         }
     }
 
-    /// Whether the record in the store names the leader's Envoys, so that no other companion leads before their filters ask it.
-    fn is_successor_bound(&self) -> bool {
-        let stored = self.view.as_ref().and_then(|view| view.record.as_ref());
-        let (Some(stored), Some(leading)) = (stored, &self.leading) else {
-            return false;
-        };
-        let present = &leading.record.envoys;
+    /// The leader's Envoys, if the record in the store names all of them, so that no other companion leads before their filters ask it.
+    fn binding_record(&self) -> Option<Vec<u64>> {
+        let stored = self.view.as_ref()?.record.as_ref()?;
+        let present = &self.leading.as_ref()?.record.envoys;
         let stored: HashSet<u64> = stored.envoys.iter().map(|known| known.envoy).collect();
-        !present.is_empty() && present.iter().all(|known| stored.contains(&known.envoy))
+        let is_binding = !present.is_empty() && present.iter().all(|known| stored.contains(&known.envoy));
+        is_binding.then(|| present.iter().map(|known| known.envoy).collect())
     }
 
     /// Where filters find the leader, other than here.

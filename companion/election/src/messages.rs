@@ -136,7 +136,10 @@ pub enum RoleChange {
     },
     /// The leader can't reach the store, whose record names all its Envoys: no other companion takes over without their filters.
     /// Sent once, until the next renewal.
-    StoreUnreachable,
+    StoreUnreachable {
+        /// The Envoys that the record names, by process. Another companion would take over without the filters of any other Envoy.
+        recorded: Vec<u64>,
+    },
     /// This companion doesn't lead, and grants nothing.
     StandBy {
         /// Where the leader listens for filters; `None` if no other leader is known.

@@ -15,6 +15,8 @@ use crate::session::Stage;
 
 /// The reason for the end of a stream that a later stream of the same root context replaces.
 const REPLACED: &str = "a later stream speaks for this filter";
+/// The reason for the end of a stream whose Hello was on its way when the store of leases failed.
+const UNRECORDED: &str = "its Envoy is new, and the store of leases doesn't answer";
 /// The reason for the end of a stream whose filter would let every request in, with any tenant.
 const UNCHECKED_KEYS: &str = "its filter is too old to check the API keys of identity.api_keys";
 
@@ -33,6 +35,9 @@ impl Control {
             Err(violation) => return self.close(now, conn, violation.as_str()),
             Ok(false) => return,
             Ok(true) => {}
+        }
+        if self.leadership.is_unrecorded(hello.envoy) {
+            return self.close(now, conn, UNRECORDED);
         }
         let Some(version) = common_version(&hello, self.settings.policy.session_per_pool) else {
             session.push(refusal(self.settings.term));
@@ -100,7 +105,7 @@ impl Control {
     /// The filter must not list its requests here, or not yet.
     fn must_ask(&self, hello: &wire::Hello) -> bool {
         let is_outdated = self.leadership.lease.is_some() && hello.term > self.settings.term;
-        hello.probe || is_outdated || !self.leadership.leads()
+        hello.probe || is_outdated || !self.leadership.leads() || self.leadership.is_unrecorded(hello.envoy)
     }
 
     /// Begins dispatch if all expected sessions are open.

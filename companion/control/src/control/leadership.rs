@@ -11,7 +11,7 @@ mod asking;
 
 use std::sync::Arc;
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use penstock_election::KnownEnvoy;
 use penstock_engine::Instant;
 use penstock_wire as wire;
@@ -74,7 +74,7 @@ impl Control {
                 grants_until,
             } => self.begin_takeover(now, term, &known, is_last_leader_gone, grants_until),
             LeadershipChange::Renewed { term, grants_until } => self.renew_lease(now, term, grants_until),
-            LeadershipChange::StoreUnreachable => self.note_store_unreachable(now),
+            LeadershipChange::StoreUnreachable { recorded } => self.note_store_unreachable(now, recorded),
             LeadershipChange::StandBy { leader, term } => self.stand_by(now, leader, term),
         }
     }
@@ -128,10 +128,13 @@ impl Control {
         }
         self.settings.term = self.settings.term.max(term);
         let had_lapsed = !self.leadership.may_grant();
+        let were_turned_away = self.leadership.is_without_store();
         self.extend_lease(grants_until);
         self.check_lease(now);
         if had_lapsed {
             self.resume_grants(now);
+        } else if were_turned_away && self.leadership.leads() {
+            self.call_asking();
         }
     }
 
@@ -150,19 +153,29 @@ impl Control {
     fn extend_lease(&mut self, grants_until: Instant) {
         self.leadership.lease = Some(Lease {
             check_at: grants_until,
-            is_store_unreachable: false,
+            recorded: None,
             lapsed: None,
         });
         self.timers.set(grants_until, Timer::Lease);
     }
 
-    /// The store of leases didn't answer.
-    fn note_store_unreachable(&mut self, now: Instant) {
+    /// The store of leases didn't answer, and its record names these Envoys.
+    fn note_store_unreachable(&mut self, now: Instant, recorded: Vec<u64>) {
+        let recorded: HashSet<u64> = recorded.into_iter().collect();
+        if !self
+            .envoys
+            .known()
+            .iter()
+            .all(|known| recorded.contains(&known.envoy))
+        {
+            // One has come since: the lease ends at its time, because another companion would lead without that Envoy's filters.
+            return;
+        }
         let followed_until = self.followed_until();
         let Some(lease) = &mut self.leadership.lease else {
             return;
         };
-        lease.is_store_unreachable = true;
+        lease.recorded = Some(recorded);
         // The lease may have expired just before this was known.
         if lease.lapsed == Some(Lapse::Expired) && followed_until.is_some_and(|until| until > now) {
             lease.lapsed = None;
@@ -185,11 +198,11 @@ impl Control {
             return;
         };
         match followed_until {
-            Some(until) if lease.is_store_unreachable && until > now => {
+            Some(until) if lease.recorded.is_some() && until > now => {
                 lease.check_at = until;
                 self.timers.set(until, Timer::Lease);
             }
-            _ if lease.is_store_unreachable => self.lapse(now, Lapse::Unfollowed),
+            _ if lease.recorded.is_some() => self.lapse(now, Lapse::Unfollowed),
             _ => self.lapse(now, Lapse::Expired),
         }
     }

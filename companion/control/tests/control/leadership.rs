@@ -77,6 +77,11 @@ impl World {
         });
     }
 
+    fn lose_store(&mut self, recorded: &[u64]) {
+        let recorded = recorded.to_vec();
+        self.change(LeadershipChange::StoreUnreachable { recorded });
+    }
+
     fn renew(&mut self, grants_until: Instant) {
         self.change(LeadershipChange::Renewed {
             term: 9,
@@ -415,7 +420,7 @@ fn leader_goes_on_without_the_store_while_its_filters_follow() {
     let mut world = World::leading();
     let lapses = world.now.after(2 * SECOND_LONG);
     world.renew(lapses);
-    world.change(LeadershipChange::StoreUnreachable);
+    world.lose_store(&[ENVOY]);
     for _ in 0..60 {
         world.pass_beating(1, &[1]);
         world.take();
@@ -437,6 +442,53 @@ fn leader_goes_on_without_the_store_while_its_filters_follow() {
 }
 
 #[test]
+fn leader_without_the_store_takes_no_envoy_that_the_record_does_not_name() {
+    let stranger = Filter {
+        envoy: ENVOY + 1,
+        ..version_3(2)
+    };
+    let mut world = World::leading();
+    let lapses = world.now.after(2 * SECOND_LONG);
+    world.renew(lapses);
+    // Its Hello is on its way when the store fails.
+    let part = |part, last| {
+        let whole = hello(stranger, Vec::new(), Vec::new());
+        Message::Hello(wire::Hello { part, last, ..whole })
+    };
+    world.open(4);
+    world.send(4, part(0, false));
+    world.lose_store(&[ENVOY]);
+    world.send(4, part(1, true));
+    assert_eq!(world.take().closed, [4]);
+    world.open(2);
+    world.send(2, Message::Hello(hello(stranger, Vec::new(), Vec::new())));
+    assert_eq!(world.take().roles(), [(2, &elsewhere("", 0))]);
+    for _ in 0..4 {
+        world.pass_beating(1, &[1]);
+        world.take();
+    }
+    world.send(1, Message::Register(register(1)));
+    assert_eq!(world.take().granted(), [1], "the known Envoy's filters go on");
+    let lapses = world.now.after(2 * SECOND_LONG);
+    world.renew(lapses);
+    assert_eq!(world.take().roles(), [(2, &here(9))]);
+}
+
+#[test]
+fn leader_with_an_envoy_that_came_before_the_report_stops_with_its_lease() {
+    let mut world = World::leading();
+    let lapses = world.now.after(2 * SECOND_LONG);
+    world.renew(lapses);
+    world.lose_store(&[ENVOY + 1]);
+    for _ in 0..3 {
+        world.pass_beating(1, &[1]);
+        world.take();
+    }
+    world.send(1, Message::Register(register(1)));
+    assert_eq!(world.take().granted(), [] as [u64; 0]);
+}
+
+#[test]
 fn leader_that_learns_late_of_its_lost_store_goes_on() {
     let mut world = World::leading();
     let lapses = world.now.after(2 * SECOND_LONG);
@@ -447,7 +499,7 @@ fn leader_that_learns_late_of_its_lost_store_goes_on() {
     }
     world.send(1, Message::Register(register(1)));
     assert_eq!(world.take().granted(), [] as [u64; 0]);
-    world.change(LeadershipChange::StoreUnreachable);
+    world.lose_store(&[ENVOY]);
     assert_eq!(world.take().granted(), [1]);
 }
 
@@ -456,7 +508,7 @@ fn frames_that_waited_in_a_frozen_process_prove_nothing() {
     let mut world = World::leading();
     let lapses = world.now.after(2 * SECOND_LONG);
     world.renew(lapses);
-    world.change(LeadershipChange::StoreUnreachable);
+    world.lose_store(&[ENVOY]);
     world.pass_beating(1, &[1]);
     world.take();
     // The process freezes, and then reads what its filters sent meanwhile, in answer to frames before.

@@ -62,7 +62,10 @@ fn an_answer_that_takes_too_long_counts_as_unreachable_and_the_request_is_sent_a
     assert!(renew(&bench.request()));
     bench.pass(SECOND);
     let outputs = bench.outputs();
-    assert_eq!(outputs[0], Output::Role(RoleChange::StoreUnreachable));
+    assert_eq!(
+        outputs[0],
+        Output::Role(RoleChange::StoreUnreachable { recorded: vec![1] })
+    );
     assert!(matches!(&outputs[1..], [Output::Request(request)] if renew(request)));
     // The failure is reported once.
     bench.handle(Input::Answered(Answer::Failed));
@@ -79,7 +82,11 @@ fn an_answer_that_takes_too_long_counts_as_unreachable_and_the_request_is_sent_a
     bench.pass(SECOND);
     assert!(renew(&bench.request()));
     bench.handle(Input::Answered(Answer::Failed));
-    assert_eq!(bench.roles(), [RoleChange::StoreUnreachable], "a new outage");
+    assert_eq!(
+        bench.roles(),
+        [RoleChange::StoreUnreachable { recorded: vec![1] }],
+        "a new outage"
+    );
 }
 
 #[test]

@@ -351,7 +351,7 @@ impl World {
                 }
                 self.nodes[node].grants_until = Some(grants_until);
             }
-            RoleChange::StoreUnreachable => self.counts.unreachable += 1,
+            RoleChange::StoreUnreachable { .. } => self.counts.unreachable += 1,
             RoleChange::StandBy { leader, .. } => {
                 assert_ne!(
                     leader,

@@ -296,7 +296,7 @@ fn leadership_change(change: RoleChange) -> LeadershipChange {
             grants_until,
         },
         RoleChange::Renewed { term, grants_until } => LeadershipChange::Renewed { term, grants_until },
-        RoleChange::StoreUnreachable => LeadershipChange::StoreUnreachable,
+        RoleChange::StoreUnreachable { recorded } => LeadershipChange::StoreUnreachable { recorded },
         RoleChange::StandBy { leader, term } => LeadershipChange::StandBy {
             leader: leader.map(Into::into),
             term,

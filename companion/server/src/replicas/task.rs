@@ -236,6 +236,6 @@ fn log(pool: Option<&str>, change: &RoleChange, role: Role) {
                 Role::Standby => tracing::info!(pool, term, leader, "this companion is a standby"),
             }
         }
-        RoleChange::Renewed { .. } | RoleChange::StoreUnreachable => {}
+        RoleChange::Renewed { .. } | RoleChange::StoreUnreachable { .. } => {}
     }
 }

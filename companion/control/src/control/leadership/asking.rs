@@ -34,6 +34,10 @@ impl Control {
             // The next leader will call it.
             role = wire::Role::default();
         }
+        if self.leadership.is_unrecorded(hello.envoy) {
+            // It is called once the store knows the Envoy's companion again.
+            role = wire::Role::default();
+        }
         if role.leader.is_empty() && matches!(self.leadership.role, Role::Standby { .. }) {
             self.report(ElectionReport::Wanted);
         }

@@ -265,7 +265,7 @@ impl World {
                     *self.summary.takeovers.entry("lease taken").or_default() += 1;
                 }
                 LeadershipChange::Renewed { .. } => election.is_store_unreachable = false,
-                LeadershipChange::StoreUnreachable => {
+                LeadershipChange::StoreUnreachable { .. } => {
                     election.is_store_unreachable = true;
                     *self
                         .summary
@@ -365,7 +365,7 @@ fn leadership_change(change: RoleChange) -> LeadershipChange {
             grants_until,
         },
         RoleChange::Renewed { term, grants_until } => LeadershipChange::Renewed { term, grants_until },
-        RoleChange::StoreUnreachable => LeadershipChange::StoreUnreachable,
+        RoleChange::StoreUnreachable { recorded } => LeadershipChange::StoreUnreachable { recorded },
         RoleChange::StandBy { leader, term } => LeadershipChange::StandBy {
             leader: leader.map(Into::into),
             term,
