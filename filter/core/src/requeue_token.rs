@@ -10,7 +10,7 @@ use penstock_wire::limits::NAME_BYTES_MAX;
 use siphasher::sip128::{Hasher128, SipHasher24};
 
 use crate::{
-    hex::{hex_byte, hex_digit},
+    hex::{hex_byte, push_hex},
     limits::LIST_ENTRY_BYTES_MAX,
     process_identity::SigningKey,
     session::Epoch,
@@ -60,6 +60,11 @@ impl RequeueToken {
     /// A leased endpoint is appended to the address, after a zero byte. The previous release takes it for a part of the client's
     /// address. No trusted network contains such an address, so that filter treats the client as untrusted.
     pub(crate) fn sign(&self, key: &SigningKey) -> String {
+        self.sign_after("", key)
+    }
+
+    /// The same after `prefix`.
+    pub(crate) fn sign_after(&self, prefix: &str, key: &SigningKey) -> String {
         let numbers = [
             self.epoch.hi,
             self.epoch.lo,
@@ -96,11 +101,11 @@ impl RequeueToken {
         }
         content.extend_from_slice(tenant.as_bytes());
         content.extend_from_slice(model.as_bytes());
-        let mut text = String::with_capacity(content.len().saturating_add(TAG_BYTES).saturating_mul(2));
-        for byte in tag(key, &content).iter().chain(&content) {
-            text.push(hex_digit(byte >> 4));
-            text.push(hex_digit(byte & 15));
-        }
+        let digits = content.len().saturating_add(TAG_BYTES).saturating_mul(2);
+        let mut text = String::with_capacity(prefix.len().saturating_add(digits));
+        text.push_str(prefix);
+        push_hex(&mut text, &tag(key, &content));
+        push_hex(&mut text, &content);
         text
     }
 

@@ -6,6 +6,7 @@ use crate::{
     exchange::Exchange,
     header_sanitizer::{self, HeaderEdit},
     process_identity::SigningKey,
+    requeue_token::RequeueToken,
     rewrite::Rewrite,
     session::Epoch,
 };
@@ -49,8 +50,7 @@ impl GrantHeaders {
             edits.push(HeaderEdit::Set(names::ENDPOINT_HEADER, endpoints));
             edits.extend(route.map(|route| HeaderEdit::Set(names::ROUTE_HEADER, route)));
             if let Some((_, key)) = requeue {
-                let token = exchange.requeue_token(self.epoch, leased_endpoint).sign(key);
-                edits.push(self.keep(token));
+                edits.push(self.keep(&exchange.requeue_token(self.epoch, leased_endpoint), key));
             }
         }
         if !(is_routed && requeue.is_some()) {
@@ -59,13 +59,13 @@ impl GrantHeaders {
         edits
     }
 
-    /// Keeps a token for the requeue listener: where the routes read it, or in a header that they remove.
-    fn keep(&self, token: String) -> HeaderEdit {
+    /// Keeps a signed token for the requeue listener: where the routes read it, or in a header that they remove.
+    fn keep(&self, token: &RequeueToken, key: &SigningKey) -> HeaderEdit {
         if self.routes_requeue {
-            let value = format!("{}{token}", names::REQUEUE_PROPERTY_PREFIX);
+            let value = token.sign_after(names::REQUEUE_PROPERTY_PREFIX, key);
             HeaderEdit::SetProperty(names::REQUEUE_PROPERTY, value)
         } else {
-            HeaderEdit::Set(names::REQUEUE_HEADER, token)
+            HeaderEdit::Set(names::REQUEUE_HEADER, token.sign(key))
         }
     }
 }
