@@ -201,7 +201,7 @@ fn a_restart_of_etcd_changes_no_leader() {
         etcd.kill().await;
         assert_eq!(
             first.next_role().await,
-            RoleChange::StoreUnreachable { recorded: vec![7] }
+            RoleChange::StoreUnreachable { recorded: envoys(7) }
         );
         first.status_with(|status| !status.store_up).await;
         etcd.restart().await;
@@ -225,7 +225,7 @@ fn an_etcd_that_answers_nothing_changes_no_leader() {
         etcd.freeze().await;
         assert_eq!(
             first.next_role().await,
-            RoleChange::StoreUnreachable { recorded: vec![7] }
+            RoleChange::StoreUnreachable { recorded: envoys(7) }
         );
         first.status_with(|status| !status.store_up).await;
         etcd.thaw();

@@ -135,11 +135,11 @@ pub enum LeadershipChange {
         /// When the lease lapses, unless it is renewed again.
         grants_until: Instant,
     },
-    /// The store of leader leases didn't answer. Its record names all the leader's Envoys, so no other companion takes over without
-    /// their filters.
+    /// The store of leader leases didn't answer. Its record names exactly the leader's Envoys, so no other companion takes over before one
+    /// of their filters has left.
     StoreUnreachable {
-        /// The Envoys that the record names, by process.
-        recorded: Vec<u64>,
+        /// The Envoys that the record names.
+        recorded: Vec<KnownEnvoy>,
     },
     /// Another companion has the leader lease, or none. A leader gives up its sessions and requests.
     StandBy {

@@ -7,7 +7,7 @@ mod requests;
 mod spreading;
 
 use core::time::Duration;
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 
 use penstock_engine::Instant;
 
@@ -404,13 +404,16 @@ impl Candidate {
         }
     }
 
-    /// The leader's Envoys, if the record in the store names all of them, so that no other companion leads before their filters ask it.
-    fn binding_record(&self) -> Option<Vec<u64>> {
-        let stored = self.view.as_ref()?.record.as_ref()?;
-        let present = &self.leading.as_ref()?.record.envoys;
-        let stored: HashSet<u64> = stored.envoys.iter().map(|known| known.envoy).collect();
-        let is_binding = !present.is_empty() && present.iter().all(|known| stored.contains(&known.envoy));
-        is_binding.then(|| present.iter().map(|known| known.envoy).collect())
+    /// The leader's Envoys, if the record in the store names exactly them. Then no other companion leads before a filter has left this one: it
+    /// waits for all that the record names, or for some of them long enough. A filter that the record names and that never came here, or one
+    /// that came since, would not be missed.
+    fn binding_record(&self) -> Option<Vec<KnownEnvoy>> {
+        let mut stored = self.view.as_ref()?.record.as_ref()?.envoys.clone();
+        let leading = self.leading.as_ref().filter(|leading| leading.is_complete)?;
+        let mut present = leading.record.envoys.clone();
+        stored.sort_unstable();
+        present.sort_unstable();
+        (!present.is_empty() && present == stored).then_some(present)
     }
 
     /// Where filters find the leader, other than here.

@@ -134,11 +134,11 @@ pub enum RoleChange {
         /// When granting must stop, unless the lease is renewed again.
         grants_until: Instant,
     },
-    /// The leader can't reach the store, whose record names all its Envoys: no other companion takes over without their filters.
-    /// Sent once, until the next renewal.
+    /// The leader can't reach the store, whose record names exactly its Envoys: no other companion takes over before one of their filters
+    /// has left it. Sent once, until the next renewal.
     StoreUnreachable {
-        /// The Envoys that the record names, by process. Another companion would take over without the filters of any other Envoy.
-        recorded: Vec<u64>,
+        /// The Envoys that the record names.
+        recorded: Vec<KnownEnvoy>,
     },
     /// This companion doesn't lead, and grants nothing.
     StandBy {

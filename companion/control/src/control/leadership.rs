@@ -160,17 +160,15 @@ impl Control {
     }
 
     /// The store of leases didn't answer, and its record names these Envoys.
-    fn note_store_unreachable(&mut self, now: Instant, recorded: Vec<u64>) {
-        let recorded: HashSet<u64> = recorded.into_iter().collect();
-        if !self
-            .envoys
-            .known()
-            .iter()
-            .all(|known| recorded.contains(&known.envoy))
-        {
-            // One has come since: the lease ends at its time, because another companion would lead without that Envoy's filters.
+    fn note_store_unreachable(&mut self, now: Instant, mut recorded: Vec<KnownEnvoy>) {
+        let mut present = self.envoys.known();
+        present.sort_unstable();
+        recorded.sort_unstable();
+        if present != recorded {
+            // A filter has come or gone since: the lease ends at its time, because another companion could lead beside this one.
             return;
         }
+        let recorded: HashSet<u64> = recorded.iter().map(|known| known.envoy).collect();
         let followed_until = self.followed_until();
         let Some(lease) = &mut self.leadership.lease else {
             return;

@@ -60,14 +60,7 @@ impl World {
     }
 
     fn lead_after(&mut self, term: u64, known: &[(u64, u32)], is_last_leader_gone: bool) {
-        let known = known
-            .iter()
-            .map(|&(envoy, contexts)| KnownEnvoy {
-                envoy,
-                contexts,
-                digest: (1..=u64::from(contexts)).map(context_digest).sum(),
-            })
-            .collect();
+        let known = known_envoys(known);
         let grants_until = self.now.after(60 * SECOND_LONG);
         self.change(LeadershipChange::Lead {
             term,
@@ -77,8 +70,8 @@ impl World {
         });
     }
 
-    fn lose_store(&mut self, recorded: &[u64]) {
-        let recorded = recorded.to_vec();
+    fn lose_store(&mut self, recorded: &[(u64, u32)]) {
+        let recorded = known_envoys(recorded);
         self.change(LeadershipChange::StoreUnreachable { recorded });
     }
 
@@ -105,6 +98,16 @@ impl World {
         world.take();
         world
     }
+}
+
+/// Envoys with so many root contexts each, which have the first epochs.
+fn known_envoys(known: &[(u64, u32)]) -> Vec<KnownEnvoy> {
+    let known = known.iter().map(|&(envoy, contexts)| KnownEnvoy {
+        envoy,
+        contexts,
+        digest: (1..=u64::from(contexts)).map(context_digest).sum(),
+    });
+    known.collect()
 }
 
 /// The number of the harness's root context with this epoch in [`KnownEnvoy::digest`].
@@ -420,7 +423,7 @@ fn leader_goes_on_without_the_store_while_its_filters_follow() {
     let mut world = World::leading();
     let lapses = world.now.after(2 * SECOND_LONG);
     world.renew(lapses);
-    world.lose_store(&[ENVOY]);
+    world.lose_store(&[(ENVOY, 1)]);
     for _ in 0..60 {
         world.pass_beating(1, &[1]);
         world.take();
@@ -457,7 +460,7 @@ fn leader_without_the_store_takes_no_envoy_that_the_record_does_not_name() {
     };
     world.open(4);
     world.send(4, part(0, false));
-    world.lose_store(&[ENVOY]);
+    world.lose_store(&[(ENVOY, 1)]);
     world.send(4, part(1, true));
     assert_eq!(world.take().closed, [4]);
     world.open(2);
@@ -475,11 +478,18 @@ fn leader_without_the_store_takes_no_envoy_that_the_record_does_not_name() {
 }
 
 #[test]
-fn leader_with_an_envoy_that_came_before_the_report_stops_with_its_lease() {
+fn leader_whose_filters_are_not_those_of_the_record_stops_with_its_lease() {
+    // An Envoy has come, and another filter of this Envoy was expected and hasn't.
+    for recorded in [&[(ENVOY + 1, 1)][..], &[(ENVOY, 2)]] {
+        assert_stops_without_the_store(recorded);
+    }
+}
+
+fn assert_stops_without_the_store(recorded: &[(u64, u32)]) {
     let mut world = World::leading();
     let lapses = world.now.after(2 * SECOND_LONG);
     world.renew(lapses);
-    world.lose_store(&[ENVOY + 1]);
+    world.lose_store(recorded);
     for _ in 0..3 {
         world.pass_beating(1, &[1]);
         world.take();
@@ -499,7 +509,7 @@ fn leader_that_learns_late_of_its_lost_store_goes_on() {
     }
     world.send(1, Message::Register(register(1)));
     assert_eq!(world.take().granted(), [] as [u64; 0]);
-    world.lose_store(&[ENVOY]);
+    world.lose_store(&[(ENVOY, 1)]);
     assert_eq!(world.take().granted(), [1]);
 }
 
@@ -508,7 +518,7 @@ fn frames_that_waited_in_a_frozen_process_prove_nothing() {
     let mut world = World::leading();
     let lapses = world.now.after(2 * SECOND_LONG);
     world.renew(lapses);
-    world.lose_store(&[ENVOY]);
+    world.lose_store(&[(ENVOY, 1)]);
     world.pass_beating(1, &[1]);
     world.take();
     // The process freezes, and then reads what its filters sent meanwhile, in answer to frames before.

@@ -56,6 +56,17 @@ fn leader_whose_envoys_the_store_does_not_know_must_stop_without_the_store() {
 }
 
 #[test]
+fn leader_without_a_filter_that_the_record_names_must_stop_without_the_store() {
+    let (mut bench, term) = Bench::leader_of(&[1]);
+    let mut envoys = envoys(&[1]);
+    envoys[0].contexts -= 1;
+    bench.handle(Input::Known { term, envoys });
+    assert!(matches!(bench.request(), Request::Write { .. }));
+    bench.handle(Input::Answered(Answer::Failed));
+    assert_eq!(bench.roles(), []);
+}
+
+#[test]
 fn an_answer_that_takes_too_long_counts_as_unreachable_and_the_request_is_sent_again() {
     let (mut bench, term) = Bench::leader_of(&[1]);
     bench.pass(SECOND);
@@ -64,7 +75,9 @@ fn an_answer_that_takes_too_long_counts_as_unreachable_and_the_request_is_sent_a
     let outputs = bench.outputs();
     assert_eq!(
         outputs[0],
-        Output::Role(RoleChange::StoreUnreachable { recorded: vec![1] })
+        Output::Role(RoleChange::StoreUnreachable {
+            recorded: envoys(&[1])
+        })
     );
     assert!(matches!(&outputs[1..], [Output::Request(request)] if renew(request)));
     // The failure is reported once.
@@ -84,7 +97,9 @@ fn an_answer_that_takes_too_long_counts_as_unreachable_and_the_request_is_sent_a
     bench.handle(Input::Answered(Answer::Failed));
     assert_eq!(
         bench.roles(),
-        [RoleChange::StoreUnreachable { recorded: vec![1] }],
+        [RoleChange::StoreUnreachable {
+            recorded: envoys(&[1])
+        }],
         "a new outage"
     );
 }
