@@ -94,7 +94,7 @@ impl Leadership {
         self.lease.as_ref().is_none_or(|lease| lease.lapsed.is_none())
     }
 
-    /// It may have to lead without the store of leases.
+    /// This companion may go on without the store of leases.
     pub(crate) fn is_without_store(&self) -> bool {
         self.lease.as_ref().is_some_and(|lease| lease.recorded.is_some())
     }
@@ -118,7 +118,8 @@ impl Leadership {
 pub(crate) struct Lease {
     /// When it must be checked whether this companion may still grant.
     pub(crate) check_at: Instant,
-    /// While the store of leases doesn't answer: the Envoys that its record names. `None`: it answers, or no one knows.
+    /// The Envoys that the record in the store of leases names, while the store doesn't answer. `None`: the store answers, or its record may
+    /// differ from the filters here.
     pub(crate) recorded: Option<HashSet<u64>>,
     /// Why this companion may not grant; `None`: it may.
     pub(crate) lapsed: Option<Lapse>,

@@ -128,12 +128,13 @@ impl Control {
         }
         self.settings.term = self.settings.term.max(term);
         let had_lapsed = !self.leadership.may_grant();
-        let were_turned_away = self.leadership.is_without_store();
+        let was_without_store = self.leadership.is_without_store();
         self.extend_lease(grants_until);
         self.check_lease(now);
         if had_lapsed {
             self.resume_grants(now);
-        } else if were_turned_away && self.leadership.leads() {
+        } else if was_without_store && self.leadership.leads() {
+            // Filters of new Envoys were told to wait.
             self.call_asking();
         }
     }
@@ -159,7 +160,7 @@ impl Control {
         self.timers.set(grants_until, Timer::Lease);
     }
 
-    /// The store of leases didn't answer, and its record names these Envoys.
+    /// The store of leases didn't answer. `recorded`: the Envoys that its record names.
     fn note_store_unreachable(&mut self, now: Instant, mut recorded: Vec<KnownEnvoy>) {
         let mut present = self.envoys.known();
         present.sort_unstable();

@@ -35,7 +35,7 @@ impl Control {
             role = wire::Role::default();
         }
         if self.leadership.is_unrecorded(hello.envoy) {
-            // It is called once the store knows the Envoy's companion again.
+            // The filter is called when the lease is renewed.
             role = wire::Role::default();
         }
         if role.leader.is_empty() && matches!(self.leadership.role, Role::Standby { .. }) {
