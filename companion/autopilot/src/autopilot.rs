@@ -323,7 +323,7 @@ impl Autopilot {
         let Some(&index) = self.indices.get(&id) else {
             return;
         };
-        if self.endpoints[index].update_metrics(scraped.as_ref()) {
+        if self.endpoints[index].update_metrics(now, scraped.as_ref()) {
             self.record_activity(now);
         }
     }

@@ -9,7 +9,7 @@ use penstock_model::overlap_tracker::OverlapTracker;
 use penstock_model::workload::Observed;
 
 use crate::types::{Granted, Scraped, Totals};
-use crate::window_stats::{WindowStats, count};
+use crate::window_stats::{WindowStats, count, with_times_of};
 
 /// An endpoint that becomes ready so soon after the autopilot's creation was up before.
 const THERE_BEFORE: Duration = Duration::from_secs(10);
@@ -52,6 +52,23 @@ struct Load {
     output: f64,
 }
 
+/// The averages of one endpoint in one window.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Window {
+    /// Times that the window didn't measure are the last ones that were measured.
+    pub(crate) observed: Observed,
+    /// Only what the window measured itself; times of 0 were not measured. An old time beside a new rate would teach a
+    /// relation that never held.
+    pub(crate) measured: Observed,
+}
+
+/// A model server's counters at one time.
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    at: Instant,
+    totals: Totals,
+}
+
 /// An endpoint.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
@@ -84,9 +101,10 @@ pub(crate) struct Endpoint {
     peak_so_far: u64,
     /// The time at which it became ready; `None` if it was up from the start.
     ready_since: Option<Instant>,
-    totals: Option<Totals>,
-    /// The totals at the start of the window.
-    totals_before: Option<Totals>,
+    /// The last reading of its counters.
+    reading: Option<Reading>,
+    /// The last reading before the window began.
+    reading_before: Option<Reading>,
 }
 
 impl Endpoint {
@@ -110,8 +128,8 @@ impl Endpoint {
             peak: 0,
             peak_so_far: 0,
             ready_since: None,
-            totals: None,
-            totals_before: None,
+            reading: None,
+            reading_before: None,
         }
     }
 
@@ -135,8 +153,8 @@ impl Endpoint {
         self.observed = None;
         self.kv_tokens = None;
         self.cached = 0.0;
-        self.totals = None;
-        self.totals_before = None;
+        self.reading = None;
+        self.reading_before = None;
     }
 
     /// Requests that aren't known may have run here since `since`.
@@ -156,7 +174,42 @@ impl Endpoint {
 
     /// The averages of the window that runs.
     pub(crate) fn window_so_far(&self, length: Duration) -> Option<Observed> {
-        self.stats.averages(length, self.observed.as_ref())
+        let measured = self.measured(length)?;
+        Some(self.with_last_times(measured))
+    }
+
+    /// What the window shows so far: its requests, and the model server's counters. Both know the requests of this gateway.
+    /// Only the server knows the times of responses that aren't streamed, and only its counters know other clients' requests.
+    fn measured(&self, length: Duration) -> Option<Observed> {
+        let scraped = match (self.reading, self.reading_before) {
+            (Some(now), Some(before)) => {
+                // Readings may be further apart than windows, and the first one after a gap may be inside this window.
+                let between = now.at.since(before.at).max(length);
+                now.totals.averages_since(&before.totals, between)
+            }
+            (None, _) | (_, None) => None,
+        };
+        let before = self.observed.as_ref().map(|observed| &observed.traffic);
+        let Some(ours) = self.stats.averages(length, before) else {
+            return scraped;
+        };
+        let Some(scraped) = scraped.filter(|_| !self.stats.is_mostly_timed()) else {
+            return Some(ours);
+        };
+        // A few streams among many other responses say less than the server's means over all of them.
+        let times = with_times_of(scraped, &ours);
+        Some(Observed {
+            ttft_ms: times.ttft_ms,
+            itl_ms: times.itl_ms,
+            ..ours
+        })
+    }
+
+    fn with_last_times(&self, measured: Observed) -> Observed {
+        match &self.observed {
+            Some(last) => with_times_of(measured, last),
+            None => measured,
+        }
     }
 
     pub(crate) const fn in_flight(&self) -> u64 {
@@ -200,43 +253,44 @@ impl Endpoint {
     }
 
     /// Takes the model server's metrics. `true` if it has served requests since the last ones.
-    pub(crate) fn update_metrics(&mut self, scraped: Option<&Scraped>) -> bool {
+    pub(crate) fn update_metrics(&mut self, now: Instant, scraped: Option<&Scraped>) -> bool {
         self.kv_tokens = scraped.and_then(|scraped| scraped.kv_tokens).or(self.kv_tokens);
         let totals = scraped.and_then(|scraped| scraped.totals);
-        let before = core::mem::replace(&mut self.totals, totals);
+        let reading = totals.map(|totals| Reading { at: now, totals });
+        let before = core::mem::replace(&mut self.reading, reading);
         // Requests between two readings with a gap can't be assigned to a window.
-        if totals.is_none() || self.totals_before.is_none() {
-            self.totals_before = totals;
+        if reading.is_none() || self.reading_before.is_none() {
+            self.reading_before = reading;
         }
-        matches!((before, totals), (Some(before), Some(totals)) if before.requests != totals.requests)
+        matches!((before, totals), (Some(before), Some(totals)) if before.totals.requests != totals.requests)
     }
 
     /// Closes the window and returns its averages; `None` if the endpoint was idle, or if no average is known.
-    pub(crate) fn close_window(&mut self, length: Duration) -> Option<Observed> {
-        let scraped = match (self.totals, self.totals_before) {
-            (Some(totals), Some(before)) => totals.averages_since(&before, length),
-            (None, _) | (_, None) => None,
-        };
-        self.totals_before = self.totals;
+    pub(crate) fn close_window(&mut self, length: Duration) -> Option<Window> {
+        let measured = self.measured(length);
+        self.reading_before = self.reading;
         let stats = core::mem::take(&mut self.stats);
         self.cached = stats.cached().unwrap_or(self.cached);
         self.peak = core::mem::replace(&mut self.peak_so_far, self.load.requests);
-        let observed = match stats.averages(length, self.observed.as_ref()) {
-            // Without a streamed response the times are unknown here, and the model server's metrics may have them.
-            Some(ours) if ours.ttft_ms > 0.0 && ours.itl_ms > 0.0 => Some(ours),
-            Some(ours) => Some(match scraped {
-                Some(scraped) => Observed {
-                    ttft_ms: scraped.ttft_ms,
-                    itl_ms: scraped.itl_ms,
-                    ..ours
-                },
-                None => ours,
+        let window = match measured {
+            Some(measured) => Some(Window {
+                observed: self.with_last_times(measured),
+                measured,
             }),
-            None => scraped,
+            // The requests in flight are longer than the window, so the averages haven't changed.
+            None => self
+                .observed
+                .filter(|_| self.load.requests > 0)
+                .map(|observed| Window {
+                    observed,
+                    measured: Observed {
+                        ttft_ms: 0.0,
+                        itl_ms: 0.0,
+                        ..observed
+                    },
+                }),
         };
-        // The requests in flight are longer than the window, so the averages haven't changed.
-        let observed = observed.or(self.observed.filter(|_| self.load.requests > 0));
-        self.observed = observed.or(self.observed);
-        observed
+        self.observed = window.map(|window| window.observed).or(self.observed);
+        window
     }
 }

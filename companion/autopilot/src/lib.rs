@@ -9,6 +9,7 @@ mod budgets;
 mod endpoint;
 mod moving_mean;
 mod saturation;
+mod streamed_share;
 mod types;
 mod variant;
 mod window_stats;

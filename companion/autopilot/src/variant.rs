@@ -1,4 +1,7 @@
 //! A variant: endpoints of the same hardware and settings. Their parameters are learned together.
+//!
+//! Two estimators learn them: one from single streamed requests, the other one from the averages of windows. The one with
+//! [fresh evidence](StreamedShare) gives the variant's state, and the parameters in use are those to which it converged last.
 
 use core::time::Duration;
 
@@ -11,7 +14,9 @@ use penstock_model::window_estimator::WindowEstimator;
 use penstock_model::workload::{Observed, aggregate};
 use penstock_model::{Parameters, Traffic};
 
+use crate::endpoint::Window;
 use crate::moving_mean::MovingMean;
+use crate::streamed_share::StreamedShare;
 use crate::types::{Desired, DesiredSource, Kept, VariantStatus};
 
 /// The least time between two sets of parameters that are stored.
@@ -25,20 +30,28 @@ const BOOTSTRAP_GROWTH: u64 = 2;
 /// n* is well known if half of its 95 % confidence interval is below this.
 const WELL_KNOWN: f64 = 0.07;
 
+/// Parameters, and where they come from.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    parameters: Parameters,
+    /// From averages of windows. These parameters absorb what the closed form of the time to the first token leaves out.
+    is_of_windows: bool,
+}
+
 /// A variant.
 #[derive(Debug)]
 pub(crate) struct Variant {
     pub(crate) name: String,
     learner: Learner,
-    /// Learns from windows alone. Used if no response is streamed.
+    /// Learns from windows alone. Used while hardly any response is streamed.
     window_estimator: WindowEstimator,
-    /// The last parameters to which the window estimator converged.
-    window_parameters: Option<Parameters>,
-    /// A response was streamed token by token.
-    has_streams: bool,
+    streamed_share: StreamedShare,
+    /// The parameters in use: stored ones until an estimator with fresh evidence converges.
+    known: Option<Known>,
     /// A request was observed since the last fit.
     is_fit_due: bool,
-    fit: Option<Fit>,
+    /// The last fit to single requests.
+    last_fit: Option<Fit>,
     /// All endpoints together in the last window. Its rate is 0 if they were idle.
     last_window: Observed,
     /// The last known mean time between tokens.
@@ -60,10 +73,16 @@ impl Variant {
             name,
             learner: Learner::new(kept.map(|kept| (kept.parameters, kept.ttft_bias))),
             window_estimator: WindowEstimator::new(None),
-            window_parameters: None,
-            has_streams: false,
+            streamed_share: StreamedShare::default(),
+            known: kept
+                .map(|kept| kept.parameters)
+                .filter(Parameters::is_valid)
+                .map(|parameters| Known {
+                    parameters,
+                    is_of_windows: false,
+                }),
             is_fit_due: false,
-            fit: None,
+            last_fit: None,
             last_window: Observed::default(),
             itl_ms: 0.0,
             is_active: false,
@@ -77,7 +96,7 @@ impl Variant {
 
     /// The parameters in use.
     pub(crate) fn parameters(&self) -> Option<Parameters> {
-        self.learner.parameters().or(self.window_parameters)
+        self.known.map(|known| known.parameters)
     }
 
     /// The parameters are known, and observations agree with them.
@@ -87,14 +106,14 @@ impl Variant {
 
     /// The divisor of a probed endpoint's load: the less is known, the further the load is from the usual one.
     pub(crate) fn probe_divisor(&self) -> u8 {
-        match self.fit {
+        match self.fit() {
             Some(fit) if self.is_sure() && fit.n_star_half_width < WELL_KNOWN => 2,
             Some(_) | None => 4,
         }
     }
 
     fn state(&self) -> State {
-        let state = if self.has_streams {
+        let state = if self.streamed_share.is_enough() {
             self.learner.state()
         } else {
             self.window_estimator.state()
@@ -106,19 +125,30 @@ impl Variant {
         }
     }
 
+    /// The last fit to single requests, while these are evidence.
+    fn fit(&self) -> Option<Fit> {
+        self.last_fit.filter(|_| self.streamed_share.is_enough())
+    }
+
     /// The best guess at the parameters, for predictions at the present load.
     pub(crate) fn guess(&self) -> Option<Parameters> {
-        self.parameters().or(self.fit.map(|fit| fit.parameters))
+        self.parameters().or(self.fit().map(|fit| fit.parameters))
     }
 
     /// Observed divided by predicted time to the first token.
-    pub(crate) const fn ttft_bias(&self) -> f64 {
-        self.learner.ttft_bias()
+    pub(crate) fn ttft_bias(&self) -> f64 {
+        match self.known {
+            Some(known) if known.is_of_windows => 1.0,
+            Some(_) | None => self.learner.ttft_bias(),
+        }
     }
 
     /// The time that a prompt token adds to an iteration, in milliseconds.
     pub(crate) fn prompt_ms(&self) -> Option<f64> {
-        self.learner.prompt_ms()
+        match self.known {
+            Some(known) if known.is_of_windows => Some(known.parameters.beta_ms + known.parameters.gamma_ms),
+            Some(_) | None => self.learner.prompt_ms(),
+        }
     }
 
     /// The mean request of the last windows.
@@ -136,30 +166,45 @@ impl Variant {
         &mut self,
         now_ms: f64,
         length: Duration,
-        windows: &[Observed],
+        windows: &[Window],
         cached: f64,
         policy: &SloPolicy,
     ) {
-        self.last_window = aggregate(windows);
+        let observed: Vec<Observed> = windows.iter().map(|window| window.observed).collect();
+        self.last_window = aggregate(&observed);
         self.is_active = self.last_window.busy > 0;
+        self.streamed_share.close_window();
         if self.last_window.traffic.rate <= 0.0 {
             return;
         }
         self.mean.add(&self.last_window.traffic, cached, length);
-        let is_timed = |window: &&Observed| window.ttft_ms > 0.0 && window.itl_ms > 0.0;
-        let timed: Vec<Observed> = windows.iter().filter(is_timed).copied().collect();
-        // A time of 0 is unknown, so it must not enter a mean. The estimator recognises a window without any times.
-        let timed = if timed.is_empty() {
-            self.last_window
-        } else {
-            aggregate(&timed)
-        };
-        self.window_estimator.observe(&timed);
         self.update_itl(self.last_window.itl_ms);
-        if !self.has_streams && self.window_estimator.state() == State::Converged {
-            self.window_parameters = self.window_estimator.parameters();
+        self.learn_from_windows(windows);
+        self.fit_requests(now_ms, &self.mean.traffic(), policy);
+    }
+
+    /// Hands the window estimator what the window measured. A window that measured no time leaves the estimator as it is.
+    fn learn_from_windows(&mut self, windows: &[Window]) {
+        let measured = || windows.iter().map(|window| window.measured);
+        let is_timed = |window: &Observed| window.ttft_ms > 0.0 && window.itl_ms > 0.0;
+        let is_partly_timed = |window: &Observed| window.ttft_ms > 0.0 || window.itl_ms > 0.0;
+        let mut timed: Vec<Observed> = measured().filter(is_timed).collect();
+        if timed.is_empty() {
+            timed = measured().filter(is_partly_timed).collect();
         }
-        self.fit(now_ms, &self.mean.traffic(), policy);
+        if timed.is_empty() {
+            return;
+        }
+        self.window_estimator.observe(&aggregate(&timed));
+        if !self.streamed_share.is_enough()
+            && self.window_estimator.state() == State::Converged
+            && let Some(parameters) = self.window_estimator.parameters()
+        {
+            self.known = Some(Known {
+                parameters,
+                is_of_windows: true,
+            });
+        }
     }
 
     /// Fits the parameters inside a window, because none are known yet.
@@ -171,7 +216,7 @@ impl Variant {
         } else {
             self.mean.traffic()
         };
-        self.fit(now_ms, &traffic, policy);
+        self.fit_requests(now_ms, &traffic, policy);
     }
 
     fn update_itl(&mut self, itl_ms: f64) {
@@ -188,11 +233,22 @@ impl Variant {
             .min(Duration::from_secs(60))
     }
 
-    fn fit(&mut self, now_ms: f64, traffic: &Traffic, policy: &SloPolicy) {
-        if core::mem::take(&mut self.is_fit_due) {
-            // Without explicit targets the learner takes n* at a multiple of alpha, as inferred targets do.
-            let targets = policy.explicit.unwrap_or_default();
-            self.fit = self.learner.fit(now_ms, traffic, &targets);
+    /// Fits the parameters to single requests, if there are new ones.
+    fn fit_requests(&mut self, now_ms: f64, traffic: &Traffic, policy: &SloPolicy) {
+        if !core::mem::take(&mut self.is_fit_due) {
+            return;
+        }
+        // Without explicit targets the learner takes n* at a multiple of alpha, as inferred targets do.
+        let targets = policy.explicit.unwrap_or_default();
+        self.last_fit = self.learner.fit(now_ms, traffic, &targets);
+        if self.streamed_share.is_enough()
+            && matches!(self.learner.state(), State::Converged | State::Infeasible)
+            && let Some(parameters) = self.learner.parameters()
+        {
+            self.known = Some(Known {
+                parameters,
+                is_of_windows: false,
+            });
         }
     }
 
@@ -200,9 +256,7 @@ impl Variant {
     pub(crate) fn observe(&mut self, observation: &Observation) {
         self.is_fit_due = true;
         self.is_active = true;
-        if observation.decode.is_some() {
-            self.has_streams = true;
-        }
+        self.streamed_share.record(observation.decode.is_some());
         self.learner.observe(observation);
     }
 
@@ -335,7 +389,7 @@ impl Variant {
             ttft_bias: self.ttft_bias(),
             nis: self.window_estimator.nis(),
             condition: self
-                .fit
+                .fit()
                 .map(|fit| fit.condition)
                 .or_else(|| self.window_estimator.condition()),
             n_star: analysis.and_then(|analysis| analysis.n_star),

@@ -75,34 +75,46 @@ impl WindowStats {
         self.granted == 0 && self.served.count == 0.0
     }
 
-    /// The averages of a window of this length; `None` if there are none. `before`: those of the last window that had any,
-    /// for values that this one lacks. The rate is the mean of grants and completions, because requests may be longer than
-    /// windows.
-    pub(crate) fn averages(&self, length: Duration, before: Option<&Observed>) -> Option<Observed> {
+    /// The averages of a window of this length; `None` if there are none. A time of 0 was not measured. `before`: the traffic
+    /// of the last window that had any, for the sizes of requests if this one served none. The rate is the mean of grants and
+    /// completions, because requests may be longer than windows.
+    pub(crate) fn averages(&self, length: Duration, before: Option<&Traffic>) -> Option<Observed> {
         let seconds = length.as_secs_f64();
         if self.is_empty() || seconds <= 0.0 {
             return None;
         }
         let rate = (count(self.granted) + self.served.count) / 2.0 / seconds;
-        if self.served.count == 0.0 {
-            let mut observed = *before?;
-            observed.traffic.rate = rate;
-            return Some(observed);
-        }
-        let value_or_last = |mean: &Mean, last: fn(&Observed) -> f64| match before {
-            Some(before) if mean.count == 0.0 => last(before),
-            _ => mean.value(),
-        };
-        Some(Observed {
-            traffic: Traffic {
+        let traffic = if self.served.count == 0.0 {
+            Traffic { rate, ..*before? }
+        } else {
+            Traffic {
                 rate,
                 input: self.input / self.served.count,
                 output: self.output / self.served.count,
-            },
-            ttft_ms: value_or_last(&self.ttft, |before| before.ttft_ms),
-            itl_ms: value_or_last(&self.itl, |before| before.itl_ms),
+            }
+        };
+        Some(Observed {
+            traffic,
+            ttft_ms: self.ttft.value(),
+            itl_ms: self.itl.value(),
             busy: 1,
         })
+    }
+
+    /// At least half of the served requests showed both of their times.
+    pub(crate) fn is_mostly_timed(&self) -> bool {
+        let timed = self.ttft.count.min(self.itl.count);
+        timed > 0.0 && 2.0 * timed >= self.served.count
+    }
+}
+
+/// The values of `preferred`, and the times that it lacks from `other`.
+pub(crate) fn with_times_of(preferred: Observed, other: &Observed) -> Observed {
+    let measured = |ms: f64, other_ms: f64| if ms > 0.0 { ms } else { other_ms };
+    Observed {
+        ttft_ms: measured(preferred.ttft_ms, other.ttft_ms),
+        itl_ms: measured(preferred.itl_ms, other.itl_ms),
+        ..preferred
     }
 }
 
@@ -185,16 +197,11 @@ mod tests {
     }
 
     #[test]
-    fn values_that_a_window_lacks_are_those_of_the_last_one() {
-        let before = Observed {
-            traffic: Traffic {
-                rate: 9.0,
-                input: 100.0,
-                output: 50.0,
-            },
-            ttft_ms: 40.0,
-            itl_ms: 10.0,
-            busy: 1,
+    fn sizes_that_a_window_lacks_are_those_of_the_last_one_and_times_are_not() {
+        let before = Traffic {
+            rate: 9.0,
+            input: 100.0,
+            output: 50.0,
         };
         let stats = WindowStats {
             granted: 20,
@@ -202,11 +209,20 @@ mod tests {
         };
         let observed = stats.averages(WINDOW, Some(&before)).expect("averages");
         assert_eq!((observed.traffic.rate, observed.traffic.input), (1.0, 100.0));
+        assert_eq!((observed.ttft_ms, observed.itl_ms), (0.0, 0.0));
         let mut stats = WindowStats::default();
-        stats.record(7.0, 0.0, 3.0, None, None);
+        stats.record(7.0, 0.0, 3.0, None, Some(10.0));
         let observed = stats.averages(WINDOW, Some(&before)).expect("averages");
+        assert_eq!((observed.traffic.input, observed.itl_ms), (7.0, 10.0));
+        assert!(!stats.is_mostly_timed());
+        let times = Observed {
+            ttft_ms: 40.0,
+            itl_ms: 20.0,
+            ..Observed::default()
+        };
+        let filled = with_times_of(observed, &times);
         assert_eq!(
-            (observed.traffic.input, observed.ttft_ms, observed.itl_ms),
+            (filled.traffic.input, filled.ttft_ms, filled.itl_ms),
             (7.0, 40.0, 10.0)
         );
     }

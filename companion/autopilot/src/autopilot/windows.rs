@@ -5,9 +5,9 @@ use core::time::Duration;
 use penstock_engine::Instant;
 use penstock_model::analysis::analyze;
 use penstock_model::slo::Source;
-use penstock_model::workload::Observed;
 
 use super::{Autopilot, millis};
+use crate::endpoint::Window;
 use crate::saturation::Load;
 use crate::types::Backlog;
 use crate::variant::Variant;
@@ -21,7 +21,7 @@ impl Autopilot {
         // The backlog should be served within the ttl, but not in less than a window: under a ttl of 1.5 s, a rate of that time
         // would count requests that arrived and expire within the window several times.
         self.demand = per_second(arrivals, length) + per_second(backlog.requests, self.ttl.max(length));
-        let windows: Vec<Option<Observed>> = self
+        let windows: Vec<Option<Window>> = self
             .endpoints
             .iter_mut()
             .map(|endpoint| endpoint.close_window(length))
@@ -31,12 +31,12 @@ impl Autopilot {
             && self.in_flight.is_empty()
             && windows.iter().all(Option::is_none);
         for index in 0..self.variants.len() {
-            let observed = self.windows_of(index, now, &windows);
+            let own = self.windows_of(index, now, &windows);
             let cached = self.mean_cached(index, &windows);
             self.variants[index].has_established = self.endpoints.iter().any(|endpoint| {
                 endpoint.variant == index && endpoint.is_ready && !endpoint.is_young(now, self.transient)
             });
-            self.variants[index].close_window(millis(now), length, &observed, cached, &self.slo_policy);
+            self.variants[index].close_window(millis(now), length, &own, cached, &self.slo_policy);
             if let Some(prompt_ms) = self.variants[index].prompt_ms() {
                 let endpoints = self.endpoints.iter_mut();
                 endpoints
@@ -65,12 +65,12 @@ impl Autopilot {
 
     /// The windows of a variant's endpoints. An endpoint that has just come up isn't representative, and counts only if the
     /// variant has no other.
-    fn windows_of(&self, variant: usize, now: Instant, windows: &[Option<Observed>]) -> Vec<Observed> {
+    fn windows_of(&self, variant: usize, now: Instant, windows: &[Option<Window>]) -> Vec<Window> {
         let own = || {
             let all = self.endpoints.iter().zip(windows);
             all.filter(|(endpoint, _)| endpoint.variant == variant)
         };
-        let established: Vec<Observed> = own()
+        let established: Vec<Window> = own()
             .filter(|(endpoint, _)| !endpoint.is_young(now, self.transient))
             .filter_map(|(_, window)| *window)
             .collect();
@@ -82,14 +82,14 @@ impl Autopilot {
     }
 
     /// Mean prompt tokens in the caches of a variant's endpoints, weighted by the rates of their windows.
-    fn mean_cached(&self, variant: usize, windows: &[Option<Observed>]) -> f64 {
+    fn mean_cached(&self, variant: usize, windows: &[Option<Window>]) -> f64 {
         let own = self
             .endpoints
             .iter()
             .zip(windows)
             .filter(|(endpoint, _)| endpoint.variant == variant);
-        let rates =
-            own.filter_map(|(endpoint, window)| Some((window.as_ref()?.traffic.rate, endpoint.cached)));
+        let rates = own
+            .filter_map(|(endpoint, window)| Some((window.as_ref()?.observed.traffic.rate, endpoint.cached)));
         let (total, sum) = rates.fold((0.0, 0.0), |(total, sum), (rate, cached)| {
             (total + rate, sum + rate * cached)
         });

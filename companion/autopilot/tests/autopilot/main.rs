@@ -7,3 +7,4 @@ mod harness;
 mod kept;
 mod learning;
 mod probing;
+mod unstreamed;
