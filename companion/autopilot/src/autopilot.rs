@@ -63,6 +63,8 @@ pub struct Autopilot {
     slo: Slo,
     /// Requests per second that are offered.
     demand: f64,
+    /// Requests per second that the pool grants at most.
+    max_rate: Option<f64>,
     saturation: Saturation,
     /// Parameters to be stored, by variant.
     learned: Vec<(String, Kept)>,
@@ -97,6 +99,7 @@ impl Autopilot {
                 source: Source::None,
             },
             demand: 0.0,
+            max_rate: None,
             saturation: Saturation::default(),
             learned: Vec::new(),
             kept: settings.kept,
@@ -107,15 +110,28 @@ impl Autopilot {
         autopilot
     }
 
-    /// A request arrived that counts as load: any but invalid ones and those that the policy rejects.
+    /// A request arrived that counts as load: any that more servers could serve, whether or not the present ones do. A request that
+    /// waits for limits of its own arrives when these let it go.
     pub fn arrived(&mut self, now: Instant) {
         self.record_activity(now);
         self.arrivals = self.arrivals.saturating_add(1);
     }
 
-    /// The policy rejected the request that arrived last, so it was no load.
+    /// No number of servers can serve the request that arrived last, at least not yet, so it was no load.
     pub fn refused(&mut self) {
         self.arrivals = self.arrivals.saturating_sub(1);
+    }
+
+    /// The policy has refused a request that arrived at `arrived` and waited since then. It was no load, if its window still runs.
+    pub fn refused_after_waiting(&mut self, arrived: Instant) {
+        if self.window_since.is_some_and(|since| arrived >= since) {
+            self.refused();
+        }
+    }
+
+    /// The pool grants at most so many requests per second; `None`: unlimited. No server can serve what is offered beyond that.
+    pub fn limit_demand(&mut self, max_rate: Option<f64>) {
+        self.max_rate = max_rate;
     }
 
     /// The engine granted a request.

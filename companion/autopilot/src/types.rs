@@ -122,7 +122,7 @@ pub struct Totals {
     pub itl_s: f64,
 }
 
-/// The requests that wait in the pool's queue.
+/// The requests that wait in the pool's queue for room at endpoints, not for limits of their own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Backlog {
     /// Their number.

@@ -89,10 +89,12 @@ impl Pool {
         engine.report_usage(settings.reported);
         engine.report_running_usage(settings.shared);
         engine.report_quotas(settings.reported);
+        let mut autopilot = Autopilot::new(autopilot_settings(settings), now);
+        autopilot.limit_demand(settings.policy.queue.max_rate);
         Self {
             name: settings.name.as_str().into(),
             engine,
-            autopilot: Autopilot::new(autopilot_settings(settings), now),
+            autopilot,
             endpoints: Endpoints::default(),
             avoided: AvoidedEndpoints::default(),
             requests: HashMap::new(),
@@ -195,7 +197,7 @@ impl Pool {
             return;
         }
         let backlog = Backlog {
-            requests: self.engine.waiting(),
+            requests: self.engine.waiting_for_room(),
             is_full: self.engine.is_full(),
         };
         self.autopilot.handle_timeout(now, backlog);

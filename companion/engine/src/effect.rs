@@ -75,6 +75,16 @@ impl Outcome {
         Self::Internal,
     ];
 
+    /// The policy refuses the request, or the request can't be served at all: more servers would change nothing. The opposite is a request
+    /// that room at an endpoint would have let go.
+    #[must_use]
+    pub const fn is_refusal_by_policy(self) -> bool {
+        matches!(
+            self,
+            Self::RejectedPolicy | Self::RejectedBudget | Self::RejectedInvalid
+        )
+    }
+
     /// The name in headers, metrics and logs.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

@@ -20,7 +20,8 @@ impl Autopilot {
         let arrivals = core::mem::take(&mut self.arrivals);
         // The backlog should be served within the ttl, but not in less than a window: under a ttl of 1.5 s, a rate of that time
         // would count requests that arrived and expire within the window several times.
-        self.demand = per_second(arrivals, length) + per_second(backlog.requests, self.ttl.max(length));
+        let offered = per_second(arrivals, length) + per_second(backlog.requests, self.ttl.max(length));
+        self.demand = offered.min(self.max_rate.unwrap_or(f64::INFINITY));
         let windows: Vec<Option<Window>> = self
             .endpoints
             .iter_mut()

@@ -13,7 +13,7 @@ use penstock_engine::{Instant, ModelName, Outcome};
 use super::eligibility::Constraints;
 use super::input::Registering;
 use super::reported::EndedThere;
-use super::request::{OpenRequest, Stage};
+use super::request::{Demand, OpenRequest, Stage};
 use super::rules::Rules;
 use super::{Pool, PoolEffect};
 use crate::cost_trace::CostEventKind;
@@ -64,6 +64,10 @@ impl Pool {
             stage: self.first_stage(now, runs_at, peer, arrival),
             admitted: runs_at.map(|_| outcome_of(arrival)),
             requeues: registration.requeues,
+            demand: match arrival {
+                Arrival::New if !has_outcome => Demand::Counted,
+                _ => Demand::Elsewhere,
+            },
         };
         self.open(now, id, open, registering.previous_key);
         self.observe_arrival(registering, &labels);
@@ -79,8 +83,21 @@ impl Pool {
                 self.arriving = Some(id);
                 self.decide(now, Input::Register(request));
                 self.arriving = None;
+                self.postpone_demand(id);
             }
             (None, _) => self.decide(now, Input::Resume(request)),
+        }
+    }
+
+    /// A newcomer that waits for limits of its own is no load until they let it go: no server could serve it now.
+    fn postpone_demand(&mut self, id: RequestId) {
+        if let Some(request) = self.requests.get_mut(&id)
+            && request.is_waiting()
+            && request.demand == Demand::Counted
+            && self.engine.is_flow_at_limit(&request.labels.flow)
+        {
+            request.demand = Demand::Later;
+            self.autopilot.refused();
         }
     }
 

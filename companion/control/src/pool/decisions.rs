@@ -9,7 +9,7 @@ use penstock_engine::units::Tokens;
 use penstock_engine::{Effect, Instant, Outcome, QuotaReport};
 use penstock_wire::names::code;
 
-use super::request::{Grant, Granted, Stage};
+use super::request::{Demand, Grant, Granted, OpenRequest, Stage};
 use super::{Pool, PoolEffect};
 use crate::answer;
 use crate::cost_trace::CostEventKind;
@@ -147,6 +147,10 @@ impl Pool {
             };
             self.autopilot.granted(now, decided.id, granted);
         }
+        if request.demand == Demand::Later {
+            request.demand = Demand::Counted;
+            self.autopilot.arrived(now);
+        }
         let is_first = request.admitted.is_none();
         // A request that was requeued keeps the outcome of its first grant.
         let outcome = *request.admitted.get_or_insert(decided.outcome);
@@ -234,9 +238,7 @@ impl Pool {
         if let Some(admitted) = request.admitted {
             self.observe_dropped(&request.labels, admitted, Some(&answer), waited);
         } else {
-            if matches!(outcome, Outcome::RejectedPolicy | Outcome::RejectedInvalid) {
-                self.autopilot.refused();
-            }
+            self.take_back_demand(id, &request, outcome);
             let was_queued = self.arriving != Some(id);
             self.observe_decided(
                 &request.labels,
@@ -254,6 +256,26 @@ impl Pool {
             key: request.key,
             rejection: rejection.with_rate_limit(rate_limit),
         });
+    }
+
+    /// `request`, which never ran, is rejected with this outcome. It was load only if more servers could have served it. That includes
+    /// requests for which the queue or the part of their flow was full: with more servers these would be emptier.
+    fn take_back_demand(&mut self, id: RequestId, request: &OpenRequest, outcome: Outcome) {
+        if request.demand != Demand::Counted {
+            return;
+        }
+        if self.arriving != Some(id) {
+            if outcome.is_refusal_by_policy() {
+                self.autopilot.refused_after_waiting(request.arrived);
+            }
+            return;
+        }
+        // Its deadline had passed when it arrived, or it names endpoints that the pool doesn't have.
+        let is_too_late = matches!(outcome, Outcome::DeadlineExceeded | Outcome::NoEndpoints);
+        let is_limited = || self.engine.is_flow_at_limit(&request.labels.flow);
+        if outcome.is_refusal_by_policy() || is_too_late || is_limited() {
+            self.autopilot.refused();
+        }
     }
 
     fn cancelled(&mut self, id: RequestId, waited: Duration) {

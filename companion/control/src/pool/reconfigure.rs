@@ -27,6 +27,7 @@ impl Pool {
         self.engine.report_running_usage(settings.shared);
         self.engine.report_quotas(settings.reported);
         let old = core::mem::replace(&mut self.rules, Rules::new(settings));
+        self.autopilot.limit_demand(settings.policy.queue.max_rate);
         self.autopilot.change(now, &autopilot_settings(settings));
         if old.class_globs != self.rules.class_globs {
             for id in self.sorted_ids(|_| true) {

@@ -34,6 +34,18 @@ pub(crate) struct OpenRequest {
     pub(super) admitted: Option<Outcome>,
     /// How often it was requeued.
     pub(super) requeues: u32,
+    pub(super) demand: Demand,
+}
+
+/// Whether the autopilot counts a request as load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Demand {
+    /// It was counted at its arrival or at its grant.
+    Counted,
+    /// Limits of its own keep it waiting: it will be counted when it is granted.
+    Later,
+    /// It had arrived before it was registered here, and was counted then.
+    Elsewhere,
 }
 
 /// The stage of a request.

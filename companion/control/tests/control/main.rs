@@ -8,6 +8,7 @@ mod controls;
 mod credit_edges;
 mod credit_reports;
 mod credits;
+mod demand;
 mod envoys;
 mod failures;
 mod flows;

@@ -6,6 +6,7 @@ use super::Engine;
 use crate::hashed_name::HashedName;
 use crate::input::{Band, EndpointId, RequestId, Usage};
 use crate::snapshot::{BandSnapshot, ClassSnapshot, EndpointSnapshot, FlowSnapshot, Snapshot};
+use crate::tree::ANONYMOUS;
 use crate::units::Tokens;
 
 impl Engine {
@@ -50,6 +51,22 @@ impl Engine {
     #[must_use]
     pub const fn waiting(&self) -> u64 {
         self.tree.waiting_in_all().requests
+    }
+
+    /// Waiting requests that more room at endpoints would let go: all but those of flows that run the most requests that they may, or
+    /// whose quota holds them. In time proportional to the number of flows, if these have such limits.
+    #[must_use]
+    pub fn waiting_for_room(&self) -> u64 {
+        self.waiting() - self.tree.waiting_at_limits()
+    }
+
+    /// The flow has requests here, and its own limits let no other one go, whatever room endpoints have: it runs the most requests that
+    /// it may, or its quota holds it. Empty: `anonymous`.
+    #[must_use]
+    pub fn is_flow_at_limit(&self, flow: &str) -> bool {
+        let flow = if flow.is_empty() { ANONYMOUS } else { flow };
+        let identity = self.tree.identity_named(flow);
+        identity.is_some_and(|identity| self.tree.is_identity_at_limit(identity))
     }
 
     /// A newcomer bypasses while stock is below this; `u64::MAX`: unlimited.

@@ -134,3 +134,26 @@ fn a_sliding_window_does_not_see_the_clock_jump() {
     assert_eq!(harness.handle(Input::Utc(Duration::from_secs(2_000_000_000))), []);
     assert_eq!(harness.engine.poll_timeout(), Some(time(20.0)));
 }
+
+#[test]
+fn only_requests_that_their_own_limits_let_go_wait_for_room() {
+    let mut policy = with_quota(Over::Hold, &[requests(1, sliding(20))]);
+    policy.gate = gate(1, 1);
+    policy.flows.max_in_flight = Some(1);
+    let mut harness = Harness::new(policy, 1);
+    assert_eq!(harness.register(1, "f", Default), [Bypassed(1, 1)]);
+    for (id, flow) in [(2, "f"), (3, "f"), (4, "g"), (5, "g"), (6, "")] {
+        assert_eq!(harness.register(id, flow, Default), []);
+    }
+    let engine = &harness.engine;
+    assert_eq!((engine.waiting(), engine.waiting_for_room()), (5, 3));
+    let limited = ["f", "g", "", "unknown"].map(|flow| engine.is_flow_at_limit(flow));
+    assert_eq!(limited, [true, false, false, false]);
+    // The quota still holds the first flow, though it runs nothing any more, and the next flow runs as much as it may.
+    harness.advance_to(1.0);
+    assert_eq!(harness.handle(used(1, 1)), [Settled(1, 1), Dispatched(4, 1)]);
+    let engine = &harness.engine;
+    assert_eq!((engine.waiting(), engine.waiting_for_room()), (4, 1));
+    let limited = ["f", "g", ""].map(|flow| engine.is_flow_at_limit(flow));
+    assert_eq!(limited, [true, true, false]);
+}

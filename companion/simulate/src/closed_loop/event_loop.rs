@@ -54,6 +54,8 @@ struct Pending {
     arrived: Instant,
     granted: Instant,
     first: Instant,
+    /// Limits of its own kept it from being granted at its arrival, so it is no load before its grant.
+    is_limited: bool,
 }
 
 #[derive(Debug)]
@@ -112,6 +114,8 @@ impl<'a> ClosedLoop<'a> {
                 ..Record::default()
             },
         };
+        let max_rate = scenario.policy.queue.max_rate;
+        closed_loop.autopilot.limit_demand(max_rate);
         closed_loop.start();
         Ok(closed_loop)
     }
@@ -175,7 +179,7 @@ impl<'a> ClosedLoop<'a> {
         }
         if self.autopilot.poll_timeout().is_some_and(|due| due <= self.now) {
             let backlog = Backlog {
-                requests: self.waiting as u64,
+                requests: self.engine.waiting_for_room(),
                 is_full: self.engine.is_full(),
             };
             self.autopilot.handle_timeout(self.now, backlog);
@@ -234,6 +238,7 @@ impl<'a> ClosedLoop<'a> {
             arrived: self.now,
             granted: self.now,
             first: self.now,
+            is_limited: false,
         };
         self.pending.insert(id, pending);
         self.record.arrived += 1;
@@ -247,6 +252,14 @@ impl<'a> ClosedLoop<'a> {
         request.body_bytes = bytes;
         request.eligible = settings::eligible(self.scenario.placement, id, self.servers.len());
         self.engine.handle(self.now, Input::Register(request));
+        let has_started = self.engine.endpoint_of(RequestId(id)).is_some();
+        if !has_started
+            && self.engine.is_flow_at_limit(&flow)
+            && let Some(pending) = self.pending.get_mut(&id)
+        {
+            pending.is_limited = true;
+            self.autopilot.refused();
+        }
     }
 
     /// Passes a server's events to the engine and the autopilot.
@@ -429,6 +442,9 @@ impl<'a> ClosedLoop<'a> {
                     .get_mut(&id.0)
                     .expect("invariant: a granted request is pending");
                 pending.granted = self.now;
+                if core::mem::take(&mut pending.is_limited) {
+                    self.autopilot.arrived(self.now);
+                }
                 self.in_flight[server] += 1;
                 let job = Job {
                     id: JobId(id.0),
@@ -444,6 +460,11 @@ impl<'a> ClosedLoop<'a> {
             }
             Effect::Reject { id, outcome, .. } => {
                 self.waiting -= 1;
+                let pending = self.pending.get(&id.0);
+                let counted = pending.filter(|pending| !pending.is_limited && outcome.is_refusal_by_policy());
+                if let Some(pending) = counted {
+                    self.autopilot.refused_after_waiting(pending.arrived);
+                }
                 self.refused(id, Some(outcome));
             }
             Effect::Cancelled { id, .. } => {
