@@ -1,7 +1,7 @@
 //! Totals of what has happened.
 
-use crate::effect::Outcome;
 use crate::input::Band;
+use crate::outcome::Outcome;
 
 /// Totals since the engine started. At every moment arrivals = the sum of outcomes + waiting.
 ///

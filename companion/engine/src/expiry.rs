@@ -9,8 +9,8 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::arrival::Arrival;
-use crate::effect::Outcome;
 use crate::ids::JobId;
+use crate::outcome::Outcome;
 use crate::pairing_heap::{PairingHeaps, Root};
 use crate::time::Instant;
 

@@ -5,11 +5,11 @@ use alloc::sync::Arc;
 
 use crate::band::TreeBand;
 use crate::cost::{Charge, TokenEstimate};
-use crate::effect::Outcome;
 use crate::expiry::ReadyTime;
 use crate::ids::{EndpointIndex, RunningId};
 use crate::input::{Band, ClassKey, EndpointId, RequestId, Usage};
 use crate::load::Load;
+use crate::outcome::Outcome;
 use crate::retry::Retry;
 use crate::scores::ScoredRequest;
 use crate::time::Instant;

@@ -58,17 +58,14 @@ impl EndedRequests {
                 code,
                 waited,
                 ..
-            } if !is_grant(*outcome) => EndedRequest::new(now, labels, *outcome, code, *waited),
+            } if !outcome.is_grant() => EndedRequest::new(now, labels, *outcome, code, *waited),
             Observation::Refused {
                 labels,
                 outcome,
                 code,
                 ..
             } => {
-                let known = Outcome::ALL
-                    .into_iter()
-                    .find(|known| known.as_str() == &**outcome);
-                let outcome = known.unwrap_or(Outcome::Internal);
+                let outcome = Outcome::from_name(outcome).unwrap_or(Outcome::Internal);
                 EndedRequest::new(now, labels, outcome, code, Duration::ZERO)
             }
             Observation::Dropped {
@@ -203,7 +200,7 @@ impl EndedRequest {
     #[must_use]
     pub fn reason(&self) -> String {
         let waited = format!("{:.3} s", self.waited.as_secs_f64());
-        if !is_grant(self.outcome) {
+        if !self.outcome.is_grant() {
             return format!("{} after {waited}", rejection(self.outcome));
         }
         if !self.endpoint.is_empty() {
@@ -224,11 +221,6 @@ impl EndedRequest {
             self.code
         )
     }
-}
-
-/// Whether a request with this outcome was granted.
-pub(crate) const fn is_grant(outcome: Outcome) -> bool {
-    matches!(outcome, Outcome::Bypassed | Outcome::Leased | Outcome::Dispatched)
 }
 
 /// What the outcome of a request without a grant means, with the configuration keys that affect it.
@@ -406,7 +398,7 @@ mod tests {
 
     #[test]
     fn every_rejection_has_a_reason() {
-        for outcome in Outcome::ALL.into_iter().filter(|outcome| !is_grant(*outcome)) {
+        for outcome in Outcome::ALL.into_iter().filter(|outcome| !outcome.is_grant()) {
             assert!(
                 rejection(outcome).starts_with(|letter: char| letter.is_lowercase()),
                 "{outcome:?}"

@@ -11,7 +11,6 @@ use penstock_engine::effect::QuotaReport;
 use penstock_engine::{Instant, Outcome};
 use penstock_wire::names::code;
 
-use crate::ended_requests::is_grant;
 use crate::metrics::{CompletedRequest, Metrics, NO_POOL, OTHER, SeriesTable};
 use crate::stores::Recorders;
 use crate::trace::{SpanRecord, Tracer};
@@ -19,7 +18,7 @@ use crate::trace::{SpanRecord, Tracer};
 /// A kind of rejection is logged once in this interval, with the number of suppressed lines.
 const WARN_INTERVAL: Duration = Duration::from_secs(1);
 /// The error codes with which a filter may reject a request by itself.
-const CODES: [&str; 17] = [
+const CODES: [&str; 18] = [
     code::TOO_MANY_FLOWS,
     code::QUEUE_FULL,
     code::FLOW_CAPACITY,
@@ -30,6 +29,7 @@ const CODES: [&str; 17] = [
     code::NO_ENDPOINTS,
     code::MODEL_NOT_FOUND,
     code::INVALID_REQUEST,
+    code::INVALID_API_KEY,
     code::REQUEST_TOO_LARGE,
     code::UPSTREAM_UNAVAILABLE,
     code::UPSTREAM_RESET,
@@ -367,29 +367,14 @@ impl Observer {
         waited: Duration,
         endpoint: &str,
     ) {
-        if !is_grant(outcome) {
+        if !outcome.is_grant() {
             self.export_span(|| SpanRecord {
                 code,
                 ..SpanRecord::new(labels.clone(), outcome, waited, waited)
             });
         }
-        let series = self.table.series(now, labels);
-        series.count_decision(outcome, labels.band, Some(waited));
-        let values = series.labels();
+        self.count_outcome(now, labels, outcome, Some(waited));
         let band = band_name(labels.band);
-        match outcome {
-            Outcome::ExpiredTtl => self.metrics.requests.expired.with_label_values(&values).inc(),
-            Outcome::Cancelled => self.metrics.requests.cancelled.with_label_values(&values).inc(),
-            Outcome::Displaced => {
-                let [pool, model, target_model] = values;
-                self.metrics
-                    .requests
-                    .preemptions
-                    .with_label_values(&[pool, model, target_model, band])
-                    .inc();
-            }
-            _ => {}
-        }
         let flow = if labels.private { OTHER } else { &labels.flow };
         tracing::debug!(
             pool = %labels.pool,
@@ -408,13 +393,10 @@ impl Observer {
     }
 
     fn observe_filter_rejection(&mut self, now: Instant, labels: &Labels, outcome: &str, code: &str) {
-        let known = Outcome::ALL.into_iter().find(|known| known.as_str() == outcome);
-        let outcome = known.unwrap_or(Outcome::Internal);
+        let outcome = Outcome::from_name(outcome).unwrap_or(Outcome::Internal);
         let code = CODES.into_iter().find(|known| *known == code);
         let code = code.unwrap_or(code::INTERNAL);
-        self.table
-            .series(now, labels)
-            .count_decision(outcome, labels.band, None);
+        self.count_outcome(now, labels, outcome, None);
         if !LATER.contains(&code) {
             self.count_push_error(now, labels, code);
         }
@@ -425,6 +407,29 @@ impl Observer {
             code,
             "request rejected by its filter"
         );
+    }
+
+    /// Counts an outcome, whether the companion or a filter decided it. `waited`: `None` if the filter doesn't tell.
+    fn count_outcome(&mut self, now: Instant, labels: &Labels, outcome: Outcome, waited: Option<Duration>) {
+        let series = self.table.series(now, labels);
+        series.count_decision(outcome, labels.band, waited);
+        let [pool, model, target_model] = series.labels();
+        let requests = &self.metrics.requests;
+        match outcome {
+            Outcome::ExpiredTtl => requests
+                .expired
+                .with_label_values(&[pool, model, target_model])
+                .inc(),
+            Outcome::Cancelled => requests
+                .cancelled
+                .with_label_values(&[pool, model, target_model])
+                .inc(),
+            Outcome::Displaced => requests
+                .preemptions
+                .with_label_values(&[pool, model, target_model, band_name(labels.band)])
+                .inc(),
+            _ => {}
+        }
     }
 
     fn export_span(&self, record: impl FnOnce() -> SpanRecord) {
@@ -559,6 +564,38 @@ mod tests {
         for name in ["requeues_total", "priority_lowered_total", "unacked_events"] {
             let help = format!("# HELP penstock_{name} ");
             assert!(page.contains(&help), "{name} has no help in\n{page}");
+        }
+    }
+
+    /// A filter that rejected a request by itself tells the companion when it is back.
+    #[test]
+    fn what_filters_decided_is_counted_like_what_the_companion_decides() {
+        let metrics = Arc::new(Metrics::new().expect("distinct"));
+        let mut observer = Observer::new(metrics.clone(), 10);
+        for (outcome, code) in [
+            ("expired_ttl", code::QUEUE_TIMEOUT),
+            ("rejected_invalid", code::INVALID_API_KEY),
+            ("cancelled", code::CANCELLED),
+        ] {
+            let rejected = Observation::Refused {
+                node: "edge".into(),
+                labels: labels(),
+                outcome: outcome.into(),
+                code: code.into(),
+            };
+            observer.observe(Instant::ZERO, rejected);
+        }
+        let page = page(&metrics);
+        let labels_text = r#"model="m",pool="chat",target_model="m""#;
+        for line in [
+            format!("penstock_requests_expired_total{{{labels_text}}} 1"),
+            format!("penstock_requests_cancelled_total{{{labels_text}}} 1"),
+            format!(r#"penstock_queue_push_errors_total{{error_type="invalid_api_key",{labels_text}}} 1"#),
+        ] {
+            assert!(
+                page.lines().any(|present| present == line),
+                "{line} isn't in\n{page}"
+            );
         }
     }
 }

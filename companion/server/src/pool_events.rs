@@ -109,7 +109,9 @@ fn targets(config: &Config) -> BTreeMap<&str, Target> {
 fn facts(pool: &PoolStatus, configured: &Pool) -> Facts {
     let queue = &configured.policy.queue;
     let counters = &pool.snapshot.counters;
-    let refused = [Outcome::RejectedQueueFull, Outcome::Displaced];
+    let refused = Outcome::ALL
+        .into_iter()
+        .filter(|outcome| outcome.is_for_full_queue());
     let variants = pool.model.iter().flat_map(|model| &model.variants);
     let learned = variants
         .filter(|variant| variant.state == State::Converged)
@@ -128,7 +130,7 @@ fn facts(pool: &PoolStatus, configured: &Pool) -> Facts {
         waiting: pool.snapshot.waiting,
         capacity: queue.total_capacity,
         no_endpoint_ttl: queue.no_endpoint_ttl,
-        refused: refused.iter().map(|outcome| counters.outcome(*outcome)).sum(),
+        refused: refused.map(|outcome| counters.outcome(outcome)).sum(),
         learned: learned.collect(),
     }
 }

@@ -1,9 +1,11 @@
-//! docs/alerts.yaml and docs/grafana.json: both parse, and every metric in them exists. Checking the rules with promtool is a step of
-//! `.ci/run`.
+//! docs/alerts.yaml and docs/grafana.json: both parse, every metric in them exists, and lists of outcomes are those of the engine. Checking
+//! the rules with promtool is a step of `.ci/run`.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use penstock_engine::Outcome;
+use penstock_engine::outcome::Meaning;
 use penstock_tests::binary::workspace;
 use serde_json::Value;
 
@@ -133,5 +135,127 @@ fn dashboard_names_only_existing_metrics_and_shows_all_of_them() {
             shown.contains(&name) || name == "penstock_build_info",
             "nobody sees {name}"
         );
+    }
+}
+
+/// The names of all outcomes with one of these meanings, as a matcher of Prometheus lists them.
+fn outcomes(meanings: &[Meaning]) -> String {
+    let with = |meaning: Meaning| {
+        let all = Outcome::ALL.into_iter();
+        all.filter(move |outcome| outcome.meaning() == meaning)
+    };
+    let names: Vec<&str> = meanings
+        .iter()
+        .copied()
+        .flat_map(with)
+        .map(Outcome::as_str)
+        .collect();
+    names.join("|")
+}
+
+/// The matchers of the label `outcome` in an expression, each with its operator and quotes.
+fn outcome_matchers(expr: &str) -> Vec<&str> {
+    let after_name = expr.split("outcome").skip(1);
+    after_name
+        .filter(|rest| rest.starts_with(['=', '!']))
+        .filter_map(|rest| {
+            let (end, _) = rest.match_indices('"').nth(1)?;
+            rest.get(..=end)
+        })
+        .collect()
+}
+
+#[test]
+fn lists_of_outcomes_in_rules_and_dashboard_are_complete() {
+    let served = format!("=~\"{}\"", outcomes(&[Meaning::Served]));
+    let failed = format!("=~\"{}\"", outcomes(&[Meaning::Failed]));
+    let both = format!("=~\"{}\"", outcomes(&[Meaning::Served, Meaning::Failed]));
+    let mut lists = 0;
+    let dashboard = read(&docs().join("grafana.json")).replace("\\\"", "\"");
+    let rules = rules().into_iter().map(|(name, expr, _)| (name, expr));
+    for (name, expr) in rules.chain([("grafana.json".to_owned(), dashboard)]) {
+        for matcher in outcome_matchers(&expr) {
+            lists += 1;
+            assert!(
+                [&*served, &failed, &both].contains(&matcher),
+                "{name}: outcome{matcher} is not the list of a meaning (Outcome::meaning): {served}, {failed} or {both}"
+            );
+        }
+    }
+    assert!(lists >= 10, "{lists}");
+}
+
+#[test]
+fn every_outcome_is_tried_on_the_alerts_and_those_that_fail_page() {
+    let text = read(&docs().join("alerts_test.yaml"));
+    let document: Value = serde_saphyr::from_str(&text).expect("YAML");
+    let tests = document["tests"].as_array().expect("tests");
+    let test = tests.iter().find(|test| test["name"] == "every outcome");
+    let test = test.expect("a test of every outcome");
+    let series: Vec<&str> = test["input_series"]
+        .as_array()
+        .expect("series")
+        .iter()
+        .filter_map(|series| series["series"].as_str())
+        .collect();
+    for name in Outcome::ALL.map(Outcome::as_str) {
+        let labels = format!("{{pool=\"{name}\",outcome=\"{name}\",");
+        assert!(
+            series.iter().any(|series| series.contains(&labels)),
+            "{name} isn't tried"
+        );
+    }
+    let mut paging = BTreeSet::new();
+    for rule in test["alert_rule_test"].as_array().expect("alerts") {
+        let alerts = rule["exp_alerts"].as_array().expect("a list").iter();
+        let pools = alerts.filter_map(|alert| alert["exp_labels"]["pool"].as_str());
+        let pools: BTreeSet<&str> = pools.collect();
+        let failed = outcomes(&[Meaning::Failed]);
+        assert_eq!(pools, failed.split('|').collect(), "{}", rule["alertname"]);
+        paging.insert(rule["alertname"].as_str().expect("a name"));
+    }
+    assert_eq!(
+        paging,
+        BTreeSet::from(["PenstockFailedFastBurn", "PenstockFailedSlowBurn"])
+    );
+}
+
+#[test]
+fn page_of_alerts_lists_every_outcome_with_its_meaning() {
+    let page = read(&docs().join("alerts.md"));
+    let (_, section) = page.split_once("\n## Outcomes\n").expect("a section");
+    let (section, _) = section.split_once("\n## ").expect("another section");
+    let rows: Vec<(&str, &str)> = section
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `"))
+        .filter_map(|row| row.split_once("` | "))
+        .filter_map(|(name, rest)| Some((name, rest.split_once(" |")?.0)))
+        .collect();
+    let all = Outcome::ALL.map(|outcome| (outcome.as_str(), outcome.meaning().as_str()));
+    assert_eq!(rows, all);
+}
+
+#[test]
+fn page_of_failures_names_the_outcome_of_every_code() {
+    let page = read(&docs().join("what-happens-when.md"));
+    let (_, table) = page.split_once("\n| code | outcome |\n").expect("a table");
+    let (table, _) = table.split_once("\n\n").expect("an end");
+    let rows: Vec<(&str, &str)> = table
+        .lines()
+        .filter_map(|row| row.trim_matches(['|', ' ']).split_once(" | "))
+        .collect();
+    for outcome in Outcome::ALL {
+        let Some(code) = penstock_control::code_of(outcome) else {
+            continue;
+        };
+        let row = rows
+            .iter()
+            .find(|(codes, _)| codes.contains(&format!("`{code}`")));
+        let named = match row {
+            None => code.to_owned(),
+            Some((_, "`rejected_` and the code")) => format!("rejected_{code}"),
+            Some((_, name)) => name.trim_matches('`').to_owned(),
+        };
+        assert_eq!(named, outcome.as_str(), "{code}");
     }
 }

@@ -265,7 +265,7 @@ impl Pool {
             return;
         }
         if self.arriving != Some(id) {
-            if outcome.is_refusal_by_policy() {
+            if outcome.is_no_demand() {
                 self.autopilot.refused_after_waiting(request.arrived);
             }
             return;
@@ -273,7 +273,7 @@ impl Pool {
         // Its deadline had passed when it arrived, or it names endpoints that the pool doesn't have.
         let is_too_late = matches!(outcome, Outcome::DeadlineExceeded | Outcome::NoEndpoints);
         let is_limited = || self.engine.is_flow_at_limit(&request.labels.flow);
-        if outcome.is_refusal_by_policy() || is_too_late || is_limited() {
+        if outcome.is_no_demand() || is_too_late || is_limited() {
             self.autopilot.refused();
         }
     }

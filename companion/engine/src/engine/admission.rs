@@ -10,13 +10,13 @@ use super::Engine;
 use crate::arrival::Arrival;
 use crate::band::TreeBand;
 use crate::cost::{TOKENS_MAX, TokenEstimate};
-use crate::effect::Outcome;
 use crate::hashed_name::HashedName;
 use crate::ids::{EligibilityId, JobId, ModelId};
 use crate::input::{EndpointId, ModelName, Request};
 use crate::job::Job;
 use crate::limits::BODY_BYTES_MAX;
 use crate::load::Load;
+use crate::outcome::Outcome;
 use crate::policy::{Admit, Overflow};
 use crate::tree::{OrderKey, Queued};
 use crate::units::Tokens;
@@ -87,7 +87,7 @@ impl Engine {
         self.counters.arrivals += 1;
         let rejected = if self.draining {
             Some(Outcome::ShuttingDown)
-        } else if !self.any_listed(request.eligible.as_deref()) {
+        } else if !self.may_get_endpoint(request.eligible.as_deref()) {
             Some(Outcome::NoEndpoints)
         } else if request.deadline.is_some_and(|deadline| deadline <= self.now) {
             Some(Outcome::DeadlineExceeded)
@@ -101,9 +101,9 @@ impl Engine {
         Some(self.insert(request))
     }
 
-    /// Whether some endpoint of `eligible` (`None`: of the pool) is listed. While the pool lists no endpoint at all,
-    /// every endpoint counts as listed: the request can wait for discovery.
-    pub(super) fn any_listed(&self, eligible: Option<&[EndpointId]>) -> bool {
+    /// Whether a request may be granted one of `eligible` (`None`: any of the pool), now or once it is ready. While the pool lists no
+    /// endpoint at all, it may: discovery can bring one of them.
+    pub(super) fn may_get_endpoint(&self, eligible: Option<&[EndpointId]>) -> bool {
         eligible.is_none_or(|eligible| {
             !eligible.is_empty()
                 && (!self.endpoints.any_listed() || eligible.iter().any(|&id| self.endpoints.is_listed(id)))

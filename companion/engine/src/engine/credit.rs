@@ -5,8 +5,8 @@
 //! end counts beside what is lent until its completion is handled, which is never too few.
 
 use super::Engine;
-use crate::effect::Outcome;
 use crate::input::{EndpointId, Request};
+use crate::outcome::Outcome;
 use crate::units::Tokens;
 
 impl Engine {

@@ -4,12 +4,13 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::Engine;
-use crate::effect::{Effect, Outcome};
+use crate::effect::Effect;
 use crate::endpoint::Endpoint;
 use crate::gate::is_over_ceiling;
 use crate::ids::JobId;
 use crate::input::EndpointId;
 use crate::load::Load;
+use crate::outcome::Outcome;
 use crate::units::Tokens;
 
 impl Engine {

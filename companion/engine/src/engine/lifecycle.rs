@@ -4,11 +4,12 @@ use alloc::vec::Vec;
 
 use super::Engine;
 use crate::cost::Charge;
-use crate::effect::{Effect, Outcome};
+use crate::effect::Effect;
 use crate::ids::{JobId, ModelId};
 use crate::input::{EndpointId, RequestId, Service};
 use crate::job::Running;
 use crate::load::Load;
+use crate::outcome::Outcome;
 use crate::policy::CostUnit;
 use crate::retry::Failure;
 use crate::token_history::Served;

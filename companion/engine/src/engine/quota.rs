@@ -10,9 +10,10 @@ use core::time::Duration;
 
 use super::Engine;
 use crate::band::TreeBand;
-use crate::effect::{Effect, Outcome, QuotaReport};
+use crate::effect::{Effect, QuotaReport};
 use crate::ids::{FlowId, JobId};
 use crate::input::{RequestId, Service};
+use crate::outcome::Outcome;
 use crate::policy::{CostUnit, Over};
 use crate::quota::Table;
 use crate::snapshot::{FlowQuotaSnapshot, QuotaWindowSnapshot};

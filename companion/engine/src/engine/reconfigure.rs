@@ -5,9 +5,9 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::Engine;
-use crate::effect::Outcome;
 use crate::ids::{JobId, ModelId};
 use crate::input::Amended;
+use crate::outcome::Outcome;
 use crate::policy::Policy;
 
 impl Engine {
@@ -85,7 +85,7 @@ impl Engine {
         let Some(id) = self.jobs.find(amended.id) else {
             return;
         };
-        let any_listed = self.any_listed(amended.eligible.as_deref());
+        let may_get_endpoint = self.may_get_endpoint(amended.eligible.as_deref());
         let job = &mut self.jobs[id];
         job.class_set = amended.class_set;
         let waits = job.is_waiting();
@@ -100,7 +100,7 @@ impl Engine {
         self.tree
             .change_eligibility(id, &mut job.queued, eligibility, waits, &self.endpoints);
         self.forget_blocked_head(id);
-        if waits && !any_listed {
+        if waits && !may_get_endpoint {
             self.reject_waiting(id, Outcome::NoEndpoints);
         }
     }

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use penstock_engine::Outcome;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -77,8 +78,10 @@ pub(super) struct RequestCounts {
 impl RequestCounts {
     /// Requests that were admitted to a server.
     pub(super) fn admitted(&self) -> u64 {
-        let names = ["bypassed", "leased", "dispatched"];
-        names.iter().filter_map(|name| self.outcomes.get(*name)).sum()
+        let granted = Outcome::ALL.into_iter().filter(|outcome| outcome.is_grant());
+        granted
+            .filter_map(|outcome| self.outcomes.get(outcome.as_str()))
+            .sum()
     }
 }
 

@@ -14,7 +14,6 @@ use super::limits::{Room, WINDOW_SAMPLES};
 use super::quantile::QuantileWindow;
 use super::sample::{EndpointSample, PoolSample, REASONS, Refused, ReplicaCounts};
 use super::tenants::{Tenants, requests};
-use crate::ended_requests::is_grant;
 use crate::metrics::{Buckets, EndpointTotals, PoolTotals, thousandths};
 
 /// One pool at the sample before.
@@ -77,7 +76,7 @@ impl PoolSampler {
     ) -> PoolSample {
         let snapshot = &status.snapshot;
         let decided = increases(&mut self.decided, &totals.decided);
-        let granted = Outcome::ALL.into_iter().filter(|outcome| is_grant(*outcome));
+        let granted = Outcome::ALL.into_iter().filter(|outcome| outcome.is_grant());
         let granted = granted.map(|outcome| decided[outcome as usize]).sum();
         let (tenants, other) = self.tenants.advance(status, room.tenants);
         let mut in_flight = [0_u32; 3];

@@ -12,7 +12,7 @@ use penstock_engine::{Instant, Outcome};
 use serde_json::{Value, json};
 
 use super::limits::{BYTES_MAX, ENDPOINTS_MAX, INTERVAL, POOLS_MAX, Room, SAMPLES_MAX, TENANTS_MAX};
-use super::sample::{Sample, Use};
+use super::sample::{REASONS, Sample, Use};
 use super::sampler::Sampler;
 use super::{History, HistoryQuery, pause};
 use crate::control_settings::{self, ProcessIdentity};
@@ -168,6 +168,19 @@ fn counters_are_increases_since_the_sample_before() {
     assert_eq!(second["unrouted"], json!({}));
     assert_eq!(second["pools"][0]["granted"], 0);
     assert_eq!(second["pools"][0]["refused"], json!({"expired_ttl": 1}));
+}
+
+#[test]
+fn dashboard_names_every_reason_for_which_a_request_is_not_served() {
+    let charts = include_str!("../dashboard/charts.js");
+    assert_eq!(
+        REASONS.len(),
+        Outcome::ALL.len() - 4,
+        "all but grants and cancelled"
+    );
+    for reason in REASONS.map(Outcome::as_str) {
+        assert!(charts.contains(&format!(" {reason}: \"")), "{reason}");
+    }
 }
 
 #[test]

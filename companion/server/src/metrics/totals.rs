@@ -9,7 +9,6 @@ use prometheus::{HistogramVec, IntCounterVec};
 
 use super::Metrics;
 use super::responses::WAIT_SECONDS;
-use crate::ended_requests::is_grant;
 
 /// The buckets of times, the last one without an upper bound.
 pub(crate) const BUCKETS: usize = WAIT_SECONDS.len() + 1;
@@ -54,13 +53,12 @@ impl Metrics {
         let mut totals = Totals::new();
         each(&self.requests.decided, |pool, labels, metric| {
             let outcome = label(labels, "outcome");
-            let known = Outcome::ALL.into_iter().find(|known| known.as_str() == outcome);
-            if let Some(outcome) = known {
+            if let Some(outcome) = Outcome::from_name(outcome) {
                 entry(&mut totals, pool).decided[outcome as usize] += count(metric);
             }
         });
         each_time(&self.responses.queue_latency, |pool, labels, times| {
-            let granted = Outcome::ALL.into_iter().filter(|outcome| is_grant(*outcome));
+            let granted = Outcome::ALL.into_iter().filter(|outcome| outcome.is_grant());
             let outcome = label(labels, "outcome");
             if granted.map(Outcome::as_str).any(|granted| granted == outcome) {
                 add_buckets(&mut entry(&mut totals, pool).queue, times);

@@ -461,7 +461,7 @@ impl<'a> ClosedLoop<'a> {
             Effect::Reject { id, outcome, .. } => {
                 self.waiting -= 1;
                 let pending = self.pending.get(&id.0);
-                let counted = pending.filter(|pending| !pending.is_limited && outcome.is_refusal_by_policy());
+                let counted = pending.filter(|pending| !pending.is_limited && outcome.is_no_demand());
                 if let Some(pending) = counted {
                     self.autopilot.refused_after_waiting(pending.arrived);
                 }
