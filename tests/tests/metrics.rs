@@ -15,7 +15,7 @@ use penstock_tests::{Answer, ClientRequest, Gateway, Upstream, run};
 
 /// Every metric, its type, and its labels beside `pool`, `model` and `target_model` (`r`), `pool` (`p`), `pool` and
 /// `variant` (`v`), or none (`-`).
-const ALL: [(&str, &str, &str); 88] = [
+const ALL: [(&str, &str, &str); 90] = [
     ("queue_length", "gauge", "p flow band"),
     ("queue_length_by_model", "gauge", "r"),
     ("queue_cost_tokens", "gauge", "p flow band"),
@@ -33,6 +33,8 @@ const ALL: [(&str, &str, &str); 88] = [
     ("stock_level", "gauge", "p endpoint"),
     ("stock_by_model", "gauge", "r"),
     ("queue_bytes", "gauge", "p"),
+    ("queue_capacity", "gauge", "p"),
+    ("queue_bytes_capacity", "gauge", "p"),
     ("upper_bound", "gauge", "p"),
     ("lower_bound", "gauge", "p"),
     ("watermark", "gauge", "p"),

@@ -36,6 +36,10 @@ pub struct Snapshot {
     pub waiting_cost: Tokens,
     /// Bytes of the bodies of waiting requests.
     pub waiting_bytes: u64,
+    /// The most requests that may wait; 0: none may.
+    pub waiting_max: u64,
+    /// The most bytes of bodies that may wait; 0: no request may.
+    pub waiting_bytes_max: u64,
     /// The bands, most critical first.
     pub bands: [BandSnapshot; 3],
     /// The policy classes in the order of the ring; empty where none are configured.
@@ -151,7 +155,7 @@ pub struct FairnessLag {
     /// The class; empty: there is one.
     pub class: Box<str>,
     /// The largest difference in settled service per weight between two flows, since both could be dispatched, over the
-    /// bound for the pair (QUEUEING, Flows); 0 with fewer than two flows. Above 1 the bound is broken.
+    /// bound for the pair; 0 with fewer than two flows. Above 1 the bound is broken.
     pub ratio: f64,
 }
 

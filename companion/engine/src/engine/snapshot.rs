@@ -115,6 +115,8 @@ impl Engine {
     pub fn snapshot(&self) -> Snapshot {
         let waiting = self.tree.waiting_in_all();
         let bounds = self.endpoints.bounds();
+        let queue = &self.policy.queue;
+        let may_wait = queue.enabled && queue.total_capacity > 0;
         Snapshot {
             stock: self.stock() - self.endpoints.credit_at_ready(),
             credit: self.credit(),
@@ -128,6 +130,8 @@ impl Engine {
             suspended: self.tree.suspended(),
             waiting_cost: Tokens(waiting.cost),
             waiting_bytes: waiting.bytes,
+            waiting_max: if may_wait { queue.total_capacity } else { 0 },
+            waiting_bytes_max: if may_wait { queue.total_bytes } else { 0 },
             bands: Band::ALL.map(|band| {
                 let waiting = self.tree.waiting_shown(band);
                 BandSnapshot {

@@ -113,7 +113,7 @@ const ttft = view => ({
 });
 
 const saturation = view => ({
-  title: "Saturation", note: "1.00: new requests wait or are refused", axis: "saturation", format: "ratio", least: 1,
+  title: "Saturation", note: "1.00: the servers are busy, so new requests wait, or the queue is full", axis: "saturation", format: "ratio", least: 1,
   series: [
     {name: "saturation", className: "c0", style: "line", values: each(view.samples, pool => pool.saturation)},
     {name: "full", className: "c4", style: "dashed", hidden: true, values: each(view.samples, () => 1)},

@@ -93,6 +93,8 @@ struct QueueGauges {
     length_by_model: IntGaugeVec,
     cost_tokens: GaugeVec,
     bytes: IntGaugeVec,
+    capacity: IntGaugeVec,
+    bytes_capacity: IntGaugeVec,
     active_flows: IntGaugeVec,
 }
 
@@ -115,6 +117,16 @@ impl QueueGauges {
                 "Bytes of the bodies that Envoy holds for waiting requests.",
                 &["pool"],
             )?,
+            capacity: make.gauge(
+                "queue_capacity",
+                "Requests that may wait (queue.total_capacity); 0 if none may.",
+                &["pool"],
+            )?,
+            bytes_capacity: make.gauge(
+                "queue_bytes_capacity",
+                "Bytes of bodies that may wait (queue.total_bytes); 0 if none may.",
+                &["pool"],
+            )?,
             active_flows: make.gauge(
                 "active_flows",
                 "Flows with waiting or running requests.",
@@ -129,6 +141,12 @@ impl QueueGauges {
         self.bytes
             .with_label_values(&[name])
             .set(int(snapshot.waiting_bytes));
+        self.capacity
+            .with_label_values(&[name])
+            .set(int(snapshot.waiting_max));
+        self.bytes_capacity
+            .with_label_values(&[name])
+            .set(int(snapshot.waiting_bytes_max));
         self.active_flows
             .with_label_values(&[name])
             .set(int(active_flows(&snapshot.flows)));
@@ -283,7 +301,8 @@ impl StockGauges {
             )?,
             saturation: make.float_gauge(
                 "saturation",
-                "The larger of stock/upper bound, 0 without a bound, and waiting/total capacity.",
+                "The larger of stock/upper bound, 0 without a bound, and waiting/total capacity. 1 with an empty queue: the \
+                 servers are busy, and the next request waits. queue_length/queue_capacity tells how full the queue is.",
                 &["pool"],
             )?,
             ready_endpoints: make.gauge(

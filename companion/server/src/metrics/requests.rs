@@ -29,15 +29,20 @@ impl RequestCounters {
                 "Requests that left the queue or never entered it, by outcome.",
                 &request_labels(&["outcome", "band"]),
             )?,
-            bypass: make.counter("bypass_total", "Requests granted without waiting.", &REQUEST)?,
+            bypass: make.counter(
+                "bypass_total",
+                "Requests that the companion granted at their arrival (outcome bypassed). Those that filters admitted by credit \
+                 are in lease_admissions_total.",
+                &REQUEST,
+            )?,
             expired: make.counter(
                 "requests_expired_total",
-                "Requests that waited longer than queue.ttl.",
+                "Requests that waited longer than queue.ttl, also those that filters rejected while no companion answered.",
                 &REQUEST,
             )?,
             cancelled: make.counter(
                 "requests_cancelled_total",
-                "Requests cancelled by their client while they waited.",
+                "Requests whose client disconnected while they waited.",
                 &REQUEST,
             )?,
             push_errors: make.counter(

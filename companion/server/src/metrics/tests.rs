@@ -331,3 +331,25 @@ fn series_exist_before_their_first_event() {
     world.metrics.reload_failures.inc();
     has(&world.page(1), "penstock_config_reload_failures_total 1");
 }
+
+#[test]
+fn room_of_the_queue_is_shown_beside_its_length() {
+    let room = |queue: &str| {
+        let text =
+            format!("pools:\n- name: chat\n  endpoints: {{static: ['{ENDPOINT}']}}\n  queue: {{{queue}}}\n");
+        let page = World::new(Config::parse(&text, "test").expect("valid")).page(1);
+        let value = |name: &str| {
+            let start = format!("penstock_{name}{{pool=\"chat\"}} ");
+            let line = page.lines().find_map(|line| line.strip_prefix(&start));
+            line.unwrap_or_else(|| panic!("no {start} in\n{page}")).to_owned()
+        };
+        (value("queue_capacity"), value("queue_bytes_capacity"))
+    };
+    assert_eq!(
+        room("total_capacity: 7, total_bytes: 1000"),
+        ("7".to_owned(), "1000".to_owned())
+    );
+    for none_may_wait in ["enabled: false", "total_capacity: 0"] {
+        assert_eq!(room(none_may_wait), ("0".to_owned(), "0".to_owned()));
+    }
+}
