@@ -375,15 +375,21 @@ impl Variant {
             .analysis
             .as_ref()
             .filter(|analysis| analysis.error.is_none() && !analysis.is_bootstrapped);
-        let error = self.analysis.as_ref().and_then(|analysis| analysis.error);
+        // Parameters from one window, or from before a change of the servers, don't prove that no load meets the targets.
+        let learned = self
+            .analysis
+            .as_ref()
+            .filter(|analysis| !analysis.is_bootstrapped);
+        let is_infeasible =
+            self.is_sure() && learned.is_some_and(|analysis| analysis.error == Some(Error::Infeasible));
         // The load never varied enough: the parameters can't be identified, so the guess is shown only while learning.
         let guess = self.guess().filter(|_| self.state() == State::Learning);
         VariantStatus {
             name: self.name.clone(),
-            state: match error {
+            state: match self.state() {
                 _ if !self.is_active => State::NoTraffic,
-                Some(Error::Infeasible) => State::Infeasible,
-                _ => self.state(),
+                _ if is_infeasible => State::Infeasible,
+                state => state,
             },
             parameters: self.parameters().or(guess),
             ttft_bias: self.ttft_bias(),

@@ -54,7 +54,8 @@ pub struct VariantAnalysis {
     pub name: String,
     /// Parameters from the variant's averages alone.
     pub bootstrap: Option<Parameters>,
-    /// The variant was sized by `bootstrap`, because no parameters are learned.
+    /// The variant was sized by `bootstrap`, because no parameters are learned. An error is then that of parameters from one
+    /// window.
     pub is_bootstrapped: bool,
     /// lambda*, requests per second of one server; 0 with an error.
     pub lambda_star: f64,
@@ -179,6 +180,11 @@ fn analyze_one(variant: &Variant, workload: &Observed, slo: &Slo, demand: f64) -
     let Some(parameters) = learned.or(fallback) else {
         return failed(Error::NoParameters);
     };
+    let is_bootstrapped = learned.is_none();
+    let failed = |error| VariantAnalysis {
+        is_bootstrapped,
+        ..failed(error)
+    };
     if slo.source == Source::None {
         return failed(Error::NoTargets);
     }
@@ -199,7 +205,7 @@ fn analyze_one(variant: &Variant, workload: &Observed, slo: &Slo, demand: f64) -
     VariantAnalysis {
         name: variant.name.clone(),
         bootstrap: initial,
-        is_bootstrapped: learned.is_none(),
+        is_bootstrapped,
         lambda_star: sizing.lambda_star,
         n_star: sizing.n_star,
         required: required_replicas(demand, sizing.lambda_star),

@@ -177,6 +177,29 @@ fn targets_that_cannot_be_met_are_infeasible() {
 }
 
 #[test]
+fn an_error_of_bootstrap_parameters_is_marked_as_theirs() {
+    let policy = Policy {
+        explicit: Some(Targets {
+            ttft_ms: Some(0.1),
+            itl_ms: Some(0.1),
+        }),
+        ..Policy::default()
+    };
+    let unlearned = Variant {
+        sizes_by_bootstrap: true,
+        windows: vec![EXPLAINED],
+        ..variant("a", None, &[5.0])
+    };
+    let analysis = analyze(&policy, None, &[unlearned, variant("b", Some(FAST), &[5.0])]);
+    let errors = analysis.variants.iter();
+    let errors: Vec<_> = errors
+        .map(|variant| (variant.error, variant.is_bootstrapped))
+        .collect();
+    let infeasible = Some(Error::Infeasible);
+    assert_eq!(errors, [(infeasible, true), (infeasible, false)]);
+}
+
+#[test]
 fn inferred_targets_are_the_largest_of_the_learned_variants() {
     let traffic = window(0.0).traffic;
     let slow = inferred(&SLOW, &traffic, 3.0);
@@ -252,21 +275,23 @@ fn without_parameters_targets_come_from_measured_latencies() {
     );
 }
 
+/// A window that parameters explain.
+const EXPLAINED: Observed = Observed {
+    traffic: Traffic {
+        rate: 0.1,
+        input: 1_123.0,
+        output: 487.0,
+    },
+    ttft_ms: 80.48,
+    itl_ms: 15.911,
+    busy: 1,
+};
+
 #[test]
 fn bootstrap_is_reported_with_and_without_learned_parameters() {
-    let window = Observed {
-        traffic: Traffic {
-            rate: 0.1,
-            input: 1_123.0,
-            output: 487.0,
-        },
-        ttft_ms: 80.48,
-        itl_ms: 15.911,
-        busy: 1,
-    };
     for parameters in [None, Some(FAST)] {
         let variants = [Variant {
-            windows: vec![window],
+            windows: vec![EXPLAINED],
             ..variant("a", parameters, &[])
         }];
         let found = analyze(&explicit(), None, &variants).variants[0].bootstrap;

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use penstock_autopilot::{AutopilotEndpoint, DesiredSource, PendingServers};
+use penstock_autopilot::{AutopilotEndpoint, DesiredSource, PendingServers, Served};
 use penstock_engine::input::EndpointId;
-use penstock_model::Parameters;
 use penstock_model::learner::State;
+use penstock_model::{Parameters, Targets};
 
 use crate::harness::{TRUE, WINDOW, World, near, replicas, settings, sure};
 
@@ -104,6 +104,42 @@ fn a_steady_overload_asks_for_replicas_before_a_model_is_learned() {
         (2.0 * status.demand / served).ceil() as u64,
         "{status:?}"
     );
+}
+
+#[test]
+fn only_learned_parameters_prove_that_no_load_meets_the_targets() {
+    let mut settings = settings(&["default"]);
+    settings.slo.explicit = Some(Targets {
+        ttft_ms: Some(1_000.0),
+        itl_ms: Some(TRUE.alpha_ms / 2.0),
+    });
+    let mut world = World::new(settings);
+    // One request in a window identifies no parameters; those that would explain it miss the targets.
+    let itl = Duration::from_secs_f64(0.015_911);
+    let first = Duration::from_secs_f64(0.080_48);
+    let served = Served {
+        first: Some(first),
+        last: Some(first + itl * 486),
+        streamed: true,
+        prompt: Some(1_123),
+        cached: Some(0),
+        output: Some(487),
+    };
+    for _ in 0..3 {
+        let id = world.grant(0, 1_123, 487);
+        world.pass(first + itl * 486);
+        world.autopilot.served(world.now, id, served);
+        world.pass(WINDOW);
+        let variant = world.variant("default");
+        assert!(
+            !matches!(variant.state, State::Infeasible | State::Converged),
+            "{variant:?}"
+        );
+    }
+    world.traffic(0, &TRUE, 400);
+    world.round(0, &TRUE, 8, 512, 64);
+    world.close();
+    assert_eq!(world.variant("default").state, State::Infeasible);
 }
 
 #[test]

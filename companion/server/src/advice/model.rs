@@ -1,6 +1,6 @@
 //! Advice on the model of a pool's servers: bounds that don't fit it, a gate without a model, too few servers.
 
-use penstock_control::{AutopilotStatus, VariantStatus};
+use penstock_control::{AutopilotStatus, DesiredSource, VariantStatus};
 use penstock_engine::policy::{Gate, StockUnit};
 use penstock_model::learner::State;
 use penstock_model::slo::Source;
@@ -95,11 +95,16 @@ fn infeasible(variant: &VariantStatus) -> Option<String> {
     })
 }
 
-/// Advice on a variant with fewer servers than its load needs.
+/// Advice on a variant with fewer servers than its load needs, by a model that has converged: the numbers before that are those
+/// of one load, and follow it.
 fn too_few(variant: &VariantStatus, model: &AutopilotStatus) -> Option<String> {
     let existing = variant.current + variant.pending;
-    let desired = variant.desired?.replicas;
-    if desired <= existing {
+    let desired = variant
+        .desired
+        .filter(|desired| desired.source == DesiredSource::Model)?;
+    let is_known = variant.state == State::Converged && model.capacity > 0.0;
+    let desired = desired.replicas;
+    if !is_known || desired <= existing {
         return None;
     }
     let pending = match variant.pending {

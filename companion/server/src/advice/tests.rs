@@ -462,6 +462,30 @@ fn too_few_servers_are_advised_on_with_the_missing_number() {
 }
 
 #[test]
+fn figures_of_a_model_that_has_not_converged_are_no_advice() {
+    for source in [DesiredSource::Bootstrap, DesiredSource::Saturation] {
+        let mut scene = scene("");
+        scene.variant().desired = Some(Desired { replicas: 4, source });
+        scene.has_no_advice();
+    }
+    for state in [
+        State::Learning,
+        State::Unidentifiable,
+        State::Error,
+        State::NoTraffic,
+    ] {
+        let mut scene = scene("");
+        scene.variant().desired = Some(desired(4));
+        scene.variant().state = state;
+        scene.has_no_advice();
+    }
+    let mut unknown = scene("");
+    unknown.variant().desired = Some(desired(4));
+    unknown.pool().model.as_mut().expect("one").capacity = 0.0;
+    unknown.has_no_advice();
+}
+
+#[test]
 fn a_retired_pool_has_its_own_sentence() {
     let mut scene = scene("");
     scene.pool().retired = true;
