@@ -182,8 +182,8 @@ async fn run(cli: Cli, environment: Environment) -> ExitCode {
             Ok(text) => print(&text),
             Err(error) => failed(&error.to_string(), error.exit_code()),
         },
-        Command::Status(args) => ended(status_cmd::run(args).await, top::Error::exit_code),
-        Command::Top(args) => ended(top::run(args).await, top::Error::exit_code),
+        Command::Status(args) => ended(status_cmd::run(args, &environment).await, top::Error::exit_code),
+        Command::Top(args) => ended(top::run(args, &environment).await, top::Error::exit_code),
         Command::Replay(args) => match replay::run(&args, &environment) {
             // Like a compiler's messages, an error about a line starts with the line's place.
             Err(error @ replay::Error::Line { .. }) => {

@@ -12,7 +12,8 @@ use serde_json::Value;
 use siphasher::sip::SipHasher13;
 
 use super::environment::Environment;
-use super::error::Error;
+use super::error::{Error, Violation};
+use super::listen::{Address, AddressError};
 use super::reader::Reader;
 use super::tree::Node;
 use super::value::List;
@@ -43,6 +44,31 @@ pub fn parse_endpoints(
             Ok(endpoints)
         })
         .map_err(|violation| Error::from_violation(violation, &tree, file))
+}
+
+/// The address of a companion's HTTP server, `listen.http`, by its file and the environment. Without a file only the variables of
+/// `listen` count, because the others may belong to pools that a file lists.
+///
+/// # Errors
+/// When the file isn't valid, or a variable of `listen` isn't.
+pub fn http_address(file: Option<&Path>, environment: &Environment) -> Result<Address, Error> {
+    if let Some(file) = file {
+        return Config::read(file, environment).map(|config| config.listen.http);
+    }
+    let name = "environment";
+    let mut tree = yaml::document("").map_err(|error| Error::from_yaml(error, name))?;
+    environment.of_key("listen").apply(&mut tree)?;
+    let listen = raw_document(&tree, name)?.listen;
+    listen.http.parse().map_err(|error: AddressError| {
+        Error::from_violation(Violation::new("listen.http", error.to_string()), &tree, name)
+    })
+}
+
+fn raw_document(tree: &Node, file: &str) -> Result<raw::Document, Error> {
+    if tree.is_null() {
+        return Ok(raw::Document::default());
+    }
+    raw::Document::deserialize(Reader(tree)).map_err(|error| Error::from_read(error, tree, file))
 }
 
 /// A valid document.
@@ -97,11 +123,7 @@ impl Document {
     }
 
     fn from_tree(tree: &Node, file: &str) -> Result<Self, Error> {
-        let document = if tree.is_null() {
-            raw::Document::default()
-        } else {
-            raw::Document::deserialize(Reader(tree)).map_err(|error| Error::from_read(error, tree, file))?
-        };
+        let document = raw_document(tree, file)?;
         let effective = document.clone().with_effective_defaults();
         let trust_is_given = document.identity.trust.is_some();
         let config =

@@ -121,6 +121,21 @@ impl Environment {
         }))
     }
 
+    /// Only the variables of a key at the top of the document, and of the keys below it.
+    pub(super) fn of_key(&self, key: &str) -> Self {
+        let is_of_key = |name: &str| {
+            let path = name.strip_prefix(PREFIX).unwrap_or(name);
+            path.split(SEPARATOR)
+                .next()
+                .is_some_and(|first| first.eq_ignore_ascii_case(key))
+        };
+        let overrides = self.0.overrides.iter().filter(|(name, _)| is_of_key(name));
+        Self(Arc::new(Variables {
+            overrides: overrides.cloned().collect(),
+            ..Variables::default()
+        }))
+    }
+
     /// The value of one of OpenTelemetry's variables, such as `OTEL_EXPORTER_OTLP_ENDPOINT`. `None`: it is not set, or not
     /// UTF-8.
     #[must_use]

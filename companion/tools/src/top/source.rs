@@ -1,8 +1,10 @@
 //! The companion whose /status is shown: its address and the admin token.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use penstock_config::{Address, Environment, http_address};
 use penstock_errors::root_cause;
 use reqwest::header::AUTHORIZATION;
 use reqwest::{StatusCode, Url};
@@ -17,9 +19,13 @@ const BYTES_MAX: usize = 64 << 20;
 // Without `skip`, clap would give both commands' argument groups the same name.
 #[group(skip)]
 pub struct Args {
-    /// Address of the companion's HTTP API (its listen.http): `http://HOST:PORT` or `unix:/PATH`
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9191")]
-    pub url: String,
+    /// Address of the companion's HTTP API: `http://HOST:PORT` or `unix:/PATH`. Default: listen.http of --config, or of the
+    /// environment (PENSTOCK_LISTEN__HTTP), or else http://127.0.0.1:9191
+    #[arg(long, value_name = "URL", conflicts_with = "config")]
+    pub url: Option<String>,
+    /// The companion's configuration file, whose listen.http is the address
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
     /// File with the admin token (admin.token_file); with it, flows whose identity comes from bodies are shown
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
@@ -31,6 +37,14 @@ pub enum Error {
     /// The address is invalid.
     #[error("--url {0}: {1}; write http://HOST:PORT or unix:/PATH")]
     Url(String, String),
+    /// The configuration, from which the address is read, is invalid.
+    #[error(transparent)]
+    Config(#[from] penstock_config::Error),
+    /// The configured port is only known to the companion.
+    #[error(
+        "listen.http is {0}, so the companion takes any free port; pass the address that it logs with --url"
+    )]
+    AnyPort(std::net::SocketAddr),
     /// The token file can't be used.
     #[error("--token-file {}: {why}", path.display())]
     Token {
@@ -67,7 +81,7 @@ impl Error {
     #[must_use]
     pub const fn exit_code(&self) -> u8 {
         match self {
-            Self::Url(..) | Self::Token { .. } => 2,
+            Self::Url(..) | Self::Config(_) | Self::AnyPort(_) | Self::Token { .. } => 2,
             Self::Unreachable { .. } | Self::Answer { .. } | Self::Terminal(_) => 1,
         }
     }
@@ -88,13 +102,17 @@ impl Source {
     ///
     /// # Errors
     /// The address is invalid, or the token can't be read.
-    pub(crate) fn new(args: &Args) -> Result<Self, Error> {
-        let invalid = |why: &str| Error::Url(args.url.clone(), why.into());
+    pub(crate) fn new(args: &Args, environment: &Environment) -> Result<Self, Error> {
+        let url = match &args.url {
+            Some(url) => url.clone(),
+            None => url_of(http_address(args.config.as_deref(), environment)?)?,
+        };
+        let invalid = |why: &str| Error::Url(url.clone(), why.into());
         let builder = reqwest::Client::builder().no_proxy().timeout(TIMEOUT);
-        let (builder, base) = match args.url.strip_prefix("unix:") {
+        let (builder, base) = match url.strip_prefix("unix:") {
             Some(path) if path.starts_with('/') => (builder.unix_socket(path), "http://localhost"),
             Some(_) => return Err(invalid("the path of a unix socket must be absolute")),
-            None => (builder, args.url.as_str()),
+            None => (builder, url.as_str()),
         };
         let mut status = Url::parse(base).map_err(|error| invalid(&error.to_string()))?;
         match status.scheme() {
@@ -111,7 +129,7 @@ impl Source {
         Ok(Self {
             client: builder.build().map_err(|error| invalid(&error.to_string()))?,
             status,
-            url: args.url.clone(),
+            url: url.clone(),
             token: args.token_file.clone().map(token).transpose()?,
         })
     }
@@ -160,6 +178,23 @@ impl Source {
     }
 }
 
+/// Where a companion that listens on this address answers. One that listens on all addresses answers on loopback, too.
+fn url_of(address: Address) -> Result<String, Error> {
+    let mut address = match address {
+        Address::Unix(path) => return Ok(format!("unix:{}", path.display())),
+        Address::Tcp(address) => address,
+    };
+    if address.port() == 0 {
+        return Err(Error::AnyPort(address));
+    }
+    match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
+        IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
+        IpAddr::V4(_) | IpAddr::V6(_) => {}
+    }
+    Ok(format!("http://{address}"))
+}
+
 fn token(path: PathBuf) -> Result<String, Error> {
     match std::fs::read_to_string(&path) {
         Ok(text) if text.trim().bytes().all(|byte| byte.is_ascii_graphic()) && !text.trim().is_empty() => {
@@ -180,11 +215,74 @@ fn token(path: PathBuf) -> Result<String, Error> {
 mod tests {
     use super::*;
 
-    fn source(url: &str) -> Result<Source, Error> {
-        Source::new(&Args {
-            url: url.into(),
+    fn args(url: Option<&str>) -> Args {
+        Args {
+            url: url.map(str::to_owned),
+            config: None,
             token_file: None,
-        })
+        }
+    }
+
+    fn source(url: &str) -> Result<Source, Error> {
+        Source::new(&args(Some(url)), &Environment::default())
+    }
+
+    fn environment(variables: &[(&str, &str)]) -> Environment {
+        Environment::new(variables.iter().map(|(name, value)| (name.into(), value.into())))
+    }
+
+    #[test]
+    fn address_is_that_of_the_configuration() {
+        let status = |args: &Args, variables: &[(&str, &str)]| {
+            Source::new(args, &environment(variables)).map(|source| (source.status.to_string(), source.url))
+        };
+        let of_environment = |variables: &[(&str, &str)]| status(&args(None), variables).expect("valid").1;
+        assert_eq!(of_environment(&[]), "http://127.0.0.1:9191");
+        let pool = ("PENSTOCK_POOLS__3__QUEUE__TTL", "90s");
+        for (variable, url) in [
+            (
+                ("PENSTOCK_LISTEN__HTTP", "127.0.0.1:7001"),
+                "http://127.0.0.1:7001",
+            ),
+            (
+                ("PENSTOCK_LISTEN", "{http: '10.0.0.5:7001'}"),
+                "http://10.0.0.5:7001",
+            ),
+            (("PENSTOCK_LISTEN__HTTP", "0.0.0.0:7001"), "http://127.0.0.1:7001"),
+            (("PENSTOCK_LISTEN__HTTP", "[::]:7001"), "http://[::1]:7001"),
+            (("PENSTOCK_LISTEN__HTTP", "unix:/run/p.sock"), "unix:/run/p.sock"),
+        ] {
+            assert_eq!(of_environment(&[pool, variable]), url, "{variable:?}");
+        }
+        let given = Args {
+            url: Some("http://127.0.0.1:7002".into()),
+            ..args(None)
+        };
+        let variable = [("PENSTOCK_LISTEN__HTTP", "127.0.0.1:7001")];
+        assert_eq!(
+            status(&given, &variable).expect("valid").1,
+            "http://127.0.0.1:7002"
+        );
+
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("penstock.yaml");
+        let text =
+            "listen: {http: '127.0.0.1:7003'}\npools:\n- {name: a, endpoints: {static: ['127.0.0.1:1']}}\n";
+        std::fs::write(&file, text).expect("written");
+        let of_file = Args {
+            config: Some(file),
+            ..args(None)
+        };
+        assert_eq!(status(&of_file, &[]).expect("valid").1, "http://127.0.0.1:7003");
+        assert_eq!(
+            status(&of_file, &variable).expect("valid").1,
+            "http://127.0.0.1:7001"
+        );
+        for wrong in ["9191", "127.0.0.1:0"] {
+            let error = status(&args(None), &[("PENSTOCK_LISTEN__HTTP", wrong)]).expect_err(wrong);
+            assert_eq!(error.exit_code(), 2, "{error}");
+            assert!(error.to_string().contains("listen.http"), "{error}");
+        }
     }
 
     #[test]
@@ -240,10 +338,11 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("token");
         let source = |path: PathBuf| {
-            Source::new(&Args {
-                url: "http://127.0.0.1:1".into(),
+            let args = Args {
                 token_file: Some(path),
-            })
+                ..args(Some("http://127.0.0.1:1"))
+            };
+            Source::new(&args, &Environment::default())
         };
         assert_eq!(source(path.clone()).expect_err("missing").exit_code(), 2);
         std::fs::write(&path, "two words\n").expect("written");
