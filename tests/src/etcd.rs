@@ -127,12 +127,6 @@ impl Etcd {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// Its URL with a user's name and password.
-    #[must_use]
-    pub fn url_of(&self, user: &str, password: &str) -> String {
-        format!("http://{user}:{password}@127.0.0.1:{}", self.port)
-    }
-
     /// Calls its JSON interface; keys and values are in base64.
     ///
     /// # Panics

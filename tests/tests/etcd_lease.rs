@@ -269,24 +269,6 @@ fn a_leader_whose_key_is_deleted_takes_it_again_with_a_higher_term() {
 }
 
 #[test]
-fn etcd_may_ask_for_a_password() {
-    run(async {
-        let etcd = Etcd::start().await;
-        let root = json!({"name": "root", "password": "s@cret"});
-        etcd.call("auth/user/add", &root).await;
-        etcd.call("auth/role/add", &json!({"name": "root"})).await;
-        etcd.call("auth/user/grant", &json!({"user": "root", "role": "root"}))
-            .await;
-        etcd.call("auth/enable", &json!({})).await;
-        let wrong = Companion::start(etcd.url_of("root", "wrong"), "10.0.0.2:9190");
-        let mut right = Companion::start(etcd.url_of("root", "s%40cret"), "10.0.0.1:9190");
-        let term = right.leads_with(7).await;
-        assert_eq!(right.next_renewal().await, term);
-        assert!(!wrong.election.status().borrow().store_up);
-    });
-}
-
-#[test]
 fn a_member_that_is_down_is_passed_over() {
     run(async {
         let etcd = Etcd::start().await;

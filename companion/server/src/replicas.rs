@@ -70,7 +70,7 @@ pub enum Error {
     /// An endpoint of etcd isn't usable.
     #[error("replicas.lease.etcd.endpoints: {endpoint}: {why}")]
     Endpoint {
-        /// The URL, without a password.
+        /// The URL.
         endpoint: String,
         /// The reason.
         why: String,

@@ -140,7 +140,7 @@ impl Etcd {
         };
         let granted = connection
             .lease()
-            .lease_grant(connection.request(grant))
+            .lease_grant(Connection::request(grant))
             .await?
             .into_inner();
         if !granted.error.is_empty() {
@@ -170,7 +170,7 @@ impl Etcd {
             return Ok(Outcome::Refused);
         };
         let keep_alive = LeaseKeepAliveRequest { id: held.lease };
-        let requests = connection.request(stream::once(std::future::ready(keep_alive)));
+        let requests = Connection::request(stream::once(std::future::ready(keep_alive)));
         let mut answers = connection.lease().lease_keep_alive(requests).await?.into_inner();
         let answer = answers.message().await?;
         let is_alive = answer.is_some_and(|answer| answer.ttl > 0);
@@ -306,7 +306,7 @@ impl Etcd {
         // The watch ends with the stream of requests.
         let requests = stream::once(std::future::ready(create)).chain(stream::pending());
         let mut watcher = connection.watch();
-        let opened = timeout(self.call_max, watcher.watch(connection.request(requests))).await;
+        let opened = timeout(self.call_max, watcher.watch(Connection::request(requests))).await;
         let mut changes = opened.map_err(late)??.into_inner();
         loop {
             if views.send(self.view(&state)).await.is_err() {
@@ -380,7 +380,7 @@ async fn txn(
     };
     Ok(connection
         .kv()
-        .txn(connection.request(request))
+        .txn(Connection::request(request))
         .await?
         .into_inner())
 }

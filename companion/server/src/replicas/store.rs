@@ -28,7 +28,7 @@ impl StoreError {
 
 /// A store of the leader's lease and record.
 pub(super) trait LeaseStore: Send + Sync + 'static {
-    /// The store's name in log lines, without a password.
+    /// The store's name in log lines.
     fn place(&self) -> String;
 
     /// Carries out a request. The caller drops the future when it takes too long; the request may be carried out all the
