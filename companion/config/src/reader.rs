@@ -14,6 +14,15 @@ use serde::de::{
 use super::nearest::nearest;
 use super::tree::{Entry, Kind, Node, Place};
 
+/// Keys of Dynamo's router policy file, of which Penstock reads the classes, that mean nothing here.
+const ONLY_IN_DYNAMO: [&str; 5] = [
+    "router",
+    "worker_selection",
+    "request_classifier",
+    "busy_worker_ratio",
+    "queue_admission",
+];
+
 /// A value that its key doesn't take.
 #[derive(Debug)]
 pub(super) struct ReadError {
@@ -90,6 +99,12 @@ impl de::Error for ReadError {
     }
 
     fn unknown_field(found: &str, expected: &'static [&'static str]) -> Self {
+        if ONLY_IN_DYNAMO.contains(&found) {
+            return Self::new(format!(
+                "there is no key `{found}` here: it is one of Dynamo's router, which has no effect in Penstock. Leave it out, or \
+                 convert Dynamo's file with `penstock import dynamo FILE`"
+            ));
+        }
         let known = match nearest(found, expected) {
             Some(word) => format!("did you mean `{word}`? Known"),
             None => "known".to_owned(),

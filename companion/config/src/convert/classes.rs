@@ -266,10 +266,8 @@ mod tests {
 
     use crate::{Config, Pool};
 
-    /// Dynamo's published form, two profiles and what chooses workers.
+    /// Dynamo's published form, with two profiles.
     const DYNAMO: &str = "
-router:
-  router_track_active_blocks: true
 default_policy_family: standard
 uncached_isl_buckets:
   - min_tokens: 0
@@ -294,8 +292,6 @@ policy_classes:
   - name: custom_priority
     quantum: 4096
     prefill_busy_threshold: 8192
-    busy_worker_ratio: 0.95
-    queue_admission: {type: session_aware}
 models:
   z/*:
     default_policy_family: latency
@@ -311,8 +307,6 @@ models:
     default_policy_family: batch
     uncached_isl_buckets: [{min_tokens: 0, bucket: all}]
     policy_classes: [{name: batch, policy_family: batch, cache_bucket: all, quantum: 7, prefill_busy_threshold_frac: 0.0}]
-worker_selection:
-  aggregated: default
 ";
 
     fn parse(classes: &str) -> Result<Pool, String> {
@@ -326,7 +320,29 @@ worker_selection:
     }
 
     #[test]
-    fn content_of_dynamos_file_is_accepted() {
+    fn keys_of_dynamos_file_without_effect_are_unknown() {
+        for (classes, key) in [
+            ("router: {mode: kv}", "router"),
+            ("worker_selection: {aggregated: default}", "worker_selection"),
+            ("request_classifier: {}", "request_classifier"),
+            (
+                "policy_classes: [{name: a, quantum: 1, busy_worker_ratio: 0.95}]",
+                "policy_classes[0].busy_worker_ratio",
+            ),
+            (
+                "policy_classes: [{name: a, quantum: 1, queue_admission: {type: session_aware}}]",
+                "policy_classes[0].queue_admission",
+            ),
+        ] {
+            let error = parse(classes).expect_err(key);
+            let place = format!("f.yaml:6: pools[0].arbitration.classes.{key}: ");
+            assert!(error.starts_with(&place), "{error}");
+            assert!(error.contains("penstock import dynamo"), "{error}");
+        }
+    }
+
+    #[test]
+    fn classes_of_dynamos_file_are_accepted() {
         let pool = parse(DYNAMO).expect("valid");
         assert_eq!(pool.class_globs, ["z/*", "example/large-model"]);
         assert_eq!(pool.policy.class_mode, ClassMode::Exact);

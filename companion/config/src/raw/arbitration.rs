@@ -18,8 +18,8 @@ pub(crate) struct Arbitration {
     pub(crate) per_model: bool,
     /// Sharing between criticality levels.
     pub(crate) bands: Bands,
-    /// Policy classes, which share uncached prompt tokens by deficit round robin. The content of Dynamo's router policy file
-    /// can be used here unchanged.
+    /// Policy classes, which share uncached prompt tokens by deficit round robin. The classes of Dynamo's router policy file
+    /// can be used here unchanged; `penstock import dynamo` converts the whole file.
     pub(crate) classes: Classes,
     /// Sharing between tenants.
     pub(crate) flows: Flows,

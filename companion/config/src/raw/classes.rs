@@ -1,12 +1,13 @@
 //! `arbitration.classes`: policy classes, in the form of Dynamo's router policy file.
 //!
-//! The content of such a file can be used here unchanged. Its sections that choose a worker are accepted and have no effect.
+//! The classes of such a file can be used here unchanged. Its keys that choose a worker, or that have no equivalent, are unknown keys;
+//! `penstock import dynamo` leaves them out.
 
 use penstock_engine::policy::ClassMode;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::value::{Count, Fraction, Ignored, List, OrderedMap, WholeNumber};
+use crate::value::{Count, Fraction, List, OrderedMap, WholeNumber};
 
 /// Policy classes.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
@@ -22,15 +23,6 @@ pub(crate) struct Classes {
     pub(crate) policy_classes: List<Class>,
     /// Other classes for some models, by glob. The first match counts.
     pub(crate) models: OrderedMap<ClassSet>,
-    /// A section of Dynamo's file that chooses workers. It has no effect here.
-    #[serde(skip_serializing)]
-    pub(crate) router: Ignored,
-    /// A section of Dynamo's file that chooses workers. It has no effect here.
-    #[serde(skip_serializing)]
-    pub(crate) worker_selection: Ignored,
-    /// A section of Dynamo's file that chooses workers. It has no effect here.
-    #[serde(skip_serializing)]
-    pub(crate) request_classifier: Ignored,
 }
 
 /// Classes of some models.
@@ -91,14 +83,6 @@ pub(crate) struct Class {
     /// The same limit in cached prompt tokens.
     #[serde(default)]
     pub(crate) cached_token_queue_limit_per_worker: Option<WholeNumber>,
-    /// A key of Dynamo's file. It has no effect here: a class is held while all of its endpoints are above the threshold.
-    #[serde(default, skip_serializing)]
-    #[expect(dead_code, reason = "it is accepted and has no effect")]
-    pub(crate) busy_worker_ratio: Ignored,
-    /// A key of Dynamo's file. It has no effect here, because sessions of clients aren't distinguished.
-    #[serde(default, skip_serializing)]
-    #[expect(dead_code, reason = "it is accepted and has no effect")]
-    pub(crate) queue_admission: Ignored,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, JsonSchema)]

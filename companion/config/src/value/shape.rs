@@ -279,30 +279,6 @@ impl<T: JsonSchema> JsonSchema for List<T> {
     }
 }
 
-/// Any value. It is accepted and has no effect.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Ignored;
-
-impl<'de> Deserialize<'de> for Ignored {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        de::IgnoredAny::deserialize(deserializer).map(|_| Self)
-    }
-}
-
-impl JsonSchema for Ignored {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "Ignored".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({})
-    }
-}
-
 /// Visits a text or a mapping: `"a"` is short for `{address: "a"}`, if that is what the type makes of a text.
 pub(crate) struct TextOr<T> {
     allowed: &'static str,
