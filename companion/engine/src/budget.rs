@@ -1,6 +1,6 @@
 //! The gate of one endpoint under `auto`: the predicted duration of an iteration, against the longest allowed.
 //!
-//! The engine knows the performance model only as the numbers of a [`Budget`] (QUEUEING.md, `auto`). It predicts an
+//! The engine knows the performance model only as the numbers of a [`Budget`]. It predicts an
 //! iteration with one request more from the load in flight, and compares. There is no fit, no state and no clock here.
 //!
 //! The target for the first token is a target for the mean. A request whose prompt is longer than the mean prompt in

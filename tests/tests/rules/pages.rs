@@ -1,5 +1,5 @@
-//! The pages match the code: ARCHITECTURE.md lists every crate and stays short, the README shows both commands, and no file names
-//! the machine it was written on.
+//! The pages match the code: ARCHITECTURE.md lists every crate and stays short, the README shows both commands, every file that is named
+//! exists, and no file names the machine it was written on.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -35,6 +35,69 @@ fn architecture_lists_every_crate_and_stays_short() {
     );
 }
 
+/// Whether a file is text, by its name.
+fn is_text(path: &Path) -> bool {
+    const TEXT: [&str; 13] = [
+        "rs", "toml", "md", "yaml", "yml", "json", "proto", "svg", "py", "lua", "lock", "justfile", "run",
+    ];
+    let name = path.file_name().and_then(|name| name.to_str());
+    let extension = path.extension().and_then(|extension| extension.to_str());
+    extension.or(name).is_some_and(|kind| TEXT.contains(&kind))
+}
+
+/// The pages whose names are capitals, in a text: those at the root of a repository.
+fn capital_pages(text: &str) -> impl Iterator<Item = &str> {
+    let words = text.split(|letter: char| !(letter.is_ascii_alphanumeric() || "-_./".contains(letter)));
+    words.filter(|word| {
+        let name = word.strip_suffix(".md").unwrap_or_default();
+        name.len() > 1
+            && name
+                .bytes()
+                .all(|letter| letter.is_ascii_uppercase() || letter == b'_')
+    })
+}
+
+/// The paths of this repository that a page names, in backquotes and without wildcards. A path that begins with no folder of the root is
+/// that of another place.
+fn named_paths<'a>(page: &'a str, folders: &[String]) -> Vec<&'a str> {
+    let quoted = page.split('`').skip(1).step_by(2);
+    let is_path = |word: &&str| {
+        let first = word.split('/').next().unwrap_or_default();
+        let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./".contains(letter);
+        word.contains('/') && word.chars().all(is_plain) && folders.iter().any(|folder| folder == first)
+    };
+    quoted.filter(is_path).collect()
+}
+
+#[test]
+fn every_file_that_is_named_exists() {
+    let entries = std::fs::read_dir(root()).expect("the repository");
+    let folders: Vec<String> = entries
+        .map(|entry| entry.expect("an entry"))
+        .filter(|entry| entry.path().is_dir() && entry.file_name() != "target")
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect();
+    let mut missing = Vec::new();
+    let mut found = 0;
+    for file in files(&root(), &is_text) {
+        let text = read(&file);
+        let is_page = file.extension().is_some_and(|extension| extension == "md");
+        let paths = if is_page {
+            named_paths(&text, &folders)
+        } else {
+            Vec::new()
+        };
+        for name in capital_pages(&text).chain(paths) {
+            found += 1;
+            if !root().join(name).exists() {
+                missing.push(format!("{} names {name}", shown(&file)));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{}", missing.join("\n"));
+    assert!(found > 50, "{found}");
+}
+
 #[test]
 fn no_file_names_a_machine() {
     let mut words = vec![
@@ -45,21 +108,6 @@ fn no_file_names_a_machine() {
         ["/wo", "rk/"].concat(),
     ];
     words.push(format!("{}/", root().display()));
-    let text = [
-        "rs", "toml", "md", "yaml", "yml", "json", "proto", "svg", "py", "lua", "lock", "justfile", "run",
-    ];
-    let is_text = |path: &Path| {
-        let name = path
-            .file_name()
-            .and_then(|name| name.to_str())
-            .unwrap_or_default();
-        text.contains(
-            &path
-                .extension()
-                .and_then(|extension| extension.to_str())
-                .unwrap_or(name),
-        )
-    };
     let mut wrong = Vec::new();
     for file in files(&root(), &is_text) {
         for (number, line) in read(&file).lines().enumerate() {

@@ -173,7 +173,7 @@ impl FairnessLags {
     }
 }
 
-/// The bound on the lag of two flows, by weight and largest cost, with nothing in flight (QUEUEING, Flows and Classes).
+/// The bound on the lag of two flows, by weight and largest cost, with nothing in flight.
 fn pair_bound(one: (f64, f64), other: (f64, f64), discipline: Discipline, unit: CostUnit) -> f64 {
     let ((one_weight, one_largest), (other_weight, other_largest)) = (one, other);
     match discipline {
