@@ -1,10 +1,13 @@
-//! The success criteria of Nexus' request queue (SC-001 to SC-010), through a real gateway.
+//! The success criteria of Nexus' request queue (SC-001 to SC-011), through a real gateway.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use penstock_tests::gateway::{config, pool, slots};
 use penstock_tests::{Answer, ClientRequest, Gateway, Upstream, run as run_async};
+use rand::{RngExt as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
@@ -30,19 +33,24 @@ const TTL: Duration = Duration::from_secs(1);
 const EXPIRY_INTERVAL: Duration = Duration::from_millis(10);
 /// Places of the queue that is filled.
 const CAPACITY: u64 = 10;
+/// Seconds after which requests time out, while twice as many arrive as the servers serve; and how long they go on arriving after that.
+const TTLS: [u64; 3] = [1, 2, 4];
+const STEADY: Duration = Duration::from_secs(2);
 
 pub(crate) fn run() -> Value {
     run_async(async {
         json!({
             "machine": penstock_tests::figures::machine(),
             "burst": burst().await,
-            "priority": priority().await,
+            "priority": priority(true).await,
+            "priority_in_step": priority(false).await,
             "depth": depth().await,
             "timeout": timeout().await,
             "refusal": refusal().await,
             "shutdown": shutdown().await,
             "configuration": configuration().await,
             "requeue": requeue().await,
+            "retry": retry().await,
         })
     })
 }
@@ -95,10 +103,35 @@ async fn burst() -> Value {
     })
 }
 
-/// SC-002: waits in the queue by priority, under load.
-async fn priority() -> Value {
-    let servers = Upstream::several(SERVERS, SERVICE, 0).await;
-    let all: Vec<_> = servers.iter().collect();
+/// A server whose responses take from half of [`SERVICE`] to one and a half, each its own time.
+async fn varied(seed: u64) -> Arc<Upstream> {
+    let server = Arc::new(Upstream::scripted().await);
+    let shared = server.clone();
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    tokio::spawn(async move {
+        while let Some(call) = shared.arrived().await {
+            let takes = SERVICE.mul_f64(random.random_range(0.5..1.5));
+            tokio::spawn(async move {
+                tokio::time::sleep(takes).await;
+                call.answer();
+            });
+        }
+    });
+    server
+}
+
+/// SC-002: waits in the queue by priority, under load. The responses take from 25 to 75 ms if they are `varied`, else exactly 50 ms: then the
+/// places become free in step, and a request that has just missed one waits for a whole response.
+async fn priority(is_varied: bool) -> Value {
+    let mut servers = Vec::new();
+    for seed in 0..SERVERS as u64 {
+        servers.push(if is_varied {
+            varied(seed).await
+        } else {
+            Arc::new(Upstream::serving(SERVICE).await)
+        });
+    }
+    let all: Vec<&Upstream> = servers.iter().map(|server| &**server).collect();
     let gateway = Gateway::start(&config("", &[pool("p", "'*'", &all, &slots(PLACES))])).await;
     let end = Instant::now() + PRIORITY_TIME;
     let mut clients = Vec::new();
@@ -128,14 +161,63 @@ async fn priority() -> Value {
         let (priority, own) = client.await.expect("the client doesn't panic");
         waits.entry(priority).or_default().extend(own);
     }
-    let mean = |priority: &str| {
-        let waits = &waits[priority];
-        waits.iter().sum::<Duration>().as_secs_f64() / waits.len() as f64
-    };
+    let [high, normal] = ["high", "normal"].map(|priority| distribution(waits[priority].clone()));
+    let less = ["mean", "p50", "p99"].map(|figure| {
+        let ms = |times: &Value| times[figure].as_f64().expect("a time");
+        (figure, json!(1.0 - ms(&high) / ms(&normal)))
+    });
     json!({
-        "high": distribution(waits["high"].clone()),
-        "normal": distribution(waits["normal"].clone()),
-        "less": 1.0 - mean("high") / mean("normal"),
+        "less": serde_json::Map::from_iter(less.map(|(figure, part)| (figure.to_owned(), part))),
+        "high": high,
+        "normal": normal,
+    })
+}
+
+/// SC-011: how long the requests that time out are told to wait, by the length of the queue.
+async fn retry() -> Value {
+    let mut rows = Vec::new();
+    for ttl in TTLS {
+        rows.push(retry_after(ttl).await);
+    }
+    json!({"served_per_s": served_per_s(), "rows": rows})
+}
+
+/// Requests per second that all places together serve.
+fn served_per_s() -> f64 {
+    (SERVERS as u32 * PLACES) as f64 / SERVICE.as_secs_f64()
+}
+
+async fn retry_after(ttl: u64) -> Value {
+    let servers = Upstream::several(SERVERS, SERVICE, 0).await;
+    let all: Vec<_> = servers.iter().collect();
+    let queue = format!(
+        "{}  queue: {{ttl: {ttl}s, total_capacity: 10000, flow_capacity: 10000}}\n",
+        slots(PLACES)
+    );
+    let gateway = Gateway::start(&config("", &[pool("p", "'*'", &all, &queue)])).await;
+    let every = Duration::from_secs_f64(1.0 / (2.0 * served_per_s()));
+    let lasts = Duration::from_secs(ttl) + STEADY;
+    let mut ticks = tokio::time::interval(every);
+    let started = Instant::now();
+    let mut asked = Vec::new();
+    while started.elapsed() < lasts {
+        ticks.tick().await;
+        asked.push(gateway.spawn(ClientRequest::chat("m", "expires")));
+    }
+    let page = gateway.metrics().await;
+    let told = answers(asked)
+        .await
+        .into_iter()
+        .filter(|answer| answer.status != 200);
+    let told = told.map(|answer| {
+        answer.expect_error(503, "queue_timeout", "expired_ttl");
+        let ms = answer.header("retry-after-ms").parse();
+        Duration::from_millis(ms.expect("milliseconds until a retry makes sense"))
+    });
+    json!({
+        "ttl_s": ttl,
+        "waiting": page.sum("penstock_queue_length", &[("pool", "p")]),
+        "told": distribution(told.collect()),
     })
 }
 
@@ -196,26 +278,16 @@ async fn timeout() -> Value {
             let elapsed = since.elapsed();
             let answer = Answer::read(response).await.expect("a whole answer");
             answer.expect_error(503, "queue_timeout", "expired_ttl");
-            let advice = answer.header("retry-after").parse::<u64>();
-            (
-                elapsed.saturating_sub(TTL),
-                advice.expect("seconds until a retry makes sense"),
-            )
+            elapsed.saturating_sub(TTL)
         })
     });
     let mut late = Vec::new();
-    let mut advised = Vec::new();
     for asked in asked.collect::<Vec<_>>() {
-        let (after, advice) = asked.await.expect("the client doesn't panic");
-        late.push(after);
-        advised.push(advice);
+        late.push(asked.await.expect("the client doesn't panic"));
     }
     call.answer();
     assert_eq!(held.await.expect("answered").status, 200);
-    json!({
-        "late": distribution(late),
-        "retry_after_s": [advised.iter().min(), advised.iter().max()],
-    })
+    json!({"late": distribution(late)})
 }
 
 /// SC-005: the time of a refusal by a full queue, on an open connection.
