@@ -440,10 +440,26 @@ impl Call {
             stream.finish(prompt, output);
             return;
         }
+        let usage = json!({
+            "prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output,
+        });
+        self.respond_with_usage(&usage);
+    }
+
+    /// An answer to a request without `stream`, whose usage reports so many cached tokens of the prompt.
+    pub fn answer_with_cached(self, prompt: u64, cached: u64, output: u64) {
+        let usage = json!({
+            "prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output,
+            "prompt_tokens_details": {"cached_tokens": cached},
+        });
+        self.respond_with_usage(&usage);
+    }
+
+    fn respond_with_usage(self, usage: &Value) {
         let body = json!({
             "id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": self.json()["model"],
             "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "hello"}}],
-            "usage": {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output},
+            "usage": usage,
         });
         self.respond(200, &[("content-type", "application/json")], body.to_string());
     }

@@ -119,10 +119,12 @@ fn classes_share_uncached_tokens_by_their_quanta() {
         }
         gateway.waiting("p", BACKLOG).await;
         let mut uncached = [0.0, 0.0];
+        let mut cached = 0;
         for _ in 0..GRANTS {
-            call.answer_with(4_000, 4);
+            call.answer_with_cached(4_000, cached, 4);
             call = server.next().await;
             let is_repeated = call.text() == prompt('a');
+            cached = if is_repeated { 3_984 } else { 0 };
             let request = seen(&gateway, call.header("x-request-id")).await;
             assert_eq!(request[0], if is_repeated { "cached" } else { "uncached" });
             let tokens = |index: usize| request[index].as_f64().expect("a number");
@@ -139,6 +141,30 @@ fn classes_share_uncached_tokens_by_their_quanta() {
         call.answer_with(4_000, 4);
         for answer in sender.answers {
             assert_eq!(answer.await.expect("answered").status, 200);
+        }
+    });
+}
+
+#[test]
+fn a_server_that_reports_no_cached_tokens_soon_counts_as_one_that_caches_nothing() {
+    run(async {
+        let server = Upstream::scripted().await;
+        let gateway = start(&server).await;
+        for answer in 0..20 {
+            let id = format!("r{answer}");
+            let asked = gateway.spawn(asks('a', &id));
+            let call = server.next().await;
+            let [class, _, cached] = &seen(&gateway, &id).await.as_array().expect("three values")[..] else {
+                panic!("three values");
+            };
+            match answer {
+                0 => assert_eq!((class, cached), (&json!("uncached"), &json!(0))),
+                1 => assert_eq!((class, cached), (&json!("cached"), &json!(2_896))),
+                17.. => assert_eq!((class, cached), (&json!("uncached"), &json!(0))),
+                _ => {}
+            }
+            call.answer_with(4_000, 4);
+            assert_eq!(asked.await.expect("answered").status, 200);
         }
     });
 }

@@ -155,11 +155,7 @@ fn in_range(value: Option<u32>, most: u32) -> Option<u32> {
 fn service(message: &wire::Completed) -> Service {
     let usage = Usage {
         prompt: message.prompt_tokens.map(Tokens),
-        // A server that counts the prompt and reports no cached tokens has computed all of it.
-        cached: message
-            .cached_tokens
-            .or(message.prompt_tokens.map(|_| 0))
-            .map(Tokens),
+        cached: cached_tokens(message).map(Tokens),
         output: output_tokens(message).map(Tokens),
     };
     match message.end() {
@@ -192,9 +188,14 @@ fn served(message: &wire::Completed) -> Option<Served> {
         last: message.last_byte_us.map(Duration::from_micros),
         streamed: message.output_chunks > 1,
         prompt: message.prompt_tokens,
-        cached: message.cached_tokens,
+        cached: cached_tokens(message),
         output: output_tokens(message),
     })
+}
+
+/// `None` if the model server counts no tokens. One that counts the prompt and reports no cached tokens has computed all of it.
+fn cached_tokens(message: &wire::Completed) -> Option<u64> {
+    message.cached_tokens.or(message.prompt_tokens.map(|_| 0))
 }
 
 /// `None` if neither the model server nor the stream's events count them.

@@ -2,6 +2,7 @@
 //! sums and the order over all endpoints.
 
 mod bound;
+mod cache_trust;
 mod credit;
 mod predictions;
 mod pushback;
@@ -18,6 +19,7 @@ use crate::policy::{Gate, OutlierEjection};
 use crate::time::Instant;
 use crate::units::Decimal;
 
+use cache_trust::CacheTrust;
 pub(crate) use credit::half;
 use pushback::Pushback;
 use slow_start::SlowStart;
@@ -57,6 +59,8 @@ pub(crate) struct Endpoint {
     /// A random number, drawn anew at each change, that decides ties.
     pub(crate) tie: u32,
     pub(crate) stats: ServerStats,
+    /// How far its answers confirm the prefixes that it is predicted to have cached.
+    pub(crate) cache_trust: CacheTrust,
 }
 
 impl Endpoint {
@@ -84,6 +88,7 @@ impl Endpoint {
             share: Share::default(),
             tie: 0,
             stats: ServerStats::default(),
+            cache_trust: CacheTrust::default(),
         };
         endpoint.update_bound(gate);
         endpoint

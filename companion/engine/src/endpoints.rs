@@ -8,11 +8,14 @@
 //! ready for another reason, the endpoint whose mark ends first is probed at once.
 
 mod audit;
+mod cached;
 mod capacity;
 mod choice;
 mod credit;
 mod pushback;
 mod reservation;
+
+pub(crate) use cached::HashedPrompt;
 
 use alloc::vec::Vec;
 use core::time::Duration;

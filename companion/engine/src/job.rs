@@ -5,6 +5,7 @@ use alloc::sync::Arc;
 
 use crate::band::TreeBand;
 use crate::cost::{Charge, TokenEstimate};
+use crate::endpoints::HashedPrompt;
 use crate::expiry::ReadyTime;
 use crate::ids::{EndpointIndex, RunningId};
 use crate::input::{Band, ClassKey, EndpointId, RequestId, Usage};
@@ -55,6 +56,8 @@ pub(crate) struct Job {
 pub(crate) struct Running {
     pub(crate) endpoint: EndpointIndex,
     pub(crate) load: Load,
+    /// Prompt tokens that its endpoint had cached by the index of prefixes.
+    pub(crate) predicted_cached: u64,
     pub(crate) charge: Charge,
     pub(crate) receipts: Receipts,
     pub(crate) outcome: Outcome,
@@ -89,6 +92,15 @@ impl Job {
 
     pub(crate) const fn deadline(&self) -> Option<Instant> {
         self.order_key.deadline
+    }
+
+    /// The prompt, if its cached part is known by endpoint: it came in bytes, and with hashes.
+    pub(crate) fn hashed_prompt(&self) -> Option<HashedPrompt<'_>> {
+        Some(HashedPrompt {
+            prefix: Some(&*self.prefix).filter(|prefix| !prefix.is_empty())?,
+            bytes: self.prompt_bytes?,
+            tokens: self.estimate.prompt,
+        })
     }
 
     /// The tokens that the server counted; the estimate where it counted none.

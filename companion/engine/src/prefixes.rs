@@ -81,6 +81,16 @@ impl Prefixes {
         }
     }
 
+    /// The endpoints of `eligible` that have computed the prefix, in no order; `None`: of all endpoints. `eligible` is sorted.
+    pub(crate) fn holders<'a>(
+        &'a self,
+        hash: u64,
+        eligible: Option<&'a [EndpointId]>,
+    ) -> impl Iterator<Item = EndpointId> + 'a {
+        let holders = self.holders.get(&hash).into_iter().flatten().copied();
+        holders.filter(move |id| eligible.is_none_or(|eligible| eligible.binary_search(id).is_ok()))
+    }
+
     /// `endpoint` has lost its cache.
     pub(crate) fn forget(&mut self, endpoint: EndpointId) {
         let entries = self.computed.iter();
@@ -183,6 +193,9 @@ mod tests {
         assert_eq!(longest(&prefixes, Some(&[C])), 1);
         assert_eq!(longest(&prefixes, Some(&[EndpointId(9)])), 0);
         assert_eq!(longest(&prefixes, Some(&[])), 0);
+        assert!(prefixes.holders(2, None).eq([A, B]));
+        assert!(prefixes.holders(2, Some(&[B, C])).eq([B]));
+        assert!(prefixes.holders(9, None).eq([]));
         prefixes.forget(A);
         assert_eq!(longest(&prefixes, None), 2);
         assert_eq!(longest(&prefixes, Some(&[A, C])), 1);

@@ -104,11 +104,24 @@ impl EndpointScorer {
         }
     }
 
-    /// Bytes of the longest of these prefixes that one endpoint of `eligible` has computed; `None`: any endpoint.
-    /// `eligible` is sorted.
-    pub(crate) fn computed_bytes(&self, eligible: Option<&[EndpointId]>, prefix: &[u64]) -> u64 {
-        let longest = self.prefixes.longest(eligible, prefix);
-        longest.checked_sub(1).map_or(0, prefix_bytes)
+    /// The longest of these prefixes that one endpoint of `eligible` has computed, in bytes, and the endpoints that have; `None`: any
+    /// endpoint. `eligible` is sorted.
+    pub(crate) fn longest_computed<'a>(
+        &'a self,
+        eligible: Option<&'a [EndpointId]>,
+        prefix: &[u64],
+    ) -> Option<(u64, impl Iterator<Item = EndpointId> + 'a)> {
+        let index = self.prefixes.longest(eligible, prefix).checked_sub(1)?;
+        Some((
+            prefix_bytes(index),
+            self.prefixes.holders(prefix[index], eligible),
+        ))
+    }
+
+    /// Bytes of the longest of these prefixes that `endpoint` has computed.
+    pub(crate) fn computed_bytes_at(&self, endpoint: EndpointId, prefix: &[u64]) -> u64 {
+        let matched = self.prefixes.matched(endpoint, prefix);
+        matched.checked_sub(1).map_or(0, prefix_bytes)
     }
 
     /// `endpoint` has lost its cache.
@@ -125,8 +138,7 @@ impl EndpointScorer {
         let queue = stats.waiting.map(|waiting| 1.0 / (1.0 + waiting as f64));
         let kv_cache = stats.kv_used.map(|used| 1.0 - used.clamp(0.0, 1.0));
         let prefix = self.scores_prefixes(request).then(|| {
-            let matched = self.prefixes.matched(endpoint.id, request.prefix);
-            let bytes = matched.checked_sub(1).map_or(0, prefix_bytes);
+            let bytes = self.computed_bytes_at(endpoint.id, request.prefix);
             bytes as f64 / request.prompt_bytes.unwrap_or(0).max(bytes).max(1) as f64
         });
         let lora = stats.adapters.as_ref().map(|adapters| {

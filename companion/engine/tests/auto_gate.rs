@@ -2,7 +2,7 @@
 
 mod support;
 
-use penstock_engine::input::{Band, EndpointState, Service, Usage};
+use penstock_engine::input::{Band, EndpointState, Prompt, Service, Usage};
 use penstock_engine::policy::Admit;
 use penstock_engine::units::{Decimal, Tokens};
 use penstock_engine::{Budget, Effect, EndpointId, Input, Outcome, Policy, Request, RequestId};
@@ -529,4 +529,79 @@ fn max_rate_also_limits_under_budgets() {
     assert_eq!(harness.complete(2), [Settled(2, 1)], "not within a second");
     assert_eq!(harness.engine.poll_timeout(), Some(time(2.0)));
     assert_eq!(harness.advance_to(2.0).handle_timeout(), [Dispatched(3, 1)]);
+}
+
+/// A prompt of 800 tokens, at four bytes each, which all requests share. Its longest hashed prefix has 724 tokens.
+fn shared_prompt(id: u64, endpoint: u32) -> Request {
+    Request {
+        prompt: Prompt::Bytes(3_200),
+        prefix: (1..=8).collect(),
+        eligible: Some([EndpointId(endpoint)].into()),
+        ..sized(id, 0, 100)
+    }
+}
+
+fn served_with(harness: &mut Harness, id: u64, cached: Option<u64>) {
+    let usage = Usage {
+        prompt: cached.map(|_| Tokens(800)),
+        cached: cached.map(Tokens),
+        output: Some(Tokens(100)),
+    };
+    harness.handle(Input::Completed {
+        id: RequestId(id),
+        service: Service::Served(usage),
+    });
+}
+
+/// How many requests with that prompt one of the endpoints takes after 20 answers with these cached tokens.
+fn taken_after(cached: Option<u64>, endpoint: u32) -> u64 {
+    let mut harness = harness(&[budget(10.0 + 36.0), budget(10.0 + 36.0)]);
+    for (id, endpoint) in (1..=42).zip([1, 2].into_iter().cycle()) {
+        let granted = send(&mut harness, shared_prompt(id, endpoint));
+        assert_eq!(granted, [Bypassed(id, endpoint)]);
+        // The second endpoint always has what it is predicted to have.
+        served_with(&mut harness, id, if endpoint == 1 { cached } else { Some(724) });
+    }
+    let mut taken = 0;
+    while !send(&mut harness, shared_prompt(100 + taken, endpoint)).is_empty() {
+        taken += 1;
+        assert!(taken < 1_000, "no limit applies");
+    }
+    taken
+}
+
+#[test]
+fn an_endpoint_takes_as_many_equal_prompts_as_its_own_answers_leave_room_for() {
+    // 1 + 800 / 100 for each that is computed, and 1 + 76 / 100 for each that is cached.
+    for none in [Some(0), None] {
+        assert_eq!((taken_after(none, 1), taken_after(none, 2)), (4, 20), "{none:?}");
+    }
+    assert_eq!(taken_after(Some(724), 1), 20);
+    assert_eq!(
+        taken_after(Some(362), 1),
+        6,
+        "half of the prediction: 1 + 438 / 100"
+    );
+}
+
+#[test]
+fn a_request_that_goes_elsewhere_has_cached_what_that_endpoint_has() {
+    let mut harness = harness(&[budget(1e9), budget(1e9)]);
+    for id in [1, 2] {
+        assert_eq!(send(&mut harness, shared_prompt(id, 1)), [Bypassed(id, 1)]);
+    }
+    let cached = |harness: &Harness| {
+        harness
+            .engine
+            .expected(RequestId(2))
+            .and_then(|usage| usage.cached)
+    };
+    assert_eq!(cached(&harness), Some(Tokens(724)));
+    for (endpoint, expected) in [(2, 0), (1, 724)] {
+        harness.handle(Input::Sent {
+            id: RequestId(2),
+            endpoint: EndpointId(endpoint),
+        });
+        assert_eq!(cached(&harness), Some(Tokens(expected)));
+    }
 }

@@ -6,7 +6,10 @@
 //! that finishes its prompt, and one more token at the end of each later iteration. If the cache is full, the youngest
 //! running job is preempted and later computed again.
 //!
-//! Not simulated: prefix caching, cache blocks (the cache is counted in tokens) and sampling. Times don't depend on when
+//! A job may bring prompt tokens that the server has in its prefix cache: they are resident from its admission, once for each job, and
+//! aren't computed. Which prompts share a prefix is the owner's business.
+//!
+//! Not simulated: cache blocks (the cache is counted in tokens) and sampling. Times don't depend on when
 //! the server's owner calls it: an iteration starts at the end of the previous one, or at the arrival that ended an idle
 //! period.
 
@@ -31,6 +34,8 @@ pub struct Job {
     pub id: JobId,
     /// Tokens of the prompt; 0 counts as 1.
     pub input: u64,
+    /// The part of `input` in the prefix cache. The last token is always computed.
+    pub cached: u64,
     /// Tokens to produce; 0: the job is done when its prompt is (an embedding).
     pub output: u64,
 }
@@ -242,7 +247,7 @@ impl Server {
             input,
             output,
             generated: 0,
-            computed: 0,
+            computed: job.cached.min(input - 1),
             chunk: 0,
             pace,
             credit,
@@ -424,14 +429,15 @@ impl Server {
     fn admit(&mut self, start: Instant, budget: &mut u64) {
         while *budget > 0 && self.running.len() < self.hardware.seqs_max {
             let fits = |next: &Sequence| {
-                next.arrived <= start && self.kv_tokens + next.missing() <= self.hardware.kv_tokens
+                let resident = next.computed + next.missing();
+                next.arrived <= start && self.kv_tokens + resident <= self.hardware.kv_tokens
             };
             if !self.waiting.front().is_some_and(fits) {
                 return;
             }
             if let Some(mut next) = self.waiting.pop_front() {
                 next.chunk = next.missing().min(*budget);
-                self.kv_tokens += next.chunk;
+                self.kv_tokens += next.computed + next.chunk;
                 *budget -= next.chunk;
                 self.running.push(next);
             }

@@ -240,15 +240,14 @@ impl Pool {
         self.apply_decisions(now, None);
     }
 
-    /// The expected usage of a running request at an endpoint, for the autopilot. Its model counts cached tokens only where the server
-    /// reports them.
+    /// The expected usage of a running request at an endpoint, for the autopilot.
     pub(super) fn expected_usage(&self, id: RequestId, endpoint: EndpointId) -> Option<autopilot::Granted> {
         let expected = self.engine.expected(id)?;
         let count = |tokens: Option<Tokens>| tokens.unwrap_or_default().0;
         Some(autopilot::Granted {
             endpoint,
             prompt: count(expected.prompt),
-            cached: 0,
+            cached: count(expected.cached),
             output: count(expected.output),
         })
     }

@@ -25,6 +25,7 @@ struct Decided {
     outcome: Outcome,
     waited: Duration,
     prompt: Tokens,
+    cached: Tokens,
     output: Tokens,
 }
 
@@ -40,8 +41,8 @@ impl Pool {
                     outcome,
                     waited,
                     prompt,
+                    cached,
                     output,
-                    cached: _,
                     cost: _,
                 } => self.grant(
                     now,
@@ -51,6 +52,7 @@ impl Pool {
                         outcome,
                         waited,
                         prompt,
+                        cached,
                         output,
                     },
                 ),
@@ -138,11 +140,10 @@ impl Pool {
             return;
         };
         if let Some(&endpoint) = decided.endpoints.first() {
-            // The autopilot's model counts cached tokens only where the server reports them.
             let granted = autopilot::Granted {
                 endpoint,
                 prompt: decided.prompt.0,
-                cached: 0,
+                cached: decided.cached.0,
                 output: decided.output.0,
             };
             self.autopilot.granted(now, decided.id, granted);

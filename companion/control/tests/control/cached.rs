@@ -71,6 +71,17 @@ fn answered(sequence: u64, endpoint: &str) -> Message {
     })
 }
 
+/// The same from a server that reports so many cached tokens.
+fn answered_cached(sequence: u64, endpoint: &str, cached: u32) -> Message {
+    let Message::Completed(completed) = answered(sequence, endpoint) else {
+        panic!("a completion");
+    };
+    Message::Completed(wire::Completed {
+        cached_tokens: Some(cached.into()),
+        ..completed
+    })
+}
+
 /// The class and the tokens of a request that waits or runs.
 fn seen(world: &World, sequence: u64) -> (String, EstimatedTokens) {
     let status = world
@@ -127,6 +138,70 @@ fn only_eligible_endpoints_count() {
     assert_eq!(cached(&world, 4), CACHED);
 }
 
+/// What the next requests of one prompt count as cached at each server, after so many answers of each with these cached tokens.
+fn learned(answers: u64, reported: [Option<u32>; 2]) -> [u32; 2] {
+    let mut world = world(&[SERVER, SECOND]);
+    let servers = [SERVER, SECOND];
+    let mut sequence = 0;
+    let mut ask = |world: &mut World, server: &str| {
+        sequence += 1;
+        let pinned = wire::Register {
+            pin: server.into(),
+            ..asks(sequence, 1, HASHES)
+        };
+        world.send(1, Message::Register(pinned));
+        sequence
+    };
+    for (server, reported) in servers.into_iter().zip(reported) {
+        // The first answer of a server computes the prompt.
+        for answer in 0..=answers {
+            let sequence = ask(&mut world, server);
+            world.send(
+                1,
+                match reported.filter(|_| answer > 0) {
+                    Some(cached) => answered_cached(sequence, server, cached),
+                    None => answered(sequence, server),
+                },
+            );
+        }
+    }
+    servers.map(|server| {
+        let sequence = ask(&mut world, server);
+        let (class, tokens) = seen(&world, sequence);
+        let is_cached = tokens.prompt - tokens.cached < 3_072;
+        assert_eq!(class, if is_cached { "cached" } else { "uncached" });
+        world.send(1, answered(sequence, server));
+        tokens.cached
+    })
+}
+
+#[test]
+fn each_server_s_answers_tell_how_much_it_caches() {
+    assert_eq!(learned(0, [None, None]), [CACHED; 2], "it is believed at first");
+    assert_eq!(learned(16, [Some(CACHED), None]), [CACHED, 0]);
+    assert_eq!(learned(16, [Some(4_000), Some(CACHED / 2)]), [CACHED, CACHED / 2]);
+    let [one, other] = learned(8, [Some(0), None]);
+    assert_eq!(one, other, "a server that reports none has computed all");
+    assert_eq!(one, CACHED / 2);
+}
+
+#[test]
+fn the_load_of_a_prompt_is_that_at_its_own_server() {
+    let mut world = with_prefill_threshold();
+    world.greet(1, filter(1), Vec::new(), Vec::new());
+    world.take();
+    // The server computes everything, however often it gets the same prompt, so two such prompts are the most in prefill.
+    for sequence in 1..=40 {
+        world.send(1, Message::Register(asks(sequence, 1, HASHES)));
+        world.send(1, answered(sequence, SERVER));
+    }
+    world.take();
+    for sequence in 41..=44 {
+        world.send(1, Message::Register(asks(sequence, 1, HASHES)));
+    }
+    assert_eq!(world.take().granted(), [41, 42]);
+}
+
 #[test]
 fn models_do_not_share_a_cache() {
     let mut world = world(&[SERVER]);
@@ -167,7 +242,7 @@ fn prefixes_are_kept_only_where_the_policy_or_a_scorer_uses_them() {
 
 #[test]
 fn cached_tokens_that_the_server_reports_settle_the_cost() {
-    let settled = |reported: Option<u64>| {
+    let settled = |reported: Option<u32>| {
         let mut world = world(&[SERVER]);
         world.send(1, Message::Register(asks(1, 1, HASHES)));
         world.send(1, answered(1, SERVER));
@@ -175,13 +250,10 @@ fn cached_tokens_that_the_server_reports_settle_the_cost() {
         let before = world.control.status(world.now).pools[0].served[0].1;
         world.send(
             1,
-            Message::Completed(wire::Completed {
-                cached_tokens: reported,
-                ..match answered(2, SERVER) {
-                    Message::Completed(completed) => completed,
-                    other => panic!("{other:?}"),
-                }
-            }),
+            match reported {
+                Some(cached) => answered_cached(2, SERVER, cached),
+                None => answered(2, SERVER),
+            },
         );
         world.control.status(world.now).pools[0].served[0].1 - before
     };
@@ -287,7 +359,7 @@ fn classes_share_uncached_tokens_by_their_quanta() {
         assert_eq!(class, if is_repeated { "cached" } else { "uncached" });
         uncached[usize::from(!is_repeated)] += tokens.prompt - tokens.cached;
         next(&mut world, is_repeated);
-        world.send(1, answered(granted, SERVER));
+        world.send(1, answered_cached(granted, SERVER, tokens.cached));
     }
     let share = uncached[0] as f64 / (uncached[0] + uncached[1]) as f64;
     let exact = 2_048.0 / (2_048.0 + 512.0);

@@ -31,10 +31,14 @@ impl Endpoints {
         (rate > 0.0).then_some(rate)
     }
 
-    /// The least predicted time to the first token of `more`, over the ready endpoints of `eligible` (`None`: of the
-    /// pool); `None` if one of them has no prediction.
-    pub(crate) fn first_token(&self, eligible: Option<&[EndpointId]>, more: &Load) -> Option<Duration> {
-        let first = |endpoint: &Endpoint| endpoint.first_token(more);
+    /// The least predicted time to the first token of `more`, the load at each endpoint, over the ready endpoints of
+    /// `eligible` (`None`: of the pool); `None` if one of them has no prediction.
+    pub(crate) fn first_token(
+        &self,
+        eligible: Option<&[EndpointId]>,
+        more: impl Fn(&Endpoint) -> Load,
+    ) -> Option<Duration> {
+        let first = |endpoint: &Endpoint| endpoint.first_token(&more(endpoint));
         let ready = |endpoint: &&Endpoint| endpoint.ready;
         let least = |all: Option<Vec<Duration>>| all?.into_iter().min();
         match eligible {

@@ -27,12 +27,6 @@ impl Endpoints {
         self.scorer.set_weights(weights, counts_cached, all);
     }
 
-    /// Bytes of the longest of these prefixes that one endpoint of `eligible` has computed; `None`: any endpoint.
-    /// `eligible` is sorted.
-    pub(crate) fn computed_bytes(&self, eligible: Option<&[EndpointId]>, prefix: &[u64]) -> u64 {
-        self.scorer.computed_bytes(eligible, prefix)
-    }
-
     /// The server of `id` exports these metrics. Ignored if `id` isn't listed.
     pub(crate) fn set_stats(&mut self, id: EndpointId, stats: ServerStats) {
         if let Some(index) = self.listed_index(id) {
@@ -123,14 +117,14 @@ impl Endpoints {
         self.dirty.clear();
     }
 
-    /// [`Self::choose`] for a request with load `more` under [`crate::policy::Gate::Auto`]: endpoints that it fits, the
-    /// least used budget first, or the best score. `dirty_only`: the request fitted no endpoint at the last
+    /// [`Self::choose`] for a request with load `more` at each endpoint, under [`crate::policy::Gate::Auto`]: endpoints that it
+    /// fits, the least used budget first, or the best score. `dirty_only`: the request fitted no endpoint at the last
     /// [`Self::clear_dirty`], so only endpoints that changed since are visited.
     pub(crate) fn choose_fitting(
         &self,
         eligible: Option<&[EndpointId]>,
         request: &ScoredRequest<'_>,
-        more: &Load,
+        more: impl Fn(&Endpoint) -> Load,
         dirty_only: bool,
         allows: impl Fn(&Endpoint) -> bool,
     ) -> Vec<EndpointId> {
@@ -138,7 +132,7 @@ impl Endpoints {
         let each = |visit: &mut dyn FnMut(&Endpoint, Rank)| {
             let mut visit_able = |endpoint: &Endpoint| {
                 let able = Some(endpoint).filter(|endpoint| endpoint.has_room() && allows(endpoint));
-                if let Some(rank) = able.and_then(|endpoint| endpoint.rank(more)) {
+                if let Some(rank) = able.and_then(|endpoint| endpoint.rank(&more(endpoint))) {
                     visit(endpoint, rank);
                 }
             };

@@ -10,12 +10,12 @@ use super::Engine;
 use crate::arrival::Arrival;
 use crate::band::TreeBand;
 use crate::cost::{TOKENS_MAX, TokenEstimate};
+use crate::endpoint::Endpoint;
 use crate::hashed_name::HashedName;
 use crate::ids::{EligibilityId, JobId, ModelId};
 use crate::input::{EndpointId, ModelName, Request};
 use crate::job::Job;
 use crate::limits::BODY_BYTES_MAX;
-use crate::load::Load;
 use crate::outcome::Outcome;
 use crate::policy::{Admit, Overflow};
 use crate::tree::{OrderKey, Queued};
@@ -230,7 +230,8 @@ impl Engine {
             return false;
         };
         let eligible = self.tree.eligible_endpoints(job.queued.eligibility);
-        let first_token = self.endpoints.first_token(eligible, &Load::of(&job.estimate));
+        let load = |endpoint: &Endpoint| self.load_at(job, endpoint);
+        let first_token = self.endpoints.first_token(eligible, load);
         let misses = |ahead: u64| {
             let wait = self.drain_rate.prediction(ahead, self.expected_rate());
             let predicted = wait

@@ -4,11 +4,13 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::Engine;
+use crate::cost::TokenEstimate;
 use crate::effect::Effect;
 use crate::endpoint::Endpoint;
 use crate::gate::is_over_ceiling;
 use crate::ids::JobId;
 use crate::input::EndpointId;
+use crate::job::Job;
 use crate::load::Load;
 use crate::outcome::Outcome;
 use crate::units::Tokens;
@@ -78,11 +80,22 @@ impl Engine {
         let eligible = self.tree.eligible_endpoints(job.queued.eligibility);
         let allows = |endpoint: &Endpoint| self.tree.allows(&job.queued, endpoint);
         if self.is_auto() {
-            let load = Load::of(&job.estimate);
+            let load = |endpoint: &Endpoint| self.load_at(job, endpoint);
             self.endpoints
-                .choose_fitting(eligible, &job.scored(), &load, dirty_only, allows)
+                .choose_fitting(eligible, &job.scored(), load, dirty_only, allows)
         } else {
             self.endpoints.choose(eligible, &job.scored(), allows)
+        }
+    }
+
+    /// The load of `job` at `endpoint`, without the part of its prompt that is probably cached there.
+    pub(super) fn load_at(&self, job: &Job, endpoint: &Endpoint) -> Load {
+        match job.hashed_prompt() {
+            Some(prompt) => Load::of(&TokenEstimate {
+                cached: self.endpoints.cached_tokens_at(endpoint, &prompt),
+                ..job.estimate
+            }),
+            None => Load::of(&job.estimate),
         }
     }
 
@@ -164,6 +177,8 @@ impl Engine {
             _ => self.now.since(job.queued.arrival.at),
         };
         let estimate = &job.estimate;
+        let load = self.jobs.running(id).map(|running| running.load);
+        let cached = load.map_or(estimate.cached, |load| load.prompt() - load.prefill);
         let grant = Effect::Grant {
             id: job.id,
             endpoints,
@@ -171,7 +186,7 @@ impl Engine {
             waited,
             cost: Tokens(job.queued.cost),
             prompt: Tokens(estimate.prompt),
-            cached: Tokens(estimate.cached.min(estimate.prompt)),
+            cached: Tokens(cached.min(estimate.prompt)),
             output: Tokens(estimate.output),
         };
         self.push(grant);

@@ -38,7 +38,7 @@ impl Engine {
         receipts: Receipts,
         outcome: Outcome,
     ) {
-        let load = Load::of(&self.jobs[id].estimate);
+        let (load, predicted_cached) = self.expected_at(id, endpoint);
         let (endpoint, changed) = self.endpoints.started(endpoint, load, &mut self.rng);
         self.endpoint_changed(changed);
         let job = &self.jobs[id];
@@ -47,6 +47,7 @@ impl Engine {
         let running = Running {
             endpoint,
             load,
+            predicted_cached,
             charge,
             receipts,
             outcome,
@@ -56,6 +57,19 @@ impl Engine {
         self.jobs.start(id, running);
         self.push_running_usage(id, charge.model);
         self.charge_quota(id);
+    }
+
+    /// The load of `id` at `endpoint`, and its prompt tokens that are cached there by the index of prefixes.
+    fn expected_at(&self, id: JobId, endpoint: EndpointId) -> (Load, u64) {
+        let job = &self.jobs[id];
+        let known = self.endpoints.get(endpoint).zip(job.hashed_prompt());
+        match known {
+            Some((endpoint, prompt)) => {
+                let predicted = self.endpoints.predicted_tokens_at(endpoint.id, &prompt);
+                (self.load_at(job, endpoint), predicted)
+            }
+            None => (Load::of(&job.estimate), 0),
+        }
     }
 
     pub(super) fn running_job(&self, id: RequestId) -> Option<(JobId, Running)> {
@@ -80,7 +94,15 @@ impl Engine {
         if from == endpoint {
             return;
         }
-        let (index, changed) = self.endpoints.started(endpoint, running.load, &mut self.rng);
+        let (mut load, predicted_cached) = self.expected_at(id, endpoint);
+        if running.is_answering {
+            load = load.prefilled();
+        }
+        if running.settled.is_some() {
+            // Its tokens are counted, so no estimate is better.
+            load = running.load;
+        }
+        let (index, changed) = self.endpoints.started(endpoint, load, &mut self.rng);
         self.endpoint_changed(changed);
         self.endpoints.prompt_sent(index, &self.jobs[id].prefix);
         self.stop(&running, false);
@@ -88,6 +110,8 @@ impl Engine {
         self.tree.moved(flow, from, endpoint, &self.endpoints);
         if let Some(running) = self.jobs.running_mut(id) {
             running.endpoint = index;
+            running.load = load;
+            running.predicted_cached = predicted_cached;
         }
     }
 
@@ -228,6 +252,11 @@ impl Engine {
         let (flow, eligibility, band) = (job.queued.flow, job.queued.eligibility, job.band);
         let served = matches!(service, Service::Served(_));
         let endpoint = self.endpoints.id(running.endpoint);
+        if let Service::Served(usage) = service {
+            let cached = usage.cached.map(|tokens| tokens.0);
+            self.endpoints
+                .record_cached(running.endpoint, running.predicted_cached, cached);
+        }
         self.stop(&running, served);
         if served {
             self.drain_rate.completed();

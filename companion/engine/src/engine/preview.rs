@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 
 use super::Engine;
+use crate::endpoints::HashedPrompt;
 use crate::input::{EndpointId, Prompt, Request};
 use crate::tree::ANONYMOUS;
 use crate::units::Tokens;
@@ -22,8 +23,8 @@ pub struct Preview<'a> {
 
 impl Engine {
     /// The prompt tokens that one eligible endpoint of the request has in its prefix cache: the longest of the request's
-    /// prefixes that was sent to one of them. 0 for a prompt that came in tokens. The decisions themselves go by
-    /// [`Request::cached`].
+    /// prefixes that was sent to one of them, as far as that endpoint's answers confirm such predictions. 0 for a prompt that came
+    /// in tokens. Cost and class go by [`Request::cached`].
     #[must_use]
     pub fn cached_tokens(&self, request: &Request) -> Tokens {
         let Prompt::Bytes(bytes) = request.prompt else {
@@ -38,18 +39,14 @@ impl Engine {
             }
             eligible => eligible,
         };
-        let computed = self
-            .endpoints
-            .computed_bytes(eligible, &request.prefix)
-            .min(bytes);
-        if computed == 0 {
-            return Tokens(0);
-        }
-        let prompt = self
-            .token_history
-            .prompt_tokens(&request.model.target, request.prompt);
-        // At most `prompt`, because `computed` is at most `bytes`.
-        Tokens((u128::from(prompt) * u128::from(computed) / u128::from(bytes)) as u64)
+        let prompt = HashedPrompt {
+            prefix: &request.prefix,
+            bytes,
+            tokens: self
+                .token_history
+                .prompt_tokens(&request.model.target, request.prompt),
+        };
+        Tokens(self.endpoints.cached_tokens(eligible, &prompt))
     }
 
     /// The tokens and the class of a request if it came now.

@@ -102,11 +102,13 @@ impl Engine {
     /// The estimated tokens of a running request; `None` if it doesn't run.
     #[must_use]
     pub fn expected(&self, id: RequestId) -> Option<Usage> {
-        let job = &self.jobs[self.jobs.find(id)?];
-        (!job.is_waiting()).then_some(Usage {
-            prompt: Some(Tokens(job.estimate.prompt)),
-            cached: Some(Tokens(job.estimate.cached.min(job.estimate.prompt))),
-            output: Some(Tokens(job.estimate.output)),
+        let id = self.jobs.find(id)?;
+        let (estimate, load) = (&self.jobs[id].estimate, &self.jobs.running(id)?.load);
+        let cached = load.prompt() - load.prefill;
+        Some(Usage {
+            prompt: Some(Tokens(estimate.prompt)),
+            cached: Some(Tokens(cached.min(estimate.prompt))),
+            output: Some(Tokens(estimate.output)),
         })
     }
 

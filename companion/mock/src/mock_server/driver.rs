@@ -247,6 +247,7 @@ impl Driver {
             Job {
                 id,
                 input: arrival.input,
+                cached: 0,
                 output,
             },
         ) {

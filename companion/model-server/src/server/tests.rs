@@ -28,6 +28,7 @@ fn job(id: u64, input: u64, output: u64) -> Job {
     Job {
         id: JobId(id),
         input,
+        cached: 0,
         output,
     }
 }
@@ -43,6 +44,26 @@ fn drain(server: &mut Server) {
     while let Some(time) = server.poll_timeout() {
         server.handle_timeout(time);
     }
+}
+
+#[test]
+fn cached_tokens_are_resident_and_not_computed() {
+    let mut s = server(Hardware {
+        gamma_ms: 0.5,
+        ..plain()
+    });
+    let cached = |id, cached| Job {
+        cached,
+        ..job(id, 20, 1)
+    };
+    s.submit(at_ms(0.0), cached(1, 16)).unwrap();
+    drain(&mut s);
+    assert_eq!(events(&mut s)[0], (10.0 + 4.0 + 10.0, 1, JobProgress::First));
+    assert_eq!(s.gauges(), Gauges::default());
+    s.submit(at_ms(100.0), cached(2, u64::MAX)).unwrap();
+    drain(&mut s);
+    let (first, ..) = events(&mut s)[0];
+    assert_eq!(first, 100.0 + 10.0 + 1.0 + 10.0, "one token is computed");
 }
 
 #[test]

@@ -13,6 +13,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::arrival_plan::ArrivalPlan;
 use super::load_series::{Load, LoadSeries};
+use super::prefixes;
 use super::record::{Finished, Record, Refused, ReplicasDesired, Sample};
 use super::scenario::{Change, GateBy, Scenario};
 use super::server_timers::ServerTimers;
@@ -54,6 +55,8 @@ struct Pending {
     arrived: Instant,
     granted: Instant,
     first: Instant,
+    /// Prompt tokens that its server had cached.
+    cached: u64,
     /// Limits of its own kept it from being granted at its arrival, so it is no load before its grant.
     is_limited: bool,
 }
@@ -74,6 +77,8 @@ struct ClosedLoop<'a> {
     next_sample: Instant,
     sums: Vec<WindowSums>,
     in_flight: Vec<usize>,
+    /// The servers that have computed the shared prefix.
+    has_cached: Vec<bool>,
     waiting: usize,
     changed: bool,
     record: Record,
@@ -107,6 +112,7 @@ impl<'a> ClosedLoop<'a> {
             next_sample: now.after(scenario.window),
             sums: vec![WindowSums::default(); count],
             in_flight: vec![0; count],
+            has_cached: vec![false; count],
             waiting: 0,
             changed: false,
             record: Record {
@@ -238,6 +244,7 @@ impl<'a> ClosedLoop<'a> {
             arrived: self.now,
             granted: self.now,
             first: self.now,
+            cached: 0,
             is_limited: false,
         };
         self.pending.insert(id, pending);
@@ -251,6 +258,10 @@ impl<'a> ClosedLoop<'a> {
         request.prompt = Prompt::Bytes(bytes);
         request.body_bytes = bytes;
         request.eligible = settings::eligible(self.scenario.placement, id, self.servers.len());
+        if let Some(shared) = &self.scenario.shared_prefix {
+            request.prefix = prefixes::hashes(shared, id, bytes);
+            request.cached = self.engine.cached_tokens(&request);
+        }
         self.engine.handle(self.now, Input::Register(request));
         let has_started = self.engine.endpoint_of(RequestId(id)).is_some();
         if !has_started
@@ -267,6 +278,7 @@ impl<'a> ClosedLoop<'a> {
         while let Some(event) = self.servers[server].poll_event() {
             match event.progress {
                 JobProgress::First => {
+                    self.has_cached[server] = true;
                     if let Some(pending) = self.pending.get_mut(&event.id.0) {
                         pending.first = event.time;
                         self.engine
@@ -301,18 +313,21 @@ impl<'a> ClosedLoop<'a> {
         if finished.last >= self.scenario.warmup {
             self.record.finished.push(finished);
         }
+        // A server that counts a prompt and reports no cached tokens has computed all of it, as far as a companion knows.
+        let shared = self.scenario.shared_prefix.as_ref();
+        let cached = shared.map(|shared| if shared.is_reported { pending.cached } else { 0 });
         let served = Served {
             first: Some(pending.first.since(pending.granted)),
             last: Some(now.since(pending.granted)),
             streamed: true,
             prompt: Some(pending.drawn.input),
-            cached: None,
+            cached,
             output: Some(pending.drawn.output),
         };
         self.autopilot.served(now, RequestId(id), served);
         let usage = Usage {
             prompt: Some(Tokens(pending.drawn.input)),
-            cached: None,
+            cached: cached.map(Tokens),
             output: Some(Tokens(pending.drawn.output)),
         };
         let completed = Input::Completed {
@@ -446,9 +461,14 @@ impl<'a> ClosedLoop<'a> {
                     self.autopilot.arrived(self.now);
                 }
                 self.in_flight[server] += 1;
+                let shared = self.scenario.shared_prefix.filter(|shared| shared.is_cached);
+                if let Some(shared) = shared.filter(|_| self.has_cached[server]) {
+                    pending.cached = prefixes::cached_tokens(&shared, pending.drawn.input);
+                }
                 let job = Job {
                     id: JobId(id.0),
                     input: pending.drawn.input,
+                    cached: pending.cached,
                     output: pending.drawn.output,
                 };
                 match self.servers[server].submit(self.now, job) {

@@ -9,6 +9,7 @@
 mod arrival_plan;
 mod event_loop;
 mod load_series;
+mod prefixes;
 mod record;
 mod scenario;
 mod server_timers;
@@ -19,7 +20,7 @@ mod window_sums;
 pub use event_loop::{run, run_watched};
 pub use load_series::{Load, LoadSeries};
 pub use record::{Finished, Record, Refused, ReplicasDesired, Sample};
-pub use scenario::{Change, GateBy, Placement, Scenario, ServerSpec};
+pub use scenario::{Change, GateBy, Placement, Scenario, ServerSpec, SharedPrefix};
 pub use settings::parameters;
 pub use traffic::{Arrivals, Mix, Phase, Planned, RequestKind, Tenant};
 

@@ -49,6 +49,17 @@ pub enum Placement {
     RoundRobin,
 }
 
+/// Prompts that begin alike, and what the servers make of it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SharedPrefix {
+    /// The part of each prompt that all have in common, from 0 to 1.
+    pub part: f64,
+    /// Servers compute it once and keep it.
+    pub is_cached: bool,
+    /// Servers report the cached tokens of each response.
+    pub is_reported: bool,
+}
+
 /// A change during the run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Change {
@@ -76,6 +87,8 @@ pub struct Scenario {
     pub arrivals: Arrivals,
     /// What chooses a request's server.
     pub placement: Placement,
+    /// `None`: no two prompts begin alike, and the engine gets no hashes of them.
+    pub shared_prefix: Option<SharedPrefix>,
     /// A change during the run.
     pub change: Option<Change>,
     /// Length of the autopilot's windows.
@@ -109,6 +122,7 @@ impl Scenario {
             policy: Policy::default(),
             arrivals,
             placement: Placement::Engine,
+            shared_prefix: None,
             change: None,
             window: Duration::from_secs(10),
             transient: Duration::from_secs(120),

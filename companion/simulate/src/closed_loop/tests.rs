@@ -1,5 +1,7 @@
 //! Short closed loops: learned parameters, the gate's effect, and desired replicas.
 
+mod shared_prefixes;
+
 use std::time::Duration;
 
 use penstock_engine::units::Decimal;
