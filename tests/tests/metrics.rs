@@ -21,6 +21,7 @@ const ALL: [(&str, &str, &str); 90] = [
     ("queue_cost_tokens", "gauge", "p flow band"),
     ("queue_latency_seconds", "histogram", "r band outcome"),
     ("requests_total", "counter", "r outcome band"),
+    ("refused_after_grant_total", "counter", "r outcome band"),
     ("arrivals_total", "counter", "r"),
     ("bypass_total", "counter", "r"),
     ("requests_expired_total", "counter", "r"),
@@ -110,12 +111,13 @@ const ALL: [(&str, &str, &str); 90] = [
 ];
 
 /// Metrics without a series in a new gateway: their value is unknown, their event has not happened, or there are no `replicas`.
-const WITHOUT_SERIES: [&str; 28] = [
+const WITHOUT_SERIES: [&str; 29] = [
     "budget_used",
     "budget_limit",
     "budget_remaining",
     "budget_shadow_total",
     "preemptions_total",
+    "refused_after_grant_total",
     "endpoint_pushback_total",
     "class_deficit_tokens",
     "usage_window_tokens",

@@ -248,13 +248,7 @@ fn ttl_ends_the_wait_for_servers_that_refuse() {
                 call = servers[1].next() => refuse(call, 503),
             }
         };
-        assert_eq!(answer.status, 503, "{}", answer.text());
-        assert_eq!(
-            answer.json()["error"]["code"],
-            "queue_timeout",
-            "{}",
-            answer.text()
-        );
+        answer.expect_error(503, "queue_timeout", "expired_ttl");
         assert!(!answer.header("retry-after").is_empty());
         assert!(servers.iter().all(|server| server.total() > 0));
         // A refusal of Penstock's own is none of a server.

@@ -308,6 +308,45 @@ fn request_cut_inside_its_response_is_not_sent_again() {
 }
 
 #[test]
+fn requeued_request_that_expires_says_so_everywhere() {
+    run(async {
+        let server = Upstream::scripted().await;
+        let gateway = gateway(pool("late", &[server.address()], 2, "  queue: {ttl: 2s}\n")).await;
+        let mut asked = gateway.spawn(ClientRequest::chat("late", "x").header("x-request-id", "late"));
+        let answer = loop {
+            tokio::select! {
+                answer = &mut asked => break answer.expect("answered"),
+                call = server.next() => call.cut(),
+            }
+        };
+        answer.expect_error(503, "queue_timeout", "expired_ttl");
+        expect_once(&answer);
+        let shown = gateway.get("/requests/late").await.expect("it answers").json();
+        assert_eq!(
+            (&shown["state"], &shown["outcome"]),
+            (&json!("ended"), &json!("expired_ttl")),
+            "{shown}"
+        );
+        let attempts = server.total() as u64;
+        assert_eq!(shown["requeues"], attempts, "as often as it was cut: {shown}");
+        let page = gateway.metrics().await;
+        let count = |name: &str, outcome| page.sum(name, &[("pool", "late"), ("outcome", outcome)]);
+        assert_eq!(page.sum("penstock_arrivals_total", &[("pool", "late")]), 1.0);
+        assert_eq!(
+            [
+                count("penstock_requests_total", "bypassed"),
+                count("penstock_requests_total", "expired_ttl"),
+                count("penstock_refused_after_grant_total", "expired_ttl"),
+                page.sum("penstock_refused_after_grant_total", &[("pool", "late")]),
+            ],
+            [1.0; 4]
+        );
+        let expired = page.sum("penstock_requests_expired_total", &[("pool", "late")]);
+        assert_eq!(expired, 1.0);
+    });
+}
+
+#[test]
 fn request_cancelled_at_a_hanging_server_frees_its_place() {
     run(async {
         let server = Upstream::scripted().await;

@@ -379,6 +379,13 @@ pub struct Refused {
     /// The request was registered: the companion frees its place in the queue.
     #[prost(bool, tag = "7")]
     pub registered: bool,
+    /// The request was requeued: its key before, under which it was granted. The companion that granted it has counted its
+    /// arrival and its grant.
+    #[prost(message, optional, tag = "8")]
+    pub requeued_from: ::core::option::Option<RequestKey>,
+    /// How often the request was requeued.
+    #[prost(uint32, tag = "9")]
+    pub requeues: u32,
 }
 /// A server refused a granted request by itself, by a status of the pool's `requeue_on`. Envoy tries the next endpoint of the
 /// grant, or the response goes to the client. Sent once for each attempt, before any other event about its result, and only

@@ -157,6 +157,7 @@ fn events() -> Vec<(&'static str, Event)> {
                 model: "llama-8b".into(),
                 request_id: "r-1".into(),
                 registered: true,
+                ..Refused::default()
             }),
         ),
         ("beat", Event::Heartbeat(Heartbeat {})),

@@ -225,10 +225,10 @@ pub enum Observation {
     BadDeadline(Arc<Labels>),
     /// A request claimed a higher priority than its tenant or a client without trust may have, and got a lower band.
     PriorityLowered(Arc<Labels>),
-    /// A granted request waits again, because no endpoint took it or its endpoints are gone. It keeps the outcome of its
-    /// first grant.
+    /// A granted request waits again, because no endpoint took it or its endpoints are gone. Another grant isn't observed. If it
+    /// leaves the queue in another way, that is observed as [`Self::Dropped`] or [`Self::Refused`].
     Requeued(Arc<Labels>),
-    /// The outcome of a request: it left the queue, or never entered it.
+    /// The first outcome of a request: it left the queue, or never entered it.
     Decided {
         /// Of the request.
         labels: Arc<Labels>,
@@ -253,6 +253,12 @@ pub enum Observation {
         outcome: Box<str>,
         /// The code of the answer.
         code: Box<str>,
+        /// Since the request's arrival; `None`: it isn't known here.
+        waited: Option<Duration>,
+        /// The request was granted before, so that its outcome is its second one here.
+        was_granted: bool,
+        /// How often the request was requeued.
+        requeues: u32,
     },
     /// Envoy sent a request to an endpoint that wasn't granted.
     Misrouted {
@@ -316,14 +322,19 @@ pub enum Observation {
         prompt_tokens: Option<u64>,
         /// As the model server counted, otherwise the events of the stream.
         output_tokens: Option<u64>,
+        /// How often it was requeued.
+        requeues: u32,
     },
     /// A request has ended after its first grant, and no endpoint is known to have ended it: its client left before it was
-    /// sent, its session is gone, or no endpoint took it and it waited too long for another one.
+    /// sent, its session is gone, or it waited again and left the queue without another grant.
     Dropped {
         /// Of the request.
         labels: Arc<Labels>,
-        /// The outcome of its first grant.
+        /// How it left the queue the last time: the outcome of its first grant, or, if it waited again, that of its rejection or
+        /// [`Outcome::Cancelled`], which is its second outcome.
         outcome: Outcome,
+        /// How often it was requeued.
+        requeues: u32,
         /// The status of the answer; `None` if there was none.
         status: Option<u16>,
         /// The code of the answer; empty if there was none.

@@ -19,6 +19,7 @@ mod deadlines;
 mod ended_requests;
 mod envoys;
 mod event;
+mod filter_answer;
 mod ids;
 mod labels;
 mod leadership;

@@ -75,6 +75,8 @@ pub(crate) struct Pool {
     credits: Credits,
     /// The request whose arrival the engine is deciding on.
     arriving: Option<RequestId>,
+    /// The request that leaves the queue without a decision of the engine, and the observation of its end.
+    leaving: Option<(RequestId, Observation)>,
     /// The configuration no longer has the pool. It stays until its last request has ended.
     is_retired: bool,
     effects: VecDeque<PoolEffect>,
@@ -106,6 +108,7 @@ impl Pool {
             announced: Announced::nothing(),
             credits: Credits::new(generation),
             arriving: None,
+            leaving: None,
             is_retired: false,
             effects: VecDeque::new(),
             cost_events: None,
@@ -131,6 +134,7 @@ impl Pool {
                 running,
             } => self.still_runs(now, id, registration, running),
             PoolInput::Cancel(id) => self.cancel(now, id),
+            PoolInput::Answered { id, answer } => self.answered(now, id, answer),
             PoolInput::Release(id) => self.release(now, id),
             PoolInput::Suspend(id) => self.decide(now, Input::Suspend(id)),
             PoolInput::Started {

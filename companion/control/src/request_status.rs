@@ -16,8 +16,10 @@ pub struct RequestStatus {
     pub state: RequestState,
     /// Its policy class; empty if the pool has no classes.
     pub class: Box<str>,
-    /// The outcome of its first grant; `None` before.
+    /// The outcome of its first grant; `None` while it waits, for the first time or again.
     pub outcome: Option<Outcome>,
+    /// How often it was requeued.
+    pub requeues: u32,
     /// From its arrival to its grant, or to now.
     pub waited: Duration,
     /// Why it waits, or why it went where it is: a sentence for people.

@@ -9,6 +9,7 @@ use penstock_wire as wire;
 use penstock_wire::limits::{JUMP_S_MAX, LIST_MAX, NAME_BYTES_MAX, PREFIX_HASHES_MAX, STRICT_MAX};
 
 use crate::completion::Completion;
+use crate::filter_answer::FilterAnswer;
 use crate::ids::{Epoch, RequestKey};
 use crate::pushback::Pushback;
 use crate::registration::{Registration, Running};
@@ -97,6 +98,16 @@ pub(crate) fn pushback(message: &wire::PushedBack) -> Option<Pushback<'_>> {
         status,
         retry_after: message.retry_after_ms.map(Duration::from_millis),
     })
+}
+
+/// The answer of a filter to a request.
+pub(crate) fn filter_answer(node: Box<str>, message: &wire::Refused) -> FilterAnswer<'_> {
+    FilterAnswer {
+        node,
+        outcome: &message.outcome,
+        code: &message.code,
+        requeues: message.requeues,
+    }
 }
 
 /// `None` for an empty text.

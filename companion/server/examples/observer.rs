@@ -78,6 +78,7 @@ fn request(labels: &Arc<Labels>, endpoint: &str) -> [Observation; 3] {
             duration: Duration::from_secs(4),
             prompt_tokens: Some(700),
             output_tokens: Some(180),
+            requeues: 0,
         },
     ]
 }

@@ -32,6 +32,8 @@ pub struct EndedRequest {
     pub endpoint: Arc<str>,
     /// The HTTP status of the endpoint's response; 0: the client got none.
     pub status: u16,
+    /// How often the request was requeued.
+    pub requeues: u32,
     ended_at: Instant,
 }
 
@@ -63,28 +65,39 @@ impl EndedRequests {
                 labels,
                 outcome,
                 code,
+                waited,
+                requeues,
                 ..
             } => {
                 let outcome = Outcome::from_name(outcome).unwrap_or(Outcome::Internal);
-                EndedRequest::new(now, labels, outcome, code, Duration::ZERO)
+                EndedRequest {
+                    requeues: *requeues,
+                    ..EndedRequest::new(now, labels, outcome, code, waited.unwrap_or_default())
+                }
             }
             Observation::Dropped {
                 labels,
                 outcome,
                 code,
                 waited,
+                requeues,
                 ..
-            } => EndedRequest::new(now, labels, *outcome, code, *waited),
+            } => EndedRequest {
+                requeues: *requeues,
+                ..EndedRequest::new(now, labels, *outcome, code, *waited)
+            },
             Observation::Completed {
                 labels,
                 outcome,
                 waited,
                 endpoint,
                 status,
+                requeues,
                 ..
             } => EndedRequest {
                 endpoint: endpoint.clone(),
                 status: *status,
+                requeues: *requeues,
                 ..EndedRequest::new(now, labels, *outcome, "", *waited)
             },
             Observation::Decided { .. }
@@ -169,6 +182,7 @@ impl EndedRequest {
             waited,
             endpoint: Arc::default(),
             status: 0,
+            requeues: 0,
             ended_at,
         }
     }
@@ -199,6 +213,17 @@ impl EndedRequest {
     /// Why the request ended as it did: a sentence for people.
     #[must_use]
     pub fn reason(&self) -> String {
+        let mut reason = self.last_reason();
+        if self.requeues > 0 {
+            let times = self.requeues;
+            reason.push_str(&format!(
+                "; it was requeued before, because no server accepted it: {times} times"
+            ));
+        }
+        reason
+    }
+
+    fn last_reason(&self) -> String {
         let waited = format!("{:.3} s", self.waited.as_secs_f64());
         if !self.outcome.is_grant() {
             return format!("{} after {waited}", rejection(self.outcome));
@@ -341,6 +366,7 @@ mod tests {
             duration: Duration::from_secs(1),
             prompt_tokens: None,
             output_tokens: None,
+            requeues: 0,
         };
         let reason = |requests: &mut EndedRequests| {
             let found = requests.find(time(0), "a");
@@ -356,6 +382,7 @@ mod tests {
         let dropped = |code| Observation::Dropped {
             labels: labels("a"),
             outcome: Outcome::Dispatched,
+            requeues: 0,
             status: None,
             code,
             waited: Duration::ZERO,
@@ -367,6 +394,26 @@ mod tests {
         );
         requests.record(time(0), &dropped(""));
         assert!(reason(&mut requests).contains("its Envoy was gone"));
+    }
+
+    #[test]
+    fn a_requeued_request_that_expired_has_that_reason_and_shows_its_requeues() {
+        let mut requests = EndedRequests::default();
+        let expired = Observation::Dropped {
+            labels: labels("a"),
+            outcome: Outcome::ExpiredTtl,
+            requeues: 3,
+            status: Some(503),
+            code: "queue_timeout",
+            waited: Duration::from_secs(30),
+        };
+        requests.record(time(0), &expired);
+        let found = requests.find(time(0), "a").expect("it is remembered");
+        assert_eq!((found.outcome, found.requeues), (Outcome::ExpiredTtl, 3));
+        assert_eq!(
+            found.reason(),
+            "expired: it waited longer than queue.ttl, after 30.000 s; it was requeued before, because no server accepted it: 3 times"
+        );
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! Turns observations into counters, spans and log lines. Each request is one line at debug; each kind of rejection is at
 //! most one line a second at warn. Prompts, bodies and private identities appear in none of them.
 
+mod filter_codes;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,42 +16,12 @@ use penstock_wire::names::code;
 use crate::metrics::{CompletedRequest, Metrics, NO_POOL, OTHER, SeriesTable};
 use crate::stores::Recorders;
 use crate::trace::{SpanRecord, Tracer};
+use filter_codes::{CODES, LATER};
 
 /// A kind of rejection is logged once in this interval, with the number of suppressed lines.
 const WARN_INTERVAL: Duration = Duration::from_secs(1);
-/// The error codes with which a filter may reject a request by itself.
-const CODES: [&str; 18] = [
-    code::TOO_MANY_FLOWS,
-    code::QUEUE_FULL,
-    code::FLOW_CAPACITY,
-    code::NOT_QUEUED,
-    code::QUEUE_TIMEOUT,
-    code::DEADLINE_EXCEEDED,
-    code::CANCELLED,
-    code::NO_ENDPOINTS,
-    code::MODEL_NOT_FOUND,
-    code::INVALID_REQUEST,
-    code::INVALID_API_KEY,
-    code::REQUEST_TOO_LARGE,
-    code::UPSTREAM_UNAVAILABLE,
-    code::UPSTREAM_RESET,
-    code::SHUTTING_DOWN,
-    code::GATEWAY_UNAVAILABLE,
-    code::FILTER_MISCONFIGURED,
-    code::INTERNAL,
-];
-
 /// The logged status of a request that waited when its client left. No response was sent.
 const CLIENT_LEFT: u16 = 499;
-
-/// Codes with which a filter rejects requests that were admitted, or that waited for a companion until their time was over.
-const LATER: [&str; 5] = [
-    code::QUEUE_TIMEOUT,
-    code::DEADLINE_EXCEEDED,
-    code::CANCELLED,
-    code::UPSTREAM_UNAVAILABLE,
-    code::UPSTREAM_RESET,
-];
 
 /// Updates the metrics, writes the log, and passes models and usage to the stores. Owned by the driver; nothing is shared.
 #[derive(Debug)]
@@ -201,30 +173,9 @@ impl Observer {
                     self.count_push_error(now, &labels, code);
                 }
             }
-            Observation::Refused {
-                node,
-                labels,
-                outcome,
-                code,
-            } => {
-                if *code == *code::FILTER_MISCONFIGURED {
-                    self.warn_about_filter(now, &node);
-                }
-                self.observe_filter_rejection(now, &labels, &outcome, &code);
-            }
+            Observation::Refused { .. } => self.observe_filter_rejection(now, observation),
             Observation::Misrouted { labels, endpoint } => self.observe_misrouted(&labels, &endpoint),
-            Observation::Dropped {
-                labels,
-                outcome,
-                status,
-                code,
-                waited,
-            } => {
-                if let Some(status) = status {
-                    self.count_own_answer(now, &labels, status, waited);
-                }
-                self.observe_drop(&labels, outcome, code, waited);
-            }
+            Observation::Dropped { .. } => self.observe_drop(now, observation),
             _ => {}
         }
     }
@@ -257,19 +208,46 @@ impl Observer {
     }
 
     /// Handles the end of a granted request that no endpoint accepted, or whose end none reported.
-    fn observe_drop(&self, labels: &Arc<Labels>, outcome: Outcome, code: &'static str, waited: Duration) {
+    fn observe_drop(&mut self, now: Instant, observation: Observation) {
+        let Observation::Dropped {
+            labels,
+            outcome,
+            requeues,
+            status,
+            code,
+            waited,
+        } = observation
+        else {
+            return;
+        };
+        if let Some(status) = status {
+            self.count_own_answer(now, &labels, status, waited);
+        }
+        if !outcome.is_grant() {
+            let series = self.table.series(now, &labels);
+            series.count_decision(outcome, labels.band, Some(waited));
+            series.count_second_outcome(outcome, labels.band);
+        }
         // The time after the grant isn't known: no endpoint reported an end.
         self.export_span(|| SpanRecord {
             granted: true,
             code,
+            requeues,
             ..SpanRecord::new(labels.clone(), outcome, waited, waited)
         });
         tracing::debug!(
             pool = %labels.pool,
             request_id = labels.request_id,
+            outcome = outcome.as_str(),
             code,
+            requeues,
+            waited_ms = millis(waited),
             "request ended without an endpoint"
         );
+        if status.is_some() {
+            let flow = if labels.private { OTHER } else { &labels.flow };
+            self.warn_about_rejection(now, &labels.pool, code, flow);
+        }
     }
 
     fn observe_session(&self, observation: &Observation) {
@@ -324,6 +302,7 @@ impl Observer {
             duration,
             prompt_tokens,
             output_tokens,
+            requeues,
         } = observation
         else {
             return;
@@ -344,6 +323,7 @@ impl Observer {
             status,
             input_tokens: prompt_tokens,
             output_tokens,
+            requeues,
             ..SpanRecord::new(labels.clone(), outcome, waited, duration)
         });
         tracing::debug!(
@@ -355,6 +335,7 @@ impl Observer {
             ttft_ms = ttft.map(millis),
             prompt_tokens,
             output_tokens,
+            requeues,
             "request ended"
         );
     }
@@ -373,14 +354,15 @@ impl Observer {
                 ..SpanRecord::new(labels.clone(), outcome, waited, waited)
             });
         }
-        self.count_outcome(now, labels, outcome, Some(waited));
-        let band = band_name(labels.band);
+        self.table
+            .series(now, labels)
+            .count_decision(outcome, labels.band, Some(waited));
         let flow = if labels.private { OTHER } else { &labels.flow };
         tracing::debug!(
             pool = %labels.pool,
             request_id = labels.request_id,
             flow,
-            band,
+            band = band_name(labels.band),
             outcome = outcome.as_str(),
             status = (outcome == Outcome::Cancelled).then_some(CLIENT_LEFT),
             waited_ms = millis(waited),
@@ -392,44 +374,40 @@ impl Observer {
         }
     }
 
-    fn observe_filter_rejection(&mut self, now: Instant, labels: &Labels, outcome: &str, code: &str) {
-        let outcome = Outcome::from_name(outcome).unwrap_or(Outcome::Internal);
-        let code = CODES.into_iter().find(|known| *known == code);
+    fn observe_filter_rejection(&mut self, now: Instant, observation: Observation) {
+        let Observation::Refused {
+            node,
+            labels,
+            outcome,
+            code,
+            waited,
+            was_granted,
+            requeues,
+        } = observation
+        else {
+            return;
+        };
+        if *code == *code::FILTER_MISCONFIGURED {
+            self.warn_about_filter(now, &node);
+        }
+        let outcome = Outcome::from_name(&outcome).unwrap_or(Outcome::Internal);
+        let code = CODES.into_iter().find(|known| *known == &*code);
         let code = code.unwrap_or(code::INTERNAL);
-        self.count_outcome(now, labels, outcome, None);
-        if !LATER.contains(&code) {
-            self.count_push_error(now, labels, code);
+        let series = self.table.series(now, &labels);
+        series.count_decision(outcome, labels.band, waited);
+        if was_granted {
+            series.count_second_outcome(outcome, labels.band);
+        } else if waited.is_none() && !LATER.contains(&code) {
+            self.count_push_error(now, &labels, code);
         }
         tracing::debug!(
             pool = %labels.pool,
             request_id = labels.request_id,
             outcome = outcome.as_str(),
             code,
+            requeues,
             "request rejected by its filter"
         );
-    }
-
-    /// Counts an outcome, whether the companion or a filter decided it. `waited`: `None` if the filter doesn't tell.
-    fn count_outcome(&mut self, now: Instant, labels: &Labels, outcome: Outcome, waited: Option<Duration>) {
-        let series = self.table.series(now, labels);
-        series.count_decision(outcome, labels.band, waited);
-        let [pool, model, target_model] = series.labels();
-        let requests = &self.metrics.requests;
-        match outcome {
-            Outcome::ExpiredTtl => requests
-                .expired
-                .with_label_values(&[pool, model, target_model])
-                .inc(),
-            Outcome::Cancelled => requests
-                .cancelled
-                .with_label_values(&[pool, model, target_model])
-                .inc(),
-            Outcome::Displaced => requests
-                .preemptions
-                .with_label_values(&[pool, model, target_model, band_name(labels.band)])
-                .inc(),
-            _ => {}
-        }
     }
 
     fn export_span(&self, record: impl FnOnce() -> SpanRecord) {
@@ -582,6 +560,9 @@ mod tests {
                 labels: labels(),
                 outcome: outcome.into(),
                 code: code.into(),
+                waited: None,
+                was_granted: false,
+                requeues: 0,
             };
             observer.observe(Instant::ZERO, rejected);
         }

@@ -80,13 +80,23 @@ impl RecentStats {
             }
             Observation::Decided { labels, outcome, .. } => self.record_decision(now, labels, *outcome),
             Observation::Refused {
-                labels, code, node, ..
+                labels,
+                code,
+                node,
+                was_granted,
+                ..
             } => {
                 if **code == *code::FILTER_MISCONFIGURED {
                     self.misconfigured = Some((now, node.clone()));
                 }
-                let band = &mut self.pool_mut(labels).bands[labels.band as usize];
-                band.request_left();
+                if !was_granted {
+                    let band = &mut self.pool_mut(labels).bands[labels.band as usize];
+                    band.request_left();
+                }
+            }
+            // The grant was the request's end for its band. Its refusal is one like others.
+            Observation::Dropped { labels, outcome, .. } if !outcome.is_grant() => {
+                self.record_outcome(now, labels, *outcome);
             }
             Observation::OutdatedFilter(node) => self.outdated = Some((now, node.clone())),
             Observation::SessionOpened { .. }
@@ -135,9 +145,12 @@ impl RecentStats {
     }
 
     fn record_decision(&mut self, now: Instant, labels: &Arc<Labels>, outcome: Outcome) {
+        self.pool_mut(labels).bands[labels.band as usize].request_left();
+        self.record_outcome(now, labels, outcome);
+    }
+
+    fn record_outcome(&mut self, now: Instant, labels: &Arc<Labels>, outcome: Outcome) {
         let pool = self.pool_mut(labels);
-        let band = &mut pool.bands[labels.band as usize];
-        band.request_left();
         let counts = pool.slot(now);
         match outcome {
             Outcome::Bypassed | Outcome::Leased | Outcome::Dispatched => {

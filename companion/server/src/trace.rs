@@ -92,6 +92,8 @@ pub(crate) struct SpanRecord {
     pub(crate) status: u16,
     pub(crate) input_tokens: Option<u64>,
     pub(crate) output_tokens: Option<u64>,
+    /// How often the request was requeued.
+    pub(crate) requeues: u32,
 }
 
 impl SpanRecord {
@@ -110,6 +112,7 @@ impl SpanRecord {
             status: 0,
             input_tokens: None,
             output_tokens: None,
+            requeues: 0,
         }
     }
 }

@@ -24,7 +24,7 @@ use crate::registration::{Arrival, Registration};
 use crate::rejection::Rejection;
 use crate::root_context::RootContext;
 use crate::trust;
-use crate::wire_out;
+use crate::{wire_in, wire_out};
 
 /// What the previous key of a registration means.
 enum Previous {
@@ -248,24 +248,32 @@ impl Control {
         }
     }
 
-    /// The filter answered a request by itself.
+    /// The filter answered a request by itself. Under its own key the request isn't known if it was never registered, and if it has
+    /// ended. Under the key before its requeue it may run still, as far as is known here.
     pub(super) fn refused(&mut self, now: Instant, key: RequestKey, refused: &wire::Refused) {
-        if self.find(key).is_some() {
-            // Its outcome is that of its grant, or that it was cancelled.
-            return self.cancel(now, key);
+        let node = self.contexts.get(&key.epoch).map(|context| context.node.clone());
+        let answer = wire_in::filter_answer(node.unwrap_or_default(), refused);
+        let is_alias = self.aliases.remove(key);
+        let origin = refused.requeued_from.as_ref().map(wire_in::request_key);
+        let origin = origin.filter(|origin| *origin != key && self.is_same_envoy(*origin, key));
+        let mut route = self.find(key);
+        if route.is_none() {
+            if is_alias || !self.record_end(key) {
+                return;
+            }
+            route = origin.and_then(|origin| self.find(origin));
         }
-        if self.aliases.remove(key) || !self.record_end(key) {
-            return;
+        if let Some(route) = route {
+            let id = route.id;
+            let answer = &answer;
+            return self.drive_pool(now, route.pool, PoolInput::Answered { id, answer });
         }
         let labels = self.labels_of_refused(refused);
-        self.observe(Observation::Arrived(labels.clone()));
-        let node = self.contexts.get(&key.epoch).map(|context| context.node.clone());
-        self.observe(Observation::Refused {
-            node: node.unwrap_or_default(),
-            labels,
-            outcome: refused.outcome.as_str().into(),
-            code: refused.code.as_str().into(),
-        });
+        let was_granted = origin.is_some_and(|origin| self.has_ended(origin));
+        if !was_granted {
+            self.observe(Observation::Arrived(labels.clone()));
+        }
+        self.observe(answer.observation(labels, None, was_granted));
     }
 
     /// The filter hasn't received the rejection of a request that has ended.

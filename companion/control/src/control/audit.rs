@@ -90,13 +90,13 @@ impl Control {
             },
         )?;
         holds(
-            "an unconfirmed request is granted and belongs to the root context",
+            "an unconfirmed request belongs to the root context",
             context.unconfirmed.iter().all(|route| {
                 let is_open = self
                     .pools
                     .get(route.pool)
                     .is_some_and(|pool| pool.contains(route.id));
-                !is_open || !self.is_waiting(*route) && context.requests.values().any(|own| own == route)
+                !is_open || context.requests.values().any(|own| own == route)
             }),
         )?;
         holds(

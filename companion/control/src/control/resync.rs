@@ -4,7 +4,7 @@
 //! |---|---|---|---|
 //! | waiting | enqueue at its first arrival | continue | the grant was lost: send it again, or requeue the request if its endpoints are gone |
 //! | running | adopt | adopt | keep |
-//! | not listed | | cancel | release at the next beat, unless its end is reported before |
+//! | not listed | | cancel at the next beat, unless its end is reported before | release at the next beat, unless its end is reported before |
 //!
 //! A request that was rejected here and waits at its filter is rejected again. If it runs there, it is adopted and keeps the
 //! outcome that was counted. An alias stays an alias while its request is listed as running.
@@ -51,8 +51,8 @@ impl Control {
         }
     }
 
-    /// Requests that the filter no longer has: waiting ones left, and granted ones have ended. The end of a granted request
-    /// may still be reported.
+    /// Requests that the filter no longer has. The end of each may still be reported: its filter may have answered it by itself.
+    /// Until then a waiting request isn't granted.
     fn settle_unlisted(&mut self, now: Instant, epoch: Epoch, is_listed: impl Fn(u64) -> bool) {
         let Some(context) = self.contexts.get(&epoch) else {
             return;
@@ -63,15 +63,15 @@ impl Control {
             .filter(|(sequence, _)| !is_listed(**sequence))
             .map(|(_, route)| *route)
             .collect();
-        // Newest first: a place that a cancelled request frees must not go to a request that is cancelled next.
-        unlisted.sort_unstable_by_key(|route| core::cmp::Reverse(route.id));
+        unlisted.sort_unstable_by_key(|route| route.id);
         for route in unlisted {
             let Some(pool) = self.pools.get(route.pool).filter(|pool| pool.contains(route.id)) else {
                 continue;
             };
             if pool.is_waiting(route.id) {
-                self.drive_pool(now, route.pool, PoolInput::Cancel(route.id));
-            } else if let Some(context) = self.contexts.get_mut(&epoch) {
+                self.drive_pool(now, route.pool, PoolInput::Suspend(route.id));
+            }
+            if let Some(context) = self.contexts.get_mut(&epoch) {
                 context.unconfirmed.push(route);
             }
         }
@@ -102,7 +102,8 @@ impl Control {
         self.drive_pool(now, route.pool, input);
     }
 
-    /// The filter has repeated all reports that its Hello left open. The cost of every other unconfirmed request is settled at the estimate.
+    /// The filter has repeated all reports that its Hello left open. Every other unconfirmed request has
+    /// ended: a waiting one is cancelled, and the cost of a granted one is settled at the estimate.
     pub(super) fn release_unconfirmed(&mut self, now: Instant, epoch: Epoch) {
         let Some(context) = self.contexts.get_mut(&epoch) else {
             return;

@@ -287,8 +287,25 @@ impl Pool {
                 self.first_byte(now, id, running.has_first_byte);
             }
             // It runs at an address that this pool doesn't have, so it only leaves the queue.
-            None => self.decide(now, Input::Cancel(id)),
+            None => self.runs_elsewhere(now, id, waited),
         }
+    }
+
+    /// A request that waits here runs at an address that this pool doesn't have.
+    fn runs_elsewhere(&mut self, now: Instant, id: RequestId, waited: Duration) {
+        let Some(request) = self.requests.get(&id) else {
+            return;
+        };
+        let (labels, requeues) = (request.labels.clone(), request.requeues);
+        let end = Observation::Dropped {
+            labels,
+            outcome: Outcome::Dispatched,
+            requeues,
+            status: None,
+            code: "",
+            waited,
+        };
+        self.leave(now, id, end);
     }
 
     /// A request that no endpoint took comes in again under another key.

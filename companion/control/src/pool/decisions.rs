@@ -4,7 +4,7 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use penstock_autopilot as autopilot;
-use penstock_engine::input::{EndpointId, PastUsage, RequestId, RunningUsage};
+use penstock_engine::input::{EndpointId, Input, PastUsage, RequestId, RunningUsage};
 use penstock_engine::units::Tokens;
 use penstock_engine::{Effect, Instant, Outcome, QuotaReport};
 use penstock_wire::names::code;
@@ -153,7 +153,7 @@ impl Pool {
             self.autopilot.arrived(now);
         }
         let is_first = request.admitted.is_none();
-        // A request that was requeued keeps the outcome of its first grant.
+        // A request that was requeued and is granted again keeps the outcome of its first grant, under which it is counted.
         let outcome = *request.admitted.get_or_insert(decided.outcome);
         // A fallback's room may be taken when Envoy tries it. Where the request can come back, the companion chooses again.
         let named = if request.can_requeue {
@@ -236,8 +236,8 @@ impl Pool {
         let Some(answer) = answer else {
             return;
         };
-        if let Some(admitted) = request.admitted {
-            self.observe_dropped(&request.labels, admitted, Some(&answer), waited);
+        if request.admitted.is_some() {
+            self.observe_dropped(&request, outcome, Some((answer.status, answer.code)), waited);
         } else {
             self.take_back_demand(id, &request, outcome);
             let was_queued = self.arriving != Some(id);
@@ -250,7 +250,6 @@ impl Pool {
                 was_queued,
             );
         }
-        let outcome = request.admitted.unwrap_or(outcome);
         let rejection = Rejection::new(answer, outcome, waited, retry_after, saturation_milli);
         let rate_limit = self.rate_limit(now, &request.labels.flow);
         self.effects.push_back(PoolEffect::Reject {
@@ -284,8 +283,11 @@ impl Pool {
             return;
         };
         self.record_cost_event(|| CostEventKind::Left { id, outcome: None });
+        if let Some((_, observation)) = self.leaving.take_if(|(leaving, _)| *leaving == id) {
+            return self.observe(observation);
+        }
         match request.admitted {
-            Some(outcome) => self.observe_dropped(&request.labels, outcome, None, waited),
+            Some(_) => self.observe_dropped(&request, Outcome::Cancelled, None, waited),
             None => self.observe_decided(
                 &request.labels,
                 Outcome::Cancelled,
@@ -297,7 +299,14 @@ impl Pool {
         }
     }
 
-    /// Observes the outcome of a request, once for each.
+    /// Takes a waiting request out of the queue, and observes its end by `end`, unless its time is over and the engine rejects it.
+    pub(super) fn leave(&mut self, now: Instant, id: RequestId, end: Observation) {
+        self.leaving = Some((id, end));
+        self.decide(now, Input::Cancel(id));
+        self.leaving = None;
+    }
+
+    /// Observes the first outcome of a request, once for each.
     pub(super) fn observe_decided(
         &mut self,
         labels: &Arc<Labels>,
@@ -317,19 +326,21 @@ impl Pool {
         });
     }
 
-    /// Observes that a request ended after its first grant, and no endpoint is known to have ended it. `answer`: the gateway's.
+    /// Observes that a request ended after its first grant, and no endpoint is known to have ended it. `answer`: status and code of the
+    /// gateway's answer.
     pub(super) fn observe_dropped(
         &mut self,
-        labels: &Arc<Labels>,
+        request: &OpenRequest,
         outcome: Outcome,
-        answer: Option<&answer::Answer>,
+        answer: Option<(u16, &'static str)>,
         waited: Duration,
     ) {
         self.observe(Observation::Dropped {
-            labels: labels.clone(),
+            labels: request.labels.clone(),
             outcome,
-            status: answer.map(|answer| answer.status),
-            code: answer.map_or("", |answer| answer.code),
+            requeues: request.requeues,
+            status: answer.map(|(status, _)| status),
+            code: answer.map_or("", |(_, code)| code),
             waited,
         });
     }

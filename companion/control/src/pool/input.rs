@@ -8,6 +8,7 @@ use penstock_engine::input::{Input, PastUsage, RunningUsage};
 
 use crate::budgets::BudgetChange;
 use crate::completion::Completion;
+use crate::filter_answer::FilterAnswer;
 use crate::ids::{CreditId, EnvoyId, Epoch, Peer, RequestKey};
 use crate::pushback::Pushback;
 use crate::registration::{Arrival, CreditPlace, Registration, Running};
@@ -38,8 +39,13 @@ pub(crate) enum PoolInput<'a> {
         registration: &'a Registration<'a>,
         running: Running<'a>,
     },
-    /// The client has left, or the filter answered by itself: the request ends, and nothing was served.
+    /// The client has left: the request ends, and nothing was served.
     Cancel(RequestId),
+    /// The filter answered the request by itself: the request ends, and nothing was served.
+    Answered {
+        id: RequestId,
+        answer: &'a FilterAnswer<'a>,
+    },
     /// The filter is gone: a granted request ends at its estimated cost, a waiting one is cancelled.
     Release(RequestId),
     /// The filter's stream ended: a waiting request keeps its place, and can't be granted.

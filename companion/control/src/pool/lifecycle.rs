@@ -11,6 +11,7 @@ use super::request::{Granted, OpenRequest};
 use crate::completion::Completion;
 use crate::cost_trace::CostEventKind;
 use crate::event::Observation;
+use crate::filter_answer::FilterAnswer;
 use crate::labels::Labels;
 
 /// The request was served, and its usage isn't known: the estimate is settled.
@@ -27,16 +28,34 @@ pub(super) struct Admission<'a> {
     pub(super) arrived: Instant,
     /// From the arrival to the grant.
     pub(super) waited: Duration,
+    pub(super) requeues: u32,
 }
 
 impl Pool {
-    /// The client has left, or the filter answered by itself.
+    /// The client has left.
     pub(super) fn cancel(&mut self, now: Instant, id: RequestId) {
         match self.requests.get(&id).map(OpenRequest::is_waiting) {
             Some(true) => self.decide(now, Input::Cancel(id)),
             // The grant crossed the cancellation, so the request was never sent.
             Some(false) => self.settle(now, id, Service::Nothing),
             None => {}
+        }
+    }
+
+    /// The filter answered the request by itself: while it waited here, or before its grant arrived, or after it came back from its
+    /// endpoint and before it was registered again.
+    pub(super) fn answered(&mut self, now: Instant, id: RequestId, answer: &FilterAnswer<'_>) {
+        let Some(request) = self.requests.get(&id) else {
+            return;
+        };
+        let (waited, was_granted) = (now.since(request.arrived), request.admitted.is_some());
+        let is_waiting = request.is_waiting();
+        let observation = answer.observation(request.labels.clone(), Some(waited), was_granted);
+        if is_waiting {
+            self.leave(now, id, observation);
+        } else if let Some(request) = self.close(id) {
+            self.observe(observation);
+            self.end(now, id, Service::Nothing, &request);
         }
     }
 
@@ -64,7 +83,7 @@ impl Pool {
             return;
         };
         if let (Some(outcome), Some(waited)) = (request.admitted, request.waited()) {
-            self.observe_dropped(&request.labels, outcome, None, waited);
+            self.observe_dropped(&request, outcome, None, waited);
         }
         self.end(now, id, service, &request);
     }
@@ -170,8 +189,7 @@ impl Pool {
             return;
         };
         let Some(granted) = request.granted() else {
-            // It was granted by another companion, and it waits here.
-            return self.decide(now, Input::Cancel(id));
+            return self.completed_elsewhere(now, id, completion);
         };
         let service = if self.is_reentering(granted, completion) {
             Service::Nothing
@@ -186,12 +204,42 @@ impl Pool {
             outcome: request.admitted.unwrap_or(Outcome::Dispatched),
             arrived: request.arrived,
             waited: request.waited().unwrap_or_default(),
+            requeues: request.requeues,
         };
         let observation = self.completion_observation(now, &admission, completion);
         self.observe(observation);
         if let Some(request) = self.close(id) {
             self.end(now, id, service, &request);
         }
+    }
+
+    /// A request that waits here was granted by another companion, and has ended.
+    fn completed_elsewhere(&mut self, now: Instant, id: RequestId, completion: &Completion<'_>) {
+        let Some(request) = self.requests.get(&id) else {
+            return;
+        };
+        let ran = completion.last_byte.or(completion.first_byte).unwrap_or_default();
+        let admission = Admission {
+            labels: &request.labels,
+            outcome: request.admitted.unwrap_or(Outcome::Dispatched),
+            arrived: request.arrived,
+            waited: now.since(request.arrived).saturating_sub(ran),
+            requeues: request.requeues,
+        };
+        let (labels, waited, is_first) = (
+            request.labels.clone(),
+            admission.waited,
+            request.admitted.is_none(),
+        );
+        let end = self.completion_observation(now, &admission, completion);
+        if is_first {
+            let endpoint = self.endpoints.share(completion.endpoint.unwrap_or_default());
+            self.observe_decided(&labels, Outcome::Dispatched, "", waited, endpoint, true);
+        }
+        if let Some(request) = self.requests.get_mut(&id) {
+            request.admitted.get_or_insert(Outcome::Dispatched);
+        }
+        self.leave(now, id, end);
     }
 
     /// The request went to the gateway itself, to come in again, so no endpoint serves it.
@@ -213,6 +261,7 @@ impl Pool {
             outcome,
             arrived,
             waited,
+            requeues,
         } = *admission;
         Observation::Completed {
             labels: labels.clone(),
@@ -229,6 +278,7 @@ impl Pool {
             duration: now.since(arrived),
             prompt_tokens: completion.prompt_tokens,
             output_tokens: completion.output_tokens,
+            requeues,
         }
     }
 

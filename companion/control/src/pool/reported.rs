@@ -53,6 +53,7 @@ impl Pool {
             outcome: Outcome::Leased,
             arrived: request.arrived,
             waited: now.before(running.age).since(request.arrived),
+            requeues: 0,
         };
         self.model_counts.passed(now, &labels.model);
         self.observe_arrival(registering, labels);

@@ -30,7 +30,7 @@ pub(crate) struct OpenRequest {
     /// Its body asks for the target model already.
     pub(super) is_rewritten: bool,
     pub(super) stage: Stage,
-    /// The outcome of its first grant, which stays its outcome; `None` before.
+    /// The outcome of its first grant, which later grants keep; `None` before.
     pub(super) admitted: Option<Outcome>,
     /// How often it was requeued.
     pub(super) requeues: u32,

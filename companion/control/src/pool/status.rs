@@ -95,7 +95,8 @@ impl Pool {
             labels: request.labels.clone(),
             state,
             class: self.engine.class(id),
-            outcome: request.admitted,
+            outcome: request.admitted.filter(|_| !request.is_waiting()),
+            requeues: request.requeues,
             waited: request.waited().unwrap_or_else(|| now.since(request.arrived)),
             why: why.into(),
         })

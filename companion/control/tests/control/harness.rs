@@ -264,6 +264,8 @@ pub(crate) struct Taken {
     pub(crate) outcomes: Vec<Outcome>,
     pub(crate) arrived: usize,
     pub(crate) refused: Vec<Box<str>>,
+    /// Second outcomes of requests that had been granted, by name, and how often these were requeued.
+    pub(crate) second: Vec<(Box<str>, u32)>,
     pub(crate) bad_deadlines: usize,
     pub(crate) lowered: usize,
     pub(crate) requeued: usize,
@@ -301,7 +303,22 @@ impl Taken {
             Observation::PriorityLowered(_) => self.lowered += 1,
             Observation::Requeued(_) => self.requeued += 1,
             Observation::Misrouted { .. } => self.misrouted += 1,
+            Observation::Refused {
+                outcome,
+                was_granted: true,
+                requeues,
+                ..
+            } => self.second.push((outcome, requeues)),
             Observation::Refused { outcome, .. } => self.refused.push(outcome),
+            Observation::Dropped {
+                outcome: Outcome::Bypassed | Outcome::Leased | Outcome::Dispatched,
+                ..
+            } => {}
+            Observation::Dropped {
+                outcome, requeues, ..
+            } => {
+                self.second.push((outcome.as_str().into(), requeues));
+            }
             Observation::OutdatedFilter(_) => self.outdated += 1,
             Observation::SessionOrphaned { waiting, running, .. } => self.orphaned.push((waiting, running)),
             Observation::PushedBack { endpoint, status, .. } => self.pushed_back.push((endpoint, status)),
@@ -309,7 +326,6 @@ impl Taken {
             Observation::EndpointBack { endpoint, .. } => self.marked.push((endpoint, false)),
             Observation::SessionOpened { .. }
             | Observation::SessionClosed { .. }
-            | Observation::Dropped { .. }
             | Observation::Completed { .. } => {}
         }
     }

@@ -25,6 +25,7 @@ mod requeue;
 mod requeue_restart;
 mod resync;
 mod scraped;
+mod second_outcomes;
 mod session_loss;
 mod sessions;
 mod trust;

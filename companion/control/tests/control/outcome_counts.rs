@@ -37,46 +37,72 @@ fn a_request_that_another_companion_knew_is_counted_here() {
 }
 
 #[test]
-fn a_refused_request_that_waited_is_counted_once_as_cancelled() {
+fn a_refused_request_that_waited_is_counted_once_with_the_outcome_that_its_client_got() {
     let mut world = World::established();
-    for sequence in 1..=3 {
+    for sequence in 1..=4 {
         world.send(1, Message::Register(register(sequence)));
     }
-    assert_eq!(world.take().counts(), (3, 1, 0), "the first goes");
-    // The filter refuses the second while the stream is up, the third while it is down.
+    assert_eq!(world.take().counts(), (4, 1, 0), "the first goes");
+    // The filter refuses the second while the stream is up, the third while it is down. The client of the fourth leaves, and the
+    // message is lost.
     world.send(1, refused(2, true));
-    assert_eq!(world.take().outcomes, [Outcome::Cancelled]);
+    assert_eq!(world.take().counts(), (0, 0, 1));
     world.close(1);
     world.open_session(2, 2, Vec::new(), vec![runs(1)]);
-    assert_eq!(world.take().outcomes, [Outcome::Cancelled], "no longer named");
+    assert_eq!(world.take().counts(), (0, 0, 0), "its end may be reported yet");
+    assert_eq!(world.waiting(), 2);
     for sequence in [2, 3] {
         world.send(2, refused(sequence, true));
-        assert_eq!(world.take().counts(), (0, 0, 0));
+        assert_eq!(world.take().counts(), (0, 0, usize::from(sequence == 3)));
     }
+    assert_eq!((world.stock(), world.waiting()), (1, 1));
+    world.send(2, Message::Heartbeat(wire::Heartbeat {}));
+    assert_eq!(world.take().outcomes, [Outcome::Cancelled], "no end was reported");
+    world.send(2, refused(3, true));
+    assert_eq!(world.take().counts(), (0, 0, 0));
     assert_eq!((world.stock(), world.waiting()), (1, 0));
 }
 
 #[test]
-fn a_request_with_a_lost_grant_keeps_its_outcome() {
+fn a_request_that_its_filter_no_longer_lists_is_not_granted() {
+    let mut world = World::established();
+    for sequence in 1..=2 {
+        world.send(1, Message::Register(register(sequence)));
+    }
+    world.take();
+    // The first stream's end isn't known yet.
+    world.open_session(2, 2, Vec::new(), vec![runs(1)]);
+    world.send(2, completed(1));
+    assert_eq!(world.take().granted(), Vec::<u64>::new());
+    world.send(2, Message::Heartbeat(wire::Heartbeat {}));
+    assert_eq!(world.take().outcomes, [Outcome::Cancelled]);
+    assert!(world.control.is_idle());
+}
+
+#[test]
+fn a_request_with_a_lost_grant_has_the_outcome_that_its_client_got() {
     let mut world = World::established();
     world.send(1, Message::Register(register(1)));
     assert_eq!(world.take().counts(), (1, 1, 0));
     world.close(1);
     world.open_session(2, 2, Vec::new(), Vec::new());
     world.take();
-    for _ in 0..2 {
+    let gone: (Box<str>, u32) = ("gateway_unavailable".into(), 0);
+    for second in [vec![gone], vec![]] {
         world.send(2, refused(1, true));
-        assert_eq!(world.take().counts(), (0, 0, 0));
+        let taken = world.take();
+        assert_eq!((taken.counts(), taken.second), ((0, 0, 0), second));
         assert_eq!(world.stock(), 0, "its place is free");
     }
-    // The same if the refusal arrives after the release.
+    // A refusal that arrives after the release changes nothing.
     world.send(2, Message::Register(register(2)));
     assert_eq!(world.take().counts(), (1, 1, 0));
     world.close(2);
     world.open_session(3, 3, Vec::new(), Vec::new());
     world.send(3, Message::Heartbeat(wire::Heartbeat {}));
     world.send(3, refused(2, true));
-    assert_eq!(world.take().counts(), (0, 0, 0));
+    let taken = world.take();
+    assert_eq!((taken.counts(), taken.second), ((0, 0, 0), vec![]));
 }
 
 #[test]

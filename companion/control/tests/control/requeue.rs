@@ -266,20 +266,6 @@ fn a_request_is_taken_over_once() {
 }
 
 #[test]
-fn the_end_of_a_second_wait_is_sent_and_not_counted_again() {
-    let mut world = waiting_again();
-    world.handle(Event::Drain(true));
-    let taken = world.take();
-    let told = taken.rejects();
-    assert_eq!(told.len(), 1);
-    assert_eq!(
-        (told[0].sequence, told[0].code.as_str(), told[0].outcome.as_str()),
-        (9, "shutting_down", "bypassed")
-    );
-    assert_eq!(taken.counts(), (0, 0, 0));
-}
-
-#[test]
 fn a_third_exchange_follows_the_second() {
     let mut world = world();
     world.send(2, Message::Register(again(9, 1, 1)));

@@ -62,13 +62,16 @@ fn requests_that_a_hello_does_not_name_are_cancelled_or_settled_by_their_repeate
     world.take();
     world.close(1);
     world.open_session(2, 2, vec![register(3)], Vec::new());
+    world.send(2, completed(1));
+    let taken = world.take();
+    assert_eq!(taken.granted(), [3], "the repeated end frees the place");
+    assert_eq!(taken.outcomes, [Outcome::Dispatched]);
+    world.send(2, Message::Heartbeat(wire::Heartbeat {}));
     assert_eq!(
         world.take().outcomes,
         [Outcome::Cancelled],
-        "the second, which waited"
+        "the second, which waited, and whose end wasn't repeated"
     );
-    world.send(2, completed(1));
-    assert_eq!(world.take().granted(), [3], "the repeated end frees the place");
     world.close(2);
     world.open_session(3, 3, Vec::new(), Vec::new());
     assert_eq!(world.stock(), 1);

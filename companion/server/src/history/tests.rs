@@ -79,6 +79,7 @@ impl World {
             duration: Duration::from_millis(ttft_ms),
             prompt_tokens: Some(100),
             output_tokens: Some(10),
+            requeues: 0,
         });
     }
 

@@ -65,6 +65,7 @@ fn active(request: &RequestStatus, visibility: FlowVisibility) -> Value {
     json!({
         "state": state,
         "outcome": request.outcome.map(penstock_engine::Outcome::as_str),
+        "requeues": request.requeues,
         "pool": &*request.labels.pool,
         "band": band_name(request.labels.band),
         "class": name(&request.class),
@@ -83,6 +84,7 @@ fn ended(request: &EndedRequest, visibility: FlowVisibility) -> Value {
     json!({
         "state": "ended",
         "outcome": request.outcome.as_str(),
+        "requeues": request.requeues,
         "pool": &*request.labels.pool,
         "band": band_name(request.labels.band),
         "class": name(&request.labels.class),
@@ -152,6 +154,7 @@ mod tests {
                 traceparent: Box::default(),
             }),
             outcome: matches!(state, RequestState::Running { .. }).then_some(Outcome::Bypassed),
+            requeues: 0,
             state,
             class: Box::default(),
             waited: Duration::from_millis(1_250),
@@ -168,7 +171,7 @@ mod tests {
         };
         let document = document(&request(false, waiting), FlowVisibility::Public);
         let expected = json!({
-            "state": "waiting", "outcome": null, "pool": "chat", "band": "critical", "class": null, "flow": "acme",
+            "state": "waiting", "outcome": null, "requeues": 0, "pool": "chat", "band": "critical", "class": null, "flow": "acme",
             "tokens": {"prompt": 4_000, "cached": 2_896, "expected_output": 256},
             "position": 1, "waited_ms": 1_250, "estimate_ms": 1_000, "tag": 12.5, "why": "the gate is full",
             "endpoint": null,

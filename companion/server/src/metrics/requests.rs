@@ -9,6 +9,7 @@ use super::{IsGone, Maker, REQUEST, remove_series, request_labels};
 pub(crate) struct RequestCounters {
     pub(crate) arrivals: IntCounterVec,
     pub(crate) decided: IntCounterVec,
+    pub(crate) refused_after_grant: IntCounterVec,
     pub(crate) bypass: IntCounterVec,
     pub(crate) expired: IntCounterVec,
     pub(crate) cancelled: IntCounterVec,
@@ -26,7 +27,14 @@ impl RequestCounters {
             arrivals: make.counter("arrivals_total", "Requests that arrived.", &REQUEST)?,
             decided: make.counter(
                 "requests_total",
-                "Requests that left the queue or never entered it, by outcome.",
+                "Requests that left the queue or never entered it, by outcome. A request that was granted, waited again because no \
+                 endpoint took it, and left the queue without another grant counts twice: refused_after_grant_total.",
+                &request_labels(&["outcome", "band"]),
+            )?,
+            refused_after_grant: make.counter(
+                "refused_after_grant_total",
+                "Requests that were granted and later rejected or cancelled, because no endpoint had taken them or the grant came too \
+                 late, by their second outcome. requests_total has both outcomes: its sum less this one counts every request once.",
                 &request_labels(&["outcome", "band"]),
             )?,
             bypass: make.counter(
@@ -102,6 +110,7 @@ impl RequestCounters {
         for family in [
             &self.arrivals,
             &self.decided,
+            &self.refused_after_grant,
             &self.bypass,
             &self.expired,
             &self.cancelled,

@@ -114,7 +114,7 @@ impl Series {
         self.arrivals.get(&self.metrics.requests.arrivals, &labels).inc();
     }
 
-    /// Counts a grant or a rejection.
+    /// Counts a grant or a rejection, also under the metric that only requests with this outcome have.
     pub(crate) fn count_decision(&mut self, outcome: Outcome, band: Band, waited: Option<Duration>) {
         let [pool, model, target] = [&*self.pool, &*self.model, &*self.target];
         let (name, band_label) = (outcome.as_str(), band_name(band));
@@ -133,11 +133,26 @@ impl Series {
         if let Some(waited) = waited {
             decided.latency.observe(waited.as_secs_f64());
         }
-        if outcome == Outcome::Bypassed {
-            self.bypass
-                .get(&metrics.requests.bypass, &[pool, model, target])
-                .inc();
+        let values = [pool, model, target];
+        let requests = &metrics.requests;
+        match outcome {
+            Outcome::Bypassed => self.bypass.get(&requests.bypass, &values).inc(),
+            Outcome::ExpiredTtl => requests.expired.with_label_values(&values).inc(),
+            Outcome::Cancelled => requests.cancelled.with_label_values(&values).inc(),
+            Outcome::Displaced => {
+                let values = [pool, model, target, band_label];
+                requests.preemptions.with_label_values(&values).inc();
+            }
+            _ => {}
         }
+    }
+
+    /// Counts that a decision that was counted is the second one on its request, which had been granted.
+    pub(crate) fn count_second_outcome(&self, outcome: Outcome, band: Band) {
+        let [pool, model, target] = self.labels();
+        let values = [pool, model, target, outcome.as_str(), band_name(band)];
+        let counter = &self.metrics.requests.refused_after_grant;
+        counter.with_label_values(&values).inc();
     }
 
     /// Counts the tokens of a completed request.

@@ -56,6 +56,7 @@ fn completed(labels: Arc<Labels>, endpoint: &str) -> Observation {
         duration: Duration::from_millis(20),
         prompt_tokens: Some(5),
         output_tokens: None,
+        requeues: 0,
     }
 }
 
@@ -247,6 +248,9 @@ fn unknown_outcomes_and_codes_of_a_filter_are_no_labels() {
         labels: labels("none", "m"),
         outcome: "made_up".into(),
         code: "made_up_too".into(),
+        waited: None,
+        was_granted: false,
+        requeues: 0,
     };
     world.observe(1, refused);
     let page = world.page(1);
@@ -255,6 +259,72 @@ fn unknown_outcomes_and_codes_of_a_filter_are_no_labels() {
     has(
         &page,
         &format!(r#"penstock_requests_total{{band="default",{labels}}} 1"#),
+    );
+}
+
+#[test]
+fn a_second_outcome_is_counted_as_such() {
+    let mut world = World::new(config(&["chat"], ""));
+    let granted = |outcome| Observation::Decided {
+        labels: labels("chat", "m"),
+        outcome,
+        code: "",
+        waited: Duration::ZERO,
+        endpoint: ENDPOINT.into(),
+        was_queued: false,
+    };
+    let dropped = |outcome, status, code| Observation::Dropped {
+        labels: labels("chat", "m"),
+        outcome,
+        requeues: 1,
+        status,
+        code,
+        waited: Duration::from_secs(3),
+    };
+    let refused = Observation::Refused {
+        node: "envoy".into(),
+        labels: labels("chat", "m"),
+        outcome: "gateway_unavailable".into(),
+        code: "gateway_unavailable".into(),
+        waited: None,
+        was_granted: true,
+        requeues: 1,
+    };
+    for observation in [
+        granted(Outcome::Bypassed),
+        dropped(Outcome::ExpiredTtl, Some(503), "queue_timeout"),
+        granted(Outcome::Bypassed),
+        // Nothing is known of its end.
+        dropped(Outcome::Bypassed, None, ""),
+        granted(Outcome::Dispatched),
+        refused,
+    ] {
+        world.observe(1, observation);
+    }
+    let page = world.page(1);
+    let series = |name: &str, outcome: &str, count: u32| {
+        format!(
+            r#"penstock_{name}{{band="default",model="m",outcome="{outcome}",pool="chat",target_model="m"}} {count}"#
+        )
+    };
+    for (outcome, first, second) in [
+        ("bypassed", 2, 0),
+        ("dispatched", 1, 0),
+        ("expired_ttl", 1, 1),
+        ("gateway_unavailable", 1, 1),
+    ] {
+        has(&page, &series("requests_total", outcome, first));
+        if second > 0 {
+            has(&page, &series("refused_after_grant_total", outcome, second));
+        }
+    }
+    has(
+        &page,
+        r#"penstock_requests_expired_total{model="m",pool="chat",target_model="m"} 1"#,
+    );
+    assert!(
+        !page.contains(r#"error_type="gateway_unavailable",model="m""#),
+        "it was no arrival: {page}"
     );
 }
 

@@ -74,6 +74,10 @@ fn attributes(record: &SpanRecord) -> Vec<KeyValue> {
             attributes.push(text(key, value));
         }
     }
+    if record.requeues > 0 {
+        let requeues = i64::from(record.requeues);
+        attributes.push(KeyValue::new("penstock.requeues", requeues));
+    }
     if record.status > 0 {
         let status = i64::from(record.status);
         attributes.push(KeyValue::new("http.response.status_code", status));
@@ -143,6 +147,7 @@ pub(super) mod tests {
             status: 200,
             input_tokens: Some(7),
             output_tokens: None,
+            requeues: 0,
         }
     }
 

@@ -37,6 +37,8 @@ pub(super) struct Client {
     pub(super) arrival_counted_by: Option<u64>,
     /// and of the last one that counted its outcome.
     pub(super) outcome_counted_by: Option<u64>,
+    /// Tenures of all companions that counted an outcome of the request.
+    pub(super) decided_by: Vec<u64>,
     /// Tenures of the companions that released one of the request's sessions. They count the request again when it comes
     /// back.
     pub(super) released_by: Vec<u64>,
@@ -74,6 +76,7 @@ impl World {
             roots: Vec::new(),
             arrival_counted_by: None,
             outcome_counted_by: None,
+            decided_by: Vec::new(),
             released_by: Vec::new(),
         });
         self.summary.requests += 1;

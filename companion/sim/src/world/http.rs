@@ -219,6 +219,7 @@ impl World {
     pub(super) fn answer(&mut self, root: u64, id: u64, reply: &LocalReply) {
         let status = reply.status;
         self.note(|| format!("root {root} answers http {id} with {status}"));
+        self.check_answer(reply);
         let Some(http) = self.http_streams.get_mut(&id) else {
             return self.fail(|| format!("http {id} is answered after its end"));
         };

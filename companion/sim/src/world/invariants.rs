@@ -5,6 +5,7 @@ use penstock_control::Control;
 use penstock_engine::policy::{Gate, Over, Quota, StockUnit};
 
 mod leadership;
+mod outcomes;
 mod quiescence;
 
 use super::World;
@@ -97,6 +98,9 @@ impl World {
             return;
         };
         let tenure = self.companions[index].tenure;
+        if let Some(client) = self.clients.get_mut(number).filter(|_| decided) {
+            client.decided_by.push(tenure);
+        }
         // A companion that learns of a requeued request's second key first may count the request twice.
         let has_one_key =
             |client: &&mut Client| !client.released_by.contains(&tenure) && client.roots.len() == 1;

@@ -14,6 +14,8 @@ pub struct Summary {
     pub jobs: u64,
     /// Requests that were requeued.
     pub requeues: u64,
+    /// Requests that left the queue again without a grant, after an earlier grant.
+    pub second_outcomes: u64,
     /// HTTP streams that Envoy routed to its own requeue listener.
     pub reentries: u64,
     /// Attempts that a server refused by itself.
@@ -57,6 +59,7 @@ impl Summary {
         self.requests += other.requests;
         self.jobs += other.jobs;
         self.requeues += other.requeues;
+        self.second_outcomes += other.second_outcomes;
         self.reentries += other.reentries;
         self.pushbacks += other.pushbacks;
         self.fallback_admissions += other.fallback_admissions;
@@ -89,12 +92,13 @@ impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{} worlds, {} requests, {} jobs at servers, {} requeues, {} reentries, {} pushbacks, {} fallback admissions, {} \
+            "{} worlds, {} requests, {} jobs at servers, {} requeues, {} second outcomes, {} reentries, {} pushbacks, {} fallback admissions, {} \
              by credit",
             self.worlds,
             self.requests,
             self.jobs,
             self.requeues,
+            self.second_outcomes,
             self.reentries,
             self.pushbacks,
             self.fallback_admissions,

@@ -1,7 +1,7 @@
 //! The request's body: reads it, then admits the request by credit, registers it with the companion, or refuses it.
 
 use penstock_wire::{
-    Api, Cancel, Refused,
+    Api, Refused,
     filter_frame::Event,
     names::{code, outcome},
 };
@@ -186,15 +186,12 @@ impl Worker {
             model: exchange.register.model.clone(),
             request_id: exchange.register.request_id.clone(),
             registered,
+            requeued_from: exchange.register.requeued_from,
+            requeues: exchange.register.requeues,
         };
         let reply = failure.reply(exchange.register.api(), Some(&report));
         let session = self.sessions.of_mut(exchange.pool_name());
-        if exchange.register.requeued_from.is_none() {
-            session.send_terminal(now, Event::Refused(refused));
-        } else if registered {
-            // The companion has counted a requeued request at its first grant, so this only frees its place.
-            session.send_terminal(now, Event::Cancel(Cancel { sequence }));
-        }
+        session.send_terminal(now, Event::Refused(refused));
         reply
     }
 }

@@ -340,6 +340,8 @@ fn malformed_requests_are_refused_and_reported() {
             model: if status == 404 { "z".into() } else { String::new() },
             request_id: "id-1".into(),
             registered: false,
+            requeued_from: None,
+            requeues: 0,
         };
         assert_eq!(rig.outputs(), [Output::Sent(2, Event::Refused(refused))]);
         assert_eq!(rig.log(sequence), []);

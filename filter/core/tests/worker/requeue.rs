@@ -556,7 +556,7 @@ fn disconnect_of_a_requeued_client_is_reported_by_both_exchanges() {
 }
 
 #[test]
-fn refused_requeued_request_is_not_counted_as_refused() {
+fn refusal_of_a_requeued_request_names_the_request_that_was_granted() {
     let shared = Shared::default();
     let mut first = first_worker(5, &shared);
     let (a, _) = first.waiting("m1");
@@ -567,6 +567,17 @@ fn refused_requeued_request_is_not_counted_as_refused() {
     let sequence = second.paused(&[("x-penstock-requeue", &token)]);
     let answer = second.body(sequence, r#"{"model":"m1"}"#, true).expect("a reply");
     assert_eq!(answer.status, 503);
+    let outcome = ("x-penstock-outcome", "gateway_unavailable".to_owned());
+    assert!(answer.headers.contains(&outcome), "{answer:?}");
     assert_eq!(second.log(sequence), []);
-    assert_eq!(second.open().len(), 1);
+    // It is sent after the Hello.
+    let outputs = second.open();
+    let refused = outputs.iter().find_map(|output| match output {
+        Output::Sent(_, Event::Refused(refused)) => Some(refused),
+        _ => None,
+    });
+    let refused = refused.expect("the companion learns of it");
+    assert_eq!((&*refused.outcome, refused.requeues), ("gateway_unavailable", 1));
+    let origin = refused.requeued_from.expect("it was granted before");
+    assert_eq!(origin.sequence, a);
 }

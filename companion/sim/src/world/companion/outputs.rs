@@ -100,9 +100,14 @@ impl World {
         }
         let (labels, arrived, left, requeued) = match observation {
             Observation::Arrived(labels) => (labels, 1, 0, 0),
-            Observation::Decided { labels, .. } | Observation::Refused { labels, .. } => (labels, 0, 1, 0),
+            Observation::Decided { labels, .. }
+            | Observation::Refused {
+                labels,
+                was_granted: false,
+                ..
+            } => (labels, 0, 1, 0),
             Observation::Requeued(labels) => (labels, 0, 0, 1),
-            _ => return,
+            _ => return self.check_second_outcome(index, observation),
         };
         let generation = self.companions[index].generation;
         self.note(|| format!("companion {generation} observes {observation:?}"));
