@@ -143,6 +143,10 @@ pub struct Hello {
     /// version 3.
     #[prost(bool, tag = "19")]
     pub checks_api_keys: bool,
+    /// What the host's monotonic clock shows now; 0: unknown. Filters of one host read one clock, so the
+    /// companion knows the order of their requests however long each Hello takes.
+    #[prost(uint64, tag = "20")]
+    pub clock_us: u64,
 }
 /// A granted request that hasn't ended, as the filter knows it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

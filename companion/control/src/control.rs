@@ -29,6 +29,7 @@ use penstock_wire as wire;
 use crate::aliases::Aliases;
 use crate::envoys::Envoys;
 use crate::event::{Event, Observation, Output};
+use crate::host_clocks::HostClocks;
 use crate::ids::{ConnId, Epoch, PoolId, RequestKey, Route};
 use crate::leadership::Leadership;
 use crate::limits::{STREAMS_MAX, SUSPENDED_MIN};
@@ -51,6 +52,7 @@ pub struct Control {
     aliases: Aliases,
     request_index: RequestIndex,
     envoys: Envoys,
+    host_clocks: HostClocks,
     timers: Timers,
     /// The number of the last request.
     last_request: u64,
@@ -91,6 +93,7 @@ impl Control {
             aliases: Aliases::default(),
             request_index: RequestIndex::default(),
             envoys: Envoys::default(),
+            host_clocks: HostClocks::default(),
             timers,
             last_request: 0,
             open_requests: 0,

@@ -20,6 +20,7 @@ mod ended_requests;
 mod envoys;
 mod event;
 mod filter_answer;
+mod host_clocks;
 mod ids;
 mod labels;
 mod leadership;

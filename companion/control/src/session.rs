@@ -3,6 +3,7 @@
 use penstock_engine::Instant;
 use penstock_wire as wire;
 
+use crate::host_clocks::SentAt;
 use crate::ids::Epoch;
 use crate::leadership::Asking;
 use crate::limits::{HELLO_BYTES_MAX, REQUESTS_MAX};
@@ -44,6 +45,8 @@ pub(crate) enum Stage {
 /// The parts of a Hello that have arrived.
 #[derive(Debug, Default)]
 pub(crate) struct Greeting {
+    /// When the filter sent it; `None` before the first part.
+    pub(crate) sent_at: Option<SentAt>,
     pub(crate) parts: u32,
     bytes: usize,
     pub(crate) waiting: Vec<wire::Register>,

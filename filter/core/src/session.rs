@@ -254,6 +254,7 @@ impl Session {
         self.has_unlisted = false;
         for mut hello in self.hello_header(policy_digest).parts(waiting, running) {
             hello.endpoints_digest = endpoints_digest;
+            hello.clock_us = now.as_nanos() / 1_000;
             self.send(Event::Hello(hello));
         }
         self.repeat_unacked(now);

@@ -31,6 +31,9 @@ impl Control {
         let Some(session) = self.sessions.get_mut(&conn) else {
             return;
         };
+        if let (Stage::Greeting(greeting), 0) = (&mut session.stage, hello.part) {
+            greeting.sent_at = Some(self.host_clocks.sent_at(now, hello.clock_us));
+        }
         match session.add_hello_part(&mut hello, bytes) {
             Err(violation) => return self.close(now, conn, violation.as_str()),
             Ok(false) => return,

@@ -11,12 +11,12 @@
 
 use hashbrown::HashSet;
 use penstock_engine::Instant;
-use penstock_wire as wire;
 
 use super::Control;
+use crate::host_clocks::SentAt;
 use crate::ids::{Epoch, RequestKey};
 use crate::pool::PoolInput;
-use crate::registration::Arrival;
+use crate::registration::{Arrival, Registration, Running};
 use crate::session::Greeting;
 use crate::trust;
 use crate::wire_in;
@@ -24,7 +24,13 @@ use crate::wire_in;
 impl Control {
     /// Brings both sides to the same state.
     pub(super) fn resync(&mut self, now: Instant, epoch: Epoch, greeting: Greeting) {
-        let Greeting { waiting, running, .. } = greeting;
+        let Greeting {
+            waiting,
+            running,
+            sent_at,
+            ..
+        } = greeting;
+        let age_now = |age| sent_at.map_or(age, |sent_at: SentAt| sent_at.age(now, age));
         let running_sequences: HashSet<u64> = running
             .iter()
             .filter_map(|running| Some(running.register.as_ref()?.sequence))
@@ -38,14 +44,22 @@ impl Control {
         });
         for running in &running {
             if let Some(register) = &running.register {
-                self.still_runs(now, epoch, register, running);
+                let mut registration = wire_in::registration(epoch, register);
+                registration.age = age_now(registration.age);
+                let mut running = wire_in::running(running);
+                running.age = age_now(running.age);
+                self.still_runs(now, registration, running);
             }
         }
         self.end_credits(now, epoch);
         for register in &waiting {
             let sequence = register.sequence;
             match self.find(RequestKey { epoch, sequence }) {
-                None => self.register(now, wire_in::registration(epoch, register), Arrival::Waiting),
+                None => {
+                    let mut registration = wire_in::registration(epoch, register);
+                    registration.age = age_now(registration.age);
+                    self.register(now, registration, Arrival::Waiting);
+                }
                 Some(route) => self.drive_pool(now, route.pool, PoolInput::StillWaits(route.id)),
             }
         }
@@ -77,20 +91,18 @@ impl Control {
         }
     }
 
-    fn still_runs(&mut self, now: Instant, epoch: Epoch, register: &wire::Register, running: &wire::Running) {
-        let mut registration = wire_in::registration(epoch, register);
+    fn still_runs(&mut self, now: Instant, mut registration: Registration<'_>, running: Running<'_>) {
         let key = registration.key;
         if self.aliases.contains(key) {
-            if let Some(origin) = &register.requeued_from {
-                self.extend_alias(now, key, wire_in::request_key(origin));
+            if let Some(previous) = registration.previous_key {
+                self.extend_alias(now, key, previous);
             }
             return;
         }
-        let running = wire_in::running(running);
         let Some(route) = self.find(key) else {
             return self.register(now, registration, Arrival::Running(running));
         };
-        let Some(context) = self.contexts.get(&epoch) else {
+        let Some(context) = self.contexts.get(&key.epoch) else {
             return;
         };
         trust::apply(&mut registration, context.version, &self.settings);

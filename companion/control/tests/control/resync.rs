@@ -1,5 +1,7 @@
 //! Resync: a Hello brings both sides to the same state.
 
+use std::time::Duration;
+
 use penstock_control::Event;
 use penstock_engine::Outcome;
 use penstock_wire as wire;
@@ -126,4 +128,77 @@ fn a_hello_repeats_where_a_request_runs() {
         .collect();
     assert!(stock.contains(&(other, 1)) && stock.contains(&(first.as_str(), 0)));
     assert_eq!(world.take().counts(), (0, 0, 0));
+}
+
+/// The Hello of one of two Envoys on a host. `clock_us`: what the host's clock shows.
+fn told(epoch: u64, clock_us: u64, ages_ms: &[(u64, u64)]) -> Message {
+    let waiting = ages_ms.iter().map(|(sequence, age_ms)| wire::Register {
+        age_us: age_ms * 1_000,
+        ..register(*sequence)
+    });
+    let of = Filter {
+        envoy: epoch,
+        ..filter(epoch)
+    };
+    Message::Hello(wire::Hello {
+        clock_us,
+        ..hello(of, waiting.collect(), Vec::new())
+    })
+}
+
+#[test]
+fn requests_of_two_envoys_of_a_host_keep_their_order_however_long_their_hellos_take() {
+    // The second Hello takes longer than the first, or less.
+    for takes_longer in [true, false] {
+        let mut settings = settings();
+        settings.sessions_expected = Some(2);
+        let mut world = World::with(settings);
+        world.pass(Duration::from_millis(500));
+        world.open(1);
+        world.open(2);
+        let (first, second) = if takes_longer {
+            (9_000_000, 9_005_000)
+        } else {
+            (8_960_000, 9_040_000)
+        };
+        world.send(1, told(1, first, &[(11, 4), (13, 1)]));
+        world.pass(Duration::from_millis(45));
+        let age = (second - first) / 1_000 + 2;
+        world.send(2, told(2, second, &[(22, age)]));
+        let mut granted = world.take().granted();
+        for (conn, sequence) in [(1, 11), (2, 22)] {
+            world.send(conn, completed(sequence));
+            granted.extend(world.take().granted());
+        }
+        assert_eq!(granted, [11, 22, 13], "takes longer: {takes_longer}");
+    }
+}
+
+#[test]
+fn a_hello_in_parts_was_sent_before_its_first_part_came() {
+    let mut world = World::new();
+    world.pass(Duration::from_millis(500));
+    world.open(1);
+    let Message::Hello(whole) = told(1, 9_000_000, &[(1, 10), (2, 9)]) else {
+        panic!("a Hello");
+    };
+    let part = |part, waiting, last| {
+        Message::Hello(wire::Hello {
+            part,
+            waiting,
+            last,
+            ..whole.clone()
+        })
+    };
+    world.send(1, part(0, vec![whole.waiting[0].clone()], false));
+    world.pass(Duration::from_millis(30));
+    world.send(1, part(1, vec![whole.waiting[1].clone()], true));
+    let taken = world.take();
+    let grants = taken.grants();
+    assert_eq!(grants.len(), 1);
+    assert_eq!(
+        (grants[0].1.sequence, grants[0].1.queue_us),
+        (1, 40_000),
+        "its age and 30 ms more"
+    );
 }

@@ -78,6 +78,8 @@ pub(crate) struct Rig {
     /// Frames that the companion has sent on this stream.
     companion_frames: u64,
     contexts: u32,
+    /// The host's clock in the last Hello. Outputs leave it out, because most tests are about other fields.
+    pub(crate) hello_clock_us: u64,
 }
 
 /// The shared data of one Envoy, and the last version that was given to a value.
@@ -151,6 +153,7 @@ impl Rig {
             now,
             companion_frames: 0,
             contexts: 100,
+            hello_clock_us: 0,
         }
     }
 
@@ -244,9 +247,12 @@ impl Rig {
                             .into_iter()
                             .map(|report| Output::Reported(frame.seq, report)),
                     );
-                    let Some(event) = frame.event else {
+                    let Some(mut event) = frame.event else {
                         continue;
                     };
+                    if let Event::Hello(hello) = &mut event {
+                        self.hello_clock_us = std::mem::take(&mut hello.clock_us);
+                    }
                     Output::Sent(frame.seq, event)
                 }
                 Effect::Resume {

@@ -90,6 +90,24 @@ fn hello_lists_waiting_and_running_requests() {
 }
 
 #[test]
+fn hello_gives_the_clock_by_which_its_ages_are_counted() {
+    let mut rig = Rig::connected();
+    let (waiting, _) = rig.waiting("m1");
+    let arrived = rig.now;
+    rig.advance(Duration::from_millis(7));
+    let sent = reopen(&mut rig);
+    let [Output::Sent(1, Event::Hello(hello))] = &sent[..] else {
+        panic!("a Hello: {sent:?}");
+    };
+    assert_eq!(hello.waiting[0].sequence, waiting);
+    assert_eq!(
+        rig.hello_clock_us - hello.waiting[0].age_us,
+        arrived.as_nanos() / 1_000,
+        "the moment of its arrival, by the host's clock"
+    );
+}
+
+#[test]
 fn large_hello_is_sent_in_parts() {
     let mut rig = Rig::new();
     let count = HELLO_PART_REQUESTS + 3;
