@@ -103,8 +103,7 @@ pub fn add_remembered(pools: &mut [Pool], remembered: &BTreeMap<String, Vec<Sock
 #[must_use]
 pub fn stream_idle_timeout(config: &Config) -> Duration {
     let idle = config.pools.iter().map(|pool| {
-        let queue = &pool.policy.queue;
-        bootstrap::stream_idle_timeout(queue.ttl.max(queue.no_endpoint_ttl), pool.hold)
+        bootstrap::stream_idle_timeout(pool.policy.queue.longest_wait(), pool.hold)
     });
     idle.max().unwrap_or_default()
 }

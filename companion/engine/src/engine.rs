@@ -91,7 +91,7 @@ impl Engine {
             draining: false,
             jobs: Jobs::default(),
             arrivals: 0,
-            expiry: Expiry::new(now),
+            expiry: Expiry::new(),
             pauses: BTreeSet::new(),
             refused: BTreeSet::new(),
             token_history: TokenHistory::new(names),
@@ -281,10 +281,10 @@ impl Engine {
         }
     }
 
-    const fn ttls(&self) -> Ttls {
+    fn ttls(&self) -> Ttls {
         Ttls {
             ttl: self.policy.queue.ttl,
-            no_endpoint_ttl: self.policy.queue.no_endpoint_ttl,
+            without_endpoint: self.policy.queue.longest_wait(),
         }
     }
 
@@ -296,8 +296,7 @@ impl Engine {
     fn enqueue(&mut self, id: JobId) {
         let job = &self.jobs[id];
         self.tree.enqueue(id, &job.queued, &self.endpoints);
-        self.expiry
-            .insert(id, job.ttl_start, job.queued.arrival, job.deadline());
+        self.expiry.insert(id, job.queued.arrival, job.deadline());
     }
 
     /// Removes `id`, which waits, from the engine.

@@ -1,8 +1,7 @@
 //! When a waiting request expires: by the policy's ttl, or by its client's deadline.
 //!
-//! The ttl counts only time during which some endpoint is ready. So requests are ordered by the time on that clock at
-//! which they came, and not by the time of their expiry: an outage, its end, or another ttl moves every expiry at once,
-//! and no request has to be moved for that. Deadlines are absolute times of the clients.
+//! Every ttl counts from the arrival, so one order by arrival serves all of them: an outage, its end, or another ttl moves
+//! every expiry at once, and no request has to be moved for that. Deadlines are absolute times of the clients.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -39,86 +38,51 @@ impl Timer {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ttls {
     pub(crate) ttl: Duration,
-    pub(crate) no_endpoint_ttl: Duration,
+    /// The longer of the two: how long a request may wait while no endpoint is ready.
+    pub(crate) without_endpoint: Duration,
 }
-
-/// A time, in nanoseconds, on the clock that runs while some endpoint is ready. Negative for an arrival before the
-/// owner's origin plus all outages. Ends at 292 years.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct ReadyTime(i64);
 
 #[derive(Debug)]
 pub(crate) struct Expiry {
-    waiting: PairingHeaps<JobId, (ReadyTime, Arrival)>,
-    by_ready_time: Root<JobId>,
+    waiting: PairingHeaps<JobId, Arrival>,
+    by_arrival: Root<JobId>,
     deadlines: BTreeSet<(Instant, Arrival, JobId)>,
-    /// Nanoseconds of all past outages.
-    outages: i128,
-    /// The start of the present outage.
-    out_since: Option<Instant>,
+    /// Some endpoint of the pool is ready.
+    any_ready: bool,
     /// No request expires before this time.
     none_before: Instant,
 }
 
 impl Expiry {
-    /// Starts in an outage.
-    pub(crate) fn new(now: Instant) -> Self {
+    /// Starts without a ready endpoint.
+    pub(crate) fn new() -> Self {
         Self {
             waiting: PairingHeaps::default(),
-            by_ready_time: Root::default(),
+            by_arrival: Root::default(),
             deadlines: BTreeSet::new(),
-            outages: 0,
-            out_since: Some(now),
+            any_ready: false,
             none_before: Instant::ZERO,
         }
     }
 
-    /// An outage ends (`ready`) or begins at `now`, unless it already has.
-    pub(crate) fn set_ready(&mut self, now: Instant, ready: bool) {
+    /// Some endpoint of the pool is ready, or none is.
+    pub(crate) const fn set_ready(&mut self, any_ready: bool) {
+        self.any_ready = any_ready;
         self.invalidate();
-        match self.out_since {
-            Some(since) if ready => {
-                self.outages += i128::from(now.as_nanos()) - i128::from(since.as_nanos());
-                self.out_since = None;
-            }
-            None if !ready => self.out_since = Some(now),
-            Some(_) | None => {}
+    }
+
+    /// When a request of this arrival has waited for as long as it may now, and which ttl says so.
+    pub(crate) fn ttl_end(&self, arrival: Instant, ttls: Ttls) -> (Instant, Timer) {
+        if self.any_ready {
+            (arrival.after(ttls.ttl), Timer::Ttl)
+        } else {
+            (arrival.after(ttls.without_endpoint), Timer::NoEndpointTtl)
         }
     }
 
-    /// The time on the ready clock from which a request of `arrival` waits. An arrival before past outages counts as if
-    /// it had waited through them: a request that comes from elsewhere hasn't seen the outages here.
-    pub(crate) fn ready_time(&self, arrival: Instant) -> ReadyTime {
-        let running = self.out_since.map_or(arrival, |since| arrival.min(since));
-        let ready = i128::from(running.as_nanos()) - self.outages;
-        // An outage is no longer than 2^64 ns, so only times after 292 years are clamped, at either end.
-        ReadyTime(i64::try_from(ready).unwrap_or(if ready < 0 { i64::MIN } else { i64::MAX }))
-    }
-
-    /// When the ttl of a request ends, and which of the two.
-    pub(crate) fn ttl_end(&self, start: ReadyTime, arrival: Instant, ttls: Ttls) -> (Instant, Timer) {
-        match self.out_since {
-            Some(since) => (
-                arrival.max(since).after(ttls.no_endpoint_ttl),
-                Timer::NoEndpointTtl,
-            ),
-            None => {
-                let start = u64::try_from((i128::from(start.0) + self.outages).max(0)).unwrap_or(u64::MAX);
-                (Instant::from_nanos(start).after(ttls.ttl), Timer::Ttl)
-            }
-        }
-    }
-
-    pub(crate) fn insert(
-        &mut self,
-        job: JobId,
-        start: ReadyTime,
-        arrival: Arrival,
-        deadline: Option<Instant>,
-    ) {
-        self.waiting
-            .insert(&mut self.by_ready_time, job, (start, arrival));
-        if self.by_ready_time.least() == Some(job) {
+    pub(crate) fn insert(&mut self, job: JobId, arrival: Arrival, deadline: Option<Instant>) {
+        self.waiting.insert(&mut self.by_arrival, job, arrival);
+        if self.by_arrival.least() == Some(job) {
             self.invalidate();
         }
         if let Some(deadline) = deadline {
@@ -128,7 +92,7 @@ impl Expiry {
     }
 
     pub(crate) fn remove(&mut self, job: JobId, arrival: Arrival, deadline: Option<Instant>) {
-        self.waiting.remove(&mut self.by_ready_time, job);
+        self.waiting.remove(&mut self.by_arrival, job);
         if let Some(deadline) = deadline {
             self.deadlines.remove(&(deadline, arrival, job));
         }
@@ -136,15 +100,10 @@ impl Expiry {
 
     /// The next request to expire: when, why, and which.
     pub(crate) fn next(&self, ttls: Ttls) -> Option<(Instant, Timer, JobId)> {
-        // By ready time and then by arrival, so the first is also the first to expire in an outage, where all requests
-        // that came before it share its start.
-        let ttl = self
-            .waiting
-            .least(&self.by_ready_time)
-            .map(|(job, (start, arrival))| {
-                let (end, timer) = self.ttl_end(start, arrival.at, ttls);
-                (end, timer, job)
-            });
+        let ttl = self.waiting.least(&self.by_arrival).map(|(job, arrival)| {
+            let (end, timer) = self.ttl_end(arrival.at, ttls);
+            (end, timer, job)
+        });
         let deadline = self
             .deadlines
             .first()
@@ -180,7 +139,7 @@ impl Expiry {
     }
 
     pub(crate) fn jobs(&self) -> Vec<JobId> {
-        self.waiting.members(&self.by_ready_time)
+        self.waiting.members(&self.by_arrival)
     }
 
     pub(crate) fn jobs_with_deadline(&self) -> impl Iterator<Item = JobId> {

@@ -6,7 +6,6 @@ use alloc::sync::Arc;
 use crate::band::TreeBand;
 use crate::cost::{Charge, TokenEstimate};
 use crate::endpoints::HashedPrompt;
-use crate::expiry::ReadyTime;
 use crate::ids::{EndpointIndex, RunningId};
 use crate::input::{Band, ClassKey, EndpointId, RequestId, Usage};
 use crate::load::Load;
@@ -41,8 +40,6 @@ pub(crate) struct Job {
     pub(crate) class_set: u16,
     /// The inputs of its order within its flow.
     pub(crate) order_key: OrderKey,
-    /// From when its ttl counts.
-    pub(crate) ttl_start: ReadyTime,
     /// The server's name for the model.
     pub(crate) model: Arc<str>,
     /// `None`: the prompt came in tokens.

@@ -150,9 +150,9 @@ pub struct Queue {
     pub total_bytes: u64,
     /// Waiting requests of one flow in one band; at least 1.
     pub flow_capacity: u64,
-    /// Time from the first arrival to the rejection; above 0.
+    /// Time from the first arrival to the rejection while an endpoint is ready; above 0.
     pub ttl: Duration,
-    /// The ttl while no endpoint is ready; above 0.
+    /// The same while no endpoint is ready, if it is longer; above 0.
     pub no_endpoint_ttl: Duration,
     /// What a full queue does.
     pub overflow: Overflow,
@@ -161,6 +161,14 @@ pub struct Queue {
     /// Dispatches per second, bypasses included, by a token bucket of one second (at least one token); finite and above
     /// 0. `None`: unlimited.
     pub max_rate: Option<f64>,
+}
+
+impl Queue {
+    /// The longest time that a request may wait: the one while no endpoint is ready.
+    #[must_use]
+    pub fn longest_wait(&self) -> Duration {
+        self.ttl.max(self.no_endpoint_ttl)
+    }
 }
 
 impl Default for Queue {
@@ -337,7 +345,7 @@ pub struct Class {
     pub busy_tokens: Option<u64>,
     /// That threshold as a part of the endpoint's `batched_tokens_max`; ineffective where that is unknown.
     pub busy_fraction: Option<f64>,
-    /// Its waiting requests, per eligible endpoint.
+    /// Its waiting requests, per ready endpoint of the pool.
     pub requests_per_endpoint: Option<u64>,
     /// Prompt tokens of its waiting requests, per eligible endpoint.
     pub prompt_tokens_per_endpoint: Option<u64>,

@@ -2,6 +2,8 @@
 
 mod support;
 
+use std::time::Duration;
+
 use penstock_engine::input::Band;
 use penstock_engine::policy::{Admit, Overflow};
 use penstock_engine::{Input, Outcome, RequestId};
@@ -31,7 +33,7 @@ fn ttl_counts_from_the_first_arrival_and_fires_on_time() {
 }
 
 #[test]
-fn ttl_is_paused_while_no_endpoint_is_ready() {
+fn while_no_endpoint_is_ready_a_request_waits_longer_and_from_its_arrival() {
     let mut harness = busy();
     harness.advance_to(1.0).register(2, "f", Default);
     harness.advance_to(11.0).endpoint(1, false);
@@ -39,21 +41,82 @@ fn ttl_is_paused_while_no_endpoint_is_ready() {
         (harness.engine.stock(), harness.engine.snapshot().draining_stock),
         (0, 1)
     );
-    // 60 s from the start of the outage for waiting requests, from arrival for later ones.
-    assert_eq!(harness.engine.poll_timeout(), Some(time(71.0)));
+    assert_eq!(harness.engine.poll_timeout(), Some(time(61.0)));
     harness.advance_to(21.0).register(3, "f", Default);
-    harness.advance_to(31.0).endpoint(1, true);
-    // Request 2 has waited 10 of its 30 s; request 3 none.
-    assert_eq!(harness.engine.poll_timeout(), Some(time(51.0)));
+    harness.advance_to(22.0).register(4, "f", Default);
+    assert_eq!(harness.advance_to(51.5).handle_timeout(), []);
+    // Once an endpoint is ready, what is older than 30 s expires at once.
+    let expired = [Rejected(2, O::ExpiredTtl), Rejected(3, O::ExpiredTtl)];
+    assert_eq!(harness.endpoint(1, true), expired);
+    assert_eq!(harness.engine.poll_timeout(), Some(time(52.0)));
+    harness.endpoint(1, false);
+    assert_eq!(harness.advance_to(81.9).handle_timeout(), []);
     assert_eq!(
-        harness.advance_to(51.0).handle_timeout(),
+        harness.advance_to(82.0).handle_timeout(),
+        [Rejected(4, O::NoEndpoints)]
+    );
+}
+
+#[test]
+fn endpoints_that_come_and_go_never_extend_a_wait() {
+    let mut harness = busy();
+    harness.advance_to(1.0).register(2, "f", Default);
+    for second in 2..31 {
+        harness.advance_to(f64::from(second)).endpoint(1, second % 2 == 0);
+    }
+    assert_eq!(harness.advance_to(30.9).handle_timeout(), []);
+    assert_eq!(
+        harness.advance_to(31.0).handle_timeout(),
         [Rejected(2, O::ExpiredTtl)]
     );
-    harness.advance_to(52.0).endpoint(1, false);
-    assert_eq!(harness.advance_to(111.9).handle_timeout(), []);
+}
+
+#[test]
+fn a_shorter_no_endpoint_ttl_ends_no_wait_early() {
+    let mut harness = busy_with(|policy| policy.queue.no_endpoint_ttl = Duration::from_secs(5));
+    harness.advance_to(1.0).register(2, "f", Default);
+    harness.advance_to(2.0).endpoint(1, false);
+    assert_eq!(harness.advance_to(30.9).handle_timeout(), []);
     assert_eq!(
-        harness.advance_to(112.0).handle_timeout(),
-        [Rejected(3, O::NoEndpoints)]
+        harness.advance_to(31.0).handle_timeout(),
+        [Rejected(2, O::NoEndpoints)]
+    );
+}
+
+#[test]
+fn another_engine_lets_a_request_wait_no_longer() {
+    // Taken over with its age, before the first health check passes and after it.
+    let mut first = busy();
+    first.advance_to(1.0).register(2, "f", Default);
+    first.advance_to(2.0).endpoint(1, false);
+    let mut second = Harness::new(policy(), 0);
+    second.advance_to(40.0);
+    let mut resumed = request(2, "f", Default);
+    resumed.arrived = time(1.0);
+    assert_eq!(second.handle(Input::Resume(resumed.clone())), []);
+    assert_eq!(second.engine.poll_timeout(), first.engine.poll_timeout());
+    assert_eq!(second.engine.poll_timeout(), Some(time(61.0)));
+    assert_eq!(second.endpoint(1, true), [Rejected(2, O::ExpiredTtl)]);
+    resumed.id = RequestId(3);
+    assert_eq!(
+        second.handle(Input::Resume(resumed)),
+        [Rejected(3, O::ExpiredTtl)]
+    );
+}
+
+#[test]
+fn a_request_that_comes_back_waits_from_its_first_arrival() {
+    let mut harness = busy();
+    assert_eq!(
+        harness.advance_to(29.0).handle(Input::Retry(RequestId(1))),
+        []
+    );
+    harness.endpoint(1, false);
+    assert_eq!(harness.advance_to(39.0).handle_timeout(), []);
+    assert_eq!(harness.engine.poll_timeout(), Some(time(60.0)));
+    assert_eq!(
+        harness.advance_to(40.0).endpoint(1, true),
+        [Rejected(1, O::ExpiredTtl)]
     );
 }
 
@@ -147,6 +210,25 @@ fn displacement_takes_the_lowest_band_then_the_least_recently_preempted_flow_the
         harness.register(47, "d", Critical),
         [Rejected(47, O::RejectedQueueFull)]
     );
+}
+
+#[test]
+fn a_flow_that_empties_keeps_its_turn_of_displacement() {
+    let mut harness = busy_with(|policy| policy.queue.total_capacity = 4);
+    for (id, flow) in [(20, "b"), (21, "b"), (10, "a"), (40, "c")] {
+        let band = if flow == "c" { Default } else { Sheddable };
+        assert_eq!(harness.register(id, flow, band), []);
+    }
+    assert_eq!(harness.register(50, "d", Critical), [Rejected(21, O::Displaced)]);
+    assert_eq!(harness.register(51, "d", Critical), [Rejected(10, O::Displaced)]);
+    // Nothing of a waits or runs. It comes back, and was displaced later than b.
+    assert_eq!(harness.handle(Input::Cancel(RequestId(51))), [Cancelled(51)]);
+    assert_eq!(harness.register(11, "a", Sheddable), []);
+    assert_eq!(harness.register(52, "d", Critical), [Rejected(20, O::Displaced)]);
+    // A flow that was never displaced comes first.
+    assert_eq!(harness.handle(Input::Cancel(RequestId(52))), [Cancelled(52)]);
+    assert_eq!(harness.register(60, "e", Sheddable), []);
+    assert_eq!(harness.register(53, "d", Critical), [Rejected(60, O::Displaced)]);
 }
 
 #[test]

@@ -191,8 +191,8 @@ fn endpoints(facts: &PoolFacts<'_>) -> Vec<String> {
             _ => format!("none of its {all} endpoints is ready"),
         };
         advice.push(format!(
-            "{which}: new requests wait for at most {}s (queue.no_endpoint_ttl).",
-            facts.config.policy.queue.no_endpoint_ttl.as_secs()
+            "{which}: requests wait for at most {}s (queue.no_endpoint_ttl).",
+            facts.config.policy.queue.longest_wait().as_secs()
         ));
     }
     advice.extend(unready.iter().take(NAMED).map(|endpoint| {

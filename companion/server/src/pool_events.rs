@@ -129,7 +129,7 @@ fn facts(pool: &PoolStatus, configured: &Pool) -> Facts {
         ready: pool.snapshot.ready_endpoints,
         waiting: pool.snapshot.waiting,
         capacity: queue.total_capacity,
-        no_endpoint_ttl: queue.no_endpoint_ttl,
+        longest_wait: queue.longest_wait(),
         refused: refused.map(|outcome| counters.outcome(outcome)).sum(),
         learned: learned.collect(),
     }

@@ -66,7 +66,7 @@ impl Simulation {
             tenants: self.tenants.clone(),
         };
         let mut scenario = Scenario::new(self.servers.clone(), GateBy::Policy, arrivals);
-        let longest_wait = self.policy.queue.ttl.max(self.policy.queue.no_endpoint_ttl);
+        let longest_wait = self.policy.queue.longest_wait();
         scenario.policy = self.policy.clone();
         scenario.placement = self.placement;
         scenario.slo = self.slo;

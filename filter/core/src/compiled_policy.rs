@@ -53,9 +53,9 @@ pub struct PoolPolicy {
     pub name: String,
     /// How long requests wait for a companion that is down before the fallback applies.
     pub hold: Duration,
-    /// How long requests may wait in total.
+    /// How long requests may wait, from their arrival.
     pub ttl: Duration,
-    /// The same while the pool has no ready endpoint.
+    /// The same while the pool has no ready endpoint, if it is longer.
     pub no_endpoint_ttl: Duration,
     /// The HTTP status of an expired request.
     pub capacity_status: u32,
@@ -99,6 +99,11 @@ impl PoolPolicy {
                 .map(|glob| WildMatch::new(glob))
                 .collect(),
         }
+    }
+
+    /// The longest time that a request may wait: the one while no endpoint is ready.
+    pub(crate) fn longest_wait(&self) -> Duration {
+        self.ttl.max(self.no_endpoint_ttl)
     }
 
     fn serves(&self, model: &str) -> bool {

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use penstock_wire::names::{self, code, outcome};
 
 use crate::{
+    compiled_policy::PoolPolicy,
     exchange::Exchange,
     limits::{RETRY_AFTER_MIN_MS, TTL_DEFAULT},
     local_reply::Failure,
@@ -42,23 +43,18 @@ pub(crate) fn decide(
     {
         return deadline_exceeded(deadline_ms);
     }
-    let none_ready = |pool: &str| {
-        endpoints
-            .get(pool)
-            .is_some_and(|endpoints| endpoints.ready.is_empty())
+    let pool = exchange.pool.as_deref();
+    // As the companion last knew. A filter that no companion has told of endpoints takes some to be ready.
+    let none_ready = pool
+        .and_then(|pool| endpoints.get(&pool.name))
+        .is_some_and(|endpoints| endpoints.ready.is_empty());
+    let ttl = match pool {
+        Some(pool) if none_ready => pool.longest_wait(),
+        Some(pool) => pool.ttl,
+        None => TTL_DEFAULT,
     };
-    let ttl = exchange.pool.as_ref().map_or(TTL_DEFAULT, |pool| {
-        if none_ready(&pool.name) {
-            pool.no_endpoint_ttl
-        } else {
-            pool.ttl
-        }
-    });
     if age >= ttl {
-        let status = exchange.pool.as_ref().map_or(503, |pool| pool.capacity_status);
-        let message = format!("Request timed out after {} in queue", format_duration(ttl));
-        let failure = Failure::new(status, code::QUEUE_TIMEOUT, message).retry_after_ms(advice_ms);
-        return WaitDecision::Reject(failure, outcome::EXPIRED_TTL);
+        return expired(pool, ttl, none_ready, advice_ms);
     }
     if now.since(down_since) < exchange.hold() {
         WaitDecision::Wait
@@ -70,6 +66,22 @@ pub(crate) fn decide(
         let failure = Failure::new(503, code::GATEWAY_UNAVAILABLE, message).retry_after_ms(advice_ms);
         WaitDecision::Reject(failure, outcome::GATEWAY_UNAVAILABLE)
     }
+}
+
+/// The request has waited for `ttl`.
+fn expired(pool: Option<&PoolPolicy>, ttl: Duration, none_ready: bool, advice_ms: u64) -> WaitDecision {
+    if none_ready {
+        let message = format!(
+            "No server was ready for {}: check the servers' health and pools[].endpoints.",
+            format_duration(ttl)
+        );
+        let failure = Failure::new(503, code::NO_ENDPOINTS, message).retry_after_ms(advice_ms);
+        return WaitDecision::Reject(failure, outcome::NO_ENDPOINTS);
+    }
+    let status = pool.map_or(503, |pool| pool.capacity_status);
+    let message = format!("Request timed out after {} in queue", format_duration(ttl));
+    let failure = Failure::new(status, code::QUEUE_TIMEOUT, message).retry_after_ms(advice_ms);
+    WaitDecision::Reject(failure, outcome::EXPIRED_TTL)
 }
 
 fn deadline_exceeded(deadline_ms: u64) -> WaitDecision {

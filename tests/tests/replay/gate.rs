@@ -102,6 +102,22 @@ fn without_endpoints_no_endpoint_ttl_applies() {
 }
 
 #[test]
+fn an_outage_extends_no_wait_beyond_its_end() {
+    // w takes the only place. The pool has no endpoint from 5 to 40 s.
+    let script = r#"
+        {"op":"enqueue","t":0,"id":"w"}
+        {"op":"enqueue","t":1,"id":"a"}
+        {"op":"endpoints","t":5,"ready":0}
+        {"op":"enqueue","t":12,"id":"b"}
+        {"op":"endpoints","t":40,"ready":1}
+        {"op":"complete","t":41,"id":"w"}
+    "#;
+    let answered = replay_gated(ONE, script).done();
+    assert_eq!(answered[1], r#"{"t":40.0,"expired":"a"}"#);
+    assert!(answered[2].contains("\"b\""), "{answered:?}");
+}
+
+#[test]
 fn costs_settle_before_or_at_the_end() {
     // f and g have two requests each; f1 cost more than estimated. A settle before its completion charges f and keeps
     // f1 in the stock; a settle after the completion has no effect.

@@ -23,9 +23,10 @@ pub(crate) struct Queue {
     pub(crate) total_bytes: Bytes,
     /// Requests of one tenant that may wait in one band.
     pub(crate) flow_capacity: Count,
-    /// The longest time that a request may wait.
+    /// The longest time that a request may wait, from its arrival. A request that is older is answered `queue_timeout`.
     pub(crate) ttl: PositiveDuration,
-    /// The longest time that a request may wait while no endpoint is ready.
+    /// The longest time that a request may wait, from its arrival, while no endpoint of its pool is ready, if that is longer than
+    /// `ttl`. Then it is answered `no_endpoints`. Once an endpoint is ready, `ttl` decides again.
     pub(crate) no_endpoint_ttl: PositiveDuration,
     /// Grants per second, however much room the endpoints have. Bursts are limited to one second's grants, and to at least
     /// one request.

@@ -22,8 +22,8 @@ pub(super) fn block_reason(reason: &BlockReason, policy: &Policy, class: &str) -
             duration_text(*left)
         ),
         BlockReason::NoEndpoint => format!(
-            "no endpoint of its pool is ready; if that lasts {}, it is answered no_endpoints (queue.no_endpoint_ttl)",
-            duration_text(policy.queue.no_endpoint_ttl)
+            "no endpoint of its pool is ready; if none is before it has waited for {}, it is answered no_endpoints (queue.no_endpoint_ttl)",
+            duration_text(policy.queue.longest_wait())
         ),
         BlockReason::OwnEndpoints => "none of its eligible endpoints is ready".into(),
         BlockReason::MaxInFlight { running, most } => {

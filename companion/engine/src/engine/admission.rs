@@ -169,7 +169,6 @@ impl Engine {
                 arrival,
             },
             order_key,
-            ttl_start: self.expiry.ready_time(arrival.at),
             estimate,
             prompt_bytes: request.prompt.bytes(),
             model: target,
@@ -272,9 +271,7 @@ impl Engine {
         if !queue.enabled || queue.total_capacity == 0 || !admitted {
             return Err(Outcome::RejectedPolicy);
         }
-        let (ttl_end, timer) = self
-            .expiry
-            .ttl_end(job.ttl_start, job.queued.arrival.at, self.ttls());
+        let (ttl_end, timer) = self.expiry.ttl_end(job.queued.arrival.at, self.ttls());
         if ttl_end <= self.now {
             return Err(timer.outcome());
         }

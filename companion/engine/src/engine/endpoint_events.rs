@@ -52,12 +52,12 @@ impl Engine {
         self.endpoint_changed(changed);
     }
 
-    /// Listed or healthy endpoints changed: another endpoint may have to be probed early, and an outage may start or
-    /// end.
+    /// Listed or healthy endpoints changed: another endpoint may have to be probed early, and requests may wait for longer
+    /// or less long.
     fn readiness_changed(&mut self) {
         let probed = self.endpoints.probe_early(&mut self.rng);
         self.endpoint_changed(probed);
-        self.expiry.set_ready(self.now, self.endpoints.any_ready());
+        self.expiry.set_ready(self.endpoints.any_ready());
     }
 
     pub(super) fn endpoint_changed(&mut self, changed: Option<Changed>) {

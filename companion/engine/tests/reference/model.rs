@@ -82,7 +82,6 @@ pub struct Item {
     class: usize,
     pub arrived: Instant,
     pub sequence: u64,
-    starts: i128,
     prompt: u64,
     cached: u64,
     output: u64,
@@ -178,8 +177,6 @@ pub struct Model {
     ready_since: Option<Instant>,
     /// Level of the `max_rate` bucket in 1e-18 requests, and the time it was computed.
     rate: (u128, Instant),
-    outages: i128,
-    out_since: Option<Instant>,
     sequence: u64,
     flows_created: u64,
     preemptions: u64,
@@ -220,8 +217,6 @@ impl Model {
             first_listed: None,
             ready_since: None,
             rate: (0, now),
-            outages: 0,
-            out_since: Some(now),
             sequence: 0,
             flows_created: 0,
             preemptions: 0,
@@ -373,13 +368,13 @@ impl Model {
             Input::Endpoint { id, state } => {
                 self.list(id, state);
                 self.discard_lost_state();
-                self.update_outage();
+                self.probe_early();
             }
             Input::EndpointRemoved(id) => {
                 self.endpoints.remove(&id);
                 self.discard_lost_state();
                 self.failed.retain(|failed| failed.0 != id);
-                self.update_outage();
+                self.probe_early();
             }
             Input::Failed { id, endpoint } => {
                 self.fail(id, endpoint);
@@ -419,7 +414,7 @@ impl Model {
             self.list(*id, *state);
             self.discard_lost_state();
         }
-        self.update_outage();
+        self.probe_early();
         for amended in &relisted.amended {
             self.amend(amended, effects);
         }

@@ -273,7 +273,7 @@ fn unready_endpoints_are_named() {
     scene.pool().snapshot.endpoints.truncate(1);
     let advice = scene.advice();
     assert!(
-        advice[0].starts_with("its only endpoint isn't ready: new requests wait"),
+        advice[0].starts_with("its only endpoint isn't ready: requests wait"),
         "{advice:?}"
     );
     scene.pool().snapshot.endpoints.clear();

@@ -20,7 +20,7 @@ pub(super) struct Facts {
     /// The most requests that may wait.
     pub(super) capacity: u64,
     /// How long a request waits for an endpoint.
-    pub(super) no_endpoint_ttl: Duration,
+    pub(super) longest_wait: Duration,
     /// Requests that were rejected or displaced because the queue was full, since the start.
     pub(super) refused: u64,
     /// Variants whose model has converged.
@@ -93,7 +93,7 @@ impl Changes {
             reason: "NoReadyEndpoint",
             note: format!(
                 "no endpoint is ready, so requests wait for {} s at most (queue.no_endpoint_ttl); waiting now: {}",
-                facts.no_endpoint_ttl.as_secs(),
+                facts.longest_wait.as_secs(),
                 facts.waiting
             ),
         })

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use crate::harness::{Output, Rig, grant, register};
+use crate::harness::{Output, Rig, Shared, config, grant, register};
 use penstock_wire::{
-    Bye, Cancel, Heartbeat, Hello, HelloAck, Policy, Register, Running, Started,
+    Bye, Cancel, Endpoints, Heartbeat, Hello, HelloAck, Policy, Register, Running, Started,
     command::Kind,
     filter_frame::Event,
     limits::{HELLO_PART_REQUESTS, UNACKED_EVENTS_MAX},
@@ -401,6 +401,37 @@ fn ttl_and_deadline_are_enforced_while_the_companion_is_down() {
     };
     assert!(String::from_utf8_lossy(&answer.body).contains("Request timed out after 30s in queue"));
     assert!(String::from_utf8_lossy(&answer.body).contains("queue_timeout"));
+}
+
+#[test]
+fn without_a_ready_endpoint_the_longer_ttl_counts_from_the_arrival_while_the_companion_is_down() {
+    for (endpoint_ttl, answered_after) in [(60_000, 60_000), (10_000, 30_000)] {
+        let (from, to) = (
+            r#""no_endpoint_ttl_ms": 60000, "capacity_status": 503"#,
+            format!(r#""no_endpoint_ttl_ms": {endpoint_ttl}, "capacity_status": 429"#),
+        );
+        let mut rig = Rig::with(1, &config(from, &to), &Shared::default());
+        rig.open();
+        rig.hello_ack(2);
+        let none = Endpoints {
+            pool: "patient".into(),
+            ..Endpoints::default()
+        };
+        rig.command(1, [Kind::Endpoints(none)]);
+        rig.waiting("p1");
+        rig.closed();
+        rig.advance(Duration::from_millis(answered_after - 1));
+        rig.tick();
+        rig.open_failed();
+        rig.advance(Duration::from_millis(1));
+        let outputs = rig.tick();
+        let Some(Output::Reply(101, answer)) = outputs.first() else {
+            panic!("{outputs:?}")
+        };
+        assert_eq!(answer.status, 503, "{answer:?}");
+        assert!(answer.headers.contains(&("x-penstock-outcome", "no_endpoints".into())));
+        assert!(String::from_utf8_lossy(&answer.body).contains("no_endpoints"));
+    }
 }
 
 #[test]

@@ -117,7 +117,6 @@ impl Model {
         let arrived = request.arrived.min(self.now);
         let uncached = prompt.0.saturating_sub(request.cached.0);
         let class = self.classify(request.class_set, &request.class, uncached);
-        let running = self.out_since.map_or(arrived, |since| arrived.min(since));
         let name = if request.flow.is_empty() {
             "anonymous".into()
         } else {
@@ -132,7 +131,6 @@ impl Model {
             class,
             arrived,
             sequence: self.sequence,
-            starts: i128::from(running.as_nanos()) - self.outages,
             prompt: prompt.0,
             cached: request.cached.0,
             output: request.max_output.map_or(expected, |max| expected.min(max.0)),

@@ -12,7 +12,7 @@ use super::{Item, Level, Model, Running, Used};
 
 /// Expiry of a waiting request, in the order in which simultaneous ones fire: time, deadlines first, then age; with
 /// the id and the outcome.
-type Timer = (Instant, bool, (i128, Instant), u64, RequestId, Outcome);
+type Timer = (Instant, bool, Instant, u64, RequestId, Outcome);
 
 impl Model {
     pub(super) fn complete(
@@ -157,11 +157,10 @@ impl Model {
         let mut timers = Vec::new();
         for item in self.waiting() {
             let (due, outcome) = self.ttl_end(item);
-            let order = (item.starts, item.arrived);
-            timers.push((due, true, order, item.sequence, item.id, outcome));
+            timers.push((due, true, item.arrived, item.sequence, item.id, outcome));
             if let Some(due) = item.deadline {
                 let outcome = Outcome::DeadlineExceeded;
-                timers.push((due, false, (0, item.arrived), item.sequence, item.id, outcome));
+                timers.push((due, false, item.arrived, item.sequence, item.id, outcome));
             }
         }
         timers
@@ -177,15 +176,15 @@ impl Model {
 
     pub(super) fn ttl_end(&self, item: &Item) -> (Instant, Outcome) {
         let queue = &self.policy.queue;
-        match self.out_since {
-            Some(since) => (
-                item.arrived.max(since).after(queue.no_endpoint_ttl),
-                Outcome::NoEndpoints,
-            ),
-            None => {
-                let arrived = u64::try_from(item.starts + self.outages).expect("no arrival lies before zero");
-                (Instant::from_nanos(arrived).after(queue.ttl), Outcome::ExpiredTtl)
-            }
+        if self.any_ready() {
+            (item.arrived.after(queue.ttl), Outcome::ExpiredTtl)
+        } else {
+            let longest = if queue.no_endpoint_ttl > queue.ttl {
+                queue.no_endpoint_ttl
+            } else {
+                queue.ttl
+            };
+            (item.arrived.after(longest), Outcome::NoEndpoints)
         }
     }
 

@@ -1,4 +1,4 @@
-//! Endpoints: bounds, free places, slow starts, ejections and outages.
+//! Endpoints: bounds, free places, slow starts and ejections.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -230,22 +230,18 @@ impl Model {
         self.end_slow_starts();
     }
 
-    pub(super) fn update_outage(&mut self) {
-        if !self.endpoints.values().any(|server| server.ready) {
+    pub(super) fn any_ready(&self) -> bool {
+        self.endpoints.values().any(|server| server.ready)
+    }
+
+    /// Without a ready endpoint the healthy one that was marked down first is probed early.
+    pub(super) fn probe_early(&mut self) {
+        if !self.any_ready() {
             let healthy = self.endpoints.iter_mut().filter(|(_, server)| server.state.ready);
             if let Some((_, first)) = healthy.min_by_key(|(id, server)| (server.down, **id)) {
                 first.end_ejection();
                 self.end_slow_starts();
             }
-        }
-        let ready = self.endpoints.values().any(|server| server.ready);
-        match self.out_since {
-            Some(since) if ready => {
-                self.outages += i128::from(self.now.as_nanos()) - i128::from(since.as_nanos());
-                self.out_since = None;
-            }
-            None if !ready => self.out_since = Some(self.now),
-            _ => {}
         }
         self.refresh_backlogs();
     }

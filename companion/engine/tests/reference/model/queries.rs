@@ -53,7 +53,7 @@ impl Model {
     }
 
     pub(super) fn is_saturated(&self) -> bool {
-        self.active().next().is_some() || (self.out_since.is_none() && self.stock() >= self.bounds().1)
+        self.active().next().is_some() || (self.any_ready() && self.stock() >= self.bounds().1)
     }
 
     pub(super) fn find(&self, id: RequestId) -> Option<&Item> {
