@@ -177,6 +177,32 @@ fn a_class_limit_is_checked_before_adding_the_request() {
 }
 
 #[test]
+fn a_class_limit_is_one_for_all_its_requests_wherever_they_may_go() {
+    let mut harness = busy(vec![Class {
+        requests_per_endpoint: Some(1),
+        ..Class::new("a", 100)
+    }]);
+    harness.advance_to(5.0).endpoint(2, true);
+    assert_eq!(
+        harness.handle(Input::Register(request_of("a", 2, 100))),
+        [Bypassed(2, 2)]
+    );
+    let pinned = |id| restricted(request_of("a", id, 100), &[2]);
+    assert_eq!(harness.handle(Input::Register(pinned(3))), []);
+    assert_eq!(
+        harness.handle(Input::Register(pinned(4))),
+        [],
+        "one for each endpoint of the pool"
+    );
+    let refused = |id| [Rejected(id, Outcome::RejectedClassCapacity)];
+    assert_eq!(harness.handle(Input::Register(pinned(5))), refused(5));
+    assert_eq!(
+        harness.handle(Input::Register(request_of("a", 6, 100))),
+        refused(6)
+    );
+}
+
+#[test]
 fn a_class_goes_while_an_endpoint_is_not_above_its_threshold() {
     let mut policy = manual_policy(vec![
         Class {

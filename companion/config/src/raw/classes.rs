@@ -74,7 +74,8 @@ pub(crate) struct Class {
     /// The same threshold as a fraction of the endpoint's `max_batched_tokens`.
     #[serde(default)]
     pub(crate) prefill_busy_threshold_frac: Option<Fraction>,
-    /// Requests that may wait in the class, for each of its endpoints. The request that crosses the limit is still queued.
+    /// Requests that may wait in the class, for each ready endpoint of the pool. The request that crosses the limit is still
+    /// queued. The limit is one for all requests of the class, whichever endpoints they may go to.
     #[serde(default)]
     pub(crate) request_queue_limit_per_worker: Option<WholeNumber>,
     /// The same limit in prompt tokens.

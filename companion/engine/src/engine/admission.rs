@@ -12,7 +12,7 @@ use crate::band::TreeBand;
 use crate::cost::{TOKENS_MAX, TokenEstimate};
 use crate::endpoint::Endpoint;
 use crate::hashed_name::HashedName;
-use crate::ids::{EligibilityId, JobId, ModelId};
+use crate::ids::{JobId, ModelId};
 use crate::input::{EndpointId, ModelName, Request};
 use crate::job::Job;
 use crate::limits::BODY_BYTES_MAX;
@@ -245,18 +245,10 @@ impl Engine {
         misses(self.tree.waiting_before(job.band)) && misses(self.tree.waiting_before_next(job.queued.flow))
     }
 
-    /// The ready endpoints of `eligibility`; if none is, the listed ones; at least 1.
-    fn eligible_count(&self, eligibility: EligibilityId) -> u64 {
-        let (ready, listed) = match self.tree.eligible_endpoints(eligibility) {
-            None => (self.endpoints.ready_count(), self.endpoints.listed_count()),
-            Some(eligible) => {
-                let count = |is: &dyn Fn(EndpointId) -> bool| eligible.iter().filter(|&&id| is(id)).count();
-                (
-                    count(&|id| self.endpoints.is_ready(id)),
-                    count(&|id| self.endpoints.is_listed(id)),
-                )
-            }
-        };
+    /// The pool's ready endpoints; if none is, the listed ones; at least 1. All requests of a class have the same limit,
+    /// because all of them wait in its queue, wherever they may go.
+    fn endpoint_count(&self) -> u64 {
+        let (ready, listed) = (self.endpoints.ready_count(), self.endpoints.listed_count());
         (if ready > 0 { ready } else { listed }).max(1) as u64
     }
 
@@ -281,7 +273,7 @@ impl Engine {
             return Err(Outcome::RejectedFlowCapacity);
         }
         let class = self.tree.classes().get(job.queued.class);
-        if class.is_limited() && !class.has_room(self.eligible_count(job.queued.eligibility)) {
+        if class.is_limited() && !class.has_room(self.endpoint_count()) {
             return Err(Outcome::RejectedClassCapacity);
         }
         let full = match waiting {

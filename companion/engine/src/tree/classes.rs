@@ -79,7 +79,7 @@ impl ClassNode {
         })
     }
 
-    /// Whether one more request with this many eligible endpoints may wait.
+    /// Whether one more request may wait in a pool of this many endpoints.
     pub(crate) fn has_room(&self, endpoints: u64) -> bool {
         let Some(class) = &self.policy else {
             return true;

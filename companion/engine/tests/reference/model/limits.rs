@@ -70,14 +70,8 @@ impl Model {
         let Some(class) = self.classes.get(item.class) else {
             return true;
         };
-        let eligible = |id: &EndpointId| {
-            item.eligible
-                .as_ref()
-                .is_none_or(|eligible| eligible.contains(id))
-        };
-        let candidates = || self.endpoints.iter().filter(|(id, _)| eligible(id));
-        let ready = candidates().filter(|(_, server)| server.ready).count() as u64;
-        let listed = candidates().count() as u64;
+        let ready = self.endpoints.values().filter(|server| server.ready).count() as u64;
+        let listed = self.endpoints.len() as u64;
         let endpoints = if ready > 0 { ready } else { listed.max(1) };
         let in_class = || self.waiting().filter(|other| other.class == item.class);
         let below = |sum: u64, limit: Option<u64>| limit.is_none_or(|limit| sum < limit * endpoints);
