@@ -16,6 +16,8 @@ pub const GRANT_ENDPOINTS_MAX: usize = 3;
 pub const FLOWS_MAX: usize = 100_000;
 /// Flows that further identities share, by seeded hash, when the table is full.
 pub const OVERFLOW_FLOWS: usize = 64;
+/// Identities whose last displacement in a band is remembered although nothing of them waits or runs there.
+pub const DISPLACED_REMEMBERED_MAX: usize = 4_096;
 /// Quotas of a pool.
 pub const QUOTAS_MAX: usize = 256;
 /// Windows of a quota.

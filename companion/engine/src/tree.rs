@@ -10,6 +10,7 @@ mod charging;
 mod classes;
 mod counters;
 mod disciplines;
+mod displacements;
 mod drr;
 mod dynamo;
 mod eligibility;

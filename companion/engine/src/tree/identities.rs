@@ -20,6 +20,7 @@ use crate::policy::Flows as Policy;
 use crate::rng;
 use crate::slab::Slab;
 
+use super::displacements::Displacements;
 use super::queued::Waiting;
 use super::tallies::Tally;
 
@@ -136,6 +137,8 @@ pub(super) struct Identities {
     born: u64,
     /// By band: the identities with waiting requests. Empty for the critical band, which is never displaced.
     victims: [IndexedHeap<IdentityId, DisplacementTurn>; TreeBand::COUNT],
+    /// By band: the last displacements of identities without a flow there.
+    displaced: [Displacements; TreeBand::COUNT],
 }
 
 impl Identities {
@@ -147,6 +150,7 @@ impl Identities {
             seed,
             born: 0,
             victims: Default::default(),
+            displaced: Default::default(),
         }
     }
 
@@ -228,7 +232,7 @@ impl Identities {
         let in_band = &mut node.bands[band as usize];
         if in_band.flows == 0 {
             self.born += 1;
-            in_band.turn = (0, self.born);
+            in_band.turn = (self.displaced[band as usize].recall(&node.name), self.born);
         }
         in_band.flows += 1;
     }
@@ -237,7 +241,12 @@ impl Identities {
     pub(super) fn flow_removed(&mut self, identity: IdentityId, band: TreeBand, leaf: LeafId) {
         let node = &mut self.all[identity];
         node.flows.retain(|&mut (other, _)| other != leaf);
-        node.bands[band as usize].flows -= 1;
+        let in_band = &mut node.bands[band as usize];
+        in_band.flows -= 1;
+        let displacement = in_band.turn.0;
+        if in_band.flows == 0 && displacement > 0 {
+            self.displaced[band as usize].remember(&node.name, displacement);
+        }
         if node.flows.is_empty() {
             if let Ok(found) = self.index.find_entry(node.name_hash, |&other| other == identity) {
                 found.remove();

@@ -165,7 +165,7 @@ pub struct Model {
     elsewhere: BTreeMap<(Leaf, Box<str>, Box<str>), u64>,
     /// Flows that the engine keeps state for.
     nodes: BTreeSet<(Leaf, Box<str>)>,
-    /// For displacement: when each identity was last preempted, and its order of creation.
+    /// For displacement: when each identity was last preempted, present or not, and its last order of creation.
     preemption_order: BTreeMap<(Level, Box<str>), (u64, u64)>,
     endpoints: BTreeMap<EndpointId, Server>,
     /// Requests that filters may run there without asking; above 0.

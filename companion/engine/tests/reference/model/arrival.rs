@@ -157,8 +157,8 @@ impl Model {
         let mut of_band = self.nodes.iter().filter(|((tree, _), _)| tree.0 == band);
         if !of_band.any(|(_, other)| **other == *name) {
             self.flows_created += 1;
-            self.preemption_order
-                .insert((band, name.into()), (0, self.flows_created));
+            let turn = self.preemption_order.entry((band, name.into())).or_default();
+            turn.1 = self.flows_created;
         }
         self.nodes.insert((leaf, name.into()));
     }
