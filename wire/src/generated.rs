@@ -590,10 +590,10 @@ pub struct Pool {
     pub hold_ms: u64,
     #[prost(enumeration = "Fallback", tag = "4")]
     pub fallback: i32,
-    /// How long a request may wait in total.
+    /// How long a request may wait, from its arrival.
     #[prost(uint64, tag = "5")]
     pub ttl_ms: u64,
-    /// The same while the pool has no ready endpoint.
+    /// The same while the pool has no ready endpoint, if it is longer.
     #[prost(uint64, tag = "6")]
     pub no_endpoint_ttl_ms: u64,
     /// The HTTP status for a request that waited longer: 429 or 503.

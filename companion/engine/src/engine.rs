@@ -21,7 +21,6 @@ pub use preview::Preview;
 use alloc::collections::{BTreeSet, VecDeque};
 use core::time::Duration;
 
-use crate::band::TreeBand;
 use crate::counters::Counters;
 use crate::drain_rate::DrainRate;
 use crate::effect::Effect;
@@ -299,43 +298,42 @@ impl Engine {
         self.expiry.insert(id, job.queued.arrival, job.deadline());
     }
 
-    /// Removes `id`, which waits, from the engine.
-    fn remove_waiting(&mut self, id: JobId) -> Job {
+    /// Takes `id` out of the queue. The caller then calls [`Self::release`].
+    fn take_waiting(&mut self, id: JobId) -> Job {
         self.forget_pause(id);
         let job = self.jobs.remove(id);
         self.expiry.remove(id, job.queued.arrival, job.deadline());
         self.tree.remove(id, &job.queued, &self.endpoints);
+        job
+    }
+
+    /// `job` is gone, so it no longer keeps its flow and its eligibility set.
+    fn release(&mut self, job: &Job) {
         self.tree.release_flow(job.queued.flow);
         self.tree.release_eligibility(job.queued.eligibility);
-        job
     }
 
     /// Removes `id`, which waits, and rejects it.
     fn reject_waiting(&mut self, id: JobId, outcome: Outcome) {
         let quota_wait = self.quota_wait_for(outcome, self.jobs[id].queued.flow);
-        let job = self.remove_waiting(id);
-        self.reject(job.id, job.band, job.queued.arrival.at, outcome, quota_wait);
+        let job = self.take_waiting(id);
+        self.reject(&job, outcome, quota_wait);
     }
 
-    /// `quota_wait`: the time until its quota has room, if that is why.
-    fn reject(
-        &mut self,
-        id: RequestId,
-        band: TreeBand,
-        arrived: Instant,
-        outcome: Outcome,
-        quota_wait: Option<Duration>,
-    ) {
-        self.counters.count(band.shown(), outcome);
+    /// Rejects `job`, which has left the engine but for [`Self::release`]. `quota_wait`: the time until its quota has room,
+    /// if that is why.
+    fn reject(&mut self, job: &Job, outcome: Outcome, quota_wait: Option<Duration>) {
+        self.counters.count(job.band.shown(), outcome);
         let retry_after = Some(quota_wait.unwrap_or_else(|| {
-            let ahead = self.tree.waiting_before(band);
+            let ahead = self.tree.before_next(&job.queued).requests;
             let expected = self.expected_rate();
             self.drain_rate.retry_after(ahead, expected, &mut self.rng)
         }));
+        self.release(job);
         self.push(Effect::Reject {
-            id,
+            id: job.id,
             outcome,
-            waited: self.now.since(arrived),
+            waited: self.now.since(job.queued.arrival.at),
             retry_after,
         });
     }

@@ -6,11 +6,11 @@ use core::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Position {
     /// Requests that would be dispatched before it if no request came, none ended otherwise than estimated, and none
-    /// were suspended or blocked: everything more critical, and in its own band everything before it by the discipline.
-    /// Classes and models aren't distinguished.
+    /// were suspended or blocked: those before it by the discipline, and of other classes, models and bands as many as
+    /// their share allows in the meantime; of more critical bands all, unless bands have weights.
     pub ahead: u64,
-    /// The part of `ahead` in more critical bands.
-    pub more_critical: u64,
+    /// The part of `ahead` in other bands.
+    pub in_other_bands: u64,
     /// Time since its first arrival.
     pub waited: Duration,
     /// Time until its dispatch, by the measured drain rate; at least one second.

@@ -5,7 +5,9 @@
 //! dispatched is parked: under a closed eligibility set ([`EligibilitySets`]), or blocked because of its limit. It is
 //! visited again when that changes, not before.
 
+mod ahead;
 mod audit;
+mod backlogs;
 mod charging;
 mod classes;
 mod counters;
@@ -53,6 +55,7 @@ use crate::policy::{Discipline, Flows as FlowsPolicy, Policy};
 use crate::slab::Slab;
 use crate::time::Instant;
 
+use backlogs::{Amount, Backlog, Backlogs};
 use classes::Classes;
 use disciplines::{BandLevel, ClassLevel, FlowLevel, ModelLevel};
 use eligibility::EligibilitySets;
@@ -64,6 +67,7 @@ use order::Order;
 use queued::Waiting;
 use tree_config::TreeConfig;
 
+pub(crate) use ahead::Ahead;
 pub(crate) use identities::ANONYMOUS;
 pub(crate) use node::Receipts;
 pub(crate) use order::OrderKey;
@@ -77,6 +81,10 @@ struct Leaf {
     level: FlowLevel,
     lags: FairnessLags,
     waiting: u64,
+    waiting_cost: u64,
+    waiting_class_cost: u64,
+    /// What waits of its flows. Unused under [`Discipline::Fifo`].
+    backlogs: Backlogs,
     /// Whether the leaf was runnable when it last updated the levels above, and the epoch of that.
     propagated: Option<(bool, u64)>,
 }
@@ -94,12 +102,36 @@ struct ModelTree {
     leaves: Vec<Option<LeafId>>,
     flows: u64,
     waiting: u64,
+    waiting_cost: u64,
+}
+
+impl Leaf {
+    /// All that waits.
+    const fn amount(&self) -> Amount {
+        Amount {
+            requests: self.waiting as f64,
+            cost: self.waiting_cost as f64,
+        }
+    }
+}
+
+impl ModelTree {
+    /// What waits of it. All models have one weight.
+    const fn backlog(&self) -> Backlog {
+        Backlog {
+            requests: self.waiting,
+            cost: self.waiting_cost,
+            weight: 1.0,
+        }
+    }
 }
 
 #[derive(Debug)]
 struct BandNode {
     trees: HashMap<ModelId, ModelTreeId>,
     level: ModelLevel,
+    /// What waits of its models; unused where they share a tree.
+    models: Backlogs,
     waiting: Waiting,
     over_ceiling: bool,
 }
@@ -109,6 +141,7 @@ impl BandNode {
         Self {
             trees: HashMap::new(),
             level: ModelLevel::new(config),
+            models: Backlogs::default(),
             waiting: Waiting::default(),
             over_ceiling: false,
         }
@@ -176,29 +209,6 @@ impl Tree {
         a.waiting.plus(b.waiting).plus(c.waiting.plus(d.waiting))
     }
 
-    /// Requests that wait in `band` or a more critical one.
-    pub(crate) fn waiting_before(&self, band: TreeBand) -> u64 {
-        let before = TreeBand::ALL.into_iter().filter(|&other| other <= band);
-        before.map(|other| self.waiting(other).requests).sum()
-    }
-
-    /// Requests that would go before the next newcomer of `flow` if all had one size: all more critical ones, those of
-    /// `flow`, and of every other flow of the band as many, by weight, as `flow` has with the newcomer.
-    pub(crate) fn waiting_before_next(&self, flow: FlowId) -> u64 {
-        let band = self.band_of(flow);
-        if self.config.discipline == Discipline::Fifo {
-            return self.waiting_before(band);
-        }
-        let own = self.flows[flow].waiting;
-        let turns = (own + 1) as f64 / self.identity_of(flow).weight;
-        let others = self.flows_of_band(band).filter(|&other| other != flow);
-        let before = others.map(|other| {
-            let turns = libm::ceil(turns * self.identity_of(other).weight) as u64;
-            self.flows[other].waiting.min(turns)
-        });
-        self.waiting_before(band) - self.waiting(band).requests + own + before.sum::<u64>()
-    }
-
     pub(crate) const fn classes(&self) -> &Classes {
         &self.classes
     }
@@ -257,6 +267,9 @@ impl Tree {
                 level: FlowLevel::new(&self.config, self.now),
                 lags: FairnessLags::default(),
                 waiting: 0,
+                waiting_cost: 0,
+                waiting_class_cost: 0,
+                backlogs: Backlogs::default(),
                 propagated: None,
             })
         })
@@ -276,6 +289,7 @@ impl Tree {
             leaves: alloc::vec![None; self.classes.len()],
             flows: 0,
             waiting: 0,
+            waiting_cost: 0,
         });
         self.trees[tree].child = node.level.add(tree, &self.config);
         node.trees.insert(model, tree);
@@ -333,8 +347,10 @@ impl Tree {
         self.leaves[flow.leaf].level.finish(flow.child)
     }
 
-    pub(crate) fn flows_of_band(&self, band: TreeBand) -> impl Iterator<Item = FlowId> {
-        self.flows.ids().filter(move |&flow| self.band_of(flow) == band)
+    /// The flows that take turns with `flow`, itself included.
+    pub(crate) fn flows_beside(&self, flow: FlowId) -> impl Iterator<Item = FlowId> {
+        let leaf = self.flows[flow].leaf;
+        self.flows.ids().filter(move |&other| self.flows[other].leaf == leaf)
     }
 
     /// The waiting requests of `flow`, in the order in which they go if none is suspended.
@@ -460,12 +476,10 @@ impl Tree {
     /// Adds a request to every sum and to its flow's queue, without an update of any level. Returns whether it is the
     /// head of its flow then.
     pub(crate) fn put_back(&mut self, job: JobId, request: &Queued) -> bool {
+        self.change_backlogs(request, |count, change| count + change);
         let flow = &mut self.flows[request.flow];
-        let leaf = &mut self.leaves[flow.leaf];
-        let tree = &mut self.trees[leaf.tree];
-        flow.waiting += 1;
-        leaf.waiting += 1;
-        tree.waiting += 1;
+        let leaf = &self.leaves[flow.leaf];
+        let tree = &self.trees[leaf.tree];
         self.bands[tree.band as usize].waiting.add(request);
         self.classes.get_mut(leaf.class).waiting.add(request);
         let identity = self.identities.get_mut(flow.identity);
@@ -478,12 +492,10 @@ impl Tree {
     /// Removes a request from every sum and from its flow's queue, without an update of any level. Returns whether it
     /// was the head of its flow.
     pub(crate) fn take_out(&mut self, job: JobId, request: &Queued) -> bool {
+        self.change_backlogs(request, |count, change| count - change);
         let flow = &mut self.flows[request.flow];
-        let leaf = &mut self.leaves[flow.leaf];
-        let tree = &mut self.trees[leaf.tree];
-        flow.waiting -= 1;
-        leaf.waiting -= 1;
-        tree.waiting -= 1;
+        let leaf = &self.leaves[flow.leaf];
+        let tree = &self.trees[leaf.tree];
         self.bands[tree.band as usize].waiting.subtract(request);
         self.classes.get_mut(leaf.class).waiting.subtract(request);
         let identity = self.identities.get_mut(flow.identity);
@@ -491,6 +503,31 @@ impl Tree {
         self.identities.waiting_changed(flow.identity, tree.band);
         self.suspended -= u64::from(request.suspended);
         self.order.remove(&mut flow.queue, job, request.suspended)
+    }
+
+    /// Adds `request` to what waits of its flow, leaf and tree, or subtracts it.
+    #[inline]
+    fn change_backlogs(&mut self, request: &Queued, change: impl Fn(u64, u64) -> u64) {
+        let flow = &mut self.flows[request.flow];
+        let weight = self.identities.get(flow.identity).weight;
+        let leaf = &mut self.leaves[flow.leaf];
+        let tree = &mut self.trees[leaf.tree];
+        let discipline = self.config.discipline;
+        let before = flow.backlog(discipline, weight);
+        flow.waiting = change(flow.waiting, 1);
+        flow.waiting_cost = change(flow.waiting_cost, request.cost);
+        if discipline != Discipline::Fifo {
+            leaf.backlogs.change(before, flow.backlog(discipline, weight));
+        }
+        leaf.waiting = change(leaf.waiting, 1);
+        leaf.waiting_cost = change(leaf.waiting_cost, request.cost);
+        leaf.waiting_class_cost = change(leaf.waiting_class_cost, request.class_cost);
+        let before = tree.backlog();
+        tree.waiting = change(tree.waiting, 1);
+        tree.waiting_cost = change(tree.waiting_cost, request.cost);
+        if self.config.per_model {
+            self.bands[tree.band as usize].models.change(before, tree.backlog());
+        }
     }
 
     /// The request that is displaced first in `band`: the youngest of the identity that was least recently displaced.

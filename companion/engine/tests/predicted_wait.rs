@@ -4,8 +4,8 @@ mod support;
 
 use std::time::Duration;
 
-use penstock_engine::input::Band;
-use penstock_engine::policy::Discipline;
+use penstock_engine::input::{Band, ClassKey};
+use penstock_engine::policy::{BandMode, Class, ClassSet, Discipline};
 use penstock_engine::{Budget, Effect, Input, Outcome, Policy, Request, RequestId};
 
 use Band::{Critical, Default};
@@ -138,6 +138,88 @@ fn the_wait_counts_only_the_fair_share_of_other_flows() {
     policy.flows.discipline = Discipline::Fifo;
     assert_eq!(send(&mut filled(&policy), due(30, "light", 20.1)), unmeetable(30));
     assert_eq!(send(&mut filled(&policy), due(30, "light", 20.2)), []);
+}
+
+/// The retry-after of a newcomer of `flow` that is refused behind 100 requests of `heavy`, of which one is served a second.
+fn refused_beside_heavy(flow: &str, change: impl FnOnce(&mut Policy)) -> f64 {
+    let mut harness = busy_with(|policy| {
+        policy.queue.total_capacity = 101;
+        change(policy);
+    });
+    for id in 2..=102 {
+        harness.register(id, "heavy", Default);
+    }
+    harness.advance_to(1.0).complete(1);
+    harness.register(103, "heavy", Default);
+    let after = retry_after(&mut harness, request(104, flow, Default)).as_secs_f64();
+    assert_eq!(harness.engine.waiting(), 101);
+    after
+}
+
+fn is_about(seconds: f64, expected: f64) {
+    let most = (expected * 1.1).min(120.0) + 0.01;
+    assert!((expected..=most).contains(&seconds), "{seconds} s, not {expected} s");
+}
+
+#[test]
+fn retry_after_counts_what_goes_before_the_flow_and_not_the_whole_queue() {
+    use Discipline::*;
+    for discipline in [Wfq, RoundRobin, Vtc, Drr, Usage] {
+        let with = |policy: &mut Policy| {
+            policy.flows.discipline = discipline;
+            policy.queue.flow_capacity = 1_000;
+        };
+        is_about(refused_beside_heavy("light", with), 1.0);
+        is_about(refused_beside_heavy("heavy", with), 101.0);
+    }
+    let fifo = |policy: &mut Policy| {
+        policy.flows.discipline = Fifo;
+        policy.queue.flow_capacity = 1_000;
+    };
+    is_about(refused_beside_heavy("light", fifo), 101.0);
+}
+
+#[test]
+fn retry_after_counts_other_bands_by_their_weights() {
+    let refused = |mode: BandMode| {
+        let mut harness = busy_with(|policy| {
+            policy.bands.mode = mode;
+            policy.queue.total_capacity = 30;
+        });
+        for id in 2..=31 {
+            harness.register(id, "f", if id <= 11 { Default } else { Critical });
+        }
+        harness.advance_to(1.0).complete(1);
+        harness.register(40, "f", Critical);
+        retry_after(&mut harness, request(50, "f", Band::Sheddable)).as_secs_f64()
+    };
+    is_about(refused(BandMode::Strict), 30.0);
+    // In one turn of a sheddable request each other band has two.
+    is_about(refused(BandMode::Weighted([2.0, 2.0, 1.0])), 4.0);
+    is_about(refused(BandMode::Weighted([100.0, 2.0, 1.0])), 22.0);
+}
+
+#[test]
+fn retry_after_counts_other_classes_by_their_quanta() {
+    let class = |name: &str, quantum| Class::new(name, quantum);
+    let mut harness = busy_with(|policy| {
+        policy.classes = vec![ClassSet {
+            classes: vec![class("heavy", 300), class("light", 100)],
+            ..ClassSet::default()
+        }];
+        policy.queue.total_capacity = 50;
+    });
+    let of_class = |id, name: &str| Request {
+        class: ClassKey::Family(name.into()),
+        ..request(id, "f", Default)
+    };
+    for id in 2..=51 {
+        harness.handle(Input::Register(of_class(id, "heavy")));
+    }
+    harness.advance_to(1.0).complete(1);
+    harness.handle(Input::Register(of_class(52, "heavy")));
+    is_about(retry_after(&mut harness, of_class(60, "light")).as_secs_f64(), 3.0);
+    is_about(retry_after(&mut harness, of_class(61, "heavy")).as_secs_f64(), 50.0);
 }
 
 #[test]

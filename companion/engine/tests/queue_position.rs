@@ -129,7 +129,7 @@ fn a_position_follows_the_discipline() {
         let critical = harness
             .engine
             .position(RequestId(2))
-            .map(|position| position.more_critical);
+            .map(|position| position.in_other_bands);
         assert_eq!(critical, Some(1), "{discipline:?}");
         (order, tag.is_some())
     };

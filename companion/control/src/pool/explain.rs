@@ -1,7 +1,7 @@
 //! Sentences that explain to people why a request waits, or why it went where it is.
 
 use penstock_engine::Outcome;
-use penstock_engine::policy::{Discipline, Policy};
+use penstock_engine::policy::{BandMode, Discipline, Policy};
 use penstock_engine::queue_position::{BlockReason, Position};
 
 use super::request::OpenRequest;
@@ -61,20 +61,24 @@ pub(super) fn pushback(reason: &BlockReason, pushed_back: usize) -> Option<Strin
 }
 
 /// The requests that are granted before it; `None` if it is the next.
-pub(super) fn ahead(position: &Position, discipline: Discipline) -> Option<String> {
-    let same = position.ahead - position.more_critical;
-    let how = match discipline {
+pub(super) fn ahead(position: &Position, policy: &Policy) -> Option<String> {
+    let same = position.ahead - position.in_other_bands;
+    let others = match policy.bands.mode {
+        BandMode::Strict => "more critical",
+        BandMode::Weighted(_) => "of other bands",
+    };
+    let how = match policy.flows.discipline {
         Discipline::Fifo => "of its band that came earlier",
         Discipline::Drr => "of its band whose turn is earlier",
         Discipline::Usage | Discipline::Vtc | Discipline::Wfq | Discipline::RoundRobin => {
             "of its band with a lower tag"
         }
     };
-    let kinds = match (position.more_critical, same) {
+    let kinds = match (position.in_other_bands, same) {
         (0, 0) => return None,
-        (critical, 0) => format!("{critical} more critical"),
+        (elsewhere, 0) => format!("{elsewhere} {others}"),
         (0, same) => format!("{same} {how}"),
-        (critical, same) => format!("{critical} more critical, {same} {how}"),
+        (elsewhere, same) => format!("{elsewhere} {others}, {same} {how}"),
     };
     Some(format!("requests before it: {} ({kinds})", position.ahead))
 }

@@ -116,7 +116,7 @@ impl Pool {
         if let Some(pushback) = explain::pushback(&reason, self.engine.pushed_back_count()) {
             why = format!("{why}; {pushback}");
         }
-        if let Some(ahead) = explain::ahead(&position, policy.flows.discipline) {
+        if let Some(ahead) = explain::ahead(&position, policy) {
             why = format!("{why}; {ahead}");
         }
         let state = RequestState::Waiting {

@@ -95,7 +95,8 @@ impl Engine {
             None
         };
         if let Some(outcome) = rejected {
-            self.reject(request.id, request.band.into(), request.arrived, outcome, None);
+            let id = self.insert_job(request);
+            self.reject_newcomer(id, outcome);
             return None;
         }
         Some(self.insert(request))
@@ -231,18 +232,16 @@ impl Engine {
         let eligible = self.tree.eligible_endpoints(job.queued.eligibility);
         let load = |endpoint: &Endpoint| self.load_at(job, endpoint);
         let first_token = self.endpoints.first_token(eligible, load);
-        let misses = |ahead: u64| {
-            let wait = self.drain_rate.prediction(ahead, self.expected_rate());
-            let predicted = wait
-                .unwrap_or_default()
-                .saturating_add(first_token.unwrap_or_default());
-            self.now.after(predicted) > deadline
+        let ahead = if waits {
+            self.tree.before_next(&job.queued).requests
+        } else {
+            0
         };
-        if !waits {
-            return misses(0);
-        }
-        // The second count visits every flow of the band, and never exceeds the first.
-        misses(self.tree.waiting_before(job.band)) && misses(self.tree.waiting_before_next(job.queued.flow))
+        let wait = self.drain_rate.prediction(ahead, self.expected_rate());
+        let predicted = wait
+            .unwrap_or_default()
+            .saturating_add(first_token.unwrap_or_default());
+        self.now.after(predicted) > deadline
     }
 
     /// The pool's ready endpoints; if none is, the listed ones; at least 1. All requests of a class have the same limit,
@@ -322,8 +321,6 @@ impl Engine {
     pub(super) fn reject_newcomer(&mut self, id: JobId, outcome: Outcome) {
         let job = self.jobs.remove(id);
         let quota_wait = self.quota_wait_for(outcome, job.queued.flow);
-        self.tree.release_flow(job.queued.flow);
-        self.tree.release_eligibility(job.queued.eligibility);
-        self.reject(job.id, job.band, job.queued.arrival.at, outcome, quota_wait);
+        self.reject(&job, outcome, quota_wait);
     }
 }

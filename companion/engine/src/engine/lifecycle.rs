@@ -316,7 +316,8 @@ impl Engine {
         let Some(job) = self.waiting_job(id) else {
             return;
         };
-        let job = self.remove_waiting(job);
+        let job = self.take_waiting(job);
+        self.release(&job);
         self.counters.count(job.band.shown(), Outcome::Cancelled);
         self.push(Effect::Cancelled {
             id,

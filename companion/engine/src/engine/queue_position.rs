@@ -13,12 +13,14 @@ use crate::input::{EndpointId, RequestId};
 use crate::job::Job;
 use crate::policy::Discipline;
 use crate::queue_position::{BlockReason, Position};
+use crate::tree::Ahead;
 
-/// The place of a request within its band; the least is dispatched first.
+/// The place of a request among those that it takes turns with; the least is dispatched first.
 type Key = (bool, VirtualTime, Arrival);
 
 impl Engine {
-    /// The position of `id`; `None` if it doesn't wait. Takes time proportional to the requests that wait in its band.
+    /// The position of `id`; `None` if it doesn't wait. Takes time proportional to the flows and to the requests that take
+    /// turns with it.
     #[must_use]
     pub fn position(&self, id: RequestId) -> Option<Position> {
         let id = self.waiting_job(id)?;
@@ -26,16 +28,18 @@ impl Engine {
         let (key, tag) = self
             .keys(job.queued.flow)
             .find_map(|(key, other)| (other == id).then_some((key, key.1)))?;
-        let before = |flow| self.keys(flow).take_while(|(other, _)| *other < key).count() as u64;
-        let in_band = self.tree.flows_of_band(job.band).map(before).sum::<u64>();
-        let more_critical = TreeBand::ALL.into_iter().filter(|&band| band < job.band);
-        let more_critical = more_critical
-            .map(|band| self.tree.waiting(band).requests)
-            .sum::<u64>();
-        let ahead = in_band + more_critical;
+        let beside = self.tree.flows_beside(job.queued.flow);
+        let before = beside.flat_map(|flow| self.keys(flow).take_while(|(other, _)| *other < key));
+        let (requests, cost) = before.fold((0, 0), |(requests, cost), (_, other)| {
+            (requests + 1, cost + self.jobs[other].queued.cost)
+        });
+        let Ahead {
+            requests: ahead,
+            in_other_bands,
+        } = self.tree.before_after(&job.queued, requests, cost);
         Some(Position {
             ahead,
-            more_critical,
+            in_other_bands,
             waited: self.now.since(job.queued.arrival.at),
             estimate: self.drain_rate.wait(ahead, self.expected_rate()),
             tag: match self.policy.flows.discipline {
@@ -47,7 +51,7 @@ impl Engine {
         })
     }
 
-    /// The waiting requests of `flow` in their order, with their places within the band.
+    /// The waiting requests of `flow` in their order, with their places.
     fn keys(&self, flow: FlowId) -> impl Iterator<Item = (Key, JobId)> {
         let discipline = self.policy.flows.discipline;
         let identity = self.tree.identity_of(flow);

@@ -8,6 +8,7 @@ use crate::band::TreeBand;
 use crate::endpoints::Endpoints;
 use crate::ids::{ClassId, EligibilityId, FlowId, Id, IdentityId, JobId, LeafId, ModelTreeId};
 use crate::input::EndpointId;
+use crate::policy::Discipline;
 
 use super::classes::ClassWaiting;
 use super::node::{Head, Node};
@@ -15,13 +16,21 @@ use super::{Queued, Tree, Waiting};
 
 type OfFlow<'a> = Vec<&'a (JobId, Queued)>;
 
+/// A sum over the waiting requests of a leaf.
+#[derive(Clone, Copy, Default)]
+struct InLeaf {
+    requests: u64,
+    cost: u64,
+    class_cost: u64,
+}
+
 /// Sums over all flows.
 #[derive(Default)]
 struct Sums {
     bands: [Waiting; TreeBand::COUNT],
     identities: BTreeMap<(IdentityId, TreeBand), Waiting>,
     classes: BTreeMap<ClassId, ClassWaiting>,
-    waiting_in_leaves: BTreeMap<LeafId, u64>,
+    waiting_in_leaves: BTreeMap<LeafId, InLeaf>,
     flows_in_trees: BTreeMap<ModelTreeId, u64>,
 }
 
@@ -85,7 +94,12 @@ impl Tree {
             identity.or_default().add(request);
             sums.classes.entry(leaf.class).or_default().add(request);
         }
-        *sums.waiting_in_leaves.entry(flow.leaf).or_default() += of_flow.len() as u64;
+        let cost = of_flow.iter().map(|(_, request)| request.cost).sum();
+        check_equal("cost of what waits in a flow", flow.waiting_cost, cost)?;
+        let sum = sums.waiting_in_leaves.entry(flow.leaf).or_default();
+        sum.requests += of_flow.len() as u64;
+        sum.cost += cost;
+        sum.class_cost += of_flow.iter().map(|(_, request)| request.class_cost).sum::<u64>();
         *sums.flows_in_trees.entry(leaf.tree).or_default() += 1;
         check_equal("waiting in a flow", flow.waiting, of_flow.len() as u64)
     }
@@ -160,8 +174,28 @@ impl Tree {
             check("a class's sums are those of its flows", class.waiting == found)?;
         }
         for (id, leaf) in self.leaves.iter() {
-            let found = sums.waiting_in_leaves.get(&id).copied().unwrap_or(0);
-            check_equal("waiting in a leaf", leaf.waiting, found)?;
+            let found = sums.waiting_in_leaves.remove(&id).unwrap_or_default();
+            check_equal("waiting in a leaf", leaf.waiting, found.requests)?;
+            check_equal("cost of what waits in a leaf", leaf.waiting_cost, found.cost)?;
+            check_equal(
+                "class cost of what waits in a leaf",
+                leaf.waiting_class_cost,
+                found.class_cost,
+            )?;
+            let flows = self.flows.iter().filter(|(_, flow)| flow.leaf == id);
+            let backlogs = flows.map(|(flow, _)| self.backlog(flow));
+            check(
+                "a leaf arranges what waits of its flows",
+                self.config.discipline == Discipline::Fifo || leaf.backlogs.consist_of(backlogs),
+            )?;
+        }
+        for band in TreeBand::ALL {
+            let trees = self.trees.iter().filter(|(_, tree)| tree.band == band);
+            let backlogs = trees.map(|(_, tree)| tree.backlog());
+            check(
+                "a band arranges what waits of its models",
+                !self.config.per_model || self.bands[band as usize].models.consist_of(backlogs),
+            )?;
         }
         for (id, tree) in self.trees.iter() {
             let found = sums.flows_in_trees.get(&id).copied().unwrap_or(0);
@@ -239,6 +273,8 @@ impl Tree {
             )?;
             let waiting = leaves().map(|leaf| leaf.waiting).sum();
             check_equal("waiting in a tree", tree.waiting, waiting)?;
+            let cost = leaves().map(|leaf| leaf.waiting_cost).sum();
+            check_equal("cost of what waits in a tree", tree.waiting_cost, cost)?;
         }
         self.root.audit()?;
         for band in &self.bands {

@@ -4,8 +4,10 @@
 //! removed, because a new flow would start no better.
 
 use crate::ids::{ChildId, EligibilityId, FlowId, IdentityId, LeafId};
+use crate::policy::Discipline;
 use crate::slab::Slab;
 
+use super::backlogs::Backlog;
 use super::fairness_lag::TrackedSlot;
 use super::order::Queue;
 
@@ -16,6 +18,7 @@ pub(crate) struct Flow {
     /// The flow as its leaf's discipline numbers it.
     pub(super) child: ChildId,
     pub(crate) waiting: u64,
+    pub(super) waiting_cost: u64,
     pub(crate) in_flight: u64,
     /// The largest cost of one of its requests, estimated or real.
     pub(super) largest_cost: u64,
@@ -35,12 +38,26 @@ impl Flow {
             leaf,
             child,
             waiting: 0,
+            waiting_cost: 0,
             in_flight: 0,
             largest_cost: 0,
             tracked: TrackedSlot::default(),
             queue: Queue::default(),
             head_eligibility: None,
             holds_eligibility: false,
+        }
+    }
+
+    /// What waits of it, by the cost that its turns count.
+    pub(super) const fn backlog(&self, discipline: Discipline, weight: f64) -> Backlog {
+        let cost = match discipline {
+            Discipline::RoundRobin => self.waiting,
+            _ => self.waiting_cost,
+        };
+        Backlog {
+            requests: self.waiting,
+            cost,
+            weight,
         }
     }
 }

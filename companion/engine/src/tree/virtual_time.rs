@@ -213,6 +213,21 @@ impl VirtualTimeScheduler {
         }
     }
 
+    /// How far `child` is ahead of the level; without a level none is ahead.
+    pub(super) fn lag(&self, child: ChildId) -> VirtualTime {
+        match self.rule {
+            Rule::Wfq | Rule::RoundRobin | Rule::Vtc => {
+                (self.finish_now(child) - self.level()).max(VirtualTime::default())
+            }
+            Rule::Fifo | Rule::Usage => VirtualTime::default(),
+        }
+    }
+
+    /// The tag of the child that is next.
+    pub(super) fn least_tag(&self) -> Option<VirtualTime> {
+        self.open.least().map(|(_, key)| key.tag)
+    }
+
     /// The head that is dispatched next.
     pub(super) fn next_head(&self) -> Option<Head> {
         self.pick().map(|child| self.children[child].head)

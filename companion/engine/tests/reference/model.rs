@@ -7,6 +7,7 @@
 
 #![expect(unreachable_pub, reason = "a module of one test")]
 
+mod ahead;
 mod arrival;
 mod budgets;
 mod completion;

@@ -97,6 +97,22 @@ impl FlowLevel {
         }
     }
 
+    /// How far `child` is ahead of the level at which a new child would start, where virtual time orders children.
+    pub(crate) fn lag(&self, child: ChildId) -> VirtualTime {
+        match self {
+            Self::VirtualTime(scheduler) => scheduler.lag(child),
+            Self::Drr(_) => VirtualTime::default(),
+        }
+    }
+
+    /// The tag of the child that is next.
+    pub(crate) fn least_tag(&self) -> Option<VirtualTime> {
+        match self {
+            Self::VirtualTime(scheduler) => scheduler.least_tag(),
+            Self::Drr(_) => None,
+        }
+    }
+
     /// Adds a past cost where the discipline counts usage. The caller then calls [`Self::expired_usage`] until it returns
     /// `None`.
     pub(crate) fn add_past_usage(&mut self, child: ChildId, model: ModelId, cost: u64, ago: Duration) {

@@ -22,9 +22,7 @@ impl Model {
         };
         let bypasses = self.may_bypass(&item);
         if self.is_unmeetable(&item, !bypasses) {
-            self.release(&item);
-            let outcome = Outcome::RejectedUnmeetable;
-            self.reject(item.id, item.band, item.arrived, outcome, effects);
+            self.reject(&item, Outcome::RejectedUnmeetable, effects);
             return;
         }
         if bypasses {
@@ -38,10 +36,7 @@ impl Model {
         }
         match self.may_wait(&item, effects) {
             Ok(()) => self.wait(item),
-            Err(outcome) => {
-                self.release(&item);
-                self.reject(item.id, item.band, item.arrived, outcome, effects);
-            }
+            Err(outcome) => self.reject(&item, outcome, effects),
         }
     }
 
@@ -105,7 +100,8 @@ impl Model {
         } else {
             return Some(self.make(request));
         };
-        self.reject(request.id, request.band.into(), request.arrived, outcome, effects);
+        let item = self.make(request);
+        self.reject(&item, outcome, effects);
         None
     }
 

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use penstock_engine::policy::{Discipline, Gate};
+use penstock_engine::policy::Gate;
 use penstock_engine::{Budget, EndpointId, RequestId};
 
 use super::engine_effects::EngineEffects;
-use super::{Item, Leaf, Model, Running, Server};
+use super::{Item, Model, Running, Server};
 
 /// The used part of an endpoint's budget, and its iteration time for endpoints without a limit.
 pub type Utilisation = (f64, f64);
@@ -134,32 +134,6 @@ impl Model {
         let since = if self.completions.len() < 64 { 0 } else { last[0] };
         let wait = u128::from(self.saturated - since) * u128::from(ahead) / last.len().max(1) as u128;
         u64::try_from(wait).unwrap_or(u64::MAX)
-    }
-
-    /// Number of requests that would go before a new one, if all had the same size.
-    fn requests_ahead(&self, item: &Item) -> u64 {
-        let mut critical = 0;
-        let mut of_flows: BTreeMap<_, u64> = BTreeMap::new();
-        for other in self.waiting() {
-            if other.band < item.band {
-                critical += 1;
-            } else if other.band == item.band {
-                *of_flows
-                    .entry((self.leaf(other), other.name.clone()))
-                    .or_default() += 1;
-            }
-        }
-        let own = (self.leaf(item), item.name.clone());
-        let turn = (of_flows.get(&own).copied().unwrap_or(0) + 1) as f64;
-        let fifo = self.discipline() == Discipline::Fifo;
-        let preemption_order = |(flow, count): (&(Leaf, Box<str>), &u64)| {
-            if fifo || *flow == own {
-                return *count;
-            }
-            let weights = [&item.name, &flow.1].map(|name| self.policy.flows.weight_of(name));
-            (*count).min((turn / weights[0] * weights[1]).ceil() as u64)
-        };
-        critical + of_flows.iter().map(preemption_order).sum::<u64>()
     }
 
     /// Whether a new request would miss its deadline.

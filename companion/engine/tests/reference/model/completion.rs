@@ -8,7 +8,7 @@ use penstock_engine::units::Tokens;
 use penstock_engine::{Effect, Instant, Outcome, RequestId};
 
 use super::engine_effects::EngineEffects;
-use super::{Item, Level, Model, Running, Used};
+use super::{Item, Model, Running, Used};
 
 /// Expiry of a waiting request, in the order in which simultaneous ones fire: time, deadlines first, then age; with
 /// the id and the outcome.
@@ -207,24 +207,21 @@ impl Model {
 
     pub(super) fn reject_waiting(&mut self, id: RequestId, outcome: Outcome, effects: &mut EngineEffects) {
         let item = self.item(id).clone();
-        self.remove_waiting(id);
-        self.reject(id, item.band, item.arrived, outcome, effects);
+        self.items.retain(|item| item.id != id);
+        self.refresh_backlogs();
+        self.reject(&item, outcome, effects);
     }
 
-    pub(super) fn reject(
-        &mut self,
-        id: RequestId,
-        band: Level,
-        arrived: Instant,
-        outcome: Outcome,
-        effects: &mut EngineEffects,
-    ) {
-        self.count(band.shown(), outcome);
-        let ahead = self.waiting().filter(|item| item.band <= band).count() as u64;
+    /// Rejects a request that isn't in the list.
+    pub(super) fn reject(&mut self, item: &Item, outcome: Outcome, effects: &mut EngineEffects) {
+        self.count(item.band.shown(), outcome);
+        let ahead = self.requests_ahead(item);
         let wait = self
             .predicted_wait(ahead)
             .unwrap_or_else(|| self.measured_wait(ahead))
             .clamp(1_000_000_000, 120_000_000_000);
-        effects.expect_reject(id, outcome, self.now.since(arrived), Duration::from_nanos(wait));
+        let waited = self.now.since(item.arrived);
+        effects.expect_reject(item.id, outcome, waited, Duration::from_nanos(wait));
+        self.release(item);
     }
 }

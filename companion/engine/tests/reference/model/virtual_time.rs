@@ -74,6 +74,17 @@ impl VirtualTime {
         }
     }
 
+    /// How far a flow is ahead of a new one.
+    pub fn lag(&self, name: &str) -> i128 {
+        match self.discipline {
+            Discipline::Usage | Discipline::Drr | Discipline::Fifo => 0,
+            Discipline::Wfq | Discipline::RoundRobin | Discipline::Vtc => {
+                let finish = self.flows.get(name).map_or(0, |flow| flow.finish);
+                (finish - self.start_level()).max(0)
+            }
+        }
+    }
+
     fn step(&self, cost: u64, weight: f64) -> i128 {
         match self.discipline {
             Discipline::Wfq | Discipline::Vtc => step(cost.into(), weight),
