@@ -102,9 +102,10 @@ pub fn add_remembered(pools: &mut [Pool], remembered: &BTreeMap<String, Vec<Sock
 /// The idle timeout of streams that this configuration needs.
 #[must_use]
 pub fn stream_idle_timeout(config: &Config) -> Duration {
-    let idle = config.pools.iter().map(|pool| {
-        bootstrap::stream_idle_timeout(pool.policy.queue.longest_wait(), pool.hold)
-    });
+    let idle = config
+        .pools
+        .iter()
+        .map(|pool| bootstrap::stream_idle_timeout(pool.policy.queue.longest_wait(), pool.hold));
     idle.max().unwrap_or_default()
 }
 

@@ -18,6 +18,10 @@ pub const FLOWS_MAX: usize = 100_000;
 pub const OVERFLOW_FLOWS: usize = 64;
 /// Identities whose last displacement in a band is remembered although nothing of them waits or runs there.
 pub const DISPLACED_REMEMBERED_MAX: usize = 4_096;
+/// Sets of endpoints that the waiting requests of one flow are kept apart by. Requests with further sets share the last.
+pub const LANES_MAX: usize = 32;
+/// Flows with requests for several sets of endpoints that follow one set. Further flows wait for their first request alone.
+pub const WATCHERS_MAX: usize = 64;
 /// Quotas of a pool.
 pub const QUOTAS_MAX: usize = 256;
 /// Windows of a quota.
@@ -51,6 +55,7 @@ pub const PAUSE_MAX_MS: u64 = 1_000;
 /// The longest Retry-After, in seconds.
 pub const RETRY_AFTER_MAX_S: u64 = 120;
 
+const _: () = assert!(LANES_MAX <= 1 << 8);
 const _: () = assert!(OVERFLOW_FLOWS < FLOWS_MAX);
 const _: () = assert!(PREFIX_HASHES_MAX < PREFIXES_MAX);
 const _: () = assert!(GRANT_ENDPOINTS_MAX <= ENDPOINTS_MAX);

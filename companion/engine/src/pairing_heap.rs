@@ -147,11 +147,6 @@ impl<I: Id, K: Ord + Copy + Default> PairingHeaps<I, K> {
         self.link(member).key
     }
 
-    /// The key of a member that is in some heap, for a change that keeps its place.
-    pub(crate) fn key_mut(&mut self, member: I) -> &mut K {
-        &mut self.link_mut(member).key
-    }
-
     /// Every member of `root`, in no particular order.
     pub(crate) fn members(&self, root: &Root<I>) -> Vec<I> {
         let mut found = Vec::new();

@@ -20,6 +20,7 @@ mod fairness_lag;
 mod flows;
 mod forgetting;
 mod identities;
+mod lanes;
 mod model_ids;
 mod node;
 mod order;
@@ -350,7 +351,9 @@ impl Tree {
     /// The flows that take turns with `flow`, itself included.
     pub(crate) fn flows_beside(&self, flow: FlowId) -> impl Iterator<Item = FlowId> {
         let leaf = self.flows[flow].leaf;
-        self.flows.ids().filter(move |&other| self.flows[other].leaf == leaf)
+        self.flows
+            .ids()
+            .filter(move |&other| self.flows[other].leaf == leaf)
     }
 
     /// The waiting requests of `flow`, in the order in which they go if none is suspended.
@@ -473,8 +476,8 @@ impl Tree {
         }
     }
 
-    /// Adds a request to every sum and to its flow's queue, without an update of any level. Returns whether it is the
-    /// head of its flow then.
+    /// Adds a request to every sum and to its flow's queue, without an update of any level. Returns whether the head of
+    /// its flow may be another one then.
     pub(crate) fn put_back(&mut self, job: JobId, request: &Queued) -> bool {
         self.change_backlogs(request, |count, change| count + change);
         let flow = &mut self.flows[request.flow];
@@ -486,11 +489,12 @@ impl Tree {
         identity.bands[tree.band as usize].waiting.add(request);
         self.identities.waiting_changed(flow.identity, tree.band);
         self.suspended += u64::from(request.suspended);
-        self.order.insert(&mut flow.queue, job, request)
+        let eligible = self.eligibility.eligible(request.eligibility);
+        self.order.insert(&mut flow.queue, job, request, eligible)
     }
 
-    /// Removes a request from every sum and from its flow's queue, without an update of any level. Returns whether it
-    /// was the head of its flow.
+    /// Removes a request from every sum and from its flow's queue, without an update of any level. Returns whether the
+    /// head of its flow may be another one then.
     pub(crate) fn take_out(&mut self, job: JobId, request: &Queued) -> bool {
         self.change_backlogs(request, |count, change| count - change);
         let flow = &mut self.flows[request.flow];
@@ -526,7 +530,9 @@ impl Tree {
         tree.waiting = change(tree.waiting, 1);
         tree.waiting_cost = change(tree.waiting_cost, request.cost);
         if self.config.per_model {
-            self.bands[tree.band as usize].models.change(before, tree.backlog());
+            self.bands[tree.band as usize]
+                .models
+                .change(before, tree.backlog());
         }
     }
 

@@ -158,7 +158,10 @@ fn refused_beside_heavy(flow: &str, change: impl FnOnce(&mut Policy)) -> f64 {
 
 fn is_about(seconds: f64, expected: f64) {
     let most = (expected * 1.1).min(120.0) + 0.01;
-    assert!((expected..=most).contains(&seconds), "{seconds} s, not {expected} s");
+    assert!(
+        (expected..=most).contains(&seconds),
+        "{seconds} s, not {expected} s"
+    );
 }
 
 #[test]
@@ -218,8 +221,14 @@ fn retry_after_counts_other_classes_by_their_quanta() {
     }
     harness.advance_to(1.0).complete(1);
     harness.handle(Input::Register(of_class(52, "heavy")));
-    is_about(retry_after(&mut harness, of_class(60, "light")).as_secs_f64(), 3.0);
-    is_about(retry_after(&mut harness, of_class(61, "heavy")).as_secs_f64(), 50.0);
+    is_about(
+        retry_after(&mut harness, of_class(60, "light")).as_secs_f64(),
+        3.0,
+    );
+    is_about(
+        retry_after(&mut harness, of_class(61, "heavy")).as_secs_f64(),
+        50.0,
+    );
 }
 
 #[test]

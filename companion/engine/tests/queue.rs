@@ -107,10 +107,7 @@ fn another_engine_lets_a_request_wait_no_longer() {
 #[test]
 fn a_request_that_comes_back_waits_from_its_first_arrival() {
     let mut harness = busy();
-    assert_eq!(
-        harness.advance_to(29.0).handle(Input::Retry(RequestId(1))),
-        []
-    );
+    assert_eq!(harness.advance_to(29.0).handle(Input::Retry(RequestId(1))), []);
     harness.endpoint(1, false);
     assert_eq!(harness.advance_to(39.0).handle_timeout(), []);
     assert_eq!(harness.engine.poll_timeout(), Some(time(60.0)));

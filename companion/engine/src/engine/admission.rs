@@ -207,7 +207,7 @@ impl Engine {
         let queued = self.jobs[job].queued;
         let upper = self.endpoints.bounds().upper;
         let open = self.ready && !self.is_manual() && self.is_below(upper);
-        let first = self.tree.has_no_active(queued.flow);
+        let first = self.tree.overtakes_none(&queued);
         if !open || !first || self.tree.is_at_limit(queued.flow) || !self.rate_limiter.has_token(self.now) {
             return None;
         }

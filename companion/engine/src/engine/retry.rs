@@ -2,7 +2,8 @@
 //! pause.
 //!
 //! Meanwhile the request may go to any other of its endpoints. If no other is ready, it waits for the end of the pause, and
-//! the requests behind it in its flow wait with it, because the endpoint would fail them too. If the endpoint has failed no
+//! the requests behind it in its flow that may go to the same endpoints wait with it, because the endpoint would fail them
+//! too. If the endpoint has failed no
 //! other request since it last served one, the failed request itself may be the cause: then it lets the others pass.
 //!
 //! An endpoint that refused requests because it is overloaded has room again when it has served one: then the pauses that

@@ -12,7 +12,7 @@ use crate::policy::Discipline;
 
 use super::classes::ClassWaiting;
 use super::node::{Head, Node};
-use super::{Queued, Tree, Waiting};
+use super::{Flow, Queued, Tree, Waiting};
 
 type OfFlow<'a> = Vec<&'a (JobId, Queued)>;
 
@@ -126,14 +126,45 @@ impl Tree {
         found.sort_unstable();
         check("a queue holds its suspended requests apart", kept == found)?;
         check(
-            "the first active request is the head",
-            active.first().map(|(job, _)| *job) == flow.queue.head(),
+            "a flow without active requests is inactive",
+            active.is_empty() == flow.queue.is_inactive(),
+        )?;
+        let firsts = self.order.firsts(&flow.queue);
+        check(
+            "the first active request is the first of its lane",
+            active.first().map(|(job, _)| job) == firsts.first(),
+        )?;
+        let could_go = |job: &&JobId| {
+            let set = self.order.head_of(**job).eligibility;
+            !flow.watched.is_empty() && self.has_open_set(flow, set)
+        };
+        let expected = firsts.iter().find(could_go).or(firsts.first());
+        check(
+            "the first of the requests that can go is the head",
+            expected.filter(|_| !self.is_at_limit(id)) == flow.head.as_ref(),
         )?;
         check(
             "a flow has its slot among the tracked flows",
             self.leaves[flow.leaf].lags.is_slot_of(flow.tracked, id),
         )?;
         self.audit_head(id, !active.is_empty())
+    }
+
+    /// Whether a request of `flow` that holds `set` can go, as far as the endpoints decide.
+    fn has_open_set(&self, flow: &Flow, set: EligibilityId) -> bool {
+        let identity = self.identities.get(flow.identity);
+        let limit = self.config.max_in_flight_per_endpoint;
+        let full: Vec<EndpointId> = limit.map_or_else(Vec::new, |limit| identity.full_at(limit).collect());
+        match self.eligibility.able(set) {
+            Some(able) => able.iter().any(|id| !full.contains(id)),
+            None if full.is_empty() => true,
+            // Its set is one without the full endpoints.
+            None => self
+                .eligibility
+                .iter()
+                .filter(|(_, other)| other.key.is_all_without(&full))
+                .any(|(_, other)| !other.able.is_empty()),
+        }
     }
 
     /// Checks the eligibility set of a flow's head, and that its level has the head.
@@ -144,7 +175,7 @@ impl Tree {
             "a head waits under an eligibility set",
             flow.head_eligibility.is_some() == has_head,
         )?;
-        let head = flow.head_eligibility.zip(flow.queue.head());
+        let head = flow.head_eligibility.zip(flow.head);
         let head = head.map(|(eligibility, job)| Head {
             eligibility,
             ..self.order.head_of(job)
@@ -308,6 +339,13 @@ impl Tree {
                 "every request that waits under a set holds it",
                 set.holders >= requests,
             )?;
+            for &(leaf, flow) in &set.watchers {
+                let node = &self.flows[flow];
+                check(
+                    "a watcher holds the set that it watches",
+                    node.leaf == leaf && node.watched.contains(&id),
+                )?;
+            }
             for &(leaf, flow) in &set.heads {
                 let node = &self.flows[flow];
                 check(

@@ -158,7 +158,11 @@ mod tests {
     #[test]
     fn a_short_backlog_goes_whole_and_a_long_one_by_its_weight() {
         let mut backlogs = Backlogs::default();
-        let all = [backlog(10_000, 1_000_000, 1.0), backlog(3, 30, 1.0), backlog(50, 5_000, 4.0)];
+        let all = [
+            backlog(10_000, 1_000_000, 1.0),
+            backlog(3, 30, 1.0),
+            backlog(50, 5_000, 4.0),
+        ];
         for child in all {
             backlogs.change(Backlog::default(), child);
         }

@@ -48,7 +48,10 @@ mod tests {
             displacements.remember(&format!("f{number}").into(), number);
         }
         assert_eq!(displacements.by_name.len(), DISPLACED_REMEMBERED_MAX);
-        assert_eq!(["f1", "f2", "f3"].map(|name| displacements.recall(name)), [0, 0, 3]);
+        assert_eq!(
+            ["f1", "f2", "f3"].map(|name| displacements.recall(name)),
+            [0, 0, 3]
+        );
         assert_eq!(displacements.recall("f3"), 0, "it is back");
         assert_eq!(displacements.by_number.len(), displacements.by_name.len());
     }

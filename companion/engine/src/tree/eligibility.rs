@@ -17,6 +17,7 @@ use crate::endpoint::Endpoint;
 use crate::endpoints::Endpoints;
 use crate::ids::{EligibilityId, FlowId, Id, LeafId};
 use crate::input::EndpointId;
+use crate::limits::WATCHERS_MAX;
 use crate::load::Threshold;
 use crate::slab::Slab;
 
@@ -60,6 +61,15 @@ impl Key {
             && self.excluded.binary_search(&id).is_err()
     }
 
+    /// All endpoints but `excluded`, which are sorted, without a threshold.
+    pub(super) fn is_all_without(&self, excluded: &[EndpointId]) -> bool {
+        *self
+            == Self {
+                excluded: excluded.into(),
+                ..Self::default()
+            }
+    }
+
     fn allows(&self, endpoint: &Endpoint) -> bool {
         endpoint.has_room() && self.contains(endpoint.id) && !endpoint.is_above(self.threshold.threshold())
     }
@@ -88,6 +98,8 @@ pub(super) struct EligibilitySet {
     pub(super) holders: usize,
     /// The flows whose heads wait under this set, by leaf.
     pub(super) heads: BTreeSet<(LeafId, FlowId)>,
+    /// The flows that may have another head when this set opens or closes.
+    pub(super) watchers: BTreeSet<(LeafId, FlowId)>,
 }
 
 #[derive(Debug)]
@@ -197,6 +209,7 @@ impl EligibilitySets {
             key: key.clone(),
             holders: 1,
             heads: BTreeSet::new(),
+            watchers: BTreeSet::new(),
         });
         match &key.eligible {
             Some(eligible) => {
@@ -273,6 +286,38 @@ impl EligibilitySets {
         if id != EligibilityId::ANY {
             self.sets[id].heads.remove(&(leaf, flow));
         }
+    }
+
+    /// Holds this set once more.
+    pub(super) fn hold_again(&mut self, id: EligibilityId) {
+        if id != EligibilityId::ANY {
+            self.sets[id].holders += 1;
+        }
+    }
+
+    /// One more flow may watch this set, or `flow` does.
+    pub(super) fn may_watch(&self, id: EligibilityId, leaf: LeafId, flow: FlowId) -> bool {
+        self.restricted(id)
+            .is_none_or(|set| set.watchers.len() < WATCHERS_MAX || set.watchers.contains(&(leaf, flow)))
+    }
+
+    /// `flow` watches this set.
+    pub(super) fn add_watcher(&mut self, id: EligibilityId, leaf: LeafId, flow: FlowId) {
+        if id != EligibilityId::ANY {
+            self.sets[id].watchers.insert((leaf, flow));
+        }
+    }
+
+    /// `flow` no longer watches this set.
+    pub(super) fn remove_watcher(&mut self, id: EligibilityId, leaf: LeafId, flow: FlowId) {
+        if id != EligibilityId::ANY {
+            self.sets[id].watchers.remove(&(leaf, flow));
+        }
+    }
+
+    /// The flows that watch this set.
+    pub(super) fn watchers(&self, id: EligibilityId) -> Vec<FlowId> {
+        self.sets[id].watchers.iter().map(|&(_, flow)| flow).collect()
     }
 
     /// The leaves with heads under this set.

@@ -3,7 +3,9 @@
 //! A flow exists while a request of it waits or runs, and while its discipline still counts its past charges. Then it is
 //! removed, because a new flow would start no better.
 
-use crate::ids::{ChildId, EligibilityId, FlowId, IdentityId, LeafId};
+use alloc::vec::Vec;
+
+use crate::ids::{ChildId, EligibilityId, FlowId, IdentityId, JobId, LeafId};
 use crate::policy::Discipline;
 use crate::slab::Slab;
 
@@ -25,6 +27,12 @@ pub(crate) struct Flow {
     /// Its slot among the flows whose fairness lag is tracked.
     pub(super) tracked: TrackedSlot,
     pub(super) queue: Queue,
+    /// The active request that goes first of those that can go, or first of all if none can; `None`: no active request waits,
+    /// or the flow is at its limit.
+    pub(super) head: Option<JobId>,
+    /// The sets under which the first requests of its lanes wait, if there are several. The flow holds them, and is updated
+    /// when one of them opens or closes.
+    pub(super) watched: Vec<EligibilityId>,
     /// The eligibility set of its head; `None`: no active request waits, or the flow is at its limit.
     pub(super) head_eligibility: Option<EligibilityId>,
     /// The flow itself holds that set, because it is narrower than the request's.
@@ -43,6 +51,8 @@ impl Flow {
             largest_cost: 0,
             tracked: TrackedSlot::default(),
             queue: Queue::default(),
+            head: None,
+            watched: Vec::new(),
             head_eligibility: None,
             holds_eligibility: false,
         }

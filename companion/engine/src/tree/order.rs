@@ -1,20 +1,23 @@
 //! The order within a flow: strict tiers, higher first; within a tier the least score; then the first arrival.
 //!
-//! The same requests are in a second heap, latest arrival first, because displacement takes the youngest. Suspended
-//! requests are in a third heap instead of the first, so they are never next, and keep their keys. All heaps link
-//! members in arenas by job: a flow's queue is three roots, however many flows there are.
+//! Requests that may go anywhere are in one heap, and those that may go to the same endpoints in one each ([`Lanes`]). The
+//! same requests are in another heap, latest arrival first, because displacement takes the youngest. Suspended requests are
+//! in a heap of their own instead of the first, so they are never next, and keep their keys. All heaps link members in
+//! arenas by job: a flow's queue is three roots, however many flows there are, unless it has lanes.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::cmp::{Ordering, Reverse};
 use core::time::Duration;
 
 use crate::arrival::Arrival;
 use crate::ids::{EligibilityId, JobId, ModelId};
-use crate::input::Request;
+use crate::input::{EndpointId, Request};
 use crate::pairing_heap::{PairingHeaps, Root};
 use crate::policy;
 use crate::time::Instant;
 
+use super::lanes::Lanes;
 use super::node::Head;
 use super::queued::Queued;
 
@@ -82,11 +85,14 @@ struct Member {
     cost: u64,
     model: ModelId,
     eligibility: EligibilityId,
+    /// Its lane in its flow while it is active; `None`: it may go anywhere.
+    lane: Option<u8>,
 }
 
 impl Member {
-    fn of(request: &Queued) -> Self {
+    fn of(request: &Queued, lane: Option<u8>) -> Self {
         Self {
+            lane,
             key: Key {
                 tier: Reverse(request.strict),
                 score: request.score,
@@ -108,6 +114,7 @@ impl Default for Member {
             cost: 0,
             model: ModelId::FIRST,
             eligibility: EligibilityId::ANY,
+            lane: None,
         }
     }
 }
@@ -135,23 +142,50 @@ impl PartialOrd for Member {
 /// The waiting requests of one flow.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
+    /// Active requests that may go anywhere.
     active: Root<JobId>,
+    /// In the arena of `active`: active requests with endpoints of their own. `None`: there are none.
+    lanes: Option<Box<Lanes>>,
     /// In the arena of `active`.
     suspended: Root<JobId>,
     youngest: Root<JobId>,
 }
 
 impl Queue {
-    /// The active request that goes first.
-    pub(super) const fn head(&self) -> Option<JobId> {
-        self.active.least()
+    /// No request is active.
+    pub(super) fn is_inactive(&self) -> bool {
+        self.active.least().is_none() && self.lanes.is_none()
     }
 
-    const fn root(&mut self, suspended: bool) -> &mut Root<JobId> {
-        if suspended {
-            &mut self.suspended
-        } else {
-            &mut self.active
+    /// No request is active that may go to exactly `eligible`, and would go before a newcomer that may.
+    pub(super) fn has_empty_lane(&self, eligible: Option<&[EndpointId]>) -> bool {
+        match eligible {
+            None => self.active.least().is_none(),
+            Some(eligible) => {
+                let lanes = self.lanes.as_ref();
+                lanes.is_none_or(|lanes| lanes.is_empty_for(eligible))
+            }
+        }
+    }
+
+    /// Some active requests have endpoints of their own.
+    pub(super) const fn has_lanes(&self) -> bool {
+        self.lanes.is_some()
+    }
+
+    fn root(&mut self, lane: Option<u8>) -> &mut Root<JobId> {
+        match lane {
+            None => &mut self.active,
+            Some(lane) => self.lanes.get_or_insert_default().root(lane),
+        }
+    }
+
+    /// A request has left the lane.
+    fn left(&mut self, lane: Option<u8>) {
+        if let (Some(lane), Some(lanes)) = (lane, &mut self.lanes)
+            && lanes.left(lane)
+        {
+            self.lanes = None;
         }
     }
 }
@@ -163,35 +197,94 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// Adds `job`. Returns whether it is the head of its flow then.
-    pub(super) fn insert(&mut self, queue: &mut Queue, job: JobId, request: &Queued) -> bool {
-        self.by_key
-            .insert(queue.root(request.suspended), job, Member::of(request));
+    /// Adds `job`, which may go to `eligible`. Returns whether it is the first of its lane then.
+    pub(super) fn insert(
+        &mut self,
+        queue: &mut Queue,
+        job: JobId,
+        request: &Queued,
+        eligible: Option<&[EndpointId]>,
+    ) -> bool {
         self.by_arrival
             .insert(&mut queue.youngest, job, Reverse(request.arrival));
-        queue.head() == Some(job)
+        self.enter(queue, job, request, eligible)
     }
 
-    /// Removes `job`. Returns whether it was the head of its flow.
+    /// Removes `job`. Returns whether it was the first of its lane.
     pub(super) fn remove(&mut self, queue: &mut Queue, job: JobId, suspended: bool) -> bool {
-        let was_head = queue.head() == Some(job);
-        self.by_key.remove(queue.root(suspended), job);
         self.by_arrival.remove(&mut queue.youngest, job);
-        was_head
+        self.leave(queue, job, suspended)
     }
 
-    /// Starts or ends the suspension of `job`. Returns whether the head of its flow changed.
-    pub(super) fn set_suspended(&mut self, queue: &mut Queue, job: JobId, suspended: bool) -> bool {
-        let head = queue.head();
-        let key = self.by_key.key(job);
-        self.by_key.remove(queue.root(!suspended), job);
-        self.by_key.insert(queue.root(suspended), job, key);
-        head != queue.head()
+    /// Starts or ends the suspension of `job`. Returns whether the first of its lane changed.
+    pub(super) fn set_suspended(
+        &mut self,
+        queue: &mut Queue,
+        job: JobId,
+        request: &Queued,
+        eligible: Option<&[EndpointId]>,
+    ) -> bool {
+        let left = self.leave(queue, job, !request.suspended);
+        let entered = self.enter(queue, job, request, eligible);
+        left || entered
     }
 
-    /// Changes the eligibility set of `job`, which waits.
-    pub(super) fn set_eligibility(&mut self, job: JobId, eligibility: EligibilityId) {
-        self.by_key.key_mut(job).eligibility = eligibility;
+    /// `job`, which waits, has another eligibility set. Returns whether that may change the head of its flow.
+    pub(super) fn set_eligibility(
+        &mut self,
+        queue: &mut Queue,
+        job: JobId,
+        request: &Queued,
+        eligible: Option<&[EndpointId]>,
+    ) -> bool {
+        let left = self.leave(queue, job, request.suspended);
+        let entered = self.enter(queue, job, request, eligible);
+        left || entered
+    }
+
+    fn enter(
+        &mut self,
+        queue: &mut Queue,
+        job: JobId,
+        request: &Queued,
+        eligible: Option<&[EndpointId]>,
+    ) -> bool {
+        if request.suspended {
+            self.by_key
+                .insert(&mut queue.suspended, job, Member::of(request, None));
+            return false;
+        }
+        let lane = eligible.map(|eligible| queue.lanes.get_or_insert_default().enter(eligible));
+        let root = queue.root(lane);
+        self.by_key.insert(root, job, Member::of(request, lane));
+        root.least() == Some(job)
+    }
+
+    fn leave(&mut self, queue: &mut Queue, job: JobId, suspended: bool) -> bool {
+        if suspended {
+            self.by_key.remove(&mut queue.suspended, job);
+            return false;
+        }
+        let lane = self.by_key.key(job).lane;
+        let root = queue.root(lane);
+        let was_first = root.least() == Some(job);
+        self.by_key.remove(root, job);
+        queue.left(lane);
+        was_first
+    }
+
+    /// The first active request of each lane, in the order in which they go.
+    pub(super) fn firsts(&self, queue: &Queue) -> Vec<JobId> {
+        let lanes = queue.lanes.iter().flat_map(|lanes| lanes.roots());
+        let roots = core::iter::once(&queue.active).chain(lanes);
+        let mut firsts: Vec<JobId> = roots.filter_map(Root::least).collect();
+        firsts.sort_unstable_by_key(|&job| self.by_key.key(job));
+        firsts
+    }
+
+    /// The active request that is first, if none has endpoints of its own.
+    pub(super) const fn first_without_lanes(queue: &Queue) -> Option<JobId> {
+        queue.active.least()
     }
 
     pub(super) fn youngest(&self, queue: &Queue) -> Option<JobId> {
@@ -206,6 +299,9 @@ impl Order {
     /// All waiting requests, in the order in which they go if none is suspended.
     pub(super) fn in_order(&self, queue: &Queue) -> Vec<JobId> {
         let mut jobs = self.by_key.members(&queue.active);
+        for lane in queue.lanes.iter().flat_map(|lanes| lanes.roots()) {
+            jobs.extend(self.by_key.members(lane));
+        }
         jobs.extend(self.suspended(queue));
         jobs.sort_unstable_by_key(|&job| self.by_key.key(job));
         jobs
@@ -239,6 +335,32 @@ mod tests {
 
     fn id(job: usize) -> JobId {
         JobId::from_index(job)
+    }
+
+    /// The request that arrives as this number, with its tier and score.
+    fn request(number: usize, (strict, score): (u8, u64)) -> Queued {
+        Queued {
+            flow: FlowId::MIN,
+            eligibility: EligibilityId::ANY,
+            cost: 10 + number as u64,
+            class: ClassId::MIN,
+            prompt: 0,
+            cached: 0,
+            class_cost: 1,
+            model: ModelId::FIRST,
+            bytes: 0,
+            strict,
+            suspended: false,
+            score,
+            arrival: Arrival {
+                at: Instant::ZERO,
+                sequence: number as u64,
+            },
+        }
+    }
+
+    fn first(order: &Order, queue: &Queue) -> Option<JobId> {
+        order.firsts(queue).first().copied()
     }
 
     fn in_order_of(order: &Order, queue: &Queue) -> Vec<usize> {
@@ -314,42 +436,63 @@ mod tests {
         let mut queue = Queue::default();
         // Tier and score. Job and arrival are the position.
         let facts = [(0, 5), (0, 5), (0, 4), (2, 9), (1, 1), (2, 9)];
-        for (number, &(strict, score)) in (0_usize..).zip(&facts) {
-            let request = Queued {
-                flow: FlowId::MIN,
-                eligibility: EligibilityId::ANY,
-                cost: 10 + number as u64,
-                class: ClassId::MIN,
-                prompt: 0,
-                cached: 0,
-                class_cost: 1,
-                model: ModelId::FIRST,
-                bytes: 0,
-                strict,
-                suspended: false,
-                score,
-                arrival: Arrival {
-                    at: Instant::ZERO,
-                    sequence: number as u64,
-                },
-            };
-            order.insert(&mut queue, id(number), &request);
+        let mut requests = Vec::new();
+        for (number, &facts) in (0_usize..).zip(&facts) {
+            let request = request(number, facts);
+            order.insert(&mut queue, id(number), &request, None);
+            requests.push(request);
         }
         assert_eq!(in_order_of(&order, &queue), [3, 5, 4, 2, 0, 1]);
         assert_eq!(order.youngest(&queue), Some(id(5)));
         assert_eq!(order.head_of(id(3)).cost, 13);
         assert!(!order.remove(&mut queue, id(5), false) && order.remove(&mut queue, id(3), false));
-        assert_eq!((queue.head(), order.youngest(&queue)), (Some(id(4)), Some(id(4))));
-        assert!(
-            !order.set_suspended(&mut queue, id(0), true) && order.set_suspended(&mut queue, id(4), true)
+        assert_eq!(
+            (first(&order, &queue), order.youngest(&queue)),
+            (Some(id(4)), Some(id(4)))
         );
-        assert_eq!((queue.head(), order.youngest(&queue)), (Some(id(2)), Some(id(4))));
+        let mut suspend = |order: &mut Order, queue: &mut Queue, job: usize, suspended| {
+            requests[job].suspended = suspended;
+            order.set_suspended(queue, id(job), &requests[job], None)
+        };
+        assert!(!suspend(&mut order, &mut queue, 0, true) && suspend(&mut order, &mut queue, 4, true));
+        assert_eq!(
+            (first(&order, &queue), order.youngest(&queue)),
+            (Some(id(2)), Some(id(4)))
+        );
         assert_eq!(
             in_order_of(&order, &queue),
             [4, 2, 0, 1],
             "suspended requests keep their places"
         );
-        assert!(!order.remove(&mut queue, id(0), true) && order.set_suspended(&mut queue, id(4), false));
-        assert_eq!((queue.head(), order.suspended(&queue)), (Some(id(4)), Vec::new()));
+        assert!(!order.remove(&mut queue, id(0), true) && suspend(&mut order, &mut queue, 4, false));
+        assert_eq!(
+            (first(&order, &queue), order.suspended(&queue)),
+            (Some(id(4)), Vec::new())
+        );
+    }
+
+    #[test]
+    fn each_lane_has_a_first_and_one_without_requests_is_gone() {
+        let mut order = Order::default();
+        let mut queue = Queue::default();
+        let of = |ids: &[u32]| ids.iter().copied().map(EndpointId).collect::<Vec<_>>();
+        let lanes = [None, Some(of(&[1])), Some(of(&[1, 2])), Some(of(&[1])), None];
+        for (number, eligible) in lanes.iter().enumerate() {
+            order.insert(
+                &mut queue,
+                id(number),
+                &request(number, (0, 0)),
+                eligible.as_deref(),
+            );
+        }
+        assert_eq!(order.firsts(&queue), [0, 1, 2].map(id));
+        assert_eq!(in_order_of(&order, &queue), [0, 1, 2, 3, 4]);
+        assert!(!queue.has_empty_lane(None) && !queue.has_empty_lane(Some(&of(&[1]))));
+        assert!(queue.has_empty_lane(Some(&of(&[2]))));
+        assert!(order.remove(&mut queue, id(1), false) && order.remove(&mut queue, id(2), false));
+        assert_eq!(order.firsts(&queue), [0, 3].map(id));
+        assert!(order.remove(&mut queue, id(3), false) && !queue.has_lanes());
+        assert!(order.remove(&mut queue, id(0), false) && !queue.is_inactive());
+        assert!(order.remove(&mut queue, id(4), false) && queue.is_inactive());
     }
 }

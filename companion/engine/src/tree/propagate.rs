@@ -12,6 +12,7 @@ use crate::time::Instant;
 
 use super::fairness_lag::has_bound;
 use super::node::{Head, Node, band_child};
+use super::order::Order;
 use super::{Leaf, Queued, Tree};
 
 impl Tree {
@@ -26,7 +27,7 @@ impl Tree {
         let tree = &self.trees[band.level.pick_tree()?];
         let leaf = &self.leaves[tree.leaves[tree.level.pick_class()?.index()]?];
         let flow = &self.flows[leaf.level.flow(leaf.level.pick()?)];
-        flow.queue.head()
+        flow.head
     }
 
     /// A pick found no request. Only one class mode uses this.
@@ -40,8 +41,8 @@ impl Tree {
 
     /// The head of `flow` changed, or the endpoints that it may go to.
     pub(super) fn update_head(&mut self, flow: FlowId, endpoints: &Endpoints) {
-        let at_limit = self.is_at_limit(flow);
-        let job = self.flows[flow].queue.head().filter(|_| !at_limit);
+        let job = self.choose_head(flow, endpoints);
+        self.flows[flow].head = job;
         let mut head = job.map(|job| self.order.head_of(job));
         let eligibility = head.map(|head| self.hold_head_eligibility(flow, head.eligibility, endpoints));
         self.move_head(flow, eligibility);
@@ -71,6 +72,56 @@ impl Tree {
         }
         let leaf = node.leaf;
         self.propagate(leaf);
+    }
+
+    /// The request of `flow` that goes first: of the first ones of its lanes the first that can go. So a request that waits
+    /// for its own endpoints holds up no request that may go elsewhere.
+    fn choose_head(&mut self, flow: FlowId, endpoints: &Endpoints) -> Option<JobId> {
+        let node = &self.flows[flow];
+        if !node.queue.has_lanes() && node.watched.is_empty() {
+            return Order::first_without_lanes(&node.queue).filter(|_| !self.is_at_limit(flow));
+        }
+        let mut firsts = self.order.firsts(&node.queue);
+        if self.is_at_limit(flow) {
+            firsts.clear();
+        }
+        let several = if firsts.len() > 1 { &firsts[..] } else { &[] };
+        let sets = several.iter().map(|&job| {
+            let own = self.order.head_of(job).eligibility;
+            let (set, is_held) = self.hold_head_eligibility(flow, own, endpoints);
+            if !is_held {
+                self.eligibility.hold_again(set);
+            }
+            set
+        });
+        let sets: Vec<EligibilityId> = sets.collect();
+        self.watch(flow, sets);
+        let watched = &self.flows[flow].watched;
+        let open = watched.iter().position(|&set| self.eligibility.is_open(set));
+        firsts.get(open.unwrap_or(0)).copied()
+    }
+
+    /// `flow` is updated when one of `sets`, which it holds, opens or closes, and no longer for other sets. If too many flows
+    /// watch one of them, it watches none.
+    pub(super) fn watch(&mut self, flow: FlowId, sets: Vec<EligibilityId>) {
+        let leaf = self.flows[flow].leaf;
+        let watches = sets
+            .iter()
+            .all(|&set| self.eligibility.may_watch(set, leaf, flow));
+        for set in core::mem::take(&mut self.flows[flow].watched) {
+            self.eligibility.remove_watcher(set, leaf, flow);
+            self.eligibility.release(set);
+        }
+        if watches {
+            for &set in &sets {
+                self.eligibility.add_watcher(set, leaf, flow);
+            }
+            self.flows[flow].watched = sets;
+        } else {
+            for set in sets {
+                self.eligibility.release(set);
+            }
+        }
     }
 
     /// The eligibility set of the head of `flow`, whose request holds `request_set`: without the endpoints at which the
@@ -126,8 +177,9 @@ impl Tree {
     ) {
         let old = core::mem::replace(&mut request.eligibility, eligibility);
         if waits {
-            self.order.set_eligibility(job, eligibility);
-            if self.flows[request.flow].queue.head() == Some(job) {
+            let queue = &mut self.flows[request.flow].queue;
+            let eligible = self.eligibility.eligible(eligibility);
+            if self.order.set_eligibility(queue, job, request, eligible) {
                 self.update_head(request.flow, endpoints);
             }
         }
@@ -164,6 +216,9 @@ impl Tree {
                 }
                 self.propagate(leaf);
             }
+            for flow in self.eligibility.watchers(set) {
+                self.update_head(flow, endpoints);
+            }
         }
     }
 
@@ -180,7 +235,7 @@ impl Tree {
     /// Enqueues the unchanged head of `flow`, whose eligibility set opened or closed.
     fn enqueue_again(&mut self, flow: FlowId) {
         let node = &self.flows[flow];
-        if let (Some(job), Some(eligibility)) = (node.queue.head(), node.head_eligibility) {
+        if let (Some(job), Some(eligibility)) = (node.head, node.head_eligibility) {
             let head = Head {
                 eligibility,
                 open: self.eligibility.is_open(eligibility),

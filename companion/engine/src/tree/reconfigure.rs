@@ -180,6 +180,7 @@ impl Tree {
             let leaf = self.flows[flow].leaf;
             if change.removes(leaf) {
                 self.move_head(flow, None);
+                self.watch(flow, Vec::new());
                 let tree = self.leaves[leaf].tree;
                 let band = self.trees[tree].band;
                 self.trees[tree].flows -= 1;

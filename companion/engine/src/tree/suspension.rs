@@ -4,7 +4,7 @@
 //! as newly backlogged when one of its requests is active again.
 
 use crate::endpoints::Endpoints;
-use crate::ids::{FlowId, JobId};
+use crate::ids::JobId;
 
 use super::{Queued, Tree};
 
@@ -19,9 +19,10 @@ impl Tree {
         self.waiting_in_all().requests > self.suspended
     }
 
-    /// No request of `flow` waits, except suspended ones.
-    pub(crate) fn has_no_active(&self, flow: FlowId) -> bool {
-        self.flows[flow].queue.head().is_none()
+    /// No request of the flow of `request`, a newcomer, waits for the same endpoints, except suspended ones.
+    pub(crate) fn overtakes_none(&self, request: &Queued) -> bool {
+        let eligible = self.eligibility.eligible(request.eligibility);
+        self.flows[request.flow].queue.has_empty_lane(eligible)
     }
 
     /// The suspension of `request`, which waits, started or ended.
@@ -32,7 +33,8 @@ impl Tree {
             self.suspended -= 1;
         }
         let queue = &mut self.flows[request.flow].queue;
-        if self.order.set_suspended(queue, job, request.suspended) {
+        let eligible = self.eligibility.eligible(request.eligibility);
+        if self.order.set_suspended(queue, job, request, eligible) {
             self.update_head(request.flow, endpoints);
         }
     }

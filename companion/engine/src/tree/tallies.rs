@@ -191,7 +191,7 @@ impl Tree {
                     sum.add(model, used);
                 }
                 if let (Some(job), Some(_), true) =
-                    (flow.queue.head(), flow.head_eligibility, self.has_usage_windows())
+                    (flow.head, flow.head_eligibility, self.has_usage_windows())
                 {
                     let used = identity.tally.of(self.order.head_of(job).model);
                     check(

@@ -429,7 +429,11 @@ fn without_a_ready_endpoint_the_longer_ttl_counts_from_the_arrival_while_the_com
             panic!("{outputs:?}")
         };
         assert_eq!(answer.status, 503, "{answer:?}");
-        assert!(answer.headers.contains(&("x-penstock-outcome", "no_endpoints".into())));
+        assert!(
+            answer
+                .headers
+                .contains(&("x-penstock-outcome", "no_endpoints".into()))
+        );
         assert!(String::from_utf8_lossy(&answer.body).contains("no_endpoints"));
     }
 }

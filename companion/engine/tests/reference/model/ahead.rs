@@ -50,7 +50,10 @@ fn within(backlogs: impl IntoIterator<Item = Backlog>, turns: f64) -> Amount {
         let part = |all: u128, per_turn: u128| (all as f64).min(per_turn as f64 / ONE * turns);
         Amount(part(requests, rate), part(cost, weight))
     };
-    groups.into_values().map(of_group).fold(Amount::default(), Amount::plus)
+    groups
+        .into_values()
+        .map(of_group)
+        .fold(Amount::default(), Amount::plus)
 }
 
 fn backlog<'a>(items: impl Iterator<Item = &'a Item>, cost: impl Fn(&Item) -> u64, weight: f64) -> Backlog {
@@ -94,9 +97,9 @@ impl Model {
         let weight = self.policy.flows.weight_of(&item.name);
         let cost = own.iter().map(|other| turn(other)).sum::<u64>() + turn(item);
         let turns = (cost as f64 / weight + self.lag(item)).max(0.0);
-        let others = flows.iter().map(|(name, items)| {
-            backlog(items.iter().copied(), turn, self.policy.flows.weight_of(name))
-        });
+        let others = flows
+            .iter()
+            .map(|(name, items)| backlog(items.iter().copied(), turn, self.policy.flows.weight_of(name)));
         let mut others = within(others, turns);
         if self.discipline() == Discipline::RoundRobin {
             others.1 = others.0 * all.cost as f64 / all.requests.max(1) as f64;
@@ -120,7 +123,10 @@ impl Model {
             let least = self.waiting().filter(could_go).map(&tag).min();
             return least.map_or(0.0, |least| in_cost_per_weight(tag(item) - least));
         }
-        let lag = self.virtual_times.get(&leaf).map_or(0, |times| times.lag(&item.name));
+        let lag = self
+            .virtual_times
+            .get(&leaf)
+            .map_or(0, |times| times.lag(&item.name));
         in_cost_per_weight(lag)
     }
 

@@ -201,9 +201,9 @@ impl Model {
 
     fn may_bypass(&self, item: &Item) -> bool {
         let mut waiting = self.active();
-        let first = !self
-            .active()
-            .any(|other| self.leaf(other) == self.leaf(item) && other.name == item.name);
+        let first = !self.active().any(|other| {
+            self.leaf(other) == self.leaf(item) && other.name == item.name && other.eligible == item.eligible
+        });
         let others_can =
             waiting.any(|other| self.is_head(other) && self.can_go_below(other, self.bounds().1));
         let over = self.is_over_ceiling(item.band, self.bounds().1);

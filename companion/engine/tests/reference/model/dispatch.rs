@@ -164,21 +164,24 @@ impl Model {
     }
 
     pub(super) fn is_head(&self, item: &Item) -> bool {
-        let of_flow = self
-            .active()
-            .filter(|other| other.name == item.name && self.leaf(other) == self.leaf(item));
-        let head = of_flow.min_by_key(|other| self.order_in_flow(other));
+        let head = self.first(&self.leaf(item), &item.name);
         head.is_some_and(|head| head.id == item.id)
+    }
+
+    /// The first request of the flow whose own endpoints have room; if there is none, the first.
+    fn first(&self, leaf: &Leaf, name: &str) -> Option<&Item> {
+        let of_flow = || {
+            self.active()
+                .filter(|item| *item.name == *name && self.leaf(item) == *leaf)
+        };
+        let open = |item: &&Item| self.lane(item).is_none() || !self.endpoints_for(item).is_empty();
+        let first = of_flow().filter(open).min_by_key(|item| self.order_in_flow(item));
+        first.or_else(|| of_flow().min_by_key(|item| self.order_in_flow(item)))
     }
 
     /// The head of the flow, if it can be dispatched.
     fn head(&self, leaf: &Leaf, name: &str) -> Option<&Item> {
-        let of_flow = self
-            .active()
-            .filter(|item| *item.name == *name && self.leaf(item) == *leaf);
-        of_flow
-            .min_by_key(|item| self.order_in_flow(item))
-            .filter(|item| self.can_go(item))
+        self.first(leaf, name).filter(|item| self.can_go(item))
     }
 
     // For each level: the request that would go next, without changing anything.
