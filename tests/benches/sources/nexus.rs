@@ -103,33 +103,34 @@ async fn burst() -> Value {
     })
 }
 
-/// A server whose responses take from half of [`SERVICE`] to one and a half, each its own time.
-async fn varied(seed: u64) -> Arc<Upstream> {
-    let server = Arc::new(Upstream::scripted().await);
-    let shared = server.clone();
+/// Answers each request of a scripted server, after a time of its own: from half of [`SERVICE`] to one and a half.
+fn vary(server: Arc<Upstream>, seed: u64) -> JoinHandle<()> {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     tokio::spawn(async move {
-        while let Some(call) = shared.arrived().await {
+        loop {
+            let call = server.next().await;
             let takes = SERVICE.mul_f64(random.random_range(0.5..1.5));
             tokio::spawn(async move {
                 tokio::time::sleep(takes).await;
                 call.answer();
             });
         }
-    });
-    server
+    })
 }
 
 /// SC-002: waits in the queue by priority, under load. The responses take from 25 to 75 ms if they are `varied`, else exactly 50 ms: then the
 /// places become free in step, and a request that has just missed one waits for a whole response.
 async fn priority(is_varied: bool) -> Value {
     let mut servers = Vec::new();
+    let mut answering = Vec::new();
     for seed in 0..SERVERS as u64 {
-        servers.push(if is_varied {
-            varied(seed).await
+        if is_varied {
+            let server = Arc::new(Upstream::scripted().await);
+            answering.push(vary(server.clone(), seed));
+            servers.push(server);
         } else {
-            Arc::new(Upstream::serving(SERVICE).await)
-        });
+            servers.push(Arc::new(Upstream::serving(SERVICE).await));
+        }
     }
     let all: Vec<&Upstream> = servers.iter().map(|server| &**server).collect();
     let gateway = Gateway::start(&config("", &[pool("p", "'*'", &all, &slots(PLACES))])).await;
@@ -161,6 +162,7 @@ async fn priority(is_varied: bool) -> Value {
         let (priority, own) = client.await.expect("the client doesn't panic");
         waits.entry(priority).or_default().extend(own);
     }
+    answering.iter().for_each(JoinHandle::abort);
     let [high, normal] = ["high", "normal"].map(|priority| distribution(waits[priority].clone()));
     let less = ["mean", "p50", "p99"].map(|figure| {
         let ms = |times: &Value| times[figure].as_f64().expect("a time");
@@ -179,12 +181,7 @@ async fn retry() -> Value {
     for ttl in TTLS {
         rows.push(retry_after(ttl).await);
     }
-    json!({"served_per_s": served_per_s(), "rows": rows})
-}
-
-/// Requests per second that all places together serve.
-fn served_per_s() -> f64 {
-    (SERVERS as u32 * PLACES) as f64 / SERVICE.as_secs_f64()
+    json!(rows)
 }
 
 async fn retry_after(ttl: u64) -> Value {
@@ -195,7 +192,7 @@ async fn retry_after(ttl: u64) -> Value {
         slots(PLACES)
     );
     let gateway = Gateway::start(&config("", &[pool("p", "'*'", &all, &queue)])).await;
-    let every = Duration::from_secs_f64(1.0 / (2.0 * served_per_s()));
+    let every = SERVICE / (2 * SERVERS as u32 * PLACES);
     let lasts = Duration::from_secs(ttl) + STEADY;
     let mut ticks = tokio::time::interval(every);
     let started = Instant::now();
@@ -205,10 +202,10 @@ async fn retry_after(ttl: u64) -> Value {
         asked.push(gateway.spawn(ClientRequest::chat("m", "expires")));
     }
     let page = gateway.metrics().await;
-    let told = answers(asked)
-        .await
-        .into_iter()
-        .filter(|answer| answer.status != 200);
+    let answers = answers(asked).await;
+    let served = answers.iter().filter(|answer| answer.status == 200).count();
+    let served_per_s = served as f64 / started.elapsed().as_secs_f64();
+    let told = answers.into_iter().filter(|answer| answer.status != 200);
     let told = told.map(|answer| {
         answer.expect_error(503, "queue_timeout", "expired_ttl");
         let ms = answer.header("retry-after-ms").parse();
@@ -217,11 +214,12 @@ async fn retry_after(ttl: u64) -> Value {
     json!({
         "ttl_s": ttl,
         "waiting": page.sum("penstock_queue_length", &[("pool", "p")]),
+        "served_per_s": served_per_s,
         "told": distribution(told.collect()),
     })
 }
 
-/// SC-003 and SC-009: from the client's request until the queue's gauge counts it, and the saturation of a full queue.
+/// SC-003 and SC-009: from the client's request until the queue's gauge counts it, and how the room of the queue shows.
 async fn depth() -> Value {
     let server = Upstream::scripted().await;
     let queue = format!(
@@ -242,10 +240,9 @@ async fn depth() -> Value {
         asked.push(gateway.spawn(ClientRequest::chat("m", "waits")));
         lags.push(shown(depth, since).await);
     }
-    let saturation = gateway
-        .metrics()
-        .await
-        .sum("penstock_saturation", &[("pool", "p")]);
+    let page = gateway.metrics().await;
+    let sum = |name: &str| page.sum(name, &[("pool", "p")]);
+    let used = sum("penstock_queue_length") / sum("penstock_queue_capacity");
     for depth in (0..DEPTHS).rev() {
         let since = Instant::now();
         call.answer();
@@ -254,7 +251,7 @@ async fn depth() -> Value {
     }
     call.answer();
     assert!(answers(asked).await.iter().all(|answer| answer.status == 200));
-    json!({"lag": distribution(lags), "saturation_of_a_full_queue": saturation})
+    json!({"lag": distribution(lags), "used_room_of_a_full_queue": used})
 }
 
 /// SC-004: how long after its timeout a request is answered.
