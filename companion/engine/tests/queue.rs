@@ -5,7 +5,7 @@ mod support;
 use std::time::Duration;
 
 use penstock_engine::input::Band;
-use penstock_engine::policy::{Admit, Overflow};
+use penstock_engine::policy::{Admit, Class, ClassSet, Overflow};
 use penstock_engine::{Input, Outcome, RequestId};
 
 use Band::{Critical, Default, Sheddable};
@@ -249,6 +249,71 @@ fn bytes_are_a_limit_and_no_request_is_displaced_in_vain() {
     let both = [Rejected(3, O::Displaced), Rejected(2, O::Displaced)];
     assert_eq!(harness.handle(Input::Register(large)), both);
     assert_eq!(harness.engine.snapshot().waiting_bytes, 3_000);
+}
+
+#[test]
+fn a_newcomer_displaces_what_it_needs_and_not_what_a_lowered_limit_has_left_over() {
+    let mut harness = busy();
+    for id in 10..20 {
+        harness.register(id, "a", Sheddable);
+    }
+    let mut policy = policy();
+    policy.gate = gate(1, 1);
+    policy.queue.total_capacity = 3;
+    assert_eq!(harness.handle(Input::Policy(Box::new(policy.clone()))), []);
+    assert_eq!(
+        harness.register(20, "b", Sheddable),
+        [Rejected(20, O::RejectedTooManyFlows)]
+    );
+    assert_eq!(harness.register(21, "b", Critical), [Rejected(19, O::Displaced)]);
+    assert_eq!(harness.register(22, "b", Critical), [Rejected(18, O::Displaced)]);
+
+    policy.queue.total_capacity = 1_000;
+    policy.queue.total_bytes = 3_000;
+    assert_eq!(harness.handle(Input::Policy(Box::new(policy))), []);
+    let mut large = request(23, "b", Critical);
+    large.body_bytes = 1_500;
+    let two = [Rejected(17, O::Displaced), Rejected(16, O::Displaced)];
+    assert_eq!(harness.handle(Input::Register(large)), two);
+    assert_eq!(harness.engine.snapshot().waiting, 9);
+}
+
+/// The limits of flows and classes refuse newcomers only.
+#[test]
+fn lowered_limits_of_flows_and_classes_reject_no_request_that_waits() {
+    let mut harness = busy();
+    for id in 10..15 {
+        harness.register(id, "a", Sheddable);
+    }
+    let mut policy = policy();
+    policy.gate = gate(1, 1);
+    policy.queue.flow_capacity = 1;
+    assert_eq!(harness.handle(Input::Policy(Box::new(policy.clone()))), []);
+    assert_eq!(
+        harness.register(20, "a", Sheddable),
+        [Rejected(20, O::RejectedFlowCapacity)]
+    );
+    assert_eq!(harness.register(21, "b", Critical), []);
+
+    policy.classes = vec![ClassSet {
+        classes: vec![Class {
+            requests_per_endpoint: Some(1),
+            ..Class::new("only", 100)
+        }],
+        ..ClassSet::default()
+    }];
+    assert_eq!(harness.handle(Input::Policy(Box::new(policy.clone()))), []);
+    assert_eq!(
+        harness.register(22, "c", Critical),
+        [Rejected(22, O::RejectedClassCapacity)]
+    );
+    policy.queue.total_capacity = 0;
+    assert_eq!(harness.handle(Input::Policy(Box::new(policy))), []);
+    assert_eq!(
+        harness.register(23, "c", Critical),
+        [Rejected(23, O::RejectedPolicy)]
+    );
+    assert_eq!(harness.engine.snapshot().waiting, 6);
 }
 
 #[test]

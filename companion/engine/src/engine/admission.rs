@@ -286,13 +286,18 @@ impl Engine {
 
     /// Displaces less critical requests, the least critical first, until a request of `bytes` fits. Displaces none if
     /// all of them together aren't enough.
+    ///
+    /// More may wait than the limits allow: a policy with lower limits rejects no request that waits, and requests of
+    /// another engine are above all limits. A newcomer then takes the room that it needs, and doesn't pay off the excess.
     fn make_room(&mut self, band: TreeBand, bytes: u64) -> bool {
-        let (requests_max, bytes_max) = (self.policy.queue.total_capacity, self.policy.queue.total_bytes);
+        let queue = &self.policy.queue;
+        let waiting = self.tree.waiting_in_all();
+        let requests_max = queue.total_capacity.max(waiting.requests);
+        let bytes_max = queue.total_bytes.max(waiting.bytes);
         let fits = |requests: u64, waiting_bytes: u64| {
             let sum = waiting_bytes.checked_add(bytes);
             requests < requests_max && sum.is_some_and(|sum| sum <= bytes_max)
         };
-        let waiting = self.tree.waiting_in_all();
         if fits(waiting.requests, waiting.bytes) {
             return true;
         }
@@ -302,7 +307,7 @@ impl Engine {
             (requests + waiting.requests, bytes + waiting.bytes)
         });
         let enough = requests > 0 && fits(waiting.requests - requests, waiting.bytes - freed);
-        if self.policy.queue.overflow == Overflow::Reject || !enough {
+        if queue.overflow == Overflow::Reject || !enough {
             return false;
         }
         loop {

@@ -233,9 +233,13 @@ impl Model {
         if !self.class_has_room(item) {
             return Err(Outcome::RejectedClassCapacity);
         }
+        // What is above the limits already is no concern of a newcomer.
+        let bytes = |items: &[&Item]| items.iter().map(|item| item.bytes).sum::<u64>();
+        let waiting: Vec<&Item> = self.waiting().collect();
+        let requests_max = queue.total_capacity.max(waiting.len() as u64);
+        let bytes_max = queue.total_bytes.max(bytes(&waiting));
         let fits = |items: Vec<&Item>| {
-            let sum: u64 = items.iter().map(|item| item.bytes).sum();
-            (items.len() as u64) < queue.total_capacity && sum + item.bytes <= queue.total_bytes
+            (items.len() as u64) < requests_max && bytes(&items) + item.bytes <= bytes_max
         };
         if fits(self.waiting().collect()) {
             return Ok(());
