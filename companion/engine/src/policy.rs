@@ -6,11 +6,13 @@
 mod credit;
 mod discipline;
 mod flow_glob;
+mod flow_key;
 mod quota;
 mod token_weights;
 
 pub use discipline::Discipline;
 pub use flow_glob::FlowGlob;
+pub use flow_key::{FlowKey, join_flow_parts};
 pub use quota::{Over, Quota, QuotaPeriod, QuotaWindow};
 pub use token_weights::TokenWeights;
 
@@ -418,19 +420,6 @@ impl Flows {
     pub fn weight_of(&self, name: &str) -> f64 {
         self.weights.get(name).copied().unwrap_or(self.default_weight)
     }
-}
-
-/// A part of a flow's identity. The owner of an engine joins the parts to [`crate::Request::flow`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FlowKey {
-    /// The fairness identity.
-    FairnessId,
-    /// The user.
-    User,
-    /// The model that the client requested.
-    Model,
-    /// The model that the request is sent with.
-    TargetModel,
 }
 
 /// The unit in which flows share.

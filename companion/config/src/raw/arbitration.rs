@@ -98,7 +98,8 @@ pub(crate) struct Ceilings {
 pub(crate) struct Flows {
     /// The rule by which flows share.
     pub(crate) discipline: Discipline,
-    /// The identity of a flow: one of these, or a list of them, joined to one name, as in `acme/qwen-7b`.
+    /// The identity of a flow: one of these, or a list of them, joined to one name, as in `acme/qwen-7b`. In every part but the last,
+    /// `/` is written `%2F` and `%` is written `%25`.
     pub(crate) key: OneOrMany<FlowKey>,
     /// The unit in which flows share.
     pub(crate) cost: CostUnit,

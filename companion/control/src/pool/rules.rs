@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use penstock_engine::Policy;
-use penstock_engine::policy::{FlowKey, Order};
+use penstock_engine::policy::{FlowKey, Order, join_flow_parts};
 use wildmatch::WildMatch;
 
 use super::rewrite::Rewriter;
@@ -70,8 +70,8 @@ impl Rules {
             || registration.is_ttft_target_invalid && self.orders_by_ttft_target()
     }
 
-    /// The flow of a request that asks for `target`, and whether it must not be shown. Several keys are joined with `/`. An
-    /// empty part becomes `anonymous`, unless all parts are empty.
+    /// The flow of a request that asks for `target`, and whether it must not be shown. An empty part becomes `anonymous`, unless
+    /// all parts are empty.
     pub(super) fn flow<'a>(
         &self,
         registration: &'a Registration<'_>,
@@ -98,8 +98,7 @@ fn flow<'a>(keys: &[FlowKey], registration: &'a Registration<'_>, target: &'a st
         return ("".into(), is_private);
     }
     let named = |(name, _): &(&'a str, bool)| if name.is_empty() { ANONYMOUS } else { *name };
-    let joined: Vec<&str> = parts.iter().map(named).collect();
-    (joined.join("/").into(), is_private)
+    (join_flow_parts(parts.iter().map(named)).into(), is_private)
 }
 
 fn globs(patterns: &[String]) -> Vec<WildMatch> {
@@ -146,5 +145,23 @@ mod tests {
             flow_of(&[FairnessId, User], &message("", "")),
             (String::new(), true)
         );
+    }
+
+    /// A client that chooses its names must not get the account of another one.
+    #[test]
+    fn a_slash_in_a_part_makes_no_other_flow_s_name() {
+        let flow_of = |fairness_id: &str, model: &str| {
+            let message = wire::Register {
+                fairness_id: fairness_id.into(),
+                model: model.into(),
+                ..Default::default()
+            };
+            let registration = wire_in::registration(Epoch::from_bits(1), &message);
+            let keys = [FlowKey::FairnessId, FlowKey::Model];
+            flow(&keys, &registration, "t").0.into_owned()
+        };
+        assert_eq!(flow_of("a", "b/c"), "a/b/c");
+        assert_eq!(flow_of("a/b", "c"), "a%2Fb/c");
+        assert_eq!(flow_of("a%2Fb", "c"), "a%252Fb/c");
     }
 }

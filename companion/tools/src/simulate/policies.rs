@@ -8,7 +8,7 @@ use std::time::Duration;
 use penstock_config::{Config, Endpoint, Environment, MaxPriority};
 use penstock_engine::Policy;
 use penstock_engine::input::Band;
-use penstock_engine::policy::FlowKey;
+use penstock_engine::policy::{FlowKey, join_flow_parts};
 use penstock_model::slo::Policy as SloPolicy;
 use penstock_model::{Parameters, Targets};
 use penstock_model_server::{Hardware, Server};
@@ -203,8 +203,7 @@ impl PolicySetup {
             FlowKey::FairnessId | FlowKey::User => &**tenant,
             FlowKey::Model | FlowKey::TargetModel => MODEL,
         };
-        let parts: Vec<&str> = self.flow_key.iter().map(part).collect();
-        parts.join("/").into()
+        join_flow_parts(self.flow_key.iter().map(part)).into()
     }
 
     /// The band of a tenant's requests, which claim none.
