@@ -261,7 +261,8 @@ impl Default for Shutdown {
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Limits {
-    /// Identities with an account of their own in a pool. Further identities share 64 accounts.
+    /// Identities with an account of their own in a pool, beside those that the pool's weights, capacities and budgets name. Further
+    /// identities share 64 accounts.
     pub(super) flows: FlowCount,
     /// The largest body of a request, above 0. A larger body is answered 413.
     pub(super) body_bytes: Bytes,

@@ -42,6 +42,11 @@ impl VirtualTime {
         }
     }
 
+    /// This distance of a flow whose weight was `old` and is `new`: as far in cost as before.
+    pub(crate) fn reweighted(self, old: f64, new: f64) -> Self {
+        Self(libm::rint(self.0 as f64 * old / new).clamp(-STEP_MAX, STEP_MAX) as i128)
+    }
+
     /// Rounds to the nearest unit, ties to even; at least 1.
     fn rounded(exact: f64) -> Self {
         // From this value on a float has no fraction. Below, adding and subtracting it rounds the fraction off.
@@ -75,7 +80,8 @@ impl Sub for VirtualTime {
     }
 }
 
-/// What a request was charged. A refund takes back exactly this, whatever the policy is by then.
+/// What a request was charged. A change of policy gives it the weight and the unit that count from then on: a settlement in the old
+/// ones would move the flow by thousands of requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Charge {
     /// The cost to its flow and its band.
@@ -152,6 +158,20 @@ mod tests {
             }
         }
         assert_eq!(VirtualTime::step(3, 0.1), VirtualTime::step(30, 1.0));
+    }
+
+    #[test]
+    fn a_distance_is_as_far_in_cost_at_another_weight() {
+        let distance = VirtualTime::step(12, 0.25);
+        assert_eq!(distance.reweighted(0.25, 3.0), VirtualTime::step(12, 3.0));
+        assert_eq!(distance.reweighted(0.25, 3.0).reweighted(3.0, 0.25), distance);
+        let behind = VirtualTime::default() - distance;
+        assert_eq!(behind.reweighted(0.25, 1e300), VirtualTime::default());
+        assert!(behind.reweighted(1e300, 1e-300) < behind, "it stays finite");
+        assert_eq!(
+            VirtualTime::default().reweighted(1e300, 1e-300),
+            VirtualTime::default()
+        );
     }
 
     #[test]

@@ -83,7 +83,7 @@ impl Engine {
             endpoints: Endpoints::new(policy.gate, policy.scheduler, policy.counts_cached_tokens()),
             rate_limiter: RateLimiter::new(policy.queue.max_rate, now),
             tree: Tree::new(&policy, names.clone(), seed, now),
-            quotas: Quotas::new(&policy.flows.quotas, now),
+            quotas: Quotas::new(&policy.flows, now),
             policy,
             now,
             ready: false,

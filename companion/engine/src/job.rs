@@ -32,6 +32,8 @@ pub(crate) struct Job {
     pub(crate) band: TreeBand,
     /// The band that the client requested.
     pub(crate) request_band: Band,
+    /// The name of its flow; `None`: it has the flow of that name. Otherwise it shares one, because the table of identities was full.
+    pub(crate) shared_name: Option<Arc<str>>,
     /// The owner has lost its session.
     pub(crate) session_lost: bool,
     /// It has met no room in a quota that is a shadow.

@@ -12,7 +12,7 @@ pub const PREFIX_HASHES_MAX: usize = 32;
 pub const PREFIXES_MAX: usize = 131_072;
 /// Endpoints in a grant: the first choice and its fallbacks.
 pub const GRANT_ENDPOINTS_MAX: usize = 3;
-/// Flows with state of their own. Further identities share [`OVERFLOW_FLOWS`].
+/// Flows with state of their own, beside those that the policy names. Further identities share [`OVERFLOW_FLOWS`].
 pub const FLOWS_MAX: usize = 100_000;
 /// Flows that further identities share, by seeded hash, when the table is full.
 pub const OVERFLOW_FLOWS: usize = 64;
@@ -26,7 +26,8 @@ pub const WATCHERS_MAX: usize = 64;
 pub const QUOTAS_MAX: usize = 256;
 /// Windows of a quota.
 pub const QUOTA_WINDOWS_MAX: usize = 8;
-/// Flows whose usage of their quotas is kept. Past it the flow that was charged least recently, and runs nothing, starts anew.
+/// Flows whose usage of their quotas is kept, beside those that the policy names. Past it the flow that was charged least recently, and
+/// runs nothing, starts anew.
 pub const QUOTA_FLOWS_MAX: usize = 100_000;
 /// Steps in which a sliding window of a quota is counted, at most: one lasts a 60th of the window, and at least a second.
 pub const QUOTA_STEPS: u64 = 60;

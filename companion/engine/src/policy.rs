@@ -394,7 +394,7 @@ pub struct Flows {
     /// What flows may use in windows of time: for each flow the first that matches; at most
     /// [`crate::limits::QUOTAS_MAX`].
     pub quotas: Vec<Quota>,
-    /// Identities with their own state; at least 1, at most [`FLOWS_MAX`].
+    /// Identities with their own state, beside those that the policy [names](Self::names); at least 1, at most [`FLOWS_MAX`].
     pub identities_max: usize,
 }
 
@@ -419,6 +419,24 @@ impl Flows {
     #[must_use]
     pub fn weight_of(&self, name: &str) -> f64 {
         self.weights.get(name).copied().unwrap_or(self.default_weight)
+    }
+
+    /// Whether the policy names this identity: in a weight, a capacity or a quota whose glob is no pattern. Such an identity always
+    /// has state of its own.
+    #[must_use]
+    pub fn names(&self, name: &str) -> bool {
+        let has_quota = || self.quota_names().any(|other| other == name);
+        self.weights.contains_key(name) || self.capacities.contains_key(name) || has_quota()
+    }
+
+    /// The identities that the policy [names](Self::names); some several times.
+    pub(crate) fn all_names(&self) -> impl Iterator<Item = &str> {
+        let names = self.weights.keys().chain(self.capacities.keys());
+        names.map(|name| &**name).chain(self.quota_names())
+    }
+
+    fn quota_names(&self) -> impl Iterator<Item = &str> {
+        self.quotas.iter().filter_map(|quota| quota.flows.literal())
     }
 }
 

@@ -18,7 +18,7 @@ mod window;
 use alloc::boxed::Box;
 use core::time::Duration;
 
-use crate::policy::Quota;
+use crate::policy::{Flows, Quota};
 use crate::time::Instant;
 
 use calendar::Calendar;
@@ -35,13 +35,13 @@ pub(crate) struct Quotas {
 }
 
 impl Quotas {
-    pub(crate) fn new(quotas: &[Quota], now: Instant) -> Self {
+    pub(crate) fn new(flows: &Flows, now: Instant) -> Self {
         let mut new = Self {
             calendar: Calendar::new(now),
             now,
             table: None,
         };
-        new.reconfigure(&[], quotas);
+        new.reconfigure(&[], flows);
         new
     }
 
@@ -100,8 +100,8 @@ impl Quotas {
     }
 
     /// Applies other quotas. Windows stay with what was used of them if their glob, unit and period stay.
-    pub(crate) fn reconfigure(&mut self, old: &[Quota], new: &[Quota]) {
-        if new.is_empty() {
+    pub(crate) fn reconfigure(&mut self, old: &[Quota], new: &Flows) {
+        if new.quotas.is_empty() {
             self.table = None;
             return;
         }

@@ -37,6 +37,7 @@ mod tree_config;
 mod usage;
 mod virtual_time;
 
+use alloc::borrow::Cow;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -73,6 +74,7 @@ pub(crate) use identities::ANONYMOUS;
 pub(crate) use node::Receipts;
 pub(crate) use order::OrderKey;
 pub(crate) use queued::Queued;
+pub(crate) use reconfigure::Change;
 
 /// The flows of one band, model and class.
 #[derive(Debug)]
@@ -223,7 +225,8 @@ impl Tree {
         self.model_ids.name(id)
     }
 
-    /// The flow of an identity, created if necessary. It stays until [`Self::release_flow`] finds it unused.
+    /// The flow of an identity, created if necessary, and the identity's name if it shares the flow with others. The flow stays
+    /// until [`Self::release_flow`] finds it unused.
     pub(crate) fn flow_or_insert(
         &mut self,
         name: Arc<str>,
@@ -231,10 +234,24 @@ impl Tree {
         model: ModelId,
         class: ClassId,
         policy: &FlowsPolicy,
-    ) -> FlowId {
-        let identity = self.identities.get_or_insert(name, policy);
+    ) -> (FlowId, Option<Arc<str>>) {
+        let (identity, shared) = self.identities.get_or_insert(name, policy);
         let leaf = self.leaf_or_insert(band, model, class);
-        self.flow_at(identity, leaf)
+        (self.flow_at(identity, leaf), shared)
+    }
+
+    /// The identity of `name`, which the policy names, created if necessary. The caller then gives it a flow.
+    pub(crate) fn named_identity(&mut self, name: &Arc<str>, policy: &FlowsPolicy) -> IdentityId {
+        self.identities.get_or_insert(name.clone(), policy).0
+    }
+
+    /// The name of the identity that a request of the flow `name` would have now.
+    pub(crate) fn account<'a>(&self, name: &'a str, policy: &FlowsPolicy) -> Cow<'a, str> {
+        self.identities.account(name, policy)
+    }
+
+    pub(crate) fn identity(&self, identity: IdentityId) -> &Identity {
+        self.identities.get(identity)
     }
 
     fn flow_at(&mut self, identity: IdentityId, leaf: LeafId) -> FlowId {
@@ -453,10 +470,15 @@ impl Tree {
         first.map(|&(_, flow)| flow).collect()
     }
 
-    /// The flow of the same identity, model and class as `flow` in `band`, created if necessary.
-    pub(crate) fn flow_in_band(&mut self, flow: FlowId, band: TreeBand) -> FlowId {
+    /// The flow of the same identity, model and class as `flow` in `band`, created if necessary. `identity`: another one.
+    pub(crate) fn flow_in_band(
+        &mut self,
+        flow: FlowId,
+        identity: Option<IdentityId>,
+        band: TreeBand,
+    ) -> FlowId {
         let node = &self.flows[flow];
-        let (identity, leaf) = (node.identity, &self.leaves[node.leaf]);
+        let (identity, leaf) = (identity.unwrap_or(node.identity), &self.leaves[node.leaf]);
         let (model, class) = (self.trees[leaf.tree].model, leaf.class);
         let leaf = self.leaf_or_insert(band, model, class);
         self.flow_at(identity, leaf)

@@ -6,7 +6,9 @@ mod support;
 use std::time::Duration;
 
 use penstock_engine::input::{Band, Prompt, Service, Usage};
-use penstock_engine::policy::{CostUnit, Discipline, Gate, Order};
+use penstock_engine::policy::{
+    CostUnit, Discipline, FlowGlob, Gate, Order, Over, Quota, QuotaPeriod, QuotaWindow,
+};
 use penstock_engine::units::Tokens;
 use penstock_engine::{Input, Outcome, Policy, RequestId};
 
@@ -202,4 +204,95 @@ fn beyond_the_limit_new_identities_share_flows() {
     assert!(refused > 130, "{refused}: at most 64 flows are shared");
     // Identities from before the limit keep their flow.
     assert!(flows.iter().any(|flow| &*flow.key == "y"));
+}
+
+/// A policy under which `acme` has a weight, `pro` a capacity and `free` a budget, in a table that is full with one identity of
+/// others.
+fn with_names() -> Policy {
+    let mut policy = policy();
+    policy.gate = gate(1, 1);
+    policy.flows.identities_max = 1;
+    policy.flows.weights.insert("acme".into(), 3.0);
+    policy.flows.capacities.insert("pro".into(), 1);
+    policy.flows.quotas.push(Quota {
+        flows: FlowGlob::new("free"),
+        windows: vec![QuotaWindow {
+            unit: CostUnit::Requests,
+            limit: 1,
+            period: QuotaPeriod::Sliding(Duration::from_secs(60)),
+        }],
+        over: Over::Refuse,
+        shadow: false,
+    });
+    policy
+}
+
+#[test]
+fn an_identity_that_the_policy_names_has_its_own_account_however_many_others_there_are() {
+    let mut harness = Harness::new(with_names(), 1);
+    harness.register(1, "x", Default);
+    for id in 0..50 {
+        harness.register(10 + id, &format!("new {id}"), Default);
+    }
+    harness.register(100, "acme", Default);
+    harness.register(101, "pro", Default);
+    assert_eq!(
+        harness.register(102, "pro", Default),
+        [Rejected(102, Outcome::RejectedFlowCapacity)]
+    );
+    let flows = harness.engine.snapshot().flows;
+    let named = |name: &str| {
+        let found = flows.iter().find(|flow| &*flow.key == name);
+        found.map(|flow| (flow.waiting, flow.weight))
+    };
+    assert_eq!(named("acme"), Some((1, 3.0)));
+    assert_eq!(named("pro"), Some((1, 1.0)));
+    let others = flows.iter().filter(|flow| !flow.key.starts_with("overflow-"));
+    assert_eq!(others.count(), 3, "x, acme and pro");
+}
+
+#[test]
+fn a_named_identity_keeps_its_budget_in_a_full_table() {
+    let mut harness = Harness::new(with_names(), 1);
+    harness.register(1, "x", Default);
+    harness.register(2, "new", Default);
+    harness.register(3, "free", Default);
+    assert_eq!(harness.complete(1), [Settled(1, 1), Dispatched(2, 1)]);
+    assert_eq!(harness.complete(2), [Settled(2, 1), Dispatched(3, 1)]);
+    assert_eq!(
+        harness.register(4, "free", Default),
+        [Rejected(4, Outcome::RejectedBudget)]
+    );
+}
+
+#[test]
+fn a_reload_that_names_an_identity_gives_it_its_account_while_its_requests_wait() {
+    let mut policy = with_names();
+    let mut harness = Harness::new(policy.clone(), 1);
+    harness.register(1, "x", Default);
+    harness.register(2, "late", Default);
+    harness.register(3, "late", Default);
+    harness.register(4, "late", Default);
+    assert_eq!(harness.complete(1), [Settled(1, 1), Dispatched(2, 1)]);
+    policy.flows.weights.insert("late".into(), 5.0);
+    assert_eq!(harness.handle(Input::Policy(Box::new(policy.clone()))), []);
+    let flow = |harness: &Harness| {
+        let flows = harness.engine.snapshot().flows;
+        let found = flows.into_iter().find(|flow| &*flow.key == "late");
+        found.map(|flow| (flow.waiting, flow.in_flight, flow.weight))
+    };
+    // What runs stays where it was charged, until it waits again.
+    assert_eq!(flow(&harness), Some((2, 0, 5.0)));
+    harness.handle(Input::Hold);
+    assert_eq!(harness.handle(Input::Requeue(RequestId(2))), []);
+    assert_eq!(flow(&harness), Some((3, 0, 5.0)));
+    assert_eq!(
+        harness.handle(Input::Ready),
+        [Dispatched(2, 1)],
+        "it keeps its place"
+    );
+    // A name that the policy no longer has keeps its account as long as it is used.
+    policy.flows.weights.remove("late");
+    assert_eq!(harness.handle(Input::Policy(Box::new(policy))), []);
+    assert_eq!(flow(&harness), Some((2, 1, 1.0)));
 }

@@ -136,7 +136,7 @@ impl Engine {
             .classify(request.class_set, &request.class, prompt - cached);
         let order_key = OrderKey::of(&request, arrival.at, prompt - cached);
         let (band, policy) = (TreeBand::from(request.band), &self.policy.flows);
-        let flow = self.tree.flow_or_insert(request.flow, band, model, class, policy);
+        let (flow, shared_name) = self.tree.flow_or_insert(request.flow, band, model, class, policy);
         let target = self.shared_target(model, request.model);
         let name = self.tree.identity_of(flow).hashed_name();
         let output = self.expected_output(request.expected_output, request.max_output, name, &target);
@@ -174,6 +174,7 @@ impl Engine {
             prompt_bytes: request.prompt.bytes(),
             model: target,
             prefix: request.prefix,
+            shared_name,
             session_lost: false,
             is_shadowed: false,
             retry: None,

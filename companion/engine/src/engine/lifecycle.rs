@@ -301,7 +301,7 @@ impl Engine {
             self.avoid(id, endpoint, failure);
         }
         self.forget_blocked_head(id);
-        self.update_band(id);
+        self.update_account(id);
         self.enqueue(id);
         self.tree.ended(flow, endpoint, &self.endpoints);
         if self.jobs[id].queued.flow != flow {

@@ -11,7 +11,7 @@ use core::time::Duration;
 use super::Engine;
 use crate::band::TreeBand;
 use crate::effect::{Effect, QuotaReport};
-use crate::ids::{FlowId, JobId};
+use crate::ids::{FlowId, IdentityId, JobId};
 use crate::input::{RequestId, Service};
 use crate::outcome::Outcome;
 use crate::policy::{CostUnit, Over};
@@ -49,12 +49,13 @@ impl Engine {
             .read_at(now, |table, now| table.snapshot(name, index, now))
     }
 
-    /// The window of the flow's quota of which the smallest part is left; `None`: it has no quota that decides. Empty: `anonymous`.
+    /// The window of which the smallest part is left, in the quota to which a request of the flow would be charged now: if the table of
+    /// identities is full, that may be a shared flow's. `None`: there is no quota that decides. Empty: `anonymous`.
     pub fn tightest_window(&mut self, flow: &str) -> Option<QuotaWindowSnapshot> {
-        let name = named(flow);
-        let index = self.quota_index(name)?;
+        let name = self.tree.account(named(flow), &self.policy.flows);
+        let index = self.quota_index(&name)?;
         let (table, now) = self.quotas.table()?;
-        table.tightest_deciding(name, index, &now)
+        table.tightest_deciding(&name, index, &now)
     }
 
     /// The same of the flow to which a request is charged that waits or runs.
@@ -148,10 +149,15 @@ impl Engine {
 
     /// `id`, which isn't in the queue, belongs to `band` from now on.
     fn move_to_band(&mut self, id: JobId, band: TreeBand) {
+        self.move_to_account(id, None, band);
+    }
+
+    /// The same, to the flow of `identity` if there is one.
+    fn move_to_account(&mut self, id: JobId, identity: Option<IdentityId>, band: TreeBand) {
         let job = &mut self.jobs[id];
         let from = job.queued.flow;
         job.band = band;
-        job.queued.flow = self.tree.flow_in_band(from, band);
+        job.queued.flow = self.tree.flow_in_band(from, identity, band);
         self.tree.release_flow(from);
     }
 
@@ -279,26 +285,38 @@ impl Engine {
         }
     }
 
-    /// `id` returns to the queue: in its own band, if it was demoted under another policy.
-    pub(super) fn update_band(&mut self, id: JobId) {
-        let band = self.band_under_policy(id);
-        if self.jobs[id].band != band {
-            self.move_to_band(id, band);
+    /// `id` returns to the queue: in its own band, if it was demoted under another policy, and in its own flow, if the policy names
+    /// it by now.
+    pub(super) fn update_account(&mut self, id: JobId) {
+        let identity = self.identity_under_policy(id);
+        let band = self.band_under_policy(id, identity);
+        if identity.is_some() || self.jobs[id].band != band {
+            self.move_to_account(id, identity, band);
         }
     }
 
+    /// The identity of `id`, which waits, if it shares another one until now and a new policy names it.
+    pub(super) fn identity_under_policy(&mut self, id: JobId) -> Option<IdentityId> {
+        let name = self.jobs[id].shared_name.as_ref()?;
+        if !self.policy.flows.names(name) {
+            return None;
+        }
+        let identity = self.tree.named_identity(name, &self.policy.flows);
+        self.jobs[id].shared_name = None;
+        Some(identity)
+    }
+
     /// The band in which `id`, which waits, belongs under a new policy: its own, unless a quota has demoted it and may still.
-    pub(super) fn band_under_policy(&self, id: JobId) -> TreeBand {
+    /// `identity`: its own, if it has shared one until now.
+    pub(super) fn band_under_policy(&self, id: JobId, identity: Option<IdentityId>) -> TreeBand {
         let job = &self.jobs[id];
         if job.band != TreeBand::Demoted {
             return job.band;
         }
         let quota = self.policy.flows.quotas.as_slice();
-        let quota = self
-            .tree
-            .identity_of(job.queued.flow)
-            .quota
-            .and_then(|index| quota.get(index));
+        let shared = || self.tree.identity_of(job.queued.flow);
+        let identity = identity.map_or_else(shared, |identity| self.tree.identity(identity));
+        let quota = identity.quota.and_then(|index| quota.get(index));
         let demotes = quota.is_some_and(|quota| quota.over == Over::Demote && !quota.shadow);
         if demotes {
             job.band

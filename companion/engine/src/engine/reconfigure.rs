@@ -9,13 +9,13 @@ use crate::ids::{JobId, ModelId};
 use crate::input::Amended;
 use crate::outcome::Outcome;
 use crate::policy::Policy;
+use crate::tree::Change;
 
 impl Engine {
     pub(super) fn set_policy(&mut self, policy: Box<Policy>) {
         self.release_reserved();
         let old = core::mem::replace(&mut self.policy, *policy);
-        self.quotas
-            .reconfigure(&old.flows.quotas, &self.policy.flows.quotas);
+        self.quotas.reconfigure(&old.flows.quotas, &self.policy.flows);
         self.expiry.invalidate();
         self.rate_limiter.set(self.policy.queue.max_rate, self.now);
         self.endpoints
@@ -45,32 +45,49 @@ impl Engine {
         }
         let mut change = self.tree.begin_change(&self.policy);
         for id in jobs {
-            if self.jobs[id].is_waiting() {
-                self.jobs[id].band = self.band_under_policy(id);
-            }
-            let job = &mut self.jobs[id];
-            let from = job.queued.flow;
-            let class = self
-                .tree
-                .classes()
-                .classify(job.class_set, &job.class_key, job.queued.uncached());
-            self.tree
-                .reassign(&mut job.queued, job.band, class, &self.endpoints, &mut change);
-            let order = self.tree.classes().get(job.queued.class).order(self.policy.order);
-            job.queued.score = job.order_key.score(order);
-            let to = job.queued.flow;
-            if job.is_waiting() {
-                job.queued.cost = job.estimate.cost(self.policy.flows.cost, self.policy.weights);
-                self.tree.put_back(id, &job.queued);
-            } else if let Some(running) = self.jobs.running_mut(id) {
-                let endpoint = self.endpoints.id(running.endpoint);
-                self.tree
-                    .transfer_running((from, to), endpoint, &running.charge, &mut running.receipts);
-            }
+            self.reassign(id, &mut change);
         }
         self.tree.end_change(change, &self.endpoints);
         for (id, model) in running {
             self.push_running_usage(id, model);
+        }
+    }
+
+    /// Puts `id` into its place under the new policy.
+    fn reassign(&mut self, id: JobId, change: &mut Change) {
+        // What runs stays where it was charged.
+        let mut identity = None;
+        if self.jobs[id].is_waiting() {
+            identity = self.identity_under_policy(id);
+            self.jobs[id].band = self.band_under_policy(id, identity);
+        }
+        let job = &mut self.jobs[id];
+        let from = job.queued.flow;
+        let class = self
+            .tree
+            .classes()
+            .classify(job.class_set, &job.class_key, job.queued.uncached());
+        let place = (identity, job.band, class);
+        self.tree
+            .reassign(&mut job.queued, place, &self.endpoints, change);
+        let order = self.tree.classes().get(job.queued.class).order(self.policy.order);
+        job.queued.score = job.order_key.score(order);
+        let cost = job.estimate.cost(self.policy.flows.cost, self.policy.weights);
+        let to = job.queued.flow;
+        if job.is_waiting() {
+            job.queued.cost = cost;
+            self.tree.put_back(id, &job.queued);
+            change.puts_back(to);
+        } else if let Some(running) = self.jobs.running_mut(id) {
+            let endpoint = self.endpoints.id(running.endpoint);
+            let charge = &mut running.charge;
+            charge.weight = self.tree.identity_of(to).weight;
+            if change.has_other_costs() {
+                (charge.unit, charge.cost) = (self.policy.flows.cost, cost);
+            }
+            let charge = running.settled.is_none().then_some(&*charge);
+            self.tree
+                .transfer_running((from, to), endpoint, charge, &mut running.receipts);
         }
     }
 

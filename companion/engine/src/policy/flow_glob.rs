@@ -14,6 +14,12 @@ impl FlowGlob {
         Self(text.into())
     }
 
+    /// The one identity that matches; `None`: it is a pattern.
+    #[must_use]
+    pub fn literal(&self) -> Option<&str> {
+        (!self.0.contains(['*', '?'])).then_some(&*self.0)
+    }
+
     /// Whether the flow of this identity matches. Takes at most the product of both lengths.
     #[must_use]
     pub fn matches(&self, name: &str) -> bool {

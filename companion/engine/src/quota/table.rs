@@ -14,7 +14,7 @@ use hashlink::LinkedHashMap;
 use crate::ids::JobId;
 use crate::input::QuotaUsage;
 use crate::limits::QUOTA_FLOWS_MAX;
-use crate::policy::{Over, Quota};
+use crate::policy::{Flows, Over, Quota};
 use crate::time::Instant;
 
 use super::flow::{Amount, FlowQuota, Reservation};
@@ -23,12 +23,14 @@ use super::{Moment, Now};
 
 /// Empty entries that a new one removes, at most.
 const REMOVED_AT_ONCE: usize = 2;
-/// Entries that are looked at for one that can be evicted. If something refers to all of them, the table exceeds its limit by one.
+/// Entries that are looked at for one that can be evicted. If all of them stay, the table exceeds its limit by one.
 const EVICTION_TRIES: usize = 16;
 
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     quotas: Vec<Quota>,
+    /// The flows that the policy names. They are never evicted.
+    named: BTreeSet<Box<str>>,
     /// Least recently charged first.
     pub(super) flows: LinkedHashMap<Box<str>, FlowQuota>,
     /// What each running request has reserved, until it is settled.
@@ -104,7 +106,7 @@ impl Table {
             else {
                 return;
             };
-            if flow.is_in_use() {
+            if flow.is_in_use() || self.named.contains(name) {
                 let name = name.clone();
                 self.flows.to_back(&name);
             } else {
@@ -277,8 +279,10 @@ impl Table {
         Some(name)
     }
 
-    pub(super) fn reconfigure(&mut self, old: &[Quota], new: &[Quota], moment: &Moment) {
-        self.quotas = new.to_vec();
+    pub(super) fn reconfigure(&mut self, old: &[Quota], flows: &Flows, moment: &Moment) {
+        let new = &flows.quotas;
+        self.quotas.clone_from(new);
+        self.named = flows.all_names().map(Into::into).collect();
         for (name, mut flow) in core::mem::take(&mut self.flows) {
             let index = new.iter().position(|quota| quota.flows.matches(&name));
             if let Some(index) = index {

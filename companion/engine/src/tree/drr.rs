@@ -144,10 +144,15 @@ impl<O: Copy> Drr<O> {
         self.children[child].owner
     }
 
-    /// Changes the quantum, from the next visit on.
+    /// Changes the quantum. A greater one counts from the next visit on. A smaller one also counts in a present visit: its grant
+    /// would be a long run of requests.
     pub(crate) fn set_quantum(&mut self, child: ChildId, quantum: Quantum) {
         self.catch_up(child);
-        self.children[child].quantum = quantum;
+        let node = &mut self.children[child];
+        let old = core::mem::replace(&mut node.quantum, quantum);
+        if node.open {
+            node.deficit = node.deficit.saturating_sub(old.0.saturating_sub(quantum.0));
+        }
         self.reschedule(child);
     }
 

@@ -1,22 +1,26 @@
 //! The fairness identities, over all bands, classes and models, and the order in which their requests are displaced.
 //!
 //! An identity exists while it has a flow. Clients choose the names, so the table is bounded: past the limit new
-//! identities share [`OVERFLOW_FLOWS`], by seeded hash.
+//! identities share [`OVERFLOW_FLOWS`], by seeded hash. Identities that the policy names don't count against the limit, and
+//! never share: other clients must not be able to take an account away from them.
 
+use alloc::borrow::Cow;
 use alloc::format;
+use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use hashbrown::HashTable;
 use smallvec::SmallVec;
 
+use crate::audit::{AuditError, check};
 use crate::band::TreeBand;
 use crate::hashed_name::{HashedName, NameHasher};
 use crate::ids::{FlowId, IdentityId, LeafId};
 use crate::indexed_heap::IndexedHeap;
 use crate::input::{Band, EndpointId};
 use crate::limits::OVERFLOW_FLOWS;
-use crate::policy::Flows as Policy;
+use crate::policy::{Flows as Policy, Over};
 use crate::rng;
 use crate::slab::Slab;
 
@@ -52,6 +56,8 @@ impl InBand {
 pub(crate) struct Identity {
     pub(crate) name: Arc<str>,
     name_hash: u64,
+    /// The policy names it.
+    is_named: bool,
     pub(crate) weight: f64,
     pub(crate) in_flight: u64,
     /// Its own limit on waiting requests in a band, instead of the queue's.
@@ -130,6 +136,8 @@ impl Identity {
 #[derive(Debug)]
 pub(super) struct Identities {
     all: Slab<IdentityId, Identity>,
+    /// Those of `all` that the policy doesn't name.
+    unnamed: usize,
     index: HashTable<IdentityId>,
     hasher: NameHasher,
     seed: u64,
@@ -145,6 +153,7 @@ impl Identities {
     pub(super) fn new(hasher: NameHasher, seed: u64) -> Self {
         Self {
             all: Slab::default(),
+            unnamed: 0,
             index: HashTable::new(),
             hasher,
             seed,
@@ -170,28 +179,52 @@ impl Identities {
         self.all.iter_mut()
     }
 
-    /// The identity of this name, or the one that it shares. An identity without a flow is removed by
+    /// The identity of this name; or the one that it shares, with the name. An identity without a flow is removed by
     /// [`Self::flow_removed`].
-    pub(super) fn get_or_insert(&mut self, name: Arc<str>, policy: &Policy) -> IdentityId {
+    pub(super) fn get_or_insert(
+        &mut self,
+        name: Arc<str>,
+        policy: &Policy,
+    ) -> (IdentityId, Option<Arc<str>>) {
         let name = if name.is_empty() { ANONYMOUS.into() } else { name };
         let hashed = self.hasher.hashed(&name);
         if let Some(identity) = self.find(hashed) {
-            return identity;
+            return (identity, None);
         }
-        if self.all.len() < policy.identities_max {
-            let hash = hashed.hash;
-            return self.insert(name, hash, policy);
+        let hash = hashed.hash;
+        if self.has_room(&name, policy) {
+            return (self.insert(name, hash, policy), None);
         }
-        let share = rng::hash(self.seed, name.as_bytes()) % OVERFLOW_FLOWS as u64;
-        let shared: Arc<str> = format!("overflow-{share}").into();
+        let shared: Arc<str> = self.shared_name(&name).into();
         let hashed = self.hasher.hashed(&shared);
-        match self.find(hashed) {
+        let identity = match self.find(hashed) {
             Some(identity) => identity,
             None => {
                 let hash = hashed.hash;
                 self.insert(shared, hash, policy)
             }
+        };
+        (identity, Some(name))
+    }
+
+    /// The name of the identity that [`Self::get_or_insert`] would return.
+    pub(super) fn account<'a>(&self, name: &'a str, policy: &Policy) -> Cow<'a, str> {
+        if self.named(name).is_some() || self.has_room(name, policy) {
+            name.into()
+        } else {
+            self.shared_name(name).into()
         }
+    }
+
+    /// Whether a new identity of this name gets state of its own.
+    fn has_room(&self, name: &str, policy: &Policy) -> bool {
+        self.unnamed < policy.identities_max || policy.names(name)
+    }
+
+    /// The name of the identity that `name` shares with others.
+    fn shared_name(&self, name: &str) -> String {
+        let share = rng::hash(self.seed, name.as_bytes()) % OVERFLOW_FLOWS as u64;
+        format!("overflow-{share}")
     }
 
     /// The identity of this name.
@@ -204,7 +237,32 @@ impl Identities {
         self.index.find(name.hash, same).copied()
     }
 
+    /// Applies the policy to every identity.
+    pub(super) fn reconfigure(&mut self, policy: &Policy) {
+        self.unnamed = 0;
+        for (_, identity) in self.all.iter_mut() {
+            identity.is_named = policy.names(&identity.name);
+            self.unnamed += usize::from(!identity.is_named);
+            identity.weight = policy.weight_of(&identity.name);
+            identity.capacity = policy.capacities.get(&*identity.name).copied();
+            identity.quota = policy.quota_of(&identity.name);
+            let quota = identity.quota.and_then(|index| policy.quotas.get(index));
+            identity.held &= quota.is_some_and(|quota| quota.over == Over::Hold && !quota.shadow);
+            identity.in_flight_at.clear();
+        }
+    }
+
+    pub(super) fn audit(&self) -> Result<(), AuditError> {
+        let unnamed = self.all.iter().filter(|(_, identity)| !identity.is_named);
+        check(
+            "identities that the policy doesn't name are counted",
+            unnamed.count() == self.unnamed,
+        )
+    }
+
     fn insert(&mut self, name: Arc<str>, name_hash: u64, policy: &Policy) -> IdentityId {
+        let is_named = policy.names(&name);
+        self.unnamed += usize::from(!is_named);
         let identity = self.all.insert(Identity {
             weight: policy.weight_of(&name),
             capacity: policy.capacities.get(&*name).copied(),
@@ -212,6 +270,7 @@ impl Identities {
             held: false,
             name,
             name_hash,
+            is_named,
             in_flight: 0,
             in_flight_at: Vec::new(),
             bands: [InBand::default(); TreeBand::COUNT],
@@ -251,6 +310,7 @@ impl Identities {
             if let Ok(found) = self.index.find_entry(node.name_hash, |&other| other == identity) {
                 found.remove();
             }
+            self.unnamed -= usize::from(!self.all[identity].is_named);
             self.all.discard(identity);
         }
     }

@@ -25,7 +25,7 @@ impl Tree {
                 continue;
             };
             let model = self.model_id(&entry.model);
-            let flow = self.flow_or_insert(entry.flow.into(), entry.band.into(), model, class, policy);
+            let (flow, _) = self.flow_or_insert(entry.flow.into(), entry.band.into(), model, class, policy);
             let (leaf, child) = (self.flows[flow].leaf, self.flows[flow].child);
             self.leaves[leaf]
                 .level
@@ -44,7 +44,7 @@ impl Tree {
                 continue;
             };
             let model = self.model_id(&entry.model);
-            let flow = self.flow_or_insert(entry.flow.into(), entry.band.into(), model, class, policy);
+            let (flow, _) = self.flow_or_insert(entry.flow.into(), entry.band.into(), model, class, policy);
             let (leaf, child) = (self.flows[flow].leaf, self.flows[flow].child);
             let running = entry.running.0;
             let level = &mut self.leaves[leaf].level;

@@ -1,22 +1,25 @@
 //! Another policy under everything that waits and runs.
 //!
-//! A level keeps its state if its discipline stays the same. A level with another discipline starts anew from what waits
-//! and runs. Levels aren't updated in between, so that no flow counts as empty because of the change.
+//! A level keeps its state if its discipline and the costs of requests stay the same. A level with another discipline, or other
+//! costs, starts anew from what waits and runs: a flow that is 1,000 tokens behind must not be 1,000 requests behind. Levels aren't
+//! updated in between, so that no flow counts as empty because of the change.
 
 use alloc::vec::Vec;
+
+use hashbrown::HashSet;
 
 use crate::band::TreeBand;
 use crate::cost::Charge;
 use crate::endpoints::Endpoints;
-use crate::ids::{ClassId, EligibilityId, FlowId, Id, LeafId, ModelTreeId};
+use crate::ids::{ClassId, EligibilityId, FlowId, Id, IdentityId, LeafId, ModelTreeId};
 use crate::input::EndpointId;
-use crate::policy::{Over, Policy};
+use crate::policy::Policy;
 
 use super::classes::Classes;
 use super::disciplines::{BandLevel, ClassLevel, ModelLevel};
-use super::node::Node;
+use super::node::{Node, Receipt};
 use super::tree_config::TreeConfig;
-use super::{Queued, Receipts, Tree};
+use super::{Leaf, Queued, Receipts, Tree};
 
 /// A change of policy in progress.
 #[derive(Debug)]
@@ -26,11 +29,27 @@ pub(crate) struct Change {
     removed_trees: Vec<ModelTreeId>,
     /// Eligibility sets to release when no head waits under them.
     released: Vec<EligibilityId>,
+    /// The flows of waiting requests, in the order in which [`Change::puts_back`] was called. In this order they join rings that start anew.
+    flows: Vec<FlowId>,
+    /// The classes are the same: every request keeps its own.
+    same_classes: bool,
+    /// What runs was charged another cost.
+    other_costs: bool,
 }
 
 impl Change {
     fn removes(&self, leaf: LeafId) -> bool {
         self.removed_leaves.binary_search(&leaf).is_ok()
+    }
+
+    /// A request that waits is put back into this flow.
+    pub(crate) fn puts_back(&mut self, flow: FlowId) {
+        self.flows.push(flow);
+    }
+
+    /// Requests cost something else than before.
+    pub(crate) const fn has_other_costs(&self) -> bool {
+        self.other_costs
     }
 }
 
@@ -40,14 +59,20 @@ impl Tree {
     pub(crate) fn begin_change(&mut self, policy: &Policy) -> Change {
         let old = core::mem::replace(&mut self.config, TreeConfig::of(policy));
         let old_classes = core::mem::replace(&mut self.classes, Classes::new(&policy.classes));
-        let rebuilt = (old.per_model, old.discipline) != (self.config.per_model, self.config.discipline);
-        let same_ring = old_classes.same_ring(&self.classes) && old.class_mode == self.config.class_mode;
+        let other_costs = !old.has_costs_of(&self.config);
+        let rebuilt =
+            other_costs || (old.per_model, old.discipline) != (self.config.per_model, self.config.discipline);
+        let same_classes = old_classes.same_ring(&self.classes);
+        let same_ring = same_classes && old.class_mode == self.config.class_mode;
         let mut change = Change {
             removed_leaves: Vec::new(),
             removed_trees: Vec::new(),
             released: Vec::new(),
+            flows: Vec::new(),
+            same_classes,
+            other_costs,
         };
-        if !self.root.reconfigure(&self.config) {
+        if other_costs || !self.root.reconfigure(&self.config) {
             self.root = BandLevel::new(&self.config);
             self.epoch += 1;
         }
@@ -64,10 +89,6 @@ impl Tree {
             for (_, leaf) in self.leaves.iter_mut() {
                 leaf.level.reconfigure(&self.config);
             }
-            for (_, tree) in self.trees.iter() {
-                let models = &mut self.bands[tree.band as usize].level;
-                models.reconfigure(tree.child, &self.config);
-            }
         }
         self.apply_weights(policy);
         change
@@ -75,14 +96,7 @@ impl Tree {
 
     /// Applies weights and capacities to identities and flows.
     fn apply_weights(&mut self, policy: &Policy) {
-        for (_, identity) in self.identities.iter_mut() {
-            identity.weight = policy.flows.weight_of(&identity.name);
-            identity.capacity = policy.flows.capacities.get(&*identity.name).copied();
-            identity.quota = policy.flows.quota_of(&identity.name);
-            let quota = identity.quota.and_then(|index| policy.flows.quotas.get(index));
-            identity.held &= quota.is_some_and(|quota| quota.over == Over::Hold && !quota.shadow);
-            identity.in_flight_at.clear();
-        }
+        self.identities.reconfigure(&policy.flows);
         for (_, flow) in self.flows.iter() {
             let weight = self.identities.get(flow.identity).weight;
             self.leaves[flow.leaf]
@@ -120,27 +134,26 @@ impl Tree {
         change.removed_leaves.sort_unstable();
     }
 
-    /// Assigns `request` to its flow, class and eligibility set under the new policy. `class`: its class if its leaf is
-    /// removed; otherwise it keeps its own.
+    /// Assigns `request` to its flow, class and eligibility set under the new policy. `identity`: its own, if it has shared one until
+    /// now. `class`: its class if its own may be gone; otherwise it keeps its own.
     pub(crate) fn reassign(
         &mut self,
         request: &mut Queued,
-        band: TreeBand,
-        class: ClassId,
+        (identity, band, class): (Option<IdentityId>, TreeBand, ClassId),
         endpoints: &Endpoints,
         change: &mut Change,
     ) {
-        let (identity, leaf) = (self.flows[request.flow].identity, self.flows[request.flow].leaf);
-        if !change.removes(leaf) && self.band_of(request.flow) != band {
-            request.class = self.leaves[leaf].class;
+        let (former, leaf) = (self.flows[request.flow].identity, self.flows[request.flow].leaf);
+        let removed = change.removes(leaf);
+        request.class = if removed && !change.same_classes {
+            class
+        } else {
+            self.leaves[leaf].class
+        };
+        let identity = identity.unwrap_or(former);
+        if removed || identity != former || self.band_of(request.flow) != band {
             let leaf = self.leaf_or_insert(band, request.model, request.class);
             request.flow = self.flow_at(identity, leaf);
-        } else if change.removes(leaf) {
-            request.class = class;
-            let leaf = self.leaf_or_insert(band, request.model, class);
-            request.flow = self.flow_at(identity, leaf);
-        } else {
-            request.class = self.leaves[leaf].class;
         }
         let threshold = self.classes.get(request.class).threshold;
         change.released.push(request.eligibility);
@@ -149,22 +162,27 @@ impl Tree {
             .hold_under(request.eligibility, threshold, endpoints);
     }
 
-    /// A request that runs at `endpoint` moves from one flow to another, or stays.
+    /// A request that runs at `endpoint` moves from one flow to another, or stays. `charge`: what it was charged; `None`: that is
+    /// settled, so nothing of it will change.
     pub(crate) fn transfer_running(
         &mut self,
         (from, to): (FlowId, FlowId),
         endpoint: EndpointId,
-        charge: &Charge,
+        charge: Option<&Charge>,
         receipts: &mut Receipts,
     ) {
         if from != to {
             self.flows[from].in_flight -= 1;
             self.flows[to].in_flight += 1;
+            receipts.flow = Receipt::default();
+        }
+        if let Some(charge) = charge.filter(|_| from != to) {
             let (leaf, child) = (self.flows[to].leaf, self.flows[to].child);
-            let level = &mut self.leaves[leaf].level;
+            let Leaf { level, lags, .. } = &mut self.leaves[leaf];
             // It no longer runs elsewhere.
             level.settle_elsewhere(child, charge, None);
             receipts.flow = level.charge(child, charge);
+            lags.charged();
         }
         if self.config.max_in_flight_per_endpoint.is_some() {
             let identity = self.identities.get_mut(self.flows[to].identity);
@@ -173,9 +191,12 @@ impl Tree {
     }
 
     /// Every job is in its place: removes what is no longer used, and updates every level.
-    pub(crate) fn end_change(&mut self, change: Change, endpoints: &Endpoints) {
+    pub(crate) fn end_change(&mut self, mut change: Change, endpoints: &Endpoints) {
         self.rebuild_tallies(|leaf| !change.removes(leaf));
-        let flows: Vec<FlowId> = self.flows.ids().collect();
+        let mut flows = core::mem::take(&mut change.flows);
+        flows.extend(self.flows.ids());
+        let mut updated: HashSet<FlowId> = HashSet::with_capacity(self.flows.len());
+        flows.retain(|&flow| updated.insert(flow));
         for flow in flows {
             let leaf = self.flows[flow].leaf;
             if change.removes(leaf) {

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use crate::policy::{Bands, ClassMode, CostUnit, Discipline, Policy};
+use crate::policy::{Bands, ClassMode, CostUnit, Discipline, Policy, TokenWeights};
 use crate::time::Instant;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -12,6 +12,8 @@ pub(super) struct TreeConfig {
     pub(super) class_mode: ClassMode,
     pub(super) discipline: Discipline,
     pub(super) cost: CostUnit,
+    /// Weights of tokens in a cost; `None`: costs count requests.
+    pub(super) token_weights: Option<TokenWeights>,
     pub(super) usage_window: Duration,
     /// Quotas may hold flows.
     pub(super) holds: bool,
@@ -27,11 +29,17 @@ impl TreeConfig {
             class_mode: policy.class_mode,
             discipline: policy.flows.discipline,
             cost: policy.flows.cost,
+            token_weights: (policy.flows.cost == CostUnit::Tokens).then_some(policy.weights),
             usage_window: policy.usage_window,
             holds: !policy.flows.quotas.is_empty(),
             max_in_flight: policy.flows.max_in_flight,
             max_in_flight_per_endpoint: policy.flows.max_in_flight_per_endpoint,
         }
+    }
+
+    /// A request costs the same under `other`, so that what was counted before still counts.
+    pub(super) fn has_costs_of(&self, other: &Self) -> bool {
+        self.token_weights == other.token_weights
     }
 
     /// The passage of time from `from` to `to` moves usage windows.

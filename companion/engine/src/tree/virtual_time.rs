@@ -81,8 +81,8 @@ struct Child {
     weight: f64,
     /// Stays 0 under [`Rule::Fifo`]. Under [`Rule::Usage`]: the tag, as far as the child waits.
     finish: VirtualTime,
-    /// The part of `finish` that is the estimated cost of the owner's running requests from other leaves, under [`Rule::Vtc`].
-    elsewhere: VirtualTime,
+    /// The estimated cost of the owner's running requests from other leaves that is part of `finish`, under [`Rule::Vtc`].
+    elsewhere: u128,
     place: Place,
     /// Under [`Rule::Usage`] after all others.
     last: bool,
@@ -178,7 +178,7 @@ impl VirtualTimeScheduler {
             owner,
             weight,
             finish: VirtualTime::default(),
-            elsewhere: VirtualTime::default(),
+            elsewhere: 0,
             place: Place::Out,
             last: false,
             started: false,
@@ -234,8 +234,29 @@ impl VirtualTimeScheduler {
     }
 
     /// Changes the weight. The caller enqueues a backlogged child again.
+    ///
+    /// The child stays as far ahead of the others, or behind them, in cost. As far in virtual time would be a thousand times that after
+    /// a weight of 0.001 becomes 1: the child would be served, or passed over, as many times in a row.
     pub(super) fn set_weight(&mut self, child: ChildId, weight: f64) {
-        self.children[child].weight = weight;
+        let old = core::mem::replace(&mut self.children[child].weight, weight);
+        let counts = match self.rule {
+            Rule::Wfq | Rule::RoundRobin | Rule::Vtc => true,
+            Rule::Fifo | Rule::Usage => false,
+        };
+        if !counts || old.to_bits() == weight.to_bits() {
+            return;
+        }
+        self.last_advance = None;
+        if let Place::In(queue) = self.children[child].place {
+            self.catch_up(queue);
+        }
+        let distance = self.finish(child) - self.level();
+        let is_waiting = matches!(self.children[child].place, Place::In(_));
+        // A child that doesn't wait is lifted to the level when it comes back.
+        if is_waiting || distance > VirtualTime::default() {
+            self.shift(child, distance.reweighted(old, weight) - distance);
+            self.update_idle(child);
+        }
     }
 
     /// Advances the window to `now`. Within a second nothing changes. The caller then calls [`Self::expired_usage`] until

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use penstock_engine::input::Band;
-use penstock_engine::policy::{CostUnit, Discipline};
+use penstock_engine::policy::{BandMode, CostUnit, Discipline};
+use penstock_engine::{Input, Policy};
 
 use crate::load::{BAND_WEIGHTS, Case, Dispatched, HEAVY, Job, Load, Place, QUANTA, random_job};
 use crate::rng::Rng;
@@ -86,17 +87,31 @@ struct Measured {
     bands: BTreeMap<Place, DistanceRange>,
 }
 
-/// Measures a load in which everything stays backlogged: each dispatched request is replaced by a new one.
-fn measured(case: &Case, seed: u64) -> Measured {
+/// Measures a load in which everything stays backlogged: each dispatched request is replaced by a new one. `before`: the
+/// policy under which the load begins; measured is from the change to the case's on.
+fn measured(case: &Case, before: Option<Policy>, seed: u64) -> Measured {
     let mut rng = Rng::new(seed);
-    let mut load = Load::new(case.policy(SLOTS), 1);
+    let has_changed = before.is_some();
+    let mut load = Load::new(before.unwrap_or_else(|| case.policy(SLOTS)), 1);
     let places = case.places();
     for _ in 0..4 {
         for place in &places {
             load.register(random_job(&mut rng, place));
         }
     }
-    // The first requests were granted alone.
+    if has_changed {
+        let mut replaced = 0;
+        for _ in 0..400 {
+            load.complete();
+            while replaced < load.dispatched.len() {
+                let place = load.dispatched[replaced].job.place.clone();
+                load.register(random_job(&mut rng, &place));
+                replaced += 1;
+            }
+        }
+        load.handle(Input::Policy(Box::new(case.policy(SLOTS))));
+    }
+    // The first requests were granted alone, or under the policy before.
     let mut counted = load.dispatched.len();
     let settled_before = load.served.clone();
     let mut received: BTreeMap<Place, Service> = BTreeMap::new();
@@ -171,42 +186,78 @@ impl Measured {
 fn no_child_gets_more_than_the_bound() {
     for case in Case::all() {
         for seed in 0..2 {
-            let measured = measured(&case, seed);
-            let (largest, visit) = match case.unit {
-                CostUnit::Tokens => (LARGEST, 1_024.0),
-                CostUnit::Requests => (1.0, 1.0),
-            };
-            let virtual_time_bound = |largest: f64| (largest + largest / HEAVY) * (SLOTS as f64 + 1.0);
-            let flows = match case.discipline {
-                Discipline::Wfq | Discipline::Vtc | Discipline::Usage => virtual_time_bound(largest),
-                Discipline::RoundRobin => virtual_time_bound(1.0),
-                Discipline::Drr => visits_bound(largest, visit),
-                Discipline::Fifo => 0.0,
-            };
-            let within = |level: &str, ranges: &BTreeMap<Place, DistanceRange>, bound: f64| {
-                for (place, range) in ranges {
-                    assert!(
-                        range.width() <= bound,
-                        "{level}: {range:?} is over {bound} at {place:?}, {case:?}"
-                    );
-                }
-            };
-            within("flows", &measured.flows, flows);
-            if case.classes {
-                within(
-                    "classes",
-                    &measured.classes,
-                    visits_bound(LARGEST, QUANTA[0] as f64),
-                );
-            }
-            if case.per_model {
-                within("models", &measured.models, visits_bound(largest, visit));
-            }
-            if case.weighted_bands {
-                let visit = if case.unit == CostUnit::Tokens { 100.0 } else { 1.0 };
-                within("bands", &measured.bands, visits_bound(largest, visit));
-            }
+            check_bounds(&case, &measured(&case, None, seed), "");
         }
+    }
+}
+
+/// Whatever changes while requests wait and run: the discipline, the unit of costs, weights, quanta, the modes of bands. What was
+/// counted before must not give a flow, a band, a class or a model more than the bound afterwards.
+#[test]
+fn the_bounds_hold_from_a_reload_on() {
+    let cases = Case::all();
+    for (seed, case) in (0..).zip(&cases) {
+        let mut rng = Rng::new(seed);
+        let same_gate = cases.iter().filter(|other| other.auto == case.auto);
+        let others: Vec<Case> = same_gate.cloned().collect();
+        for other in [rng.choose(&others), case.clone()] {
+            let mut before = other.policy(SLOTS);
+            let mut weights = vec![0.003, 1.0, 1_000.0];
+            if case.discipline == Discipline::Usage {
+                // Past usage is divided by the weight of the present, so a greater weight is a claim on what is past.
+                weights = vec![HEAVY];
+            }
+            before.flows.weights.insert("heavy".into(), rng.choose(&weights));
+            before.weights.input = rng.choose(&[1.0, 1.0, 50.0]);
+            if let BandMode::Weighted(bands) = &mut before.bands.mode {
+                *bands = rng.choose(&[[1.0, 1.0, 1.0], [0.01, 500.0, 2.0]]);
+            }
+            for class in before.classes.iter_mut().flat_map(|set| &mut set.classes) {
+                class.quantum = rng.choose(&[1, class.quantum, 100_000]);
+            }
+            check_bounds(
+                case,
+                &measured(case, Some(before.clone()), seed),
+                &format!("after {before:?}"),
+            );
+        }
+    }
+}
+
+fn check_bounds(case: &Case, measured: &Measured, when: &str) {
+    let (largest, visit) = match case.unit {
+        CostUnit::Tokens => (LARGEST, 1_024.0),
+        CostUnit::Requests => (1.0, 1.0),
+    };
+    let virtual_time_bound = |largest: f64| (largest + largest / HEAVY) * (SLOTS as f64 + 1.0);
+    let flows = match case.discipline {
+        Discipline::Wfq | Discipline::Vtc | Discipline::Usage => virtual_time_bound(largest),
+        Discipline::RoundRobin => virtual_time_bound(1.0),
+        Discipline::Drr => visits_bound(largest, visit),
+        Discipline::Fifo => 0.0,
+    };
+    let within = |level: &str, ranges: &BTreeMap<Place, DistanceRange>, bound: f64| {
+        for (place, range) in ranges {
+            assert!(
+                range.width() <= bound,
+                "{level}: {range:?} is over {bound} at {place:?}, {case:?} {when}"
+            );
+        }
+    };
+    within("flows", &measured.flows, flows);
+    if case.classes {
+        within(
+            "classes",
+            &measured.classes,
+            visits_bound(LARGEST, QUANTA[0] as f64),
+        );
+    }
+    if case.per_model {
+        within("models", &measured.models, visits_bound(largest, visit));
+    }
+    if case.weighted_bands {
+        let visit = if case.unit == CostUnit::Tokens { 100.0 } else { 1.0 };
+        within("bands", &measured.bands, visits_bound(largest, visit));
     }
 }
 

@@ -9,3 +9,4 @@ mod support;
 mod fairness_bounds;
 mod invariants;
 mod load;
+mod reloads;

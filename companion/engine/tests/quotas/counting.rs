@@ -194,8 +194,8 @@ fn a_request_that_shares_a_flow_has_the_window_of_that_flow() {
     assert_eq!(left(engine.tightest_window_of(RequestId(2))), Some(70));
     assert_eq!(
         left(engine.tightest_window("g")),
-        Some(100),
-        "no request is charged to it"
+        Some(70),
+        "its next request would be charged to the shared flow too"
     );
     assert_eq!(engine.tightest_window_of(RequestId(3)), None, "it doesn't exist");
 }

@@ -3,7 +3,8 @@
 //!
 //! The engine makes two random choices: among the least loaded endpoints, and the jitter of retry-after. The model
 //! reads them from the engine's effects after checking that they are allowed. The model learns nothing, so prompts
-//! come with a token count and outputs with an expectation. It supports policy changes that don't rebuild the tree.
+//! come with a token count and outputs with an expectation. It supports changes of policy that leave
+//! classes, and the trees of models, as they are.
 
 #![expect(unreachable_pub, reason = "a module of one test")]
 
@@ -16,6 +17,7 @@ mod drr_ring;
 mod endpoints;
 mod engine_effects;
 mod limits;
+mod policy_change;
 mod queries;
 mod quotas;
 mod scores;
@@ -25,7 +27,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use penstock_engine::input::{Band, EndpointState, Relisted};
-use penstock_engine::policy::{BandMode, Class, CostUnit, Discipline, Gate};
+use penstock_engine::policy::{Class, CostUnit, Discipline, Gate};
 use penstock_engine::{Budget, Effect, EndpointId, Input, Instant, Outcome, Policy, RequestId};
 
 use drr_ring::{DrrRing, Taken};
@@ -230,12 +232,7 @@ impl Model {
             quotas: Quotas::new(now),
             policy,
         };
-        if let BandMode::Weighted(_) = model.policy.bands.mode {
-            let weighted = BANDS.into_iter().filter(|band| *band != Level::Demoted);
-            let bands = weighted.map(|band| (band, model.band_quantum(band)));
-            let bands: Vec<_> = bands.collect();
-            model.band_ring = Some(DrrRing::fixed(bands));
-        }
+        model.band_ring = model.new_band_ring();
         model.rate.0 = model.rate_capacity();
         model
     }
@@ -445,22 +442,6 @@ impl Model {
             }
             self.blocked_classes.clear();
         }
-    }
-
-    fn change_policy(&mut self, policy: Policy) {
-        self.fill_rate();
-        let had_rate = self.policy.queue.max_rate.is_some();
-        self.clear_aside();
-        self.policy = policy;
-        self.discard_unused_prefixes();
-        let capacity = self.rate_capacity();
-        self.rate.0 = if had_rate {
-            self.rate.0.min(capacity)
-        } else {
-            capacity
-        };
-        self.end_slow_starts();
-        self.refresh_backlogs();
     }
 
     fn drain(&mut self, draining: bool, effects: &mut EngineEffects) {

@@ -54,14 +54,6 @@ impl ModelLevel {
         }
     }
 
-    /// Applies another unit of costs to `child`.
-    pub(crate) fn reconfigure(&mut self, child: ChildId, config: &TreeConfig) {
-        match self {
-            Self::Shared { .. } => {}
-            Self::PerModel(drr) => drr.set_quantum(child, quantum(FLOW_TOKENS, 1.0, config)),
-        }
-    }
-
     /// The tree that all models share; `None`: they don't, or it doesn't exist yet.
     pub(crate) const fn shared(&self) -> Option<ModelTreeId> {
         match self {

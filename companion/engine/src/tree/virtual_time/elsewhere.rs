@@ -18,8 +18,7 @@ impl VirtualTimeScheduler {
             return false;
         }
         let step = self.step(charge.cost, charge.weight);
-        let node = &mut self.children[child];
-        node.elsewhere = node.elsewhere + step;
+        self.children[child].elsewhere += u128::from(charge.cost);
         self.shift_counter(child, step)
     }
 
@@ -27,11 +26,11 @@ impl VirtualTimeScheduler {
     /// tag of a waiting child changed.
     pub(crate) fn settle_elsewhere(&mut self, child: ChildId, charge: &Charge, real: Option<u64>) -> bool {
         let step = self.step(charge.cost, charge.weight);
-        let node = &mut self.children[child];
-        if self.rule != Rule::Vtc || node.elsewhere < step {
+        let (node, cost) = (&mut self.children[child], u128::from(charge.cost));
+        if self.rule != Rule::Vtc || node.elsewhere < cost {
             return false;
         }
-        node.elsewhere = node.elsewhere - step;
+        node.elsewhere -= cost;
         let real = real.map_or(VirtualTime::default(), |real| self.step(real, charge.weight));
         real != step && self.shift_counter(child, real - step)
     }

@@ -25,7 +25,7 @@ impl Model {
     }
 
     /// The quantum of a child with this weight, in quarters. A weight of 1 gets `tokens`, or one request.
-    fn quantum(&self, weight: f64, tokens: u64) -> u64 {
+    pub(super) fn quantum(&self, weight: f64, tokens: u64) -> u64 {
         let unit = match self.policy.flows.cost {
             CostUnit::Tokens => tokens,
             CostUnit::Requests => 1,

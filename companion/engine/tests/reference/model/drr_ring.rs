@@ -86,6 +86,21 @@ impl<K: Clone + PartialEq> DrrRing<K> {
         }
     }
 
+    /// The quantum of a child changes, whether requests wait there or not. A smaller one counts in a present visit, too.
+    pub fn set_quantum(&mut self, key: &K, quantum: u64) {
+        if let Some(index) = self.find(key) {
+            let child = &mut self.children[index];
+            if child.in_visit && quantum < child.quantum {
+                child.deficit = child.deficit.saturating_sub(child.quantum - quantum);
+            }
+            child.quantum = quantum;
+        }
+    }
+
+    pub fn keys(&self) -> Vec<K> {
+        self.children.iter().map(|child| child.key.clone()).collect()
+    }
+
     fn join(&mut self, key: K, quantum: u64) {
         assert!(self.joining, "a fixed ring has all children");
         self.periods += 1;

@@ -18,8 +18,8 @@ pub fn in_cost_per_weight(virtual_time: i128) -> f64 {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Flow {
     pub finish: i128,
-    /// For `vtc`: the part of `finish` that is the estimated cost of the identity's running requests from other leaves.
-    elsewhere: i128,
+    /// For `vtc`: the estimated cost of the identity's running requests from other leaves that is part of `finish`.
+    elsewhere: u64,
     /// The flow was backlogged or charged.
     started: bool,
     /// Requests of the flow wait, and the flow's limit admits them.
@@ -168,7 +168,7 @@ impl VirtualTime {
         let contested = self.flows.values().any(|flow| flow.backlogged);
         if let Some(flow) = self.flows.get_mut(name).filter(|_| contested) {
             flow.finish += step;
-            flow.elsewhere += step;
+            flow.elsewhere += cost;
         }
     }
 
@@ -176,9 +176,23 @@ impl VirtualTime {
     pub fn settle_elsewhere(&mut self, name: &str, cost: u64, weight: f64, real: Option<u64>) {
         let step = self.step(cost, weight);
         let real = real.map_or(0, |real| self.step(real, weight));
-        if let Some(flow) = self.flows.get_mut(name).filter(|flow| flow.elsewhere >= step) {
-            flow.elsewhere -= step;
+        if let Some(flow) = self.flows.get_mut(name).filter(|flow| flow.elsewhere >= cost) {
+            flow.elsewhere -= cost;
             flow.finish += real - step;
+        }
+    }
+
+    /// The weight of a flow changes: what it is ahead or behind stays the same cost.
+    pub fn reweigh(&mut self, name: &str, old: f64, new: f64) {
+        if self.discipline == Discipline::Fifo || self.discipline == Discipline::Usage || old == new {
+            return;
+        }
+        self.last_advance = None;
+        let level = self.start_level();
+        let gains = |flow: &Flow| flow.backlogged || flow.finish > level;
+        if let Some(flow) = self.flows.get_mut(name).filter(|flow| gains(flow)) {
+            let ahead = (flow.finish - level) as f64;
+            flow.finish = level + (ahead * old / new).round_ties_even() as i128;
         }
     }
 

@@ -223,7 +223,11 @@ impl World {
             }
             Operation::Quantum(class, quantum) => {
                 let class = class % classes;
-                self.slow.classes[class].quantum = quantum;
+                let slow = &mut self.slow.classes[class];
+                let old = core::mem::replace(&mut slow.quantum, quantum);
+                if slow.open {
+                    slow.deficit = slow.deficit.saturating_sub(old.saturating_sub(quantum));
+                }
                 self.node.set_quantum(self.children[class], quarters(quantum));
             }
             Operation::Replace(class, quantum) => {
