@@ -121,6 +121,8 @@ pub(crate) struct Lease {
     /// The Envoys that the record in the store of leases names, while the store doesn't answer. `None`: the store answers, or its record may
     /// differ from the filters here.
     pub(crate) recorded: Option<HashSet<u64>>,
+    /// When a filter first left this companion while the store didn't answer. It, or another filter of its Envoy, may ask another companion.
+    pub(crate) left_at: Option<Instant>,
     /// Why this companion may not grant; `None`: it may.
     pub(crate) lapsed: Option<Lapse>,
 }

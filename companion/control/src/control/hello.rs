@@ -173,7 +173,7 @@ impl Control {
 
     /// An Envoy has one root context less.
     pub(super) fn remove_envoy_context(&mut self, now: Instant, envoy: EnvoyId, epoch: Epoch) {
-        self.leadership.has_changed = true;
+        self.note_filter_left(now);
         if self.envoys.remove_context(envoy, epoch) {
             for pool in self.pools.ids() {
                 self.drive_pool(now, pool, PoolInput::EnvoyLeft(envoy));

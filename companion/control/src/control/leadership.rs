@@ -155,6 +155,7 @@ impl Control {
         self.leadership.lease = Some(Lease {
             check_at: grants_until,
             recorded: None,
+            left_at: None,
             lapsed: None,
         });
         self.timers.set(grants_until, Timer::Lease);
@@ -206,10 +207,24 @@ impl Control {
         }
     }
 
-    /// The time until which all filters here are known to follow this companion; `None`: there are none.
+    /// The time until which all filters here, and those that have left, are known to follow this companion or none; `None`: there are none.
     fn followed_until(&self) -> Option<Instant> {
         let proofs = self.contexts.values().map(|context| context.followed_at);
-        proofs.min().map(|proof| proof.after(FOLLOWED_MAX))
+        let left_at = self.leadership.lease.as_ref().and_then(|lease| lease.left_at);
+        let followed_at = proofs.min().into_iter().chain(left_at).min();
+        followed_at.map(|proof| proof.after(FOLLOWED_MAX))
+    }
+
+    /// A filter has left. Without the store, that ends the right to grant after a while, as if the filter followed no more: another
+    /// companion may lead when filters of that Envoy have asked it for some time.
+    pub(super) fn note_filter_left(&mut self, now: Instant) {
+        self.leadership.has_changed = true;
+        let Some(lease) = &mut self.leadership.lease else {
+            return;
+        };
+        if lease.recorded.is_some() && lease.left_at.is_none() {
+            lease.left_at = Some(now);
+        }
     }
 
     /// Stops granting until the lease is renewed.

@@ -445,6 +445,32 @@ fn leader_goes_on_without_the_store_while_its_filters_follow() {
 }
 
 #[test]
+fn leader_without_the_store_stops_when_a_filter_says_bye() {
+    let mut world = World::leading();
+    world.probe(2, version_3(2));
+    world.hello(2, version_3(2), Vec::new(), Vec::new());
+    let lapses = world.now.after(2 * SECOND_LONG);
+    world.renew(lapses);
+    world.lose_store(&[(ENVOY, 2)]);
+    world.take();
+    for _ in 0..4 {
+        world.pass_beating(1, &[1, 2]);
+        world.take();
+    }
+    // Its successor in that Envoy may ask another companion, which then leads after six seconds.
+    world.send(2, Message::Bye(wire::Bye {}));
+    for _ in 0..5 {
+        world.pass_beating(1, &[1]);
+        world.take();
+    }
+    world.send(1, Message::Register(register(1)));
+    assert_eq!(world.take().granted(), [] as [u64; 0]);
+    let lapses = world.now.after(2 * SECOND_LONG);
+    world.renew(lapses);
+    assert_eq!(world.take().granted(), [1]);
+}
+
+#[test]
 fn leader_without_the_store_takes_no_envoy_that_the_record_does_not_name() {
     let stranger = Filter {
         envoy: ENVOY + 1,
