@@ -24,6 +24,7 @@ mod lanes;
 mod model_ids;
 mod node;
 mod order;
+mod own_limits;
 mod past_usage;
 mod propagate;
 mod queued;
@@ -421,37 +422,6 @@ impl Tree {
     /// The endpoints that take the head of `flow` now, whatever its size; `None`: all with room.
     pub(crate) fn able_endpoints(&self, flow: FlowId) -> Option<Vec<EndpointId>> {
         self.eligibility.able(self.flows[flow].head_eligibility?)
-    }
-
-    /// Whether the identity of `flow` runs the most requests that it may, or is held.
-    pub(crate) fn is_at_limit(&self, flow: FlowId) -> bool {
-        self.is_identity_at_limit(self.identity_of(flow))
-    }
-
-    /// Whether `identity` runs the most requests that it may, or is held.
-    pub(crate) fn is_identity_at_limit(&self, identity: &Identity) -> bool {
-        let limit = self.config.max_in_flight;
-        limit.is_some_and(|limit| identity.in_flight >= limit) || self.config.holds && identity.held
-    }
-
-    /// Waiting requests of identities that run the most requests that they may, or are held. In time proportional to the number of
-    /// identities, if these have limits.
-    pub(crate) fn waiting_at_limits(&self) -> u64 {
-        if self.config.max_in_flight.is_none() && !self.config.holds {
-            return 0;
-        }
-        let limited = self
-            .identities()
-            .filter(|identity| self.is_identity_at_limit(identity));
-        let bands = limited.flat_map(|identity| &identity.bands);
-        bands.map(|band| band.waiting.requests).sum()
-    }
-
-    /// The quota of the identity of `flow` holds it, or no longer.
-    pub(crate) fn set_held(&mut self, flow: FlowId, held: bool, endpoints: &Endpoints) {
-        let identity = self.flows[flow].identity;
-        self.identities.get_mut(identity).held = held;
-        self.update_heads(identity, endpoints);
     }
 
     /// The identity of this name, if it has a flow.

@@ -64,10 +64,7 @@ impl Pool {
             stage: self.first_stage(now, runs_at, peer, arrival),
             admitted: runs_at.map(|_| outcome_of(arrival)),
             requeues: registration.requeues,
-            demand: match arrival {
-                Arrival::New if !has_outcome => Demand::Counted,
-                _ => Demand::Elsewhere,
-            },
+            demand: Demand::at_arrival(arrival.is_new() && !has_outcome),
         };
         self.open(now, id, open, registering.previous_key);
         self.observe_arrival(registering, &labels);

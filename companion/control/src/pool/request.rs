@@ -48,6 +48,13 @@ pub(super) enum Demand {
     Elsewhere,
 }
 
+impl Demand {
+    /// `is_first`: the request arrives now, and for the first time.
+    pub(super) const fn at_arrival(is_first: bool) -> Self {
+        if is_first { Self::Counted } else { Self::Elsewhere }
+    }
+}
+
 /// The stage of a request.
 #[derive(Debug)]
 pub(super) enum Stage {

@@ -1,20 +1,22 @@
 //! The event loop: handles whatever is due next until the run ends.
 
+mod effects;
+
 use std::collections::HashMap;
 use std::time::Duration;
 
-use penstock_autopilot::{Autopilot, Backlog, Granted, Scraped, Served};
+use penstock_autopilot::{Autopilot, Backlog, Scraped, Served};
 use penstock_engine::input::{EndpointState, Prompt, ServerStats, Service, Usage};
 use penstock_engine::units::Tokens;
-use penstock_engine::{Effect, Engine, Input, Instant, Outcome, Request, RequestId};
-use penstock_model_server::{HardwareError, Job, JobId, JobProgress, Server};
+use penstock_engine::{Engine, Input, Instant, Request, RequestId};
+use penstock_model_server::{HardwareError, JobProgress, Server};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
 use super::arrival_plan::ArrivalPlan;
 use super::load_series::{Load, LoadSeries};
 use super::prefixes;
-use super::record::{Finished, Record, Refused, ReplicasDesired, Sample};
+use super::record::{Finished, Record, ReplicasDesired, Sample};
 use super::scenario::{Change, GateBy, Scenario};
 use super::server_timers::ServerTimers;
 use super::settings;
@@ -430,95 +432,6 @@ impl<'a> ClosedLoop<'a> {
                 return;
             }
         }
-    }
-
-    fn apply_effect(&mut self, effect: Effect) {
-        match effect {
-            Effect::Grant {
-                id,
-                endpoints,
-                prompt,
-                cached,
-                output,
-                ..
-            } => {
-                self.waiting -= 1;
-                let endpoint = endpoints[0];
-                let server = endpoint.0 as usize;
-                let granted = Granted {
-                    endpoint,
-                    prompt: prompt.0,
-                    cached: cached.0,
-                    output: output.0,
-                };
-                self.autopilot.granted(self.now, id, granted);
-                let pending = self
-                    .pending
-                    .get_mut(&id.0)
-                    .expect("invariant: a granted request is pending");
-                pending.granted = self.now;
-                if core::mem::take(&mut pending.is_limited) {
-                    self.autopilot.arrived(self.now);
-                }
-                self.in_flight[server] += 1;
-                let shared = self.scenario.shared_prefix.filter(|shared| shared.is_cached);
-                if let Some(shared) = shared.filter(|_| self.has_cached[server]) {
-                    pending.cached = prefixes::cached_tokens(&shared, pending.drawn.input);
-                }
-                let job = Job {
-                    id: JobId(id.0),
-                    input: pending.drawn.input,
-                    cached: pending.cached,
-                    output: pending.drawn.output,
-                };
-                match self.servers[server].submit(self.now, job) {
-                    Ok(()) => self
-                        .server_timers
-                        .set(server, self.servers[server].poll_timeout()),
-                    Err(_) => self.refused_by(server, id),
-                }
-            }
-            Effect::Reject { id, outcome, .. } => {
-                self.waiting -= 1;
-                let pending = self.pending.get(&id.0);
-                let counted = pending.filter(|pending| !pending.is_limited && outcome.is_no_demand());
-                if let Some(pending) = counted {
-                    self.autopilot.refused_after_waiting(pending.arrived);
-                }
-                self.refused(id, Some(outcome));
-            }
-            Effect::Cancelled { id, .. } => {
-                self.waiting -= 1;
-                self.refused(id, None);
-            }
-            Effect::Traced { .. }
-            | Effect::UsageSettled { .. }
-            | Effect::UsageRunning { .. }
-            | Effect::Quota(_)
-            | Effect::Settled { .. } => {}
-        }
-    }
-
-    /// A request ends without an answer. `outcome`: the engine's reason.
-    fn refused(&mut self, id: RequestId, outcome: Option<Outcome>) {
-        self.record.rejected += 1;
-        if let Some(pending) = self.pending.remove(&id.0) {
-            self.record.refused.push(Refused {
-                kind: pending.drawn.kind,
-                arrived: pending.arrived.since(Instant::ZERO),
-                waited: self.now.since(pending.arrived),
-                outcome,
-            });
-        }
-    }
-
-    /// The server doesn't take a request: its cache or its own queue is too small.
-    fn refused_by(&mut self, server: usize, id: RequestId) {
-        self.in_flight[server] -= 1;
-        self.autopilot.dropped(self.now, id);
-        self.refused(id, None);
-        let service = Service::Nothing;
-        self.engine.handle(self.now, Input::Completed { id, service });
     }
 
     /// With [`GateBy::Truth`], gives the engine the budgets that follow from the true parameters.
