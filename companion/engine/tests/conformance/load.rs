@@ -254,8 +254,9 @@ impl Load {
                     let place = self.jobs[id.0 as usize].place.clone();
                     *self.served.entry(place).or_default() += cost.0;
                 }
-                Effect::Reject { .. } | Effect::Cancelled { .. } => panic!("rejected: {effect:?}"),
-                Effect::Traced { .. }
+                Effect::Reject { .. } => panic!("rejected: {effect:?}"),
+                Effect::Cancelled { .. }
+                | Effect::Traced { .. }
                 | Effect::UsageSettled { .. }
                 | Effect::UsageRunning { .. }
                 | Effect::Quota(_) => {}
@@ -276,6 +277,13 @@ impl Load {
             id: RequestId(id),
             service,
         });
+    }
+
+    /// Cancels every request that waits.
+    pub(crate) fn cancel_waiting(&mut self) {
+        for id in 0..self.jobs.len() as u64 {
+            self.handle(Input::Cancel(RequestId(id)));
+        }
     }
 
     pub(crate) fn refund(&mut self, id: u64) {

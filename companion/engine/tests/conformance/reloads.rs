@@ -1,10 +1,12 @@
 //! What a change of policy does to two flows that wait: no flow goes many times in a row because of what was counted before.
 
-use penstock_engine::input::Service;
-use penstock_engine::policy::{CostUnit, Discipline, Policy};
+use penstock_engine::input::{Band, Service};
+use penstock_engine::policy::{BandMode, CostUnit, Discipline, Policy};
 use penstock_engine::{Input, RequestId};
 
 use crate::load::{Case, Job, Load, Place};
+use crate::rng::Rng;
+use crate::support::gate;
 
 /// Disciplines under which both flows get the same share of equal requests.
 const FAIR: [Discipline; 5] = [
@@ -167,6 +169,66 @@ fn a_smaller_quantum_counts_in_a_visit_that_has_begun() {
         CostUnit::Requests,
     ))));
     assert!(longest_run(&mut load, 500) <= 2);
+}
+
+/// Strict bands become weighted while requests wait and run, and all that waits is cancelled then or goes on.
+#[test]
+fn bands_share_by_weight_from_the_change_on() {
+    const WEIGHTS: [f64; 3] = [70.0, 20.0, 10.0];
+    let in_band = |band, flow| Place {
+        band,
+        ..Place::default_for(flow)
+    };
+    let job = |place: &Place| Job {
+        place: place.clone(),
+        estimate: 212,
+        real: 212,
+    };
+    for (seed, is_cancelled) in (0..40).flat_map(|seed| [(seed, false), (seed, true)]) {
+        let mut rng = Rng::new(seed);
+        let mut strict = policy(Discipline::Wfq, CostUnit::Tokens);
+        strict.gate = gate(4, 4);
+        strict.flows.weights.insert("acme".into(), 3.0);
+        let mut weighted = strict.clone();
+        weighted.bands.mode = BandMode::Weighted(WEIGHTS);
+        let (batch, beta, acme) = (
+            in_band(Band::Sheddable, "batch"),
+            in_band(Band::Default, "beta"),
+            in_band(Band::Default, "acme"),
+        );
+        let mut load = Load::new(strict, 1);
+        for _ in 0..40 {
+            for place in [&batch, &beta, &acme] {
+                load.register(job(place));
+            }
+        }
+        complete(&mut load, rng.below(100) as usize);
+        load.handle(Input::Policy(Box::new(weighted)));
+        if is_cancelled {
+            load.cancel_waiting();
+        }
+        complete(&mut load, rng.below(4) as usize);
+        for _ in 0..80 {
+            load.register(job(&batch));
+        }
+        for _ in 0..40 {
+            load.register(job(&acme));
+            load.register(job(&beta));
+        }
+        let start = load.dispatched.len();
+        complete(&mut load, 60);
+        let of = |flow: &str| {
+            let new = load.dispatched[start..].iter();
+            new.filter(|one| one.job.place.flow == flow).count()
+        };
+        // Of 60 requests a third is of the band with half the weight; a visit more or less is 9 requests, or 4.
+        let (default, sheddable) = (of("acme") + of("beta"), of("batch"));
+        assert!(
+            (29..=51).contains(&default),
+            "{default} and {sheddable}: seed {seed}"
+        );
+        assert!(of("acme") > of("beta"), "seed {seed}");
+    }
 }
 
 /// Requests that were settled before the change, and still run, don't count again.

@@ -135,7 +135,7 @@ impl World {
         if matches!(event.kind, CostEventKind::PoolMade) {
             let shares_flows =
                 flows.identities_max < usize::try_from(self.scenario.flows).unwrap_or(usize::MAX);
-            let mut pool = PoolAccounts::new(flows.quotas.clone(), shares_flows, local);
+            let mut pool = PoolAccounts::new(flows.clone(), shares_flows, local);
             let accounts = &mut self.companions[index].accounts;
             if let Some((then, utc)) = accounts.utc {
                 let passed = i128::from(local.saturating_sub(then));

@@ -142,9 +142,12 @@ impl World {
         if self.clock_jumped || http.parent.is_some() || http.resumed || repeated {
             return;
         }
-        // Above the limit of identities several flows share one queue, and a flow can move into the shared queue.
-        let pool = &self.scenario.pools[self.clients[http.client as usize].pool];
-        if pool.policy.flows.identities_max < self.scenario.flows as usize {
+        // Above the limit of identities several flows share one queue, and a flow can move into the shared queue, unless the policy names
+        // it.
+        let client = &self.clients[http.client as usize];
+        let pool = &self.scenario.pools[client.pool];
+        let flows = &pool.policy.flows;
+        if flows.identities_max < self.scenario.flows as usize && !flows.names(&format!("f{}", client.flow)) {
             return;
         }
         // Within one band only: what was demoted goes after a newcomer for which there is room again.
@@ -320,6 +323,14 @@ impl World {
             if waiting < min || waiting > min + counts.requeued {
                 violation = Some(format!(
                     "pool {} counted {counts:?}, but {waiting} requests wait",
+                    scenario.name
+                ));
+            }
+            // The lag starts anew where a reload changes weights, costs or the discipline: what was counted before must not show in it.
+            let lag = pool.snapshot.fairness_lags.iter().find(|lag| lag.ratio > 1.0);
+            if let Some(lag) = lag {
+                violation = Some(format!(
+                    "pool {} has the lag {lag:?} over its bound",
                     scenario.name
                 ));
             }

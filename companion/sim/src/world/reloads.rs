@@ -7,12 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use penstock_control::{EndpointSettings, Event, Settings};
 use penstock_engine::Policy;
-use penstock_engine::policy::{BandMode, CostUnit, Discipline, Gate, StockUnit};
+use penstock_engine::policy::{BandMode, CostUnit, Discipline, Gate, StockUnit, TokenWeights};
 use penstock_engine::units::Decimal;
 use penstock_wire as wire;
 
 use super::World;
 use super::event::Repair;
+use super::rng::Rng;
 use super::time::SECOND;
 
 /// Differences between the current configuration and the scenario's.
@@ -91,6 +92,7 @@ impl World {
 
     fn draw_rules(&mut self, pool: usize) -> Policy {
         let mut rules = self.scenario.pools[pool].policy.clone();
+        self.draw_weights(&mut rules);
         let rng = &mut self.rng;
         rules.flows.discipline = rng.choose(&Discipline::ALL);
         rules.flows.cost = rng.choose(&[CostUnit::Tokens, CostUnit::Requests]);
@@ -126,6 +128,25 @@ impl World {
             gate => gate,
         };
         rules
+    }
+
+    /// Weights by which the unit of costs, and what flows are ahead or behind, changes a thousandfold. They name tenants, some of which
+    /// share an account until then.
+    fn draw_weights(&self, rules: &mut Policy) {
+        let rng = &mut Rng::new(self.scenario.seed ^ self.policy_version ^ 0x5745_4947);
+        for flow in 0..3 {
+            if rng.percent(40) {
+                let weight = rng.choose(&[0.001, 0.3, 1.0, 40.0]);
+                rules.flows.weights.insert(format!("f{flow}").into(), weight);
+            }
+        }
+        // The world's accounts of budgets count tokens by the weights of the scenario.
+        if rules.flows.quotas.is_empty() && rng.percent(30) {
+            rules.weights = TokenWeights {
+                input: 300.0,
+                output: 0.0,
+            };
+        }
     }
 
     /// Removes an endpoint from its pool's list for a while.

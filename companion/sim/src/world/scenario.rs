@@ -156,7 +156,20 @@ impl Scenario {
             pools,
             seed,
         };
-        scenario.with_budgets()
+        scenario.with_named_tenants().with_budgets()
+    }
+
+    /// Gives the first tenant a weight in some of the worlds, by random choices of their own: it has an account of its own there,
+    /// however many tenants share.
+    fn with_named_tenants(mut self) -> Self {
+        let rng = &mut Rng::new(self.seed ^ 0x4e41_4d45);
+        for pool in &mut self.pools {
+            if rng.percent(50) {
+                let weight = rng.choose(&[0.5, 3.0]);
+                pool.policy.flows.weights.insert("f0".into(), weight);
+            }
+        }
+        self
     }
 
     /// The rate of a clock, in thousandths of the world's.

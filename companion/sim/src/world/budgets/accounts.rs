@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use penstock_control::{CostEventKind, FlowBudget};
 use penstock_engine::input::{QuotaUsage, Service, Usage};
-use penstock_engine::policy::{Over, Quota};
+use penstock_engine::policy::{Flows, Over};
 use penstock_engine::{Outcome, QuotaReport, RequestId};
 
 use super::calendar::Calendar;
@@ -39,8 +39,8 @@ pub(super) struct Counts {
 
 #[derive(Clone, Debug)]
 pub(super) struct PoolAccounts {
-    quotas: Vec<Quota>,
-    /// Requests of several flows may share one.
+    policy: Flows,
+    /// Requests of several flows may share one, unless the policy names them.
     pub(super) shares_flows: bool,
     pub(super) calendar: Calendar,
     /// The companion's clock at the last event. An engine's time doesn't go back.
@@ -71,9 +71,9 @@ fn cost(usage: Usage) -> u64 {
 }
 
 impl PoolAccounts {
-    pub(super) fn new(quotas: Vec<Quota>, shares_flows: bool, local: u64) -> Self {
+    pub(super) fn new(policy: Flows, shares_flows: bool, local: u64) -> Self {
         Self {
-            quotas,
+            policy,
             shares_flows,
             calendar: Calendar::new(local),
             local,
@@ -104,7 +104,11 @@ impl PoolAccounts {
     /// The account of a flow; `None`: it has no budget.
     pub(super) fn flow(&mut self, name: &str) -> Option<&mut FlowAccount> {
         if !self.flows.contains_key(name) {
-            let quota = self.quotas.iter().find(|quota| quota.flows.matches(name))?;
+            let quota = self
+                .policy
+                .quotas
+                .iter()
+                .find(|quota| quota.flows.matches(name))?;
             let account = FlowAccount::new(quota.clone(), &self.calendar, self.local);
             self.flows.insert(name.into(), account);
         }
@@ -188,11 +192,9 @@ impl PoolAccounts {
         request.is_waiting = false;
         request.estimate = estimate;
         let was_demoted = core::mem::replace(&mut request.was_demoted, is_demoted);
-        if *request.flow != *name && !self.shares_flows {
-            return Err(format!(
-                "{request_id} of flow {} is charged to {name}",
-                request.flow
-            ));
+        let own = request.flow.clone();
+        if *own != *name && !self.may_share(&own) {
+            return Err(format!("{request_id} of flow {own} is charged to {name}"));
         }
         self.grants |= is_granted;
         let Some(flow) = self.flow(name) else {
@@ -244,10 +246,15 @@ impl PoolAccounts {
         }
     }
 
+    /// Requests of the flow `name` may be charged to another one.
+    fn may_share(&self, name: &str) -> bool {
+        self.shares_flows && !self.policy.names(name)
+    }
+
     fn refuse(&mut self, request: &Request) -> Result<(), String> {
         self.counts.refused += 1;
         let (name, request_id) = (&request.flow, &request.request_id);
-        if self.shares_flows {
+        if self.may_share(name) {
             return Ok(());
         }
         let is_right = self
