@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Classes;
 use super::budgets::Budget;
-use crate::value::{Count, Factor, List, OneOrMany, Share, Weight};
+use crate::value::{BandWeight, Count, FlowWeight, List, OneOrMany, Share};
 
 /// The order in which queued requests are granted: by band, then by class, then by flow, then by the order inside the flow.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
@@ -46,9 +46,9 @@ impl Default for Bands {
         Self {
             mode: BandMode::Strict,
             weights: BandWeights {
-                critical: Factor(70.0),
-                default: Factor(20.0),
-                sheddable: Factor(10.0),
+                critical: BandWeight(70.0),
+                default: BandWeight(20.0),
+                sheddable: BandWeight(10.0),
             },
             ceiling: Ceilings::default(),
         }
@@ -70,11 +70,11 @@ pub(crate) enum BandMode {
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct BandWeights {
     /// The weight of critical requests.
-    pub(crate) critical: Factor,
+    pub(crate) critical: BandWeight,
     /// The weight of default requests.
-    pub(crate) default: Factor,
+    pub(crate) default: BandWeight,
     /// The weight of sheddable requests.
-    pub(crate) sheddable: Factor,
+    pub(crate) sheddable: BandWeight,
 }
 
 /// Fractions of the bound. Null means the whole bound.
@@ -104,9 +104,9 @@ pub(crate) struct Flows {
     /// The unit in which flows share.
     pub(crate) cost: CostUnit,
     /// Weights by a flow's identity, as `key` defines it.
-    pub(crate) weights: BTreeMap<String, Weight>,
+    pub(crate) weights: BTreeMap<String, FlowWeight>,
     /// The weight of every other flow.
-    pub(crate) default_weight: Weight,
+    pub(crate) default_weight: FlowWeight,
     /// Replaces `queue.flow_capacity` for some flows, by identity.
     pub(crate) capacities: BTreeMap<String, Count>,
     /// Running requests of one flow, at all endpoints together.
@@ -124,7 +124,7 @@ impl Default for Flows {
             key: OneOrMany(vec![FlowKey::FairnessId]),
             cost: CostUnit::Tokens,
             weights: BTreeMap::new(),
-            default_weight: Weight(1.0),
+            default_weight: FlowWeight(1.0),
             capacities: BTreeMap::new(),
             max_in_flight: None,
             max_in_flight_per_endpoint: None,

@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::millis;
 use crate::redis_url::{self, RedisUrl};
-use crate::value::{Factor, LatencyTarget, Multiplier, PositiveDuration};
+use crate::value::{LatencyTarget, Multiplier, PositiveDuration, TokenWeight};
 
 /// The cost of tokens, and the storage of usage.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
@@ -20,10 +20,11 @@ use crate::value::{Factor, LatencyTarget, Multiplier, PositiveDuration};
 pub(crate) struct Usage {
     /// The period over which the discipline `usage` counts.
     pub(crate) window: PositiveDuration,
-    /// The cost of a prompt token. The two weights can't both be 0.
-    pub(crate) input_token_weight: Factor,
+    /// The cost of a prompt token. The two weights can't both be 0. The cost of a request is rounded to a whole number, and is at
+    /// least 1. Only the ratio of the two weights counts for shares: for 0.001 and 0.002 write 1 and 2.
+    pub(crate) input_token_weight: TokenWeight,
     /// The cost of a generated token. The two weights can't both be 0.
-    pub(crate) output_token_weight: Factor,
+    pub(crate) output_token_weight: TokenWeight,
     /// Where the companion keeps learned performance models, the windows of the discipline `usage`, and what flows have used of
     /// their budgets. `memory`: nowhere, so a restart begins without them. `{redb: PATH}`: in a file, which pools may share.
     /// `{redis: URL}`: in a redis server, where companions share the usage and the budgets of pools with the same name.
@@ -34,8 +35,8 @@ impl Default for Usage {
     fn default() -> Self {
         Self {
             window: millis(300_000),
-            input_token_weight: Factor(1.0),
-            output_token_weight: Factor(2.0),
+            input_token_weight: TokenWeight(1.0),
+            output_token_weight: TokenWeight(2.0),
             store: Store::Memory,
         }
     }

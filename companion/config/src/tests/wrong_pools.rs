@@ -291,6 +291,36 @@ fn keys_of_pools_reject_values_out_of_range() {
         ),
         (
             "usage",
+            "input_token_weight: 0.001",
+            "input_token_weight",
+            "multiply both by the same number), not 0.001",
+        ),
+        (
+            "usage",
+            "output_token_weight: 1000000000",
+            "output_token_weight",
+            "to 100000",
+        ),
+        (
+            "arbitration",
+            "flows: {weights: {acme: 0.000000001}}",
+            "flows.weights.acme",
+            "multiply all of them",
+        ),
+        (
+            "arbitration",
+            "flows: {default_weight: 1000000000}",
+            "flows.default_weight",
+            "multiply all of them",
+        ),
+        (
+            "arbitration",
+            "bands: {weights: {critical: 0.000000001}}",
+            "bands.weights.critical",
+            "multiply all of them",
+        ),
+        (
+            "usage",
             "store: disk",
             "store",
             "memory, {redb: PATH}, or {redis: URL}",

@@ -144,6 +144,19 @@ numbers! {
     /// A factor that may be 0.
     Factor(f64), number, "a finite number of at least 0", |factor| factor >= 0.0,
         {"type": "number", "minimum": 0};
+    /// A flow's weight. Costs per weight are whole units, so that within these limits equal ratios of weights give equal shares.
+    FlowWeight(f64), number, "a finite number above 0, from 0.0001 to 1000000 (only the ratio of weights counts: multiply all of them by the same number)",
+        |weight| WEIGHTS.contains(&weight),
+        {"type": "number", "minimum": 0.0001, "maximum": 1_000_000};
+    /// A band's weight.
+    BandWeight(f64), number, "a finite number of at least 0: 0, or from 0.0001 to 1000000 (only the ratio of weights counts: multiply all of them by the same number)",
+        |weight| weight == 0.0 || WEIGHTS.contains(&weight),
+        {"anyOf": [{"type": "number", "minimum": 0.0001, "maximum": 1_000_000}, {"const": 0}]};
+    /// The cost of a token. The cost of a request is a whole number and at least 1, so with smaller weights short and long requests
+    /// would cost the same.
+    TokenWeight(f64), number, "a finite number of at least 0: 0, or from 0.1 to 100000 (the cost of a request is a whole number, and only the ratio of the two weights counts for shares: multiply both by the same number)",
+        |weight| weight == 0.0 || (0.1..=100_000.0).contains(&weight),
+        {"anyOf": [{"type": "number", "minimum": 0.1, "maximum": 100_000}, {"const": 0}]};
     /// Grants per second.
     Rate(f64), number, "a finite number above 0, in requests per second", |rate| rate > 0.0,
         {"type": "number", "exclusiveMinimum": 0};
@@ -170,6 +183,7 @@ numbers! {
         {"enum": [503, 429]};
 }
 
+const WEIGHTS: std::ops::RangeInclusive<f64> = 0.0001..=1_000_000.0;
 const FLOWS_LIMIT: u64 = 100_000;
 const _: () = assert!(FLOWS_LIMIT as usize == FLOWS_MAX);
 
@@ -186,6 +200,9 @@ macro_rules! serialize_as {
 serialize_as! {
     Weight as write;
     Factor as write;
+    FlowWeight as write;
+    BandWeight as write;
+    TokenWeight as write;
     Rate as write;
     Fraction as write;
     Multiplier as write;

@@ -14,6 +14,10 @@ use penstock_config::tree::{Entry, Kind, Node};
 const NESTING_MAX: usize = 16;
 const WINDOW_MIN: Duration = Duration::from_secs(60);
 const WINDOW_MAX: Duration = Duration::from_secs(3_600);
+/// The least token weight above 0 that a configuration takes.
+const TOKEN_WEIGHT_MIN: f64 = 0.1;
+/// A larger factor helps no weight that anybody means.
+const SCALE_MAX: f64 = 1e12;
 /// Values of the Helm chart, and the variables that they set.
 const HELM: [(&str, &str); 4] = [
     ("enabled", "ENABLE_FAIRNESS_SCHEDULING"),
@@ -261,7 +265,7 @@ fn usage(section: &mut Section<'_>) -> Result<Block, SourceError> {
         None => usage.pair("window", "5m", "Kthena's default; its Helm chart sets 1h"),
     }
     let mut last = None;
-    let mut sum = 0.0;
+    let mut weights = Vec::new();
     for (name, key, default) in [
         ("FAIRNESS_INPUT_TOKEN_WEIGHT", "input_token_weight", 1.0),
         ("FAIRNESS_OUTPUT_TOKEN_WEIGHT", "output_token_weight", 2.0),
@@ -274,15 +278,33 @@ fn usage(section: &mut Section<'_>) -> Result<Block, SourceError> {
             }
             None => (default, "Kthena's default".to_owned()),
         };
-        sum += weight;
-        usage.pair(key, weight.to_string(), note);
+        weights.push((key, weight, note));
     }
-    match last {
-        Some(found) if sum == 0.0 => {
-            Err(found.error("the two token weights can't both be 0, because no token would count"))
+    let least = weights
+        .iter()
+        .map(|(_, weight, _)| *weight)
+        .filter(|weight| *weight > 0.0);
+    let least = least.fold(f64::INFINITY, f64::min);
+    if let Some(found) = last.filter(|_| least.is_infinite()) {
+        return Err(found.error("the two token weights can't both be 0, because no token would count"));
+    }
+    let factor = scale_of(least);
+    for (key, weight, mut note) in weights {
+        if factor > 1.0 {
+            note = format!("{note}, times {factor}: only the ratio of the two counts");
         }
-        Some(_) | None => Ok(usage),
+        usage.pair(key, (weight * factor).to_string(), note);
     }
+    Ok(usage)
+}
+
+/// The power of ten by which the token weights are multiplied, so that the least one above 0 isn't below the least that Penstock takes.
+fn scale_of(least: f64) -> f64 {
+    let mut factor = 1.0;
+    while least * factor < TOKEN_WEIGHT_MIN && factor < SCALE_MAX {
+        factor *= 10.0;
+    }
+    factor
 }
 
 /// Collects the variables of a manifest or of Helm values.

@@ -367,6 +367,15 @@ fn kthenas_limits_become_a_rate_or_a_bound() {
         &values,
         &[("queue.max_rate", json!(5)), ("queue.ttl", json!("90s"))],
     );
+    let (page, values) = with("FAIRNESS_INPUT_TOKEN_WEIGHT=0.001\nFAIRNESS_OUTPUT_TOKEN_WEIGHT=0.002");
+    assert_pool(
+        &values,
+        &[
+            ("usage.input_token_weight", json!(0.1)),
+            ("usage.output_token_weight", json!(0.2)),
+        ],
+    );
+    assert!(page.contains("times 100: only the ratio"), "{page}");
     // The order is by tokens, by requests, or by arrival.
     for (more, discipline, cost) in [
         ("FAIRNESS_PRIORITY_TOKEN_WEIGHT=0.5", "usage", Some("tokens")),
