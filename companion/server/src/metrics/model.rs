@@ -119,7 +119,7 @@ impl CapacityGauges {
             )?,
             demand_total: float(
                 "demand_total",
-                "Offered requests per second that fall to the variant, including its part of the backlog.",
+                "Requests per second that more servers could serve and that fall to the variant, including its part of the backlog.",
             )?,
             utilization: float("utilization", "Demand over capacity; 0 if unknown.")?,
             desired_replicas: make.gauge(
