@@ -401,7 +401,8 @@ pub struct PushedBack {
     /// The server's address, `ip:port`.
     #[prost(string, tag = "2")]
     pub endpoint: ::prost::alloc::string::String,
-    /// The HTTP status of the server's response.
+    /// The HTTP status of the server's response; 0: the request never left Envoy, which had no file descriptor for a connection, so
+    /// the server has nothing to do with it.
     #[prost(uint32, tag = "3")]
     pub status: u32,
     /// The server's `retry-after`; absent: it has none, or none in seconds.

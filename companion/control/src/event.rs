@@ -219,6 +219,8 @@ pub enum Observation {
         /// The HTTP status of the server's response: 429 or 503.
         status: u16,
     },
+    /// An Envoy had no file descriptor for a connection to a server of this pool.
+    OutOfFiles(Arc<str>),
     /// A request has arrived.
     Arrived(Arc<Labels>),
     /// A deadline header that the pool uses is not a valid number, and is ignored.

@@ -86,11 +86,12 @@ pub(crate) fn attempts(count: u32) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX)
 }
 
-/// The refusal of a request by a server; `None` if the status is none that refuses, which no filter sends.
+/// Why an attempt failed before a response; `None` if the status is none that refuses, which no filter sends.
 pub(crate) fn pushback(message: &wire::PushedBack) -> Option<Pushback<'_>> {
     let status = match message.status {
-        429 => 429,
-        503 => 503,
+        0 => None,
+        429 => Some(429),
+        503 => Some(503),
         _ => return None,
     };
     Some(Pushback {

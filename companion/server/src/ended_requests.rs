@@ -60,7 +60,7 @@ impl EndedRequests {
                 code,
                 waited,
                 ..
-            } if !outcome.is_grant() => EndedRequest::new(now, labels, *outcome, code, *waited),
+            } if !outcome.is_grant() => EndedRequest::new(now, labels, *outcome, code, *waited, 0),
             Observation::Refused {
                 labels,
                 outcome,
@@ -70,10 +70,8 @@ impl EndedRequests {
                 ..
             } => {
                 let outcome = Outcome::from_name(outcome).unwrap_or(Outcome::Internal);
-                EndedRequest {
-                    requeues: *requeues,
-                    ..EndedRequest::new(now, labels, outcome, code, waited.unwrap_or_default())
-                }
+                let waited = waited.unwrap_or_default();
+                EndedRequest::new(now, labels, outcome, code, waited, *requeues)
             }
             Observation::Dropped {
                 labels,
@@ -82,10 +80,7 @@ impl EndedRequests {
                 waited,
                 requeues,
                 ..
-            } => EndedRequest {
-                requeues: *requeues,
-                ..EndedRequest::new(now, labels, *outcome, code, *waited)
-            },
+            } => EndedRequest::new(now, labels, *outcome, code, *waited, *requeues),
             Observation::Completed {
                 labels,
                 outcome,
@@ -97,8 +92,7 @@ impl EndedRequests {
             } => EndedRequest {
                 endpoint: endpoint.clone(),
                 status: *status,
-                requeues: *requeues,
-                ..EndedRequest::new(now, labels, *outcome, "", *waited)
+                ..EndedRequest::new(now, labels, *outcome, "", *waited, *requeues)
             },
             Observation::Decided { .. }
             | Observation::SessionOpened { .. }
@@ -108,6 +102,7 @@ impl EndedRequests {
             | Observation::EndpointDown { .. }
             | Observation::EndpointBack { .. }
             | Observation::PushedBack { .. }
+            | Observation::OutOfFiles(_)
             | Observation::Arrived(_)
             | Observation::BadDeadline(_)
             | Observation::PriorityLowered(_)
@@ -174,7 +169,14 @@ impl EndedRequests {
 }
 
 impl EndedRequest {
-    fn new(ended_at: Instant, labels: &Arc<Labels>, outcome: Outcome, code: &str, waited: Duration) -> Self {
+    fn new(
+        ended_at: Instant,
+        labels: &Arc<Labels>,
+        outcome: Outcome,
+        code: &str,
+        waited: Duration,
+        requeues: u32,
+    ) -> Self {
         Self {
             labels: labels.clone(),
             outcome,
@@ -182,7 +184,7 @@ impl EndedRequest {
             waited,
             endpoint: Arc::default(),
             status: 0,
-            requeues: 0,
+            requeues,
             ended_at,
         }
     }

@@ -20,6 +20,8 @@ use filter_codes::{CODES, LATER};
 
 /// A kind of rejection is logged once in this interval, with the number of suppressed lines.
 const WARN_INTERVAL: Duration = Duration::from_secs(1);
+/// The kind of the log line about an Envoy without file descriptors.
+const OUT_OF_FILES: &str = "out_of_files";
 /// The logged status of a request that waited when its client left. No response was sent.
 const CLIENT_LEFT: u16 = 499;
 
@@ -96,6 +98,7 @@ impl Observer {
             Observation::EndpointDown { pool, endpoint } => {
                 tracing::warn!(pool = %pool, endpoint, "endpoint marked down: requests to it failed");
             }
+            Observation::OutOfFiles(pool) => self.warn_about_files(now, &pool),
             Observation::PushedBack {
                 pool,
                 endpoint,
@@ -435,6 +438,25 @@ impl Observer {
                 suppressed = count.saturating_sub(1),
                 "an Envoy doesn't pass request bodies to its filter, so requests are answered 503 filter_misconfigured: set \
                  `allow_on_headers_stop_iteration: true` in the filter's plugin configuration"
+            );
+            (*last, *count) = (now, 1);
+        } else {
+            *count += 1;
+        }
+    }
+
+    /// Logs one line for each pool and interval.
+    fn warn_about_files(&mut self, now: Instant, pool: &Arc<str>) {
+        let (last, count) = self
+            .warned
+            .entry((pool.clone(), OUT_OF_FILES))
+            .or_insert((now, 0));
+        if *count == 0 || now.since(*last) >= WARN_INTERVAL {
+            tracing::error!(
+                pool = %pool,
+                suppressed = count.saturating_sub(1),
+                "an Envoy has no file descriptor left for connections to servers, so requests wait: raise its limit of open files \
+                 (LimitNOFILE), or print a bootstrap with fewer connections (envoy-config --open-files)"
             );
             (*last, *count) = (now, 1);
         } else {

@@ -105,6 +105,7 @@ impl RecentStats {
             | Observation::EndpointDown { .. }
             | Observation::EndpointBack { .. }
             | Observation::PushedBack { .. }
+            | Observation::OutOfFiles(_)
             | Observation::BadDeadline(_)
             | Observation::PriorityLowered(_)
             | Observation::Requeued(_)

@@ -208,8 +208,8 @@ pub(crate) fn token_keeper() -> Value {
     })
 }
 
-/// The router. It reports each attempt that a server refuses by itself to the filter: the access log has the configuration of
-/// the filter's plugin, so Envoy calls the same root context. Other attempts cost nothing.
+/// The router. It reports each attempt that a server refuses by itself, and each that Envoy couldn't connect, to the filter: the access log
+/// has the configuration of the filter's plugin, so Envoy calls the same root context. Other attempts cost nothing.
 pub(crate) fn router(plugin: &Value) -> Value {
     let status = |code: u32| {
         json!({ "status_code_filter": { "comparison": {
@@ -217,6 +217,9 @@ pub(crate) fn router(plugin: &Value) -> Value {
             "value": { "default_value": code, "runtime_key": format!("penstock.refused.{code}") },
         } } })
     };
+    let mut reported = limits::REFUSALS.map(status).to_vec();
+    // An upstream connection failed: the filter asks whether that was for want of a socket.
+    reported.push(json!({ "response_flag_filter": { "flags": ["UF"] } }));
     json!({
         "name": "envoy.filters.http.router",
         "typed_config": {
@@ -224,7 +227,7 @@ pub(crate) fn router(plugin: &Value) -> Value {
             "suppress_envoy_headers": true,
             "upstream_log": [{
                 "name": "envoy.access_loggers.wasm",
-                "filter": { "or_filter": { "filters": limits::REFUSALS.map(status) } },
+                "filter": { "or_filter": { "filters": reported } },
                 "typed_config": {
                     "@type": "type.googleapis.com/envoy.extensions.access_loggers.wasm.v3.WasmAccessLog",
                     "config": plugin,

@@ -37,6 +37,12 @@ pub(crate) fn upstream_address(host: &impl Properties) -> Option<String> {
     text(host.property(&["upstream", "address"]))
 }
 
+/// Envoy had no file descriptor for a connection to a server.
+pub(crate) fn lacked_socket(host: &impl Properties) -> bool {
+    let reason = text(host.property(&["upstream", "transport_failure_reason"]));
+    reason.is_some_and(|reason| reason.contains("socket creation failure"))
+}
+
 /// How often Envoy sent the request upstream; 0: unknown.
 pub(crate) fn attempt_count(host: &impl Properties) -> u32 {
     let count = host.property(&["upstream", "request_attempt_count"]);

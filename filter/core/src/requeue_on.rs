@@ -72,11 +72,6 @@ impl RequeueOn {
         }
     }
 
-    /// Some status does so.
-    pub(crate) const fn has_statuses(self) -> bool {
-        self.too_many_requests || self.unavailable
-    }
-
     /// The headers that make Envoy try each of the `entries` of a list once. They replace those of a client. Without a list,
     /// which is for requests that Envoy spreads round robin, there are [`RETRIES`] retries.
     pub(crate) fn edits(self, entries: usize) -> impl Iterator<Item = HeaderEdit> {
@@ -209,6 +204,5 @@ mod tests {
             [200, 429, 500, 503].map(|status| requeue_on.contains(status)),
             [false, false, false, true]
         );
-        assert!(requeue_on.has_statuses() && !RequeueOn::default().has_statuses());
     }
 }

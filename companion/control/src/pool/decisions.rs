@@ -180,6 +180,7 @@ impl Pool {
             grant: grant.clone(),
             failed: 0,
             refusals: Box::default(),
+            unsent: Box::default(),
             is_off_list: false,
         });
         let (key, labels) = (request.key, request.labels.clone());

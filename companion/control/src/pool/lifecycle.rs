@@ -171,7 +171,7 @@ impl Pool {
             .filter_map(|address| self.endpoint(address))
             .collect();
         if let Some(granted) = self.requests.get(&id).and_then(OpenRequest::granted) {
-            endpoints.retain(|endpoint| granted.refusal_at(*endpoint).is_none());
+            endpoints.retain(|endpoint| !granted.is_blameless(*endpoint));
         }
         for endpoint in endpoints {
             self.decide(now, Input::Failed { id, endpoint });

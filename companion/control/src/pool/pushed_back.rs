@@ -11,22 +11,38 @@ use crate::event::Observation;
 use crate::pushback::Pushback;
 
 impl Pool {
-    /// A server refused a request. A report about an earlier attempt of the request is only counted.
+    /// A server refused a request, or Envoy couldn't send it. A report about an earlier attempt of the request is only counted.
     pub(super) fn pushed_back(&mut self, now: Instant, id: Option<RequestId>, pushback: Pushback<'_>) {
         let Some(endpoint) = self.endpoint(pushback.endpoint) else {
             return;
         };
-        self.observe(Observation::PushedBack {
-            pool: self.name.clone(),
-            endpoint: self.endpoints.address(endpoint),
-            status: pushback.status,
+        let pool = self.name.clone();
+        self.observe(match pushback.status {
+            Some(status) => Observation::PushedBack {
+                pool,
+                endpoint: self.endpoints.address(endpoint),
+                status,
+            },
+            None => Observation::OutOfFiles(pool),
         });
         let is_granted = |id: &RequestId| {
             let granted = self.requests.get(id).and_then(OpenRequest::granted);
             granted.is_some_and(|granted| granted.grant.contains(pushback.endpoint))
         };
-        if let Some(id) = id.filter(is_granted) {
-            self.refused_at(now, id, endpoint, pushback.retry_after.unwrap_or_default());
+        let Some(id) = id.filter(is_granted) else {
+            return;
+        };
+        match pushback.status {
+            Some(_) => self.refused_at(now, id, endpoint, pushback.retry_after.unwrap_or_default()),
+            None => self.unsent_to(id, endpoint),
+        }
+    }
+
+    /// Envoy couldn't send a granted request to `endpoint`, for a reason that isn't the endpoint's.
+    fn unsent_to(&mut self, id: RequestId, endpoint: EndpointId) {
+        let granted = self.requests.get_mut(&id).and_then(OpenRequest::granted_mut);
+        if let Some(granted) = granted {
+            granted.unsent = granted.unsent.iter().copied().chain([endpoint]).collect();
         }
     }
 

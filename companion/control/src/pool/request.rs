@@ -72,6 +72,8 @@ pub(super) struct Granted {
     pub(super) failed: u32,
     /// The endpoints of the list that refused the request by themselves, which is no failure.
     pub(super) refusals: Box<[Refusal]>,
+    /// The endpoints of the list to which Envoy couldn't send the request for a reason of its own.
+    pub(super) unsent: Box<[EndpointId]>,
     /// Nothing can be learned from its way any more: Envoy sent it to an endpoint that wasn't granted, or another companion
     /// granted it, and that list isn't known.
     pub(super) is_off_list: bool,
@@ -86,6 +88,11 @@ pub(super) struct Refusal {
 }
 
 impl Granted {
+    /// `endpoint`, at which the request failed, is not to blame for it.
+    pub(super) fn is_blameless(&self, endpoint: EndpointId) -> bool {
+        self.refusal_at(endpoint).is_some() || self.unsent.contains(&endpoint)
+    }
+
     /// The refusal by `endpoint`; `None`: it didn't refuse the request.
     pub(super) fn refusal_at(&self, endpoint: EndpointId) -> Option<&Refusal> {
         self.refusals.iter().find(|refusal| refusal.endpoint == endpoint)
@@ -136,6 +143,7 @@ impl Stage {
         Self::Granted(Granted {
             failed: 0,
             refusals: Box::default(),
+            unsent: Box::default(),
             grant: Arc::new(grant),
             is_off_list: false,
         })
@@ -156,6 +164,7 @@ impl Stage {
             // Whether and when the endpoint failed the request isn't known.
             failed: 1,
             refusals: Box::default(),
+            unsent: Box::default(),
             grant: Arc::new(grant),
             is_off_list: true,
         })

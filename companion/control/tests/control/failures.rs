@@ -285,3 +285,41 @@ fn a_grant_of_another_companion_may_use_any_endpoint_of_its_list() {
         "nothing is held against it"
     );
 }
+
+#[test]
+fn a_request_for_which_envoy_had_no_socket_marks_no_endpoint_down() {
+    // The request comes back, or there is no way back.
+    for comes_back in [true, false] {
+        let mut world = World::with(settings_of(&[SERVER, SECOND]));
+        world.greet(1, filter(1), Vec::new(), Vec::new());
+        world.take();
+        for sequence in 1..=6 {
+            world.send(1, Message::Register(register(sequence)));
+            let taken = world.take();
+            let endpoint = taken.grants()[0].1.endpoints[0].clone();
+            let unsent = wire::PushedBack {
+                sequence,
+                endpoint,
+                status: 0,
+                retry_after_ms: None,
+                pool: "chat".into(),
+            };
+            world.send(1, Message::PushedBack(unsent));
+            if comes_back {
+                world.send(1, Message::Register(again(100 + sequence, 1, sequence)));
+                world.pass(Duration::from_millis(200));
+            } else {
+                world.send(1, unavailable(sequence, 1));
+            }
+            let taken = world.take();
+            assert_eq!(taken.out_of_files, 1);
+            assert_eq!((taken.marked, taken.pushed_back), (vec![], vec![]));
+            assert_eq!(taken.requeued, usize::from(comes_back));
+            if comes_back {
+                world.send(1, completed(100 + sequence));
+                world.take();
+            }
+            assert_eq!(world.stock(), 0);
+        }
+    }
+}

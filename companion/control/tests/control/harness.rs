@@ -270,6 +270,7 @@ pub(crate) struct Taken {
     pub(crate) lowered: usize,
     pub(crate) requeued: usize,
     pub(crate) misrouted: usize,
+    pub(crate) out_of_files: usize,
     /// Filters that got no session because they don't check API keys.
     pub(crate) outdated: usize,
     /// Requests that wait and run, of sessions that were lost.
@@ -322,6 +323,7 @@ impl Taken {
             Observation::OutdatedFilter(_) => self.outdated += 1,
             Observation::SessionOrphaned { waiting, running, .. } => self.orphaned.push((waiting, running)),
             Observation::PushedBack { endpoint, status, .. } => self.pushed_back.push((endpoint, status)),
+            Observation::OutOfFiles(_) => self.out_of_files += 1,
             Observation::EndpointDown { endpoint, .. } => self.marked.push((endpoint, true)),
             Observation::EndpointBack { endpoint, .. } => self.marked.push((endpoint, false)),
             Observation::SessionOpened { .. }

@@ -23,20 +23,11 @@ pub(crate) struct RequestCounters {
 
 impl RequestCounters {
     pub(super) fn new(make: &Maker) -> prometheus::Result<Self> {
+        let [decided, refused_after_grant] = outcomes(make)?;
         Ok(Self {
             arrivals: make.counter("arrivals_total", "Requests that arrived.", &REQUEST)?,
-            decided: make.counter(
-                "requests_total",
-                "Requests that left the queue or never entered it, by outcome. A request that was granted, waited again because no \
-                 endpoint took it, and left the queue without another grant counts twice: refused_after_grant_total.",
-                &request_labels(&["outcome", "band"]),
-            )?,
-            refused_after_grant: make.counter(
-                "refused_after_grant_total",
-                "Requests that were granted and later rejected or cancelled, because no endpoint had taken them or the grant came too \
-                 late, by their second outcome. requests_total has both outcomes: its sum less this one counts every request once.",
-                &request_labels(&["outcome", "band"]),
-            )?,
+            decided,
+            refused_after_grant,
             bypass: make.counter(
                 "bypass_total",
                 "Requests that the companion granted at their arrival (outcome bypassed). Those that filters admitted by credit \
@@ -124,4 +115,22 @@ impl RequestCounters {
             remove_series(family, is_gone);
         }
     }
+}
+
+/// The counters of first and second outcomes, and of second ones.
+fn outcomes(make: &Maker) -> prometheus::Result<[IntCounterVec; 2]> {
+    let labels = request_labels(&["outcome", "band"]);
+    let all = make.counter(
+        "requests_total",
+        "Requests that left the queue or never entered it, by outcome. A request that was granted, waited again because no endpoint took \
+         it, and left the queue without another grant counts twice: refused_after_grant_total.",
+        &labels,
+    )?;
+    let second = make.counter(
+        "refused_after_grant_total",
+        "Requests that were granted and later rejected or cancelled, because no endpoint had taken them or the grant came too late, by \
+         their second outcome. requests_total has both outcomes: its sum less this one counts every request once.",
+        &labels,
+    )?;
+    Ok([all, second])
 }

@@ -1,4 +1,5 @@
-//! Attempts that a server refused by itself, with a status after which Envoy sends the request again.
+//! Attempts that a server refused by itself, with a status after which Envoy sends the request again, and attempts that never left Envoy,
+//! because it had no file descriptor for a connection.
 //!
 //! Envoy reports nothing to the filter about an attempt that it repeats, except by its access log of attempts, which has no context of
 //! the request's stream. The log entry is matched to its request by `x-request-id`, by the latest grant if several requests share
@@ -15,7 +16,7 @@ use crate::{
     exchange::{Exchange, Granted, Phase},
     headers::Headers,
     limits::{REQUEST_ID_BYTES_MAX, RETRY_AFTER_TEXT_BYTES_MAX},
-    properties::{Properties, upstream_address},
+    properties::{Properties, lacked_socket, upstream_address},
     session::Epoch,
     time::Instant,
 };
@@ -46,7 +47,7 @@ impl GrantedIds {
     /// `exchange` is granted.
     pub(super) fn insert(&mut self, exchange: &Exchange) {
         let request_id = &exchange.register.request_id;
-        if !request_id.is_empty() && exchange.requeue_on().has_statuses() {
+        if !request_id.is_empty() {
             let hash = self.hash(request_id);
             self.sequences.insert(hash, exchange.register.sequence);
         }
@@ -82,7 +83,8 @@ impl Worker {
         let Some((exchange, granted)) = self.granted_exchange(request) else {
             return;
         };
-        if !exchange.requeue_on().contains(status) {
+        let lacked_socket = status == 0 && lacked_socket(host);
+        if !lacked_socket && !exchange.requeue_on().contains(status) {
             return;
         }
         // The requeue listener's own answer is that of another exchange.

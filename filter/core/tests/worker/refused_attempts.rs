@@ -237,3 +237,22 @@ fn client_cannot_say_that_its_request_was_refused() {
         "{outputs:?}"
     );
 }
+
+#[test]
+fn attempt_for_which_envoy_had_no_socket_is_reported_as_none_of_the_servers() {
+    for causes in [r#"["connect", "reset", 429, 503]"#, r#"["connect"]"#] {
+        let mut rig = connected(&with_causes(causes), 2);
+        let sequence = rig.running("m1");
+        // A server that refuses the connection is another matter.
+        let remote = b"delayed connect error: Connection refused".to_vec();
+        rig.host.0.insert("upstream.transport_failure_reason", remote);
+        assert_eq!(logged(&mut rig, "id-1", SERVER, &[]), []);
+        let own = b"socket creation failure".to_vec();
+        rig.host.0.insert("upstream.transport_failure_reason", own);
+        assert_eq!(
+            logged(&mut rig, "id-1", SERVER, &[]),
+            [refusal(sequence, 0, None)],
+            "{causes}"
+        );
+    }
+}
