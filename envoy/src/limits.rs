@@ -10,8 +10,16 @@ pub const BODY_SLACK_BYTES: u64 = 1 << 20;
 /// Default heap size at which the overload manager sheds load, in bytes. Envoy's heap holds the bodies of waiting requests:
 /// this is room for the default queues of a dozen pools.
 pub const HEAP_BYTES_MAX: u64 = 4 << 30;
-/// Default limit of concurrent downstream connections.
+/// The most concurrent downstream connections, however many files Envoy may open.
 pub const CONNECTIONS_MAX: u64 = 50_000;
+/// File descriptors that Envoy needs for itself: its module, logs, admin interface and timers.
+pub const FILES_OWN: u64 = 64;
+/// File descriptors that each worker needs: its event loop, listeners, and streams to the companions.
+pub const FILES_PER_WORKER: u64 = 16;
+/// Workers that are assumed where their number isn't known.
+pub const WORKERS_ASSUMED: u32 = 16;
+/// Open files that an Envoy is assumed to be allowed where that isn't known: enough for [`CONNECTIONS_MAX`].
+pub const FILES_ASSUMED: u64 = FILES_OWN + FILES_PER_WORKER * WORKERS_ASSUMED as u64 + 2 * CONNECTIONS_MAX;
 /// Share of the heap limit above which Envoy closes connections after each request.
 pub const HEAP_KEEPALIVE_OFF: f64 = 0.92;
 /// Share of the heap limit above which Envoy refuses new requests.
@@ -67,3 +75,48 @@ const _: () = assert!(
     HEAP_SHRINK < HEAP_KEEPALIVE_OFF && HEAP_KEEPALIVE_OFF < HEAP_REFUSE,
     "mild measures come first"
 );
+
+/// The most concurrent downstream connections of an Envoy that may open so many files. The request of each needs a connection to a server
+/// at its turn, which Envoy could not open if clients had taken all descriptors: so clients get half of what Envoy doesn't need itself.
+#[must_use]
+pub const fn connections_max(open_files: u64, workers: u32) -> u64 {
+    let own = FILES_OWN.saturating_add(FILES_PER_WORKER.saturating_mul(workers as u64));
+    match open_files.saturating_sub(own) / 2 {
+        0 => 1,
+        half if half > CONNECTIONS_MAX => CONNECTIONS_MAX,
+        half => half,
+    }
+}
+
+/// The heap limit of an Envoy in a process group that may have so much memory: half of it, because Envoy isn't alone and its heap isn't all of
+/// its memory; at least `least`, which one request may need.
+#[must_use]
+pub const fn heap_bytes_max(memory: u64, least: u64) -> u64 {
+    match memory / 2 {
+        half if half > HEAP_BYTES_MAX => HEAP_BYTES_MAX,
+        half if half < least => least,
+        half => half,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_leave_descriptors_for_servers() {
+        assert_eq!(connections_max(20_000, 16), 9_840);
+        assert_eq!(connections_max(256, 2), 80);
+        assert_eq!(connections_max(0, 2), 1, "one client can still be told");
+        for open_files in [FILES_ASSUMED, 1 << 20, u64::MAX] {
+            assert_eq!(connections_max(open_files, WORKERS_ASSUMED), CONNECTIONS_MAX);
+        }
+    }
+
+    #[test]
+    fn the_heap_is_half_of_the_memory() {
+        assert_eq!(heap_bytes_max(2 << 30, 256 << 20), 1 << 30);
+        assert_eq!(heap_bytes_max(300 << 20, 256 << 20), 256 << 20);
+        assert_eq!(heap_bytes_max(u64::MAX, 256 << 20), HEAP_BYTES_MAX);
+    }
+}

@@ -97,6 +97,19 @@ impl Envoy {
         envoy
     }
 
+    /// Starts an Envoy whose bootstrap is printed for so many open files, and waits until its sessions are open.
+    ///
+    /// # Panics
+    /// With its log, if it does not start.
+    pub async fn with_open_files(companion: &Companion, node: &str, open_files: u32) -> Self {
+        let open_files = open_files.to_string();
+        let flags = ["--open-files".as_ref(), open_files.as_ref()];
+        let bootstrap = bootstrap_with(companion.config(), node, &flags).await;
+        let envoy = Self::with_bootstrap(bootstrap, |_| ()).await;
+        companion.sessions(node, SESSIONS_IN_ALL).await;
+        envoy
+    }
+
     /// Starts an Envoy that fetches the filter's module from the companion, and waits until its sessions are open.
     ///
     /// # Panics
@@ -214,6 +227,19 @@ impl Envoy {
         until(&format!("{count} requests in Envoy"), || async {
             let page = self.stats("http.penstock.downstream_rq_active").await?;
             if number(&page, "http.penstock.downstream_rq_active") == Some(count) {
+                Ok(())
+            } else {
+                Err(page)
+            }
+        })
+        .await;
+    }
+
+    /// Waits until Envoy has accepted `count` connections of clients.
+    pub async fn connections(&self, count: usize) {
+        until(&format!("{count} connections in Envoy"), || async {
+            let page = self.stats("http.penstock.downstream_cx_active").await?;
+            if number(&page, "http.penstock.downstream_cx_active") == Some(count) {
                 Ok(())
             } else {
                 Err(page)

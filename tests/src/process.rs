@@ -236,6 +236,30 @@ pub async fn freeze(pid: i32) {
     .await;
 }
 
+/// Lets a process open files up to this descriptor, if that is below the present limit. Returns the limit before. Files that are open stay
+/// open.
+///
+/// # Panics
+/// If the process is gone.
+pub fn limit_open_files(pid: i32, most: u64) -> u64 {
+    let mut before = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the calls read or write the structs that they are given.
+    unsafe {
+        let got = libc::prlimit(pid, libc::RLIMIT_NOFILE, std::ptr::null(), &raw mut before);
+        assert_eq!(got, 0, "{}", std::io::Error::last_os_error());
+        let limit = libc::rlimit {
+            rlim_cur: most.min(before.rlim_max),
+            rlim_max: before.rlim_max,
+        };
+        let set = libc::prlimit(pid, libc::RLIMIT_NOFILE, &raw const limit, std::ptr::null_mut());
+        assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+    }
+    before.rlim_cur
+}
+
 /// Raises this process's limit of open files to the system's maximum; child processes inherit it.
 pub fn raise_open_files() {
     let mut limit = libc::rlimit {

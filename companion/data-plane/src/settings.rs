@@ -36,7 +36,7 @@ pub fn settings(config: &Config, node: &str, module: Module, tracing: bool) -> S
         body_bytes_max: config.body_bytes,
         stream_idle_timeout: stream_idle_timeout(config),
         heap_bytes_max: limits::HEAP_BYTES_MAX,
-        connections_max: limits::CONNECTIONS_MAX,
+        connections_max: limits::connections_max(limits::FILES_ASSUMED, limits::WORKERS_ASSUMED),
         module,
         plugin: filter_policy::plugin_configuration(config, node, tracing),
         http_filters: Vec::new(),

@@ -25,7 +25,7 @@ use crate::http_filters;
 /// The file that names the certificate for clients, in the folder of `--envoy`.
 const CERTIFICATE_FILE: &str = "certificate.json";
 /// The smallest heap: less would be full of a few large bodies.
-const HEAP_MIN: ByteSize = ByteSize::mib(256);
+pub(crate) const HEAP_MIN: ByteSize = ByteSize::mib(256);
 
 /// Flags of `penstock envoy-config`.
 #[derive(Clone, Debug, clap::Args)]
@@ -52,6 +52,11 @@ pub struct Args {
     /// limit must be larger.
     #[arg(long, value_name = "SIZE", default_value_t = ByteSize::b(limits::HEAP_BYTES_MAX), value_parser = max_heap)]
     pub max_heap: ByteSize,
+    /// The files that Envoy may have open (ulimit -n, LimitNOFILE). Clients' connections are limited to half of what Envoy doesn't
+    /// need itself, at most 50,000, so that there is a descriptor for each request's connection to a server. Default: enough
+    /// for 50,000, which Envoy must then be allowed.
+    #[arg(long, value_name = "N", default_value_t = limits::FILES_ASSUMED)]
+    pub open_files: u64,
     /// Write the bootstrap to a file instead of printing it. An existing file is replaced atomically.
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
@@ -145,6 +150,7 @@ pub fn render(args: Args, environment: &Environment) -> Result<String, Error> {
         settings.companions = companion.companions(config.replicas.is_some());
     }
     settings.heap_bytes_max = args.max_heap.as_u64();
+    settings.connections_max = limits::connections_max(args.open_files, limits::WORKERS_ASSUMED);
     let (flag, changes) = match args.envoy {
         None => (
             String::new(),
@@ -169,16 +175,28 @@ pub fn render(args: Args, environment: &Environment) -> Result<String, Error> {
             )
         }
     };
-    let note = format!(
-        "Envoy {} for Penstock {}, by `penstock envoy-config --config {}{flag}`.\n\
-         The filter's module {origin}.\n\
-         Print a new bootstrap when {changes}.",
-        find::VERSION,
-        env!("CARGO_PKG_VERSION"),
-        args.config.display(),
+    let command = format!("penstock envoy-config --config {}{flag}", args.config.display());
+    let note = note(
+        &command,
+        origin,
+        changes,
+        settings.connections_max,
+        args.open_files,
     );
     settings.http_filters = http_filters::read_all(&args.http_filters)?;
     Ok(yaml::text(&[bootstrap::document(&settings)], &note)?)
+}
+
+/// The comment at the beginning of a bootstrap.
+fn note(command: &str, origin: &str, changes: &str, connections: u64, files: u64) -> String {
+    format!(
+        "Envoy {} for Penstock {}, by `{command}`.\n\
+         The filter's module {origin}.\n\
+         Envoy refuses clients' connections above {connections} and must be allowed {files} open files (ulimit -n, LimitNOFILE).\n\
+         Print a new bootstrap when {changes}.",
+        find::VERSION,
+        env!("CARGO_PKG_VERSION"),
+    )
 }
 
 /// Writes the file that names the certificate for clients, into the folder for Envoy or the user's cache directory. Returns its
@@ -252,6 +270,7 @@ mod tests {
             envoy: None,
             companion: None,
             max_heap: ByteSize::gib(1),
+            open_files: limits::FILES_ASSUMED,
             out: None,
             node: "n".into(),
         };
@@ -280,6 +299,7 @@ mod tests {
             envoy: None,
             companion: None,
             max_heap: ByteSize::gib(1),
+            open_files: limits::FILES_ASSUMED,
             out: None,
             node: "n".into(),
         };
@@ -331,12 +351,17 @@ mod tests {
             envoy: None,
             companion: Some("penstock.models:9190".parse().expect("an address")),
             max_heap: ByteSize::gib(1),
+            open_files: limits::FILES_ASSUMED,
             out: None,
             node: "n".into(),
         };
         let text = render(args, &Environment::default()).expect("rendered");
         assert!(text.contains("address: penstock.models"), "{text}");
         assert!(text.contains("max_heap_size_bytes: 1073741824"), "{text}");
+        assert!(
+            text.contains("max_active_downstream_connections: 50000"),
+            "{text}"
+        );
         assert!(max_heap("1MB").expect_err("too small").contains("256.0 MiB"));
         let file = folder.path().join("envoy.yaml");
         std::fs::write(&file, "old").expect("written");
@@ -352,5 +377,27 @@ mod tests {
             nowhere.to_string().starts_with("--out /nowhere/envoy.yaml: "),
             "{nowhere}"
         );
+    }
+
+    #[test]
+    fn clients_get_half_of_the_files_that_envoy_may_open() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let config = folder.path().join("penstock.yaml");
+        std::fs::write(&config, CONFIG).expect("written");
+        let args = Args {
+            config,
+            filter: Some("/etc/penstock.wasm".into()),
+            http_filters: Vec::new(),
+            envoy: None,
+            companion: None,
+            max_heap: ByteSize::gib(1),
+            open_files: 20_000,
+            out: None,
+            node: "n".into(),
+        };
+        let text = render(args, &Environment::default()).expect("rendered");
+        assert!(text.contains("max_active_downstream_connections: 9840"), "{text}");
+        let note = "Envoy refuses clients' connections above 9840 and must be allowed 20000 open files";
+        assert!(text.contains(note), "{text}");
     }
 }

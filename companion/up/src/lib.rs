@@ -15,6 +15,7 @@ pub mod http_filters;
 mod inspect;
 mod plan;
 mod ports;
+mod process_limits;
 mod readiness;
 mod supervise;
 

@@ -5,6 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use bytesize::ByteSize;
 use penstock_config::{Address, Config, Listen, Pool};
 use penstock_data_plane::settings::{certificate, settings};
 use penstock_data_plane::traces;
@@ -18,7 +19,8 @@ use super::{
     companions::{self, Companion, Etcd, Lease},
     ports::Ports,
 };
-use crate::{certificate_files, http_filters};
+use crate::envoy_config::HEAP_MIN;
+use crate::{certificate_files, http_filters, process_limits};
 
 /// The name of the only pool without a configuration file.
 const POOL: &str = "default";
@@ -183,6 +185,7 @@ fn write_bootstrap(
         traces::are_on(|name| options.environment.opentelemetry(name)),
     );
     settings.http_filters = http_filters::read_all(&options.http_filters)?;
+    limit_to_process(&mut settings, options.workers.unwrap_or_else(cores));
     if let Some(certificate) = certificate(config) {
         certificate_files::check(&certificate)?;
         let file = directory.join("certificate.json");
@@ -197,6 +200,34 @@ fn write_bootstrap(
     let document = bootstrap::document(&settings);
     write(&bootstrap, &document.to_string())?;
     Ok((bootstrap, pools.path().to_owned()))
+}
+
+/// Keeps Envoy's limits within what the operating system allows here.
+fn limit_to_process(settings: &mut bootstrap::Settings, workers: u32) {
+    match process_limits::open_files() {
+        Ok(open_files) => {
+            settings.connections_max = limits::connections_max(open_files, workers);
+            let connections = settings.connections_max;
+            if connections < limits::CONNECTIONS_MAX {
+                tracing::warn!(
+                    open_files,
+                    "Envoy refuses clients' connections above {connections}, because it may open {open_files} files and keeps half of \
+                     them for connections to servers: raise the hard limit of open files (ulimit -Hn, LimitNOFILE) for more"
+                );
+            }
+        }
+        Err(error) => {
+            tracing::warn!(%error, "the limit of open files isn't known: Envoy takes up to {} connections", settings.connections_max);
+        }
+    }
+    if let Some(memory) = process_limits::memory() {
+        settings.heap_bytes_max = limits::heap_bytes_max(memory, HEAP_MIN.as_u64());
+        let heap = ByteSize::b(settings.heap_bytes_max);
+        tracing::info!(
+            "Envoy refuses requests when its heap has {heap}: this process may use {} of memory",
+            ByteSize::b(memory)
+        );
+    }
 }
 
 async fn find_envoy() -> Result<PathBuf, Error> {
