@@ -29,7 +29,7 @@ pub const QUOTA_WINDOWS_MAX: usize = 8;
 /// Flows whose usage of their quotas is kept, beside those that the policy names. Past it the flow that was charged least recently, and
 /// runs nothing, starts anew.
 pub const QUOTA_FLOWS_MAX: usize = 100_000;
-/// Steps in which a sliding window of a quota is counted, at most: one lasts a 60th of the window, and at least a second.
+/// A step in which a sliding window of a quota is counted lasts a 60th of the window. The window keeps one step more.
 pub const QUOTA_STEPS: u64 = 60;
 /// A reset of a flow's quota is remembered for this long: usage from before it is ignored until then, however late it is reported.
 pub const QUOTA_RESET_KEPT: Duration = Duration::from_secs(3_600);

@@ -45,7 +45,7 @@ pub(crate) struct BudgetWindow {
     /// Requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) requests: Option<Count>,
-    /// The last so much time, at least `1s`, counted in 60 steps of at least a second; or the calendar's day or month, in UTC.
+    /// The last so much time, at least `1s`, counted in steps of a 60th; or the calendar's day or month, in UTC.
     pub(crate) per: Period,
 }
 

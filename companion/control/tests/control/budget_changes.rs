@@ -82,7 +82,7 @@ fn grants_and_rejections_say_what_is_left_of_the_flow_s_budget() {
             unit: wire::rate_limit::Unit::Requests.into(),
             limit: 2,
             remaining,
-            reset_ms: 3_600_000,
+            reset_ms: 3_660_000,
         })
     };
     assert_eq!(

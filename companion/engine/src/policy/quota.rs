@@ -32,7 +32,7 @@ pub struct QuotaWindow {
 /// The time of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QuotaPeriod {
-    /// The last so much; at least 1 s. Counted in [`crate::limits::QUOTA_STEPS`] steps, each of at least 1 s.
+    /// The last so much; at least 1 s. Counted in steps of a 60th ([`crate::limits::QUOTA_STEPS`]).
     Sliding(Duration),
     /// The day in UTC.
     Day,

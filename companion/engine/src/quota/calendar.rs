@@ -2,7 +2,8 @@
 //!
 //! The owner says what UTC is at some moments, and the engine's own time passes in between. A clock that goes back by less than
 //! [`BACK_MAX`] starts no earlier day again. One that goes back further is followed, but what was used stays: periods are numbered in the
-//! order in which they began here, and a period that begins again keeps the present number.
+//! order in which they began here, and a period that begins again keeps the present number. A clock that jumps forward begins one period,
+//! however many it skips: so it forgets what was used in one window, and pays no more of a debt than that has room for.
 
 #[cfg(test)]
 mod tests;
@@ -74,6 +75,17 @@ struct Period {
     ends: Instant,
 }
 
+/// What has moved UTC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Moved {
+    /// The engine's own time.
+    ByTime,
+    /// The clock was set.
+    Set,
+    /// The clock was set back so far that it is followed into an earlier period.
+    FarBack,
+}
+
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Calendar {
     /// UTC at a moment, in nanoseconds since 1970 began.
@@ -101,12 +113,13 @@ impl Calendar {
             day: period(Unit::Day),
             month: period(Unit::Month),
         };
-        calendar.begin_periods(now, false);
+        calendar.begin_periods(now, Moved::ByTime);
         calendar
     }
 
     /// `now` is this long after 1970 began, in UTC.
     pub(crate) fn set(&mut self, now: Instant, utc: Duration) {
+        self.advance(now);
         self.latest = self.latest.max(self.utc_at(now));
         self.set_at = now;
         self.utc = i128::try_from(utc.as_nanos()).unwrap_or(i128::MAX);
@@ -116,13 +129,13 @@ impl Calendar {
         } else {
             self.latest.max(self.utc)
         };
-        self.begin_periods(now, is_far_back);
+        self.begin_periods(now, if is_far_back { Moved::FarBack } else { Moved::Set });
     }
 
     /// Begins the periods that are due by `now`. Mostly none is, and one comparison each finds that out.
     pub(crate) fn advance(&mut self, now: Instant) {
         if now >= self.day.ends || now >= self.month.ends {
-            self.begin_periods(now, false);
+            self.begin_periods(now, Moved::ByTime);
         }
     }
 
@@ -176,15 +189,16 @@ impl Calendar {
         Instant::from_nanos(u64::try_from(nanos.max(0)).unwrap_or(u64::MAX))
     }
 
-    /// `follow`: also into an earlier period than the present one.
-    fn begin_periods(&mut self, now: Instant, follow: bool) {
+    fn begin_periods(&mut self, now: Instant, moved: Moved) {
         let seconds = i64::try_from(self.utc_at(now).div_euclid(SECOND)).unwrap_or(i64::MAX);
         let begin = |mut period: Period| {
             let number = period.unit.number(seconds);
             if number > period.number {
-                period.step = period.step.saturating_add(number - period.number);
+                let skipped = number - period.number;
+                let begun = if moved == Moved::ByTime { skipped } else { 1 };
+                period.step = period.step.saturating_add(begun);
             }
-            if number > period.number || follow {
+            if number > period.number || moved == Moved::FarBack {
                 period.number = number;
             }
             period

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use crate::policy::{CostUnit, Quota, QuotaPeriod, QuotaWindow};
 use crate::time::Instant;
 
-use super::window::Window;
+use super::window::{Counted, Window};
 use super::{Moment, Now};
 
 /// What a running request has reserved: the moment of its dispatch, and the estimate.
@@ -149,16 +149,29 @@ impl FlowQuota {
         }
     }
 
-    /// A request has really used `real`.
-    pub(super) fn settle(&mut self, quota: &Quota, reservation: &Reservation, real: Amount) {
-        let estimate = Amount::request(reservation.tokens);
-        for (window, definition) in self.windows.iter_mut().zip(&quota.windows) {
-            let (unit, step) = (definition.unit, reservation.moment.step(definition.period));
-            let of_top_ups = reservation.of_top_ups(definition);
-            window.settle(step, estimate.of(unit), of_top_ups, real.of(unit));
-        }
+    /// A request has really used `real`. Returns how each window counts it.
+    pub(super) fn settle(
+        &mut self,
+        quota: &Quota,
+        reservation: &Reservation,
+        real: Amount,
+    ) -> SmallVec<[Counted; 1]> {
         self.running.tokens -= reservation.tokens;
         self.running.requests -= 1;
+        let (estimate, running) = (Amount::request(reservation.tokens), self.running);
+        let windows = self.windows.iter_mut().zip(&quota.windows);
+        let settled = windows.map(|(window, definition)| {
+            let (unit, step) = (definition.unit, reservation.moment.step(definition.period));
+            let of_top_ups = reservation.of_top_ups(definition);
+            window.settle(
+                step,
+                estimate.of(unit),
+                of_top_ups,
+                real.of(unit),
+                running.of(unit),
+            )
+        });
+        settled.collect()
     }
 
     /// `tokens` more may be used of each window that counts tokens.

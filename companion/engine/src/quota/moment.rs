@@ -11,8 +11,6 @@ use super::Now;
 use super::calendar::{Calendar, Unit};
 use super::window::StepNumber;
 
-const SECOND: u64 = 1_000_000_000;
-
 /// The present moment, and the steps of calendar windows then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Moment {
@@ -84,11 +82,12 @@ fn number(nanos: i128, window: Duration) -> StepNumber {
     })
 }
 
-/// The width of a step of a sliding window in nanoseconds, and how many the window keeps.
+/// The width of a step of a sliding window in nanoseconds, and how many the window keeps: as many as are as long as the window, and one
+/// more, because the window begins inside the oldest step. So nothing leaves before it is older than the window.
 fn steps(window: Duration) -> (u64, i64) {
     let nanos = u64::try_from(window.as_nanos()).unwrap_or(u64::MAX).max(1);
-    let width = SECOND.max(nanos.div_ceil(QUOTA_STEPS));
-    (width, nanos.div_ceil(width).cast_signed())
+    let width = nanos.div_ceil(QUOTA_STEPS);
+    (width, nanos.div_ceil(width).cast_signed() + 1)
 }
 
 /// How many steps a window keeps.
@@ -128,6 +127,12 @@ impl Now<'_> {
         }
     }
 
+    /// The time since the last moment of a step; none if it hasn't ended.
+    pub(super) fn since_end(&self, period: QuotaPeriod, step: StepNumber) -> Duration {
+        let next = self.begins(period, step.saturating_add(1));
+        self.moment.at.since(next.before(Duration::from_nanos(1)))
+    }
+
     /// When a step begins.
     pub(super) fn begins(&self, period: QuotaPeriod, step: StepNumber) -> Instant {
         match period {
@@ -145,23 +150,33 @@ impl Now<'_> {
 mod tests {
     use super::*;
 
+    const SECOND: u64 = 1_000_000_000;
+
     #[test]
-    fn a_sliding_window_has_sixty_steps_of_at_least_a_second() {
-        for (seconds, width, kept) in [
-            (1, 1_000, 1),
-            (10, 1_000, 10),
-            (60, 1_000, 60),
-            (90, 1_500, 60),
-            (3_600, 60_000, 60),
+    fn a_sliding_window_keeps_one_step_more_than_is_as_long_as_it() {
+        for (millis, width) in [
+            (1_000, 16_666_667),
+            (4_000, 66_666_667),
+            (60_000, SECOND),
+            (90_000, 1_500_000_000),
+            (3_600_000, 60 * SECOND),
         ] {
-            assert_eq!(
-                steps(Duration::from_secs(seconds)),
-                (width * SECOND / 1_000, kept),
-                "{seconds}"
-            );
+            assert_eq!(steps(Duration::from_millis(millis)), (width, 61), "{millis}");
         }
-        assert_eq!(steps(Duration::from_millis(1_500)), (SECOND, 2));
-        assert_eq!(steps(Duration::MAX).1, 60);
+        assert_eq!(steps(Duration::MAX).1, 61);
+    }
+
+    #[test]
+    fn a_step_leaves_when_all_of_it_is_older_than_the_window_and_at_most_two_steps_later() {
+        for window in [1_000, 1_500, 4_000, 7_300, 60_000, 3_600_000].map(Duration::from_millis) {
+            let (width, kept) = steps(window);
+            let length = u64::try_from(window.as_nanos()).expect("small");
+            for begins in [0, width, 7 * width] {
+                let leaves = begins + width * kept.unsigned_abs();
+                assert!(leaves >= begins + width + length, "{window:?}");
+                assert!(leaves < begins + 2 * width + length, "{window:?}");
+            }
+        }
     }
 
     #[test]

@@ -8,10 +8,10 @@ use crate::policy::{CostUnit, QuotaPeriod, QuotaWindow};
 use crate::units::Tokens;
 
 use super::flow::Amount;
-use super::moment::{kept, unit};
+use super::moment::unit;
 use super::restore::count;
 use super::table::Settled;
-use super::window::StepNumber;
+use super::window::{Counted, StepNumber};
 use super::{Now, Table};
 
 /// `step` and `ago` are those of the same moment.
@@ -24,36 +24,41 @@ fn used_at(period: QuotaPeriod, step: StepNumber, ago: Duration, now: &Now<'_>) 
 
 impl Table {
     /// A settled request as the windows of its flow count it. Another engine that adds the same counts the same.
+    ///
+    /// Of a request that has outlived a window, others count what is still filled or owed because of it: they have forgotten its step, and
+    /// knew until now only that it runs.
     pub(crate) fn report(&mut self, name: &str, settled: &Settled, now: &Now<'_>) -> Vec<QuotaUsage> {
         let Some(flow) = self.get(name, now) else {
             return Vec::new();
         };
         let index = flow.quota;
+        let dispatched = &settled.reservation.moment;
         let mut reports = Vec::new();
-        for window in &self.quota(index).windows {
-            let dispatched = &settled.reservation.moment;
-            let step = dispatched.step(window.period);
-            let has_left = step.saturating_add(kept(window.period)) <= now.moment.step(window.period);
-            let (amount, ago, step) = if has_left {
-                let estimate = Amount::request(settled.reservation.tokens).of(window.unit);
-                let excess = settled.real.of(window.unit).saturating_sub(estimate);
-                (excess, Duration::ZERO, now.moment.step(window.period))
-            } else {
-                let ago = now.moment.at.since(dispatched.at);
-                (settled.real.of(window.unit), ago, step)
+        for (window, counted) in self.quota(index).windows.iter().zip(&settled.counted) {
+            let mut report = |step: StepNumber, ago: Duration, amount: u64| {
+                reports.push(QuotaUsage {
+                    flow: name.into(),
+                    unit: window.unit,
+                    period: window.period,
+                    kind: UsageKind::Used,
+                    used_at: used_at(window.period, step, ago, now),
+                    settled_ago: Duration::ZERO,
+                    amount,
+                });
             };
-            if amount == 0 {
-                continue;
+            match counted {
+                Counted::AtDispatch => {
+                    let (step, real) = (dispatched.step(window.period), settled.real.of(window.unit));
+                    if real > 0 {
+                        report(step, now.moment.at.since(dispatched.at), real);
+                    }
+                }
+                Counted::Later(steps) => {
+                    for &(step, amount) in steps {
+                        report(step, now.since_end(window.period, step), amount);
+                    }
+                }
             }
-            reports.push(QuotaUsage {
-                flow: name.into(),
-                unit: window.unit,
-                period: window.period,
-                kind: UsageKind::Used,
-                used_at: used_at(window.period, step, ago, now),
-                settled_ago: Duration::ZERO,
-                amount,
-            });
         }
         reports
     }

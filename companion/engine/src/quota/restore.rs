@@ -11,22 +11,15 @@ use super::window::{StepNumber, Window};
 use super::{Now, Table};
 
 impl Table {
-    /// Replays what a flow has used. `index` is its quota. Where something of a window is used already, only what is within the window is
-    /// added.
+    /// Replays what a flow has used before everything that it has used here. `index` is its quota.
     pub(crate) fn replay(&mut self, name: &str, index: usize, past: &[QuotaUsage], now: &Now<'_>) {
         let Some((flow, quota)) = self.entry_with_quota(name, index, now) else {
             return;
         };
         for (window, definition) in flow.windows.iter_mut().zip(&quota.windows) {
-            if window.is_empty() {
-                *window = replayed(definition, past, now);
-                continue;
-            }
-            for usage in of_window(definition, past) {
-                if let Some(step) = now.step_of(usage) {
-                    count(window, step, usage);
-                }
-            }
+            let mut whole = replayed(definition, past, now);
+            whole.add_later(window);
+            *window = whole;
         }
     }
 }
@@ -172,7 +165,7 @@ mod tests {
         assert_eq!((window.used(), window.debt(), window.room()), (130, 0, 20));
         let window = replayed(&WINDOW, &past(21), &at(21));
         assert_eq!((window.used(), window.room()), (30, 120));
-        let window = replayed(&WINDOW, &past(22), &at(22));
+        let window = replayed(&WINDOW, &past(23), &at(23));
         assert_eq!((window.used(), window.room()), (0, 100));
     }
 

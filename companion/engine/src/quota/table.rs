@@ -10,6 +10,7 @@ use core::time::Duration;
 
 use hashbrown::HashMap;
 use hashlink::LinkedHashMap;
+use smallvec::SmallVec;
 
 use crate::ids::JobId;
 use crate::input::QuotaUsage;
@@ -19,6 +20,7 @@ use crate::time::Instant;
 
 use super::flow::{Amount, FlowQuota, Reservation};
 use super::resets::Resets;
+use super::window::Counted;
 use super::{Moment, Now};
 
 /// Empty entries that a new one removes, at most.
@@ -142,8 +144,12 @@ impl Table {
         }
         let index = flow.quota;
         let flow = self.flows.get_mut(name)?;
-        flow.settle(&self.quotas[index], &reservation, real);
-        Some(Settled { reservation, real })
+        let counted = flow.settle(&self.quotas[index], &reservation, real);
+        Some(Settled {
+            reservation,
+            real,
+            counted,
+        })
     }
 
     /// The request has no reservation any more, because its flow has no quota.
@@ -247,6 +253,11 @@ impl Table {
         held
     }
 
+    /// When a flow that is held may go; `None`: it isn't held, or that is unknown.
+    pub(crate) fn wake_of(&self, name: &str) -> Option<Instant> {
+        self.flows.get(name)?.wake
+    }
+
     pub(crate) fn next_wake(&self) -> Option<Instant> {
         self.wakes.first().map(|(wake, _)| *wake)
     }
@@ -301,4 +312,6 @@ impl Table {
 pub(crate) struct Settled {
     pub(super) reservation: Reservation,
     pub(super) real: Amount,
+    /// By window of the flow's quota.
+    pub(super) counted: SmallVec<[Counted; 1]>,
 }

@@ -1,7 +1,7 @@
 //! What one flow has used in one window of its quota.
 //!
 //! The window is counted in numbered steps: a sliding window keeps the present step and some before it, a calendar window keeps one.
-//! A step leaves the window as a whole. The window is never filled above its limit: what a request takes beyond is a debt, and the room
+//! A step leaves the window as a whole, once all of it is older than the window. The window is never filled above its limit: what a request takes beyond is a debt, and the room
 //! that leaving steps free goes to the debt first. So the limit holds over time, but for one request and what runs.
 //!
 //! Every call takes time that is bounded by the number of steps in a window, whatever the idle time before and the size of a debt.
@@ -13,6 +13,7 @@ mod tests;
 mod top_ups;
 
 use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 
 use top_ups::TopUps;
 
@@ -35,6 +36,15 @@ impl Step {
     const fn counted(&self) -> u64 {
         self.own + self.paid
     }
+}
+
+/// In which steps a settled request counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Counted {
+    /// With all that it has used, in the step of its dispatch.
+    AtDispatch,
+    /// That step has left the window. What is still filled or owed because of the request, by step, oldest first.
+    Later(Vec<(StepNumber, u64)>),
 }
 
 /// A window of one flow.
@@ -140,23 +150,44 @@ impl Window {
     }
 
     /// A request that was dispatched in `step`, at this estimate, has really used `real`; 0: nothing was served. `of_top_ups`: the
-    /// part of the estimate that was taken from top-ups.
-    pub(crate) fn settle(&mut self, step: StepNumber, estimate: u64, of_top_ups: u64, real: u64) {
+    /// part of the estimate that was taken from top-ups. `running`: the estimates of the flow's other requests that run.
+    pub(crate) fn settle(
+        &mut self,
+        step: StepNumber,
+        estimate: u64,
+        of_top_ups: u64,
+        real: u64,
+        running: u64,
+    ) -> Counted {
+        let has_left = self.has_left(step);
         if let Ok(position) = self.steps.binary_search_by_key(&step, |step| step.number) {
             let reserved = &mut self.steps[position].reserved;
             *reserved = reserved.saturating_sub(estimate);
         }
-        if real > estimate {
-            // What is used after its step has left the window must count all the same: a request may run for long.
-            let step = if self.has_left(step) { self.now } else { step };
-            self.use_in(step, real - estimate);
-        } else {
-            let refund = estimate - real;
-            // The window's own part was taken last, so it goes back first.
-            let own = refund.min(estimate.saturating_sub(of_top_ups));
+        let refund = estimate.saturating_sub(real);
+        // The window's own part was taken last, so it goes back first.
+        let own = refund.min(estimate.saturating_sub(of_top_ups));
+        if refund > 0 {
             self.take_back(step, own);
             self.return_to_top_ups(step, refund - own);
         }
+        let excess = real.saturating_sub(estimate);
+        let counted = if has_left {
+            let kept = estimate.saturating_sub(of_top_ups) - own;
+            Counted::Later(self.still_counted(running, kept, excess))
+        } else {
+            Counted::AtDispatch
+        };
+        if excess > 0 {
+            // What is used after its step has left the window must count all the same: a request may run for long.
+            let step = if has_left { self.now } else { step };
+            self.use_in(step, excess);
+        }
+        self.remove_empty_steps();
+        counted
+    }
+
+    fn remove_empty_steps(&mut self) {
         self.steps.retain(|step| {
             *step
                 != Step {
@@ -178,6 +209,18 @@ impl Window {
         self.debt = self.debt.saturating_add(amount);
         self.pay_by_top_ups();
         self.pay(self.now);
+    }
+
+    /// Adds what counts in `later`, which has the same limit and the same present step, as if it were used after all that counts here.
+    pub(crate) fn add_later(&mut self, later: &Self) {
+        self.elsewhere = later.elsewhere;
+        for step in &later.steps {
+            self.use_in(step.number, step.counted());
+            self.step_mut(step.number).reserved += step.reserved;
+        }
+        self.top_ups.add_later(&later.top_ups);
+        self.add_debt(later.debt);
+        self.remove_empty_steps();
     }
 
     /// What other gateways run now.

@@ -100,9 +100,9 @@ fn a_top_up_at_another_engine_is_room_here_until_it_ends_there() {
     harness.handle(settled(&[usage(UsageKind::ToppedUp, sliding(60), ago(40), 50)]));
     let now = window(&mut harness, "f").expect("it is used");
     assert_eq!((now.used, now.debt, now.remaining), (130, 0, 20));
-    harness.advance_to(1_019.9);
+    harness.advance_to(1_020.9);
     assert_eq!(amounts(&mut harness, "f").2, 20);
-    harness.advance_to(1_020.0);
+    harness.advance_to(1_021.0);
     assert_eq!(amounts(&mut harness, "f").2, 0);
 }
 
@@ -130,7 +130,7 @@ fn a_refund_goes_back_to_the_top_up() {
     harness.handle(Input::Register(sized(2, "f", Default, 40)));
     harness.handle(used(2, 10));
     assert_eq!(amounts(&mut harness, "f"), (70, 0, 80));
-    harness.advance_to(1_060.0);
+    harness.advance_to(1_061.0);
     assert_eq!(amounts(&mut harness, "f").2, 100);
 }
 

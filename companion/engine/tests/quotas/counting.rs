@@ -6,7 +6,7 @@ use penstock_engine::input::{Band, Service, Usage};
 use penstock_engine::policy::{CostUnit, Discipline, FlowGlob, Over, QuotaPeriod};
 use penstock_engine::snapshot::QuotaWindowSnapshot;
 use penstock_engine::units::Tokens;
-use penstock_engine::{EndpointId, Input, Outcome, RequestId};
+use penstock_engine::{Effect, EndpointId, Input, Instant, Outcome, RequestId};
 
 use super::support::*;
 use super::{amounts, requests, sized, sliding, tokens, used, window, with_quota};
@@ -75,14 +75,74 @@ fn a_request_larger_than_what_is_left_goes_once_and_is_paid_back() {
         window(&mut harness, "f").map(|window| (window.debt, window.remaining)),
         Some((160, 0))
     );
-    harness.advance_to(119.9);
+    harness.advance_to(121.9);
     assert_eq!(
         harness.register(3, "f", Default),
         [Rejected(3, Outcome::RejectedBudget)]
     );
-    harness.advance_to(120.0);
+    harness.advance_to(122.0);
     assert_eq!(amounts(&mut harness, "f").2, 40, "100 and then 60 were paid");
     assert_eq!(harness.register(4, "f", Default), [Bypassed(4, 1)]);
+}
+
+#[test]
+fn within_any_time_as_long_as_the_window_no_more_than_the_limit_is_used() {
+    for (seconds, limit) in [(1, 3), (4, 1), (4, 5), (10, 7), (61, 4), (3_600, 20)] {
+        let mut harness = Harness::new(with_quota(Over::Refuse, &[requests(limit, sliding(seconds))]), 1);
+        let length = Duration::from_secs(seconds);
+        let mut granted: Vec<Instant> = Vec::new();
+        let mut drawn = 77_u64;
+        for id in 1..=3_000 {
+            drawn = drawn.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            // At most every tenth of the time in which the limit lasts, and mostly much sooner.
+            let most = length.as_nanos() as u64 / (10 * limit);
+            harness.now = harness.now.after(Duration::from_nanos((drawn >> 20) % most));
+            let at = harness.now;
+            if harness.register(id, "f", Default) == [Bypassed(id, 1)] {
+                granted.push(at);
+                harness.complete(id);
+            }
+        }
+        let limit = usize::try_from(limit).expect("small");
+        assert!(granted.len() > 3 * limit, "{length:?}: {}", granted.len());
+        for (first, later) in granted.iter().zip(&granted[limit..]) {
+            let apart = later.since(*first);
+            assert!(apart >= length, "more than {limit} in {length:?}: {apart:?}");
+            // Requests ask all the time, so that room is used at once.
+            assert!(
+                apart <= length + length / 30 + length / 10,
+                "late: {apart:?} of {length:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn room_returns_at_most_two_steps_after_the_request_has_left_the_window() {
+    for seconds in [1, 4, 90, 3_600] {
+        let mut harness = Harness::new(with_quota(Over::Refuse, &[requests(1, sliding(seconds))]), 1);
+        harness.advance_to(12.34);
+        assert_eq!(harness.register(1, "f", Default), [Bypassed(1, 1)]);
+        let length = Duration::from_secs(seconds);
+        let back = window(&mut harness, "f").expect("it is used").resets_at;
+        let after = back.since(harness.now);
+        assert!(
+            after >= length && after <= length + length / 30,
+            "{after:?} of {length:?}"
+        );
+        let refused = harness.effects(Input::Register(request(2, "f", Default)));
+        assert!(
+            matches!(&refused[..], [Effect::Reject { retry_after: Some(said), .. }] if *said == after),
+            "{after:?}: {refused:?}"
+        );
+        harness.now = back.before(Duration::from_nanos(1));
+        assert_eq!(
+            harness.register(3, "f", Default),
+            [Rejected(3, Outcome::RejectedBudget)]
+        );
+        harness.now = back;
+        assert_eq!(harness.register(4, "f", Default), [Bypassed(4, 1)]);
+    }
 }
 
 #[test]
@@ -208,6 +268,6 @@ fn a_window_resets_when_nothing_of_it_counts_any_more() {
     harness.handle(Input::Register(sized(2, "f", Default, 40)));
     assert_eq!(
         window(&mut harness, "f").map(|window| window.resets_at),
-        Some(time(70.0))
+        Some(time(71.0))
     );
 }

@@ -141,7 +141,7 @@ fn a_newcomer_within_budget_goes_before_what_was_demoted_of_its_flow() {
     policy.flows.quotas[0].windows = vec![requests(1, sliding(20))];
     let mut harness = over(policy);
     assert_eq!(harness.register(3, "f", Default), [], "demoted");
-    harness.advance_to(20.0);
+    harness.advance_to(20.4);
     assert_eq!(harness.register(4, "f", Default), [], "within its budget");
     assert_eq!(harness.register(5, "g", Sheddable), []);
     assert_eq!(harness.complete(2), [Settled(2, 1), Dispatched(4, 1)]);
@@ -212,7 +212,7 @@ fn a_flow_that_goes_on_when_it_is_over_owes_nothing_for_it() {
         assert_eq!(harness.register(id, "f", Default), [Bypassed(id, 1)]);
         harness.complete(id);
     }
-    harness.advance_to(60.0);
+    harness.advance_to(61.0);
     let window = super::window(&mut harness, "f");
     assert!(
         window.is_none_or(|window| window.remaining == 2),

@@ -68,7 +68,7 @@ fn what_other_engines_settle_and_run_leaves_less_room() {
     );
     harness.handle(shared(&[settled(sliding(60), ago(0), 20)], &[running("f", 0, 0)]));
     assert_eq!(amounts(&mut harness, "f"), (50, 0, 50));
-    harness.advance_to(150.0);
+    harness.advance_to(151.0);
     assert_eq!(amounts(&mut harness, "f"), (20, 0, 80));
 }
 
@@ -97,7 +97,7 @@ fn restored_usage_above_the_limit_and_debts_are_paid_back() {
         window(&mut harness, "f").map(|window| (window.used, window.debt)),
         Some((180, 80))
     );
-    harness.advance_to(1_030.0);
+    harness.advance_to(1_031.0);
     assert_eq!(amounts(&mut harness, "f").2, 20);
 }
 
@@ -164,6 +164,94 @@ fn an_engine_that_takes_the_reports_of_another_one_counts_the_same() {
     exchange(&mut first, used(2, 200));
     first.advance_to(100.0);
     exchange(&mut first, Input::Register(sized(3, "g", Default, 70)));
+}
+
+/// What a flow has used of its windows, is owed, and what remains.
+fn counted(harness: &mut Harness) -> Vec<(u64, u64, u64)> {
+    harness.engine.handle_timeout(harness.now);
+    let quotas = harness.engine.quotas().into_iter();
+    let windows = quotas.flat_map(|quota| quota.windows);
+    windows
+        .map(|window| (window.used + window.reserved, window.debt, window.remaining))
+        .collect()
+}
+
+#[test]
+fn a_debt_of_a_request_that_outlives_its_window_counts_at_other_engines_and_after_a_restart() {
+    // Two minutes before midnight.
+    let utc = |passed: u64| Input::Utc(Duration::from_secs(20_000 * 86_400 - 120 + passed));
+    let windows = [
+        tokens(100, sliding(60)),
+        tokens(400, QuotaPeriod::Day),
+        requests(9, sliding(60)),
+    ];
+    let policy = with_quota(Over::Refuse, &windows);
+    for real in [40, 450, 520] {
+        let mut first = Harness::new(policy.clone(), 1);
+        let mut second = Harness::new(policy.clone(), 1);
+        first.engine.report_quotas(true);
+        first.handle(utc(0));
+        second.handle(utc(0));
+        let mut reported = Vec::new();
+        let mut exchange = |first: &mut Harness, second: &mut Harness, input: Input| {
+            let (mut settled, mut running) = (Vec::new(), Vec::new());
+            for report in reports(first, input) {
+                match report {
+                    QuotaReport::Used(used) => settled.push(used),
+                    QuotaReport::Running(now) => running.push(now),
+                    other => panic!("neither a shadow nor a reset: {other:?}"),
+                }
+            }
+            reported.extend(settled.iter().cloned());
+            second.now = first.now;
+            second.handle(Input::QuotaUsage { settled, running });
+        };
+        exchange(
+            &mut first,
+            &mut second,
+            Input::Register(sized(1, "f", Default, 450)),
+        );
+        first.advance_to(200.0);
+        exchange(&mut first, &mut second, used(1, real));
+        let mut third = Harness::new(policy.clone(), 1);
+        third.advance_to(200.0);
+        third.handle(utc(200));
+        third.handle(Input::QuotaHistory(reported));
+        for seconds in [200.0, 230.0, 245.0, 300.0, 310.0, 400.0, 90_000.0] {
+            let of_each = [&mut first, &mut second, &mut third].map(|harness| {
+                harness.advance_to(seconds);
+                counted(harness)
+            });
+            let all: Vec<_> = of_each.iter().filter(|windows| !windows.is_empty()).collect();
+            assert!(
+                all.windows(2).all(|pair| pair[0] == pair[1]),
+                "{real} at {seconds}: {of_each:?}"
+            );
+            if seconds == 200.0 && real > 400 {
+                assert!(of_each[1][0].1 > 0, "a debt is known elsewhere: {of_each:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_was_owed_before_a_restart_counts_however_late_the_store_answers() {
+    let policy = with_quota(Over::Refuse, &[tokens(100, sliding(60))]);
+    let mut harness = Harness::new(policy, 1);
+    harness.advance_to(1_000.0);
+    harness.handle(Input::Register(sized(1, "f", Default, 30)));
+    harness.advance_to(1_003.0);
+    let ago = UsedAt::Ago(Duration::from_secs(90));
+    harness.handle(Input::QuotaHistory(vec![settled(sliding(60), ago, 260)]));
+    // 100 of it have left, and 100 were paid when they did: 60 are owed, and the request that came first.
+    let now = window(&mut harness, "f").expect("it is used");
+    assert_eq!(
+        (now.used, now.reserved, now.debt, now.remaining),
+        (160, 30, 90, 0)
+    );
+    harness.handle(used(1, 10));
+    let now = window(&mut harness, "f").expect("it is used");
+    assert_eq!((now.used, now.reserved, now.debt), (170, 0, 70));
 }
 
 #[test]

@@ -37,7 +37,7 @@ fn a_request_without_room_is_refused_until_the_window_has_room() {
         let refused = harness.effects(Input::Register(request(3, "f", Band::Critical)));
         assert_eq!(
             rejection(&refused),
-            (Outcome::RejectedBudget, Duration::from_secs(30)),
+            (Outcome::RejectedBudget, Duration::from_secs(31)),
             "{discipline:?}"
         );
         assert_eq!(
@@ -45,12 +45,12 @@ fn a_request_without_room_is_refused_until_the_window_has_room() {
             [Bypassed(4, 1)],
             "another flow"
         );
-        harness.advance_to(159.9);
+        harness.advance_to(160.9);
         assert_eq!(
             rejection(&harness.effects(Input::Register(request(5, "f", Default)))).1,
             Duration::from_millis(100)
         );
-        harness.advance_to(160.0);
+        harness.advance_to(161.0);
         assert_eq!(harness.register(6, "f", Default), [Bypassed(6, 1)]);
     }
 }
@@ -65,13 +65,13 @@ fn retry_after_includes_debts_and_is_not_capped() {
     let refused = harness.effects(Input::Register(request(2, "f", Default)));
     assert_eq!(
         rejection(&refused),
-        (Outcome::RejectedBudget, Duration::from_secs(6_000))
+        (Outcome::RejectedBudget, Duration::from_secs(6_100))
     );
-    harness.advance_to(5_999.9);
+    harness.advance_to(6_099.9);
     assert!(
         rejection(&harness.effects(Input::Register(request(3, "f", Default)))).1 < Duration::from_secs(1)
     );
-    harness.advance_to(6_000.0);
+    harness.advance_to(6_100.0);
     assert_eq!(harness.register(4, "f", Default), [Bypassed(4, 1)]);
 }
 
@@ -104,7 +104,7 @@ fn the_latest_of_several_full_windows_decides() {
         [Bypassed(1, 1)]
     );
     let refused = harness.effects(Input::Register(request(2, "f", Default)));
-    assert_eq!(rejection(&refused).1, Duration::from_secs(60));
+    assert_eq!(rejection(&refused).1, Duration::from_secs(61));
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn the_first_quota_that_matches_holds_with_all_its_windows() {
         harness.register(5, "", Default),
         [Rejected(5, Outcome::RejectedBudget)]
     );
-    harness.advance_to(60.0);
+    harness.advance_to(61.0);
     assert_eq!(harness.register(6, "fa", Default), [Bypassed(6, 1)]);
     assert_eq!(
         harness.register(7, "fa", Default),

@@ -1,5 +1,7 @@
 //! How a window fills, and how what doesn't fit is paid back.
 
+use alloc::vec::Vec;
+
 use super::{Step, StepNumber, Window};
 
 impl Window {
@@ -46,6 +48,28 @@ impl Window {
             self.filled -= back;
         }
         self.pay(self.now);
+    }
+
+    /// What is owed, and what has paid debts in the window, because of a request whose step has left: at most `amount`, and `excess` in
+    /// the present step. What the refund of a request would take back last counts first for the estimates of others that still run,
+    /// `running`. By step, oldest first.
+    pub(super) fn still_counted(&self, running: u64, amount: u64, excess: u64) -> Vec<(StepNumber, u64)> {
+        let (mut of_others, mut left) = (running, amount);
+        let mut take = |counted: u64| {
+            let others = counted.min(of_others);
+            of_others -= others;
+            let taken = (counted - others).min(left);
+            left -= taken;
+            taken
+        };
+        let now = (self.now, take(self.debt) + excess);
+        let paid = self.steps.iter().rev().map(|step| (step.number, take(step.paid)));
+        let mut counted: Vec<_> = core::iter::once(now)
+            .chain(paid)
+            .filter(|(_, amount)| *amount > 0)
+            .collect();
+        counted.reverse();
+        counted
     }
 
     /// Pays as much of the debt in `step` as the window has room for.

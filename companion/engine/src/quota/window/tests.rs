@@ -2,11 +2,12 @@
 
 mod slow;
 
+use alloc::vec;
 use alloc::vec::Vec;
 
 use proptest::prelude::*;
 
-use super::Window;
+use super::{Counted, Window};
 use proptest::sample::Index;
 use slow::Slow;
 
@@ -34,7 +35,7 @@ fn an_estimate_is_corrected_in_the_step_of_its_dispatch() {
     window.reserve(0, 60);
     assert_eq!((window.used(), window.reserved()), (0, 60));
     window.advance(5);
-    window.settle(0, 60, 0, 20);
+    window.settle(0, 60, 0, 20, 0);
     assert_eq!((window.used(), window.reserved(), window.room()), (20, 0, 80));
     window.advance(9);
     assert_eq!(window.used(), 20);
@@ -48,7 +49,7 @@ fn what_runs_longer_than_the_window_counts_its_excess_when_it_is_settled() {
     window.reserve(0, 60);
     window.advance(30);
     assert_eq!(window.room(), 100);
-    window.settle(0, 60, 0, 400);
+    window.settle(0, 60, 0, 400, 0);
     assert_eq!((window.used(), window.room(), window.debt()), (340, 0, 240));
 }
 
@@ -58,7 +59,7 @@ fn a_refund_takes_back_everything_also_after_a_part_of_it_was_paid() {
         let mut window = Window::new(100, 10, 0);
         window.reserve(0, 1_000);
         window.advance(later);
-        window.settle(0, 1_000, 0, 0);
+        window.settle(0, 1_000, 0, 0, 0);
         assert_eq!(
             (window.room(), window.used(), window.debt()),
             (100, 0, 0),
@@ -72,7 +73,7 @@ fn a_refund_takes_back_everything_also_after_a_part_of_it_was_paid() {
 fn a_window_of_one_step_starts_with_the_debt_of_the_last_one() {
     let mut day = Window::new(100, 1, 0);
     day.reserve(0, 250);
-    day.settle(0, 250, 0, 250);
+    day.settle(0, 250, 0, 250, 0);
     assert_eq!((day.has_room_in(), day.is_empty_in()), (Some(2), 3));
     day.advance(1);
     assert_eq!((day.used(), day.room()), (150, 0));
@@ -86,7 +87,7 @@ fn a_window_of_one_step_starts_with_the_debt_of_the_last_one() {
 fn a_huge_debt_and_a_long_idle_time_take_no_longer() {
     let mut window = Window::new(1, 60, 0);
     window.reserve(0, 1 << 40);
-    window.settle(0, 1 << 40, 0, 1 << 40);
+    window.settle(0, 1 << 40, 0, 1 << 40, 0);
     assert_eq!(window.has_room_in(), Some((1 << 40) * 60));
     window.advance((1 << 39) * 60);
     assert_eq!((window.room(), window.debt()), (0, (1 << 39) - 1));
@@ -107,7 +108,7 @@ fn a_top_up_is_room_now_and_ends_with_the_window() {
     window.advance(3);
     assert_eq!(window.reserve(3, 15), 15);
     assert_eq!(window.room(), 5);
-    window.settle(3, 15, 15, 5);
+    window.settle(3, 15, 15, 5, 0);
     assert_eq!(window.room(), 15, "what was reserved of it comes back");
     window.advance(9);
     assert_eq!(window.room(), 15);
@@ -131,7 +132,7 @@ fn a_refund_goes_back_to_the_top_up_that_it_was_taken_from() {
     window.top_up(0, 50);
     assert_eq!(window.reserve(0, 70), 50);
     assert_eq!(window.room(), 20);
-    window.settle(0, 70, 50, 10);
+    window.settle(0, 70, 50, 10, 0);
     assert_eq!((window.used(), window.room()), (70, 80));
     // Of the top-up, 10 were used; its other 40 end here, and the 60 of the same step still count.
     let mut ended = window.clone();
@@ -147,7 +148,7 @@ fn a_refund_to_a_top_up_that_has_ended_gives_nothing() {
     window.advance(12);
     window.top_up(12, 30);
     window.reserve(12, 30);
-    window.settle(9, 50, 50, 0);
+    window.settle(9, 50, 50, 0, 0);
     assert_eq!(window.room(), 100, "the later top-up is used up");
 }
 
@@ -156,7 +157,7 @@ fn a_refund_of_a_debt_that_a_top_up_has_paid_goes_back_to_the_top_up() {
     let mut window = Window::new(100, 10, 0);
     window.reserve(0, 130);
     window.top_up(0, 50);
-    window.settle(0, 130, 0, 120);
+    window.settle(0, 130, 0, 120, 0);
     assert_eq!((window.room(), window.used()), (30, 120));
     window.advance(10);
     assert_eq!((window.room(), window.used()), (100, 0));
@@ -209,6 +210,53 @@ fn another_limit_keeps_what_was_used() {
     assert_eq!(window.room(), 20);
 }
 
+#[test]
+fn of_a_request_that_has_outlived_the_window_what_it_still_fills_and_owes_counts() {
+    let mut window = Window::new(100, 10, 0);
+    window.reserve(0, 99);
+    window.reserve(1, 301);
+    window.advance(11);
+    assert_eq!((window.room(), window.debt()), (0, 200), "100 were paid");
+    let first = window.settle(0, 99, 0, 99, 301);
+    assert_eq!(
+        first,
+        Counted::Later(vec![]),
+        "the other request is why all of it is owed"
+    );
+    window.advance(12);
+    let second = window.settle(1, 301, 0, 311, 0);
+    let expected = vec![(10, 99), (11, 1), (12, 200 + 10)];
+    assert_eq!(
+        second,
+        Counted::Later(expected),
+        "paid, owed, and used beyond the estimate"
+    );
+    let mut elsewhere = Window::new(100, 10, 12);
+    for (step, amount) in [(10, 99), (11, 1), (12, 210)] {
+        elsewhere.add_used(step, amount);
+    }
+    for now in [12, 20, 21, 31, 50] {
+        window.advance(now);
+        elsewhere.advance(now);
+        let amounts = |window: &Window| (window.used(), window.room(), window.debt());
+        assert_eq!(amounts(&window), amounts(&elsewhere), "at {now}");
+    }
+}
+
+#[test]
+fn of_a_refunded_debt_only_what_was_used_counts_after_the_window() {
+    let mut window = Window::new(100, 10, 0);
+    window.reserve(0, 1_000);
+    window.advance(15);
+    let counted = window.settle(0, 1_000, 0, 180, 0);
+    assert_eq!(
+        counted,
+        Counted::Later(vec![(10, 80)]),
+        "100 counted in the window of the dispatch"
+    );
+    assert_eq!((window.used(), window.debt()), (80, 0));
+}
+
 #[derive(Clone, Debug)]
 enum Act {
     Advance(i64),
@@ -240,7 +288,7 @@ fn apply(window: &mut Window, slow: &mut Slow, running: &mut Vec<(i64, u64, u64)
                 return;
             }
             let (step, estimate, of_top_ups) = running.swap_remove(which.index(running.len()));
-            window.settle(step, estimate, of_top_ups, *real);
+            window.settle(step, estimate, of_top_ups, *real, 0);
             slow.settle(step, estimate, of_top_ups, *real);
         }
         Act::AddUsed(ago, amount) => {
@@ -330,7 +378,7 @@ proptest! {
                 continue;
             }
             window.reserve(now, estimate);
-            window.settle(now, estimate, 0, real);
+            window.settle(now, estimate, 0, real, 0);
             used.push((now, real));
         }
         for from in 0..=now {

@@ -27,6 +27,22 @@ impl TopUps {
         }
     }
 
+    /// Adds others, and what was used of them.
+    pub(super) fn add_later(&mut self, later: &Self) {
+        if later.is_empty() {
+            return;
+        }
+        if self.is_empty() {
+            *self = *later;
+            return;
+        }
+        self.left = self.left.saturating_add(later.left);
+        self.taken = self.taken.saturating_add(later.taken);
+        self.paid = self.paid.saturating_add(later.paid);
+        self.since = self.since.min(later.since);
+        self.until = self.until.max(later.until);
+    }
+
     /// What may still be used.
     pub(super) const fn left(&self) -> u64 {
         self.left

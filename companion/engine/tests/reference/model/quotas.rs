@@ -74,6 +74,7 @@ impl Clock {
     }
 
     fn set(&mut self, now: Instant, utc: Duration) {
+        self.move_to(now, false);
         self.latest = self.latest.max(self.utc_at(now));
         (self.set_at, self.utc) = (now, utc.as_nanos() as i128);
         let follows = self.latest - self.utc >= 3_600 * SECOND;
@@ -82,7 +83,11 @@ impl Clock {
         } else {
             self.latest.max(self.utc)
         };
+        let (days, months) = (self.days_begun, self.months_begun);
         self.move_to(now, follows);
+        // A clock that is set ahead begins one day, however many it skips.
+        self.days_begun = self.days_begun.min(days + 1);
+        self.months_begun = self.months_begun.min(months + 1);
     }
 
     fn move_to(&mut self, now: Instant, follows: bool) {
@@ -140,9 +145,9 @@ impl Quotas {
     }
 }
 
-/// The seconds of a step, times 60.
-fn seconds_times_60(seconds: u64) -> u64 {
-    seconds.max(60)
+/// The nanoseconds of a step of a window.
+fn step_width(window: Duration) -> u64 {
+    (window.as_nanos() as u64).div_ceil(60)
 }
 
 impl Model {
@@ -156,10 +161,7 @@ impl Model {
 
     fn step_of(&self, period: QuotaPeriod, now: Instant) -> i64 {
         match period {
-            QuotaPeriod::Sliding(window) => {
-                let width = seconds_times_60(window.as_secs()) * 1_000_000_000 / 60;
-                (now.as_nanos() / width) as i64
-            }
+            QuotaPeriod::Sliding(window) => (now.as_nanos() / step_width(window)) as i64,
             QuotaPeriod::Day => self.quotas.clock.days_begun,
             QuotaPeriod::Month => self.quotas.clock.months_begun,
         }
@@ -168,10 +170,7 @@ impl Model {
     fn begin_of(&self, period: QuotaPeriod, step: i64) -> Instant {
         let clock = &self.quotas.clock;
         match period {
-            QuotaPeriod::Sliding(window) => {
-                let width = seconds_times_60(window.as_secs()) * 1_000_000_000 / 60;
-                Instant::from_nanos(step as u64 * width)
-            }
+            QuotaPeriod::Sliding(window) => Instant::from_nanos(step as u64 * step_width(window)),
             QuotaPeriod::Day => clock.begin_of_day(clock.day + step - clock.days_begun),
             QuotaPeriod::Month => clock.begin_of_day(first_day(clock.month + step - clock.months_begun)),
         }
@@ -185,7 +184,8 @@ impl Model {
             .map(|window| self.step_of(window.period, self.now))
             .collect();
         let kept = |period| match period {
-            QuotaPeriod::Sliding(window) => window.as_secs().min(60) as i64,
+            // The oldest step begins before the window does.
+            QuotaPeriod::Sliding(_) => 61,
             QuotaPeriod::Day | QuotaPeriod::Month => 1,
         };
         let new = || {
@@ -235,6 +235,15 @@ impl Model {
     pub(super) fn is_held(&self, name: &str) -> bool {
         let holds = |quota: &Quota| quota.over == Over::Hold && !quota.shadow;
         self.quota(name).is_some_and(holds) && !self.has_room(name)
+    }
+
+    /// The time for which the budget of a flow holds it.
+    pub(super) fn held_for(&self, name: &str) -> Duration {
+        if self.is_held(name) {
+            self.has_room_at(name).since(self.now)
+        } else {
+            Duration::ZERO
+        }
     }
 
     pub(super) fn quota_wake(&self) -> Option<Instant> {
@@ -401,10 +410,7 @@ impl Model {
             return false;
         };
         let of_reset = match usage.period {
-            QuotaPeriod::Sliding(length) => {
-                let width = i128::from(seconds_times_60(length.as_secs())) * SECOND / 60;
-                reset.nanos.div_euclid(width) as i64
-            }
+            QuotaPeriod::Sliding(length) => reset.nanos.div_euclid(step_width(length).into()) as i64,
             QuotaPeriod::Day => reset.day,
             QuotaPeriod::Month => reset.month,
         };
@@ -417,9 +423,8 @@ impl Model {
         let step = match (usage.used_at, usage.period) {
             (UsedAt::Debt, _) => None,
             (UsedAt::Ago(ago), QuotaPeriod::Sliding(length)) => {
-                let width = i128::from(seconds_times_60(length.as_secs())) * SECOND / 60;
                 let then = i128::from(now.as_nanos()) - ago.as_nanos() as i128;
-                Some(then.div_euclid(width) as i64)
+                Some(then.div_euclid(step_width(length).into()) as i64)
             }
             (UsedAt::Since(seconds), QuotaPeriod::Day) => {
                 let ago = (clock.day - seconds.div_euclid(86_400)).max(0);

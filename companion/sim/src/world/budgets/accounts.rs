@@ -235,6 +235,7 @@ impl PoolAccounts {
 
     fn settle(&mut self, id: RequestId, real: Option<u64>) {
         let now = (self.local, self.event);
+        let calendar = self.calendar.clone();
         let charged = self
             .requests
             .get_mut(&id)
@@ -242,7 +243,7 @@ impl PoolAccounts {
         if let Some((name, charge)) = charged
             && let Some(flow) = self.flows.get_mut(&name)
         {
-            flow.settle(&charge, real, now);
+            flow.settle(&charge, real, &calendar, now);
         }
     }
 

@@ -53,7 +53,11 @@ impl Calendar {
             self.month = month_of(self.day);
         } else {
             self.latest = self.latest.max(utc);
+            // However many days a clock skips, one begins.
+            let (days, months) = (self.days_begun, self.months_begun);
             self.advance(local);
+            self.days_begun = self.days_begun.min(days + 1);
+            self.months_begun = self.months_begun.min(months + 1);
         }
     }
 }

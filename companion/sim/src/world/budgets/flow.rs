@@ -45,7 +45,7 @@ struct Charged {
     ended: Option<u64>,
     /// The larger one of its estimate and its usage.
     most: Amount,
-    /// For each window, in which steps how much of it counts.
+    /// For each window, when how much of it counts, by [`place`].
     counted: Vec<[(i64, u64); 2]>,
 }
 
@@ -62,6 +62,22 @@ pub(super) struct FlowAccount {
     charges: Vec<Charged>,
     /// What the engine should have reported to other gateways in this step as used, by window.
     pub(super) to_report: Vec<u64>,
+}
+
+/// Where usage lies for the law of a window: the time in nanoseconds, or the number of the day or month.
+fn place(period: QuotaPeriod, calendar: &Calendar, local: u64) -> i64 {
+    match period {
+        QuotaPeriod::Sliding(_) => i64::try_from(local).unwrap_or(i64::MAX),
+        QuotaPeriod::Day | QuotaPeriod::Month => step(period, calendar, local),
+    }
+}
+
+/// The length of a window in the unit of [`place`].
+fn extent(period: QuotaPeriod) -> i64 {
+    match period {
+        QuotaPeriod::Sliding(length) => i64::try_from(length.as_nanos()).unwrap_or(i64::MAX),
+        QuotaPeriod::Day | QuotaPeriod::Month => 1,
+    }
 }
 
 /// The number of the step of a window in which the companion's clock shows `local`.
@@ -140,14 +156,16 @@ impl FlowAccount {
             window.reserve(amount.of(definition.unit));
             dispatched.push(step(definition.period, calendar, local));
         }
-        let counted = dispatched.iter().zip(&self.quota.windows);
         self.charges.push(Charged {
             is_granted,
             started: event,
             ended: None,
             most: amount,
-            counted: counted
-                .map(|(step, window)| [(*step, amount.of(window.unit)), (*step, 0)])
+            counted: (self.quota.windows.iter())
+                .map(|window| {
+                    let place = place(window.period, calendar, local);
+                    [(place, amount.of(window.unit)), (place, 0)]
+                })
                 .collect(),
         });
         self.running.tokens += estimate;
@@ -161,23 +179,40 @@ impl FlowAccount {
     }
 
     /// A request has ended. `real`: its tokens; `None`: nothing was served.
-    pub(super) fn settle(&mut self, charge: &Charge, real: Option<u64>, (local, event): (u64, u64)) {
+    pub(super) fn settle(
+        &mut self,
+        charge: &Charge,
+        real: Option<u64>,
+        calendar: &Calendar,
+        (local, event): (u64, u64),
+    ) {
+        self.running.tokens -= charge.estimate;
+        self.running.requests -= 1;
+        let running = self.running;
         let real = real.map_or_else(Amount::default, Amount::request);
         let estimate = Amount::request(charge.estimate);
         let charged = &mut self.charges[charge.number];
         charged.ended = Some(event);
         charged.most.tokens = charged.most.tokens.max(real.tokens);
         for (index, window) in self.windows.iter_mut().enumerate() {
-            let unit = self.quota.windows[index].unit;
+            let definition = &self.quota.windows[index];
+            let unit = definition.unit;
             let (step, estimate, real) = (charge.steps[index], estimate.of(unit), real.of(unit));
-            let has_left = window.has_left(step);
-            let excess_in = window.settle(step, estimate, real);
+            let settled = window.settle(step, estimate, real, running.of(unit));
             let excess = real.saturating_sub(estimate);
-            charged.counted[index] = [(step, real.min(estimate)), (excess_in, excess)];
-            self.to_report[index] += if has_left { excess } else { real };
+            let [(dispatched, _), _] = charged.counted[index];
+            let excess_at = if settled.has_left {
+                place(definition.period, calendar, local)
+            } else {
+                dispatched
+            };
+            charged.counted[index] = [(dispatched, real.min(estimate)), (excess_at, excess)];
+            self.to_report[index] += if settled.has_left {
+                settled.still_counted + excess
+            } else {
+                real
+            };
         }
-        self.running.tokens -= charge.estimate;
-        self.running.requests -= 1;
         self.note_room(local, event);
     }
 
@@ -203,12 +238,12 @@ impl FlowAccount {
             let counted = self.charges.iter().flat_map(|charge| charge.counted[index]);
             let mut counted: Vec<(i64, u64)> = counted.filter(|(_, amount)| *amount > 0).collect();
             counted.sort_unstable();
-            let length = self.windows[index].length;
+            let length = extent(definition.period);
             for (first, &(begin, _)) in counted.iter().enumerate() {
                 let mut used = 0;
-                for &(step, amount) in &counted[first..] {
+                for &(place, amount) in &counted[first..] {
                     used += amount;
-                    let windows = ((step - begin) / length + 1).unsigned_abs();
+                    let windows = ((place - begin) / length + 1).unsigned_abs();
                     if used > windows * definition.limit + beyond {
                         return Err(format!(
                             "used {used} in {windows} windows of {definition:?}, with at most {beyond} at the same time"

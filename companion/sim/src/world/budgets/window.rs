@@ -2,13 +2,21 @@
 
 use std::collections::BTreeMap;
 
-use super::super::time::SECOND;
-
-/// The steps of a window of this length: their width in nanoseconds, and how many of them the window has.
+/// The steps of a window of this length: their width in nanoseconds, and how many of them count. The window begins inside the oldest one,
+/// and that counts as a whole.
 pub(super) fn steps(length: u64) -> (u64, i64) {
-    let width = length.div_ceil(60).max(SECOND);
-    let count = length.div_ceil(width);
+    let width = length.div_ceil(60);
+    let count = length.div_ceil(width) + 1;
     (width, i64::try_from(count).unwrap_or(i64::MAX))
+}
+
+/// How a request counts that has ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Settled {
+    /// Whether its usage beyond the estimate counts now, because its step has left the window.
+    pub(super) has_left: bool,
+    /// If its step has left: what of the window is still filled or owed because of its estimate.
+    pub(super) still_counted: u64,
 }
 
 /// A window.
@@ -102,18 +110,25 @@ impl Window {
         step + self.length <= self.now
     }
 
-    /// A request that was dispatched in `step` has used `real`. Returns the step in which an excess over the estimate counts.
-    pub(super) fn settle(&mut self, step: i64, estimate: u64, real: u64) -> i64 {
+    /// A request that was dispatched in `step` has used `real`. `running`: the estimates of the flow's other requests that run.
+    pub(super) fn settle(&mut self, step: i64, estimate: u64, real: u64, running: u64) -> Settled {
         if let Some(reserved) = self.reserved.get_mut(&step) {
             *reserved -= estimate;
         }
-        let counts_in = if self.has_left(step) { self.now } else { step };
-        if real > estimate {
-            self.take(counts_in, real - estimate);
-        } else {
+        let has_left = self.has_left(step);
+        if real <= estimate {
             self.give_back(step, estimate - real);
         }
-        counts_in
+        // What would go with its estimate if the others had used nothing, beyond what would go with theirs.
+        let owed = self.debt + self.paid.values().sum::<u64>();
+        let still_counted = owed.min(running + estimate.min(real)) - owed.min(running);
+        if real > estimate {
+            self.take(if has_left { self.now } else { step }, real - estimate);
+        }
+        Settled {
+            has_left,
+            still_counted,
+        }
     }
 
     /// What wasn't used lowers the debt first, then what was paid of it, the latest first, then the request's own step.
@@ -138,7 +153,7 @@ mod tests {
     fn a_debt_is_paid_by_the_room_that_time_frees() {
         let mut window = Window::new(10, 2, 0);
         window.reserve(25);
-        window.settle(0, 25, 25);
+        window.settle(0, 25, 25, 0);
         assert_eq!((window.counted(), window.debt), (25, 15));
         window.advance(2);
         assert_eq!((window.remaining(), window.debt), (0, 5));
