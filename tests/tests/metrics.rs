@@ -17,6 +17,7 @@ use penstock_tests::{Answer, ClientRequest, Gateway, Upstream, run};
 /// `variant` (`v`), or none (`-`).
 const ALL: [(&str, &str, &str); 90] = [
     ("queue_length", "gauge", "p flow band"),
+    ("queue_held", "gauge", "p band limit"),
     ("queue_length_by_model", "gauge", "r"),
     ("queue_cost_tokens", "gauge", "p flow band"),
     ("queue_latency_seconds", "histogram", "r band outcome"),

@@ -321,14 +321,18 @@ impl Engine {
     }
 
     /// Rejects `job`, which has left the engine but for [`Self::release`]. `quota_wait`: the time until its quota has room,
-    /// if that is why.
+    /// if that is why, or if the quota would hold the next request.
     fn reject(&mut self, job: &Job, outcome: Outcome, quota_wait: Option<Duration>) {
         self.counters.count(job.band.shown(), outcome);
-        let retry_after = Some(quota_wait.unwrap_or_else(|| {
-            let ahead = self.tree.before_next(&job.queued).requests;
-            let expected = self.expected_rate();
-            self.drain_rate.retry_after(ahead, expected, &mut self.rng)
-        }));
+        let retry_after = Some(match quota_wait {
+            Some(wait) if outcome == Outcome::RejectedBudget => wait,
+            wait => {
+                let ahead = self.tree.before_next(&job.queued).requests;
+                let expected = self.expected_rate();
+                let estimate = self.drain_rate.retry_after(ahead, expected, &mut self.rng);
+                estimate.max(wait.unwrap_or_default())
+            }
+        });
         self.release(job);
         self.push(Effect::Reject {
             id: job.id,
@@ -351,9 +355,15 @@ impl Engine {
         self.effects.push_back(effect);
     }
 
-    /// An unsuspended request waits, or would have to wait although endpoints are ready.
+    /// An unsuspended request waits, or would have to wait although endpoints are ready. While the gate is open, requests that only limits
+    /// of their own hold back don't count: a pool that could serve others doesn't show how fast its queue drains.
     fn is_saturated(&self) -> bool {
         let full = self.endpoints.any_ready() && self.endpoints.stock() >= self.endpoints.bounds().upper;
-        full || self.tree.any_active()
+        full || self.tree.any_active() && !self.holds_all()
+    }
+
+    /// Requests wait, and none of them may go though the gate is open: limits of their own hold them back.
+    pub(super) fn holds_all(&self) -> bool {
+        self.is_open() && !self.tree.has_runnable()
     }
 }

@@ -69,6 +69,10 @@ pub struct BandSnapshot {
     pub band: Band,
     /// Requests.
     pub waiting: u64,
+    /// The part of `waiting` whose flows run the most requests that they may, or have used their quotas.
+    pub held_by_flow: u64,
+    /// The rest of `waiting` while the pool has room that no waiting request may use, or dispatches at its rate.
+    pub held_otherwise: u64,
     /// The charges that they will take.
     pub waiting_cost: Tokens,
     /// Bytes of their bodies.

@@ -231,7 +231,7 @@ fn stuck(facts: &PoolFacts<'_>) -> Option<String> {
             lower => format!("stock {} is below its bound {lower}", snapshot.stock),
         };
         format!(
-            "{waiting} wait though {bound}, and none was granted for {}s: each is held back by another limit (flows.max_in_flight, a class's prefill threshold, queue.max_rate, bands.ceiling, the endpoints that fit it). GET /requests/{{x-request-id}} of one names the limit.",
+            "{waiting} wait though {bound}, and none was granted for {}s: each is held back by another limit (a budget with over: hold, flows.max_in_flight, a class's prefill threshold, queue.max_rate, bands.ceiling, the endpoints that fit it). GET /requests/{{x-request-id}} of one names the limit.",
             waited.as_secs()
         )
     })

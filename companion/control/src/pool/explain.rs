@@ -26,6 +26,13 @@ pub(super) fn block_reason(reason: &BlockReason, policy: &Policy, class: &str) -
             duration_text(policy.queue.longest_wait())
         ),
         BlockReason::OwnEndpoints => "none of its eligible endpoints is ready".into(),
+        BlockReason::Held { left: Some(left) } => format!(
+            "its flow has used its budget and is held until there is room, in {} (flows.budgets)",
+            duration_text(*left)
+        ),
+        BlockReason::Held { left: None } => {
+            "its flow has used its budget and is held until requests end that run at other gateways (flows.budgets)".into()
+        }
         BlockReason::MaxInFlight { running, most } => {
             format!("its flow has {running} running requests of at most {most} (flows.max_in_flight)")
         }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use penstock_control::{RequestState, RequestStatus};
 use penstock_engine::Outcome;
+use penstock_engine::policy::{CostUnit, FlowGlob, Over, Quota, QuotaPeriod, QuotaWindow};
 use penstock_wire as wire;
 use wire::filter_frame::Event as Message;
 
@@ -58,6 +59,35 @@ fn a_waiting_request_shows_its_place_and_the_reason() {
         why(&world, "r4"),
         "the gate is full: stock 1 of 1; the next request is granted below that"
     );
+}
+
+#[test]
+fn a_request_that_its_budget_holds_shows_until_when() {
+    let mut settings = settings();
+    settings.pools[0].policy.flows.quotas = vec![Quota {
+        flows: FlowGlob::new("*"),
+        windows: vec![QuotaWindow {
+            unit: CostUnit::Requests,
+            limit: 1,
+            period: QuotaPeriod::Sliding(Duration::from_secs(20)),
+        }],
+        over: Over::Hold,
+        shadow: false,
+    }];
+    let mut world = World::with(settings);
+    world.open_session(1, 1, Vec::new(), Vec::new());
+    world.send(1, Message::Register(named(1)));
+    world.send(1, completed(1));
+    world.send(1, Message::Register(named(2)));
+    let why = why(&world, "r2");
+    assert!(
+        why.starts_with("its flow has used its budget and is held until there is room, in 20"),
+        "{why}"
+    );
+    let RequestState::Waiting { estimate, .. } = status_of(&world, "r2").expect("it waits").state else {
+        panic!("{why}")
+    };
+    assert!(estimate >= Duration::from_secs(20), "{estimate:?}");
 }
 
 #[test]

@@ -95,7 +95,7 @@ impl Engine {
             None
         };
         if let Some(outcome) = rejected {
-            let id = self.insert_job(request);
+            let id = self.insert(request);
             self.reject_newcomer(id, outcome);
             return None;
         }
@@ -241,6 +241,7 @@ impl Engine {
         let wait = self.drain_rate.prediction(ahead, self.expected_rate());
         let predicted = wait
             .unwrap_or_default()
+            .max(self.held_for(job.queued.flow))
             .saturating_add(first_token.unwrap_or_default());
         self.now.after(predicted) > deadline
     }

@@ -41,7 +41,10 @@ impl Engine {
             ahead,
             in_other_bands,
             waited: self.now.since(job.queued.arrival.at),
-            estimate: self.drain_rate.wait(ahead, self.expected_rate()),
+            estimate: self
+                .drain_rate
+                .wait(ahead, self.expected_rate())
+                .max(self.held_for(job.queued.flow)),
             tag: match self.policy.flows.discipline {
                 Discipline::Fifo | Discipline::Drr => None,
                 Discipline::Wfq | Discipline::RoundRobin | Discipline::Usage | Discipline::Vtc => {
@@ -104,7 +107,16 @@ impl Engine {
         if !self.endpoints.any_ready() {
             return Some(BlockReason::NoEndpoint);
         }
-        let running = self.tree.identity_of(job.queued.flow).in_flight;
+        let identity = self.tree.identity_of(job.queued.flow);
+        if identity.held {
+            let wake = self
+                .quotas
+                .read()
+                .and_then(|(table, _)| table.wake_of(&identity.name));
+            let left = wake.map(|wake| wake.since(self.now));
+            return Some(BlockReason::Held { left });
+        }
+        let running = identity.in_flight;
         let limit = self.policy.flows.max_in_flight;
         let most = limit.filter(|&most| running >= most)?;
         Some(BlockReason::MaxInFlight { running, most })

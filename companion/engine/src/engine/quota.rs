@@ -266,12 +266,20 @@ impl Engine {
 
     /// The time until the quota of `flow` has room, for a request with this outcome; `None`: unknown, or of no use.
     pub(super) fn quota_wait_for(&mut self, outcome: Outcome, flow: FlowId) -> Option<Duration> {
-        if outcome != Outcome::RejectedBudget {
+        let identity = self.tree.identity_of(flow);
+        if outcome != Outcome::RejectedBudget && !identity.held {
             return None;
         }
-        let name = &self.tree.identity_of(flow).name;
         let (table, now) = self.quotas.table()?;
-        Some(table.has_room_at(name, &now)?.since(self.now))
+        Some(table.has_room_at(&identity.name, &now)?.since(self.now))
+    }
+
+    /// The time for which the quota of `flow` holds it, as far as that is known.
+    pub(super) fn held_for(&self, flow: FlowId) -> Duration {
+        let identity = self.tree.identity_of(flow);
+        let table = self.quotas.read().filter(|_| identity.held);
+        let wake = table.and_then(|(table, _)| table.wake_of(&identity.name));
+        wake.map_or(Duration::ZERO, |wake| wake.since(self.now))
     }
 
     pub(super) fn set_utc(&mut self, utc: Duration) {

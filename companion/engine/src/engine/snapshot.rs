@@ -57,7 +57,11 @@ impl Engine {
     /// whose quota holds them. In time proportional to the number of flows, if these have such limits.
     #[must_use]
     pub fn waiting_for_room(&self) -> u64 {
-        self.waiting() - self.tree.waiting_at_limits()
+        self.waiting()
+            - Band::ALL
+                .into_iter()
+                .map(|band| self.tree.waiting_at_limits(band))
+                .sum::<u64>()
     }
 
     /// The flow has requests here, and its own limits let no other one go, whatever room endpoints have: it runs the most requests that
@@ -112,6 +116,11 @@ impl Engine {
         })
     }
 
+    /// Nothing is dispatched though the gate is open: no waiting request may use the room that there is, or the rate is at its limit.
+    fn is_held(&self) -> bool {
+        self.holds_all() || self.is_open() && !self.rate_limiter.has_token(self.now)
+    }
+
     /// The whole state, in time proportional to it.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
@@ -119,6 +128,7 @@ impl Engine {
         let bounds = self.endpoints.bounds();
         let queue = &self.policy.queue;
         let may_wait = queue.enabled && queue.total_capacity > 0;
+        let is_held = self.is_held();
         Snapshot {
             stock: self.stock() - self.endpoints.credit_at_ready(),
             credit: self.credit(),
@@ -136,9 +146,16 @@ impl Engine {
             waiting_bytes_max: if may_wait { queue.total_bytes } else { 0 },
             bands: Band::ALL.map(|band| {
                 let waiting = self.tree.waiting_shown(band);
+                let held_by_flow = self.tree.waiting_at_limits(band);
                 BandSnapshot {
                     band,
                     waiting: waiting.requests,
+                    held_by_flow,
+                    held_otherwise: if is_held {
+                        waiting.requests - held_by_flow
+                    } else {
+                        0
+                    },
                     waiting_cost: Tokens(waiting.cost),
                     waiting_bytes: waiting.bytes,
                 }

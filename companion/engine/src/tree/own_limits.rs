@@ -2,8 +2,10 @@
 //!
 //! An identity at such a limit is blocked, whatever room endpoints have.
 
+use crate::band::TreeBand;
 use crate::endpoints::Endpoints;
 use crate::ids::FlowId;
+use crate::input::Band;
 
 use super::Tree;
 use super::identities::Identity;
@@ -20,17 +22,22 @@ impl Tree {
         limit.is_some_and(|limit| identity.in_flight >= limit) || self.config.holds && identity.held
     }
 
-    /// Waiting requests of identities that run the most requests that they may, or are held. In time proportional to the number of
-    /// identities, if these have limits.
-    pub(crate) fn waiting_at_limits(&self) -> u64 {
+    /// Requests that are shown as waiting in `shown`, of identities that run the most requests that they may, or are held. In time
+    /// proportional to the number of identities, if these have limits.
+    pub(crate) fn waiting_at_limits(&self, shown: Band) -> u64 {
         if self.config.max_in_flight.is_none() && !self.config.holds {
             return 0;
         }
         let limited = self
             .identities()
             .filter(|identity| self.is_identity_at_limit(identity));
-        let bands = limited.flat_map(|identity| &identity.bands);
-        bands.map(|band| band.waiting.requests).sum()
+        let of_band = |identity: &Identity| {
+            let bands = TreeBand::shown_as(shown).iter();
+            bands
+                .map(|&band| identity.bands[band as usize].waiting.requests)
+                .sum::<u64>()
+        };
+        limited.map(of_band).sum()
     }
 
     /// The quota of the identity of `flow` holds it, or no longer.

@@ -90,6 +90,7 @@ impl Gauges {
 #[derive(Debug)]
 struct QueueGauges {
     length: IntGaugeVec,
+    held: IntGaugeVec,
     length_by_model: IntGaugeVec,
     cost_tokens: GaugeVec,
     bytes: IntGaugeVec,
@@ -102,6 +103,12 @@ impl QueueGauges {
     fn new(make: &Maker) -> prometheus::Result<Self> {
         Ok(Self {
             length: make.gauge("queue_length", "Waiting requests.", &["pool", "flow", "band"])?,
+            held: make.gauge(
+                "queue_held",
+                "Waiting requests that a limit of their own holds back. limit=\"flow\": their flow's budget or max_in_flight. \
+                 limit=\"other\": all others while the pool has room that none of them may use, or dispatches at queue.max_rate.",
+                &["pool", "band", "limit"],
+            )?,
             length_by_model: make.gauge(
                 "queue_length_by_model",
                 "Waiting requests by the requested model and the target model.",
@@ -147,6 +154,13 @@ impl QueueGauges {
         self.bytes_capacity
             .with_label_values(&[name])
             .set(int(snapshot.waiting_bytes_max));
+        for band in &snapshot.bands {
+            for (limit, held) in [("flow", band.held_by_flow), ("other", band.held_otherwise)] {
+                self.held
+                    .with_label_values(&[name, band_name(band.band), limit])
+                    .set(int(held));
+            }
+        }
         self.active_flows
             .with_label_values(&[name])
             .set(int(active_flows(&snapshot.flows)));

@@ -142,7 +142,10 @@ impl Model {
             return false;
         };
         let wait = if waits {
-            self.predicted_wait(self.requests_ahead(item)).unwrap_or(0)
+            let held = self.held_for(&item.name).as_nanos() as u64;
+            self.predicted_wait(self.requests_ahead(item))
+                .unwrap_or(0)
+                .max(held)
         } else {
             0
         };

@@ -220,8 +220,8 @@ impl Model {
             .predicted_wait(ahead)
             .unwrap_or_else(|| self.measured_wait(ahead))
             .clamp(1_000_000_000, 120_000_000_000);
-        let waited = self.now.since(item.arrived);
-        effects.expect_reject(item.id, outcome, waited, Duration::from_nanos(wait));
+        let (waited, held) = (self.now.since(item.arrived), self.held_for(&item.name));
+        effects.expect_reject(item.id, outcome, waited, Duration::from_nanos(wait), held);
         self.release(item);
     }
 }

@@ -23,6 +23,7 @@ impl EngineEffects {
         outcome: Outcome,
         waited: Duration,
         wait: Duration,
+        held: Duration,
     ) {
         let effect = self.0.pop_front();
         let Some(Effect::Reject {
@@ -32,7 +33,8 @@ impl EngineEffects {
         else {
             panic!("{id:?} is rejected with {outcome:?}, but the engine's effect is {effect:?}");
         };
-        let most = (wait + wait / 10).min(Duration::from_secs(120));
+        let most = (wait + wait / 10).min(Duration::from_secs(120)).max(held);
+        let wait = wait.max(held);
         assert!(
             (wait..=most).contains(after),
             "{after:?} isn't from {wait:?} to {most:?}"

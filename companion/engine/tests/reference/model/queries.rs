@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use penstock_engine::input::{Band, Usage};
-use penstock_engine::policy::{CostUnit, Discipline};
+use penstock_engine::policy::{CostUnit, Discipline, Gate};
 use penstock_engine::{Outcome, RequestId};
 
 use super::virtual_time::in_cost_per_weight;
@@ -53,7 +53,9 @@ impl Model {
     }
 
     pub(super) fn is_saturated(&self) -> bool {
-        self.active().next().is_some() || (self.any_ready() && self.stock() >= self.bounds().1)
+        let is_open = self.policy.gate != Gate::Manual && self.may_dispatch();
+        let waits = self.active().next().is_some() && (!is_open || self.next().is_some());
+        waits || (self.any_ready() && self.stock() >= self.bounds().1)
     }
 
     pub(super) fn find(&self, id: RequestId) -> Option<&Item> {
