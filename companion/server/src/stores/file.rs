@@ -4,6 +4,7 @@
 //! again. Nothing is deleted except usage outside its window. A file that another process has open, or that can't be
 //! opened, is an error. Blocking operations run on threads for blocking work.
 
+mod file_clock;
 mod quota_rows;
 mod rows;
 
@@ -13,21 +14,23 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_control::Kept;
-use penstock_engine::input::{PastUsage, QuotaUsage};
-use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableHandle};
-use tokio::time::Instant;
-
+use self::file_clock::{FileClock, LastWrite, Moment};
 use super::message::Windows;
 use super::write_buffer::UsageBatch;
 use super::{Error, Models, model_from_numbers, model_numbers};
 use crate::clock;
+use penstock_control::Kept;
+use penstock_engine::input::{PastUsage, QuotaUsage};
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableHandle};
 
 /// The format that this version writes and reads.
 const FORMAT: u64 = 1;
 /// Facts about the file by name. The first table written into a new file.
 const ABOUT: TableDefinition<'static, &str, u64> = TableDefinition::new("penstock");
 const ABOUT_FORMAT: &str = "format";
+/// The file's clock and the wall clock at the last write, in milliseconds since 1970.
+const ABOUT_CLOCK: &str = "clock";
+const ABOUT_WALL: &str = "wall";
 /// By pool and variant: alpha, beta, gamma in milliseconds, and the bias of the time to first token.
 const MODELS: TableDefinition<'static, (&str, &str), (f64, f64, f64, f64)> = TableDefinition::new("models");
 /// Memory for redb's page cache; the file has few pages.
@@ -139,25 +142,41 @@ struct StoreFile {
     /// `None`: a write failed; the next write opens the file again.
     database: Option<Database>,
     models: Models,
+    clock: FileClock,
+}
+
+/// What a file has when it is opened.
+#[derive(Debug, Default)]
+struct Contents {
+    models: Models,
+    last_write: Option<LastWrite>,
 }
 
 impl StoreFile {
     /// Opens a file, or creates it.
     fn open(path: &Path) -> Result<Self, Error> {
+        Self::open_at(path, clock::unix())
+    }
+
+    /// The same while the wall clock shows `wall`.
+    fn open_at(path: &Path, wall: Duration) -> Result<Self, Error> {
         let mut store = Self {
             path: path.into(),
             database: None,
             models: Models::new(),
+            clock: FileClock::resume(None, wall),
         };
-        let (database, models) = store.read()?;
+        let (database, contents) = store.read()?;
         store.database = Some(database);
-        store.models = models;
+        store.models = contents.models;
+        store.clock = FileClock::resume(contents.last_write, wall);
         Ok(store)
     }
 
     /// Opens and reads the file; sets a damaged file aside and starts a new one.
-    fn read(&self) -> Result<(Database, Models), Error> {
-        let why = match attempt(&self.path) {
+    fn read(&self) -> Result<(Database, Contents), Error> {
+        let now = self.moment();
+        let why = match attempt(&self.path, now) {
             Ok(read) => return Ok(read),
             Err(Unusable::Locked) => return Err(Error::Locked(self.path.clone())),
             Err(Unusable::Io(source)) => {
@@ -181,11 +200,15 @@ impl StoreFile {
              start empty",
             aside.display()
         );
-        attempt(&self.path).map_err(|unusable| match unusable {
+        attempt(&self.path, now).map_err(|unusable| match unusable {
             Unusable::Locked => Error::Locked(self.path.clone()),
             Unusable::Io(source) => stuck(source),
             Unusable::Damaged(why) => stuck(io::Error::other(why)),
         })
+    }
+
+    fn moment(&self) -> Moment {
+        self.clock.moment(clock::unix())
     }
 
     /// The stored models of a pool, by variant.
@@ -201,7 +224,7 @@ impl StoreFile {
         let Some(database) = &self.database else {
             return Ok(Vec::new());
         };
-        rows::past_usage(database, pool, window, clock::unix()).map_err(|why| self.broken(&why))
+        rows::past_usage(database, pool, window, self.moment().clock).map_err(|why| self.broken(&why))
     }
 
     /// What was used of this pool's budgets.
@@ -209,7 +232,7 @@ impl StoreFile {
         let Some(database) = &self.database else {
             return Ok(Vec::new());
         };
-        quota_rows::past(database, pool, clock::unix()).map_err(|why| self.broken(&why))
+        quota_rows::past(database, pool, self.moment()).map_err(|why| self.broken(&why))
     }
 
     /// Writes `learned` and `batches`, and deletes usage outside its window. On `Ok` all of it is on the disk. After an
@@ -220,12 +243,13 @@ impl StoreFile {
         batches: &[UsageBatch],
         windows: &BTreeMap<String, Windows>,
     ) -> Result<(), Error> {
+        let now = self.moment();
         self.models.extend(learned);
         let database = match self.database.take() {
             Some(database) => database,
             None => self.read()?.0,
         };
-        write(&database, &self.models, batches, windows).map_err(|why| self.broken(&why))?;
+        write(&database, &self.models, batches, windows, now).map_err(|why| self.broken(&why))?;
         self.database = Some(database);
         Ok(())
     }
@@ -260,7 +284,7 @@ impl From<redb::Error> for Unusable {
 }
 
 /// Opens and reads a file. redb verifies the file, and still some damage makes it panic; a panic counts as damage.
-fn attempt(path: &Path) -> Result<(Database, Models), Unusable> {
+fn attempt(path: &Path, now: Moment) -> Result<(Database, Contents), Unusable> {
     let path = path.to_owned();
     std::thread::spawn(move || {
         let database = Database::builder()
@@ -268,29 +292,30 @@ fn attempt(path: &Path) -> Result<(Database, Models), Unusable> {
             .set_check_integrity_on_open(true)
             .create(path)
             .map_err(redb::Error::from)?;
-        let models = read(&database)?;
-        Ok((database, models))
+        let contents = read(&database, now)?;
+        Ok((database, contents))
     })
     .join()
     .unwrap_or_else(|_| Err(Unusable::Damaged("its contents contradict each other".into())))
 }
 
-fn read(database: &Database) -> Result<Models, Unusable> {
+fn read(database: &Database, now: Moment) -> Result<Contents, Unusable> {
     let reading = database.begin_read().map_err(redb::Error::from)?;
     let tables: Vec<_> = reading.list_tables().map_err(redb::Error::from)?.collect();
     if tables.is_empty() {
         drop(reading);
-        write(database, &Models::new(), &[], &BTreeMap::new())?;
-        return Ok(Models::new());
+        write(database, &Models::new(), &[], &BTreeMap::new(), now)?;
+        return Ok(Contents::default());
     }
     if !tables.iter().any(|table| table.name() == ABOUT.name()) {
         return Err(Unusable::Damaged("it is the database of another program".into()));
     }
     let about = reading.open_table(ABOUT).map_err(redb::Error::from)?;
-    let format = about
-        .get(ABOUT_FORMAT)
-        .map_err(redb::Error::from)?
-        .map(|entry| entry.value());
+    let number = |name: &str| -> Result<Option<u64>, Unusable> {
+        let entry = about.get(name).map_err(redb::Error::from)?;
+        Ok(entry.map(|entry| entry.value()))
+    };
+    let format = number(ABOUT_FORMAT)?;
     if format != Some(FORMAT) {
         let format = format.map_or_else(|| "unknown".into(), |format| format.to_string());
         return Err(Unusable::Damaged(format!(
@@ -313,7 +338,10 @@ fn read(database: &Database) -> Result<Models, Unusable> {
             ),
         }
     }
-    Ok(models)
+    Ok(Contents {
+        models,
+        last_write: number(ABOUT_CLOCK)?.zip(number(ABOUT_WALL)?),
+    })
 }
 
 /// Writes everything in one transaction.
@@ -322,19 +350,22 @@ fn write(
     models: &Models,
     batches: &[UsageBatch],
     windows: &BTreeMap<String, Windows>,
+    now: Moment,
 ) -> Result<(), redb::Error> {
     let writing = database.begin_write()?;
-    writing.open_table(ABOUT)?.insert(ABOUT_FORMAT, FORMAT)?;
+    {
+        let mut about = writing.open_table(ABOUT)?;
+        let (clock, wall) = now.last_write();
+        for (name, value) in [(ABOUT_FORMAT, FORMAT), (ABOUT_CLOCK, clock), (ABOUT_WALL, wall)] {
+            about.insert(name, value)?;
+        }
+    }
     {
         let mut table = writing.open_table(MODELS)?;
         for ((pool, variant), model) in models {
             table.insert((pool.as_str(), variant.as_str()), model_numbers(model))?;
         }
     }
-    let now = rows::Moment {
-        wall: clock::unix(),
-        monotonic: Instant::now(),
-    };
     let usage = windows
         .iter()
         .filter_map(|(pool, windows)| Some((pool.clone(), windows.usage?)));

@@ -1,6 +1,6 @@
 //! Usage of budgets as stores keep it: summed up by flow, window and bucket of time. The engine's word for a budget is quota.
 //!
-//! A bucket is as wide as a step of the engine's window, and belongs to a day or month as a whole. Buckets are kept for longer than their
+//! A bucket is as wide as a step of the engine's window, but a second at least, and belongs to a day or month as a whole. Buckets are kept for longer than their
 //! window, because what a flow has used above its budget is owed after that: the engine replays them ([`DEBT_WINDOWS`]).
 
 use std::time::Duration;
@@ -54,7 +54,7 @@ impl PeriodCode {
         }
     }
 
-    const fn is_calendar(self) -> bool {
+    pub(super) const fn is_calendar(self) -> bool {
         self.0 < SECOND_MS
     }
 
@@ -76,14 +76,18 @@ impl PeriodCode {
         }
     }
 
-    /// How long a bucket is kept after its start, in milliseconds.
-    pub(super) const fn kept(self) -> u64 {
-        let window = match self {
+    /// The time of the window in milliseconds; of a calendar window at most.
+    pub(super) const fn length(self) -> u64 {
+        match self {
             DAY => DAY_MS,
             MONTH => MONTH_MS,
             Self(millis) => millis,
-        };
-        window.saturating_mul(DEBT_WINDOWS)
+        }
+    }
+
+    /// How long a bucket is kept after its start, in milliseconds.
+    pub(super) const fn kept(self) -> u64 {
+        self.length().saturating_mul(DEBT_WINDOWS)
     }
 
     /// When something was used, for the engine, which is at `now`: at the end of the bucket, so that no usage leaves its window early.

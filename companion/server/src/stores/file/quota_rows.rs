@@ -1,17 +1,16 @@
-//! Usage of budgets, and top-ups, as rows of the file, keyed by pool, window, bucket, counter and flow. Times are wall-clock times. A reset
-//! deletes the rows of its flow.
+//! Usage of budgets, and top-ups, as rows of the file, keyed by pool, window, bucket, counter and flow. Times are those of the file's clock,
+//! and days and months those of UTC. A reset deletes the rows of its flow.
 //!
-//! A clock that was set back leaves rows in the future. They count as if they were of the present, and are deleted when they lie further
-//! ahead than they are kept.
+//! A wall clock that was set back leaves days in the future. They count as if they were of the present, and are deleted when they lie
+//! further ahead than they are kept. A clock that is set ahead while a companion runs deletes nothing.
 
 use std::collections::HashSet;
-use std::time::Duration;
 
 use penstock_engine::input::QuotaUsage;
 use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition, TableHandle};
 use tokio::time::Instant;
 
-use super::rows::Moment;
+use super::file_clock::Moment;
 use crate::stores::quota::{Counted, Counter, PeriodCode, time_of};
 use crate::stores::write_buffer::UsageBatch;
 use crate::stores::{QUOTA_ROWS_MAX, ROWS_MAX, millis};
@@ -20,14 +19,23 @@ use crate::stores::{QUOTA_ROWS_MAX, ROWS_MAX, millis};
 type Key = (&'static str, u64, u64, u8, &'static str);
 const QUOTAS: TableDefinition<'static, Key, u64> = TableDefinition::new("budgets");
 
-/// What was used of the pool's budgets, at `now`, which is wall-clock time since the epoch.
-pub(super) fn past(database: &Database, pool: &str, now: Duration) -> Result<Vec<QuotaUsage>, redb::Error> {
+/// The time from which the age of rows of a window counts, and the time up to which rows are no mistake, in milliseconds.
+fn present(period: PeriodCode, now: Moment) -> (u64, u64) {
+    if period.is_calendar() {
+        (millis(now.earliest), millis(now.latest))
+    } else {
+        (millis(now.clock), millis(now.clock))
+    }
+}
+
+/// What was used of the pool's budgets.
+pub(super) fn past(database: &Database, pool: &str, now: Moment) -> Result<Vec<QuotaUsage>, redb::Error> {
     let reading = database.begin_read()?;
     let is_there = reading.list_tables()?.any(|table| table.name() == QUOTAS.name());
     if !is_there {
         return Ok(Vec::new());
     }
-    let (table, now) = (reading.open_table(QUOTAS)?, millis(now));
+    let table = reading.open_table(QUOTAS)?;
     let mut past = Vec::new();
     for row in table.range((pool, 0, 0, 0, "")..=(pool, u64::MAX, u64::MAX, u8::MAX, ""))? {
         let (key, amount) = row?;
@@ -36,7 +44,8 @@ pub(super) fn past(database: &Database, pool: &str, now: Duration) -> Result<Vec
         let (Some(period), Some(counter)) = (period, counter) else {
             continue;
         };
-        if bucket.saturating_add(period.kept()) > now && past.len() < QUOTA_ROWS_MAX {
+        let (from, _) = present(period, now);
+        if bucket.saturating_add(period.kept()) > from && past.len() < QUOTA_ROWS_MAX {
             let counted = Counted {
                 flow: flow.into(),
                 counter,
@@ -44,7 +53,7 @@ pub(super) fn past(database: &Database, pool: &str, now: Duration) -> Result<Vec
                 bucket,
                 amount: amount.value(),
             };
-            past.push(counted.usage(now));
+            past.push(counted.usage(from));
         }
     }
     Ok(past)
@@ -58,12 +67,12 @@ pub(super) fn write(
     now: Moment,
 ) -> Result<(), redb::Error> {
     let mut table = writing.open_table(QUOTAS)?;
-    expire(&mut table, millis(now.wall))?;
+    expire(&mut table, now)?;
     let limit = ROWS_MAX.saturating_mul(pools as u64);
     for batch in batches {
         reset(&mut table, batch)?;
         let mut rows = table.len()?;
-        let taken_at = wall_time(now, batch.taken);
+        let taken_at = time_of_batch(now, batch.taken);
         for usage in batch.quotas.iter() {
             let period = PeriodCode::from(usage.period);
             let Some(time) = time_of(usage, taken_at) else {
@@ -101,13 +110,13 @@ fn reset(table: &mut redb::Table<'_, Key, u64>, batch: &UsageBatch) -> Result<()
     Ok(())
 }
 
-/// The wall-clock time of an instant in the past, in milliseconds.
-fn wall_time(now: Moment, past: Instant) -> u64 {
+/// An instant in the past by the file's clock, in milliseconds.
+fn time_of_batch(now: Moment, past: Instant) -> u64 {
     let age = now.monotonic.saturating_duration_since(past);
-    millis(now.wall).saturating_sub(millis(age))
+    millis(now.clock).saturating_sub(millis(age))
 }
 
-fn expire(table: &mut redb::Table<'_, Key, u64>, now: u64) -> Result<(), redb::Error> {
+fn expire(table: &mut redb::Table<'_, Key, u64>, now: Moment) -> Result<(), redb::Error> {
     let mut next = Some((String::new(), 0));
     while let Some((pool, number)) = next {
         let first = table.range((&*pool, number, 0, 0, "")..)?.next();
@@ -116,12 +125,14 @@ fn expire(table: &mut redb::Table<'_, Key, u64>, now: u64) -> Result<(), redb::E
         };
         let (pool, number) = (key.value().0.to_owned(), key.value().1);
         drop(key);
-        let kept = PeriodCode::from_number(number).map_or(0, PeriodCode::kept);
-        let from = now.saturating_add(1).saturating_sub(kept);
+        let period = PeriodCode::from_number(number);
+        let kept = period.map_or(0, PeriodCode::kept);
+        let (earliest, latest) = period.map_or((u64::MAX, 0), |period| present(period, now));
+        let from = earliest.saturating_add(1).saturating_sub(kept);
         let old = (&*pool, number, 0, 0, "")..(&*pool, number, from, 0, "");
         table.retain_in(old, |_, _| false)?;
         let ahead =
-            (&*pool, number, now.saturating_add(kept), 0, "")..(&*pool, number, u64::MAX, u8::MAX, "");
+            (&*pool, number, latest.saturating_add(kept), 0, "")..(&*pool, number, u64::MAX, u8::MAX, "");
         table.retain_in(ahead, |_, _| false)?;
         next = number.checked_add(1).map(|number| (pool, number));
     }
@@ -131,6 +142,7 @@ fn expire(table: &mut redb::Table<'_, Key, u64>, now: u64) -> Result<(), redb::E
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::time::Duration;
 
     use penstock_engine::input::{QuotaReset, UsageKind, UsedAt};
     use penstock_engine::policy::{CostUnit, QuotaPeriod};
@@ -172,10 +184,7 @@ mod tests {
     }
 
     fn write_both(database: &Database, pool: &str, resets: &[&str], quotas: &[QuotaUsage], wall: Duration) {
-        let now = Moment {
-            wall,
-            monotonic: Instant::now(),
-        };
+        let now = Moment::of(wall);
         let batch = UsageBatch {
             number: 1,
             pool: pool.into(),
@@ -198,7 +207,7 @@ mod tests {
     }
 
     fn read(database: &Database, pool: &str, now: Duration) -> Vec<QuotaUsage> {
-        past(database, pool, now).expect("readable")
+        past(database, pool, Moment::of(now)).expect("readable")
     }
 
     #[test]
@@ -285,6 +294,22 @@ mod tests {
         assert_eq!(read(&database, "chat", time(0)).len(), 1, "it is deleted");
         write_at(&database, "other", &[], time(10 * 86_400));
         assert_eq!(read(&database, "chat", time(0)), []);
+    }
+
+    #[test]
+    fn days_stay_when_the_wall_clock_jumps_ahead() {
+        let (database, _folder) = database();
+        let today = [usage("a", QuotaPeriod::Day, UsedAt::Since(999_993_600), 5)];
+        write_at(&database, "chat", &today, time(0));
+        let jumped = Moment {
+            latest: time(400 * 86_400),
+            wall: time(400 * 86_400),
+            ..Moment::of(time(1))
+        };
+        let writing = database.begin_write().expect("one writer");
+        write(&writing, &[], 1, jumped).expect("written");
+        writing.commit().expect("written");
+        assert_eq!(read(&database, "chat", time(1)), today);
     }
 
     #[test]

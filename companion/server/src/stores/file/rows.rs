@@ -1,18 +1,16 @@
 //! Usage as rows of the file, keyed by pool, bucket of the window, and usage key. A bucket's width grows with the
 //! window, so that a window has at most 300 rows for each usage key.
 //!
-//! Times are wall-clock times. A clock that was set back leaves rows in the future: they count as current within one
-//! window of the present, and are deleted beyond it.
+//! Times are those of the file's clock.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use penstock_engine::input::{Band, PastUsage};
-use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition, TableHandle};
-use tokio::time::Instant;
-
+use super::file_clock::Moment;
 use crate::stores::write_buffer::{UsageBatch, UsageKey};
 use crate::stores::{ROWS_MAX, millis};
+use penstock_engine::input::{Band, PastUsage};
+use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition, TableHandle};
 
 /// Pool, start of the bucket in milliseconds, band, class, flow, model.
 type Key = (&'static str, u64, u8, &'static str, &'static str, &'static str);
@@ -36,7 +34,7 @@ fn within(now: u64, window: u64) -> (u64, u64) {
     (from, now.saturating_add(window))
 }
 
-/// Usage of the pool's flows in the window that ends at `now`, which is wall-clock time since the epoch.
+/// Usage of the pool's flows in the window that ends at `now`, by the file's clock.
 pub(super) fn past_usage(
     database: &Database,
     pool: &str,
@@ -68,14 +66,6 @@ pub(super) fn past_usage(
     Ok(past)
 }
 
-/// A moment on both clocks.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Moment {
-    /// Time since the epoch.
-    pub(super) wall: Duration,
-    pub(super) monotonic: Instant,
-}
-
 /// Adds usage, and deletes what is outside its window at `now`.
 pub(super) fn write(
     writing: &redb::WriteTransaction,
@@ -83,8 +73,8 @@ pub(super) fn write(
     windows: &BTreeMap<String, Duration>,
     now: Moment,
 ) -> Result<(), redb::Error> {
-    let Moment { wall, monotonic } = now;
-    let now = millis(wall);
+    let Moment { clock, monotonic, .. } = now;
+    let now = millis(clock);
     let mut used = writing.open_table(USED)?;
     let mut known = writing.open_table(WINDOWS)?;
     for (pool, window) in windows {

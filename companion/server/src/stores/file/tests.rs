@@ -4,10 +4,10 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use penstock_engine::input::Band;
+use penstock_engine::input::{Band, UsageKind, UsedAt};
+use penstock_engine::policy::{CostUnit, QuotaPeriod};
 use penstock_model::Parameters;
 use tempfile::TempDir;
-use tokio::time::Instant;
 
 use super::*;
 use crate::stores::write_buffer::UsageKey;
@@ -214,7 +214,7 @@ fn a_file_of_another_format_is_set_aside_whole() {
     writing.commit().expect("written");
     drop(database);
 
-    let why = match attempt(&path) {
+    let why = match attempt(&path, Moment::of(Duration::ZERO)) {
         Err(Unusable::Damaged(why)) => why,
         other => panic!("{other:?}"),
     };
@@ -403,10 +403,7 @@ fn used(
     now: Duration,
     windows: &BTreeMap<String, Duration>,
 ) {
-    let now = rows::Moment {
-        wall: now,
-        monotonic: Instant::now(),
-    };
+    let now = Moment::of(now);
     let batch = UsageBatch {
         number: 1,
         pool: pool.into(),
@@ -523,6 +520,61 @@ fn rows_from_the_future_are_deleted_beyond_a_window() {
         2,
         "far is gone"
     );
+}
+
+#[test]
+fn usage_stays_when_the_wall_clock_jumps_ahead_and_after_a_restart_under_that_clock() {
+    let folder = folder();
+    let path = file(&folder);
+    let (start, jump) = (
+        Duration::from_secs(1_000_000_000),
+        Duration::from_secs(400 * 86_400),
+    );
+    let windows = BTreeMap::from([(
+        "chat".to_owned(),
+        Windows {
+            usage: Some(MINUTE),
+            has_quotas: true,
+        },
+    )]);
+    let batch = |taken| UsageBatch {
+        number: 1,
+        pool: "chat".into(),
+        window: Some(MINUTE),
+        taken,
+        used: [(key("a"), 5)].into(),
+        quota_resets: Arc::default(),
+        quotas: [QuotaUsage {
+            flow: "a".into(),
+            unit: CostUnit::Tokens,
+            period: QuotaPeriod::Sliding(MINUTE),
+            kind: UsageKind::Used,
+            used_at: UsedAt::Ago(Duration::ZERO),
+            settled_ago: Duration::ZERO,
+            amount: 7,
+        }]
+        .into(),
+        running: None,
+    };
+    let store = StoreFile::open_at(&path, start).expect("new");
+    let database = store.database.as_ref().expect("open");
+    let now = store.clock.moment(start);
+    write(database, &Models::new(), &[batch(now.monotonic)], &windows, now).expect("written");
+    let jumped = store.clock.moment(start + jump);
+    write(database, &Models::new(), &[], &windows, jumped).expect("written");
+    drop(store);
+    let wall = start + jump + Duration::from_secs(20);
+    let store = StoreFile::open_at(&path, wall).expect("read");
+    let database = store.database.as_ref().expect("open");
+    let now = store.clock.moment(wall);
+    let quotas = quota_rows::past(database, "chat", now).expect("readable");
+    assert_eq!((quotas.len(), quotas[0].amount), (1, 7));
+    let is_recent = |age| age >= Duration::from_secs(18) && age < MINUTE;
+    assert!(
+        matches!(quotas[0].used_at, UsedAt::Ago(age) if is_recent(age)),
+        "{quotas:?}"
+    );
+    assert_eq!(past(database, "chat", MINUTE, now.clock).len(), 1);
 }
 
 #[test]
