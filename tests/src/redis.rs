@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::Command;
 
 use crate::process::Process;
@@ -105,6 +106,27 @@ impl Redis {
     pub fn lose_data(&mut self) {
         assert!(self.process.is_none(), "it has its data in use");
         self.data = tempfile::tempdir().expect("a folder");
+    }
+
+    /// Carries out a command in the companions' database, whose answer is an integer or a status.
+    ///
+    /// # Panics
+    /// If the server doesn't answer, or answers with an error.
+    pub async fn command(&self, words: &[&str]) -> String {
+        let stream = tokio::net::TcpStream::connect(("127.0.0.1", self.port)).await;
+        let mut stream = BufReader::new(stream.expect("a connection"));
+        let mut answer = String::new();
+        for words in [&["SELECT", "3"], words] {
+            let mut text = format!("*{}\r\n", words.len());
+            for word in words {
+                text.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+            }
+            stream.write_all(text.as_bytes()).await.expect("written");
+            answer.clear();
+            stream.read_line(&mut answer).await.expect("an answer");
+            assert!(!answer.starts_with('-'), "{answer}");
+        }
+        answer.trim_end()[1..].to_owned()
     }
 
     /// Its URL, including the password.

@@ -5,7 +5,6 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use penstock_engine::input::{QuotaReset, QuotaRunning, QuotaUsage, UsedAt};
-use penstock_engine::limits::QUOTA_RESET_KEPT;
 use penstock_engine::units::Tokens;
 use tokio::time::Instant;
 
@@ -16,7 +15,7 @@ use super::{BUFFERED_KEYS_MAX, RUNNING_MAX};
 const PARTS: u64 = 10;
 
 /// When something was used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum When {
     /// In the part of this number since the buffer was made. Requests that were dispatched before it count in the first one.
     Part(u64),
@@ -45,8 +44,6 @@ pub(super) struct QuotaBuffer {
     resets: HashMap<Box<str>, Instant>,
     /// Flows of which nothing counts that was taken from this buffer before.
     forgotten: HashSet<Box<str>>,
-    /// Since when usage of flows counts that were reset in the last hour, here or elsewhere.
-    counts_since: HashMap<Box<str>, Instant>,
     /// Flows beyond the limit are left out.
     running: HashMap<Box<str>, (u64, u64)>,
 }
@@ -58,7 +55,6 @@ impl Default for QuotaBuffer {
             used: HashMap::new(),
             resets: HashMap::new(),
             forgotten: HashSet::new(),
-            counts_since: HashMap::new(),
             running: HashMap::new(),
         }
     }
@@ -107,7 +103,7 @@ impl QuotaBuffer {
 
     /// The flow is reset: nothing of it that was added before is taken. Returns `false` if there is no place for that.
     pub(super) fn reset(&mut self, flow: &str, now: Instant) -> bool {
-        self.forget(flow, now);
+        self.forget(flow);
         let has_place = self.resets.len() < BUFFERED_KEYS_MAX || self.resets.contains_key(flow);
         if has_place {
             self.resets.insert(flow.into(), now);
@@ -116,13 +112,8 @@ impl QuotaBuffer {
     }
 
     /// Nothing of the flow that was added before is taken.
-    pub(super) fn forget(&mut self, flow: &str, now: Instant) {
+    pub(super) fn forget(&mut self, flow: &str) {
         self.used.retain(|key, _| *key.flow != *flow);
-        self.counts_since
-            .retain(|_, since| now.saturating_duration_since(*since) < QUOTA_RESET_KEPT);
-        if self.counts_since.len() < BUFFERED_KEYS_MAX {
-            self.counts_since.insert(flow.into(), now);
-        }
         if self.forgotten.len() < BUFFERED_KEYS_MAX {
             self.forgotten.insert(flow.into());
         }
@@ -153,18 +144,17 @@ impl QuotaBuffer {
         }
     }
 
-    /// Takes what was used, as of now.
+    /// Takes what was used, as of now, in the order in which each window counts it.
     pub(super) fn take_used(&mut self, now: Instant) -> Vec<QuotaUsage> {
         let since_origin = now.saturating_duration_since(self.origin);
-        let used = std::mem::take(&mut self.used).into_iter();
-        let usages = used.map(|(key, (amount, last))| {
+        let mut used: Vec<_> = std::mem::take(&mut self.used).into_iter().collect();
+        used.sort_unstable_by_key(|(key, _)| key.when);
+        let usages = used.into_iter().map(|(key, (amount, last))| {
             let used_at = match key.when {
+                // At the end of the part, so that no usage leaves its window early, nor lies before a reset in the part.
                 When::Part(part) => {
-                    let began = Duration::from_millis(part.saturating_mul(part_width(key.period)));
-                    // A reset may lie in the part. What counts was used after it.
-                    let since = self.counts_since.get(&key.flow);
-                    let since = since.map(|since| since.saturating_duration_since(self.origin));
-                    UsedAt::Ago(since_origin.saturating_sub(began.max(since.unwrap_or_default())))
+                    let ends = part.saturating_add(1).saturating_mul(part_width(key.period));
+                    UsedAt::Ago(since_origin.saturating_sub(Duration::from_millis(ends)))
                 }
                 When::Since(seconds) => UsedAt::Since(seconds),
             };
@@ -258,9 +248,9 @@ mod tests {
             usage.settled_ago = Duration::ZERO;
         }
         let expected = [
-            used("a", UsedAt::Ago(seconds(7)), 1),
-            used("a", UsedAt::Ago(seconds(107)), 4),
-            used("a", UsedAt::Ago(seconds(17)), 5),
+            used("a", UsedAt::Ago(seconds(6)), 1),
+            used("a", UsedAt::Ago(seconds(106)), 4),
+            used("a", UsedAt::Ago(seconds(16)), 5),
             used("a", UsedAt::Since(86_400), u64::MAX),
         ];
         assert_eq!(taken, expected);
@@ -281,7 +271,7 @@ mod tests {
         }
         assert!(buffer.reset("a", now));
         assert!(buffer.add(topped_up.clone(), now));
-        buffer.forget("c", now);
+        buffer.forget("c");
         let mut taken = buffer.take_used(now);
         taken.sort_by_key(|usage| usage.amount);
         assert_eq!(taken, [used("b", at, 2), topped_up]);
@@ -305,8 +295,8 @@ mod tests {
         }
         let mut taken = buffer.take_used(now);
         taken.sort_by(|a, b| a.flow.cmp(&b.flow));
-        let ago = |flow, millis| used(flow, UsedAt::Ago(Duration::from_millis(millis)), 1);
-        assert_eq!(taken, [ago("a", 100), ago("b", 700)]);
+        let at = UsedAt::Ago(Duration::ZERO);
+        assert_eq!(taken, [used("a", at, 1), used("b", at, 1)]);
     }
 
     #[test]

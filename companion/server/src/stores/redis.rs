@@ -12,8 +12,8 @@
 //! the key again, and an estimate ends where its final cost begins ([`elsewhere`]).
 //!
 //! Usage of budgets goes the same way, in the same entries. A budget's window may be a month, so it is also summed up in hashes, from which
-//! a companion restores it ([`budgets`]). It reads them before it writes any usage of its own, however late the server answers. A change of a
-//! budget by hand goes the same way: a top-up beside the usage, and a reset, which also deletes what the hashes have of its flow.
+//! a companion restores it ([`restore`]), while it writes and reads usage. A change of a budget by hand goes the same way: a top-up beside the
+//! usage, and a reset, which also deletes what the hashes have of its flow.
 //!
 //! It needs redis 6.2. A batch without acknowledgement is written again with the same number, and readers count it once.
 
@@ -21,6 +21,7 @@ mod budgets;
 mod elsewhere;
 mod entry;
 mod reader;
+mod restore;
 mod stream;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -36,6 +37,7 @@ use penstock_engine::input::PastUsage;
 use tokio::sync::{mpsc, oneshot};
 
 use self::reader::{Command, Reader};
+use self::restore::Restore;
 use super::health::Health;
 use super::message::Windows;
 use super::quota::PastQuotas;
@@ -105,8 +107,24 @@ struct Attached {
 enum Restoring {
     /// It has been, or there are none.
     Done,
-    /// Not yet. It goes to this receiver, which waits for the first attempt.
-    Waits(Option<oneshot::Sender<PastQuotas>>),
+    /// Not yet.
+    Waits(Box<Waiting>),
+}
+
+/// What is being restored.
+#[derive(Debug)]
+struct Waiting {
+    /// The start, which waits for it for a while.
+    receiver: Option<oneshot::Sender<PastQuotas>>,
+    /// `None`: it hasn't begun.
+    restore: Option<Restore>,
+}
+
+fn waiting(receiver: Option<oneshot::Sender<PastQuotas>>) -> Restoring {
+    Restoring::Waits(Box::new(Waiting {
+        receiver,
+        restore: None,
+    }))
 }
 
 /// How long the stream keeps entries for these windows.
@@ -161,7 +179,7 @@ impl Redis {
         let previous = self.pools.remove(&pool);
         let restoring = match &previous {
             Some(previous) if previous.windows.has_quotas && past_quotas.is_none() => None,
-            Some(_) | None => Some(Restoring::Waits(past_quotas)).filter(|_| windows.has_quotas),
+            Some(_) | None => Some(waiting(past_quotas)).filter(|_| windows.has_quotas),
         };
         let (writer_id, before) = match previous {
             Some(previous) => (Some(previous.writer_id), previous.restoring),
@@ -188,7 +206,7 @@ impl Redis {
         // The reader runs as long as this sender.
         let _ = self.reader.send(attach).await;
         // The start doesn't wait for a failing server; the next write tries again, and reports the failure.
-        let _ = self.restore_quotas(&pool, &VecDeque::new()).await;
+        let _ = self.begin_restore(&pool).await;
     }
 
     pub(super) async fn detach(&mut self, pool: &str) {
@@ -204,28 +222,80 @@ impl Redis {
         pools.any(|attached| matches!(attached.restoring, Restoring::Waits(_)))
     }
 
-    /// Reads what was used of the pool's budgets, once. This companion has written nothing of it before: resets in the `backlog` are
-    /// later than what the server has.
-    async fn restore_quotas(
+    /// Begins to restore what was used of the pool's budgets, unless it is restored. It must begin before this companion writes any usage of
+    /// its own, and counts usage of others from then on.
+    async fn begin_restore(&mut self, pool: &Arc<str>) -> Result<(), RedisError> {
+        let waits = self
+            .waiting(pool)
+            .is_some_and(|waiting| waiting.restore.is_none());
+        if !waits {
+            return Ok(());
+        }
+        let now = self.server_time().await?;
+        let connection = self.connected().await?;
+        let begun = Restore::begin(connection, pool, now).await;
+        let begun = self.check(begun)?;
+        let from = Command::QuotasFrom {
+            pool: pool.clone(),
+            position: begun.position(),
+        };
+        if let Some(waiting) = self.waiting(pool) {
+            waiting.restore = Some(begun);
+        }
+        // The reader runs as long as this sender.
+        let _ = self.reader.send(from).await;
+        Ok(())
+    }
+
+    /// Restores the next chunk of what was used of the pool's budgets. Resets in the `backlog` are later than what the server has.
+    async fn restore_chunk(
         &mut self,
         pool: &Arc<str>,
         backlog: &VecDeque<UsageBatch>,
     ) -> Result<(), RedisError> {
-        let Some(attached) = self.pools.get_mut(pool) else {
+        let Some(mut restore) = self.waiting(pool).and_then(|waiting| waiting.restore.take()) else {
             return Ok(());
         };
-        let Restoring::Waits(receiver) = &mut attached.restoring else {
-            return Ok(());
+        if restore.is_too_old() {
+            tracing::warn!(
+                pool = &**pool,
+                "usage.store: restoring budgets took too long, and begins anew"
+            );
+            return self.begin_restore(pool).await;
+        }
+        let read = match self.connected().await {
+            Ok(connection) => restore.next_chunk(connection, pool).await,
+            Err(why) => Err(why),
         };
-        let receiver = receiver.take();
-        let now = self.server_time().await?;
-        let connection = self.connected().await?;
-        let answer = budgets::read(connection, pool, now).await;
-        let (mut past, position) = self.check(answer)?;
+        let now = match read {
+            Ok(true) => self.server_time().await.map(Some),
+            Ok(false) => Ok(None),
+            Err(why) => Err(why),
+        };
+        match self.check(now) {
+            Ok(Some(now)) => {
+                let past = restore.finish(pool, now);
+                self.deliver(pool, past, backlog).await;
+                Ok(())
+            }
+            other => {
+                if other.is_err() {
+                    restore.failed();
+                }
+                if let Some(waiting) = self.waiting(pool) {
+                    waiting.restore = Some(restore);
+                }
+                other.map(|_| ())
+            }
+        }
+    }
+
+    async fn deliver(&mut self, pool: &Arc<str>, mut past: PastQuotas, backlog: &VecDeque<UsageBatch>) {
         for batch in backlog.iter().filter(|batch| batch.pool == *pool) {
             let is_reset = |flow: &str| batch.quota_resets.iter().any(|reset| *reset.flow == *flow);
             past.used.retain(|usage| !is_reset(&usage.flow));
         }
+        let receiver = self.waiting(pool).and_then(|waiting| waiting.receiver.take());
         if let Some(attached) = self.pools.get_mut(pool) {
             attached.restoring = Restoring::Done;
         }
@@ -233,15 +303,20 @@ impl Redis {
             Some(receiver) => receiver.send(past).err(),
             None => Some(past),
         };
-        // What nothing waits for any more goes with the usage of others, before what they use later.
-        let from = Command::QuotasFrom {
-            pool: pool.clone(),
-            position,
-            past: undelivered.unwrap_or_default(),
-        };
-        // The reader runs as long as this sender.
-        let _ = self.reader.send(from).await;
-        Ok(())
+        // What nothing waits for any more goes with the usage of others.
+        if let Some(past) = undelivered {
+            let pool = pool.clone();
+            // The reader runs as long as this sender.
+            let _ = self.reader.send(Command::PastQuotas { pool, past }).await;
+        }
+    }
+
+    /// What is being restored of the pool.
+    fn waiting(&mut self, pool: &str) -> Option<&mut Waiting> {
+        match &mut self.pools.get_mut(pool)?.restoring {
+            Restoring::Waits(waiting) => Some(waiting),
+            Restoring::Done => None,
+        }
     }
 
     /// The server's time in milliseconds.
@@ -273,7 +348,8 @@ impl Redis {
         Ok(models)
     }
 
-    /// Writes everything; each model and each batch leaves its collection once it is written.
+    /// Writes everything; each model and each batch leaves its collection once it is written. Then restores the next chunk of what was used
+    /// of budgets, if [`Self::is_behind`].
     pub(super) async fn write(
         &mut self,
         learned: &mut Models,
@@ -289,12 +365,15 @@ impl Redis {
             learned.pop_first();
         }
         let pools: Vec<Arc<str>> = self.pools.keys().cloned().collect();
-        for pool in pools {
-            self.restore_quotas(&pool, backlog).await?;
+        for pool in &pools {
+            self.begin_restore(pool).await?;
         }
         while let Some(batch) = backlog.front_mut() {
             self.append(batch).await?;
             backlog.pop_front();
+        }
+        for pool in &pools {
+            self.restore_chunk(pool, backlog).await?;
         }
         Ok(())
     }

@@ -151,7 +151,7 @@ impl WriteBuffer {
 
     /// What was added of the flow's budget before isn't taken any more.
     pub(super) fn forget_quota(&self, flow: &str) {
-        self.state().quotas.forget(flow, Instant::now());
+        self.state().quotas.forget(flow);
     }
 
     /// The same as [`Self::set_running`] of a flow with a budget.

@@ -19,6 +19,8 @@ use super::{BACKLOG_MAX, LINGER, Models, RETRY_FIRST, RETRY_MAX, RUNNING_REFRESH
 
 /// Entries of one usage batch.
 const BATCH_MAX: usize = 2_048;
+/// Resets of budgets in one batch: each deletes fields of every hash.
+const RESETS_MAX: usize = 64;
 
 /// The kinds of store.
 #[derive(Debug)]
@@ -131,7 +133,12 @@ impl StoreWriter {
                 }
             }
         }
-        self.due.get_or_insert_with(|| Instant::now() + LINGER);
+        let wait = if self.store.is_behind() {
+            Duration::ZERO
+        } else {
+            LINGER
+        };
+        self.due.get_or_insert_with(|| Instant::now() + wait);
     }
 
     async fn attach(&mut self, attach: Attach) {
@@ -233,10 +240,15 @@ impl StoreWriter {
             }
         }
         let (mut used, mut quotas) = (used.chunks(BATCH_MAX), quotas.chunks(BATCH_MAX));
-        let mut quota_resets: Arc<[QuotaReset]> = quota_resets.into();
+        let mut resets: VecDeque<Arc<[QuotaReset]>> =
+            quota_resets.chunks(RESETS_MAX).map(Arc::from).collect();
         loop {
-            let (used, quotas) = (used.next(), quotas.next());
-            let (running, quota_resets) = (running.take(), std::mem::take(&mut quota_resets));
+            let quota_resets = resets.pop_front().unwrap_or_default();
+            // Usage comes after all resets.
+            let (used, quotas, running) = match resets.is_empty() {
+                true => (used.next(), quotas.next(), running.take()),
+                false => (None, None, None),
+            };
             if used.is_none() && quotas.is_none() && running.is_none() && quota_resets.is_empty() {
                 return;
             }
@@ -282,6 +294,8 @@ impl StoreWriter {
                 self.health.succeeded(Operation::Write);
                 self.health.count_writes(pools.iter().map(String::as_str));
                 self.refresh = self.next_refresh();
+                // One chunk is read with each write, and messages are handled in between.
+                self.due = self.store.is_behind().then(Instant::now);
             }
             Err(why) => {
                 self.health.failed(Operation::Write, &why);

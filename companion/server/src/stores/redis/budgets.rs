@@ -1,22 +1,20 @@
 //! Usage of budgets in redis: a hash for each bucket of each window, whose fields are flows, and an index of these hashes. A reset deletes the
 //! fields of its flow, and is remembered for an hour: until then nothing from before it is added any more.
 //!
-//! A companion adds a batch once, however often it writes it: the number of its last batch stands beside the hashes. A new companion reads
-//! all hashes together with the position in the stream up to which they contain everything; from there on it counts entries.
+//! A companion adds a batch once, however often it writes it: the number of its last batch stands beside the hashes.
 
 use std::collections::{BTreeMap, HashMap};
-use std::time::Duration;
 
 use ::redis::aio::MultiplexedConnection;
-use ::redis::{Cmd, RedisError, Value};
+use ::redis::{Cmd, RedisError};
 use penstock_engine::input::{QuotaReset, QuotaUsage};
 use penstock_engine::limits::{QUOTA_RESET_KEPT, QUOTA_RESETS_MAX};
 
-use super::entry::{Position, reset_times};
-use super::{EXCHANGE_KEPT, SLACK, millis, used_key};
-use crate::stores::quota::{Counted, Counter, PastQuotas, PeriodCode, is_before_reset, time_of};
+use super::entry::reset_times;
+use super::{EXCHANGE_KEPT, SLACK, millis};
+use crate::stores::QUOTA_FLOWS_MAX;
+use crate::stores::quota::{Counter, PeriodCode, is_before_reset, time_of};
 use crate::stores::write_buffer::UsageBatch;
-use crate::stores::{QUOTA_FLOWS_MAX, QUOTA_ROWS_MAX};
 
 /// Keys: the writer's last number, the index, the resets, the hashes. Arguments: the batch's number, how long to remember it, the limit of
 /// fields, what the names of hashes begin with, how long to remember resets, which are too old for that, the limit of resets, their number,
@@ -59,33 +57,13 @@ if latest[2] then redis.call('PEXPIREAT', KEYS[2], latest[2]) end
 return 1
 ";
 
-/// Keys: the index, the stream, the resets. Arguments: the time, what the names of hashes begin with, the limit of fields in all, the time
-/// after which resets are read.
-const READ: &str = "
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', ARGV[1])
-local newest = redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', 1)
-local position = '0-0'
-if newest[1] then position = newest[1][1] end
-local found, fields = {}, 0
-for _, name in ipairs(redis.call('ZREVRANGE', KEYS[1], 0, -1)) do
-  if fields >= tonumber(ARGV[3]) then break end
-  local hash = redis.call('HGETALL', ARGV[2] .. name)
-  fields = fields + #hash / 2
-  found[#found + 1] = {name, hash}
-end
-return {position, found, redis.call('ZRANGEBYSCORE', KEYS[3], '(' .. ARGV[4], '+inf', 'WITHSCORES')}
-";
-
-/// The answer to [`READ`]: the position, the hashes by name, and the resets with their times.
-type Found = (String, Vec<(String, Value)>, Vec<(String, u64)>);
-
 /// The number of the last batch of a writer that is in the hashes.
 fn last_key(pool: &str, writer_id: &str) -> String {
     format!("penstock:1:budgets-last:{pool}:{writer_id}")
 }
 
 /// A sorted set of the names of hashes, by the times at which they expire.
-fn index_key(pool: &str) -> String {
+pub(super) fn index_key(pool: &str) -> String {
     format!("penstock:1:budgets:{pool}")
 }
 
@@ -93,12 +71,12 @@ fn index_key(pool: &str) -> String {
 const TIMES_DIFFER_MS: u64 = 1_000;
 
 /// A sorted set of the flows that were reset in the last hour, by the times of their resets.
-fn resets_key(pool: &str) -> String {
+pub(super) fn resets_key(pool: &str) -> String {
     format!("penstock:1:budgets-resets:{pool}")
 }
 
 /// What the keys of hashes begin with; their names follow.
-fn hash_prefix(pool: &str) -> String {
+pub(super) fn hash_prefix(pool: &str) -> String {
     format!("penstock:1:budget:{pool}:")
 }
 
@@ -106,7 +84,7 @@ fn hash_name(period: PeriodCode, bucket: u64) -> String {
     format!("{}:{bucket}", period.number())
 }
 
-fn parse_name(name: &str) -> Option<(PeriodCode, u64)> {
+pub(super) fn parse_name(name: &str) -> Option<(PeriodCode, u64)> {
     let (period, bucket) = name.split_once(':')?;
     let period = PeriodCode::from_number(period.parse().ok()?)?;
     Some((period, bucket.parse().ok()?))
@@ -121,18 +99,21 @@ const fn letter(counter: Counter) -> char {
 }
 
 /// A flow's name follows the letter of what is counted.
-fn field(usage: &QuotaUsage) -> String {
-    let letter = letter(Counter::of(usage.unit, usage.kind));
-    format!("{letter}{}", usage.flow)
+pub(super) fn field_of(counter: Counter, flow: &str) -> String {
+    format!("{}{flow}", letter(counter))
 }
 
-fn parse_field(field: &str) -> Option<(Counter, &str)> {
+fn field(usage: &QuotaUsage) -> String {
+    field_of(Counter::of(usage.unit, usage.kind), &usage.flow)
+}
+
+pub(super) fn parse_field(field: &str) -> Option<(Counter, &str)> {
     let mut counters = Counter::ALL.into_iter();
     counters.find_map(|counter| Some((counter, field.strip_prefix(letter(counter))?)))
 }
 
 /// The time after which a reset is remembered at `now`.
-const fn oldest_reset(now: u64) -> u64 {
+pub(super) const fn oldest_reset(now: u64) -> u64 {
     now.saturating_sub(QUOTA_RESET_KEPT.as_millis() as u64)
 }
 
@@ -227,7 +208,11 @@ pub(super) fn add(batch: &UsageBatch, writer_id: &str, taken_at: u64, now: u64) 
         command.arg(flow).arg(time);
     }
     for ((period, bucket), fields) in hashes {
-        let expires = bucket.saturating_add(period.kept()).saturating_add(millis(SLACK));
+        // A day or a month began by the clock of this gateway, and the hash expires by that of the server. If they differ, it is kept at
+        // least as long as its window.
+        let expires = bucket.saturating_add(period.kept());
+        let expires = expires.max(now.saturating_add(period.length()));
+        let expires = expires.saturating_add(millis(SLACK));
         command
             .arg(hash_name(period, bucket))
             .arg(expires)
@@ -239,56 +224,10 @@ pub(super) fn add(batch: &UsageBatch, writer_id: &str, taken_at: u64, now: u64) 
     Some(command)
 }
 
-/// What is known of the pool's budgets, and the last entry of the stream that it contains. `now` is the server's time in milliseconds.
-pub(super) async fn read(
-    connection: &mut MultiplexedConnection,
-    pool: &str,
-    now: u64,
-) -> Result<(PastQuotas, Position), RedisError> {
-    let mut command = ::redis::cmd("EVAL");
-    command.arg(READ).arg(3);
-    command
-        .arg(index_key(pool))
-        .arg(used_key(pool))
-        .arg(resets_key(pool));
-    command
-        .arg(now)
-        .arg(hash_prefix(pool))
-        .arg(QUOTA_ROWS_MAX)
-        .arg(oldest_reset(now));
-    let (position, hashes, resets): Found = command.query_async(connection).await?;
-    let resets = resets.into_iter().map(|(flow, time)| QuotaReset {
-        flow: flow.into(),
-        ago: Duration::from_millis(now.saturating_sub(time)),
-    });
-    let mut past = PastQuotas {
-        resets: resets.collect(),
-        used: Vec::new(),
-    };
-    for (name, hash) in hashes {
-        let Some((period, bucket)) = parse_name(&name) else {
-            continue;
-        };
-        let fields: Vec<(String, u64)> = ::redis::from_redis_value(hash).unwrap_or_default();
-        for (name, amount) in fields {
-            if let Some((counter, flow)) = parse_field(&name) {
-                let counted = Counted {
-                    flow: flow.into(),
-                    counter,
-                    period,
-                    bucket,
-                    amount,
-                };
-                past.used.push(counted.usage(now));
-            }
-        }
-    }
-    Ok((past, super::entry::parse_position(&position).unwrap_or_default()))
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::time::Duration;
 
     use penstock_engine::input::UsedAt;
     use penstock_engine::policy::QuotaPeriod;

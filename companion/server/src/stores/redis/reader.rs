@@ -28,8 +28,8 @@ use crate::stores::{RETRY_FIRST, RETRY_MAX, RUNNING_TTL};
 
 /// A server that is silent for longer than this and [`ANSWER_MAX`] is taken to be unreachable.
 const WAIT: Duration = Duration::from_secs(10);
-/// Entries of each stream in one answer.
-const COUNT: usize = 500;
+/// Entries of each stream in one answer. One has some hundred kilobytes at most.
+const COUNT: usize = 64;
 /// Usage records in one message to the driver.
 const USAGE_CHUNK: usize = 16_384;
 
@@ -49,7 +49,10 @@ pub(super) enum Command {
     QuotasFrom {
         pool: Arc<str>,
         position: Position,
-        /// What the pool's budgets were until then, if it has to be delivered before these entries.
+    },
+    /// Delivers what was used of the pool's budgets until then.
+    PastQuotas {
+        pool: Arc<str>,
         past: PastQuotas,
     },
 }
@@ -175,9 +178,13 @@ impl Reader {
                     self.end(stream);
                 }
             }
-            Command::QuotasFrom { pool, position, past } => {
+            Command::QuotasFrom { pool, position } => {
                 if let Some(stream) = self.streams.get_mut(&pool) {
                     stream.count_quotas_from(position);
+                }
+            }
+            Command::PastQuotas { pool, past } => {
+                if self.streams.contains_key(&pool) {
                     let past = SharedUsage {
                         quota_resets: past.resets,
                         past_quotas: past.used,
