@@ -526,17 +526,13 @@ fn rows_from_the_future_are_deleted_beyond_a_window() {
 fn usage_stays_when_the_wall_clock_jumps_ahead_and_after_a_restart_under_that_clock() {
     let folder = folder();
     let path = file(&folder);
-    let (start, jump) = (
-        Duration::from_secs(1_000_000_000),
-        Duration::from_secs(400 * 86_400),
-    );
-    let windows = BTreeMap::from([(
-        "chat".to_owned(),
-        Windows {
-            usage: Some(MINUTE),
-            has_quotas: true,
-        },
-    )]);
+    let start = Duration::from_secs(1_000_000_000);
+    let jump = Duration::from_secs(400 * 86_400);
+    let kept = Windows {
+        usage: Some(MINUTE),
+        has_quotas: true,
+    };
+    let windows = BTreeMap::from([("chat".to_owned(), kept)]);
     let batch = |taken| UsageBatch {
         number: 1,
         pool: "chat".into(),
