@@ -332,6 +332,26 @@ fn a_hello_says_whose_prompts_are_in_prefill() {
 }
 
 #[test]
+fn a_new_companion_knows_the_prefixes_of_running_requests_only() {
+    let taken_over = |running: &[u64]| {
+        let mut settings = settings();
+        settings.pools[0].policy.classes = vec![by_bucket(2_048, 512)];
+        let mut world = World::with(settings);
+        let running = running.iter().map(|sequence| runs_as(asks(*sequence, 1, HASHES), SERVER));
+        let waiting = wire::Register {
+            age_us: 1_000_000,
+            ..asks(9, 1, HASHES)
+        };
+        world.greet(1, filter(1), vec![waiting], running.collect());
+        seen(&world, 9)
+    };
+    let (class, tokens) = taken_over(&[1]);
+    assert_eq!((class.as_str(), tokens.cached), ("cached", CACHED));
+    let (class, tokens) = taken_over(&[]);
+    assert_eq!((class.as_str(), tokens.cached), ("uncached", 0));
+}
+
+#[test]
 fn classes_share_uncached_tokens_by_their_quanta() {
     let mut world = world(&[SERVER]);
     let mut sequence = 1;
