@@ -60,6 +60,8 @@ pub struct Control {
     open_requests: usize,
     /// The time of the last event.
     last_event_at: Instant,
+    /// When this process was last found to have been suspended.
+    woken_at: Instant,
     /// The pool's name in the labels of a request that no pool serves.
     no_pool: Arc<str>,
     outputs: VecDeque<Output>,
@@ -98,6 +100,7 @@ impl Control {
             last_request: 0,
             open_requests: 0,
             last_event_at: now,
+            woken_at: now,
             leadership: Leadership::new(settings.is_replicated),
             is_silent: false,
             settings,
@@ -258,6 +261,7 @@ impl Control {
                 Timer::Lease => {}
                 Timer::Silence(conn) => self.check_silence(now, conn),
                 Timer::Grace(epoch) => self.check_grace(now, epoch),
+                Timer::Recall(conn, pool, credit) => self.check_recall(now, conn, pool, credit),
             }
         }
         for pool in self.pools.take_due(now) {
@@ -328,6 +332,7 @@ impl Control {
             .next()
             .is_some_and(|due| now.since(due) >= SUSPENDED_MIN)
         {
+            self.woken_at = now;
             self.compensate_suspend(now.since(last_event_at));
         }
     }

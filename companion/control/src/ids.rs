@@ -33,7 +33,7 @@ pub(crate) struct RequestKey {
 }
 
 /// A credit, as a message names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct CreditId {
     pub(crate) epoch: Epoch,
     pub(crate) number: u64,

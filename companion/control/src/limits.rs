@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use penstock_wire::limits::{HELLO_PART_REQUESTS, SILENCE, UNACKED_EVENTS_MAX};
+use penstock_wire::limits::{CREDIT_TTL, HELLO_PART_REQUESTS, SILENCE, UNACKED_EVENTS_MAX};
 
 /// Open streams, including those without a complete Hello.
 pub(crate) const STREAMS_MAX: usize = 65_536;
@@ -42,6 +42,8 @@ pub(crate) const SUSPENDED_MIN: Duration = Duration::from_secs(1);
 pub(crate) const CREDIT_MAX: u64 = 1_024;
 /// The least that a filter is lent at once, if there is room for it.
 pub(crate) const CREDIT_MIN: u64 = 4;
+/// A filter that hasn't returned a recalled credit after this time loses its session, and with it the credit.
+pub(crate) const RECALL_WAIT: Duration = SILENCE;
 /// Time for which an endpoint isn't granted to an Envoy that passed it over.
 pub(crate) const AVOIDED_FOR: Duration = Duration::from_secs(60);
 /// The autopilot's window: endpoints are averaged over it, and their model is learned once in it.
@@ -57,6 +59,8 @@ pub(crate) const CLOCKS_MAX: usize = 16_384;
 
 const _: () = assert!(ENDED_MIN < ENDED_MAX);
 const _: () = assert!(SUSPENDED_MIN.as_millis() * 2 < SILENCE.as_millis());
+// A filter gives up by itself what isn't renewed.
+const _: () = assert!(CREDIT_TTL.as_millis() < RECALL_WAIT.as_millis());
 const _: () = assert!(HELLO_PART_REQUESTS < REQUESTS_MAX);
 // All requests of one root context may be rejected at once, and every rejection is remembered.
 const _: () = assert!(REQUESTS_MAX <= ENDED_MAX);

@@ -8,7 +8,7 @@ use std::collections::BinaryHeap;
 
 use penstock_engine::Instant;
 
-use crate::ids::{ConnId, Epoch};
+use crate::ids::{ConnId, CreditId, Epoch, PoolId};
 
 /// The deadline that a timer stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,6 +23,8 @@ pub(crate) enum Timer {
     Silence(ConnId),
     /// The grace period of an orphaned root context is over.
     Grace(Epoch),
+    /// A filter should have returned a credit that was recalled over this stream.
+    Recall(ConnId, PoolId, CreditId),
 }
 
 /// All timers.

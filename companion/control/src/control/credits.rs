@@ -9,10 +9,11 @@ use penstock_engine::Instant;
 use penstock_wire as wire;
 
 use super::Control;
-use crate::ids::{CreditId, Epoch, RequestKey};
-use crate::limits::{REQUESTS_IN_ALL_MAX, REQUESTS_MAX};
+use crate::ids::{ConnId, CreditId, Epoch, PoolId, RequestKey};
+use crate::limits::{RECALL_WAIT, REQUESTS_IN_ALL_MAX, REQUESTS_MAX};
 use crate::pool::PoolInput;
 use crate::registration::{Arrival, CreditPlace, Registration, Running};
+use crate::timers::Timer;
 use crate::wire_in;
 
 impl Control {
@@ -92,6 +93,34 @@ impl Control {
         };
         if let Some(pool) = self.pools.named(&returned.pool) {
             self.drive_pool(now, pool, PoolInput::CreditReturned(credit));
+        }
+    }
+
+    /// A credit of this pool was recalled: its filter must give it up. Until then its places count as stock, so a filter that
+    /// doesn't answer would keep them from all others.
+    pub(super) fn await_return(&mut self, pool: PoolId, credit: CreditId) {
+        let context = self.contexts.get(&credit.epoch);
+        if let Some(conn) = context.and_then(|context| context.conn) {
+            let due = self.last_event_at.after(RECALL_WAIT);
+            self.timers.set(due, Timer::Recall(conn, pool, credit));
+        }
+    }
+
+    /// Closes a stream whose filter was asked for a credit and still has it. The filter's next Hello lists what runs, which ends
+    /// the credit; without one the grace period does.
+    pub(super) fn check_recall(&mut self, now: Instant, conn: ConnId, pool: PoolId, credit: CreditId) {
+        let context = self.contexts.get(&credit.epoch);
+        let is_open = context.is_some_and(|context| context.conn == Some(conn));
+        let pool_of_credit = self.pools.get(pool);
+        if !is_open || !pool_of_credit.is_some_and(|pool| pool.is_recalled(credit)) {
+            return;
+        }
+        // What arrived while this process was suspended may not be read yet.
+        let due = self.woken_at.after(RECALL_WAIT);
+        if now < due {
+            self.timers.set(due, Timer::Recall(conn, pool, credit));
+        } else {
+            self.close(now, conn, "it has not returned a recalled credit for 10s");
         }
     }
 

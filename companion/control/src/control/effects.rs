@@ -49,6 +49,7 @@ impl Control {
                 PoolEffect::Recall(credit) => {
                     let command = wire_out::recall(self.pool_name(pool), credit);
                     self.send(credit.epoch, command);
+                    self.await_return(pool, credit);
                 }
                 PoolEffect::Observe(observation) => self.observe(observation),
             }

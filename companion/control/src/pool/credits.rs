@@ -302,6 +302,14 @@ impl Credits {
         recalled
     }
 
+    /// The filter was asked for this credit and still has places of it.
+    pub(super) fn is_recalled(&self, credit: CreditId) -> bool {
+        let holder = self.holders.get(&credit.epoch);
+        holder.is_some_and(|holder| {
+            holder.id == credit.number && holder.is_recalled && !holder.places.is_empty()
+        })
+    }
+
     /// When [`Self::take_renewals`] is due.
     pub(super) const fn renewal_at(&self) -> Option<Instant> {
         self.renewal_at

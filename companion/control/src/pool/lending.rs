@@ -186,6 +186,11 @@ impl Pool {
         self.credits.consume(place.credit, endpoint).then_some(endpoint)
     }
 
+    /// The filter was asked for this credit and hasn't returned it.
+    pub(crate) fn is_recalled(&self, credit: CreditId) -> bool {
+        self.credits.is_recalled(credit)
+    }
+
     /// The filter has given up a credit.
     pub(super) fn credit_returned(&mut self, now: Instant, credit: CreditId) {
         let places = self.credits.returned(credit);

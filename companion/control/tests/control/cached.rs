@@ -337,7 +337,9 @@ fn a_new_companion_knows_the_prefixes_of_running_requests_only() {
         let mut settings = settings();
         settings.pools[0].policy.classes = vec![by_bucket(2_048, 512)];
         let mut world = World::with(settings);
-        let running = running.iter().map(|sequence| runs_as(asks(*sequence, 1, HASHES), SERVER));
+        let running = running
+            .iter()
+            .map(|sequence| runs_as(asks(*sequence, 1, HASHES), SERVER));
         let waiting = wire::Register {
             age_us: 1_000_000,
             ..asks(9, 1, HASHES)

@@ -60,6 +60,61 @@ fn lent_by_leader(seconds: u64) -> World {
     world
 }
 
+/// A world of one place more than is lent, whose filter holds credit 1 and is asked for it, because a request of another filter
+/// waits.
+fn recalled() -> World {
+    let mut world = lent();
+    // This one knows no credits.
+    world.greet(2, filter(3), Vec::new(), Vec::new());
+    for sequence in 1..97 {
+        world.send(2, Message::Register(register(sequence)));
+    }
+    assert_eq!(
+        world.take().granted().len(),
+        96,
+        "stock and credit fill the bound"
+    );
+    world.send(2, Message::Register(register(97)));
+    let taken = world.take();
+    assert_eq!((taken.granted(), recalls(&taken)), (vec![], vec![1]));
+    world
+}
+
+#[test]
+fn a_filter_that_never_answers_a_recall_loses_its_places() {
+    let mut world = recalled();
+    world.pass_beating(9, &[1, 2]);
+    assert!(world.take().closed.is_empty());
+    assert_eq!(counts(&world), (96, 4));
+    world.pass_beating(1, &[1, 2]);
+    let taken = world.take();
+    assert_eq!(taken.closed, [1]);
+    assert!(taken.granted().is_empty(), "what the filter runs isn't known yet");
+    world.pass_beating(5, &[2]);
+    assert_eq!(world.take().granted(), [97]);
+    assert_eq!(counts(&world), (97, 0));
+}
+
+#[test]
+fn a_filter_that_has_lost_its_stream_for_an_unanswered_recall_goes_on_with_its_next_hello() {
+    let mut world = recalled();
+    world.pass_beating(10, &[1, 2]);
+    assert_eq!(world.take().closed, [1]);
+    world.greet(3, lender(2), Vec::new(), vec![runs(50)]);
+    assert_eq!(world.take().granted(), [97]);
+    assert_eq!(counts(&world), (98, 0));
+}
+
+#[test]
+fn a_recall_that_is_answered_closes_no_stream() {
+    let mut world = recalled();
+    world.pass_beating(9, &[1, 2]);
+    world.send(1, returned(1));
+    assert_eq!(world.take().granted(), [97]);
+    world.pass_beating(20, &[1, 2]);
+    assert!(world.take().closed.is_empty());
+}
+
 #[test]
 fn requests_that_would_ask_anyway_get_no_credit() {
     type Change = fn(&mut wire::Register);
