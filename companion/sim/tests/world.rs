@@ -25,6 +25,7 @@ fn run_share(share: u64) {
     }
     println!("{sum}");
     assert!(sum.credit_admissions > 0, "filters admit requests by credit");
+    assert!(sum.full_waits > 0, "requests wait for long");
 }
 
 #[test]

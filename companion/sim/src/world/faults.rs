@@ -124,6 +124,25 @@ impl FaultKind {
         )
     }
 
+    /// Whether a filter may have to wait for a companion, or a client for a filter, because of this fault.
+    pub(super) const fn delays_decisions(self) -> bool {
+        !matches!(
+            self,
+            Self::EndpointFlap
+                | Self::ServerRefuses
+                | Self::ServerResets
+                | Self::ServerTruncates
+                | Self::ServerHangs
+                | Self::HostMissing
+                | Self::ClientsLeave
+                | Self::ClientBurst
+                | Self::RulesChanged
+                | Self::EndpointRemoved
+                | Self::PoolRemoved
+                | Self::ServerPushesBack
+        )
+    }
+
     /// Whether the world can't tell with this fault which waiting request is the next, or when it must go.
     pub(super) const fn blurs_turns(self) -> bool {
         let delays = matches!(
@@ -155,6 +174,7 @@ impl World {
         };
         self.note(|| format!("FAULT: {kind}"));
         *self.summary.faults.entry(kind.name()).or_default() += 1;
+        self.note_fault(kind);
         self.inject(kind);
     }
 

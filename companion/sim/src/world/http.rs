@@ -35,6 +35,8 @@ pub(super) struct HttpStream {
     body: String,
     /// The filter has seen the whole request body.
     body_read: bool,
+    /// When it had.
+    pub(super) body_read_at: Nanos,
     pub(super) resumed: bool,
     /// Tenure of the companion that granted the request; `None`: the filter admitted it as a fallback.
     pub(super) granted_by: Option<u64>,
@@ -73,6 +75,7 @@ impl HttpStream {
             headers: Vec::new(),
             body: String::new(),
             body_read: false,
+            body_read_at: 0,
             resumed: false,
             granted_by: None,
             released_while_running: false,
@@ -164,6 +167,7 @@ impl World {
             return;
         };
         http.body_read = true;
+        http.body_read_at = self.now;
         let (root, sequence, body) = (http.root, http.sequence, http.body.clone());
         let read = |start: usize, length: usize| {
             body.as_bytes()
@@ -212,6 +216,7 @@ impl World {
             .map(str::to_owned)
             .collect();
         self.event_queue.schedule(self.now, SimEvent::TryNextHost(id));
+        self.check_wait(id);
         self.check_resumed(id);
     }
 
@@ -230,6 +235,7 @@ impl World {
         http.reply = local_reply_headers(reply);
         http.replied = true;
         self.event_queue.schedule(self.now, SimEvent::LocalReply(id));
+        self.check_wait(id);
     }
 
     /// Envoy sends the filter's local reply.

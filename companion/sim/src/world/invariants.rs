@@ -7,6 +7,9 @@ use penstock_engine::policy::{Gate, Over, Quota, StockUnit};
 mod leadership;
 mod outcomes;
 mod quiescence;
+mod waits;
+
+pub(super) use waits::Waits;
 
 use super::World;
 use super::clients::Client;

@@ -35,6 +35,7 @@ use envoy::{Envoy, Root};
 use event::SimEvent;
 use event_queue::EventQueue;
 use http::HttpStream;
+use invariants::Waits;
 use lease_store::LeaseStore;
 use network::Stream;
 use partitions::Cuts;
@@ -104,6 +105,7 @@ struct World {
     fallback_bounds: Vec<Option<u64>>,
     /// Tenure and term of the companion whose message a root context is processing.
     message_source: Option<(u64, u64)>,
+    waits: Waits,
     /// Whether any clock jumped.
     clock_jumped: bool,
     /// Sum of all backward jumps. A deadline can be late by this much.
@@ -152,6 +154,7 @@ impl World {
         let rate = scenario.clock_rate(&mut rng);
         let companions = (0..scenario.companions).map(|_| Companion::default());
         let envoys = (0..scenario.envoys).map(|_| Envoy::new(scenario.workers));
+        let waits = Waits::new(scenario.pools.len(), START);
         Self {
             servers: servers.collect(),
             envoys: envoys.collect(),
@@ -183,6 +186,7 @@ impl World {
             policy_version: 1,
             overrides: Overrides::default(),
             message_source: None,
+            waits,
             clock_jumped: false,
             clock_set_back: 0,
             faults_over: false,
@@ -273,6 +277,7 @@ impl World {
                 return Err(violation);
             }
             self.summary.events += 1;
+            self.note_readiness();
             self.handle(event);
             if let Some(violation) = self.failure.take() {
                 return Err(violation);

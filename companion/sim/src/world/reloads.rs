@@ -66,7 +66,7 @@ impl World {
         pools.retain(|_| indices.next().is_some_and(|index| !removed.contains(&index)));
     }
 
-    fn is_removed(&self, address: &str) -> bool {
+    pub(super) fn is_removed(&self, address: &str) -> bool {
         self.overrides
             .removed_servers
             .iter()

@@ -24,6 +24,8 @@ pub struct Summary {
     pub fallback_admissions: u64,
     /// Requests that filters admitted by credit.
     pub credit_admissions: u64,
+    /// Requests that waited for at least half of their ttl, and whose wait was checked.
+    pub full_waits: u64,
     /// Requests that were charged to budgets.
     pub budget_charges: u64,
     /// Requests that were served as demoted ones.
@@ -64,6 +66,7 @@ impl Summary {
         self.pushbacks += other.pushbacks;
         self.fallback_admissions += other.fallback_admissions;
         self.credit_admissions += other.credit_admissions;
+        self.full_waits += other.full_waits;
         self.budget_charges += other.budget_charges;
         self.budget_demotions += other.budget_demotions;
         self.demotions_judged += other.demotions_judged;
