@@ -243,8 +243,7 @@ impl StoreWriter {
         let mut resets: VecDeque<Arc<[QuotaReset]>> =
             quota_resets.chunks(RESETS_MAX).map(Arc::from).collect();
         loop {
-            let quota_resets = resets.pop_front().unwrap_or_default();
-            // Usage comes after all resets.
+            let quota_resets = resets.pop_front().unwrap_or_default(); // Usage comes after all resets.
             let (used, quotas, running) = match resets.is_empty() {
                 true => (used.next(), quotas.next(), running.take()),
                 false => (None, None, None),
