@@ -70,8 +70,7 @@ impl EndedRequests {
                 ..
             } => {
                 let outcome = Outcome::from_name(outcome).unwrap_or(Outcome::Internal);
-                let waited = waited.unwrap_or_default();
-                EndedRequest::new(now, labels, outcome, code, waited, *requeues)
+                EndedRequest::new(now, labels, outcome, code, waited.unwrap_or_default(), *requeues)
             }
             Observation::Dropped {
                 labels,
