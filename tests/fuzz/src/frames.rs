@@ -49,6 +49,8 @@ pub fn event(choices: &mut Choices<'_>) -> Event {
             model: choices.name(&MODELS),
             request_id: choices.name(&NAMES),
             registered: choices.one_in(2),
+            requeued_from: choices.one_in(4).then(|| request_key(choices)),
+            requeues: choices.small_number(),
         }),
         13 => Event::Hello(hello(choices)),
         14 => Event::Heartbeat(wire::Heartbeat {}),
@@ -146,15 +148,19 @@ pub fn register(choices: &mut Choices<'_>) -> wire::Register {
     register.slo_ttft_ms = choices.maybe();
     register.requeues = choices.small_number();
     register.untrusted = choices.one_in(2);
-    register.requeued_from = choices.one_in(2).then(|| wire::RequestKey {
-        epoch_hi: 1,
-        epoch_lo: u64::from(choices.below(3)),
-        sequence: choices.number(),
-    });
+    register.requeued_from = choices.one_in(2).then(|| request_key(choices));
     register.bad_deadline = choices.one_in(2);
     register.bad_slo_ttft = choices.one_in(2);
     register.tenant_verified = choices.one_in(2);
     register
+}
+
+fn request_key(choices: &mut Choices<'_>) -> wire::RequestKey {
+    wire::RequestKey {
+        epoch_hi: 1,
+        epoch_lo: u64::from(choices.below(3)),
+        sequence: choices.number(),
+    }
 }
 
 fn completed(choices: &mut Choices<'_>) -> wire::Completed {

@@ -136,13 +136,13 @@ fn told(epoch: u64, clock_us: u64, ages_ms: &[(u64, u64)]) -> Message {
         age_us: age_ms * 1_000,
         ..register(*sequence)
     });
-    let of = Filter {
+    let sender = Filter {
         envoy: epoch,
         ..filter(epoch)
     };
     Message::Hello(wire::Hello {
         clock_us,
-        ..hello(of, waiting.collect(), Vec::new())
+        ..hello(sender, waiting.collect(), Vec::new())
     })
 }
 
