@@ -13,6 +13,8 @@ pub struct Counters {
     pub arrivals: u64,
     /// Grants that were taken back.
     pub requeues: u64,
+    /// Requests that filters admitted by credit, also those that were requeued since. Their outcome is taken back, this isn't.
+    pub admitted_by_credit: u64,
     /// Picks from the queue while the gate was open.
     pub dequeue_attempts: u64,
     /// Picks that found a request to dispatch.
@@ -43,6 +45,9 @@ impl Counters {
 
     pub(crate) const fn count(&mut self, band: Band, outcome: Outcome) {
         self.outcomes[band as usize][outcome as usize] += 1;
+        if matches!(outcome, Outcome::Leased) {
+            self.admitted_by_credit += 1;
+        }
     }
 
     pub(crate) const fn take_back(&mut self, band: Band, outcome: Outcome) {
@@ -53,6 +58,16 @@ impl Counters {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_admission_by_credit_stays_counted_when_its_request_is_requeued() {
+        let mut counters = Counters::default();
+        counters.count(Band::Default, Outcome::Leased);
+        counters.count(Band::Default, Outcome::Bypassed);
+        counters.take_back(Band::Default, Outcome::Leased);
+        assert_eq!(counters.outcome(Outcome::Leased), 0);
+        assert_eq!(counters.admitted_by_credit, 1);
+    }
 
     #[test]
     fn outcomes_are_numbered_in_the_order_of_all() {

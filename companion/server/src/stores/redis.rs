@@ -22,6 +22,7 @@ mod elsewhere;
 mod entry;
 mod reader;
 mod restore;
+mod restoring;
 mod stream;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -37,7 +38,7 @@ use penstock_engine::input::PastUsage;
 use tokio::sync::{mpsc, oneshot};
 
 use self::reader::{Command, Reader};
-use self::restore::Restore;
+use self::restoring::{Restoring, waiting};
 use super::health::Health;
 use super::message::Windows;
 use super::quota::PastQuotas;
@@ -100,31 +101,6 @@ struct Attached {
     windows: Windows,
     restoring: Restoring,
     own_resets: budgets::OwnResets,
-}
-
-/// Whether what was used of the pool's budgets has been read.
-#[derive(Debug)]
-enum Restoring {
-    /// It has been, or there are none.
-    Done,
-    /// Not yet.
-    Waits(Box<Waiting>),
-}
-
-/// What is being restored.
-#[derive(Debug)]
-struct Waiting {
-    /// The start, which waits for it for a while.
-    receiver: Option<oneshot::Sender<PastQuotas>>,
-    /// `None`: it hasn't begun.
-    restore: Option<Restore>,
-}
-
-fn waiting(receiver: Option<oneshot::Sender<PastQuotas>>) -> Restoring {
-    Restoring::Waits(Box::new(Waiting {
-        receiver,
-        restore: None,
-    }))
 }
 
 /// How long the stream keeps entries for these windows.
@@ -220,103 +196,6 @@ impl Redis {
     pub(super) fn is_behind(&self) -> bool {
         let mut pools = self.pools.values();
         pools.any(|attached| matches!(attached.restoring, Restoring::Waits(_)))
-    }
-
-    /// Begins to restore what was used of the pool's budgets, unless it is restored. It must begin before this companion writes any usage of
-    /// its own, and counts usage of others from then on.
-    async fn begin_restore(&mut self, pool: &Arc<str>) -> Result<(), RedisError> {
-        let waits = self
-            .waiting(pool)
-            .is_some_and(|waiting| waiting.restore.is_none());
-        if !waits {
-            return Ok(());
-        }
-        let now = self.server_time().await?;
-        let connection = self.connected().await?;
-        let begun = Restore::begin(connection, pool, now).await;
-        let begun = self.check(begun)?;
-        let from = Command::QuotasFrom {
-            pool: pool.clone(),
-            position: begun.position(),
-        };
-        if let Some(waiting) = self.waiting(pool) {
-            waiting.restore = Some(begun);
-        }
-        // The reader runs as long as this sender.
-        let _ = self.reader.send(from).await;
-        Ok(())
-    }
-
-    /// Restores the next chunk of what was used of the pool's budgets. Resets in the `backlog` are later than what the server has.
-    async fn restore_chunk(
-        &mut self,
-        pool: &Arc<str>,
-        backlog: &VecDeque<UsageBatch>,
-    ) -> Result<(), RedisError> {
-        let Some(mut restore) = self.waiting(pool).and_then(|waiting| waiting.restore.take()) else {
-            return Ok(());
-        };
-        if restore.is_too_old() {
-            tracing::warn!(
-                pool = &**pool,
-                "usage.store: restoring budgets took too long, and begins anew"
-            );
-            return self.begin_restore(pool).await;
-        }
-        let read = match self.connected().await {
-            Ok(connection) => restore.next_chunk(connection, pool).await,
-            Err(why) => Err(why),
-        };
-        let now = match read {
-            Ok(true) => self.server_time().await.map(Some),
-            Ok(false) => Ok(None),
-            Err(why) => Err(why),
-        };
-        match self.check(now) {
-            Ok(Some(now)) => {
-                let past = restore.finish(pool, now);
-                self.deliver(pool, past, backlog).await;
-                Ok(())
-            }
-            other => {
-                if other.is_err() {
-                    restore.failed();
-                }
-                if let Some(waiting) = self.waiting(pool) {
-                    waiting.restore = Some(restore);
-                }
-                other.map(|_| ())
-            }
-        }
-    }
-
-    async fn deliver(&mut self, pool: &Arc<str>, mut past: PastQuotas, backlog: &VecDeque<UsageBatch>) {
-        for batch in backlog.iter().filter(|batch| batch.pool == *pool) {
-            let is_reset = |flow: &str| batch.quota_resets.iter().any(|reset| *reset.flow == *flow);
-            past.used.retain(|usage| !is_reset(&usage.flow));
-        }
-        let receiver = self.waiting(pool).and_then(|waiting| waiting.receiver.take());
-        if let Some(attached) = self.pools.get_mut(pool) {
-            attached.restoring = Restoring::Done;
-        }
-        let undelivered = match receiver {
-            Some(receiver) => receiver.send(past).err(),
-            None => Some(past),
-        };
-        // What nothing waits for any more goes with the usage of others.
-        if let Some(past) = undelivered {
-            let pool = pool.clone();
-            // The reader runs as long as this sender.
-            let _ = self.reader.send(Command::PastQuotas { pool, past }).await;
-        }
-    }
-
-    /// What is being restored of the pool.
-    fn waiting(&mut self, pool: &str) -> Option<&mut Waiting> {
-        match &mut self.pools.get_mut(pool)?.restoring {
-            Restoring::Waits(waiting) => Some(waiting),
-            Restoring::Done => None,
-        }
     }
 
     /// The server's time in milliseconds.

@@ -20,7 +20,7 @@ use super::time::{MILLI, Nanos, SECOND};
 pub(super) const VIA_UPSTREAM: &str = "via_upstream";
 
 /// An HTTP stream that has not ended.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct HttpStream {
     pub(super) root: u64,
     pub(super) envoy: usize,
@@ -33,10 +33,8 @@ pub(super) struct HttpStream {
     pub(super) arrived_at: Nanos,
     pub(super) headers: Pairs,
     body: String,
-    /// The filter has seen the whole request body.
-    body_read: bool,
-    /// When it had.
-    pub(super) body_read_at: Nanos,
+    /// The time at which the filter had seen the whole request body.
+    pub(super) body_read_at: Option<Nanos>,
     pub(super) resumed: bool,
     /// Tenure of the companion that granted the request; `None`: the filter admitted it as a fallback.
     pub(super) granted_by: Option<u64>,
@@ -69,28 +67,9 @@ impl HttpStream {
             envoy,
             client,
             parent,
-            child: None,
-            sequence: 0,
             arrived_at,
-            headers: Vec::new(),
-            body: String::new(),
-            body_read: false,
-            body_read_at: 0,
-            resumed: false,
-            granted_by: None,
-            released_while_running: false,
-            registered_with: None,
-            counted_by: None,
-            age_uncertain: false,
-            replied: false,
             reply: vec![(":status".to_owned(), "503".to_owned())],
-            hosts: Vec::new(),
-            hosts_tried: 0,
-            was_answered: false,
-            job: None,
-            address: String::new(),
-            attempts: 0,
-            response_started: false,
+            ..Self::default()
         }
     }
 
@@ -162,12 +141,11 @@ impl World {
 
     /// The rest of a request's body arrives.
     pub(super) fn receive_body(&mut self, id: u64) {
-        let unread = |http: &&mut HttpStream| !http.replied && !http.body_read;
+        let unread = |http: &&mut HttpStream| !http.replied && http.body_read_at.is_none();
         let Some(http) = self.http_streams.get_mut(&id).filter(unread) else {
             return;
         };
-        http.body_read = true;
-        http.body_read_at = self.now;
+        http.body_read_at = Some(self.now);
         let (root, sequence, body) = (http.root, http.sequence, http.body.clone());
         let read = |start: usize, length: usize| {
             body.as_bytes()
@@ -196,7 +174,7 @@ impl World {
         let Some(http) = self.http_streams.get_mut(&id) else {
             return self.fail(|| format!("http {id} is resumed after its end"));
         };
-        if http.resumed || http.replied || http.root != root || !http.body_read {
+        if http.resumed || http.replied || http.root != root || http.body_read_at.is_none() {
             let http = format!("{http:?}");
             return self.fail(|| format!("a stream is resumed that must not be, or twice: {http}"));
         }

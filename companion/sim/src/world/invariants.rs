@@ -9,8 +9,6 @@ mod outcomes;
 mod quiescence;
 mod waits;
 
-pub(super) use waits::Waits;
-
 use super::World;
 use super::clients::Client;
 use super::companion::PoolCounts;

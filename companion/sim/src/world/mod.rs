@@ -26,6 +26,7 @@ mod rng;
 mod scenario;
 mod servers;
 mod time;
+mod waits;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -35,7 +36,6 @@ use envoy::{Envoy, Root};
 use event::SimEvent;
 use event_queue::EventQueue;
 use http::HttpStream;
-use invariants::Waits;
 use lease_store::LeaseStore;
 use network::Stream;
 use partitions::Cuts;
@@ -45,6 +45,7 @@ use rng::Rng;
 use scenario::Scenario;
 use servers::{Job, Mode, Server};
 use time::{Nanos, SECOND};
+use waits::Waits;
 
 /// Lines of a trace that are kept.
 const TRACE_LINES_MAX: usize = 4_000;

@@ -6,29 +6,8 @@ use super::super::World;
 use super::super::faults::FaultKind;
 use super::super::time::{Nanos, SECOND};
 
-/// A fault that delays decisions does so for less than this.
-const DISTURBANCE: Nanos = 60 * SECOND;
 /// Filters and companions look at their deadlines this often.
 const LATE_MAX: Nanos = 2 * SECOND;
-
-/// What the world knows of the causes of long waits.
-#[derive(Debug)]
-pub(in crate::world) struct Waits {
-    /// Until then, faults may delay decisions.
-    disturbed_until: Nanos,
-    /// By pool: the last time at which no server was ready.
-    unready_at: Vec<Nanos>,
-}
-
-impl Waits {
-    pub(in crate::world) fn new(pools: usize, start: Nanos) -> Self {
-        Self {
-            // Companions may start late.
-            disturbed_until: start + DISTURBANCE / 2,
-            unready_at: vec![0; pools],
-        }
-    }
-}
 
 impl World {
     /// Notes, before anything changes, which pools have no ready server now.
@@ -44,7 +23,7 @@ impl World {
     /// A fault is injected.
     pub(in crate::world) const fn note_fault(&mut self, kind: FaultKind) {
         if kind.delays_decisions() {
-            self.waits.disturbed_until = self.now + DISTURBANCE;
+            self.waits.disturb(self.now);
         }
     }
 
@@ -69,7 +48,9 @@ impl World {
         let longest = ttl.max(nanos(queue.no_endpoint_ttl));
         let arrived = http.arrived_at;
         let last_unready = self.waits.unready_at[pool].min(arrived + longest);
-        let due = (arrived + ttl).max(last_unready).max(http.body_read_at);
+        let due = (arrived + ttl)
+            .max(last_unready)
+            .max(http.body_read_at.unwrap_or_default());
         // Clocks of several companions have other rates than those of Envoys.
         let misjudged = match self.scenario.lease {
             0 => 0,

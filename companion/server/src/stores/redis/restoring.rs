@@ -1,0 +1,137 @@
+//! What is restored of a pool's budgets, chunk by chunk, beside what the companion writes and reads meanwhile.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use ::redis::RedisError;
+use tokio::sync::oneshot;
+
+use super::Redis;
+use super::reader::Command;
+use super::restore::Restore;
+use crate::stores::quota::PastQuotas;
+use crate::stores::write_buffer::UsageBatch;
+
+/// Whether what was used of the pool's budgets has been read.
+#[derive(Debug)]
+pub(super) enum Restoring {
+    /// It has been, or there are none.
+    Done,
+    /// Not yet.
+    Waits(Box<Waiting>),
+}
+
+/// What is being restored.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    /// The start, which waits for it for a while.
+    receiver: Option<oneshot::Sender<PastQuotas>>,
+    /// `None`: it hasn't begun.
+    restore: Option<Restore>,
+}
+
+pub(super) fn waiting(receiver: Option<oneshot::Sender<PastQuotas>>) -> Restoring {
+    Restoring::Waits(Box::new(Waiting {
+        receiver,
+        restore: None,
+    }))
+}
+
+impl Redis {
+    /// Begins to restore what was used of the pool's budgets, unless it is restored. It must begin before this companion writes any usage of
+    /// its own, and counts usage of others from then on.
+    pub(super) async fn begin_restore(&mut self, pool: &Arc<str>) -> Result<(), RedisError> {
+        let waits = self
+            .waiting(pool)
+            .is_some_and(|waiting| waiting.restore.is_none());
+        if !waits {
+            return Ok(());
+        }
+        let now = self.server_time().await?;
+        let connection = self.connected().await?;
+        let begun = Restore::begin(connection, pool, now).await;
+        let begun = self.check(begun)?;
+        let from = Command::QuotasFrom {
+            pool: pool.clone(),
+            position: begun.position(),
+        };
+        if let Some(waiting) = self.waiting(pool) {
+            waiting.restore = Some(begun);
+        }
+        // The reader runs as long as this sender.
+        let _ = self.reader.send(from).await;
+        Ok(())
+    }
+
+    /// Restores the next chunk of what was used of the pool's budgets. Resets in the `backlog` are later than what the server has.
+    pub(super) async fn restore_chunk(
+        &mut self,
+        pool: &Arc<str>,
+        backlog: &VecDeque<UsageBatch>,
+    ) -> Result<(), RedisError> {
+        let Some(mut restore) = self.waiting(pool).and_then(|waiting| waiting.restore.take()) else {
+            return Ok(());
+        };
+        if restore.is_too_old() {
+            tracing::warn!(
+                pool = &**pool,
+                "usage.store: restoring budgets took too long, and begins anew"
+            );
+            return self.begin_restore(pool).await;
+        }
+        let read = match self.connected().await {
+            Ok(connection) => restore.next_chunk(connection, pool).await,
+            Err(why) => Err(why),
+        };
+        let now = match read {
+            Ok(true) => self.server_time().await.map(Some),
+            Ok(false) => Ok(None),
+            Err(why) => Err(why),
+        };
+        match self.check(now) {
+            Ok(Some(now)) => {
+                let past = restore.finish(pool, now);
+                self.deliver(pool, past, backlog).await;
+                Ok(())
+            }
+            other => {
+                if other.is_err() {
+                    restore.failed();
+                }
+                if let Some(waiting) = self.waiting(pool) {
+                    waiting.restore = Some(restore);
+                }
+                other.map(|_| ())
+            }
+        }
+    }
+
+    async fn deliver(&mut self, pool: &Arc<str>, mut past: PastQuotas, backlog: &VecDeque<UsageBatch>) {
+        for batch in backlog.iter().filter(|batch| batch.pool == *pool) {
+            let is_reset = |flow: &str| batch.quota_resets.iter().any(|reset| *reset.flow == *flow);
+            past.used.retain(|usage| !is_reset(&usage.flow));
+        }
+        let receiver = self.waiting(pool).and_then(|waiting| waiting.receiver.take());
+        if let Some(attached) = self.pools.get_mut(pool) {
+            attached.restoring = Restoring::Done;
+        }
+        let undelivered = match receiver {
+            Some(receiver) => receiver.send(past).err(),
+            None => Some(past),
+        };
+        // What nothing waits for any more goes with the usage of others.
+        if let Some(past) = undelivered {
+            let pool = pool.clone();
+            // The reader runs as long as this sender.
+            let _ = self.reader.send(Command::PastQuotas { pool, past }).await;
+        }
+    }
+
+    /// What is being restored of the pool.
+    fn waiting(&mut self, pool: &str) -> Option<&mut Waiting> {
+        match &mut self.pools.get_mut(pool)?.restoring {
+            Restoring::Waits(waiting) => Some(waiting),
+            Restoring::Done => None,
+        }
+    }
+}
