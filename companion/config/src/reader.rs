@@ -14,7 +14,7 @@ use serde::de::{
 use super::nearest::nearest;
 use super::tree::{Entry, Kind, Node, Place};
 
-/// Keys of Dynamo's router policy file, of which Penstock reads the classes, that mean nothing here.
+/// Keys of Dynamo's router policy file that have no effect here: Penstock reads only the classes of that file.
 const ONLY_IN_DYNAMO: [&str; 5] = [
     "router",
     "worker_selection",

@@ -21,7 +21,7 @@ pub(crate) struct HostClocks {
     seen: VecDeque<(Instant, i64)>,
 }
 
-/// When a filter sent a Hello: a moment of the companion's clock, in microseconds. It may lie in the future by as much as the Hello of
+/// The time at which a filter sent a Hello: a moment of the companion's clock, in microseconds. It may lie in the future by as much as the Hello of
 /// another session of that host took longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SentAt(i64);
@@ -40,8 +40,8 @@ impl SentAt {
 }
 
 impl HostClocks {
-    /// When a Hello was sent whose first part arrives at `now`. `clock_us`: what the clock of the filter's host showed then, or 0 if the
-    /// filter is too old to tell: such a Hello is taken to take no time.
+    /// When a Hello was sent whose first part arrives at `now`. `clock_us`: the monotonic clock of the filter's host at that moment; 0: the
+    /// Hello has no clock, and counts as sent when it arrived.
     pub(crate) fn sent_at(&mut self, now: Instant, clock_us: u64) -> SentAt {
         self.forget(now);
         let now = (now, micros(now));

@@ -41,7 +41,8 @@ impl Pool {
     /// Envoy couldn't send a granted request to `endpoint`, for a reason that isn't the endpoint's.
     fn unsent_to(&mut self, id: RequestId, endpoint: EndpointId) {
         let granted = self.requests.get_mut(&id).and_then(OpenRequest::granted_mut);
-        if let Some(granted) = granted {
+        // A repeated report must not make the list longer.
+        if let Some(granted) = granted.filter(|granted| !granted.unsent.contains(&endpoint)) {
             granted.unsent = granted.unsent.iter().copied().chain([endpoint]).collect();
         }
     }

@@ -475,8 +475,14 @@ mod tests {
     fn each_lane_has_a_first_and_one_without_requests_is_gone() {
         let mut order = Order::default();
         let mut queue = Queue::default();
-        let of = |ids: &[u32]| ids.iter().copied().map(EndpointId).collect::<Vec<_>>();
-        let lanes = [None, Some(of(&[1])), Some(of(&[1, 2])), Some(of(&[1])), None];
+        let endpoints = |ids: &[u32]| ids.iter().copied().map(EndpointId).collect::<Vec<_>>();
+        let lanes = [
+            None,
+            Some(endpoints(&[1])),
+            Some(endpoints(&[1, 2])),
+            Some(endpoints(&[1])),
+            None,
+        ];
         for (number, eligible) in lanes.iter().enumerate() {
             order.insert(
                 &mut queue,
@@ -487,8 +493,8 @@ mod tests {
         }
         assert_eq!(order.firsts(&queue), [0, 1, 2].map(id));
         assert_eq!(in_order_of(&order, &queue), [0, 1, 2, 3, 4]);
-        assert!(!queue.has_empty_lane(None) && !queue.has_empty_lane(Some(&of(&[1]))));
-        assert!(queue.has_empty_lane(Some(&of(&[2]))));
+        assert!(!queue.has_empty_lane(None) && !queue.has_empty_lane(Some(&endpoints(&[1]))));
+        assert!(queue.has_empty_lane(Some(&endpoints(&[2]))));
         assert!(order.remove(&mut queue, id(1), false) && order.remove(&mut queue, id(2), false));
         assert_eq!(order.firsts(&queue), [0, 3].map(id));
         assert!(order.remove(&mut queue, id(3), false) && !queue.has_lanes());

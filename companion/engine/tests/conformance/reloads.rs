@@ -217,17 +217,17 @@ fn bands_share_by_weight_from_the_change_on() {
         }
         let start = load.dispatched.len();
         complete(&mut load, 60);
-        let of = |flow: &str| {
+        let count_of = |flow: &str| {
             let new = load.dispatched[start..].iter();
             new.filter(|one| one.job.place.flow == flow).count()
         };
         // Of 60 requests a third is of the band with half the weight; a visit more or less is 9 requests, or 4.
-        let (default, sheddable) = (of("acme") + of("beta"), of("batch"));
+        let (default, sheddable) = (count_of("acme") + count_of("beta"), count_of("batch"));
         assert!(
             (29..=51).contains(&default),
             "{default} and {sheddable}: seed {seed}"
         );
-        assert!(of("acme") > of("beta"), "seed {seed}");
+        assert!(count_of("acme") > count_of("beta"), "seed {seed}");
     }
 }
 

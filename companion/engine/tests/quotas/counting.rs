@@ -97,9 +97,9 @@ fn within_any_time_as_long_as_the_window_no_more_than_the_limit_is_used() {
             // At most every tenth of the time in which the limit lasts, and mostly much sooner.
             let most = length.as_nanos() as u64 / (10 * limit);
             harness.now = harness.now.after(Duration::from_nanos((drawn >> 20) % most));
-            let at = harness.now;
+            let asked_at = harness.now;
             if harness.register(id, "f", Default) == [Bypassed(id, 1)] {
-                granted.push(at);
+                granted.push(asked_at);
                 harness.complete(id);
             }
         }

@@ -261,12 +261,12 @@ mod tests {
     fn a_reset_forgets_what_was_added_before_it_and_keeps_what_comes_later() {
         let mut buffer = QuotaBuffer::default();
         let now = buffer.origin + seconds(100);
-        let at = UsedAt::Ago(Duration::ZERO);
+        let used_at = UsedAt::Ago(Duration::ZERO);
         let topped_up = QuotaUsage {
             kind: UsageKind::ToppedUp,
-            ..used("a", at, 3)
+            ..used("a", used_at, 3)
         };
-        for usage in [used("a", at, 1), topped_up.clone(), used("b", at, 2)] {
+        for usage in [used("a", used_at, 1), topped_up.clone(), used("b", used_at, 2)] {
             assert!(buffer.add(usage, now));
         }
         assert!(buffer.reset("a", now));
@@ -274,7 +274,7 @@ mod tests {
         buffer.forget("c");
         let mut taken = buffer.take_used(now);
         taken.sort_by_key(|usage| usage.amount);
-        assert_eq!(taken, [used("b", at, 2), topped_up]);
+        assert_eq!(taken, [used("b", used_at, 2), topped_up]);
         let expected = QuotaReset {
             flow: "a".into(),
             ago: seconds(5),
@@ -295,8 +295,8 @@ mod tests {
         }
         let mut taken = buffer.take_used(now);
         taken.sort_by(|a, b| a.flow.cmp(&b.flow));
-        let at = UsedAt::Ago(Duration::ZERO);
-        assert_eq!(taken, [used("a", at, 1), used("b", at, 1)]);
+        let used_at = UsedAt::Ago(Duration::ZERO);
+        assert_eq!(taken, [used("a", used_at, 1), used("b", used_at, 1)]);
     }
 
     #[test]
