@@ -99,6 +99,24 @@ impl Outcome {
         Self::Internal,
     ];
 
+    /// The outcomes of requests that aren't served and that their clients didn't cancel, in the order of [`ALL`](Self::ALL).
+    pub const UNSERVED: [Self; 15] = Self::unserved();
+
+    const fn unserved() -> [Self; 15] {
+        let mut unserved = [Self::Internal; 15];
+        let (mut count, mut index) = (0, 0);
+        while index < Self::ALL.len() {
+            let outcome = Self::ALL[index];
+            if !outcome.is_grant() && !matches!(outcome, Self::Cancelled) {
+                unserved[count] = outcome;
+                count += 1;
+            }
+            index += 1;
+        }
+        assert!(count == unserved.len(), "the length says how many there are");
+        unserved
+    }
+
     /// The name in headers, metrics and logs.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

@@ -6,33 +6,7 @@ use penstock_engine::Outcome;
 use serde::Serialize;
 
 /// The reasons for which a request isn't served. A request that its client cancels isn't refused.
-pub(super) const REASONS: [Outcome; count_reasons()] = reasons();
-
-const fn is_reason(outcome: Outcome) -> bool {
-    !outcome.is_grant() && !matches!(outcome, Outcome::Cancelled)
-}
-
-const fn count_reasons() -> usize {
-    let (mut count, mut index) = (0, 0);
-    while index < Outcome::ALL.len() {
-        count += is_reason(Outcome::ALL[index]) as usize;
-        index += 1;
-    }
-    count
-}
-
-const fn reasons() -> [Outcome; count_reasons()] {
-    let mut reasons = [Outcome::Internal; count_reasons()];
-    let (mut count, mut index) = (0, 0);
-    while index < Outcome::ALL.len() {
-        if is_reason(Outcome::ALL[index]) {
-            reasons[count] = Outcome::ALL[index];
-            count += 1;
-        }
-        index += 1;
-    }
-    reasons
-}
+pub(super) const REASONS: [Outcome; Outcome::UNSERVED.len()] = Outcome::UNSERVED;
 
 /// Refused requests by the index of their reason.
 pub(super) type Refused = [u32; REASONS.len()];
