@@ -3,7 +3,8 @@
 use std::rc::Rc;
 
 use penstock_filter_core::{
-    config::Config, effect::SessionId, headers::Headers, time::Instant, worker::Worker,
+    config::Config, effect::SessionId, failed_attempts::FailedAttempts, headers::Headers, time::Instant,
+    worker::Worker,
 };
 use proxy_wasm::{
     traits::{Context, HttpContext, RootContext},
@@ -15,6 +16,11 @@ use crate::{
     http_context::Http,
     plugin::Plugin,
 };
+
+thread_local! {
+    /// Of all root contexts in this module, which the host runs on one thread.
+    static FAILED_ATTEMPTS: FailedAttempts = FailedAttempts::default();
+}
 
 pub(crate) struct Root {
     context: u32,
@@ -34,7 +40,8 @@ impl Root {
         let json = host::buffer(Buffer::PluginConfiguration, 0, size).unwrap_or_default();
         let config = Config::parse(&json).map_err(|error| format!("plugin configuration: {error}"))?;
         let random = host::random_bits().ok_or("the host provides no random bits")?;
-        let worker = Worker::new(host::now(), &random, &config, Box::new(HostSharedData));
+        let worker = Worker::new(host::now(), &random, &config, Box::new(HostSharedData))
+            .sharing(FAILED_ATTEMPTS.with(FailedAttempts::clone));
         // Each root context needs a name of its own: the last one that registers a name is called back.
         let queue = host::register_queue(&format!(
             "penstock/{:016x}{:016x}",

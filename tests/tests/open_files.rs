@@ -77,8 +77,8 @@ fn a_lack_of_file_descriptors_marks_no_server_down() {
             Companion::start("", &[pool("p", "'*'", &[&servers[0], &servers[1]], &slots(8))]).await;
         let envoy = Envoy::start(&companion, "files").await;
         let mut clients = Vec::new();
-        // Two requests that a server fails mark it down.
-        for _ in 0..2 {
+        // Two requests that a server fails would mark it down.
+        for _ in 0..8 {
             clients.push(Raw::connect(envoy.gateway()).await);
         }
         // Envoy has accepted them.
@@ -90,7 +90,7 @@ fn a_lack_of_file_descriptors_marks_no_server_down() {
         until("each request has failed some times", || async {
             let page = companion.metrics().await;
             let requeues = page.sum("penstock_requeues_total", &[("pool", "p")]);
-            if requeues >= 10.0 {
+            if requeues >= 24.0 {
                 Ok(())
             } else {
                 Err(format!("{requeues} requeues"))

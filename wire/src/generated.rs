@@ -279,10 +279,10 @@ pub struct Register {
     /// The model in the body, if an earlier grant replaced the requested one; empty: the body names `model`. Since version 2.
     #[prost(string, tag = "31")]
     pub target_model: ::prost::alloc::string::String,
-    /// The last server to which it was sent before it was requeued refused it by itself, by a status of `requeue_on`. Since
-    /// version 2.
-    #[prost(bool, tag = "32")]
-    pub refused: bool,
+    /// The last attempt to send it before it was requeued that is reported by this message, under the request's key at that time. It may
+    /// come earlier than the report itself, which comes over another session. Without an endpoint: that of the grant. Since version 2.
+    #[prost(message, optional, tag = "32")]
+    pub failed_attempt: ::core::option::Option<PushedBack>,
     /// An API key has verified `fairness_id`, so it counts even if the client is untrusted. Since version 3.
     #[prost(bool, tag = "33")]
     pub tenant_verified: bool,

@@ -53,7 +53,8 @@ pub const STARTUP_WAIT: Duration = Duration::from_secs(2);
 pub const PROBE_WAIT: Duration = Duration::from_secs(1);
 /// How long a filter waits at a standby that knows no leader before it tries another companion.
 pub const LEADER_WAIT: Duration = Duration::from_secs(5);
-/// The same at a companion that is taking over, which waits for all filters.
+/// The same at a companion that has the lease and can't take the filter yet: it is taking over, and waits for all filters, or it can't reach
+/// the store of leases.
 pub const TAKEOVER_WAIT: Duration = Duration::from_secs(60);
 /// A filter gives up an admission credit that isn't renewed for this long.
 pub const CREDIT_TTL: Duration = Duration::from_secs(2);

@@ -150,8 +150,6 @@ pub(crate) struct Takeover {
     pub(crate) is_last_leader_gone: bool,
     /// Where the last leader listened for filters.
     pub(crate) last_leader: Option<Arc<str>>,
-    /// A filter that the last leader didn't know has asked.
-    pub(crate) has_strangers: bool,
 }
 
 /// A filter that doesn't know the leader.

@@ -6,6 +6,7 @@ use std::borrow::Cow;
 
 use crate::completion::Completion;
 use crate::ids::{CreditId, RequestKey};
+use crate::pushback::Pushback;
 
 /// The claims of one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,8 +63,8 @@ pub(crate) struct Registration<'a> {
     pub(crate) previous_key: Option<RequestKey>,
     /// Before it was requeued, its filter admitted it by credit at this endpoint.
     pub(crate) leased_endpoint: Option<&'a str>,
-    /// The last server to which it was sent under that key refused it by itself.
-    pub(crate) is_refused: bool,
+    /// The last reported attempt under that key. The report itself may come later.
+    pub(crate) failed_attempt: Option<Pushback<'a>>,
     /// Every name and list is within the limits of the protocol.
     pub(crate) is_within_limits: bool,
 }

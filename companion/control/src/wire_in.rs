@@ -59,7 +59,7 @@ pub(crate) fn registration(epoch: Epoch, message: &wire::Register) -> Registrati
             .map(request_key)
             .filter(|previous| *previous != key),
         leased_endpoint: non_empty(&message.leased_endpoint),
-        is_refused: message.refused,
+        failed_attempt: message.failed_attempt.as_ref().and_then(pushback),
         is_within_limits: is_within_limits(message),
     }
 }

@@ -32,6 +32,7 @@ pub mod effect;
 mod end_reason;
 mod endpoint_choice;
 mod exchange;
+pub mod failed_attempts;
 mod fallback_deadlines;
 pub mod header_sanitizer;
 pub mod headers;

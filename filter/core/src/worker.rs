@@ -27,6 +27,7 @@ use penstock_wire::{
 };
 use prost::Message;
 
+use crate::failed_attempts::FailedAttempts;
 use crate::{
     compiled_policy::CompiledPolicy,
     config::Config,
@@ -79,6 +80,7 @@ pub struct Worker {
     read_whole: BTreeSet<String>,
     body_callbacks: BodyCallbacks,
     granted_ids: GrantedIds,
+    failed_attempts: FailedAttempts,
     /// The round-robin counter over endpoints.
     turn: usize,
     saturation_milli: BTreeMap<String, u32>,
@@ -129,11 +131,19 @@ impl Worker {
             read_whole: BTreeSet::new(),
             body_callbacks: BodyCallbacks::default(),
             granted_ids: GrantedIds::new(random.epoch),
+            failed_attempts: FailedAttempts::default(),
             // A random start, so that not all workers start with the same endpoint.
             turn: usize::try_from(random.epoch.lo & 0xffff).unwrap_or(0),
             saturation_milli: BTreeMap::new(),
             effects: VecDeque::new(),
         }
+    }
+
+    /// Shares `failed_attempts` with the other workers of the module: those of the gateway and of the requeue listener.
+    #[must_use]
+    pub fn sharing(mut self, failed_attempts: FailedAttempts) -> Self {
+        self.failed_attempts = failed_attempts;
+        self
     }
 
     /// The next effect to carry out; `None`: there is none left.

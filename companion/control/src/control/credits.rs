@@ -167,7 +167,7 @@ impl Control {
             key: previous,
             previous_key: None,
             leased_endpoint: None,
-            is_refused: false,
+            failed_attempt: None,
             requeues: 0,
             ..registration.clone()
         };

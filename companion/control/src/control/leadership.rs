@@ -103,11 +103,7 @@ impl Control {
             known_contexts: known.iter().map(|known| known.contexts as usize).sum(),
             is_last_leader_gone,
             last_leader,
-            has_strangers: false,
         });
-        for (_, envoy, _) in self.asking() {
-            self.note_stranger(envoy);
-        }
         let wait = if is_last_leader_gone {
             self.settings.startup_wait
         } else {
@@ -338,12 +334,6 @@ impl Control {
         self.is_silent = false;
     }
 
-    fn note_stranger(&mut self, envoy: u64) {
-        if let Some(takeover) = &mut self.leadership.takeover {
-            takeover.has_strangers |= !takeover.known.contains_key(&envoy);
-        }
-    }
-
     /// Leads if all filters of the last leader ask here.
     fn lead_if_followed(&mut self, now: Instant) {
         let Some(takeover) = &self.leadership.takeover else {
@@ -389,7 +379,8 @@ impl Control {
         let check_at = match first_known {
             Some(since) if since.after(TAKEOVER_WAIT) <= now => return self.lead(now),
             Some(since) => since.after(TAKEOVER_WAIT),
-            None if !takeover.has_strangers => {
+            // Filters that the last leader didn't know may have found it meanwhile.
+            None if self.asking().is_empty() => {
                 return self.report(ElectionReport::Unfollowed {
                     term: self.settings.term,
                 });

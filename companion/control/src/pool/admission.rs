@@ -318,8 +318,10 @@ impl Pool {
             return;
         };
         let granted = request.granted().map(|granted| granted.grant.endpoints.len());
-        let is_refused = registration.is_refused && matches!(arrival, Arrival::New);
-        let return_input = self.return_input(now, id, is_refused);
+        let failed_attempt = registration
+            .failed_attempt
+            .filter(|_| matches!(arrival, Arrival::New));
+        let return_input = self.return_input(now, id, failed_attempt);
         if let (Some(endpoints), Arrival::New) = (granted, arrival) {
             self.endpoints_failed(now, id, endpoints);
         }

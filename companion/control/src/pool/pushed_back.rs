@@ -32,6 +32,11 @@ impl Pool {
         let Some(id) = id.filter(is_granted) else {
             return;
         };
+        self.not_taken(now, id, endpoint, pushback);
+    }
+
+    /// `endpoint` didn't take a granted request, and hasn't failed it.
+    fn not_taken(&mut self, now: Instant, id: RequestId, endpoint: EndpointId, pushback: Pushback<'_>) {
         match pushback.status {
             Some(_) => self.refused_at(now, id, endpoint, pushback.retry_after.unwrap_or_default()),
             None => self.unsent_to(id, endpoint),
@@ -62,16 +67,23 @@ impl Pool {
         self.recall_unfit_credit_at(endpoint);
     }
 
-    /// The input with which a request that no endpoint took returns to its place. `is_refused`: the filter knows that the last
-    /// endpoint of its list refused it, though its report may come later.
-    pub(super) fn return_input(&mut self, now: Instant, id: RequestId, is_refused: bool) -> Input {
+    /// The input with which a request that no endpoint took returns to its place. `failed_attempt`: the last that its filter knows
+    /// of, though that report may come later.
+    pub(super) fn return_input(
+        &mut self,
+        now: Instant,
+        id: RequestId,
+        failed_attempt: Option<Pushback<'_>>,
+    ) -> Input {
         let granted = self.requests.get(&id).and_then(OpenRequest::granted);
         let last = granted.and_then(|granted| granted.grant.endpoints.last());
-        let Some(endpoint) = last.and_then(|address| self.endpoint(address)) else {
+        let Some((address, endpoint)) = last.and_then(|address| Some((&**address, self.endpoint(address)?)))
+        else {
             return Input::Retry(id);
         };
-        if is_refused {
-            self.refused_at(now, id, endpoint, Duration::ZERO);
+        let is_here = |attempt: &Pushback<'_>| attempt.endpoint.is_empty() || attempt.endpoint == address;
+        if let Some(attempt) = failed_attempt.filter(is_here) {
+            self.not_taken(now, id, endpoint, attempt);
         }
         let granted = self.requests.get(&id).and_then(OpenRequest::granted);
         match granted.and_then(|granted| granted.refusal_at(endpoint)) {

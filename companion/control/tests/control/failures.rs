@@ -288,8 +288,8 @@ fn a_grant_of_another_companion_may_use_any_endpoint_of_its_list() {
 
 #[test]
 fn a_request_for_which_envoy_had_no_socket_marks_no_endpoint_down() {
-    // The request comes back, or there is no way back.
-    for comes_back in [true, false] {
+    // The request comes back after its report or before it, or there is no way back.
+    for (comes_back, is_late) in [(true, false), (true, true), (false, false)] {
         let mut world = World::with(settings_of(&[SERVER, SECOND]));
         world.greet(1, filter(1), Vec::new(), Vec::new());
         world.take();
@@ -304,9 +304,19 @@ fn a_request_for_which_envoy_had_no_socket_marks_no_endpoint_down() {
                 retry_after_ms: None,
                 pool: "chat".into(),
             };
-            world.send(1, Message::PushedBack(unsent));
+            let report = Message::PushedBack(unsent.clone());
+            if !is_late {
+                world.send(1, report.clone());
+            }
             if comes_back {
-                world.send(1, Message::Register(again(100 + sequence, 1, sequence)));
+                let register = wire::Register {
+                    failed_attempt: is_late.then_some(unsent),
+                    ..again(100 + sequence, 1, sequence)
+                };
+                world.send(1, Message::Register(register));
+                if is_late {
+                    world.send(1, report);
+                }
                 world.pass(Duration::from_millis(200));
             } else {
                 world.send(1, unavailable(sequence, 1));

@@ -368,6 +368,21 @@ fn unknown_filters_are_sent_to_the_last_leader_before_they_are_served() {
 }
 
 #[test]
+fn unknown_filter_that_has_found_the_last_leader_makes_no_second_one() {
+    let mut world = replicated();
+    world.stand_by(Some(OTHER), 8);
+    world.lead(9, &[(5, 1)]);
+    world.probe(1, version_3(1));
+    world.pass_beating(6, &[1]);
+    assert_eq!(world.take().roles().last(), Some(&(1, &elsewhere(OTHER, 8))));
+    // The last leader can't reach the store, and holds the filter.
+    world.close(1);
+    world.pass(24 * SECOND_LONG);
+    assert_eq!(world.take().reports, [ElectionReport::Unfollowed { term: 9 }]);
+    assert_eq!(*world.control.role(), Role::TakingOver);
+}
+
+#[test]
 fn last_leader_that_is_gone_is_not_waited_for() {
     let mut world = replicated();
     world.lead_after(9, &[(ENVOY, 2)], true);
@@ -491,7 +506,7 @@ fn leader_without_the_store_takes_no_envoy_that_the_record_does_not_name() {
     assert_eq!(world.take().closed, [4]);
     world.open(2);
     world.send(2, Message::Hello(hello(stranger, Vec::new(), Vec::new())));
-    assert_eq!(world.take().roles(), [(2, &elsewhere("", 0))]);
+    assert_eq!(world.take().roles(), [(2, &elsewhere("", 9))], "it stays");
     for _ in 0..4 {
         world.pass_beating(1, &[1]);
         world.take();

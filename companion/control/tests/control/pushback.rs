@@ -40,10 +40,17 @@ fn pushed_back(sequence: u64, endpoint: &str, retry_after_ms: Option<u64>) -> Me
     })
 }
 
-/// A requeued request that its server refused.
+/// A request that comes again, with the report of its refusal at `SERVER`.
 fn refused_again(sequence: u64, before: u64) -> Message {
+    again_with(sequence, before, pushed_back(before, SERVER, None))
+}
+
+fn again_with(sequence: u64, before: u64, report: Message) -> Message {
+    let Message::PushedBack(attempt) = report else {
+        panic!("no report: {report:?}")
+    };
     Message::Register(wire::Register {
-        refused: true,
+        failed_attempt: Some(attempt),
         ..again(sequence, 1, before)
     })
 }
@@ -116,10 +123,7 @@ fn refusals_mark_no_endpoint_down_and_failures_do() {
         world.send(1, pushed_back(sequence, &address, None));
         world.send(
             1,
-            Message::Register(wire::Register {
-                refused: true,
-                ..again(sequence + 1, 1, sequence)
-            }),
+            again_with(sequence + 1, sequence, pushed_back(sequence, &address, None)),
         );
         let taken = world.take();
         assert_eq!(taken.marked, []);

@@ -11,6 +11,7 @@ use std::rc::Rc;
 use penstock_engine::Instant as CompanionTime;
 use penstock_filter_core::config::Config;
 use penstock_filter_core::effect::{Effect, SessionId};
+use penstock_filter_core::failed_attempts::FailedAttempts;
 use penstock_filter_core::process_identity::RandomBits;
 use penstock_filter_core::session::{Epoch, SessionEffect};
 use penstock_filter_core::shared_data::{SetIf, SharedData};
@@ -58,6 +59,8 @@ pub(super) struct Envoy {
     pub(super) front_roots: Vec<Option<u64>>,
     /// By worker, the root context of the requeue listener.
     pub(super) requeue_roots: Vec<Option<u64>>,
+    /// By worker, what the root contexts of its VM share.
+    pub(super) failed_attempts: Vec<FailedAttempts>,
     pub(super) shared: Shared,
     /// How far the Envoy's clock is ahead of the world's.
     pub(super) clock_offset: Nanos,
@@ -113,6 +116,7 @@ impl Envoy {
             alive: false,
             front_roots: vec![None; workers],
             requeue_roots: vec![None; workers],
+            failed_attempts: (0..workers).map(|_| FailedAttempts::default()).collect(),
             shared: Shared::default(),
             clock_offset: 0,
             missing_host: None,
@@ -150,8 +154,14 @@ impl World {
         envoy.requeue_roots = vec![None; workers];
         self.note(|| format!("envoy {index} starts"));
         for vm in 0..workers {
-            self.new_roots(index, vm);
+            self.new_vm(index, vm);
         }
+    }
+
+    /// A VM starts with the root contexts of the current configuration.
+    fn new_vm(&mut self, envoy: usize, vm: usize) {
+        self.envoys[envoy].failed_attempts[vm] = FailedAttempts::default();
+        self.new_roots(envoy, vm);
     }
 
     /// Starts the root contexts of the current configuration in one VM.
@@ -175,6 +185,7 @@ impl World {
             key: u128::from(self.rng.next()).to_le_bytes(),
         };
         let shared = self.envoys[envoy].shared.clone();
+        let failed_attempts = self.envoys[envoy].failed_attempts[vm].clone();
         let config = Config {
             companion: "companion".into(),
             node: format!("envoy-{envoy}/{vm}"),
@@ -190,7 +201,7 @@ impl World {
         let root = Root {
             envoy,
             vm,
-            worker: Worker::new(now, &random, &config, Box::new(shared)),
+            worker: Worker::new(now, &random, &config, Box::new(shared)).sharing(failed_attempts),
             stream: None,
             epoch: u128::from(epoch.hi) << 64 | u128::from(epoch.lo),
             dead: false,
@@ -441,7 +452,7 @@ impl World {
 
     pub(super) fn reload_vm(&mut self, envoy: usize, vm: usize) {
         if self.envoys[envoy].alive && self.envoys[envoy].front_roots[vm].is_none() {
-            self.new_roots(envoy, vm);
+            self.new_vm(envoy, vm);
         }
     }
 

@@ -269,13 +269,9 @@ impl World {
         if http.was_answered {
             headers.push((names::REFUSED_HEADER.to_owned(), "1".to_owned()));
         }
-        let roots: Vec<u64> = self.envoys[envoy]
-            .requeue_roots
-            .iter()
-            .flatten()
-            .copied()
-            .collect();
-        let Some(root) = self.rng.choose_any(&roots) else {
+        // The connection to an internal listener stays on its worker.
+        let vm = self.roots.get(&http.root).map(|root| root.vm);
+        let Some(root) = vm.and_then(|vm| self.envoys[envoy].requeue_roots[vm]) else {
             return self
                 .event_queue
                 .schedule(self.now, SimEvent::AttemptFailed(id, AttemptError::Refused));

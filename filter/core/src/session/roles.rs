@@ -28,7 +28,8 @@ impl Session {
         self.down_since.get_or_insert(now);
         // The companion of an outdated leader learns of the present one later.
         if role.leader.is_empty() || role.term < self.term {
-            let wait = if role.leader.is_empty() && role.term > self.term {
+            let has_lease = role.leader.is_empty() && role.term != 0 && role.term >= self.term;
+            let wait = if has_lease {
                 TAKEOVER_WAIT
             } else {
                 // The leader that the filter couldn't reach may have been away for a moment: the filter tries it again.

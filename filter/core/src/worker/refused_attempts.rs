@@ -103,6 +103,8 @@ impl Worker {
             pool: granted.pool.clone(),
         };
         let pool = event.pool.clone();
+        self.failed_attempts
+            .insert(self.grant_headers.epoch, event.clone());
         // The companion lowers the endpoint's bound only for a request that it knows.
         let sequence = event.sequence;
         self.report_admission(now, sequence);

@@ -74,8 +74,11 @@ impl Worker {
         exchange.register.tenant_verified = tenant.is_some();
         exchange.register.fairness_id = tenant.unwrap_or_default();
         if let Some(token) = token {
-            let refused = headers.get(names::REFUSED_HEADER).is_some();
-            apply_token(&mut exchange, token, refused);
+            let was_refused = headers.get(names::REFUSED_HEADER).is_some();
+            exchange.register.failed_attempt =
+                self.failed_attempts
+                    .before_requeue(token.epoch, token.sequence, was_refused);
+            apply_token(&mut exchange, token);
         }
         let sequence = exchange.register.sequence;
         self.exchanges.insert(sequence, exchange);
@@ -203,9 +206,8 @@ fn stranger() -> Failure {
     Failure::new(403, code::INVALID_REQUEST, message).without_retry()
 }
 
-/// Adds the facts of the first pass to the exchange of a requeued request. `refused`: its last server refused it.
-fn apply_token(exchange: &mut Exchange, token: RequeueToken, refused: bool) {
-    exchange.register.refused = refused;
+/// Adds the facts of the first pass to the exchange of a requeued request.
+fn apply_token(exchange: &mut Exchange, token: RequeueToken) {
     exchange.arrived = token.arrived;
     exchange.register.requeues = token.requeues;
     exchange.register.leased_endpoint = token.leased_endpoint.unwrap_or_default();

@@ -144,6 +144,7 @@ impl Worker {
             return;
         };
         self.granted_ids.remove(&exchange);
+        self.failed_attempts.remove(self.grant_headers.epoch, sequence);
         let pool = exchange.pool.as_ref().map(|pool| pool.name.as_str());
         match exchange.phase {
             Phase::Waiting { registered: true, .. } => self

@@ -10,6 +10,7 @@ use std::{
 use penstock_filter_core::{
     config::Config,
     effect::{BodyAction, Effect, HeadersAction, ResponseHeadersAction, SessionId},
+    failed_attempts::FailedAttempts,
     header_sanitizer::HeaderEdit,
     headers::{Headers, serialize},
     local_reply::LocalReply,
@@ -154,6 +155,14 @@ impl Rig {
             companion_frames: 0,
             contexts: 100,
             hello_clock_us: 0,
+        }
+    }
+
+    /// The worker shares this with others of its module.
+    pub(crate) fn sharing(self, failed_attempts: &FailedAttempts) -> Self {
+        Self {
+            worker: self.worker.sharing(failed_attempts.clone()),
+            ..self
         }
     }
 

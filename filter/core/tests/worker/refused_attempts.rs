@@ -3,6 +3,7 @@
 use penstock_filter_core::{
     config::Config,
     effect::{Effect, HeadersAction},
+    failed_attempts::FailedAttempts,
     header_sanitizer::HeaderEdit,
     headers::{Headers, serialize},
 };
@@ -181,9 +182,10 @@ fn companion_of_version_1_gets_no_report() {
 }
 
 #[test]
-fn requeued_request_says_whether_its_server_refused_it() {
+fn requeued_request_carries_the_report_of_its_last_attempt() {
     let shared = Shared::default();
-    let mut front = Rig::with(2, &with_causes("[429]"), &shared);
+    let failed_attempts = FailedAttempts::default();
+    let mut front = Rig::with(2, &with_causes("[429]"), &shared).sharing(&failed_attempts);
     front.open();
     front.hello_ack_in(2, 1);
     let (sequence, _) = front.waiting("m1");
@@ -201,26 +203,52 @@ fn requeued_request_says_whether_its_server_refused_it() {
     let token = token.split('"').next().expect("quoted");
     let mut requeue = with_causes("[429]");
     requeue.is_requeue_listener = true;
-    for refused in [false, true] {
-        let mut rig = Rig::with(3, &requeue, &shared);
+    let registered = |was_refused: bool| {
+        let mut rig = Rig::with(3, &requeue, &shared).sharing(&failed_attempts);
         rig.open();
         rig.hello_ack_in(2, 1);
         let mut headers = vec![("x-penstock-requeue", token)];
-        if refused {
+        if was_refused {
             headers.push(("x-penstock-refused", "1"));
         }
         let HeadersAction::Pause(sequence, edits) = rig.headers(&headers, false) else {
             panic!("paused")
         };
         let removed = HeaderEdit::Remove("x-penstock-refused".into());
-        assert_eq!(edits.contains(&removed), refused, "{edits:?}");
+        assert_eq!(edits.contains(&removed), was_refused, "{edits:?}");
         assert_eq!(rig.body(sequence, r#"{"model":"m1"}"#, true), None);
         let outputs = rig.outputs();
         let [Output::Sent(_, Event::Register(register))] = &outputs[..] else {
             panic!("{outputs:?}")
         };
-        assert_eq!(register.refused, refused);
-    }
+        register.failed_attempt.clone().map(Event::PushedBack)
+    };
+    let unknown = Event::PushedBack(PushedBack {
+        sequence,
+        status: 429,
+        ..PushedBack::default()
+    });
+    assert_eq!(registered(false), None);
+    assert_eq!(registered(true), Some(unknown.clone()));
+    let refused = refusal(sequence, 429, Some(2_000));
+    let head = [(":status", "429"), ("retry-after", "2")];
+    assert_eq!(logged(&mut front, "id-1", SERVER, &head), [refused.clone()]);
+    assert_eq!(registered(true), Some(refused));
+    assert_eq!(
+        registered(false),
+        None,
+        "the log meant another request with its id"
+    );
+    let own = b"socket creation failure".to_vec();
+    front.host.0.insert("upstream.transport_failure_reason", own);
+    let unsent = refusal(sequence, 0, None);
+    assert_eq!(logged(&mut front, "id-1", SERVER, &[]), [unsent.clone()]);
+    assert_eq!(registered(false), Some(unsent));
+    assert_eq!(registered(true), Some(unknown));
+    assert_eq!(failed_attempts.count(), 1);
+    front.log(sequence);
+    assert_eq!(failed_attempts.count(), 0, "the request has ended");
+    assert_eq!(registered(false), None);
 }
 
 #[test]
@@ -233,7 +261,7 @@ fn client_cannot_say_that_its_request_was_refused() {
     assert_eq!(rig.body(sequence, r#"{"model":"m1"}"#, true), None);
     let outputs = rig.outputs();
     assert!(
-        matches!(&outputs[..], [Output::Sent(_, Event::Register(register))] if !register.refused),
+        matches!(&outputs[..], [Output::Sent(_, Event::Register(register))] if register.failed_attempt.is_none()),
         "{outputs:?}"
     );
 }

@@ -35,14 +35,17 @@ impl Control {
             role = wire::Role::default();
         }
         if self.leadership.is_unrecorded(hello.envoy) {
-            // The filter is called when the lease is renewed.
-            role = wire::Role::default();
+            // The filter is called when the lease is renewed. Until then it stays, as at a companion that takes over: if it asked
+            // another companion for long enough, that one would lead beside this one.
+            role = wire::Role {
+                term: self.settings.term,
+                ..wire::Role::default()
+            };
         }
         if role.leader.is_empty() && matches!(self.leadership.role, Role::Standby { .. }) {
             self.report(ElectionReport::Wanted);
         }
         self.answer_asking(conn, role);
-        self.note_stranger(hello.envoy);
         self.lead_if_followed(now);
     }
 

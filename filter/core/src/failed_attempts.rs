@@ -1,0 +1,66 @@
+//! Attempts of requests that their servers refused, or that never left Envoy, by the request.
+//!
+//! The gateway's worker learns of such an attempt, and the requeue listener's worker registers the request again. Each reports over
+//! a session of its own, so the companion may receive the registration before the report and take the attempt for a failure of the
+//! server. So the registration carries the report as well.
+
+use std::{cell::RefCell, collections::BTreeMap, rc::Rc};
+
+use penstock_wire::PushedBack;
+
+use crate::session::Epoch;
+
+/// The status of an attempt that never left Envoy.
+const UNSENT: u32 = 0;
+/// The status of a refusal of which no more is known.
+const REFUSED: u32 = 429;
+
+/// The latest such attempt of each granted request. Clones share it: those of all workers of one wasm module.
+#[derive(Clone, Debug, Default)]
+pub struct FailedAttempts(Rc<RefCell<BTreeMap<(u64, u64, u64), PushedBack>>>);
+
+const fn key(epoch: Epoch, sequence: u64) -> (u64, u64, u64) {
+    (epoch.hi, epoch.lo, sequence)
+}
+
+impl FailedAttempts {
+    pub(crate) fn insert(&self, epoch: Epoch, attempt: PushedBack) {
+        if let Ok(mut attempts) = self.0.try_borrow_mut() {
+            attempts.insert(key(epoch, attempt.sequence), attempt);
+        }
+    }
+
+    /// The attempt after which a request is requeued; `None`: the server failed it. `was_refused`: Envoy knows from the stream that a
+    /// server has answered it. The log of attempts may have meant another request with the same `x-request-id`.
+    pub(crate) fn before_requeue(
+        &self,
+        epoch: Epoch,
+        sequence: u64,
+        was_refused: bool,
+    ) -> Option<PushedBack> {
+        let attempts = self.0.try_borrow().ok()?;
+        let logged = attempts.get(&key(epoch, sequence));
+        let logged = logged
+            .filter(|attempt| (attempt.status != UNSENT) == was_refused)
+            .cloned();
+        logged.or_else(|| {
+            was_refused.then(|| PushedBack {
+                sequence,
+                status: REFUSED,
+                ..PushedBack::default()
+            })
+        })
+    }
+
+    pub(crate) fn remove(&self, epoch: Epoch, sequence: u64) {
+        if let Ok(mut attempts) = self.0.try_borrow_mut() {
+            attempts.remove(&key(epoch, sequence));
+        }
+    }
+
+    /// How many requests have one.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.0.try_borrow().map_or(0, |attempts| attempts.len())
+    }
+}
