@@ -123,6 +123,14 @@ impl World {
 
     /// A companion's clock jumps.
     pub(in crate::world) fn jump_companion(&mut self, index: usize, ahead: bool, distance: Nanos) {
+        if !ahead {
+            // Its pools read the clock before, all of them: the world's accounts count on from the latest time that any part of the
+            // companion has read.
+            let generation = self.companions[index].generation;
+            let utc = self.utc(index);
+            self.deliver_to_companion(index, Event::Utc(utc));
+            self.process_inbox(generation);
+        }
         let companion = &mut self.companions[index];
         companion.clock_offset = if ahead {
             companion.clock_offset + distance
