@@ -6,11 +6,9 @@
 //!
 //! The crate has no build dependencies, so cargo can run this script beside the compilation of other crates.
 
-use std::{
-    env,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 const TRIPLE: &str = "wasm32-unknown-unknown";
 const MODULE: &str = "penstock_filter.wasm";
@@ -26,10 +24,7 @@ fn main() {
     build(&workspace, &target);
     let built = target.join(TRIPLE).join("wasm").join(MODULE);
     if let Err(error) = std::fs::copy(&built, out.join(MODULE)) {
-        fail(&format!(
-            "the filter was built, but {} can't be copied: {error}",
-            built.display()
-        ));
+        fail(&format!("the filter was built, but {} can't be copied: {error}", built.display()));
     }
 }
 
@@ -37,16 +32,7 @@ fn build(workspace: &Path, target: &Path) {
     let mut cargo = Command::new(variable("CARGO"));
     cargo
         .current_dir(workspace)
-        .args([
-            "build",
-            "--locked",
-            "--package",
-            "penstock-filter",
-            "--profile",
-            "wasm",
-            "--target",
-            TRIPLE,
-        ])
+        .args(["build", "--locked", "--package", "penstock-filter", "--profile", "wasm", "--target", TRIPLE])
         .arg("--target-dir")
         .arg(target);
     for (name, _) in env::vars_os() {
@@ -56,10 +42,9 @@ fn build(workspace: &Path, target: &Path) {
     }
     match cargo.output() {
         Ok(output) if output.status.success() => {}
-        Ok(output) => fail(&format!(
-            "the filter doesn't compile:\n{}",
-            String::from_utf8_lossy(&output.stderr)
-        )),
+        Ok(output) => {
+            fail(&format!("the filter doesn't compile:\n{}", String::from_utf8_lossy(&output.stderr)))
+        }
         Err(error) => fail(&format!("cargo can't be run to build the filter: {error}")),
     }
 }
@@ -107,9 +92,8 @@ fn ensure_wasm_target() {
 }
 
 fn has_wasm_target() -> bool {
-    let libdir = Command::new(variable("RUSTC"))
-        .args(["--print", "target-libdir", "--target", TRIPLE])
-        .output();
+    let libdir =
+        Command::new(variable("RUSTC")).args(["--print", "target-libdir", "--target", TRIPLE]).output();
     libdir.is_ok_and(|output| Path::new(String::from_utf8_lossy(&output.stdout).trim()).is_dir())
 }
 

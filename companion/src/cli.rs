@@ -28,22 +28,10 @@ struct Cli {
     #[command(subcommand)]
     command: Command,
     /// Filter for log messages on stderr: `warn`, `debug`, `penstock=debug,h2=info`.
-    #[arg(
-        long,
-        global = true,
-        env = "PENSTOCK_LOG",
-        default_value = "info",
-        value_name = "FILTER"
-    )]
+    #[arg(long, global = true, env = "PENSTOCK_LOG", default_value = "info", value_name = "FILTER")]
     log: String,
     /// Format of log messages.
-    #[arg(
-        long,
-        global = true,
-        env = "PENSTOCK_LOG_FORMAT",
-        default_value = "text",
-        value_name = "FORMAT"
-    )]
+    #[arg(long, global = true, env = "PENSTOCK_LOG_FORMAT", default_value = "text", value_name = "FORMAT")]
     log_format: LogFormat,
 }
 
@@ -134,13 +122,9 @@ pub fn main() -> ExitCode {
         Ok(filter) => filter,
         Err(error) => return failed(&format!("--log {}: {error}", cli.log), EXIT_USAGE),
     };
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr);
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     match cli.log_format {
-        LogFormat::Text => log
-            .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-            .init(),
+        LogFormat::Text => log.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).init(),
         LogFormat::Json => log.json().init(),
     }
     match tokio::runtime::Runtime::new() {
@@ -151,27 +135,24 @@ pub fn main() -> ExitCode {
 
 async fn run(cli: Cli, environment: Environment) -> ExitCode {
     match cli.command {
-        Command::Serve(args) => ended(
-            serve::run(args, environment, filter_module::MODULE).await,
-            serve::Error::exit_code,
-        ),
+        Command::Serve(args) => {
+            ended(serve::run(args, environment, filter_module::MODULE).await, serve::Error::exit_code)
+        }
         Command::Up(args) => run_up(args, cli.log, cli.log_format, environment).await,
         Command::Demo(args) => ended(demo::run(args, environment).await, demo::Error::exit_code),
         Command::EnvoyConfig(args) => {
             let out = args.out.clone();
             match (envoy_config::render(args, &environment), out) {
                 (Ok(bootstrap), None) => print(&bootstrap),
-                (Ok(bootstrap), Some(file)) => ended(
-                    envoy_config::write(&bootstrap, &file),
-                    envoy_config::Error::exit_code,
-                ),
+                (Ok(bootstrap), Some(file)) => {
+                    ended(envoy_config::write(&bootstrap, &file), envoy_config::Error::exit_code)
+                }
                 (Err(error), _) => failed(&error.to_string(), error.exit_code()),
             }
         }
-        Command::EnvoyEndpoints(args) => ended(
-            envoy_endpoints::run(args, environment).await,
-            serve::Error::exit_code,
-        ),
+        Command::EnvoyEndpoints(args) => {
+            ended(envoy_endpoints::run(args, environment).await, serve::Error::exit_code)
+        }
         Command::GatewayResources(args) => match gateway_resources::render(&args, &environment) {
             Ok(resources) => print(&resources),
             Err(error) => failed(&error.to_string(), error.exit_code()),
@@ -204,11 +185,9 @@ async fn run(cli: Cli, environment: Environment) -> ExitCode {
             simulate::Error::exit_code,
         ),
         Command::MockServer(args) => ended(mock_server::run(args).await, mock_server::Error::exit_code),
-        Command::Import(args) => printed(
-            import::run(&args),
-            import::Error::has_place,
-            import::Error::exit_code,
-        ),
+        Command::Import(args) => {
+            printed(import::run(&args), import::Error::has_place, import::Error::exit_code)
+        }
         Command::Completions(args) => print(&completions(args.shell)),
     }
 }
@@ -220,11 +199,7 @@ async fn run_up(args: up::Args, log: String, log_format: LogFormat, environment:
         LogFormat::Json => "json",
     };
     let flags = vec!["--log".into(), log, "--log-format".into(), format.into()];
-    let options = up::Options {
-        flags,
-        environment,
-        ..args.into()
-    };
+    let options = up::Options { flags, environment, ..args.into() };
     ended(up::run(options).await, up::Error::exit_code)
 }
 

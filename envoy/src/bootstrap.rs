@@ -23,31 +23,26 @@ mod local_replies;
 mod module;
 mod routes;
 
-use std::{
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::{
-    config_source::{CLUSTERS_FILE, config_source},
-    limits,
-};
-
 // What the resources for a gateway need, too.
-pub(crate) use clusters::{
+pub(crate) use self::clusters::{
     HTTP_OPTIONS, assignment, chosen_by, dns, host, http_filters, no_fallback, requeue_host, round_robin,
     unbalanced,
 };
-pub(crate) use companions::cluster as companion_cluster;
-pub(crate) use listener::{Place, filter, plugin_config, requeue, router, token_keeper};
-pub(crate) use local_replies::{config as local_reply_config, no_pool, no_pool_body};
-pub(crate) use module::{CLUSTER as MODULE_CLUSTER, cluster as module_cluster};
-pub(crate) use routes::{
+pub(crate) use self::companions::cluster as companion_cluster;
+pub(crate) use self::listener::{Place, filter, plugin_config, requeue, router, token_keeper};
+pub(crate) use self::local_replies::{config as local_reply_config, no_pool, no_pool_body};
+pub(crate) use self::module::{CLUSTER as MODULE_CLUSTER, cluster as module_cluster};
+pub(crate) use self::routes::{
     Destination, configuration as route_configuration, granted, idle_timeout_of_requeued,
 };
+use crate::config_source::{CLUSTERS_FILE, config_source};
+use crate::limits;
 
 /// The name of the companion's cluster, for the plugin configuration. It has a `~`, which no pool's name has, because a
 /// pool's cluster has the name of the pool. It has no slash, because gRPC sends it as the authority.
@@ -187,9 +182,7 @@ pub struct Tls {
 /// The idle timeout of a stream: `wait_max`, which is the longest `max(ttl, no_endpoint_ttl)` of any pool, plus `hold`, the
 /// longest wait for a companion that is down, plus a minute of margin.
 pub fn stream_idle_timeout(wait_max: Duration, hold: Duration) -> Duration {
-    wait_max
-        .saturating_add(hold)
-        .saturating_add(Duration::from_secs(60))
+    wait_max.saturating_add(hold).saturating_add(Duration::from_secs(60))
 }
 
 /// The bootstrap as a JSON document.
@@ -312,11 +305,7 @@ mod tests {
                     endpoints: vec![address("127.0.0.1:1"), address("[::1]:2")],
                     leaving: vec![],
                 },
-                Pool {
-                    name: "b".into(),
-                    endpoints: vec![],
-                    leaving: vec![],
-                },
+                Pool { name: "b".into(), endpoints: vec![], leaving: vec![] },
             ],
             folder: None,
             body_bytes_max: 32 << 20,
@@ -332,9 +321,7 @@ mod tests {
     }
 
     fn value<'a>(document: &'a Value, pointer: &str) -> &'a Value {
-        document
-            .pointer(pointer)
-            .unwrap_or_else(|| panic!("{pointer} isn't in {document:#}"))
+        document.pointer(pointer).unwrap_or_else(|| panic!("{pointer} isn't in {document:#}"))
     }
 
     const MANAGER: &str = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config";
@@ -353,31 +340,16 @@ mod tests {
                 "{pointer}"
             );
         }
-        let huge = super::document(&Settings {
-            body_bytes_max: u64::MAX,
-            ..settings()
-        });
-        assert_eq!(
-            value(
-                &huge,
-                "/static_resources/listeners/0/per_connection_buffer_limit_bytes"
-            ),
-            u32::MAX
-        );
+        let huge = super::document(&Settings { body_bytes_max: u64::MAX, ..settings() });
+        assert_eq!(value(&huge, "/static_resources/listeners/0/per_connection_buffer_limit_bytes"), u32::MAX);
     }
 
     #[test]
     fn streams_have_an_idle_timeout_and_no_total_timeout() {
         let document = document(&settings());
+        assert_eq!(value(&document, &format!("{MANAGER}/stream_idle_timeout")), "155.5s");
         assert_eq!(
-            value(&document, &format!("{MANAGER}/stream_idle_timeout")),
-            "155.5s"
-        );
-        assert_eq!(
-            value(
-                &document,
-                &format!("{MANAGER}/route_config/virtual_hosts/0/routes/0/route/timeout")
-            ),
+            value(&document, &format!("{MANAGER}/route_config/virtual_hosts/0/routes/0/route/timeout")),
             "0s"
         );
     }
@@ -385,18 +357,10 @@ mod tests {
     #[test]
     fn each_pool_has_a_cluster_and_the_companions_sends_pings() {
         let document = document(&settings());
-        let clusters = value(&document, "/static_resources/clusters")
-            .as_array()
-            .expect("a list");
-        let names: Vec<_> = clusters
-            .iter()
-            .filter_map(|cluster| cluster["name"].as_str())
-            .collect();
+        let clusters = value(&document, "/static_resources/clusters").as_array().expect("a list");
+        let names: Vec<_> = clusters.iter().filter_map(|cluster| cluster["name"].as_str()).collect();
         assert_eq!(names, ["a", "b", COMPANION_CLUSTER]);
-        let hosts = value(
-            &document,
-            "/static_resources/clusters/0/load_assignment/endpoints/0/lb_endpoints",
-        );
+        let hosts = value(&document, "/static_resources/clusters/0/load_assignment/endpoints/0/lb_endpoints");
         assert_eq!(
             hosts[1]["endpoint"]["address"],
             json!({ "socket_address": { "address": "::1", "port_value": 2 } })
@@ -404,10 +368,7 @@ mod tests {
         let keepalive = "/static_resources/clusters/2/typed_extension_protocol_options/\
                          envoy.extensions.upstreams.http.v3.HttpProtocolOptions/\
                          explicit_http_config/http2_protocol_options/connection_keepalive";
-        assert_eq!(
-            value(&document, keepalive),
-            &json!({ "interval": "2s", "timeout": "2s" })
-        );
+        assert_eq!(value(&document, keepalive), &json!({ "interval": "2s", "timeout": "2s" }));
     }
 
     #[test]
@@ -415,10 +376,7 @@ mod tests {
         let document = document(&settings());
         let listener = value(&document, "/static_resources/listeners/1");
         assert_eq!(listener["internal_listener"], json!({}));
-        assert_eq!(
-            REQUEUE_HOST,
-            format!("envoy://{}/", listener["name"].as_str().expect("named"))
-        );
+        assert_eq!(REQUEUE_HOST, format!("envoy://{}/", listener["name"].as_str().expect("named")));
         assert!(listener.get("address").is_none(), "no socket: {listener}");
         let manager = value(listener, "/filter_chains/0/filters/0/typed_config");
         assert_eq!(
@@ -435,10 +393,7 @@ mod tests {
             })
         );
         let gateway = value(&document, &format!("{MANAGER}/route_config"));
-        assert_eq!(
-            &manager["route_config"], gateway,
-            "the same routes, for the same grants"
-        );
+        assert_eq!(&manager["route_config"], gateway, "the same routes, for the same grants");
         let idle: Vec<_> = gateway["virtual_hosts"][0]["routes"]
             .as_array()
             .expect("a list")
@@ -451,23 +406,11 @@ mod tests {
     #[test]
     fn companion_cluster_has_tls_only_with_certificates() {
         const CLUSTER: &str = "/static_resources/clusters/2";
-        assert_eq!(
-            document(&settings()).pointer(&format!("{CLUSTER}/transport_socket")),
-            None
-        );
-        let tls = Tls {
-            cert: "/c.pem".into(),
-            key: "/k.pem".into(),
-            ca: "/a.pem".into(),
-        };
-        let document = document(&Settings {
-            tls: Some(tls),
-            ..settings()
-        });
-        let context = value(
-            &document,
-            &format!("{CLUSTER}/transport_socket/typed_config/common_tls_context"),
-        );
+        assert_eq!(document(&settings()).pointer(&format!("{CLUSTER}/transport_socket")), None);
+        let tls = Tls { cert: "/c.pem".into(), key: "/k.pem".into(), ca: "/a.pem".into() };
+        let document = document(&Settings { tls: Some(tls), ..settings() });
+        let context =
+            value(&document, &format!("{CLUSTER}/transport_socket/typed_config/common_tls_context"));
         let certificate = &context["tls_certificates"][0];
         assert_eq!(certificate["certificate_chain"]["filename"], "/c.pem");
         assert_eq!(certificate["private_key"]["filename"], "/k.pem");
@@ -482,9 +425,7 @@ mod tests {
                 "/static_resources/listeners/{listener}/filter_chains/0/filters/0/typed_config/http_filters"
             );
             let filters = value(document, &filters).as_array().expect("a list").iter();
-            filters
-                .filter_map(|filter| filter["name"].as_str().map(str::to_owned))
-                .collect()
+            filters.filter_map(|filter| filter["name"].as_str().map(str::to_owned)).collect()
         };
         let document = document(&Settings {
             http_filters: vec![json!({ "name": "a" }), json!({ "name": "b" })],
@@ -497,10 +438,7 @@ mod tests {
     #[test]
     fn filter_comes_first_and_the_last_route_has_no_cluster() {
         let document = document(&settings());
-        let filter = value(
-            &document,
-            &format!("{MANAGER}/http_filters/0/typed_config/config"),
-        );
+        let filter = value(&document, &format!("{MANAGER}/http_filters/0/typed_config/config"));
         assert_eq!(filter["allow_on_headers_stop_iteration"], true);
         let configuration = filter["configuration"]["value"].as_str().expect("a string");
         assert_eq!(
@@ -510,35 +448,21 @@ mod tests {
                 "routes_requeue": true,
             })
         );
-        let routes = value(
-            &document,
-            &format!("{MANAGER}/route_config/virtual_hosts/0/routes"),
-        );
+        let routes = value(&document, &format!("{MANAGER}/route_config/virtual_hosts/0/routes"));
         let routes = routes.as_array().expect("a list");
         assert_eq!(routes.len(), 4 + 1);
         let (last, pools) = routes.split_last().expect("not empty");
-        assert!(
-            pools
-                .iter()
-                .all(|route| route["match"]["headers"][0]["name"] == "x-penstock-pool")
-        );
+        assert!(pools.iter().all(|route| route["match"]["headers"][0]["name"] == "x-penstock-pool"));
         assert!(last.get("route").is_none() && last["direct_response"]["status"] == 503);
     }
 
     #[test]
     fn with_a_folder_only_the_companions_cluster_is_static() {
-        let document = document(&Settings {
-            folder: Some("/run/penstock".into()),
-            ..settings()
-        });
+        let document = document(&Settings { folder: Some("/run/penstock".into()), ..settings() });
         let source = value(&document, "/dynamic_resources/cds_config/path_config_source");
         assert_eq!(source, &json!({ "path": "/run/penstock/clusters.json" }));
         let clusters = value(&document, "/static_resources/clusters").as_array();
-        let names: Vec<_> = clusters
-            .expect("a list")
-            .iter()
-            .map(|cluster| &cluster["name"])
-            .collect();
+        let names: Vec<_> = clusters.expect("a list").iter().map(|cluster| &cluster["name"]).collect();
         assert_eq!(names, [COMPANION_CLUSTER]);
         let routes = format!("{MANAGER}/route_config");
         assert_eq!(

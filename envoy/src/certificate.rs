@@ -53,10 +53,7 @@ mod tests {
     fn the_file_names_the_folder_in_which_files_are_replaced() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("certificate.json");
-        let certificate = Certificate {
-            cert: "/tls/tls.crt".into(),
-            key: "/tls/tls.key".into(),
-        };
+        let certificate = Certificate { cert: "/tls/tls.crt".into(), key: "/tls/tls.key".into() };
         certificate.write(&file).expect("written");
         let text = std::fs::read_to_string(&file).expect("there");
         let document: Value = serde_json::from_str(&text).expect("JSON");

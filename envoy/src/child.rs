@@ -4,11 +4,8 @@
 //! *thread* that spawned the child, and the threads of an async runtime come and go. So one thread that lives as long as the
 //! process spawns all children. Other systems have only `kill_on_drop`.
 
-use std::{
-    io,
-    sync::{OnceLock, mpsc},
-    thread,
-};
+use std::sync::{OnceLock, mpsc};
+use std::{io, thread};
 
 use tokio::process::{Child, Command};
 
@@ -77,10 +74,7 @@ fn prepare(command: &mut Command) {
             if u32::try_from(libc::getppid()) != Ok(parent) {
                 return Err(io::Error::from_raw_os_error(libc::ESRCH));
             }
-            let mut files = libc::rlimit {
-                rlim_cur: 0,
-                rlim_max: 0,
-            };
+            let mut files = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
             if libc::getrlimit(libc::RLIMIT_NOFILE, &mut files) == 0 {
                 files.rlim_cur = files.rlim_max;
                 // If the system refuses, the limit stays.
@@ -105,12 +99,8 @@ mod tests {
         let runtime = tokio::runtime::Handle::current();
         let mut child = tokio::task::spawn_blocking(move || {
             let mut command = Command::new("sh");
-            command
-                .args(["-c", "read line; exit 7"])
-                .stdin(std::process::Stdio::piped());
-            thread::spawn(move || runtime.block_on(spawn(command)))
-                .join()
-                .expect("no panic")
+            command.args(["-c", "read line; exit 7"]).stdin(std::process::Stdio::piped());
+            thread::spawn(move || runtime.block_on(spawn(command))).join().expect("no panic")
         })
         .await
         .expect("no panic")

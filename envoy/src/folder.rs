@@ -55,10 +55,7 @@ impl Folder {
     pub fn open(path: &Path) -> io::Result<Self> {
         let path = std::path::absolute(path)?;
         std::fs::create_dir_all(&path)?;
-        Ok(Self {
-            path,
-            written: BTreeMap::new(),
-        })
+        Ok(Self { path, written: BTreeMap::new() })
     }
 
     /// The absolute path of the folder.
@@ -73,11 +70,7 @@ impl Folder {
         let text = std::fs::read_to_string(self.path.join(endpoints_file(pool))).unwrap_or_default();
         let document: Value = serde_json::from_str(&text).unwrap_or_default();
         let hosts = document["resources"][0]["endpoints"][0]["lb_endpoints"].as_array();
-        hosts
-            .into_iter()
-            .flatten()
-            .filter_map(bootstrap::server_address)
-            .collect()
+        hosts.into_iter().flatten().filter_map(bootstrap::server_address).collect()
     }
 
     /// Makes the next write replace every file, because another process may have written since.
@@ -112,10 +105,8 @@ impl Folder {
             let file = endpoints_file(&pool.name);
             clusters.push(bootstrap::watched_cluster(pool, &self.path.join(&file)));
             if leads(&pool.name) || (lists && !self.path.join(&file).exists()) {
-                let (version, text) = response(
-                    "endpoint.v3.ClusterLoadAssignment",
-                    vec![bootstrap::endpoints(pool)],
-                );
+                let (version, text) =
+                    response("endpoint.v3.ClusterLoadAssignment", vec![bootstrap::endpoints(pool)]);
                 self.replace(&file, text)?;
                 endpoints.push((pool.name.clone(), version));
             }
@@ -188,16 +179,8 @@ mod tests {
     use super::*;
 
     fn pool(name: &str, endpoints: &[&str], leaving: &[&str]) -> Pool {
-        let addresses = |list: &[&str]| {
-            list.iter()
-                .map(|address| address.parse().expect("valid"))
-                .collect()
-        };
-        Pool {
-            name: name.into(),
-            endpoints: addresses(endpoints),
-            leaving: addresses(leaving),
-        }
+        let addresses = |list: &[&str]| list.iter().map(|address| address.parse().expect("valid")).collect();
+        Pool { name: name.into(), endpoints: addresses(endpoints), leaving: addresses(leaving) }
     }
 
     fn files(folder: &Folder) -> Vec<String> {
@@ -230,12 +213,7 @@ mod tests {
         ];
         assert_eq!(files(&folder), expected);
         let clusters = read(&folder, CLUSTERS_FILE);
-        for (cluster, name) in clusters["resources"]
-            .as_array()
-            .expect("a list")
-            .iter()
-            .zip(names)
-        {
+        for (cluster, name) in clusters["resources"].as_array().expect("a list").iter().zip(names) {
             assert_eq!(cluster["name"], name);
             let path = &cluster["eds_cluster_config"]["eds_config"]["path_config_source"]["path"];
             let text = std::fs::read_to_string(path.as_str().expect("a path")).expect("there");
@@ -261,23 +239,15 @@ mod tests {
     #[test]
     fn each_leader_writes_its_part() {
         let parent = tempfile::tempdir().expect("a folder");
-        let (mut one, mut other) = (
-            Folder::open(parent.path()).expect("made"),
-            Folder::open(parent.path()).expect("there"),
-        );
+        let (mut one, mut other) =
+            (Folder::open(parent.path()).expect("made"), Folder::open(parent.path()).expect("there"));
         let pools = |port: u16| ["a", "b"].map(|name| pool(name, &[&format!("127.0.0.1:{port}")], &[]));
-        let versions = one
-            .write_part(&pools(1), true, |name| name == "a")
-            .expect("written");
+        let versions = one.write_part(&pools(1), true, |name| name == "a").expect("written");
         assert!(versions.clusters.is_some());
         assert_eq!(versions.endpoints.len(), 2, "b had no file");
-        let versions = other
-            .write_part(&pools(2), false, |name| name == "b")
-            .expect("written");
+        let versions = other.write_part(&pools(2), false, |name| name == "b").expect("written");
         assert_eq!(versions.clusters, None);
-        let versions = one
-            .write_part(&pools(3), true, |name| name == "a")
-            .expect("written");
+        let versions = one.write_part(&pools(3), true, |name| name == "a").expect("written");
         assert_eq!(versions.endpoints.len(), 1);
         let shows = |file: &str, port: u16| {
             let text = read(&one, file).to_string();
@@ -291,23 +261,14 @@ mod tests {
         let parent = tempfile::tempdir().expect("a folder");
         let mut folder = Folder::open(parent.path()).expect("there");
         let b = pool("b", &[], &[]);
-        let before = folder
-            .write(&[pool("a", &["127.0.0.1:1"], &[]), b.clone()])
-            .expect("written");
-        let after = folder
-            .write(&[pool("a", &["127.0.0.1:2"], &["127.0.0.1:1"]), b.clone()])
-            .expect("written");
+        let before = folder.write(&[pool("a", &["127.0.0.1:1"], &[]), b.clone()]).expect("written");
+        let after =
+            folder.write(&[pool("a", &["127.0.0.1:2"], &["127.0.0.1:1"]), b.clone()]).expect("written");
         assert_eq!(before.clusters, after.clusters, "no cluster is rebuilt");
         assert_ne!(before.endpoints[0], after.endpoints[0]);
         assert_eq!(before.endpoints[1], after.endpoints[1]);
-        assert_eq!(
-            read(&folder, CLUSTERS_FILE)["version_info"],
-            json!(after.clusters)
-        );
-        assert_eq!(
-            read(&folder, "endpoints-a.json")["version_info"],
-            after.endpoints[0].1
-        );
+        assert_eq!(read(&folder, CLUSTERS_FILE)["version_info"], json!(after.clusters));
+        assert_eq!(read(&folder, "endpoints-a.json")["version_info"], after.endpoints[0].1);
         let fewer = folder.write(&[b]).expect("written");
         assert_ne!(fewer.clusters, after.clusters);
     }
@@ -316,13 +277,9 @@ mod tests {
     fn leaving_server_is_found_by_a_list_and_not_chosen() {
         let parent = tempfile::tempdir().expect("a folder");
         let mut folder = Folder::open(parent.path()).expect("there");
-        folder
-            .write(&[pool("a", &["127.0.0.1:2"], &["127.0.0.1:1"])])
-            .expect("written");
+        folder.write(&[pool("a", &["127.0.0.1:2"], &["127.0.0.1:1"])]).expect("written");
         let file = read(&folder, "endpoints-a.json");
-        let hosts = file["resources"][0]["endpoints"][0]["lb_endpoints"]
-            .as_array()
-            .expect("a list");
+        let hosts = file["resources"][0]["endpoints"][0]["lb_endpoints"].as_array().expect("a list");
         let ports: Vec<_> = hosts
             .iter()
             .map(|host| {

@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+pub use self::istio::istio;
 use crate::bootstrap::Settings;
-pub use istio::istio;
 
 /// What an operator does when a gateway's configuration is older than the companion's.
 const REPLACEMENT: &str = "Apply the output of `penstock gateway-resources` again.";
@@ -103,13 +103,7 @@ pub fn envoy_gateway(settings: &Settings, gateway: &Gateway, pools: &[Pool]) -> 
 
 /// A resource of Envoy Gateway.
 fn resource(gateway: &Gateway, kind: &str, name: &str, spec: Value) -> Value {
-    object(
-        "gateway.envoyproxy.io/v1alpha1",
-        kind,
-        &gateway.namespace,
-        name,
-        spec,
-    )
+    object("gateway.envoyproxy.io/v1alpha1", kind, &gateway.namespace, name, spec)
 }
 
 fn object(api_version: &str, kind: &str, namespace: &str, name: &str, spec: Value) -> Value {

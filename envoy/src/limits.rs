@@ -71,10 +71,8 @@ pub const MODULE_PAUSE: Duration = Duration::from_secs(1);
 pub const BACKLOG: u32 = 4_096;
 
 const _: () = assert!(UPSTREAM_IDLE_TIMEOUT.as_secs() < 5, "uvicorn's keep-alive is 5 s");
-const _: () = assert!(
-    HEAP_SHRINK < HEAP_KEEPALIVE_OFF && HEAP_KEEPALIVE_OFF < HEAP_REFUSE,
-    "mild measures come first"
-);
+const _: () =
+    assert!(HEAP_SHRINK < HEAP_KEEPALIVE_OFF && HEAP_KEEPALIVE_OFF < HEAP_REFUSE, "mild measures come first");
 
 /// The most concurrent downstream connections of an Envoy that may open so many files. The request of each needs a connection to a server
 /// at its turn, which Envoy could not open if clients had taken all descriptors: so clients get half of what Envoy doesn't need itself.

@@ -5,22 +5,18 @@
 
 mod log;
 
-use std::{
-    io,
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    process::{ExitStatus, Stdio},
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
-    process::{Child, Command},
-    task::JoinHandle,
-    time,
-};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::process::{Child, Command};
+use tokio::task::JoinHandle;
+use tokio::time;
 
 use crate::child;
 
@@ -94,10 +90,7 @@ impl Envoy {
     /// # Errors
     /// The program can't be started.
     pub async fn start(launch: &Launch) -> Result<Self, Error> {
-        let failed = |error| Error::Start {
-            binary: launch.binary.clone(),
-            error,
-        };
+        let failed = |error| Error::Start { binary: launch.binary.clone(), error };
         let mut command = Command::new(&launch.binary);
         command
             .arg("--config-path")
@@ -112,12 +105,7 @@ impl Envoy {
         let mut child = child::spawn(command).await.map_err(failed)?;
         let tail = Arc::<Mutex<log::Tail>>::default();
         let reader = tokio::spawn(log::read(child.stderr.take(), Arc::clone(&tail)));
-        Ok(Self {
-            child,
-            admin: launch.admin,
-            tail,
-            reader,
-        })
+        Ok(Self { child, admin: launch.admin, tail, reader })
     }
 
     /// The process id; `None` once it has ended.
@@ -147,19 +135,12 @@ impl Envoy {
         let status = match self.child.wait().await {
             Ok(status) => status,
             Err(error) => {
-                return Error::Start {
-                    binary: PathBuf::from("envoy"),
-                    error,
-                };
+                return Error::Start { binary: PathBuf::from("envoy"), error };
             }
         };
         // The end of the log may still be in the pipe.
         let _ = time::timeout(Duration::from_secs(1), &mut self.reader).await;
-        let errors = self
-            .tail
-            .lock()
-            .expect("invariant: no thread panics while it holds the lock")
-            .text();
+        let errors = self.tail.lock().expect("invariant: no thread panics while it holds the lock").text();
         match log::taken_address(&errors) {
             Some((address, reason)) => Error::Address { address, reason },
             None => Error::Ended { status, log: errors },
@@ -183,38 +164,22 @@ impl Envoy {
 /// Envoy's error.
 pub fn validate(binary: &Path, bootstrap: &Path) -> Result<(), Error> {
     let output = std::process::Command::new(binary)
-        .args([
-            "--mode",
-            "validate",
-            "--log-level",
-            "error",
-            "--log-format",
-            log::FORMAT,
-            "--config-path",
-        ])
+        .args(["--mode", "validate", "--log-level", "error", "--log-format", log::FORMAT, "--config-path"])
         .arg(bootstrap)
         .output()
-        .map_err(|error| Error::Start {
-            binary: binary.to_owned(),
-            error,
-        })?;
+        .map_err(|error| Error::Start { binary: binary.to_owned(), error })?;
     if output.status.success() {
         return Ok(());
     }
     let error = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    Err(Error::Refused {
-        bootstrap: bootstrap.to_owned(),
-        error,
-    })
+    Err(Error::Refused { bootstrap: bootstrap.to_owned(), error })
 }
 
 /// Requests `/ready` from the admin interface once.
 async fn is_ready(admin: SocketAddr) -> bool {
     let request = async {
         let mut stream = TcpStream::connect(admin).await?;
-        stream
-            .write_all(b"GET /ready HTTP/1.1\r\nhost: penstock\r\nconnection: close\r\n\r\n")
-            .await?;
+        stream.write_all(b"GET /ready HTTP/1.1\r\nhost: penstock\r\nconnection: close\r\n\r\n").await?;
         let mut head = [0; 12];
         stream.read_exact(&mut head).await?;
         Ok::<_, io::Error>(&head == b"HTTP/1.1 200")

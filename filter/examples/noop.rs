@@ -1,9 +1,7 @@
 //! A filter with empty callbacks: the baseline of the benchmarks.
 
-use proxy_wasm::{
-    traits::{Context, HttpContext, RootContext},
-    types::{Action, ContextType},
-};
+use proxy_wasm::traits::{Context, HttpContext, RootContext};
+use proxy_wasm::types::{Action, ContextType};
 
 struct Noop;
 

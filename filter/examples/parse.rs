@@ -2,14 +2,14 @@
 
 mod reading;
 
-use std::{hint::black_box, rc::Rc};
+use std::hint::black_box;
+use std::rc::Rc;
 
 use penstock_filter_core::compiled_policy::CompiledPolicy;
-use proxy_wasm::{
-    traits::{Context, HttpContext, RootContext},
-    types::{Action, ContextType},
-};
-use reading::Reading;
+use proxy_wasm::traits::{Context, HttpContext, RootContext};
+use proxy_wasm::types::{Action, ContextType};
+
+use self::reading::Reading;
 
 struct Root(Rc<CompiledPolicy>);
 
@@ -17,10 +17,7 @@ impl Context for Root {}
 
 impl RootContext for Root {
     fn create_http_context(&self, _: u32) -> Option<Box<dyn HttpContext>> {
-        Some(Box::new(Http {
-            policy: Rc::clone(&self.0),
-            reading: None,
-        }))
+        Some(Box::new(Http { policy: Rc::clone(&self.0), reading: None }))
     }
 
     fn get_type(&self) -> Option<ContextType> {

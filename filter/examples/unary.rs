@@ -3,16 +3,16 @@
 
 mod reading;
 
-use std::{rc::Rc, time::Duration};
+use std::rc::Rc;
+use std::time::Duration;
 
 use penstock_filter_core::compiled_policy::CompiledPolicy;
 use prost::Message;
-use proxy_wasm::{
-    hostcalls,
-    traits::{Context, HttpContext, RootContext},
-    types::{Action, ContextType},
-};
-use reading::Reading;
+use proxy_wasm::hostcalls;
+use proxy_wasm::traits::{Context, HttpContext, RootContext};
+use proxy_wasm::types::{Action, ContextType};
+
+use self::reading::Reading;
 
 /// The Envoy cluster of the server.
 const CLUSTER: &str = "side";
@@ -30,10 +30,7 @@ impl Context for Root {}
 
 impl RootContext for Root {
     fn create_http_context(&self, _: u32) -> Option<Box<dyn HttpContext>> {
-        Some(Box::new(Http {
-            policy: Rc::clone(&self.0),
-            reading: None,
-        }))
+        Some(Box::new(Http { policy: Rc::clone(&self.0), reading: None }))
     }
 
     fn get_type(&self) -> Option<ContextType> {

@@ -2,21 +2,16 @@
 
 use std::rc::Rc;
 
-use penstock_filter_core::{
-    effect::{BodyAction, HeadersAction},
-    headers::Headers,
-    local_reply::{Failure, LocalReply},
-};
-use penstock_wire::{Api, names::code};
-use proxy_wasm::{
-    traits::{Context, HttpContext},
-    types::Action,
-};
+use penstock_filter_core::effect::{BodyAction, HeadersAction};
+use penstock_filter_core::headers::Headers;
+use penstock_filter_core::local_reply::{Failure, LocalReply};
+use penstock_wire::Api;
+use penstock_wire::names::code;
+use proxy_wasm::traits::{Context, HttpContext};
+use proxy_wasm::types::Action;
 
-use crate::{
-    host::{self, Buffer, HostClock, Map, StreamProperties},
-    plugin::{Plugin, edit_headers, send_local_reply},
-};
+use crate::host::{self, Buffer, HostClock, Map, StreamProperties};
+use crate::plugin::{Plugin, edit_headers, send_local_reply};
 
 pub(crate) struct Http {
     context: u32,
@@ -29,12 +24,7 @@ pub(crate) struct Http {
 
 impl Http {
     pub(crate) fn new(context: u32, plugin: Option<Rc<Plugin>>) -> Self {
-        Self {
-            context,
-            plugin,
-            sequence: None,
-            replacement: None,
-        }
+        Self { context, plugin, sequence: None, replacement: None }
     }
 }
 

@@ -1,26 +1,24 @@
 //! The state that a root context shares with its HTTP contexts: the worker, the sessions' gRPC streams, the tick, and the
 //! paused streams that are to be resumed or answered.
 
-use std::{
-    cell::{Cell, RefCell},
-    collections::VecDeque,
-    time::Duration,
-};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::time::Duration;
 
-use penstock_filter_core::{
-    effect::{self, Effect, SessionId},
-    header_sanitizer::HeaderEdit,
-    headers::Headers,
-    limits::{RESUME_INTERVAL, STREAMS_RESUMED_MAX, TICK_MIN},
-    local_reply::LocalReply,
-    properties::received_body_bytes,
-    rewrite::Rewrite,
-    session::SessionEffect,
-    time::Instant,
-    worker::Worker,
-};
-use penstock_wire::{METHOD, SERVICE, names::COMPANION_HEADER};
-use proxy_wasm::{hostcalls, types::Action};
+use penstock_filter_core::effect::{self, Effect, SessionId};
+use penstock_filter_core::header_sanitizer::HeaderEdit;
+use penstock_filter_core::headers::Headers;
+use penstock_filter_core::limits::{RESUME_INTERVAL, STREAMS_RESUMED_MAX, TICK_MIN};
+use penstock_filter_core::local_reply::LocalReply;
+use penstock_filter_core::properties::received_body_bytes;
+use penstock_filter_core::rewrite::Rewrite;
+use penstock_filter_core::session::SessionEffect;
+use penstock_filter_core::time::Instant;
+use penstock_filter_core::worker::Worker;
+use penstock_wire::names::COMPANION_HEADER;
+use penstock_wire::{METHOD, SERVICE};
+use proxy_wasm::hostcalls;
+use proxy_wasm::types::Action;
 
 use crate::host::{self, Level, Map, StreamProperties};
 
@@ -74,11 +72,9 @@ impl Plugin {
         while let Some(effect) = self.next_effect() {
             match effect {
                 Effect::Session(id, effect) => self.apply_session_effect(id, effect),
-                Effect::Resume {
-                    context,
-                    edits,
-                    rewrite,
-                } => self.defer(context, StreamAction::Resume(edits, rewrite)),
+                Effect::Resume { context, edits, rewrite } => {
+                    self.defer(context, StreamAction::Resume(edits, rewrite))
+                }
                 Effect::CountReceived { context, sequence } => {
                     self.defer(context, StreamAction::CountReceived(sequence));
                 }
@@ -197,10 +193,8 @@ impl Plugin {
 
     /// Opens a session's stream to `companion`, or to any of the cluster.
     fn open_stream(&self, id: SessionId, companion: Option<&str>) {
-        let metadata: Vec<(&str, &[u8])> = companion
-            .map(|address| (COMPANION_HEADER, address.as_bytes()))
-            .into_iter()
-            .collect();
+        let metadata: Vec<(&str, &[u8])> =
+            companion.map(|address| (COMPANION_HEADER, address.as_bytes())).into_iter().collect();
         // The SDK must know the token, so this call goes through the SDK. The SDK panics if it is called from an HTTP
         // context; the worker opens streams only from ticks.
         let opened = hostcalls::open_grpc_stream(&self.companion, SERVICE, METHOD, metadata);
@@ -230,8 +224,7 @@ impl Plugin {
 
     /// The session whose present gRPC stream has this token.
     pub(crate) fn session_of(&self, token: u32) -> Option<SessionId> {
-        self.find_token(|(_, present)| present == token)
-            .map(|(session, _)| session)
+        self.find_token(|(_, present)| present == token).map(|(session, _)| session)
     }
 
     /// Forgets the token of a stream that has ended. Returns its session.

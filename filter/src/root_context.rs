@@ -2,20 +2,18 @@
 
 use std::rc::Rc;
 
-use penstock_filter_core::{
-    config::Config, effect::SessionId, failed_attempts::FailedAttempts, headers::Headers, time::Instant,
-    worker::Worker,
-};
-use proxy_wasm::{
-    traits::{Context, HttpContext, RootContext},
-    types::ContextType,
-};
+use penstock_filter_core::config::Config;
+use penstock_filter_core::effect::SessionId;
+use penstock_filter_core::failed_attempts::FailedAttempts;
+use penstock_filter_core::headers::Headers;
+use penstock_filter_core::time::Instant;
+use penstock_filter_core::worker::Worker;
+use proxy_wasm::traits::{Context, HttpContext, RootContext};
+use proxy_wasm::types::ContextType;
 
-use crate::{
-    host::{self, Buffer, HostSharedData, Level, Map, StreamProperties},
-    http_context::Http,
-    plugin::Plugin,
-};
+use crate::host::{self, Buffer, HostSharedData, Level, Map, StreamProperties};
+use crate::http_context::Http;
+use crate::plugin::Plugin;
 
 thread_local! {
     /// Of all root contexts in this module, which the host runs on one thread.
@@ -30,10 +28,7 @@ pub(crate) struct Root {
 
 impl Root {
     pub(crate) fn new(context: u32) -> Self {
-        Self {
-            context,
-            plugin: None,
-        }
+        Self { context, plugin: None }
     }
 
     fn configure(&self, size: usize) -> Result<Plugin, String> {
@@ -43,10 +38,8 @@ impl Root {
         let worker = Worker::new(host::now(), &random, &config, Box::new(HostSharedData))
             .sharing(FAILED_ATTEMPTS.with(FailedAttempts::clone));
         // Each root context needs a name of its own: the last one that registers a name is called back.
-        let queue = host::register_queue(&format!(
-            "penstock/{:016x}{:016x}",
-            random.epoch.hi, random.epoch.lo
-        ));
+        let queue =
+            host::register_queue(&format!("penstock/{:016x}{:016x}", random.epoch.hi, random.epoch.lo));
         Ok(Plugin::new(self.context, config.companion, worker, queue))
     }
 

@@ -20,12 +20,7 @@ const PAGE: &str = "docs/model.md";
 /// The pool and the variant that the page's examples name.
 const POOL: &str = "chat";
 const VARIANT: &str = "h100";
-const HARDWARE: Hardware = Hardware {
-    alpha: 20.0,
-    beta: 0.1,
-    gamma: 0.001,
-    noise: 0.05,
-};
+const HARDWARE: Hardware = Hardware { alpha: 20.0, beta: 0.1, gamma: 0.001, noise: 0.05 };
 const SERVERS: u64 = 2;
 const PLACES: u32 = 4;
 /// Requests per second: about twice what the servers' places can take.
@@ -85,10 +80,7 @@ fn examples() -> Result<Vec<Example>, String> {
     let metric = &hpa["spec"]["metrics"][0]["external"]["metric"];
     let labels = metric["selector"]["matchLabels"].as_object();
     let labels = labels.ok_or_else(|| format!("{PAGE}: the HPA has no matchLabels"))?;
-    let matchers: Vec<String> = labels
-        .iter()
-        .map(|(name, value)| format!("{name}={value}"))
-        .collect();
+    let matchers: Vec<String> = labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
     let query = text(&rule["metricsQuery"], "metricsQuery")?;
     let query = query.replace("<<.Series>>", &text(&metric["name"], "metric's name")?);
     let trigger = &keda["spec"]["triggers"][0]["metadata"];
@@ -98,11 +90,7 @@ fn examples() -> Result<Vec<Example>, String> {
             selector: Some(selector),
             query: query.replace("<<.LabelMatchers>>", &matchers.join(",")),
         },
-        Example {
-            name: "KEDA",
-            selector: None,
-            query: text(&trigger["query"], "query")?,
-        },
+        Example { name: "KEDA", selector: None, query: text(&trigger["query"], "query")? },
     ])
 }
 
@@ -111,23 +99,14 @@ async fn try_all(binary: PathBuf, examples: &[Example]) -> Result<(), String> {
     for seed in 1..=SERVERS {
         mocks.push(Mock::start(HARDWARE, seed).await);
     }
-    let servers: Vec<String> = mocks
-        .iter()
-        .map(|mock| format!("{{address: '{}', variant: {VARIANT}}}", mock.address()))
-        .collect();
-    let pool = format!(
-        "- name: {POOL}\n  endpoints: {{static: [{}]}}\n{}",
-        servers.join(", "),
-        slots(PLACES)
-    );
+    let servers: Vec<String> =
+        mocks.iter().map(|mock| format!("{{address: '{}', variant: {VARIANT}}}", mock.address())).collect();
+    let pool =
+        format!("- name: {POOL}\n  endpoints: {{static: [{}]}}\n{}", servers.join(", "), slots(PLACES));
     let gateway = Gateway::start(&config("", &[pool])).await;
     let target = gateway.companion().trim_start_matches("http://");
     let prometheus = Prometheus::scraping(binary, target).await;
-    let shape = RequestShape {
-        model: POOL.into(),
-        input: 64..=448,
-        output: 16..=48,
-    };
+    let shape = RequestShape { model: POOL.into(), input: 64..=448, output: 16..=48 };
     let mut clients = PoissonClients::new(shape, 1);
     for example in examples {
         let begin = Instant::now();
@@ -166,10 +145,7 @@ async fn answered(gateway: &Gateway, prometheus: &Prometheus, example: &Example)
     let value = sample["value"][1].as_str().and_then(|text| text.parse().ok());
     let value: f64 = value.ok_or_else(|| sample.to_string())?;
     let current = gateway.metrics().await;
-    let current = current.sum(
-        "penstock_current_replicas",
-        &[("pool", POOL), ("variant", VARIANT)],
-    );
+    let current = current.sum("penstock_current_replicas", &[("pool", POOL), ("variant", VARIANT)]);
     if before != after || before != Some(value) {
         return Err(format!("{value}, but /metrics has {before:?}, then {after:?}"));
     }

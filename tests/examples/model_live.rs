@@ -14,18 +14,9 @@ use penstock_tests::poisson_clients::{PoissonClients, RequestShape};
 use penstock_tests::{Gateway, run};
 use serde_json::Value;
 
-const FAST: Hardware = Hardware {
-    alpha: 12.0,
-    beta: 0.1,
-    gamma: 0.001,
-    noise: 0.0,
-};
+const FAST: Hardware = Hardware { alpha: 12.0, beta: 0.1, gamma: 0.001, noise: 0.0 };
 /// Mean tokens of the requests.
-const TRAFFIC: Traffic = Traffic {
-    rate: 0.0,
-    input: 256.0,
-    output: 64.0,
-};
+const TRAFFIC: Traffic = Traffic { rate: 0.0, input: 256.0, output: 64.0 };
 const PRINT_INTERVAL: Duration = Duration::from_secs(5);
 /// Parts of the time, and the load as a part of the capacity.
 const PHASES: [(f64, f64); 3] = [(0.4, 0.6), (0.3, 2.0), (0.3, 0.3)];
@@ -63,17 +54,9 @@ struct Truth {
 
 async fn measure(seconds: f64, noise: f64, seed: u64) {
     let fast = Hardware { noise, ..FAST };
-    let slow = Hardware {
-        alpha: 2.0 * fast.alpha,
-        beta: 2.0 * fast.beta,
-        gamma: 2.0 * fast.gamma,
-        noise,
-    };
-    let mocks = [
-        Mock::start(fast, seed).await,
-        Mock::start(fast, seed + 1).await,
-        Mock::start(slow, seed + 2).await,
-    ];
+    let slow = Hardware { alpha: 2.0 * fast.alpha, beta: 2.0 * fast.beta, gamma: 2.0 * fast.gamma, noise };
+    let mocks =
+        [Mock::start(fast, seed).await, Mock::start(fast, seed + 1).await, Mock::start(slow, seed + 2).await];
     let truths = truths([("fast", 2.0, fast), ("slow", 1.0, slow)]);
     let capacity: f64 = truths.iter().map(|truth| truth.servers * truth.lambda_star).sum();
     let store = tempfile::tempdir().expect("a temporary folder");
@@ -95,24 +78,15 @@ async fn measure(seconds: f64, noise: f64, seed: u64) {
         "{seconds} s at {:.1} requests/s of capacity; noise {noise} an iteration; prompts of {} tokens, answers of {}",
         capacity, TRAFFIC.input, TRAFFIC.output
     );
-    let shape = RequestShape {
-        model: "chat".into(),
-        input: 64..=448,
-        output: 16..=112,
-    };
+    let shape = RequestShape { model: "chat".into(), input: 64..=448, output: 16..=112 };
     let mut clients = PoissonClients::new(shape, seed);
     let start = Instant::now();
     for (part, load) in PHASES {
-        println!(
-            "\nload: {load} of the capacity, {:.1} requests/s",
-            load * capacity
-        );
+        println!("\nload: {load} of the capacity, {:.1} requests/s", load * capacity);
         let end = start.elapsed().as_secs_f64() + part * seconds;
         while start.elapsed().as_secs_f64() + 0.1 < end {
             let rest = Duration::from_secs_f64((end - start.elapsed().as_secs_f64()).max(0.0));
-            clients
-                .arrive(&gateway, load * capacity, rest.min(PRINT_INTERVAL))
-                .await;
+            clients.arrive(&gateway, load * capacity, rest.min(PRINT_INTERVAL)).await;
             print_state(&gateway, start.elapsed()).await;
         }
     }
@@ -134,10 +108,8 @@ fn truths(variants: [(&'static str, f64, Hardware); 2]) -> Vec<Truth> {
     });
     let inferred = parameters.map(|parameters| slo::inferred(&parameters, &TRAFFIC, multiplier));
     let most = |target: fn(&Targets) -> Option<f64>| inferred.iter().filter_map(target).reduce(f64::max);
-    let targets = Targets {
-        ttft_ms: most(|targets| targets.ttft_ms),
-        itl_ms: most(|targets| targets.itl_ms),
-    };
+    let targets =
+        Targets { ttft_ms: most(|targets| targets.ttft_ms), itl_ms: most(|targets| targets.itl_ms) };
     variants
         .into_iter()
         .zip(parameters)
@@ -198,10 +170,7 @@ async fn print_state(gateway: &Gateway, elapsed: Duration) {
 }
 
 fn table(title: &str, pool: &Value, truths: &[Truth]) {
-    println!(
-        "\n| {title}: {} | state | alpha | beta | gamma | n* | lambda* | TTFT bias |",
-        pool["slo"]
-    );
+    println!("\n| {title}: {} | state | alpha | beta | gamma | n* | lambda* | TTFT bias |", pool["slo"]);
     println!("|---|---|---|---|---|---|---|---|");
     for truth in truths {
         let model = list(&pool["model"]);

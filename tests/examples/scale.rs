@@ -18,18 +18,9 @@ use penstock_tests::{Gateway, run};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-const HARDWARE: Hardware = Hardware {
-    alpha: 40.0,
-    beta: 0.4,
-    gamma: 0.004,
-    noise: 0.05,
-};
+const HARDWARE: Hardware = Hardware { alpha: 40.0, beta: 0.4, gamma: 0.004, noise: 0.05 };
 /// Mean tokens of the requests.
-const TRAFFIC: Traffic = Traffic {
-    rate: 0.0,
-    input: 256.0,
-    output: 64.0,
-};
+const TRAFFIC: Traffic = Traffic { rate: 0.0, input: 256.0, output: 64.0 };
 const SERVERS: u32 = 2;
 /// The load as a multiple of the servers' capacity within the inferred targets.
 const OVERLOAD: f64 = 2.0;
@@ -78,10 +69,8 @@ async fn measure(seconds: f64) -> ExitCode {
     let capacity = capacity();
     let rate = OVERLOAD * capacity;
     println!("{SERVERS} servers take {capacity:.1} requests/s within the targets, and get {rate:.1}");
-    let gates = [
-        ("8 per server", slots(PLACES)),
-        ("auto", "  stock: {watermark_per_backend: auto}\n".to_owned()),
-    ];
+    let gates =
+        [("8 per server", slots(PLACES)), ("auto", "  stock: {watermark_per_backend: auto}\n".to_owned())];
     let mut runs = Vec::new();
     for (gate, keys) in gates {
         let run = overload(gate, &keys, rate, seconds).await;
@@ -93,20 +82,13 @@ async fn measure(seconds: f64) -> ExitCode {
     } else {
         println!("A short run: docs/bench stays as it is.");
     }
-    if runs.iter().all(|run| run.more.is_some()) {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    if runs.iter().all(|run| run.more.is_some()) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Requests per second that all servers take within the inferred targets, by their true parameters.
 fn capacity() -> f64 {
-    let parameters = Parameters {
-        alpha_ms: HARDWARE.alpha,
-        beta_ms: HARDWARE.beta,
-        gamma_ms: HARDWARE.gamma,
-    };
+    let parameters =
+        Parameters { alpha_ms: HARDWARE.alpha, beta_ms: HARDWARE.beta, gamma_ms: HARDWARE.gamma };
     let targets = slo::inferred(&parameters, &TRAFFIC, slo::Policy::default().multiplier);
     let size = sizing::size(&parameters, &TRAFFIC, &targets, Some(256.0), 1.0);
     f64::from(SERVERS) * size.lambda_star
@@ -119,31 +101,16 @@ async fn overload(gate: &'static str, keys: &str, rate: f64, seconds: f64) -> Ru
         mocks.push(Mock::start(HARDWARE, seed.into()).await);
     }
     let servers: Vec<String> = mocks.iter().map(|mock| format!("'{}'", mock.address())).collect();
-    let pool = format!(
-        "- name: chat\n  endpoints: {{static: [{}]}}\n{keys}",
-        servers.join(", ")
-    );
+    let pool = format!("- name: chat\n  endpoints: {{static: [{}]}}\n{keys}", servers.join(", "));
     let gateway = Gateway::start(&config("", &[pool])).await;
-    let shape = RequestShape {
-        model: "chat".into(),
-        input: 64..=448,
-        output: 16..=112,
-    };
+    let shape = RequestShape { model: "chat".into(), input: 64..=448, output: 16..=112 };
     let mut clients = PoissonClients::new(shape, 1);
     let begin = Instant::now();
-    let mut run = Run {
-        gate,
-        first: None,
-        more: None,
-        last: None,
-    };
+    let mut run = Run { gate, first: None, more: None, last: None };
     while begin.elapsed().as_secs_f64() < seconds {
         clients.arrive(&gateway, rate, STEP).await;
         let page = gateway.metrics().await;
-        let sample = page
-            .samples
-            .iter()
-            .find(|sample| sample.name == "penstock_desired_replicas");
+        let sample = page.samples.iter().find(|sample| sample.name == "penstock_desired_replicas");
         let Some(sample) = sample else {
             continue;
         };
@@ -167,23 +134,15 @@ async fn overload(gate: &'static str, keys: &str, rate: f64, seconds: f64) -> Ru
 fn write(runs: &[Run], capacity: f64, rate: f64) {
     let needed = f64::from(SERVERS) * rate / capacity;
     let text = |decision: &Option<Decision>| match decision {
-        Some(Decision {
-            after_s,
-            replicas,
-            source,
-        }) => format!("{replicas} by `{source}` after {after_s:.0} s"),
+        Some(Decision { after_s, replicas, source }) => {
+            format!("{replicas} by `{source}` after {after_s:.0} s")
+        }
         None => "none".to_owned(),
     };
     let rows: String = runs
         .iter()
         .map(|run| {
-            format!(
-                "| {} | {} | {} | {} |\n",
-                run.gate,
-                text(&run.first),
-                text(&run.more),
-                text(&run.last)
-            )
+            format!("| {} | {} | {} | {} |\n", run.gate, text(&run.first), text(&run.more), text(&run.last))
         })
         .collect();
     let page = format!(

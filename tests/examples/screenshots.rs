@@ -54,11 +54,7 @@ async fn shown(browser: &Browser, id: &str, part: &str) {
     let script = format!("document.getElementById('{id}').textContent");
     until(&format!("{id} shows `{part}`"), || async {
         let text = browser.evaluate(&script).await;
-        if text.as_str().is_some_and(|text| text.contains(part)) {
-            Ok(())
-        } else {
-            Err(text.to_string())
-        }
+        if text.as_str().is_some_and(|text| text.contains(part)) { Ok(()) } else { Err(text.to_string()) }
     })
     .await;
 }

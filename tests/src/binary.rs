@@ -8,10 +8,7 @@ use std::sync::OnceLock;
 /// The root of the workspace.
 #[must_use]
 pub fn workspace() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .expect("tests/ lies in the workspace")
-        .to_path_buf()
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in the workspace").to_path_buf()
 }
 
 /// The profile's folder (`target/debug`), from the place of the running test.
@@ -36,10 +33,7 @@ pub fn profile_folder() -> PathBuf {
 /// As [`profile_folder`].
 #[must_use]
 pub fn target_folder() -> PathBuf {
-    profile_folder()
-        .parent()
-        .expect("a profile's folder lies in the target folder")
-        .to_path_buf()
+    profile_folder().parent().expect("a profile's folder lies in the target folder").to_path_buf()
 }
 
 /// The path of the `penstock` binary, current with the sources.
@@ -53,14 +47,7 @@ pub fn penstock() -> &'static Path {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut build = Command::new(cargo);
         // `--workspace` with one binary: the same features of shared dependencies as in `cargo test --workspace`.
-        build.args([
-            "build",
-            "--quiet",
-            "--workspace",
-            "--bin",
-            "penstock",
-            "--target-dir",
-        ]);
+        build.args(["build", "--quiet", "--workspace", "--bin", "penstock", "--target-dir"]);
         // Cargo's variables for this test must not reach the build: a build script that reads them, as ring's does, would run again,
         // and every dependent crate would be rebuilt, now and at the next `cargo test`.
         for (name, _) in std::env::vars_os() {
@@ -69,10 +56,7 @@ pub fn penstock() -> &'static Path {
                 build.env_remove(&name);
             }
         }
-        build
-            .arg(target_folder())
-            .current_dir(workspace())
-            .stdin(Stdio::null());
+        build.arg(target_folder()).current_dir(workspace()).stdin(Stdio::null());
         if folder.ends_with("release") {
             build.arg("--release");
         }

@@ -62,18 +62,11 @@ impl Browser {
         let chromium = std::env::var("CHROMIUM").unwrap_or_else(|_| "chromium".to_owned());
         let mut command = Command::new("sh");
         // The pipes of standard input and output become the descriptors that the browser uses.
-        command.args([
-            "-c",
-            r#"exec "$0" "$@" 3<&0 4>&1 </dev/null >/dev/null"#,
-            &chromium,
-        ]);
+        command.args(["-c", r#"exec "$0" "$@" 3<&0 4>&1 </dev/null >/dev/null"#, &chromium]);
         command.args(FLAGS);
         command.arg(format!("--user-data-dir={}", profile.path().display()));
         command.arg("about:blank");
-        command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         command.kill_on_drop(true);
         let spawned = on_runtime_thread(async move { command.spawn() }).await;
         let mut process = spawned.unwrap_or_else(|why| panic!("{chromium} can't be started: {why}"));
@@ -93,15 +86,10 @@ impl Browser {
             session: String::new(),
             _profile: profile,
         };
-        let created = browser
-            .call("Target.createTarget", json!({"url": "about:blank"}))
-            .await;
+        let created = browser.call("Target.createTarget", json!({"url": "about:blank"})).await;
         let attach = json!({"targetId": created["targetId"], "flatten": true});
         let attached = browser.call("Target.attachToTarget", attach).await;
-        attached["sessionId"]
-            .as_str()
-            .unwrap_or_default()
-            .clone_into(&mut browser.session);
+        attached["sessionId"].as_str().unwrap_or_default().clone_into(&mut browser.session);
         for domain in ["Page", "Runtime", "Network", "Log"] {
             browser.call(&format!("{domain}.enable"), json!({})).await;
         }
@@ -255,9 +243,5 @@ async fn receive(answers: impl AsyncRead + Unpin, received: Arc<Mutex<Received>>
         }
     }
     // Their callers fail.
-    received
-        .lock()
-        .expect("no holder of the lock panics")
-        .waiting
-        .clear();
+    received.lock().expect("no holder of the lock panics").waiting.clear();
 }

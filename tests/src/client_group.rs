@@ -56,8 +56,7 @@ impl ClientGroup {
         for number in 0..each {
             for flow in flows {
                 let tenant = format!("flow-{flow}");
-                self.ask(*flow, pool, &tenant, &format!("{tenant} {number}"))
-                    .await;
+                self.ask(*flow, pool, &tenant, &format!("{tenant} {number}")).await;
                 waiting += 1;
             }
             companion.waiting(pool, waiting).await;
@@ -67,10 +66,7 @@ impl ClientGroup {
     /// Moves the first requests into another group, so that a test can await them separately; the connections stay here.
     #[must_use]
     pub fn split(&mut self, first: usize) -> Self {
-        Self {
-            clients: Vec::new(),
-            answers: self.answers.drain(..first).collect(),
-        }
+        Self { clients: Vec::new(), answers: self.answers.drain(..first).collect() }
     }
 
     /// All answers, in the order of sending.

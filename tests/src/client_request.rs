@@ -17,21 +17,13 @@ impl ClientRequest {
     #[must_use]
     pub fn chat(model: &str, text: &str) -> Self {
         let body = json!({"model": model, "messages": [{"role": "user", "content": text}]});
-        Self {
-            path: "/v1/chat/completions".to_owned(),
-            headers: Vec::new(),
-            body,
-        }
+        Self { path: "/v1/chat/completions".to_owned(), headers: Vec::new(), body }
     }
 
     /// Any body for any path.
     #[must_use]
     pub fn to(path: &str, body: Value) -> Self {
-        Self {
-            path: path.to_owned(),
-            headers: Vec::new(),
-            body,
-        }
+        Self { path: path.to_owned(), headers: Vec::new(), body }
     }
 
     /// Adds a header.
@@ -98,20 +90,13 @@ impl Answer {
     pub async fn read(response: reqwest::Response) -> reqwest::Result<Self> {
         let status = response.status().as_u16();
         let headers = response.headers().clone();
-        Ok(Self {
-            status,
-            headers,
-            body: response.bytes().await?,
-        })
+        Ok(Self { status, headers, body: response.bytes().await? })
     }
 
     /// A header's value; empty if absent.
     #[must_use]
     pub fn header(&self, name: &str) -> &str {
-        self.headers
-            .get(name)
-            .and_then(|v| v.to_str().ok())
-            .unwrap_or_default()
+        self.headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default()
     }
 
     /// How the request left the queue.
@@ -159,10 +144,7 @@ impl Answer {
         assert_eq!(self.status, status, "{seen}");
         assert_eq!(self.code(), code, "{seen}");
         assert_eq!(self.outcome(), outcome, "{seen}");
-        assert!(
-            self.header("content-type").starts_with("application/json"),
-            "{seen}"
-        );
+        assert!(self.header("content-type").starts_with("application/json"), "{seen}");
         assert!(!self.message().is_empty(), "{seen}");
         let kind = match status {
             429 => "rate_limit_error",
@@ -172,26 +154,14 @@ impl Answer {
         };
         let error = &self.json()["error"];
         assert_eq!(error["type"], kind, "{seen}");
-        assert!(
-            error
-                .as_object()
-                .is_some_and(|e| e.get("param").is_some_and(Value::is_null)),
-            "{seen}"
-        );
+        assert!(error.as_object().is_some_and(|e| e.get("param").is_some_and(Value::is_null)), "{seen}");
         if matches!(status, 429 | 503 | 504) {
             let seconds: u64 = self.header("retry-after").parse().unwrap_or(0);
             let millis: u64 = self.header("retry-after-ms").parse().unwrap_or(0);
             // A budget says exactly when it has room.
-            let most = if code == "budget_exceeded" {
-                u64::MAX / 1_000
-            } else {
-                120
-            };
+            let most = if code == "budget_exceeded" { u64::MAX / 1_000 } else { 120 };
             assert!((1..=most).contains(&seconds), "retry-after {seconds}: {seen}");
-            assert!(
-                (1_000..=most * 1_000).contains(&millis),
-                "retry-after-ms {millis}: {seen}"
-            );
+            assert!((1_000..=most * 1_000).contains(&millis), "retry-after-ms {millis}: {seen}");
         }
     }
 }

@@ -29,11 +29,7 @@ pub struct Cluster {
 /// If kubectl fails.
 pub fn kubectl(arguments: &[&str], input: &str) -> String {
     let mut command = Command::new("kubectl");
-    command
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("kubectl is installed");
     let mut stdin = child.stdin.take().expect("piped");
     stdin.write_all(input.as_bytes()).expect("kubectl reads");
@@ -50,9 +46,8 @@ fn documented_role(page: &str) -> String {
     let blocks = page.split("```yaml\n").skip(1);
     let blocks = blocks.filter_map(|block| block.split("```").next());
     let documents = blocks.flat_map(|block| block.split("---\n"));
-    let rbac: Vec<&str> = documents
-        .filter(|document| document.contains("rbac.authorization.k8s.io"))
-        .collect();
+    let rbac: Vec<&str> =
+        documents.filter(|document| document.contains("rbac.authorization.k8s.io")).collect();
     assert!(rbac.len() >= 2, "a Role and a RoleBinding: {rbac:?}");
     rbac.join("---\n")
 }
@@ -75,10 +70,7 @@ impl Cluster {
         kubectl(&["apply", "-f", "-"], &objects.to_string());
         kubectl(&["apply", "-f", "-"], &documented_role(page));
         let token = kubectl(&["create", "token", ACCOUNT, "-n", NAMESPACE], "");
-        let view = kubectl(
-            &["config", "view", "--raw", "--minify", "--flatten", "-o", "json"],
-            "",
-        );
+        let view = kubectl(&["config", "view", "--raw", "--minify", "--flatten", "-o", "json"], "");
         let view: Value = serde_json::from_str(&view).expect("JSON");
         let cluster = &view["clusters"][0]["cluster"];
         let text = |key: &str| cluster[key].as_str().unwrap_or_default().to_owned();

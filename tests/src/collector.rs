@@ -129,11 +129,7 @@ impl Collector {
                 tokio::spawn(serve(socket, taken.clone(), refusing.clone()));
             }
         });
-        Self {
-            address,
-            spans,
-            refuses,
-        }
+        Self { address, spans, refuses }
     }
 
     /// Its address in the form of OTEL_EXPORTER_OTLP_ENDPOINT.
@@ -151,11 +147,7 @@ impl Collector {
     pub async fn spans(&self, count: usize) -> Vec<Span> {
         until(&format!("{count} spans come"), || async {
             let spans = self.all();
-            if spans.len() >= count {
-                Ok(())
-            } else {
-                Err(format!("{spans:?}"))
-            }
+            if spans.len() >= count { Ok(()) } else { Err(format!("{spans:?}")) }
         })
         .await;
         self.all()
@@ -191,10 +183,8 @@ async fn serve(socket: TcpStream, spans: Arc<Mutex<Vec<Span>>>, refuses: Arc<Ato
                 let export = Export::decode(message.freeze()).expect("an export");
                 spans.lock().expect("nobody panicked").extend(all(export));
             }
-            let response = Response::builder()
-                .header("content-type", "application/grpc")
-                .body(())
-                .expect("valid");
+            let response =
+                Response::builder().header("content-type", "application/grpc").body(()).expect("valid");
             let Ok(mut stream) = respond.send_response(response, false) else {
                 return;
             };
@@ -219,14 +209,8 @@ fn all(export: Export) -> Vec<Span> {
                 parent: hex(&span.parent),
                 name: span.name,
                 times: (span.start, span.end),
-                attributes: attributes
-                    .map(|attribute| (attribute.key.clone(), text(attribute)))
-                    .collect(),
-                events: span
-                    .events
-                    .into_iter()
-                    .map(|event| (event.name, event.at))
-                    .collect(),
+                attributes: attributes.map(|attribute| (attribute.key.clone(), text(attribute))).collect(),
+                events: span.events.into_iter().map(|event| (event.name, event.at)).collect(),
             });
         }
     }

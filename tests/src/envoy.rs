@@ -152,12 +152,8 @@ impl Envoy {
 
     async fn with_bootstrap(mut bootstrap: Value, edit: impl FnOnce(&mut Value)) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let listeners = bootstrap["static_resources"]["listeners"]
-            .as_array_mut()
-            .expect("a list");
-        let position = listeners
-            .iter()
-            .position(|listener| listener["name"] == "penstock-gateway");
+        let listeners = bootstrap["static_resources"]["listeners"].as_array_mut().expect("a list");
+        let position = listeners.iter().position(|listener| listener["name"] == "penstock-gateway");
         let mut listener = listeners.remove(position.expect("the gateway's listener"));
         edit(&mut listener);
         bootstrap["dynamic_resources"]["lds_config"] = json!({
@@ -254,11 +250,7 @@ impl Envoy {
             let page = self.stats("listener_manager").await?;
             let changes = number(&page, "listener_manager.listener_in_place_updated");
             let leaving = number(&page, "listener_manager.total_filter_chains_draining");
-            if changes == Some(self.changes - 1) && leaving > Some(0) {
-                Ok(())
-            } else {
-                Err(page)
-            }
+            if changes == Some(self.changes - 1) && leaving > Some(0) { Ok(()) } else { Err(page) }
         })
         .await;
     }
@@ -283,10 +275,7 @@ impl Envoy {
             let pages = Pages::at(format!("http://{}", admin.trim()));
             let ready = pages.get("/ready").await?;
             let listeners = pages.get("/listeners?format=json").await?.json();
-            let all = listeners["listener_statuses"]
-                .as_array()
-                .cloned()
-                .unwrap_or_default();
+            let all = listeners["listener_statuses"].as_array().cloned().unwrap_or_default();
             let ours = all.iter().find(|listener| listener["name"] == "penstock-gateway");
             let port =
                 ours.and_then(|listener| listener["local_address"]["socket_address"]["port_value"].as_u64());
@@ -340,9 +329,7 @@ async fn bootstrap_with(config: &Path, node: &str, flags: &[&OsStr]) -> Value {
     command.arg("envoy-config").arg("--config").arg(config);
     command.args(["--node", node]).args(flags);
     command.current_dir(binary::workspace());
-    let printed = soon("a bootstrap", command.output())
-        .await
-        .expect("penstock runs");
+    let printed = soon("a bootstrap", command.output()).await.expect("penstock runs");
     let said = String::from_utf8_lossy(&printed.stderr);
     assert!(printed.status.success(), "{said}");
     let text = String::from_utf8(printed.stdout).expect("text");

@@ -23,15 +23,8 @@ pub struct Etcd {
 /// The server's binary. A test that needs etcd fails if there is none and none can be unpacked.
 static BINARY: LazyLock<PathBuf> = LazyLock::new(|| {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../.ci/etcd");
-    let found = std::process::Command::new("bash")
-        .arg(script)
-        .output()
-        .expect("bash runs");
-    assert!(
-        found.status.success(),
-        "{}",
-        String::from_utf8_lossy(&found.stderr)
-    );
+    let found = std::process::Command::new("bash").arg(script).output().expect("bash runs");
+    assert!(found.status.success(), "{}", String::from_utf8_lossy(&found.stderr));
     let path = String::from_utf8(found.stdout).expect("a path");
     path.trim().into()
 });
@@ -54,10 +47,7 @@ impl Etcd {
             peer_port: free_port(),
             binary: binary.await.expect("an etcd"),
             data: tempfile::tempdir().expect("a folder"),
-            client: reqwest::Client::builder()
-                .no_proxy()
-                .build()
-                .expect("a client can be built"),
+            client: reqwest::Client::builder().no_proxy().build().expect("a client can be built"),
         };
         etcd.restart().await;
         etcd

@@ -40,10 +40,7 @@ pub fn grouped(value: f64) -> String {
 #[must_use]
 pub fn machine() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = info
-        .lines()
-        .find_map(|l| l.strip_prefix("model name"))
-        .unwrap_or_default();
+    let model = info.lines().find_map(|l| l.strip_prefix("model name")).unwrap_or_default();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     format!("{cores} x {}", model.trim_start_matches(['\t', ' ', ':']))
 }
@@ -54,9 +51,7 @@ pub fn machine() -> String {
 /// If the file cannot be written.
 pub fn keep(results: &Path, bench: &str, figures: Value) {
     std::fs::create_dir_all(results.parent().expect("a file lies in a folder")).expect("create the folder");
-    let known = std::fs::read(results)
-        .ok()
-        .and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    let known = std::fs::read(results).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
     let mut all: Value = known.unwrap_or_else(|| json!({}));
     all[bench] = figures;
     let text = serde_json::to_string_pretty(&all).expect("values are JSON");

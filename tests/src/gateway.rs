@@ -121,11 +121,7 @@ impl Gateway {
         let companion = process.line("dashboard http://").await;
         process.line("metrics http://").await;
         let (_, address) = url.split_once("://").expect("a URL");
-        let address = address
-            .trim()
-            .trim_end_matches('/')
-            .parse()
-            .unwrap_or_else(|e| panic!("{url}: {e}"));
+        let address = address.trim().trim_end_matches('/').parse().unwrap_or_else(|e| panic!("{url}: {e}"));
         let gateway = Self {
             process,
             address,
@@ -153,11 +149,7 @@ impl Gateway {
     #[must_use]
     pub fn command(file: &Path) -> Command {
         let mut command = Command::new(binary::penstock());
-        command
-            .arg("up")
-            .arg("--config")
-            .arg(file)
-            .args(["--port", "0", "--admin-port", "0"]);
+        command.arg("up").arg("--config").arg(file).args(["--port", "0", "--admin-port", "0"]);
         command.current_dir(binary::workspace());
         command
     }
@@ -234,13 +226,8 @@ impl Gateway {
     /// # Panics
     /// If no answer arrives.
     pub async fn send(&self, ask: ClientRequest) -> Answer {
-        let response = self
-            .open(ask)
-            .await
-            .unwrap_or_else(|e| panic!("{e:?}\n{}", self.process.tail()));
-        Answer::read(response)
-            .await
-            .unwrap_or_else(|e| panic!("{e:?}\n{}", self.process.tail()))
+        let response = self.open(ask).await.unwrap_or_else(|e| panic!("{e:?}\n{}", self.process.tail()));
+        Answer::read(response).await.unwrap_or_else(|e| panic!("{e:?}\n{}", self.process.tail()))
     }
 
     /// Sends a request and returns its answer as soon as the headers have arrived.
@@ -284,10 +271,7 @@ impl Gateway {
     pub async fn child(&self, word: &str) -> i32 {
         until(&format!("a child with {word}"), || async {
             let children = self.process.children();
-            let found = children
-                .iter()
-                .find(|(_, command)| command.contains(word))
-                .map(|(pid, _)| *pid);
+            let found = children.iter().find(|(_, command)| command.contains(word)).map(|(pid, _)| *pid);
             found.ok_or_else(|| format!("{children:?}"))
         })
         .await

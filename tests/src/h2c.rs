@@ -99,11 +99,7 @@ impl H2c {
             stream.flow_control().release_capacity(piece.len())?;
             body.extend_from_slice(&piece);
         }
-        Ok(Answer {
-            status: head.status.as_u16(),
-            headers: head.headers,
-            body: body.into(),
-        })
+        Ok(Answer { status: head.status.as_u16(), headers: head.headers, body: body.into() })
     }
 
     /// The status and the headers of an answer.

@@ -39,19 +39,19 @@ pub mod upstream;
 pub mod wait;
 
 #[cfg(feature = "browser")]
-pub use browser::Browser;
-pub use client_group::ClientGroup;
-pub use client_request::{Answer, ClientRequest};
-pub use companion::Companion;
-pub use envoy::Envoy;
-pub use etcd::Etcd;
-pub use gateway::Gateway;
-pub use mock::Mock;
+pub use self::browser::Browser;
+pub use self::client_group::ClientGroup;
+pub use self::client_request::{Answer, ClientRequest};
+pub use self::companion::Companion;
+pub use self::envoy::Envoy;
+pub use self::etcd::Etcd;
+pub use self::gateway::Gateway;
+pub use self::mock::Mock;
 #[cfg(feature = "browser")]
-pub use path_proxy::PathProxy;
-pub use process::Process;
-pub use prometheus::Prometheus;
-pub use redis::Redis;
-pub use refusing_server::RefusingServer;
-pub use upstream::{Call, Events, Upstream};
-pub use wait::{run, until};
+pub use self::path_proxy::PathProxy;
+pub use self::process::Process;
+pub use self::prometheus::Prometheus;
+pub use self::redis::Redis;
+pub use self::refusing_server::RefusingServer;
+pub use self::upstream::{Call, Events, Upstream};
+pub use self::wait::{run, until};

@@ -29,23 +29,15 @@ impl Metrics {
     #[must_use]
     pub fn parse(text: &str) -> Self {
         let lines = text.lines().filter(|l| !l.is_empty() && !l.starts_with('#'));
-        let samples = lines
-            .map(|l| sample(l).unwrap_or_else(|| panic!("no metric: {l}")))
-            .collect();
-        Self {
-            samples,
-            text: text.to_owned(),
-        }
+        let samples = lines.map(|l| sample(l).unwrap_or_else(|| panic!("no metric: {l}"))).collect();
+        Self { samples, text: text.to_owned() }
     }
 
     /// The sum of all samples of `name` with all of `labels`; 0 without a sample.
     #[must_use]
     pub fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         let fits = |s: &&Sample| {
-            s.name == name
-                && labels
-                    .iter()
-                    .all(|(k, v)| s.labels.get(*k).is_some_and(|have| have == v))
+            s.name == name && labels.iter().all(|(k, v)| s.labels.get(*k).is_some_and(|have| have == v))
         };
         self.samples.iter().filter(fits).map(|s| s.value).sum()
     }
@@ -89,12 +81,7 @@ fn sample(line: &str) -> Option<Sample> {
         }
         rest = &rest[1..];
     }
-    let value = rest
-        .split_whitespace()
-        .next()?
-        .replace("+Inf", "inf")
-        .parse()
-        .ok()?;
+    let value = rest.split_whitespace().next()?.replace("+Inf", "inf").parse().ok()?;
     Some(Sample { name, labels, value })
 }
 

@@ -51,10 +51,7 @@ impl Mock {
         Self {
             process,
             hardware,
-            address: address
-                .trim()
-                .parse()
-                .unwrap_or_else(|e| panic!("{address}: {e}")),
+            address: address.trim().parse().unwrap_or_else(|e| panic!("{address}: {e}")),
         }
     }
 

@@ -44,10 +44,7 @@ fn patched(module: &[u8]) -> Vec<u8> {
         let (kind, size) = (rest.byte(), rest.number());
         let content = rest.at..rest.at + size;
         rest.at = content.end;
-        let mut inside = Bytes {
-            all: module,
-            at: content.start,
-        };
+        let mut inside = Bytes { all: module, at: content.start };
         match kind {
             IMPORTS => imported = imports(&mut inside),
             EXPORTS => callback = exports(&mut inside),
@@ -74,11 +71,7 @@ fn imports(inside: &mut Bytes<'_>) -> usize {
     for _ in 0..count {
         inside.name();
         inside.name();
-        assert_eq!(
-            inside.byte(),
-            FUNCTION,
-            "the filter imports nothing but functions"
-        );
+        assert_eq!(inside.byte(), FUNCTION, "the filter imports nothing but functions");
         inside.number();
     }
     count

@@ -22,10 +22,7 @@ impl Pages {
     #[must_use]
     pub fn at(base: String) -> Self {
         let client = reqwest::Client::builder().no_proxy().build();
-        Self {
-            client: client.expect("a client can be built"),
-            base,
-        }
+        Self { client: client.expect("a client can be built"), base }
     }
 
     /// The pages behind a unix socket.
@@ -35,15 +32,9 @@ impl Pages {
     #[must_use]
     pub fn behind(socket: &Path) -> Self {
         // Idle connections would outlive a companion that is killed and restarted.
-        let client = reqwest::Client::builder()
-            .no_proxy()
-            .unix_socket(socket)
-            .pool_max_idle_per_host(0)
-            .build();
-        Self {
-            client: client.expect("a client can be built"),
-            base: "http://localhost".to_owned(),
-        }
+        let client =
+            reqwest::Client::builder().no_proxy().unix_socket(socket).pool_max_idle_per_host(0).build();
+        Self { client: client.expect("a client can be built"), base: "http://localhost".to_owned() }
     }
 
     /// The base URL.
@@ -57,12 +48,8 @@ impl Pages {
     /// # Errors
     /// If the companion does not answer.
     pub async fn get(&self, path: &str) -> Result<Answer, String> {
-        let response = self
-            .client
-            .get(format!("{}{path}", self.base))
-            .send()
-            .await
-            .map_err(|e| e.to_string())?;
+        let response =
+            self.client.get(format!("{}{path}", self.base)).send().await.map_err(|e| e.to_string())?;
         Answer::read(response).await.map_err(|e| e.to_string())
     }
 
@@ -72,9 +59,7 @@ impl Pages {
     /// If the server does not answer.
     pub async fn try_post(&self, path: &str, body: &str) -> Result<Answer, String> {
         let request = self.client.post(format!("{}{path}", self.base));
-        let request = request
-            .header("content-type", "application/json")
-            .body(body.to_owned());
+        let request = request.header("content-type", "application/json").body(body.to_owned());
         let response = request.send().await.map_err(|e| e.to_string())?;
         Answer::read(response).await.map_err(|e| e.to_string())
     }
@@ -93,9 +78,7 @@ impl Pages {
             request = request.header(*name, *value);
         }
         let response = request.body(body.to_owned()).send().await;
-        Answer::read(response.expect("an answer"))
-            .await
-            .expect("a whole answer")
+        Answer::read(response.expect("an answer")).await.expect("a whole answer")
     }
 
     /// Gets a page with request headers.
@@ -107,9 +90,7 @@ impl Pages {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        Answer::read(request.send().await.expect("an answer"))
-            .await
-            .expect("a whole answer")
+        Answer::read(request.send().await.expect("an answer")).await.expect("a whole answer")
     }
 
     /// The document of `/status`.
@@ -127,10 +108,7 @@ impl Pages {
     pub async fn pool(&self, name: &str) -> Result<Value, String> {
         let status = self.get("/status").await?.json();
         let pools = status["pools"].as_array().cloned().unwrap_or_default();
-        pools
-            .into_iter()
-            .find(|p| p["name"] == name)
-            .ok_or_else(|| format!("no pool {name} in {status}"))
+        pools.into_iter().find(|p| p["name"] == name).ok_or_else(|| format!("no pool {name} in {status}"))
     }
 
     /// The page of metrics.
@@ -154,11 +132,7 @@ impl Pages {
     async fn number(&self, pool: &str, key: &str, count: u64) {
         until(&format!("{key} {count} in {pool}"), || async {
             let seen = self.pool(pool).await?;
-            if seen[key] == count {
-                Ok(())
-            } else {
-                Err(seen.to_string())
-            }
+            if seen[key] == count { Ok(()) } else { Err(seen.to_string()) }
         })
         .await;
     }
@@ -168,14 +142,8 @@ impl Pages {
         until(&format!("{count} sessions of {node}"), || async {
             let seen = self.get("/status").await?.json();
             let all = seen["sessions"].as_array().cloned().unwrap_or_default();
-            let open = all
-                .iter()
-                .filter(|session| session["worker"] == node && session["open"] == true);
-            if open.count() == count {
-                Ok(())
-            } else {
-                Err(seen["sessions"].to_string())
-            }
+            let open = all.iter().filter(|session| session["worker"] == node && session["open"] == true);
+            if open.count() == count { Ok(()) } else { Err(seen["sessions"].to_string()) }
         })
         .await;
     }

@@ -28,10 +28,7 @@ impl PathProxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("bound");
         let target = target.to_owned();
-        let client = reqwest::Client::builder()
-            .no_proxy()
-            .pool_max_idle_per_host(0)
-            .build();
+        let client = reqwest::Client::builder().no_proxy().pool_max_idle_per_host(0).build();
         let client = client.expect("a client can be built");
         let accepting = async move {
             while let Ok((socket, _)) = listener.accept().await {
@@ -48,11 +45,7 @@ impl PathProxy {
             }
         };
         let serving = on_runtime_thread(async move { tokio::spawn(accepting).abort_handle() }).await;
-        Self {
-            address,
-            path,
-            serving,
-        }
+        Self { address, path, serving }
     }
 
     /// The address of the target's root.
@@ -79,17 +72,10 @@ async fn forward(
     let Some(rest) = whole.strip_prefix(path) else {
         return Ok(answer(StatusCode::NOT_FOUND, Bytes::new()));
     };
-    let body = body
-        .collect()
-        .await
-        .map(http_body_util::Collected::to_bytes)
-        .unwrap_or_default();
+    let body = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
     let mut headers = head.headers;
     headers.remove(http::header::HOST);
-    let forwarded = client
-        .request(head.method, format!("{target}/{rest}"))
-        .headers(headers)
-        .body(body);
+    let forwarded = client.request(head.method, format!("{target}/{rest}")).headers(headers).body(body);
     let Ok(answered) = forwarded.send().await else {
         return Ok(answer(StatusCode::BAD_GATEWAY, Bytes::new()));
     };

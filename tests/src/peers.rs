@@ -7,8 +7,8 @@ mod pool_api;
 mod programs;
 mod simulator;
 
-pub use endpoint_picker::{EndpointPicker, external_processor, picked_servers};
-pub use go_module::module_of;
-pub use pool_api::PoolApi;
-pub use programs::Programs;
-pub use simulator::Simulator;
+pub use self::endpoint_picker::{EndpointPicker, external_processor, picked_servers};
+pub use self::go_module::module_of;
+pub use self::pool_api::PoolApi;
+pub use self::programs::Programs;
+pub use self::simulator::Simulator;

@@ -37,9 +37,7 @@ impl Log {
 
     fn find(&self, prefix: &str) -> Option<String> {
         let lines = self.lines.lock().expect("no one panics with the log");
-        lines
-            .iter()
-            .find_map(|l| l.strip_prefix(prefix).map(str::to_owned))
+        lines.iter().find_map(|l| l.strip_prefix(prefix).map(str::to_owned))
     }
 }
 
@@ -58,10 +56,7 @@ impl Process {
     /// # Panics
     /// If it cannot start.
     pub async fn start(name: &str, mut command: Command) -> Self {
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.kill_on_drop(true).process_group(0);
         // SAFETY: prctl with these arguments only sets a flag of the new process and is async-signal-safe.
         unsafe {
@@ -74,10 +69,7 @@ impl Process {
         let mut child = on_runtime_thread(async move { command.spawn() })
             .await
             .unwrap_or_else(|e| panic!("{name} can't be started: {e}"));
-        let pid = child
-            .id()
-            .and_then(|id| i32::try_from(id).ok())
-            .expect("a started process has an id");
+        let pid = child.id().and_then(|id| i32::try_from(id).ok()).expect("a started process has an id");
         let log = Arc::new(Log::default());
         let mut readers = JoinSet::new();
         if let Some(out) = child.stdout.take() {
@@ -86,13 +78,7 @@ impl Process {
         if let Some(err) = child.stderr.take() {
             readers.spawn(collect(err, log.clone()));
         }
-        Self {
-            name: name.to_owned(),
-            child,
-            pid,
-            log,
-            readers,
-        }
+        Self { name: name.to_owned(), child, pid, log, readers }
     }
 
     /// The process id.
@@ -126,11 +112,7 @@ impl Process {
             Ok(line) => line,
             Err(status) => match self.log.find(prefix) {
                 Some(line) => line,
-                None => panic!(
-                    "{} ended with {status:?} before `{prefix}`:\n{}",
-                    self.name,
-                    self.tail()
-                ),
+                None => panic!("{} ended with {status:?} before `{prefix}`:\n{}", self.name, self.tail()),
             },
         }
     }
@@ -182,11 +164,7 @@ impl Process {
     pub fn tail(&self) -> String {
         let lines = self.log.lines.lock().expect("no one panics with the log");
         let skip = lines.len().saturating_sub(LOG_LINES_SHOWN);
-        lines
-            .iter()
-            .skip(skip)
-            .map(|l| format!("  {}| {l}\n", self.name))
-            .collect()
+        lines.iter().skip(skip).map(|l| format!("  {}| {l}\n", self.name)).collect()
     }
 }
 
@@ -221,17 +199,12 @@ pub async fn freeze(pid: i32) {
     send(pid, libc::SIGSTOP);
     until("every thread is stopped", || async {
         let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).map_err(|e| e.to_string())?;
-        let states = tasks
-            .flatten()
-            .map(|task| std::fs::read_to_string(task.path().join("stat")).unwrap_or_default());
+        let states =
+            tasks.flatten().map(|task| std::fs::read_to_string(task.path().join("stat")).unwrap_or_default());
         let states: Vec<_> = states
             .filter_map(|stat| stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()))
             .collect();
-        if states.iter().all(|state| *state == 'T') {
-            Ok(())
-        } else {
-            Err(format!("{states:?}"))
-        }
+        if states.iter().all(|state| *state == 'T') { Ok(()) } else { Err(format!("{states:?}")) }
     })
     .await;
 }
@@ -242,18 +215,12 @@ pub async fn freeze(pid: i32) {
 /// # Panics
 /// If the process is gone.
 pub fn limit_open_files(pid: i32, most: u64) -> u64 {
-    let mut before = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
+    let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the calls read or write the structs that they are given.
     unsafe {
         let got = libc::prlimit(pid, libc::RLIMIT_NOFILE, std::ptr::null(), &raw mut before);
         assert_eq!(got, 0, "{}", std::io::Error::last_os_error());
-        let limit = libc::rlimit {
-            rlim_cur: most.min(before.rlim_max),
-            rlim_max: before.rlim_max,
-        };
+        let limit = libc::rlimit { rlim_cur: most.min(before.rlim_max), rlim_max: before.rlim_max };
         let set = libc::prlimit(pid, libc::RLIMIT_NOFILE, &raw const limit, std::ptr::null_mut());
         assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
     }
@@ -262,10 +229,7 @@ pub fn limit_open_files(pid: i32, most: u64) -> u64 {
 
 /// Raises this process's limit of open files to the system's maximum; child processes inherit it.
 pub fn raise_open_files() {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: both calls read or write the one struct that they are given.
     unsafe {
         if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
@@ -281,13 +245,9 @@ pub fn children(parent: i32) -> Vec<(i32, String)> {
     let Ok(entries) = std::fs::read_dir("/proc") else {
         return Vec::new();
     };
-    let pids = entries
-        .flatten()
-        .filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
-    let mut found: Vec<_> = pids
-        .filter(|pid| parent_of(*pid) == Some(parent))
-        .map(|p| (p, command_line(p)))
-        .collect();
+    let pids = entries.flatten().filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
+    let mut found: Vec<_> =
+        pids.filter(|pid| parent_of(*pid) == Some(parent)).map(|p| (p, command_line(p))).collect();
     found.sort();
     found
 }
@@ -307,10 +267,7 @@ fn command_line(pid: i32) -> String {
 #[must_use]
 pub fn cpu_time(pid: i32) -> Option<Duration> {
     let mut clock = 0;
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: each call writes to the one place that it is given.
     let read = unsafe {
         libc::clock_getcpuclockid(pid, &raw mut clock) == 0 && libc::clock_gettime(clock, &raw mut time) == 0

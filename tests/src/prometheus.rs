@@ -70,10 +70,7 @@ impl Prometheus {
         std::fs::write(&config, text).expect("write a file");
         let mut command = Command::new(binary);
         command.arg(format!("--config.file={}", config.display()));
-        command.arg(format!(
-            "--storage.tsdb.path={}",
-            data.path().join("data").display()
-        ));
+        command.arg(format!("--storage.tsdb.path={}", data.path().join("data").display()));
         command.arg("--web.listen-address=127.0.0.1:0");
         let process = Process::start("prometheus", command).await;
         let address = until("prometheus listens", || async {
@@ -86,10 +83,7 @@ impl Prometheus {
         Self {
             _process: process,
             address,
-            client: reqwest::Client::builder()
-                .no_proxy()
-                .build()
-                .expect("a client can be built"),
+            client: reqwest::Client::builder().no_proxy().build().expect("a client can be built"),
             _data: data,
         }
     }

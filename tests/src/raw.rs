@@ -22,10 +22,7 @@ impl Raw {
     pub async fn connect(address: SocketAddr) -> Self {
         let socket = TcpStream::connect(address).await.expect("the gateway listens");
         socket.set_nodelay(true).expect("a socket option");
-        Self {
-            socket,
-            read: Vec::new(),
-        }
+        Self { socket, read: Vec::new() }
     }
 
     /// Sends the bytes as one segment; on a closed connection they are lost silently.
@@ -43,29 +40,18 @@ impl Raw {
             if let Some(position) = find(&self.read, b"\r\n\r\n") {
                 break position + 4;
             }
-            assert!(
-                self.more().await,
-                "closed inside the head: {}",
-                String::from_utf8_lossy(&self.read)
-            );
+            assert!(self.more().await, "closed inside the head: {}", String::from_utf8_lossy(&self.read));
         };
         let head = String::from_utf8(self.read.drain(..end).collect()).expect("a head is ASCII");
         let mut lines = head.lines();
-        let status = lines
-            .next()
-            .and_then(|l| l.split(' ').nth(1))
-            .and_then(|s| s.parse().ok())
-            .expect("a status");
+        let status =
+            lines.next().and_then(|l| l.split(' ').nth(1)).and_then(|s| s.parse().ok()).expect("a status");
         let mut headers = http::HeaderMap::new();
         for (name, value) in lines.filter_map(|l| l.split_once(':')) {
             let name = http::HeaderName::from_bytes(name.as_bytes()).expect("a header's name");
             headers.append(name, value.trim().parse().expect("a header's value"));
         }
-        let mut answer = Answer {
-            status,
-            headers,
-            body: bytes::Bytes::new(),
-        };
+        let mut answer = Answer { status, headers, body: bytes::Bytes::new() };
         if !(100..200).contains(&status) && status != 204 {
             answer.body = self.body(&answer).await.into();
         }

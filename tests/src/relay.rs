@@ -58,11 +58,7 @@ impl Relay {
                 });
             }
         });
-        Self {
-            address,
-            cut,
-            _task: task,
-        }
+        Self { address, cut, _task: task }
     }
 
     /// Where to connect instead of to the target.
@@ -101,10 +97,7 @@ async fn connect(near: TcpStream, peer: IpAddr, target: SocketAddr, mut cut: wat
         return;
     };
     let ((near_read, near_write), (far_read, far_write)) = (near.into_split(), far.into_split());
-    tokio::join!(
-        copy(near_read, far_write, peer, cut.clone()),
-        copy(far_read, near_write, peer, cut),
-    );
+    tokio::join!(copy(near_read, far_write, peer, cut.clone()), copy(far_read, near_write, peer, cut),);
 }
 
 /// Passes bytes on until either end closes.

@@ -21,13 +21,9 @@ pub struct Replicas {
 /// If there are none.
 #[must_use]
 pub fn free_addresses(count: usize) -> Vec<SocketAddr> {
-    let listeners: Vec<TcpListener> = (0..count)
-        .map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port"))
-        .collect();
-    listeners
-        .iter()
-        .map(|listener| listener.local_addr().expect("its own"))
-        .collect()
+    let listeners: Vec<TcpListener> =
+        (0..count).map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port")).collect();
+    listeners.iter().map(|listener| listener.local_addr().expect("its own")).collect()
 }
 
 /// The key `replicas` of the companion that listens on `address`.
@@ -59,11 +55,7 @@ impl Replicas {
             let key = replicas_key(&addresses, address, &etcd_lease(&etcd.url()), "");
             companions.push(Companion::replica(address, &format!("{key}{head}"), pools).await);
         }
-        let replicas = Self {
-            companions,
-            addresses,
-            etcd: Some(etcd),
-        };
+        let replicas = Self { companions, addresses, etcd: Some(etcd) };
         replicas.leader().await;
         replicas
     }
@@ -78,8 +70,7 @@ impl Replicas {
 
     /// Waits until exactly one companion leads and all others that run name it. Returns its place.
     pub async fn leader(&self) -> usize {
-        self.leader_of(&(0..self.companions.len()).collect::<Vec<_>>())
-            .await
+        self.leader_of(&(0..self.companions.len()).collect::<Vec<_>>()).await
     }
 
     /// The same among the companions at these places.

@@ -75,14 +75,7 @@ impl Scene {
         crowd.fill(&replicas.companions[leader], "p", BOUND).await;
         let flows: Vec<_> = (1..=FLOWS).collect();
         crowd.queue(&replicas.companions[leader], "p", &flows, EACH).await;
-        Self {
-            replicas,
-            leader,
-            envoys,
-            servers,
-            gate,
-            crowd,
-        }
+        Self { replicas, leader, envoys, servers, gate, crowd }
     }
 
     /// The companion that leads at first.
@@ -123,11 +116,7 @@ impl Scene {
         for (flow, numbers) in by_flow {
             assert_eq!(numbers, (0..EACH).collect::<Vec<_>>(), "{flow}");
         }
-        assert_eq!(
-            self.servers[0].peak_together(),
-            BOUND,
-            "the bound is reached and not passed"
-        );
+        assert_eq!(self.servers[0].peak_together(), BOUND, "the bound is reached and not passed");
         for server in &self.servers {
             assert!(server.peak() <= SLOTS, "{} at one server", server.peak());
         }
@@ -138,11 +127,7 @@ impl Scene {
         self.gate.open();
         until("a grant", || async {
             let arrived: usize = self.servers.iter().map(Upstream::total).sum();
-            if arrived > BOUND {
-                Ok(())
-            } else {
-                Err(arrived.to_string())
-            }
+            if arrived > BOUND { Ok(()) } else { Err(arrived.to_string()) }
         })
         .await;
         since.elapsed()

@@ -198,12 +198,7 @@ impl Upstream {
         let accepting = shared.clone();
         let listening =
             on_runtime_thread(async move { tokio::spawn(accept(listener, accepting)).abort_handle() }).await;
-        Self {
-            address,
-            shared,
-            calls: Mutex::new(received),
-            listening,
-        }
+        Self { address, shared, calls: Mutex::new(received), listening }
     }
 
     /// Its address.
@@ -243,11 +238,7 @@ impl Upstream {
     pub async fn arrived_together(&self, count: usize) {
         until(&format!("{count} at the servers"), || async {
             let total = self.shared.together.total.load(Ordering::SeqCst);
-            if total >= count {
-                Ok(())
-            } else {
-                Err(total.to_string())
-            }
+            if total >= count { Ok(()) } else { Err(total.to_string()) }
         })
         .await;
     }
@@ -257,12 +248,7 @@ impl Upstream {
     /// # Panics
     /// If the server panicked.
     pub fn texts_together(&self) -> Vec<String> {
-        let mut texts = self
-            .shared
-            .together
-            .texts
-            .lock()
-            .expect("no holder of the lock panics");
+        let mut texts = self.shared.together.texts.lock().expect("no holder of the lock panics");
         std::mem::take(&mut texts)
     }
 
@@ -277,9 +263,7 @@ impl Upstream {
     /// If none arrives.
     pub async fn next(&self) -> Call {
         let mut calls = self.calls.lock().await;
-        soon("a request at the server", calls.recv())
-            .await
-            .expect("the server runs")
+        soon("a request at the server", calls.recv()).await.expect("the server runs")
     }
 
     /// A request that has already arrived, if any.
@@ -351,8 +335,7 @@ async fn serve(request: Request<Incoming>, shared: Arc<Shared>) -> Result<Respon
             tokio::spawn(stream(call, stretched(*service, number), places.clone()));
         }
     }
-    told.await
-        .map_err(|_| std::io::Error::other("the test dropped the request"))?
+    told.await.map_err(|_| std::io::Error::other("the test dropped the request"))?
 }
 
 /// Between 90 and 110 percent of `service`: servers with equal times would fall into step.
@@ -381,9 +364,7 @@ fn plain(status: StatusCode, text: &'static str) -> Response<Body> {
 }
 
 fn full(bytes: Bytes) -> Body {
-    Full::new(bytes)
-        .map_err(|never: Infallible| match never {})
-        .boxed()
+    Full::new(bytes).map_err(|never: Infallible| match never {}).boxed()
 }
 
 /// A request that has arrived. If it is dropped without an answer, its connection is cut.
@@ -406,10 +387,7 @@ impl Call {
     /// A header's value; empty if absent.
     #[must_use]
     pub fn header(&self, name: &str) -> &str {
-        self.headers
-            .get(name)
-            .and_then(|v| v.to_str().ok())
-            .unwrap_or_default()
+        self.headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default()
     }
 
     /// The body as JSON; null if it is not JSON.
@@ -421,10 +399,7 @@ impl Call {
     /// The text of the first message, by which a test identifies the request.
     #[must_use]
     pub fn text(&self) -> String {
-        self.json()["messages"][0]["content"]
-            .as_str()
-            .unwrap_or_default()
-            .to_owned()
+        self.json()["messages"][0]["content"].as_str().unwrap_or_default().to_owned()
     }
 
     /// Answers as a model server does, streamed if requested, with a usage of 8 and 4 tokens.
@@ -475,9 +450,7 @@ impl Call {
         }
         // The count falls before the client sees the end, so that a peak is never too high.
         drop(self.in_flight);
-        let response = response
-            .body(full(body.into()))
-            .expect("a test builds valid responses");
+        let response = response.body(full(body.into())).expect("a test builds valid responses");
         drop(self.reply.send(Ok(response)));
     }
 
@@ -485,10 +458,7 @@ impl Call {
     #[must_use]
     pub fn stream(self) -> Events {
         let (sender, receiver) = mpsc::unbounded_channel();
-        let body = StreamBody::new(Chunks {
-            receiver,
-            _in_flight: self.in_flight,
-        });
+        let body = StreamBody::new(Chunks { receiver, _in_flight: self.in_flight });
         let response = Response::builder()
             .header("content-type", "text/event-stream")
             .body(BodyExt::boxed(body))
@@ -558,8 +528,6 @@ impl Stream for Chunks {
     type Item = Result<Frame<Bytes>, std::io::Error>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.receiver
-            .poll_recv(cx)
-            .map(|chunk| chunk.map(|c| c.map(Frame::data)))
+        self.receiver.poll_recv(cx).map(|chunk| chunk.map(|c| c.map(Frame::data)))
     }
 }

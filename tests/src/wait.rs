@@ -15,11 +15,7 @@ pub const WAIT_MAX: Duration = Duration::from_secs(30);
 const CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
-    Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .expect("a runtime can be built")
+    Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime can be built")
 });
 
 /// Runs a test's future to its end on the shared runtime.
@@ -33,10 +29,7 @@ where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
 {
-    RUNTIME
-        .spawn(future)
-        .await
-        .expect("the task ends without a panic")
+    RUNTIME.spawn(future).await.expect("the task ends without a panic")
 }
 
 /// Calls `probe` until it returns a value. The failure's message contains its last error.
@@ -52,10 +45,9 @@ where
     loop {
         match probe().await {
             Ok(value) => return value,
-            Err(seen) => assert!(
-                start.elapsed() < WAIT_MAX,
-                "{what}: not within {WAIT_MAX:?}; last seen: {seen}"
-            ),
+            Err(seen) => {
+                assert!(start.elapsed() < WAIT_MAX, "{what}: not within {WAIT_MAX:?}; last seen: {seen}")
+            }
         }
         tokio::time::sleep(CHECK_INTERVAL).await;
     }

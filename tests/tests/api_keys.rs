@@ -19,16 +19,11 @@ struct Key {
 
 impl Key {
     fn of(tenant: &str) -> Self {
-        let output = Command::new(binary::penstock())
-            .args(["api-key", tenant])
-            .output();
+        let output = Command::new(binary::penstock()).args(["api-key", tenant]).output();
         let output = output.expect("penstock runs");
         assert!(output.status.success(), "{output:?}");
         let text = String::from_utf8(output.stdout).expect("text");
-        let mut lines = text
-            .lines()
-            .filter(|line| !line.starts_with('#'))
-            .map(str::to_owned);
+        let mut lines = text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned);
         let (key, line) = (lines.next().expect("a key"), lines.next().expect("a line"));
         Self { key, line }
     }
@@ -67,10 +62,7 @@ impl KeyFile {
 
     /// The part of the configuration that names the file.
     fn identity(&self, more: &str) -> String {
-        format!(
-            "identity: {{api_keys: {{file: '{}'}}{more}}}\n",
-            self.path().display()
-        )
+        format!("identity: {{api_keys: {{file: '{}'}}{more}}}\n", self.path().display())
     }
 }
 
@@ -78,9 +70,7 @@ impl KeyFile {
 async fn tenants(gateway: &Gateway) -> Vec<Value> {
     let pool = gateway.pool("p").await;
     let flows = pool["flows"].as_array().cloned().unwrap_or_default();
-    let busy = flows
-        .into_iter()
-        .filter(|flow| flow["in_flight"] != 0 || flow["waiting"] != 0);
+    let busy = flows.into_iter().filter(|flow| flow["in_flight"] != 0 || flow["waiting"] != 0);
     busy.map(|flow| flow["key"].clone()).collect()
 }
 
@@ -94,9 +84,7 @@ async fn get(gateway: &Gateway, path: &str, key: Option<&str>) -> Answer {
     if let Some(key) = key {
         request = request.header("x-api-key", key);
     }
-    Answer::read(request.send().await.expect("an answer"))
-        .await
-        .expect("a whole answer")
+    Answer::read(request.send().await.expect("an answer")).await.expect("a whole answer")
 }
 
 #[test]
@@ -112,11 +100,7 @@ fn a_key_gives_the_tenant_and_stays_at_the_gateway() {
             for (ask, header, tenant) in [
                 (acme.on(ask.clone()), "authorization", "acme"),
                 (ask.header("api-key", &other.key), "api-key", "other"),
-                (
-                    message().tenant("evil").header("x-api-key", &acme.key),
-                    "x-api-key",
-                    "acme",
-                ),
+                (message().tenant("evil").header("x-api-key", &acme.key), "x-api-key", "acme"),
             ] {
                 let asked = gateway.spawn(ask);
                 let call = server.next().await;
@@ -147,10 +131,7 @@ fn a_request_without_a_valid_key_is_answered_401_on_every_path_and_counted() {
             refused.expect_error(401, "invalid_api_key", "rejected_invalid");
             assert_eq!(refused.header("www-authenticate"), "Bearer");
             let message = refused.message();
-            assert!(
-                message.contains("API key") && !message.contains(&wrong.key),
-                "{message}"
-            );
+            assert!(message.contains("API key") && !message.contains(&wrong.key), "{message}");
         }
         let count_tokens = ClientRequest::to("/v1/messages/count_tokens", message().body());
         for ask in [message(), message().header("x-api-key", &wrong.key), count_tokens] {
@@ -175,11 +156,7 @@ fn a_request_without_a_valid_key_is_answered_401_on_every_path_and_counted() {
         let labels = [("outcome", "rejected_invalid")];
         until("eight refusals are counted", || async {
             let counted = gateway.metrics().await.sum("penstock_requests_total", &labels);
-            if counted == 8.0 {
-                Ok(())
-            } else {
-                Err(counted.to_string())
-            }
+            if counted == 8.0 { Ok(()) } else { Err(counted.to_string()) }
         })
         .await;
     });
@@ -190,10 +167,7 @@ fn without_a_required_key_only_a_wrong_one_is_refused() {
     run(async {
         let (server, acme) = (Upstream::scripted().await, Key::of("acme"));
         let file = KeyFile::with(&[&acme]);
-        let keys = format!(
-            "{{file: '{}', required: false, forward: true}}",
-            file.path().display()
-        );
+        let keys = format!("{{file: '{}', required: false, forward: true}}", file.path().display());
         let head = format!("identity: {{api_keys: {keys}}}\n");
         let gateway = Gateway::start(&config(&head, &[pool("p", "m", &[&server], "")])).await;
         let wrong = Key::of("acme").on(ClientRequest::chat("m", "x"));
@@ -201,11 +175,7 @@ fn without_a_required_key_only_a_wrong_one_is_refused() {
         let bearer = format!("Bearer {}", acme.key);
         for (ask, tenant, forwarded) in [
             (ClientRequest::chat("m", "x").tenant("said"), "said", ""),
-            (
-                acme.on(ClientRequest::chat("m", "x").tenant("said")),
-                "acme",
-                &bearer,
-            ),
+            (acme.on(ClientRequest::chat("m", "x").tenant("said")), "acme", &bearer),
         ] {
             let asked = gateway.spawn(ask);
             let call = server.next().await;
@@ -223,11 +193,9 @@ fn a_requeued_request_keeps_the_tenant_of_its_key() {
         let (server, acme) = (Upstream::scripted().await, Key::of("acme"));
         let file = KeyFile::with(&[&acme]);
         let more = format!("{}  health: {{path: null}}\n", slots(1));
-        let gateway = Gateway::start(&config(
-            &file.identity(", trust: none"),
-            &[pool("p", "m", &[&server], &more)],
-        ))
-        .await;
+        let gateway =
+            Gateway::start(&config(&file.identity(", trust: none"), &[pool("p", "m", &[&server], &more)]))
+                .await;
         let asked = gateway.spawn(acme.on(ClientRequest::chat("m", "x").tenant("evil")));
         server.next().await.cut();
         let call = server.next().await;
@@ -244,11 +212,7 @@ fn a_requeued_request_keeps_the_tenant_of_its_key() {
 async fn config_has(gateway: &Gateway, key: &str, value: u64) {
     until(&format!("{key} {value}"), || async {
         let config = gateway.status().await["config"].clone();
-        if config[key] == value {
-            Ok(())
-        } else {
-            Err(config.to_string())
-        }
+        if config[key] == value { Ok(()) } else { Err(config.to_string()) }
     })
     .await;
 }
@@ -257,11 +221,7 @@ async fn config_has(gateway: &Gateway, key: &str, value: u64) {
 async fn answers(gateway: &Gateway, key: &Key, status: u16) {
     until(&format!("{status} for the key"), || async {
         let answer = gateway.send(key.on(ClientRequest::chat("m", "x"))).await;
-        if answer.status == status {
-            Ok(())
-        } else {
-            Err(answer.text())
-        }
+        if answer.status == status { Ok(()) } else { Err(answer.text()) }
     })
     .await;
 }
@@ -278,16 +238,10 @@ fn a_changed_file_replaces_the_keys_and_a_bad_one_does_not() {
         // A person has written the key where its digest belongs.
         file.write(&format!("acme: [\"{}\"]\n", new.key));
         config_has(&gateway, "failures", 1).await;
-        let failures = gateway
-            .metrics()
-            .await
-            .sum("penstock_config_reload_failures_total", &[]);
+        let failures = gateway.metrics().await.sum("penstock_config_reload_failures_total", &[]);
         assert_eq!(failures, 1.0);
         let why = gateway.status().await["config"]["last_error"].to_string();
-        assert!(
-            why.contains("api-keys.yaml:1: acme[0]: must be `sha256:`"),
-            "{why}"
-        );
+        assert!(why.contains("api-keys.yaml:1: acme[0]: must be `sha256:`"), "{why}");
         answers(&gateway, &old, 200).await;
 
         file.write(&new.line);
@@ -320,10 +274,7 @@ fn keys_and_digests_are_in_no_log_and_on_no_page() {
         let call = server.next().await;
         let waits = gateway.spawn(acme.on(ClientRequest::chat("m", "x")));
         gateway.waiting("p", 1).await;
-        assert_eq!(
-            gateway.send(wrong.on(ClientRequest::chat("m", "x"))).await.status,
-            401
-        );
+        assert_eq!(gateway.send(wrong.on(ClientRequest::chat("m", "x"))).await.status, 401);
         file.write(&format!("{}\nmore: []\n# changed\n", acme.line));
         file.write(&format!("acme: [\"{}\"]\n", acme.key));
         config_has(&gateway, "failures", 1).await;
@@ -331,10 +282,7 @@ fn keys_and_digests_are_in_no_log_and_on_no_page() {
         for path in ["/config", "/status", "/metrics", "/requests", "/"] {
             seen += &gateway.get(path).await.expect("a page").text();
         }
-        assert!(
-            seen.contains(&file.path().display().to_string()),
-            "/config names the file"
-        );
+        assert!(seen.contains(&file.path().display().to_string()), "/config names the file");
         call.answer();
         server.next().await.answer();
         for asked in [asked, waits] {
@@ -354,10 +302,7 @@ fn keys_and_digests_are_in_no_log_and_on_no_page() {
 #[test]
 fn an_envoy_that_starts_without_a_companion_checks_keys() {
     run(async {
-        let (server, acme) = (
-            Upstream::serving(std::time::Duration::ZERO).await,
-            Key::of("acme"),
-        );
+        let (server, acme) = (Upstream::serving(std::time::Duration::ZERO).await, Key::of("acme"));
         let file = KeyFile::with(&[&acme]);
         let mut companion = Companion::start(&file.identity(""), &[pool("p", "m", &[&server], "")]).await;
         companion.kill().await;
@@ -377,10 +322,7 @@ fn an_envoy_that_starts_without_a_companion_checks_keys() {
 #[test]
 fn openai_client_raises_an_authentication_error() {
     run(async {
-        let (server, acme) = (
-            Upstream::serving(std::time::Duration::ZERO).await,
-            Key::of("acme"),
-        );
+        let (server, acme) = (Upstream::serving(std::time::Duration::ZERO).await, Key::of("acme"));
         let file = KeyFile::with(&[&acme]);
         let gateway = Gateway::start(&config(&file.identity(""), &[pool("p", "m", &[&server], "")])).await;
         let script = format!(
@@ -419,25 +361,16 @@ fn validate_checks_the_file_and_names_what_is_wrong() {
             .args(["validate".as_ref(), "--config".as_ref(), document.as_os_str()])
             .output()
             .expect("penstock runs");
-        (
-            output.status.code(),
-            String::from_utf8_lossy(&output.stderr).into_owned(),
-        )
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
     assert_eq!(validate(&file.identity("")).0, Some(0));
     file.write("acme:\n- pk-0123456789abcdef\n");
     let (code, message) = validate(&file.identity(""));
     assert_eq!(code, Some(2));
-    assert!(
-        message.contains("api-keys.yaml:2: acme[0]: must be `sha256:` and 64"),
-        "{message}"
-    );
+    assert!(message.contains("api-keys.yaml:2: acme[0]: must be `sha256:` and 64"), "{message}");
     assert!(!message.contains("0123456789"), "{message}");
     let missing = Path::new("no/such/keys.yaml");
     let (code, message) = validate(&format!("identity: {{api_keys: {}}}\n", missing.display()));
     assert_eq!(code, Some(2));
-    assert!(
-        message.contains("identity.api_keys.file: no/such/keys.yaml"),
-        "{message}"
-    );
+    assert!(message.contains("identity.api_keys.file: no/such/keys.yaml"), "{message}");
 }

@@ -26,9 +26,7 @@ impl Fixture {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        Answer::read(request.send().await.expect("an answer"))
-            .await
-            .expect("a whole answer")
+        Answer::read(request.send().await.expect("an answer")).await.expect("a whole answer")
     }
 
     async fn invalid(&self, body: impl Into<reqwest::Body>, headers: &[(&str, &str)]) -> Answer {
@@ -45,17 +43,10 @@ impl Fixture {
             client.send(piece).await;
         }
         let call = self.server.next().await;
-        let seen = Seen {
-            body: call.body.clone(),
-        };
+        let seen = Seen { body: call.body.clone() };
         call.answer();
         let answer = client.answer().await;
-        assert_eq!(
-            (answer.status, answer.outcome()),
-            (200, "bypassed"),
-            "{}",
-            answer.text()
-        );
+        assert_eq!((answer.status, answer.outcome()), (200, "bypassed"), "{}", answer.text());
         seen
     }
 }
@@ -70,18 +61,9 @@ async fn shared() -> &'static Fixture {
     SHARED
         .get_or_init(|| async {
             let server = Upstream::scripted().await;
-            let pools = [pool(
-                "p",
-                "'m*'",
-                &[&server],
-                "  stock: {watermark_per_backend: 64}\n",
-            )];
+            let pools = [pool("p", "'m*'", &[&server], "  stock: {watermark_per_backend: 64}\n")];
             let gateway = Gateway::start(&config("limits: {body_bytes: 1MiB}\n", &pools)).await;
-            Fixture {
-                gateway,
-                server,
-                turn: Mutex::new(()),
-            }
+            Fixture { gateway, server, turn: Mutex::new(()) }
         })
         .await
 }
@@ -152,11 +134,7 @@ fn compressed_body_is_400_and_the_message_names_the_decompressor() {
         let body = json!({"model": "m", "messages": []}).to_string();
         for encoding in ["gzip", "br", "deflate", "zstd"] {
             let answer = all.invalid(body.clone(), &[("content-encoding", encoding)]).await;
-            assert!(
-                answer.message().to_lowercase().contains("decompressor"),
-                "{}",
-                answer.message()
-            );
+            assert!(answer.message().to_lowercase().contains("decompressor"), "{}", answer.message());
         }
     });
 }
@@ -187,48 +165,23 @@ fn body_over_the_limit_is_413_and_body_at_the_limit_passes() {
         let all = shared().await;
         let fill = |bytes: usize| {
             let frame = r#"{"model":"m","messages":[{"role":"user","content":""}]}"#;
-            frame.replace(
-                r#"content":""#,
-                &format!(r#"content":"{}"#, "x".repeat(bytes - frame.len())),
-            )
+            frame.replace(r#"content":""#, &format!(r#"content":"{}"#, "x".repeat(bytes - frame.len())))
         };
         // The Content-Length alone is enough: the client sends no byte of the body.
         let mut client = Raw::connect(all.gateway.address()).await;
-        client
-            .send(raw::post(
-                CHAT,
-                &format!("content-length: {}\r\n", BODY_BYTES_MAX + 1),
-            ))
-            .await;
-        client
-            .answer()
-            .await
-            .expect_error(413, "request_too_large", "rejected_invalid");
+        client.send(raw::post(CHAT, &format!("content-length: {}\r\n", BODY_BYTES_MAX + 1))).await;
+        client.answer().await.expect_error(413, "request_too_large", "rejected_invalid");
 
         let mut client = Raw::connect(all.gateway.address()).await;
-        client
-            .send(raw::post(CHAT, "transfer-encoding: chunked\r\n"))
-            .await;
+        client.send(raw::post(CHAT, "transfer-encoding: chunked\r\n")).await;
         let body = fill(BODY_BYTES_MAX + 1);
-        client
-            .send(format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len()))
-            .await;
-        client
-            .answer()
-            .await
-            .expect_error(413, "request_too_large", "rejected_invalid");
+        client.send(format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len())).await;
+        client.answer().await.expect_error(413, "request_too_large", "rejected_invalid");
 
         let body = fill(BODY_BYTES_MAX);
         let head = raw::post(CHAT, &format!("content-length: {}\r\n", body.len()));
-        let seen = all
-            .arrives(vec![head.into_bytes(), body.clone().into_bytes()])
-            .await;
-        assert!(
-            seen.body == body.as_bytes(),
-            "{} bytes arrived of {}",
-            seen.body.len(),
-            body.len()
-        );
+        let seen = all.arrives(vec![head.into_bytes(), body.clone().into_bytes()]).await;
+        assert!(seen.body == body.as_bytes(), "{} bytes arrived of {}", seen.body.len(), body.len());
     });
 }
 
@@ -237,19 +190,11 @@ fn deep_nesting_does_not_trap() {
     run(async {
         let all = shared().await;
         let nested = |depth: usize| {
-            format!(
-                r#"{{"model":"m","messages":{}{}}}"#,
-                "[".repeat(depth),
-                "]".repeat(depth)
-            )
-            .into_bytes()
+            format!(r#"{{"model":"m","messages":{}{}}}"#, "[".repeat(depth), "]".repeat(depth)).into_bytes()
         };
         let body = nested(60);
         let head = raw::post(CHAT, &format!("content-length: {}\r\n", body.len()));
-        assert_eq!(
-            all.arrives(vec![head.into_bytes(), body.clone()]).await.body,
-            body
-        );
+        assert_eq!(all.arrives(vec![head.into_bytes(), body.clone()]).await.body, body);
 
         // Far deeper than real requests: rejected or passed, but answered, and so is the next request.
         let _turn = all.turn.lock().await;
@@ -295,10 +240,7 @@ fn expect_100_continue_is_answered() {
         let body = tearable();
         let mut client = Raw::connect(all.gateway.address()).await;
         client
-            .send(raw::post(
-                CHAT,
-                &format!("content-length: {}\r\nexpect: 100-continue\r\n", body.len()),
-            ))
+            .send(raw::post(CHAT, &format!("content-length: {}\r\nexpect: 100-continue\r\n", body.len())))
             .await;
         assert_eq!(client.answer().await.status, 100);
         client.send(&body).await;
@@ -315,9 +257,7 @@ fn rejection_states_whether_the_connection_stays_open() {
         let all = shared().await;
         let mut client = Raw::connect(all.gateway.address()).await;
         for body in ["nope", "{  }", "null"] {
-            client
-                .send(format!("{}{body}", raw::post(CHAT, "content-length: 4\r\n")))
-                .await;
+            client.send(format!("{}{body}", raw::post(CHAT, "content-length: 4\r\n"))).await;
             let refused = client.answer().await;
             refused.expect_error(400, "invalid_request", "rejected_invalid");
             if refused.header("connection") == "close" {
@@ -327,9 +267,7 @@ fn rejection_states_whether_the_connection_stays_open() {
         }
         let _turn = all.turn.lock().await;
         let body = tearable();
-        client
-            .send(raw::post(CHAT, &format!("content-length: {}\r\n", body.len())))
-            .await;
+        client.send(raw::post(CHAT, &format!("content-length: {}\r\n", body.len()))).await;
         client.send(&body).await;
         all.server.next().await.answer();
         assert_eq!(client.answer().await.status, 200);

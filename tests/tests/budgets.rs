@@ -72,9 +72,7 @@ async fn shared() -> &'static Fixture {
 }
 
 fn ask(pool: &str, tenant: &str) -> ClientRequest {
-    ClientRequest::chat(pool, tenant)
-        .tenant(tenant)
-        .with("max_tokens", 10)
+    ClientRequest::chat(pool, tenant).tenant(tenant).with("max_tokens", 10)
 }
 
 /// Sends a request that the server answers, and waits until its cost is settled.
@@ -90,10 +88,7 @@ async fn serve(gateway: &Gateway, server: &Upstream, ask: ClientRequest) -> Answ
 
 /// The rows of `/budgets` for a pool.
 async fn rows(gateway: &Gateway, pool: &str) -> Vec<Value> {
-    let page = gateway
-        .get(&format!("/budgets?pool={pool}"))
-        .await
-        .expect("an answer");
+    let page = gateway.get(&format!("/budgets?pool={pool}")).await.expect("an answer");
     assert_eq!(page.status, 200, "{}", page.text());
     page.json().as_array().cloned().expect("a list")
 }
@@ -113,9 +108,7 @@ async fn change(gateway: &Gateway, path: &str, body: &Value) -> Answer {
 
 fn number(answer: &Answer, header: &str) -> u64 {
     let value = answer.header(header);
-    value
-        .parse()
-        .unwrap_or_else(|error| panic!("{header}: {value}: {error}"))
+    value.parse().unwrap_or_else(|error| panic!("{header}: {value}: {error}"))
 }
 
 #[test]
@@ -131,10 +124,7 @@ fn a_used_up_budget_refuses_until_it_is_topped_up_or_reset() {
             let reset = answer.header("x-ratelimit-reset-tokens");
             assert!(reset.ends_with('s') && reset.contains('m'), "{reset}");
         }
-        assert!(
-            left[0] < 100 && left.is_sorted_by(|a, b| a > b || *a == 0),
-            "{left:?}"
-        );
+        assert!(left[0] < 100 && left.is_sorted_by(|a, b| a > b || *a == 0), "{left:?}");
         let seen = window(gateway, "refuse").await;
         let amounts =
             ["unit", "per", "limit", "used", "reserved", "remaining", "debt"].map(|key| seen[key].clone());
@@ -155,16 +145,10 @@ fn a_used_up_budget_refuses_until_it_is_topped_up_or_reset() {
         assert_eq!(row["windows"][0]["remaining"], 30, "20 pay the debt: {row}");
         assert_eq!((&row["flow"], &row["has_room"]), (&json!("t-ann"), &json!(true)));
         serve(gateway, server, ask("refuse", "t-ann")).await;
-        assert_eq!(
-            gateway.send(ask("refuse", "t-ann")).await.code(),
-            "budget_exceeded"
-        );
+        assert_eq!(gateway.send(ask("refuse", "t-ann")).await.code(), "budget_exceeded");
 
         let reset = change(gateway, "refuse/t-ann", &json!({"reset": true})).await;
-        assert_eq!(
-            (reset.status, &reset.json()["windows"][0]["used"]),
-            (200, &json!(0))
-        );
+        assert_eq!((reset.status, &reset.json()["windows"][0]["used"]), (200, &json!(0)));
         let answer = serve(gateway, server, ask("refuse", "t-ann")).await;
         assert_eq!(number(&answer, "x-ratelimit-remaining-tokens"), left[0]);
     });
@@ -191,27 +175,12 @@ fn a_budget_of_requests_counts_requests_and_has_gauges() {
             .map(|name| metrics.sum(&format!("penstock_budget_{name}"), &labels));
         assert_eq!(gauges, [2.0, 2.0, 0.0], "{}", metrics.text());
         let budgets = gateway.pool("requests").await["budgets"].clone();
-        assert_eq!(
-            (&budgets[0]["flow"], &budgets[0]["has_room"]),
-            (&json!("t-ann"), &json!(false))
-        );
+        assert_eq!((&budgets[0]["flow"], &budgets[0]["has_room"]), (&json!("t-ann"), &json!(false)));
 
         let no_tokens = change(gateway, "requests/t-ann", &json!({"add_tokens": 5})).await;
-        assert_eq!(
-            (no_tokens.status, no_tokens.code()),
-            (422, "invalid_budget_change".into())
-        );
-        assert!(
-            no_tokens.message().contains("counts requests only"),
-            "{}",
-            no_tokens.message()
-        );
-        assert_eq!(
-            change(gateway, "requests/t-ann", &json!({"reset": true}))
-                .await
-                .status,
-            200
-        );
+        assert_eq!((no_tokens.status, no_tokens.code()), (422, "invalid_budget_change".into()));
+        assert!(no_tokens.message().contains("counts requests only"), "{}", no_tokens.message());
+        assert_eq!(change(gateway, "requests/t-ann", &json!({"reset": true})).await.status, 200);
         serve(gateway, server, ask("requests", "t-ann")).await;
     });
 }
@@ -293,16 +262,10 @@ fn a_shadow_refuses_nothing_and_counts_what_it_would_have_refused() {
             assert_eq!(answer.header("x-ratelimit-limit-requests"), "");
         }
         let labels = [("pool", "shadow"), ("flow", "t-ann"), ("over", "refuse")];
-        let shadowed = gateway
-            .metrics()
-            .await
-            .sum("penstock_budget_shadow_total", &labels);
+        let shadowed = gateway.metrics().await.sum("penstock_budget_shadow_total", &labels);
         assert!((shadowed - 2.0).abs() < f64::EPSILON, "{shadowed}");
         let row = &rows(gateway, "shadow").await[0];
-        assert_eq!(
-            (&row["shadow"], &row["windows"][0]["used"]),
-            (&json!(true), &json!(3))
-        );
+        assert_eq!((&row["shadow"], &row["windows"][0]["used"]), (&json!(true), &json!(3)));
     });
 }
 
@@ -329,11 +292,7 @@ fn a_flow_of_several_keys_is_named_with_its_slash() {
         serve(gateway, server, ask("slash", "t-ann")).await;
         for path in ["slash/t-ann%2Fslash", "slash/t-ann/slash"] {
             let changed = change(gateway, path, &json!({"add_tokens": 1})).await;
-            assert_eq!(
-                (changed.status, &changed.json()["flow"]),
-                (200, &json!("t-ann/slash")),
-                "{path}"
-            );
+            assert_eq!((changed.status, &changed.json()["flow"]), (200, &json!("t-ann/slash")), "{path}");
         }
         assert_eq!(window(gateway, "slash").await["remaining"], 100 - COST + 2);
     });
@@ -344,37 +303,21 @@ fn wrong_changes_are_refused_with_what_is_allowed() {
     run(async {
         let gateway = &shared().await.gateway;
         let reset = json!({"reset": true});
-        for (path, code, word) in [
-            ("nowhere/t-ann", "unknown_pool", "nowhere"),
-            ("refuse/nobody", "no_budget", "nobody"),
-        ] {
+        for (path, code, word) in
+            [("nowhere/t-ann", "unknown_pool", "nowhere"), ("refuse/nobody", "no_budget", "nobody")]
+        {
             let answer = change(gateway, path, &reset).await;
             assert_eq!((answer.status, answer.code()), (404, code.into()), "{path}");
             assert!(answer.message().contains(word), "{}", answer.message());
         }
-        for body in [
-            json!({}),
-            json!({"add_tokens": 0}),
-            json!({"reset": false}),
-            json!({"limit": 5}),
-        ] {
+        for body in [json!({}), json!({"add_tokens": 0}), json!({"reset": false}), json!({"limit": 5})] {
             let answer = change(gateway, "refuse/t-ann", &body).await;
-            assert_eq!(
-                (answer.status, answer.code()),
-                (422, "invalid_budget_change".into()),
-                "{body}"
-            );
+            assert_eq!((answer.status, answer.code()), (422, "invalid_budget_change".into()), "{body}");
             let message = answer.message();
-            assert!(
-                message.contains("add_tokens") && message.contains("reset"),
-                "{message}"
-            );
+            assert!(message.contains("add_tokens") && message.contains("reset"), "{message}");
         }
         let patch = async |headers: &[(&str, &str)]| {
-            let answer = gateway
-                .pages()
-                .change("PATCH", "/budgets/refuse/t-ann", headers, "{}")
-                .await;
+            let answer = gateway.pages().change("PATCH", "/budgets/refuse/t-ann", headers, "{}").await;
             answer.status
         };
         assert_eq!(patch(&[("content-type", "text/plain")]).await, 415);
@@ -400,11 +343,7 @@ fn with_a_token_only_its_holder_changes_budgets_and_sees_private_flows() {
 
         let patch = async |headers: &[(&str, &str)]| {
             let body = r#"{"add_tokens": 7}"#;
-            gateway
-                .pages()
-                .change("PATCH", "/budgets/users/t-secret", headers, body)
-                .await
-                .status
+            gateway.pages().change("PATCH", "/budgets/users/t-secret", headers, body).await.status
         };
         assert_eq!(patch(&[]).await, 401);
         assert_eq!(patch(&[("authorization", "Bearer another-secret")]).await, 401);

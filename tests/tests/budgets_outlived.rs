@@ -28,12 +28,7 @@ impl Gateway {
         let companion = Companion::start("", &[pool("p", "'*'", &[&server], &keys)]).await;
         let envoy = Envoy::start(&companion, "envoy").await;
         let client = H2c::connect(envoy.gateway()).await;
-        Self {
-            companion,
-            envoy,
-            server,
-            client,
-        }
+        Self { companion, envoy, server, client }
     }
 
     /// Serves a request that uses so many tokens of the prompt and of the answer.
@@ -60,11 +55,7 @@ impl Gateway {
             let rows: Vec<Value> = serde_json::from_value(rows.json()).expect("a list");
             let row = rows.into_iter().find(|row| row["flow"] == tenant);
             let window = row.map_or(Value::Null, |row| row["windows"][0].clone());
-            if is(&window) {
-                Ok(())
-            } else {
-                Err(window.to_string())
-            }
+            if is(&window) { Ok(()) } else { Err(window.to_string()) }
         })
         .await;
     }
@@ -76,12 +67,9 @@ impl Gateway {
         let request = ClientRequest::chat("m", "long").tenant("limited");
         let answer = self.client.ask(&request).await;
         let call = self.server.next().await;
-        self.shows("limited", "the estimate is reserved", |window| {
-            window["reserved"].as_u64() > Some(900)
-        })
-        .await;
-        self.shows("limited", "the window is over", |window| window["reserved"] == 0)
+        self.shows("limited", "the estimate is reserved", |window| window["reserved"].as_u64() > Some(900))
             .await;
+        self.shows("limited", "the window is over", |window| window["reserved"] == 0).await;
         call.answer_with(5, 895);
         assert_eq!(H2c::answer(answer).await.expect("an answer").status, 200);
     }
@@ -102,9 +90,7 @@ fn a_debt_of_a_request_that_outlives_its_window_is_owed_at_every_gateway() {
         let mut there = Gateway::start(&store, WINDOW).await;
         there.serve("limited", 5, 5).await;
         here.outlive_the_window().await;
-        there
-            .shows("limited", "the debt is known there", is_in_debt)
-            .await;
+        there.shows("limited", "the debt is known there", is_in_debt).await;
         there.refused("limited").await;
     });
 }
@@ -113,9 +99,7 @@ fn a_debt_of_a_request_that_outlives_its_window_is_owed_at_every_gateway() {
 async fn outlives_a_restart(store: &str) {
     let mut gateway = Gateway::start(store, WINDOW).await;
     gateway.outlive_the_window().await;
-    gateway
-        .shows("limited", "the request is settled", is_in_debt)
-        .await;
+    gateway.shows("limited", "the request is settled", is_in_debt).await;
     gateway.companion.signal(libc::SIGTERM);
     assert!(gateway.companion.exit().await.success());
     gateway.companion.restart().await;
@@ -176,19 +160,11 @@ fn nearly_a_million_rows_in_redis_are_restored_while_usage_is_written_and_counte
         }
         until("the rows are restored", || async {
             let log = gateway.companion.log();
-            if log.contains("budgets restored") {
-                Ok(())
-            } else {
-                Err(log)
-            }
+            if log.contains("budgets restored") { Ok(()) } else { Err(log) }
         })
         .await;
         gateway.serve("limited-own", 7, 5).await;
-        gateway
-            .shows("limited-own", "its own usage counts once", |window| {
-                window["used"] == 48
-            })
-            .await;
+        gateway.shows("limited-own", "its own usage counts once", |window| window["used"] == 48).await;
         until("a tenant of the past is refused", || async {
             let mut client = H2c::connect(gateway.envoy.gateway()).await;
             let request = ClientRequest::chat("m", "past").tenant("limited-77");
@@ -200,11 +176,7 @@ fn nearly_a_million_rows_in_redis_are_restored_while_usage_is_written_and_counte
                     return Err("served".to_owned());
                 }
             };
-            if answered.status == 429 {
-                Ok(())
-            } else {
-                Err(answered.text())
-            }
+            if answered.status == 429 { Ok(()) } else { Err(answered.text()) }
         })
         .await;
         let log = gateway.companion.log();

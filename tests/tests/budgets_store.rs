@@ -42,12 +42,7 @@ impl Gateway {
         let companion = Companion::start("", &[pool("p", "'*'", &[&server], &keys)]).await;
         let envoy = Envoy::start(&companion, "envoy").await;
         let client = H2c::connect(envoy.gateway()).await;
-        Self {
-            companion,
-            envoy,
-            server,
-            client,
-        }
+        Self { companion, envoy, server, client }
     }
 
     async fn serving(store: &str, window: &str) -> Self {
@@ -114,11 +109,7 @@ impl Gateway {
         until(&format!("the budget shows {expected}"), || async {
             let window = self.window(tenant).await;
             let found = json!([window["used"], window["reserved"], window["remaining"]]);
-            if found == expected {
-                Ok(())
-            } else {
-                Err(window.to_string())
-            }
+            if found == expected { Ok(()) } else { Err(window.to_string()) }
         })
         .await;
     }
@@ -126,11 +117,7 @@ impl Gateway {
     async fn shows_used(&self, tenant: &str, used: u64) {
         until(&format!("{used} are used"), || async {
             let window = self.window(tenant).await;
-            if window["used"] == used {
-                Ok(())
-            } else {
-                Err(window.to_string())
-            }
+            if window["used"] == used { Ok(()) } else { Err(window.to_string()) }
         })
         .await;
     }
@@ -139,11 +126,7 @@ impl Gateway {
     async fn settled(&self, tenant: &str) {
         until("nothing is reserved", || async {
             let window = self.window(tenant).await;
-            if window["reserved"] == 0 {
-                Ok(())
-            } else {
-                Err(window.to_string())
-            }
+            if window["reserved"] == 0 { Ok(()) } else { Err(window.to_string()) }
         })
         .await;
     }
@@ -165,10 +148,7 @@ impl Gateway {
     /// Changes the tenant's budget by hand; returns its windows after that.
     async fn change(&self, tenant: &str, change: Value) -> Value {
         let path = format!("/budgets/p/{tenant}");
-        let answer = self
-            .companion
-            .change("PATCH", &path, &[], &change.to_string())
-            .await;
+        let answer = self.companion.change("PATCH", &path, &[], &change.to_string()).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
         answer.json()["windows"].clone()
     }
@@ -193,11 +173,7 @@ impl Gateway {
     /// Waits until the store has been written more often than so many times.
     async fn written_since(&self, before: f64) {
         until("the store is written", || async {
-            if self.writes().await > before {
-                Ok(())
-            } else {
-                Err(self.companion.log())
-            }
+            if self.writes().await > before { Ok(()) } else { Err(self.companion.log()) }
         })
         .await;
     }
@@ -305,11 +281,7 @@ fn what_runs_at_a_gateway_counts_at_the_other_one_until_the_gateway_is_killed() 
         let mut here = Gateway::start(Upstream::scripted().await, &store, TWENTY).await;
         let mut held = Vec::new();
         for number in 0..40 {
-            let tenant = if number < 20 {
-                "limited-first"
-            } else {
-                "limited-later"
-            };
+            let tenant = if number < 20 { "limited-first" } else { "limited-later" };
             let request = ClientRequest::chat("m", tenant).tenant(tenant);
             let answer = here.client.ask(&request).await;
             held.push((answer, here.server.next().await));
@@ -330,11 +302,7 @@ async fn until_served(gateway: &Gateway, tenant: &str) {
     let address = gateway.envoy.gateway();
     until("a request is served", || async {
         let answer = ask(&mut H2c::connect(address).await, tenant).await;
-        if answer.status == 200 {
-            Ok(())
-        } else {
-            Err(answer.text())
-        }
+        if answer.status == 200 { Ok(()) } else { Err(answer.text()) }
     })
     .await;
 }
@@ -365,10 +333,7 @@ async fn redis_away(empty: bool) {
     let served = there.probe_until_refused("limited").await;
     let kind = if empty { "empty" } else { "with its data" };
     println!("redis away, back {kind}: 105 of 100 were used, {served} more before the other gateway knew");
-    assert!(
-        served < 80,
-        "it would have 80 left if it had not learned of the other gateway: {served}"
-    );
+    assert!(served < 80, "it would have 80 left if it had not learned of the other gateway: {served}");
 }
 
 #[test]
@@ -463,9 +428,7 @@ fn a_reset_at_one_gateway_forgets_what_the_other_one_has_not_written_and_what_it
         let mut there = Gateway::start(Upstream::scripted().await, &store, windows).await;
         here.serve("limited", 1).await;
         here.settled("limited").await;
-        let request = ClientRequest::chat("m", "limited")
-            .tenant("limited")
-            .with("max_tokens", 10);
+        let request = ClientRequest::chat("m", "limited").tenant("limited").with("max_tokens", 10);
         let ask_there = async |there: &mut Gateway, tokens| {
             let answer = there.client.ask(&request).await;
             there.server.next().await.answer_with(tokens, 0);
@@ -502,12 +465,8 @@ type Served = Vec<f64>;
 
 /// The most answers of a gateway within so many seconds.
 fn peak(served: &Served, seconds: f64) -> usize {
-    let within = |first: &f64| {
-        served
-            .iter()
-            .filter(|time| **time >= *first && **time < first + seconds)
-            .count()
-    };
+    let within =
+        |first: &f64| served.iter().filter(|time| **time >= *first && **time < first + seconds).count();
     served.iter().map(within).max().unwrap_or(0)
 }
 
@@ -569,11 +528,8 @@ fn a_tenant_that_floods_two_gateways_has_one_budget() {
             let [first, second] = both;
             tokio::join!(first, second)
         };
-        let ((first, second), free_one, free_two) = tokio::join!(
-            floods,
-            trickle(gateways[0], begin, end),
-            trickle(gateways[1], begin, end)
-        );
+        let ((first, second), free_one, free_two) =
+            tokio::join!(floods, trickle(gateways[0], begin, end), trickle(gateways[1], begin, end));
         let used = TOKENS * (first.len() + second.len());
         let texts = [one.server.texts_together(), two.server.texts_together()].concat();
         let limited = texts.iter().filter(|text| *text == "limited").count();
@@ -591,10 +547,7 @@ fn a_tenant_that_floods_two_gateways_has_one_budget() {
             free_one + free_two
         );
         assert!(used <= bound, "{used} of at most {bound}");
-        assert!(
-            used >= LIMIT * WINDOWS / 2,
-            "the budget is there to be used: {used}"
-        );
+        assert!(used >= LIMIT * WINDOWS / 2, "the budget is there to be used: {used}");
         assert!(free_one > 0 && free_two > 0);
     });
 }

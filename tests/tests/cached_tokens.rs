@@ -33,11 +33,7 @@ async fn seen(gateway: &Gateway, id: &str) -> Value {
     let answer = gateway.get(&format!("/requests/{id}")).await.expect("it answers");
     assert_eq!(answer.status, 200, "{}", answer.text());
     let request = answer.json();
-    json!([
-        request["class"],
-        request["tokens"]["prompt"],
-        request["tokens"]["cached"]
-    ])
+    json!([request["class"], request["tokens"]["prompt"], request["tokens"]["cached"]])
 }
 
 /// A gateway in front of a server with one place, with the cache buckets.
@@ -71,11 +67,7 @@ fn the_second_of_two_equal_prompts_goes_by_the_cached_bucket() {
         assert_eq!(seen(&gateway, "again").await, json!(["cached", 4_000, 2_896]));
         call.answer_with(4_000, 4);
         let call = server.next().await;
-        assert_eq!(
-            call.text(),
-            prompt('a'),
-            "the repeated prompt overtakes the other"
-        );
+        assert_eq!(call.text(), prompt('a'), "the repeated prompt overtakes the other");
         call.answer_with(4_000, 4);
         server.next().await.answer_with(4_000, 4);
         for answer in [second, other, again] {
@@ -95,11 +87,7 @@ impl Sender {
     /// Sends the repeated prompt, or one that no other request has.
     fn send(&mut self, gateway: &Gateway, is_repeated: bool) {
         self.sent += 1;
-        let text = if is_repeated {
-            prompt('a')
-        } else {
-            format!("{:06}{}", self.sent, "b".repeat(15_994))
-        };
+        let text = if is_repeated { prompt('a') } else { format!("{:06}{}", self.sent, "b".repeat(15_994)) };
         let request = ClientRequest::chat("m", &text).header("x-request-id", &self.sent.to_string());
         self.answers.push(gateway.spawn(request));
     }

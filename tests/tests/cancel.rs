@@ -17,26 +17,15 @@ struct Fixture {
 
 impl Fixture {
     fn server(&self, pool: &str) -> &Upstream {
-        let index = POOLS
-            .iter()
-            .position(|name| *name == pool)
-            .expect("a pool of this file");
+        let index = POOLS.iter().position(|name| *name == pool).expect("a pool of this file");
         &self.servers[index]
     }
 
     async fn outcomes(&self, pool: &str, outcome: &str, count: f64) {
         until(&format!("{count} {outcome} in {pool}"), || async {
             let labels = [("pool", pool), ("outcome", outcome)];
-            let seen = self
-                .gateway
-                .metrics()
-                .await
-                .sum("penstock_requests_total", &labels);
-            if seen == count {
-                Ok(())
-            } else {
-                Err(seen.to_string())
-            }
+            let seen = self.gateway.metrics().await.sum("penstock_requests_total", &labels);
+            if seen == count { Ok(()) } else { Err(seen.to_string()) }
         })
         .await;
     }
@@ -53,10 +42,7 @@ async fn shared() -> &'static Fixture {
                 pools.push(pool(name, name, &[&server], &slots(1)));
                 servers.push(server);
             }
-            Fixture {
-                gateway: Gateway::start(&config("", &pools)).await,
-                servers,
-            }
+            Fixture { gateway: Gateway::start(&config("", &pools)).await, servers }
         })
         .await
 }
@@ -85,10 +71,7 @@ fn request_cancelled_in_the_queue_never_reaches_a_server() {
         assert_eq!(server.total(), 2);
         all.outcomes("queued", "cancelled", 1.0).await;
         let page = gateway.metrics().await;
-        assert_eq!(
-            page.sum("penstock_requests_cancelled_total", &[("pool", "queued")]),
-            1.0
-        );
+        assert_eq!(page.sum("penstock_requests_cancelled_total", &[("pool", "queued")]), 1.0);
         assert_eq!(page.sum("penstock_arrivals_total", &[("pool", "queued")]), 3.0);
     });
 }
@@ -122,13 +105,8 @@ fn request_cancelled_during_the_response_frees_its_place() {
         let all = shared().await;
         let (gateway, server) = (&all.gateway, all.server("streaming"));
         let ask = ClientRequest::chat("streaming", "x").streamed().body();
-        let opened = tokio::spawn(
-            gateway
-                .client()
-                .post(gateway.url("/v1/chat/completions"))
-                .json(&ask)
-                .send(),
-        );
+        let opened =
+            tokio::spawn(gateway.client().post(gateway.url("/v1/chat/completions")).json(&ask).send());
         let events = server.next().await.stream();
         events.text("one");
         let mut response = opened.await.expect("no panic").expect("headers");
@@ -150,12 +128,8 @@ fn request_cancelled_before_its_body_ends_is_never_registered() {
         let (gateway, server) = (&all.gateway, all.server("speaking"));
         for _ in 0..3 {
             let mut client = Raw::connect(gateway.address()).await;
-            client
-                .send(raw::post("/v1/chat/completions", "content-length: 500\r\n"))
-                .await;
-            client
-                .send("{\"model\":\"speaking\",\"messages\":[{\"role\":\"us")
-                .await;
+            client.send(raw::post("/v1/chat/completions", "content-length: 500\r\n")).await;
+            client.send("{\"model\":\"speaking\",\"messages\":[{\"role\":\"us").await;
         }
         let asked = gateway.spawn(ClientRequest::chat("speaking", "whole"));
         let call = server.next().await;
@@ -164,13 +138,7 @@ fn request_cancelled_before_its_body_ends_is_never_registered() {
         assert_eq!(asked.await.expect("answered").status, 200);
         gateway.stock("speaking", 0).await;
         gateway.waiting("speaking", 0).await;
-        assert_eq!(
-            gateway
-                .metrics()
-                .await
-                .sum("penstock_arrivals_total", &[("pool", "speaking")]),
-            1.0
-        );
+        assert_eq!(gateway.metrics().await.sum("penstock_arrivals_total", &[("pool", "speaking")]), 1.0);
         assert_eq!(server.total(), 1);
     });
 }
@@ -178,9 +146,7 @@ fn request_cancelled_before_its_body_ends_is_never_registered() {
 /// The line of a request in the access log; `None` until Envoy has written it.
 fn logged(file: &Path, request_id: &str) -> Option<Value> {
     let text = std::fs::read_to_string(file).unwrap_or_default();
-    let mut lines = text
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let mut lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     lines.find(|line| line["request_id"] == request_id)
 }
 
@@ -190,10 +156,7 @@ fn client_that_leaves_the_queue_has_status_499_in_the_access_log() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("access.json");
         let server = Upstream::scripted().await;
-        let listen = format!(
-            "{LISTEN_BUT_GRPC}, grpc: '127.0.0.1:0', access_log: '{}'}}\n",
-            file.display()
-        );
+        let listen = format!("{LISTEN_BUT_GRPC}, grpc: '127.0.0.1:0', access_log: '{}'}}\n", file.display());
         let pool = pool("p", "'*'", &[&server], &slots(1));
         let gateway = Gateway::start(&format!("{listen}pools:\n{pool}")).await;
         let ask = |id: &str| ClientRequest::chat("m", id).header("x-request-id", id);
@@ -217,10 +180,7 @@ fn client_that_leaves_the_queue_has_status_499_in_the_access_log() {
             (&left["status"], &left["outcome"], &left["flags"]),
             (&json!(499), &Value::Null, &json!("DC"))
         );
-        assert_eq!(
-            (&held["status"], &held["outcome"]),
-            (&json!(200), &json!("bypassed"))
-        );
+        assert_eq!((&held["status"], &held["outcome"]), (&json!(200), &json!("bypassed")));
         assert_eq!(held["endpoint"], server.address().to_string());
         assert_eq!(held["path"], "/v1/chat/completions");
     });

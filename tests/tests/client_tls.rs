@@ -30,17 +30,12 @@ async fn connect(
         let authority = CertificateDer::from_pem_file(file).expect("a certificate");
         roots.add(authority).expect("an authority");
     }
-    let mut config = ClientConfig::builder()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+    let mut config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
     config.alpn_protocols = vec![protocol.into()];
     let name = ServerName::try_from("localhost").expect("a name");
     let socket = TcpStream::connect(address).await.map_err(|why| why.to_string())?;
     let connector = TlsConnector::from(Arc::new(config));
-    connector
-        .connect(name, socket)
-        .await
-        .map_err(|why| why.to_string())
+    connector.connect(name, socket).await.map_err(|why| why.to_string())
 }
 
 /// The certificate that the server has shown.
@@ -60,11 +55,7 @@ fn replace(files: &Certificates, new: &Certificates) {
 
 async fn gateway(server: &Upstream, files: &Certificates) -> Gateway {
     let text = config("", &[pool("a", "", &[server], "")]);
-    let tls = format!(
-        "tls: {{cert: '{}', key: '{}'}}",
-        files.cert.display(),
-        files.key.display()
-    );
+    let tls = format!("tls: {{cert: '{}', key: '{}'}}", files.cert.display(), files.key.display());
     Gateway::start(&text.replacen("listen: {", &format!("listen: {{{tls}, "), 1)).await
 }
 
@@ -81,16 +72,9 @@ fn clients_choose_the_protocol_by_alpn() {
         let mut client = H2c::over(connection).await;
         let answer = client.ask(&ClientRequest::chat("m", "hello")).await;
         let answer = H2c::answer(answer).await.expect("an answer");
-        assert_eq!(
-            (answer.status, answer.outcome()),
-            (200, "bypassed"),
-            "{}",
-            answer.text()
-        );
+        assert_eq!((answer.status, answer.outcome()), (200, "bypassed"), "{}", answer.text());
 
-        let mut connection = connect(gateway.address(), &[&files.ca], "http/1.1")
-            .await
-            .expect("TLS");
+        let mut connection = connect(gateway.address(), &[&files.ca], "http/1.1").await.expect("TLS");
         assert_eq!(connection.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
         let body = ClientRequest::chat("m", "hello").body().to_string();
         let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json";
@@ -105,11 +89,7 @@ fn clients_choose_the_protocol_by_alpn() {
         let mut answer = Vec::new();
         // The connection may be reset.
         let _ = plain.read_to_end(&mut answer).await;
-        assert!(
-            !answer.starts_with(b"HTTP/"),
-            "{}",
-            String::from_utf8_lossy(&answer)
-        );
+        assert!(!answer.starts_with(b"HTTP/"), "{}", String::from_utf8_lossy(&answer));
         assert_eq!(server.total(), 2, "nothing without TLS");
     });
 }
@@ -134,19 +114,13 @@ fn a_replaced_certificate_is_shown_to_new_connections() {
         let shown = until("the new certificate", || async {
             let connection = connect(gateway.address(), &authorities, "h2").await?;
             let shown = certificate(&connection);
-            if shown == before {
-                Err("the old one".to_owned())
-            } else {
-                Ok(shown)
-            }
+            if shown == before { Err("the old one".to_owned()) } else { Ok(shown) }
         })
         .await;
         let expected = CertificateDer::from_pem_file(&new.cert).expect("a certificate");
         assert_eq!(shown, expected);
         call.answer();
-        let answer = H2c::answer(running)
-            .await
-            .expect("an answer on the old connection");
+        let answer = H2c::answer(running).await.expect("an answer on the old connection");
         assert_eq!(answer.status, 200, "{}", answer.text());
 
         // A file that is no certificate changes nothing.
@@ -174,19 +148,10 @@ fn up_names_a_certificate_file_that_cannot_be_used() {
         let file = folder.path().join("penstock.yaml");
         let (cert, key) = (files.cert.display(), files.key.display());
         for (tls, message) in [
-            (
-                format!("{{cert: '{cert}', key: '{cert}'}}"),
-                "contains no private key in PEM form",
-            ),
-            (
-                format!("{{cert: /nowhere.pem, key: '{key}'}}"),
-                "listen.tls.cert: /nowhere.pem: No such file",
-            ),
+            (format!("{{cert: '{cert}', key: '{cert}'}}"), "contains no private key in PEM form"),
+            (format!("{{cert: /nowhere.pem, key: '{key}'}}"), "listen.tls.cert: /nowhere.pem: No such file"),
         ] {
-            let text = config(
-                "",
-                &["- name: a\n  endpoints: {static: ['127.0.0.1:1']}\n".to_owned()],
-            );
+            let text = config("", &["- name: a\n  endpoints: {static: ['127.0.0.1:1']}\n".to_owned()]);
             let text = text.replacen("listen: {", &format!("listen: {{tls: {tls}, "), 1);
             std::fs::write(&file, text).expect("written");
             let ended = Gateway::command(&file).output().await.expect("it runs");

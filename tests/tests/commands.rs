@@ -10,21 +10,12 @@ use tokio::process::Command;
 
 async fn penstock(arguments: &[&str]) -> Output {
     let mut command = Command::new(binary::penstock());
-    command
-        .args(arguments)
-        .current_dir(binary::workspace())
-        .kill_on_drop(true);
-    penstock_tests::wait::soon("penstock ends", command.output())
-        .await
-        .expect("penstock starts")
+    command.args(arguments).current_dir(binary::workspace()).kill_on_drop(true);
+    penstock_tests::wait::soon("penstock ends", command.output()).await.expect("penstock starts")
 }
 
 fn text(output: &Output) -> String {
-    format!(
-        "{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    )
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
 fn file(folder: &Path, content: &str) -> String {
@@ -38,19 +29,14 @@ fn envoy_accepts_the_printed_bootstrap() {
     run(async {
         let server = Upstream::serving(Duration::ZERO).await;
         let folder = tempfile::tempdir().expect("a folder");
-        let pools = [
-            pool("a", "'x*'", &[&server], ""),
-            pool("b", "", &[&server], "  companion_down: {hold: 1s}\n"),
-        ];
+        let pools =
+            [pool("a", "'x*'", &[&server], ""), pool("b", "", &[&server], "  companion_down: {hold: 1s}\n")];
         let written = file(folder.path(), &format!("pools:\n{}", pools.concat()));
         let printed = penstock(&["envoy-config", "--config", &written]).await;
         assert!(printed.status.success(), "{}", text(&printed));
         let bootstrap = folder.path().join("envoy.yaml");
         std::fs::write(&bootstrap, &printed.stdout).expect("write a file");
-        let envoy = penstock_envoy::find::Search::here()
-            .find()
-            .expect("an Envoy")
-            .path;
+        let envoy = penstock_envoy::find::Search::here().find().expect("an Envoy").path;
         let checked = Command::new(envoy)
             .args(["--mode", "validate", "--config-path"])
             .arg(&bootstrap)
@@ -70,11 +56,7 @@ fn filter_command_writes_the_module() {
         let written = penstock(&["filter", "--out", path.to_str().expect("a plain path")]).await;
         assert!(written.status.success(), "{}", text(&written));
         let module = std::fs::read(&path).expect("the module");
-        assert!(
-            module.starts_with(b"\0asm") && module.len() > 10_000,
-            "{} bytes",
-            module.len()
-        );
+        assert!(module.starts_with(b"\0asm") && module.len() > 10_000, "{} bytes", module.len());
     });
 }
 
@@ -84,22 +66,13 @@ fn bad_configuration_is_rejected_with_file_and_line() {
         let folder = tempfile::tempdir().expect("a folder");
         let good = "pools:\n- name: p\n  endpoints: {static: ['127.0.0.1:9']}\n";
         let cases = [
-            (
-                "pools:\n- name: p\n  endpoints: {static: ['127.0.0.1:9']}\n  que: {ttl: 1s}\n",
-                "que",
-            ),
-            (
-                "pools:\n- name: p\n  endpoints: {static: ['127.0.0.1:9']}\n  queue: {ttl: 0s}\n",
-                "ttl",
-            ),
+            ("pools:\n- name: p\n  endpoints: {static: ['127.0.0.1:9']}\n  que: {ttl: 1s}\n", "que"),
+            ("pools:\n- name: p\n  endpoints: {static: ['127.0.0.1:9']}\n  queue: {ttl: 0s}\n", "ttl"),
             (
                 "pools:\n- name: p\n  endpoints: {static: ['127.0.0.1:9']}\n  queue: {flow_capacity: 0}\n",
                 "flow_capacity",
             ),
-            (
-                "pools:\n- name: p\n  endpoints: {static: ['nowhere']}\n",
-                "nowhere",
-            ),
+            ("pools:\n- name: p\n  endpoints: {static: ['nowhere']}\n", "nowhere"),
             (
                 "pools:\n- name: p\n  endpoints: {static: ['127.0.0.1:9']}\n  stock: {deviation: 1.5}\n",
                 "deviation",
@@ -114,18 +87,11 @@ fn bad_configuration_is_rejected_with_file_and_line() {
                 let said = text(&refused);
                 assert_eq!(refused.status.code(), Some(2), "{command} {content}: {said}");
                 assert!(said.contains(word), "{command} {content}: {said}");
-                assert!(
-                    said.contains("penstock.yaml"),
-                    "{command} doesn't name the file: {said}"
-                );
+                assert!(said.contains("penstock.yaml"), "{command} doesn't name the file: {said}");
             }
         }
         let refused = penstock(&["validate", "--config", &file(folder.path(), cases[0].0)]).await;
-        assert!(
-            text(&refused).contains("penstock.yaml:4"),
-            "the line: {}",
-            text(&refused)
-        );
+        assert!(text(&refused).contains("penstock.yaml:4"), "the line: {}", text(&refused));
         let accepted = penstock(&["validate", "--config", &file(folder.path(), good)]).await;
         assert_eq!(accepted.status.code(), Some(0), "{}", text(&accepted));
         let missing = penstock(&["validate", "--config", "no-such-file.yaml"]).await;
@@ -137,36 +103,15 @@ fn bad_configuration_is_rejected_with_file_and_line() {
 #[test]
 fn bad_usage_exits_2_and_help_shows_an_example() {
     run(async {
-        for arguments in [
-            &["no-such-command"][..],
-            &["up", "--no-such-flag"],
-            &["serve", "--config"],
-            &[],
-        ] {
+        for arguments in [&["no-such-command"][..], &["up", "--no-such-flag"], &["serve", "--config"], &[]] {
             let refused = penstock(arguments).await;
-            assert_eq!(
-                refused.status.code(),
-                Some(2),
-                "{arguments:?}: {}",
-                text(&refused)
-            );
+            assert_eq!(refused.status.code(), Some(2), "{arguments:?}: {}", text(&refused));
         }
-        for command in [
-            "serve",
-            "up",
-            "demo",
-            "validate",
-            "envoy-config",
-            "filter",
-            "mock-server",
-        ] {
+        for command in ["serve", "up", "demo", "validate", "envoy-config", "filter", "mock-server"] {
             let help = penstock(&[command, "--help"]).await;
             assert_eq!(help.status.code(), Some(0), "{}", text(&help));
             let shown = text(&help);
-            assert!(
-                shown.contains(&format!("penstock {command}")) && shown.contains("xample"),
-                "{shown}"
-            );
+            assert!(shown.contains(&format!("penstock {command}")) && shown.contains("xample"), "{shown}");
         }
     });
 }
@@ -174,19 +119,13 @@ fn bad_usage_exits_2_and_help_shows_an_example() {
 #[test]
 fn port_in_use_is_named() {
     run(async {
-        let taken = tokio::net::TcpListener::bind("127.0.0.1:0")
-            .await
-            .expect("a port");
+        let taken = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = taken.local_addr().expect("an address").port().to_string();
         let server = Upstream::serving(Duration::ZERO).await;
         let folder = tempfile::tempdir().expect("a folder");
         let written = file(folder.path(), &config("", &[pool("p", "", &[&server], "")]));
         for flag in ["--port", "--admin-port"] {
-            let other = if flag == "--port" {
-                "--admin-port"
-            } else {
-                "--port"
-            };
+            let other = if flag == "--port" { "--admin-port" } else { "--port" };
             let ended = penstock(&["up", "--config", &written, flag, &port, other, "0"]).await;
             assert_eq!(ended.status.code(), Some(1), "{flag}: {}", text(&ended));
             assert!(text(&ended).contains(&port), "{flag}: {}", text(&ended));
@@ -198,28 +137,13 @@ fn port_in_use_is_named() {
 fn missing_envoy_is_explained() {
     run(async {
         let mut command = Command::new(binary::penstock());
-        command.args([
-            "up",
-            "--backend",
-            "http://127.0.0.1:9",
-            "--port",
-            "0",
-            "--admin-port",
-            "0",
-        ]);
-        command
-            .env("ENVOY_PATH", "no/such/envoy")
-            .current_dir(binary::workspace())
-            .kill_on_drop(true);
-        let ended = penstock_tests::wait::soon("penstock ends", command.output())
-            .await
-            .expect("penstock starts");
+        command.args(["up", "--backend", "http://127.0.0.1:9", "--port", "0", "--admin-port", "0"]);
+        command.env("ENVOY_PATH", "no/such/envoy").current_dir(binary::workspace()).kill_on_drop(true);
+        let ended =
+            penstock_tests::wait::soon("penstock ends", command.output()).await.expect("penstock starts");
         assert_eq!(ended.status.code(), Some(1), "{}", text(&ended));
         let said = text(&ended);
-        assert!(
-            said.contains("ENVOY_PATH") && said.contains("no/such/envoy"),
-            "{said}"
-        );
+        assert!(said.contains("ENVOY_PATH") && said.contains("no/such/envoy"), "{said}");
     });
 }
 
@@ -229,14 +153,11 @@ fn up_runs_without_a_configuration_file() {
         let server = Upstream::serving(Duration::ZERO).await;
         let mut command = Command::new(binary::penstock());
         command.args(["up", "--port", "0", "--admin-port", "0", "--backend"]);
-        command
-            .arg(format!("http://{}", server.address()))
-            .current_dir(binary::workspace());
+        command.arg(format!("http://{}", server.address())).current_dir(binary::workspace());
         // Without a file the companion listens on the default ports, which other processes may hold.
-        for (key, value) in [
-            ("PENSTOCK_LISTEN__GRPC", "127.0.0.1:0"),
-            ("PENSTOCK_LISTEN__HTTP", "127.0.0.1:0"),
-        ] {
+        for (key, value) in
+            [("PENSTOCK_LISTEN__GRPC", "127.0.0.1:0"), ("PENSTOCK_LISTEN__HTTP", "127.0.0.1:0")]
+        {
             command.env(key, value);
         }
         let mut up = Process::start("up", command).await;
@@ -264,10 +185,7 @@ fn up_runs_without_a_configuration_file() {
 fn simulate_prints_json_writes_a_report_and_names_the_line_of_a_bad_trace() {
     run(async {
         let folder = tempfile::tempdir().expect("a folder");
-        let written = file(
-            folder.path(),
-            "pools:\n- name: a\n  endpoints: {static: ['127.0.0.1:1']}\n",
-        );
+        let written = file(folder.path(), "pools:\n- name: a\n  endpoints: {static: ['127.0.0.1:1']}\n");
         let path = |name: &str| folder.path().join(name).display().to_string();
         let (out, trace) = (path("out"), path("trace.csv"));
         let header = "TIMESTAMP,ContextTokens,GeneratedTokens\n";
@@ -284,11 +202,7 @@ fn simulate_prints_json_writes_a_report_and_names_the_line_of_a_bad_trace() {
         std::fs::write(&trace, format!("{header}yesterday,100,10\n")).expect("write a trace");
         let refused = penstock(&simulate).await;
         assert_eq!(refused.status.code(), Some(2), "{}", text(&refused));
-        assert!(
-            text(&refused).starts_with(&format!("{trace}:2: ")),
-            "{}",
-            text(&refused)
-        );
+        assert!(text(&refused).starts_with(&format!("{trace}:2: ")), "{}", text(&refused));
         let refused = penstock(&["simulate", "--config", &written, "--scenario", "storm"]).await;
         assert_eq!(refused.status.code(), Some(2), "{}", text(&refused));
         assert!(text(&refused).contains("greedy"), "{}", text(&refused));
@@ -299,51 +213,25 @@ fn simulate_prints_json_writes_a_report_and_names_the_line_of_a_bad_trace() {
 fn mock_server_answers_like_vllm() {
     run(async {
         let mut command = Command::new(binary::penstock());
-        command.args([
-            "mock-server",
-            "--port",
-            "0",
-            "--alpha",
-            "1",
-            "--beta",
-            "0.01",
-            "--gamma",
-            "0.0001",
-        ]);
+        command.args(["mock-server", "--port", "0", "--alpha", "1", "--beta", "0.01", "--gamma", "0.0001"]);
         let mut server = Process::start("mock-server", command).await;
         let address = server.line("mock-server http://").await;
         let base = format!("http://{}", address.trim().trim_end_matches('/'));
         let client = reqwest::Client::builder().no_proxy().build().expect("a client");
         let ask = penstock_tests::ClientRequest::chat("m", "hello").with("max_tokens", 5);
         let url = format!("{base}/v1/chat/completions");
-        let whole = client
-            .post(&url)
-            .json(&ask.body())
-            .send()
-            .await
-            .expect("an answer");
+        let whole = client.post(&url).json(&ask.body()).send().await.expect("an answer");
         assert_eq!(whole.status(), 200);
         let whole: serde_json::Value = whole.json().await.expect("JSON");
         assert_eq!(whole["usage"]["completion_tokens"], 5, "{whole}");
         assert!(whole["choices"][0]["message"]["content"].is_string(), "{whole}");
-        let ask = ask
-            .streamed()
-            .with("stream_options", serde_json::json!({"include_usage": true}));
-        let streamed = client
-            .post(&url)
-            .json(&ask.body())
-            .send()
-            .await
-            .expect("an answer");
+        let ask = ask.streamed().with("stream_options", serde_json::json!({"include_usage": true}));
+        let streamed = client.post(&url).json(&ask.body()).send().await.expect("an answer");
         let streamed = streamed.text().await.expect("whole");
         assert!(streamed.ends_with("data: [DONE]\n\n"), "{streamed}");
         assert!(streamed.matches("\"content\":\"").count() >= 5, "{streamed}");
         assert!(streamed.contains("\"completion_tokens\":5"), "{streamed}");
-        let health = client
-            .get(format!("{base}/health"))
-            .send()
-            .await
-            .expect("an answer");
+        let health = client.get(format!("{base}/health")).send().await.expect("an answer");
         assert_eq!(health.status(), 200);
         let metrics = client
             .get(format!("{base}/metrics"))
@@ -366,11 +254,8 @@ fn configuration_in_the_readme_is_valid() {
     run(async {
         let readme = std::fs::read_to_string(binary::workspace().join("README.md")).expect("README.md");
         let folder = tempfile::tempdir().expect("a folder");
-        let examples: Vec<_> = readme
-            .split("```yaml\n")
-            .skip(1)
-            .filter_map(|rest| rest.split("```").next())
-            .collect();
+        let examples: Vec<_> =
+            readme.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
         assert!(!examples.is_empty());
         for example in examples {
             let checked = penstock(&["validate", "--config", &file(folder.path(), example)]).await;
@@ -385,16 +270,10 @@ fn up_prints_each_address_on_one_line() {
         let server = Upstream::serving(Duration::ZERO).await;
         let gateway = Gateway::start(&config("", &[pool("p", "", &[&server], "")])).await;
         let lines = gateway.process.log();
-        for prefix in [
-            "gateway http://127.0.0.1:",
-            "dashboard http://127.0.0.1:",
-            "metrics http://127.0.0.1:",
-        ] {
-            assert_eq!(
-                lines.lines().filter(|l| l.starts_with(prefix)).count(),
-                1,
-                "{prefix}:\n{lines}"
-            );
+        for prefix in
+            ["gateway http://127.0.0.1:", "dashboard http://127.0.0.1:", "metrics http://127.0.0.1:"]
+        {
+            assert_eq!(lines.lines().filter(|l| l.starts_with(prefix)).count(), 1, "{prefix}:\n{lines}");
         }
     });
 }

@@ -18,9 +18,7 @@ fn requests_survive(signal: i32) -> String {
         let mut client = H2c::connect(gateway.address()).await;
         let mut asked = Vec::new();
         for waiting in 1..=5 {
-            let body = ClientRequest::chat("m", &format!("waits {waiting}"))
-                .body()
-                .to_string();
+            let body = ClientRequest::chat("m", &format!("waits {waiting}")).body().to_string();
             asked.push(client.post("/v1/chat/completions", &[body.into()], None).await);
             gateway.waiting("p", waiting).await;
         }
@@ -29,20 +27,14 @@ fn requests_survive(signal: i32) -> String {
         // The next companion knows all requests: five that wait and one that runs.
         until("a new companion with the old requests", || async {
             let children = gateway.process.children();
-            let new = children
-                .iter()
-                .any(|(pid, command)| command.contains(" serve ") && *pid != first);
+            let new = children.iter().any(|(pid, command)| command.contains(" serve ") && *pid != first);
             let page = gateway.get("/status").await?;
             if page.status != 200 {
                 return Err(page.text());
             }
             let status = page.json();
             let pool = &status["pools"][0];
-            if new && pool["waiting"] == 5 && pool["stock"] == 1 {
-                Ok(())
-            } else {
-                Err(status.to_string())
-            }
+            if new && pool["waiting"] == 5 && pool["stock"] == 1 { Ok(()) } else { Err(status.to_string()) }
         })
         .await;
         held.answer();
@@ -73,17 +65,9 @@ fn waiting_requests_survive_a_killed_companion() {
 #[test]
 fn a_defect_in_a_decision_ends_the_companion_and_loses_no_request() {
     let log = requests_survive(libc::SIGUSR1);
-    let line = |parts: &[&str]| {
-        log.lines()
-            .any(|line| parts.iter().all(|part| line.contains(part)))
-    };
+    let line = |parts: &[&str]| log.lines().any(|line| parts.iter().all(|part| line.contains(part)));
     for parts in [
-        &[
-            "ERROR",
-            "a defect ended an essential task",
-            "decisions",
-            "injected defect",
-        ][..],
+        &["ERROR", "a defect ended an essential task", "decisions", "injected defect"][..],
         &["penstock: a defect ended the task for decisions"],
         &["companion died: exit status: 1"],
     ] {
@@ -121,11 +105,7 @@ fn without_a_companion_the_pool_closes_after_hold_and_reopens_with_one() {
         send(companion, libc::SIGCONT);
         until("served again", || async {
             let answer = gateway.send(ClientRequest::chat("m", "x")).await;
-            if answer.status == 200 {
-                Ok(())
-            } else {
-                Err(answer.text())
-            }
+            if answer.status == 200 { Ok(()) } else { Err(answer.text()) }
         })
         .await;
         gateway.stock("p", 0).await;

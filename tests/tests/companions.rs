@@ -22,10 +22,7 @@ impl Pair {
         let first = Pages::at(gateway.companion().to_owned());
         let second = gateway.process.line("companion 2 http://").await;
         let second = Pages::at(format!("http://{}", second.trim().trim_end_matches('/')));
-        Self {
-            gateway,
-            pages: [first, second],
-        }
+        Self { gateway, pages: [first, second] }
     }
 
     /// Waits until one companion leads and the other is its standby. Returns the index of the leader.
@@ -106,10 +103,7 @@ fn sighup_reaches_every_companion_and_changes_over_http_only_the_leader() {
         let patch = r#"{"metrics": {"flows": 7}}"#;
         let answer = pair.pages[standby].change("PATCH", "/config", &[], patch).await;
         assert_eq!(answer.status, 421, "{}", answer.text());
-        assert_eq!(
-            answer.json()["leader"],
-            pair.role(leader).await.expect("ready")["leader"]
-        );
+        assert_eq!(answer.json()["leader"], pair.role(leader).await.expect("ready")["leader"]);
         let answer = pair.pages[leader].change("PATCH", "/config", &[], patch).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
 

@@ -23,13 +23,8 @@ async fn validate(content: &[u8], variables: &[(&str, &str)]) -> (Option<i32>, S
 }
 
 async fn ended(mut command: Command) -> (Option<i32>, String) {
-    let Output {
-        status,
-        stdout,
-        stderr,
-    } = wait::soon("penstock ends", command.output())
-        .await
-        .expect("penstock starts");
+    let Output { status, stdout, stderr } =
+        wait::soon("penstock ends", command.output()).await.expect("penstock starts");
     let said = [stdout, stderr].concat();
     (status.code(), String::from_utf8_lossy(&said).into_owned())
 }
@@ -39,32 +34,12 @@ fn wrong_files_are_rejected_with_line_path_and_allowed_values() {
     run(async {
         let with = |keys: &str| format!("{POOL}{keys}").into_bytes();
         let cases: Vec<(Vec<u8>, &str, &str)> = vec![
-            (
-                with("  queue:\n    ttl: soon\n"),
-                "5: pools[0].queue.ttl: ",
-                "30s",
-            ),
-            (
-                with("  queue:\n    flow_capacity: 0\n"),
-                "5: pools[0].queue.flow_capacity: ",
-                "at least 1",
-            ),
-            (
-                with("  queue: {tll: 3s}\n"),
-                "4: pools[0].queue.tll: ",
-                "did you mean `ttl`?",
-            ),
+            (with("  queue:\n    ttl: soon\n"), "5: pools[0].queue.ttl: ", "30s"),
+            (with("  queue:\n    flow_capacity: 0\n"), "5: pools[0].queue.flow_capacity: ", "at least 1"),
+            (with("  queue: {tll: 3s}\n"), "4: pools[0].queue.tll: ", "did you mean `ttl`?"),
             (with("  colour: red\n"), "4: pools[0].colour: ", "known: name"),
-            (
-                with("  stock: {deviation: 1}\n"),
-                "4: pools[0].stock.deviation: ",
-                "below 1",
-            ),
-            (
-                with("  slo: {target_itl: 5}\n"),
-                "4: pools[0].slo.target_itl: ",
-                "both, or neither",
-            ),
+            (with("  stock: {deviation: 1}\n"), "4: pools[0].stock.deviation: ", "below 1"),
+            (with("  slo: {target_itl: 5}\n"), "4: pools[0].slo.target_itl: ", "both, or neither"),
             (
                 with("  usage: {store: {redis: 'redis:/x'}}\n"),
                 "4: pools[0].usage.store: ",
@@ -82,10 +57,7 @@ fn wrong_files_are_rejected_with_line_path_and_allowed_values() {
             let (code, said) = validate(&content, &[]).await;
             let content = String::from_utf8_lossy(&content);
             assert_eq!(code, Some(2), "{content}: {said}");
-            assert!(
-                said.contains(&format!("penstock.yaml:{place}")),
-                "{content}: {said}"
-            );
+            assert!(said.contains(&format!("penstock.yaml:{place}")), "{content}: {said}");
             assert!(said.contains(word), "{content}: {said}");
         }
     });
@@ -99,25 +71,17 @@ fn environment_overrides_the_file() {
         assert_eq!(code, Some(0), "{said}");
         let (code, said) = validate(POOL.as_bytes(), &[(ttl, "soon")]).await;
         assert_eq!(code, Some(2), "{said}");
-        assert!(
-            said.contains(&format!("environment: {ttl}: pools[0].queue.ttl: ")),
-            "{said}"
-        );
+        assert!(said.contains(&format!("environment: {ttl}: pools[0].queue.ttl: ")), "{said}");
         let wrong = format!("{POOL}  queue: {{ttl: soon}}\n");
         let (code, said) = validate(wrong.as_bytes(), &[(ttl, "90s")]).await;
         assert_eq!(code, Some(0), "the wrong value isn't in force: {said}");
-        let whole = [
-            ("PENSTOCK_POOLS__0__NAME", "a"),
-            ("PENSTOCK_POOLS__0__ENDPOINTS__STATIC__0", "127.0.0.1:1"),
-        ];
+        let whole =
+            [("PENSTOCK_POOLS__0__NAME", "a"), ("PENSTOCK_POOLS__0__ENDPOINTS__STATIC__0", "127.0.0.1:1")];
         let (code, said) = validate(b"", &whole).await;
         assert_eq!(code, Some(0), "{said}");
         let (code, said) = validate(POOL.as_bytes(), &[("PENSTOCK_QUEU", "x"), ("PENSTOCK_PORT", "x")]).await;
         assert_eq!(code, Some(0), "{said}");
-        assert!(
-            said.contains("PENSTOCK_QUEU: no key") && !said.contains("PENSTOCK_PORT:"),
-            "{said}"
-        );
+        assert!(said.contains("PENSTOCK_QUEU: no key") && !said.contains("PENSTOCK_PORT:"), "{said}");
     });
 }
 

@@ -25,10 +25,8 @@ fn files(target: &str) -> Vec<PathBuf> {
 
 /// Runs every file of a target's corpus and lists the failing ones.
 fn holds(target: &str) {
-    let (name, run) = fuzz::TARGETS
-        .into_iter()
-        .find(|(name, _)| *name == target)
-        .expect("a target of this name");
+    let (name, run) =
+        fuzz::TARGETS.into_iter().find(|(name, _)| *name == target).expect("a target of this name");
     let files = files(name);
     assert!(!files.is_empty(), "the corpus of {name} is empty");
     let failed: Vec<_> = files
@@ -75,13 +73,7 @@ fn replays() {
 fn every_corpus_has_a_target_and_all_are_small() {
     let mut have: Vec<_> = fs::read_dir(corpora())
         .expect("the corpora")
-        .map(|entry| {
-            entry
-                .expect("an entry")
-                .file_name()
-                .into_string()
-                .expect("a name")
-        })
+        .map(|entry| entry.expect("an entry").file_name().into_string().expect("a name"))
         .collect();
     have.sort();
     let mut targets: Vec<_> = fuzz::TARGETS.iter().map(|(name, _)| (*name).to_owned()).collect();
@@ -92,8 +84,5 @@ fn every_corpus_has_a_target_and_all_are_small() {
         .flat_map(|target| files(target))
         .map(|file| fs::metadata(file).expect("a file").len())
         .sum();
-    assert!(
-        bytes <= BYTES_MAX,
-        "{bytes} bytes: `cargo fuzz cmin` makes them smaller"
-    );
+    assert!(bytes <= BYTES_MAX, "{bytes} bytes: `cargo fuzz cmin` makes them smaller");
 }

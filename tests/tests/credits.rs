@@ -37,15 +37,11 @@ async fn load(client: &Client, url: &str, clients: usize, requests: usize) -> BT
                 if number >= requests {
                     return outcomes;
                 }
-                let ask = ClientRequest::chat("m", "hi")
-                    .with("stream", number % 3 == 0)
-                    .body();
+                let ask = ClientRequest::chat("m", "hi").with("stream", number % 3 == 0).body();
                 let request = client.post(&url).json(&ask);
                 let tenant = format!("t{}", number % 5);
                 let sent = request.header("x-penstock-tenant", tenant).send().await;
-                let answer = Answer::read(sent.expect("an answer"))
-                    .await
-                    .expect("a whole answer");
+                let answer = Answer::read(sent.expect("an answer")).await.expect("a whole answer");
                 assert_eq!(answer.status, 200, "{}", answer.text());
                 *outcomes.entry(answer.outcome().to_owned()).or_default() += 1;
             }
@@ -78,17 +74,10 @@ fn a_busy_filter_admits_requests_by_itself_and_every_request_is_counted_once() {
         let outcomes = load(&Client::new(), &url, 8, 3_000).await;
         println!("figure: outcomes of 3,000 requests of 8 clients: {outcomes:?}");
         assert!(outcomes["leased"] > 1_000, "{outcomes:?}");
-        until(
-            "the companion has counted every request as its client saw it",
-            || async {
-                let counted = counted(&companion).await;
-                if counted == outcomes {
-                    Ok(())
-                } else {
-                    Err(format!("{counted:?}"))
-                }
-            },
-        )
+        until("the companion has counted every request as its client saw it", || async {
+            let counted = counted(&companion).await;
+            if counted == outcomes { Ok(()) } else { Err(format!("{counted:?}")) }
+        })
         .await;
         let page = companion.metrics().await;
         let all = |name: &str| page.sum(name, &[]) as usize;
@@ -98,11 +87,7 @@ fn a_busy_filter_admits_requests_by_itself_and_every_request_is_counted_once() {
         companion.stock("p", 0).await;
         until("the idle filter has returned its credit", || async {
             let lent = companion.metrics().await.sum("penstock_lease_credit", &[]);
-            if lent == 0.0 {
-                Ok(())
-            } else {
-                Err(lent.to_string())
-            }
+            if lent == 0.0 { Ok(()) } else { Err(lent.to_string()) }
         })
         .await;
     });
@@ -119,10 +104,7 @@ fn no_bound_is_exceeded_when_a_crowd_comes_while_filters_hold_credit() {
         let few = load(&client, &url, 8, 600).await;
         assert!(few.get("leased").is_some_and(|leased| *leased > 0), "{few:?}");
         let crowd = load(&client, &url, 200, 2_000).await;
-        assert!(
-            crowd.get("dispatched").is_some_and(|waited| *waited > 1_000),
-            "{crowd:?}"
-        );
+        assert!(crowd.get("dispatched").is_some_and(|waited| *waited > 1_000), "{crowd:?}");
         for server in &servers {
             assert!(server.peak() <= PLACES, "{} at one server", server.peak());
         }

@@ -43,9 +43,7 @@ impl Fixture {
         let gateway = Gateway::start(&config(head, &[pool("chat", "'*'", &all, more)])).await;
         let ask = |tenant: &str| ClientRequest::chat("m", "hello").tenant(tenant);
         gate.open();
-        for tenant in [
-            "acme", "acme", "zeta", "acme", MARKUP, "acme", "acme", "zeta", "acme",
-        ] {
+        for tenant in ["acme", "acme", "zeta", "acme", MARKUP, "acme", "acme", "zeta", "acme"] {
             assert_eq!(gateway.send(ask(tenant)).await.status, 200);
         }
         gate.close();
@@ -65,12 +63,7 @@ impl Fixture {
             let refused = gateway.send(ask("acme").priority("sheddable")).await;
             refused.expect_error(503, "flow_capacity", "rejected_flow_capacity");
         }
-        Self {
-            gateway,
-            servers,
-            _gate: gate,
-            open,
-        }
+        Self { gateway, servers, _gate: gate, open }
     }
 }
 
@@ -86,10 +79,7 @@ async fn table(browser: &Browser, chart: &str) -> BTreeMap<String, Value> {
 /// A number of a table; 0 without the row.
 async fn value(browser: &Browser, chart: &str, series: &str, column: &str) -> f64 {
     let table = table(browser, chart).await;
-    table
-        .get(series)
-        .and_then(|row| row[column][1].as_f64())
-        .unwrap_or_default()
+    table.get(series).and_then(|row| row[column][1].as_f64()).unwrap_or_default()
 }
 
 async fn opened(url: &str) -> Browser {
@@ -102,10 +92,7 @@ async fn opened(url: &str) -> Browser {
 async fn open(browser: &Browser, url: &str) {
     browser.open(url).await;
     until("the charts have data", || async {
-        match browser
-            .evaluate("document.getElementById('age').textContent")
-            .await
-        {
+        match browser.evaluate("document.getElementById('age').textContent").await {
             Value::String(text) if text.starts_with("data is") => Ok(()),
             other => Err(other.to_string()),
         }
@@ -132,15 +119,8 @@ async fn shows(browser: &Browser, selector: &str, part: &str) {
 fn quantile(page: &Metrics, name: &str, fits: impl Fn(&BTreeMap<String, String>) -> bool, part: f64) -> f64 {
     let mut buckets = BTreeMap::new();
     let bucket = format!("{name}_bucket");
-    for sample in page
-        .samples
-        .iter()
-        .filter(|sample| sample.name == bucket && fits(&sample.labels))
-    {
-        let bound: f64 = sample.labels["le"]
-            .replace("+Inf", "inf")
-            .parse()
-            .expect("a bound");
+    for sample in page.samples.iter().filter(|sample| sample.name == bucket && fits(&sample.labels)) {
+        let bound: f64 = sample.labels["le"].replace("+Inf", "inf").parse().expect("a bound");
         *buckets.entry(bound.to_bits()).or_insert(0.0) += sample.value;
     }
     let all = buckets.values().copied().fold(0.0, f64::max);
@@ -170,46 +150,18 @@ async fn differences(browser: &Browser, fixture: &Fixture) -> Vec<String> {
     let gauge = |name: &str| page.sum(name, &[("pool", "chat")]);
     wanted.push(("in-flight", "all".into(), "now", gauge("penstock_stock_level")));
     wanted.push(("bound", "stock".into(), "now", gauge("penstock_stock_level")));
-    wanted.push((
-        "bound",
-        "upper bound".into(),
-        "now",
-        gauge("penstock_upper_bound"),
-    ));
-    wanted.push((
-        "bound",
-        "lower bound".into(),
-        "now",
-        gauge("penstock_lower_bound"),
-    ));
-    wanted.push((
-        "saturation",
-        "saturation".into(),
-        "now",
-        gauge("penstock_saturation"),
-    ));
-    wanted.push((
-        "replicas",
-        "ready".into(),
-        "now",
-        gauge("penstock_current_replicas"),
-    ));
-    wanted.push((
-        "replicas",
-        "pending".into(),
-        "now",
-        gauge("penstock_pending_replicas"),
-    ));
+    wanted.push(("bound", "upper bound".into(), "now", gauge("penstock_upper_bound")));
+    wanted.push(("bound", "lower bound".into(), "now", gauge("penstock_lower_bound")));
+    wanted.push(("saturation", "saturation".into(), "now", gauge("penstock_saturation")));
+    wanted.push(("replicas", "ready".into(), "now", gauge("penstock_current_replicas")));
+    wanted.push(("replicas", "pending".into(), "now", gauge("penstock_pending_replicas")));
     for tenant in ["acme", "zeta", MARKUP] {
         let served = page.sum("penstock_fairness_service_tokens_total", &[("flow", tenant)]);
         wanted.push(("shares", tenant.into(), "tokens, 15 min", served));
         let waiting = page.sum("penstock_queue_length", &[("flow", tenant)]);
         wanted.push(("shares", tenant.into(), "waiting", waiting));
     }
-    let refused = page.sum(
-        "penstock_requests_total",
-        &[("outcome", "rejected_flow_capacity")],
-    );
+    let refused = page.sum("penstock_requests_total", &[("outcome", "rejected_flow_capacity")]);
     wanted.push(("refused", "rejected_flow_capacity".into(), "in 15 min", refused));
     let granted = |labels: &BTreeMap<String, String>| {
         ["bypassed", "dispatched", "leased"].contains(&&*labels["outcome"])
@@ -217,19 +169,11 @@ async fn differences(browser: &Browser, fixture: &Fixture) -> Vec<String> {
     for (name, part) in [("p50", 0.5), ("p99", 0.99)] {
         let waited = quantile(&page, "penstock_queue_latency_seconds", granted, part);
         wanted.push(("queue-time", name.into(), "now", waited));
-        wanted.push((
-            "ttft",
-            name.into(),
-            "now",
-            quantile(&page, "penstock_ttft_seconds", |_| true, part),
-        ));
+        wanted.push(("ttft", name.into(), "now", quantile(&page, "penstock_ttft_seconds", |_| true, part)));
     }
     let charts: Vec<String> = fixture.servers.iter().map(chart_of).collect();
     for (server, chart) in fixture.servers.iter().zip(&charts) {
-        let stock = page.sum(
-            "penstock_stock_level",
-            &[("endpoint", &server.address().to_string())],
-        );
+        let stock = page.sum("penstock_stock_level", &[("endpoint", &server.address().to_string())]);
         wanted.push((chart, "in flight".into(), "now", stock));
     }
     let mut different = Vec::new();
@@ -244,10 +188,7 @@ async fn differences(browser: &Browser, fixture: &Fixture) -> Vec<String> {
 
 fn chart_of(server: &Upstream) -> String {
     let address = server.address().to_string();
-    format!(
-        "endpoint-{}",
-        address.replace(|letter: char| !letter.is_ascii_alphanumeric(), "-")
-    )
+    format!("endpoint-{}", address.replace(|letter: char| !letter.is_ascii_alphanumeric(), "-"))
 }
 
 #[test]
@@ -260,19 +201,12 @@ fn charts_show_what_metrics_show_and_ask_no_other_server() {
         open(&browser, &base).await;
         until("the tables show what /metrics shows", || async {
             let different = differences(&browser, &fixture).await;
-            if different.is_empty() {
-                Ok(())
-            } else {
-                Err(different.join("; "))
-            }
+            if different.is_empty() { Ok(()) } else { Err(different.join("; ")) }
         })
         .await;
         assert!(value(&browser, "shares", "acme", "tokens, 15 min").await > 0.0);
         assert_eq!(value(&browser, "in-flight", "all", "now").await, 6.0);
-        assert_eq!(
-            value(&browser, "refused", "rejected_flow_capacity", "in 15 min").await,
-            2.0
-        );
+        assert_eq!(value(&browser, "refused", "rejected_flow_capacity", "in 15 min").await, 2.0);
         assert!(value(&browser, "ttft", "p99", "now").await > 0.0);
         assert_eq!(browser.evaluate("document.querySelectorAll('b').length").await, 0);
         let shown = table(&browser, "waiting").await;
@@ -280,10 +214,7 @@ fn charts_show_what_metrics_show_and_ask_no_other_server() {
         assert_eq!(table(&browser, "shares").await["acme"]["weight"][0], "3");
 
         for request in browser.requests() {
-            assert!(
-                request.starts_with(&base) || request.starts_with("data:"),
-                "{request}"
-            );
+            assert!(request.starts_with(&base) || request.starts_with("data:"), "{request}");
         }
         assert_eq!(browser.problems(), Vec::<String>::new());
         let stored = "JSON.stringify([localStorage.length, sessionStorage.length, document.cookie])";
@@ -302,25 +233,12 @@ fn tenant_endpoint_and_time_are_picked_by_keyboard() {
         for _ in 0..6 {
             browser.press("Tab", 0).await;
             let focused = "document.activeElement.id || document.activeElement.className || document.activeElement.closest('figure')?.id";
-            order.push(
-                browser
-                    .evaluate(focused)
-                    .await
-                    .as_str()
-                    .unwrap_or_default()
-                    .to_owned(),
-            );
+            order.push(browser.evaluate(focused).await.as_str().unwrap_or_default().to_owned());
         }
-        assert_eq!(
-            order[..4],
-            ["skip", "pick-pool", "pick-tenant", "pick-endpoint"],
-            "{order:?}"
-        );
+        assert_eq!(order[..4], ["skip", "pick-pool", "pick-tenant", "pick-endpoint"], "{order:?}");
 
         // A letter chooses an option of a select.
-        browser
-            .evaluate("document.getElementById('pick-tenant').focus()")
-            .await;
+        browser.evaluate("document.getElementById('pick-tenant').focus()").await;
         browser.call("Input.dispatchKeyEvent", json!({"type": "keyDown", "key": "z", "code": "KeyZ", "text": "z", "windowsVirtualKeyCode": 90})).await;
         shows(&browser, "#waiting h2", "Waiting: zeta").await;
         assert_eq!(value(&browser, "waiting", "critical", "now").await, 2.0);
@@ -332,23 +250,15 @@ fn tenant_endpoint_and_time_are_picked_by_keyboard() {
         browser.evaluate(&pick).await;
         shows(&browser, "#in-flight h2", &address).await;
         assert_eq!(value(&browser, "in-flight", &address, "now").await, 3.0);
-        assert_eq!(
-            browser
-                .evaluate("document.querySelectorAll('figure[id^=endpoint]').length")
-                .await,
-            1
-        );
+        assert_eq!(browser.evaluate("document.querySelectorAll('figure[id^=endpoint]').length").await, 1);
         // A link keeps the picks.
         let link = browser.evaluate("location.href").await;
         assert!(
-            link.as_str()
-                .is_some_and(|link| link.contains("tenant=zeta") && link.contains("endpoint=")),
+            link.as_str().is_some_and(|link| link.contains("tenant=zeta") && link.contains("endpoint=")),
             "{link}"
         );
 
-        browser
-            .evaluate("document.querySelector('#saturation .plot').focus()")
-            .await;
+        browser.evaluate("document.querySelector('#saturation .plot').focus()").await;
         browser.press("ArrowLeft", 0).await;
         shows(&browser, "#saturation thead", "at ").await;
         shows(&browser, "#waiting thead", "at ").await;
@@ -367,11 +277,7 @@ fn page_keeps_old_data_while_the_companion_is_gone_and_goes_on_after_its_restart
         shows(&browser, "#waiting tbody", "critical").await;
         until("the waiting requests are shown", || async {
             let waiting = value(&browser, "waiting", "all", "now").await;
-            if waiting == 6.0 {
-                Ok(())
-            } else {
-                Err(waiting.to_string())
-            }
+            if waiting == 6.0 { Ok(()) } else { Err(waiting.to_string()) }
         })
         .await;
 
@@ -381,15 +287,8 @@ fn page_keeps_old_data_while_the_companion_is_gone_and_goes_on_after_its_restart
         send(supervisor, libc::SIGSTOP);
         send(companion, libc::SIGKILL);
         shows(&browser, "#notice", "No answer from the companion since").await;
-        assert_eq!(
-            browser.evaluate("document.body.classList.contains('old')").await,
-            true
-        );
-        assert_eq!(
-            value(&browser, "waiting", "all", "now").await,
-            6.0,
-            "the last data stays"
-        );
+        assert_eq!(browser.evaluate("document.body.classList.contains('old')").await, true);
+        assert_eq!(value(&browser, "waiting", "all", "now").await, 6.0, "the last data stays");
         shows(&browser, "#age", "data is").await;
 
         send(supervisor, libc::SIGCONT);
@@ -398,26 +297,16 @@ fn page_keeps_old_data_while_the_companion_is_gone_and_goes_on_after_its_restart
             if notice.is_empty() { Ok(()) } else { Err(notice) }
         })
         .await;
-        assert_eq!(
-            browser.evaluate("document.body.classList.contains('old')").await,
-            false
-        );
+        assert_eq!(browser.evaluate("document.body.classList.contains('old')").await, false);
         shows(&browser, "#waiting .restart-text", "restart").await;
         // The filters have registered their requests again.
         until("the requests of the new companion are shown", || async {
             let waiting = value(&browser, "waiting", "all", "now").await;
-            if waiting == 6.0 {
-                Ok(())
-            } else {
-                Err(waiting.to_string())
-            }
+            if waiting == 6.0 { Ok(()) } else { Err(waiting.to_string()) }
         })
         .await;
         for request in browser.requests() {
-            assert!(
-                request.starts_with(&proxy.url()) || request.starts_with("data:"),
-                "{request}"
-            );
+            assert!(request.starts_with(&proxy.url()) || request.starts_with("data:"), "{request}");
         }
         assert_eq!(browser.problems(), Vec::<String>::new());
     });
@@ -438,11 +327,7 @@ fn text_is_legible_in_both_schemes_and_a_narrow_window_needs_no_sideways_scrolli
         browser.resize(360, 740).await;
         until("nothing is wider than the window", || async {
             let width = browser.evaluate("document.documentElement.scrollWidth").await;
-            if width == 360 {
-                Ok(())
-            } else {
-                Err(width.to_string())
-            }
+            if width == 360 { Ok(()) } else { Err(width.to_string()) }
         })
         .await;
     });
@@ -471,10 +356,7 @@ fn holder_of_the_token_changes_a_weight_and_drains() {
         shows(&browser, "#result", "The weight of zeta in pool chat is 7.").await;
         let config = fixture.gateway.get("/config").await.expect("answers").json();
         let weights = &config["pools"][0]["arbitration"]["flows"]["weights"];
-        assert_eq!(
-            (weights["zeta"].as_f64(), weights["acme"].as_f64()),
-            (Some(7.0), Some(3.0))
-        );
+        assert_eq!((weights["zeta"].as_f64(), weights["acme"].as_f64()), (Some(7.0), Some(3.0)));
 
         shows(&browser, "#details-body", "1h tokens").await;
         browser.evaluate(&set("budget-tenant", "zeta")).await;

@@ -7,22 +7,13 @@ use tokio::process::Command;
 fn demo_accounts_for_every_request() {
     run(async {
         let mut command = Command::new(binary::penstock());
-        command
-            .args(["demo", "--for", "3s", "--seed", "7"])
-            .current_dir(binary::workspace());
+        command.args(["demo", "--for", "3s", "--seed", "7"]).current_dir(binary::workspace());
         let mut demo = Process::start("demo", command).await;
         let status = demo.exit().await;
         let printed = demo.log();
         assert_eq!(status.code(), Some(0), "{}", demo.tail());
         assert!(printed.contains("is accounted for"), "{printed}");
-        for word in [
-            "gateway http://",
-            "dashboard http://",
-            "metrics http://",
-            "curl ",
-            "greedy",
-            "light",
-        ] {
+        for word in ["gateway http://", "dashboard http://", "metrics http://", "curl ", "greedy", "light"] {
             assert!(printed.contains(word), "{word}: {printed}");
         }
     });
@@ -54,9 +45,6 @@ fn demo_loses_no_request_when_the_leader_is_killed() {
             assert!(printed.contains(words), "{words}: {printed}");
         }
         let roles = printed.split("At the end, ").nth(1).expect("the roles");
-        assert!(
-            roles.contains(" leads") && roles.contains(" is a standby"),
-            "{roles}"
-        );
+        assert!(roles.contains(" leads") && roles.contains(" is a standby"), "{roles}");
     });
 }

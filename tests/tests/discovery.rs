@@ -32,11 +32,7 @@ async fn served(server: &Upstream, more: usize) {
     let before = server.total();
     until(&format!("{more} more requests"), || async {
         let now = server.total();
-        if now >= before + more {
-            Ok(())
-        } else {
-            Err((now - before).to_string())
-        }
+        if now >= before + more { Ok(()) } else { Err((now - before).to_string()) }
     })
     .await;
 }
@@ -45,11 +41,7 @@ async fn served(server: &Upstream, more: usize) {
 async fn becomes_ready(gateway: &Gateway) {
     until("readiness", || async {
         let ready = gateway.get("/readyz").await?;
-        if ready.status == 200 {
-            Ok(())
-        } else {
-            Err(ready.text())
-        }
+        if ready.status == 200 { Ok(()) } else { Err(ready.text()) }
     })
     .await;
 }
@@ -61,11 +53,7 @@ fn pool_gains_and_loses_endpoints_under_load_without_losing_requests() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("servers.yaml");
         list(&file, &[&servers[0]]);
-        let found = format!(
-            "- name: a\n  endpoints: {{file: '{}'}}\n{}",
-            file.display(),
-            slots(4)
-        );
+        let found = format!("- name: a\n  endpoints: {{file: '{}'}}\n{}", file.display(), slots(4));
         let gateway = Gateway::start(&config("", &[found])).await;
         let envoy = gateway.child(ENVOY).await;
         let (stop, stopped) = tokio::sync::watch::channel(false);
@@ -132,16 +120,8 @@ fn a_companion_that_starts_while_discovery_fails_serves_the_endpoints_that_envoy
         let answer = gateway.send(ClientRequest::chat("m", "before")).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
         let discovery = gateway.pool("a").await["discovery"].clone();
-        assert_eq!(
-            (&discovery["up"], &discovery["reason"]),
-            (&json!(true), &json!(null))
-        );
-        assert!(
-            discovery["since"]
-                .as_str()
-                .is_some_and(|since| since.ends_with('Z')),
-            "{discovery}"
-        );
+        assert_eq!((&discovery["up"], &discovery["reason"]), (&json!(true), &json!(null)));
+        assert!(discovery["since"].as_str().is_some_and(|since| since.ends_with('Z')), "{discovery}");
 
         std::fs::write(&file, "[").expect("written");
         let up = |expected| {
@@ -149,11 +129,7 @@ fn a_companion_that_starts_while_discovery_fails_serves_the_endpoints_that_envoy
             async move {
                 let page = gateway.metrics().await;
                 let up = page.sum("penstock_discovery_up", &[("pool", "a")]);
-                if up == expected {
-                    Ok(())
-                } else {
-                    Err(up.to_string())
-                }
+                if up == expected { Ok(()) } else { Err(up.to_string()) }
             }
         };
         until("discovery fails", || up(0.0)).await;
@@ -177,11 +153,7 @@ fn a_companion_that_starts_while_discovery_fails_serves_the_endpoints_that_envoy
         assert!(ready.text().contains("pool `a`"), "{}", ready.text());
         until("the reason", || async {
             let discovery = gateway.pool("a").await["discovery"].to_string();
-            if discovery.contains("servers.yaml") {
-                Ok(())
-            } else {
-                Err(discovery)
-            }
+            if discovery.contains("servers.yaml") { Ok(()) } else { Err(discovery) }
         })
         .await;
 
@@ -232,11 +204,7 @@ fn added_pool_is_served_without_a_restart_and_removed_pool_finishes_its_requests
             let answer = gateway.send(ClientRequest::chat("two", "x")).await;
             // Envoy never receives a grant for a cluster that it does not know.
             assert!([200, 404].contains(&answer.status), "{}", answer.text());
-            if answer.status == 200 {
-                Ok(())
-            } else {
-                Err(answer.text())
-            }
+            if answer.status == 200 { Ok(()) } else { Err(answer.text()) }
         })
         .await;
 

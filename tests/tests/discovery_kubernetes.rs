@@ -65,25 +65,17 @@ fn create_pods(pool: &str, numbers: std::ops::Range<usize>) {
         })
         .collect();
     let list = json!({"apiVersion": "v1", "kind": "List", "items": ready});
-    kubectl(
-        &["apply", "--server-side", "--subresource", "status", "-f", "-"],
-        &list.to_string(),
-    );
+    kubectl(&["apply", "--server-side", "--subresource", "status", "-f", "-"], &list.to_string());
 }
 
 async fn companion(kubeconfig: &Path, pool: &str) -> Companion {
-    companion_of(
-        kubeconfig,
-        &format!("inference_pool: {pool}, namespace: {NAMESPACE}"),
-    )
-    .await
+    companion_of(kubeconfig, &format!("inference_pool: {pool}, namespace: {NAMESPACE}")).await
 }
 
 async fn companion_of(kubeconfig: &Path, object: &str) -> Companion {
     let grpc = free_addresses(1)[0];
-    let pools = [format!(
-        "- name: chat\n  health: {{path: null}}\n  endpoints: {{kubernetes: {{{object}}}}}\n"
-    )];
+    let pools =
+        [format!("- name: chat\n  health: {{path: null}}\n  endpoints: {{kubernetes: {{{object}}}}}\n")];
     let kubeconfig = kubeconfig.to_str().expect("a path of text");
     Companion::replica_with(grpc, "", &pools, &[("KUBECONFIG", kubeconfig)]).await
 }
@@ -97,11 +89,7 @@ async fn endpoints(companion: &Companion, count: usize) {
     until(&format!("{count} endpoints"), || async {
         let pool = pool_status(companion).await?;
         let listed = pool["endpoints"].as_array().map_or(0, Vec::len);
-        if listed == count {
-            Ok(())
-        } else {
-            Err(format!("{listed}: {}", pool["discovery"]))
-        }
+        if listed == count { Ok(()) } else { Err(format!("{listed}: {}", pool["discovery"])) }
     })
     .await;
 }
@@ -136,19 +124,12 @@ fn many_pods_and_a_pool_that_comes_late_are_found_at_once() {
         create_pool(&name);
         let created = Instant::now();
         discovery(&companion, None).await;
-        println!(
-            "figure: a pool that comes late is used after {:?}",
-            created.elapsed()
-        );
+        println!("figure: a pool that comes late is used after {:?}", created.elapsed());
         // An empty list is an answer.
         let envoy = Envoy::alone(&companion, "one", None, |_| ()).await;
         until("the companion is ready", || async {
             let ready = companion.get("/readyz").await?;
-            if ready.status == 200 {
-                Ok(())
-            } else {
-                Err(ready.text())
-            }
+            if ready.status == 200 { Ok(()) } else { Err(ready.text()) }
         })
         .await;
 
@@ -162,24 +143,12 @@ fn many_pods_and_a_pool_that_comes_late_are_found_at_once() {
             made.elapsed()
         );
         kubectl(
-            &[
-                "delete",
-                "pod",
-                &format!("{name}-7"),
-                "-n",
-                NAMESPACE,
-                "--force",
-                "--grace-period",
-                "0",
-            ],
+            &["delete", "pod", &format!("{name}-7"), "-n", NAMESPACE, "--force", "--grace-period", "0"],
             "",
         );
         let gone = Instant::now();
         endpoints(&companion, PODS - 1).await;
-        println!(
-            "figure: a pod that has gone is no endpoint after {:?}",
-            gone.elapsed()
-        );
+        println!("figure: a pod that has gone is no endpoint after {:?}", gone.elapsed());
         drop(envoy);
     });
 }
@@ -206,10 +175,7 @@ fn every_outage_of_the_api_server_shows_and_takes_no_endpoint_away() {
             relay.mend();
             let mended = Instant::now();
             discovery(&companion, None).await;
-            println!(
-                "figure: the end of outage {outage} shows after {:?}",
-                mended.elapsed()
-            );
+            println!("figure: the end of outage {outage} shows after {:?}", mended.elapsed());
         }
         let log = companion.log();
         let lines = |text: &str| log.lines().filter(|line| line.contains(text)).count();
@@ -254,10 +220,7 @@ fn the_endpoints_of_a_service_follow_its_slices() {
         slice(&[true, true, false]);
         let changed = Instant::now();
         endpoints(&companion, 2).await;
-        println!(
-            "figure: the endpoints of a slice are used after {:?}",
-            changed.elapsed()
-        );
+        println!("figure: the endpoints of a slice are used after {:?}", changed.elapsed());
         let pool = pool_status(&companion).await.expect("a page");
         assert_eq!(pool["endpoints"][0]["address"], "10.2.0.1:8000");
         assert_eq!(pool["pending_replicas"], 1);
@@ -266,11 +229,7 @@ fn the_endpoints_of_a_service_follow_its_slices() {
             let pool = pool_status(&companion).await?;
             let listed = pool["endpoints"].as_array().map_or(0, Vec::len);
             let has_third = pool["endpoints"].to_string().contains("10.2.0.3:8000");
-            if listed == 2 && has_third {
-                Ok(())
-            } else {
-                Err(pool["endpoints"].to_string())
-            }
+            if listed == 2 && has_third { Ok(()) } else { Err(pool["endpoints"].to_string()) }
         })
         .await;
         kubectl(&["delete", "service", &name, "-n", NAMESPACE], "");
@@ -346,16 +305,7 @@ async fn event(pool: &str, kind: &str) {
         let format = "jsonpath={range .items[*]}{.type} {.reason}: {.note}{\"\\n\"}{end}";
         let selector = format!("regarding.name={pool}");
         let events = kubectl(
-            &[
-                "get",
-                "events.events.k8s.io",
-                "-n",
-                NAMESPACE,
-                "--field-selector",
-                &selector,
-                "-o",
-                format,
-            ],
+            &["get", "events.events.k8s.io", "-n", NAMESPACE, "--field-selector", &selector, "-o", format],
             "",
         );
         match events.lines().any(|line| line.starts_with(kind)) {

@@ -21,9 +21,7 @@ async fn gateway(head: &str, second: &str) -> (Gateway, [Upstream; 2]) {
 
 fn ask(constraints: &[(&str, &str)]) -> ClientRequest {
     let ask = ClientRequest::chat("m", "x");
-    constraints
-        .iter()
-        .fold(ask, |ask, (name, value)| ask.header(name, value))
+    constraints.iter().fold(ask, |ask, (name, value)| ask.header(name, value))
 }
 
 fn unseen(call: Call) {
@@ -57,11 +55,7 @@ fn pin_and_subset_are_obeyed() {
                 let asked = gateway.spawn(ask(constraints));
                 unseen(b.next().await);
                 let answer = asked.await.expect("answered");
-                assert_eq!(
-                    (answer.status, answer.header(SERVED)),
-                    (200, at_b.as_str()),
-                    "{constraints:?}"
-                );
+                assert_eq!((answer.status, answer.header(SERVED)), (200, at_b.as_str()), "{constraints:?}");
             }
         }
         for constraints in [
@@ -76,10 +70,7 @@ fn pin_and_subset_are_obeyed() {
         let answer = gateway.send(ask(&[(PIN, rank.as_str())])).await;
         answer.expect_error(400, "invalid_request", "rejected_invalid");
         let message = answer.message();
-        assert!(
-            message.contains(&rank) && message.contains("data-parallel rank"),
-            "{message}"
-        );
+        assert!(message.contains(&rank) && message.contains("data-parallel rank"), "{message}");
         assert_eq!(a.total(), 0);
     });
 }

@@ -25,10 +25,8 @@ impl Endpoints {
         command.arg("--envoy").arg(envoy);
         command.arg("--http").arg(format!("unix:{}", socket.display()));
         command.current_dir(binary::workspace());
-        let endpoints = Self {
-            process: Process::start("endpoints", command).await,
-            pages: Pages::behind(socket),
-        };
+        let endpoints =
+            Self { process: Process::start("endpoints", command).await, pages: Pages::behind(socket) };
         endpoints.answers("/livez", 200, "ok").await;
         endpoints
     }
@@ -113,9 +111,7 @@ fn an_envoy_without_a_companion_beside_it_follows_discovery() {
         let world = World::start().await;
         let endpoints = world.endpoints().await;
         endpoints.answers("/readyz", 200, "ready").await;
-        endpoints
-            .answers("/metrics", 200, "penstock_discovery_up{pool=\"a\"} 1")
-            .await;
+        endpoints.answers("/metrics", 200, "penstock_discovery_up{pool=\"a\"} 1").await;
         let envoy = Envoy::watching(&world.companion, "edge", &world.envoy).await;
         world.serves(&envoy, 0).await;
         list(&world.file, &[&world.servers[1]]);
@@ -134,17 +130,13 @@ fn endpoints_that_were_known_stay_while_discovery_fails() {
         let envoy = Envoy::watching(&world.companion, "edge", &world.envoy).await;
         world.serves(&envoy, 0).await;
         std::fs::remove_file(&world.file).expect("removed");
-        endpoints
-            .answers("/metrics", 200, "penstock_discovery_up{pool=\"a\"} 0")
-            .await;
+        endpoints.answers("/metrics", 200, "penstock_discovery_up{pool=\"a\"} 0").await;
         endpoints.answers("/readyz", 200, "ready").await;
         endpoints.process.signal(libc::SIGTERM);
         let ended = endpoints.process.exit().await;
         assert_eq!(ended.code(), Some(0), "{}", endpoints.process.tail());
         let endpoints = world.endpoints().await;
-        endpoints
-            .answers("/readyz", 503, "the discovery of pool `a` has found no list yet")
-            .await;
+        endpoints.answers("/readyz", 503, "the discovery of pool `a` has found no list yet").await;
         world.serves(&envoy, 0).await;
     });
 }
@@ -158,9 +150,7 @@ fn a_changed_configuration_is_followed_and_a_wrong_one_is_not() {
         let config = world.companion.config();
         let text = std::fs::read_to_string(config).expect("it is there");
         std::fs::write(config, "pools: [").expect("written");
-        endpoints
-            .answers("/metrics", 200, "penstock_config_reload_failures_total 1")
-            .await;
+        endpoints.answers("/metrics", 200, "penstock_config_reload_failures_total 1").await;
         let server = world.servers[1].address();
         let more = format!("- name: b\n  models: [b]\n  endpoints: {{static: ['{server}']}}\n");
         std::fs::write(config, format!("{text}{more}")).expect("written");

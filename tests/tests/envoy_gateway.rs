@@ -32,9 +32,7 @@ fn free() -> SocketAddr {
 }
 
 fn envoy_gateway() -> PathBuf {
-    std::env::var_os("ENVOY_GATEWAY")
-        .expect("ENVOY_GATEWAY is the path of envoy-gateway")
-        .into()
+    std::env::var_os("ENVOY_GATEWAY").expect("ENVOY_GATEWAY is the path of envoy-gateway").into()
 }
 
 async fn output(mut command: Command) -> String {
@@ -71,9 +69,8 @@ extensionApis: {{enableBackend: true, enableEnvoyPatchPolicy: true}}
 
 /// The Gateway and its class. `bootstrap`: of the printed `EnvoyProxy`.
 fn gateway(port: u16, bootstrap: Option<&str>) -> String {
-    let bootstrap = bootstrap.map_or_else(String::new, |value| {
-        format!("  bootstrap: {{type: Merge, value: {value}}}\n")
-    });
+    let bootstrap =
+        bootstrap.map_or_else(String::new, |value| format!("  bootstrap: {{type: Merge, value: {value}}}\n"));
     format!(
         "apiVersion: gateway.networking.k8s.io/v1
 kind: GatewayClass
@@ -110,17 +107,9 @@ impl Gateway {
         );
         std::fs::write(folder.path().join("penstock.yaml"), config).expect("written");
         let mut print = Command::new(binary::penstock());
+        print.arg("gateway-resources").arg("--config").arg(folder.path().join("penstock.yaml"));
         print
-            .arg("gateway-resources")
-            .arg("--config")
-            .arg(folder.path().join("penstock.yaml"));
-        print
-            .args([
-                "--gateway",
-                "default/eg",
-                "--listener",
-                &format!("http:{}", address.port()),
-            ])
+            .args(["--gateway", "default/eg", "--listener", &format!("http:{}", address.port())])
             .args(flags);
         let resources = output(print).await;
         // Of the EnvoyProxy, which is the last resource.
@@ -128,13 +117,7 @@ impl Gateway {
         let bootstrap = proxy.lines().find_map(|line| line.trim().strip_prefix("value: "));
         let base = gateway(address.port(), bootstrap);
         let sub = |name: &str| folder.path().join(name);
-        for name in [
-            "config",
-            "state",
-            "run",
-            "resources",
-            "data/envoy-versions/1.40.0/bin",
-        ] {
+        for name in ["config", "state", "run", "resources", "data/envoy-versions/1.40.0/bin"] {
             std::fs::create_dir_all(sub(name)).expect("a folder");
         }
         let envoy = tokio::task::spawn_blocking(|| penstock_envoy::find::Search::here().find());
@@ -144,9 +127,7 @@ impl Gateway {
         std::fs::write(sub("resources/penstock.yaml"), edit(resources)).expect("written");
         std::fs::write(sub("gateway.yaml"), control_plane(folder.path())).expect("written");
         let mut certificates = Command::new(envoy_gateway());
-        certificates
-            .args(["certgen", "--local", "--config-home"])
-            .arg(sub("config"));
+        certificates.args(["certgen", "--local", "--config-home"]).arg(sub("config"));
         output(certificates).await;
         let mut command = Command::new(envoy_gateway());
         command.args(["server", "--config-path"]).arg(sub("gateway.yaml"));
@@ -165,10 +146,7 @@ impl Gateway {
 
     async fn start_companion(&mut self) {
         let mut command = Command::new(binary::penstock());
-        command
-            .arg("serve")
-            .arg("--config")
-            .arg(self.folder.path().join("penstock.yaml"));
+        command.arg("serve").arg("--config").arg(self.folder.path().join("penstock.yaml"));
         self.companion = Some(Process::start("companion", command).await);
     }
 
@@ -182,9 +160,7 @@ impl Gateway {
     async fn listens(&self) {
         until("the gateway listens", || async {
             let connected = tokio::net::TcpStream::connect(self.address).await;
-            connected
-                .map(drop)
-                .map_err(|error| format!("{error}\n{}", self.gateway.tail()))
+            connected.map(drop).map_err(|error| format!("{error}\n{}", self.gateway.tail()))
         })
         .await;
     }
@@ -196,9 +172,7 @@ impl Gateway {
     }
 
     async fn send(&self, ask: ClientRequest) -> Answer {
-        self.spawn(ask)
-            .await
-            .unwrap_or_else(|e| panic!("{e:?}\n{}", self.gateway.tail()))
+        self.spawn(ask).await.unwrap_or_else(|e| panic!("{e:?}\n{}", self.gateway.tail()))
     }
 
     fn spawn(&self, ask: ClientRequest) -> JoinHandle<Answer> {
@@ -222,12 +196,7 @@ impl Drop for Gateway {
 
 /// A server of the pool `chat` runs one request at a time.
 fn chat(servers: &[&Upstream]) -> Vec<String> {
-    vec![pool(
-        "chat",
-        "m",
-        servers,
-        &format!("  health: {{path: null}}\n{}", slots(1)),
-    )]
+    vec![pool("chat", "m", servers, &format!("  health: {{path: null}}\n{}", slots(1)))]
 }
 
 async fn requests_pass(flags: &[&str]) {
@@ -244,18 +213,9 @@ async fn requests_pass(flags: &[&str]) {
     let answer = gateway.send(ClientRequest::chat("m", "plain")).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     // The first request may come before the policy.
-    assert!(
-        ["bypassed", "leased", "dispatched"].contains(&answer.outcome()),
-        "{}",
-        answer.outcome()
-    );
+    assert!(["bypassed", "leased", "dispatched"].contains(&answer.outcome()), "{}", answer.outcome());
     let served = answer.header("x-gateway-destination-endpoint-served").to_owned();
-    assert!(
-        [&one, &two]
-            .iter()
-            .any(|server| server.address().to_string() == served),
-        "{served}"
-    );
+    assert!([&one, &two].iter().any(|server| server.address().to_string() == served), "{served}");
     assert!(!answer.header("x-request-id").is_empty());
 
     let streamed = gateway.spawn(ClientRequest::chat("s", "streamed").streamed());
@@ -272,17 +232,13 @@ async fn requests_pass(flags: &[&str]) {
     }
     assert_eq!((one.peak(), two.peak()), (1, 1), "no bound is exceeded");
 
-    let answer = gateway
-        .send(ClientRequest::chat("m", &"x".repeat(20 << 20)))
-        .await;
+    let answer = gateway.send(ClientRequest::chat("m", &"x".repeat(20 << 20))).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
 
     // Dropped, a server refuses connections.
     drop(two);
     for number in 0..8 {
-        let answer = gateway
-            .send(ClientRequest::chat("m", &format!("alive {number}")))
-            .await;
+        let answer = gateway.send(ClientRequest::chat("m", &format!("alive {number}"))).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
     }
 
@@ -318,21 +274,15 @@ async fn refused(edit: impl FnOnce(String) -> String, code: &str) {
     let gateway = Gateway::start(&chat(&[&server]), &[], edit).await;
     gateway.listens().await;
     let answer = gateway.send(ClientRequest::chat("m", "refused")).await;
-    assert_eq!(
-        (answer.status, answer.code().as_str()),
-        (503, code),
-        "{}",
-        answer.text()
-    );
+    assert_eq!((answer.status, answer.code().as_str()), (503, code), "{}", answer.text());
     assert_eq!(server.total(), 0, "no request reaches a server");
 }
 
 #[test]
 fn without_the_filter_no_request_passes() {
     let edit = |resources: String| {
-        let documents = resources
-            .split("---\n")
-            .filter(|document| !document.contains("kind: EnvoyPatchPolicy"));
+        let documents =
+            resources.split("---\n").filter(|document| !document.contains("kind: EnvoyPatchPolicy"));
         documents.collect::<Vec<_>>().join("---\n")
     };
     run(refused(edit, "gateway_unavailable"));

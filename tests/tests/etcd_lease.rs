@@ -35,30 +35,13 @@ impl Companion {
     }
 
     fn start_with(endpoints: Vec<String>, address: &str) -> Self {
-        let lease = Lease::Etcd {
-            endpoints,
-            prefix: "/penstock/".into(),
-        };
-        let settings = Settings {
-            address: address.into(),
-            duration: DURATION,
-            pool: None,
-        };
+        let lease = Lease::Etcd { endpoints, prefix: "/penstock/".into() };
+        let settings = Settings { address: address.into(), duration: DURATION, pool: None };
         let (sender, roles) = mpsc::unbounded_channel();
         let reporter = Reporter::new();
-        let election = replicas::spawn(
-            &lease,
-            None,
-            settings,
-            Clock::start(),
-            Sink(sender),
-            reporter.clone(),
-        );
-        Self {
-            election: election.expect("usable"),
-            reporter,
-            roles,
-        }
+        let election =
+            replicas::spawn(&lease, None, settings, Clock::start(), Sink(sender), reporter.clone());
+        Self { election: election.expect("usable"), reporter, roles }
     }
 
     async fn next_role(&mut self) -> RoleChange {
@@ -116,11 +99,7 @@ async fn next_role(roles: &mut mpsc::UnboundedReceiver<RoleChange>) -> RoleChang
 }
 
 fn envoys(envoy: u64) -> Vec<KnownEnvoy> {
-    vec![KnownEnvoy {
-        envoy,
-        contexts: 2,
-        digest: 7,
-    }]
+    vec![KnownEnvoy { envoy, contexts: 2, digest: 7 }]
 }
 
 /// The record in the store.
@@ -138,18 +117,9 @@ fn the_second_companion_stands_by_and_leads_once_the_first_one_resigns() {
         let term = first.leads_with(7).await;
         let mut second = Companion::start(etcd.url(), "10.0.0.2:9190");
         let leader = Some("10.0.0.1:9190".to_owned());
-        assert_eq!(
-            second.next_role().await,
-            RoleChange::StandBy {
-                leader: leader.clone(),
-                term
-            }
-        );
+        assert_eq!(second.next_role().await, RoleChange::StandBy { leader: leader.clone(), term });
         let status = second.status_with(|status| status.leader.is_some()).await;
-        assert_eq!(
-            (status.role, status.term, status.leader),
-            (Role::Standby, term, leader)
-        );
+        assert_eq!((status.role, status.term, status.leader), (Role::Standby, term, leader));
         assert_eq!(first.next_renewal().await, term);
 
         soon("the release", first.election.resign()).await;
@@ -171,10 +141,7 @@ fn a_leader_that_dies_is_succeeded_when_filters_ask_and_its_lease_has_expired() 
         let (term, _) = first.leads().await;
         // The Envoys are in the store before the leader dies.
         let before = record(&etcd).await;
-        first.reporter.report(Report::Known {
-            term,
-            envoys: envoys(7),
-        });
+        first.reporter.report(Report::Known { term, envoys: envoys(7) });
         until("the Envoys are written", || async {
             let present = record(&etcd).await;
             if present == before { Err(present) } else { Ok(()) }
@@ -199,10 +166,7 @@ fn a_restart_of_etcd_changes_no_leader() {
         let mut second = Companion::start(etcd.url(), "10.0.0.2:9190");
         second.next_role().await;
         etcd.kill().await;
-        assert_eq!(
-            first.next_role().await,
-            RoleChange::StoreUnreachable { recorded: envoys(7) }
-        );
+        assert_eq!(first.next_role().await, RoleChange::StoreUnreachable { recorded: envoys(7) });
         first.status_with(|status| !status.store_up).await;
         etcd.restart().await;
         let renewed = first.next_renewal().await;
@@ -223,10 +187,7 @@ fn an_etcd_that_answers_nothing_changes_no_leader() {
         let term = first.leads_with(7).await;
         assert_eq!(first.next_renewal().await, term);
         etcd.freeze().await;
-        assert_eq!(
-            first.next_role().await,
-            RoleChange::StoreUnreachable { recorded: envoys(7) }
-        );
+        assert_eq!(first.next_role().await, RoleChange::StoreUnreachable { recorded: envoys(7) });
         first.status_with(|status| !status.store_up).await;
         etcd.thaw();
         assert!(first.next_renewal().await >= term);
@@ -244,8 +205,7 @@ fn a_leader_whose_key_is_deleted_takes_it_again_with_a_higher_term() {
         assert_eq!(first.next_renewal().await, term);
         let mut second = Companion::start(etcd.url(), "10.0.0.2:9190");
         second.next_role().await;
-        etcd.call("kv/deleterange", &json!({"key": "L3BlbnN0b2NrL2xlYWRlcg=="}))
-            .await;
+        etcd.call("kv/deleterange", &json!({"key": "L3BlbnN0b2NrL2xlYWRlcg=="})).await;
         loop {
             let renewed = first.next_renewal().await;
             if renewed > term {
@@ -255,10 +215,7 @@ fn a_leader_whose_key_is_deleted_takes_it_again_with_a_higher_term() {
         let leader = Some("10.0.0.1:9190".to_owned());
         loop {
             // The standby may have seen the deletion before.
-            if let RoleChange::StandBy {
-                leader: shown,
-                term: next,
-            } = second.next_role().await
+            if let RoleChange::StandBy { leader: shown, term: next } = second.next_role().await
                 && next > term
             {
                 assert_eq!(shown, leader);

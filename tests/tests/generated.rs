@@ -15,11 +15,7 @@ fn hold(generated: &Path, checked_in: &Path) {
         return;
     }
     let stored = std::fs::read_to_string(checked_in).unwrap_or_default();
-    assert!(
-        stored == fresh,
-        "{} isn't what its proto file gives: run `just proto`",
-        checked_in.display()
-    );
+    assert!(stored == fresh, "{} isn't what its proto file gives: run `just proto`", checked_in.display());
 }
 
 #[test]
@@ -36,10 +32,7 @@ fn protocol_code_is_current() {
         .out_dir(&messages)
         .compile_fds(descriptors.clone())
         .expect("messages");
-    hold(
-        &messages.join("penstock.v1.rs"),
-        &root().join("wire/src/generated.rs"),
-    );
+    hold(&messages.join("penstock.v1.rs"), &root().join("wire/src/generated.rs"));
 
     let service = out.path().join("service");
     std::fs::create_dir(&service).expect("create");
@@ -52,10 +45,7 @@ fn protocol_code_is_current() {
         .out_dir(&service)
         .compile_fds(descriptors)
         .expect("service");
-    hold(
-        &service.join("penstock.v1.rs"),
-        &root().join("companion/server/src/grpc/generated.rs"),
-    );
+    hold(&service.join("penstock.v1.rs"), &root().join("companion/server/src/grpc/generated.rs"));
 }
 
 #[test]

@@ -35,11 +35,7 @@ impl Issuer {
     fn token(&self, mut claims: Value) -> String {
         claims["iss"] = "https://issuer.test".into();
         let head = json!({"alg": "EdDSA", "typ": "JWT"}).to_string();
-        let said = format!(
-            "{}.{}",
-            base64url(head.as_bytes()),
-            base64url(claims.to_string().as_bytes())
-        );
+        let said = format!("{}.{}", base64url(head.as_bytes()), base64url(claims.to_string().as_bytes()));
         let signature = self.0.sign(said.as_bytes()).expect("signed");
         format!("{said}.{}", base64url(&signature))
     }
@@ -50,9 +46,7 @@ fn base64url(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let mut text = String::new();
     for chunk in bytes.chunks(3) {
-        let bits = chunk
-            .iter()
-            .fold(0_u32, |bits, byte| bits << 8 | u32::from(*byte));
+        let bits = chunk.iter().fold(0_u32, |bits, byte| bits << 8 | u32::from(*byte));
         let bits = bits << (8 * (3 - chunk.len()));
         for position in 0..=chunk.len() {
             let digit = bits >> (18 - 6 * position) & 63;
@@ -92,19 +86,13 @@ fn claims_of_a_token_are_identities() {
     run(async {
         let (server, issuer) = (Upstream::scripted().await, Issuer::new());
         let gateway = Gateway::behind(&config(CLAIMS, &[pool(&server)]), &issuer.filter()).await;
-        let first = gateway.spawn(with(
-            ClientRequest::chat("m", "first"),
-            &issuer.token(json!({"sub": "first"})),
-        ));
+        let first =
+            gateway.spawn(with(ClientRequest::chat("m", "first"), &issuer.token(json!({"sub": "first"}))));
         let mut call = server.next().await;
         let mut asked = vec![first];
         for (claims, flow, band) in [
             (json!({"sub": "acme", "tier": "critical"}), "acme", "critical"),
-            (
-                json!({"sub": "other", "https://issuer.test/team": "red"}),
-                "red",
-                "default",
-            ),
+            (json!({"sub": "other", "https://issuer.test/team": "red"}), "red", "default"),
             (json!({"account": {"number": 4711}}), "4711", "default"),
             (json!({"internal": true, "tier": "low"}), "true", "sheddable"),
             (
@@ -122,11 +110,7 @@ fn claims_of_a_token_are_identities() {
             let flows = pool["flows"].as_array().cloned().unwrap_or_default();
             let waiting: Vec<_> = flows.iter().filter(|flow| flow["waiting"] != 0).collect();
             assert_eq!(waiting.len(), 1, "{pool}");
-            assert_eq!(
-                (&waiting[0]["key"], &waiting[0]["band"]),
-                (&json!(flow), &json!(band)),
-                "{pool}"
-            );
+            assert_eq!((&waiting[0]["key"], &waiting[0]["band"]), (&json!(flow), &json!(band)), "{pool}");
             assert_eq!(call.header("authorization"), "", "Envoy keeps the token");
             call.answer();
             call = server.next().await;
@@ -171,20 +155,14 @@ fn requeued_request_keeps_its_identity() {
     run(async {
         let (server, issuer) = (Upstream::scripted().await, Issuer::new());
         let gateway = Gateway::behind(&config(CLAIMS, &[pool(&server)]), &issuer.filter()).await;
-        let asked = gateway.spawn(with(
-            ClientRequest::chat("m", "x"),
-            &issuer.token(json!({"sub": "acme"})),
-        ));
+        let asked = gateway.spawn(with(ClientRequest::chat("m", "x"), &issuer.token(json!({"sub": "acme"}))));
         // The token stays with the filter that verified it; the re-queue listener does not require it.
         server.next().await.cut();
         let call = server.next().await;
         let pool = gateway.pool("p").await;
         let flows = pool["flows"].as_array().cloned().unwrap_or_default();
-        let runs: Vec<_> = flows
-            .iter()
-            .filter(|flow| flow["in_flight"] != 0)
-            .map(|flow| &flow["key"])
-            .collect();
+        let runs: Vec<_> =
+            flows.iter().filter(|flow| flow["in_flight"] != 0).map(|flow| &flow["key"]).collect();
         assert_eq!(runs, ["acme"], "{pool}");
         call.answer();
         assert_eq!(asked.await.expect("answered").status, 200);

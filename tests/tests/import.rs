@@ -55,16 +55,8 @@ fn wrong_input_exits_2_with_file_and_line() {
         ("gie", "fair_request_queue:\n  queue_ttl: soon\n", "stdin:2: "),
         ("nexus", "[queue]\nmax_size = -1\n", "stdin:2: "),
         ("kthena", "FAIRNESS_WINDOW_SIZE=2h\n", "stdin:1: "),
-        (
-            "wva",
-            "a:\n  model_id: m\n  namespace: n\n  tuningEnabled: false\n",
-            "stdin:4: ",
-        ),
-        (
-            "dynamo",
-            "policy_classes:\n- {name: a, quantum: 0}\n",
-            "stdin:2: ",
-        ),
+        ("wva", "a:\n  model_id: m\n  namespace: n\n  tuningEnabled: false\n", "stdin:4: "),
+        ("dynamo", "policy_classes:\n- {name: a, quantum: 0}\n", "stdin:2: "),
     ];
     for (source, text, place) in wrong {
         let refused = penstock(&["import", source, "-"], text);
@@ -103,17 +95,8 @@ fn closed_stdout_is_not_an_error() {
             .expect("penstock starts");
         drop(child.stdout.take());
         let mut said = String::new();
-        child
-            .stderr
-            .take()
-            .expect("piped")
-            .read_to_string(&mut said)
-            .expect("UTF-8");
-        assert_eq!(
-            child.wait().expect("ends").code(),
-            Some(0),
-            "{arguments:?}: {said}"
-        );
+        child.stderr.take().expect("piped").read_to_string(&mut said).expect("UTF-8");
+        assert_eq!(child.wait().expect("ends").code(), Some(0), "{arguments:?}: {said}");
         assert!(said.is_empty(), "{arguments:?}: {said}");
     }
 }
@@ -123,8 +106,5 @@ fn missing_command_prints_the_help_and_exits_2() {
     let alone = penstock(&[], "");
     assert_eq!(alone.status.code(), Some(2), "{alone:?}");
     let said = String::from_utf8_lossy(&alone.stderr);
-    assert!(
-        said.contains("Usage: penstock") && said.contains("import"),
-        "{said}"
-    );
+    assert!(said.contains("Usage: penstock") && said.contains("import"), "{said}");
 }

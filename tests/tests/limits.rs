@@ -26,9 +26,7 @@ async fn goes_on(gateway: &Gateway, server: &Upstream, reached: usize) {
     until("no session holds a request", || async {
         let sessions = gateway.status().await["sessions"].clone();
         let all = sessions.as_array().cloned().unwrap_or_default();
-        let idle = all
-            .iter()
-            .all(|session| session["waiting"] == 0 && session["running"] == 0);
+        let idle = all.iter().all(|session| session["waiting"] == 0 && session["running"] == 0);
         if idle { Ok(()) } else { Err(sessions.to_string()) }
     })
     .await;
@@ -55,8 +53,7 @@ fn too_many_headers_are_431_and_reach_no_server() {
         }
         // A header without end: Envoy ends the request, not the filter.
         let mut raw = Raw::connect(gateway.address()).await;
-        raw.send("POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nx-penstock-tenant: ")
-            .await;
+        raw.send("POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nx-penstock-tenant: ").await;
         raw.send("t".repeat(100_000)).await;
         assert_eq!(raw.answer().await.status, 431);
         goes_on(&gateway, &server, 0).await;
@@ -83,11 +80,8 @@ fn long_identities_are_cut_and_may_be_invalid_utf8() {
         server.next().await.answer();
         assert_eq!(raw.answer().await.status, 200);
         // Bytes that are not UTF-8.
-        let mut request = post(
-            "/v1/chat/completions",
-            &format!("content-length: {}\r\n", body.len()),
-        )
-        .into_bytes();
+        let mut request =
+            post("/v1/chat/completions", &format!("content-length: {}\r\n", body.len())).into_bytes();
         request.truncate(request.len() - 2);
         request.extend_from_slice(b"x-penstock-tenant: \xff\xfe\xe4\r\nx-penstock-class: \xc3\x28\r\n\r\n");
         request.extend_from_slice(body.as_bytes());
@@ -97,12 +91,7 @@ fn long_identities_are_cut_and_may_be_invalid_utf8() {
         let seen = gateway.pool("p").await;
         let flows = seen["flows"].as_array().expect("flows");
         assert_eq!(flows.len(), 2, "{seen}");
-        assert!(
-            flows
-                .iter()
-                .all(|flow| flow["key"].as_str().is_some_and(|key| key.len() <= 256)),
-            "{seen}"
-        );
+        assert!(flows.iter().all(|flow| flow["key"].as_str().is_some_and(|key| key.len() <= 256)), "{seen}");
         goes_on(&gateway, &server, 2).await;
     });
 }
@@ -118,23 +107,14 @@ fn waiting_requests_are_limited_in_bytes() {
         let first = gateway.spawn(ClientRequest::chat("m", &large).tenant("a"));
         gateway.waiting("p", 1).await;
         for tenant in ["a", "b"] {
-            let answer = gateway
-                .send(ClientRequest::chat("m", &large).tenant(tenant))
-                .await;
-            let code = if tenant == "a" {
-                "queue_full"
-            } else {
-                "too_many_flows"
-            };
+            let answer = gateway.send(ClientRequest::chat("m", &large).tenant(tenant)).await;
+            let code = if tenant == "a" { "queue_full" } else { "too_many_flows" };
             answer.expect_error(503, code, &format!("rejected_{code}"));
         }
         // A request that still fits waits.
         let small = gateway.spawn(ClientRequest::chat("m", "small").tenant("b"));
         gateway.waiting("p", 2).await;
-        let bytes = gateway
-            .metrics()
-            .await
-            .sum("penstock_queue_bytes", &[("pool", "p")]);
+        let bytes = gateway.metrics().await.sum("penstock_queue_bytes", &[("pool", "p")]);
         assert!((40_000.0..=65_536.0).contains(&bytes), "{bytes}");
         call.answer();
         for _ in 0..2 {
@@ -143,10 +123,7 @@ fn waiting_requests_are_limited_in_bytes() {
         for asked in [held, first, small] {
             assert_eq!(asked.await.expect("answered").status, 200);
         }
-        let bytes = gateway
-            .metrics()
-            .await
-            .sum("penstock_queue_bytes", &[("pool", "p")]);
+        let bytes = gateway.metrics().await.sum("penstock_queue_bytes", &[("pool", "p")]);
         assert!(bytes == 0.0, "{bytes}");
         goes_on(&gateway, &server, 3).await;
     });
@@ -179,9 +156,7 @@ fn compressed_body_is_rejected_unread() {
         let (gateway, server) = start("").await;
         // The beginning of a gzip bomb; the filter does not read it.
         let request = gateway.client().post(gateway.url("/v1/chat/completions"));
-        let request = request
-            .header("content-encoding", "gzip")
-            .body(vec![0x1f, 0x8b, 8, 0, 0, 0]);
+        let request = request.header("content-encoding", "gzip").body(vec![0x1f, 0x8b, 8, 0, 0, 0]);
         let answer = request.send().await.expect("an answer");
         assert_eq!(answer.status(), 400);
         let body: serde_json::Value = answer.json().await.expect("JSON");
@@ -201,29 +176,20 @@ fn slow_body_is_408_and_takes_no_place() {
             *time.expect("a time limit for requests") = json!("0.3s");
         })
         .await;
-        for (path, at) in [
-            ("/v1/chat/completions", "/error/code"),
-            ("/v1/messages", "/error/message"),
-        ] {
+        for (path, at) in [("/v1/chat/completions", "/error/code"), ("/v1/messages", "/error/message")] {
             let mut raw = Raw::connect(envoy.gateway()).await;
-            raw.send(post(path, "content-length: 1000\r\n") + r#"{"model":"m","messages":["#)
-                .await;
+            raw.send(post(path, "content-length: 1000\r\n") + r#"{"model":"m","messages":["#).await;
             let answer = raw.answer().await;
             assert_eq!(answer.status, 408, "{}", answer.text());
             let body = answer.json();
-            let text = body
-                .pointer(at)
-                .and_then(|value| value.as_str())
-                .unwrap_or_default();
+            let text = body.pointer(at).and_then(|value| value.as_str()).unwrap_or_default();
             assert!(!text.is_empty(), "{body}");
             assert_eq!(body["error"]["type"], "invalid_request_error", "{body}");
         }
         assert_eq!(server.total(), 0);
         assert_eq!(companion.pool("p").await.expect("a pool")["waiting"], 0);
         let body = ClientRequest::chat("m", "in time").body();
-        let asked = reqwest::Client::new()
-            .post(envoy.url("/v1/chat/completions"))
-            .json(&body);
+        let asked = reqwest::Client::new().post(envoy.url("/v1/chat/completions")).json(&body);
         let asked = tokio::spawn(asked.send());
         server.next().await.answer();
         assert_eq!(asked.await.expect("no panic").expect("an answer").status(), 200);

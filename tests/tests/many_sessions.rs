@@ -16,10 +16,8 @@ use penstock_tests::{Answer, ClientGroup, ClientRequest, Companion, Envoy, Upstr
 /// A pool for every model, with `places` places at each server.
 fn pools(servers: &[Upstream], places: u32, more: &str) -> Vec<String> {
     let servers: Vec<_> = servers.iter().collect();
-    let keys = format!(
-        "{}  queue: {{total_capacity: 5000, flow_capacity: 5000, ttl: 60s}}\n{more}",
-        slots(places)
-    );
+    let keys =
+        format!("{}  queue: {{total_capacity: 5000, flow_capacity: 5000, ttl: 60s}}\n{more}", slots(places));
     vec![pool("p", "'*'", &servers, &keys)]
 }
 
@@ -38,9 +36,7 @@ fn three_thousand_clients_disconnect_at_once() {
         leave.join(&envoy, CLIENTS).await;
         for number in 0..LEAVE {
             let tenant = format!("leaves-{}", number % 7);
-            leave
-                .ask(number % CLIENTS, "p", &tenant, &format!("leaves {number}"))
-                .await;
+            leave.ask(number % CLIENTS, "p", &tenant, &format!("leaves {number}")).await;
         }
         companion.waiting("p", LEAVE as u64).await;
         stay.queue(&companion, "p", &[1], 10).await;
@@ -85,9 +81,7 @@ fn request_cancelled_without_a_companion_is_unknown_to_the_next_one() {
             stay.fill(&companion, "p", 4).await;
             for number in 0..LEAVE {
                 let client = number % CLIENTS;
-                leave
-                    .ask(client, "p", "leaves", &format!("leaves {number}"))
-                    .await;
+                leave.ask(client, "p", "leaves", &format!("leaves {number}")).await;
             }
             companion.waiting("p", LEAVE as u64).await;
             stay.queue(&companion, "p", &[0, 1], 5).await;
@@ -161,10 +155,7 @@ fn twenty_listener_changes_share_one_bound() {
         companion.waiting("p", 0).await;
         let texts = servers[0].texts_together();
         let peak = servers[0].peak_together();
-        println!(
-            "figure: {CHANGES} changes under load: {} served, peak {peak}",
-            texts.len()
-        );
+        println!("figure: {CHANGES} changes under load: {} served, peak {peak}", texts.len());
         assert_eq!(peak, 2 * PLACES, "the bound is reached and not passed");
         assert!(servers.iter().all(|server| server.peak() <= PLACES));
         assert_eq!(texts.len(), next.load(Ordering::Relaxed));
@@ -237,9 +228,7 @@ fn trap_affects_only_its_worker() {
         let body = [Bytes::from(ClientRequest::chat("p", "traps").body().to_string())];
         let mut trailers = HeaderMap::new();
         trailers.insert("x-trailer", "1".parse().expect("a value"));
-        let traps = crowd
-            .client(0)
-            .post("/v1/chat/completions", &body, Some(trailers));
+        let traps = crowd.client(0).post("/v1/chat/completions", &body, Some(trailers));
         assert_eq!(H2c::status(traps.await).await.0, 503);
         let trapped = Instant::now();
         gate.open();
@@ -296,17 +285,10 @@ fn one_of_two_envoys_dies_and_the_other_continues() {
         }
         companion.waiting("p", 0).await;
         companion.stock("p", 0).await;
-        println!(
-            "figure: an Envoy of two dies: its stock is released after {:?}",
-            killed.elapsed()
-        );
+        println!("figure: an Envoy of two dies: its stock is released after {:?}", killed.elapsed());
         companion.sessions("dies", 0).await;
         let texts = servers[0].texts_together();
-        assert_eq!(
-            texts.iter().filter(|text| text.starts_with("lost")).count(),
-            3,
-            "{texts:?}"
-        );
+        assert_eq!(texts.iter().filter(|text| text.starts_with("lost")).count(), 3, "{texts:?}");
         assert_eq!(texts.len(), 3 + 1 + WAITING, "{texts:?}");
         assert_eq!(servers[0].peak(), 4);
     });

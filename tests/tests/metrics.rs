@@ -150,10 +150,7 @@ const PERHAPS: [&str; 2] = ["itl_seconds", "foreign_load"];
 
 /// Maps each name on the page to its type.
 fn described(page: &Metrics) -> BTreeMap<String, String> {
-    let types = page
-        .text()
-        .lines()
-        .filter_map(|line| line.strip_prefix("# TYPE "));
+    let types = page.text().lines().filter_map(|line| line.strip_prefix("# TYPE "));
     types
         .filter_map(|line| line.split_once(' '))
         .map(|(name, kind)| (name.to_owned(), kind.to_owned()))
@@ -188,11 +185,7 @@ async fn some_traffic(gateway: &Gateway, server: &Upstream) {
     // The companion counts the request shortly after the client has its response.
     penstock_tests::until("all have ended", || async {
         let ended = gateway.metrics().await.sum("penstock_responses_total", &[]);
-        if ended == 2.0 {
-            Ok(())
-        } else {
-            Err(format!("{ended}"))
-        }
+        if ended == 2.0 { Ok(()) } else { Err(format!("{ended}")) }
     })
     .await;
 }
@@ -215,20 +208,9 @@ fn every_metric_has_its_type_help_and_labels() {
         for (name, kind, said) in ALL.iter().filter(|(_, kind, _)| !kind.is_empty()) {
             let full = format!("penstock_{name}");
             assert_eq!(kinds[&full], *kind, "{name}");
-            assert!(
-                page.text().contains(&format!("# HELP {full} ")),
-                "{name} has no help"
-            );
-            let sample_name = if *kind == "histogram" {
-                format!("{full}_count")
-            } else {
-                full.clone()
-            };
-            let samples: Vec<_> = page
-                .samples
-                .iter()
-                .filter(|sample| sample.name == sample_name)
-                .collect();
+            assert!(page.text().contains(&format!("# HELP {full} ")), "{name} has no help");
+            let sample_name = if *kind == "histogram" { format!("{full}_count") } else { full.clone() };
+            let samples: Vec<_> = page.samples.iter().filter(|sample| sample.name == sample_name).collect();
             assert!(
                 PERHAPS.contains(name) || samples.is_empty() == WITHOUT_SERIES.contains(name),
                 "{name}: {samples:?}"
@@ -241,21 +223,9 @@ fn every_metric_has_its_type_help_and_labels() {
         // Requests without a pool, and the tokens charged to each flow.
         for (labels, expected) in [
             (&[("pool", "none"), ("outcome", "rejected_invalid")][..], 1.0),
-            (
-                &[
-                    ("pool", "p"),
-                    ("outcome", "bypassed"),
-                    ("model", "m"),
-                    ("target_model", "m"),
-                ],
-                2.0,
-            ),
+            (&[("pool", "p"), ("outcome", "bypassed"), ("model", "m"), ("target_model", "m")], 2.0),
         ] {
-            assert_eq!(
-                page.sum("penstock_requests_total", labels),
-                expected,
-                "{labels:?}"
-            );
+            assert_eq!(page.sum("penstock_requests_total", labels), expected, "{labels:?}");
         }
         assert_eq!(page.sum("penstock_arrivals_total", &[("pool", "none")]), 1.0);
         for flow in ["acme", "beta"] {
@@ -277,11 +247,8 @@ fn five_thousand_tenants_stay_within_the_label_limit() {
         let next = Arc::new(AtomicUsize::new(0));
         let mut clients = Vec::new();
         for _ in 0..32 {
-            let (next, client, url) = (
-                next.clone(),
-                gateway.client().clone(),
-                gateway.url("/v1/chat/completions"),
-            );
+            let (next, client, url) =
+                (next.clone(), gateway.client().clone(), gateway.url("/v1/chat/completions"));
             clients.push(tokio::spawn(async move {
                 loop {
                     let number = next.fetch_add(1, Ordering::Relaxed);
@@ -290,9 +257,7 @@ fn five_thousand_tenants_stay_within_the_label_limit() {
                     }
                     let request = client.post(&url).json(&ClientRequest::chat("m", "hello").body());
                     let request = request.header("x-penstock-tenant", format!("tenant-{number}"));
-                    let answer = Answer::read(request.send().await.expect("an answer"))
-                        .await
-                        .expect("whole");
+                    let answer = Answer::read(request.send().await.expect("an answer")).await.expect("whole");
                     assert_eq!(answer.status, 200, "{}", answer.text());
                 }
             }));
@@ -302,21 +267,15 @@ fn five_thousand_tenants_stay_within_the_label_limit() {
         }
         penstock_tests::until("all have ended", || async {
             let ended = gateway.metrics().await.sum("penstock_responses_total", &[]);
-            if ended >= TENANTS as f64 {
-                Ok(())
-            } else {
-                Err(format!("{ended}"))
-            }
+            if ended >= TENANTS as f64 { Ok(()) } else { Err(format!("{ended}")) }
         })
         .await;
         let started = Instant::now();
         let page = gateway.metrics().await;
         let took = started.elapsed();
-        for name in [
-            "penstock_queue_length",
-            "penstock_queue_cost_tokens",
-            "penstock_fairness_service_tokens_total",
-        ] {
+        for name in
+            ["penstock_queue_length", "penstock_queue_cost_tokens", "penstock_fairness_service_tokens_total"]
+        {
             let samples = page.samples.iter().filter(|sample| sample.name == name);
             let flows: BTreeSet<&str> = samples.map(|sample| &*sample.labels["flow"]).collect();
             // An idle, forgotten flow has no gauge; its served tokens are kept longer.

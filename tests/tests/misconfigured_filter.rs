@@ -23,9 +23,7 @@ async fn misconfigured(companion: &Companion) -> Envoy {
         assert!(remove(listener, FLAG), "{listener}");
     })
     .await;
-    companion
-        .sessions("strange", penstock_tests::envoy::SESSIONS_IN_ALL)
-        .await;
+    companion.sessions("strange", penstock_tests::envoy::SESSIONS_IN_ALL).await;
     envoy
 }
 
@@ -81,10 +79,7 @@ fn an_envoy_that_keeps_bodies_from_the_filter_answers_with_the_cause() {
         for mut client in clients {
             expect_refused(&client.answer().await);
         }
-        println!(
-            "figure: 12 requests without the flag are answered after {:?}",
-            started.elapsed()
-        );
+        println!("figure: 12 requests without the flag are answered after {:?}", started.elapsed());
         // A body that Envoy has in part.
         let mut half = headers(&envoy, 100).await;
         half.send("{\"model\"").await;
@@ -92,18 +87,12 @@ fn an_envoy_that_keeps_bodies_from_the_filter_answers_with_the_cause() {
         assert_eq!(server.total(), 0);
 
         let log = envoy.process.log();
-        let lines = log
-            .lines()
-            .filter(|line| line.contains(FLAG) && line.contains("[error]"));
+        let lines = log.lines().filter(|line| line.contains(FLAG) && line.contains("[error]"));
         // One a minute for each worker.
         assert!((1..=2).contains(&lines.count()), "{log}");
         until("the companion knows the cause", || async {
             let log = companion.log();
-            if log.contains(FLAG) && log.contains("node=\"strange\"") {
-                Ok(())
-            } else {
-                Err(log)
-            }
+            if log.contains(FLAG) && log.contains("node=\"strange\"") { Ok(()) } else { Err(log) }
         })
         .await;
         let status = companion.get("/status").await.expect("a page").json();

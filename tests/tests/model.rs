@@ -12,18 +12,8 @@ use penstock_tests::wait::{WAIT_MAX, until};
 use penstock_tests::{Gateway, run};
 use serde_json::Value;
 
-const FAST: Hardware = Hardware {
-    alpha: 4.0,
-    beta: 0.05,
-    gamma: 0.0005,
-    noise: 0.02,
-};
-const SLOW: Hardware = Hardware {
-    alpha: 12.0,
-    beta: 0.15,
-    gamma: 0.0015,
-    noise: 0.02,
-};
+const FAST: Hardware = Hardware { alpha: 4.0, beta: 0.05, gamma: 0.0005, noise: 0.02 };
+const SLOW: Hardware = Hardware { alpha: 12.0, beta: 0.15, gamma: 0.0015, noise: 0.02 };
 
 /// A pool of one fast server and one slow one, gated by their model.
 fn auto(fast: &Mock, slow: &Mock) -> String {
@@ -37,11 +27,7 @@ fn auto(fast: &Mock, slow: &Mock) -> String {
 }
 
 fn clients() -> PoissonClients {
-    let shape = RequestShape {
-        model: "m".into(),
-        input: 16..=512,
-        output: 8..=48,
-    };
+    let shape = RequestShape { model: "m".into(), input: 16..=512, output: 8..=48 };
     PoissonClients::new(shape, 1)
 }
 
@@ -61,14 +47,7 @@ fn unknown_parameters_have_no_series() {
         for name in ["fast", "slow"] {
             let model = variant(&pool, name);
             assert_eq!(model["state"], "no_traffic", "{pool}");
-            for key in [
-                "alpha",
-                "beta",
-                "gamma",
-                "n_star",
-                "lambda_star",
-                "desired_replicas",
-            ] {
+            for key in ["alpha", "beta", "gamma", "n_star", "lambda_star", "desired_replicas"] {
                 assert!(model[key].is_null(), "{key}: {pool}");
             }
             assert_eq!(model["current_replicas"], 1, "{pool}");
@@ -110,11 +89,7 @@ async fn converged(gateway: &Gateway) -> Value {
             let variant = variant(&pool, name);
             variant["state"] == "converged" && variant["desired_replicas_source"] == "model"
         };
-        if known("fast") && known("slow") {
-            Ok(pool)
-        } else {
-            Err(pool["model"].to_string())
-        }
+        if known("fast") && known("slow") { Ok(pool) } else { Err(pool["model"].to_string()) }
     };
     for _ in 0..3 {
         if let Ok(pool) = tokio::time::timeout(WAIT_MAX / 2, until("both are known", look)).await {
@@ -139,21 +114,13 @@ fn servers_are_learned_from_their_requests_and_gated_by_the_model() {
             |value: &Value, key: &str| value[key].as_f64().unwrap_or_else(|| panic!("{key}: {value}"));
         for of in [&fast, &slow] {
             assert!(number(of, "alpha") > 0.0 && number(of, "n_star") > 0.0, "{of}");
-            assert!(
-                number(of, "ttft_bias") > 0.0 && number(of, "capacity") > 0.0,
-                "{of}"
-            );
+            assert!(number(of, "ttft_bias") > 0.0 && number(of, "capacity") > 0.0, "{of}");
             assert_eq!(of["current_replicas"], 1, "{of}");
         }
-        assert!(
-            number(&fast, "lambda_star") > number(&slow, "lambda_star"),
-            "{fast} {slow}"
-        );
+        assert!(number(&fast, "lambda_star") > number(&slow, "lambda_star"), "{fast} {slow}");
         assert_eq!(pool["slo"]["source"], "model", "{pool}");
         // Each endpoint has a bound of its variant, different from the initial one.
-        let bounds: Vec<_> = (0..2)
-            .map(|index| pool["endpoints"][index]["bound"].as_u64())
-            .collect();
+        let bounds: Vec<_> = (0..2).map(|index| pool["endpoints"][index]["bound"].as_u64()).collect();
         assert_ne!(bounds, [Some(5), Some(5)], "{pool}");
 
         let metrics = gateway.metrics().await;
@@ -172,10 +139,7 @@ fn servers_are_learned_from_their_requests_and_gated_by_the_model() {
             assert!(metrics.has(name), "{name}: {}", metrics.text());
         }
         assert_eq!(metrics.sum("penstock_slo_source", &[("source", "model")]), 1.0);
-        let desired = metrics.sum(
-            "penstock_desired_replicas",
-            &[("variant", "fast"), ("pool", "chat")],
-        );
+        let desired = metrics.sum("penstock_desired_replicas", &[("variant", "fast"), ("pool", "chat")]);
         assert!(desired >= 1.0, "{}", metrics.text());
         assert!(metrics.sum("penstock_demand_total", &[]) > 0.0);
     });

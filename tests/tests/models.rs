@@ -23,11 +23,7 @@ async fn models(gateway: &Gateway, expected: &[(&str, &str, u64, u64)]) {
         .collect();
     until(&format!("{expected:?}"), || async {
         let models = gateway.pool("p").await["models"].clone();
-        if models == json!(expected) {
-            Ok(())
-        } else {
-            Err(models.to_string())
-        }
+        if models == json!(expected) { Ok(()) } else { Err(models.to_string()) }
     })
     .await;
 }
@@ -36,10 +32,7 @@ async fn models(gateway: &Gateway, expected: &[(&str, &str, u64, u64)]) {
 async fn gauges(gateway: &Gateway, model: &str, target: &str) -> (f64, f64) {
     let page = gateway.metrics().await;
     let labels = [("pool", "p"), ("model", model), ("target_model", target)];
-    (
-        page.sum("penstock_queue_length_by_model", &labels),
-        page.sum("penstock_stock_by_model", &labels),
-    )
+    (page.sum("penstock_queue_length_by_model", &labels), page.sum("penstock_stock_by_model", &labels))
 }
 
 #[test]

@@ -5,11 +5,7 @@ use penstock_tests::{ClientGroup, Companion, Envoy, Upstream, binary, run};
 use tokio::process::Command;
 
 async fn sha256(file: &std::path::Path) -> String {
-    let output = Command::new("sha256sum")
-        .arg(file)
-        .output()
-        .await
-        .expect("coreutils");
+    let output = Command::new("sha256sum").arg(file).output().await.expect("coreutils");
     let text = String::from_utf8(output.stdout).expect("text");
     text.split_whitespace().next().expect("a digest").to_owned()
 }
@@ -27,10 +23,7 @@ fn envoy_fetches_the_module_from_the_companion() {
         assert!(command.status().await.expect("penstock runs").success());
         let served = companion.get("/penstock.wasm").await.expect("the module");
         assert_eq!(served.header("content-type"), "application/wasm");
-        assert!(
-            served.body == std::fs::read(&file).expect("written"),
-            "the same bytes"
-        );
+        assert!(served.body == std::fs::read(&file).expect("written"), "the same bytes");
 
         let envoy = Envoy::fetching(&companion, "far", &sha256(&file).await).await;
         let mut crowd = ClientGroup::default();

@@ -48,13 +48,7 @@ impl Scene {
         crowd.fill(&companion, "p", BOUND).await;
         let flows: Vec<_> = (1..=FLOWS).collect();
         crowd.queue(&companion, "p", &flows, EACH).await;
-        Self {
-            companion,
-            _envoy: envoy,
-            servers,
-            gate,
-            crowd,
-        }
+        Self { companion, _envoy: envoy, servers, gate, crowd }
     }
 
     /// Every request reached a server exactly once, the requests of a flow in order, and no server exceeded its bound.
@@ -81,11 +75,7 @@ impl Scene {
     }
 
     fn expect_bound(&self) {
-        assert_eq!(
-            self.servers[0].peak_together(),
-            BOUND,
-            "the bound is reached and not passed"
-        );
+        assert_eq!(self.servers[0].peak_together(), BOUND, "the bound is reached and not passed");
         for server in &self.servers {
             assert!(server.peak() <= SLOTS, "{} at one server", server.peak());
         }
@@ -96,11 +86,7 @@ impl Scene {
 async fn at_servers(servers: &[Upstream], count: usize) {
     until(&format!("{count} at the servers"), || async {
         let seen: usize = servers.iter().map(Upstream::in_flight).sum();
-        if seen == count {
-            Ok(())
-        } else {
-            Err(seen.to_string())
-        }
+        if seen == count { Ok(()) } else { Err(seen.to_string()) }
     })
     .await;
 }
@@ -196,11 +182,7 @@ fn hand_over_leaves_all_requests_to_the_next_companion() {
         let told = Instant::now();
         assert_eq!(scene.companion.exit().await.code(), Some(0));
         let ended = told.elapsed();
-        assert_eq!(
-            scene.servers.iter().map(Upstream::in_flight).sum::<usize>(),
-            BOUND,
-            "nothing was cut"
-        );
+        assert_eq!(scene.servers.iter().map(Upstream::in_flight).sum::<usize>(), BOUND, "nothing was cut");
         scene.gate.open();
         scene.companion.restart().await;
         let answers = scene.crowd.answers().await;
@@ -267,19 +249,14 @@ fn without_a_companion_an_open_pool_keeps_its_bound() {
         };
         let ((served, refused), ()) = tokio::join!(rush(&mut crowd, RUSH), filling);
         assert_eq!(served + refused, RUSH);
-        assert!(
-            served >= BOUND && refused > 0,
-            "{served} served, {refused} refused"
-        );
+        assert!(served >= BOUND && refused > 0, "{served} served, {refused} refused");
         assert_eq!(servers[0].peak_together(), BOUND);
         assert_eq!(servers[0].texts_together().len(), served);
 
         // Two Envoys have half of the bound each.
         gate.close();
         companion.restart().await;
-        companion
-            .sessions("one", penstock_tests::envoy::SESSIONS_IN_ALL)
-            .await;
+        companion.sessions("one", penstock_tests::envoy::SESSIONS_IN_ALL).await;
         let two = Envoy::start(&companion, "two").await;
         let mut other = ClientGroup::default();
         other.join(&two, FLOWS).await;
@@ -297,17 +274,12 @@ fn without_a_companion_an_open_pool_keeps_its_bound() {
             gate.open();
         };
         let ((served, refused), ()) = tokio::join!(rush(&mut crowd, RUSH), filling);
-        assert!(
-            served >= BOUND / 2 && refused > 0,
-            "{served} served, {refused} refused"
-        );
+        assert!(served >= BOUND / 2 && refused > 0, "{served} served, {refused} refused");
         let (served, refused) = rush(&mut other, RUSH).await;
         println!("figure: open, the second of two Envoys: {served} of {RUSH} served, {refused} refused");
         assert_eq!(servers[0].peak_together(), BOUND);
         companion.restart().await;
-        companion
-            .sessions("one", penstock_tests::envoy::SESSIONS_IN_ALL)
-            .await;
+        companion.sessions("one", penstock_tests::envoy::SESSIONS_IN_ALL).await;
         companion.stock("p", 0).await;
     });
 }

@@ -23,12 +23,7 @@ fn request() -> String {
 async fn expect_all_ready(companion: &Companion) {
     let pool = companion.status().await["pools"][0].clone();
     let endpoints = pool["endpoints"].as_array().cloned().unwrap_or_default();
-    assert!(
-        endpoints
-            .iter()
-            .all(|endpoint| endpoint["ready"] == Value::Bool(true)),
-        "{pool}"
-    );
+    assert!(endpoints.iter().all(|endpoint| endpoint["ready"] == Value::Bool(true)), "{pool}");
 }
 
 #[test]
@@ -69,10 +64,7 @@ fn clients_above_the_limit_are_refused_and_those_below_it_are_served() {
 #[test]
 fn a_lack_of_file_descriptors_marks_no_server_down() {
     run(async {
-        let servers = [
-            Upstream::serving(Duration::ZERO).await,
-            Upstream::serving(Duration::ZERO).await,
-        ];
+        let servers = [Upstream::serving(Duration::ZERO).await, Upstream::serving(Duration::ZERO).await];
         let companion =
             Companion::start("", &[pool("p", "'*'", &[&servers[0], &servers[1]], &slots(8))]).await;
         let envoy = Envoy::start(&companion, "files").await;
@@ -90,11 +82,7 @@ fn a_lack_of_file_descriptors_marks_no_server_down() {
         until("each request has failed some times", || async {
             let page = companion.metrics().await;
             let requeues = page.sum("penstock_requeues_total", &[("pool", "p")]);
-            if requeues >= 24.0 {
-                Ok(())
-            } else {
-                Err(format!("{requeues} requeues"))
-            }
+            if requeues >= 24.0 { Ok(()) } else { Err(format!("{requeues} requeues")) }
         })
         .await;
         expect_all_ready(&companion).await;

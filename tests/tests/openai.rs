@@ -21,11 +21,7 @@ async fn shared() -> &'static Fixture {
                 pool("served", "served", &[&served], ""),
                 pool("refused", "refused", &[&refused], &no_queue),
             ];
-            Fixture {
-                gateway: Gateway::start(&config("", &pools)).await,
-                served,
-                refused,
-            }
+            Fixture { gateway: Gateway::start(&config("", &pools)).await, served, refused }
         })
         .await
 }
@@ -45,10 +41,7 @@ ask = [{'role': 'user', 'content': 'hello'}]
     let mut command = python::script(&python::package(python::OPENAI), &script);
     tokio::spawn(async move {
         let output = command.output().await.expect("python3 runs");
-        let (out, err) = (
-            String::from_utf8_lossy(&output.stdout),
-            String::from_utf8_lossy(&output.stderr),
-        );
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert!(output.status.success(), "{out}{err}");
         serde_json::from_str(out.trim()).unwrap_or_else(|e| panic!("{e}: {out}{err}"))
     })
@@ -76,10 +69,7 @@ print(json.dumps({'whole': whole.choices[0].message.content, 'total': whole.usag
         }
         events.finish(7, 3);
         let seen = ran.await.expect("python ends well");
-        assert_eq!(
-            seen,
-            serde_json::json!({"whole": "hello", "total": 11, "text": "a b c", "usage": 10})
-        );
+        assert_eq!(seen, serde_json::json!({"whole": "hello", "total": 11, "text": "a b c", "usage": 10}));
     });
 }
 
@@ -97,10 +87,7 @@ except openai.NotFoundError as e:
         assert_eq!(seen["status"], 404);
         assert_eq!(seen["code"], "model_not_found");
         assert_eq!(seen["type"], "invalid_request_error");
-        assert!(
-            seen["message"].as_str().is_some_and(|m| m.contains("unheard-of")),
-            "{seen}"
-        );
+        assert!(seen["message"].as_str().is_some_and(|m| m.contains("unheard-of")), "{seen}");
     });
 }
 
@@ -120,11 +107,7 @@ print(json.dumps({'retries': answer.retries_taken, 'statuses': [a[1] for a in an
         until("a refusal", || async {
             let labels = [("pool", "refused"), ("outcome", "rejected_policy")];
             let seen = gateway.metrics().await.sum("penstock_requests_total", &labels);
-            if seen == 1.0 {
-                Ok(())
-            } else {
-                Err(seen.to_string())
-            }
+            if seen == 1.0 { Ok(()) } else { Err(seen.to_string()) }
         })
         .await;
         call.answer();
@@ -135,10 +118,8 @@ print(json.dumps({'retries': answer.retries_taken, 'statuses': [a[1] for a in an
         let seen = ran.await.expect("python ends well");
         assert_eq!(seen["retries"], 1, "{seen}");
         assert_eq!(seen["statuses"], serde_json::json!([503, 200]), "{seen}");
-        let told: f64 = seen["first"]["retry-after-ms"]
-            .as_str()
-            .and_then(|v| v.parse().ok())
-            .expect("retry-after-ms");
+        let told: f64 =
+            seen["first"]["retry-after-ms"].as_str().and_then(|v| v.parse().ok()).expect("retry-after-ms");
         let pause = seen["pause"].as_f64().expect("a number");
         // The client's default backoff starts at half a second, so a longer wait follows Retry-After.
         assert!(told >= 1_000.0 && pause * 1_000.0 >= told, "{seen}");

@@ -25,10 +25,7 @@ async fn shared() -> &'static Fixture {
                 Upstream::scripted().await,
                 Upstream::scripted().await,
             );
-            let shared_3_to_1 = format!(
-                "{}  arbitration: {{flows: {{weights: {{heavy: 3}}}}}}\n",
-                slots(1)
-            );
+            let shared_3_to_1 = format!("{}  arbitration: {{flows: {{weights: {{heavy: 3}}}}}}\n", slots(1));
             let by_usage = format!("{}  arbitration: {{flows: {{discipline: usage}}}}\n", slots(1));
             let by_vtc = format!("{}  arbitration: {{flows: {{discipline: vtc}}}}\n", slots(1));
             let pools = [
@@ -38,14 +35,7 @@ async fn shared() -> &'static Fixture {
                 pool("usage", "usage", &[&usage], &by_usage),
                 pool("vtc", "vtc", &[&vtc], &by_vtc),
             ];
-            Fixture {
-                gateway: Gateway::start(&config("", &pools)).await,
-                bands,
-                fifo,
-                shares,
-                usage,
-                vtc,
-            }
+            Fixture { gateway: Gateway::start(&config("", &pools)).await, bands, fifo, shares, usage, vtc }
         })
         .await
 }
@@ -89,11 +79,8 @@ fn under_vtc_what_a_tenant_used_in_one_band_counts_in_another() {
         let ask = |tenant: &str, text: &str| ClientRequest::chat("vtc", text).tenant(tenant);
         let mut asked = vec![gateway.spawn(ask("third", "held"))];
         let held = server.next().await;
-        let waiting = [
-            ask("spread", "spread"),
-            ask("frugal", "frugal"),
-            ask("spread", "first").priority("critical"),
-        ];
+        let waiting =
+            [ask("spread", "spread"), ask("frugal", "frugal"), ask("spread", "first").priority("critical")];
         for (count, request) in (1..).zip(waiting) {
             asked.push(gateway.spawn(request));
             gateway.waiting("vtc", count).await;
@@ -118,15 +105,7 @@ fn critical_before_default_before_sheddable() {
         let held = gateway.spawn(ClientRequest::chat("bands", "held"));
         let call = server.next().await;
 
-        let queue = [
-            "sheddable 1",
-            "default 1",
-            "low 2",
-            "critical 1",
-            "normal 2",
-            "HIGH 2",
-            "whatever 3",
-        ];
+        let queue = ["sheddable 1", "default 1", "low 2", "critical 1", "normal 2", "HIGH 2", "whatever 3"];
         let mut asked = Vec::new();
         for (waiting, name) in queue.iter().enumerate() {
             let priority = name.split(' ').next().unwrap_or_default();
@@ -141,25 +120,13 @@ fn critical_before_default_before_sheddable() {
             order.push(call.text());
             call.answer();
         }
-        let expected = [
-            "critical 1",
-            "HIGH 2",
-            "default 1",
-            "normal 2",
-            "whatever 3",
-            "sheddable 1",
-            "low 2",
-        ];
+        let expected =
+            ["critical 1", "HIGH 2", "default 1", "normal 2", "whatever 3", "sheddable 1", "low 2"];
         assert_eq!(order, expected);
         assert_eq!(held.await.expect("answered").outcome(), "bypassed");
         for answer in asked {
             let answer = answer.await.expect("answered");
-            assert_eq!(
-                (answer.status, answer.outcome()),
-                (200, "dispatched"),
-                "{}",
-                answer.text()
-            );
+            assert_eq!((answer.status, answer.outcome()), (200, "dispatched"), "{}", answer.text());
         }
         assert_eq!(server.peak(), 1);
     });
@@ -200,22 +167,14 @@ fn shares_follow_the_weights_within_the_bound() {
         const COST: f64 = 16.0;
         let all = shared().await;
         let (gateway, server) = (&all.gateway, &all.shares);
-        let held = gateway.spawn(
-            ClientRequest::chat("shares", "held")
-                .with("max_tokens", 4)
-                .tenant("heavy"),
-        );
+        let held = gateway.spawn(ClientRequest::chat("shares", "held").with("max_tokens", 4).tenant("heavy"));
         let call = server.next().await;
         let mut asked = Vec::new();
         for number in 0..EACH {
             for tenant in ["heavy", "light"] {
                 let text = format!("{tenant} {number:0>26}");
                 asked.push(
-                    gateway.spawn(
-                        ClientRequest::chat("shares", &text)
-                            .with("max_tokens", 4)
-                            .tenant(tenant),
-                    ),
+                    gateway.spawn(ClientRequest::chat("shares", &text).with("max_tokens", 4).tenant(tenant)),
                 );
             }
         }
@@ -233,10 +192,7 @@ fn shares_follow_the_weights_within_the_bound() {
                 light += 1
             }
             let gap = (COST * f64::from(heavy) / 3.0 - COST * f64::from(light)).abs();
-            assert!(
-                gap <= bound,
-                "{heavy} : {light} is {gap} apart, {bound} are allowed"
-            );
+            assert!(gap <= bound, "{heavy} : {light} is {gap} apart, {bound} are allowed");
             call.answer();
         }
         assert!((29..=31).contains(&heavy), "{heavy} : {light} isn't 3 : 1");

@@ -12,10 +12,7 @@ use tokio::task::JoinHandle;
 /// A gateway with one pool without health checks, with `slots` concurrent requests per server; a server that is marked down stays so
 /// for the length of a test.
 async fn gateway(servers: &[&Upstream], slots: u32, queue: &str) -> Gateway {
-    let addresses: Vec<_> = servers
-        .iter()
-        .map(|server| format!("'{}'", server.address()))
-        .collect();
+    let addresses: Vec<_> = servers.iter().map(|server| format!("'{}'", server.address())).collect();
     let pool = format!(
         "- name: p\n  models: [p]\n  endpoints: {{static: [{}]}}\n  health: {{path: null}}\n  down: {{first: 10m, max: 10m}}\n  \
          stock: {{lower_bound_per_backend: {slots}, upper_bound_per_backend: {slots}, watermark_per_backend: {slots}}}\n  \
@@ -36,11 +33,7 @@ fn refuse(call: Call, status: u16) {
 
 fn refuse_with(call: Call, status: u16, headers: &[(&str, &str)]) {
     let headers = [&[("content-type", "application/json")], headers].concat();
-    call.respond(
-        status,
-        &headers,
-        r#"{"error": {"message": "too busy", "code": 429}}"#,
-    );
+    call.respond(status, &headers, r#"{"error": {"message": "too busy", "code": 429}}"#);
 }
 
 async fn expect_served(asked: Vec<JoinHandle<Answer>>) {
@@ -79,15 +72,8 @@ async fn counted(gateway: &Gateway, server: &Upstream, status: &str, count: f64)
     let address = server.address().to_string();
     let labels = [("pool", "p"), ("endpoint", address.as_str()), ("status", status)];
     until("the refusals are counted", || async {
-        let seen = gateway
-            .metrics()
-            .await
-            .sum("penstock_endpoint_pushback_total", &labels);
-        if seen >= count {
-            Ok(())
-        } else {
-            Err(seen.to_string())
-        }
+        let seen = gateway.metrics().await.sum("penstock_endpoint_pushback_total", &labels);
+        if seen >= count { Ok(()) } else { Err(seen.to_string()) }
     })
     .await;
     let seen = gateway.metrics().await;
@@ -95,10 +81,7 @@ async fn counted(gateway: &Gateway, server: &Upstream, status: &str, count: f64)
 }
 
 async fn requeued(gateway: &Gateway) -> f64 {
-    gateway
-        .metrics()
-        .await
-        .sum("penstock_requeues_total", &[("pool", "p")])
+    gateway.metrics().await.sum("penstock_requeues_total", &[("pool", "p")])
 }
 
 #[test]
@@ -122,11 +105,7 @@ fn request_that_one_server_refuses_is_served_by_another() {
             let status = if number % 2 == 0 { 429 } else { 503 };
             let request = ClientRequest::chat("p", &number.to_string());
             // Some are streams: the head of a refusal is the head of an answer like any other.
-            let request = if number % 3 == 0 {
-                request.streamed()
-            } else {
-                request
-            };
+            let request = if number % 3 == 0 { request.streamed() } else { request };
             let answer = gateway.spawn(request);
             refuse(busy.next().await, status);
             refused += 1;
@@ -145,10 +124,7 @@ fn request_that_one_server_refuses_is_served_by_another() {
         for asked in asked {
             let answer = asked.await.expect("answered");
             assert_eq!(answer.status, 200, "{}", answer.text());
-            assert_eq!(
-                answer.header("x-gateway-destination-endpoint-served"),
-                free.address().to_string()
-            );
+            assert_eq!(answer.header("x-gateway-destination-endpoint-served"), free.address().to_string());
         }
         assert_eq!(requeued(&gateway).await, f64::from(refused));
         let shown = endpoint(&gateway, busy.address()).await;
@@ -180,11 +156,7 @@ fn bound_falls_to_what_was_in_flight_and_rises_with_each_request_served() {
         asked.push(ask(&gateway, "d"));
         gateway.waiting("p", 2).await;
         let shown = gateway.pool("p").await;
-        assert_eq!(
-            (&shown["lower"], &shown["stock"]),
-            (&2.into(), &2.into()),
-            "{shown}"
-        );
+        assert_eq!((&shown["lower"], &shown["stock"]), (&2.into(), &2.into()), "{shown}");
         assert!(server.arrived().await.is_none());
         // One is served: the refused request has its place, and one more is tried.
         running.remove(0).answer();
@@ -253,20 +225,8 @@ fn ttl_ends_the_wait_for_servers_that_refuse() {
         assert!(servers.iter().all(|server| server.total() > 0));
         // A refusal of Penstock's own is none of a server.
         let (first, second) = (servers[0].total(), servers[1].total());
-        counted(
-            &gateway,
-            &servers[0],
-            "429",
-            f64::from(u32::try_from(first).expect("few")),
-        )
-        .await;
-        counted(
-            &gateway,
-            &servers[1],
-            "503",
-            f64::from(u32::try_from(second).expect("few")),
-        )
-        .await;
+        counted(&gateway, &servers[0], "429", f64::from(u32::try_from(first).expect("few"))).await;
+        counted(&gateway, &servers[1], "503", f64::from(u32::try_from(second).expect("few"))).await;
     });
 }
 
@@ -313,10 +273,7 @@ fn only_the_listed_failures_send_a_request_again() {
         assert_eq!(asked.await.expect("answered").status, 429);
         let asked = ask(&gateway, "c");
         server.next().await.cut();
-        asked
-            .await
-            .expect("answered")
-            .expect_error(502, "upstream_reset", "bypassed");
+        asked.await.expect("answered").expect_error(502, "upstream_reset", "bypassed");
         assert_eq!(requeued(&gateway).await, 1.0);
         // A client can't add to them.
         let request = ClientRequest::chat("p", "d")

@@ -25,19 +25,12 @@ struct Fixture {
 
 impl Fixture {
     fn server(&self, pool: &str) -> &Upstream {
-        &self
-            .servers
-            .iter()
-            .find(|(name, _)| *name == pool)
-            .expect("a pool of this file")
-            .1
+        &self.servers.iter().find(|(name, _)| *name == pool).expect("a pool of this file").1
     }
 
     /// Fills a pool's only slot until the test answers the call.
     async fn fill(&self, pool: &str) -> (JoinHandle<penstock_tests::Answer>, Call) {
-        let held = self
-            .gateway
-            .spawn(ClientRequest::chat(pool, "held").tenant("holder"));
+        let held = self.gateway.spawn(ClientRequest::chat(pool, "held").tenant("holder"));
         (held, self.server(pool).next().await)
     }
 }
@@ -61,11 +54,8 @@ async fn shared() -> &'static Fixture {
             }
             let live = Upstream::serving(std::time::Duration::ZERO).await;
             // Bound and closed again, so that no process listens there.
-            let dead = TcpListener::bind("127.0.0.1:0")
-                .await
-                .expect("a port")
-                .local_addr()
-                .expect("an address");
+            let dead =
+                TcpListener::bind("127.0.0.1:0").await.expect("a port").local_addr().expect("an address");
             let unchecked = "  health: {path: null}\n  queue: {requeues: 3}\n";
             pools.push(format!(
                 "- name: dead\n  models: [dead]\n  endpoints: {{static: ['{dead}']}}\n{unchecked}"
@@ -74,11 +64,7 @@ async fn shared() -> &'static Fixture {
             pools.push(format!(
                 "- name: both\n  models: [both]\n  endpoints: {{static: {both}}}\n{unchecked}"
             ));
-            Fixture {
-                gateway: Gateway::start(&config("", &pools)).await,
-                servers,
-                live,
-            }
+            Fixture { gateway: Gateway::start(&config("", &pools)).await, servers, live }
         })
         .await
 }
@@ -92,32 +78,16 @@ fn request_that_waits_longer_than_ttl_is_rejected() {
         answer.expect_error(503, "queue_timeout", "expired_ttl");
         assert_eq!(answer.message(), "Request timed out after 1s in queue");
         assert!(
-            answer
-                .header("x-penstock-queue-ms")
-                .parse::<u64>()
-                .is_ok_and(|ms| ms >= 1_000),
+            answer.header("x-penstock-queue-ms").parse::<u64>().is_ok_and(|ms| ms >= 1_000),
             "{:?}",
             answer.headers
         );
         call.answer();
         assert_eq!(held.await.expect("answered").status, 200);
-        assert_eq!(
-            all.server("ttl").total(),
-            1,
-            "what expired never reached a server"
-        );
+        assert_eq!(all.server("ttl").total(), 1, "what expired never reached a server");
         let page = all.gateway.metrics().await;
-        assert_eq!(
-            page.sum("penstock_requests_expired_total", &[("pool", "ttl")]),
-            1.0
-        );
-        assert_eq!(
-            page.sum(
-                "penstock_requests_total",
-                &[("pool", "ttl"), ("outcome", "expired_ttl")]
-            ),
-            1.0
-        );
+        assert_eq!(page.sum("penstock_requests_expired_total", &[("pool", "ttl")]), 1.0);
+        assert_eq!(page.sum("penstock_requests_total", &[("pool", "ttl"), ("outcome", "expired_ttl")]), 1.0);
     });
 }
 
@@ -158,15 +128,9 @@ fn full_queue_rejects_and_displaces() {
         let known = gateway.send(ClientRequest::chat("total", "x").tenant("a")).await;
         known.expect_error(503, "queue_full", "rejected_queue_full");
 
-        let critical = gateway.spawn(
-            ClientRequest::chat("total", "critical")
-                .tenant("b")
-                .priority("critical"),
-        );
-        second
-            .await
-            .expect("answered")
-            .expect_error(503, "displaced", "displaced");
+        let critical =
+            gateway.spawn(ClientRequest::chat("total", "critical").tenant("b").priority("critical"));
+        second.await.expect("answered").expect_error(503, "displaced", "displaced");
         call.answer();
         let next = all.server("total").next().await;
         assert_eq!(next.text(), "critical");
@@ -177,20 +141,11 @@ fn full_queue_rejects_and_displaces() {
         }
         let page = gateway.metrics().await;
         assert_eq!(page.sum("penstock_preemptions_total", &[("pool", "total")]), 1.0);
-        assert_eq!(
-            page.sum(
-                "penstock_queue_push_errors_total",
-                &[("error_type", "queue_full")]
-            ),
-            1.0
-        );
+        assert_eq!(page.sum("penstock_queue_push_errors_total", &[("error_type", "queue_full")]), 1.0);
         // It was in the queue, so its push had succeeded.
         let displaced = [("error_type", "displaced")];
         assert_eq!(page.sum("penstock_queue_push_errors_total", &displaced), 0.0);
-        assert_eq!(
-            page.sum("penstock_requests_total", &[("outcome", "displaced")]),
-            1.0
-        );
+        assert_eq!(page.sum("penstock_requests_total", &[("outcome", "displaced")]), 1.0);
     });
 }
 
@@ -199,14 +154,10 @@ fn full_queue_without_displacement_rejects_critical_requests_too() {
     run(async {
         let all = shared().await;
         let (held, call) = all.fill("keep").await;
-        let waits = all
-            .gateway
-            .spawn(ClientRequest::chat("keep", "waits").priority("sheddable"));
+        let waits = all.gateway.spawn(ClientRequest::chat("keep", "waits").priority("sheddable"));
         all.gateway.waiting("keep", 1).await;
-        let refused = all
-            .gateway
-            .send(ClientRequest::chat("keep", "x").tenant("b").priority("critical"))
-            .await;
+        let refused =
+            all.gateway.send(ClientRequest::chat("keep", "x").tenant("b").priority("critical")).await;
         refused.expect_error(503, "too_many_flows", "rejected_too_many_flows");
         call.answer();
         all.server("keep").next().await.answer();
@@ -223,10 +174,7 @@ fn flow_capacity_limits_one_flow() {
         let (held, call) = all.fill("flow").await;
         let waits = all.gateway.spawn(ClientRequest::chat("flow", "a").tenant("a"));
         all.gateway.waiting("flow", 1).await;
-        let refused = all
-            .gateway
-            .send(ClientRequest::chat("flow", "x").tenant("a"))
-            .await;
+        let refused = all.gateway.send(ClientRequest::chat("flow", "x").tenant("a")).await;
         refused.expect_error(503, "flow_capacity", "rejected_flow_capacity");
         let other = all.gateway.spawn(ClientRequest::chat("flow", "b").tenant("b"));
         all.gateway.waiting("flow", 2).await;
@@ -253,10 +201,7 @@ fn without_a_queue_a_request_that_cannot_bypass_is_rejected() {
         assert_eq!((refused.status, refused.outcome()), (429, "rejected_policy"));
         let body = refused.json();
         assert_eq!(body["type"], "error", "Anthropic's envelope: {body}");
-        assert!(
-            body["error"]["type"].is_string() && body["error"]["message"].is_string(),
-            "{body}"
-        );
+        assert!(body["error"]["type"].is_string() && body["error"]["message"].is_string(), "{body}");
         assert!(body["error"].get("code").is_none(), "{body}");
         assert!(!refused.header("retry-after").is_empty());
         call.answer();
@@ -275,9 +220,7 @@ fn critical_only_queues_only_critical_requests() {
         let (held, call) = all.fill("critical").await;
         let refused = all.gateway.send(ClientRequest::chat("critical", "x")).await;
         refused.expect_error(503, "not_queued", "rejected_policy");
-        let waits = all
-            .gateway
-            .spawn(ClientRequest::chat("critical", "y").priority("critical"));
+        let waits = all.gateway.spawn(ClientRequest::chat("critical", "y").priority("critical"));
         all.gateway.waiting("critical", 1).await;
         call.answer();
         all.server("critical").next().await.answer();
@@ -298,12 +241,7 @@ fn refusing_server_is_skipped_or_reported() {
             "{}",
             refused.text()
         );
-        assert_eq!(
-            refused.outcome(),
-            "bypassed",
-            "its admission's outcome: {:?}",
-            refused.headers
-        );
+        assert_eq!(refused.outcome(), "bypassed", "its admission's outcome: {:?}", refused.headers);
         all.gateway.stock("dead", 0).await;
         for _ in 0..4 {
             let served = all.gateway.send(ClientRequest::chat("both", "x")).await;
@@ -332,10 +270,7 @@ fn clients_of_refusing_servers_are_advised_to_wait_as_long_as_the_servers_have_r
         assert_eq!(refused.code(), "upstream_unavailable");
         let advised_ms = advised_ms(&refused);
         assert!(advised_ms <= 33_000, "{advised_ms}");
-        assert_eq!(
-            refused.header("retry-after"),
-            advised_ms.div_ceil(1_000).to_string()
-        );
+        assert_eq!(refused.header("retry-after"), advised_ms.div_ceil(1_000).to_string());
     });
 }
 
@@ -343,11 +278,8 @@ fn clients_of_refusing_servers_are_advised_to_wait_as_long_as_the_servers_have_r
 fn cut_before_the_response_is_502_and_cut_inside_it_reaches_the_client() {
     run(async {
         let server = Upstream::scripted().await;
-        let gateway = Gateway::start(&config(
-            "",
-            &[pool("p", "'*'", &[&server], "  queue: {requeues: 3}\n")],
-        ))
-        .await;
+        let gateway =
+            Gateway::start(&config("", &[pool("p", "'*'", &[&server], "  queue: {requeues: 3}\n")])).await;
         let asked = gateway.spawn(ClientRequest::chat("m", "x"));
         // The server cuts every retry as well.
         let answer = loop {
@@ -356,12 +288,7 @@ fn cut_before_the_response_is_502_and_cut_inside_it_reaches_the_client() {
                 () = finished(&asked) => break asked.await.expect("answered"),
             }
         };
-        assert_eq!(
-            (answer.status, answer.code().as_str()),
-            (502, "upstream_reset"),
-            "{}",
-            answer.text()
-        );
+        assert_eq!((answer.status, answer.code().as_str()), (502, "upstream_reset"), "{}", answer.text());
         gateway.stock("p", 0).await;
 
         let opened = tokio::spawn(
@@ -389,12 +316,5 @@ fn cut_before_the_response_is_502_and_cut_inside_it_reaches_the_client() {
 }
 
 async fn finished<T>(task: &JoinHandle<T>) {
-    until("an answer", || async {
-        if task.is_finished() {
-            Ok(())
-        } else {
-            Err("none".to_owned())
-        }
-    })
-    .await;
+    until("an answer", || async { if task.is_finished() { Ok(()) } else { Err("none".to_owned()) } }).await;
 }

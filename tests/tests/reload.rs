@@ -27,11 +27,7 @@ fn write(file: &Path, text: &str) {
 async fn in_force(pages: &penstock_tests::pages::Pages, what: &str, is: impl Fn(&Value) -> bool) -> Value {
     until(what, || async {
         let seen = pages.get("/status").await?.json()["config"].clone();
-        if is(&seen) {
-            Ok(seen)
-        } else {
-            Err(seen.to_string())
-        }
+        if is(&seen) { Ok(seen) } else { Err(seen.to_string()) }
     })
     .await
 }
@@ -76,11 +72,7 @@ fn no_request_is_lost_and_flows_keep_their_order_through_a_hundred_reloads() {
         let mut order = Vec::new();
         for number in 1..=RELOADS {
             // At first no request is dispatched; then the bound changes, and with it the number of running requests.
-            let bound = if number <= RELOADS / 2 {
-                1
-            } else {
-                1 + number as u32 % 3
-            };
+            let bound = if number <= RELOADS / 2 { 1 } else { 1 + number as u32 % 3 };
             if number % 3 == 0 {
                 let patch = json!({"pools": [{"name": "p", "queue": {"ttl": format!("{}s", 300 + number)}}]});
                 let patch = patch.to_string();
@@ -89,10 +81,8 @@ fn no_request_is_lost_and_flows_keep_their_order_through_a_hundred_reloads() {
             } else {
                 write(&gateway.config(), &document(number, bound));
             }
-            in_force(gateway.pages(), "the next policy is active", |config| {
-                config["reloads"] == number
-            })
-            .await;
+            in_force(gateway.pages(), "the next policy is active", |config| config["reloads"] == number)
+                .await;
             if number <= RELOADS / 2 {
                 gateway.waiting("p", (FLOWS * EACH) as u64).await;
                 continue;
@@ -122,44 +112,25 @@ fn no_request_is_lost_and_flows_keep_their_order_through_a_hundred_reloads() {
         assert_eq!(first.await.expect("answered").status, 200);
         for answer in asked {
             let answer = answer.await.expect("answered");
-            assert_eq!(
-                (answer.status, answer.outcome()),
-                (200, "dispatched"),
-                "{}",
-                answer.text()
-            );
+            assert_eq!((answer.status, answer.outcome()), (200, "dispatched"), "{}", answer.text());
         }
         for flow in 0..FLOWS {
             let prefix = format!("{flow} ");
-            let own: Vec<_> = order
-                .iter()
-                .filter(|text| text.starts_with(&prefix))
-                .cloned()
-                .collect();
+            let own: Vec<_> = order.iter().filter(|text| text.starts_with(&prefix)).cloned().collect();
             let expected: Vec<_> = (0..EACH).map(|number| text(flow, number)).collect();
             assert_eq!(own, expected, "of flow {flow}");
         }
         gateway.stock("p", 0).await;
         let page = gateway.metrics().await;
-        assert_eq!(
-            page.sum("penstock_arrivals_total", &[]),
-            (FLOWS * EACH + 1) as f64
-        );
-        assert_eq!(
-            page.sum("penstock_requests_total", &[]),
-            (FLOWS * EACH + 1) as f64
-        );
+        assert_eq!(page.sum("penstock_arrivals_total", &[]), (FLOWS * EACH + 1) as f64);
+        assert_eq!(page.sum("penstock_requests_total", &[]), (FLOWS * EACH + 1) as f64);
         assert_eq!(page.sum("penstock_config_reload_failures_total", &[]), 0.0);
 
         // `up` forwards the signal.
         gateway.process.signal(libc::SIGHUP);
         until("the file is read again", || async {
             let log = gateway.process.log();
-            if log.contains("configuration read: nothing has changed") {
-                Ok(())
-            } else {
-                Err(log)
-            }
+            if log.contains("configuration read: nothing has changed") { Ok(()) } else { Err(log) }
         })
         .await;
     });
@@ -190,52 +161,28 @@ fn wrong_file_changes_nothing_and_is_logged_once() {
         let wrong = right.replace("ttl: 30s", "ttl: soon");
         let why = "penstock.yaml:6: pools[0].queue.ttl: ";
         write(companion.config(), &wrong);
-        let seen = in_force(&companion, "the file is rejected", |config| {
-            config["failures"] == 1
-        })
-        .await;
-        assert!(
-            seen["last_error"].as_str().is_some_and(|text| text.contains(why)),
-            "{seen}"
-        );
+        let seen = in_force(&companion, "the file is rejected", |config| config["failures"] == 1).await;
+        assert!(seen["last_error"].as_str().is_some_and(|text| text.contains(why)), "{seen}");
         assert_eq!(seen["reloads"], 0);
         // SIGHUP reads the file again; it fails again without another log line.
         companion.signal(libc::SIGHUP);
-        in_force(&companion, "the file is rejected again", |config| {
-            config["failures"] == 2
-        })
-        .await;
+        in_force(&companion, "the file is rejected again", |config| config["failures"] == 2).await;
         assert_eq!(lines(&companion, why), 1, "{}", companion.log());
         let now = companion.get("/config").await.expect("shown");
-        assert_eq!(
-            (now.header("etag"), now.json()),
-            (before.header("etag"), before.json())
-        );
+        assert_eq!((now.header("etag"), now.json()), (before.header("etag"), before.json()));
         let page = companion.metrics().await;
         assert_eq!(page.sum("penstock_config_reload_failures_total", &[]), 2.0);
 
         // A setting that cannot change at run time.
         let moved = right.replace("gateway: '127.0.0.1:0'", "gateway: '127.0.0.1:1'");
         write(companion.config(), &moved);
-        let seen = in_force(&companion, "the file is rejected", |config| {
-            config["failures"] == 3
-        })
-        .await;
-        assert!(
-            seen["last_error"]
-                .as_str()
-                .is_some_and(|text| text.contains("listen.gateway: ")),
-            "{seen}"
-        );
+        let seen = in_force(&companion, "the file is rejected", |config| config["failures"] == 3).await;
+        assert!(seen["last_error"].as_str().is_some_and(|text| text.contains("listen.gateway: ")), "{seen}");
 
         // The file disappears and its settings stay active; it returns and is read.
         std::fs::remove_file(companion.config()).expect("removed");
         until("the missing file is logged", || async {
-            if lines(
-                &companion,
-                "configuration file not found: its last content stays active",
-            ) == 1
-            {
+            if lines(&companion, "configuration file not found: its last content stays active") == 1 {
                 Ok(())
             } else {
                 Err(companion.log())
@@ -243,21 +190,10 @@ fn wrong_file_changes_nothing_and_is_logged_once() {
         })
         .await;
         write(companion.config(), &right.replace("ttl: 30s", "ttl: 45s"));
-        let seen = in_force(&companion, "the change is active", |config| {
-            config["reloads"] == 1
-        })
-        .await;
-        assert_eq!(
-            (&seen["failures"], &seen["last_error"]),
-            (&json!(3), &Value::Null)
-        );
+        let seen = in_force(&companion, "the change is active", |config| config["reloads"] == 1).await;
+        assert_eq!((&seen["failures"], &seen["last_error"]), (&json!(3), &Value::Null));
         assert_eq!(seen["source"], companion.config().display().to_string());
-        assert_eq!(
-            lines(&companion, "pools[p].queue.ttl: 30s -> 45s"),
-            1,
-            "{}",
-            companion.log()
-        );
+        assert_eq!(lines(&companion, "pools[p].queue.ttl: 30s -> 45s"), 1, "{}", companion.log());
     });
 }
 
@@ -268,34 +204,19 @@ fn document_can_be_read_replaced_and_patched() {
         let shown = companion.get("/config").await.expect("shown");
         assert_eq!(shown.header("content-type"), "application/json");
         let first = shown.header("etag").to_owned();
-        assert!(
-            first.len() > 2 && first.starts_with('"') && first.ends_with('"'),
-            "{first}"
-        );
+        assert!(first.len() > 2 && first.starts_with('"') && first.ends_with('"'), "{first}");
         let same = companion.get_with("/config", &[("if-none-match", &first)]).await;
-        assert_eq!(
-            (same.status, same.header("etag"), same.body.len()),
-            (304, first.as_str(), 0)
-        );
+        assert_eq!((same.status, same.header("etag"), same.body.len()), (304, first.as_str(), 0));
 
         // PUT with the current document changes nothing.
         let put = async |headers: &[(&str, &str)], body: &Value| {
-            companion
-                .change("PUT", "/config", headers, &body.to_string())
-                .await
+            companion.change("PUT", "/config", headers, &body.to_string()).await
         };
         let patch = async |headers: &[(&str, &str)], body: &Value| {
-            companion
-                .change("PATCH", "/config", headers, &body.to_string())
-                .await
+            companion.change("PATCH", "/config", headers, &body.to_string()).await
         };
         let again = put(&[("if-match", &first)], &shown.json()).await;
-        assert_eq!(
-            (again.status, again.header("etag")),
-            (200, first.as_str()),
-            "{}",
-            again.text()
-        );
+        assert_eq!((again.status, again.header("etag")), (200, first.as_str()), "{}", again.text());
 
         let ttl = |ttl: &str| json!({"pools": [{"name": "p", "queue": {"ttl": ttl}}]});
         let changed = patch(&[("if-match", &first)], &ttl("40s")).await;
@@ -304,20 +225,13 @@ fn document_can_be_read_replaced_and_patched() {
         let second = changed.header("etag").to_owned();
         assert_ne!(first, second);
         let seen = companion.status().await["config"].clone();
-        assert_eq!(
-            (&seen["source"], &seen["reloads"]),
-            (&json!("PATCH /config"), &json!(1))
-        );
+        assert_eq!((&seen["source"], &seen["reloads"]), (&json!("PATCH /config"), &json!(1)));
         assert_eq!(seen["digest"], second.trim_matches('"'));
 
         // A change based on an outdated ETag is rejected.
         let late = patch(&[("if-match", &first)], &ttl("41s")).await;
         assert_eq!(late.status, 412, "{}", late.text());
-        assert!(
-            late.json()["error"]["message"]
-                .as_str()
-                .is_some_and(|text| text.contains(&second))
-        );
+        assert!(late.json()["error"]["message"].as_str().is_some_and(|text| text.contains(&second)));
         assert_eq!(patch(&[("if-match", "*")], &ttl("42s")).await.status, 200);
 
         // An invalid change gets the text of `validate`.
@@ -338,31 +252,18 @@ fn document_can_be_read_replaced_and_patched() {
         let broken = companion.change("PATCH", "/config", &[], "{").await;
         assert_eq!(broken.status, 400, "{}", broken.text());
         let endless = format!("[\"{}\"]", "a".repeat(1 << 20));
-        assert_eq!(
-            companion.change("PUT", "/config", &[], &endless).await.status,
-            413
-        );
+        assert_eq!(companion.change("PUT", "/config", &[], &endless).await.status, 413);
         let yaml = [("content-type", "application/yaml")];
         assert_eq!(companion.change("PUT", "/config", &yaml, &text).await.status, 415);
         let foreign = [("host", "evil.example")];
-        assert_eq!(
-            companion.change("PUT", "/config", &foreign, "{}").await.status,
-            403
-        );
+        assert_eq!(companion.change("PUT", "/config", &foreign, "{}").await.status, 403);
         assert_eq!(companion.get_with("/config", &foreign).await.status, 403);
         let now = companion.get("/config").await.expect("shown");
-        assert_eq!(
-            now.json()["pools"][0]["queue"]["ttl"],
-            "42s",
-            "nothing of all that is in force"
-        );
+        assert_eq!(now.json()["pools"][0]["queue"]["ttl"], "42s", "nothing of all that is in force");
 
         // The patch stays active until the file changes.
         write(companion.config(), &text.replace("ttl: 30s", "ttl: 50s"));
-        in_force(&companion, "the file is active", |config| {
-            config["source"] != "PATCH /config"
-        })
-        .await;
+        in_force(&companion, "the file is active", |config| config["source"] != "PATCH /config").await;
         let now = companion.get("/config").await.expect("shown");
         assert_eq!(now.json()["pools"][0]["queue"]["ttl"], "50s");
     });
@@ -375,9 +276,7 @@ fn persisted_change_is_written_to_the_file_and_not_reloaded() {
         let file = companion.config();
         std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o640)).expect("ours");
         let patch = json!({"pools": [{"name": "p", "queue": {"ttl": "40s"}}]});
-        let kept = companion
-            .change("PATCH", "/config?persist=true", &[], &patch.to_string())
-            .await;
+        let kept = companion.change("PATCH", "/config?persist=true", &[], &patch.to_string()).await;
         assert_eq!(kept.status, 200, "{}", kept.text());
         let mode = std::fs::metadata(file).expect("there").permissions().mode();
         assert_eq!(mode & 0o777, 0o640);
@@ -386,32 +285,20 @@ fn persisted_change_is_written_to_the_file_and_not_reloaded() {
         companion.signal(libc::SIGHUP);
         until("the file is read", || async {
             let log = companion.log();
-            if log.contains("configuration read: nothing has changed") {
-                Ok(())
-            } else {
-                Err(log)
-            }
+            if log.contains("configuration read: nothing has changed") { Ok(()) } else { Err(log) }
         })
         .await;
         let seen = companion.status().await["config"].clone();
         assert_eq!((&seen["reloads"], &seen["failures"]), (&json!(1), &json!(0)));
         assert_eq!(seen["source"], file.display().to_string());
-        assert_eq!(
-            companion.get("/config").await.expect("shown").header("etag"),
-            kept.header("etag")
-        );
+        assert_eq!(companion.get("/config").await.expect("shown").header("etag"), kept.header("etag"));
 
         // The next companion starts with the persisted change.
         let mut companion = companion;
         companion.kill().await;
         companion.restart().await;
-        assert_eq!(
-            companion.get("/config").await.expect("shown").header("etag"),
-            kept.header("etag")
-        );
-        let how = companion
-            .change("PATCH", "/config?persist=perhaps", &[], "{}")
-            .await;
+        assert_eq!(companion.get("/config").await.expect("shown").header("etag"), kept.header("etag"));
+        let how = companion.change("PATCH", "/config?persist=perhaps", &[], "{}").await;
         assert_eq!(how.status, 400);
     });
 }
@@ -425,26 +312,16 @@ fn change_needs_the_token_that_is_in_the_file_now() {
         let (companion, text) = companion(&format!("admin: {{token_file: '{}'}}\n", token.display())).await;
         let change = async |with: Option<&str>| {
             let with = with.map(|token| format!("Bearer {token}"));
-            let headers: Vec<_> = with
-                .iter()
-                .map(|value| ("authorization", value.as_str()))
-                .collect();
+            let headers: Vec<_> = with.iter().map(|value| ("authorization", value.as_str())).collect();
             companion.change("PATCH", "/config", &headers, "{}").await.status
         };
         assert_eq!(change(None).await, 401);
         assert_eq!(change(Some("wrong-secret")).await, 401);
         assert_eq!(change(Some("the-first-secret")).await, 200);
-        assert_eq!(
-            companion.get("/config").await.expect("shown").status,
-            200,
-            "reading needs none"
-        );
+        assert_eq!(companion.get("/config").await.expect("shown").status, 200, "reading needs none");
         std::fs::write(&token, "the-second-secret\n").expect("written");
         write(companion.config(), &text.replace("ttl: 30s", "ttl: 31s"));
-        in_force(&companion, "the change is active", |config| {
-            config["reloads"] == 1
-        })
-        .await;
+        in_force(&companion, "the change is active", |config| config["reloads"] == 1).await;
         assert_eq!(change(Some("the-first-secret")).await, 401);
         assert_eq!(change(Some("the-second-secret")).await, 200);
         assert!(!companion.log().contains("secret"), "{}", companion.log());
@@ -460,11 +337,7 @@ fn health_checks_follow_the_endpoints() {
                 let pool = companion.pool("p").await?;
                 let ready = pool["endpoints"].as_array().cloned().unwrap_or_default();
                 let ready = ready.iter().filter(|endpoint| endpoint["ready"] == true).count();
-                if ready == count {
-                    Ok(())
-                } else {
-                    Err(pool.to_string())
-                }
+                if ready == count { Ok(()) } else { Err(pool.to_string()) }
             })
             .await;
         };
@@ -478,18 +351,14 @@ fn health_checks_follow_the_endpoints() {
         ready(3).await;
         third.set_healthy(false);
         let often = json!({"pools": [{"name": "p", "health": {"interval": "50ms", "unhealthy_after": 1}}]});
-        let answer = companion
-            .change("PATCH", "/config", &[], &often.to_string())
-            .await;
+        let answer = companion.change("PATCH", "/config", &[], &often.to_string()).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
         ready(2).await;
         let unchecked = json!({"pools": [{"name": "p", "health": {"path": null}}]});
         // In a patch, `null` removes a key; a whole document can set it.
         let mut document = companion.get("/config").await.expect("shown").json();
         document["pools"][0]["health"]["path"] = unchecked["pools"][0]["health"]["path"].clone();
-        let answer = companion
-            .change("PUT", "/config", &[], &document.to_string())
-            .await;
+        let answer = companion.change("PUT", "/config", &[], &document.to_string()).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
         ready(3).await;
     });

@@ -92,20 +92,12 @@ fn leader_without_its_store_goes_on_and_stays_the_leader() {
         let first = Companion::replica(addresses[0], &first, &pools(&servers)).await;
         until("the first companion leads", || async {
             let page = first.get("/readyz").await?.json();
-            if page["role"] == "leader" {
-                Ok(())
-            } else {
-                Err(page.to_string())
-            }
+            if page["role"] == "leader" { Ok(()) } else { Err(page.to_string()) }
         })
         .await;
         let second = replicas_key(&addresses, addresses[1], &etcd_lease(&etcd.url()), "");
         let second = Companion::replica(addresses[1], &second, &pools(&servers)).await;
-        let replicas = Replicas {
-            companions: vec![first, second],
-            addresses,
-            etcd: Some(etcd),
-        };
+        let replicas = Replicas { companions: vec![first, second], addresses, etcd: Some(etcd) };
         let mut scene = Scene::with(replicas, servers, gate).await;
         assert_eq!(scene.leader, 0);
         relay.cut();
@@ -159,11 +151,7 @@ fn leader_that_one_envoy_cannot_reach_serves_the_others_and_never_exceeds_the_bo
             let key = replicas_key(&addresses, addresses[place], &etcd_lease(&etcd.url()), "");
             companions.push(Companion::replica(listening[place], &key, &pools(&servers)).await);
         }
-        let replicas = Replicas {
-            companions,
-            addresses,
-            etcd: Some(etcd),
-        };
+        let replicas = Replicas { companions, addresses, etcd: Some(etcd) };
         let leader = replicas.leader().await;
         let mut envoys = Vec::new();
         let mut crowd = ClientGroup::default();
@@ -177,14 +165,7 @@ fn leader_that_one_envoy_cannot_reach_serves_the_others_and_never_exceeds_the_bo
         crowd.fill(&replicas.companions[leader], "p", BOUND).await;
         let flows: Vec<_> = (1..=FLOWS).collect();
         crowd.queue(&replicas.companions[leader], "p", &flows, EACH).await;
-        let mut scene = Scene {
-            replicas,
-            leader,
-            envoys,
-            servers,
-            gate,
-            crowd,
-        };
+        let mut scene = Scene { replicas, leader, envoys, servers, gate, crowd };
         relays[leader].cut_from(CUT);
         // The leader notices, and grants to the other Envoy what the servers have places for.
         scene.leader().sessions("cut", 0).await;
@@ -223,9 +204,7 @@ fn shares_hold_over_two_envoys_and_a_takeover() {
         crowd.fill(&replicas.companions[leader], "p", 1).await;
         // The heavy tenant uses the first Envoy, and both use the second.
         for number in 0..OF_EACH {
-            crowd
-                .ask(number % 2, "p", "heavy", &format!("heavy {number}"))
-                .await;
+            crowd.ask(number % 2, "p", "heavy", &format!("heavy {number}")).await;
             crowd.ask(1, "p", "light", &format!("light {number}")).await;
         }
         let all = 2 * OF_EACH as u64;
@@ -239,10 +218,7 @@ fn shares_hold_over_two_envoys_and_a_takeover() {
         replicas.companions[next].waiting("p", 0).await;
         let texts = servers[0].texts_together();
         // While both wait: the first 250 grants after the held one.
-        let heavy = texts[1..=OF_EACH]
-            .iter()
-            .filter(|text| text.starts_with("heavy"))
-            .count();
+        let heavy = texts[1..=OF_EACH].iter().filter(|text| text.starts_with("heavy")).count();
         assert_eq!(heavy, OF_EACH * 4 / 5, "{texts:?}");
     });
 }
@@ -273,11 +249,7 @@ fn standby_refuses_changes_and_names_the_leader() {
         let standby = &replicas.companions[1 - leader];
         let address = replicas.addresses[leader].to_string();
         for (method, path, body) in [
-            (
-                "PATCH",
-                "/config",
-                r#"{"pools": [{"name": "p", "capacity_status": 429}]}"#,
-            ),
+            ("PATCH", "/config", r#"{"pools": [{"name": "p", "capacity_status": 429}]}"#),
             ("PUT", "/config", "{}"),
             ("POST", "/drain", ""),
         ] {

@@ -33,19 +33,11 @@ async fn companions(cluster: &Cluster, first: &Path, head: &str, servers: &[Upst
     let first = start(addresses[0], first).await;
     until("the first companion leads", || async {
         let page = first.get("/readyz").await?.json();
-        if page["role"] == "leader" {
-            Ok(())
-        } else {
-            Err(page.to_string())
-        }
+        if page["role"] == "leader" { Ok(()) } else { Err(page.to_string()) }
     })
     .await;
     let second = start(addresses[1], &other).await;
-    Replicas {
-        companions: vec![first, second],
-        addresses,
-        etcd: None,
-    }
+    Replicas { companions: vec![first, second], addresses, etcd: None }
 }
 
 async fn scene(cluster: &Cluster, head: &str) -> Scene {

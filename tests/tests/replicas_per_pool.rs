@@ -52,10 +52,7 @@ fn pools_of(addresses: &[SocketAddr]) -> Vec<String> {
     let [one, other] = [addresses[0].to_string(), addresses[1].to_string()];
     let preferring = |best: &str, second: &str| {
         let names = (0..).map(|number| format!("pool-{number}"));
-        let own: Vec<String> = names
-            .filter(|pool| prefers(pool, best, second))
-            .take(POOLS / 2)
-            .collect();
+        let own: Vec<String> = names.filter(|pool| prefers(pool, best, second)).take(POOLS / 2).collect();
         own
     };
     [preferring(&one, &other), preferring(&other, &one)].concat()
@@ -75,11 +72,7 @@ async fn leads(companion: &Companion, pools: &[String]) {
     let expected: BTreeSet<String> = pools.iter().cloned().collect();
     until("the pools are led", || async {
         let led = led(companion).await?;
-        if led == expected {
-            Ok(())
-        } else {
-            Err(format!("{led:?}"))
-        }
+        if led == expected { Ok(()) } else { Err(format!("{led:?}")) }
     })
     .await;
 }
@@ -107,12 +100,7 @@ async fn fill(
         }
         crowd.fill(leader, name, SLOTS).await;
         crowd.queue(leader, name, &[0], EACH).await;
-        loads.push(Load {
-            pool: name.clone(),
-            server,
-            gate,
-            crowd,
-        });
+        loads.push(Load { pool: name.clone(), server, gate, crowd });
     }
     loads
 }
@@ -149,10 +137,8 @@ fn the_pools_of_a_killed_companion_move_and_the_others_go_on() {
             started.elapsed()
         );
 
-        let envoys = [
-            Envoy::alone(&one, "one", None, |_| ()).await,
-            Envoy::alone(&other, "two", None, |_| ()).await,
-        ];
+        let envoys =
+            [Envoy::alone(&one, "one", None, |_| ()).await, Envoy::alone(&other, "two", None, |_| ()).await];
         for companion in [&one, &other] {
             for node in ["one", "two"] {
                 // One session for each pool that it leads, of each root context, beside those without a pool.
@@ -191,17 +177,10 @@ fn the_pools_of_a_killed_companion_move_and_the_others_go_on() {
         }
         until("a grant in each pool that moves", || async {
             let arrived: Vec<usize> = loads.iter().map(|load| load.server.total()).collect();
-            if arrived.iter().all(|arrived| *arrived > SLOTS) {
-                Ok(())
-            } else {
-                Err(format!("{arrived:?}"))
-            }
+            if arrived.iter().all(|arrived| *arrived > SLOTS) { Ok(()) } else { Err(format!("{arrived:?}")) }
         })
         .await;
-        println!(
-            "figure: first grant in both pools that move {:?} after the kill",
-            killed.elapsed()
-        );
+        println!("figure: first grant in both pools that move {:?} after the kill", killed.elapsed());
         for load in &mut loads {
             let answers = load.crowd.answers().await;
             load.expect_all_served(&answers);
@@ -231,9 +210,8 @@ fn companions_ask_each_other_for_pools_over_mutual_tls() {
         let addresses = free_addresses(2);
         let names = pools_of(&addresses);
         let server = Upstream::scripted().await;
-        let pools: Vec<String> = (names.iter())
-            .map(|name| pool(name, name, &[&server], "  health: {path: null}\n"))
-            .collect();
+        let pools: Vec<String> =
+            (names.iter()).map(|name| pool(name, name, &[&server], "  health: {path: null}\n")).collect();
         let mut companions = Vec::new();
         for &address in &addresses {
             let key = replicas_key(&addresses, address, &lease, ", per: pool");
@@ -291,10 +269,7 @@ fn a_removed_pool_ends_with_its_last_request() {
                 let status = companion.get("/status").await?.json();
                 let pools = status["pools"].as_array().ok_or("no pools")?.len();
                 let sessions = status["sessions"].as_array().ok_or("no sessions")?.iter();
-                match (
-                    pools,
-                    sessions.filter(|session| session["pool"] == *removed).count(),
-                ) {
+                match (pools, sessions.filter(|session| session["pool"] == *removed).count()) {
                     (1, 0) => Ok(()),
                     other => Err(format!("{other:?}")),
                 }

@@ -15,9 +15,7 @@ async fn request(gateway: &Gateway, id: &str) -> Value {
 }
 
 fn named(model: &str, id: &str) -> ClientRequest {
-    ClientRequest::chat(model, id)
-        .header("x-request-id", id)
-        .tenant("acme")
+    ClientRequest::chat(model, id).header("x-request-id", id).tenant("acme")
 }
 
 #[test]
@@ -32,10 +30,7 @@ fn request_is_shown_from_its_arrival_until_a_minute_after_its_end() {
         let runs = request(&gateway, "first").await;
         let summary =
             |found: &Value| ["state", "outcome", "pool", "band", "flow"].map(|key| found[key].clone());
-        assert_eq!(
-            json!(summary(&runs)),
-            json!(["running", "bypassed", "p", "default", "acme"])
-        );
+        assert_eq!(json!(summary(&runs)), json!(["running", "bypassed", "p", "default", "acme"]));
         assert_eq!(runs["endpoint"], server.address().to_string());
         assert_eq!((&runs["position"], &runs["tag"]), (&Value::Null, &Value::Null));
 
@@ -44,10 +39,7 @@ fn request_is_shown_from_its_arrival_until_a_minute_after_its_end() {
         let third = gateway.spawn(named("m", "third").priority("critical"));
         gateway.waiting("p", 2).await;
         let waits = request(&gateway, "second").await;
-        assert_eq!(
-            json!(summary(&waits)),
-            json!(["waiting", null, "p", "default", "acme"])
-        );
+        assert_eq!(json!(summary(&waits)), json!(["waiting", null, "p", "default", "acme"]));
         assert_eq!(waits["position"], 2);
         assert!(waits["estimate_ms"].as_u64() >= Some(1_000), "{waits}");
         assert!(waits["tag"].is_number(), "{waits}");
@@ -64,12 +56,7 @@ fn request_is_shown_from_its_arrival_until_a_minute_after_its_end() {
             json!(summary(&refused)),
             json!(["ended", "rejected_flow_capacity", "p", "default", "acme"])
         );
-        assert!(
-            refused["why"]
-                .as_str()
-                .is_some_and(|why| why.contains("queue.flow_capacity")),
-            "{refused}"
-        );
+        assert!(refused["why"].as_str().is_some_and(|why| why.contains("queue.flow_capacity")), "{refused}");
         let advice = gateway.pool("p").await["advice"].to_string();
         assert!(advice.contains("the last of flow `acme`"), "{advice}");
 
@@ -82,27 +69,15 @@ fn request_is_shown_from_its_arrival_until_a_minute_after_its_end() {
         }
         let ended = until("the end of `second` is known", || async {
             let found = request(&gateway, "second").await;
-            if found["state"] == "ended" {
-                Ok(found)
-            } else {
-                Err(found.to_string())
-            }
+            if found["state"] == "ended" { Ok(found) } else { Err(found.to_string()) }
         })
         .await;
         assert_eq!(ended["outcome"], "dispatched");
         assert_eq!(ended["endpoint"], server.address().to_string());
-        assert!(
-            ended["why"]
-                .as_str()
-                .is_some_and(|why| why.contains("was answered 200")),
-            "{ended}"
-        );
+        assert!(ended["why"].as_str().is_some_and(|why| why.contains("was answered 200")), "{ended}");
 
         let nobody = gateway.get("/requests/nobody").await.expect("it answers");
-        assert_eq!(
-            (nobody.status, nobody.code().as_str()),
-            (404, "request_not_found")
-        );
+        assert_eq!((nobody.status, nobody.code().as_str()), (404, "request_not_found"));
     });
 }
 
@@ -137,19 +112,11 @@ fn status_and_top_show_a_gateway_and_report_a_missing_one() {
 
             let wrong = penstock(&[command, "--url", "127.0.0.1:1"]).await;
             assert_eq!(wrong.status.code(), Some(2));
-            assert!(
-                text(&wrong.stderr).contains("http://HOST:PORT"),
-                "{}",
-                text(&wrong.stderr)
-            );
+            assert!(text(&wrong.stderr).contains("http://HOST:PORT"), "{}", text(&wrong.stderr));
             let socket = gateway.config().with_extension("sock");
             let nobody = penstock(&[command, "--url", &format!("unix:{}", socket.display())]).await;
             assert_eq!(nobody.status.code(), Some(1));
-            assert!(
-                text(&nobody.stderr).contains("penstock serve"),
-                "{}",
-                text(&nobody.stderr)
-            );
+            assert!(text(&nobody.stderr).contains("penstock serve"), "{}", text(&nobody.stderr));
         }
         call.answer();
         assert_eq!(held.await.expect("answered").status, 200);

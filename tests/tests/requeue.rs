@@ -15,11 +15,7 @@ use tokio::task::JoinHandle;
 /// of a test.
 fn pool(name: &str, servers: &[SocketAddr], slots: u32, more: &str) -> String {
     let addresses: Vec<_> = servers.iter().map(|server| format!("'{server}'")).collect();
-    let down = if more.contains("down:") {
-        ""
-    } else {
-        "  down: {first: 10m, max: 10m}\n"
-    };
+    let down = if more.contains("down:") { "" } else { "  down: {first: 10m, max: 10m}\n" };
     format!(
         "- name: {name}\n  models: [{name}]\n  endpoints: {{static: [{}]}}\n  health: {{path: null}}\n{down}  stock: \
          {{lower_bound_per_backend: {slots}, upper_bound_per_backend: {slots}, watermark_per_backend: {slots}}}\n{more}",
@@ -80,12 +76,7 @@ fn own_headers(call: &Call) -> Vec<&str> {
 }
 
 fn expect_once(answer: &Answer) {
-    for name in [
-        "x-penstock-outcome",
-        "x-penstock-queue-ms",
-        "x-penstock-saturation",
-        "x-request-id",
-    ] {
+    for name in ["x-penstock-outcome", "x-penstock-queue-ms", "x-penstock-saturation", "x-request-id"] {
         let values: Vec<_> = answer.headers.get_all(name).iter().collect();
         assert_eq!(values.len(), 1, "{name}: {values:?}");
     }
@@ -110,37 +101,22 @@ fn one_refusing_server_of_several_affects_no_client() {
             sent += 1;
             assert_eq!(answer.status, 200, "{}", answer.text());
             expect_once(&answer);
-            assert_eq!(
-                answer.header("x-gateway-destination-endpoint-served"),
-                alive.address().to_string()
-            );
+            assert_eq!(answer.header("x-gateway-destination-endpoint-served"), alive.address().to_string());
             let seen = endpoint(&gateway, "several", dead.address()).await;
             if seen["ready"] == false {
                 break seen;
             }
             assert!(sent < 200, "never marked down: {seen}");
         };
-        assert!(
-            marked["why"]
-                .as_str()
-                .unwrap_or_default()
-                .contains("requests failed there"),
-            "{marked}"
-        );
+        assert!(marked["why"].as_str().unwrap_or_default().contains("requests failed there"), "{marked}");
         assert!(sent >= 2, "one request alone marks no server down");
         assert_eq!(alive.total(), sent);
         let sent = u32::try_from(sent).expect("few").into();
         let page = gateway.metrics().await;
         let requeues = page.sum("penstock_requeues_total", &[("pool", "several")]);
-        assert!(
-            requeues >= 2.0,
-            "{requeues} requests failed at the server that is marked down"
-        );
+        assert!(requeues >= 2.0, "{requeues} requests failed at the server that is marked down");
         expect_counts(&gateway, "several", sent, requeues).await;
-        assert_eq!(
-            endpoint(&gateway, "several", alive.address()).await["ready"],
-            true
-        );
+        assert_eq!(endpoint(&gateway, "several", alive.address()).await["ready"], true);
     });
 }
 
@@ -159,12 +135,7 @@ fn request_that_every_server_refuses_is_503() {
         let ask = json!({"model": "none", "max_tokens": 8, "messages": [{"role": "user", "content": "x"}]});
         let answer = gateway.send(ClientRequest::to("/v1/messages", ask)).await;
         assert_eq!((answer.status, answer.outcome()), (503, "bypassed"));
-        assert_eq!(
-            answer.json()["type"],
-            "error",
-            "Anthropic's envelope: {}",
-            answer.text()
-        );
+        assert_eq!(answer.json()["type"], "error", "Anthropic's envelope: {}", answer.text());
         let pool = gateway.pool("none").await;
         let ready = pool["endpoints"]
             .as_array()
@@ -189,10 +160,7 @@ fn server_that_cuts_receives_the_whole_request_again() {
             assert_eq!(call.text(), said, "attempt {attempt}");
             assert_eq!(call.header("x-request-id"), "mine");
             assert_eq!(own_headers(&call), Vec::<&str>::new(), "attempt {attempt}");
-            assert_eq!(
-                call.header("x-gateway-destination-endpoint"),
-                server.address().to_string()
-            );
+            assert_eq!(call.header("x-gateway-destination-endpoint"), server.address().to_string());
             call.cut();
         }
         let answer = asked.await.expect("answered");
@@ -211,10 +179,7 @@ fn server_that_cuts_receives_the_whole_request_again() {
         assert_eq!(answer.status, 200, "{}", answer.text());
         assert_eq!(answer.json()["choices"][0]["message"]["content"], "hello");
         assert_eq!(answer.outcome(), "bypassed");
-        assert_eq!(
-            answer.header("x-gateway-destination-endpoint-served"),
-            server.address().to_string()
-        );
+        assert_eq!(answer.header("x-gateway-destination-endpoint-served"), server.address().to_string());
         expect_once(&answer);
         expect_counts(&gateway, "cuts", 2.0, 6.0).await;
         assert_eq!(server.total(), 8);
@@ -222,11 +187,7 @@ fn server_that_cuts_receives_the_whole_request_again() {
         until("its answer is counted", || async {
             let page = gateway.metrics().await;
             let seen = page.sum("penstock_responses_total", &labels);
-            if seen == 1.0 {
-                Ok(())
-            } else {
-                Err(seen.to_string())
-            }
+            if seen == 1.0 { Ok(()) } else { Err(seen.to_string()) }
         })
         .await;
     });
@@ -259,10 +220,7 @@ fn no_request_is_lost_to_a_server_that_fails_all_of_them() {
         for asked in asked {
             let answer = asked.await.expect("answered");
             assert_eq!(answer.status, 200, "{}", answer.text());
-            assert_eq!(
-                answer.header("x-gateway-destination-endpoint-served"),
-                good.address().to_string()
-            );
+            assert_eq!(answer.header("x-gateway-destination-endpoint-served"), good.address().to_string());
             expect_once(&answer);
         }
         cutting.abort();
@@ -270,10 +228,7 @@ fn no_request_is_lost_to_a_server_that_fails_all_of_them() {
         let requeues = page.sum("penstock_requeues_total", &[("pool", "crowd")]);
         expect_counts(&gateway, "crowd", CROWD.into(), requeues).await;
         assert_eq!(good.total(), CROWD as usize, "each was answered once");
-        println!(
-            "{} attempts at the bad server, {requeues} queued again",
-            bad.total()
-        );
+        println!("{} attempts at the bad server, {requeues} queued again", bad.total());
     });
 }
 
@@ -322,11 +277,7 @@ fn requeued_request_that_expires_says_so_everywhere() {
         answer.expect_error(503, "queue_timeout", "expired_ttl");
         expect_once(&answer);
         let shown = gateway.get("/requests/late").await.expect("it answers").json();
-        assert_eq!(
-            (&shown["state"], &shown["outcome"]),
-            (&json!("ended"), &json!("expired_ttl")),
-            "{shown}"
-        );
+        assert_eq!((&shown["state"], &shown["outcome"]), (&json!("ended"), &json!("expired_ttl")), "{shown}");
         let attempts = server.total() as u64;
         assert_eq!(shown["requeues"], attempts, "as often as it was cut: {shown}");
         let page = gateway.metrics().await;
@@ -437,11 +388,7 @@ fn recovered_server_receives_requests_in_order() {
                 let page = gateway.metrics().await;
                 let seen = page.sum("penstock_arrivals_total", &[("pool", "returns")]);
                 let all = f64::from(number + 3);
-                if seen == all {
-                    Ok(())
-                } else {
-                    Err(seen.to_string())
-                }
+                if seen == all { Ok(()) } else { Err(seen.to_string()) }
             })
             .await;
         }
@@ -449,11 +396,7 @@ fn recovered_server_receives_requests_in_order() {
         // Probes reach the server from time to time, and the probing requests are queued again.
         until("a request queued again", || async {
             let seen = requeues().await;
-            if seen >= 3.0 {
-                Ok(())
-            } else {
-                Err(seen.to_string())
-            }
+            if seen >= 3.0 { Ok(()) } else { Err(seen.to_string()) }
         })
         .await;
         let back = absent.up().await;
@@ -511,8 +454,7 @@ fn requeue_token_of_a_client_has_no_effect() {
         expect_counts(&gateway, "forged", 4.0, 0.0).await;
         // Ungated paths lead to the servers, and to nothing else.
         let mut raw = Raw::connect(gateway.address()).await;
-        raw.send(format!("GET /v1/models HTTP/1.1\r\nhost: x\r\n{claims}\r\n"))
-            .await;
+        raw.send(format!("GET /v1/models HTTP/1.1\r\nhost: x\r\n{claims}\r\n")).await;
         let call = server.next().await;
         assert_eq!(own_headers(&call), Vec::<&str>::new());
         assert!(!call.header("x-gateway-destination-endpoint").contains("envoy"));

@@ -10,14 +10,8 @@ use penstock_tests::gateway::pool;
 use penstock_tests::{Companion, Upstream, binary, run, until};
 use tokio::process::Command;
 
-const KEPT: Kept = Kept {
-    parameters: Parameters {
-        alpha_ms: 8.25,
-        beta_ms: 0.0625,
-        gamma_ms: 0.000_5,
-    },
-    ttft_bias: 1.5,
-};
+const KEPT: Kept =
+    Kept { parameters: Parameters { alpha_ms: 8.25, beta_ms: 0.0625, gamma_ms: 0.000_5 }, ttft_bias: 1.5 };
 
 fn store(path: &Path) -> String {
     format!("  usage: {{store: {{redb: '{}'}}}}\n", path.display())
@@ -105,17 +99,11 @@ fn file_in_use_or_in_a_missing_folder_ends_the_start() {
         let pools = |path: &Path| [pool("p", "'*'", &[&server], &store(path))];
         let _companion = Companion::start("", &pools(&path)).await;
         let nowhere = folder.path().join("missing").join("kept.redb");
-        for (path, why) in [
-            (&path, "is in use by another process"),
-            (&nowhere, "No such file"),
-        ] {
+        for (path, why) in [(&path, "is in use by another process"), (&nowhere, "No such file")] {
             let file = folder.path().join("second.yaml");
             let socket = |name: &str| folder.path().join(name).display().to_string();
-            let listen = format!(
-                "listen: {{grpc: 'unix:{}', http: 'unix:{}'}}\n",
-                socket("grpc"),
-                socket("http")
-            );
+            let listen =
+                format!("listen: {{grpc: 'unix:{}', http: 'unix:{}'}}\n", socket("grpc"), socket("http"));
             std::fs::write(&file, format!("{listen}pools:\n{}", pools(path).concat())).expect("written");
             let mut command = Command::new(binary::penstock());
             command.arg("serve").arg("--config").arg(&file).kill_on_drop(true);

@@ -33,15 +33,8 @@ async fn expect_served(asked: Vec<JoinHandle<Answer>>) {
 /// Waits until so many requests have been requeued.
 async fn requeued(gateway: &Gateway, count: f64) {
     until("requests were requeued", || async {
-        let seen = gateway
-            .metrics()
-            .await
-            .sum("penstock_requeues_total", &[("pool", "p")]);
-        if seen >= count {
-            Ok(())
-        } else {
-            Err(seen.to_string())
-        }
+        let seen = gateway.metrics().await.sum("penstock_requeues_total", &[("pool", "p")]);
+        if seen >= count { Ok(()) } else { Err(seen.to_string()) }
     })
     .await;
 }
@@ -83,11 +76,7 @@ fn requests_wait_for_a_lone_server_that_restarts() {
             until("it arrived", || async {
                 let page = gateway.metrics().await;
                 let seen = page.sum("penstock_arrivals_total", &[("pool", "p")]);
-                if seen >= arrived {
-                    Ok(())
-                } else {
-                    Err(seen.to_string())
-                }
+                if seen >= arrived { Ok(()) } else { Err(seen.to_string()) }
             })
             .await;
         }
@@ -113,16 +102,8 @@ fn ttl_ends_the_wait_for_a_server() {
         for asked in asked {
             let answer = asked.await.expect("answered");
             assert_eq!(answer.status, 503, "{}", answer.text());
-            assert_eq!(
-                answer.json()["error"]["code"],
-                "queue_timeout",
-                "{}",
-                answer.text()
-            );
-            assert_eq!(
-                answer.json()["error"]["message"],
-                "Request timed out after 1s in queue"
-            );
+            assert_eq!(answer.json()["error"]["code"], "queue_timeout", "{}", answer.text());
+            assert_eq!(answer.json()["error"]["message"], "Request timed out after 1s in queue");
         }
         // Each counts as failed: as a granted request without an answer by an endpoint, or as one that expired, or as both. Then its
         // second outcome is counted apart.

@@ -30,11 +30,7 @@ async fn shared() -> &'static Fixture {
             let server = Upstream::scripted().await;
             let gateway = Gateway::start(&config("", &[pool(&server)])).await;
             let turn = Mutex::new(());
-            Fixture {
-                gateway,
-                server,
-                turn,
-            }
+            Fixture { gateway, server, turn }
         })
         .await
 }
@@ -63,11 +59,8 @@ struct Body {
 }
 
 fn body(written: &str, target: &str, bytes: usize, before: bool) -> Body {
-    let text: String = "lorem \\u00efpsum \u{20ac} \\\"model\\\":\\\"chat\\\" "
-        .chars()
-        .cycle()
-        .take(bytes)
-        .collect();
+    let text: String =
+        "lorem \\u00efpsum \u{20ac} \\\"model\\\":\\\"chat\\\" ".chars().cycle().take(bytes).collect();
     // Ends before an escape that would be cut in two.
     let text = text.rsplit_once("lorem").map_or("", |(whole, _)| whole);
     let build = |model: &str| {
@@ -79,20 +72,15 @@ fn body(written: &str, target: &str, bytes: usize, before: bool) -> Body {
         };
         body.into_bytes()
     };
-    Body {
-        sent: build(written),
-        expected: build(&serde_json::to_string(target).expect("text")),
-    }
+    Body { sent: build(written), expected: build(&serde_json::to_string(target).expect("text")) }
 }
 
 /// Each rewrite in bodies of each size, at both ends, plain and escaped; the largest is more than a slice of any kind.
 fn bodies() -> Vec<Body> {
     let mut all = Vec::new();
     for (model, target) in REWRITES {
-        let escaped: String = model
-            .chars()
-            .map(|character| format!("\\u{:04x}", u32::from(character)))
-            .collect();
+        let escaped: String =
+            model.chars().map(|character| format!("\\u{:04x}", u32::from(character))).collect();
         for bytes in [1_000, 220_000, 3_000_000] {
             all.push(body(&format!("\"{model}\""), target, bytes, true));
             all.push(body(&format!("\"{escaped}\""), target, bytes, false));
@@ -104,22 +92,11 @@ fn bodies() -> Vec<Body> {
 /// Checks the call's bytes and its Content-Length, if present, and answers it.
 fn expect(call: Call, body: &Body) {
     let differ = call.body.iter().zip(&body.expected).position(|(a, b)| a != b);
-    assert_eq!(
-        (call.body.len(), differ),
-        (body.expected.len(), None),
-        "the first byte that differs"
-    );
+    assert_eq!((call.body.len(), differ), (body.expected.len(), None), "the first byte that differs");
     let length = call.header("content-length");
-    assert!(
-        length.is_empty() || length == body.expected.len().to_string(),
-        "{length}"
-    );
+    assert!(length.is_empty() || length == body.expected.len().to_string(), "{length}");
     assert_eq!(length.is_empty(), call.header("transfer-encoding") == "chunked");
-    call.respond(
-        200,
-        &[("content-type", "application/json")],
-        r#"{"model":"what the server calls it"}"#,
-    );
+    call.respond(200, &[("content-type", "application/json")], r#"{"model":"what the server calls it"}"#);
 }
 
 #[test]
@@ -167,9 +144,7 @@ fn bodies_in_chunks() {
         let _turn = all.turn.lock().await;
         let mut client = Raw::connect(all.gateway.address()).await;
         for body in bodies() {
-            client
-                .send(raw::post(CHAT, "transfer-encoding: chunked\r\n"))
-                .await;
+            client.send(raw::post(CHAT, "transfer-encoding: chunked\r\n")).await;
             for piece in body.sent.chunks(body.sent.len() / 3 + 1) {
                 client.send(format!("{:x}\r\n", piece.len())).await;
                 client.send(piece).await;
@@ -216,12 +191,7 @@ fn requeued_request_is_rewritten_once() {
             all.server.next().await.cut();
             expect(all.server.next().await, &body);
             let answer = client.answer().await;
-            assert_eq!(
-                (answer.status, answer.outcome()),
-                (200, "bypassed"),
-                "{}",
-                answer.text()
-            );
+            assert_eq!((answer.status, answer.outcome()), (200, "bypassed"), "{}", answer.text());
         }
     });
 }
@@ -233,10 +203,7 @@ fn model_without_a_rule_is_not_rewritten() {
         let _turn = all.turn.lock().await;
         let mut client = Raw::connect(all.gateway.address()).await;
         let same = body("\"m\\u0061n\"", "man", 1_000, true).sent;
-        let body = Body {
-            expected: same.clone(),
-            sent: same,
-        };
+        let body = Body { expected: same.clone(), sent: same };
         let head = format!("content-length: {}\r\ncontent-md5: x\r\n", body.sent.len());
         client.send(raw::post(CHAT, &head)).await;
         client.send(&body.sent).await;

@@ -49,10 +49,7 @@ fn no_log_contains_a_secret() {
         // One request runs, one waits until its ttl, one finds no room.
         let running = gateway.spawn(secretive("m"));
         let call = server.next().await;
-        assert!(
-            call.header("authorization").contains(SECRET),
-            "what a server needs is passed on"
-        );
+        assert!(call.header("authorization").contains(SECRET), "what a server needs is passed on");
         let waiting = gateway.spawn(secretive("m"));
         gateway.waiting("p", 1).await;
         let seen = gateway.status().await.to_string() + gateway.metrics().await.text();
@@ -87,32 +84,18 @@ fn no_log_contains_a_secret() {
             format!("{{\"model\":\"m\",\"p\":\"{SECRET}{}\"}}", "x".repeat(2 << 20)),
         ] {
             let request = gateway.client().post(gateway.url("/v1/chat/completions"));
-            let request = request
-                .header("authorization", format!("Bearer {SECRET}"))
-                .body(body);
+            let request = request.header("authorization", format!("Bearer {SECRET}")).body(body);
             let answer = request.send().await.expect("an answer");
-            assert!(
-                matches!(answer.status().as_u16(), 400 | 413),
-                "{}",
-                answer.status()
-            );
+            assert!(matches!(answer.status().as_u16(), 400 | 413), "{}", answer.status());
         }
         let mut raw = Raw::connect(gateway.address()).await;
-        raw.send(post(
-            "/v1/chat/completions",
-            &format!("authorization: Bearer {SECRET}\x01\r\n"),
-        ))
-        .await;
+        raw.send(post("/v1/chat/completions", &format!("authorization: Bearer {SECRET}\x01\r\n"))).await;
         assert_eq!(raw.answer().await.status, 400);
         // A change without permission and one with permission.
         for token in [format!("{SECRET}-guess"), format!("{SECRET}-admin")] {
             let drain = format!("{}/drain?token={SECRET}", gateway.companion());
             let request = gateway.client().post(drain).bearer_auth(token);
-            let _answered = request
-                .json(&json!({"off": true}))
-                .send()
-                .await
-                .expect("an answer");
+            let _answered = request.json(&json!({"off": true})).send().await.expect("an answer");
         }
         gateway.process.signal(libc::SIGTERM);
         gateway.process.exit().await;

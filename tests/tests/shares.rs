@@ -82,10 +82,7 @@ impl Share {
         let bytes = usize::try_from(4 * tokens).expect("a prompt fits");
         let text = format!("{:-<bytes$}", format!("{} {number} ", self.name));
         assert_eq!(text.len(), bytes, "a prompt is long enough for its name");
-        (
-            ClientRequest::chat(pool, &text).with("max_tokens", OUTPUT),
-            tokens,
-        )
+        (ClientRequest::chat(pool, &text).with("max_tokens", OUTPUT), tokens)
     }
 }
 
@@ -98,12 +95,9 @@ struct Served {
 impl Served {
     /// The largest difference between two parties, each divided by its weight.
     fn gap(&self, shares: &[Share]) -> f64 {
-        let normal = shares
-            .iter()
-            .map(|s| self.cost.get(s.name).copied().unwrap_or_default() / s.weight);
-        let (least, most) = normal.fold((f64::MAX, 0.0_f64), |(least, most), own| {
-            (least.min(own), most.max(own))
-        });
+        let normal = shares.iter().map(|s| self.cost.get(s.name).copied().unwrap_or_default() / s.weight);
+        let (least, most) =
+            normal.fold((f64::MAX, 0.0_f64), |(least, most), own| (least.min(own), most.max(own)));
         most - least
     }
 }
@@ -127,12 +121,7 @@ fn both(prompt: u64) -> f64 {
 /// Queues all requests behind a running one, has `dispatches` of them served one by one, and checks the gap after each against the
 /// bound; at the end checks every share against its ideal, within the difference that such a gap allows.
 async fn measured(gateway: &Gateway, server: &Upstream, pool: &str, rule: Rule<'_>, dispatches: usize) {
-    let Rule {
-        shares,
-        claim,
-        cost,
-        bound,
-    } = rule;
+    let Rule { shares, claim, cost, bound } = rule;
     let held = gateway.spawn(ClientRequest::chat(pool, "held").with("max_tokens", OUTPUT));
     let call = server.next().await;
     let mut asked: Vec<JoinHandle<_>> = Vec::new();
@@ -157,17 +146,10 @@ async fn measured(gateway: &Gateway, server: &Upstream, pool: &str, rule: Rule<'
         let tokens = text.len() as u64 / 4;
         *served.cost.entry(share.name).or_default() += cost(tokens);
         let gap = served.gap(shares);
-        assert!(
-            gap <= bound,
-            "after {dispatch}: {:?} are {gap} apart, {bound} are allowed",
-            served.cost
-        );
+        assert!(gap <= bound, "after {dispatch}: {:?} are {gap} apart, {bound} are allowed", served.cost);
         call.answer_with(tokens, OUTPUT);
     }
-    let (all, weights) = (
-        served.cost.values().sum::<f64>(),
-        shares.iter().map(|s| s.weight).sum::<f64>(),
-    );
+    let (all, weights) = (served.cost.values().sum::<f64>(), shares.iter().map(|s| s.weight).sum::<f64>());
     for share in shares {
         let ideal = all * share.weight / weights;
         // Every other party ahead of it, or behind it, by the whole bound.
@@ -203,12 +185,7 @@ fn weighted_bands_get_70_20_10() {
     run(async {
         let all = shared().await;
         // With its output every request costs 1,000, so a visit serves 7, 2 or 1 requests.
-        let share = |name, weight, requests| Share {
-            name,
-            weight,
-            prompts: &[1_000 - 2 * OUTPUT],
-            requests,
-        };
+        let share = |name, weight, requests| Share { name, weight, prompts: &[1_000 - 2 * OUTPUT], requests };
         let rule = Rule {
             shares: &[
                 share("critical", 7_000.0, 160),
@@ -236,12 +213,7 @@ fn classes_get_their_quanta() {
                     prompts: &[700, 128, 333, 64, 512, 256],
                     requests: 240,
                 },
-                Share {
-                    name: "small",
-                    weight: 512.0,
-                    prompts: &[96, 400, 160, 32],
-                    requests: 120,
-                },
+                Share { name: "small", weight: 512.0, prompts: &[96, 400, 160, 32], requests: 120 },
             ],
             claim: |name, ask| ask.header("x-penstock-class", name),
             // A class is charged the uncached prompt.
@@ -259,24 +231,9 @@ fn three_users_get_usage_by_weight() {
         let all = shared().await;
         let rule = Rule {
             shares: &[
-                Share {
-                    name: "ann",
-                    weight: 3.0,
-                    prompts: &[100, 60, 240],
-                    requests: 250,
-                },
-                Share {
-                    name: "bob",
-                    weight: 2.0,
-                    prompts: &[400, 500],
-                    requests: 60,
-                },
-                Share {
-                    name: "cyd",
-                    weight: 1.0,
-                    prompts: &[900, 150, 30],
-                    requests: 60,
-                },
+                Share { name: "ann", weight: 3.0, prompts: &[100, 60, 240], requests: 250 },
+                Share { name: "bob", weight: 2.0, prompts: &[400, 500], requests: 60 },
+                Share { name: "cyd", weight: 1.0, prompts: &[900, 150, 30], requests: 60 },
             ],
             claim: |name, ask| ask.header("x-penstock-user", name),
             cost: both,
@@ -304,16 +261,10 @@ fn a_light_tenant_gets_half_beside_a_greedy_one() {
         let mut clients = Vec::new();
         for (tenant, out) in [("greedy", 64), ("light", 16)] {
             for _ in 0..out {
-                let (done, client, url) = (
-                    done.clone(),
-                    gateway.client().clone(),
-                    gateway.url("/v1/chat/completions"),
-                );
+                let (done, client, url) =
+                    (done.clone(), gateway.client().clone(), gateway.url("/v1/chat/completions"));
                 clients.push(tokio::spawn(async move {
-                    let body = ClientRequest::chat("m", tenant)
-                        .with("max_tokens", OUTPUT)
-                        .streamed()
-                        .body();
+                    let body = ClientRequest::chat("m", tenant).with("max_tokens", OUTPUT).streamed().body();
                     while !done.load(Ordering::SeqCst) {
                         let request = client.post(&url).json(&body).header("x-penstock-tenant", tenant);
                         let answer = Answer::read(request.send().await.expect("an answer"))
@@ -335,20 +286,10 @@ fn a_light_tenant_gets_half_beside_a_greedy_one() {
             client.await.expect("nothing is refused");
         }
         let texts = servers[0].texts_together();
-        let light = texts[SKIPPED..SKIPPED + COUNTED]
-            .iter()
-            .filter(|text| *text == "light")
-            .count();
+        let light = texts[SKIPPED..SKIPPED + COUNTED].iter().filter(|text| *text == "light").count();
         println!("light: {light} of {COUNTED}");
-        assert!(
-            (COUNTED * 49 / 100..=COUNTED * 51 / 100).contains(&light),
-            "light got {light} of {COUNTED}"
-        );
+        assert!((COUNTED * 49 / 100..=COUNTED * 51 / 100).contains(&light), "light got {light} of {COUNTED}");
         let places = SERVERS * PLACES as usize;
-        assert_eq!(
-            servers[0].peak_together(),
-            places,
-            "all places are used, and no more"
-        );
+        assert_eq!(servers[0].peak_together(), places, "all places are used, and no more");
     });
 }

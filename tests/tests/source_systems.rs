@@ -68,10 +68,7 @@ fn the_priority_headers_of_nexus_and_of_the_inference_extension_name_a_band() {
 fn readyz_is_503_above_the_saturation_that_a_balancer_accepts() {
     run(async {
         let (busy, idle) = (Upstream::scripted().await, Upstream::scripted().await);
-        let pools = [
-            pool("busy", "busy", &[&busy], &slots(1)),
-            pool("idle", "idle", &[&idle], &slots(1)),
-        ];
+        let pools = [pool("busy", "busy", &[&busy], &slots(1)), pool("idle", "idle", &[&idle], &slots(1))];
         let gateway = Gateway::start(&config("", &pools)).await;
         let ready = async |query: &str| {
             let answer = gateway.get(&format!("/readyz?{query}")).await.expect("a page");
@@ -116,15 +113,8 @@ fn the_nexus_metric_is_the_sum_of_all_queues() {
             }
         }
         let page = gateway.metrics().await;
-        let depth: Vec<_> = page
-            .samples
-            .iter()
-            .filter(|sample| sample.name == "nexus_queue_depth")
-            .collect();
-        assert!(
-            matches!(depth.as_slice(), [one] if one.value == 3.0 && one.labels.is_empty()),
-            "{depth:?}"
-        );
+        let depth: Vec<_> = page.samples.iter().filter(|sample| sample.name == "nexus_queue_depth").collect();
+        assert!(matches!(depth.as_slice(), [one] if one.value == 3.0 && one.labels.is_empty()), "{depth:?}");
         for (server, count) in [(&a, 3), (&b, 2)] {
             for _ in 0..count {
                 server.next().await.answer();
@@ -141,13 +131,9 @@ fn the_nexus_metric_is_the_sum_of_all_queues() {
 #[test]
 fn imported_configurations_run() {
     run(async {
-        for (source, model) in [
-            ("dynamo", "m"),
-            ("gie", "m"),
-            ("kthena", "m"),
-            ("nexus", "m"),
-            ("wva", "Qwen/Qwen2.5-32B"),
-        ] {
+        for (source, model) in
+            [("dynamo", "m"), ("gie", "m"), ("kthena", "m"), ("nexus", "m"), ("wva", "Qwen/Qwen2.5-32B")]
+        {
             let server = Upstream::scripted().await;
             let golden = format!("tests/import/{source}.golden.yaml");
             let golden = std::fs::read_to_string(binary::workspace().join(golden)).expect("a golden file");
@@ -163,11 +149,7 @@ fn imported_configurations_run() {
             assert_eq!((answer.status, answer.outcome()), (200, "bypassed"), "{source}");
             until("its end is counted", || async {
                 let ended = gateway.metrics().await.sum("penstock_responses_total", &[]);
-                if ended == 1.0 {
-                    Ok(())
-                } else {
-                    Err(format!("{ended}"))
-                }
+                if ended == 1.0 { Ok(()) } else { Err(format!("{ended}")) }
             })
             .await;
         }

@@ -41,12 +41,8 @@ const PRIVILEGES: [&str; 6] = [
 ];
 
 /// `identity.trust`, and whether it covers a client on this machine.
-const TRUST: [(&str, bool); 4] = [
-    ("all", true),
-    ("['127.0.0.0/8', '::1/128']", true),
-    ("['10.0.0.0/8']", false),
-    ("none", false),
-];
+const TRUST: [(&str, bool); 4] =
+    [("all", true), ("['127.0.0.0/8', '::1/128']", true), ("['10.0.0.0/8']", false), ("none", false)];
 
 /// Two servers of one pool with a slot each, one server of a pool with classes, one of a pool that receives no requests.
 struct Fixture {
@@ -93,12 +89,8 @@ impl Fixture {
 
     /// Takes both slots of the pool; returns the running calls and the clients' tasks.
     async fn fill(&self) -> ([Call; 2], Vec<JoinHandle<Answer>>) {
-        let asked = (0..2)
-            .map(|n| {
-                self.gateway
-                    .spawn(ClientRequest::chat("own", &format!("held {n}")))
-            })
-            .collect();
+        let asked =
+            (0..2).map(|n| self.gateway.spawn(ClientRequest::chat("own", &format!("held {n}")))).collect();
         ([self.first.next().await, self.second.next().await], asked)
     }
 
@@ -109,25 +101,16 @@ impl Fixture {
     /// A request with this claim goes before an equal, earlier one, if the claim counts.
     async fn precedes(&self, name: &str, value: &str, counts: bool) {
         let ([one, two], mut asked) = self.fill().await;
-        asked.push(
-            self.gateway
-                .spawn(ClientRequest::chat("own", "plain").tenant("t")),
-        );
+        asked.push(self.gateway.spawn(ClientRequest::chat("own", "plain").tenant("t")));
         self.gateway.waiting("own", 1).await;
-        let claims = ClientRequest::chat("own", "claims")
-            .tenant("t")
-            .header(name, value);
+        let claims = ClientRequest::chat("own", "claims").tenant("t").header(name, value);
         asked.push(self.gateway.spawn(claims));
         self.gateway.waiting("own", 2).await;
         one.answer();
         let before = self.first.next().await;
         two.answer();
         let after = self.second.next().await;
-        let order = if counts {
-            ["claims", "plain"]
-        } else {
-            ["plain", "claims"]
-        };
+        let order = if counts { ["claims", "plain"] } else { ["plain", "claims"] };
         let seen = format!("{name}: {value} under trust {}", self.trust);
         assert_eq!([before.text().as_str(), &after.text()], order, "{seen}");
         for call in [&before, &after] {
@@ -138,11 +121,7 @@ impl Fixture {
         all_are_200(asked).await;
         self.report(
             &format!("`{name}: {value}`"),
-            if counts {
-                "goes first"
-            } else {
-                "ignored: goes in its turn"
-            },
+            if counts { "goes first" } else { "ignored: goes in its turn" },
         );
     }
 
@@ -152,10 +131,7 @@ impl Fixture {
         one.answer();
         self.gateway.stock("own", 1).await;
         let second = self.second.address().to_string();
-        asked.push(
-            self.gateway
-                .spawn(ClientRequest::chat("own", "claims").header(name, &second)),
-        );
+        asked.push(self.gateway.spawn(ClientRequest::chat("own", "claims").header(name, &second)));
         let claims = if self.trusted {
             self.gateway.waiting("own", 1).await;
             assert!(self.first.arrived().await.is_none(), "{name}");
@@ -170,11 +146,8 @@ impl Fixture {
         self.has_no_privilege(&claims);
         claims.answer();
         all_are_200(asked).await;
-        let happened = if self.trusted {
-            "waits for that server"
-        } else {
-            "ignored: goes to the server with room"
-        };
+        let happened =
+            if self.trusted { "waits for that server" } else { "ignored: goes to the server with room" };
         self.report(&format!("`{name}`: a server that is full"), happened);
     }
 
@@ -210,17 +183,12 @@ impl Fixture {
     /// The tenant that a client claims counts; a forwarded address that it claims does not.
     async fn is_tenant(&self) {
         let ([one, two], mut asked) = self.fill().await;
-        let claims = ClientRequest::chat("own", "claims")
-            .tenant("acme-corp")
-            .header("x-forwarded-for", "10.0.0.1");
+        let claims =
+            ClientRequest::chat("own", "claims").tenant("acme-corp").header("x-forwarded-for", "10.0.0.1");
         asked.push(self.gateway.spawn(claims));
         self.gateway.waiting("own", 1).await;
         let seen = self.gateway.pool("own").await;
-        let shown = seen["flows"]
-            .as_array()
-            .expect("flows")
-            .iter()
-            .any(|flow| flow["key"] == "acme-corp");
+        let shown = seen["flows"].as_array().expect("flows").iter().any(|flow| flow["key"] == "acme-corp");
         assert_eq!(shown, self.trusted, "{seen}");
         one.answer();
         two.answer();
@@ -230,25 +198,14 @@ impl Fixture {
         };
         call.answer();
         all_are_200(asked).await;
-        let happened = if shown {
-            "its flow is acme-corp"
-        } else {
-            "its flow is one of its address's 64"
-        };
-        self.report(
-            "`x-penstock-tenant: acme-corp`, `x-forwarded-for: 10.0.0.1`",
-            happened,
-        );
+        let happened = if shown { "its flow is acme-corp" } else { "its flow is one of its address's 64" };
+        self.report("`x-penstock-tenant: acme-corp`, `x-forwarded-for: 10.0.0.1`", happened);
     }
 
     /// Headers reserved for the gateway are removed from clients and servers.
     async fn reserved_headers_are_removed(&self, path: &str, queued: bool) {
         let other = self.other.address().to_string();
-        let (name, model) = if queued {
-            ("queued", "own")
-        } else {
-            ("passed through", "own")
-        };
+        let (name, model) = if queued { ("queued", "own") } else { ("passed through", "own") };
         let mut request = self.gateway.client().post(self.gateway.url(path));
         // Where it counts, a pin or a subset without an endpoint of the pool cannot be satisfied.
         let unmeetable = ["x-gateway-destination-endpoint-subset", "x-penstock-endpoint"];
@@ -262,10 +219,7 @@ impl Fixture {
             call = self.first.next() => (call, self.first.address().to_string()),
             call = self.second.next() => (call, self.second.address().to_string()),
         };
-        assert!(
-            self.other.arrived().await.is_none(),
-            "{path} went where the client wanted"
-        );
+        assert!(self.other.arrived().await.is_none(), "{path} went where the client wanted");
         for (name, _) in CLAIMS {
             for value in call.headers.get_all(name) {
                 let value = value.to_str().unwrap_or_default();
@@ -274,11 +228,7 @@ impl Fixture {
             }
         }
         if queued {
-            let lists: Vec<_> = call
-                .headers
-                .get_all("x-gateway-destination-endpoint")
-                .iter()
-                .collect();
+            let lists: Vec<_> = call.headers.get_all("x-gateway-destination-endpoint").iter().collect();
             assert_eq!(lists.len(), 1, "{path}: {lists:?}");
             assert!(
                 lists[0].to_str().is_ok_and(
@@ -288,9 +238,7 @@ impl Fixture {
             );
         }
         call.respond(200, &LIES, "{}");
-        let answer = Answer::read(asked.await.expect("no panic").expect("an answer"))
-            .await
-            .expect("whole");
+        let answer = Answer::read(asked.await.expect("no panic").expect("an answer")).await.expect("whole");
         assert_eq!(answer.status, 200);
         for (name, _) in LIES {
             for value in answer.headers.get_all(name) {
@@ -316,33 +264,22 @@ impl Fixture {
         for (name, value) in CLAIMS {
             ask = ask.header(name, &value.replace("{other}", &other));
         }
-        let answer = self
-            .gateway
-            .send(ask.header("x-penstock-outcome", "bypassed"))
-            .await;
+        let answer = self.gateway.send(ask.header("x-penstock-outcome", "bypassed")).await;
         answer.expect_error(400, "invalid_request", "rejected_invalid");
         let all = format!("{:?}{}", answer.headers, answer.text());
         assert!(!all.contains(&other) && !all.contains("AAAA"), "{all}");
         assert_eq!(self.reached(), before);
-        self.report(
-            "the same and an outcome, on a request that is refused",
-            "400, no server is reached",
-        );
+        self.report("the same and an outcome, on a request that is refused", "400, no server is reached");
     }
 
     fn reached(&self) -> usize {
-        [&self.first, &self.second, &self.classes, &self.other]
-            .iter()
-            .map(|server| server.total())
-            .sum()
+        [&self.first, &self.second, &self.classes, &self.other].iter().map(|server| server.total()).sum()
     }
 
     /// A pin or a subset without an endpoint of the pool.
     async fn names_no_server(&self, name: &str) {
         let stranger = self.other.address().to_string();
-        let asked = self
-            .gateway
-            .spawn(ClientRequest::chat("own", "claims").header(name, &stranger));
+        let asked = self.gateway.spawn(ClientRequest::chat("own", "claims").header(name, &stranger));
         if self.trusted {
             let answer = asked.await.expect("answered");
             answer.expect_error(503, "no_endpoints", "no_endpoints");
@@ -354,17 +291,10 @@ impl Fixture {
             call.answer();
             assert_eq!(asked.await.expect("answered").status, 200);
         }
-        assert!(
-            self.other.arrived().await.is_none(),
-            "{name} reached another pool's server"
-        );
+        assert!(self.other.arrived().await.is_none(), "{name} reached another pool's server");
         self.report(
             &format!("`{name}`: a server of another pool"),
-            if self.trusted {
-                "503 no_endpoints at once"
-            } else {
-                "ignored"
-            },
+            if self.trusted { "503 no_endpoints at once" } else { "ignored" },
         );
     }
 }
@@ -387,9 +317,7 @@ async fn judge(trust: &'static str, trusted: bool) {
     fixture.rejection_repeats_no_claims().await;
     fixture.precedes("x-penstock-priority", "critical", trusted).await;
     fixture.precedes("x-penstock-strict-priority", "9", trusted).await;
-    fixture
-        .precedes("x-penstock-priority-jump", "3600", trusted)
-        .await;
+    fixture.precedes("x-penstock-priority-jump", "3600", trusted).await;
     fixture.is_of_class().await;
     fixture.is_tenant().await;
     for name in ["x-penstock-endpoint", "x-gateway-destination-endpoint-subset"] {
@@ -398,11 +326,7 @@ async fn judge(trust: &'static str, trusted: bool) {
     }
     lowers(&fixture).await;
     fixture.gateway.stock("own", 0).await;
-    let lowered = fixture
-        .gateway
-        .metrics()
-        .await
-        .sum("penstock_priority_lowered_total", &[]);
+    let lowered = fixture.gateway.metrics().await.sum("penstock_priority_lowered_total", &[]);
     assert_eq!(lowered > 0.0, !trusted, "{lowered} lowered under trust {trust}");
 }
 
@@ -453,9 +377,7 @@ fn five_thousand_identities_of_one_untrusted_client_are_64_flows() {
         let mut names: Vec<String> = (0..5_000).map(|n| format!("tenant-{n}")).collect();
         // An identity of the greatest length that Envoy accepts.
         names.push("n".repeat(50_000));
-        let asked = names
-            .iter()
-            .map(|name| gateway.send(ClientRequest::chat("m", "x").tenant(name)));
+        let asked = names.iter().map(|name| gateway.send(ClientRequest::chat("m", "x").tenant(name)));
         let answers: Vec<_> = stream::iter(asked).buffer_unordered(32).collect().await;
         assert!(answers.iter().all(|answer| answer.status == 200));
         let seen = gateway.pool("p").await;

@@ -21,11 +21,7 @@ async fn gateway(collector: &Collector, head: &str, server: &Upstream) -> Gatewa
 fn span_of<'a>(spans: &'a [Span], id: &str) -> &'a Span {
     let found: Vec<&Span> = spans
         .iter()
-        .filter(|span| {
-            span.attributes
-                .get("penstock.request_id")
-                .is_some_and(|value| value == id)
-        })
+        .filter(|span| span.attributes.get("penstock.request_id").is_some_and(|value| value == id))
         .collect();
     let [span] = found[..] else {
         panic!("{} spans of {id}: {spans:?}", found.len());
@@ -34,9 +30,7 @@ fn span_of<'a>(spans: &'a [Span], id: &str) -> &'a Span {
 }
 
 fn ask(id: &str, tenant: &str) -> ClientRequest {
-    ClientRequest::chat("m", "hello")
-        .tenant(tenant)
-        .header("x-request-id", id)
+    ClientRequest::chat("m", "hello").tenant(tenant).header("x-request-id", id)
 }
 
 fn parent(sampled: &str) -> String {
@@ -48,9 +42,7 @@ fn request_is_one_span_from_its_arrival_to_its_end() {
     run(async {
         let (collector, server) = (Collector::start().await, Upstream::scripted().await);
         let gateway = gateway(&collector, "", &server).await;
-        let first = ask("first", "acme")
-            .header("traceparent", &parent("01"))
-            .streamed();
+        let first = ask("first", "acme").header("traceparent", &parent("01")).streamed();
         let second = ask("second", "beta").header("x-penstock-priority", "critical");
         let unsampled = ask("unsampled", "beta").header("traceparent", &parent("00"));
         let malformed = ask("malformed", "gamma").header("traceparent", "00-nonsense");
@@ -72,9 +64,7 @@ fn request_is_one_span_from_its_arrival_to_its_end() {
             let events = server.next().await.stream();
             gateway.waiting("p", 2).await;
             // beta may have one waiting request.
-            let answer = gateway
-                .send(refused.header("x-penstock-priority", "critical"))
-                .await;
+            let answer = gateway.send(refused.header("x-penstock-priority", "critical")).await;
             answer.expect_error(503, "flow_capacity", "rejected_flow_capacity");
             events.text("a");
             events.finish(5, 7);
@@ -89,10 +79,7 @@ fn request_is_one_span_from_its_arrival_to_its_end() {
 
         let spans = collector.spans(4).await;
         let first = span_of(&spans, "first");
-        assert_eq!(
-            (&*first.name, &*first.trace_id, &*first.parent),
-            ("penstock.request", TRACE, PARENT)
-        );
+        assert_eq!((&*first.name, &*first.trace_id, &*first.parent), ("penstock.request", TRACE, PARENT));
         let says = |span: &Span, key: &str| span.attributes.get(key).cloned().unwrap_or_default();
         for (key, value) in [
             ("penstock.pool", "p"),
@@ -109,12 +96,7 @@ fn request_is_one_span_from_its_arrival_to_its_end() {
         ] {
             assert_eq!(says(first, key), value, "{key}");
         }
-        let names = |span: &Span| {
-            span.events
-                .iter()
-                .map(|(name, _)| name.clone())
-                .collect::<Vec<_>>()
-        };
+        let names = |span: &Span| span.events.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
         assert_eq!(names(first), ["queued", "granted", "first_byte"]);
 
         let second = span_of(&spans, "second");
@@ -124,10 +106,7 @@ fn request_is_one_span_from_its_arrival_to_its_end() {
         let granted = second.events[1].1;
         assert!(start < granted && granted <= end, "{second:?}");
         let waited: f64 = says(second, "penstock.wait_ms").parse().expect("a number");
-        assert!(
-            (waited - (granted - start) as f64 / 1e6).abs() < 0.01,
-            "{second:?}"
-        );
+        assert!((waited - (granted - start) as f64 / 1e6).abs() < 0.01, "{second:?}");
 
         let refused = span_of(&spans, "refused");
         assert_eq!(says(refused, "penstock.code"), "flow_capacity");
@@ -136,9 +115,7 @@ fn request_is_one_span_from_its_arrival_to_its_end() {
         assert_ne!(malformed.trace_id, TRACE);
         assert_eq!(malformed.parent, "");
         assert!(
-            !spans
-                .iter()
-                .any(|span| says(span, "penstock.request_id") == "unsampled"),
+            !spans.iter().any(|span| says(span, "penstock.request_id") == "unsampled"),
             "its client didn't want it sampled"
         );
     });
@@ -157,11 +134,7 @@ fn refusing_collector_delays_no_request_and_lost_spans_are_counted() {
         assert_eq!(answer.status, 200);
         penstock_tests::until("the loss is counted", || async {
             let lost = [("reason", "not_taken")];
-            match gateway
-                .metrics()
-                .await
-                .sum("penstock_trace_spans_dropped_total", &lost)
-            {
+            match gateway.metrics().await.sum("penstock_trace_spans_dropped_total", &lost) {
                 1.0 => Ok(()),
                 count => Err(format!("{count}")),
             }

@@ -23,9 +23,7 @@ const TOKEN: &str = "a-secret-of-the-test";
 /// A client that trusts this authority and presents the certificate of `shown`.
 fn client(trusted: &Certificates, shown: Option<&Certificates>) -> TlsConnector {
     let mut roots = RootCertStore::empty();
-    roots
-        .add(CertificateDer::from_pem_file(&trusted.ca).expect("a certificate"))
-        .expect("an authority");
+    roots.add(CertificateDer::from_pem_file(&trusted.ca).expect("a certificate")).expect("an authority");
     let client = ClientConfig::builder().with_root_certificates(roots);
     let mut client = match shown {
         None => client.with_no_client_auth(),
@@ -78,14 +76,10 @@ fn only_a_certificate_of_the_authority_opens_a_session() {
         assert_eq!(gateway.send(ClientRequest::chat("m", "x")).await.status, 200);
 
         let address = grpc(&gateway).await;
-        let frame = greeted(client(&ours, Some(&ours)), address)
-            .await
-            .expect("let in");
+        let frame = greeted(client(&ours, Some(&ours)), address).await.expect("let in");
         assert_eq!(frame[3], 4, "SETTINGS: {frame:?}");
         for shown in [None, Some(&others)] {
-            let refused = greeted(client(&ours, shown), address)
-                .await
-                .expect_err("not let in");
+            let refused = greeted(client(&ours, shown), address).await.expect_err("not let in");
             // The alert, or a connection that closed before the client read it.
             let kinds = [
                 ErrorKind::InvalidData,
@@ -93,16 +87,10 @@ fn only_a_certificate_of_the_authority_opens_a_session() {
                 ErrorKind::BrokenPipe,
                 ErrorKind::UnexpectedEof,
             ];
-            assert!(
-                kinds.contains(&refused.kind()),
-                "refused for its certificate: {refused:?}"
-            );
+            assert!(kinds.contains(&refused.kind()), "refused for its certificate: {refused:?}");
         }
         let mut plain = tokio::net::TcpStream::connect(address).await.expect("open");
-        plain
-            .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
-            .await
-            .expect("sent");
+        plain.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.expect("sent");
         let mut answer = Vec::new();
         let _ = plain.read_to_end(&mut answer).await;
         assert_ne!(answer.get(3), Some(&4), "no HTTP/2 in the clear: {answer:?}");
@@ -113,31 +101,19 @@ fn only_a_certificate_of_the_authority_opens_a_session() {
 fn unusable_certificates_are_named() {
     run(async {
         let folder = tempfile::tempdir().expect("a folder");
-        let (ours, others) = (
-            Certificates::new(folder.path(), "ours"),
-            Certificates::new(folder.path(), "others"),
-        );
+        let (ours, others) =
+            (Certificates::new(folder.path(), "ours"), Certificates::new(folder.path(), "others"));
         let server = Upstream::serving(Duration::ZERO).await;
         let missing = folder.path().join("missing.pem");
         let cases = [
             (&missing, &ours.key, &ours.ca, "tls.cert", "missing.pem"),
             (&ours.key, &ours.key, &ours.ca, "tls.cert", "no certificate"),
             (&ours.cert, &ours.cert, &ours.ca, "tls.key", "no private key"),
-            (
-                &ours.cert,
-                &ours.key,
-                &ours.key,
-                "tls.client_ca",
-                "no certificate",
-            ),
+            (&ours.cert, &ours.key, &ours.key, "tls.client_ca", "no certificate"),
             (&ours.cert, &others.key, &ours.ca, "tls", "don't match"),
         ];
         for (cert, key, client_ca, named, word) in cases {
-            let tls = Certificates {
-                cert: cert.clone(),
-                key: key.clone(),
-                ca: client_ca.clone(),
-            };
+            let tls = Certificates { cert: cert.clone(), key: key.clone(), ca: client_ca.clone() };
             let file = folder.path().join("penstock.yaml");
             let text = config(&tls.configured(), &[pool("p", "", &[&server], "")]);
             std::fs::write(&file, text).expect("write a file");
@@ -160,9 +136,8 @@ async fn serve_with(file: &Path, flags: &[&str]) -> (Option<i32>, String) {
     let mut command = Command::new(binary::penstock());
     command.arg("serve").arg("--config").arg(file).args(flags);
     command.kill_on_drop(true);
-    let output = penstock_tests::wait::soon("penstock ends", command.output())
-        .await
-        .expect("penstock starts");
+    let output =
+        penstock_tests::wait::soon("penstock ends", command.output()).await.expect("penstock starts");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     (output.status.code(), said)
 }
@@ -191,10 +166,7 @@ fn unprotected_address_off_loopback_is_rejected_with_its_line() {
         std::fs::write(&file, pools).expect("write a file");
         let (code, said) = serve_with(&file, &["--grpc", "0.0.0.0:0"]).await;
         assert_eq!(code, Some(2), "{said}");
-        assert!(
-            said.contains("listen.grpc") && said.contains("client_ca"),
-            "{said}"
-        );
+        assert!(said.contains("listen.grpc") && said.contains("client_ca"), "{said}");
         std::fs::write(&file, format!("admin: {{token_file: no/such/token}}\n{pools}"))
             .expect("write a file");
         let (code, said) = serve(&file).await;
@@ -243,11 +215,8 @@ fn pages_are_served_on_a_unix_socket() {
         let mut command = Command::new(binary::penstock());
         command.arg("serve").arg("--config").arg(&file);
         let mut companion = Process::start("serve", command).await;
-        let client = reqwest::Client::builder()
-            .no_proxy()
-            .unix_socket(socket.as_path())
-            .build()
-            .expect("a client");
+        let client =
+            reqwest::Client::builder().no_proxy().unix_socket(socket.as_path()).build().expect("a client");
         until("pages", || async {
             match client.get("http://localhost/livez").send().await {
                 Ok(response) if response.status() == 200 => Ok(()),
@@ -259,11 +228,7 @@ fn pages_are_served_on_a_unix_socket() {
         let mode = std::fs::metadata(&socket).expect("there").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         // Only processes of this machine can open the socket, so changes need no token if none is configured.
-        let drained = client
-            .post("http://localhost/drain")
-            .json(&json!({}))
-            .send()
-            .await;
+        let drained = client.post("http://localhost/drain").json(&json!({})).send().await;
         assert_eq!(drained.expect("answered").status(), 200);
         let foreign = client.get("http://evil.example/status").send().await;
         assert_eq!(foreign.expect("answered").status(), 403);
@@ -277,10 +242,7 @@ fn pages_are_served_on_a_unix_socket() {
 async fn guarded(folder: &Path, servers: &[&Upstream]) -> Gateway {
     let file = folder.join("token");
     std::fs::write(&file, format!("{TOKEN}\n")).expect("write a file");
-    let head = format!(
-        "admin: {{token_file: '{}', hosts: [penstock.example]}}\n",
-        file.display()
-    );
+    let head = format!("admin: {{token_file: '{}', hosts: [penstock.example]}}\n", file.display());
     Gateway::start(&config(&head, &[pool("p", "'*'", servers, &slots(1))])).await
 }
 
@@ -321,16 +283,11 @@ fn drain_needs_the_token_and_can_be_undone() {
         let drained = post(&bearer, "application/json; charset=utf-8", "penstock.example", "").await;
         let drained: Value = drained.expect("answered").json().await.expect("JSON");
         assert_eq!(drained, json!({"draining": true}));
-        gateway
-            .send(ClientRequest::chat("m", "x"))
-            .await
-            .expect_error(503, "shutting_down", "shutting_down");
+        gateway.send(ClientRequest::chat("m", "x")).await.expect_error(503, "shutting_down", "shutting_down");
         let ready = gateway.get("/readyz").await.expect("answered");
         assert_eq!(ready.status, 503, "{}", ready.text());
 
-        let back = post(&bearer, json, own, "{\"off\": true}")
-            .await
-            .expect("answered");
+        let back = post(&bearer, json, own, "{\"off\": true}").await.expect("answered");
         assert_eq!(back.status(), 200);
         assert_eq!(gateway.send(ClientRequest::chat("m", "x")).await.status, 200);
         gateway.ready().await;
@@ -387,11 +344,7 @@ fn identities_from_bodies_are_shown_only_with_the_token() {
         assert!(!metrics.contains(private), "{metrics}");
         call.answer();
         assert_eq!(asked.await.expect("answered").status, 200);
-        assert!(
-            !gateway.process.log().contains(private),
-            "{}",
-            gateway.process.tail()
-        );
+        assert!(!gateway.process.log().contains(private), "{}", gateway.process.tail());
     });
 }
 
@@ -413,10 +366,7 @@ fn untrusted_priority_is_lowered_to_default_and_counted() {
                 "misrouted_total",
                 "sessions",
             ] {
-                assert!(
-                    page.contains(&format!("# HELP penstock_{name} ")),
-                    "{name}:\n{page}"
-                );
+                assert!(page.contains(&format!("# HELP penstock_{name} ")), "{name}:\n{page}");
             }
             let ask = ClientRequest::chat("m", "x").header("x-penstock-priority", "critical");
             let asked = gateway.spawn(ask);
@@ -424,10 +374,7 @@ fn untrusted_priority_is_lowered_to_default_and_counted() {
             gateway.stock("p", 1).await;
             let flows = gateway.pool("p").await["flows"].clone();
             assert_eq!(flows[0]["band"], band, "{trust}: {flows}");
-            let counted = gateway
-                .metrics()
-                .await
-                .sum("penstock_priority_lowered_total", &[]);
+            let counted = gateway.metrics().await.sum("penstock_priority_lowered_total", &[]);
             assert_eq!(counted, f64::from(lowered), "{trust}");
             call.answer();
             assert_eq!(asked.await.expect("answered").status, 200);

@@ -14,8 +14,8 @@ use penstock_tests::{Process, binary, prometheus, run};
 use tempfile::TempDir;
 use tokio::process::Command;
 
-use page::{Page, Step};
-use ports::Ports;
+use self::page::{Page, Step};
+use self::ports::Ports;
 
 /// How long the whole page may take on a busy machine. Not a performance limit.
 const PAGE_MAX: Duration = Duration::from_secs(600);
@@ -64,12 +64,7 @@ fn every_command_of_the_page_runs_and_prints_what_the_page_shows() {
             let code = result("code").unwrap_or_else(|_| "none".into());
             let place = format!("docs/tutorial.md:{}", step.line());
             let logs = || logs(&folder.path().join("clone/tutorial"));
-            assert_eq!(
-                code.trim(),
-                "0",
-                "{place}: exit code\n{step}\n{printed}\n{}",
-                logs()
-            );
+            assert_eq!(code.trim(), "0", "{place}: exit code\n{step}\n{printed}\n{}", logs());
             if let Step::Command { shown, .. } = step {
                 commands += 1;
                 if let Err(why) = output::check(shown, &printed) {
@@ -78,15 +73,9 @@ fn every_command_of_the_page_runs_and_prints_what_the_page_shows() {
             }
         }
         assert!(differences.is_empty(), "{}", differences.join("\n"));
-        assert_eq!(
-            commands, page.prompts,
-            "commands that ran, and prompts of the page"
-        );
+        assert_eq!(commands, page.prompts, "commands that ran, and prompts of the page");
         assert!(ended.success(), "{ended}");
-        assert!(
-            !folder.path().join("clone/tutorial").exists(),
-            "the page's last commands remove its folder"
-        );
+        assert!(!folder.path().join("clone/tutorial").exists(), "the page's last commands remove its folder");
     });
 }
 

@@ -47,12 +47,7 @@ impl Scene {
         let envoy = Envoy::start(&companion, "envoy").await;
         let mut crowd = ClientGroup::default();
         crowd.join(&envoy, 1).await;
-        Self {
-            companion,
-            _envoy: envoy,
-            server,
-            crowd,
-        }
+        Self { companion, _envoy: envoy, server, crowd }
     }
 
     /// Serves a request of `tokens` tokens for the tenant.
@@ -87,11 +82,7 @@ impl Scene {
         until(&format!("{tokens} tokens in the windows"), || async {
             let metrics = self.companion.metrics().await;
             let found = metrics.sum("penstock_usage_window_tokens", &[("pool", "p")]);
-            if found >= tokens {
-                Ok(())
-            } else {
-                Err(format!("{found}\n{}", self.companion.log()))
-            }
+            if found >= tokens { Ok(()) } else { Err(format!("{found}\n{}", self.companion.log())) }
         })
         .await;
     }
@@ -104,11 +95,7 @@ impl Scene {
     async fn falls(&self, name: &str, value: f64) {
         until(&format!("{name} falls to {value}"), || async {
             let found = self.gauge(name).await;
-            if found <= value {
-                Ok(())
-            } else {
-                Err(format!("{found}\n{}", self.companion.log()))
-            }
+            if found <= value { Ok(()) } else { Err(format!("{found}\n{}", self.companion.log())) }
         })
         .await;
     }
@@ -117,11 +104,7 @@ impl Scene {
     async fn reaches(&self, name: &str, value: f64) {
         until(&format!("{name} {value}"), || async {
             let found = self.gauge(name).await;
-            if found >= value {
-                Ok(())
-            } else {
-                Err(format!("{found}\n{}", self.companion.log()))
-            }
+            if found >= value { Ok(()) } else { Err(format!("{found}\n{}", self.companion.log())) }
         })
         .await;
     }
@@ -259,10 +242,7 @@ fn redis_that_starts_late_is_used_from_then_on() {
         scene.serve("heavy", 5_000).await;
         until("it is said once", || async {
             let log = scene.companion.log();
-            let said = log
-                .lines()
-                .filter(|line| line.contains("usage.store: redis://:***@"))
-                .count();
+            let said = log.lines().filter(|line| line.contains("usage.store: redis://:***@")).count();
             if said == 1 { Ok(()) } else { Err(log) }
         })
         .await;
@@ -290,9 +270,7 @@ fn redis_restart_under_load_affects_no_client() {
         for round in 0..3 {
             for number in 0..100 {
                 let tenant = format!("tenant-{}", number % 7);
-                crowd
-                    .ask(number % 2, "p", &tenant, &format!("{round} {number}"))
-                    .await;
+                crowd.ask(number % 2, "p", &tenant, &format!("{round} {number}")).await;
             }
             match round {
                 0 => redis.kill().await,
@@ -304,10 +282,7 @@ fn redis_restart_under_load_affects_no_client() {
             assert_eq!(answer.status, 200, "{text}: {}", answer.text());
         }
         until("all of it is written", || async {
-            let up = companion
-                .metrics()
-                .await
-                .sum("penstock_store_up", &[("pool", "p")]);
+            let up = companion.metrics().await.sum("penstock_store_up", &[("pool", "p")]);
             if up == 1.0 { Ok(()) } else { Err(companion.log()) }
         })
         .await;
@@ -329,25 +304,15 @@ fn redis_password_is_on_no_page_and_in_no_log() {
         // The masked URL may be sent back; a masked URL of another server is rejected.
         document["startup_wait"] = json!("3s");
         let json = [("content-type", "application/json")];
-        let answer = scene
-            .companion
-            .change("PUT", "/config", &json, &document.to_string())
-            .await;
+        let answer = scene.companion.change("PUT", "/config", &json, &document.to_string()).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
         let patch = json!({"pools": {"p": {"queue": {"ttl": "70s"}}}}).to_string();
         let answer = scene.companion.change("PATCH", "/config", &json, &patch).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
         document["pools"][0]["usage"]["store"]["redis"] = json!("redis://:***@127.0.0.2:1/3");
-        let answer = scene
-            .companion
-            .change("PUT", "/config", &json, &document.to_string())
-            .await;
+        let answer = scene.companion.change("PUT", "/config", &json, &document.to_string()).await;
         assert_eq!(answer.status, 422, "{}", answer.text());
-        assert!(
-            answer.text().contains("not the URL of a redis server"),
-            "{}",
-            answer.text()
-        );
+        assert!(answer.text().contains("not the URL of a redis server"), "{}", answer.text());
         scene.serve("heavy", 5_000).await;
         scene.reaches("penstock_store_writes_total", 1.0).await;
 
@@ -362,17 +327,10 @@ fn redis_password_is_on_no_page_and_in_no_log() {
         assert_eq!(answer.status, 200, "{}", answer.text());
         until("it says that it isn't let in", || async {
             let log = scene.companion.log();
-            if log.contains("the companion continues from memory") {
-                Ok(())
-            } else {
-                Err(log)
-            }
+            if log.contains("the companion continues from memory") { Ok(()) } else { Err(log) }
         })
         .await;
         let log = scene.companion.log();
-        assert!(
-            !log.contains(PASSWORD) && !log.contains("wrong-password"),
-            "{log}"
-        );
+        assert!(!log.contains(PASSWORD) && !log.contains("wrong-password"), "{log}");
     });
 }

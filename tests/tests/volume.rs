@@ -30,11 +30,8 @@ fn ten_thousand_requests_stay_within_the_bound_and_add_up() {
         let next = Arc::new(AtomicUsize::new(0));
         let mut clients = Vec::new();
         for _ in 0..CLIENTS {
-            let (next, client, url) = (
-                next.clone(),
-                gateway.client().clone(),
-                gateway.url("/v1/chat/completions"),
-            );
+            let (next, client, url) =
+                (next.clone(), gateway.client().clone(), gateway.url("/v1/chat/completions"));
             clients.push(tokio::spawn(async move {
                 let mut outcomes = BTreeMap::<String, usize>::new();
                 loop {
@@ -50,17 +47,10 @@ fn ten_thousand_requests_stay_within_the_bound_and_add_up() {
                     let request = request
                         .header("x-penstock-tenant", format!("t{}", number % 5))
                         .header("x-penstock-priority", priority);
-                    let answer = Answer::read(request.send().await.expect("an answer"))
-                        .await
-                        .expect("a whole answer");
+                    let answer =
+                        Answer::read(request.send().await.expect("an answer")).await.expect("a whole answer");
                     let admitted = matches!(answer.outcome(), "bypassed" | "leased" | "dispatched");
-                    assert_eq!(
-                        answer.status == 200,
-                        admitted,
-                        "{} {}",
-                        answer.status,
-                        answer.text()
-                    );
+                    assert_eq!(answer.status == 200, admitted, "{} {}", answer.status, answer.text());
                     *outcomes.entry(answer.outcome().to_owned()).or_default() += 1;
                 }
             }));
@@ -76,11 +66,7 @@ fn ten_thousand_requests_stay_within_the_bound_and_add_up() {
         assert_eq!(seen.values().sum::<usize>(), REQUESTS, "{seen:?}");
         assert!(seen["dispatched"] > 0 && seen["bypassed"] > 0, "{seen:?}");
 
-        assert_eq!(
-            servers[0].peak_together(),
-            3 * UPPER,
-            "the bound is reached and not passed: {seen:?}"
-        );
+        assert_eq!(servers[0].peak_together(), 3 * UPPER, "the bound is reached and not passed: {seen:?}");
         for server in &servers {
             assert!(server.peak() <= UPPER, "{} at one server", server.peak());
         }

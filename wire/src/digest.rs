@@ -19,9 +19,7 @@ const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const PRIME: u64 = 0x0000_0100_0000_01b3;
 
 fn hash(seed: u64, bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .fold(seed, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(PRIME))
+    bytes.iter().fold(seed, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(PRIME))
 }
 
 /// Spreads a hash over all bits, so that a sum of hashes tells sets apart: the finalizer of SplitMix64.

@@ -18,8 +18,8 @@ pub mod names;
 #[rustfmt::skip]
 mod generated;
 
-pub use digest::endpoints_digest;
-pub use generated::*;
+pub use self::digest::endpoints_digest;
+pub use self::generated::*;
 
 /// Full name of the gRPC service.
 pub const SERVICE: &str = "penstock.v1.Arbiter";

@@ -5,10 +5,13 @@
 
 mod hex;
 
+use penstock_wire::command::Kind;
+use penstock_wire::filter_frame::Event;
+use penstock_wire::source::From as SourceFrom;
 use penstock_wire::{
     Api, Bye, Cancel, Command, CompanionFrame, Completed, EndReason, Endpoints, Fallback, FilterFrame, Grant,
     Heartbeat, Hello, HelloAck, Identity, ModelRule, ModelTable, Policy, Pool, Refused, Register, Reject,
-    Route, Running, Source, Started, command::Kind, filter_frame::Event, source::From as SourceFrom,
+    Route, Running, Source, Started,
 };
 use prost::Message;
 
@@ -59,10 +62,7 @@ fn hello() -> Hello {
         last: true,
         waiting: vec![register()],
         running: vec![Running {
-            register: Some(Register {
-                sequence: 9,
-                ..Default::default()
-            }),
+            register: Some(Register { sequence: 9, ..Default::default() }),
             pool: "chat".into(),
             endpoint: "127.0.0.1:8001".into(),
             age_us: 5,
@@ -94,18 +94,10 @@ fn source(from: SourceFrom) -> Source {
 }
 
 fn policy() -> Policy {
-    let table = ModelTable {
-        rules: vec![ModelRule {
-            glob: "chat-*".into(),
-            value: "critical".into(),
-        }],
-    };
+    let table = ModelTable { rules: vec![ModelRule { glob: "chat-*".into(), value: "critical".into() }] };
     Policy {
         digest: "d1".into(),
-        routes: vec![Route {
-            path: "/v1/chat/completions".into(),
-            api: Api::ChatCompletions.into(),
-        }],
+        routes: vec![Route { path: "/v1/chat/completions".into(), api: Api::ChatCompletions.into() }],
         body_bytes_max: 1 << 25,
         identity: Some(Identity {
             fairness_id: vec![source(SourceFrom::Header("x-a".into()))],
@@ -167,13 +159,7 @@ fn events() -> Vec<(&'static str, Event)> {
 
 fn commands() -> Vec<(&'static str, Kind)> {
     vec![
-        (
-            "hello_ack",
-            Kind::HelloAck(HelloAck {
-                version: 1,
-                term: 1_700_000_000_000,
-            }),
-        ),
+        ("hello_ack", Kind::HelloAck(HelloAck { version: 1, term: 1_700_000_000_000 })),
         ("policy", Kind::Policy(policy())),
         (
             "grant",
@@ -233,14 +219,8 @@ const FILTER_FRAMES: [(&str, &str); 8] = [
          00000000ffffffffffffffffc00102d00101d80101",
     ),
     ("cancel", "080510062a0308ac02"),
-    (
-        "started",
-        "08051006321b08ac02120e3132372e302e302e313a3830303118c801200228e807",
-    ),
-    (
-        "completed",
-        "080510063a2608ac02120e3132372e302e302e313a3830303118c80120022805300a3814401e48005032583c",
-    ),
+    ("started", "08051006321b08ac02120e3132372e302e302e313a3830303118c801200228e807"),
+    ("completed", "080510063a2608ac02120e3132372e302e302e313a3830303118c80120022805300a3814401e48005032583c"),
     (
         "refused",
         "08051006423308ac02120d71756575655f74696d656f75741a0b657870697265645f74746c20f7032a086c6c616d612d3862 \
@@ -269,10 +249,7 @@ const COMPANION_FRAMES: [(&str, &str); 6] = [
         "080810091a39223708ac0210f7031a0a71756575655f66756c6c221372656a65637465645f71756575655f66756c6c2a0466 \
          756c6c30dc0b3801400748e807",
     ),
-    (
-        "endpoints",
-        "080810091a182a160a0463686174120e3132372e302e302e313a38303031",
-    ),
+    ("endpoints", "080810091a182a160a0463686174120e3132372e302e302e313a38303031"),
     ("bye", "080810091a023200"),
 ];
 
@@ -280,12 +257,7 @@ const COMPANION_FRAMES: [(&str, &str); 6] = [
 fn filter_frames_of_the_last_release_decode_and_encode_unchanged() {
     for ((name, event), (golden_name, golden)) in events().into_iter().zip(FILTER_FRAMES) {
         assert_eq!(name, golden_name);
-        let frame = FilterFrame {
-            seq: 5,
-            ack: 6,
-            admitted: Vec::new(),
-            event: Some(event),
-        };
+        let frame = FilterFrame { seq: 5, ack: 6, admitted: Vec::new(), event: Some(event) };
         let golden = bytes(golden);
         assert_eq!(FilterFrame::decode(&*golden), Ok(frame.clone()), "{name}");
         assert_eq!(hex(&frame.encode_to_vec()), hex(&golden), "{name}");
@@ -296,11 +268,7 @@ fn filter_frames_of_the_last_release_decode_and_encode_unchanged() {
 fn companion_frames_of_the_last_release_decode_and_encode_unchanged() {
     for ((name, kind), (golden_name, golden)) in commands().into_iter().zip(COMPANION_FRAMES) {
         assert_eq!(name, golden_name);
-        let frame = CompanionFrame {
-            seq: 8,
-            ack: 9,
-            commands: vec![Command { kind: Some(kind) }],
-        };
+        let frame = CompanionFrame { seq: 8, ack: 9, commands: vec![Command { kind: Some(kind) }] };
         let golden = bytes(golden);
         assert_eq!(CompanionFrame::decode(&*golden), Ok(frame.clone()), "{name}");
         assert_eq!(hex(&frame.encode_to_vec()), hex(&golden), "{name}");

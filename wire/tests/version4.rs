@@ -3,9 +3,11 @@
 
 mod hex;
 
+use penstock_wire::command::Kind;
+use penstock_wire::filter_frame::Event;
 use penstock_wire::{
     Admitted, Command, CompanionFrame, Completed, Credit, CreditReturned, EndReason, EndpointCredit,
-    FilterFrame, Recall, Register, Running, command::Kind, filter_frame::Event,
+    FilterFrame, Recall, Register, Running,
 };
 use prost::Message;
 
@@ -43,10 +45,7 @@ fn report() -> Admitted {
 
 /// Reports and an event.
 fn contents() -> [(&'static str, Vec<Admitted>, Option<Event>); 3] {
-    let returned = Event::CreditReturned(CreditReturned {
-        pool: "chat".into(),
-        credit: 3,
-    });
+    let returned = Event::CreditReturned(CreditReturned { pool: "chat".into(), credit: 3 });
     [
         ("admitted", vec![report()], None),
         ("credit_returned", vec![], Some(returned.clone())),
@@ -62,22 +61,13 @@ fn commands() -> [(&'static str, Kind); 2] {
                 pool: "chat".into(),
                 id: 3,
                 ttl_ms: 2_000,
-                endpoints: vec![EndpointCredit {
-                    address: "10.0.0.1:8000".into(),
-                    requests: 4,
-                }],
+                endpoints: vec![EndpointCredit { address: "10.0.0.1:8000".into(), requests: 4 }],
                 prompt_bytes_max: 1_024,
                 saturation_milli: 250,
                 requeue: true,
             }),
         ),
-        (
-            "recall",
-            Kind::Recall(Recall {
-                pool: "chat".into(),
-                credit: 3,
-            }),
-        ),
+        ("recall", Kind::Recall(Recall { pool: "chat".into(), credit: 3 })),
     ]
 }
 
@@ -109,12 +99,7 @@ const COMPANION_FRAMES: [(&str, &str); 2] = [
 fn filter_frames_decode_and_encode_unchanged() {
     for ((name, admitted, event), (golden_name, golden)) in contents().into_iter().zip(FILTER_FRAMES) {
         assert_eq!(name, golden_name);
-        let frame = FilterFrame {
-            seq: 5,
-            ack: 6,
-            admitted,
-            event,
-        };
+        let frame = FilterFrame { seq: 5, ack: 6, admitted, event };
         let golden = bytes(golden);
         assert_eq!(hex(&frame.encode_to_vec()), hex(&golden), "{name}");
         assert_eq!(FilterFrame::decode(&*golden), Ok(frame), "{name}");
@@ -125,11 +110,7 @@ fn filter_frames_decode_and_encode_unchanged() {
 fn companion_frames_decode_and_encode_unchanged() {
     for ((name, kind), (golden_name, golden)) in commands().into_iter().zip(COMPANION_FRAMES) {
         assert_eq!(name, golden_name);
-        let frame = CompanionFrame {
-            seq: 8,
-            ack: 9,
-            commands: vec![Command { kind: Some(kind) }],
-        };
+        let frame = CompanionFrame { seq: 8, ack: 9, commands: vec![Command { kind: Some(kind) }] };
         let golden = bytes(golden);
         assert_eq!(hex(&frame.encode_to_vec()), hex(&golden), "{name}");
         assert_eq!(CompanionFrame::decode(&*golden), Ok(frame), "{name}");

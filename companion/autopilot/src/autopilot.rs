@@ -18,6 +18,7 @@ use penstock_model::Targets;
 use penstock_model::observation::Completion;
 use penstock_model::slo::{Policy as SloPolicy, Slo, Source};
 
+use self::probing::Exploration;
 use crate::endpoint::{Endpoint, InFlight};
 use crate::saturation::Saturation;
 use crate::types::{
@@ -26,7 +27,6 @@ use crate::types::{
 };
 use crate::variant::Variant;
 use crate::window_stats::count;
-use probing::Exploration;
 
 /// Time to the first token of an adopted request: its prompt was computed before.
 const PREFILLED_MS: f64 = 1e-3;
@@ -94,10 +94,7 @@ impl Autopilot {
             arrivals: 0,
             windows_closed: 0,
             exploration: Exploration::new(now),
-            slo: Slo {
-                targets: Targets::default(),
-                source: Source::None,
-            },
+            slo: Slo { targets: Targets::default(), source: Source::None },
             demand: 0.0,
             max_rate: None,
             saturation: Saturation::default(),
@@ -277,9 +274,7 @@ impl Autopilot {
             // The load beside it isn't known.
             endpoint.overlap_tracker.record_drop(millis(now), id.0);
         } else {
-            endpoint
-                .overlap_tracker
-                .record_completion(millis(now), id.0, &completion);
+            endpoint.overlap_tracker.record_completion(millis(now), id.0, &completion);
         }
         let itl_ms = match (first, last, output) {
             (Some(first), Some(last), Some(output)) if output > 1.0 && last > first => {
@@ -417,16 +412,10 @@ impl Autopilot {
     /// endpoints yet.
     fn replicas(&self, variant: usize) -> (u64, u64) {
         let starting = self.pending_of(variant).map(|pending| pending.servers).sum();
-        let listed = self
-            .endpoints
-            .iter()
-            .filter(|endpoint| endpoint.variant == variant && endpoint.is_listed);
+        let listed =
+            self.endpoints.iter().filter(|endpoint| endpoint.variant == variant && endpoint.is_listed);
         listed.fold((0, starting), |(ready, pending), endpoint| {
-            if endpoint.is_ready {
-                (ready + 1, pending)
-            } else {
-                (ready, pending + 1)
-            }
+            if endpoint.is_ready { (ready + 1, pending) } else { (ready, pending + 1) }
         })
     }
 

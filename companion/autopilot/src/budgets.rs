@@ -34,10 +34,7 @@ impl Limits {
     /// From targets inferred at iterations of `iteration_ms`. The inferred target for the first token is such an iteration plus
     /// the request's own prompt. So it adds no limit, and a prompt above the mean isn't delayed by it.
     pub(crate) const fn inferred(iteration_ms: f64) -> Self {
-        Self {
-            iteration_ms,
-            first_token_ms: f64::INFINITY,
-        }
+        Self { iteration_ms, first_token_ms: f64::INFINITY }
     }
 }
 
@@ -60,11 +57,7 @@ pub(crate) struct BudgetInputs {
 impl BudgetInputs {
     /// The budget.
     pub(crate) fn budget(&self) -> Budget {
-        let Parameters {
-            alpha_ms,
-            beta_ms,
-            gamma_ms,
-        } = self.parameters;
+        let Parameters { alpha_ms, beta_ms, gamma_ms } = self.parameters;
         let iteration_ms_max = self.limits.iteration_ms * USED;
         let first_token_ms_max = self.limits.first_token_ms * USED / self.ttft_bias;
         let kv_tokens_max = self.kv_tokens.map(|tokens| tokens / 10 * 9);
@@ -117,11 +110,7 @@ pub(crate) fn requests_only(requests_max: u64) -> Budget {
     }
 }
 
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "from 1 to a million"
-)]
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 1 to a million")]
 fn whole(number: f64) -> u64 {
     number.clamp(1.0, REQUESTS_MAX) as u64
 }
@@ -131,22 +120,11 @@ mod tests {
     use super::*;
 
     const INPUTS: BudgetInputs = BudgetInputs {
-        parameters: Parameters {
-            alpha_ms: 8.0,
-            beta_ms: 0.05,
-            gamma_ms: 0.0005,
-        },
+        parameters: Parameters { alpha_ms: 8.0, beta_ms: 0.05, gamma_ms: 0.0005 },
         ttft_bias: 1.25,
-        traffic: Traffic {
-            rate: 1.0,
-            input: 512.0,
-            output: 128.0,
-        },
+        traffic: Traffic { rate: 1.0, input: 512.0, output: 128.0 },
         cached: 0.0,
-        limits: Limits {
-            iteration_ms: 50.0,
-            first_token_ms: 500.0,
-        },
+        limits: Limits { iteration_ms: 50.0, first_token_ms: 500.0 },
         max_batch: 256,
         kv_tokens: None,
         divisor: 1,
@@ -173,46 +151,22 @@ mod tests {
     #[test]
     fn the_lowest_limit_applies() {
         let typical = |inputs: BudgetInputs| inputs.budget().typical;
-        let limits = |iteration_ms, first_token_ms| Limits {
-            iteration_ms,
-            first_token_ms,
-        };
-        let first = BudgetInputs {
-            limits: limits(50.0, 75.0),
-            ..INPUTS
-        };
+        let limits = |iteration_ms, first_token_ms| Limits { iteration_ms, first_token_ms };
+        let first = BudgetInputs { limits: limits(50.0, 75.0), ..INPUTS };
         let left_ms = 75.0 * 0.9 / 1.25 - 512.0 * 0.0505;
         assert!(left_ms < 45.0);
         let budget = first.budget();
         assert!(iteration_ms(&budget, count(budget.typical)) <= left_ms);
         assert!(typical(first) < typical(INPUTS));
+        assert_eq!(typical(BudgetInputs { max_batch: 4, ..INPUTS }), 4);
+        let kv = BudgetInputs { kv_tokens: Some(10_000), ..INPUTS };
+        assert_eq!((kv.budget().kv_tokens_max, typical(kv)), (Some(9_000), 9_000 / 640));
         assert_eq!(
-            typical(BudgetInputs {
-                max_batch: 4,
-                ..INPUTS
-            }),
-            4
-        );
-        let kv = BudgetInputs {
-            kv_tokens: Some(10_000),
-            ..INPUTS
-        };
-        assert_eq!(
-            (kv.budget().kv_tokens_max, typical(kv)),
-            (Some(9_000), 9_000 / 640)
-        );
-        assert_eq!(
-            typical(BudgetInputs {
-                limits: limits(1.0, 1.0),
-                ..INPUTS
-            }),
+            typical(BudgetInputs { limits: limits(1.0, 1.0), ..INPUTS }),
             1,
             "one request always fits"
         );
-        let unlimited = BudgetInputs {
-            limits: limits(f64::INFINITY, f64::INFINITY),
-            ..INPUTS
-        };
+        let unlimited = BudgetInputs { limits: limits(f64::INFINITY, f64::INFINITY), ..INPUTS };
         assert_eq!(typical(unlimited), 256);
     }
 
@@ -222,40 +176,18 @@ mod tests {
         let half = INPUTS.budget().typical / 2;
         assert_eq!((probed.typical, probed.requests_max), (half, Some(half)));
         assert_eq!(probed.iteration_ms_max, 45.0);
-        let least = BudgetInputs {
-            divisor: 2,
-            max_batch: 1,
-            ..INPUTS
-        }
-        .budget();
+        let least = BudgetInputs { divisor: 2, max_batch: 1, ..INPUTS }.budget();
         assert_eq!(least.requests_max, Some(1));
         assert_eq!(requests_only(0).requests_max, Some(1));
     }
 
     #[test]
     fn parameters_of_zero_and_missing_traffic_give_a_finite_budget() {
-        let free = Parameters {
-            alpha_ms: 8.0,
-            beta_ms: 0.0,
-            gamma_ms: 0.0,
-        };
-        let budget = BudgetInputs {
-            parameters: free,
-            max_batch: u64::MAX,
-            ..INPUTS
-        }
-        .budget();
+        let free = Parameters { alpha_ms: 8.0, beta_ms: 0.0, gamma_ms: 0.0 };
+        let budget = BudgetInputs { parameters: free, max_batch: u64::MAX, ..INPUTS }.budget();
         assert_eq!(budget.typical, 1_000_000);
-        let empty = Traffic {
-            rate: 0.0,
-            input: 0.0,
-            output: 0.0,
-        };
-        let budget = BudgetInputs {
-            traffic: empty,
-            ..INPUTS
-        }
-        .budget();
+        let empty = Traffic { rate: 0.0, input: 0.0, output: 0.0 };
+        let budget = BudgetInputs { traffic: empty, ..INPUTS }.budget();
         assert!(budget.typical >= 1 && budget.rate.is_none());
     }
 }

@@ -198,11 +198,7 @@ impl Endpoint {
         };
         // A few streams among many other responses say less than the server's means over all of them.
         let times = with_times_of(scraped, &ours);
-        Some(Observed {
-            ttft_ms: times.ttft_ms,
-            itl_ms: times.itl_ms,
-            ..ours
-        })
+        Some(Observed { ttft_ms: times.ttft_ms, itl_ms: times.itl_ms, ..ours })
     }
 
     fn with_last_times(&self, measured: Observed) -> Observed {
@@ -218,12 +214,7 @@ impl Endpoint {
 
     /// The predicted time to the first token of a new request, by the closed form at the present load.
     pub(crate) fn first_token_ms(&self, parameters: &Parameters, newcomer: &InFlight) -> f64 {
-        let Load {
-            requests,
-            uncached,
-            prompt,
-            output,
-        } = self.load;
+        let Load { requests, uncached, prompt, output } = self.load;
         let requests = count(requests) + 1.0;
         let output = (output + newcomer.output).max(requests);
         let batch = requests + (uncached + newcomer.uncached) * requests / output;
@@ -273,22 +264,12 @@ impl Endpoint {
         self.cached = stats.cached().unwrap_or(self.cached);
         self.peak = core::mem::replace(&mut self.peak_so_far, self.load.requests);
         let window = match measured {
-            Some(measured) => Some(Window {
-                observed: self.with_last_times(measured),
-                measured,
-            }),
+            Some(measured) => Some(Window { observed: self.with_last_times(measured), measured }),
             // The requests in flight are longer than the window, so the averages haven't changed.
-            None => self
-                .observed
-                .filter(|_| self.load.requests > 0)
-                .map(|observed| Window {
-                    observed,
-                    measured: Observed {
-                        ttft_ms: 0.0,
-                        itl_ms: 0.0,
-                        ..observed
-                    },
-                }),
+            None => self.observed.filter(|_| self.load.requests > 0).map(|observed| Window {
+                observed,
+                measured: Observed { ttft_ms: 0.0, itl_ms: 0.0, ..observed },
+            }),
         };
         self.observed = window.map(|window| window.observed).or(self.observed);
         window

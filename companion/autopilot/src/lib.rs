@@ -14,8 +14,8 @@ mod types;
 mod variant;
 mod window_stats;
 
-pub use autopilot::Autopilot;
-pub use types::{
+pub use self::autopilot::Autopilot;
+pub use self::types::{
     AutopilotEndpoint, AutopilotSettings, AutopilotStatus, Backlog, Desired, DesiredSource, Granted, Kept,
     PendingServers, Scraped, Served, Totals, VariantStatus,
 };

@@ -12,11 +12,7 @@ const REQUESTS: f64 = 256.0;
 /// The greatest weight that the past keeps over a window, however few requests the window had.
 const LEFT_MAX: f64 = 0.97;
 /// The assumed mean request before the first window.
-const ASSUMED: Traffic = Traffic {
-    rate: 0.0,
-    input: 256.0,
-    output: 256.0,
-};
+const ASSUMED: Traffic = Traffic { rate: 0.0, input: 256.0, output: 256.0 };
 
 /// A mean that forgets.
 #[derive(Clone, Copy, Debug, Default)]
@@ -48,11 +44,7 @@ impl MovingMean {
 
     /// The mean request. The rate is that of the last window with requests.
     pub(crate) fn traffic(&self) -> Traffic {
-        if self.requests > 0.0 {
-            self.traffic
-        } else {
-            ASSUMED
-        }
+        if self.requests > 0.0 { self.traffic } else { ASSUMED }
     }
 
     /// Prompt tokens of them that are in an endpoint's cache already.
@@ -68,11 +60,7 @@ mod tests {
     const WINDOW: Duration = Duration::from_secs(10);
 
     fn traffic(rate: f64, input: f64) -> Traffic {
-        Traffic {
-            rate,
-            input,
-            output: 10.0,
-        }
+        Traffic { rate, input, output: 10.0 }
     }
 
     #[test]
@@ -85,11 +73,7 @@ mod tests {
         assert_eq!(mean.traffic().input, 2_000.0, "the window had enough requests");
         let mut few = MovingMean::default();
         for index in 0..400 {
-            few.add(
-                &traffic(1.0, if index % 2 == 0 { 100.0 } else { 300.0 }),
-                0.0,
-                WINDOW,
-            );
+            few.add(&traffic(1.0, if index % 2 == 0 { 100.0 } else { 300.0 }), 0.0, WINDOW);
         }
         assert!((few.traffic().input - 200.0).abs() < 10.0, "{few:?}");
         for _ in 0..100 {
@@ -97,9 +81,6 @@ mod tests {
         }
         assert!((few.traffic().input - 1_000.0).abs() < 30.0, "{few:?}");
         few.add(&traffic(0.0, 1.0), 0.0, WINDOW);
-        assert!(
-            few.traffic().input > 900.0,
-            "a window without requests changes nothing"
-        );
+        assert!(few.traffic().input > 900.0, "a window without requests changes nothing");
     }
 }

@@ -55,11 +55,7 @@ impl Saturation {
 mod tests {
     use super::*;
 
-    const OVERLOAD: Load = Load {
-        offered: 12.0,
-        served: 5.0,
-        is_full: true,
-    };
+    const OVERLOAD: Load = Load { offered: 12.0, served: 5.0, is_full: true };
 
     #[test]
     fn only_a_steady_overload_asks_for_replicas() {
@@ -71,37 +67,22 @@ mod tests {
         saturation.record(&OVERLOAD);
         assert_eq!(saturation.required(2), Some(5), "2 * 12 / 5, rounded up");
         assert_eq!(saturation.required(0), None, "no replica serves");
-        saturation.record(&Load {
-            offered: 5.1,
-            ..OVERLOAD
-        });
+        saturation.record(&Load { offered: 5.1, ..OVERLOAD });
         assert_eq!(saturation.required(2), Some(3));
     }
 
     #[test]
     fn an_overload_ends_when_the_gate_has_room_or_everything_is_served() {
         for calm in [
-            Load {
-                is_full: false,
-                ..OVERLOAD
-            },
-            Load {
-                offered: 5.0,
-                ..OVERLOAD
-            },
-            Load {
-                served: 0.0,
-                ..OVERLOAD
-            },
+            Load { is_full: false, ..OVERLOAD },
+            Load { offered: 5.0, ..OVERLOAD },
+            Load { served: 0.0, ..OVERLOAD },
         ] {
             let mut saturation = Saturation::default();
             (0..100).for_each(|_| saturation.record(&OVERLOAD));
             for _ in 0..2 {
                 saturation.record(&calm);
-                assert!(
-                    saturation.required(1).is_some(),
-                    "one calm window is no end: {calm:?}"
-                );
+                assert!(saturation.required(1).is_some(), "one calm window is no end: {calm:?}");
             }
             saturation.record(&calm);
             assert_eq!(saturation.required(1), None, "{calm:?}");

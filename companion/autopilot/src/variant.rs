@@ -77,10 +77,7 @@ impl Variant {
             known: kept
                 .map(|kept| kept.parameters)
                 .filter(Parameters::is_valid)
-                .map(|parameters| Known {
-                    parameters,
-                    is_of_windows: false,
-                }),
+                .map(|parameters| Known { parameters, is_of_windows: false }),
             is_fit_due: false,
             last_fit: None,
             last_window: Observed::default(),
@@ -200,10 +197,7 @@ impl Variant {
             && self.window_estimator.state() == State::Converged
             && let Some(parameters) = self.window_estimator.parameters()
         {
-            self.known = Some(Known {
-                parameters,
-                is_of_windows: true,
-            });
+            self.known = Some(Known { parameters, is_of_windows: true });
         }
     }
 
@@ -211,11 +205,7 @@ impl Variant {
     pub(crate) fn explore(&mut self, now_ms: f64, so_far: &[Observed], policy: &SloPolicy) {
         let observed = aggregate(so_far);
         self.update_itl(observed.itl_ms);
-        let traffic = if observed.busy > 0 {
-            observed.traffic
-        } else {
-            self.mean.traffic()
-        };
+        let traffic = if observed.busy > 0 { observed.traffic } else { self.mean.traffic() };
         self.fit_requests(now_ms, &traffic, policy);
     }
 
@@ -228,9 +218,7 @@ impl Variant {
     /// How long a mean request decodes; a minute at most.
     pub(crate) fn decode_duration(&self) -> Duration {
         let ms = self.traffic().output * self.itl_ms;
-        Duration::try_from_secs_f64(ms / 1e3)
-            .unwrap_or_default()
-            .min(Duration::from_secs(60))
+        Duration::try_from_secs_f64(ms / 1e3).unwrap_or_default().min(Duration::from_secs(60))
     }
 
     /// Fits the parameters to single requests, if there are new ones.
@@ -245,10 +233,7 @@ impl Variant {
             && matches!(self.learner.state(), State::Converged | State::Infeasible)
             && let Some(parameters) = self.learner.parameters()
         {
-            self.known = Some(Known {
-                parameters,
-                is_of_windows: false,
-            });
+            self.known = Some(Known { parameters, is_of_windows: false });
         }
     }
 
@@ -279,14 +264,8 @@ impl Variant {
         if self.last_window.busy == 0 {
             return Vec::new();
         }
-        let traffic = Traffic {
-            rate: self.last_window.traffic.rate,
-            ..self.mean.traffic()
-        };
-        vec![Observed {
-            traffic,
-            ..self.last_window
-        }]
+        let traffic = Traffic { rate: self.last_window.traffic.rate, ..self.mean.traffic() };
+        vec![Observed { traffic, ..self.last_window }]
     }
 
     /// The parameters for prompts that are partly cached. The closed forms know one prompt length, the computed one. So the
@@ -297,10 +276,7 @@ impl Variant {
         if own <= 0.0 {
             return *parameters;
         }
-        Parameters {
-            gamma_ms: parameters.gamma_ms * (own + self.mean.cached()) / own,
-            ..*parameters
-        }
+        Parameters { gamma_ms: parameters.gamma_ms * (own + self.mean.cached()) / own, ..*parameters }
     }
 
     pub(crate) fn set_analysis(&mut self, analysis: Option<VariantAnalysis>) {
@@ -312,10 +288,7 @@ impl Variant {
         if !self.is_sure() || self.kept_at.is_some_and(|kept_at| now.since(kept_at) < KEPT_FOR) {
             return None;
         }
-        let kept = Kept {
-            parameters: self.parameters()?,
-            ttft_bias: self.ttft_bias(),
-        };
+        let kept = Kept { parameters: self.parameters()?, ttft_bias: self.ttft_bias() };
         if self.kept.is_some_and(|before| is_near(&before, &kept)) {
             return None;
         }
@@ -327,10 +300,7 @@ impl Variant {
     /// The parameters in use, to be kept while the variant has no endpoint.
     pub(crate) fn to_keep(&self) -> Option<Kept> {
         let parameters = self.parameters()?;
-        Some(Kept {
-            parameters,
-            ttft_bias: self.ttft_bias(),
-        })
+        Some(Kept { parameters, ttft_bias: self.ttft_bias() })
     }
 
     /// Requests per second that its endpoints served in the last window.
@@ -347,39 +317,27 @@ impl Variant {
         let is_learned = analysis.is_some_and(|analysis| !analysis.is_bootstrapped);
         let required = analysis.and_then(|analysis| analysis.required);
         if is_learned && self.parameters().is_some() {
-            return required.map(|replicas| Desired {
-                replicas,
-                source: DesiredSource::Model,
-            });
+            return required.map(|replicas| Desired { replicas, source: DesiredSource::Model });
         }
         if self.served_rate() <= 0.0 {
             return None;
         }
         let bootstrap = required.map(|replicas| replicas.clamp(current, BOOTSTRAP_GROWTH * current.max(1)));
         match saturated {
-            Some(replicas) if bootstrap < saturated => Some(Desired {
-                replicas,
-                source: DesiredSource::Saturation,
-            }),
-            _ => bootstrap.map(|replicas| Desired {
-                replicas,
-                source: DesiredSource::Bootstrap,
-            }),
+            Some(replicas) if bootstrap < saturated => {
+                Some(Desired { replicas, source: DesiredSource::Saturation })
+            }
+            _ => bootstrap.map(|replicas| Desired { replicas, source: DesiredSource::Bootstrap }),
         }
     }
 
     /// The variant at this moment. `saturated`: the replicas that a steady overload of the pool needs.
     pub(crate) fn status(&self, current: u64, pending: u64, saturated: Option<u64>) -> VariantStatus {
         // Numbers of bootstrap parameters size replicas and are shown nowhere else.
-        let analysis = self
-            .analysis
-            .as_ref()
-            .filter(|analysis| analysis.error.is_none() && !analysis.is_bootstrapped);
+        let analysis =
+            self.analysis.as_ref().filter(|analysis| analysis.error.is_none() && !analysis.is_bootstrapped);
         // Parameters from one window, or from before a change of the servers, don't prove that no load meets the targets.
-        let learned = self
-            .analysis
-            .as_ref()
-            .filter(|analysis| !analysis.is_bootstrapped);
+        let learned = self.analysis.as_ref().filter(|analysis| !analysis.is_bootstrapped);
         let is_infeasible =
             self.is_sure() && learned.is_some_and(|analysis| analysis.error == Some(Error::Infeasible));
         // The load never varied enough: the parameters can't be identified, so the guess is shown only while learning.
@@ -394,10 +352,7 @@ impl Variant {
             parameters: self.parameters().or(guess),
             ttft_bias: self.ttft_bias(),
             nis: self.window_estimator.nis(),
-            condition: self
-                .fit()
-                .map(|fit| fit.condition)
-                .or_else(|| self.window_estimator.condition()),
+            condition: self.fit().map(|fit| fit.condition).or_else(|| self.window_estimator.condition()),
             n_star: analysis.and_then(|analysis| analysis.n_star),
             lambda_star: analysis.map(|analysis| analysis.lambda_star),
             capacity: analysis.map_or(0.0, |analysis| analysis.capacity),
@@ -413,12 +368,7 @@ impl Variant {
 /// No value differs by more than [`KEPT_WITHIN`].
 fn is_near(one: &Kept, other: &Kept) -> bool {
     let values = |kept: &Kept| {
-        [
-            kept.parameters.alpha_ms,
-            kept.parameters.beta_ms,
-            kept.parameters.gamma_ms,
-            kept.ttft_bias,
-        ]
+        [kept.parameters.alpha_ms, kept.parameters.beta_ms, kept.parameters.gamma_ms, kept.ttft_bias]
     };
     let mut pairs = values(one).into_iter().zip(values(other));
     pairs.all(|(one, other)| (one - other).abs() <= KEPT_WITHIN * one.abs())

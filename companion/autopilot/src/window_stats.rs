@@ -35,11 +35,7 @@ impl Mean {
     }
 
     fn value(&self) -> f64 {
-        if self.count > 0.0 {
-            self.sum / self.count
-        } else {
-            0.0
-        }
+        if self.count > 0.0 { self.sum / self.count } else { 0.0 }
     }
 }
 
@@ -87,18 +83,9 @@ impl WindowStats {
         let traffic = if self.served.count == 0.0 {
             Traffic { rate, ..*before? }
         } else {
-            Traffic {
-                rate,
-                input: self.input / self.served.count,
-                output: self.output / self.served.count,
-            }
+            Traffic { rate, input: self.input / self.served.count, output: self.output / self.served.count }
         };
-        Some(Observed {
-            traffic,
-            ttft_ms: self.ttft.value(),
-            itl_ms: self.itl.value(),
-            busy: 1,
-        })
+        Some(Observed { traffic, ttft_ms: self.ttft.value(), itl_ms: self.itl.value(), busy: 1 })
     }
 
     /// At least half of the served requests showed both of their times.
@@ -122,10 +109,7 @@ impl Totals {
     /// The averages between two readings; `None` if no request was served, or if the counters were reset.
     pub(crate) fn averages_since(&self, earlier: &Self, length: Duration) -> Option<Observed> {
         let seconds = length.as_secs_f64();
-        let requests = self
-            .requests
-            .checked_sub(earlier.requests)
-            .filter(|requests| *requests > 0)?;
+        let requests = self.requests.checked_sub(earlier.requests).filter(|requests| *requests > 0)?;
         let input = self.prompt_tokens.checked_sub(earlier.prompt_tokens)?;
         let output = self.output_tokens.checked_sub(earlier.output_tokens)?;
         let decodes = self.itl_count.checked_sub(earlier.itl_count)?;
@@ -141,21 +125,14 @@ impl Totals {
                 output: count(output) / requests,
             },
             ttft_ms: ttft_s / requests * 1_000.0,
-            itl_ms: if decodes > 0 {
-                itl_s / count(decodes) * 1_000.0
-            } else {
-                0.0
-            },
+            itl_ms: if decodes > 0 { itl_s / count(decodes) * 1_000.0 } else { 0.0 },
             busy: 1,
         })
     }
 }
 
 /// A count as a number; exact up to 2^53.
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "counts stay far below 2^53, and means need no more"
-)]
+#[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53, and means need no more")]
 pub(crate) const fn count(number: u64) -> f64 {
     number as f64
 }
@@ -171,42 +148,21 @@ mod tests {
         let mut stats = WindowStats::default();
         assert_eq!(stats.averages(WINDOW, None), None);
         stats.granted = 30;
-        assert_eq!(
-            stats.averages(WINDOW, None),
-            None,
-            "the requests' sizes aren't known yet"
-        );
+        assert_eq!(stats.averages(WINDOW, None), None, "the requests' sizes aren't known yet");
         for _ in 0..9 {
             stats.record(100.0, 10.0, 50.0, Some(40.0), Some(10.0));
         }
         stats.record(200.0, 0.0, 150.0, None, None);
         let observed = stats.averages(WINDOW, None).expect("averages");
-        assert_eq!(
-            observed.traffic,
-            Traffic {
-                rate: 2.0,
-                input: 110.0,
-                output: 60.0
-            }
-        );
-        assert_eq!(
-            (observed.ttft_ms, observed.itl_ms, observed.busy),
-            (40.0, 10.0, 1)
-        );
+        assert_eq!(observed.traffic, Traffic { rate: 2.0, input: 110.0, output: 60.0 });
+        assert_eq!((observed.ttft_ms, observed.itl_ms, observed.busy), (40.0, 10.0, 1));
         assert_eq!(stats.cached(), Some(9.0));
     }
 
     #[test]
     fn sizes_that_a_window_lacks_are_those_of_the_last_one_and_times_are_not() {
-        let before = Traffic {
-            rate: 9.0,
-            input: 100.0,
-            output: 50.0,
-        };
-        let stats = WindowStats {
-            granted: 20,
-            ..WindowStats::default()
-        };
+        let before = Traffic { rate: 9.0, input: 100.0, output: 50.0 };
+        let stats = WindowStats { granted: 20, ..WindowStats::default() };
         let observed = stats.averages(WINDOW, Some(&before)).expect("averages");
         assert_eq!((observed.traffic.rate, observed.traffic.input), (1.0, 100.0));
         assert_eq!((observed.ttft_ms, observed.itl_ms), (0.0, 0.0));
@@ -215,16 +171,9 @@ mod tests {
         let observed = stats.averages(WINDOW, Some(&before)).expect("averages");
         assert_eq!((observed.traffic.input, observed.itl_ms), (7.0, 10.0));
         assert!(!stats.is_mostly_timed());
-        let times = Observed {
-            ttft_ms: 40.0,
-            itl_ms: 20.0,
-            ..Observed::default()
-        };
+        let times = Observed { ttft_ms: 40.0, itl_ms: 20.0, ..Observed::default() };
         let filled = with_times_of(observed, &times);
-        assert_eq!(
-            (filled.traffic.input, filled.ttft_ms, filled.itl_ms),
-            (7.0, 40.0, 10.0)
-        );
+        assert_eq!((filled.traffic.input, filled.ttft_ms, filled.itl_ms), (7.0, 40.0, 10.0));
     }
 
     #[test]
@@ -245,27 +194,10 @@ mod tests {
             itl_count: 495,
             itl_s: 10.0 - 0.1,
         };
-        let observed = later
-            .averages_since(&earlier, WINDOW)
-            .expect("requests were served");
-        assert_eq!(
-            observed.traffic,
-            Traffic {
-                rate: 1.0,
-                input: 100.0,
-                output: 50.0
-            }
-        );
+        let observed = later.averages_since(&earlier, WINDOW).expect("requests were served");
+        assert_eq!(observed.traffic, Traffic { rate: 1.0, input: 100.0, output: 50.0 });
         assert!((observed.ttft_ms - 100.0).abs() < 1e-9 && (observed.itl_ms - 20.0).abs() < 1e-9);
-        assert_eq!(
-            earlier.averages_since(&later, WINDOW),
-            None,
-            "the counters were reset"
-        );
-        assert_eq!(
-            later.averages_since(&later, WINDOW),
-            None,
-            "no request was served"
-        );
+        assert_eq!(earlier.averages_since(&later, WINDOW), None, "the counters were reset");
+        assert_eq!(later.averages_since(&later, WINDOW), None, "no request was served");
     }
 }

@@ -56,13 +56,9 @@ impl ApiKeyTable {
             key: file.clone(),
             message: why,
         };
-        let length = std::fs::metadata(path)
-            .map_err(|error| unreadable(error.to_string()))?
-            .len();
+        let length = std::fs::metadata(path).map_err(|error| unreadable(error.to_string()))?.len();
         if length > FILE_BYTES_MAX {
-            return Err(unreadable(format!(
-                "the file has more than {FILE_BYTES_MAX} bytes"
-            )));
+            return Err(unreadable(format!("the file has more than {FILE_BYTES_MAX} bytes")));
         }
         let bytes = std::fs::read(path).map_err(|error| unreadable(error.to_string()))?;
         let text = yaml::utf8(bytes).map_err(|error| Error::from_yaml(error, &file))?;
@@ -144,10 +140,7 @@ fn add(keys: &mut BTreeMap<Digest, Arc<str>>, node: &Node, tenant: &Arc<str>) ->
         None => {}
         Some(other) if other == *tenant => return Err("the tenant has this digest twice".into()),
         Some(other) => {
-            return Err(format!(
-                "tenant {} has the same digest; a key is one tenant's",
-                shown(&other)
-            ));
+            return Err(format!("tenant {} has the same digest; a key is one tenant's", shown(&other)));
         }
     }
     if keys.len() > API_KEYS_MAX {
@@ -161,33 +154,22 @@ fn digest(text: &str) -> Option<Digest> {
         return None;
     };
     let digit = |byte: u8| char::from(byte).to_digit(16);
-    let bytes = pairs
-        .iter()
-        .map(|[high, low]| u8::try_from(digit(*high)? << 4 | digit(*low)?).ok());
+    let bytes = pairs.iter().map(|[high, low]| u8::try_from(digit(*high)? << 4 | digit(*low)?).ok());
     bytes.collect::<Option<Vec<u8>>>()?.try_into().ok()
 }
 
 /// A tenant's name in an error, unless a key may have been written in its place.
 fn shown(tenant: &str) -> String {
     let is_word = tenant.bytes().all(|byte| byte.is_ascii_graphic());
-    let is_like_a_key = ["pk-", "sk-", DIGEST_PREFIX]
-        .iter()
-        .any(|prefix| tenant.starts_with(prefix))
+    let is_like_a_key = ["pk-", "sk-", DIGEST_PREFIX].iter().any(|prefix| tenant.starts_with(prefix))
         || tenant.len() >= KEY_CHARS_MIN && is_word;
-    if is_like_a_key {
-        "(a tenant whose name looks like a key)".into()
-    } else {
-        tenant.to_owned()
-    }
+    if is_like_a_key { "(a tenant whose name looks like a key)".into() } else { tenant.to_owned() }
 }
 
 /// An error of the parser, without its message, which may quote the text.
 fn unparsed(error: YamlError, file: &str) -> Error {
     let (key, message) = match &error.key {
-        Some(tenant) => (
-            shown(tenant),
-            "this tenant is written twice; put all its digests into one list",
-        ),
+        Some(tenant) => (shown(tenant), "this tenant is written twice; put all its digests into one list"),
         None => ("document".into(), "this isn't YAML"),
     };
     wrong(&Place::Line(error.line), file, key, message)
@@ -231,16 +213,8 @@ mod tests {
     fn errors_name_line_tenant_and_what_is_allowed() {
         let (a, b) = (digits(9), digits(1));
         for (text, place, word) in [
-            (
-                format!("acme:\n- sha256:{a}\n- sha256:12\n"),
-                "k.yaml:3: acme[1]: ",
-                "64 hexadecimal digits",
-            ),
-            (
-                format!("acme: [\"{a}\"]"),
-                "k.yaml:1: acme[0]: ",
-                "`sha256:` and 64",
-            ),
+            (format!("acme:\n- sha256:{a}\n- sha256:12\n"), "k.yaml:3: acme[1]: ", "64 hexadecimal digits"),
+            (format!("acme: [\"{a}\"]"), "k.yaml:1: acme[0]: ", "`sha256:` and 64"),
             ("acme: [7]".into(), "k.yaml:1: acme[0]: ", "64 hexadecimal"),
             ("\nacme: 7".into(), "k.yaml:2: acme: ", "a list of digests"),
             ("- acme".into(), "k.yaml:1: document: ", "a mapping of tenants"),
@@ -250,11 +224,7 @@ mod tests {
                 "k.yaml:2: b[1]: ",
                 "tenant acme has",
             ),
-            (
-                format!("acme: [\"sha256:{a}\", \"sha256:{a}\"]"),
-                "k.yaml:1: acme[1]: ",
-                "twice",
-            ),
+            (format!("acme: [\"sha256:{a}\", \"sha256:{a}\"]"), "k.yaml:1: acme[1]: ", "twice"),
             (
                 format!("acme: [\"sha256:{a}\"]\nacme: []"),
                 "k.yaml:2: acme: ",
@@ -300,12 +270,7 @@ mod tests {
 
     #[test]
     fn a_file_that_cannot_be_read_is_named_with_its_key() {
-        let message = ApiKeyTable::read(Path::new("no/such/keys.yaml"))
-            .expect_err("no file")
-            .to_string();
-        assert!(
-            message.starts_with("identity.api_keys.file: no/such/keys.yaml: "),
-            "{message}"
-        );
+        let message = ApiKeyTable::read(Path::new("no/such/keys.yaml")).expect_err("no file").to_string();
+        assert!(message.starts_with("identity.api_keys.file: no/such/keys.yaml: "), "{message}");
     }
 }

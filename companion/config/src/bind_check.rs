@@ -79,10 +79,7 @@ mod tests {
     fn grpc_off_loopback_needs_certificates() {
         let listen = "listen: {grpc: '0.0.0.0:9190'}";
         let message = parse(listen).expect_err("open");
-        assert!(
-            message.starts_with("f.yaml:1: listen.grpc: ") && message.contains("client_ca"),
-            "{message}"
-        );
+        assert!(message.starts_with("f.yaml:1: listen.grpc: ") && message.contains("client_ca"), "{message}");
         let config = parse(&format!("{listen}\ntls: {{cert: a, key: b, client_ca: c}}"));
         let config = config.expect("valid");
         assert_eq!(config.check_grpc_address(&config.listen.grpc), Ok(()));

@@ -12,23 +12,19 @@ mod stock;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-use super::error::Violation;
-use super::listen::socket_address;
-use super::{Address, AddressError, Admin, Alias, BindError, Config, Listen, ListenTls, Tls, compiled, raw};
-
 pub(super) use self::pool::slo;
 pub use self::servers::is_variant;
 pub(super) use self::servers::{check_batched_tokens, endpoint_list};
+use super::error::Violation;
+use super::listen::socket_address;
+use super::{Address, AddressError, Admin, Alias, BindError, Config, Listen, ListenTls, Tls, compiled, raw};
 
 impl TryFrom<raw::Document> for Config {
     type Error = Violation;
 
     fn try_from(raw: raw::Document) -> Result<Self, Violation> {
         if raw.limits.body_bytes.0 == 0 {
-            return Err(Violation::new(
-                "limits.body_bytes",
-                "the limit is at least 1 byte, not 0",
-            ));
+            return Err(Violation::new("limits.body_bytes", "the limit is at least 1 byte, not 0"));
         }
         let flows = to_usize(raw.limits.flows.0);
         let trust_is_given = raw.identity.trust.is_some();
@@ -42,11 +38,7 @@ impl TryFrom<raw::Document> for Config {
             pools,
             listen,
             replicas: replicas.transpose()?,
-            tls: raw.tls.map(|tls| Tls {
-                cert: tls.cert,
-                key: tls.key,
-                client_ca: tls.client_ca,
-            }),
+            tls: raw.tls.map(|tls| Tls { cert: tls.cert, key: tls.key, client_ca: tls.client_ca }),
             admin: convert_admin(raw.admin)?,
             identity: identity::convert(raw.identity)?,
             queued: raw.shutdown.queued,
@@ -68,10 +60,7 @@ impl TryFrom<raw::Document> for Config {
 
 fn convert_pools(raw: Vec<raw::Pool>, flows: usize) -> Result<Vec<super::Pool>, Violation> {
     if raw.is_empty() {
-        return Err(Violation::new(
-            "pools",
-            "at least one pool is required: {name, endpoints}",
-        ));
+        return Err(Violation::new("pools", "at least one pool is required: {name, endpoints}"));
     }
     let mut names = BTreeSet::new();
     let mut pools = Vec::with_capacity(raw.len());
@@ -96,10 +85,7 @@ fn to_usize(count: u64) -> usize {
 fn check_aliases(aliases: Vec<Alias>) -> Result<Vec<Alias>, Violation> {
     for (index, alias) in aliases.iter().enumerate() {
         if aliases.iter().take(index).any(|earlier| earlier == alias) {
-            return Err(Violation::new(
-                format!("metrics.aliases[{index}]"),
-                "each alias is listed once",
-            ));
+            return Err(Violation::new(format!("metrics.aliases[{index}]"), "each alias is listed once"));
         }
     }
     Ok(aliases)
@@ -116,10 +102,7 @@ fn convert_listen(raw: &raw::Listen) -> Result<Listen, Violation> {
         grpc: address("listen.grpc", &raw.grpc)?,
         http: address("listen.http", &raw.http)?,
         access_log: raw.access_log.clone(),
-        tls: raw.tls.as_ref().map(|tls| ListenTls {
-            cert: tls.cert.clone(),
-            key: tls.key.clone(),
-        }),
+        tls: raw.tls.as_ref().map(|tls| ListenTls { cert: tls.cert.clone(), key: tls.key.clone() }),
     })
 }
 
@@ -151,10 +134,7 @@ fn convert_admin(raw: raw::Admin) -> Result<Admin, Violation> {
             ))
         }
     });
-    Ok(Admin {
-        hosts: hosts.collect::<Result<_, _>>()?,
-        token_file: raw.token_file,
-    })
+    Ok(Admin { hosts: hosts.collect::<Result<_, _>>()?, token_file: raw.token_file })
 }
 
 /// Bytes of a host name, by DNS.
@@ -165,9 +145,7 @@ const LABEL_BYTES_MAX: usize = 63;
 /// Whether a name has 1 to `max` letters, digits, `-`, `_` or `.`.
 fn is_name(text: &str, max: usize) -> bool {
     (1..=max).contains(&text.len())
-        && text
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
 }
 
 /// Checks a name of at most `max` bytes; `noun` is its kind, with an article.
@@ -175,9 +153,6 @@ fn check_name(text: &str, max: usize, noun: &str, key: &str) -> Result<(), Viola
     if is_name(text, max) {
         Ok(())
     } else {
-        Err(Violation::new(
-            key,
-            format!("`{text}`: {noun} has 1 to {max} letters, digits, `-`, `_` or `.`"),
-        ))
+        Err(Violation::new(key, format!("`{text}`: {noun} has 1 to {max} letters, digits, `-`, `_` or `.`")))
     }
 }

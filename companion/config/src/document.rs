@@ -88,10 +88,7 @@ impl Document {
     /// When the file can't be read, isn't YAML, or has a value that isn't allowed.
     pub fn read(path: &Path, environment: &Environment) -> Result<Self, Error> {
         let file = path.display().to_string();
-        let bytes = std::fs::read(path).map_err(|source| Error::Read {
-            path: path.into(),
-            source,
-        })?;
+        let bytes = std::fs::read(path).map_err(|source| Error::Read { path: path.into(), source })?;
         let text = yaml::utf8(bytes).map_err(|error| Error::from_yaml(error, &file))?;
         Self::parse_with(&text, &file, environment)
     }
@@ -132,12 +129,7 @@ impl Document {
             .map_err(|error| Error::at_place(&tree.place, file, "document".into(), error.to_string()))?;
         let mut masked = json.clone();
         redis_url::mask(&mut masked);
-        Ok(Self {
-            config,
-            digest: digest(&json, masked != json),
-            json,
-            trust_is_given,
-        })
+        Ok(Self { config, digest: digest(&json, masked != json), json, trust_is_given })
     }
 
     /// The document that `text` describes, in place of this one. Where `text` has `***` for a password, this document's

@@ -8,9 +8,8 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::sync::{Arc, Once};
 
-use super::Error;
 use super::tree::{Entry, Kind, Node, Place};
-use super::yaml;
+use super::{Error, yaml};
 
 /// The beginning of the names of variables that override keys.
 const PREFIX: &str = "PENSTOCK_";
@@ -125,15 +124,10 @@ impl Environment {
     pub(super) fn of_key(&self, key: &str) -> Self {
         let is_of_key = |name: &str| {
             let path = name.strip_prefix(PREFIX).unwrap_or(name);
-            path.split(SEPARATOR)
-                .next()
-                .is_some_and(|first| first.eq_ignore_ascii_case(key))
+            path.split(SEPARATOR).next().is_some_and(|first| first.eq_ignore_ascii_case(key))
         };
         let overrides = self.0.overrides.iter().filter(|(name, _)| is_of_key(name));
-        Self(Arc::new(Variables {
-            overrides: overrides.cloned().collect(),
-            ..Variables::default()
-        }))
+        Self(Arc::new(Variables { overrides: overrides.cloned().collect(), ..Variables::default() }))
     }
 
     /// The value of one of OpenTelemetry's variables, such as `OTEL_EXPORTER_OTLP_ENDPOINT`. `None`: it is not set, or not
@@ -149,12 +143,7 @@ impl Environment {
     /// When a value is not UTF-8, or a path leads below a single value or past the end of a list.
     pub(super) fn apply(&self, tree: &mut Node) -> Result<(), Error> {
         self.log_unknown();
-        for Override {
-            path,
-            variable,
-            value,
-        } in self.overrides()?
-        {
+        for Override { path, variable, value } in self.overrides()? {
             let place = Place::Variable(Arc::clone(&variable));
             set(tree, &path, &place, &value)
                 .map_err(|message| Error::in_variable(&variable, display(&path), message))?;
@@ -249,31 +238,19 @@ fn item<'a>(list: &'a mut Vec<Node>, index: usize, place: &Place) -> Result<&'a 
 
 /// The value of `key`, found without regard to case, because variables are written in capitals. A missing key is added.
 fn value_of<'a>(entries: &'a mut Vec<Entry>, key: &str, place: &Place) -> &'a mut Node {
-    let index = entries
-        .iter()
-        .position(|entry| entry.key.eq_ignore_ascii_case(key))
-        .unwrap_or_else(|| {
-            entries.push(Entry {
-                key: key.to_owned(),
-                place: place.clone(),
-                value: Node::null(place.clone()),
-            });
-            entries.len() - 1
-        });
+    let index = entries.iter().position(|entry| entry.key.eq_ignore_ascii_case(key)).unwrap_or_else(|| {
+        entries.push(Entry { key: key.to_owned(), place: place.clone(), value: Node::null(place.clone()) });
+        entries.len() - 1
+    });
     &mut entries[index].value
 }
 
 /// A variable's value. It carries no type, so a key that takes text gets the text as it is.
 fn parse(value: &str, place: &Place) -> Node {
-    let mut parsed = yaml::scalar(value).unwrap_or_else(|| Node {
-        place: place.clone(),
-        kind: Kind::Text(value.to_owned()),
-    });
+    let mut parsed = yaml::scalar(value)
+        .unwrap_or_else(|| Node { place: place.clone(), kind: Kind::Text(value.to_owned()) });
     parsed.update_places(&mut |written| written.clone_from(place));
-    Node {
-        place: place.clone(),
-        kind: Kind::Untyped(value.to_owned(), Box::new(parsed)),
-    }
+    Node { place: place.clone(), kind: Kind::Untyped(value.to_owned(), Box::new(parsed)) }
 }
 
 #[cfg(test)]
@@ -291,10 +268,7 @@ mod tests {
     fn variables_of_opentelemetry_are_kept_by_name() {
         let variables = [("OTEL_SERVICE_NAME", "gateway"), ("OTHER", "x")];
         let environment = Environment::new(variables.map(|(name, value)| (name.into(), value.into())));
-        assert_eq!(
-            environment.opentelemetry("OTEL_SERVICE_NAME").as_deref(),
-            Some("gateway")
-        );
+        assert_eq!(environment.opentelemetry("OTEL_SERVICE_NAME").as_deref(), Some("gateway"));
         assert_eq!(environment.opentelemetry("OTHER"), None);
     }
 
@@ -337,10 +311,7 @@ mod tests {
         let environment = environment.with([("PENSTOCK_STARTUP_WAIT".into(), "9s".into())]);
         let document = Document::parse_with(FILE, "f.yaml", &environment).expect("valid");
         let json = document.json();
-        assert_eq!(
-            (&json["startup_wait"], &json["limits"]["flows"]),
-            (&"9s".into(), &7.into())
-        );
+        assert_eq!((&json["startup_wait"], &json["limits"]["flows"]), (&"9s".into(), &7.into()));
     }
 
     #[test]
@@ -365,70 +336,20 @@ mod tests {
     #[test]
     fn an_error_names_the_variable_and_the_key() {
         for (name, value, key, word) in [
-            (
-                "PENSTOCK_POOLS__0__QUEUE__TTL",
-                "soon",
-                "pools[0].queue.ttl",
-                "30s",
-            ),
-            (
-                "PENSTOCK_POOLS__0__QUEUE__TLL",
-                "3s",
-                "pools[0].queue.tll",
-                "did you mean `ttl`?",
-            ),
-            (
-                "PENSTOCK_POOLS__3__NAME",
-                "x",
-                "pools[3].name",
-                "the next index is 1, not 3",
-            ),
-            (
-                "PENSTOCK_POOLS__FIRST__NAME",
-                "x",
-                "pools.first.name",
-                "an index from 0 to 1",
-            ),
-            (
-                "PENSTOCK_POOLS__0__NAME__X",
-                "x",
-                "pools[0].name.x",
-                "has no keys",
-            ),
-            (
-                "PENSTOCK_QUEUE__TTL",
-                "3s",
-                "queue",
-                "there is no key `queue` here",
-            ),
-            (
-                "PENSTOCK_POOLS__0__STOCK__DEVIATION",
-                "1.5",
-                "pools[0].stock.deviation",
-                "below 1",
-            ),
-            (
-                "PENSTOCK_POOLS__0__QUEUE__FLOW_CAPACITY",
-                "0",
-                "pools[0].queue.flow_capacity",
-                "at least 1",
-            ),
+            ("PENSTOCK_POOLS__0__QUEUE__TTL", "soon", "pools[0].queue.ttl", "30s"),
+            ("PENSTOCK_POOLS__0__QUEUE__TLL", "3s", "pools[0].queue.tll", "did you mean `ttl`?"),
+            ("PENSTOCK_POOLS__3__NAME", "x", "pools[3].name", "the next index is 1, not 3"),
+            ("PENSTOCK_POOLS__FIRST__NAME", "x", "pools.first.name", "an index from 0 to 1"),
+            ("PENSTOCK_POOLS__0__NAME__X", "x", "pools[0].name.x", "has no keys"),
+            ("PENSTOCK_QUEUE__TTL", "3s", "queue", "there is no key `queue` here"),
+            ("PENSTOCK_POOLS__0__STOCK__DEVIATION", "1.5", "pools[0].stock.deviation", "below 1"),
+            ("PENSTOCK_POOLS__0__QUEUE__FLOW_CAPACITY", "0", "pools[0].queue.flow_capacity", "at least 1"),
         ] {
             let message = with(FILE, &[(name, value)]).expect_err(name);
-            assert!(
-                message.starts_with(&format!("environment: {name}: {key}: ")),
-                "{message}"
-            );
+            assert!(message.starts_with(&format!("environment: {name}: {key}: ")), "{message}");
             assert!(message.contains(word), "{message}");
         }
-        let message = with(
-            "pools: [{name: a, colour: red}]",
-            &[("PENSTOCK_LIMITS__FLOWS", "3")],
-        );
-        assert!(
-            message
-                .expect_err("the file is wrong")
-                .starts_with("f.yaml:1: pools[0].colour: ")
-        );
+        let message = with("pools: [{name: a, colour: red}]", &[("PENSTOCK_LIMITS__FLOWS", "3")]);
+        assert!(message.expect_err("the file is wrong").starts_with("f.yaml:1: pools[0].colour: "));
     }
 }

@@ -55,37 +55,21 @@ pub(super) struct Violation {
 
 impl Violation {
     pub(super) fn new(key: impl Into<String>, message: impl Into<String>) -> Self {
-        Self {
-            key: key.into(),
-            message: message.into(),
-        }
+        Self { key: key.into(), message: message.into() }
     }
 }
 
 impl Error {
     pub(super) fn at_place(place: &Place, file: &str, key: String, message: String) -> Self {
         match place {
-            Place::Line(line) => Self::Document {
-                file: file.to_owned(),
-                line: *line,
-                key,
-                message,
-            },
+            Place::Line(line) => Self::Document { file: file.to_owned(), line: *line, key, message },
             Place::Variable(name) => Self::in_variable(name, key, message),
-            Place::Unknown => Self::Value {
-                origin: file.to_owned(),
-                key,
-                message,
-            },
+            Place::Unknown => Self::Value { origin: file.to_owned(), key, message },
         }
     }
 
     pub(super) fn in_variable(name: &str, key: String, message: String) -> Self {
-        Self::Value {
-            origin: format!("environment: {name}"),
-            key,
-            message,
-        }
+        Self::Value { origin: format!("environment: {name}"), key, message }
     }
 
     pub(super) fn from_yaml(error: YamlError, file: &str) -> Self {
@@ -104,11 +88,6 @@ impl Error {
     }
 
     pub(super) fn from_violation(violation: Violation, tree: &Node, file: &str) -> Self {
-        Self::at_place(
-            tree.place_of(&violation.key),
-            file,
-            violation.key,
-            violation.message,
-        )
+        Self::at_place(tree.place_of(&violation.key), file, violation.key, violation.message)
     }
 }

@@ -115,9 +115,7 @@ pub struct SloKeys(pub penstock_model::slo::Policy);
 impl<'de> Deserialize<'de> for SloKeys {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let raw = raw::Slo::deserialize(deserializer)?;
-        convert::slo(&raw, "")
-            .map(Self)
-            .map_err(|violation| D::Error::custom(violation.message))
+        convert::slo(&raw, "").map(Self).map_err(|violation| D::Error::custom(violation.message))
     }
 }
 

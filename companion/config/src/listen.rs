@@ -80,18 +80,13 @@ impl FromStr for Address {
     fn from_str(text: &str) -> Result<Self, AddressError> {
         match text.strip_prefix("unix:") {
             Some(path) if path.starts_with('/') => Ok(Self::Unix(path.into())),
-            Some(_) => Err(AddressError(format!(
-                "`{text}`: the path of a unix socket starts with /"
-            ))),
+            Some(_) => Err(AddressError(format!("`{text}`: the path of a unix socket starts with /"))),
             None => socket_address(text).map(Self::Tcp),
         }
     }
 }
 
 pub(super) fn socket_address(text: &str) -> Result<SocketAddr, AddressError> {
-    text.parse().map_err(|_| {
-        AddressError(format!(
-            "`{text}` is not an address; write ip:port, like 127.0.0.1:8080"
-        ))
-    })
+    text.parse()
+        .map_err(|_| AddressError(format!("`{text}` is not an address; write ip:port, like 127.0.0.1:8080")))
 }

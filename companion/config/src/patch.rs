@@ -15,11 +15,9 @@ pub(super) fn merge(document: &mut Value, patch: &Value) {
     let mut patch = patch.clone();
     let pools = match patch.get("pools") {
         Some(Value::Array(list)) => list.iter().map(pool_patch).collect(),
-        Some(Value::Object(map)) => Some(
-            map.iter()
-                .map(|(name, patch)| (name.clone(), patch.clone()))
-                .collect(),
-        ),
+        Some(Value::Object(map)) => {
+            Some(map.iter().map(|(name, patch)| (name.clone(), patch.clone())).collect())
+        }
         _ => None,
     };
     // A value of another form replaces the list, so that the check of the result reports it.
@@ -75,12 +73,7 @@ mod tests {
     const TWO: &str = "pools:\n- {name: a, endpoints: {static: ['127.0.0.1:1']}, queue: {ttl: 5s}}\n- {name: b, models: [x], endpoints: {static: ['127.0.0.1:2']}}\n";
 
     fn names(document: &Document) -> Vec<&str> {
-        document
-            .config()
-            .pools
-            .iter()
-            .map(|pool| pool.name.as_str())
-            .collect()
+        document.config().pools.iter().map(|pool| pool.name.as_str()).collect()
     }
 
     #[test]
@@ -93,10 +86,7 @@ mod tests {
             let changed = document.patched(&patch).expect("valid");
             assert_eq!(names(&changed), ["a", "b"]);
             let queue = &changed.json()["pools"][0]["queue"];
-            assert_eq!(
-                (&queue["ttl"], &queue["flow_capacity"]),
-                (&json!("5s"), &json!(7))
-            );
+            assert_eq!((&queue["ttl"], &queue["flow_capacity"]), (&json!("5s"), &json!(7)));
             assert_eq!(changed.json()["limits"]["flows"], 9);
             assert_eq!(changed.json()["limits"]["body_bytes"], "32MiB");
             assert_ne!(changed.digest(), document.digest());
@@ -139,32 +129,17 @@ mod tests {
     fn the_result_must_be_valid() {
         let document = Document::parse(TWO, "f.yaml").expect("valid");
         for (patch, start) in [
-            (
-                json!({"pools": [{"name": "a", "queue": {"ttl": "0s"}}]}),
-                "patch: pools[0].queue.ttl: ",
-            ),
-            (
-                json!({"pools": {"b": {"colour": "red"}}}),
-                "patch: pools[1].colour: ",
-            ),
+            (json!({"pools": [{"name": "a", "queue": {"ttl": "0s"}}]}), "patch: pools[0].queue.ttl: "),
+            (json!({"pools": {"b": {"colour": "red"}}}), "patch: pools[1].colour: "),
             (json!({"pools": {"c": {}}}), "patch: pools[2].endpoints: "),
-            (
-                json!({"pools": {"a": null, "b": null}}),
-                "patch: pools: at least one pool",
-            ),
+            (json!({"pools": {"a": null, "b": null}}), "patch: pools: at least one pool"),
             (json!({"pools": null}), "patch: pools: at least one pool"),
             (json!({"pools": 5}), "patch: pools: must be a list"),
             (json!({"pools": [{"queue": {}}]}), "patch: pools[0].name: "),
             (json!([]), "patch: document: must be a mapping"),
-            (
-                json!({"pools": {"a": {"name": "b"}}}),
-                "patch: pools[1].name: `b` is the name of two pools",
-            ),
+            (json!({"pools": {"a": {"name": "b"}}}), "patch: pools[1].name: `b` is the name of two pools"),
         ] {
-            let message = document
-                .patched(&patch)
-                .expect_err(&patch.to_string())
-                .to_string();
+            let message = document.patched(&patch).expect_err(&patch.to_string()).to_string();
             assert!(message.starts_with(start), "{patch}: {message}");
         }
     }

@@ -157,11 +157,7 @@ pub struct EndpointDefaults {
 
 impl Default for EndpointDefaults {
     fn default() -> Self {
-        Self {
-            variant: "default".into(),
-            max_batch: 256,
-            max_batched_tokens: None,
-        }
+        Self { variant: "default".into(), max_batch: 256, max_batched_tokens: None }
     }
 }
 
@@ -194,11 +190,8 @@ impl Pool {
         self.pending.clone_from(&discovered.pending);
         let configured = self.endpoints.len();
         for endpoint in &discovered.endpoints {
-            let is_configured = self
-                .endpoints
-                .iter()
-                .take(configured)
-                .any(|other| other.address == endpoint.address);
+            let is_configured =
+                self.endpoints.iter().take(configured).any(|other| other.address == endpoint.address);
             if !is_configured {
                 self.endpoints.push(endpoint.clone());
             }

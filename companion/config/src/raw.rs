@@ -86,10 +86,7 @@ impl Default for Document {
 fn require_pools(schema: &mut schemars::Schema) {
     schema.insert("required".into(), serde_json::json!(["pools"]));
     schema.remove("default");
-    if let Some(pools) = schema
-        .pointer_mut("/properties/pools")
-        .and_then(|pools| pools.as_object_mut())
-    {
+    if let Some(pools) = schema.pointer_mut("/properties/pools").and_then(|pools| pools.as_object_mut()) {
         pools.remove("default");
     }
 }
@@ -231,10 +228,7 @@ pub(super) struct CompanionDown {
 
 impl Default for CompanionDown {
     fn default() -> Self {
-        Self {
-            hold: millis(5_000),
-            then: Then::Closed,
-        }
+        Self { hold: millis(5_000), then: Then::Closed }
     }
 }
 
@@ -250,10 +244,7 @@ pub(super) struct Shutdown {
 
 impl Default for Shutdown {
     fn default() -> Self {
-        Self {
-            queued: Queued::Reject,
-            drain: millis(30_000),
-        }
+        Self { queued: Queued::Reject, drain: millis(30_000) }
     }
 }
 
@@ -270,10 +261,7 @@ pub(super) struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self {
-            flows: FlowCount(penstock_engine::limits::FLOWS_MAX as u64),
-            body_bytes: Bytes(32 << 20),
-        }
+        Self { flows: FlowCount(penstock_engine::limits::FLOWS_MAX as u64), body_bytes: Bytes(32 << 20) }
     }
 }
 
@@ -290,10 +278,7 @@ pub(super) struct Metrics {
 
 impl Default for Metrics {
     fn default() -> Self {
-        Self {
-            aliases: List::default(),
-            flows: Count(1_000),
-        }
+        Self { aliases: List::default(), flows: Count(1_000) }
     }
 }
 

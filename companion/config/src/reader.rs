@@ -15,13 +15,8 @@ use super::nearest::nearest;
 use super::tree::{Entry, Kind, Node, Place};
 
 /// Keys of Dynamo's router policy file that have no effect here: Penstock reads only the classes of that file.
-const ONLY_IN_DYNAMO: [&str; 5] = [
-    "router",
-    "worker_selection",
-    "request_classifier",
-    "busy_worker_ratio",
-    "queue_admission",
-];
+const ONLY_IN_DYNAMO: [&str; 5] =
+    ["router", "worker_selection", "request_classifier", "busy_worker_ratio", "queue_admission"];
 
 /// A value that its key doesn't take.
 #[derive(Debug)]
@@ -35,11 +30,7 @@ pub(super) struct ReadError {
 
 impl ReadError {
     fn new(message: String) -> Self {
-        Self {
-            parts: Vec::new(),
-            place: None,
-            message,
-        }
+        Self { parts: Vec::new(), place: None, message }
     }
 
     /// Sets the place, unless a value further in has set it.
@@ -109,10 +100,7 @@ impl de::Error for ReadError {
             Some(word) => format!("did you mean `{word}`? Known"),
             None => "known".to_owned(),
         };
-        Self::new(format!(
-            "there is no key `{found}` here; {known}: {}",
-            expected.join(", ")
-        ))
+        Self::new(format!("there is no key `{found}` here; {known}: {}", expected.join(", ")))
     }
 
     fn missing_field(field: &'static str) -> Self {
@@ -202,22 +190,17 @@ impl<'de> Deserializer<'de> for Reader<'_> {
             Kind::Signed(number) => visitor.visit_i64(*number),
             Kind::Float(number) => visitor.visit_f64(*number),
             Kind::Text(text) | Kind::Untyped(text, _) => visitor.visit_str(text),
-            Kind::List(list) => visitor.visit_seq(Items {
-                list: list.iter().enumerate(),
-            }),
-            Kind::Map(entries) => visitor.visit_map(Entries {
-                entries: entries.iter(),
-                open: None,
-            }),
+            Kind::List(list) => visitor.visit_seq(Items { list: list.iter().enumerate() }),
+            Kind::Map(entries) => visitor.visit_map(Entries { entries: entries.iter(), open: None }),
         }
         .map_err(|error: ReadError| error.with_place(&self.0.place))
     }
 
     fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ReadError> {
         match &self.0.kind {
-            Kind::Untyped(text, _) => visitor
-                .visit_str(text)
-                .map_err(|error: ReadError| error.with_place(&self.0.place)),
+            Kind::Untyped(text, _) => {
+                visitor.visit_str(text).map_err(|error: ReadError| error.with_place(&self.0.place))
+            }
             _ => self.deserialize_any(visitor),
         }
     }
@@ -266,9 +249,9 @@ impl<'de> Deserializer<'de> for Reader<'_> {
                 .visit_enum(StrDeserializer::new(text))
                 .map_err(|error: ReadError| error.with_place(place)),
             Kind::Map(entries) => match entries.as_slice() {
-                [entry] => visitor
-                    .visit_enum(Choice(entry))
-                    .map_err(|error: ReadError| error.with_place(place)),
+                [entry] => {
+                    visitor.visit_enum(Choice(entry)).map_err(|error: ReadError| error.with_place(place))
+                }
                 _ => self.mismatch(&Choices(variants)),
             },
             _ => self.mismatch(&Choices(variants)),
@@ -314,11 +297,9 @@ impl<'de> VariantAccess<'de> for Choice<'_> {
     type Error = ReadError;
 
     fn unit_variant(self) -> Result<(), ReadError> {
-        Err(
-            ReadError::new(format!("`{}` is written by itself, without a value", self.0.key))
-                .with_place(&self.0.place)
-                .within(self.0.key.clone()),
-        )
+        Err(ReadError::new(format!("`{}` is written by itself, without a value", self.0.key))
+            .with_place(&self.0.place)
+            .within(self.0.key.clone()))
     }
 
     fn newtype_variant_seed<T: DeserializeSeed<'de>>(self, seed: T) -> Result<T::Value, ReadError> {
@@ -377,10 +358,7 @@ impl<'de> MapAccess<'de> for Entries<'_> {
     }
 
     fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, ReadError> {
-        let entry = self
-            .open
-            .take()
-            .expect("invariant: serde asks for a value after its key");
+        let entry = self.open.take().expect("invariant: serde asks for a value after its key");
         seed.deserialize(Reader(&entry.value))
             .map_err(|error| error.with_place(&entry.value.place).within(entry.key.clone()))
     }

@@ -84,11 +84,7 @@ fn url_of(pool: &mut Value) -> Option<&mut Value> {
 }
 
 fn pools(document: &mut Value) -> impl Iterator<Item = &mut Value> {
-    document
-        .get_mut("pools")
-        .and_then(Value::as_array_mut)
-        .into_iter()
-        .flatten()
+    document.get_mut("pools").and_then(Value::as_array_mut).into_iter().flatten()
 }
 
 /// Replaces every password of a document by [`MASK`].
@@ -145,10 +141,7 @@ mod tests {
             ("redis://me@h", "redis://me@h"),
         ] {
             let parsed = RedisUrl::parse(url).expect(url);
-            assert_eq!(
-                (parsed.to_string(), format!("{parsed:?}")),
-                (shown.into(), shown.into())
-            );
+            assert_eq!((parsed.to_string(), format!("{parsed:?}")), (shown.into(), shown.into()));
             assert_eq!(parsed.with_password(), url);
         }
     }

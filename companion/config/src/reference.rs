@@ -48,9 +48,7 @@ struct Page {
 impl Page {
     /// The definition that a reference names, or the schema itself.
     fn resolve<'a>(&'a self, schema: &'a Value) -> &'a Value {
-        let name = schema["$ref"]
-            .as_str()
-            .and_then(|reference| reference.strip_prefix("#/$defs/"));
+        let name = schema["$ref"].as_str().and_then(|reference| reference.strip_prefix("#/$defs/"));
         name.and_then(|name| self.defs.get(name)).unwrap_or(schema)
     }
 
@@ -60,19 +58,9 @@ impl Page {
         let mut below: Vec<(String, Value)> = Vec::new();
         for (key, property) in schema["properties"].as_object().into_iter().flatten() {
             let (mapping, suffix) = self.mapping(property);
-            let default = default_of(
-                key,
-                property,
-                schema,
-                mapping.as_ref().filter(|_| suffix.is_empty()),
-            );
-            let cells = [
-                format!("`{key}`"),
-                self.allowed(property),
-                default,
-                self.describe(property),
-            ]
-            .map(|cell| cell.replace('|', "\\|"));
+            let default = default_of(key, property, schema, mapping.as_ref().filter(|_| suffix.is_empty()));
+            let cells = [format!("`{key}`"), self.allowed(property), default, self.describe(property)]
+                .map(|cell| cell.replace('|', "\\|"));
             writeln!(rows, "| {} |", cells.join(" | ")).expect(NO_ERROR);
             if let Some(mapping) = mapping {
                 let separator = if path.is_empty() { "" } else { "." };
@@ -149,10 +137,7 @@ impl Page {
             Value::String(kind) => self.allowed_of_type(kind, schema),
             Value::Array(kinds) => {
                 let kinds = kinds.iter().filter_map(Value::as_str);
-                kinds
-                    .map(|kind| self.allowed_of_type(kind, schema))
-                    .collect::<Vec<_>>()
-                    .join("; ")
+                kinds.map(|kind| self.allowed_of_type(kind, schema)).collect::<Vec<_>>().join("; ")
             }
             _ => "anything".into(),
         }
@@ -170,10 +155,8 @@ impl Page {
             },
             "object" => match (schema.get("properties"), schema.get("additionalProperties")) {
                 (Some(keys), _) => {
-                    let keys: Vec<_> = keys
-                        .as_object()
-                        .map(|keys| keys.keys().cloned().collect())
-                        .unwrap_or_default();
+                    let keys: Vec<_> =
+                        keys.as_object().map(|keys| keys.keys().cloned().collect()).unwrap_or_default();
                     match keys.as_slice() {
                         [one] => format!("`{{{one}: ...}}`"),
                         _ => MAPPING.into(),
@@ -254,12 +237,7 @@ fn agrees(given: &Map<String, Value>, mapping: &Value) -> bool {
 
 /// A text of the schema, on one line.
 fn text(schema: &Value, key: &str) -> String {
-    schema[key]
-        .as_str()
-        .unwrap_or_default()
-        .split_whitespace()
-        .collect::<Vec<_>>()
-        .join(" ")
+    schema[key].as_str().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 fn range(schema: &Value) -> String {
@@ -274,11 +252,7 @@ fn range(schema: &Value) -> String {
             let least = least.map(|limit| format!("at least {limit}"));
             let most = most.map(|limit| format!("at most {limit}"));
             let all: Vec<_> = [above, least, below, most].into_iter().flatten().collect();
-            if all.is_empty() {
-                String::new()
-            } else {
-                format!(", {}", all.join(" and "))
-            }
+            if all.is_empty() { String::new() } else { format!(", {}", all.join(" and ")) }
         }
     }
 }

@@ -27,10 +27,7 @@ fn assert_error(text: &str, line: u64, key: &str, word: &str) {
         Err(error) => error.to_string(),
     };
     let place = format!("f.yaml:{line}: {key}: ");
-    assert!(
-        message.starts_with(&place),
-        "expected {place}, got {message}\n{text}"
-    );
+    assert!(message.starts_with(&place), "expected {place}, got {message}\n{text}");
     assert!(message.contains(word), "expected `{word}` in {message}\n{text}");
     assert_eq!(message.lines().count(), 1, "{message}");
 }
@@ -40,19 +37,10 @@ fn a_name_and_endpoints_are_enough() {
     let config = Config::parse(SMALL, "f.yaml").expect("valid");
     assert_eq!(config.listen.gateway.port(), 8080);
     assert_eq!(config.body_bytes, 32 << 20);
-    let engine::Gate::Bounded {
-        unit: _,
-        lower,
-        upper,
-        watermark,
-    } = config.pools[0].policy.gate
-    else {
+    let engine::Gate::Bounded { unit: _, lower, upper, watermark } = config.pools[0].policy.gate else {
         panic!("a gate is the default");
     };
-    assert_eq!(
-        (lower.billionths(), upper.billionths()),
-        (1_800_000_000, 2_200_000_000)
-    );
+    assert_eq!((lower.billionths(), upper.billionths()), (1_800_000_000, 2_200_000_000));
     assert_eq!(watermark, Decimal::whole(2));
 }
 
@@ -63,10 +51,7 @@ fn errors_name_line_and_path() {
     assert!(message.starts_with("f.yaml:5: pools[0].queue.ttl: "), "{message}");
     assert!(message.contains("30s"), "{message}");
     let message = error(&SMALL.replace("name: a,", "name: a, colour: red,"));
-    assert!(
-        message.contains("f.yaml:1: pools[0]") && message.contains("colour"),
-        "{message}"
-    );
+    assert!(message.contains("f.yaml:1: pools[0]") && message.contains("colour"), "{message}");
 }
 
 #[test]
@@ -77,10 +62,7 @@ fn keys_that_contradict_each_other_are_errors() {
     assert!(stock("lower_bound_per_backend: 5").contains("pools[0].stock.lower_bound_per_backend: 0 <="));
     assert!(error("pools: []").contains("at least one pool"));
     assert!(error("listen: {gateway: 0.0.0.0:80}\n").contains("pools"));
-    let twice = SMALL.replace(
-        "['127.0.0.1:8001']",
-        "['127.0.0.1:8001', {address: '127.0.0.1:8001'}]",
-    );
+    let twice = SMALL.replace("['127.0.0.1:8001']", "['127.0.0.1:8001', {address: '127.0.0.1:8001'}]");
     assert!(error(&twice).contains("listed twice"));
     let two = "pools: [{name: a, endpoints: {static: ['127.0.0.1:1']}}, {name: a, endpoints: {static: ['127.0.0.1:2']}}]";
     assert!(error(two).contains("pools[1].name"));
@@ -89,25 +71,15 @@ fn keys_that_contradict_each_other_are_errors() {
 #[test]
 fn a_list_of_endpoints_may_be_a_file() {
     let list = "- 127.0.0.1:1\n- {address: '127.0.0.1:2', weight: 3}\n";
-    assert_eq!(
-        parse_endpoints(list, "e.yaml", &EndpointDefaults::default(), false)
-            .expect("valid")
-            .len(),
-        2
-    );
+    assert_eq!(parse_endpoints(list, "e.yaml", &EndpointDefaults::default(), false).expect("valid").len(), 2);
     for empty in ["", "[]", "# none\n"] {
         assert!(
-            parse_endpoints(empty, "e.yaml", &EndpointDefaults::default(), false)
-                .expect("valid")
-                .is_empty()
+            parse_endpoints(empty, "e.yaml", &EndpointDefaults::default(), false).expect("valid").is_empty()
         );
     }
     for (wrong, start) in [
         ("- 127.0.0.1:1\n- {adress: x}\n", "e.yaml:2: [1].adress: "),
-        (
-            "- 127.0.0.1:1\n- nowhere\n",
-            "e.yaml:2: [1]: `nowhere` is not an address",
-        ),
+        ("- 127.0.0.1:1\n- nowhere\n", "e.yaml:2: [1]: `nowhere` is not an address"),
         ("static: []\n", "e.yaml:1: document: must be a list"),
     ] {
         let message = parse_endpoints(wrong, "e.yaml", &EndpointDefaults::default(), false)

@@ -80,19 +80,13 @@ impl Node {
     /// A value at a line, from 1.
     #[must_use]
     pub const fn at_line(line: u64, kind: Kind) -> Self {
-        Self {
-            place: Place::Line(line),
-            kind,
-        }
+        Self { place: Place::Line(line), kind }
     }
 
     /// A node without a value.
     #[must_use]
     pub const fn null(place: Place) -> Self {
-        Self {
-            place,
-            kind: Kind::Null,
-        }
+        Self { place, kind: Kind::Null }
     }
 
     /// The tree of a JSON value.
@@ -118,10 +112,7 @@ impl Node {
                     .collect(),
             ),
         };
-        Self {
-            place: Place::Unknown,
-            kind,
-        }
+        Self { place: Place::Unknown, kind }
     }
 
     /// Changes the place of this node, and of every key and value below it.
@@ -344,10 +335,7 @@ impl<'de> Visitor<'de> for KindVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Kind, A::Error> {
         let mut entries = Vec::new();
-        while let Some(Spanned {
-            value: key, defined, ..
-        }) = map.next_key::<Spanned<String>>()?
-        {
+        while let Some(Spanned { value: key, defined, .. }) = map.next_key::<Spanned<String>>()? {
             let place = Place::Line(defined.line().max(1));
             let mut value: Node = map.next_value()?;
             // People take a list or a mapping to begin at its key, also where its first item is on the next line.

@@ -25,11 +25,7 @@ pub struct YamlError {
 
 impl YamlError {
     fn new(line: u64, message: impl Into<String>) -> Self {
-        Self {
-            line,
-            key: None,
-            message: message.into(),
-        }
+        Self { line, key: None, message: message.into() }
     }
 }
 
@@ -57,10 +53,7 @@ pub fn document(text: &str) -> Result<Node, YamlError> {
     }
     if text.contains('\0') {
         let line = text.split('\n').take_while(|line| !line.contains('\0')).count() as u64 + 1;
-        return Err(YamlError::new(
-            line,
-            "a document is text and contains no bytes of 0",
-        ));
+        return Err(YamlError::new(line, "a document is text and contains no bytes of 0"));
     }
     let mut node: Node = serde_saphyr::from_str_with_options(text, options(DuplicateKeyPolicy::Error))
         .map_err(|error| explain(text, error))?;
@@ -121,10 +114,7 @@ fn duplicate_path(text: &str, key: &str, line: u64) -> Option<String> {
 
 /// The line of the last `---` up to `line`.
 fn separator_line(text: &str, line: u64) -> u64 {
-    let separators = text
-        .lines()
-        .zip(1..=line)
-        .filter(|(content, _)| content.starts_with("---"));
+    let separators = text.lines().zip(1..=line).filter(|(content, _)| content.starts_with("---"));
     separators.map(|(_, number)| number).last().unwrap_or(line)
 }
 

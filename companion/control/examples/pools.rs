@@ -171,9 +171,7 @@ impl Session {
 fn main() {
     let is_once = std::env::args().any(|argument| argument == "--once");
     let rounds = if is_once { 1 } else { ROUNDS };
-    let sizes: Vec<usize> = std::env::args()
-        .filter_map(|argument| argument.parse().ok())
-        .collect();
+    let sizes: Vec<usize> = std::env::args().filter_map(|argument| argument.parse().ok()).collect();
     for pools in if sizes.is_empty() { vec![1, 1_000] } else { sizes } {
         let mut session = Session::new(pools);
         let mut least = f64::INFINITY;

@@ -36,18 +36,8 @@ impl Size {
         let arguments = std::env::args().skip(1);
         let numbers: Vec<usize> = arguments.filter_map(|argument| argument.parse().ok()).collect();
         match numbers[..] {
-            [envoys, contexts, waiting, endpoints] => Self {
-                envoys,
-                contexts,
-                waiting,
-                endpoints,
-            },
-            _ => Self {
-                envoys: 1_000,
-                contexts: 16,
-                waiting: 100_000,
-                endpoints: 10_000,
-            },
+            [envoys, contexts, waiting, endpoints] => Self { envoys, contexts, waiting, endpoints },
+            _ => Self { envoys: 1_000, contexts: 16, waiting: 100_000, endpoints: 10_000 },
         }
     }
 
@@ -57,12 +47,7 @@ impl Size {
 }
 
 fn address(endpoint: usize) -> String {
-    format!(
-        "10.{}.{}.{}:8000",
-        endpoint >> 16,
-        endpoint >> 8 & 255,
-        endpoint & 255
-    )
+    format!("10.{}.{}.{}:8000", endpoint >> 16, endpoint >> 8 & 255, endpoint & 255)
 }
 
 /// Endpoints of a pool, at most.
@@ -86,9 +71,7 @@ fn pool(size: Size, number: usize) -> PoolSettings {
     PoolSettings {
         name: format!("pool-{number}"),
         models: vec![format!("model-{number}")],
-        endpoints: (first..size.endpoints.min(first + POOL_ENDPOINTS))
-            .map(endpoint)
-            .collect(),
+        endpoints: (first..size.endpoints.min(first + POOL_ENDPOINTS)).map(endpoint).collect(),
         pending: Vec::new(),
         policy: Policy {
             queue: Queue {
@@ -120,9 +103,7 @@ fn pool(size: Size, number: usize) -> PoolSettings {
 
 fn settings(size: Size) -> Settings {
     Settings {
-        pools: (0..=pool_of(size.endpoints - 1))
-            .map(|number| pool(size, number))
-            .collect(),
+        pools: (0..=pool_of(size.endpoints - 1)).map(|number| pool(size, number)).collect(),
         policy: wire::Policy::default(),
         pool: None,
         objectives: Vec::new(),
@@ -145,10 +126,7 @@ fn register(sequence: u64, pool: usize) -> wire::Register {
         prompt_bytes: 2_000,
         body_bytes: 2_200,
         // A multiplicative hash, so that the tenants are drawn evenly.
-        fairness_id: format!(
-            "tenant-{}",
-            sequence.wrapping_mul(0x9e37_79b9_7f4a_7c15) % TENANTS
-        ),
+        fairness_id: format!("tenant-{}", sequence.wrapping_mul(0x9e37_79b9_7f4a_7c15) % TENANTS),
         ..Default::default()
     }
 }
@@ -220,9 +198,7 @@ impl Takeover {
             if let Output::Send(_, frame) = output {
                 self.bytes_out += frame.encoded_len();
                 let kinds = frame.commands.iter().filter_map(|command| command.kind.as_ref());
-                self.grants += kinds
-                    .filter(|kind| matches!(kind, wire::command::Kind::Grant(_)))
-                    .count();
+                self.grants += kinds.filter(|kind| matches!(kind, wire::command::Kind::Grant(_))).count();
             }
         }
     }
@@ -270,11 +246,8 @@ impl Takeover {
             let epochs = (first..first + u64::from(contexts)).map(|session| 1 ^ (session + 1));
             epochs.fold(0, u64::wrapping_add)
         };
-        let known = (1..=self.size.envoys as u64).map(|envoy| KnownEnvoy {
-            envoy,
-            contexts,
-            digest: digest(envoy),
-        });
+        let known =
+            (1..=self.size.envoys as u64).map(|envoy| KnownEnvoy { envoy, contexts, digest: digest(envoy) });
         let change = LeadershipChange::Lead {
             term: 2,
             known: known.collect(),
@@ -329,10 +302,7 @@ fn main() {
         let probe = takeover.hello(session, true);
         takeover.send(session, Message::Hello(probe));
     }
-    takeover.step(&format!(
-        "{sessions} filters of {} Envoys ask for the leader",
-        size.envoys
-    ));
+    takeover.step(&format!("{sessions} filters of {} Envoys ask for the leader", size.envoys));
     takeover.lead();
     takeover.step("the standby gets the lease and calls them");
     let running = size.endpoints * RUNNING;
@@ -340,10 +310,7 @@ fn main() {
     for session in 0..sessions {
         takeover.list_requests(session, running, digest);
     }
-    takeover.step(&format!(
-        "their Hellos: {} waiting, {running} running",
-        size.waiting
-    ));
+    takeover.step(&format!("their Hellos: {} waiting, {running} running", size.waiting));
     assert_eq!(takeover.grants, 0, "no place is free");
     for session in 0..sessions {
         for number in share(session, running, sessions) {

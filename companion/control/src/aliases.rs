@@ -100,8 +100,7 @@ impl Aliases {
     /// All aliases with their requests, in no order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (RequestKey, RequestId)> + '_ {
         self.by_epoch.iter().flat_map(|(&epoch, keys)| {
-            keys.iter()
-                .map(move |(&sequence, &id)| (RequestKey { epoch, sequence }, id))
+            keys.iter().map(move |(&sequence, &id)| (RequestKey { epoch, sequence }, id))
         })
     }
 

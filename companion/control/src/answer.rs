@@ -158,12 +158,7 @@ pub(crate) fn too_many(status: u16, is_context_full: bool) -> Answer {
              a time."
         )
     };
-    Answer {
-        status,
-        code: code::QUEUE_FULL,
-        message,
-        is_final: false,
-    }
+    Answer { status, code: code::QUEUE_FULL, message, is_final: false }
 }
 
 /// The registration exceeds a limit of the protocol.
@@ -221,10 +216,7 @@ mod tests {
             let Answer { code, message, .. } = too_many(503, is_context_full);
             assert_eq!(code, code::QUEUE_FULL);
             assert!(message.contains(limit) && message.contains(advice), "{message}");
-            assert!(
-                !message.contains("total_capacity"),
-                "raising it wouldn't help: {message}"
-            );
+            assert!(!message.contains("total_capacity"), "raising it wouldn't help: {message}");
         }
     }
 

@@ -35,18 +35,10 @@ pub enum AuditError {
 }
 
 pub(crate) fn holds(what: &'static str, holds: bool) -> Result<(), AuditError> {
-    if holds {
-        Ok(())
-    } else {
-        Err(AuditError::Broken { what })
-    }
+    if holds { Ok(()) } else { Err(AuditError::Broken { what }) }
 }
 
 pub(crate) fn same(what: &'static str, here: usize, there: u64) -> Result<(), AuditError> {
     let here = u64::try_from(here).unwrap_or(u64::MAX);
-    if here == there {
-        Ok(())
-    } else {
-        Err(AuditError::Count { what, here, there })
-    }
+    if here == there { Ok(()) } else { Err(AuditError::Count { what, here, there }) }
 }

@@ -164,39 +164,17 @@ impl Control {
             Event::Settings(settings) => self.reload(now, *settings),
             Event::Utc(utc) => self.set_utc(now, utc),
             Event::Drain(drains) => self.set_draining(now, drains),
-            Event::EndpointReady {
-                pool,
-                address,
-                ready: is_ready,
-            } => {
+            Event::EndpointReady { pool, address, ready: is_ready } => {
                 let address = address.as_str();
                 self.drive_named_pool(now, &pool, PoolInput::EndpointReady { address, is_ready });
             }
-            Event::Scraped {
-                pool,
-                address,
-                scraped,
-                adapters,
-            } => self.drive_named_pool(
+            Event::Scraped { pool, address, scraped, adapters } => {
+                self.drive_named_pool(now, &pool, PoolInput::Scraped { address: &address, scraped, adapters })
+            }
+            Event::Endpoints { pool, endpoints, pending } => self.drive_named_pool(
                 now,
                 &pool,
-                PoolInput::Scraped {
-                    address: &address,
-                    scraped,
-                    adapters,
-                },
-            ),
-            Event::Endpoints {
-                pool,
-                endpoints,
-                pending,
-            } => self.drive_named_pool(
-                now,
-                &pool,
-                PoolInput::Endpoints {
-                    endpoints: &endpoints,
-                    pending: &pending,
-                },
+                PoolInput::Endpoints { endpoints: &endpoints, pending: &pending },
             ),
             Event::Used { .. }
             | Event::QuotaResets { .. }
@@ -224,11 +202,7 @@ impl Control {
                 let input = PoolInput::QuotasElsewhere(Input::QuotaHistory(past));
                 self.drive_named_pool(now, &pool, input);
             }
-            Event::QuotaUsage {
-                pool,
-                settled,
-                running,
-            } => {
+            Event::QuotaUsage { pool, settled, running } => {
                 let input = PoolInput::QuotasElsewhere(Input::QuotaUsage { settled, running });
                 self.drive_named_pool(now, &pool, input);
             }
@@ -298,15 +272,11 @@ impl Control {
 
     fn open(&mut self, now: Instant, conn: ConnId) {
         if self.sessions.len() >= STREAMS_MAX {
-            self.outputs.push_back(Output::Close(
-                conn,
-                "there are more streams than a companion may have",
-            ));
+            self.outputs.push_back(Output::Close(conn, "there are more streams than a companion may have"));
             return;
         }
         self.sessions.insert(conn, Session::new(now));
-        self.timers
-            .set(now.after(wire::limits::SILENCE), Timer::Silence(conn));
+        self.timers.set(now.after(wire::limits::SILENCE), Timer::Silence(conn));
     }
 
     /// Dispatch begins.
@@ -327,11 +297,7 @@ impl Control {
     fn notice_suspend(&mut self, now: Instant) {
         let last_event_at = self.last_event_at;
         self.last_event_at = last_event_at.max(now);
-        if self
-            .timers
-            .next()
-            .is_some_and(|due| now.since(due) >= SUSPENDED_MIN)
-        {
+        if self.timers.next().is_some_and(|due| now.since(due) >= SUSPENDED_MIN) {
             self.woken_at = now;
             self.compensate_suspend(now.since(last_event_at));
         }
@@ -357,9 +323,7 @@ impl Control {
     }
 
     fn is_waiting(&self, route: Route) -> bool {
-        self.pools
-            .get(route.pool)
-            .is_some_and(|pool| pool.is_waiting(route.id))
+        self.pools.get(route.pool).is_some_and(|pool| pool.is_waiting(route.id))
     }
 
     fn observe(&mut self, observation: Observation) {

@@ -280,10 +280,7 @@ impl Controls {
 
     /// All controls, the gateway's first, then the pools' in the order in which they were configured.
     pub fn iter(&self) -> impl Iterator<Item = (&Scope, &Control)> {
-        let members = self
-            .order
-            .iter()
-            .filter_map(|index| self.members[*index].as_ref());
+        let members = self.order.iter().filter_map(|index| self.members[*index].as_ref());
         members.map(|member| (&member.scope, &member.control))
     }
 
@@ -421,7 +418,6 @@ impl Controls {
         let streams = self.by_stream.extract_if(|_, owner| *owner == index);
         let mut streams: Vec<ConnId> = streams.map(|(conn, _)| conn).collect();
         streams.sort_unstable();
-        self.closing
-            .extend(streams.into_iter().map(|conn| (conn, POOL_REMOVED)));
+        self.closing.extend(streams.into_iter().map(|conn| (conn, POOL_REMOVED)));
     }
 }

@@ -54,9 +54,7 @@ mod tests {
         let (mut deadlines, mut model) = (Deadlines::default(), BTreeMap::new());
         let mut state = 1_u64;
         for _ in 0..20_000 {
-            state = state
-                .wrapping_mul(0x5851_f42d_4c95_7f2d)
-                .wrapping_add(0x1405_7b7e_f767_814f);
+            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
             let pool = PoolId((state >> 33) as u32 % 17);
             let deadline = (state >> 40) % 50;
             if deadline == 0 {

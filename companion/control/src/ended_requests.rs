@@ -82,9 +82,8 @@ impl EndedRequests {
         {
             self.frame_marks.pop_front();
             for ended in self.acknowledged.max(self.forgotten)..position {
-                let sequence = usize::try_from(ended - self.forgotten)
-                    .ok()
-                    .and_then(|index| self.in_order.get(index));
+                let sequence =
+                    usize::try_from(ended - self.forgotten).ok().and_then(|index| self.in_order.get(index));
                 if let Some(rejection) = sequence.and_then(|sequence| self.rejections.get_mut(sequence)) {
                     *rejection = None;
                 }
@@ -108,10 +107,7 @@ impl EndedRequests {
 
     /// The number of remembered requests; `None` if the table and the order disagree.
     pub(crate) fn audit(&self) -> Option<usize> {
-        let all_known = self
-            .in_order
-            .iter()
-            .all(|sequence| self.rejections.contains_key(sequence));
+        let all_known = self.in_order.iter().all(|sequence| self.rejections.contains_key(sequence));
         (all_known && self.rejections.len() == self.in_order.len()).then_some(self.rejections.len())
     }
 }
@@ -124,10 +120,7 @@ mod tests {
     use crate::answer;
 
     fn rejection(name: &str) -> Arc<Rejection> {
-        Arc::new(Rejection::immediate(
-            answer::unknown_model(name),
-            Outcome::RejectedInvalid,
-        ))
+        Arc::new(Rejection::immediate(answer::unknown_model(name), Outcome::RejectedInvalid))
     }
 
     #[test]
@@ -169,19 +162,12 @@ mod tests {
         ended.keep_rejection(2, &second);
         ended.acknowledge(1);
         assert_eq!(
-            (
-                ended.unacknowledged_rejection(1),
-                ended.unacknowledged_rejection(2)
-            ),
+            (ended.unacknowledged_rejection(1), ended.unacknowledged_rejection(2)),
             (None, Some(&second))
         );
         ended.restart_stream();
         ended.acknowledge(9);
-        assert_eq!(
-            ended.unacknowledged_rejection(2),
-            Some(&second),
-            "nothing was sent on this stream"
-        );
+        assert_eq!(ended.unacknowledged_rejection(2), Some(&second), "nothing was sent on this stream");
         ended.record_frame(1);
         ended.acknowledge(1);
         assert_eq!(ended.unacknowledged_rejection(2), None);

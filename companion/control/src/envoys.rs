@@ -30,11 +30,7 @@ impl Envoys {
 
     /// The Envoys by process, in no order. Root contexts that don't know their process are one entry.
     pub(crate) fn known(&self) -> Vec<KnownEnvoy> {
-        let mut unknown = KnownEnvoy {
-            envoy: 0,
-            contexts: 0,
-            digest: 0,
-        };
+        let mut unknown = KnownEnvoy { envoy: 0, contexts: 0, digest: 0 };
         let mut known = Vec::with_capacity(self.0.len());
         for (envoy, Contexts { count, digest }) in &self.0 {
             let contexts = u32::try_from(*count).unwrap_or(u32::MAX);
@@ -43,11 +39,7 @@ impl Envoys {
                     unknown.contexts = unknown.contexts.saturating_add(contexts);
                     unknown.digest = unknown.digest.wrapping_add(*digest);
                 }
-                envoy => known.push(KnownEnvoy {
-                    envoy,
-                    contexts,
-                    digest: *digest,
-                }),
+                envoy => known.push(KnownEnvoy { envoy, contexts, digest: *digest }),
             }
         }
         if unknown.contexts > 0 {

@@ -3,20 +3,18 @@
 use core::time::Duration;
 use std::sync::Arc;
 
-use penstock_engine::Outcome;
+use penstock_autopilot::{Kept, PendingServers, Scraped};
+use penstock_election::KnownEnvoy;
 use penstock_engine::effect::QuotaReport;
 use penstock_engine::input::{PastUsage, QuotaReset, QuotaRunning, QuotaUsage, RunningUsage};
+use penstock_engine::{Instant, Outcome};
 use penstock_wire as wire;
-
-use penstock_engine::Instant;
 
 use crate::budgets::BudgetChange;
 use crate::ids::ConnId;
 use crate::labels::Labels;
 use crate::leadership::ElectionReport;
 use crate::settings::{EndpointSettings, Settings};
-use penstock_autopilot::{Kept, PendingServers, Scraped};
-use penstock_election::KnownEnvoy;
 
 /// Everything that can happen to a control.
 #[derive(Clone, Debug)]

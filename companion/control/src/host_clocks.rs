@@ -31,11 +31,7 @@ impl SentAt {
     pub(crate) fn age(self, now: Instant, age: Duration) -> Duration {
         let since = micros(now).saturating_sub(self.0);
         let elapsed = Duration::from_micros(since.unsigned_abs());
-        if since < 0 {
-            age.saturating_sub(elapsed)
-        } else {
-            age.saturating_add(elapsed)
-        }
+        if since < 0 { age.saturating_sub(elapsed) } else { age.saturating_add(elapsed) }
     }
 }
 
@@ -101,10 +97,7 @@ mod tests {
         assert_eq!((second.0 - first.0, third.0 - first.0), (60_000, 70_000));
         let age = Duration::from_millis(50);
         assert_eq!(second.age(at(1_061_000), age), Duration::from_millis(11));
-        assert_eq!(
-            second.age(at(1_061_000), Duration::from_millis(2)),
-            Duration::ZERO
-        );
+        assert_eq!(second.age(at(1_061_000), Duration::from_millis(2)), Duration::ZERO);
         assert_eq!(third.age(at(1_160_000), age), Duration::from_millis(100));
     }
 
@@ -131,11 +124,7 @@ mod tests {
         clocks.sent_at(at(1_000_000), 7_000_000);
         let later = at(1_000_000).after(CLOCKS_KEPT + Duration::from_millis(50));
         let clock = 7_000_000 + u64::try_from(CLOCKS_KEPT.as_micros()).unwrap_or_default();
-        assert_eq!(
-            clocks.sent_at(later, clock),
-            SentAt(micros(later)),
-            "measured again"
-        );
+        assert_eq!(clocks.sent_at(later, clock), SentAt(micros(later)), "measured again");
         for host in 0..2 * CLOCKS_MAX as u64 {
             clocks.sent_at(later, host * 1_000_000);
         }

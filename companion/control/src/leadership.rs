@@ -1,8 +1,8 @@
 //! Which of several companions leads, as this one knows it.
 
+use core::time::Duration;
 use std::sync::Arc;
 
-use core::time::Duration;
 use hashbrown::{HashMap, HashSet};
 use penstock_election::KnownEnvoy;
 use penstock_engine::Instant;
@@ -62,14 +62,7 @@ pub(crate) struct Leadership {
 
 impl Leadership {
     pub(crate) fn new(is_replicated: bool) -> Self {
-        let role = if is_replicated {
-            Role::Standby {
-                leader: None,
-                term: 0,
-            }
-        } else {
-            Role::Alone
-        };
+        let role = if is_replicated { Role::Standby { leader: None, term: 0 } } else { Role::Alone };
         Self {
             role,
             lease: None,

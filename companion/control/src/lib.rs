@@ -43,20 +43,21 @@ mod trust;
 mod wire_in;
 mod wire_out;
 
-pub use answer::code_of;
-pub use audit::AuditError;
-pub use budgets::{BudgetChange, FlowBudget, NoBudget, PoolBudgets};
-pub use control::Control;
-pub use controls::{Controls, Scope};
-pub use cost_trace::{CostEvent, CostEventKind};
-pub use event::{Event, LeadershipChange, Observation, Output};
-pub use ids::ConnId;
-pub use labels::{EstimatedTokens, Labels};
-pub use leadership::{ElectionReport, Role};
 pub use penstock_autopilot::{
     AutopilotStatus, Desired, DesiredSource, Kept, PendingServers, Scraped, Totals, VariantStatus,
 };
 pub use penstock_election::KnownEnvoy;
-pub use request_status::{RequestState, RequestStatus};
-pub use settings::{CreditSettings, EndpointSettings, MaxPriority, PoolSettings, Rewrite, Settings};
-pub use status::{ModelStatus, PoolStatus, ServerStatus, SessionStatus, Status};
+
+pub use self::answer::code_of;
+pub use self::audit::AuditError;
+pub use self::budgets::{BudgetChange, FlowBudget, NoBudget, PoolBudgets};
+pub use self::control::Control;
+pub use self::controls::{Controls, Scope};
+pub use self::cost_trace::{CostEvent, CostEventKind};
+pub use self::event::{Event, LeadershipChange, Observation, Output};
+pub use self::ids::ConnId;
+pub use self::labels::{EstimatedTokens, Labels};
+pub use self::leadership::{ElectionReport, Role};
+pub use self::request_status::{RequestState, RequestStatus};
+pub use self::settings::{CreditSettings, EndpointSettings, MaxPriority, PoolSettings, Rewrite, Settings};
+pub use self::status::{ModelStatus, PoolStatus, ServerStatus, SessionStatus, Status};

@@ -38,23 +38,22 @@ use penstock_engine::input::{EndpointId, Input, RequestId};
 use penstock_engine::policy::Gate;
 use penstock_engine::{Engine, Instant, ModelName};
 
+use self::announcement::Announced;
+pub(crate) use self::announcement::{Announcement, AnnouncementChange};
+use self::avoided::AvoidedEndpoints;
+use self::credits::Credits;
+pub(crate) use self::effect::{LentCredit, PoolEffect};
+use self::endpoints::Endpoints;
+pub(crate) use self::input::{PoolInput, Registering};
+use self::model_counts::ModelCounts;
+use self::public_budgets::PublicBudgets;
+pub(crate) use self::request::{Grant, OpenRequest};
+use self::rules::Rules;
+use self::visible_flows::VisibleFlows;
 use crate::cost_trace::CostEventKind;
 use crate::event::Observation;
 use crate::limits::WINDOW;
 use crate::settings::PoolSettings;
-use announcement::Announced;
-use avoided::AvoidedEndpoints;
-use credits::Credits;
-use endpoints::Endpoints;
-use model_counts::ModelCounts;
-use public_budgets::PublicBudgets;
-use rules::Rules;
-use visible_flows::VisibleFlows;
-
-pub(crate) use announcement::{Announcement, AnnouncementChange};
-pub(crate) use effect::{LentCredit, PoolEffect};
-pub(crate) use input::{PoolInput, Registering};
-pub(crate) use request::{Grant, OpenRequest};
 
 /// A pool.
 #[derive(Debug)]
@@ -119,30 +118,20 @@ impl Pool {
     pub(crate) fn handle(&mut self, now: Instant, input: PoolInput<'_>) {
         match input {
             PoolInput::Register(registering) => self.register(now, &registering),
-            PoolInput::Reenter {
-                id,
-                peer,
-                registration,
-                arrival,
-            } => self.reenter(now, id, peer, registration, arrival),
+            PoolInput::Reenter { id, peer, registration, arrival } => {
+                self.reenter(now, id, peer, registration, arrival)
+            }
             PoolInput::CountArrival => self.autopilot.arrived(now),
             PoolInput::PeerChanged { id, peer } => self.set_peer(id, peer),
             PoolInput::StillWaits(id) => self.still_waits(now, id),
-            PoolInput::StillRuns {
-                id,
-                registration,
-                running,
-            } => self.still_runs(now, id, registration, running),
+            PoolInput::StillRuns { id, registration, running } => {
+                self.still_runs(now, id, registration, running)
+            }
             PoolInput::Cancel(id) => self.cancel(now, id),
             PoolInput::Answered { id, answer } => self.answered(now, id, answer),
             PoolInput::Release(id) => self.release(now, id),
             PoolInput::Suspend(id) => self.decide(now, Input::Suspend(id)),
-            PoolInput::Started {
-                id,
-                endpoint,
-                attempts,
-                has_first_byte,
-            } => {
+            PoolInput::Started { id, endpoint, attempts, has_first_byte } => {
                 self.started(now, id, endpoint, attempts);
                 self.first_byte(now, id, has_first_byte);
             }
@@ -154,11 +143,9 @@ impl Pool {
             PoolInput::CreditEnded(epoch) => self.credit_ended(now, epoch),
             PoolInput::EnvoyLeft(envoy) => self.avoided.forget_envoy(envoy),
             PoolInput::EndpointReady { address, is_ready } => self.set_endpoint_ready(now, address, is_ready),
-            PoolInput::Scraped {
-                address,
-                scraped,
-                adapters,
-            } => self.take_scraped(now, address, scraped, adapters),
+            PoolInput::Scraped { address, scraped, adapters } => {
+                self.take_scraped(now, address, scraped, adapters)
+            }
             PoolInput::Usage { settled, running } => {
                 self.decide(now, Input::SharedUsage { settled, running });
             }
@@ -184,11 +171,7 @@ impl Pool {
 
     /// When [`Self::handle_timeout`] is due; `None` if time alone changes nothing.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        let timeouts = [
-            self.engine.poll_timeout(),
-            self.autopilot.poll_timeout(),
-            self.credits.renewal_at(),
-        ];
+        let timeouts = [self.engine.poll_timeout(), self.autopilot.poll_timeout(), self.credits.renewal_at()];
         timeouts.into_iter().flatten().min()
     }
 
@@ -200,10 +183,7 @@ impl Pool {
         if self.autopilot.poll_timeout().is_none_or(|due| due > now) {
             return;
         }
-        let backlog = Backlog {
-            requests: self.engine.waiting_for_room(),
-            is_full: self.engine.is_full(),
-        };
+        let backlog = Backlog { requests: self.engine.waiting_for_room(), is_full: self.engine.is_full() };
         self.autopilot.handle_timeout(now, backlog);
         for (variant, kept) in self.autopilot.take_kept() {
             let pool = self.name.clone();
@@ -292,13 +272,8 @@ impl Pool {
     /// Removes a request that has ended.
     fn close(&mut self, id: RequestId) -> Option<OpenRequest> {
         let request = self.requests.remove(&id)?;
-        self.model_counts
-            .close(&request.labels.model, request.is_waiting());
-        self.effects.push_back(PoolEffect::Ended {
-            key: request.key,
-            id,
-            labels: request.labels.clone(),
-        });
+        self.model_counts.close(&request.labels.model, request.is_waiting());
+        self.effects.push_back(PoolEffect::Ended { key: request.key, id, labels: request.labels.clone() });
         Some(request)
     }
 }

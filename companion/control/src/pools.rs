@@ -155,8 +155,7 @@ impl Pools {
     /// The pool with this name, configured or retired.
     pub(crate) fn named(&self, name: &str) -> Option<PoolId> {
         let is_named = |id: &PoolId| self.get(*id).is_some_and(|pool| **pool.name() == *name);
-        self.by_name(name)
-            .or_else(|| self.retired.iter().copied().find(is_named))
+        self.by_name(name).or_else(|| self.retired.iter().copied().find(is_named))
     }
 
     /// Filters may run requests that aren't known.
@@ -230,10 +229,7 @@ impl Pools {
             pool.trace_costs();
         }
         self.made += 1;
-        let slot = Some(Slot {
-            pool,
-            is_touched: false,
-        });
+        let slot = Some(Slot { pool, is_touched: false });
         match self.slots.iter().position(Option::is_none) {
             Some(index) => {
                 self.slots[index] = slot;
@@ -268,16 +264,10 @@ impl Pools {
             && visible == self.visible_flows
             && slots == self.configured.len() + self.retired.len()
             && self.by_name.len() == self.configured.len()
-            && self
-                .iter()
-                .all(|(id, pool)| self.deadlines.get(id) == pool.poll_timeout())
+            && self.iter().all(|(id, pool)| self.deadlines.get(id) == pool.poll_timeout())
             && configured.all(|&id| {
-                self.get(id)
-                    .is_some_and(|pool| !pool.is_retired() && self.by_name(pool.name()) == Some(id))
+                self.get(id).is_some_and(|pool| !pool.is_retired() && self.by_name(pool.name()) == Some(id))
             })
-            && self
-                .retired
-                .iter()
-                .all(|&id| self.get(id).is_some_and(Pool::is_retired))
+            && self.retired.iter().all(|&id| self.get(id).is_some_and(Pool::is_retired))
     }
 }

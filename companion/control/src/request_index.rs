@@ -47,10 +47,7 @@ impl RequestIndex {
         }
         match self.entry(&labels.request_id) {
             Entry::Vacant(entry) => {
-                entry.insert(Indexed {
-                    labels: labels.clone(),
-                    requests: Sharing::One(route),
-                });
+                entry.insert(Indexed { labels: labels.clone(), requests: Sharing::One(route) });
             }
             Entry::Occupied(mut entry) => match &mut entry.get_mut().requests {
                 Sharing::Many(routes) => {
@@ -87,9 +84,7 @@ impl RequestIndex {
     /// The request with this id that came last.
     pub(crate) fn latest(&self, request_id: &str) -> Option<Route> {
         let hash = self.hasher.hash_one(request_id);
-        let indexed = self
-            .table
-            .find(hash, |indexed| &*indexed.labels.request_id == request_id)?;
+        let indexed = self.table.find(hash, |indexed| &*indexed.labels.request_id == request_id)?;
         match &indexed.requests {
             Sharing::One(route) => Some(*route),
             Sharing::Many(routes) => routes.last_key_value().map(|(&id, &pool)| Route { pool, id }),
@@ -137,10 +132,7 @@ mod tests {
     }
 
     fn route(id: u64) -> Route {
-        Route {
-            pool: PoolId(7),
-            id: RequestId(id),
-        }
+        Route { pool: PoolId(7), id: RequestId(id) }
     }
 
     #[test]

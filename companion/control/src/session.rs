@@ -217,21 +217,12 @@ mod tests {
     #[test]
     fn hello_parts_come_in_order_and_within_their_size() {
         let mut session = Session::new(Instant::ZERO);
-        let part = |part, last| wire::Hello {
-            part,
-            last,
-            ..Default::default()
-        };
+        let part = |part, last| wire::Hello { part, last, ..Default::default() };
         assert_eq!(session.add_hello_part(&mut part(0, false), 0), Ok(false));
-        assert_eq!(
-            session.add_hello_part(&mut part(2, true), 0),
-            Err(Violation::Parts)
-        );
+        assert_eq!(session.add_hello_part(&mut part(2, true), 0), Err(Violation::Parts));
         assert_eq!(session.add_hello_part(&mut part(1, true), 0), Ok(true));
         let mut large = part(2, true);
-        large
-            .waiting
-            .resize(wire::limits::HELLO_PART_REQUESTS + 1, wire::Register::default());
+        large.waiting.resize(wire::limits::HELLO_PART_REQUESTS + 1, wire::Register::default());
         assert_eq!(session.add_hello_part(&mut large, 0), Err(Violation::Parts));
     }
 
@@ -247,15 +238,9 @@ mod tests {
         for number in 0..parts {
             assert_eq!(session.add_hello_part(&mut part(number), 0), Ok(false));
         }
-        assert_eq!(
-            session.add_hello_part(&mut part(parts), 0),
-            Err(Violation::Requests)
-        );
+        assert_eq!(session.add_hello_part(&mut part(parts), 0), Err(Violation::Requests));
         let mut session = Session::new(Instant::ZERO);
         let mut huge = part(0);
-        assert_eq!(
-            session.add_hello_part(&mut huge, HELLO_BYTES_MAX + 1),
-            Err(Violation::Requests)
-        );
+        assert_eq!(session.add_hello_part(&mut huge, HELLO_BYTES_MAX + 1), Err(Violation::Requests));
     }
 }

@@ -4,13 +4,12 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
+use penstock_autopilot::{Kept, PendingServers};
 use penstock_engine::Policy;
 use penstock_engine::input::Band;
 use penstock_engine::policy::FlowKey;
 use penstock_engine::units::Decimal;
 use penstock_wire as wire;
-
-use penstock_autopilot::{Kept, PendingServers};
 
 /// All settings of a control.
 #[derive(Clone, Debug)]
@@ -95,10 +94,7 @@ impl CreditSettings {
 
 impl Default for CreditSettings {
     fn default() -> Self {
-        Self {
-            busy_min: Self::BUSY_MIN,
-            prefix_min_tokens: 256,
-        }
+        Self { busy_min: Self::BUSY_MIN, prefix_min_tokens: 256 }
     }
 }
 

@@ -48,10 +48,7 @@ mod tests {
         let bye = Kind::Bye(wire::Bye {});
         let frame = |kinds: Vec<Kind>| {
             let commands = kinds.into_iter().map(|kind| wire::Command { kind: Some(kind) });
-            wire::CompanionFrame {
-                commands: commands.collect(),
-                ..wire::CompanionFrame::default()
-            }
+            wire::CompanionFrame { commands: commands.collect(), ..wire::CompanionFrame::default() }
         };
         let mut spent = SpentFrames::default();
         spent.keep(frame(Vec::new()));
@@ -60,10 +57,7 @@ mod tests {
         for _ in 0..2 * SPENT_GRANTS_MAX {
             spent.keep(frame(vec![bye.clone(), Kind::Grant(wire::Grant::default())]));
         }
-        assert_eq!(
-            (spent.grants.len(), spent.lists.len()),
-            (SPENT_GRANTS_MAX, SPENT_LISTS_MAX)
-        );
+        assert_eq!((spent.grants.len(), spent.lists.len()), (SPENT_GRANTS_MAX, SPENT_LISTS_MAX));
         let list = spent.take_list();
         assert!(list.is_empty() && list.capacity() >= 2);
     }

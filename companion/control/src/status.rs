@@ -118,10 +118,7 @@ impl PoolStatus {
     /// The address of an endpoint; empty for an unknown one.
     #[must_use]
     pub fn address(&self, id: EndpointId) -> &str {
-        usize::try_from(id.0)
-            .ok()
-            .and_then(|index| self.addresses.get(index))
-            .map_or("", |address| address)
+        usize::try_from(id.0).ok().and_then(|index| self.addresses.get(index)).map_or("", |address| address)
     }
 
     /// The model server of an endpoint; `None` for an unknown one.
@@ -134,10 +131,6 @@ impl PoolStatus {
     #[must_use]
     pub fn shown<'a>(&self, flow: &'a str) -> &'a str {
         let flow = flow_name(flow);
-        if self.public_flows.contains(flow) {
-            flow
-        } else {
-            OTHER
-        }
+        if self.public_flows.contains(flow) { flow } else { OTHER }
     }
 }

@@ -43,10 +43,7 @@ fn is_client_trusted(registration: &Registration<'_>, version: u32, policy: &wir
     if registration.is_untrusted {
         return false;
     }
-    let trust = policy
-        .identity
-        .as_ref()
-        .and_then(|identity| identity.trust.as_ref());
+    let trust = policy.identity.as_ref().and_then(|identity| identity.trust.as_ref());
     version >= JUDGED_VERSION || trust.is_none_or(|trust| is_trusted(trust, registration.client))
 }
 
@@ -66,10 +63,7 @@ fn restrict(registration: &mut Registration<'_>) {
 fn claim(registration: &Registration<'_>, is_trusted: bool, settings: &Settings) -> Claim {
     let claimed = band(registration.priority, &settings.objectives);
     let band = within_ceiling(claimed, registration, is_trusted, &settings.max_priority);
-    Claim {
-        band,
-        is_lowered: band != claimed && !registration.priority.trim().is_empty(),
-    }
+    Claim { band, is_lowered: band != claimed && !registration.priority.trim().is_empty() }
 }
 
 /// The band that a request gets for a claim.
@@ -102,10 +96,7 @@ fn band(claim: &str, objectives: &[(String, Band)]) -> Band {
     } else if is_one_of(["sheddable", "low"]) {
         Band::Sheddable
     } else {
-        objectives
-            .iter()
-            .find(|(name, _)| name == claim)
-            .map_or(Band::Default, |(_, band)| *band)
+        objectives.iter().find(|(name, _)| name == claim).map_or(Band::Default, |(_, band)| *band)
     }
 }
 
@@ -161,14 +152,10 @@ fn is_in(network: &wire::Network, client: IpAddr) -> bool {
     if client.len() != network.address.len() || bits > 8 * client.len() {
         return false;
     }
-    client
-        .iter()
-        .zip(&network.address)
-        .enumerate()
-        .all(|(index, (a, b))| {
-            let bits = bits.saturating_sub(8 * index).min(8);
-            u32::from(a ^ b) >> (8 - bits) == 0
-        })
+    client.iter().zip(&network.address).enumerate().all(|(index, (a, b))| {
+        let bits = bits.saturating_sub(8 * index).min(8);
+        u32::from(a ^ b) >> (8 - bits) == 0
+    })
 }
 
 #[cfg(test)]
@@ -211,16 +198,10 @@ mod tests {
 
     #[test]
     fn a_verified_tenant_of_a_client_without_trust_stays() {
-        let message = wire::Register {
-            tenant_verified: true,
-            ..claims()
-        };
+        let message = wire::Register { tenant_verified: true, ..claims() };
         let mut registration = parsed(&message);
         restrict(&mut registration);
-        assert_eq!(
-            (&*registration.tenant, &*registration.user),
-            ("acme", "10.1.2.3/60")
-        );
+        assert_eq!((&*registration.tenant, &*registration.user), ("acme", "10.1.2.3/60"));
         assert_eq!((registration.class, registration.pin), ("", None));
     }
 
@@ -231,10 +212,7 @@ mod tests {
             tenants: [("acme".to_owned(), Band::Critical)].into_iter().collect(),
         };
         let band_of = |tenant_verified| {
-            let message = wire::Register {
-                tenant_verified,
-                ..claims()
-            };
+            let message = wire::Register { tenant_verified, ..claims() };
             within_ceiling(Band::Critical, &parsed(&message), false, &max_priority)
         };
         assert_eq!(band_of(false), Band::Sheddable);
@@ -246,19 +224,11 @@ mod tests {
     }
 
     fn policy(networks: &[(&[u8], u32)]) -> wire::Policy {
-        let network = |(address, prefix): &(&[u8], u32)| wire::Network {
-            address: address.to_vec(),
-            prefix: *prefix,
-        };
-        let trust = wire::Trust {
-            all: false,
-            networks: networks.iter().map(network).collect(),
-        };
+        let network =
+            |(address, prefix): &(&[u8], u32)| wire::Network { address: address.to_vec(), prefix: *prefix };
+        let trust = wire::Trust { all: false, networks: networks.iter().map(network).collect() };
         wire::Policy {
-            identity: Some(wire::Identity {
-                trust: Some(trust),
-                ..Default::default()
-            }),
+            identity: Some(wire::Identity { trust: Some(trust), ..Default::default() }),
             ..Default::default()
         }
     }
@@ -283,9 +253,8 @@ mod tests {
 
     #[test]
     fn an_address_has_few_flows_and_none_without_an_identity() {
-        let flows: std::collections::BTreeSet<_> = (0..10_000)
-            .map(|id| flow_of_address("::1", &format!("t{id}")))
-            .collect();
+        let flows: std::collections::BTreeSet<_> =
+            (0..10_000).map(|id| flow_of_address("::1", &format!("t{id}"))).collect();
         assert_eq!(flows.len() as u64, FLOWS_PER_ADDRESS);
         assert_eq!(flows.first().map(String::as_str), Some("::/00"));
         assert_eq!(flow_of_address("::1", ""), "");
@@ -295,18 +264,11 @@ mod tests {
     #[test]
     fn clients_of_an_old_filter_are_judged_by_the_policy() {
         let trusted = |version, client: &str, policy: &wire::Policy| {
-            let message = wire::Register {
-                untrusted: false,
-                client: client.into(),
-                ..claims()
-            };
+            let message = wire::Register { untrusted: false, client: client.into(), ..claims() };
             is_client_trusted(&parsed(&message), version, policy)
         };
         let none = policy(&[]);
-        assert!(
-            trusted(1, "10.1.2.3", &wire::Policy::default()),
-            "without a list every client is trusted"
-        );
+        assert!(trusted(1, "10.1.2.3", &wire::Policy::default()), "without a list every client is trusted");
         assert!(trusted(2, "10.1.2.3", &none), "the filter has judged");
         assert!(!trusted(1, "10.1.2.3", &none));
         let some = policy(&[(&[10, 0, 0, 0], 9), (&[0xfd; 16], 128)]);

@@ -16,10 +16,7 @@ use crate::registration::{Registration, Running};
 
 /// A registration by the root context with this epoch.
 pub(crate) fn registration(epoch: Epoch, message: &wire::Register) -> Registration<'_> {
-    let key = RequestKey {
-        epoch,
-        sequence: message.sequence,
-    };
+    let key = RequestKey { epoch, sequence: message.sequence };
     Registration {
         key,
         age: Duration::from_micros(message.age_us),
@@ -53,11 +50,7 @@ pub(crate) fn registration(epoch: Epoch, message: &wire::Register) -> Registrati
         tolerations: &message.tolerations,
         prefix_hashes: &message.prefix_hashes,
         requeues: message.requeues,
-        previous_key: message
-            .requeued_from
-            .as_ref()
-            .map(request_key)
-            .filter(|previous| *previous != key),
+        previous_key: message.requeued_from.as_ref().map(request_key).filter(|previous| *previous != key),
         leased_endpoint: non_empty(&message.leased_endpoint),
         failed_attempt: message.failed_attempt.as_ref().and_then(pushback),
         is_within_limits: is_within_limits(message),
@@ -75,10 +68,7 @@ pub(crate) fn running(message: &wire::Running) -> Running<'_> {
 
 /// The key that an origin names.
 pub(crate) fn request_key(origin: &wire::RequestKey) -> RequestKey {
-    RequestKey {
-        epoch: Epoch::new(origin.epoch_hi, origin.epoch_lo),
-        sequence: origin.sequence,
-    }
+    RequestKey { epoch: Epoch::new(origin.epoch_hi, origin.epoch_lo), sequence: origin.sequence }
 }
 
 /// How often Envoy tried to send a request.
@@ -103,12 +93,7 @@ pub(crate) fn pushback(message: &wire::PushedBack) -> Option<Pushback<'_>> {
 
 /// The answer of a filter to a request.
 pub(crate) fn filter_answer(node: Box<str>, message: &wire::Refused) -> FilterAnswer<'_> {
-    FilterAnswer {
-        node,
-        outcome: &message.outcome,
-        code: &message.code,
-        requeues: message.requeues,
-    }
+    FilterAnswer { node, outcome: &message.outcome, code: &message.code, requeues: message.requeues }
 }
 
 /// `None` for an empty text.
@@ -151,10 +136,7 @@ fn is_within_limits(message: &wire::Register) -> bool {
         &message.leased_endpoint,
     ];
     let listed = message.subset.iter().chain(&message.tolerations);
-    names
-        .into_iter()
-        .chain(listed)
-        .all(|name| name.len() <= NAME_BYTES_MAX)
+    names.into_iter().chain(listed).all(|name| name.len() <= NAME_BYTES_MAX)
         && message.subset.len().max(message.tolerations.len()) <= LIST_MAX
         && message.prefix_hashes.len() <= PREFIX_HASHES_MAX
 }
@@ -179,10 +161,9 @@ fn service(message: &wire::Completed) -> Service {
         // The client left before Envoy chose an endpoint.
         wire::EndReason::ClientLeft if message.endpoint.is_empty() => Service::Nothing,
         wire::EndReason::Unspecified | wire::EndReason::Served => Service::Served(usage),
-        wire::EndReason::ClientLeft | wire::EndReason::ResetInsideAnswer => Service::Served(Usage {
-            output: Some(usage.output.unwrap_or_default()),
-            ..usage
-        }),
+        wire::EndReason::ClientLeft | wire::EndReason::ResetInsideAnswer => {
+            Service::Served(Usage { output: Some(usage.output.unwrap_or_default()), ..usage })
+        }
     }
 }
 
@@ -212,9 +193,7 @@ fn cached_tokens(message: &wire::Completed) -> Option<u64> {
 
 /// `None` if neither the model server nor the stream's events count them.
 fn output_tokens(message: &wire::Completed) -> Option<u64> {
-    message
-        .output_tokens
-        .or((message.output_chunks > 0).then_some(message.output_chunks))
+    message.output_tokens.or((message.output_chunks > 0).then_some(message.output_chunks))
 }
 
 #[cfg(test)]
@@ -231,24 +210,10 @@ mod tests {
             ..Default::default()
         };
         assert_eq!(service(&ended(wire::EndReason::Served, 500, 0)), Service::Nothing);
-        assert_eq!(
-            service(&ended(wire::EndReason::Unavailable, 503, 0)),
-            Service::Nothing
-        );
-        let output = |tokens| {
-            Service::Served(Usage {
-                output: Some(Tokens(tokens)),
-                ..Usage::default()
-            })
-        };
-        assert_eq!(
-            service(&ended(wire::EndReason::ResetInsideAnswer, 200, 7)),
-            output(7)
-        );
+        assert_eq!(service(&ended(wire::EndReason::Unavailable, 503, 0)), Service::Nothing);
+        let output = |tokens| Service::Served(Usage { output: Some(Tokens(tokens)), ..Usage::default() });
+        assert_eq!(service(&ended(wire::EndReason::ResetInsideAnswer, 200, 7)), output(7));
         assert_eq!(service(&ended(wire::EndReason::ClientLeft, 0, 0)), output(0));
-        assert_eq!(
-            service(&ended(wire::EndReason::Served, 200, 0)),
-            Service::Served(Usage::default())
-        );
+        assert_eq!(service(&ended(wire::EndReason::Served, 200, 0)), Service::Served(Usage::default()));
     }
 }

@@ -29,11 +29,7 @@ pub(crate) fn grant(
         write(&mut text, value);
         text
     };
-    let target_model = if grant.rewrites_body {
-        &*labels.model.target
-    } else {
-        ""
-    };
+    let target_model = if grant.rewrites_body { &*labels.model.target } else { "" };
     Kind::Grant(wire::Grant {
         sequence,
         pool: written(memory.pool, &labels.pool),
@@ -60,9 +56,7 @@ pub(crate) fn reject(sequence: u64, rejection: &Rejection) -> Kind {
         code: rejection.answer.code.to_owned(),
         outcome: rejection.outcome.as_str().to_owned(),
         message: rejection.answer.message.clone(),
-        retry_after_ms: rejection
-            .retry_after
-            .map(|wait| millis(wait.saturating_add(ROUNDED_UP))),
+        retry_after_ms: rejection.retry_after.map(|wait| millis(wait.saturating_add(ROUNDED_UP))),
         r#final: rejection.answer.is_final,
         queue_us: micros(rejection.waited),
         saturation_milli: rejection.saturation_milli,
@@ -122,10 +116,7 @@ pub(crate) fn credit(pool: &str, lent: &LentCredit) -> Kind {
 
 /// Recalls what was lent.
 pub(crate) fn recall(pool: &str, credit: CreditId) -> Kind {
-    Kind::Recall(wire::Recall {
-        pool: pool.to_owned(),
-        credit: credit.number,
-    })
+    Kind::Recall(wire::Recall { pool: pool.to_owned(), credit: credit.number })
 }
 
 fn micros(duration: Duration) -> u64 {

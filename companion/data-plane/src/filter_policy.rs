@@ -30,12 +30,7 @@ pub fn frame(config: &Config, tracing: bool) -> wire::Policy {
     let identity = &config.identity;
     let mut policy = wire::Policy {
         digest: String::new(),
-        routes: ROUTES
-            .map(|(path, api)| wire::Route {
-                path: path.into(),
-                api: api.into(),
-            })
-            .into(),
+        routes: ROUTES.map(|(path, api)| wire::Route { path: path.into(), api: api.into() }).into(),
         body_bytes_max: config.body_bytes,
         identity: Some(wire::Identity {
             fairness_id: sources(&identity.fairness_id),
@@ -62,11 +57,7 @@ pub fn frame(config: &Config, tracing: bool) -> wire::Policy {
                 ttl_ms: millis(pool.policy.queue.ttl),
                 no_endpoint_ttl_ms: millis(pool.policy.queue.no_endpoint_ttl),
                 capacity_status: u32::from(pool.capacity_status),
-                endpoints: pool
-                    .endpoints
-                    .iter()
-                    .map(|endpoint| endpoint.address.to_string())
-                    .collect(),
+                endpoints: pool.endpoints.iter().map(|endpoint| endpoint.address.to_string()).collect(),
                 fallback_bound: fallback_bound(pool),
                 fallback_bound_in_tokens: in_tokens(pool),
                 prefix_hashes: wants_hashes(pool),
@@ -152,13 +143,8 @@ fn requeue_on(pool: &Pool) -> wire::RequeueOn {
 fn json_requeue_on(causes: Option<&wire::RequeueOn>) -> Value {
     let Some(causes) = causes else { return Value::Null };
     let names = [(causes.connect, "connect"), (causes.reset, "reset")];
-    let names = names
-        .into_iter()
-        .filter(|(is_listed, _)| *is_listed)
-        .map(|(_, name)| json!(name));
-    names
-        .chain(causes.statuses.iter().map(|status| json!(status)))
-        .collect()
+    let names = names.into_iter().filter(|(is_listed, _)| *is_listed).map(|(_, name)| json!(name));
+    names.chain(causes.statuses.iter().map(|status| json!(status))).collect()
 }
 
 fn trust(trust: &Trust) -> wire::Trust {
@@ -170,22 +156,18 @@ fn trust(trust: &Trust) -> wire::Trust {
         prefix: u32::from(network.prefix_len()),
     };
     match trust {
-        Trust::All => wire::Trust {
-            all: true,
-            networks: Vec::new(),
-        },
-        Trust::Networks(networks) => wire::Trust {
-            all: false,
-            networks: networks.iter().map(network).collect(),
-        },
+        Trust::All => wire::Trust { all: true, networks: Vec::new() },
+        Trust::Networks(networks) => {
+            wire::Trust { all: false, networks: networks.iter().map(network).collect() }
+        }
     }
 }
 
 fn api_keys(keys: &ApiKeys) -> wire::ApiKeys {
-    let entries = keys.table.iter().map(|(digest, tenant)| wire::ApiKey {
-        sha256: digest.to_vec(),
-        tenant: tenant.into(),
-    });
+    let entries = keys
+        .table
+        .iter()
+        .map(|(digest, tenant)| wire::ApiKey { sha256: digest.to_vec(), tenant: tenant.into() });
     wire::ApiKeys {
         headers: keys.headers.clone(),
         required: keys.required,
@@ -216,9 +198,10 @@ fn fallback_bound(pool: &Pool) -> Option<u64> {
         Gate::Open | Gate::Manual => None,
         Gate::Auto { initial: upper } | Gate::Bounded { upper, .. } => {
             let share = |weight: Decimal| upper.billionths().saturating_mul(weight.billionths());
-            let sum = pool.endpoints.iter().fold(0, |sum: u128, endpoint| {
-                sum.saturating_add(share(endpoint.weight))
-            });
+            let sum = pool
+                .endpoints
+                .iter()
+                .fold(0, |sum: u128, endpoint| sum.saturating_add(share(endpoint.weight)));
             let whole = sum.div_ceil(Decimal::ONE * Decimal::ONE);
             Some(u64::try_from(whole).unwrap_or(u64::MAX).max(1))
         }
@@ -275,10 +258,7 @@ fn sources(sources: &[Source]) -> Vec<wire::Source> {
                 Source::Model(rules) => From::Model(wire::ModelTable {
                     rules: rules
                         .iter()
-                        .map(|(glob, value)| wire::ModelRule {
-                            glob: glob.clone(),
-                            value: value.clone(),
-                        })
+                        .map(|(glob, value)| wire::ModelRule { glob: glob.clone(), value: value.clone() })
                         .collect(),
                 }),
             }),
@@ -319,17 +299,10 @@ pools: [{name: a, endpoints: {static: ['127.0.0.1:8001']}}]";
         };
         let [one, two] = ["01", "02"].map(|byte| format!("sha256:{}", byte.repeat(32)));
         let first = config(&format!("acme: ['{two}']\nother: ['{one}']"));
-        let keys = frame(&first, false)
-            .identity
-            .and_then(|identity| identity.api_keys)
-            .expect("present");
+        let keys = frame(&first, false).identity.and_then(|identity| identity.api_keys).expect("present");
         assert_eq!(keys.headers, ["authorization", "x-api-key", "api-key"]);
         assert_eq!((keys.required, keys.forward), (false, false));
-        let listed: Vec<_> = keys
-            .keys
-            .iter()
-            .map(|key| (key.sha256.as_slice(), &*key.tenant))
-            .collect();
+        let listed: Vec<_> = keys.keys.iter().map(|key| (key.sha256.as_slice(), &*key.tenant)).collect();
         assert_eq!(listed, [(&[1; 32][..], "other"), (&[2; 32][..], "acme")]);
         let plugin = plugin_configuration(&first, "edge", false);
         assert_eq!(
@@ -353,23 +326,14 @@ pools: [{name: a, endpoints: {static: ['127.0.0.1:8001']}}]";
         let from = |source: &wire::Source| source.from.clone();
         assert_eq!(
             identity.class.iter().filter_map(from).collect::<Vec<_>>(),
-            [
-                From::Header("x-penstock-class".into()),
-                From::Header("x-dynamo-meta-policy-class".into())
-            ]
+            [From::Header("x-penstock-class".into()), From::Header("x-dynamo-meta-policy-class".into())]
         );
         assert_eq!(
             identity.strict.iter().filter_map(from).collect::<Vec<_>>(),
             [From::Header("x-tier".into())]
         );
-        let Some(From::Model(table)) = &identity.jump[0].from else {
-            panic!("a table")
-        };
-        let rules: Vec<_> = table
-            .rules
-            .iter()
-            .map(|rule| (&*rule.glob, &*rule.value))
-            .collect();
+        let Some(From::Model(table)) = &identity.jump[0].from else { panic!("a table") };
+        let rules: Vec<_> = table.rules.iter().map(|rule| (&*rule.glob, &*rule.value)).collect();
         assert_eq!(rules, [("z*", "30"), ("*", "5")]);
         let plugin = plugin_configuration(&config, "edge", false);
         let identity = &plugin["policy"]["identity"];
@@ -398,30 +362,20 @@ pools: [{name: a, endpoints: {static: ['127.0.0.1:8001']}}]";
             ("[503, connect]", true, false, &[503]),
         ] {
             let keys = format!("endpoints: {{static: ['127.0.0.1:1']}}, queue: {{requeue_on: {listed}}}");
-            let expected = wire::RequeueOn {
-                connect,
-                reset,
-                statuses: statuses.to_vec(),
-            };
+            let expected = wire::RequeueOn { connect, reset, statuses: statuses.to_vec() };
             assert_eq!(message(&keys).requeue_on, Some(expected), "{listed}");
         }
         let text = "pools: [{name: a, endpoints: {static: ['127.0.0.1:1']}}]";
         let config = Config::parse(text, "f.yaml").expect("valid");
         let plugin = plugin_configuration(&config, "edge", false);
         let shown = &plugin["policy"]["pools"][0]["requeue_on"];
-        assert_eq!(
-            shown,
-            &json!(["connect", "reset", 429, 503]),
-            "the default is all"
-        );
+        assert_eq!(shown, &json!(["connect", "reset", 429, 503]), "the default is all");
     }
 
     #[test]
     fn filters_hash_prompts_for_cached_tokens_or_a_choice_of_endpoints() {
-        let (one, two) = (
-            "endpoints: {static: ['127.0.0.1:1']}",
-            "endpoints: {static: ['127.0.0.1:1', '127.0.0.1:2']}",
-        );
+        let (one, two) =
+            ("endpoints: {static: ['127.0.0.1:1']}", "endpoints: {static: ['127.0.0.1:1', '127.0.0.1:2']}");
         let by_requests = "arbitration: {flows: {cost: requests}}";
         let classes =
             "arbitration: {flows: {cost: requests}, classes: {policy_classes: [{name: c, quantum: 1}]}}";
@@ -429,11 +383,7 @@ pools: [{name: a, endpoints: {static: ['127.0.0.1:8001']}}]";
             (one, "scheduler: {prefix: 0}", true),
             (one, by_requests, false),
             (two, by_requests, true),
-            (
-                two,
-                "arbitration: {flows: {cost: requests}}, scheduler: {prefix: 0}",
-                false,
-            ),
+            (two, "arbitration: {flows: {cost: requests}}, scheduler: {prefix: 0}", false),
             (one, classes, true),
             (one, "arbitration: {flows: {cost: requests}, order: wspt}", true),
             (one, "usage: {input_token_weight: 0}", false),
@@ -466,10 +416,7 @@ pools:
 - {name: c, endpoints: {static: ['127.0.0.1:4']}, stock: {watermark_per_backend: none}}";
         let config = Config::parse(text, "f.yaml").expect("valid");
         let policy = frame(&config, false);
-        let trust = policy
-            .identity
-            .and_then(|identity| identity.trust)
-            .expect("present");
+        let trust = policy.identity.and_then(|identity| identity.trust).expect("present");
         let networks: Vec<_> = trust
             .networks
             .iter()
@@ -480,22 +427,13 @@ pools:
             .pools
             .iter()
             .map(|pool| {
-                (
-                    pool.fallback(),
-                    pool.endpoints.len(),
-                    pool.fallback_bound,
-                    pool.fallback_bound_in_tokens,
-                )
+                (pool.fallback(), pool.endpoints.len(), pool.fallback_bound, pool.fallback_bound_in_tokens)
             })
             .collect();
         use wire::Fallback::{Closed, Open};
         assert_eq!(
             pools,
-            [
-                (Open, 2, Some(8), false),
-                (Closed, 1, Some(110), true),
-                (Closed, 1, None, false)
-            ],
+            [(Open, 2, Some(8), false), (Closed, 1, Some(110), true), (Closed, 1, None, false)],
             "3.5 times 2.2 of the first pool, rounded up"
         );
         let plugin = plugin_configuration(&config, "edge", false);
@@ -507,14 +445,8 @@ pools:
         assert_eq!((&pool["then"], &pool["open_bound"]), (&json!("open"), &json!(8)));
         let small = "pools: [{name: a, endpoints: {static: ['127.0.0.1:8001']}}]";
         let config = Config::parse(small, "f.yaml").expect("valid");
-        let trust = frame(&config, false)
-            .identity
-            .and_then(|identity| identity.trust)
-            .expect("present");
+        let trust = frame(&config, false).identity.and_then(|identity| identity.trust).expect("present");
         assert!(trust.all && trust.networks.is_empty());
-        assert_eq!(
-            plugin_configuration(&config, "edge", false)["policy"]["identity"]["trust"],
-            "all"
-        );
+        assert_eq!(plugin_configuration(&config, "edge", false)["policy"]["identity"]["trust"], "all");
     }
 }

@@ -6,12 +6,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use penstock_config::{self as config, Config};
-use penstock_envoy::{
-    bootstrap::{self, Address, Companions, Module, Pool, Settings, Tls},
-    certificate::Certificate,
-    folder::Folder,
-    limits,
-};
+use penstock_envoy::bootstrap::{self, Address, Companions, Module, Pool, Settings, Tls};
+use penstock_envoy::certificate::Certificate;
+use penstock_envoy::folder::Folder;
+use penstock_envoy::limits;
 
 use crate::filter_policy;
 
@@ -47,10 +45,7 @@ pub fn settings(config: &Config, node: &str, module: Module, tracing: bool) -> S
 fn companions(config: &Config) -> Companions {
     match config.replicas.as_ref().map(|replicas| &replicas.companions) {
         Some(config::Companions::List(addresses)) => Companions::List(addresses.clone()),
-        Some(config::Companions::Dns { name, port }) => Companions::Dns {
-            name: name.clone(),
-            port: *port,
-        },
+        Some(config::Companions::Dns { name, port }) => Companions::Dns { name: name.clone(), port: *port },
         None => Companions::One(match &config.listen.grpc {
             config::Address::Tcp(address) => Address::Tcp(*address),
             config::Address::Unix(path) => Address::Unix(path.clone()),
@@ -61,10 +56,7 @@ fn companions(config: &Config) -> Companions {
 /// The certificate for clients, if the configuration has one.
 #[must_use]
 pub fn certificate(config: &Config) -> Option<Certificate> {
-    config.listen.tls.as_ref().map(|tls| Certificate {
-        cert: absolute(&tls.cert),
-        key: absolute(&tls.key),
-    })
+    config.listen.tls.as_ref().map(|tls| Certificate { cert: absolute(&tls.cert), key: absolute(&tls.key) })
 }
 
 /// The configured pools and their endpoints.
@@ -94,8 +86,7 @@ pub fn remembered(config: &Config, folder: &Folder) -> BTreeMap<String, Vec<Sock
 /// Adds remembered servers to the pools.
 pub fn add_remembered(pools: &mut [Pool], remembered: &BTreeMap<String, Vec<SocketAddr>>) {
     for pool in pools {
-        pool.endpoints
-            .extend(remembered.get(&pool.name).into_iter().flatten());
+        pool.endpoints.extend(remembered.get(&pool.name).into_iter().flatten());
     }
 }
 
@@ -131,24 +122,15 @@ pools:
     fn settings_follow_the_configuration() {
         let config = Config::parse(TWO, "f.yaml").expect("valid");
         let settings = settings(&config, "n", Module::File("/f.wasm".into()), false);
-        assert_eq!(
-            settings.companions,
-            Companions::One(Address::Unix("/run/penstock.sock".into()))
-        );
+        assert_eq!(settings.companions, Companions::One(Address::Unix("/run/penstock.sock".into())));
         let tls = settings.tls.expect("given");
-        assert_eq!(
-            (tls.cert, tls.key),
-            ("/etc/c.pem".into(), PathBuf::from("/etc/k.pem"))
-        );
+        assert_eq!((tls.cert, tls.key), ("/etc/c.pem".into(), PathBuf::from("/etc/k.pem")));
         assert!(tls.ca.is_absolute() && tls.ca.ends_with("a.pem"), "{:?}", tls.ca);
         assert_eq!(settings.body_bytes_max, 1 << 20);
         // Pool b: 10 s in the queue, 95 s without a companion, and a minute.
         assert_eq!(settings.stream_idle_timeout, Duration::from_secs(10 + 95 + 60));
-        let pools: Vec<_> = settings
-            .pools
-            .iter()
-            .map(|pool| (pool.name.as_str(), pool.endpoints.len()))
-            .collect();
+        let pools: Vec<_> =
+            settings.pools.iter().map(|pool| (pool.name.as_str(), pool.endpoints.len())).collect();
         assert_eq!(pools, [("a", 2), ("b", 1)]);
         assert_eq!(settings.plugin["companion"], bootstrap::COMPANION_CLUSTER);
     }
@@ -164,16 +146,10 @@ pools:
             settings(&config, "n", Module::File("/f.wasm".into()), false).companions
         };
         let both = ["127.0.0.1:9190", "127.0.0.1:9290"].map(|address| address.parse().expect("an address"));
-        assert_eq!(
-            companions("['127.0.0.1:9190', '127.0.0.1:9290']"),
-            Companions::List(both.to_vec())
-        );
+        assert_eq!(companions("['127.0.0.1:9190', '127.0.0.1:9290']"), Companions::List(both.to_vec()));
         assert_eq!(
             companions("{dns: {name: companions.models, port: 9190}}"),
-            Companions::Dns {
-                name: "companions.models".into(),
-                port: 9190
-            }
+            Companions::Dns { name: "companions.models".into(), port: 9190 }
         );
     }
 }

@@ -11,11 +11,10 @@ use std::collections::VecDeque;
 
 use penstock_engine::Instant;
 
+use self::spreading::Spreading;
 use crate::limits::{ANSWERS, ENVOYS_MAX, GRANTS, RENEWALS, RETRIES};
 use crate::messages::{Answer, Holder, Input, Output, Request, Role, RoleChange, Status, View};
 use crate::record::{KnownEnvoy, Record};
-
-use self::spreading::Spreading;
 
 /// The settings of a candidate.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -232,10 +231,7 @@ impl Candidate {
             // An acquisition succeeded whose answer was lost.
             leading.record.term = leading.record.term.max(term(&view));
         }
-        let is_replaced = self
-            .leading
-            .as_ref()
-            .is_some_and(|leading| self.replaces(&view, leading));
+        let is_replaced = self.leading.as_ref().is_some_and(|leading| self.replaces(&view, leading));
         self.view = Some(view);
         if is_replaced {
             self.step_down(self.known_leader(), self.highest_term);
@@ -280,20 +276,13 @@ impl Candidate {
         self.retry_at = None;
         let extends_lease = matches!(request, Request::Acquire { .. } | Request::Renew { .. });
         let (holder, record) = match request {
-            Request::Renew { .. } => (
-                Holder::Me,
-                self.view.as_ref().and_then(|view| view.record.clone()),
-            ),
+            Request::Renew { .. } => (Holder::Me, self.view.as_ref().and_then(|view| view.record.clone())),
             Request::Acquire { record, .. } | Request::Write { record, .. } => (Holder::Me, Some(record)),
             Request::Release { record, .. } => (Holder::None, Some(record)),
         };
         let is_newer = self.view.as_ref().is_none_or(|view| view.version <= version);
         if is_newer {
-            self.view = Some(View {
-                holder,
-                record,
-                version,
-            });
+            self.view = Some(View { holder, record, version });
         }
         if self.holder() != Some(Holder::Me) {
             self.release = None;
@@ -307,9 +296,7 @@ impl Candidate {
     fn confirm(&mut self, now: Instant, sent_at: Instant) {
         let grants_until = self.grants_until(sent_at);
         let record = self.view.as_ref().and_then(|view| view.record.clone());
-        self.highest_term = self
-            .highest_term
-            .max(record.as_ref().map_or(0, |record| record.term));
+        self.highest_term = self.highest_term.max(record.as_ref().map_or(0, |record| record.term));
         let can_lead = self.release.is_none() && self.can_acquire(now);
         match (&mut self.leading, record) {
             (Some(leading), record) => {
@@ -346,9 +333,7 @@ impl Candidate {
         let is_higher = |leading: &Leading| named > leading.record.term;
         if self.leading.as_ref().is_some_and(is_higher) {
             let other = self.view.as_ref().filter(|view| view.holder == Holder::Other);
-            let leader = other
-                .and_then(leader_and_term)
-                .map(|(leader, _)| leader.to_owned());
+            let leader = other.and_then(leader_and_term).map(|(leader, _)| leader.to_owned());
             self.step_down(leader, self.highest_term);
         }
     }

@@ -13,8 +13,8 @@ mod messages;
 mod preference;
 mod record;
 
-pub use candidate::{Candidate, Settings};
-pub use limits::ENVOYS_MAX;
-pub use messages::{Answer, Holder, Input, Output, Request, Role, RoleChange, Status, View};
-pub use preference::{prefers, score};
-pub use record::{KnownEnvoy, Record};
+pub use self::candidate::{Candidate, Settings};
+pub use self::limits::ENVOYS_MAX;
+pub use self::messages::{Answer, Holder, Input, Output, Request, Role, RoleChange, Status, View};
+pub use self::preference::{prefers, score};
+pub use self::record::{KnownEnvoy, Record};

@@ -40,19 +40,10 @@ mod tests {
         for pool in &pools {
             let before = preferred(pool, &COMPANIONS[..2]);
             let after = preferred(pool, &COMPANIONS);
-            assert!(
-                after == before || after == COMPANIONS[2],
-                "{pool}: {before}, {after}"
-            );
-            counts[COMPANIONS
-                .iter()
-                .position(|other| *other == after)
-                .expect("one of them")] += 1;
+            assert!(after == before || after == COMPANIONS[2], "{pool}: {before}, {after}");
+            counts[COMPANIONS.iter().position(|other| *other == after).expect("one of them")] += 1;
         }
-        assert!(
-            counts.iter().all(|count| (70..=130).contains(count)),
-            "{counts:?}"
-        );
+        assert!(counts.iter().all(|count| (70..=130).contains(count)), "{counts:?}");
     }
 
     #[test]

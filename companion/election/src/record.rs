@@ -21,11 +21,7 @@ pub struct KnownEnvoy {
 
 impl From<(u64, u32, u64)> for KnownEnvoy {
     fn from((envoy, contexts, digest): (u64, u32, u64)) -> Self {
-        Self {
-            envoy,
-            contexts,
-            digest,
-        }
+        Self { envoy, contexts, digest }
     }
 }
 

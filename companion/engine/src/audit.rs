@@ -26,17 +26,9 @@ pub enum AuditError {
 }
 
 pub(crate) fn check_equal(what: &'static str, kept: u64, found: u64) -> Result<(), AuditError> {
-    if kept == found {
-        Ok(())
-    } else {
-        Err(AuditError::Sum { what, kept, found })
-    }
+    if kept == found { Ok(()) } else { Err(AuditError::Sum { what, kept, found }) }
 }
 
 pub(crate) fn check(what: &'static str, holds: bool) -> Result<(), AuditError> {
-    if holds {
-        Ok(())
-    } else {
-        Err(AuditError::Broken { what })
-    }
+    if holds { Ok(()) } else { Err(AuditError::Broken { what }) }
 }

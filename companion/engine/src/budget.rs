@@ -75,11 +75,7 @@ impl Budget {
     /// prompts are spread over the iterations of a mean answer, and answers are half written in the mean.
     fn iteration_ms(&self, there: &InFlight, more: &Load) -> f64 {
         let ours = there.requests as f64;
-        let scale = if there.requests == 0 {
-            0.0
-        } else {
-            (ours + there.foreign as f64) / ours
-        };
+        let scale = if there.requests == 0 { 0.0 } else { (ours + there.foreign as f64) / ours };
         let load = &there.load;
         let answer = ((load.output as f64 + more.output as f64) / (ours + 1.0)).max(1.0);
         let prompts = (load.prefill as f64 * scale + more.prefill as f64) / answer;
@@ -93,11 +89,7 @@ impl Budget {
         let mean = there.load.prefill as f64 / (there.requests as f64).max(1.0);
         let prefill = (self.beta_ms + self.gamma_ms) * (more.prefill as f64).min(mean);
         let left = self.first_token_ms_max - prefill;
-        if left < self.alpha_ms {
-            self.iteration_ms_max
-        } else {
-            self.iteration_ms_max.min(left)
-        }
+        if left < self.alpha_ms { self.iteration_ms_max } else { self.iteration_ms_max.min(left) }
     }
 
     /// The rank of the endpoint with `more`; `None` if `more` doesn't fit. An endpoint without requests of this pool

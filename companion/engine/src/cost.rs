@@ -123,28 +123,13 @@ mod tests {
 
     #[test]
     fn cached_tokens_cost_nothing_and_a_cost_is_at_least_one() {
-        let weights = TokenWeights {
-            input: 1.0,
-            output: 2.0,
-        };
-        let estimate = TokenEstimate {
-            prompt: 100,
-            cached: 40,
-            output: 10,
-        };
+        let weights = TokenWeights { input: 1.0, output: 2.0 };
+        let estimate = TokenEstimate { prompt: 100, cached: 40, output: 10 };
         assert_eq!(estimate.cost(CostUnit::Tokens, weights), 80);
         assert_eq!(estimate.cost(CostUnit::Requests, weights), 1);
-        let cached = TokenEstimate {
-            prompt: 100,
-            cached: 400,
-            output: 0,
-        };
+        let cached = TokenEstimate { prompt: 100, cached: 400, output: 0 };
         assert_eq!(cached.cost(CostUnit::Tokens, weights), 1);
-        let endless = TokenEstimate {
-            prompt: u64::MAX,
-            cached: 0,
-            output: u64::MAX,
-        };
+        let endless = TokenEstimate { prompt: u64::MAX, cached: 0, output: u64::MAX };
         assert_eq!(endless.cost(CostUnit::Tokens, weights), COST_MAX);
     }
 
@@ -168,22 +153,17 @@ mod tests {
         let behind = VirtualTime::default() - distance;
         assert_eq!(behind.reweighted(0.25, 1e300), VirtualTime::default());
         assert!(behind.reweighted(1e300, 1e-300) < behind, "it stays finite");
-        assert_eq!(
-            VirtualTime::default().reweighted(1e300, 1e-300),
-            VirtualTime::default()
-        );
+        assert_eq!(VirtualTime::default().reweighted(1e300, 1e-300), VirtualTime::default());
     }
 
     #[test]
     fn a_refunded_charge_leaves_no_trace() {
         let start = VirtualTime::step(12_345, 0.3);
         let steps = [(7, 0.1), (COST_MAX, 1e-300), (1, 1e300), (1_000_003, 3.0)];
-        let charged = steps.iter().fold(start, |time, &(cost, weight)| {
-            time + VirtualTime::step(cost, weight)
-        });
-        let refunded = steps.iter().fold(charged, |time, &(cost, weight)| {
-            time - VirtualTime::step(cost, weight)
-        });
+        let charged =
+            steps.iter().fold(start, |time, &(cost, weight)| time + VirtualTime::step(cost, weight));
+        let refunded =
+            steps.iter().fold(charged, |time, &(cost, weight)| time - VirtualTime::step(cost, weight));
         assert_eq!(refunded, start);
     }
 }

@@ -25,21 +25,14 @@ pub(crate) struct DrainRate {
 
 impl DrainRate {
     pub(crate) const fn new(now: Instant) -> Self {
-        Self {
-            elapsed: 0,
-            updated: now,
-            saturated: false,
-            completions: [0; KEPT],
-            count: 0,
-        }
+        Self { elapsed: 0, updated: now, saturated: false, completions: [0; KEPT], count: 0 }
     }
 
     /// Advances the clock to `now`, and starts or stops it.
     pub(crate) const fn advance(&mut self, now: Instant, saturated: bool) {
         if self.saturated {
-            self.elapsed = self
-                .elapsed
-                .saturating_add(now.as_nanos().saturating_sub(self.updated.as_nanos()));
+            self.elapsed =
+                self.elapsed.saturating_add(now.as_nanos().saturating_sub(self.updated.as_nanos()));
         }
         self.updated = now;
         self.saturated = saturated;
@@ -113,10 +106,7 @@ mod tests {
 
     fn between(wait: Duration, seconds: u64) {
         let least = Duration::from_secs(seconds);
-        assert!(
-            wait >= least && wait <= least + least / 10,
-            "{wait:?}, not {seconds} s and up to a tenth"
-        );
+        assert!(wait >= least && wait <= least + least / 10, "{wait:?}, not {seconds} s and up to a tenth");
     }
 
     #[test]
@@ -137,10 +127,7 @@ mod tests {
         rate.advance(at(3_710), true);
         between(rate.retry_after(20, None, &mut rng), 10);
         between(rate.retry_after(1, None, &mut rng), 1);
-        assert_eq!(
-            rate.retry_after(u64::MAX, None, &mut rng),
-            Duration::from_secs(RETRY_AFTER_MAX_S)
-        );
+        assert_eq!(rate.retry_after(u64::MAX, None, &mut rng), Duration::from_secs(RETRY_AFTER_MAX_S));
     }
 
     #[test]

@@ -10,6 +10,10 @@ mod slow_start;
 #[cfg(test)]
 mod tests;
 
+use self::cache_trust::CacheTrust;
+pub(crate) use self::credit::half;
+use self::pushback::Pushback;
+use self::slow_start::SlowStart;
 use crate::budget::Budget;
 use crate::gate::{Share, counts_tokens};
 use crate::input::{EndpointId, EndpointState, RequestId, ServerStats};
@@ -18,11 +22,6 @@ use crate::outlier_ejection::Failures;
 use crate::policy::{Gate, OutlierEjection};
 use crate::time::Instant;
 use crate::units::Decimal;
-
-use cache_trust::CacheTrust;
-pub(crate) use credit::half;
-use pushback::Pushback;
-use slow_start::SlowStart;
 
 #[derive(Debug)]
 pub(crate) struct Endpoint {
@@ -118,9 +117,7 @@ impl Endpoint {
 
     /// The uncached prompt tokens in prefill are above `threshold`.
     pub(crate) fn is_above(&self, threshold: Threshold) -> bool {
-        let limits_tokens = threshold
-            .tokens
-            .is_some_and(|tokens| self.running.in_prefill > tokens);
+        let limits_tokens = threshold.tokens.is_some_and(|tokens| self.running.in_prefill > tokens);
         let limits_fraction = threshold.fraction.zip(self.batched_tokens_max);
         limits_tokens
             || limits_fraction

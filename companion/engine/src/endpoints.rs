@@ -15,13 +15,12 @@ mod credit;
 mod pushback;
 mod reservation;
 
-pub(crate) use cached::HashedPrompt;
-
 use alloc::vec::Vec;
 use core::time::Duration;
 
 use hashbrown::HashMap;
 
+pub(crate) use self::cached::HashedPrompt;
 use crate::budget::Budget;
 use crate::dirty_set::DirtySet;
 use crate::endpoint::Endpoint;
@@ -151,8 +150,7 @@ impl Endpoints {
 
     /// `id` fails requests other than `request`: it isn't ready, or it has failed others since it last served one.
     pub(crate) fn fails_others(&self, id: EndpointId, request: RequestId) -> bool {
-        self.get(id)
-            .is_none_or(|endpoint| !endpoint.ready || endpoint.failures.has_failed_others(request))
+        self.get(id).is_none_or(|endpoint| !endpoint.ready || endpoint.failures.has_failed_others(request))
     }
 
     pub(crate) fn get(&self, id: EndpointId) -> Option<&Endpoint> {
@@ -184,9 +182,7 @@ impl Endpoints {
             return None;
         }
         let first = *self.first_listed.get_or_insert(now);
-        let starting = self
-            .dispatching_since
-            .is_none_or(|since| now <= first.max(since).after(START));
+        let starting = self.dispatching_since.is_none_or(|since| now <= first.max(since).after(START));
         let index = self.index_or_insert(id);
         self.change(index, rng, |endpoint| endpoint.list(state, starting))
     }
@@ -274,10 +270,7 @@ impl Endpoints {
         rng: &mut Rng,
     ) -> (EndpointIndex, Option<Changed>) {
         let index = self.index_or_insert(id);
-        (
-            index,
-            self.change_load(index, rng, |endpoint| endpoint.start(load)),
-        )
+        (index, self.change_load(index, rng, |endpoint| endpoint.start(load)))
     }
 
     /// A request with this load ends. `served`: its server processed it.
@@ -301,12 +294,8 @@ impl Endpoints {
         let endpoint = &mut self.all[index];
         endpoint.end_prefill(load);
         let has_room = endpoint.has_room();
-        let changed = Changed {
-            id: endpoint.id,
-            had_room: has_room,
-            has_room,
-            busyness: load.in_prefill > 0,
-        };
+        let changed =
+            Changed { id: endpoint.id, had_room: has_room, has_room, busyness: load.in_prefill > 0 };
         changed.noticeable()
     }
 
@@ -342,10 +331,7 @@ impl Endpoints {
     }
 
     fn index_or_insert(&mut self, id: EndpointId) -> EndpointIndex {
-        *self
-            .indices
-            .entry(id)
-            .or_insert_with(|| self.all.insert(Endpoint::new(id, self.gate)))
+        *self.indices.entry(id).or_insert_with(|| self.all.insert(Endpoint::new(id, self.gate)))
     }
 
     /// Changes the load of an endpoint, and updates sums and index. Cheaper than [`Self::change`], because listed,
@@ -369,11 +355,7 @@ impl Endpoints {
         }
         self.update_stock(index, rng);
         let endpoint = &self.all[index];
-        let sum = if endpoint.ready {
-            &mut self.stock
-        } else {
-            &mut self.draining
-        };
+        let sum = if endpoint.ready { &mut self.stock } else { &mut self.draining };
         *sum = *sum - stock + endpoint.stock;
         if relimited && endpoint.ready {
             self.share -= share;
@@ -409,8 +391,7 @@ impl Endpoints {
             // Its caches may be empty when it is ready again.
             self.scorer.cache_lost(endpoint);
         }
-        self.ejected
-            .set(endpoint.id, down_until, endpoint.failures.down_until());
+        self.ejected.set(endpoint.id, down_until, endpoint.failures.down_until());
         if bound_inputs != endpoint.bound_inputs() {
             endpoint.update_bound(self.gate);
         }
@@ -419,16 +400,8 @@ impl Endpoints {
         self.listed = self.listed + usize::from(endpoint.listed) - usize::from(was_listed);
         self.ready = self.ready + usize::from(endpoint.ready) - usize::from(was_ready);
         // Two steps, because a change of readiness moves the stock from one sum to the other.
-        *(if was_ready {
-            &mut self.stock
-        } else {
-            &mut self.draining
-        }) -= stock;
-        *(if endpoint.ready {
-            &mut self.stock
-        } else {
-            &mut self.draining
-        }) += endpoint.stock;
+        *(if was_ready { &mut self.stock } else { &mut self.draining }) -= stock;
+        *(if endpoint.ready { &mut self.stock } else { &mut self.draining }) += endpoint.stock;
         if (was_ready, share) != (endpoint.ready, endpoint.share) {
             if was_ready {
                 self.share -= share;

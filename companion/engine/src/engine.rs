@@ -16,11 +16,10 @@ mod reconfigure;
 mod retry;
 mod snapshot;
 
-pub use preview::Preview;
-
 use alloc::collections::{BTreeSet, VecDeque};
 use core::time::Duration;
 
+pub use self::preview::Preview;
 use crate::counters::Counters;
 use crate::drain_rate::DrainRate;
 use crate::effect::Effect;
@@ -156,10 +155,8 @@ impl Engine {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let expires = self.expiry.next(self.ttls()).map(|(end, _, _)| end);
-        let token = self
-            .rate_limiter
-            .next_token(self.now)
-            .filter(|_| self.is_open() && self.tree.has_runnable());
+        let token =
+            self.rate_limiter.next_token(self.now).filter(|_| self.is_open() && self.tree.has_runnable());
         let probe = self.endpoints.next_probe();
         let pause = self.pauses.first().map(|&(until, _)| until);
         let wake = self.quotas.next_wake();
@@ -189,11 +186,9 @@ impl Engine {
             Input::Adopt { request, endpoint } => self.adopt(request, endpoint, Outcome::Dispatched),
             Input::Lend { endpoint, requests } => self.lend(endpoint, requests),
             Input::TakeBack { endpoint, requests } => self.take_back(endpoint, requests),
-            Input::AdmittedByCredit {
-                request,
-                lent,
-                endpoint,
-            } => self.admitted_by_credit(request, lent, endpoint),
+            Input::AdmittedByCredit { request, lent, endpoint } => {
+                self.admitted_by_credit(request, lent, endpoint)
+            }
             Input::Resume(request) => self.resume(request),
             Input::Cancel(id) => self.cancel(id),
             Input::Sent { id, endpoint } => self.sent(id, endpoint),
@@ -281,10 +276,7 @@ impl Engine {
     }
 
     fn ttls(&self) -> Ttls {
-        Ttls {
-            ttl: self.policy.queue.ttl,
-            without_endpoint: self.policy.queue.longest_wait(),
-        }
+        Ttls { ttl: self.policy.queue.ttl, without_endpoint: self.policy.queue.longest_wait() }
     }
 
     fn waiting_job(&self, id: RequestId) -> Option<JobId> {

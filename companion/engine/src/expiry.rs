@@ -104,13 +104,8 @@ impl Expiry {
             let (end, timer) = self.ttl_end(arrival.at, ttls);
             (end, timer, job)
         });
-        let deadline = self
-            .deadlines
-            .first()
-            .map(|&(end, _, job)| (end, Timer::Deadline, job));
-        ttl.into_iter()
-            .chain(deadline)
-            .min_by_key(|&(end, timer, _)| (end, timer))
+        let deadline = self.deadlines.first().map(|&(end, _, job)| (end, Timer::Deadline, job));
+        ttl.into_iter().chain(deadline).min_by_key(|&(end, timer, _)| (end, timer))
     }
 
     /// The ttls changed, so that requests may expire sooner than computed.

@@ -29,13 +29,7 @@ pub(crate) struct Limits {
 
 /// Whether stock and bounds count tokens under this gate, not requests.
 pub(crate) const fn counts_tokens(gate: Gate) -> bool {
-    matches!(
-        gate,
-        Gate::Bounded {
-            unit: StockUnit::Tokens,
-            ..
-        }
-    )
+    matches!(gate, Gate::Bounded { unit: StockUnit::Tokens, .. })
 }
 
 /// The contribution of one endpoint to the bounds, or the sum over several.
@@ -61,12 +55,7 @@ impl Share {
                 weight,
                 limits,
             ),
-            Gate::Bounded {
-                unit,
-                lower,
-                upper,
-                watermark,
-            } => {
+            Gate::Bounded { unit, lower, upper, watermark } => {
                 let limits = match unit {
                     StockUnit::Requests => limits,
                     StockUnit::Tokens => Limits::default(),
@@ -78,11 +67,7 @@ impl Share {
                     let free = full.min(ramp).saturating_sub(units(limits.foreign));
                     free.min(pushback)
                 };
-                Self {
-                    lower: share(lower),
-                    upper: share(upper),
-                    watermark: share(watermark),
-                }
+                Self { lower: share(lower), upper: share(upper), watermark: share(watermark) }
             }
         }
     }
@@ -124,11 +109,9 @@ impl Bounds {
     /// The bounds for the sum of the shares of all ready endpoints.
     pub(crate) fn over(gate: Gate, sum: Share) -> Self {
         match gate {
-            Gate::Open | Gate::Manual => Self {
-                lower: u64::MAX,
-                upper: u64::MAX,
-                watermark: Decimal::default(),
-            },
+            Gate::Open | Gate::Manual => {
+                Self { lower: u64::MAX, upper: u64::MAX, watermark: Decimal::default() }
+            }
             Gate::Auto { .. } | Gate::Bounded { .. } => Self {
                 lower: ceil(sum.lower),
                 upper: ceil(sum.upper),
@@ -181,17 +164,11 @@ mod tests {
     }
 
     fn ramp(bound: u64) -> Limits {
-        Limits {
-            ramp: Some(bound),
-            ..Limits::default()
-        }
+        Limits { ramp: Some(bound), ..Limits::default() }
     }
 
     fn foreign(requests: u64) -> Limits {
-        Limits {
-            foreign: requests,
-            ..Limits::default()
-        }
+        Limits { foreign: requests, ..Limits::default() }
     }
 
     fn bounds(gate: Gate, endpoints: impl IntoIterator<Item = (Decimal, Limits)>) -> Bounds {
@@ -213,10 +190,7 @@ mod tests {
     #[test]
     fn the_default_gate_over_three_endpoints() {
         let bounds = alike(gate(2, 10), 3);
-        assert_eq!(
-            (bounds.lower, bounds.upper, bounds.watermark),
-            (6, 7, Decimal::whole(6))
-        );
+        assert_eq!((bounds.lower, bounds.upper, bounds.watermark), (6, 7, Decimal::whole(6)));
         assert_eq!(own(gate(2, 10), WHOLE, Limits::default()), 3);
         assert_eq!(own(gate(2, 10), Decimal::default(), Limits::default()), 1);
     }
@@ -231,11 +205,7 @@ mod tests {
                     // Hundredths are whole numbers: the ceiling needs no fraction at all.
                     let upper = (n * watermark * (100 + percent)).div_ceil(100);
                     let lower = (n * watermark * (100 - percent)).div_ceil(100);
-                    assert_eq!(
-                        (bounds.lower, bounds.upper),
-                        (lower, upper),
-                        "{watermark} {percent}% x {n}"
-                    );
+                    assert_eq!((bounds.lower, bounds.upper), (lower, upper), "{watermark} {percent}% x {n}");
                     let deviation = percent as f64 / 100.0;
                     let binary = libm::ceil(n as f64 * (watermark as f64 * (1.0 + deviation)));
                     binary_differs += u64::from(binary as u64 != upper);
@@ -256,11 +226,7 @@ mod tests {
     fn ramps_weights_and_foreign_load_add_up_exactly() {
         let tenths = |tenths: u128| Decimal::from_billionths(tenths * Decimal::ONE / 10);
         // 2 x 0.9 and 2 x 1.1; the second starts at 1; the third weighs 0.3: 0.54 and 0.66.
-        let three = [
-            (WHOLE, Limits::default()),
-            (WHOLE, ramp(1)),
-            (tenths(3), Limits::default()),
-        ];
+        let three = [(WHOLE, Limits::default()), (WHOLE, ramp(1)), (tenths(3), Limits::default())];
         let sums = bounds(gate(2, 10), three);
         assert_eq!((sums.lower, sums.upper), (4, 4), "3.34 and 3.86");
         assert_eq!(sums.watermark, tenths(36));
@@ -283,10 +249,7 @@ mod tests {
                     };
                     lower += share(100 - percent);
                     upper += share(100 + percent);
-                    all.push((
-                        Decimal::from_billionths(u128::from(cents) * Decimal::ONE / 100),
-                        limits,
-                    ));
+                    all.push((Decimal::from_billionths(u128::from(cents) * Decimal::ONE / 100), limits));
                     let sums = bounds(gate(watermark.into(), percent.into()), all.iter().rev().copied());
                     assert_eq!(
                         (sums.lower, sums.upper),
@@ -318,26 +281,14 @@ mod tests {
         assert_eq!(own(gate(4, 10), WHOLE, foreign(4)), 1);
         assert_eq!(own(gate(4, 10), WHOLE, foreign(u64::MAX)), 1);
         let loaded = [(WHOLE, foreign(1_000)), (WHOLE, Limits::default())];
-        assert_eq!(
-            bounds(gate(4, 10), loaded).upper,
-            5,
-            "an endpoint lowers only its own bound"
-        );
-        let both = Limits {
-            ramp: Some(2),
-            foreign: 1,
-            pushback: None,
-        };
+        assert_eq!(bounds(gate(4, 10), loaded).upper, 5, "an endpoint lowers only its own bound");
+        let both = Limits { ramp: Some(2), foreign: 1, pushback: None };
         assert_eq!(own(gate(4, 10), WHOLE, both), 1);
     }
 
     #[test]
     fn least_limit_counts_and_foreign_requests_are_not_subtracted_from_pushback() {
-        let limits = |ramp, foreign, pushback| Limits {
-            ramp,
-            foreign,
-            pushback,
-        };
+        let limits = |ramp, foreign, pushback| Limits { ramp, foreign, pushback };
         assert_eq!(own(gate(4, 10), WHOLE, limits(None, 0, Some(3))), 3);
         assert_eq!(own(gate(4, 10), WHOLE, limits(Some(2), 0, Some(3))), 2);
         assert_eq!(
@@ -360,11 +311,7 @@ mod tests {
             upper: Decimal::whole(1_100),
             watermark: Decimal::whole(1_000),
         };
-        let both = Limits {
-            ramp: Some(1),
-            foreign: 3,
-            pushback: Some(1),
-        };
+        let both = Limits { ramp: Some(1), foreign: 3, pushback: Some(1) };
         let sums = bounds(tokens, [(WHOLE, both), (WHOLE, Limits::default())]);
         assert_eq!((sums.lower, sums.upper), (1_800, 2_200));
         assert_eq!(own(tokens, WHOLE, both), 1_100);

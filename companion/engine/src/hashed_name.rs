@@ -10,10 +10,7 @@ pub(crate) struct NameHasher(DefaultHashBuilder);
 
 impl NameHasher {
     pub(crate) fn hashed<'a>(&self, text: &'a str) -> HashedName<'a> {
-        HashedName {
-            text,
-            hash: self.0.hash_one(text),
-        }
+        HashedName { text, hash: self.0.hash_one(text) }
     }
 }
 

@@ -24,10 +24,7 @@ pub(crate) struct Positions<I> {
 
 impl<I> Default for Positions<I> {
     fn default() -> Self {
-        Self {
-            by_id: Vec::new(),
-            ids: core::marker::PhantomData,
-        }
+        Self { by_id: Vec::new(), ids: core::marker::PhantomData }
     }
 }
 
@@ -74,10 +71,7 @@ impl<I: Id, K: Ord + Copy> SharedHeap<I, K> {
     /// Adds `id`, which is in no heap of these positions.
     pub(crate) fn insert(&mut self, positions: &mut Positions<I>, id: I, key: K) {
         positions.reserve(id);
-        debug_assert!(
-            positions.get(id).is_none(),
-            "invariant: a member is in one heap at most"
-        );
+        debug_assert!(positions.get(id).is_none(), "invariant: a member is in one heap at most");
         let entry = Entry { key, id };
         self.entries.push(entry);
         self.rise(positions, self.entries.len() - 1, entry);
@@ -148,10 +142,9 @@ impl<I: Id, K: Ord + Copy> SharedHeap<I, K> {
         loop {
             let first = position * CHILDREN + 1;
             let (child, least) = match self.entries.get(first..).unwrap_or_default() {
-                [a, b, c, d, ..] => lesser(
-                    lesser((first, a), (first + 1, b)),
-                    lesser((first + 2, c), (first + 3, d)),
-                ),
+                [a, b, c, d, ..] => {
+                    lesser(lesser((first, a), (first + 1, b)), lesser((first + 2, c), (first + 3, d)))
+                }
                 [a, rest @ ..] => (first + 1..).zip(rest).fold((first, a), lesser),
                 [] => break,
             };
@@ -172,10 +165,7 @@ impl<I: Id, K: Ord + Copy> SharedHeap<I, K> {
     /// Every member has the position that the table records, and no key is less than its parent's.
     fn audit(&self, positions: &Positions<I>) -> Result<(), AuditError> {
         for (position, entry) in self.entries.iter().enumerate() {
-            check(
-                "a heap member has the recorded position",
-                positions.get(entry.id) == Some(position),
-            )?;
+            check("a heap member has the recorded position", positions.get(entry.id) == Some(position))?;
             let parent = &self.entries[position.saturating_sub(1) / CHILDREN];
             check("no key is less than its parent's", parent.key <= entry.key)?;
         }
@@ -190,10 +180,7 @@ fn lesser<'a, I, K: Ord>(
     other: (usize, &'a Entry<I, K>),
 ) -> (usize, &'a Entry<I, K>) {
     let less = other.1.key < one.1.key;
-    (
-        select_unpredictable(less, other.0, one.0),
-        select_unpredictable(less, other.1, one.1),
-    )
+    (select_unpredictable(less, other.0, one.0), select_unpredictable(less, other.1, one.1))
 }
 
 /// A heap with positions of its own.
@@ -205,10 +192,7 @@ pub(crate) struct IndexedHeap<I, K> {
 
 impl<I, K> Default for IndexedHeap<I, K> {
     fn default() -> Self {
-        Self {
-            heap: SharedHeap::default(),
-            positions: Positions::default(),
-        }
+        Self { heap: SharedHeap::default(), positions: Positions::default() }
     }
 }
 

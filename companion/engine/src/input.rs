@@ -7,12 +7,11 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+pub use self::quota::{QuotaReset, QuotaRunning, QuotaUsage, UsageKind, UsedAt};
 use crate::budget::Budget;
 use crate::policy::Policy;
 use crate::time::Instant;
 use crate::units::{Decimal, Tokens};
-
-pub use quota::{QuotaReset, QuotaRunning, QuotaUsage, UsageKind, UsedAt};
 
 /// The owner's name for a request. Never used twice in the life of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -24,11 +23,7 @@ pub struct EndpointId(pub u32);
 
 /// The criticality of a request, most critical first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(
-    feature = "serde",
-    derive(serde::Deserialize, serde::Serialize),
-    serde(rename_all = "snake_case")
-)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(rename_all = "snake_case"))]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema), schemars(inline))]
 pub enum Band {
     /// Granted before requests of the other levels.
@@ -79,14 +74,7 @@ impl ModelName {
     #[must_use]
     pub fn new(requested: &str, target: &str) -> Self {
         let name: Arc<str> = requested.into();
-        Self {
-            target: if target == requested {
-                name.clone()
-            } else {
-                target.into()
-            },
-            requested: name,
-        }
+        Self { target: if target == requested { name.clone() } else { target.into() }, requested: name }
     }
 
     /// The server is asked for another model than the client requested.
@@ -244,11 +232,7 @@ pub struct EndpointState {
 impl Default for EndpointState {
     /// Ready, of weight 1.
     fn default() -> Self {
-        Self {
-            ready: true,
-            weight: Decimal::whole(1),
-            batched_tokens_max: None,
-        }
+        Self { ready: true, weight: Decimal::whole(1), batched_tokens_max: None }
     }
 }
 

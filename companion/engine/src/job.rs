@@ -72,11 +72,7 @@ impl Job {
     }
 
     pub(crate) fn scored(&self) -> ScoredRequest<'_> {
-        ScoredRequest {
-            model: &self.model,
-            prefix: &self.prefix,
-            prompt_bytes: self.prompt_bytes,
-        }
+        ScoredRequest { model: &self.model, prefix: &self.prefix, prompt_bytes: self.prompt_bytes }
     }
 
     /// It can't be dispatched while it waits, and blocks no other request.

@@ -26,8 +26,7 @@ impl Jobs {
         let hash = self.hasher.hash_one(job.id);
         let id = self.all.insert(job);
         let (all, hasher) = (&self.all, &self.hasher);
-        self.by_request
-            .insert_unique(hash, id, |&other| hasher.hash_one(all[other].id));
+        self.by_request.insert_unique(hash, id, |&other| hasher.hash_one(all[other].id));
         id
     }
 

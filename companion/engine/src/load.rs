@@ -23,28 +23,17 @@ impl Load {
         let prompt = estimate.prompt.min(TOKENS_MAX);
         let output = estimate.output.min(TOKENS_MAX);
         let prefill = prompt.saturating_sub(estimate.cached);
-        Self {
-            tokens: prompt + output,
-            output,
-            prefill,
-            in_prefill: prefill,
-        }
+        Self { tokens: prompt + output, output, prefill, in_prefill: prefill }
     }
 
     /// The same load once its answer has begun.
     pub(crate) const fn prefilled(self) -> Self {
-        Self {
-            in_prefill: 0,
-            ..self
-        }
+        Self { in_prefill: 0, ..self }
     }
 
     /// The part that ends when the answer begins.
     pub(crate) fn in_prefill_only(self) -> Self {
-        Self {
-            in_prefill: self.in_prefill,
-            ..Self::default()
-        }
+        Self { in_prefill: self.in_prefill, ..Self::default() }
     }
 
     pub(crate) const fn prompt(&self) -> u64 {
@@ -89,10 +78,7 @@ pub(crate) struct Threshold {
 
 impl Threshold {
     pub(crate) const fn of(class: &Class) -> Self {
-        Self {
-            tokens: class.busy_tokens,
-            fraction: class.busy_fraction,
-        }
+        Self { tokens: class.busy_tokens, fraction: class.busy_fraction }
     }
 }
 
@@ -102,30 +88,12 @@ mod tests {
 
     #[test]
     fn a_load_is_prompt_and_output_and_prefills_uncached_tokens() {
-        let estimate = TokenEstimate {
-            prompt: 100,
-            cached: 40,
-            output: 10,
-        };
-        let expected = Load {
-            tokens: 110,
-            output: 10,
-            prefill: 60,
-            in_prefill: 60,
-        };
+        let estimate = TokenEstimate { prompt: 100, cached: 40, output: 10 };
+        let expected = Load { tokens: 110, output: 10, prefill: 60, in_prefill: 60 };
         assert_eq!(Load::of(&estimate), expected);
         assert_eq!(Load::of(&estimate).prefilled().in_prefill, 0);
-        let endless = TokenEstimate {
-            prompt: u64::MAX,
-            cached: u64::MAX,
-            output: u64::MAX,
-        };
-        let expected = Load {
-            tokens: 2 * TOKENS_MAX,
-            output: TOKENS_MAX,
-            prefill: 0,
-            in_prefill: 0,
-        };
+        let endless = TokenEstimate { prompt: u64::MAX, cached: u64::MAX, output: u64::MAX };
+        let expected = Load { tokens: 2 * TOKENS_MAX, output: TOKENS_MAX, prefill: 0, in_prefill: 0 };
         assert_eq!(Load::of(&endless), expected);
     }
 }

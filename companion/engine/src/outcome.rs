@@ -178,10 +178,7 @@ impl Outcome {
     /// an endpoint would have let go, and so counts as demand.
     #[must_use]
     pub const fn is_no_demand(self) -> bool {
-        matches!(
-            self,
-            Self::RejectedPolicy | Self::RejectedBudget | Self::RejectedInvalid
-        )
+        matches!(self, Self::RejectedPolicy | Self::RejectedBudget | Self::RejectedInvalid)
     }
 
     /// The request was granted.
@@ -193,10 +190,7 @@ impl Outcome {
     /// The request lost its place, or got none, because the pool's queue was full.
     #[must_use]
     pub const fn is_for_full_queue(self) -> bool {
-        matches!(
-            self,
-            Self::RejectedTooManyFlows | Self::RejectedQueueFull | Self::Displaced
-        )
+        matches!(self, Self::RejectedTooManyFlows | Self::RejectedQueueFull | Self::Displaced)
     }
 }
 

@@ -30,10 +30,7 @@ enum State {
 }
 
 impl State {
-    const UNHURT: Self = Self::Up {
-        last: None,
-        other: None,
-    };
+    const UNHURT: Self = Self::Up { last: None, other: None };
 }
 
 /// The requests that an endpoint failed or refused since it last served one.
@@ -54,11 +51,7 @@ pub(crate) struct Failures {
 }
 
 impl Failures {
-    pub(crate) const NONE: Self = Self {
-        state: State::UNHURT,
-        failed: Failed::None,
-        times: 0,
-    };
+    pub(crate) const NONE: Self = Self { state: State::UNHURT, failed: Failed::None, times: 0 };
 
     /// The endpoint has failed or refused another request than `request` since it last served one.
     pub(crate) fn has_failed_others(&self, request: RequestId) -> bool {
@@ -99,11 +92,7 @@ impl Failures {
     }
 
     fn count_failed(&mut self, request: RequestId) {
-        self.failed = if self.has_failed_others(request) {
-            Failed::Several
-        } else {
-            Failed::One(request)
-        };
+        self.failed = if self.has_failed_others(request) { Failed::Several } else { Failed::One(request) };
     }
 
     /// Marks the endpoint down from `now` on. Returns until when.
@@ -167,10 +156,8 @@ impl EjectedEndpoints {
 mod tests {
     use super::*;
 
-    const POLICY: OutlierEjection = OutlierEjection {
-        first: Duration::from_secs(1),
-        max: Duration::from_secs(30),
-    };
+    const POLICY: OutlierEjection =
+        OutlierEjection { first: Duration::from_secs(1), max: Duration::from_secs(30) };
 
     fn at(seconds: u64) -> Instant {
         Instant::from_nanos(seconds * 1_000_000_000)
@@ -179,10 +166,8 @@ mod tests {
     /// Whether these failures, each of a request at a second, mark an endpoint down.
     fn enough(failures: &[(u64, u64)]) -> bool {
         let mut endpoint = Failures::NONE;
-        let marks: Vec<bool> = failures
-            .iter()
-            .map(|&(id, second)| endpoint.fail(at(second), RequestId(id)))
-            .collect();
+        let marks: Vec<bool> =
+            failures.iter().map(|&(id, second)| endpoint.fail(at(second), RequestId(id))).collect();
         let (last, before) = marks.split_last().expect("some failed");
         assert!(!before.contains(&true), "{failures:?} was enough earlier");
         *last
@@ -201,10 +186,7 @@ mod tests {
         assert!(enough(&[(1, 0), (2, 11), (1, 12)]));
         let mut last = Failures::NONE;
         assert!(!last.fail(at(0), RequestId(1)) && last.fail(at(1), RequestId(2)));
-        assert!(
-            last.fail(at(10), RequestId(2)),
-            "it wasn't marked, and 1 failed at 0"
-        );
+        assert!(last.fail(at(10), RequestId(2)), "it wasn't marked, and 1 failed at 0");
         assert!(!last.fail(at(11), RequestId(2)));
     }
 
@@ -238,11 +220,7 @@ mod tests {
         assert!(endpoint.fail(at(9_000), RequestId(9)));
         assert_eq!(endpoint.mark_down(at(9_000), POLICY), at(9_001));
         endpoint.served();
-        assert_eq!(
-            endpoint.down_until(),
-            Some(at(9_001)),
-            "what ran there all the time"
-        );
+        assert_eq!(endpoint.down_until(), Some(at(9_001)), "what ran there all the time");
         endpoint.probe();
         assert!(endpoint.fail(at(9_002), RequestId(8)));
         assert_eq!(endpoint.mark_down(at(9_002), POLICY), at(9_003));
@@ -250,10 +228,7 @@ mod tests {
 
     #[test]
     fn a_longest_mark_below_the_first_bounds_it() {
-        let short = OutlierEjection {
-            max: Duration::from_millis(500),
-            ..POLICY
-        };
+        let short = OutlierEjection { max: Duration::from_millis(500), ..POLICY };
         let mut endpoint = Failures::NONE;
         assert_eq!(endpoint.mark_down(at(0), short), Instant::from_nanos(500_000_000));
     }

@@ -26,12 +26,7 @@ pub(crate) struct Root<I> {
 
 impl<I> Default for Root<I> {
     fn default() -> Self {
-        Self {
-            least: None,
-            first: None,
-            last: None,
-            rest: None,
-        }
+        Self { least: None, first: None, last: None, rest: None }
     }
 }
 
@@ -78,13 +73,8 @@ impl<I: Id, K: Ord + Copy + Default> PairingHeaps<I, K> {
     /// Adds `member`, which is in no heap of this arena.
     pub(crate) fn insert(&mut self, root: &mut Root<I>, member: I, key: K) {
         if member.slot() >= self.links.len() {
-            let absent = Link {
-                key: K::default(),
-                place: Place::Absent,
-                child: None,
-                next: None,
-                previous: None,
-            };
+            let absent =
+                Link { key: K::default(), place: Place::Absent, child: None, next: None, previous: None };
             self.links.resize(member.slot() + 1, absent);
         }
         debug_assert_eq!(
@@ -104,13 +94,8 @@ impl<I: Id, K: Ord + Copy + Default> PairingHeaps<I, K> {
                 root.first = Some(member);
             }
             (Some(_), Some(_)) => {
-                *self.link_mut(member) = Link {
-                    key,
-                    place: Place::Rest,
-                    child: None,
-                    next: None,
-                    previous: None,
-                };
+                *self.link_mut(member) =
+                    Link { key, place: Place::Rest, child: None, next: None, previous: None };
                 root.rest = self.meld(root.rest, Some(member));
             }
             (None, _) | (_, None) => {
@@ -169,13 +154,7 @@ impl<I: Id, K: Ord + Copy + Default> PairingHeaps<I, K> {
 
     /// Writes the link of a member of the run.
     fn append(&mut self, member: I, key: K, previous: Option<I>, next: Option<I>) {
-        *self.link_mut(member) = Link {
-            key,
-            place: Place::Run,
-            child: None,
-            next,
-            previous,
-        };
+        *self.link_mut(member) = Link { key, place: Place::Run, child: None, next, previous };
     }
 
     /// Closes the run over the member between `previous` and `next`.
@@ -221,11 +200,8 @@ impl<I: Id, K: Ord + Copy + Default> PairingHeaps<I, K> {
         let (Some(first), Some(second)) = (a, b) else {
             return a.or(b);
         };
-        let (parent, child) = if self.key(second) < self.key(first) {
-            (second, first)
-        } else {
-            (first, second)
-        };
+        let (parent, child) =
+            if self.key(second) < self.key(first) { (second, first) } else { (first, second) };
         let sibling = self.link(parent).child;
         if let Some(sibling) = sibling {
             self.link_mut(sibling).previous = Some(child);
@@ -273,10 +249,12 @@ impl<I: Id, K: Ord + Copy + Default> PairingHeaps<I, K> {
 
 #[cfg(test)]
 mod tests {
+    use alloc::collections::{BTreeMap, BTreeSet};
+
+    use proptest::prelude::*;
+
     use super::*;
     use crate::ids::JobId;
-    use alloc::collections::{BTreeMap, BTreeSet};
-    use proptest::prelude::*;
 
     proptest! {
         #[test]

@@ -10,17 +10,16 @@ mod flow_key;
 mod quota;
 mod token_weights;
 
-pub use discipline::Discipline;
-pub use flow_glob::FlowGlob;
-pub use flow_key::{FlowKey, join_flow_parts};
-pub use quota::{Over, Quota, QuotaPeriod, QuotaWindow};
-pub use token_weights::TokenWeights;
-
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+pub use self::discipline::Discipline;
+pub use self::flow_glob::FlowGlob;
+pub use self::flow_key::{FlowKey, join_flow_parts};
+pub use self::quota::{Over, Quota, QuotaPeriod, QuotaWindow};
+pub use self::token_weights::TokenWeights;
 use crate::limits::FLOWS_MAX;
 use crate::units::Decimal;
 
@@ -113,13 +112,7 @@ pub struct Scorers {
 
 impl Default for Scorers {
     fn default() -> Self {
-        Self {
-            stock: 1.0,
-            queue: 2.0,
-            kv_cache: 2.0,
-            prefix: 3.0,
-            lora: 1.0,
-        }
+        Self { stock: 1.0, queue: 2.0, kv_cache: 2.0, prefix: 3.0, lora: 1.0 }
     }
 }
 
@@ -134,10 +127,7 @@ pub struct OutlierEjection {
 
 impl Default for OutlierEjection {
     fn default() -> Self {
-        Self {
-            first: Duration::from_secs(1),
-            max: Duration::from_secs(30),
-        }
+        Self { first: Duration::from_secs(1), max: Duration::from_secs(30) }
     }
 }
 
@@ -191,11 +181,7 @@ impl Default for Queue {
 
 /// What a full queue does with a request that is more critical than a waiting one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(
-    feature = "serde",
-    derive(serde::Deserialize, serde::Serialize),
-    serde(rename_all = "snake_case")
-)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(rename_all = "snake_case"))]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema), schemars(inline))]
 pub enum Overflow {
     /// The request takes the place of the least critical waiting request.
@@ -206,11 +192,7 @@ pub enum Overflow {
 
 /// The requests that may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(
-    feature = "serde",
-    derive(serde::Deserialize, serde::Serialize),
-    serde(rename_all = "snake_case")
-)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(rename_all = "snake_case"))]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema), schemars(inline))]
 pub enum Admit {
     /// Every request.
@@ -259,11 +241,7 @@ impl Default for Gate {
 
 /// The unit of stock and its bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(
-    feature = "serde",
-    derive(serde::Deserialize, serde::Serialize),
-    serde(rename_all = "snake_case")
-)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(rename_all = "snake_case"))]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema), schemars(inline))]
 pub enum StockUnit {
     /// Running requests.
@@ -295,11 +273,7 @@ pub enum BandMode {
 
 /// The rule by which the classes of one tree share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(
-    feature = "serde",
-    derive(serde::Deserialize, serde::Serialize),
-    serde(rename_all = "snake_case")
-)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(rename_all = "snake_case"))]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema), schemars(inline))]
 pub enum ClassMode {
     /// Every class gets the share of its quantum.
@@ -442,11 +416,7 @@ impl Flows {
 
 /// The unit in which flows share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(
-    feature = "serde",
-    derive(serde::Deserialize, serde::Serialize),
-    serde(rename_all = "snake_case")
-)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(rename_all = "snake_case"))]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema), schemars(inline))]
 pub enum CostUnit {
     /// Tokens, weighted by `usage`.

@@ -72,12 +72,10 @@ impl Prefixes {
         };
         match eligible {
             None => true,
-            Some(eligible) if eligible.len() < holders.len() => eligible
-                .iter()
-                .any(|&endpoint| self.computed.contains_key(&(hash, endpoint))),
-            Some(eligible) => holders
-                .iter()
-                .any(|endpoint| eligible.binary_search(endpoint).is_ok()),
+            Some(eligible) if eligible.len() < holders.len() => {
+                eligible.iter().any(|&endpoint| self.computed.contains_key(&(hash, endpoint)))
+            }
+            Some(eligible) => holders.iter().any(|endpoint| eligible.binary_search(endpoint).is_ok()),
         }
     }
 

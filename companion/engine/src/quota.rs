@@ -18,12 +18,11 @@ mod window;
 use alloc::boxed::Box;
 use core::time::Duration;
 
+use self::calendar::Calendar;
+pub(crate) use self::moment::Moment;
+pub(crate) use self::table::Table;
 use crate::policy::{Flows, Quota};
 use crate::time::Instant;
-
-use calendar::Calendar;
-pub(crate) use moment::Moment;
-pub(crate) use table::Table;
 
 /// The quotas of a pool, and UTC.
 #[derive(Debug)]
@@ -36,11 +35,7 @@ pub(crate) struct Quotas {
 
 impl Quotas {
     pub(crate) fn new(flows: &Flows, now: Instant) -> Self {
-        let mut new = Self {
-            calendar: Calendar::new(now),
-            now,
-            table: None,
-        };
+        let mut new = Self { calendar: Calendar::new(now), now, table: None };
         new.reconfigure(&[], flows);
         new
     }
@@ -53,18 +48,12 @@ impl Quotas {
 
     /// The usage of all flows, and the present moment.
     pub(crate) fn table(&mut self) -> Option<(&mut Table, Now<'_>)> {
-        let now = Now {
-            moment: Moment::of(&self.calendar, self.now),
-            calendar: &self.calendar,
-        };
+        let now = Now { moment: Moment::of(&self.calendar, self.now), calendar: &self.calendar };
         Some((self.table.as_mut()?, now))
     }
 
     pub(crate) fn read(&self) -> Option<(&Table, Now<'_>)> {
-        let now = Now {
-            moment: Moment::of(&self.calendar, self.now),
-            calendar: &self.calendar,
-        };
+        let now = Now { moment: Moment::of(&self.calendar, self.now), calendar: &self.calendar };
         Some((self.table.as_ref()?, now))
     }
 
@@ -72,10 +61,7 @@ impl Quotas {
     pub(crate) fn read_at<T>(&self, now: Instant, read: impl FnOnce(&Table, &Now<'_>) -> T) -> Option<T> {
         let mut calendar = self.calendar;
         calendar.advance(now);
-        let now = Now {
-            moment: Moment::of(&calendar, now),
-            calendar: &calendar,
-        };
+        let now = Now { moment: Moment::of(&calendar, now), calendar: &calendar };
         Some(read(self.table.as_ref()?, &now))
     }
 

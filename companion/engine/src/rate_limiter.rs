@@ -32,11 +32,7 @@ impl RateLimiter {
     pub(crate) fn new(per_second: Option<f64>, now: Instant) -> Self {
         Self(per_second.map(|per_second| {
             let parts = parts(per_second);
-            Bucket {
-                parts,
-                level: capacity(parts),
-                updated: now,
-            }
+            Bucket { parts, level: capacity(parts), updated: now }
         }))
     }
 
@@ -123,22 +119,11 @@ mod tests {
 
     #[test]
     fn a_bucket_is_one_second_and_at_least_one_token() {
-        for (per_second, initial) in [
-            (0.001, 1),
-            (0.5, 1),
-            (1.0, 1),
-            (2.5, 2),
-            (3.0, 3),
-            (1_000.0, 1_000),
-        ] {
+        for (per_second, initial) in [(0.001, 1), (0.5, 1), (1.0, 1), (2.5, 2), (3.0, 3), (1_000.0, 1_000)] {
             let mut rate = RateLimiter::new(Some(per_second), Instant::ZERO);
             assert_eq!(drained(&mut rate, Instant::ZERO), initial, "{per_second}");
             // A day later it holds no more.
-            assert_eq!(
-                drained(&mut rate, at(86_400 * 1_000_000_000)),
-                initial,
-                "{per_second}"
-            );
+            assert_eq!(drained(&mut rate, at(86_400 * 1_000_000_000)), initial, "{per_second}");
         }
     }
 
@@ -149,10 +134,7 @@ mod tests {
         let (mut now, mut taken) = (Instant::ZERO, 0_u64);
         while taken < 3_000 {
             let next = rate.next_token(now).expect("the bucket is empty");
-            assert!(
-                !rate.has_token(next.before(Duration::from_nanos(1))),
-                "not a nanosecond early"
-            );
+            assert!(!rate.has_token(next.before(Duration::from_nanos(1))), "not a nanosecond early");
             assert!(rate.has_token(next), "nor late");
             now = next;
             rate.take(now);
@@ -163,10 +145,8 @@ mod tests {
 
     #[test]
     fn frequent_reads_change_nothing() {
-        let (mut often, mut rarely) = (
-            RateLimiter::new(Some(0.7), Instant::ZERO),
-            RateLimiter::new(Some(0.7), Instant::ZERO),
-        );
+        let (mut often, mut rarely) =
+            (RateLimiter::new(Some(0.7), Instant::ZERO), RateLimiter::new(Some(0.7), Instant::ZERO));
         for rate in [&mut often, &mut rarely] {
             rate.take(Instant::ZERO);
         }
@@ -190,11 +170,7 @@ mod tests {
             assert!(!rate.has_token(at(1_000_000_000)));
             rate.take(at(1_000_000_000));
         }
-        assert_eq!(
-            rate.next_token(at(1_000_000_000)),
-            Some(at(1_500_000_000)),
-            "no debt remains"
-        );
+        assert_eq!(rate.next_token(at(1_000_000_000)), Some(at(1_500_000_000)), "no debt remains");
         assert!(!rate.has_token(at(0)));
         assert_eq!(rate.next_token(at(0)), Some(at(1_500_000_000)));
         rate.set(Some(2.0), at(0));

@@ -22,9 +22,7 @@ impl Rng {
 
 /// A hash of `bytes` under `seed`, the same on every machine.
 pub(crate) fn hash(seed: u64, bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .fold(mix(seed), |state, &byte| mix(state ^ u64::from(byte)))
+    bytes.iter().fold(mix(seed), |state, &byte| mix(state ^ u64::from(byte)))
 }
 
 const fn mix(bits: u64) -> u64 {

@@ -112,10 +112,7 @@ impl EndpointScorer {
         prefix: &[u64],
     ) -> Option<(u64, impl Iterator<Item = EndpointId> + 'a)> {
         let index = self.prefixes.longest(eligible, prefix).checked_sub(1)?;
-        Some((
-            prefix_bytes(index),
-            self.prefixes.holders(prefix[index], eligible),
-        ))
+        Some((prefix_bytes(index), self.prefixes.holders(prefix[index], eligible)))
     }
 
     /// Bytes of the longest of these prefixes that `endpoint` has computed.
@@ -155,9 +152,7 @@ impl EndpointScorer {
         let (weight, sum) = votes
             .into_iter()
             .filter_map(|(weight, vote)| Some((weight, vote?)))
-            .fold((0.0, 0.0), |(all, sum), (weight, vote)| {
-                (all + weight, sum + weight * vote)
-            });
+            .fold((0.0, 0.0), |(all, sum), (weight, vote)| (all + weight, sum + weight * vote));
         Score(if weight > 0.0 { sum / weight } else { 0.0 })
     }
 }

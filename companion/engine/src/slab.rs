@@ -16,10 +16,7 @@ pub(crate) struct Slab<I, T> {
 
 impl<I, T> Default for Slab<I, T> {
     fn default() -> Self {
-        Self {
-            entries: Vec::new(),
-            free: Vec::new(),
-        }
+        Self { entries: Vec::new(), free: Vec::new() }
     }
 }
 
@@ -39,9 +36,7 @@ impl<I: Id, T> Slab<I, T> {
 
     /// Takes out the entry of `id`, which exists.
     pub(crate) fn remove(&mut self, id: I) -> T {
-        let value = self.entries[id.slot()]
-            .take()
-            .expect("invariant: an id in use has an entry");
+        let value = self.entries[id.slot()].take().expect("invariant: an id in use has an entry");
         self.free.push(id);
         value
     }
@@ -81,16 +76,12 @@ impl<I: Id, T> core::ops::Index<I> for Slab<I, T> {
     type Output = T;
 
     fn index(&self, id: I) -> &T {
-        self.entries[id.slot()]
-            .as_ref()
-            .expect("invariant: an id in use has an entry")
+        self.entries[id.slot()].as_ref().expect("invariant: an id in use has an entry")
     }
 }
 
 impl<I: Id, T> core::ops::IndexMut<I> for Slab<I, T> {
     fn index_mut(&mut self, id: I) -> &mut T {
-        self.entries[id.slot()]
-            .as_mut()
-            .expect("invariant: an id in use has an entry")
+        self.entries[id.slot()].as_mut().expect("invariant: an id in use has an entry")
     }
 }

@@ -7,13 +7,12 @@
 mod median;
 mod table;
 
+use self::median::Median;
+use self::table::Table;
 use crate::cost::TOKENS_MAX;
 use crate::hashed_name::{HashedName, NameHasher};
 use crate::input::{Band, Prompt};
 use crate::limits::{HISTORIES_MAX, MODELS_MAX};
-
-use median::Median;
-use table::Table;
 
 /// Tokens per byte of an unknown model.
 const RATIO_DEFAULT: f64 = 0.25;
@@ -61,22 +60,14 @@ pub(crate) struct Served {
 impl Default for ModelHistory {
     fn default() -> Self {
         let bytes = RATIO_DEFAULT_BYTES;
-        Self {
-            tokens: RATIO_DEFAULT * bytes,
-            bytes,
-            outputs: Median::default(),
-        }
+        Self { tokens: RATIO_DEFAULT * bytes, bytes, outputs: Median::default() }
     }
 }
 
 impl TokenHistory {
     /// `hasher` gives the hashes of the flows' names.
     pub(crate) fn new(hasher: NameHasher) -> Self {
-        Self {
-            flows: Table::new(HISTORIES_MAX),
-            models: Table::new(MODELS_MAX),
-            hasher,
-        }
+        Self { flows: Table::new(HISTORIES_MAX), models: Table::new(MODELS_MAX), hasher }
     }
 
     /// A flow's name with its hash.
@@ -88,9 +79,7 @@ impl TokenHistory {
         match prompt {
             Prompt::Tokens(tokens) => tokens.0.min(TOKENS_MAX),
             Prompt::Bytes(bytes) => {
-                let ratio = self
-                    .model(model)
-                    .map_or(RATIO_DEFAULT, |model| model.tokens / model.bytes);
+                let ratio = self.model(model).map_or(RATIO_DEFAULT, |model| model.tokens / model.bytes);
                 (libm::ceil(bytes as f64 * ratio) as u64).min(TOKENS_MAX)
             }
         }
@@ -159,13 +148,8 @@ mod tests {
     use super::*;
     use crate::units::Tokens;
 
-    const NOTHING: Served = Served {
-        band: Band::Default,
-        cost: 0,
-        prompt_bytes: None,
-        prompt: None,
-        output: None,
-    };
+    const NOTHING: Served =
+        Served { band: Band::Default, cost: 0, prompt_bytes: None, prompt: None, output: None };
 
     fn serve(learned: &mut TokenHistory, flow: &str, model: &str, served: &Served) {
         let hasher = learned.hasher.clone();
@@ -177,10 +161,7 @@ mod tests {
     }
 
     fn answered(learned: &mut TokenHistory, flow: &str, model: &str, tokens: u64) {
-        let served = Served {
-            output: Some(tokens),
-            ..NOTHING
-        };
+        let served = Served { output: Some(tokens), ..NOTHING };
         serve(learned, flow, model, &served);
     }
 
@@ -200,11 +181,7 @@ mod tests {
         let mut learned = TokenHistory::new(NameHasher::default());
         assert_eq!(learned.bytes_below(256), 1_020, "four bytes a token");
         for (model, bytes) in [("dense", 2_000), ("sparse", 9_000)] {
-            let served = Served {
-                prompt_bytes: Some(bytes),
-                prompt: Some(1_000),
-                ..NOTHING
-            };
+            let served = Served { prompt_bytes: Some(bytes), prompt: Some(1_000), ..NOTHING };
             for _ in 0..50 {
                 serve(&mut learned, "f", model, &served);
             }
@@ -212,10 +189,7 @@ mod tests {
         let longest = learned.bytes_below(256);
         assert!((510..600).contains(&longest), "{longest}");
         for model in ["dense", "sparse", "unknown"] {
-            assert!(
-                learned.prompt_tokens(model, Prompt::Bytes(longest)) < 256,
-                "{model}"
-            );
+            assert!(learned.prompt_tokens(model, Prompt::Bytes(longest)) < 256, "{model}");
         }
     }
 
@@ -224,11 +198,7 @@ mod tests {
         let mut learned = TokenHistory::new(NameHasher::default());
         assert_eq!(learned.prompt_tokens("m", Prompt::Bytes(4_001)), 1_001);
         for _ in 0..2_000 {
-            let prompt = Served {
-                prompt_bytes: Some(1_000),
-                prompt: Some(500),
-                ..NOTHING
-            };
+            let prompt = Served { prompt_bytes: Some(1_000), prompt: Some(500), ..NOTHING };
             serve(&mut learned, "f", "m", &prompt);
         }
         assert_eq!(learned.prompt_tokens("m", Prompt::Bytes(4_000)), 2_000);

@@ -46,6 +46,23 @@ use alloc::vec::Vec;
 
 use hashbrown::HashMap;
 
+pub(crate) use self::ahead::Ahead;
+use self::backlogs::{Amount, Backlog, Backlogs};
+use self::classes::Classes;
+use self::disciplines::{BandLevel, ClassLevel, FlowLevel, ModelLevel};
+use self::eligibility::EligibilitySets;
+use self::fairness_lag::FairnessLags;
+use self::flows::{Flow, Flows};
+pub(crate) use self::identities::ANONYMOUS;
+use self::identities::{Identities, Identity, InBand};
+use self::model_ids::ModelIds;
+pub(crate) use self::node::Receipts;
+use self::order::Order;
+pub(crate) use self::order::OrderKey;
+pub(crate) use self::queued::Queued;
+use self::queued::Waiting;
+pub(crate) use self::reconfigure::Change;
+use self::tree_config::TreeConfig;
 use crate::band::TreeBand;
 use crate::cost::VirtualTime;
 use crate::endpoint::Endpoint;
@@ -58,25 +75,6 @@ use crate::input::{Band, EndpointId};
 use crate::policy::{Flows as FlowsPolicy, Policy};
 use crate::slab::Slab;
 use crate::time::Instant;
-
-use backlogs::{Amount, Backlog, Backlogs};
-use classes::Classes;
-use disciplines::{BandLevel, ClassLevel, FlowLevel, ModelLevel};
-use eligibility::EligibilitySets;
-use fairness_lag::FairnessLags;
-use flows::{Flow, Flows};
-use identities::{Identities, Identity, InBand};
-use model_ids::ModelIds;
-use order::Order;
-use queued::Waiting;
-use tree_config::TreeConfig;
-
-pub(crate) use ahead::Ahead;
-pub(crate) use identities::ANONYMOUS;
-pub(crate) use node::Receipts;
-pub(crate) use order::OrderKey;
-pub(crate) use queued::Queued;
-pub(crate) use reconfigure::Change;
 
 /// The flows of one band, model and class.
 #[derive(Debug)]
@@ -113,21 +111,14 @@ struct ModelTree {
 impl Leaf {
     /// All that waits.
     const fn amount(&self) -> Amount {
-        Amount {
-            requests: self.waiting as f64,
-            cost: self.waiting_cost as f64,
-        }
+        Amount { requests: self.waiting as f64, cost: self.waiting_cost as f64 }
     }
 }
 
 impl ModelTree {
     /// What waits of it. All models have one weight.
     const fn backlog(&self) -> Backlog {
-        Backlog {
-            requests: self.waiting,
-            cost: self.waiting_cost,
-            weight: 1.0,
-        }
+        Backlog { requests: self.waiting, cost: self.waiting_cost, weight: 1.0 }
     }
 }
 
@@ -263,9 +254,7 @@ impl Tree {
         let flow = self.flows.insert(Flow::new(identity, leaf, ChildId::ONLY));
         let node = self.identities.get(identity);
         let leaf_node = &mut self.leaves[leaf];
-        self.flows[flow].child = leaf_node
-            .level
-            .add(flow, node.weight, node.is_anonymous(), &self.config);
+        self.flows[flow].child = leaf_node.level.add(flow, node.weight, node.is_anonymous(), &self.config);
         let tree = &mut self.trees[leaf_node.tree];
         tree.flows += 1;
         self.identities.flow_added(identity, tree.band, leaf, flow);
@@ -273,11 +262,7 @@ impl Tree {
     }
 
     fn leaf_or_insert(&mut self, band: TreeBand, model: ModelId, class: ClassId) -> LeafId {
-        let model = if self.config.per_model {
-            model
-        } else {
-            ModelId::FIRST
-        };
+        let model = if self.config.per_model { model } else { ModelId::FIRST };
         let tree = self.tree_or_insert(band, model);
         let node = &mut self.trees[tree];
         *node.leaves[class.index()].get_or_insert_with(|| {
@@ -370,9 +355,7 @@ impl Tree {
     /// The flows that take turns with `flow`, itself included.
     pub(crate) fn flows_beside(&self, flow: FlowId) -> impl Iterator<Item = FlowId> {
         let leaf = self.flows[flow].leaf;
-        self.flows
-            .ids()
-            .filter(move |&other| self.flows[other].leaf == leaf)
+        self.flows.ids().filter(move |&other| self.flows[other].leaf == leaf)
     }
 
     /// The waiting requests of `flow`, in the order in which they go if none is suspended.
@@ -412,11 +395,10 @@ impl Tree {
 
     /// Whether `request` may go to `endpoint` now, by the endpoint's room, the request's set, and its identity's limit.
     pub(crate) fn allows(&self, request: &Queued, endpoint: &Endpoint) -> bool {
-        let full = self.config.max_in_flight_per_endpoint.is_some_and(|limit| {
-            self.identity_of(request.flow)
-                .full_at(limit)
-                .any(|id| id == endpoint.id)
-        });
+        let full = self
+            .config
+            .max_in_flight_per_endpoint
+            .is_some_and(|limit| self.identity_of(request.flow).full_at(limit).any(|id| id == endpoint.id));
         !full && self.eligibility.allows(request.eligibility, endpoint)
     }
 

@@ -35,10 +35,6 @@ impl Decimal {
     #[must_use]
     pub const fn ceil(self) -> u64 {
         let whole = self.0.div_ceil(Self::ONE);
-        if whole > u64::MAX as u128 {
-            u64::MAX
-        } else {
-            whole as u64
-        }
+        if whole > u64::MAX as u128 { u64::MAX } else { whole as u64 }
     }
 }

@@ -2,14 +2,14 @@
 
 mod support;
 
+use Band::{Critical, Default, Sheddable};
+use ShortEffect::{Bypassed, Dispatched, Settled};
 use penstock_engine::input::{Band, Prompt};
 use penstock_engine::policy::{BandMode, CostUnit, Gate};
 use penstock_engine::units::{Decimal, Tokens};
 use penstock_engine::{Input, Policy};
 
-use Band::{Critical, Default, Sheddable};
-use ShortEffect::{Bypassed, Dispatched, Settled};
-use support::*;
+use self::support::*;
 
 fn manual(mode: BandMode) -> Policy {
     let mut policy = policy();
@@ -68,13 +68,9 @@ fn bands_change_their_mode_with_requests_waiting() {
         harness.register(200 + id, "f", Default);
     }
     assert_eq!(order(&mut harness, 1), [100]);
-    harness.handle(Input::Policy(Box::new(manual(BandMode::Weighted([
-        1.0, 1.0, 1.0,
-    ])))));
+    harness.handle(Input::Policy(Box::new(manual(BandMode::Weighted([1.0, 1.0, 1.0])))));
     assert_eq!(order(&mut harness, 3), [101, 200, 102]);
-    harness.handle(Input::Policy(Box::new(manual(BandMode::Weighted([
-        1.0, 2.0, 1.0,
-    ])))));
+    harness.handle(Input::Policy(Box::new(manual(BandMode::Weighted([1.0, 2.0, 1.0])))));
     assert_eq!(order(&mut harness, 2), [201, 202]);
     harness.handle(Input::Policy(Box::new(manual(BandMode::Strict))));
     assert_eq!(order(&mut harness, 2), [103, 203]);

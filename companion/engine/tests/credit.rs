@@ -2,14 +2,14 @@
 
 mod support;
 
+use Band::Default;
+use ShortEffect::{Bypassed, Dispatched};
 use penstock_engine::input::{Band, Prompt, Service};
 use penstock_engine::policy::{Admit, Bucket, Class, ClassSet, CostUnit, Gate, StockUnit};
 use penstock_engine::units::{Decimal, Tokens};
 use penstock_engine::{EndpointId, Input, Outcome, Policy, Request, RequestId};
 
-use Band::Default;
-use ShortEffect::{Bypassed, Dispatched};
-use support::*;
+use self::support::*;
 
 const HERE: EndpointId = EndpointId(1);
 
@@ -65,11 +65,7 @@ fn a_request_without_a_place_counts_beside_what_is_lent() {
     let mut harness = Harness::new(with_gate(gate(2, 2)), 1);
     lend(&mut harness, 1, 2);
     admitted(&mut harness, 1, false);
-    assert_eq!(
-        counts(&harness),
-        (3, 1, 2),
-        "above the bound, as everything that runs"
-    );
+    assert_eq!(counts(&harness), (3, 1, 2), "above the bound, as everything that runs");
     admitted(&mut harness, 1, true);
     assert_eq!(counts(&harness), (3, 1, 2), "it is known");
     take_back(&mut harness, 1, 9);
@@ -82,29 +78,15 @@ fn a_leased_request_is_requeued_to_its_place_and_has_one_outcome() {
     let mut harness = Harness::new(with_gate(gate(1, 1)), 1);
     admitted(&mut harness, 1, false);
     harness.register(2, "g", Default);
-    assert_eq!(
-        harness.handle(Input::Requeue(RequestId(1))),
-        [Dispatched(1, 1)],
-        "it came first"
-    );
+    assert_eq!(harness.handle(Input::Requeue(RequestId(1))), [Dispatched(1, 1)], "it came first");
     let counters = harness.engine.snapshot().counters;
-    assert_eq!(
-        (
-            counters.outcome(Outcome::Leased),
-            counters.outcome(Outcome::Dispatched)
-        ),
-        (0, 1)
-    );
+    assert_eq!((counters.outcome(Outcome::Leased), counters.outcome(Outcome::Dispatched)), (0, 1));
 }
 
 #[test]
 fn room_for_credit_ends_at_half_of_the_pools_and_of_the_endpoints_bound() {
     let mut harness = Harness::new(with_gate(gate(10, 20)), 2);
-    assert_eq!(
-        harness.engine.credit_room(HERE),
-        10,
-        "half of 2 x 10, and half of 20"
-    );
+    assert_eq!(harness.engine.credit_room(HERE), 10, "half of 2 x 10, and half of 20");
     lend(&mut harness, 1, 6);
     assert_eq!(harness.engine.credit_room(HERE), 4);
     lend(&mut harness, 2, 3);
@@ -177,10 +159,7 @@ fn a_bound_that_falls_below_what_is_lent_keeps_no_credit_there() {
     lend(&mut harness, 1, 5);
     let load = |running| Input::Load { id: HERE, running };
     harness.handle(load(Some(11)));
-    assert!(
-        !harness.engine.keeps_credit_at(HERE),
-        "six are foreign, so four may run"
-    );
+    assert!(!harness.engine.keeps_credit_at(HERE), "six are foreign, so four may run");
     harness.handle(load(Some(5)));
     assert!(harness.engine.keeps_credit_at(HERE), "what is lent isn't foreign");
 }
@@ -192,18 +171,11 @@ fn an_endpoint_is_known_until_its_last_place_is_back() {
     harness.handle(Input::EndpointRemoved(HERE));
     assert!(harness.engine.has_endpoint(HERE));
     let snapshot = harness.engine.snapshot();
-    assert_eq!(
-        (snapshot.stock, snapshot.draining_stock, snapshot.credit),
-        (0, 0, 2)
-    );
+    assert_eq!((snapshot.stock, snapshot.draining_stock, snapshot.credit), (0, 0, 2));
     take_back(&mut harness, 1, 2);
     assert!(!harness.engine.has_endpoint(HERE));
     lend(&mut harness, 1, 2);
-    assert_eq!(
-        harness.engine.credit(),
-        0,
-        "nothing is lent at an unknown endpoint"
-    );
+    assert_eq!(harness.engine.credit(), 0, "nothing is lent at an unknown endpoint");
 }
 
 #[test]
@@ -241,11 +213,7 @@ fn a_policy_that_could_decide_otherwise_allows_no_credit() {
     type Change = fn(&mut Policy);
     let changes: [Change; 11] = [
         |policy| policy.gate = Gate::Manual,
-        |policy| {
-            policy.gate = Gate::Auto {
-                initial: Decimal::whole(9),
-            }
-        },
+        |policy| policy.gate = Gate::Auto { initial: Decimal::whole(9) },
         |policy| {
             policy.gate = Gate::Bounded {
                 unit: StockUnit::Tokens,
@@ -270,10 +238,7 @@ fn a_policy_that_could_decide_otherwise_allows_no_credit() {
         assert!(!policy.allows_credit(), "change {index}");
     }
     let mut classes = policy();
-    classes.classes = vec![ClassSet {
-        classes: vec![Class::new("chat", 512)],
-        ..ClassSet::default()
-    }];
+    classes.classes = vec![ClassSet { classes: vec![Class::new("chat", 512)], ..ClassSet::default() }];
     assert!(classes.allows_credit(), "the class follows from the family alone");
     classes.classes[0].classes[0].busy_tokens = Some(9);
     assert!(!classes.allows_credit());
@@ -282,10 +247,7 @@ fn a_policy_that_could_decide_otherwise_allows_no_credit() {
 fn buckets() -> ClassSet {
     ClassSet {
         classes: vec![Class::new("chat", 512)],
-        buckets: vec![Bucket {
-            min_tokens: 0,
-            name: "short".into(),
-        }],
+        buckets: vec![Bucket { min_tokens: 0, name: "short".into() }],
         ..ClassSet::default()
     }
 }
@@ -301,14 +263,7 @@ fn a_request_admitted_by_credit_is_charged_once_while_its_flow_waits_for_a_full_
         found.expect("a request of the flow waits").finish
     };
     let before = finish(&harness);
-    let admitted = Request {
-        prompt: Prompt::Tokens(Tokens(5_000)),
-        ..request(3, "f", Default)
-    };
-    harness.handle(Input::AdmittedByCredit {
-        request: admitted,
-        lent: None,
-        endpoint: HERE,
-    });
+    let admitted = Request { prompt: Prompt::Tokens(Tokens(5_000)), ..request(3, "f", Default) };
+    harness.handle(Input::AdmittedByCredit { request: admitted, lent: None, endpoint: HERE });
     assert_eq!(finish(&harness) - before, 5_100.0, "5,000, and twice 50");
 }

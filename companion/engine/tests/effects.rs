@@ -4,22 +4,19 @@ mod support;
 
 use std::time::Duration;
 
+use Band::{Critical, Default, Sheddable};
+use Outcome as O;
+use ShortEffect::{Bypassed, Dispatched, Rejected, Settled};
 use penstock_engine::input::{Band, Prompt, Service, Usage};
 use penstock_engine::policy::{CostUnit, Gate};
 use penstock_engine::units::Tokens;
 use penstock_engine::{Effect, EndpointId, Engine, Input, Instant, Outcome, RequestId};
 
-use Band::{Critical, Default, Sheddable};
-use Outcome as O;
-use ShortEffect::{Bypassed, Dispatched, Rejected, Settled};
-use support::*;
+use self::support::*;
 
 #[test]
 fn no_request_is_granted_before_ready() {
-    let mut harness = Harness {
-        engine: Engine::new(policy(), 7, Instant::ZERO),
-        now: Instant::ZERO,
-    };
+    let mut harness = Harness { engine: Engine::new(policy(), 7, Instant::ZERO), now: Instant::ZERO };
     harness.endpoint(1, true);
     assert_eq!(harness.register(1, "f", Default), []);
     assert_eq!(harness.handle(Input::Ready), [Dispatched(1, 1)]);
@@ -33,14 +30,7 @@ fn a_newcomer_bypasses_below_upper_and_dispatch_stops_at_lower() {
     for id in 1..=4 {
         assert_eq!(harness.register(id, "f", Default), [Bypassed(id, 1)]);
     }
-    assert_eq!(
-        (
-            harness.engine.stock(),
-            harness.engine.upper(),
-            harness.engine.lower()
-        ),
-        (4, 4, 2)
-    );
+    assert_eq!((harness.engine.stock(), harness.engine.upper(), harness.engine.lower()), (4, 4, 2));
     assert_eq!(harness.register(5, "f", Default), []);
     assert_eq!(harness.complete(1), [Settled(1, 1)]);
     // Stock is below upper, but a request waits: no new request overtakes it, however critical.
@@ -70,10 +60,7 @@ fn an_open_gate_bounds_nothing() {
         assert_eq!(harness.register(id, "f", Default), [Bypassed(id, 1)]);
     }
     assert_eq!(harness.engine.saturation_milli(), 0);
-    assert_eq!(
-        (harness.engine.stock(), harness.engine.upper()),
-        (1_000, u64::MAX)
-    );
+    assert_eq!((harness.engine.stock(), harness.engine.upper()), (1_000, u64::MAX));
 }
 
 #[test]
@@ -131,10 +118,7 @@ fn a_settled_cost_replaces_the_estimate_at_once() {
         harness.register(22, "b", Default);
         // What ran when costs became tokens counts in tokens from then on.
         assert_eq!(harness.complete(1), [Settled(1, 200), Dispatched(10, 1)]);
-        let settled = harness.handle(Input::Completed {
-            id: RequestId(10),
-            service,
-        });
+        let settled = harness.handle(Input::Completed { id: RequestId(10), service });
         let mut order = settled.clone();
         let mut running = 20;
         for _ in 0..3 {
@@ -146,20 +130,11 @@ fn a_settled_cost_replaces_the_estimate_at_once() {
         }
         order
     };
-    let usage = Usage {
-        prompt: Some(Tokens(400)),
-        cached: Some(Tokens(100)),
-        output: Some(Tokens(50)),
-    };
+    let usage = Usage { prompt: Some(Tokens(400)), cached: Some(Tokens(100)), output: Some(Tokens(50)) };
     // The real cost of a's request is 400: b goes twice before it is even, and then a's request is the older one at
     // 600.
-    let served = [
-        Settled(10, 400),
-        Dispatched(20, 1),
-        Dispatched(21, 1),
-        Dispatched(11, 1),
-        Dispatched(22, 1),
-    ];
+    let served =
+        [Settled(10, 400), Dispatched(20, 1), Dispatched(21, 1), Dispatched(11, 1), Dispatched(22, 1)];
     assert_eq!(run(Service::Served(usage)), served);
 }
 
@@ -170,10 +145,7 @@ fn a_refunded_request_was_never_charged() {
     harness.register(11, "a", Default);
     harness.register(20, "b", Default);
     harness.complete(1);
-    let nothing = Input::Completed {
-        id: RequestId(10),
-        service: Service::Nothing,
-    };
+    let nothing = Input::Completed { id: RequestId(10), service: Service::Nothing };
     // The charge of 1 is refunded: a's next request takes the place of its first, before b's.
     assert_eq!(harness.handle(nothing), [Settled(10, 0), Dispatched(11, 1)]);
 }
@@ -190,15 +162,9 @@ fn a_bypassed_request_is_charged_too() {
     assert_eq!(harness.register(2, "x", Default), [Bypassed(2, 1)]);
     harness.register(10, "a", Default);
     harness.register(20, "b", Default);
-    let usage = Usage {
-        prompt: Some(Tokens(9_000)),
-        ..Usage::default()
-    };
+    let usage = Usage { prompt: Some(Tokens(9_000)), ..Usage::default() };
     // a's request is settled at 9,100, which is 1,000 less than virtual time: its next request comes first.
-    let completed = Input::Completed {
-        id: RequestId(1),
-        service: Service::Served(usage),
-    };
+    let completed = Input::Completed { id: RequestId(1), service: Service::Served(usage) };
     assert_eq!(harness.handle(completed), [Settled(1, 9_100), Dispatched(10, 1)]);
 }
 
@@ -207,20 +173,10 @@ fn a_requeued_request_has_its_old_place_and_its_outcome_is_uncounted() {
     let mut harness = busy();
     harness.advance_to(1.0).register(2, "f", Default);
     harness.advance_to(2.0).register(3, "f", Default);
-    assert_eq!(
-        harness.advance_to(3.0).complete(1),
-        [Settled(1, 1), Dispatched(2, 1)]
-    );
+    assert_eq!(harness.advance_to(3.0).complete(1), [Settled(1, 1), Dispatched(2, 1)]);
     assert_eq!(harness.handle(Input::Requeue(RequestId(2))), [Dispatched(2, 1)]);
     let counters = harness.engine.snapshot().counters;
-    assert_eq!(
-        (
-            counters.outcome(O::Dispatched),
-            counters.requeues,
-            counters.arrivals
-        ),
-        (1, 1, 3)
-    );
+    assert_eq!((counters.outcome(O::Dispatched), counters.requeues, counters.arrivals), (1, 1, 3));
     // Its endpoint is gone: it waits in its old place, and goes first at another endpoint.
     harness.handle(Input::EndpointRemoved(EndpointId(1)));
     assert_eq!(harness.handle(Input::Requeue(RequestId(2))), []);
@@ -233,22 +189,14 @@ fn stock_follows_the_endpoint_that_the_request_was_sent_to() {
     policy.gate = gate(1, 1);
     let mut harness = Harness::new(policy, 2);
     let granted = harness.effects(Input::Register(request(1, "f", Default)));
-    let Some(Effect::Grant { endpoints, .. }) = granted.first() else {
-        panic!("{granted:?}")
-    };
+    let Some(Effect::Grant { endpoints, .. }) = granted.first() else { panic!("{granted:?}") };
     assert_eq!(endpoints.len(), 2, "the first choice and a fallback");
     let (first, other) = (endpoints[0], endpoints[1]);
-    harness.handle(Input::Sent {
-        id: RequestId(1),
-        endpoint: other,
-    });
+    harness.handle(Input::Sent { id: RequestId(1), endpoint: other });
     assert_eq!(harness.register(2, "f", Default), [Bypassed(2, first.0)]);
     // An unlisted address: the stock is draining, and the place is free.
     harness.register(3, "f", Default);
-    let sent = Input::Sent {
-        id: RequestId(1),
-        endpoint: EndpointId(99),
-    };
+    let sent = Input::Sent { id: RequestId(1), endpoint: EndpointId(99) };
     assert_eq!(harness.handle(sent), [Dispatched(3, other.0)]);
     assert_eq!(harness.engine.snapshot().draining_stock, 1);
     assert_eq!(harness.complete(1), [Settled(1, 1)]);
@@ -262,13 +210,8 @@ fn the_endpoint_with_least_stock_is_first_and_each_keeps_its_bound() {
     let mut harness = Harness::new(policy, 3);
     for id in 0..6 {
         harness.register(id, "f", Default);
-        let stocks: Vec<u64> = harness
-            .engine
-            .snapshot()
-            .endpoints
-            .iter()
-            .map(|endpoint| endpoint.stock)
-            .collect();
+        let stocks: Vec<u64> =
+            harness.engine.snapshot().endpoints.iter().map(|endpoint| endpoint.stock).collect();
         let least = stocks.iter().min().expect("three");
         assert!(stocks.iter().all(|stock| stock - least <= 1), "{stocks:?}");
     }
@@ -279,15 +222,9 @@ fn the_endpoint_with_least_stock_is_first_and_each_keeps_its_bound() {
 fn a_request_without_eligible_endpoints_is_rejected_at_once() {
     let mut harness = busy();
     let nowhere = restricted(request(2, "f", Default), &[]);
-    assert_eq!(
-        harness.handle(Input::Register(nowhere)),
-        [Rejected(2, O::NoEndpoints)]
-    );
+    assert_eq!(harness.handle(Input::Register(nowhere)), [Rejected(2, O::NoEndpoints)]);
     let gone = restricted(request(3, "f", Default), &[42]);
-    assert_eq!(
-        harness.handle(Input::Register(gone)),
-        [Rejected(3, O::NoEndpoints)]
-    );
+    assert_eq!(harness.handle(Input::Register(gone)), [Rejected(3, O::NoEndpoints)]);
 }
 
 #[test]
@@ -295,18 +232,9 @@ fn a_request_waiting_for_its_endpoints_blocks_no_other() {
     let mut policy = policy();
     policy.gate = gate(2, 2);
     let mut harness = Harness::new(policy, 2);
-    assert_eq!(
-        harness.handle(Input::Register(restricted(request(1, "p", Default), &[1]))),
-        [Bypassed(1, 1)]
-    );
-    assert_eq!(
-        harness.handle(Input::Register(restricted(request(2, "p", Default), &[1]))),
-        [Bypassed(2, 1)]
-    );
-    assert_eq!(
-        harness.handle(Input::Register(restricted(request(3, "p", Default), &[1]))),
-        []
-    );
+    assert_eq!(harness.handle(Input::Register(restricted(request(1, "p", Default), &[1]))), [Bypassed(1, 1)]);
+    assert_eq!(harness.handle(Input::Register(restricted(request(2, "p", Default), &[1]))), [Bypassed(2, 1)]);
+    assert_eq!(harness.handle(Input::Register(restricted(request(3, "p", Default), &[1]))), []);
     // All that may go elsewhere pass it, in its own flow and in others.
     assert_eq!(harness.register(4, "p", Default), [Bypassed(4, 2)]);
     assert_eq!(harness.register(5, "q", Default), [Bypassed(5, 2)]);
@@ -329,9 +257,7 @@ fn a_restricted_flow_is_not_starved_by_cheaper_ones() {
     let mut running = Vec::new();
     for id in 0..60 {
         for effect in harness.handle(cheap(id)) {
-            let Bypassed(id, _) = effect else {
-                panic!("{effect:?}")
-            };
+            let Bypassed(id, _) = effect else { panic!("{effect:?}") };
             running.push(id);
         }
     }
@@ -370,34 +296,22 @@ fn adopted_and_resumed_requests_exceed_all_limits() {
     earlier.arrived = time(5.0);
     assert_eq!(harness.handle(Input::Resume(earlier)), []);
     assert_eq!(
-        harness.handle(Input::Adopt {
-            request: request(4, "g", Default),
-            endpoint: EndpointId(1)
-        }),
+        harness.handle(Input::Adopt { request: request(4, "g", Default), endpoint: EndpointId(1) }),
         []
     );
     assert_eq!((harness.engine.stock(), harness.engine.waiting()), (2, 2));
     // A request that waits and is adopted runs.
     assert_eq!(
-        harness.handle(Input::Adopt {
-            request: request(2, "f", Default),
-            endpoint: EndpointId(1)
-        }),
+        harness.handle(Input::Adopt { request: request(2, "f", Default), endpoint: EndpointId(1) }),
         []
     );
     assert_eq!((harness.engine.stock(), harness.engine.waiting()), (3, 1));
     assert_eq!(harness.engine.snapshot().counters.outcome(O::Dispatched), 2);
-    assert_eq!(
-        [harness.complete(1), harness.complete(2)].concat(),
-        [Settled(1, 1), Settled(2, 1)]
-    );
+    assert_eq!([harness.complete(1), harness.complete(2)].concat(), [Settled(1, 1), Settled(2, 1)]);
     assert_eq!(harness.complete(4), [Settled(4, 1), Dispatched(3, 1)]);
     let mut expired = request(5, "f", Default);
     expired.arrived = Instant::ZERO;
-    assert_eq!(
-        harness.advance_to(31.0).handle(Input::Resume(expired)),
-        [Rejected(5, O::ExpiredTtl)]
-    );
+    assert_eq!(harness.advance_to(31.0).handle(Input::Resume(expired)), [Rejected(5, O::ExpiredTtl)]);
 }
 
 #[test]
@@ -425,18 +339,13 @@ fn a_draining_endpoint_does_not_throttle_the_others() {
     harness.register(6, "f", Default);
     harness.endpoint(3, false);
     let snapshot = harness.engine.snapshot();
-    assert_eq!(
-        (snapshot.stock, snapshot.draining_stock, snapshot.upper),
-        (4, 2, 4)
-    );
+    assert_eq!((snapshot.stock, snapshot.draining_stock, snapshot.upper), (4, 2, 4));
     let first_listed = harness.engine.snapshot().endpoints[0].id;
     let dispatched = (0..6).find_map(|id| {
         let effects = harness.complete(id);
         effects.get(1).copied()
     });
-    let Some(Dispatched(6, endpoint)) = dispatched else {
-        panic!("{dispatched:?}")
-    };
+    let Some(Dispatched(6, endpoint)) = dispatched else { panic!("{dispatched:?}") };
     assert!(endpoint <= 2 && first_listed == EndpointId(1));
 }
 
@@ -470,20 +379,10 @@ fn retry_after_is_the_requests_ahead_over_the_drain_rate() {
         harness.register(id, "f", Default);
     }
     let refused = harness.effects(Input::Register(request(99, "f", Default)));
-    let [
-        Effect::Reject {
-            outcome: O::RejectedQueueFull,
-            retry_after: Some(wait),
-            ..
-        },
-    ] = refused[..]
-    else {
+    let [Effect::Reject { outcome: O::RejectedQueueFull, retry_after: Some(wait), .. }] = refused[..] else {
         panic!("{refused:?}")
     };
-    assert!(
-        wait >= Duration::from_secs(40) && wait <= Duration::from_secs(44),
-        "{wait:?}"
-    );
+    assert!(wait >= Duration::from_secs(40) && wait <= Duration::from_secs(44), "{wait:?}");
 }
 
 #[test]
@@ -494,16 +393,8 @@ fn a_position_counts_the_requests_that_would_go_first() {
     harness.register(4, "b", Default);
     harness.register(5, "c", Critical);
     harness.register(6, "c", Sheddable);
-    let ahead = |id| {
-        harness
-            .engine
-            .position(RequestId(id))
-            .map(|position| position.ahead)
-    };
-    assert_eq!(
-        [2, 4, 3, 5, 6].map(ahead),
-        [Some(1), Some(2), Some(3), Some(0), Some(4)]
-    );
+    let ahead = |id| harness.engine.position(RequestId(id)).map(|position| position.ahead);
+    assert_eq!([2, 4, 3, 5, 6].map(ahead), [Some(1), Some(2), Some(3), Some(0), Some(4)]);
     assert_eq!(ahead(1), None);
 }
 
@@ -512,24 +403,14 @@ fn a_snapshot_shows_the_whole_state() {
     let mut harness = busy();
     harness.register(2, "f", Default);
     let snapshot = harness.engine.snapshot();
+    assert_eq!((snapshot.stock, snapshot.lower, snapshot.upper, snapshot.waiting), (1, 1, 1, 1));
     assert_eq!(
-        (snapshot.stock, snapshot.lower, snapshot.upper, snapshot.waiting),
-        (1, 1, 1, 1)
-    );
-    assert_eq!(
-        (
-            snapshot.saturation_milli,
-            snapshot.waiting_bytes,
-            snapshot.waiting_cost.0
-        ),
+        (snapshot.saturation_milli, snapshot.waiting_bytes, snapshot.waiting_cost.0),
         (1_000, 1_000, 1)
     );
     assert_eq!(snapshot.bands.map(|band| band.waiting), [0, 1, 0]);
-    let flows: Vec<_> = snapshot
-        .flows
-        .iter()
-        .map(|flow| (&*flow.key, flow.band, flow.waiting, flow.in_flight))
-        .collect();
+    let flows: Vec<_> =
+        snapshot.flows.iter().map(|flow| (&*flow.key, flow.band, flow.waiting, flow.in_flight)).collect();
     assert_eq!(flows, [("f", Default, 1, 0), ("x", Critical, 0, 1)]);
     assert_eq!(snapshot.counters.arrivals, 2);
     harness.complete(1);
@@ -561,19 +442,9 @@ fn learned_outputs_and_ratios_make_the_next_estimate() {
         [Effect::Grant { cost, .. }] => cost.0,
         _ => panic!("{effects:?}"),
     };
-    assert_eq!(
-        cost(harness.effects(Input::Register(unknown(1)))),
-        1_000 + 2 * 256
-    );
-    let usage = Usage {
-        prompt: Some(Tokens(2_000)),
-        cached: None,
-        output: Some(Tokens(10)),
-    };
-    harness.handle(Input::Completed {
-        id: RequestId(1),
-        service: Service::Served(usage),
-    });
+    assert_eq!(cost(harness.effects(Input::Register(unknown(1)))), 1_000 + 2 * 256);
+    let usage = Usage { prompt: Some(Tokens(2_000)), cached: None, output: Some(Tokens(10)) };
+    harness.handle(Input::Completed { id: RequestId(1), service: Service::Served(usage) });
     let next = cost(harness.effects(Input::Register(unknown(2))));
     assert!(next > 1_000 + 20 && next < 2_000 + 20, "{next}");
     let mut capped = unknown(3);

@@ -13,8 +13,8 @@ use penstock_engine::policy::{Discipline, Gate};
 use penstock_engine::units::{Decimal, Tokens};
 use penstock_engine::{Budget, Effect, EndpointId, Engine, Input, Instant, Policy, Request, RequestId};
 
-use rng::Rng;
-use support::{endpoint_input, gate, policy};
+use self::rng::Rng;
+use self::support::{endpoint_input, gate, policy};
 
 const ENDPOINTS: u64 = 4;
 const STEPS: usize = 300;
@@ -60,9 +60,7 @@ fn random_policy(rng: &mut Rng) -> Policy {
     let initial = rng.choose(&[0, 1, 2, 8, 1_000_000]);
     let mut policy = policy();
     policy.gate = if rng.percent(85) {
-        Gate::Auto {
-            initial: Decimal::whole(initial),
-        }
+        Gate::Auto { initial: Decimal::whole(initial) }
     } else {
         gate(initial, initial)
     };
@@ -74,9 +72,7 @@ fn random_policy(rng: &mut Rng) -> Policy {
 /// A request that may go wherever the other requests of its flow may, so that no request waits behind one with fewer
 /// endpoints.
 fn request(rng: &mut Rng, id: u64, now: Instant) -> Request {
-    let eligible = rng
-        .percent(60)
-        .then(|| members(1 + rng.below((1 << ENDPOINTS) - 1)));
+    let eligible = rng.percent(60).then(|| members(1 + rng.below((1 << ENDPOINTS) - 1)));
     let tokens = |rng: &mut Rng| Tokens(rng.choose(&[0, 1, 100, 10_000, u64::MAX]));
     Request {
         arrived: now,
@@ -86,9 +82,7 @@ fn request(rng: &mut Rng, id: u64, now: Instant) -> Request {
         prompt: Prompt::Tokens(tokens(rng)),
         cached: tokens(rng),
         expected_output: rng.percent(70).then(|| tokens(rng)),
-        deadline: rng
-            .percent(20)
-            .then(|| now.after(Duration::from_millis(rng.below(100_000)))),
+        deadline: rng.percent(20).then(|| now.after(Duration::from_millis(rng.below(100_000)))),
         eligible,
         ..Request::new(RequestId(id))
     }
@@ -141,9 +135,7 @@ impl World {
         }
         for endpoint in self.engine.snapshot().endpoints {
             let waits = self.waiting.iter().find(|(_, eligible)| {
-                eligible
-                    .as_ref()
-                    .is_none_or(|eligible| eligible.contains(&endpoint.id))
+                eligible.as_ref().is_none_or(|eligible| eligible.contains(&endpoint.id))
             });
             assert!(
                 !endpoint.ready || endpoint.stock > 0 || waits.is_none(),
@@ -158,11 +150,7 @@ impl World {
         }
         let index = rng.below(self.running.len() as u64) as usize;
         let id = self.running.swap_remove(index);
-        let service = if rng.percent(80) {
-            Service::Served(Usage::default())
-        } else {
-            Service::Nothing
-        };
+        let service = if rng.percent(80) { Service::Served(Usage::default()) } else { Service::Nothing };
         self.handle(Input::Completed { id, service });
     }
 }
@@ -231,9 +219,7 @@ fn run(seed: u64) {
     }
     world.list_all_endpoints();
     world.handle(Input::Policy(Box::new(Policy {
-        gate: Gate::Auto {
-            initial: Decimal::whole(1),
-        },
+        gate: Gate::Auto { initial: Decimal::whole(1) },
         ..support::policy()
     })));
     while !world.running.is_empty() {

@@ -2,14 +2,14 @@
 
 mod support;
 
+use Band::Default;
+use ShortEffect::{Bypassed, Dispatched, Settled};
 use penstock_engine::input::{Band, ClassKey, EndpointState, Prompt, Service, Usage};
 use penstock_engine::policy::{Class, ClassSet, Gate, StockUnit};
 use penstock_engine::units::{Decimal, Tokens};
 use penstock_engine::{EndpointId, Input, Policy, Request, RequestId};
 
-use Band::Default;
-use ShortEffect::{Bypassed, Dispatched, Settled};
-use support::*;
+use self::support::*;
 
 fn tokens(lower: u64, upper: u64) -> Gate {
     Gate::Bounded {
@@ -22,11 +22,7 @@ fn tokens(lower: u64, upper: u64) -> Gate {
 
 /// Stock, lower bound and upper bound.
 fn gate_state(harness: &Harness) -> (u64, u64, u64) {
-    (
-        harness.engine.stock(),
-        harness.engine.lower(),
-        harness.engine.upper(),
-    )
+    (harness.engine.stock(), harness.engine.lower(), harness.engine.upper())
 }
 
 fn bound(harness: &Harness, id: u32) -> u64 {
@@ -36,17 +32,11 @@ fn bound(harness: &Harness, id: u32) -> u64 {
 }
 
 fn load(harness: &mut Harness, id: u32, running: Option<u64>) -> Vec<ShortEffect> {
-    harness.handle(Input::Load {
-        id: EndpointId(id),
-        running,
-    })
+    harness.handle(Input::Load { id: EndpointId(id), running })
 }
 
 fn fail(harness: &mut Harness, id: u64) -> Vec<ShortEffect> {
-    harness.handle(Input::Completed {
-        id: RequestId(id),
-        service: Service::Nothing,
-    })
+    harness.handle(Input::Completed { id: RequestId(id), service: Service::Nothing })
 }
 
 /// Sends requests to `endpoint` until one has to wait, lets all of them be served, and returns their number.
@@ -56,10 +46,7 @@ fn serve_until_full(harness: &mut Harness, endpoint: u32, first: u64) -> u64 {
         .iter()
         .copied()
         .take_while(|&id| {
-            let effects = harness.handle(Input::Register(restricted(
-                request(id, "f", Default),
-                &[endpoint],
-            )));
+            let effects = harness.handle(Input::Register(restricted(request(id, "f", Default), &[endpoint])));
             effects == [Bypassed(id, endpoint)]
         })
         .collect();
@@ -87,13 +74,7 @@ fn a_new_endpoint_starts_with_one_request_and_doubles_after_each_full_bound() {
 
 #[test]
 fn bounds_are_exact_sums_of_ramps_and_weights() {
-    let mut harness = Harness::new(
-        Policy {
-            gate: Gate::default(),
-            ..policy()
-        },
-        2,
-    );
+    let mut harness = Harness::new(Policy { gate: Gate::default(), ..policy() }, 2);
     assert_eq!(gate_state(&harness), (0, 4, 5), "3.6 and 4.4");
     harness.advance_to(2.0).endpoint(3, true);
     assert_eq!(gate_state(&harness), (0, 5, 6), "4.6 and 5.4");
@@ -106,14 +87,9 @@ fn bounds_are_exact_sums_of_ramps_and_weights() {
         ((0, 6, 7), 3),
         "5.4 and 6.6: endpoint 3 is at its full bound"
     );
-    let light = EndpointState {
-        weight: Decimal::from_billionths(Decimal::ONE / 10),
-        ..EndpointState::default()
-    };
-    harness.handle(Input::Endpoint {
-        id: EndpointId(3),
-        state: light,
-    });
+    let light =
+        EndpointState { weight: Decimal::from_billionths(Decimal::ONE / 10), ..EndpointState::default() };
+    harness.handle(Input::Endpoint { id: EndpointId(3), state: light });
     assert_eq!(gate_state(&harness), (0, 4, 5), "3.78 and 4.62");
     assert_eq!(bound(&harness, 3), 1);
 }
@@ -124,11 +100,7 @@ fn a_returning_endpoint_starts_slowly_and_one_of_the_first_second_does_not() {
     harness.advance_to(0.4).endpoint(1, false);
     harness.advance_to(1.0).endpoint(1, true);
     harness.endpoint(3, true);
-    assert_eq!(
-        gate_state(&harness),
-        (0, 12, 12),
-        "within the first second there is no slow start"
-    );
+    assert_eq!(gate_state(&harness), (0, 12, 12), "within the first second there is no slow start");
     harness.advance_to(1.001).endpoint(4, true);
     assert_eq!(gate_state(&harness), (0, 13, 13));
     harness.endpoint(1, false);
@@ -142,19 +114,13 @@ fn a_returning_endpoint_starts_slowly_and_one_of_the_first_second_does_not() {
     assert_eq!(gate_state(&harness), (0, 10, 10), "the slow start begins again");
     harness.handle(Input::EndpointRemoved(EndpointId(2)));
     harness.endpoint(2, true);
-    assert_eq!(
-        gate_state(&harness),
-        (0, 7, 7),
-        "4 + 1 + 1 + 1: an endpoint listed again is new"
-    );
+    assert_eq!(gate_state(&harness), (0, 7, 7), "4 + 1 + 1 + 1: an endpoint listed again is new");
 }
 
 #[test]
 fn the_first_second_begins_when_dispatching_begins() {
-    let mut harness = Harness {
-        engine: penstock_engine::Engine::new(with_gate(gate(4, 4)), 7, time(0.0)),
-        now: time(0.0),
-    };
+    let mut harness =
+        Harness { engine: penstock_engine::Engine::new(with_gate(gate(4, 4)), 7, time(0.0)), now: time(0.0) };
     harness.endpoint(1, true);
     harness.advance_to(60.0).endpoint(2, true);
     harness.handle(Input::Ready);
@@ -162,11 +128,7 @@ fn the_first_second_begins_when_dispatching_begins() {
     assert_eq!(gate_state(&harness), (0, 12, 12));
     harness.advance_to(61.1).handle(Input::Ready);
     harness.endpoint(4, true);
-    assert_eq!(
-        gate_state(&harness),
-        (0, 13, 13),
-        "a second ready input changes nothing"
-    );
+    assert_eq!(gate_state(&harness), (0, 13, 13), "a second ready input changes nothing");
 }
 
 #[test]
@@ -175,14 +137,8 @@ fn the_full_bound_ignores_slow_starts_and_foreign_load() {
     assert_eq!(harness.engine.full_bound(), Some(0));
     harness.endpoint(1, true);
     harness.advance_to(60.0).endpoint(2, true);
-    harness.handle(Input::Load {
-        id: EndpointId(1),
-        running: Some(3),
-    });
-    assert_eq!(
-        (harness.engine.upper(), harness.engine.full_bound()),
-        (2, Some(8))
-    );
+    harness.handle(Input::Load { id: EndpointId(1), running: Some(3) });
+    assert_eq!((harness.engine.upper(), harness.engine.full_bound()), (2, Some(8)));
     let state = EndpointState {
         weight: penstock_engine::units::Decimal::from_billionths(250_000_000),
         ..EndpointState::default()
@@ -192,16 +148,9 @@ fn the_full_bound_ignores_slow_starts_and_foreign_load() {
     harness.endpoint(4, false);
     assert_eq!(harness.engine.full_bound(), Some(9), "endpoint 4 isn't ready");
     for request in 1..=2 {
-        harness.handle(Input::Failed {
-            id: RequestId(request),
-            endpoint: EndpointId(1),
-        });
+        harness.handle(Input::Failed { id: RequestId(request), endpoint: EndpointId(1) });
     }
-    assert_eq!(
-        harness.engine.full_bound(),
-        Some(5),
-        "an endpoint that is marked down isn't ready"
-    );
+    assert_eq!(harness.engine.full_bound(), Some(5), "an endpoint that is marked down isn't ready");
     harness.handle(Input::Policy(Box::new(with_gate(tokens(300, 400)))));
     assert_eq!(harness.engine.full_bound(), Some(500), "in the unit of the stock");
     for gate in [Gate::Open, Gate::Manual] {
@@ -225,11 +174,7 @@ fn failed_requests_do_not_advance_a_slow_start() {
         [Bypassed(90, 2)]
     );
     harness.handle(Input::Requeue(RequestId(90)));
-    assert_eq!(
-        bound(&harness, 2),
-        1,
-        "a requeued request doesn't advance it either"
-    );
+    assert_eq!(bound(&harness, 2), 1, "a requeued request doesn't advance it either");
     harness.complete(90);
     assert_eq!(bound(&harness, 2), 2);
 }
@@ -244,16 +189,10 @@ fn requests_held_back_by_a_slow_start_go_when_it_doubles() {
     for id in 2..=7 {
         assert_eq!(harness.register(id, "f", Default), []);
     }
-    assert_eq!(
-        harness.complete(1),
-        [Settled(1, 1), Dispatched(2, 1), Dispatched(3, 1)]
-    );
+    assert_eq!(harness.complete(1), [Settled(1, 1), Dispatched(2, 1), Dispatched(3, 1)]);
     assert_eq!(harness.complete(2), [Settled(2, 1), Dispatched(4, 1)]);
     // Two were served at a ramp of 2: the next, 4, is above the bound of 3, so the slow start ends.
-    assert_eq!(
-        harness.complete(3),
-        [Settled(3, 1), Dispatched(5, 1), Dispatched(6, 1)]
-    );
+    assert_eq!(harness.complete(3), [Settled(3, 1), Dispatched(5, 1), Dispatched(6, 1)]);
 }
 
 #[test]
@@ -263,11 +202,7 @@ fn stock_in_tokens_counts_prompt_and_expected_output() {
     for id in 1..=3 {
         assert_eq!(harness.register(id, "f", Default), [Bypassed(id, 1)]);
     }
-    assert_eq!(
-        gate_state(&harness),
-        (450, 300, 400),
-        "the request that crosses the bound is granted"
-    );
+    assert_eq!(gate_state(&harness), (450, 300, 400), "the request that crosses the bound is granted");
     assert_eq!(harness.register(4, "f", Default), []);
     assert_eq!(harness.complete(1), [Settled(1, 1)], "300 is not below 300");
     assert_eq!(harness.complete(2), [Settled(2, 1), Dispatched(4, 1)]);
@@ -291,10 +226,7 @@ fn stock_in_tokens_follows_the_settled_usage() {
     assert_eq!(harness.register(3, "f", Default), []);
     let settle = |output| Input::Settle {
         id: RequestId(1),
-        service: Service::Served(Usage {
-            output: Some(Tokens(output)),
-            ..Usage::default()
-        }),
+        service: Service::Served(Usage { output: Some(Tokens(output)), ..Usage::default() }),
     };
     assert_eq!(
         harness.handle(settle(10)),
@@ -307,10 +239,7 @@ fn stock_in_tokens_follows_the_settled_usage() {
     harness.complete(1);
     assert_eq!(harness.engine.stock(), 300);
     // Nothing was served: the size stays the estimate, and the request runs on.
-    harness.handle(Input::Settle {
-        id: RequestId(2),
-        service: Service::Nothing,
-    });
+    harness.handle(Input::Settle { id: RequestId(2), service: Service::Nothing });
     assert_eq!(harness.engine.stock(), 300);
     harness.handle(Input::Requeue(RequestId(3)));
     assert_eq!(harness.engine.stock(), 300, "granted again, at its estimate");
@@ -366,11 +295,7 @@ fn with_stock_in_tokens_a_slow_start_counts_requests() {
         first += 1_000;
         serve_until_full(&mut harness, 1, first)
     });
-    assert_eq!(
-        granted,
-        [1, 2, 4, 7, 7],
-        "7 x 150 is the first sum of at least 1,000"
-    );
+    assert_eq!(granted, [1, 2, 4, 7, 7], "7 x 150 is the first sum of at least 1,000");
 }
 
 #[test]
@@ -378,10 +303,7 @@ fn draining_stock_does_not_count_at_the_gate() {
     let mut harness = Harness::new(with_gate(gate(2, 2)), 3);
     for id in 1..=6 {
         let request = request(id, "f", Default);
-        harness.handle(Input::Adopt {
-            request,
-            endpoint: EndpointId(3),
-        });
+        harness.handle(Input::Adopt { request, endpoint: EndpointId(3) });
     }
     assert_eq!(harness.register(7, "f", Default), []);
     assert_eq!(gate_state(&harness), (6, 6, 6), "the pool is full");
@@ -389,35 +311,18 @@ fn draining_stock_does_not_count_at_the_gate() {
     assert_eq!(gate_state(&harness), (1, 4, 4));
     assert_eq!(harness.engine.snapshot().draining_stock, 6);
     for id in 8..=10 {
-        assert!(matches!(
-            harness.register(id, "f", Default)[..],
-            [Bypassed(_, 1 | 2)]
-        ));
+        assert!(matches!(harness.register(id, "f", Default)[..], [Bypassed(_, 1 | 2)]));
     }
     assert_eq!(harness.register(11, "f", Default), []);
-    assert_eq!(
-        harness.complete(1),
-        [Settled(1, 1)],
-        "a completion on a draining endpoint frees no place"
-    );
+    assert_eq!(harness.complete(1), [Settled(1, 1)], "a completion on a draining endpoint frees no place");
     harness.handle(Input::EndpointRemoved(EndpointId(3)));
-    assert_eq!(
-        (gate_state(&harness), harness.engine.snapshot().draining_stock),
-        ((4, 4, 4), 5)
-    );
-    assert!(matches!(
-        harness.complete(7)[..],
-        [Settled(7, 1), Dispatched(11, _)]
-    ));
+    assert_eq!((gate_state(&harness), harness.engine.snapshot().draining_stock), ((4, 4, 4), 5));
+    assert!(matches!(harness.complete(7)[..], [Settled(7, 1), Dispatched(11, _)]));
     for id in 2..=6 {
         harness.complete(id);
     }
     assert_eq!(harness.engine.snapshot().draining_stock, 0);
-    assert_eq!(
-        harness.engine.snapshot().endpoints.len(),
-        2,
-        "no state of the removed endpoint is kept"
-    );
+    assert_eq!(harness.engine.snapshot().endpoints.len(), 2, "no state of the removed endpoint is kept");
 }
 
 fn endpoint_stock(harness: &Harness, id: u32) -> u64 {
@@ -435,17 +340,9 @@ fn foreign_load_lowers_the_bound_of_its_endpoint() {
     let stocks = [1, 2].map(|id| endpoint_stock(&harness, id));
     assert_eq!(stocks, [2, 2]);
     assert_eq!(load(&mut harness, 1, Some(2)), []);
-    assert_eq!(
-        gate_state(&harness),
-        (4, 8, 8),
-        "both running requests are this pool's"
-    );
+    assert_eq!(gate_state(&harness), (4, 8, 8), "both running requests are this pool's");
     load(&mut harness, 1, Some(0));
-    assert_eq!(
-        gate_state(&harness),
-        (4, 8, 8),
-        "a scraped load never raises a bound"
-    );
+    assert_eq!(gate_state(&harness), (4, 8, 8), "a scraped load never raises a bound");
     load(&mut harness, 1, Some(4));
     assert_eq!(gate_state(&harness), (4, 6, 6));
     assert_eq!(bound(&harness, 1), 2);
@@ -453,17 +350,9 @@ fn foreign_load_lowers_the_bound_of_its_endpoint() {
         assert_eq!(harness.register(id, "f", Default), [Bypassed(id, 2)]);
     }
     assert_eq!(harness.register(7, "f", Default), []);
-    assert_eq!(
-        load(&mut harness, 1, Some(3)),
-        [Dispatched(7, 1)],
-        "one foreign request has ended"
-    );
+    assert_eq!(load(&mut harness, 1, Some(3)), [Dispatched(7, 1)], "one foreign request has ended");
     assert_eq!(harness.register(8, "f", Default), []);
-    assert_eq!(
-        load(&mut harness, 1, None),
-        [Dispatched(8, 1)],
-        "the load is not known any more"
-    );
+    assert_eq!(load(&mut harness, 1, None), [Dispatched(8, 1)], "the load is not known any more");
     assert_eq!(gate_state(&harness), (8, 8, 8));
 }
 
@@ -475,10 +364,7 @@ fn no_scraped_load_stops_dispatch() {
     assert_eq!(gate_state(&harness), (0, 0, 0));
     assert!(matches!(harness.register(1, "f", Default)[..], [Bypassed(1, _)]));
     assert_eq!(harness.register(2, "f", Default), []);
-    assert!(matches!(
-        harness.complete(1)[..],
-        [Settled(1, 1), Dispatched(2, _)]
-    ));
+    assert!(matches!(harness.complete(1)[..], [Settled(1, 1), Dispatched(2, _)]));
     // The load of an unlisted endpoint is ignored, and a removed endpoint that returns doesn't keep its load.
     load(&mut harness, 9, Some(5));
     harness.handle(Input::EndpointRemoved(EndpointId(2)));
@@ -495,19 +381,9 @@ fn with_stock_in_tokens_foreign_requests_do_not_count() {
 
 /// Two classes: `long`, with a threshold, and `short`.
 fn with_threshold(tokens: Option<u64>, fraction: Option<f64>) -> Policy {
-    let long = Class {
-        busy_tokens: tokens,
-        busy_fraction: fraction,
-        ..Class::new("long", 1_000)
-    };
-    let set = ClassSet {
-        classes: vec![long, Class::new("short", 1_000)],
-        ..ClassSet::default()
-    };
-    Policy {
-        classes: vec![set],
-        ..with_gate(gate(10, 10))
-    }
+    let long = Class { busy_tokens: tokens, busy_fraction: fraction, ..Class::new("long", 1_000) };
+    let set = ClassSet { classes: vec![long, Class::new("short", 1_000)], ..ClassSet::default() };
+    Policy { classes: vec![set], ..with_gate(gate(10, 10)) }
 }
 
 fn request_of_class(class: &str, id: u64) -> Request {
@@ -532,16 +408,10 @@ fn a_class_goes_while_an_endpoint_is_not_above_its_threshold() {
         panic!("the waiting request is blocked by its threshold only: {effects:?}")
     };
     let stock_at = |harness: &Harness, id| endpoint_stock(harness, id);
-    assert_eq!(
-        (stock_at(&harness, endpoint), stock_at(&harness, 3 - endpoint)),
-        (3, 2)
-    );
+    assert_eq!((stock_at(&harness, endpoint), stock_at(&harness, 3 - endpoint)), (3, 2));
     // Wherever a request ends, 100 or 110 tokens are left, which is not above 150.
     let effects = harness.complete(1);
-    assert!(
-        matches!(effects[..], [Settled(1, 1), Dispatched(5, _)]),
-        "{effects:?}"
-    );
+    assert!(matches!(effects[..], [Settled(1, 1), Dispatched(5, _)]), "{effects:?}");
     assert_eq!(harness.handle(Input::Register(request_of_class("long", 7))), []);
     // A higher threshold admits it at once.
     let effects = harness.handle(Input::Policy(Box::new(with_threshold(Some(1_000), None))));
@@ -560,22 +430,11 @@ fn a_threshold_is_a_part_of_the_batched_tokens_if_they_are_known() {
     }
     let with_batched_tokens = |batched_tokens_max| Input::Endpoint {
         id: EndpointId(1),
-        state: EndpointState {
-            batched_tokens_max: Some(batched_tokens_max),
-            ..EndpointState::default()
-        },
+        state: EndpointState { batched_tokens_max: Some(batched_tokens_max), ..EndpointState::default() },
     };
     harness.handle(with_batched_tokens(2_990));
-    assert_eq!(
-        harness.handle(Input::Register(request_of_class("long", 4))),
-        [],
-        "300 is above 299"
-    );
-    assert_eq!(
-        harness.handle(with_batched_tokens(3_000)),
-        [Dispatched(4, 1)],
-        "300 is not above 300"
-    );
+    assert_eq!(harness.handle(Input::Register(request_of_class("long", 4))), [], "300 is above 299");
+    assert_eq!(harness.handle(with_batched_tokens(3_000)), [Dispatched(4, 1)], "300 is not above 300");
     assert_eq!(harness.handle(Input::Register(request_of_class("long", 5))), []);
     assert_eq!(harness.complete(1), [Settled(1, 1), Dispatched(5, 1)]);
 }

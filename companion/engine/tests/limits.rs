@@ -5,6 +5,8 @@ mod support;
 
 use std::time::Duration;
 
+use Band::Default;
+use ShortEffect::{Bypassed, Dispatched, Rejected, Settled};
 use penstock_engine::input::{Band, Prompt, Service, Usage};
 use penstock_engine::policy::{
     CostUnit, Discipline, FlowGlob, Gate, Order, Over, Quota, QuotaPeriod, QuotaWindow,
@@ -12,9 +14,7 @@ use penstock_engine::policy::{
 use penstock_engine::units::Tokens;
 use penstock_engine::{Input, Outcome, Policy, RequestId};
 
-use Band::Default;
-use ShortEffect::{Bypassed, Dispatched, Rejected, Settled};
-use support::*;
+use self::support::*;
 
 /// A policy with ten places at each endpoint.
 fn wide() -> Policy {
@@ -49,9 +49,7 @@ fn max_in_flight_per_endpoint_limits_a_flow_at_each_endpoint() {
         policy.flows.discipline = discipline;
         policy.flows.max_in_flight_per_endpoint = Some(1);
         let mut harness = Harness::new(policy, 2);
-        let [Bypassed(1, first)] = harness.register(1, "f", Default)[..] else {
-            panic!("there is room")
-        };
+        let [Bypassed(1, first)] = harness.register(1, "f", Default)[..] else { panic!("there is room") };
         let other = 3 - first;
         assert_eq!(harness.register(2, "f", Default), [Bypassed(2, other)]);
         assert_eq!(harness.register(3, "f", Default), []);
@@ -79,10 +77,7 @@ fn a_limit_changes_with_requests_waiting() {
     policy.flows.max_in_flight_per_endpoint = Some(3);
     assert_eq!(harness.handle(Input::Policy(Box::new(policy.clone()))), []);
     policy.flows.max_in_flight_per_endpoint = None;
-    assert_eq!(
-        harness.handle(Input::Policy(Box::new(policy))),
-        [Dispatched(4, 1)]
-    );
+    assert_eq!(harness.handle(Input::Policy(Box::new(policy))), [Dispatched(4, 1)]);
 }
 
 #[test]
@@ -100,11 +95,7 @@ fn a_discipline_changes_with_requests_waiting_and_running() {
             assert_eq!(harness.handle(Input::Policy(Box::new(policy.clone()))), []);
             assert_eq!(harness.complete(1), [Settled(1, 1), Dispatched(2, 1)]);
             let third = if second == Discipline::Fifo { 3 } else { 4 };
-            assert_eq!(
-                harness.complete(2),
-                [Settled(2, 1), Dispatched(third, 1)],
-                "{first:?} to {second:?}"
-            );
+            assert_eq!(harness.complete(2), [Settled(2, 1), Dispatched(third, 1)], "{first:?} to {second:?}");
         }
     }
 }
@@ -126,9 +117,7 @@ fn an_order_changes_with_requests_waiting() {
         policy.order = order;
         harness.handle(Input::Policy(Box::new(policy.clone())));
         let first = harness.handle(dispatch());
-        let [Dispatched(id, _)] = first[..] else {
-            panic!("{first:?}")
-        };
+        let [Dispatched(id, _)] = first[..] else { panic!("{first:?}") };
         harness.handle(Input::Requeue(RequestId(id)));
         id
     };
@@ -145,31 +134,13 @@ fn a_cost_can_be_settled_before_the_request_has_ended() {
     policy.flows.cost = CostUnit::Tokens;
     let mut harness = Harness::new(policy, 1);
     harness.register(1, "f", Default);
-    let usage = Usage {
-        output: Some(Tokens(10)),
-        ..Usage::default()
-    };
-    let settle = |service| Input::Settle {
-        id: RequestId(1),
-        service,
-    };
+    let usage = Usage { output: Some(Tokens(10)), ..Usage::default() };
+    let settle = |service| Input::Settle { id: RequestId(1), service };
     assert_eq!(harness.handle(settle(Service::Served(usage))), []);
     assert_eq!(harness.handle(settle(Service::Nothing)), []);
-    assert_eq!(
-        (
-            harness.engine.stock(),
-            harness.engine.snapshot().flows[0].served_tokens.0
-        ),
-        (1, 120)
-    );
+    assert_eq!((harness.engine.stock(), harness.engine.snapshot().flows[0].served_tokens.0), (1, 120));
     assert_eq!(harness.complete(1), [Settled(1, 120)]);
-    assert_eq!(
-        (
-            harness.engine.stock(),
-            harness.engine.snapshot().flows[0].served_tokens.0
-        ),
-        (0, 120)
-    );
+    assert_eq!((harness.engine.stock(), harness.engine.snapshot().flows[0].served_tokens.0), (0, 120));
 }
 
 #[test]
@@ -236,10 +207,7 @@ fn an_identity_that_the_policy_names_has_its_own_account_however_many_others_the
     }
     harness.register(100, "acme", Default);
     harness.register(101, "pro", Default);
-    assert_eq!(
-        harness.register(102, "pro", Default),
-        [Rejected(102, Outcome::RejectedFlowCapacity)]
-    );
+    assert_eq!(harness.register(102, "pro", Default), [Rejected(102, Outcome::RejectedFlowCapacity)]);
     let flows = harness.engine.snapshot().flows;
     let named = |name: &str| {
         let found = flows.iter().find(|flow| &*flow.key == name);
@@ -259,10 +227,7 @@ fn a_named_identity_keeps_its_budget_in_a_full_table() {
     harness.register(3, "free", Default);
     assert_eq!(harness.complete(1), [Settled(1, 1), Dispatched(2, 1)]);
     assert_eq!(harness.complete(2), [Settled(2, 1), Dispatched(3, 1)]);
-    assert_eq!(
-        harness.register(4, "free", Default),
-        [Rejected(4, Outcome::RejectedBudget)]
-    );
+    assert_eq!(harness.register(4, "free", Default), [Rejected(4, Outcome::RejectedBudget)]);
 }
 
 #[test]
@@ -286,11 +251,7 @@ fn a_reload_that_names_an_identity_gives_it_its_account_while_its_requests_wait(
     harness.handle(Input::Hold);
     assert_eq!(harness.handle(Input::Requeue(RequestId(2))), []);
     assert_eq!(flow(&harness), Some((3, 0, 5.0)));
-    assert_eq!(
-        harness.handle(Input::Ready),
-        [Dispatched(2, 1)],
-        "it keeps its place"
-    );
+    assert_eq!(harness.handle(Input::Ready), [Dispatched(2, 1)], "it keeps its place");
     // A name that the policy no longer has keeps its account as long as it is used.
     policy.flows.weights.remove("late");
     assert_eq!(harness.handle(Input::Policy(Box::new(policy))), []);

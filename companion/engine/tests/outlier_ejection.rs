@@ -10,14 +10,11 @@ use penstock_engine::input::{EndpointState, Service};
 use penstock_engine::policy::OutlierEjection;
 use penstock_engine::{EndpointId, Input, RequestId};
 
-use support::ShortEffect::*;
-use support::{Harness, bounds, gate, policy, request, restricted, time};
+use self::support::ShortEffect::*;
+use self::support::{Harness, bounds, gate, policy, request, restricted, time};
 
 fn fail(harness: &mut Harness, id: u64, endpoint: u32) -> Vec<support::ShortEffect> {
-    harness.handle(Input::Failed {
-        id: RequestId(id),
-        endpoint: EndpointId(endpoint),
-    })
+    harness.handle(Input::Failed { id: RequestId(id), endpoint: EndpointId(endpoint) })
 }
 
 /// Time until which each endpoint is marked down, in seconds.
@@ -42,39 +39,22 @@ fn two_failed_requests_mark_an_endpoint_down_and_its_stock_drains() {
     assert_eq!(fail(&mut harness, 1, 1), []);
     assert_eq!(down(&harness), [None, None], "the same request failed twice");
     assert_eq!(harness.advance_to(10.0).handle_timeout(), []);
-    assert_eq!(
-        fail(&mut harness, 77, 1),
-        [],
-        "the failed request need not be known to the engine"
-    );
+    assert_eq!(fail(&mut harness, 77, 1), [], "the failed request need not be known to the engine");
     assert_eq!(down(&harness), [Some(11.0), None]);
     assert_eq!((harness.engine.stock(), harness.engine.upper()), (0, 2));
     assert_eq!(harness.engine.snapshot().draining_stock, 2);
     assert_eq!(harness.engine.poll_timeout(), Some(time(11.0)));
     // A request that is only eligible there waits for it.
-    assert_eq!(
-        harness.handle(Input::Register(restricted(request(3, "g", Default), &[1]))),
-        []
-    );
+    assert_eq!(harness.handle(Input::Register(restricted(request(3, "g", Default), &[1]))), []);
     assert_eq!(
         harness.register(4, "h", Default),
         [Bypassed(4, 2)],
         "a request that is eligible elsewhere doesn't wait"
     );
-    harness.handle(Input::Completed {
-        id: RequestId(1),
-        service: Service::Nothing,
-    });
-    harness.handle(Input::Completed {
-        id: RequestId(2),
-        service: Service::Nothing,
-    });
+    harness.handle(Input::Completed { id: RequestId(1), service: Service::Nothing });
+    harness.handle(Input::Completed { id: RequestId(2), service: Service::Nothing });
     assert_eq!(harness.advance_to(10.999).handle_timeout(), []);
-    assert_eq!(
-        harness.advance_to(11.0).handle_timeout(),
-        [Dispatched(3, 1)],
-        "the probe"
-    );
+    assert_eq!(harness.advance_to(11.0).handle_timeout(), [Dispatched(3, 1)], "the probe");
     assert_eq!((down(&harness), bounds(&harness)), (vec![None, None], vec![1, 2]));
 }
 
@@ -99,10 +79,7 @@ fn the_probe_decides_and_each_failure_doubles_the_time() {
         assert_eq!(harness.handle(Input::Register(second)), [], "one at a time");
         harness.handle(Input::Cancel(RequestId(next + 1)));
         fail(&mut harness, next, 1);
-        harness.handle(Input::Completed {
-            id: RequestId(next),
-            service: Service::Nothing,
-        });
+        harness.handle(Input::Completed { id: RequestId(next), service: Service::Nothing });
     }
     now += 30.0;
     harness.advance_to(now).handle_timeout();
@@ -133,11 +110,7 @@ fn the_last_ready_endpoint_is_never_marked_down() {
     fail(&mut harness, 23, 2);
     assert_eq!(down(&harness), [None, Some(2.0)]);
     fail(&mut harness, 24, 1);
-    assert_eq!(
-        down(&harness),
-        [None, Some(2.0)],
-        "the probe failed, but it is the last ready endpoint"
-    );
+    assert_eq!(down(&harness), [None, Some(2.0)], "the probe failed, but it is the last ready endpoint");
 }
 
 #[test]
@@ -157,11 +130,7 @@ fn losing_the_last_ready_endpoint_brings_back_the_one_due_first() {
     assert_eq!(harness.endpoint(3, false), []);
     assert_eq!(harness.endpoint(4, false), [Dispatched(3, 1)]);
     assert_eq!(down(&harness), [None, Some(1.2), Some(1.0), None]);
-    assert_eq!(
-        harness.handle(Input::EndpointRemoved(EndpointId(1))),
-        [],
-        "endpoint 2 is back, and idle"
-    );
+    assert_eq!(harness.handle(Input::EndpointRemoved(EndpointId(1))), [], "endpoint 2 is back, and idle");
     let snapshot = harness.engine.snapshot();
     let ready = snapshot.endpoints.iter().filter(|endpoint| endpoint.ready);
     assert_eq!(ready.map(|endpoint| endpoint.id.0).collect::<Vec<_>>(), [2]);
@@ -185,11 +154,7 @@ fn health_checks_and_outlier_ejection_are_independent() {
     harness.advance_to(0.5).endpoint(1, false);
     assert_eq!(fail(&mut harness, 3, 1), []);
     harness.endpoint(1, true);
-    assert_eq!(
-        down(&harness),
-        [Some(1.0), None],
-        "a passed health check doesn't end the ejection"
-    );
+    assert_eq!(down(&harness), [Some(1.0), None], "a passed health check doesn't end the ejection");
     harness.endpoint(1, false);
     assert_eq!(harness.advance_to(1.0).handle_timeout(), []);
     assert_eq!(down(&harness), [None, None]);
@@ -210,42 +175,23 @@ fn health_checks_and_outlier_ejection_are_independent() {
 #[test]
 fn an_ejection_survives_changes_of_weight_and_policy() {
     let mut policy = policy();
-    policy.outlier_ejection = OutlierEjection {
-        first: Duration::from_secs(5),
-        max: Duration::from_secs(6),
-    };
+    policy.outlier_ejection = OutlierEjection { first: Duration::from_secs(5), max: Duration::from_secs(6) };
     let mut harness = Harness::new(policy.clone(), 2);
     for id in 1..=2 {
         fail(&mut harness, id, 1);
     }
-    let state = EndpointState {
-        weight: penstock_engine::units::Decimal::whole(3),
-        ..EndpointState::default()
-    };
-    harness.handle(Input::Endpoint {
-        id: EndpointId(1),
-        state,
-    });
-    policy.outlier_ejection = OutlierEjection {
-        first: Duration::from_secs(1),
-        max: Duration::from_secs(60),
-    };
+    let state =
+        EndpointState { weight: penstock_engine::units::Decimal::whole(3), ..EndpointState::default() };
+    harness.handle(Input::Endpoint { id: EndpointId(1), state });
+    policy.outlier_ejection = OutlierEjection { first: Duration::from_secs(1), max: Duration::from_secs(60) };
     policy.gate = gate(3, 3);
     harness.handle(Input::Policy(Box::new(policy)));
-    assert_eq!(
-        down(&harness),
-        [Some(5.0), None],
-        "the policy at the time of the failure counts"
-    );
+    assert_eq!(down(&harness), [Some(5.0), None], "the policy at the time of the failure counts");
     assert_eq!(harness.engine.upper(), 3);
     harness.advance_to(5.0).handle_timeout();
     assert_eq!(bounds(&harness), [1, 3]);
     fail(&mut harness, 3, 1);
-    assert_eq!(
-        down(&harness),
-        [Some(7.0), None],
-        "the second ejection follows the new policy"
-    );
+    assert_eq!(down(&harness), [Some(7.0), None], "the second ejection follows the new policy");
 }
 
 #[test]
@@ -262,20 +208,12 @@ fn requests_on_an_ejected_endpoint_end_normally() {
     }
     // The place of request 1 is not free while its endpoint is down; that of request 2 is.
     assert_eq!(harness.complete(1), [Settled(1, 1)]);
-    assert_eq!(
-        down(&harness),
-        [Some(1.0), None],
-        "a served request doesn't end the ejection"
-    );
+    assert_eq!(down(&harness), [Some(1.0), None], "a served request doesn't end the ejection");
     assert_eq!(harness.complete(2), [Settled(2, 1), Dispatched(3, 2)]);
     assert_eq!(harness.advance_to(1.0).handle_timeout(), [Dispatched(4, 1)]);
     assert_eq!(harness.handle(Input::Requeue(RequestId(4))), [Dispatched(4, 1)]);
     fail(&mut harness, 4, 1);
-    assert_eq!(
-        down(&harness),
-        [Some(2.0), None],
-        "a request was served before, so the time starts over"
-    );
+    assert_eq!(down(&harness), [Some(2.0), None], "a request was served before, so the time starts over");
     assert_eq!(
         harness.handle(Input::Requeue(RequestId(4))),
         [],

@@ -3,13 +3,13 @@
 
 mod support;
 
+use Band::Default;
 use penstock_engine::input::{Amended, Band};
 use penstock_engine::policy::{Discipline, Policy};
 use penstock_engine::{EndpointId, Input, RequestId};
 
-use Band::Default;
-use support::ShortEffect::*;
-use support::*;
+use self::support::ShortEffect::*;
+use self::support::*;
 
 /// Two endpoints that take one request each; requests 1 and 2 of another flow run there.
 fn full(change: impl FnOnce(&mut Policy)) -> Harness {
@@ -36,11 +36,7 @@ fn a_request_pinned_to_a_full_endpoint_holds_up_no_other() {
         for id in 4..=6 {
             assert_eq!(harness.register(id, "", Default), []);
         }
-        assert_eq!(
-            harness.complete(2),
-            [Settled(2, 1), Dispatched(4, 2)],
-            "{discipline:?}"
-        );
+        assert_eq!(harness.complete(2), [Settled(2, 1), Dispatched(4, 2)], "{discipline:?}");
         assert_eq!(harness.complete(4), [Settled(4, 1), Dispatched(5, 2)]);
         // It is the oldest, so it goes as soon as it can.
         assert_eq!(harness.complete(1), [Settled(1, 1), Dispatched(3, 1)]);
@@ -76,11 +72,7 @@ fn other_endpoints_put_a_request_into_another_lane() {
     assert_eq!(pinned(&mut harness, 3, &[1]), []);
     assert_eq!(pinned(&mut harness, 4, &[1]), []);
     assert_eq!(harness.complete(2), [Settled(2, 1)]);
-    let amended = Amended {
-        id: RequestId(4),
-        class_set: 0,
-        eligible: Some([EndpointId(2)].into()),
-    };
+    let amended = Amended { id: RequestId(4), class_set: 0, eligible: Some([EndpointId(2)].into()) };
     assert_eq!(harness.handle(Input::Amend(amended)), [Dispatched(4, 2)]);
     assert_eq!(harness.complete(1), [Settled(1, 1), Dispatched(3, 1)]);
 }

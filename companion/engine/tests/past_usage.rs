@@ -14,8 +14,8 @@ use penstock_engine::units::Tokens;
 use penstock_engine::{Effect, EndpointId, Engine, Input, Instant, Policy, Request, RequestId};
 use proptest::prelude::*;
 
-use rng::Rng;
-use support::{Harness, ShortEffect, gate, policy, request};
+use self::rng::Rng;
+use self::support::{Harness, ShortEffect, gate, policy, request};
 
 const BANDS: [Band; 3] = [Band::Critical, Band::Default, Band::Sheddable];
 
@@ -51,10 +51,7 @@ fn next_after_completion(harness: &mut Harness, flows: &[&str]) -> ShortEffect {
 #[test]
 fn a_flow_with_much_past_usage_goes_last() {
     let mut harness = Harness::new(usage(60), 1);
-    assert_eq!(
-        harness.handle(Input::PastUsage(vec![used("heavy", 500, 59_000)])),
-        []
-    );
+    assert_eq!(harness.handle(Input::PastUsage(vec![used("heavy", 500, 59_000)])), []);
     assert_eq!(
         next_after_completion(&mut harness, &["heavy", "light"]),
         ShortEffect::Dispatched(102, 1),
@@ -67,22 +64,13 @@ fn usage_outside_the_window_or_of_zero_cost_creates_no_flow() {
     let mut harness = Harness::new(usage(60), 1);
     let mut unknown = used("a", 5, 0);
     unknown.class = "unknown".into();
-    let past = vec![
-        used("b", 5, 61_000),
-        used("c", 0, 0),
-        unknown,
-        used("d", 5, u64::MAX),
-    ];
+    let past = vec![used("b", 5, 61_000), used("c", 0, 0), unknown, used("d", 5, u64::MAX)];
     harness.handle(Input::PastUsage(past));
     assert_eq!(harness.engine.snapshot().flows.len(), 0);
     harness.handle(Input::PastUsage(vec![used("e", 5, 30_000)]));
     assert_eq!(harness.engine.snapshot().flows.len(), 1);
     harness.advance_to(31.0).handle_timeout();
-    assert_eq!(
-        harness.engine.snapshot().flows.len(),
-        0,
-        "a flow is kept while its usage counts"
-    );
+    assert_eq!(harness.engine.snapshot().flows.len(), 0, "a flow is kept while its usage counts");
 }
 
 #[test]
@@ -100,9 +88,7 @@ fn past_usage_creates_no_flows_beyond_the_limit() {
     let mut policy = usage(60);
     policy.flows.identities_max = 2;
     let mut harness = Harness::new(policy, 1);
-    let past = (0..50)
-        .map(|number| used(&format!("flow {number}"), 5, 0))
-        .collect();
+    let past = (0..50).map(|number| used(&format!("flow {number}"), 5, 0)).collect();
     harness.handle(Input::PastUsage(past));
     let flows = harness.engine.snapshot().flows.len();
     assert!(flows <= 2 + penstock_engine::limits::OVERFLOW_FLOWS, "{flows}");
@@ -110,10 +96,7 @@ fn past_usage_creates_no_flows_beyond_the_limit() {
 
 #[test]
 fn other_disciplines_ignore_and_report_no_usage() {
-    for discipline in Discipline::ALL
-        .into_iter()
-        .filter(|discipline| *discipline != Discipline::Usage)
-    {
+    for discipline in Discipline::ALL.into_iter().filter(|discipline| *discipline != Discipline::Usage) {
         let mut policy = usage(60);
         policy.flows.discipline = discipline;
         let mut harness = Harness::new(policy, 1);
@@ -121,21 +104,14 @@ fn other_disciplines_ignore_and_report_no_usage() {
         harness.handle(Input::PastUsage(vec![used("heavy", 500, 0)]));
         assert_eq!(harness.engine.snapshot().flows.len(), 0);
         harness.register(1, "a", Band::Default);
-        assert_eq!(
-            harness.complete(1).len(),
-            1,
-            "{discipline:?} has nothing to report"
-        );
+        assert_eq!(harness.complete(1).len(), 1, "{discipline:?} has nothing to report");
     }
 }
 
 #[test]
 fn settled_usage_is_reported_once_with_its_model() {
     let mut policy = usage(60);
-    policy.classes = vec![ClassSet {
-        classes: vec![Class::new("0.chat", 100)],
-        ..ClassSet::default()
-    }];
+    policy.classes = vec![ClassSet { classes: vec![Class::new("0.chat", 100)], ..ClassSet::default() }];
     let mut harness = Harness::new(policy, 1);
     harness.engine.report_usage(true);
     let mut request = request(1, "acme", Band::Sheddable);
@@ -158,15 +134,9 @@ fn settled_usage_is_reported_once_with_its_model() {
     };
     assert_eq!(effects, [expected]);
     let band = Band::Sheddable;
-    assert_eq!(
-        harness.effects(Input::Completed { id, service }),
-        [Effect::Settled { id, band, cost }]
-    );
+    assert_eq!(harness.effects(Input::Completed { id, service }), [Effect::Settled { id, band, cost }]);
     harness.register(2, "acme", Band::Default);
-    let refunded = Input::Completed {
-        id: RequestId(2),
-        service: Service::Nothing,
-    };
+    let refunded = Input::Completed { id: RequestId(2), service: Service::Nothing };
     assert_eq!(harness.handle(refunded), [ShortEffect::Settled(2, 0)]);
 }
 
@@ -183,17 +153,9 @@ impl Recorder {
     fn start(policy: Policy, now: Instant) -> Self {
         let mut engine = Engine::new(policy, 7, now);
         engine.report_usage(true);
-        let mut recorder = Self {
-            engine,
-            now,
-            reported: Vec::new(),
-            running: Vec::new(),
-            granted: Vec::new(),
-        };
-        recorder.handle(Input::Endpoint {
-            id: EndpointId(1),
-            state: Default::default(),
-        });
+        let mut recorder =
+            Self { engine, now, reported: Vec::new(), running: Vec::new(), granted: Vec::new() };
+        recorder.handle(Input::Endpoint { id: EndpointId(1), state: Default::default() });
         recorder.handle(Input::Ready);
         recorder
     }
@@ -207,22 +169,9 @@ impl Recorder {
                     self.running.push(id);
                     self.granted.push(id);
                 }
-                Effect::UsageSettled {
-                    band,
-                    class,
-                    flow,
-                    model,
-                    cost,
-                } => {
+                Effect::UsageSettled { band, class, flow, model, cost } => {
                     let ago = Duration::ZERO;
-                    let past = PastUsage {
-                        band,
-                        class,
-                        flow,
-                        model,
-                        cost,
-                        ago,
-                    };
+                    let past = PastUsage { band, class, flow, model, cost, ago };
                     self.reported.push((self.now, past));
                 }
                 Effect::Reject { id, .. } => panic!("{id:?} is rejected"),
@@ -239,10 +188,7 @@ impl Recorder {
         let Some(id) = self.running.pop() else {
             return false;
         };
-        let service = Service::Served(Usage {
-            output: Some(Tokens(output)),
-            ..Usage::default()
-        });
+        let service = Service::Served(Usage { output: Some(Tokens(output)), ..Usage::default() });
         self.handle(Input::Completed { id, service });
         true
     }
@@ -267,12 +213,7 @@ impl Recorder {
     fn shuffled_usage(&self, rng: &mut Rng) -> Vec<PastUsage> {
         let mut sums: BTreeMap<_, u64> = BTreeMap::new();
         for (time, past) in &self.reported {
-            let key = (
-                past.band,
-                past.class.clone(),
-                past.flow.clone(),
-                past.model.clone(),
-            );
+            let key = (past.band, past.class.clone(), past.flow.clone(), past.model.clone());
             *sums.entry((*time, key)).or_default() += past.cost.0;
         }
         let mut shuffled_usage: Vec<PastUsage> = sums

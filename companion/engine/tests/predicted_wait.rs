@@ -4,24 +4,19 @@ mod support;
 
 use std::time::Duration;
 
+use Band::{Critical, Default};
+use ShortEffect::{Bypassed, Dispatched, Rejected, Settled};
 use penstock_engine::input::{Band, ClassKey};
 use penstock_engine::policy::{BandMode, Class, ClassSet, Discipline};
 use penstock_engine::{Budget, Effect, Input, Outcome, Policy, Request, RequestId};
 
-use Band::{Critical, Default};
-use ShortEffect::{Bypassed, Dispatched, Rejected, Settled};
-use support::budgets::*;
-use support::*;
+use self::support::budgets::*;
+use self::support::*;
 
 /// The retry-after of the only effect, a rejection.
 fn retry_after(harness: &mut Harness, request: Request) -> Duration {
     match &harness.effects(Input::Register(request))[..] {
-        [
-            Effect::Reject {
-                retry_after: Some(after),
-                ..
-            },
-        ] => *after,
+        [Effect::Reject { retry_after: Some(after), .. }] => *after,
         other => panic!("{other:?}"),
     }
 }
@@ -46,15 +41,9 @@ fn before_any_measurement_retry_after_comes_from_the_predicted_rate() {
     let mut known = refused(&[rated(Some(1.5)), rated(Some(0.5))]);
     between(retry_after(&mut known, request(90, "f", Default)), 10.0);
     let position = known.engine.position(RequestId(12)).expect("request 12 waits");
-    assert_eq!(
-        (position.ahead, position.estimate),
-        (9, Duration::from_millis(4_500))
-    );
+    assert_eq!((position.ahead, position.estimate), (9, Duration::from_millis(4_500)));
     let mut unknown = refused(&[rated(None), rated(None)]);
-    between(
-        retry_after(unknown.advance_to(4.0), request(90, "f", Default)),
-        80.0,
-    );
+    between(retry_after(unknown.advance_to(4.0), request(90, "f", Default)), 80.0);
     let mut half = refused(&[rated(None), rated(Some(1.0))]);
     between(retry_after(half.advance_to(4.0), request(90, "f", Default)), 80.0);
     // Once a request was served, the measured rate counts.
@@ -68,11 +57,7 @@ fn a_request_that_would_miss_its_deadline_is_rejected_at_once() {
     let mut policy = auto(8);
     policy.reject_unmeetable = true;
     // The first token of a request alone at its endpoint: 13 + 100 ms, times 2.
-    let rated = Budget {
-        ttft_bias: 2.0,
-        rate: Some(2.0),
-        ..budget(13.0)
-    };
+    let rated = Budget { ttft_bias: 2.0, rate: Some(2.0), ..budget(13.0) };
     let mut harness = harness_with_policy(policy, &[rated]);
     let due = |id, milliseconds: u64| Request {
         deadline: Some(time(milliseconds as f64 / 1e3)),
@@ -87,16 +72,9 @@ fn a_request_that_would_miss_its_deadline_is_rejected_at_once() {
     // One request is ahead, which takes half a second.
     assert_eq!(send(&mut harness, due(5, 725)), unmeetable(5));
     assert_eq!(send(&mut harness, due(6, 726)), []);
-    assert_eq!(
-        send(&mut harness, request(7, "f", Default)),
-        [],
-        "it has no deadline"
-    );
+    assert_eq!(send(&mut harness, request(7, "f", Default)), [], "it has no deadline");
     // Less critical requests aren't ahead of it.
-    let critical = Request {
-        band: Critical,
-        ..due(8, 226)
-    };
+    let critical = Request { band: Critical, ..due(8, 226) };
     assert_eq!(send(&mut harness, critical), []);
     let counted = harness.engine.snapshot().counters;
     assert_eq!(counted.outcome(Outcome::RejectedUnmeetable), 3);
@@ -107,14 +85,9 @@ fn the_wait_counts_only_the_fair_share_of_other_flows() {
     let mut policy = auto(8);
     policy.reject_unmeetable = true;
     policy.flows.weights.insert("heavy".into(), 3.0);
-    let rated = Budget {
-        rate: Some(1.0),
-        ..budget(13.0)
-    };
-    let due = |id, flow: &str, seconds| Request {
-        deadline: Some(time(seconds)),
-        ..request(id, flow, Default)
-    };
+    let rated = Budget { rate: Some(1.0), ..budget(13.0) };
+    let due =
+        |id, flow: &str, seconds| Request { deadline: Some(time(seconds)), ..request(id, flow, Default) };
     let filled = |policy: &Policy| {
         let mut harness = harness_with_policy(policy.clone(), &[rated]);
         for id in 0..=20 {
@@ -158,10 +131,7 @@ fn refused_beside_heavy(flow: &str, change: impl FnOnce(&mut Policy)) -> f64 {
 
 fn is_about(seconds: f64, expected: f64) {
     let most = (expected * 1.1).min(120.0) + 0.01;
-    assert!(
-        (expected..=most).contains(&seconds),
-        "{seconds} s, not {expected} s"
-    );
+    assert!((expected..=most).contains(&seconds), "{seconds} s, not {expected} s");
 }
 
 #[test]
@@ -206,42 +176,26 @@ fn retry_after_counts_other_bands_by_their_weights() {
 fn retry_after_counts_other_classes_by_their_quanta() {
     let class = |name: &str, quantum| Class::new(name, quantum);
     let mut harness = busy_with(|policy| {
-        policy.classes = vec![ClassSet {
-            classes: vec![class("heavy", 300), class("light", 100)],
-            ..ClassSet::default()
-        }];
+        policy.classes =
+            vec![ClassSet { classes: vec![class("heavy", 300), class("light", 100)], ..ClassSet::default() }];
         policy.queue.total_capacity = 50;
     });
-    let of_class = |id, name: &str| Request {
-        class: ClassKey::Family(name.into()),
-        ..request(id, "f", Default)
-    };
+    let of_class =
+        |id, name: &str| Request { class: ClassKey::Family(name.into()), ..request(id, "f", Default) };
     for id in 2..=51 {
         harness.handle(Input::Register(of_class(id, "heavy")));
     }
     harness.advance_to(1.0).complete(1);
     harness.handle(Input::Register(of_class(52, "heavy")));
-    is_about(
-        retry_after(&mut harness, of_class(60, "light")).as_secs_f64(),
-        3.0,
-    );
-    is_about(
-        retry_after(&mut harness, of_class(61, "heavy")).as_secs_f64(),
-        50.0,
-    );
+    is_about(retry_after(&mut harness, of_class(60, "light")).as_secs_f64(), 3.0);
+    is_about(retry_after(&mut harness, of_class(61, "heavy")).as_secs_f64(), 50.0);
 }
 
 #[test]
 fn predictions_reject_no_request_unless_enabled() {
-    let mut harness = harness(&[Budget {
-        rate: Some(0.01),
-        ..budget(13.0)
-    }]);
+    let mut harness = harness(&[Budget { rate: Some(0.01), ..budget(13.0) }]);
     for id in 1..=4 {
-        let due = Request {
-            deadline: Some(time(0.001)),
-            ..request(id, "f", Default)
-        };
+        let due = Request { deadline: Some(time(0.001)), ..request(id, "f", Default) };
         assert!(matches!(send(&mut harness, due)[..], [] | [Bypassed(..)]));
     }
 }
@@ -252,22 +206,13 @@ fn without_a_measured_rate_a_request_waits() {
     policy.reject_unmeetable = true;
     policy.gate = gate(1, 1);
     let mut harness = Harness::new(policy, 1);
-    let due = |id, seconds| Request {
-        deadline: Some(time(seconds)),
-        ..request(id, "f", Default)
-    };
+    let due = |id, seconds| Request { deadline: Some(time(seconds)), ..request(id, "f", Default) };
     assert_eq!(send(&mut harness, due(1, 0.001)), [Bypassed(1, 1)]);
     for id in 2..=5 {
         assert_eq!(send(&mut harness, due(id, 30.0)), []);
     }
     // The measured rate is one request in two seconds, and three are ahead.
-    assert_eq!(
-        harness.advance_to(2.0).complete(1),
-        [Settled(1, 1), Dispatched(2, 1)]
-    );
-    assert_eq!(
-        send(&mut harness, due(6, 7.9)),
-        [Rejected(6, Outcome::RejectedUnmeetable)]
-    );
+    assert_eq!(harness.advance_to(2.0).complete(1), [Settled(1, 1), Dispatched(2, 1)]);
+    assert_eq!(send(&mut harness, due(6, 7.9)), [Rejected(6, Outcome::RejectedUnmeetable)]);
     assert_eq!(send(&mut harness, due(7, 8.0)), []);
 }

@@ -3,35 +3,29 @@
 #[path = "support/mod.rs"]
 mod support;
 
+use Band::{Critical, Default, Sheddable};
 use penstock_engine::input::{Band, ClassKey};
 use penstock_engine::policy::{Class, ClassSet, Discipline};
 use penstock_engine::queue_position::BlockReason;
 use penstock_engine::units::{Decimal, Tokens};
 use penstock_engine::{EndpointId, Input, RequestId};
 
-use Band::{Critical, Default, Sheddable};
-use support::ShortEffect::*;
-use support::*;
+use self::support::ShortEffect::*;
+use self::support::*;
 
 fn block_reason(harness: &Harness, id: u64) -> Option<BlockReason> {
     harness.engine.block_reason(RequestId(id))
 }
 
 fn ahead(harness: &Harness, id: u64) -> Option<u64> {
-    harness
-        .engine
-        .position(RequestId(id))
-        .map(|position| position.ahead)
+    harness.engine.position(RequestId(id)).map(|position| position.ahead)
 }
 
 #[test]
 fn a_full_gate_is_reported_with_its_numbers() {
     let mut harness = busy_with(|_| {});
     harness.register(2, "f", Default);
-    assert_eq!(
-        block_reason(&harness, 2),
-        Some(BlockReason::Gate { stock: 1, lower: 1 })
-    );
+    assert_eq!(block_reason(&harness, 2), Some(BlockReason::Gate { stock: 1, lower: 1 }));
     assert_eq!(block_reason(&harness, 1), None, "request 1 runs");
     assert_eq!(block_reason(&harness, 9), None, "request 9 doesn't exist");
     let endpoint_of = |id| harness.engine.endpoint_of(RequestId(id));
@@ -67,10 +61,7 @@ fn a_class_over_its_threshold_is_reported() {
     let mut policy = policy();
     policy.gate = gate(4, 4);
     policy.classes = vec![ClassSet {
-        classes: vec![Class {
-            busy_tokens: Some(100),
-            ..Class::new("long", 1_024)
-        }],
+        classes: vec![Class { busy_tokens: Some(100), ..Class::new("long", 1_024) }],
         ..ClassSet::default()
     }];
     let mut harness = Harness::new(policy, 1);
@@ -98,10 +89,7 @@ fn a_ceiling_and_a_rate_block_with_the_gate_open() {
         assert_eq!(harness.register(id, "f", Sheddable), [Bypassed(id, 1)]);
     }
     assert_eq!(harness.register(3, "f", Sheddable), []);
-    assert_eq!(
-        block_reason(&harness, 3),
-        Some(BlockReason::Ceiling { stock: 2, lower: 4 })
-    );
+    assert_eq!(block_reason(&harness, 3), Some(BlockReason::Ceiling { stock: 2, lower: 4 }));
 
     let mut policy = support::policy();
     policy.gate = gate(4, 4);
@@ -121,15 +109,9 @@ fn a_position_follows_the_discipline() {
             harness.advance_to(id as f64).register(id, flow, Default);
         }
         harness.advance_to(9.0).register(6, "f", Critical);
-        let tag = harness
-            .engine
-            .position(RequestId(2))
-            .and_then(|position| position.tag);
+        let tag = harness.engine.position(RequestId(2)).and_then(|position| position.tag);
         let order: Vec<_> = (2..=6).map(|id| ahead(&harness, id)).collect();
-        let critical = harness
-            .engine
-            .position(RequestId(2))
-            .map(|position| position.in_other_bands);
+        let critical = harness.engine.position(RequestId(2)).map(|position| position.in_other_bands);
         assert_eq!(critical, Some(1), "{discipline:?}");
         (order, tag.is_some())
     };

@@ -6,8 +6,8 @@ mod support;
 use penstock_engine::input::{Amended, Band, EndpointState, Relisted};
 use penstock_engine::{EndpointId, Input, ModelName, Outcome as O, RequestId};
 
-use support::ShortEffect::*;
-use support::*;
+use self::support::ShortEffect::*;
+use self::support::*;
 
 fn amended(id: u64, eligible: Option<&[u32]>) -> Amended {
     Amended {
@@ -20,10 +20,7 @@ fn amended(id: u64, eligible: Option<&[u32]>) -> Amended {
 fn relist(removed: &[u32], listed: &[u32], amended: Vec<Amended>) -> Input {
     Input::Relist(Box::new(Relisted {
         removed: removed.iter().copied().map(EndpointId).collect(),
-        listed: listed
-            .iter()
-            .map(|id| (EndpointId(*id), EndpointState::default()))
-            .collect(),
+        listed: listed.iter().map(|id| (EndpointId(*id), EndpointState::default())).collect(),
         amended,
     }))
 }
@@ -46,11 +43,7 @@ fn a_request_with_changed_endpoints_keeps_its_place() {
     assert_eq!(harness.handle(Input::Amend(amended(3, Some(&[1])))), []);
     assert_eq!(harness.complete(1), [Settled(1, 1), Dispatched(3, 1)]);
     assert_eq!(harness.handle(Input::Amend(amended(4, Some(&[1])))), []);
-    assert_eq!(
-        harness.complete(2),
-        [Settled(2, 1)],
-        "it is no longer eligible there"
-    );
+    assert_eq!(harness.complete(2), [Settled(2, 1)], "it is no longer eligible there");
     assert_eq!(harness.handle(Input::Amend(amended(4, None))), [Dispatched(4, 2)]);
 }
 
@@ -59,14 +52,8 @@ fn a_waiting_request_without_listed_endpoints_is_rejected() {
     let mut harness = full();
     harness.register(3, "f", Band::Default);
     harness.register(4, "f", Band::Default);
-    assert_eq!(
-        harness.handle(Input::Amend(amended(3, Some(&[7])))),
-        [Rejected(3, O::NoEndpoints)]
-    );
-    assert_eq!(
-        harness.handle(Input::Amend(amended(4, Some(&[])))),
-        [Rejected(4, O::NoEndpoints)]
-    );
+    assert_eq!(harness.handle(Input::Amend(amended(3, Some(&[7])))), [Rejected(3, O::NoEndpoints)]);
+    assert_eq!(harness.handle(Input::Amend(amended(4, Some(&[])))), [Rejected(4, O::NoEndpoints)]);
     // A running or unknown request causes no effect.
     assert_eq!(harness.handle(Input::Amend(amended(1, Some(&[])))), []);
     assert_eq!(harness.handle(Input::Amend(amended(9, Some(&[])))), []);
@@ -84,17 +71,10 @@ fn changed_endpoints_of_a_running_request_apply_after_a_requeue() {
 #[test]
 fn a_relist_is_applied_as_a_whole_before_any_dispatch() {
     let mut harness = full();
-    harness.handle(Input::Register(restricted(
-        request(3, "g", Band::Default),
-        &[2, 3],
-    )));
+    harness.handle(Input::Register(restricted(request(3, "g", Band::Default), &[2, 3])));
     harness.register(4, "f", Band::Default);
     // Removing only endpoint 1 would let a request go to endpoint 2, which is removed too.
-    let effects = harness.handle(relist(
-        &[1, 2],
-        &[3],
-        vec![amended(3, Some(&[3])), amended(4, Some(&[4]))],
-    ));
+    let effects = harness.handle(relist(&[1, 2], &[3], vec![amended(3, Some(&[3])), amended(4, Some(&[4]))]));
     assert_eq!(effects, [Rejected(4, O::NoEndpoints), Dispatched(3, 3)]);
     let snapshot = harness.engine.snapshot();
     assert_eq!((snapshot.stock, snapshot.draining_stock), (1, 2));

@@ -9,16 +9,13 @@ use penstock_engine::input::Band::Default;
 use penstock_engine::queue_position::BlockReason;
 use penstock_engine::{EndpointId, Input, Outcome, Policy, RequestId};
 
-use support::ShortEffect::*;
-use support::{Harness, ShortEffect, gate, policy, request, restricted, with_gate};
+use self::support::ShortEffect::*;
+use self::support::{Harness, ShortEffect, gate, policy, request, restricted, with_gate};
 
 /// The endpoint where request `id` runs fails it.
 fn fail(harness: &mut Harness, id: u64) -> Vec<ShortEffect> {
     let endpoint = harness.engine.endpoint_of(RequestId(id)).expect("it runs");
-    let mut effects = harness.handle(Input::Failed {
-        id: RequestId(id),
-        endpoint,
-    });
+    let mut effects = harness.handle(Input::Failed { id: RequestId(id), endpoint });
     effects.extend(harness.handle(Input::Retry(RequestId(id))));
     effects
 }
@@ -31,14 +28,11 @@ fn refuse(harness: &mut Harness, id: u64) -> Vec<ShortEffect> {
 /// The same, asking for a pause.
 fn refuse_for(harness: &mut Harness, id: u64, milliseconds: u64) -> Vec<ShortEffect> {
     let endpoint = harness.engine.endpoint_of(RequestId(id)).expect("it runs");
-    let mut effects = harness.handle(Input::PushedBack {
-        id: RequestId(id),
-        endpoint,
-    });
-    effects.extend(harness.handle(Input::Refused {
-        id: RequestId(id),
-        retry_after: Duration::from_millis(milliseconds),
-    }));
+    let mut effects = harness.handle(Input::PushedBack { id: RequestId(id), endpoint });
+    effects.extend(
+        harness
+            .handle(Input::Refused { id: RequestId(id), retry_after: Duration::from_millis(milliseconds) }),
+    );
     effects
 }
 
@@ -49,10 +43,7 @@ fn bounds(harness: &Harness, endpoint: usize) -> (u64, Option<u64>) {
 }
 
 fn pinned(harness: &mut Harness, id: u64, flow: &str, endpoint: u32) -> Vec<ShortEffect> {
-    harness.handle(Input::Register(restricted(
-        request(id, flow, Default),
-        &[endpoint],
-    )))
+    harness.handle(Input::Register(restricted(request(id, flow, Default), &[endpoint])))
 }
 
 /// The time of the next timer, in milliseconds.
@@ -69,15 +60,11 @@ fn one_each() -> Policy {
 fn failed_request_goes_to_another_endpoint_at_once() {
     let mut harness = Harness::new(policy(), 5);
     let granted = harness.register(1, "f", Default);
-    let [Bypassed(1, first)] = granted[..] else {
-        panic!("{granted:?}")
-    };
+    let [Bypassed(1, first)] = granted[..] else { panic!("{granted:?}") };
     let mut tried = vec![first];
     for _ in 1..5 {
         let granted = fail(&mut harness, 1);
-        let [Dispatched(1, next)] = granted[..] else {
-            panic!("{granted:?}")
-        };
+        let [Dispatched(1, next)] = granted[..] else { panic!("{granted:?}") };
         assert!(!tried.contains(&next), "{next} after {tried:?}");
         tried.push(next);
     }
@@ -155,10 +142,7 @@ fn request_that_alone_fails_does_not_hold_up_its_flow() {
         harness.advance_to(now);
         assert_eq!(harness.handle_timeout(), []);
         let completed = harness.complete(next - 1);
-        assert!(
-            completed.contains(&Dispatched(1, 1)),
-            "its old place: {completed:?}"
-        );
+        assert!(completed.contains(&Dispatched(1, 1)), "its old place: {completed:?}");
     }
 }
 
@@ -204,9 +188,7 @@ fn pause_survives_other_endpoints_policies_and_a_lost_session() {
     assert_eq!(fail(&mut harness, 1), []);
     assert_eq!(
         harness.engine.block_reason(RequestId(1)),
-        Some(BlockReason::Pause {
-            left: Duration::from_millis(200)
-        })
+        Some(BlockReason::Pause { left: Duration::from_millis(200) })
     );
     assert_eq!(harness.endpoint(2, true), [Dispatched(1, 2)]);
     assert_eq!(harness.handle(Input::Cancel(RequestId(2))), [Cancelled(2)]);
@@ -249,10 +231,7 @@ fn refused_request_goes_elsewhere_and_the_bound_falls_and_rises() {
     harness.complete(2);
     assert_eq!(bounds(&harness, 1), (4, None), "the configured bound holds again");
     for endpoint in [1, 2] {
-        assert!(
-            harness.engine.is_ready(EndpointId(endpoint)),
-            "nothing was marked down"
-        );
+        assert!(harness.engine.is_ready(EndpointId(endpoint)), "nothing was marked down");
     }
 }
 
@@ -285,10 +264,7 @@ fn requests_keep_their_order_while_a_lone_endpoint_refuses_what_exceeds_its_own_
     // Each completion makes room for the first that was refused, and tries one more.
     for id in 1..=4 {
         let completed = harness.complete(id);
-        let dispatched: Vec<_> = completed
-            .iter()
-            .filter(|effect| matches!(effect, Dispatched(..)))
-            .collect();
+        let dispatched: Vec<_> = completed.iter().filter(|effect| matches!(effect, Dispatched(..))).collect();
         let (first, second) = (Dispatched(id + 2, 1), Dispatched(id + 3, 1));
         assert_eq!(dispatched, [&first, &second], "after {id}");
         assert_eq!(refuse(&mut harness, id + 3), []);
@@ -330,11 +306,7 @@ fn requests_behind_a_refused_one_wait_with_it() {
         harness.register(id, "f", Default);
     }
     assert_eq!(refuse(&mut harness, 1), [], "one place, which 2 has");
-    assert_eq!(
-        refuse(&mut harness, 2),
-        [],
-        "two refusals in a row are no fault of the requests"
-    );
+    assert_eq!(refuse(&mut harness, 2), [], "two refusals in a row are no fault of the requests");
     harness.advance_to(0.1);
     assert_eq!(harness.handle_timeout(), [Dispatched(1, 1)]);
 }
@@ -360,13 +332,7 @@ fn pushback_needs_no_request_of_this_engine() {
     for id in 1..=2 {
         harness.register(id, "f", Default);
     }
-    harness.handle(Input::PushedBack {
-        id: RequestId(99),
-        endpoint: EndpointId(1),
-    });
+    harness.handle(Input::PushedBack { id: RequestId(99), endpoint: EndpointId(1) });
     assert_eq!(bounds(&harness, 1), (2, Some(2)));
-    harness.handle(Input::PushedBack {
-        id: RequestId(99),
-        endpoint: EndpointId(7),
-    });
+    harness.handle(Input::PushedBack { id: RequestId(99), endpoint: EndpointId(7) });
 }

@@ -6,26 +6,14 @@ use penstock_engine::input::ServerStats;
 use penstock_engine::policy::{Gate, Scorers};
 use penstock_engine::{Effect, EndpointId, Input, Policy, Request, RequestId};
 
-use support::budgets::*;
-use support::*;
+use self::support::budgets::*;
+use self::support::*;
 
 /// No scorer has a weight.
-const NONE: Scorers = Scorers {
-    stock: 0.0,
-    queue: 0.0,
-    kv_cache: 0.0,
-    prefix: 0.0,
-    lora: 0.0,
-};
+const NONE: Scorers = Scorers { stock: 0.0, queue: 0.0, kv_cache: 0.0, prefix: 0.0, lora: 0.0 };
 
 fn harness_with_scorers(scheduler: Scorers) -> Harness {
-    Harness::new(
-        Policy {
-            scheduler,
-            ..with_gate(gate(10, 10))
-        },
-        3,
-    )
+    Harness::new(Policy { scheduler, ..with_gate(gate(10, 10)) }, 3)
 }
 
 fn report(harness: &mut Harness, id: u32, stats: ServerStats) {
@@ -34,17 +22,11 @@ fn report(harness: &mut Harness, id: u32, stats: ServerStats) {
 }
 
 fn with_queue(waiting: u64) -> ServerStats {
-    ServerStats {
-        waiting: Some(waiting),
-        ..ServerStats::default()
-    }
+    ServerStats { waiting: Some(waiting), ..ServerStats::default() }
 }
 
 fn with_adapters(adapters: &[&str]) -> ServerStats {
-    ServerStats {
-        adapters: Some(adapters.iter().map(|&id| id.into()).collect()),
-        ..ServerStats::default()
-    }
+    ServerStats { adapters: Some(adapters.iter().map(|&id| id.into()).collect()), ..ServerStats::default() }
 }
 
 /// The granted endpoints, best first.
@@ -73,21 +55,14 @@ fn a_shorter_queue_scores_higher_and_fallbacks_are_sorted() {
     report(&mut harness, 2, with_queue(0));
     report(&mut harness, 3, with_queue(1));
     assert_eq!(endpoint_order(&mut harness, plain(1)), [2, 3, 1]);
-    assert_eq!(
-        endpoint_order(&mut harness, plain(2)),
-        [2, 3, 1],
-        "the stock has no weight"
-    );
+    assert_eq!(endpoint_order(&mut harness, plain(2)), [2, 3, 1], "the stock has no weight");
 }
 
 #[test]
 fn a_free_cache_scores_higher() {
     let mut harness = harness_with_scorers(Scorers::default());
     for (id, used) in [(1, 0.9), (2, 0.5), (3, 0.1)] {
-        let stats = ServerStats {
-            kv_used: Some(used),
-            ..ServerStats::default()
-        };
+        let stats = ServerStats { kv_used: Some(used), ..ServerStats::default() };
         report(&mut harness, id, stats);
     }
     assert_eq!(endpoint_order(&mut harness, plain(1)), [3, 2, 1]);
@@ -95,16 +70,9 @@ fn a_free_cache_scores_higher() {
 
 #[test]
 fn a_longer_cached_prefix_scores_higher() {
-    let mut harness = harness_with_scorers(Scorers {
-        stock: 0.1,
-        prefix: 1.0,
-        ..NONE
-    });
+    let mut harness = harness_with_scorers(Scorers { stock: 0.1, prefix: 1.0, ..NONE });
     let first = endpoint_order(&mut harness, with_prefix(1, &[1, 2, 3, 4]))[0];
-    assert_eq!(
-        endpoint_order(&mut harness, with_prefix(2, &[1, 2, 3, 4]))[0],
-        first
-    );
+    assert_eq!(endpoint_order(&mut harness, with_prefix(2, &[1, 2, 3, 4]))[0], first);
     let other = endpoint_order(&mut harness, with_prefix(3, &[9]))[0];
     assert_ne!(other, first, "no endpoint has this prefix: least stock wins");
     // Only the first half of the prefix matches.
@@ -114,11 +82,7 @@ fn a_longer_cached_prefix_scores_higher() {
 
 #[test]
 fn a_returning_endpoint_has_no_cached_prefixes() {
-    let mut harness = harness_with_scorers(Scorers {
-        stock: 0.1,
-        prefix: 1.0,
-        ..NONE
-    });
+    let mut harness = harness_with_scorers(Scorers { stock: 0.1, prefix: 1.0, ..NONE });
     let first = endpoint_order(&mut harness, with_prefix(1, &[1, 2]))[0];
     for ready in [false, true] {
         harness.endpoint(first, ready);
@@ -128,11 +92,7 @@ fn a_returning_endpoint_has_no_cached_prefixes() {
 
 #[test]
 fn an_endpoint_with_the_adapter_scores_higher_and_without_a_report_is_not_scored() {
-    let mut harness = harness_with_scorers(Scorers {
-        stock: 1.0,
-        lora: 1.0,
-        ..NONE
-    });
+    let mut harness = harness_with_scorers(Scorers { stock: 1.0, lora: 1.0, ..NONE });
     report(&mut harness, 1, with_adapters(&["other"]));
     report(&mut harness, 2, with_adapters(&["other", "mine"]));
     let mut mine = plain(1);
@@ -161,34 +121,23 @@ fn scores_neither_bound_endpoints_nor_leave_them_idle() {
     report(&mut harness, 1, with_queue(0));
     report(&mut harness, 2, with_queue(50));
     report(&mut harness, 3, with_queue(90));
-    let first: Vec<u32> = (1..=30)
-        .map(|id| endpoint_order(&mut harness, plain(id))[0])
-        .collect();
+    let first: Vec<u32> = (1..=30).map(|id| endpoint_order(&mut harness, plain(id))[0]).collect();
     // The best endpoint gets at most a quarter of its bound of ten ahead of the least loaded one.
     assert_eq!(first[..9], [1, 1, 1, 2, 2, 2, 3, 1, 2]);
     let count = |endpoint: u32| first.iter().filter(|&&id| id == endpoint).count();
-    assert_eq!(
-        [1, 2, 3].map(count),
-        [10, 10, 10],
-        "each endpoint fills to its bound"
-    );
+    assert_eq!([1, 2, 3].map(count), [10, 10, 10], "each endpoint fills to its bound");
     assert_eq!(harness.handle(Input::Register(plain(31))), [], "all are full");
     assert_eq!(harness.engine.waiting(), 1);
 }
 
 #[test]
 fn with_small_bounds_the_least_stock_decides() {
-    let policy = Policy {
-        scheduler: Scorers { queue: 9.0, ..NONE },
-        ..with_gate(gate(3, 3))
-    };
+    let policy = Policy { scheduler: Scorers { queue: 9.0, ..NONE }, ..with_gate(gate(3, 3)) };
     let mut harness = Harness::new(policy, 3);
     report(&mut harness, 1, with_queue(0));
     report(&mut harness, 2, with_queue(9));
     report(&mut harness, 3, with_queue(9));
-    let first: Vec<u32> = (1..=3)
-        .map(|id| endpoint_order(&mut harness, plain(id))[0])
-        .collect();
+    let first: Vec<u32> = (1..=3).map(|id| endpoint_order(&mut harness, plain(id))[0]).collect();
     assert_eq!(first[0], 1);
     assert_ne!(first[1], 1);
     assert_eq!(first.iter().sum::<u32>(), 6, "each endpoint once");
@@ -196,26 +145,13 @@ fn with_small_bounds_the_least_stock_decides() {
 
 #[test]
 fn under_budgets_the_endpoints_that_fit_are_scored() {
-    let policy = Policy {
-        scheduler: Scorers {
-            stock: 1.0,
-            queue: 5.0,
-            ..NONE
-        },
-        ..auto(8)
-    };
+    let policy = Policy { scheduler: Scorers { stock: 1.0, queue: 5.0, ..NONE }, ..auto(8) };
     let mut harness = harness_with_policy(policy, &[budget(26.0), budget(40.0)]);
     assert!(matches!(harness.engine.snapshot().endpoints.len(), 2));
     report(&mut harness, 1, with_queue(0));
     report(&mut harness, 2, with_queue(9));
-    let first: Vec<u32> = (1..=3)
-        .map(|id| endpoint_order(&mut harness, sized(id, 100, 50))[0])
-        .collect();
-    assert_eq!(
-        first,
-        [1, 2, 1],
-        "more than a quarter of the budget ahead is too far"
-    );
+    let first: Vec<u32> = (1..=3).map(|id| endpoint_order(&mut harness, sized(id, 100, 50))[0]).collect();
+    assert_eq!(first, [1, 2, 1], "more than a quarter of the budget ahead is too far");
 }
 
 #[test]
@@ -224,10 +160,7 @@ fn weights_change_with_the_policy() {
     report(&mut harness, 3, with_queue(0));
     report(&mut harness, 2, with_queue(1));
     report(&mut harness, 1, with_queue(2));
-    let policy = Policy {
-        scheduler: Scorers { queue: 1.0, ..NONE },
-        ..with_gate(Gate::Open)
-    };
+    let policy = Policy { scheduler: Scorers { queue: 1.0, ..NONE }, ..with_gate(Gate::Open) };
     harness.handle(Input::Policy(Box::new(policy)));
     assert_eq!(endpoint_order(&mut harness, plain(1)), [3, 2, 1]);
     harness.handle(Input::EndpointRemoved(EndpointId(3)));

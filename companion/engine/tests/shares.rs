@@ -12,7 +12,7 @@ use penstock_engine::units::Tokens;
 use penstock_engine::{Effect, Input, RequestId};
 use proptest::prelude::*;
 
-use support::*;
+use self::support::*;
 
 /// Estimated and real cost of each request.
 type Costs = Vec<(u64, u64)>;
@@ -91,10 +91,7 @@ fn beyond_the_limit_new_flows_share_and_are_not_rejected() {
     }
     harness.engine.audit().expect("all invariants hold");
     let flows = harness.engine.snapshot().flows;
-    let shared: Vec<_> = flows
-        .iter()
-        .filter(|flow| flow.key.starts_with("overflow-"))
-        .collect();
+    let shared: Vec<_> = flows.iter().filter(|flow| flow.key.starts_with("overflow-")).collect();
     assert_eq!(flows.len(), FLOWS_MAX + shared.len());
     assert!((32..=OVERFLOW_FLOWS).contains(&shared.len()));
     assert_eq!(shared.iter().map(|flow| flow.waiting).sum::<u64>(), 1_001);
@@ -105,10 +102,7 @@ fn idle_flows_leave_no_state() {
     let mut harness = Harness::new(policy(), 1);
     for id in 0..1_000 {
         let flow = format!("flow {id}");
-        assert_eq!(
-            harness.register(id, &flow, Band::Default),
-            [ShortEffect::Bypassed(id, 1)]
-        );
+        assert_eq!(harness.register(id, &flow, Band::Default), [ShortEffect::Bypassed(id, 1)]);
         harness.complete(id);
     }
     let present = |flow: &&penstock_engine::snapshot::FlowSnapshot| flow.finish > 0.0;

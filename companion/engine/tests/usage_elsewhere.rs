@@ -10,7 +10,7 @@ use penstock_engine::policy::{Class, ClassSet, CostUnit, Discipline};
 use penstock_engine::units::Tokens;
 use penstock_engine::{Effect, Input, Policy, Request, RequestId};
 
-use support::{Harness, ShortEffect, gate, policy, request};
+use self::support::{Harness, ShortEffect, gate, policy, request};
 
 /// A window of 60 seconds, the classes `x` and `y`, and places for `slots` requests.
 fn usage(slots: u64) -> Policy {
@@ -55,18 +55,11 @@ fn running(flow: &str, class: &str, running: u64) -> RunningUsage {
 }
 
 fn elsewhere(harness: &mut Harness, changed: Vec<RunningUsage>) -> Vec<ShortEffect> {
-    harness.handle(Input::SharedUsage {
-        settled: Vec::new(),
-        running: changed,
-    })
+    harness.handle(Input::SharedUsage { settled: Vec::new(), running: changed })
 }
 
 fn served(prompt: u64) -> Service {
-    Service::Served(Usage {
-        prompt: Some(Tokens(prompt)),
-        cached: Some(Tokens(0)),
-        output: Some(Tokens(0)),
-    })
+    Service::Served(Usage { prompt: Some(Tokens(prompt)), cached: Some(Tokens(0)), output: Some(Tokens(0)) })
 }
 
 /// Ends a request at its estimate, and returns the requests that are dispatched then.
@@ -111,30 +104,18 @@ fn the_final_cost_replaces_the_estimate_in_one_step() {
         cost: Tokens(700),
         ago: Duration::ZERO,
     };
-    harness.handle(Input::SharedUsage {
-        settled: vec![settled],
-        running: vec![running("busy", "x", 0)],
-    });
+    harness.handle(Input::SharedUsage { settled: vec![settled], running: vec![running("busy", "x", 0)] });
     let snapshot = harness.engine.snapshot();
-    assert_eq!(
-        (snapshot.usage, snapshot.running_elsewhere),
-        (Tokens(700), Tokens(0))
-    );
+    assert_eq!((snapshot.usage, snapshot.running_elsewhere), (Tokens(700), Tokens(0)));
 }
 
 #[test]
 fn a_flow_is_kept_while_it_runs_elsewhere_and_no_longer() {
     let mut harness = Harness::new(usage(1), 1);
-    elsewhere(
-        &mut harness,
-        vec![running("busy", "x", 5), running("busy", "unknown", 5)],
-    );
+    elsewhere(&mut harness, vec![running("busy", "x", 5), running("busy", "unknown", 5)]);
     harness.advance_to(10_000.0);
     assert_eq!(harness.engine.snapshot().flows.len(), 1);
-    elsewhere(
-        &mut harness,
-        vec![running("busy", "x", 0), running("never", "x", 0)],
-    );
+    elsewhere(&mut harness, vec![running("busy", "x", 0), running("never", "x", 0)]);
     assert_eq!(harness.engine.snapshot().flows.len(), 0);
     let mut fair = usage(1);
     fair.flows.discipline = Discipline::Wfq;
@@ -147,13 +128,7 @@ fn a_flow_is_kept_while_it_runs_elsewhere_and_no_longer() {
 fn reported(harness: &mut Harness, input: Input) -> Vec<(String, u64)> {
     let effects = harness.effects(input).into_iter();
     let sums = effects.filter_map(|effect| match effect {
-        Effect::UsageRunning {
-            band,
-            class,
-            flow,
-            model,
-            running,
-        } => {
+        Effect::UsageRunning { band, class, flow, model, running } => {
             assert_eq!((band, &*flow, &*model), (Band::Default, "acme", "m"));
             Some((class.into(), running.0))
         }
@@ -175,10 +150,7 @@ fn every_change_of_what_runs_is_reported_with_the_new_sum() {
     assert_eq!(reported(&mut harness, Input::Settle { id, service }), sum(200));
     assert_eq!(reported(&mut harness, Input::Completed { id, service }), []);
     let id = RequestId(2);
-    let refunded = Input::Completed {
-        id,
-        service: Service::Nothing,
-    };
+    let refunded = Input::Completed { id, service: Service::Nothing };
     assert_eq!(reported(&mut harness, refunded), sum(100));
     let requeued = reported(&mut harness, Input::Requeue(RequestId(3)));
     assert_eq!(requeued, [sum(0), sum(100)].concat(), "it goes again at once");

@@ -10,7 +10,7 @@ use penstock_engine::policy::{Class, ClassSet, CostUnit, Discipline};
 use penstock_engine::units::Tokens;
 use penstock_engine::{Input, Policy, Request, RequestId};
 
-use support::{Harness, ShortEffect, gate, policy, request};
+use self::support::{Harness, ShortEffect, gate, policy, request};
 
 /// Classes `x` and `y`, with one request granted by each visit, and places for `slots` requests.
 fn usage(slots: u64) -> Policy {
@@ -19,10 +19,8 @@ fn usage(slots: u64) -> Policy {
     policy.flows.discipline = Discipline::Usage;
     policy.flows.cost = CostUnit::Tokens;
     policy.usage_window = Duration::from_secs(60);
-    policy.classes = vec![ClassSet {
-        classes: vec![Class::new("x", 100), Class::new("y", 100)],
-        ..ClassSet::default()
-    }];
+    policy.classes =
+        vec![ClassSet { classes: vec![Class::new("x", 100), Class::new("y", 100)], ..ClassSet::default() }];
     policy
 }
 
@@ -97,10 +95,7 @@ fn a_refund_in_another_class_gives_the_place_back() {
     register(&mut harness, asks(2, "third", Band::Default, "x"));
     register(&mut harness, asks(3, "spread", Band::Default, "x"));
     register(&mut harness, asks(4, "other", Band::Default, "x"));
-    let refunded = Input::Completed {
-        id: RequestId(1),
-        service: Service::Nothing,
-    };
+    let refunded = Input::Completed { id: RequestId(1), service: Service::Nothing };
     let effects = harness.handle(refunded);
     assert!(effects.contains(&ShortEffect::Dispatched(3, 1)), "{effects:?}");
 }

@@ -11,7 +11,7 @@ use penstock_engine::policy::{Class, ClassSet, CostUnit, Discipline};
 use penstock_engine::units::Tokens;
 use penstock_engine::{Input, Policy, Request, RequestId};
 
-use support::{Harness, ShortEffect, gate, policy, request};
+use self::support::{Harness, ShortEffect, gate, policy, request};
 
 /// Classes `x` and `y`, with one request granted by each visit, and places for `slots` requests.
 fn vtc(slots: u64) -> Policy {
@@ -21,10 +21,8 @@ fn vtc(slots: u64) -> Policy {
     policy.queue.flow_capacity = 1_000;
     policy.queue.total_capacity = 10_000;
     policy.flows.cost = CostUnit::Tokens;
-    policy.classes = vec![ClassSet {
-        classes: vec![Class::new("x", 100), Class::new("y", 100)],
-        ..ClassSet::default()
-    }];
+    policy.classes =
+        vec![ClassSet { classes: vec![Class::new("x", 100), Class::new("y", 100)], ..ClassSet::default() }];
     policy
 }
 
@@ -36,10 +34,7 @@ struct World {
 
 impl World {
     fn new(policy: Policy) -> Self {
-        Self {
-            harness: Harness::new(policy, 1),
-            flows: Vec::new(),
-        }
+        Self { harness: Harness::new(policy, 1), flows: Vec::new() }
     }
 
     /// Registers a request and returns its number.
@@ -153,10 +148,7 @@ fn a_lift_among_high_counters_costs_no_place_among_low_ones() {
     assert_eq!(critical["late"], 1, "{critical:?}");
     let (_, sheddable) = world.serve(running, 20);
     // One request of 100 tokens was served in the critical band; being lifted there to 4,500 costs nothing here.
-    assert!(
-        (sheddable["low"] - sheddable["late"] - 1).abs() <= 1,
-        "{sheddable:?}"
-    );
+    assert!((sheddable["low"] - sheddable["late"] - 1).abs() <= 1, "{sheddable:?}");
 }
 
 #[test]

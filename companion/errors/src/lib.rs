@@ -2,7 +2,7 @@
 
 mod root_cause;
 
-pub use root_cause::root_cause;
+pub use self::root_cause::root_cause;
 
 /// The exit code of a command that was used or configured wrongly.
 pub const EXIT_USAGE: u8 = 2;

@@ -3,12 +3,9 @@
 //! Envoy loads the module from a path, so it is written to a file: under its digest into a cache folder, or to the path
 //! of `penstock filter --out FILE`.
 
-use std::{
-    fs,
-    hash::Hasher as _,
-    io,
-    path::{Path, PathBuf},
-};
+use std::hash::Hasher as _;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use sha2::{Digest as _, Sha256};
 use siphasher::sip::SipHasher13;
@@ -52,18 +49,9 @@ pub fn file_name() -> String {
 /// # Errors
 /// When the folder doesn't exist or can't be written to.
 pub fn write_to(path: &Path) -> Result<(), Error> {
-    let failed = |why| Error {
-        path: path.to_owned(),
-        why,
-    };
-    let folder = path
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
-    let mut file = tempfile::Builder::new()
-        .prefix(".penstock-filter")
-        .tempfile_in(folder)
-        .map_err(failed)?;
+    let failed = |why| Error { path: path.to_owned(), why };
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut file = tempfile::Builder::new().prefix(".penstock-filter").tempfile_in(folder).map_err(failed)?;
     io::Write::write_all(&mut file, MODULE).map_err(failed)?;
     readable_by_all(file.as_file()).map_err(failed)?;
     file.persist(path).map_err(|error| failed(error.error))?;
@@ -79,10 +67,7 @@ pub fn cached_in(folder: &Path) -> Result<PathBuf, Error> {
     if fs::read(&path).is_ok_and(|existing| existing == MODULE) {
         return Ok(path);
     }
-    fs::create_dir_all(folder).map_err(|why| Error {
-        path: folder.to_owned(),
-        why,
-    })?;
+    fs::create_dir_all(folder).map_err(|why| Error { path: folder.to_owned(), why })?;
     write_to(&path)?;
     Ok(path)
 }
@@ -116,9 +101,7 @@ mod tests {
         write_to(&path).expect("written");
         assert_eq!(fs::read(&path).expect("there"), MODULE);
         assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1);
-        let message = write_to(&folder.path().join("absent/f.wasm"))
-            .expect_err("no folder")
-            .to_string();
+        let message = write_to(&folder.path().join("absent/f.wasm")).expect_err("no folder").to_string();
         assert!(message.contains("absent/f.wasm"), "{message}");
     }
 

@@ -89,10 +89,7 @@ impl Hardware {
             return Err(HardwareError::Kv(self.kv_tokens));
         }
         if self.batched_tokens < self.seqs_max as u64 {
-            return Err(HardwareError::Batched {
-                batched: self.batched_tokens,
-                seqs: self.seqs_max,
-            });
+            return Err(HardwareError::Batched { batched: self.batched_tokens, seqs: self.seqs_max });
         }
         if !(0.0..=1.0).contains(&self.noise) {
             return Err(HardwareError::Noise(self.noise));

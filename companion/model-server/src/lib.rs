@@ -7,5 +7,5 @@ mod hardware;
 pub mod limits;
 pub mod server;
 
-pub use hardware::{Hardware, HardwareError};
-pub use server::{Event, Gauges, Job, JobId, JobProgress, Server, SubmitError, Totals};
+pub use self::hardware::{Hardware, HardwareError};
+pub use self::server::{Event, Gauges, Job, JobId, JobProgress, Server, SubmitError, Totals};

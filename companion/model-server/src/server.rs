@@ -225,22 +225,15 @@ impl Server {
     pub fn submit(&mut self, now: Instant, job: Job) -> Result<(), SubmitError> {
         let (input, kv_tokens) = (job.input.max(1), self.hardware.kv_tokens);
         if input.saturating_add(job.output) > kv_tokens {
-            return Err(SubmitError::TooLong {
-                input,
-                output: job.output,
-                kv_tokens,
-            });
+            return Err(SubmitError::TooLong { input, output: job.output, kv_tokens });
         }
         if self.waiting.len() >= WAITING_MAX {
             return Err(SubmitError::Full);
         }
         let (id, output) = (job.id, job.output);
         // Half a token of credit makes the rounding at a job's end unbiased.
-        let (pace, credit) = if self.request_noise > 0.0 {
-            (1.0 / self.factor(self.request_noise), 0.5)
-        } else {
-            (1.0, 0.0)
-        };
+        let (pace, credit) =
+            if self.request_noise > 0.0 { (1.0 / self.factor(self.request_noise), 0.5) } else { (1.0, 0.0) };
         self.waiting.push_back(Sequence {
             id,
             arrived: now,
@@ -304,11 +297,7 @@ impl Server {
     /// The current state.
     #[must_use]
     pub fn gauges(&self) -> Gauges {
-        Gauges {
-            running: self.running.len(),
-            waiting: self.waiting.len(),
-            kv_tokens: self.kv_tokens,
-        }
+        Gauges { running: self.running.len(), waiting: self.waiting.len(), kv_tokens: self.kv_tokens }
     }
 
     /// Counters since the start.
@@ -329,11 +318,7 @@ impl Server {
         self.running.retain_mut(|sequence| {
             sequence.computed += std::mem::take(&mut sequence.chunk);
             for _ in 0..std::mem::take(&mut sequence.extra) {
-                events.push_back(Event {
-                    time,
-                    id: sequence.id,
-                    progress: JobProgress::Token,
-                });
+                events.push_back(Event { time, id: sequence.id, progress: JobProgress::Token });
                 sequence.generated += 1;
                 totals.output_tokens += 1;
             }
@@ -344,27 +329,15 @@ impl Server {
                 totals.prompt_tokens += sequence.input;
             }
             if sequence.output > 0 {
-                let progress = if sequence.generated == 0 {
-                    JobProgress::First
-                } else {
-                    JobProgress::Token
-                };
-                events.push_back(Event {
-                    time,
-                    id: sequence.id,
-                    progress,
-                });
+                let progress = if sequence.generated == 0 { JobProgress::First } else { JobProgress::Token };
+                events.push_back(Event { time, id: sequence.id, progress });
                 sequence.generated += 1;
                 totals.output_tokens += 1;
             }
             if sequence.generated < sequence.output {
                 return true;
             }
-            events.push_back(Event {
-                time,
-                id: sequence.id,
-                progress: JobProgress::Done,
-            });
+            events.push_back(Event { time, id: sequence.id, progress: JobProgress::Done });
             totals.done += 1;
             *kv_tokens -= sequence.computed;
             false
@@ -379,10 +352,8 @@ impl Server {
         }
         if self.running.is_empty() {
             // A job that waits now arrives later: the first waiting job always fits into an empty cache.
-            self.phase = self
-                .waiting
-                .front()
-                .map_or(Phase::Idle, |next| Phase::Starts(next.arrived.max(start)));
+            self.phase =
+                self.waiting.front().map_or(Phase::Idle, |next| Phase::Starts(next.arrived.max(start)));
             return;
         }
         let processed = self.hardware.batched_tokens - budget;
@@ -398,11 +369,7 @@ impl Server {
         while next < self.running.len() {
             let sequence = &self.running[next];
             let decodes = sequence.decodes();
-            let wanted = if decodes {
-                sequence.next_decodes()
-            } else {
-                sequence.missing()
-            };
+            let wanted = if decodes { sequence.next_decodes() } else { sequence.missing() };
             let chunk = wanted.min(*budget);
             if self.kv_tokens + chunk <= self.hardware.kv_tokens {
                 let sequence = &mut self.running[next];

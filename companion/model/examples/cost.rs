@@ -99,11 +99,7 @@ fn every_ms(in_flight: u64) -> f64 {
 
 /// Returns the least microseconds a fit, and the observations in the last fit.
 fn time_fits(in_flight: u64, learner: &mut Learner) -> (f64, usize) {
-    let traffic = Traffic {
-        rate: 1.0,
-        input: 512.0,
-        output: 128.0,
-    };
+    let traffic = Traffic { rate: 1.0, input: 512.0, output: 128.0 };
     let (mut least_us, mut observations) = (f64::INFINITY, 0);
     for window in 0..WINDOWS {
         let now_ms = ENDED as f64 * every_ms(in_flight) + f64::from(window);

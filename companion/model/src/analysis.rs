@@ -89,10 +89,7 @@ pub struct Analysis {
 /// keeps its part: it keeps the replicas it has, and the other variants aren't sized for its load.
 #[must_use]
 pub fn analyze(policy: &Policy, total_rate: Option<f64>, variants: &[Variant]) -> Analysis {
-    let workloads: Vec<Observed> = variants
-        .iter()
-        .map(|variant| aggregate(&variant.windows))
-        .collect();
+    let workloads: Vec<Observed> = variants.iter().map(|variant| aggregate(&variant.windows)).collect();
     let model = aggregate(&workloads);
     let slo = resolve_targets(policy, variants, &workloads, &model);
     let served = model.traffic.rate;
@@ -101,11 +98,7 @@ pub fn analyze(policy: &Policy, total_rate: Option<f64>, variants: &[Variant]) -
         .iter()
         .zip(&workloads)
         .map(|(variant, workload)| {
-            let share = if served > 0.0 {
-                workload.traffic.rate / served
-            } else {
-                0.0
-            };
+            let share = if served > 0.0 { workload.traffic.rate / served } else { 0.0 };
             analyze_one(variant, workload, &slo, total_rate * share)
         })
         .collect();
@@ -120,10 +113,7 @@ pub fn analyze(policy: &Policy, total_rate: Option<f64>, variants: &[Variant]) -
 /// request.
 fn resolve_targets(policy: &Policy, variants: &[Variant], workloads: &[Observed], model: &Observed) -> Slo {
     if let Some(targets) = policy.explicit {
-        return Slo {
-            targets,
-            source: Source::Explicit,
-        };
+        return Slo { targets, source: Source::Explicit };
     }
     let inferred = variants
         .iter()
@@ -138,20 +128,11 @@ fn resolve_targets(policy: &Policy, variants: &[Variant], workloads: &[Observed]
         })
         .reduce(slo::maximum);
     if let Some(targets) = inferred {
-        return Slo {
-            targets,
-            source: Source::Model,
-        };
+        return Slo { targets, source: Source::Model };
     }
     match slo::observed(model.ttft_ms, model.itl_ms) {
-        Some(targets) => Slo {
-            targets,
-            source: Source::Observed,
-        },
-        None => Slo {
-            targets: Targets::default(),
-            source: Source::None,
-        },
+        Some(targets) => Slo { targets, source: Source::Observed },
+        None => Slo { targets: Targets::default(), source: Source::None },
     }
 }
 
@@ -181,20 +162,11 @@ fn analyze_one(variant: &Variant, workload: &Observed, slo: &Slo, demand: f64) -
         return failed(Error::NoParameters);
     };
     let is_bootstrapped = learned.is_none();
-    let failed = |error| VariantAnalysis {
-        is_bootstrapped,
-        ..failed(error)
-    };
+    let failed = |error| VariantAnalysis { is_bootstrapped, ..failed(error) };
     if slo.source == Source::None {
         return failed(Error::NoTargets);
     }
-    let sizing = size(
-        &parameters,
-        &workload.traffic,
-        &slo.targets,
-        variant.max_batch,
-        bias(variant),
-    );
+    let sizing = size(&parameters, &workload.traffic, &slo.targets, variant.max_batch, bias(variant));
     if !sizing.feasible {
         return failed(Error::Infeasible);
     }
@@ -218,9 +190,5 @@ fn analyze_one(variant: &Variant, workload: &Observed, slo: &Slo, demand: f64) -
 
 /// The variant's bias; 1 if not known.
 fn bias(variant: &Variant) -> f64 {
-    if variant.ttft_bias.is_finite() && variant.ttft_bias > 0.0 {
-        variant.ttft_bias
-    } else {
-        1.0
-    }
+    if variant.ttft_bias.is_finite() && variant.ttft_bias > 0.0 { variant.ttft_bias } else { 1.0 }
 }

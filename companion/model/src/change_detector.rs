@@ -57,11 +57,7 @@ pub(crate) fn persists(solution: &Solution, samples: &[Sample], since: u64) -> b
     let surprises = samples
         .iter()
         .filter(|sample| sample.number >= since)
-        .map(|sample| {
-            solution
-                .surprise(sample, DEVIATION_MIN)
-                .clamp(-SURPRISE_MAX, SURPRISE_MAX)
-        });
+        .map(|sample| solution.surprise(sample, DEVIATION_MIN).clamp(-SURPRISE_MAX, SURPRISE_MAX));
     let (count, sum) = surprises.fold((0.0, 0.0), |(count, sum), surprise| (count + 1.0, sum + surprise));
     count > 0.0 && (sum / count).abs() > SLACK / 2.0
 }

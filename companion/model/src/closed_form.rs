@@ -75,11 +75,7 @@ impl Parameters {
     /// Whether all parameters are finite, alpha is above 0, and beta and gamma are 0 or more.
     #[must_use]
     pub fn is_valid(&self) -> bool {
-        let Self {
-            alpha_ms,
-            beta_ms,
-            gamma_ms,
-        } = *self;
+        let Self { alpha_ms, beta_ms, gamma_ms } = *self;
         alpha_ms.is_finite()
             && beta_ms.is_finite()
             && gamma_ms.is_finite()
@@ -111,10 +107,6 @@ impl Parameters {
                 in_flight: iterations_per_ms * iteration_ms,
             }
         });
-        Operation {
-            delta_ms,
-            rho,
-            steady,
-        }
+        Operation { delta_ms, rho, steady }
     }
 }

@@ -9,9 +9,9 @@ mod normal_equations;
 
 use nalgebra::{Matrix3, Vector3};
 
+use self::normal_equations::{NormalEquations, Weighted};
 use crate::closed_form::Parameters;
 use crate::reservoir::Sample;
-use normal_equations::{NormalEquations, Weighted};
 
 /// Rounds of reweighting; later ones change nothing that matters.
 const ROUNDS: usize = 12;
@@ -57,11 +57,7 @@ impl Solution {
     #[must_use]
     pub fn parameters(&self) -> Option<Parameters> {
         let [alpha_ms, beta_ms, gamma_ms] = [self.theta[0], self.theta[1], self.theta[2]];
-        (alpha_ms > 0.0).then_some(Parameters {
-            alpha_ms,
-            beta_ms,
-            gamma_ms,
-        })
+        (alpha_ms > 0.0).then_some(Parameters { alpha_ms, beta_ms, gamma_ms })
     }
 
     /// Half of the 95 % interval, relative to `value`, of a quantity with this `gradient` by alpha, beta and gamma.
@@ -127,11 +123,7 @@ fn iteration_means(sample: &Sample, theta: &Vector3<f64>) -> (f64, f64) {
     let iteration_ms = theta[0] + theta[1] * decodes + theta[2] * resident;
     let corrected = |covariance_ms: f64, mean: f64| {
         let excess = covariance_ms / iteration_ms;
-        if excess.is_finite() {
-            mean - excess.min(mean / 2.0)
-        } else {
-            mean
-        }
+        if excess.is_finite() { mean - excess.min(mean / 2.0) } else { mean }
     };
     (
         corrected(theta[1] * count_variance + theta[2] * count_resident, decodes),
@@ -183,12 +175,7 @@ pub fn solve(samples: &[Sample]) -> Option<Solution> {
             *weight = sample_weight(sample) * robust_weight(round, residual / deviation);
         }
     }
-    let weighted = Weighted {
-        samples,
-        expected: &expected,
-        weights: &weights,
-        theta: &theta,
-    };
+    let weighted = Weighted { samples, expected: &expected, weights: &weights, theta: &theta };
     NormalEquations::new(&weighted).solution(&weighted, deviation)
 }
 

@@ -10,11 +10,10 @@ mod prediction;
 
 use nalgebra::{Matrix2, Vector2, Vector3};
 
+pub use self::belief::Belief;
+pub(crate) use self::prediction::slopes;
+use self::prediction::{Prediction, predict};
 use crate::closed_form::Traffic;
-use prediction::{Prediction, predict};
-
-pub use belief::Belief;
-pub(crate) use prediction::slopes;
 
 /// 97.5 % point of chi squared with two degrees of freedom: the gate for TTFT and ITL together.
 const NIS_MAX_BOTH: f64 = 7.378;
@@ -54,10 +53,7 @@ impl Default for Noise {
     /// 95 % of the measurements are within 5 % of the mean.
     fn default() -> Self {
         let variance = (0.05_f64 / 1.96).powi(2);
-        Self {
-            ttft: variance,
-            itl: variance,
-        }
+        Self { ttft: variance, itl: variance }
     }
 }
 
@@ -116,11 +112,9 @@ pub fn step(before: &Belief, measurement: &Measurement, noise: &Noise) -> Step {
     }
     match best {
         None => Step::Undefined,
-        Some((posterior, nis)) if nis < limit => Step::Accepted {
-            noise: window_noise(&posterior, &measured, noise),
-            posterior,
-            nis,
-        },
+        Some((posterior, nis)) if nis < limit => {
+            Step::Accepted { noise: window_noise(&posterior, &measured, noise), posterior, nis }
+        }
         Some((_, nis)) => Step::Rejected { nis },
     }
 }
@@ -134,11 +128,7 @@ struct Measured {
 
 impl Measured {
     fn new(measurement: &Measurement, noise: &Noise) -> Self {
-        let Measurement {
-            traffic,
-            ttft_ms,
-            itl_ms,
-        } = *measurement;
+        let Measurement { traffic, ttft_ms, itl_ms } = *measurement;
         Self {
             traffic,
             value: Vector2::new(ttft_ms.map_or(0.0, f64::ln), itl_ms.map_or(0.0, f64::ln)),
@@ -165,10 +155,7 @@ fn window_noise(posterior: &Belief, measured: &Measured, noise: &Noise) -> Noise
             unmeasured
         }
     };
-    Noise {
-        ttft: variance(0, noise.ttft),
-        itl: variance(1, noise.itl),
-    }
+    Noise { ttft: variance(0, noise.ttft), itl: variance(1, noise.itl) }
 }
 
 /// The iterated update: Gauss-Newton steps to the most likely state, each halved until it doesn't increase the cost.
@@ -215,9 +202,6 @@ fn update(
         }
     }
     let covariance = information(&prediction).try_inverse()?;
-    let posterior = Belief {
-        logarithms,
-        covariance: (covariance + covariance.transpose()) * 0.5,
-    };
+    let posterior = Belief { logarithms, covariance: (covariance + covariance.transpose()) * 0.5 };
     cost.is_finite().then_some((posterior, cost))
 }

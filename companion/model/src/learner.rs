@@ -125,15 +125,8 @@ impl Learner {
         let Some(decode) = observation.decode else {
             return;
         };
-        let mut sample = Sample {
-            decode,
-            gaps,
-            number: 0,
-            at_ms: observation.at_ms,
-        };
-        let load = self
-            .solution
-            .map_or(decode.batch, |solution| solution.load(&sample));
+        let mut sample = Sample { decode, gaps, number: 0, at_ms: observation.at_ms };
+        let load = self.solution.map_or(decode.batch, |solution| solution.load(&sample));
         if let Some(number) = self.reservoir.insert(observation.at_ms, decode, gaps, load) {
             sample.number = number;
             if let Some(solution) = &self.solution {
@@ -159,11 +152,7 @@ impl Learner {
         };
         let single_point = solution.condition > CONDITION_MAX;
         let Some(parameters) = solution.parameters() else {
-            self.state = if single_point {
-                State::Unidentifiable
-            } else {
-                State::Error
-            };
+            self.state = if single_point { State::Unidentifiable } else { State::Error };
             return None;
         };
         let interval = n_star_interval(&solution, &parameters, traffic, targets);

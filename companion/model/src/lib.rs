@@ -24,5 +24,5 @@ mod ttft_bias;
 pub mod window_estimator;
 pub mod workload;
 
-pub use closed_form::{Operation, Parameters, Traffic};
-pub use sizing::{Binding, Sizing, Targets};
+pub use self::closed_form::{Operation, Parameters, Traffic};
+pub use self::sizing::{Binding, Sizing, Targets};

@@ -43,27 +43,16 @@ pub(crate) fn n_star_interval(
         slope(|changed, step| changed.beta_ms += step, parameters.beta_ms),
         slope(|changed, step| changed.gamma_ms += step, parameters.gamma_ms),
     );
-    NStarInterval {
-        half_width: solution.half_width(base, &gradient),
-        feasible,
-    }
+    NStarInterval { half_width: solution.half_width(base, &gradient), feasible }
 }
 
 fn n_star(parameters: &Parameters, traffic: &Traffic, targets: &Targets) -> f64 {
     let (input, output) = (traffic.input, traffic.output);
     let (beta_ms, gamma_ms) = (parameters.beta_ms, parameters.gamma_ms);
     let by_ttft = targets.ttft_ms.map(|ms| ms - (beta_ms + gamma_ms) * input);
-    let by_itl = targets
-        .itl_ms
-        .map(|ms| ms - beta_ms - gamma_ms * (input + f64::midpoint(output, 1.0)));
-    let longest_ms = [by_ttft, by_itl]
-        .into_iter()
-        .flatten()
-        .fold(f64::INFINITY, f64::min);
-    let slack_ms = if longest_ms.is_finite() {
-        longest_ms - parameters.alpha_ms
-    } else {
-        parameters.alpha_ms
-    };
+    let by_itl = targets.itl_ms.map(|ms| ms - beta_ms - gamma_ms * (input + f64::midpoint(output, 1.0)));
+    let longest_ms = [by_ttft, by_itl].into_iter().flatten().fold(f64::INFINITY, f64::min);
+    let slack_ms =
+        if longest_ms.is_finite() { longest_ms - parameters.alpha_ms } else { parameters.alpha_ms };
     slack_ms / parameters.delta_ms(traffic)
 }

@@ -51,9 +51,7 @@ pub fn decode_conditions(spans: &mut [Span], position: usize, prompt_ms: f64) ->
     let (decodes, neighbor_resident) = neighbors.means();
     let batch = 1.0 + decodes + prompts_per_decode;
     let resident = own_resident + neighbor_resident + prompts.resident / gaps;
-    let sound = [itl_ms, batch, resident]
-        .iter()
-        .all(|value| value.is_finite() && *value > 0.0);
+    let sound = [itl_ms, batch, resident].iter().all(|value| value.is_finite() && *value > 0.0);
     (sound && prompts.uncertain / gaps <= UNCERTAIN_MAX * batch).then(|| Decode {
         itl_ms,
         batch,
@@ -79,11 +77,7 @@ fn accumulate_prompts(spans: &mut [Span], subject: &Span, itl_ms: f64, prompt_ms
     let jitter_ms = (itl_ms * 0.1).min(2.0);
     let from_ms = subject.first_ms + jitter_ms;
     let until_ms = subject.last_ms + jitter_ms;
-    let mut prompts = Prompts {
-        input: 0.0,
-        resident: 0.0,
-        uncertain: 0.0,
-    };
+    let mut prompts = Prompts { input: 0.0, resident: 0.0, uncertain: 0.0 };
     for span in spans.iter_mut() {
         if span.first_ms > from_ms && span.first_ms <= until_ms {
             prompts.input += span.input;

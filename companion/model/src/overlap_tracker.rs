@@ -174,8 +174,7 @@ impl OverlapTracker {
     /// Learns from the times of a completed request.
     fn learn_times(&mut self, request: &TrackedRequest, first_ms: f64, last_ms: f64) {
         let ttft_ms = first_ms - request.dispatched_ms;
-        self.first_token
-            .observe(ttft_ms, request.input, request.ttft_predicted_ms);
+        self.first_token.observe(ttft_ms, request.input, request.ttft_predicted_ms);
         let gaps = request.output - 1.0;
         if gaps >= 1.0 {
             let itl_ms = (last_ms - first_ms) / gaps;
@@ -219,16 +218,12 @@ impl OverlapTracker {
     }
 
     fn position(&self, sequence: u64) -> Option<usize> {
-        let position = self
-            .requests
-            .partition_point(|request| request.sequence < sequence);
+        let position = self.requests.partition_point(|request| request.sequence < sequence);
         (self.requests.get(position)?.sequence == sequence).then_some(position)
     }
 
     fn expected_first_ms(&self, request: &TrackedRequest) -> f64 {
-        let ttft_ms = self
-            .first_token
-            .expected_ms(request.input, request.ttft_predicted_ms);
+        let ttft_ms = self.first_token.expected_ms(request.input, request.ttft_predicted_ms);
         request.dispatched_ms + ttft_ms
     }
 
@@ -254,9 +249,7 @@ impl OverlapTracker {
 
     /// The first request that was dispatched after `pending` and before its end, and whether it still runs.
     fn next_unfinished(&self, pending: &Pending) -> (u64, bool) {
-        let from = self
-            .requests
-            .partition_point(|request| request.sequence < pending.next_sequence);
+        let from = self.requests.partition_point(|request| request.sequence < pending.next_sequence);
         for request in self.requests.range(from..) {
             if request.dispatched_ms >= pending.observation.at_ms {
                 return (request.sequence, false);
@@ -275,17 +268,11 @@ impl OverlapTracker {
         if self.discarded_until_ms.is_some_and(|until| until > first_ms) {
             return None;
         }
-        let decoding = Decoding {
-            sequence,
-            first_ms,
-            last_ms,
-            itl_ms: (last_ms - first_ms) / (subject.output - 1.0),
-        };
+        let decoding =
+            Decoding { sequence, first_ms, last_ms, itl_ms: (last_ms - first_ms) / (subject.output - 1.0) };
         let mut spans = core::mem::take(&mut self.spans);
         let position = self.collect_spans(&decoding, &mut spans);
-        let prompt_ms = self
-            .prompt_ms
-            .unwrap_or_else(|| self.first_token.prompt_ms(self.itl_ms));
+        let prompt_ms = self.prompt_ms.unwrap_or_else(|| self.first_token.prompt_ms(self.itl_ms));
         let decode = overlap::decode_conditions(&mut spans, position, prompt_ms);
         self.spans = spans;
         decode
@@ -304,10 +291,7 @@ impl OverlapTracker {
             }
             let first = if let Some(at_ms) = request.first_ms {
                 next_first_ms = None;
-                FirstToken {
-                    at_ms,
-                    uncertain: false,
-                }
+                FirstToken { at_ms, uncertain: false }
             } else {
                 let upper_ms = *next_first_ms.get_or_insert_with(|| self.next_measured_first_ms(index));
                 self.estimate_first_token(request, previous_first_ms, upper_ms, decoding)
@@ -323,17 +307,11 @@ impl OverlapTracker {
             }
             let produced_so_far = || 1.0 + (request_last_ms - previous_first_ms) / decoding.itl_ms;
             spans.push(Span {
-                first_ms: if is_subject {
-                    decoding.first_ms
-                } else {
-                    previous_first_ms
-                },
+                first_ms: if is_subject { decoding.first_ms } else { previous_first_ms },
                 last_ms: request_last_ms,
                 input: request.input,
                 resident: request.cached + request.input,
-                output: request
-                    .last_ms
-                    .map_or_else(produced_so_far, |_| request.output.max(1.0)),
+                output: request.last_ms.map_or_else(produced_so_far, |_| request.output.max(1.0)),
                 uncertain: first.uncertain,
                 prompts_computed_ms: 0.0,
             });
@@ -344,9 +322,7 @@ impl OverlapTracker {
     /// The first measured first token at or after `index` in the order of dispatch; infinite if there is none.
     fn next_measured_first_ms(&self, index: usize) -> f64 {
         let mut following = self.requests.range(index..);
-        following
-            .find_map(|request| request.first_ms)
-            .unwrap_or(f64::INFINITY)
+        following.find_map(|request| request.first_ms).unwrap_or(f64::INFINITY)
     }
 
     /// Estimates an unmeasured first token between those of its neighbours in the order of dispatch.
@@ -359,9 +335,8 @@ impl OverlapTracker {
     ) -> FirstToken {
         let expected_ms = self.expected_first_ms(request);
         let earliest_ms = previous_first_ms.max(request.dispatched_ms);
-        let latest_ms = next_first_ms
-            .min(expected_ms + (expected_ms - request.dispatched_ms))
-            .max(earliest_ms);
+        let latest_ms =
+            next_first_ms.min(expected_ms + (expected_ms - request.dispatched_ms)).max(earliest_ms);
         FirstToken {
             at_ms: expected_ms.min(next_first_ms).max(request.dispatched_ms),
             uncertain: [decoding.first_ms, decoding.last_ms]
@@ -376,8 +351,7 @@ impl OverlapTracker {
         let oldest_ms = (self.pending.iter().map(|pending| pending.first_ms))
             .chain(oldest_running.map(|request| request.dispatched_ms))
             .fold(f64::INFINITY, f64::min);
-        self.requests
-            .retain(|request| request.last_ms.is_none_or(|last| last >= oldest_ms));
+        self.requests.retain(|request| request.last_ms.is_none_or(|last| last >= oldest_ms));
         if self.requests.len().saturating_sub(self.running.len()) > PAST_MAX {
             let half = self.requests[self.requests.len() / 2].sequence;
             let discarded_until_ms = &mut self.discarded_until_ms;
@@ -394,9 +368,5 @@ impl OverlapTracker {
 }
 
 fn token_count(count: f64) -> f64 {
-    if count.is_nan() {
-        0.0
-    } else {
-        count.clamp(0.0, TOKENS_MAX)
-    }
+    if count.is_nan() { 0.0 } else { count.clamp(0.0, TOKENS_MAX) }
 }

@@ -30,10 +30,7 @@ pub struct Reservoir {
 
 impl Default for Reservoir {
     fn default() -> Self {
-        Self {
-            buckets: vec![VecDeque::new(); BUCKETS],
-            accepted: 0,
-        }
+        Self { buckets: vec![VecDeque::new(); BUCKETS], accepted: 0 }
     }
 }
 
@@ -42,10 +39,7 @@ impl Reservoir {
     /// without adding it, unless all its values are finite and above 0.
     pub fn insert(&mut self, at_ms: f64, decode: Decode, gaps: f64, load: f64) -> Option<u64> {
         let is_valid = |value: f64| value.is_finite() && value > 0.0 && value < 1e12;
-        if ![decode.itl_ms, decode.batch, decode.resident, gaps]
-            .into_iter()
-            .all(is_valid)
-        {
+        if ![decode.itl_ms, decode.batch, decode.resident, gaps].into_iter().all(is_valid) {
             return None;
         }
         let bucket = self.buckets.get_mut(quarter_octave(load))?;
@@ -53,12 +47,7 @@ impl Reservoir {
             bucket.pop_front();
         }
         let number = self.accepted;
-        bucket.push_back(Sample {
-            decode,
-            gaps,
-            number,
-            at_ms,
-        });
+        bucket.push_back(Sample { decode, gaps, number, at_ms });
         self.accepted += 1;
         Some(number)
     }
@@ -91,11 +80,7 @@ impl Reservoir {
     }
 }
 
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "clamped to 0..=BUCKETS - 1"
-)]
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to 0..=BUCKETS - 1")]
 fn quarter_octave(batch: f64) -> usize {
     (4.0 * batch.log2()).clamp(0.0, BUCKETS as f64 - 1.0) as usize
 }

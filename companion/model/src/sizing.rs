@@ -71,26 +71,15 @@ pub fn size(
 ) -> Sizing {
     let alpha_ms = parameters.alpha_ms;
     let delta_ms = parameters.delta_ms(traffic);
-    let bias = if ttft_bias.is_finite() && ttft_bias > 0.0 {
-        ttft_bias
-    } else {
-        1.0
-    };
+    let bias = if ttft_bias.is_finite() && ttft_bias > 0.0 { ttft_bias } else { 1.0 };
     let (iteration_ms_max, binding) = longest_iteration(parameters, traffic, targets, bias);
     if let Some(longest) = iteration_ms_max
         && longest <= alpha_ms
     {
-        return Sizing {
-            n_star: Some(0.0),
-            lambda_star: 0.0,
-            rho: 0.0,
-            binding,
-            feasible: false,
-        };
+        return Sizing { n_star: Some(0.0), lambda_star: 0.0, rho: 0.0, binding, feasible: false };
     }
-    let by_targets = iteration_ms_max
-        .filter(|_| delta_ms > 0.0)
-        .map(|longest| (longest - alpha_ms) / delta_ms);
+    let by_targets =
+        iteration_ms_max.filter(|_| delta_ms > 0.0).map(|longest| (longest - alpha_ms) / delta_ms);
     let (n_star, binding) = match (by_targets, max_batch) {
         (Some(n), Some(cap)) if cap < n => (Some(cap), Binding::MaxBatch),
         (Some(n), _) => (Some(n), binding),
@@ -101,21 +90,12 @@ pub fn size(
     let (lambda_star, rho) = match n_star {
         Some(n) => {
             let iteration_ms = alpha_ms + n * delta_ms;
-            (
-                1_000.0 * n / (iterations * iteration_ms),
-                n * delta_ms / iteration_ms,
-            )
+            (1_000.0 * n / (iterations * iteration_ms), n * delta_ms / iteration_ms)
         }
         None if delta_ms > 0.0 => (1_000.0 / (iterations * delta_ms), 1.0),
         None => (f64::INFINITY, 0.0),
     };
-    Sizing {
-        n_star,
-        lambda_star,
-        rho,
-        binding,
-        feasible: true,
-    }
+    Sizing { n_star, lambda_star, rho, binding, feasible: true }
 }
 
 /// Tmax, the longest iteration within the targets, and the target that sets it. If targets can't be met, the binding

@@ -15,10 +15,7 @@ pub struct Policy {
 
 impl Default for Policy {
     fn default() -> Self {
-        Self {
-            multiplier: 3.0,
-            explicit: None,
-        }
+        Self { multiplier: 3.0, explicit: None }
     }
 }
 
@@ -85,10 +82,7 @@ pub fn observed(ttft_ms: f64, itl_ms: f64) -> Option<Targets> {
 pub fn maximum(left: Targets, right: Targets) -> Targets {
     // `None` compares below every `Some`.
     let larger = |a: Option<f64>, b: Option<f64>| if a > b { a } else { b };
-    Targets {
-        ttft_ms: larger(left.ttft_ms, right.ttft_ms),
-        itl_ms: larger(left.itl_ms, right.itl_ms),
-    }
+    Targets { ttft_ms: larger(left.ttft_ms, right.ttft_ms), itl_ms: larger(left.itl_ms, right.itl_ms) }
 }
 
 /// Factor from measured latencies to targets.

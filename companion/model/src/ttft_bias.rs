@@ -26,11 +26,7 @@ impl TtftBias {
             observed_ms: 0.0,
             predicted_ms: 0.0,
             count: 0.0,
-            bias: if bias.is_finite() && bias > 0.0 {
-                bias.clamp(BIAS_MIN, BIAS_MAX)
-            } else {
-                1.0
-            },
+            bias: if bias.is_finite() && bias > 0.0 { bias.clamp(BIAS_MIN, BIAS_MAX) } else { 1.0 },
         }
     }
 

@@ -102,17 +102,11 @@ impl WindowEstimator {
             return None;
         };
         self.idle = false;
-        let belief = *self
-            .belief
-            .get_or_insert_with(|| Belief::new(&bootstrap(window).unwrap_or(DEFAULTS)));
+        let belief = *self.belief.get_or_insert_with(|| Belief::new(&bootstrap(window).unwrap_or(DEFAULTS)));
         let mut stepped = step(&belief, &measurement, &self.noise);
         if stepped == Step::Undefined {
             self.counts.undefined += 1;
-            stepped = step(
-                &belief.stable_under(&measurement.traffic),
-                &measurement,
-                &self.noise,
-            );
+            stepped = step(&belief.stable_under(&measurement.traffic), &measurement, &self.noise);
         }
         let mut next = belief.widened();
         if self.missed_in_a_row > 0 {
@@ -127,11 +121,7 @@ impl WindowEstimator {
             (next, stepped) = restart(&belief, window, &measurement);
         }
         let (accepted, nis) = match stepped {
-            Step::Accepted {
-                posterior,
-                nis,
-                noise,
-            } => {
+            Step::Accepted { posterior, nis, noise } => {
                 next = posterior;
                 self.update_noise(&noise);
                 (true, Some(nis))
@@ -147,11 +137,7 @@ impl WindowEstimator {
             self.record_rejected(restarted);
         }
         self.condition = condition(&next.parameters(), &self.recent);
-        Some(Outcome {
-            accepted,
-            nis,
-            restarted,
-        })
+        Some(Outcome { accepted, nis, restarted })
     }
 
     fn record_restart(&mut self) {
@@ -202,22 +188,14 @@ impl WindowEstimator {
     /// Whether n* is known well enough. Loads that differ by chance alone have a good condition number, but their noise
     /// leaves the parameters uncertain.
     fn is_n_star_known(&self) -> bool {
-        let total = self
-            .recent
-            .iter()
-            .fold(Traffic::default(), |total, measurement| Traffic {
-                rate: 0.0,
-                input: total.input + measurement.traffic.input,
-                output: total.output + measurement.traffic.output,
-            });
-        let windows = self.recent.len().max(1) as f64;
-        let mean = Traffic {
+        let total = self.recent.iter().fold(Traffic::default(), |total, measurement| Traffic {
             rate: 0.0,
-            input: total.input / windows,
-            output: total.output / windows,
-        };
-        self.belief
-            .is_some_and(|belief| 1.96 * belief.n_star_deviation(&mean) < N_STAR_HALF_WIDTH_MAX)
+            input: total.input + measurement.traffic.input,
+            output: total.output + measurement.traffic.output,
+        });
+        let windows = self.recent.len().max(1) as f64;
+        let mean = Traffic { rate: 0.0, input: total.input / windows, output: total.output / windows };
+        self.belief.is_some_and(|belief| 1.96 * belief.n_star_deviation(&mean) < N_STAR_HALF_WIDTH_MAX)
     }
 
     /// The current parameters, however uncertain; `None` before the first window if the estimator started without any.
@@ -262,11 +240,8 @@ fn measurement(window: &Observed) -> Option<Measurement> {
     let valid =
         traffic.rate > 0.0 && is_count(traffic.rate) && is_count(traffic.input) && is_count(traffic.output);
     let measured = |value: f64| (value > 0.0 && value.is_finite()).then_some(value);
-    let measurement = Measurement {
-        traffic,
-        ttft_ms: measured(window.ttft_ms),
-        itl_ms: measured(window.itl_ms),
-    };
+    let measurement =
+        Measurement { traffic, ttft_ms: measured(window.ttft_ms), itl_ms: measured(window.itl_ms) };
     (valid && (measurement.ttft_ms.is_some() || measurement.itl_ms.is_some())).then_some(measurement)
 }
 
@@ -286,11 +261,7 @@ fn restart(last: &Belief, window: &Observed, measurement: &Measurement) -> (Beli
         .flatten()
         .map(|parameters| try_from(&parameters))
         .fold(try_from(&DEFAULTS), |least, candidate| {
-            if contradiction(&candidate.1) < contradiction(&least.1) {
-                candidate
-            } else {
-                least
-            }
+            if contradiction(&candidate.1) < contradiction(&least.1) { candidate } else { least }
         })
 }
 
@@ -313,9 +284,5 @@ fn condition(parameters: &Parameters, recent: &VecDeque<Measurement>) -> Option<
     }
     let values = SymmetricEigen::new(gram).eigenvalues;
     let (least, most) = (values.min(), values.max());
-    Some(if least > most * EIGENVALUE_RATIO_MIN {
-        (most / least).sqrt()
-    } else {
-        f64::INFINITY
-    })
+    Some(if least > most * EIGENVALUE_RATIO_MIN { (most / least).sqrt() } else { f64::INFINITY })
 }

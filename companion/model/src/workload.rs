@@ -20,10 +20,7 @@ impl Observed {
     /// The traffic of one endpoint, as if all busy ones shared it equally.
     #[must_use]
     pub fn per_server(&self) -> Traffic {
-        Traffic {
-            rate: self.traffic.rate / self.busy.max(1) as f64,
-            ..self.traffic
-        }
+        Traffic { rate: self.traffic.rate / self.busy.max(1) as f64, ..self.traffic }
     }
 }
 

@@ -6,23 +6,12 @@ use penstock_model::slo::inferred;
 use penstock_model::workload::{Observed, aggregate};
 use penstock_model::{Parameters, Targets, Traffic};
 
-const SERVER: Parameters = Parameters {
-    alpha_ms: 8.0,
-    beta_ms: 0.05,
-    gamma_ms: 0.000_5,
-};
+const SERVER: Parameters = Parameters { alpha_ms: 8.0, beta_ms: 0.05, gamma_ms: 0.000_5 };
 
-const CHAT: Traffic = Traffic {
-    rate: 0.0,
-    input: 512.0,
-    output: 128.0,
-};
+const CHAT: Traffic = Traffic { rate: 0.0, input: 512.0, output: 128.0 };
 
 fn targets(ttft_ms: f64, itl_ms: f64) -> Targets {
-    Targets {
-        ttft_ms: Some(ttft_ms),
-        itl_ms: Some(itl_ms),
-    }
+    Targets { ttft_ms: Some(ttft_ms), itl_ms: Some(itl_ms) }
 }
 
 fn sized(targets: &Targets, max_batch: Option<f64>) -> Sizing {
@@ -31,10 +20,7 @@ fn sized(targets: &Targets, max_batch: Option<f64>) -> Sizing {
 
 #[track_caller]
 fn assert_close(got: f64, expected: f64) {
-    assert!(
-        (got - expected).abs() <= 1e-9 * expected.abs(),
-        "{got}, not {expected}"
-    );
+    assert!((got - expected).abs() <= 1e-9 * expected.abs(), "{got}, not {expected}");
 }
 
 #[test]
@@ -68,17 +54,8 @@ fn max_batch_limits_if_it_is_the_tightest_constraint() {
 fn a_single_target_constrains() {
     let first = sized(&targets(40.0, 0.0), None);
     assert_eq!(first.binding, Binding::Ttft);
-    assert_close(
-        first.n_star.expect("limited"),
-        (40.0 - 25.856 - 8.0) / SERVER.delta_ms(&CHAT),
-    );
-    let between = sized(
-        &Targets {
-            ttft_ms: None,
-            itl_ms: Some(20.0),
-        },
-        None,
-    );
+    assert_close(first.n_star.expect("limited"), (40.0 - 25.856 - 8.0) / SERVER.delta_ms(&CHAT));
+    let between = sized(&Targets { ttft_ms: None, itl_ms: Some(20.0) }, None);
     assert_eq!(between.binding, Binding::Itl);
 }
 
@@ -94,13 +71,7 @@ fn infeasible_sizing_reports_the_target_that_cannot_be_met() {
         let sized = sized(&targets, Some(256.0));
         assert_eq!(
             sized,
-            Sizing {
-                n_star: Some(0.0),
-                lambda_star: 0.0,
-                rho: 0.0,
-                binding,
-                feasible: false,
-            },
+            Sizing { n_star: Some(0.0), lambda_star: 0.0, rho: 0.0, binding, feasible: false },
             "{targets:?}"
         );
     }
@@ -135,24 +106,12 @@ fn inferred_targets_are_feasible_for_every_multiplier_above_one() {
             Traffic { output: 1.0, ..CHAT },
             Traffic { output: 0.0, ..CHAT },
             Traffic { input: 0.0, ..CHAT },
-            Traffic {
-                input: 1_000_000.0,
-                ..CHAT
-            },
+            Traffic { input: 1_000_000.0, ..CHAT },
         ] {
-            let sized = size(
-                &SERVER,
-                &traffic,
-                &inferred(&SERVER, &traffic, multiplier),
-                None,
-                1.0,
-            );
+            let sized = size(&SERVER, &traffic, &inferred(&SERVER, &traffic, multiplier), None, 1.0);
             let expected = (multiplier - 1.0) * 8.0 / SERVER.delta_ms(&traffic);
             let n_star = sized.n_star.expect("limited");
-            assert!(
-                sized.feasible && (n_star - expected).abs() <= 1e-3 * expected,
-                "{traffic:?}"
-            );
+            assert!(sized.feasible && (n_star - expected).abs() <= 1e-3 * expected, "{traffic:?}");
             assert_eq!(sized.binding, Binding::Both);
             assert!((sized.rho - (1.0 - 1.0 / multiplier)).abs() < 1e-6);
         }
@@ -161,11 +120,7 @@ fn inferred_targets_are_feasible_for_every_multiplier_above_one() {
 
 #[test]
 fn requests_without_work_are_limited_only_by_max_batch() {
-    let idle = Parameters {
-        beta_ms: 0.0,
-        gamma_ms: 0.0,
-        ..SERVER
-    };
+    let idle = Parameters { beta_ms: 0.0, gamma_ms: 0.0, ..SERVER };
     let unlimited = size(&idle, &CHAT, &targets(500.0, 50.0), None, 1.0);
     assert_eq!((unlimited.n_star, unlimited.binding), (None, Binding::None));
     assert_eq!((unlimited.lambda_star, unlimited.rho), (f64::INFINITY, 0.0));
@@ -178,10 +133,7 @@ fn requests_without_work_are_limited_only_by_max_batch() {
 #[test]
 fn the_largest_load_meets_its_targets_exactly() {
     let sized = sized(&targets(500.0, 50.0), None);
-    let solved = SERVER.solve(&Traffic {
-        rate: sized.lambda_star,
-        ..CHAT
-    });
+    let solved = SERVER.solve(&Traffic { rate: sized.lambda_star, ..CHAT });
     let steady = solved.steady.expect("stable");
     assert_close(steady.itl_ms, 50.0);
     assert_close(steady.in_flight, sized.n_star.expect("limited"));
@@ -191,26 +143,13 @@ fn the_largest_load_meets_its_targets_exactly() {
 #[test]
 fn unstable_traffic_has_no_steady_state_and_rho_is_never_nan() {
     let full = 1_000.0 / (129.0 * SERVER.delta_ms(&CHAT));
-    for (rate, steady) in [
-        (0.0, true),
-        (full * 0.999, true),
-        (full * 1.000_1, false),
-        (1e300, false),
-    ] {
+    for (rate, steady) in [(0.0, true), (full * 0.999, true), (full * 1.000_1, false), (1e300, false)] {
         let solved = SERVER.solve(&Traffic { rate, ..CHAT });
         assert_eq!(solved.steady.is_some(), steady, "{rate}");
         assert!(!solved.rho.is_nan());
     }
-    let endless = Traffic {
-        rate: 1e300,
-        output: 1e300,
-        input: 0.0,
-    };
-    let free = Parameters {
-        beta_ms: 0.0,
-        gamma_ms: 0.0,
-        ..SERVER
-    };
+    let endless = Traffic { rate: 1e300, output: 1e300, input: 0.0 };
+    let free = Parameters { beta_ms: 0.0, gamma_ms: 0.0, ..SERVER };
     let solved = free.solve(&endless);
     assert_eq!((solved.rho, solved.steady), (f64::INFINITY, None));
 }
@@ -228,45 +167,25 @@ fn required_replicas_are_the_fewest_that_carry_the_load() {
         (f64::INFINITY, 3.0, None),
         (1.0, f64::NAN, None),
     ] {
-        assert_eq!(
-            required_replicas(rate, lambda_star),
-            expected,
-            "{rate} / {lambda_star}"
-        );
+        assert_eq!(required_replicas(rate, lambda_star), expected, "{rate} / {lambda_star}");
     }
 }
 
 #[test]
 fn idle_endpoints_do_not_count_in_averages() {
     assert_eq!(aggregate(&[]), Observed::default());
-    let idle = Observed {
-        ttft_ms: 900.0,
-        ..Observed::default()
-    };
+    let idle = Observed { ttft_ms: 900.0, ..Observed::default() };
     assert_eq!(aggregate(&[idle, idle]), Observed::default());
-    let busy = Observed {
-        traffic: Traffic { rate: 2.0, ..CHAT },
-        ttft_ms: 40.0,
-        itl_ms: 10.0,
-        busy: 1,
-    };
+    let busy = Observed { traffic: Traffic { rate: 2.0, ..CHAT }, ttft_ms: 40.0, itl_ms: 10.0, busy: 1 };
     assert_eq!(aggregate(&[idle, busy]), busy);
     let two = aggregate(&[busy, busy]);
-    assert_eq!(
-        aggregate(&[two, busy]).busy,
-        3,
-        "an aggregate counts all its endpoints"
-    );
+    assert_eq!(aggregate(&[two, busy]).busy, 3, "an aggregate counts all its endpoints");
 }
 
 #[test]
 fn unmeasured_times_do_not_count_in_averages() {
     let seen = |rate, ttft_ms, itl_ms| Observed {
-        traffic: Traffic {
-            rate,
-            input: 100.0,
-            output: 50.0,
-        },
+        traffic: Traffic { rate, input: 100.0, output: 50.0 },
         ttft_ms,
         itl_ms,
         busy: 1,
@@ -279,11 +198,7 @@ fn unmeasured_times_do_not_count_in_averages() {
 #[test]
 fn bootstrap_must_be_stable_under_its_own_window() {
     let window = |rate| Observed {
-        traffic: Traffic {
-            rate,
-            input: 1_123.0,
-            output: 487.0,
-        },
+        traffic: Traffic { rate, input: 1_123.0, output: 487.0 },
         ttft_ms: 80.48,
         itl_ms: 15.911,
         busy: 1,
@@ -305,16 +220,7 @@ fn bootstrap_fails_for_windows_without_usable_measurements() {
         (1_000.0, 100.0, f64::INFINITY, 20.0),
         (1_000.0, 100.0, 60_000.0, 20.0),
     ] {
-        let window = Observed {
-            traffic: Traffic {
-                rate: 1.0,
-                input,
-                output,
-            },
-            ttft_ms,
-            itl_ms,
-            busy: 1,
-        };
+        let window = Observed { traffic: Traffic { rate: 1.0, input, output }, ttft_ms, itl_ms, busy: 1 };
         assert_eq!(bootstrap(&window), None, "{window:?}");
     }
 }

@@ -2,19 +2,15 @@
 
 mod world;
 
-use penstock_model::Parameters;
 use penstock_model::closed_form::Traffic;
 use penstock_model::learner::{Learner, State};
 use penstock_model::observation::{Decode, Observation};
-use penstock_model::{Targets, learner};
-use world::{CHAT, CODE, EVEN, LONG, MIXED, Mix, Settings, World, sizing};
+use penstock_model::{Parameters, Targets, learner};
+
+use self::world::{CHAT, CODE, EVEN, LONG, MIXED, Mix, Settings, World, sizing};
 
 const fn hardware(alpha_ms: f64, beta_ms: f64, gamma_ms: f64) -> Parameters {
-    Parameters {
-        alpha_ms,
-        beta_ms,
-        gamma_ms,
-    }
+    Parameters { alpha_ms, beta_ms, gamma_ms }
 }
 
 const HARDWARE: [(&str, Parameters); 3] = [
@@ -61,10 +57,7 @@ fn every_mix_is_learned_to_within_five_percent_of_lambda_star() {
 #[test]
 fn outliers_change_the_result_little() {
     let outliers = 0.05;
-    let mut world = World::new(Settings {
-        outliers,
-        ..settings(HARDWARE[0].1, CODE, 0.05, 5)
-    });
+    let mut world = World::new(Settings { outliers, ..settings(HARDWARE[0].1, CODE, 0.05, 5) });
     world.serve(1_500);
     let (n, lambda) = errors(&world, &world.learner.parameters().expect("it converged"));
     assert!(n.abs() < 0.15 && lambda.abs() < 0.07, "{n} {lambda}");
@@ -105,21 +98,11 @@ fn observation(at_ms: f64, itl_ms: f64, batch: f64, resident: f64) -> Observatio
         output: 128.0,
         ttft_ms: 60.0,
         ttft_predicted_ms: Some(40.0),
-        decode: Some(Decode {
-            itl_ms,
-            batch,
-            prompts: 0.0,
-            resident,
-            neighbor_covariance: [0.0; 3],
-        }),
+        decode: Some(Decode { itl_ms, batch, prompts: 0.0, resident, neighbor_covariance: [0.0; 3] }),
     }
 }
 
-const TRAFFIC: Traffic = Traffic {
-    rate: 1.0,
-    input: 512.0,
-    output: 128.0,
-};
+const TRAFFIC: Traffic = Traffic { rate: 1.0, input: 512.0, output: 128.0 };
 
 /// Observes requests of a server with these parameters under varying loads.
 fn feed(learner: &mut Learner, truth: &Parameters, count: u32) {
@@ -143,27 +126,16 @@ fn states_follow_observations_and_targets() {
     assert!(learner.fit(10_000.0, &TRAFFIC, &targets).is_none());
     assert_eq!(learner.state(), State::Learning);
     feed(&mut learner, &truth, 200);
-    let fit: learner::Fit = learner
-        .fit(20_000.0, &TRAFFIC, &targets)
-        .expect("there is enough");
+    let fit: learner::Fit = learner.fit(20_000.0, &TRAFFIC, &targets).expect("there is enough");
     assert_eq!(learner.state(), State::Converged);
-    assert_eq!(
-        (fit.observations, learner.parameters()),
-        (210, Some(fit.parameters))
-    );
+    assert_eq!((fit.observations, learner.parameters()), (210, Some(fit.parameters)));
     assert!((fit.parameters.alpha_ms / truth.alpha_ms - 1.0).abs() < 1e-3);
     assert!((learner.ttft_bias() - 1.5).abs() < 1e-9);
     // Without new requests the state is `NoTraffic` and the parameters are kept.
     assert!(learner.fit(30_000.0, &TRAFFIC, &targets).is_none());
-    assert_eq!(
-        (learner.state(), learner.parameters()),
-        (State::NoTraffic, Some(fit.parameters))
-    );
+    assert_eq!((learner.state(), learner.parameters()), (State::NoTraffic, Some(fit.parameters)));
     feed(&mut learner, &truth, 1);
-    let impossible = Targets {
-        ttft_ms: None,
-        itl_ms: Some(truth.alpha_ms / 2.0),
-    };
+    let impossible = Targets { ttft_ms: None, itl_ms: Some(truth.alpha_ms / 2.0) };
     assert!(learner.fit(40_000.0, &TRAFFIC, &impossible).is_some());
     assert_eq!(learner.state(), State::Infeasible);
 }

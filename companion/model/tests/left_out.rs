@@ -8,30 +8,17 @@ use penstock_model::window_estimator::WindowEstimator;
 use penstock_model::workload::Observed;
 use penstock_model::{Parameters, Targets, Traffic};
 
-const TRUTH: Parameters = Parameters {
-    alpha_ms: 8.0,
-    beta_ms: 0.05,
-    gamma_ms: 0.000_5,
-};
+const TRUTH: Parameters = Parameters { alpha_ms: 8.0, beta_ms: 0.05, gamma_ms: 0.000_5 };
 
 /// 512 prompt tokens, 128 output tokens. A server of these parameters takes at most 14.5 requests per second of it.
 const fn chat(rate: f64) -> Traffic {
-    Traffic {
-        rate,
-        input: 512.0,
-        output: 128.0,
-    }
+    Traffic { rate, input: 512.0, output: 128.0 }
 }
 
 /// A window in which this server shows exactly the times of the model.
 fn window(traffic: Traffic) -> Observed {
     let steady = TRUTH.solve(&traffic).steady.expect("the load is stable");
-    Observed {
-        traffic,
-        ttft_ms: steady.ttft_ms,
-        itl_ms: steady.itl_ms,
-        busy: 1,
-    }
+    Observed { traffic, ttft_ms: steady.ttft_ms, itl_ms: steady.itl_ms, busy: 1 }
 }
 
 /// The bootstrap takes a loaded iteration for an idle one, and gives what is left to gamma. So already at a tenth and at a third of a
@@ -61,10 +48,7 @@ fn the_truth_is_far_from_the_bootstrap_and_the_estimator_reaches_it() {
             learned.beta_ms / TRUTH.beta_ms,
             learned.gamma_ms / TRUTH.gamma_ms,
         ];
-        assert!(
-            ratios.iter().all(|ratio| (ratio - 1.0).abs() < 0.05),
-            "{ratios:?}"
-        );
+        assert!(ratios.iter().all(|ratio| (ratio - 1.0).abs() < 0.05), "{ratios:?}");
     }
 }
 
@@ -90,9 +74,7 @@ fn chain(traffic: &Traffic, max_batch: u32, queue: u32) -> Chain {
     let weights: Vec<f64> = logarithms.iter().map(|log| (log - greatest).exp()).collect();
     let total: f64 = weights.iter().sum();
     let mean = |value: &dyn Fn(u32) -> f64| {
-        let weighted = (0..)
-            .zip(&weights)
-            .map(|(present, weight)| value(present) * weight);
+        let weighted = (0..).zip(&weights).map(|(present, weight)| value(present) * weight);
         weighted.sum::<f64>() / total
     };
     let blocked = weights[weights.len() - 1] / total;
@@ -124,10 +106,7 @@ fn greatest_rate(traffic: &Traffic, targets: &Targets, max_batch: u32, queue: u3
 /// requests do wait inside the server; and the closed forms have no chain.
 #[test]
 fn a_limit_of_the_server_s_queue_hardly_changes_lambda_star() {
-    let targets = Targets {
-        ttft_ms: Some(2_000.0),
-        itl_ms: Some(50.0),
-    };
+    let targets = Targets { ttft_ms: Some(2_000.0), itl_ms: Some(50.0) };
     for (traffic, max_batch, within) in [(chat(0.0), 256, 0.02), (chat(0.0), 32, 0.04)] {
         let [limited, unlimited] =
             [100, 3_000].map(|queue| greatest_rate(&traffic, &targets, max_batch, queue));

@@ -48,16 +48,11 @@ fn a_request_waits_for_a_later_one_and_counts_its_prompt_and_overlap() {
     tracker.record_dispatch(0.0, 1, 100.0, 0.0, 50.0, None);
     tracker.record_dispatch(40.0, 2, 60.0, 0.0, 50.0, None);
     tracker.record_completion(130.0, 1, &completion(30.0, 130.0, 11.0));
-    assert!(
-        poll_all(&mut tracker).is_empty(),
-        "the first token of request 2 isn't known"
-    );
+    assert!(poll_all(&mut tracker).is_empty(), "the first token of request 2 isn't known");
     tracker.record_completion(180.0, 2, &completion(80.0, 180.0, 11.0));
     let seen = poll_all(&mut tracker);
-    let decode = seen
-        .iter()
-        .find(|observation| observation.at_ms == 130.0)
-        .and_then(|observation| observation.decode);
+    let decode =
+        seen.iter().find(|observation| observation.at_ms == 130.0).and_then(|observation| observation.decode);
     let decode = decode.expect("both have ended");
     // Half of its ten decodes overlapped the second request, which computed its prompt in one of them.
     near(decode.prompts, 6.0);
@@ -84,18 +79,9 @@ fn completions_without_token_times_have_no_decode() {
     let mut tracker = OverlapTracker::default();
     let ends = [
         completion(30.0, 30.0, 1.0),
-        Completion {
-            output: None,
-            ..completion(30.0, 90.0, 0.0)
-        },
-        Completion {
-            streamed: false,
-            ..completion(30.0, 90.0, 9.0)
-        },
-        Completion {
-            first_ms: None,
-            ..completion(30.0, 90.0, 9.0)
-        },
+        Completion { output: None, ..completion(30.0, 90.0, 0.0) },
+        Completion { streamed: false, ..completion(30.0, 90.0, 9.0) },
+        Completion { first_ms: None, ..completion(30.0, 90.0, 9.0) },
     ];
     for (id, completion) in (0..).zip(ends) {
         tracker.record_dispatch(0.0, id, 10.0, 0.0, 9.0, Some(30.0));
@@ -105,12 +91,7 @@ fn completions_without_token_times_have_no_decode() {
     assert_eq!(seen.len(), 4);
     assert!(seen.iter().all(|observation| observation.decode.is_none()));
     // A prediction is only compared if the first token's time is known.
-    assert_eq!(
-        seen.iter()
-            .filter(|observation| observation.ttft_predicted_ms.is_some())
-            .count(),
-        2
-    );
+    assert_eq!(seen.iter().filter(|observation| observation.ttft_predicted_ms.is_some()).count(), 2);
 }
 
 #[test]
@@ -122,10 +103,7 @@ fn a_request_that_never_ends_does_not_block_others() {
         let now_ms = id as f64 * 10.0;
         tracker.record_dispatch(now_ms, id, 10.0, 0.0, 9.0, None);
         tracker.record_completion(now_ms + 9.0, id, &completion(now_ms + 1.0, now_ms + 9.0, 9.0));
-        seen += poll_all(&mut tracker)
-            .iter()
-            .filter(|observation| observation.decode.is_some())
-            .count();
+        seen += poll_all(&mut tracker).iter().filter(|observation| observation.decode.is_some()).count();
     }
     assert!(seen > 19_900, "{seen}");
     assert_eq!(tracker.running(), 1);
@@ -136,16 +114,8 @@ fn a_request_that_never_ends_does_not_block_others() {
 }
 
 /// Values that no real server reports.
-const EXTREME_VALUES: [f64; 8] = [
-    0.0,
-    -1.0,
-    f64::NAN,
-    f64::INFINITY,
-    f64::NEG_INFINITY,
-    1e300,
-    1e-300,
-    f64::MIN_POSITIVE,
-];
+const EXTREME_VALUES: [f64; 8] =
+    [0.0, -1.0, f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 1e300, 1e-300, f64::MIN_POSITIVE];
 
 /// Random input, of which a part is extreme.
 struct Generator {
@@ -173,11 +143,7 @@ impl Generator {
 
     /// Changes the tracker in one of the ways that a server's requests do.
     fn change(&mut self, tracker: &mut OverlapTracker, now_ms: f64) {
-        let at_ms = if self.is_extreme() {
-            self.value(1.0)
-        } else {
-            now_ms
-        };
+        let at_ms = if self.is_extreme() { self.value(1.0) } else { now_ms };
         let id = self.rng.random_range(0..24);
         match self.rng.random_range(0..8) {
             0..3 => {
@@ -204,11 +170,7 @@ impl Generator {
 
     /// Fits, and checks that the fit is of finite numbers.
     fn fit(&mut self, learner: &mut Learner, now_ms: f64) {
-        let traffic = Traffic {
-            rate: self.value(9.0),
-            input: self.value(900.0),
-            output: self.value(200.0),
-        };
+        let traffic = Traffic { rate: self.value(9.0), input: self.value(900.0), output: self.value(200.0) };
         let targets = Targets {
             ttft_ms: self.chance(0.5).then(|| self.value(900.0)),
             itl_ms: self.chance(0.5).then(|| self.value(50.0)),
@@ -226,10 +188,8 @@ impl Generator {
 #[test]
 fn arbitrary_input_breaks_neither_tracker_nor_learner() {
     for seed in 0..40 {
-        let mut generator = Generator {
-            rng: ChaCha8Rng::seed_from_u64(seed),
-            extreme_part: seed as f64 / 200.0,
-        };
+        let mut generator =
+            Generator { rng: ChaCha8Rng::seed_from_u64(seed), extreme_part: seed as f64 / 200.0 };
         let (mut tracker, mut learner) = (OverlapTracker::default(), Learner::new(None));
         let mut now_ms = 0.0;
         for step in 0..2_000 {
@@ -237,9 +197,7 @@ fn arbitrary_input_breaks_neither_tracker_nor_learner() {
             now_ms += if step_ms.is_nan() { 0.0 } else { step_ms };
             generator.change(&mut tracker, now_ms);
             while let Some(observation) = tracker.poll_observation() {
-                let decode = observation
-                    .decode
-                    .map(|decode| [decode.itl_ms, decode.batch, decode.resident]);
+                let decode = observation.decode.map(|decode| [decode.itl_ms, decode.batch, decode.resident]);
                 let is_sound = |value: &f64| value.is_finite() && *value > 0.0;
                 assert!(decode.is_none_or(|decode| decode.iter().all(is_sound)));
                 learner.observe(&observation);

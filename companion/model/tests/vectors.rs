@@ -22,33 +22,19 @@ fn number(value: &Value) -> f64 {
 }
 
 fn parameters(value: &Value) -> Parameters {
-    Parameters {
-        alpha_ms: number(&value[0]),
-        beta_ms: number(&value[1]),
-        gamma_ms: number(&value[2]),
-    }
+    Parameters { alpha_ms: number(&value[0]), beta_ms: number(&value[1]), gamma_ms: number(&value[2]) }
 }
 
 fn traffic(value: &Value) -> Traffic {
-    Traffic {
-        rate: 0.0,
-        input: number(&value["i"]),
-        output: number(&value["o"]),
-    }
+    Traffic { rate: 0.0, input: number(&value["i"]), output: number(&value["o"]) }
 }
 
 fn targets(value: &Value) -> Targets {
-    Targets {
-        ttft_ms: value["slo_ttft"].as_f64(),
-        itl_ms: value["slo_itl"].as_f64(),
-    }
+    Targets { ttft_ms: value["slo_ttft"].as_f64(), itl_ms: value["slo_itl"].as_f64() }
 }
 
 fn pair(value: &Value) -> Targets {
-    Targets {
-        ttft_ms: value[0].as_f64(),
-        itl_ms: value[1].as_f64(),
-    }
+    Targets { ttft_ms: value[0].as_f64(), itl_ms: value[1].as_f64() }
 }
 
 /// Asserts that `got` is within the relative tolerance of `expected`, or that both are absent.
@@ -67,16 +53,8 @@ fn closed_forms_agree_with_the_vectors() {
     let relative = number(&vectors["tolerance"]["closed_form_rel"]);
     for case in cases(&vectors["closed_form"]) {
         let given = |index: usize| number(&case["in"][index]);
-        let parameters = Parameters {
-            alpha_ms: given(3),
-            beta_ms: given(4),
-            gamma_ms: given(5),
-        };
-        let traffic = Traffic {
-            rate: given(0),
-            input: given(1),
-            output: given(2),
-        };
+        let parameters = Parameters { alpha_ms: given(3), beta_ms: given(4), gamma_ms: given(5) };
+        let traffic = Traffic { rate: given(0), input: given(1), output: given(2) };
         let solved = parameters.solve(&traffic);
         let assert_close = |name: &str, got| assert_close(case, name, got, &case[name], relative);
         assert_close("delta", Some(solved.delta_ms));
@@ -100,13 +78,8 @@ fn sizing_agrees_with_the_vectors() {
     let vectors = vectors();
     let relative = number(&vectors["tolerance"]["lambda_star_rel"]);
     for case in cases(&vectors["lambda_star"]) {
-        let sized = size(
-            &parameters(&case["abg"]),
-            &traffic(case),
-            &targets(case),
-            case["max_batch"].as_f64(),
-            1.0,
-        );
+        let sized =
+            size(&parameters(&case["abg"]), &traffic(case), &targets(case), case["max_batch"].as_f64(), 1.0);
         let assert_close = |name: &str, got| assert_close(case, name, got, &case[name], relative);
         assert_close("lambda_star", Some(sized.lambda_star));
         assert_close("n_star", sized.n_star);
@@ -126,29 +99,14 @@ fn inferred_targets_agree_with_the_vectors() {
         assert_close(case, "slo_ttft", targets.ttft_ms, &case["slo_ttft"], relative);
         assert_close(case, "slo_itl", targets.itl_ms, &case["slo_itl"], relative);
         let sized = size(&parameters, &traffic, &targets, None, 1.0);
-        assert_close(
-            case,
-            "lambda_star",
-            Some(sized.lambda_star),
-            &case["lambda_star"],
-            relative,
-        );
+        assert_close(case, "lambda_star", Some(sized.lambda_star), &case["lambda_star"], relative);
         assert_close(case, "rho", Some(sized.rho), &case["rho"], relative);
-        assert_eq!(
-            sized.binding.as_str(),
-            "both",
-            "both targets allow the same iteration"
-        );
+        assert_eq!(sized.binding.as_str(), "both", "both targets allow the same iteration");
     }
 
     let case = &vectors["inferred_slo_multi_variant"];
-    let target_of = |name: &str| {
-        inferred(
-            &parameters(&case[name]["abg"]),
-            &traffic(case),
-            number(&case["k"]),
-        )
-    };
+    let target_of =
+        |name: &str| inferred(&parameters(&case[name]["abg"]), &traffic(case), number(&case["k"]));
     let both = maximum(target_of("A"), target_of("B"));
     for (got, expected) in [
         (target_of("A"), &case["A"]["slo"]),
@@ -198,11 +156,7 @@ fn averages_agree_with_the_vectors() {
     let windows: Vec<Observed> = cases(&case["pods"])
         .iter()
         .map(|pod| Observed {
-            traffic: Traffic {
-                rate: number(&pod[0]),
-                input: number(&pod[1]),
-                output: number(&pod[2]),
-            },
+            traffic: Traffic { rate: number(&pod[0]), input: number(&pod[1]), output: number(&pod[2]) },
             ttft_ms: number(&pod[3]),
             itl_ms: number(&pod[4]),
             busy: 1,
@@ -210,13 +164,7 @@ fn averages_agree_with_the_vectors() {
         .collect();
     let all = aggregate(&windows);
     let expect = &case["expect"];
-    assert_close(
-        case,
-        "rate",
-        Some(all.traffic.rate),
-        &expect["lambda_total"],
-        1e-9,
-    );
+    assert_close(case, "rate", Some(all.traffic.rate), &expect["lambda_total"], 1e-9);
     assert_close(case, "input", Some(all.traffic.input), &expect["i"], 1e-9);
     assert_close(case, "output", Some(all.traffic.output), &expect["o"], 1e-9);
     assert_close(case, "ttft", Some(all.ttft_ms), &expect["ttft"], 1e-9);

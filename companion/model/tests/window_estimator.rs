@@ -10,33 +10,16 @@ use penstock_model::workload::Observed;
 use penstock_model::{Parameters, Traffic};
 use serde_json::Value;
 
-const TRUTH: Parameters = Parameters {
-    alpha_ms: 8.0,
-    beta_ms: 0.05,
-    gamma_ms: 0.000_5,
-};
+const TRUTH: Parameters = Parameters { alpha_ms: 8.0, beta_ms: 0.05, gamma_ms: 0.000_5 };
 
-const CHAT: Traffic = Traffic {
-    rate: 0.0,
-    input: 512.0,
-    output: 128.0,
-};
+const CHAT: Traffic = Traffic { rate: 0.0, input: 512.0, output: 128.0 };
 
 /// A window of a server with parameters `truth`, loaded to `rho`.
 fn window_at(truth: &Parameters, rho: f64, input: f64, output: f64) -> Observed {
-    let mut traffic = Traffic {
-        rate: 0.0,
-        input,
-        output,
-    };
+    let mut traffic = Traffic { rate: 0.0, input, output };
     traffic.rate = rho * 1_000.0 / ((output + 1.0) * truth.delta_ms(&traffic));
     let steady = truth.solve(&traffic).steady.expect("stable");
-    Observed {
-        traffic,
-        ttft_ms: steady.ttft_ms,
-        itl_ms: steady.itl_ms,
-        busy: 1,
-    }
+    Observed { traffic, ttft_ms: steady.ttft_ms, itl_ms: steady.itl_ms, busy: 1 }
 }
 
 /// The reference generator, without its noise.
@@ -114,9 +97,7 @@ fn the_generator_is_the_reference_generator() {
     let generator = &vectors["sequences"]["generator"];
     let numbers = |name: &str| -> Vec<f64> {
         let list = generator[name].as_array().expect("a list");
-        list.iter()
-            .map(|value| value.as_f64().expect("a number"))
-            .collect()
+        list.iter().map(|value| value.as_f64().expect("a number")).collect()
     };
     let truth = &generator["truths"][0];
     assert_eq!(truth[0].as_f64(), Some(TRUTH.alpha_ms));
@@ -146,18 +127,9 @@ fn s1_and_s0_learn_the_true_parameters_with_and_without_a_bootstrap() {
             observe(&mut windows, &varied(&TRUTH, cycle));
         }
         let learned = windows.parameters().expect("learned");
-        assert!(
-            relative_error(learned.alpha_ms, TRUTH.alpha_ms) <= 0.02,
-            "{learned:?}"
-        );
-        assert!(
-            relative_error(learned.beta_ms, TRUTH.beta_ms) <= 0.02,
-            "{learned:?}"
-        );
-        assert!(
-            relative_error(learned.delta_ms(&CHAT), TRUTH.delta_ms(&CHAT)) <= 0.02,
-            "{learned:?}"
-        );
+        assert!(relative_error(learned.alpha_ms, TRUTH.alpha_ms) <= 0.02, "{learned:?}");
+        assert!(relative_error(learned.beta_ms, TRUTH.beta_ms) <= 0.02, "{learned:?}");
+        assert!(relative_error(learned.delta_ms(&CHAT), TRUTH.delta_ms(&CHAT)) <= 0.02, "{learned:?}");
         assert!(relative_error(lambda_star(&learned, &TRUTH), lambda_star(&TRUTH, &TRUTH)) <= 0.03);
         assert_eq!(windows.state(), State::Converged);
         assert_eq!(windows.counts().restarts, 0);
@@ -176,13 +148,7 @@ fn s3_one_outlier_is_rejected_and_the_next_window_accepted() {
     let outcome = observe(&mut windows, &outlier);
     assert!(!outcome.accepted && outcome.nis > Some(7.378) && !outcome.restarted);
     assert_eq!(windows.parameters(), before);
-    assert_eq!(
-        windows.counts(),
-        Counts {
-            rejected: counts.rejected + 1,
-            ..counts
-        }
-    );
+    assert_eq!(windows.counts(), Counts { rejected: counts.rejected + 1, ..counts });
     assert!(observe(&mut windows, &varied(&TRUTH, 61)).accepted);
     for cycle in 62..64 {
         observe(&mut windows, &varied(&TRUTH, cycle));
@@ -204,11 +170,7 @@ fn s4_one_operating_point_predicts_itself_and_is_unidentifiable() {
         assert!(relative_error(predicted.ttft_ms, window.ttft_ms) <= 0.05);
         assert!(relative_error(predicted.itl_ms, window.itl_ms) <= 0.05);
         assert_eq!(windows.state(), State::Unidentifiable);
-        assert_eq!(
-            windows.condition(),
-            Some(f64::INFINITY),
-            "noise must not make parameters identifiable"
-        );
+        assert_eq!(windows.condition(), Some(f64::INFINITY), "noise must not make parameters identifiable");
     }
 }
 
@@ -223,10 +185,7 @@ fn many_servers_are_learned_through_noise() {
                 observe(&mut windows, &noisy(varied(&truth, cycle), cycle));
             }
             let learned = windows.parameters().expect("learned");
-            assert!(
-                relative_error(learned.alpha_ms, truth.alpha_ms) < 0.05,
-                "{truth:?}: {learned:?}"
-            );
+            assert!(relative_error(learned.alpha_ms, truth.alpha_ms) < 0.05, "{truth:?}: {learned:?}");
             assert!(relative_error(lambda_star(&learned, &truth), lambda_star(&truth, &truth)) < 0.03);
             assert_eq!(windows.state(), State::Converged);
         }
@@ -235,14 +194,7 @@ fn many_servers_are_learned_through_noise() {
 
 #[test]
 fn loads_that_differ_by_chance_alone_do_not_converge() {
-    for truth in [
-        TRUTH,
-        Parameters {
-            alpha_ms: 14.0,
-            beta_ms: 0.03,
-            gamma_ms: 0.000_2,
-        },
-    ] {
+    for truth in [TRUTH, Parameters { alpha_ms: 14.0, beta_ms: 0.03, gamma_ms: 0.000_2 }] {
         let mut random = Random(88_172_645_463_325_252);
         let mut windows = WindowEstimator::new(None);
         for cycle in 0..300 {
@@ -265,10 +217,7 @@ fn a_doubled_alpha_is_accepted_in_the_third_window_and_learned_soon() {
     for cycle in 0..60 {
         observe(&mut windows, &noisy(varied(&TRUTH, cycle), cycle));
     }
-    let doubled = Parameters {
-        alpha_ms: 2.0 * TRUTH.alpha_ms,
-        ..TRUTH
-    };
+    let doubled = Parameters { alpha_ms: 2.0 * TRUTH.alpha_ms, ..TRUTH };
     let missed = (60..63)
         .filter(|cycle| !observe(&mut windows, &noisy(varied(&doubled, *cycle), *cycle)).accepted)
         .count();
@@ -280,10 +229,7 @@ fn a_doubled_alpha_is_accepted_in_the_third_window_and_learned_soon() {
             }
         }
         let alpha_ms = windows.parameters().expect("learned").alpha_ms;
-        assert!(
-            relative_error(alpha_ms, doubled.alpha_ms) < within,
-            "{alpha_ms} after {until}"
-        );
+        assert!(relative_error(alpha_ms, doubled.alpha_ms) < within, "{alpha_ms} after {until}");
     }
 }
 
@@ -305,17 +251,10 @@ fn no_sequence_locks_the_filter_out() {
             if cycle == 60 {
                 truth = random_parameters(&mut random);
             }
-            let window = if round % 2 == 0 {
-                constant(&truth)
-            } else {
-                varied(&truth, cycle)
-            };
+            let window = if round % 2 == 0 { constant(&truth) } else { varied(&truth, cycle) };
             let outcome = observe(&mut windows, &noisy(window, cycle));
             missed = if outcome.accepted { 0 } else { missed + 1 };
-            assert!(
-                missed <= 12,
-                "round {round}, cycle {cycle}: {truth:?}, from {start:?}"
-            );
+            assert!(missed <= 12, "round {round}, cycle {cycle}: {truth:?}, from {start:?}");
         }
         let counts = windows.counts();
         assert_eq!(counts.accepted + counts.rejected, 120);
@@ -326,11 +265,7 @@ fn no_sequence_locks_the_filter_out() {
 
 #[test]
 fn a_load_that_is_unstable_under_the_belief_is_learned_from() {
-    let heavy = Parameters {
-        alpha_ms: 8.0,
-        beta_ms: 0.5,
-        gamma_ms: 0.005,
-    };
+    let heavy = Parameters { alpha_ms: 8.0, beta_ms: 0.5, gamma_ms: 0.005 };
     let mut windows = WindowEstimator::new(Some(heavy));
     let window = varied(&TRUTH, 3);
     assert!(heavy.solve(&window.traffic).steady.is_none());
@@ -356,16 +291,7 @@ fn windows_without_traffic_or_measurements_are_ignored() {
         (1.0, 512.0, 0.0, 0.0),
         (1.0, 512.0, f64::NAN, f64::INFINITY),
     ] {
-        bad.push(Observed {
-            traffic: Traffic {
-                rate,
-                input,
-                output: 128.0,
-            },
-            ttft_ms,
-            itl_ms,
-            busy: 1,
-        });
+        bad.push(Observed { traffic: Traffic { rate, input, output: 128.0 }, ttft_ms, itl_ms, busy: 1 });
     }
     for window in &bad {
         assert_eq!(windows.observe(window), None, "{window:?}");
@@ -377,10 +303,7 @@ fn windows_without_traffic_or_measurements_are_ignored() {
     assert_eq!(windows.state(), State::Learning);
     let learned = windows.parameters();
     assert_eq!(windows.observe(&bad[1]), None);
-    assert_eq!(
-        (windows.state(), windows.parameters()),
-        (State::NoTraffic, learned)
-    );
+    assert_eq!((windows.state(), windows.parameters()), (State::NoTraffic, learned));
 }
 
 #[test]
@@ -396,10 +319,7 @@ fn a_single_measurement_is_learned_from() {
             observe(&mut windows, &window);
         }
         let learned = windows.parameters().expect("learned");
-        assert!(
-            relative_error(learned.alpha_ms, 8.0) < 0.05,
-            "without {hidden}: {learned:?}"
-        );
+        assert!(relative_error(learned.alpha_ms, 8.0) < 0.05, "without {hidden}: {learned:?}");
         assert!(relative_error(lambda_star(&learned, &TRUTH), lambda_star(&TRUTH, &TRUTH)) < 0.05);
     }
 }
@@ -441,16 +361,11 @@ fn contradictory_windows_are_an_error_that_recovers() {
 fn a_step_is_a_pure_function() {
     let before = Belief::new(&DEFAULTS);
     let window = varied(&TRUTH, 0);
-    let measurement = Measurement {
-        traffic: window.traffic,
-        ttft_ms: Some(window.ttft_ms),
-        itl_ms: Some(window.itl_ms),
-    };
+    let measurement =
+        Measurement { traffic: window.traffic, ttft_ms: Some(window.ttft_ms), itl_ms: Some(window.itl_ms) };
     let stepped = step(&before, &measurement, &Noise::default());
     assert_eq!(stepped, step(&before, &measurement, &Noise::default()));
-    let Step::Accepted { posterior, nis, .. } = stepped else {
-        panic!("{stepped:?}")
-    };
+    let Step::Accepted { posterior, nis, .. } = stepped else { panic!("{stepped:?}") };
     assert!(nis > 0.0 && nis < 7.378);
     let error = |belief: &Belief| {
         let steady = belief.parameters().solve(&window.traffic).steady.expect("stable");
@@ -458,13 +373,7 @@ fn a_step_is_a_pure_function() {
     };
     assert!(error(&posterior) < 0.2 * error(&before));
 
-    let impossible = Measurement {
-        traffic: Traffic {
-            rate: 1e6,
-            ..window.traffic
-        },
-        ..measurement
-    };
+    let impossible = Measurement { traffic: Traffic { rate: 1e6, ..window.traffic }, ..measurement };
     assert_eq!(step(&before, &impossible, &Noise::default()), Step::Undefined);
 }
 
@@ -485,10 +394,7 @@ fn the_gate_is_narrower_for_a_single_measurement() {
     };
     let limit = |both: bool| {
         let factors = (0..4_000).map(|step| 1.0 + f64::from(step) * 1e-3);
-        let last = factors
-            .map(|factor| nis(factor, both))
-            .take_while(|(_, accepted)| *accepted)
-            .last();
+        let last = factors.map(|factor| nis(factor, both)).take_while(|(_, accepted)| *accepted).last();
         last.expect("an exact measurement is accepted").0
     };
     assert!((limit(true) - 7.378).abs() < 0.1, "{}", limit(true));

@@ -18,9 +18,7 @@ fn main() {
     println!("models endpoints ns/request");
     for (models, endpoints) in [(1, 1), (8, 8), (100, 64)] {
         let labels: Vec<Arc<Labels>> = (0..models).map(|number| Arc::new(labels(number))).collect();
-        let addresses: Vec<String> = (0..endpoints)
-            .map(|number| format!("10.0.0.{number}:8000"))
-            .collect();
+        let addresses: Vec<String> = (0..endpoints).map(|number| format!("10.0.0.{number}:8000")).collect();
         let metrics = Arc::new(Metrics::new().expect("distinct names"));
         let mut observer = Observer::new(metrics, 1_000);
         let mut best = Duration::MAX;

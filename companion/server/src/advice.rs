@@ -83,11 +83,7 @@ pub fn of(facts: &Facts<'_>) -> Advice {
         pools: pools
             .map(|pool| {
                 let stands_by = facts.roles.is_some_and(|roles| !roles.of(&pool.name).is_leader);
-                if stands_by {
-                    Vec::new()
-                } else {
-                    pool_advice(facts, pool)
-                }
+                if stands_by { Vec::new() } else { pool_advice(facts, pool) }
             })
             .collect(),
     }
@@ -218,9 +214,7 @@ fn stuck(facts: &PoolFacts<'_>) -> Option<String> {
     let snapshot = &facts.pool.snapshot;
     let waiting = snapshot.waiting.saturating_sub(facts.pool.orphaned_waiting);
     let recent = facts.recent?;
-    let waits = BANDS
-        .into_iter()
-        .filter_map(|band| recent.passed_over_since(band));
+    let waits = BANDS.into_iter().filter_map(|band| recent.passed_over_since(band));
     let waited = facts.now.since(waits.min()?);
     let last_grant = BANDS.into_iter().filter_map(|band| recent.last_grant(band)).max();
     let is_quiet = last_grant.is_none_or(|instant| facts.now.since(instant) >= STUCK);

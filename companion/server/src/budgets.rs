@@ -105,8 +105,7 @@ pub(crate) fn rows<'a>(
     // Stable: flows with equal parts left stay in the order of pools and names.
     rows.sort_by_key(|(_, budget)| budget.left_milli());
     let rows = rows.into_iter().take(most);
-    rows.map(|(pool, budget)| row(pool, &budget.quota, present))
-        .collect()
+    rows.map(|(pool, budget)| row(pool, &budget.quota, present)).collect()
 }
 
 /// Adds `budgets` to each pool of the document of `/status`.
@@ -150,27 +149,15 @@ mod tests {
         }
     }
 
-    const PRESENT: Present = Present {
-        now: Instant::ZERO,
-        wall: SystemTime::UNIX_EPOCH,
-    };
+    const PRESENT: Present = Present { now: Instant::ZERO, wall: SystemTime::UNIX_EPOCH };
 
     fn pool(flows: Vec<FlowBudget>) -> PoolBudgets {
-        PoolBudgets {
-            pool: "chat".into(),
-            flows,
-            shadowed: Vec::new(),
-        }
+        PoolBudgets { pool: "chat".into(), flows, shadowed: Vec::new() }
     }
 
     #[test]
     fn a_row_has_the_windows_with_their_units_and_times() {
-        let rows = rows(
-            [pool(vec![budget("a/b", 40, true)])].iter(),
-            FlowVisibility::Public,
-            9,
-            PRESENT,
-        );
+        let rows = rows([pool(vec![budget("a/b", 40, true)])].iter(), FlowVisibility::Public, 9, PRESENT);
         let window = json!({
             "unit": "tokens", "per": "1h", "limit": 100, "used": 60, "reserved": 0, "remaining": 40, "debt": 0,
             "resets_at": "1970-01-01T00:00:02Z",

@@ -65,11 +65,7 @@ mod tests {
         let older = now.before(Duration::from_secs(30));
         assert!(older < now.before(Duration::from_secs(29)));
         assert_eq!(now.since(older), Duration::from_secs(30));
-        assert_eq!(
-            clock.runtime_instant(older),
-            Some(clock.0),
-            "a past deadline is due"
-        );
+        assert_eq!(clock.runtime_instant(older), Some(clock.0), "a past deadline is due");
         let due = clock.runtime_instant(Instant::ZERO.after(PAST + Duration::from_secs(1)));
         assert_eq!(due, clock.0.checked_add(Duration::from_secs(1)));
     }

@@ -77,10 +77,7 @@ pub fn settings(config: &Config, identity: &ProcessIdentity) -> Settings {
 }
 
 fn rewrite(rewrite: &penstock_config::Rewrite) -> Rewrite {
-    Rewrite {
-        model: rewrite.model.clone(),
-        targets: rewrite.targets.clone(),
-    }
+    Rewrite { model: rewrite.model.clone(), targets: rewrite.targets.clone() }
 }
 
 fn max_priority(max_priority: &penstock_config::MaxPriority) -> MaxPriority {

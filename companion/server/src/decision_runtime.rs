@@ -27,17 +27,11 @@ impl DecisionRuntime {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
         let (end, ended) = oneshot::channel::<()>();
-        let thread = std::thread::Builder::new()
-            .name("data-path".into())
-            .spawn(move || {
-                // An error means that the sender was dropped, which ends the thread as well.
-                let _ = runtime.block_on(ended);
-            })?;
-        Ok(Self {
-            runtime: handle,
-            end: Some(end),
-            thread: Some(thread),
-        })
+        let thread = std::thread::Builder::new().name("data-path".into()).spawn(move || {
+            // An error means that the sender was dropped, which ends the thread as well.
+            let _ = runtime.block_on(ended);
+        })?;
+        Ok(Self { runtime: handle, end: Some(end), thread: Some(thread) })
     }
 
     /// Runs `create` on the calling thread. Tasks and sockets that it creates belong to the decision thread.
@@ -81,9 +75,7 @@ mod tests {
                 std::future::pending::<()>().await;
             })
         });
-        tokio::task::spawn_blocking(move || drop(decisions))
-            .await
-            .expect("ends");
+        tokio::task::spawn_blocking(move || drop(decisions)).await.expect("ends");
         assert_eq!(drop_seen.await, Ok(()), "dropped with its runtime");
         assert!(task.await.expect_err("cancelled").is_cancelled());
     }

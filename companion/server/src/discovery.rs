@@ -22,15 +22,13 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::clock::sleep_until;
-use crate::essential;
-use crate::found::Found;
-use crate::metrics::Metrics;
-use crate::reload;
-
 #[cfg(feature = "kubernetes")]
 pub(crate) use self::kubernetes::{connect, reference};
 pub use self::states::{State, States};
+use crate::clock::sleep_until;
+use crate::found::Found;
+use crate::metrics::Metrics;
+use crate::{essential, reload};
 
 /// Lists that wait to be applied; tasks beyond the limit wait as well.
 const FOUND: usize = 64;
@@ -80,35 +78,22 @@ impl Finders {
     /// No tasks yet.
     #[must_use]
     pub const fn new(found: mpsc::Sender<Found>, states: States) -> Self {
-        Self {
-            found,
-            states,
-            tasks: BTreeMap::new(),
-        }
+        Self { found, states, tasks: BTreeMap::new() }
     }
 
     /// Starts and ends tasks, so that each pool with discovery has one. A task whose settings haven't changed keeps
     /// running.
     pub fn follow(&mut self, config: &Config) {
         self.states.follow(config);
-        let wanted: BTreeMap<&str, Settings> = config
-            .pools
-            .iter()
-            .filter_map(|pool| Some((pool.name.as_str(), Settings::of(pool)?)))
-            .collect();
-        self.tasks
-            .retain(|pool, (settings, _)| wanted.get(&**pool).is_some_and(|wanted| wanted == settings));
+        let wanted: BTreeMap<&str, Settings> =
+            config.pools.iter().filter_map(|pool| Some((pool.name.as_str(), Settings::of(pool)?))).collect();
+        self.tasks.retain(|pool, (settings, _)| wanted.get(&**pool).is_some_and(|wanted| wanted == settings));
         for (pool, settings) in wanted {
             if !self.tasks.contains_key(pool) {
                 let pool: Arc<str> = pool.into();
-                let report = Report::new(
-                    pool.clone(),
-                    settings.clone(),
-                    self.found.clone(),
-                    self.states.clone(),
-                );
-                self.tasks
-                    .insert(pool, (settings, AbortOnDrop(spawn_one(report))));
+                let report =
+                    Report::new(pool.clone(), settings.clone(), self.found.clone(), self.states.clone());
+                self.tasks.insert(pool, (settings, AbortOnDrop(spawn_one(report))));
             }
         }
     }
@@ -128,11 +113,7 @@ impl NewestLists {
     #[must_use]
     pub fn new() -> (mpsc::Sender<Found>, Self) {
         let (sender, found) = mpsc::channel(FOUND);
-        let lists = Self {
-            found,
-            newest: BTreeMap::new(),
-            due: None,
-        };
+        let lists = Self { found, newest: BTreeMap::new(), due: None };
         (sender, lists)
     }
 
@@ -206,11 +187,9 @@ fn spawn_one(report: Report) -> JoinHandle<()> {
             essential::spawn(NAME, dns::run(report, name, port, refresh))
         }
         Discovery::File(path) => essential::spawn(NAME, file::run(report, path)),
-        Discovery::Kubernetes {
-            object,
-            namespace,
-            labels,
-        } => essential::spawn(NAME, kubernetes::run(report, namespace, object, labels)),
+        Discovery::Kubernetes { object, namespace, labels } => {
+            essential::spawn(NAME, kubernetes::run(report, namespace, object, labels))
+        }
     }
 }
 
@@ -228,14 +207,7 @@ struct Report {
 
 impl Report {
     const fn new(pool: Arc<str>, settings: Settings, found: mpsc::Sender<Found>, states: States) -> Self {
-        Self {
-            pool,
-            settings,
-            found,
-            states,
-            last: None,
-            failing: false,
-        }
+        Self { pool, settings, found, states, last: None, failing: false }
     }
 
     /// Sends a complete list of endpoints, where discovery finds no pending servers. As [`Self::send`].
@@ -263,9 +235,7 @@ impl Report {
         tracing::info!(
             pool = &*self.pool,
             endpoints = discovered.endpoints.len(),
-            pending = (discovered.pending.iter())
-                .map(|pending| pending.servers)
-                .sum::<u64>(),
+            pending = (discovered.pending.iter()).map(|pending| pending.servers).sum::<u64>(),
             added = list(added),
             removed = list(removed),
             "endpoints discovered"
@@ -278,11 +248,7 @@ impl Report {
             );
         }
         self.last = Some(discovered.clone());
-        let found = Found {
-            pool: self.pool.clone(),
-            discovery: self.settings.discovery.clone(),
-            discovered,
-        };
+        let found = Found { pool: self.pool.clone(), discovery: self.settings.discovery.clone(), discovered };
         // Sending fails when the companion shuts down.
         let _ = self.found.send(found).await;
     }
@@ -290,9 +256,7 @@ impl Report {
     /// The last list isn't empty.
     #[cfg(feature = "kubernetes")]
     fn has_endpoints(&self) -> bool {
-        self.last
-            .as_ref()
-            .is_some_and(|last| *last != Discovered::default())
+        self.last.as_ref().is_some_and(|last| *last != Discovered::default())
     }
 
     /// Discovery works, though it may have found nothing new. Logs the end of a failure.
@@ -343,11 +307,7 @@ fn states(pool: &str) -> States {
 /// The settings of a task for a pool with the defaults of endpoints.
 #[cfg(test)]
 fn settings(discovery: Discovery) -> Settings {
-    Settings {
-        discovery,
-        defaults: EndpointDefaults::default(),
-        needs_batched_tokens: false,
-    }
+    Settings { discovery, defaults: EndpointDefaults::default(), needs_batched_tokens: false }
 }
 
 #[cfg(test)]
@@ -375,9 +335,7 @@ mod tests {
         let discovery = Discovery::File("f".into());
         let mut report = Report::new("a".into(), settings(discovery.clone()), sender, states("a"));
         let (one, two) = (endpoint(address(1)), endpoint(address(2)));
-        report
-            .send_endpoints(vec![one.clone(), two.clone(), one.clone()])
-            .await;
+        report.send_endpoints(vec![one.clone(), two.clone(), one.clone()]).await;
         report.send_endpoints(vec![one.clone(), two.clone()]).await;
         report.failed(&"away");
         report.send_endpoints(vec![]).await;
@@ -412,21 +370,14 @@ mod tests {
         finders.follow(&config(&[("a", file("one", 1)), ("b", file("two", 2))]));
         let mut next = async || {
             let found: Found = found.recv().await.expect("found");
-            (
-                found.pool.to_string(),
-                found.discovered.endpoints[0].address.port(),
-            )
+            (found.pool.to_string(), found.discovered.endpoints[0].address.port())
         };
         let mut both = [next().await, next().await];
         both.sort();
         assert_eq!(both, [("a".to_owned(), 1), ("b".to_owned(), 2)]);
         finders.follow(&config(&[("a", file("one", 1)), ("b", file("three", 3))]));
         let then = next().await;
-        assert_eq!(
-            then,
-            ("b".to_owned(), 3),
-            "the task of a keeps running, and that of b is replaced"
-        );
+        assert_eq!(then, ("b".to_owned(), 3), "the task of a keeps running, and that of b is replaced");
         finders.follow(&config(&[("c", file("one", 1))]));
         assert_eq!(next().await, ("c".to_owned(), 1));
         assert_eq!(finders.tasks.len(), 1);

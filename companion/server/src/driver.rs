@@ -56,10 +56,7 @@ enum Message {
     Status(oneshot::Sender<Status>),
     Overview(oneshot::Sender<Overview>),
     Budgets(oneshot::Sender<Vec<PoolBudgets>>),
-    ChangeBudget(
-        Box<budgets::Change>,
-        oneshot::Sender<Result<FlowQuotaSnapshot, NoBudget>>,
-    ),
+    ChangeBudget(Box<budgets::Change>, oneshot::Sender<Result<FlowQuotaSnapshot, NoBudget>>),
     Request(Box<str>, oneshot::Sender<RequestLookup>),
     Idle(oneshot::Sender<()>),
     ShutDown,
@@ -153,8 +150,7 @@ impl Handle {
     /// # Errors
     /// When the driver has ended.
     pub async fn change_leadership(&self, scope: Scope, change: LeadershipChange) -> Result<(), Gone> {
-        self.query(|reply| Message::Leadership(Box::new((scope, change)), reply))
-            .await
+        self.query(|reply| Message::Leadership(Box::new((scope, change)), reply)).await
     }
 
     /// Adds usage of a pool's flows from before the start, or from other companions, and what other companions run.
@@ -175,8 +171,7 @@ impl Handle {
     /// # Errors
     /// When the driver has ended.
     pub async fn configure_observer(&self, values_max: usize, recorders: Recorders) -> Result<(), Gone> {
-        self.message(Message::ConfigureObserver(values_max, recorders))
-            .await
+        self.message(Message::ConfigureObserver(values_max, recorders)).await
     }
 
     /// The present state, for metrics: with at most so many model names as a label may have values.
@@ -200,8 +195,7 @@ impl Handle {
     /// # Errors
     /// When the driver has ended.
     pub async fn request(&self, request_id: &str) -> Result<RequestLookup, Gone> {
-        self.query(|reply| Message::Request(request_id.into(), reply))
-            .await
+        self.query(|reply| Message::Request(request_id.into(), reply)).await
     }
 
     /// Returns when no request waits or runs.
@@ -281,11 +275,7 @@ pub fn spawn(settings: Settings, clock: Clock, observer: Observer, elections: Re
         shutting_down: false,
         utc: UtcWatch::default(),
     };
-    Started {
-        handle: Handle(inbox),
-        task: essential::spawn(NAME, driver.run(messages)),
-        roles: receiver,
-    }
+    Started { handle: Handle(inbox), task: essential::spawn(NAME, driver.run(messages)), roles: receiver }
 }
 
 impl Driver {
@@ -295,10 +285,8 @@ impl Driver {
         // The deadline to which the timer is set. Most batches leave it unchanged.
         let mut timer_deadline = None;
         loop {
-            let deadline = self
-                .controls
-                .poll_timeout()
-                .and_then(|instant| self.clock.runtime_instant(instant));
+            let deadline =
+                self.controls.poll_timeout().and_then(|instant| self.clock.runtime_instant(instant));
             if let Some(instant) = deadline
                 && timer_deadline != deadline
             {
@@ -406,10 +394,7 @@ impl Driver {
         let status = self.controls.status(self.clock.now());
         let exists = |name: &str| status.pools.iter().any(|pool| &*pool.name == name);
         self.recent.retain_pools(exists);
-        Overview {
-            recent: self.recent.clone(),
-            status,
-        }
+        Overview { recent: self.recent.clone(), status }
     }
 
     fn look_up(&mut self, request_id: &str) -> RequestLookup {

@@ -54,45 +54,23 @@ impl EndedRequests {
     /// Records an observation; only ends of requests have an effect.
     pub fn record(&mut self, now: Instant, observation: &Observation) {
         let ended = match observation {
-            Observation::Decided {
-                labels,
-                outcome,
-                code,
-                waited,
-                ..
-            } if !outcome.is_grant() => EndedRequest::new(now, labels, *outcome, code, *waited, 0),
-            Observation::Refused {
-                labels,
-                outcome,
-                code,
-                waited,
-                requeues,
-                ..
-            } => {
+            Observation::Decided { labels, outcome, code, waited, .. } if !outcome.is_grant() => {
+                EndedRequest::new(now, labels, *outcome, code, *waited, 0)
+            }
+            Observation::Refused { labels, outcome, code, waited, requeues, .. } => {
                 let outcome = Outcome::from_name(outcome).unwrap_or(Outcome::Internal);
                 EndedRequest::new(now, labels, outcome, code, waited.unwrap_or_default(), *requeues)
             }
-            Observation::Dropped {
-                labels,
-                outcome,
-                code,
-                waited,
-                requeues,
-                ..
-            } => EndedRequest::new(now, labels, *outcome, code, *waited, *requeues),
-            Observation::Completed {
-                labels,
-                outcome,
-                waited,
-                endpoint,
-                status,
-                requeues,
-                ..
-            } => EndedRequest {
-                endpoint: endpoint.clone(),
-                status: *status,
-                ..EndedRequest::new(now, labels, *outcome, "", *waited, *requeues)
-            },
+            Observation::Dropped { labels, outcome, code, waited, requeues, .. } => {
+                EndedRequest::new(now, labels, *outcome, code, *waited, *requeues)
+            }
+            Observation::Completed { labels, outcome, waited, endpoint, status, requeues, .. } => {
+                EndedRequest {
+                    endpoint: endpoint.clone(),
+                    status: *status,
+                    ..EndedRequest::new(now, labels, *outcome, "", *waited, *requeues)
+                }
+            }
             Observation::Decided { .. }
             | Observation::SessionOpened { .. }
             | Observation::SessionClosed { .. }
@@ -141,11 +119,7 @@ impl EndedRequests {
     }
 
     fn expire(&mut self, now: Instant) {
-        while self
-            .ended
-            .front()
-            .is_some_and(|(_, request)| now.since(request.ended_at) > RETENTION)
-        {
+        while self.ended.front().is_some_and(|(_, request)| now.since(request.ended_at) > RETENTION) {
             self.remove_first();
         }
     }
@@ -195,11 +169,7 @@ impl EndedRequest {
         let labels = &self.labels;
         let texts = [
             labels.model.requested.len(),
-            if labels.model.is_rewritten() {
-                labels.model.target.len()
-            } else {
-                0
-            },
+            if labels.model.is_rewritten() { labels.model.target.len() } else { 0 },
             labels.flow.len(),
             labels.request_id.len(),
             labels.traceparent.len(),
@@ -217,9 +187,8 @@ impl EndedRequest {
         let mut reason = self.last_reason();
         if self.requeues > 0 {
             let times = self.requeues;
-            reason.push_str(&format!(
-                "; it was requeued before, because no server accepted it: {times} times"
-            ));
+            reason
+                .push_str(&format!("; it was requeued before, because no server accepted it: {times} times"));
         }
         reason
     }
@@ -242,10 +211,7 @@ impl EndedRequest {
         if self.code.is_empty() {
             return "it was granted, and no endpoint reported its end: its client or its Envoy was gone before".into();
         }
-        format!(
-            "it was granted, no endpoint accepted it, and it was answered {}",
-            self.code
-        )
+        format!("it was granted, no endpoint accepted it, and it was answered {}", self.code)
     }
 }
 
@@ -329,14 +295,8 @@ mod tests {
         requests.record(time(0), &decided("b", Outcome::Dispatched));
         assert_eq!(requests.find(time(0), "b"), None, "it still runs");
         let found = requests.find(time(60), "a").expect("it is remembered");
-        assert_eq!(
-            (found.outcome, &*found.code),
-            (Outcome::ExpiredTtl, "queue_timeout")
-        );
-        assert_eq!(
-            found.reason(),
-            "expired: it waited longer than queue.ttl, after 1.500 s"
-        );
+        assert_eq!((found.outcome, &*found.code), (Outcome::ExpiredTtl, "queue_timeout"));
+        assert_eq!(found.reason(), "expired: it waited longer than queue.ttl, after 1.500 s");
         assert_eq!(requests.find(time(61), "a"), None);
         assert_eq!((requests.bytes, requests.by_id.len()), (0, 0));
     }
@@ -374,10 +334,7 @@ mod tests {
             found.map(EndedRequest::reason).unwrap_or_default()
         };
         requests.record(time(0), &completed(200, "127.0.0.1:1"));
-        assert_eq!(
-            reason(&mut requests),
-            "it was granted after 0.020 s and was answered 200 by 127.0.0.1:1"
-        );
+        assert_eq!(reason(&mut requests), "it was granted after 0.020 s and was answered 200 by 127.0.0.1:1");
         requests.record(time(0), &completed(0, "127.0.0.1:1"));
         assert!(reason(&mut requests).ends_with("endpoint 127.0.0.1:1 gave no answer"));
         let dropped = |code| Observation::Dropped {
@@ -430,10 +387,7 @@ mod tests {
         assert!(requests.find(time(1), &format!("{:036}", 199_999)).is_some());
         assert!(requests.find(time(1), &format!("{:036}", 0)).is_none());
         requests.expire(time(100));
-        assert_eq!(
-            (requests.bytes, requests.ended.len(), requests.by_id.len()),
-            (0, 0, 0)
-        );
+        assert_eq!((requests.bytes, requests.ended.len(), requests.by_id.len()), (0, 0, 0));
         assert!(requests.ended.capacity() <= 1_024, "memory is returned");
     }
 
@@ -447,10 +401,7 @@ mod tests {
     #[test]
     fn every_rejection_has_a_reason() {
         for outcome in Outcome::ALL.into_iter().filter(|outcome| !outcome.is_grant()) {
-            assert!(
-                rejection(outcome).starts_with(|letter: char| letter.is_lowercase()),
-                "{outcome:?}"
-            );
+            assert!(rejection(outcome).starts_with(|letter: char| letter.is_lowercase()), "{outcome:?}");
             assert!(rejection(outcome).contains(' '), "{outcome:?}");
         }
     }

@@ -95,10 +95,7 @@ mod tests {
 
     fn config(pools: &[(&str, &[u16], &str)]) -> Config {
         let pools = pools.iter().map(|(name, ports, health)| {
-            let servers = ports
-                .iter()
-                .map(|port| format!("'127.0.0.1:{port}'"))
-                .collect::<Vec<_>>();
+            let servers = ports.iter().map(|port| format!("'127.0.0.1:{port}'")).collect::<Vec<_>>();
             let servers = servers.join(", ");
             format!("- {{name: {name}, endpoints: {{static: [{servers}]}}, health: {{path: {health}}}}}\n")
         });
@@ -120,19 +117,13 @@ mod tests {
                     tokio::spawn(std::future::pending())
                 },
             );
-            let stopped: Vec<_> = stopped
-                .into_iter()
-                .map(|(pool, address)| format!("{pool} {address}"))
-                .collect();
+            let stopped: Vec<_> =
+                stopped.into_iter().map(|(pool, address)| format!("{pool} {address}")).collect();
             (std::mem::take(&mut *started.lock().expect("no panic")), stopped)
         };
         let none = Vec::<String>::new();
         let (new, stopped) = follow(&[("a", &[1, 2], "/h"), ("b", &[1], "/h")]);
-        let all = [
-            "a 127.0.0.1:1 /h 0 of 2",
-            "a 127.0.0.1:2 /h 1 of 2",
-            "b 127.0.0.1:1 /h 0 of 1",
-        ];
+        let all = ["a 127.0.0.1:1 /h 0 of 2", "a 127.0.0.1:2 /h 1 of 2", "b 127.0.0.1:1 /h 0 of 1"];
         assert_eq!(new, all);
         assert_eq!(stopped, none);
         // One endpoint goes, one comes, one stays; the settings of b change.
@@ -141,10 +132,6 @@ mod tests {
         assert_eq!(stopped, none);
         let (new, stopped) = follow(&[("a", &[2, 4], "null")]);
         assert_eq!(new, none);
-        assert_eq!(
-            stopped,
-            ["a 127.0.0.1:2"],
-            "its task ended, and it is still configured"
-        );
+        assert_eq!(stopped, ["a 127.0.0.1:2"], "its task ended, and it is still configured");
     }
 }

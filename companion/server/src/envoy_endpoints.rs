@@ -58,10 +58,8 @@ pub async fn run(args: Args, environment: Environment) -> Result<(), Error> {
     let states = States::new(&config, metrics.clone());
     let (sender, lists) = NewestLists::new();
     let admin = Some(config.listen.envoy_admin).filter(|address| address.port() != 0);
-    let envoy = EnvoyPools::open(Some(&args.envoy), admin, &config, None).map_err(|why| Error::Envoy {
-        folder: args.envoy.clone(),
-        why,
-    })?;
+    let envoy = EnvoyPools::open(Some(&args.envoy), admin, &config, None)
+        .map_err(|why| Error::Envoy { folder: args.envoy.clone(), why })?;
     let mut endpoints = EnvoyEndpoints {
         file: args.config,
         file_bytes,

@@ -78,9 +78,7 @@ impl EnvoyPools {
         let stream_idle_timeout = settings::stream_idle_timeout(config);
         let Some(folder) = folder else {
             note_discovery_elsewhere(config);
-            let known = pools
-                .into_iter()
-                .map(|pool| (pool.name, pool.endpoints.into_iter().collect()));
+            let known = pools.into_iter().map(|pool| (pool.name, pool.endpoints.into_iter().collect()));
             return Ok(Self {
                 writer: None,
                 known: known.collect(),
@@ -117,20 +115,12 @@ impl EnvoyPools {
     #[must_use]
     pub fn remembered(&self, config: &Config) -> Vec<Found> {
         let found = config.pools.iter().filter_map(|pool| {
-            let servers = self
-                .remembered
-                .get(&pool.name)
-                .filter(|servers| !servers.is_empty())?;
-            let endpoints = servers
-                .iter()
-                .map(|server| pool.endpoint_defaults.endpoint(*server));
+            let servers = self.remembered.get(&pool.name).filter(|servers| !servers.is_empty())?;
+            let endpoints = servers.iter().map(|server| pool.endpoint_defaults.endpoint(*server));
             Some(Found {
                 pool: pool.name.as_str().into(),
                 discovery: pool.discovery.clone()?,
-                discovered: Discovered {
-                    endpoints: endpoints.collect(),
-                    pending: Vec::new(),
-                },
+                discovered: Discovered { endpoints: endpoints.collect(), pending: Vec::new() },
             })
         });
         found.collect()
@@ -163,11 +153,7 @@ impl EnvoyPools {
         let pools_unfound = (config.pools.iter())
             .filter(|pool| pool.discovery.is_some() && !self.found.contains(&pool.name))
             .map(|pool| pool.name.clone());
-        let admit = Admit {
-            pools,
-            unfound: pools_unfound.collect(),
-            done,
-        };
+        let admit = Admit { pools, unfound: pools_unfound.collect(), done };
         if writer.send(admit).await.is_ok() {
             let _ = written.await;
         }
@@ -182,9 +168,8 @@ impl EnvoyPools {
             let known = self.known.get(name);
             let is_unknown = |address: &SocketAddr| known.is_none_or(|known| !known.contains(address));
             let configured = pool.endpoints.iter().filter(|_| pool.discovery.is_none());
-            let endpoints: Vec<_> = (configured.map(|endpoint| endpoint.address))
-                .filter(is_unknown)
-                .collect();
+            let endpoints: Vec<_> =
+                (configured.map(|endpoint| endpoint.address)).filter(is_unknown).collect();
             match (known, endpoints.as_slice()) {
                 (None, _) => new.push(format!("pool {name}")),
                 (Some(_), []) => {}
@@ -262,29 +247,20 @@ impl FolderWriter {
     fn replace(&mut self, now: Instant, pools: Vec<Pool>) -> bool {
         let has_new = pools.iter().any(|pool| {
             let before = self.pools.iter().find(|before| before.name == pool.name);
-            before.is_none_or(|before| {
-                pool.endpoints
-                    .iter()
-                    .any(|address| !before.endpoints.contains(address))
-            })
+            before
+                .is_none_or(|before| pool.endpoints.iter().any(|address| !before.endpoints.contains(address)))
         });
         for before in &self.pools {
             let after = pools.iter().find(|pool| pool.name == before.name);
             if after.is_none() {
-                self.leaving
-                    .insert((before.name.clone(), None), now + POOL_LEAVES);
+                self.leaving.insert((before.name.clone(), None), now + POOL_LEAVES);
             }
             let (remaining, stay) = match after {
                 Some(pool) => (pool.endpoints.as_slice(), ENDPOINT_LEAVES),
                 None => (&[][..], POOL_LEAVES),
             };
-            for address in before
-                .endpoints
-                .iter()
-                .filter(|address| !remaining.contains(address))
-            {
-                self.leaving
-                    .insert((before.name.clone(), Some(*address)), now + stay);
+            for address in before.endpoints.iter().filter(|address| !remaining.contains(address)) {
+                self.leaving.insert((before.name.clone(), Some(*address)), now + stay);
             }
         }
         self.pools = pools;
@@ -314,11 +290,7 @@ impl FolderWriter {
             let pool = match all.iter_mut().find(|pool| pool.name == *name) {
                 Some(pool) => pool,
                 None => {
-                    all.push(Pool {
-                        name: name.clone(),
-                        endpoints: Vec::new(),
-                        leaving: Vec::new(),
-                    });
+                    all.push(Pool { name: name.clone(), endpoints: Vec::new(), leaving: Vec::new() });
                     all.last_mut().expect("invariant: it was pushed")
                 }
             };
@@ -391,11 +363,7 @@ fn list(addresses: &[SocketAddr]) -> String {
 /// Returns when Envoy has applied these versions, after [`APPLY_MAX`] at the latest.
 async fn wait_until_applied(admin: Option<SocketAddr>, versions: &Versions) {
     let polling = async {
-        let client = reqwest::Client::builder()
-            .no_proxy()
-            .timeout(APPLY_MAX)
-            .build()
-            .ok()?;
+        let client = reqwest::Client::builder().no_proxy().timeout(APPLY_MAX).build().ok()?;
         let url = format!("http://{}/stats?filter=version_text%24", admin?);
         loop {
             let page = client.get(&url).send().await.ok()?.text().await.ok()?;
@@ -432,17 +400,13 @@ fn has_applied(page: &str, versions: &Versions) -> bool {
 mod tests {
     use tokio::sync::watch;
 
-    use crate::role::{Role, Roles};
-
     use super::*;
+    use crate::role::{Role, Roles};
 
     fn pool(name: &str, ports: &[u16]) -> Pool {
         Pool {
             name: name.into(),
-            endpoints: ports
-                .iter()
-                .map(|port| SocketAddr::from(([127, 0, 0, 1], *port)))
-                .collect(),
+            endpoints: ports.iter().map(|port| SocketAddr::from(([127, 0, 0, 1], *port))).collect(),
             leaving: vec![],
         }
     }
@@ -461,10 +425,7 @@ mod tests {
 
     fn ports(pools: &[Pool]) -> Vec<(String, Vec<u16>, Vec<u16>)> {
         let ports = |all: &[SocketAddr]| all.iter().map(SocketAddr::port).collect();
-        pools
-            .iter()
-            .map(|pool| (pool.name.clone(), ports(&pool.endpoints), ports(&pool.leaving)))
-            .collect()
+        pools.iter().map(|pool| (pool.name.clone(), ports(&pool.endpoints), ports(&pool.leaving))).collect()
     }
 
     #[test]
@@ -502,10 +463,8 @@ mod tests {
             file("endpoints-a.json").contains(&text) || file("endpoints-b.json").contains(&text)
         };
         assert_eq!([1, 2, 3].map(is_in_files), [true; 3]);
-        for (later, expected) in [
-            (ENDPOINT_LEAVES, [false, true, true]),
-            (POOL_LEAVES, [false, true, false]),
-        ] {
+        for (later, expected) in [(ENDPOINT_LEAVES, [false, true, true]), (POOL_LEAVES, [false, true, false])]
+        {
             writer.delete_expired(now + later);
             writer.write().expect("written");
             assert_eq!([1, 2, 3].map(is_in_files), expected);
@@ -528,19 +487,13 @@ mod tests {
         // The leader has found a server, and ends.
         let leader = config("static: ['127.0.0.1:1']");
         EnvoyPools::open(Some(folder.path()), None, &leader, None).expect("the leader");
-        role.send_replace(Roles::Gateway(Role {
-            is_leader: true,
-            ..Role::default()
-        }));
+        role.send_replace(Roles::Gateway(Role { is_leader: true, ..Role::default() }));
         standby.admit(&discovering).await;
         assert!(files().contains("\"port_value\":1"), "{}", files());
         standby.note_found(["a"].into_iter());
         standby.admit(&discovering).await;
         let text = files();
-        assert!(
-            !text.contains("\"port_value\":1"),
-            "an empty list was found: {text}"
-        );
+        assert!(!text.contains("\"port_value\":1"), "an empty list was found: {text}");
     }
 
     #[tokio::test]
@@ -563,12 +516,7 @@ mod tests {
             Config::parse(&text, "f.yaml").expect("valid")
         };
         let files = || std::fs::read_to_string(folder.path().join("endpoints-a.json")).unwrap_or_default();
-        let of_role = |is_leader| {
-            Roles::Gateway(Role {
-                is_leader,
-                ..Role::default()
-            })
-        };
+        let of_role = |is_leader| Roles::Gateway(Role { is_leader, ..Role::default() });
         let (role, roles) = watch::channel(of_role(false));
         let mut standby =
             EnvoyPools::open(Some(folder.path()), None, &config(2), Some(roles)).expect("a folder");
@@ -581,10 +529,7 @@ mod tests {
         // The change of the role is handled before or with the next command.
         standby.admit(&config(3)).await;
         let text = files();
-        assert!(
-            text.contains("\"port_value\":3") && !text.contains("\"port_value\":1"),
-            "{text}"
-        );
+        assert!(text.contains("\"port_value\":3") && !text.contains("\"port_value\":1"), "{text}");
         role.send_replace(of_role(false));
         standby.admit(&config(4)).await;
         assert_eq!(files(), text, "a standby again");
@@ -592,10 +537,7 @@ mod tests {
 
     #[test]
     fn versions_are_applied_when_the_statistics_show_them() {
-        let versions = Versions {
-            clusters: Some("c1".into()),
-            endpoints: vec![("a".into(), "e1".into())],
-        };
+        let versions = Versions { clusters: Some("c1".into()), endpoints: vec![("a".into(), "e1".into())] };
         let cds = "cluster_manager.cds.version_text: \"c1\"\n";
         let old = format!("cluster.a.version_text: \"e0\"\n{cds}");
         let new = format!("cluster.a.version_text: \"e1\"\n{cds}");
@@ -613,11 +555,7 @@ mod tests {
              {name: b, models: [b], endpoints: {static: ['127.0.0.1:3']}}",
         );
         pools.admit(&after).await;
-        let known: Vec<_> = pools
-            .known
-            .iter()
-            .map(|(pool, all)| (pool.as_str(), all.len()))
-            .collect();
+        let known: Vec<_> = pools.known.iter().map(|(pool, all)| (pool.as_str(), all.len())).collect();
         assert_eq!(known, [("a", 2), ("b", 1)]);
     }
 }

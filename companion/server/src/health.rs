@@ -33,11 +33,7 @@ impl Checks {
     /// # Errors
     /// When the HTTP client can't be made.
     pub fn new(driver: Handle) -> Result<Self, reqwest::Error> {
-        Ok(Self {
-            client: Client::builder().no_proxy().build()?,
-            driver,
-            tasks: EndpointTasks::default(),
-        })
+        Ok(Self { client: Client::builder().no_proxy().build()?, driver, tasks: EndpointTasks::default() })
     }
 
     /// Checks exactly the endpoints whose pools have health checks. An endpoint that is no longer checked is ready.
@@ -51,11 +47,7 @@ impl Checks {
                 essential::spawn("health checks", check)
             },
         );
-        let event = |(pool, address)| Event::EndpointReady {
-            pool,
-            address,
-            ready: true,
-        };
+        let event = |(pool, address)| Event::EndpointReady { pool, address, ready: true };
         endpoint_tasks::notify_stopped(driver, stopped, event).await;
     }
 }
@@ -98,11 +90,7 @@ async fn watch(client: Client, pool: Arc<str>, address: String, health: Health, 
                 "endpoint not ready: its health check failed ({url}); check the server, or health.path"
             );
         }
-        let event = Event::EndpointReady {
-            pool: pool.clone(),
-            address: address.clone(),
-            ready,
-        };
+        let event = Event::EndpointReady { pool: pool.clone(), address: address.clone(), ready };
         if driver.send(event).await.is_err() {
             return;
         }

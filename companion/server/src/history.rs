@@ -52,10 +52,7 @@ struct Sources {
 impl Default for History {
     fn default() -> Self {
         let started = clock::unix().as_nanos();
-        Self {
-            instance: format!("{started:x}-{:x}", std::process::id()).into(),
-            ring: Mutex::default(),
-        }
+        Self { instance: format!("{started:x}-{:x}", std::process::id()).into(), ring: Mutex::default() }
     }
 }
 

@@ -15,19 +15,17 @@ mod tests;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
-use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, patch, post, put};
+use axum::{Router, middleware};
 use penstock_control::{Event, Status};
 use serde::Deserialize;
 use tokio::sync::watch;
 
 use self::remote::Remote;
-
 use crate::advice::{self, Facts};
 use crate::clock::Clock;
 use crate::discovery::States;
@@ -85,10 +83,7 @@ pub async fn serve(
         .layer(DefaultBodyLimit::max(config::BYTES_MAX))
         // For these routes only: an unknown path is 404 to everybody, not 401.
         .route_layer(middleware::from_fn_with_state(app.roles.clone(), guards::leads))
-        .route_layer(middleware::from_fn_with_state(
-            config.clone(),
-            guards::change_is_allowed,
-        ));
+        .route_layer(middleware::from_fn_with_state(config.clone(), guards::change_is_allowed));
     let router = Router::new()
         .merge(dashboard::routes())
         .route("/history", get(history))
@@ -102,22 +97,13 @@ pub async fn serve(
         .merge(changes)
         .layer(middleware::from_fn_with_state(config, guards::host_is_allowed))
         // Under any name that the gateway knows: the module is no secret, and a web page can do nothing with it.
-        .route(
-            "/penstock.wasm",
-            get(async move || ([(header::CONTENT_TYPE, "application/wasm")], module)),
-        )
+        .route("/penstock.wasm", get(async move || ([(header::CONTENT_TYPE, "application/wasm")], module)))
         .with_state(Arc::new(app))
         .into_make_service_with_connect_info::<Remote>();
     match listener {
-        Listener::Tcp(listener) => {
-            axum::serve(listener, router)
-                .with_graceful_shutdown(shutdown)
-                .await
-        }
+        Listener::Tcp(listener) => axum::serve(listener, router).with_graceful_shutdown(shutdown).await,
         Listener::Unix(listener, _path) => {
-            axum::serve(listener, router)
-                .with_graceful_shutdown(shutdown)
-                .await
+            axum::serve(listener, router).with_graceful_shutdown(shutdown).await
         }
     }
 }

@@ -11,7 +11,7 @@ use penstock_wire::filter_frame::Event;
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, message};
 use prost::{DecodeError, Message as _};
 
-use spent_reports::{SpentReports, delimited};
+use self::spent_reports::{SpentReports, delimited};
 
 /// The numbers of the fields of a frame.
 const SEQ: u32 = 1;
@@ -99,12 +99,7 @@ mod tests {
     use super::*;
 
     fn frame(seq: u64, event: Event) -> FilterFrame {
-        FilterFrame {
-            seq,
-            ack: seq / 2,
-            admitted: Vec::new(),
-            event: Some(event),
-        }
+        FilterFrame { seq, ack: seq / 2, admitted: Vec::new(), event: Some(event) }
     }
 
     #[test]
@@ -159,11 +154,8 @@ mod tests {
 
     #[test]
     fn reports_are_read_as_into_new_memory_whatever_was_read_before() {
-        let completed = Completed {
-            endpoint: "127.0.0.1:1".to_owned(),
-            output_tokens: Some(1),
-            ..Completed::default()
-        };
+        let completed =
+            Completed { endpoint: "127.0.0.1:1".to_owned(), output_tokens: Some(1), ..Completed::default() };
         let full = Register {
             model: "m".to_owned(),
             user: "u".to_owned(),
@@ -173,10 +165,7 @@ mod tests {
         let reports = [
             Vec::new(),
             vec![report(full.clone(), Some(completed)), report(full, None)],
-            vec![
-                report(Register::default(), None),
-                report(Register::default(), Some(Completed::default())),
-            ],
+            vec![report(Register::default(), None), report(Register::default(), Some(Completed::default()))],
             vec![Admitted::default()],
             vec![Admitted {
                 running: Some(Running::default()),
@@ -205,23 +194,13 @@ mod tests {
         let register = frame(1, Event::Register(Register::default())).encode_to_vec();
         let completed = frame(2, Event::Completed(Completed::default())).encode_to_vec();
         let both = [&*register, &completed].concat();
-        let reports = FilterFrame {
-            admitted: vec![report(Register::default(), None)],
-            ..FilterFrame::default()
-        };
+        let reports =
+            FilterFrame { admitted: vec![report(Register::default(), None)], ..FilterFrame::default() };
         let reports = reports.encode_to_vec();
         let cut = reports[..reports.len() - 1].to_vec();
-        for bytes in [
-            &both,
-            &reports,
-            &cut,
-            &reports,
-            &register,
-            &Vec::new(),
-            &completed,
-            &vec![0xff; 3],
-            &register,
-        ] {
+        for bytes in
+            [&both, &reports, &cut, &reports, &register, &Vec::new(), &completed, &vec![0xff; 3], &register]
+        {
             let expected = FilterFrame::decode(&**bytes);
             match (incoming.decode(bytes), expected) {
                 (Ok(read), Ok(expected)) => assert_eq!(*read, expected),
@@ -233,24 +212,15 @@ mod tests {
     #[test]
     fn the_memory_of_a_long_frame_is_not_kept() {
         let mut incoming = IncomingFrames::default();
-        let long = Register {
-            model: "m".repeat(KEPT_BYTES_MAX),
-            ..Register::default()
-        };
+        let long = Register { model: "m".repeat(KEPT_BYTES_MAX), ..Register::default() };
         let long = frame(1, Event::Register(long)).encode_to_vec();
         incoming.decode(&long).expect("a frame");
         assert_eq!(incoming.register.event, None);
         let beat = frame(2, Event::Heartbeat(Heartbeat {})).encode_to_vec();
         let read = incoming.decode(&beat).expect("a frame");
         assert_eq!(read.event, Some(Event::Heartbeat(Heartbeat {})));
-        let long = Register {
-            model: "m".repeat(KEPT_BYTES_MAX),
-            ..Register::default()
-        };
-        let long = FilterFrame {
-            admitted: vec![report(long, None)],
-            ..FilterFrame::default()
-        };
+        let long = Register { model: "m".repeat(KEPT_BYTES_MAX), ..Register::default() };
+        let long = FilterFrame { admitted: vec![report(long, None)], ..FilterFrame::default() };
         incoming.decode(&long.encode_to_vec()).expect("a frame");
         incoming.decode(&beat).expect("a frame");
         assert_eq!(incoming.spent_reports.len(), 0);

@@ -41,10 +41,7 @@ pub mod status;
 pub mod stores;
 #[cfg_attr(not(feature = "tls"), path = "without_tls.rs")]
 pub mod tls;
-#[cfg_attr(
-    not(feature = "otlp"),
-    expect(dead_code, reason = "used by the exporter, which is a feature")
-)]
+#[cfg_attr(not(feature = "otlp"), expect(dead_code, reason = "used by the exporter, which is a feature"))]
 pub mod trace;
 pub mod usage_forwarding;
 mod utc_watch;

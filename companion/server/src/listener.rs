@@ -88,10 +88,7 @@ fn unix(path: &Path) -> io::Result<Listener> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
     socket.bind(&SockAddr::unix(path)?)?;
-    let file = SocketFile {
-        path: path.into(),
-        identity: identity(path),
-    };
+    let file = SocketFile { path: path.into(), identity: identity(path) };
     // Before `listen`, so that no other user can connect at any time.
     std::fs::set_permissions(path, Permissions::from_mode(0o600))?;
     socket.listen(BACKLOG.into())?;
@@ -132,10 +129,7 @@ mod tests {
         let mode = std::fs::metadata(&path).expect("there").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         let taken = open(&path).expect_err("in use").to_string();
-        assert!(
-            taken.contains("listen.http") && taken.contains("choose another"),
-            "{taken}"
-        );
+        assert!(taken.contains("listen.http") && taken.contains("choose another"), "{taken}");
         assert!(std::os::unix::net::UnixStream::connect(&path).is_ok());
         drop(listener);
         assert!(!path.exists());

@@ -37,17 +37,8 @@ use crate::role::Roles;
 
 /// The labels of all metrics of requests.
 const REQUEST: [&str; 3] = ["pool", "model", "target_model"];
-const DECISION_SECONDS: [f64; 9] = [
-    0.000_000_5,
-    0.000_001,
-    0.000_002,
-    0.000_005,
-    0.000_01,
-    0.000_05,
-    0.000_1,
-    0.001,
-    0.01,
-];
+const DECISION_SECONDS: [f64; 9] =
+    [0.000_000_5, 0.000_001, 0.000_002, 0.000_005, 0.000_01, 0.000_05, 0.000_1, 0.001, 0.01];
 /// The label value that stands for all values beyond the limit.
 pub const OTHER: &str = "other";
 /// The pool label of requests without a pool.
@@ -100,11 +91,7 @@ impl Metrics {
     /// Only when two families have the same name, which is a defect.
     pub fn new() -> prometheus::Result<Self> {
         let make = Maker::new();
-        let build = make.gauge(
-            "build_info",
-            "1, with the running version as label.",
-            &["version"],
-        )?;
+        let build = make.gauge("build_info", "1, with the running version as label.", &["version"])?;
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         Ok(Self {
             requests: RequestCounters::new(&make)?,
@@ -225,11 +212,8 @@ impl Metrics {
     /// # Errors
     /// When a metric can't be encoded.
     pub fn render_discovery(&self) -> prometheus::Result<Vec<u8>> {
-        const FAMILIES: [&str; 3] = [
-            "penstock_build_info",
-            "penstock_config_reload_failures_total",
-            "penstock_discovery_up",
-        ];
+        const FAMILIES: [&str; 3] =
+            ["penstock_build_info", "penstock_config_reload_failures_total", "penstock_discovery_up"];
         let mut families = self.registry.gather();
         families.retain(|family| FAMILIES.contains(&family.name()));
         let mut text = Vec::new();
@@ -242,19 +226,13 @@ impl Metrics {
 fn only_led_pools(status: &Status, roles: &Roles) -> Option<Status> {
     let leads = |pool: &&PoolStatus| roles.of(&pool.name).is_leader;
     let pools: Vec<_> = status.pools.iter().filter(leads).cloned().collect();
-    (pools.len() < status.pools.len()).then(|| Status {
-        pools,
-        ..status.clone()
-    })
+    (pools.len() < status.pools.len()).then(|| Status { pools, ..status.clone() })
 }
 
 /// Removes the series of a family with a label that is gone.
 fn remove_series<B: MetricVecBuilder>(family: &MetricVec<B>, is_gone: &IsGone<'_>) {
     let descriptions = family.desc();
-    let Some(names) = descriptions
-        .first()
-        .map(|description| &description.variable_labels)
-    else {
+    let Some(names) = descriptions.first().map(|description| &description.variable_labels) else {
         return;
     };
     for collected in family.collect() {
@@ -265,11 +243,7 @@ fn remove_series<B: MetricVecBuilder>(family: &MetricVec<B>, is_gone: &IsGone<'_
             }
             // A metric sorts its labels by name, a family keeps the order of its definition.
             let value = |name: &String| labels.iter().find(|label| label.name() == name);
-            let values: Vec<&str> = names
-                .iter()
-                .filter_map(value)
-                .map(|label| label.value())
-                .collect();
+            let values: Vec<&str> = names.iter().filter_map(value).map(|label| label.value()).collect();
             // Fails when the series is removed already.
             let _ = family.remove_label_values(&values);
         }

@@ -13,10 +13,10 @@ use penstock_engine::effect::QuotaReport;
 use penstock_engine::{Instant, Outcome};
 use penstock_wire::names::code;
 
+use self::filter_codes::{CODES, LATER};
 use crate::metrics::{CompletedRequest, Metrics, NO_POOL, OTHER, SeriesTable};
 use crate::stores::Recorders;
 use crate::trace::{SpanRecord, Tracer};
-use filter_codes::{CODES, LATER};
 
 /// A kind of rejection is logged once in this interval, with the number of suppressed lines.
 const WARN_INTERVAL: Duration = Duration::from_secs(1);
@@ -71,9 +71,7 @@ impl Observer {
     /// Records that deciding on `messages` took `elapsed`.
     pub fn record_batch(&self, elapsed: Duration, messages: usize) {
         #[expect(clippy::cast_precision_loss, reason = "a batch is small")]
-        self.metrics
-            .decision
-            .observe(elapsed.as_secs_f64() / messages.max(1) as f64);
+        self.metrics.decision.observe(elapsed.as_secs_f64() / messages.max(1) as f64);
     }
 
     /// Drops the series of pools and endpoints that no longer exist, before the metrics are rendered with this status.
@@ -99,11 +97,7 @@ impl Observer {
                 tracing::warn!(pool = %pool, endpoint, "endpoint marked down: requests to it failed");
             }
             Observation::OutOfFiles(pool) => self.warn_about_files(now, &pool),
-            Observation::PushedBack {
-                pool,
-                endpoint,
-                status,
-            } => {
+            Observation::PushedBack { pool, endpoint, status } => {
                 let counter = &self.metrics.requests.pushback;
                 let values = [&*pool, &*endpoint, pushback_status(status)];
                 counter.with_label_values(&values).inc();
@@ -148,11 +142,7 @@ impl Observer {
             Observation::BadDeadline(labels) => self.count_push_error(now, &labels, code::BAD_DEADLINE),
             Observation::PriorityLowered(labels) => {
                 let values = self.table.series(now, &labels).labels();
-                self.metrics
-                    .requests
-                    .priority_lowered
-                    .with_label_values(&values)
-                    .inc();
+                self.metrics.requests.priority_lowered.with_label_values(&values).inc();
             }
             Observation::Requeued(labels) => {
                 let values = self.table.series(now, &labels).labels();
@@ -163,14 +153,7 @@ impl Observer {
                     "request requeued: no endpoint accepted it"
                 );
             }
-            Observation::Decided {
-                labels,
-                outcome,
-                code,
-                waited,
-                endpoint,
-                was_queued,
-            } => {
+            Observation::Decided { labels, outcome, code, waited, endpoint, was_queued } => {
                 self.observe_decision(now, &labels, outcome, code, waited, &endpoint);
                 if !code.is_empty() && !was_queued {
                     self.count_push_error(now, &labels, code);
@@ -184,11 +167,7 @@ impl Observer {
     }
 
     fn observe_misrouted(&self, labels: &Labels, endpoint: &str) {
-        self.metrics
-            .requests
-            .misrouted
-            .with_label_values(&[&labels.pool])
-            .inc();
+        self.metrics.requests.misrouted.with_label_values(&[&labels.pool]).inc();
         tracing::warn!(
             pool = %labels.pool,
             request_id = labels.request_id,
@@ -199,28 +178,14 @@ impl Observer {
 
     /// Counts the gateway's own answer to a granted request, which no endpoint answered.
     fn count_own_answer(&mut self, now: Instant, labels: &Arc<Labels>, status: u16, duration: Duration) {
-        let answered = CompletedRequest {
-            status,
-            duration,
-            ttft: None,
-            itl: None,
-            input_tokens: 0,
-            output_tokens: 0,
-        };
+        let answered =
+            CompletedRequest { status, duration, ttft: None, itl: None, input_tokens: 0, output_tokens: 0 };
         self.table.record_completion(now, labels, "", &answered);
     }
 
     /// Handles the end of a granted request that no endpoint accepted, or whose end none reported.
     fn observe_drop(&mut self, now: Instant, observation: Observation) {
-        let Observation::Dropped {
-            labels,
-            outcome,
-            requeues,
-            status,
-            code,
-            waited,
-        } = observation
-        else {
+        let Observation::Dropped { labels, outcome, requeues, status, code, waited } = observation else {
             return;
         };
         if let Some(status) = status {
@@ -255,12 +220,7 @@ impl Observer {
 
     fn observe_session(&self, observation: &Observation) {
         match observation {
-            Observation::SessionOpened {
-                conn,
-                node,
-                waiting,
-                running,
-            } => {
+            Observation::SessionOpened { conn, node, waiting, running } => {
                 self.metrics.resyncs.inc();
                 tracing::info!(
                     conn = conn.0,
@@ -278,11 +238,7 @@ impl Observer {
                      aren't granted, and paths that aren't queued pass unchecked: update the filter"
                 );
             }
-            Observation::SessionOrphaned {
-                conn,
-                waiting,
-                running,
-            } => {
+            Observation::SessionOrphaned { conn, waiting, running } => {
                 let grace = penstock_wire::limits::SESSION_GRACE;
                 tracing::warn!(
                     conn = conn.0,
@@ -357,9 +313,7 @@ impl Observer {
                 ..SpanRecord::new(labels.clone(), outcome, waited, waited)
             });
         }
-        self.table
-            .series(now, labels)
-            .count_decision(outcome, labels.band, Some(waited));
+        self.table.series(now, labels).count_decision(outcome, labels.band, Some(waited));
         let flow = if labels.private { OTHER } else { &labels.flow };
         tracing::debug!(
             pool = %labels.pool,
@@ -378,15 +332,7 @@ impl Observer {
     }
 
     fn observe_filter_rejection(&mut self, now: Instant, observation: Observation) {
-        let Observation::Refused {
-            node,
-            labels,
-            outcome,
-            code,
-            waited,
-            was_granted,
-            requeues,
-        } = observation
+        let Observation::Refused { node, labels, outcome, code, waited, was_granted, requeues } = observation
         else {
             return;
         };
@@ -421,11 +367,7 @@ impl Observer {
 
     fn count_push_error(&mut self, now: Instant, labels: &Labels, code: &str) {
         let [pool, model, target_model] = self.table.series(now, labels).labels();
-        self.metrics
-            .requests
-            .push_errors
-            .with_label_values(&[pool, model, target_model, code])
-            .inc();
+        self.metrics.requests.push_errors.with_label_values(&[pool, model, target_model, code]).inc();
     }
 
     /// Logs one line for each interval.
@@ -447,10 +389,7 @@ impl Observer {
 
     /// Logs one line for each pool and interval.
     fn warn_about_files(&mut self, now: Instant, pool: &Arc<str>) {
-        let (last, count) = self
-            .warned
-            .entry((pool.clone(), OUT_OF_FILES))
-            .or_insert((now, 0));
+        let (last, count) = self.warned.entry((pool.clone(), OUT_OF_FILES)).or_insert((now, 0));
         if *count == 0 || now.since(*last) >= WARN_INTERVAL {
             tracing::error!(
                 pool = %pool,
@@ -532,10 +471,7 @@ mod tests {
         observer.observe(Instant::ZERO, Observation::PriorityLowered(labels()));
         observer.observe(
             Instant::ZERO,
-            Observation::Misrouted {
-                labels: labels(),
-                endpoint: "127.0.0.1:1".into(),
-            },
+            Observation::Misrouted { labels: labels(), endpoint: "127.0.0.1:1".into() },
         );
         observer.observe(
             Instant::ZERO,
@@ -556,10 +492,7 @@ mod tests {
             "penstock_unacked_events 0".to_owned(),
             "penstock_sessions 0".to_owned(),
         ] {
-            assert!(
-                page.lines().any(|present| present == line),
-                "{line} isn't in\n{page}"
-            );
+            assert!(page.lines().any(|present| present == line), "{line} isn't in\n{page}");
         }
         for name in ["requeues_total", "priority_lowered_total", "unacked_events"] {
             let help = format!("# HELP penstock_{name} ");
@@ -595,10 +528,7 @@ mod tests {
             format!("penstock_requests_cancelled_total{{{labels_text}}} 1"),
             format!(r#"penstock_queue_push_errors_total{{error_type="invalid_api_key",{labels_text}}} 1"#),
         ] {
-            assert!(
-                page.lines().any(|present| present == line),
-                "{line} isn't in\n{page}"
-            );
+            assert!(page.lines().any(|present| present == line), "{line} isn't in\n{page}");
         }
     }
 }

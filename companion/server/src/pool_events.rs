@@ -20,9 +20,8 @@ use tokio::time::{Instant, MissedTickBehavior};
 use self::changes::{Changes, Facts, Variant};
 use self::publisher::Publisher;
 use crate::driver::Handle;
-use crate::essential;
-use crate::reload;
 use crate::role::RoleReceiver;
+use crate::{essential, reload};
 
 /// Between two looks at the pools.
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -46,18 +45,10 @@ struct Target {
 impl Target {
     fn of(pool: &Pool) -> Option<Self> {
         match pool.discovery.as_ref()? {
-            Discovery::Kubernetes {
-                object: KubernetesObject::InferencePool(name),
-                namespace,
-                ..
-            } => Some(Self {
-                namespace: namespace.clone(),
-                name: name.clone(),
-            }),
-            Discovery::Kubernetes {
-                object: KubernetesObject::Service { .. },
-                ..
+            Discovery::Kubernetes { object: KubernetesObject::InferencePool(name), namespace, .. } => {
+                Some(Self { namespace: namespace.clone(), name: name.clone() })
             }
+            Discovery::Kubernetes { object: KubernetesObject::Service { .. }, .. }
             | Discovery::Dns { .. }
             | Discovery::File(_) => None,
         }
@@ -101,30 +92,18 @@ async fn run(config: reload::Handle, driver: Handle, roles: RoleReceiver) {
 
 fn targets(config: &Config) -> BTreeMap<&str, Target> {
     let targets = config.pools.iter();
-    targets
-        .filter_map(|pool| Some((pool.name.as_str(), Target::of(pool)?)))
-        .collect()
+    targets.filter_map(|pool| Some((pool.name.as_str(), Target::of(pool)?))).collect()
 }
 
 fn facts(pool: &PoolStatus, configured: &Pool) -> Facts {
     let queue = &configured.policy.queue;
     let counters = &pool.snapshot.counters;
-    let refused = Outcome::ALL
-        .into_iter()
-        .filter(|outcome| outcome.is_for_full_queue());
+    let refused = Outcome::ALL.into_iter().filter(|outcome| outcome.is_for_full_queue());
     let variants = pool.model.iter().flat_map(|model| &model.variants);
-    let learned = variants
-        .filter(|variant| variant.state == State::Converged)
-        .filter_map(|variant| {
-            let parameters = variant.parameters?;
-            Some((
-                variant.name.clone(),
-                Variant {
-                    parameters,
-                    n_star: variant.n_star,
-                },
-            ))
-        });
+    let learned = variants.filter(|variant| variant.state == State::Converged).filter_map(|variant| {
+        let parameters = variant.parameters?;
+        Some((variant.name.clone(), Variant { parameters, n_star: variant.n_star }))
+    });
     Facts {
         ready: pool.snapshot.ready_endpoints,
         waiting: pool.snapshot.waiting,

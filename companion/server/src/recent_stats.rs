@@ -79,13 +79,7 @@ impl RecentStats {
                 band.since.get_or_insert(now);
             }
             Observation::Decided { labels, outcome, .. } => self.record_decision(now, labels, *outcome),
-            Observation::Refused {
-                labels,
-                code,
-                node,
-                was_granted,
-                ..
-            } => {
+            Observation::Refused { labels, code, node, was_granted, .. } => {
                 if **code == *code::FILTER_MISCONFIGURED {
                     self.misconfigured = Some((now, node.clone()));
                 }
@@ -198,10 +192,7 @@ impl PoolStats {
     pub fn counts(&self, now: Instant) -> Counts {
         let last = slot_number(now);
         let first = last.saturating_sub(SLOTS as u64 - 1);
-        let recent = self
-            .slots
-            .iter()
-            .filter(|slot| (first..=last).contains(&slot.number));
+        let recent = self.slots.iter().filter(|slot| (first..=last).contains(&slot.number));
         recent.fold(Counts::default(), |sum, slot| sum.plus(&slot.counts))
     }
 
@@ -231,10 +222,7 @@ impl PoolStats {
         let index = usize::try_from(number % SLOTS as u64).unwrap_or_default();
         let slot = &mut self.slots[index];
         if slot.number != number {
-            *slot = Slot {
-                number,
-                counts: Counts::default(),
-            };
+            *slot = Slot { number, counts: Counts::default() };
         }
         &mut slot.counts
     }
@@ -317,24 +305,12 @@ mod tests {
             recent.record(time(second), &decided(Band::Default, outcome));
         }
         let pool = recent.pool("chat").expect("recorded");
-        let all = Counts {
-            granted: 1,
-            expired: 1,
-            full: 2,
-            flow_capacity: 1,
-            ..Counts::default()
-        };
+        let all = Counts { granted: 1, expired: 1, full: 2, flow_capacity: 1, ..Counts::default() };
         assert_eq!(pool.counts(time(200)), all);
-        let late = Counts {
-            full: 2,
-            ..Counts::default()
-        };
+        let late = Counts { full: 2, ..Counts::default() };
         assert_eq!(pool.counts(time(300)), late);
         assert_eq!(pool.counts(time(1_000)), Counts::default());
-        assert_eq!(
-            pool.last_flow_rejection().map(|labels| &*labels.flow),
-            Some("acme")
-        );
+        assert_eq!(pool.last_flow_rejection().map(|labels| &*labels.flow), Some("acme"));
         recent.retain_pools(|name| name != "chat");
         assert!(recent.pool("chat").is_none());
     }

@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
+pub use self::reloader::spawn;
 use crate::control_settings::ProcessIdentity;
 use crate::driver::{Gone, Handle as Driver};
 use crate::envoy_pools::EnvoyPools;
@@ -27,8 +28,6 @@ use crate::metrics::Metrics;
 use crate::replicas::Elections;
 use crate::role::RoleReceiver;
 use crate::stores::Stores;
-
-pub use self::reloader::spawn;
 
 /// Commands that wait for the task; senders beyond the limit wait as well.
 const COMMANDS: usize = 64;
@@ -169,12 +168,7 @@ impl Handle {
     pub async fn set_discovered(&self, found: Vec<Found>) {
         let (done, applied) = oneshot::channel();
         // Sending fails during shutdown, when endpoints no longer matter.
-        if self
-            .commands
-            .send(Command::SetDiscovered(found, done))
-            .await
-            .is_ok()
-        {
+        if self.commands.send(Command::SetDiscovered(found, done)).await.is_ok() {
             let _ = applied.await;
         }
     }
@@ -191,12 +185,7 @@ impl Handle {
         persist: bool,
     ) -> Result<ActiveConfig, ChangeError> {
         let (reply, answer) = oneshot::channel();
-        let request = Box::new(ChangeRequest {
-            change,
-            only_if,
-            persist,
-            reply,
-        });
+        let request = Box::new(ChangeRequest { change, only_if, persist, reply });
         let sent = self.commands.send(Command::Change(request)).await;
         sent.map_err(|_| ChangeError::ShuttingDown)?;
         answer.await.unwrap_or(Err(ChangeError::ShuttingDown))

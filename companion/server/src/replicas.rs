@@ -25,15 +25,13 @@ use penstock_election::{Candidate, Role, RoleChange, Settings};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinHandle};
 
+pub use self::membership::{Elections, Start, join};
+pub use self::reports::{Report, Reporter, Reporters};
+use self::store::LeaseStore;
+use self::task::{Command, Task};
 use crate::clock::{self, Clock};
 use crate::driver::Gone;
 use crate::essential;
-
-pub use self::membership::{Elections, Start, join};
-pub use self::reports::{Report, Reporter, Reporters};
-
-use self::store::LeaseStore;
-use self::task::{Command, Task};
 
 /// Commands of the process that wait for the task.
 const COMMANDS: usize = 4;
@@ -118,12 +116,7 @@ pub fn spawn(
     let identity = store::identity(&settings.address);
     let duration = settings.duration;
     let own = pool.map(|pool| pool_lease::place(lease, pool));
-    let start = Starting {
-        pool: pool.map(str::to_owned),
-        settings,
-        clock,
-        reports,
-    };
+    let start = Starting { pool: pool.map(str::to_owned), settings, clock, reports };
     Ok(match own.as_ref().unwrap_or(lease) {
         Lease::Etcd { endpoints, prefix } => {
             let store = etcd::Etcd::new(endpoints, prefix, identity, duration)?;
@@ -154,11 +147,7 @@ impl Starting {
         let candidate = Candidate::new(self.settings, self.clock.now(), unix_ms);
         let task = Task::new(store, candidate, duration, self.clock, sink, status_sender);
         let task = task.of_pool(self.pool).run(self.reports, inbox);
-        Election {
-            commands,
-            status,
-            task: essential::spawn("the leader election", task),
-        }
+        Election { commands, status, task: essential::spawn("the leader election", task) }
     }
 }
 

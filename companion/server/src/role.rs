@@ -118,21 +118,11 @@ mod tests {
 
     #[test]
     fn status_names_the_companions_of_a_list_or_of_a_name() {
-        let role = Role {
-            is_leader: false,
-            term: 7,
-            leader: Some(OTHER.into()),
-        };
+        let role = Role { is_leader: false, term: 7, leader: Some(OTHER.into()) };
         for (companions, expected) in [
+            (Companions::List(vec![OTHER.parse().expect("an address")]), json!([OTHER])),
             (
-                Companions::List(vec![OTHER.parse().expect("an address")]),
-                json!([OTHER]),
-            ),
-            (
-                Companions::Dns {
-                    name: "companions.models".into(),
-                    port: 9190,
-                },
+                Companions::Dns { name: "companions.models".into(), port: 9190 },
                 json!(["companions.models:9190"]),
             ),
         ] {
@@ -153,11 +143,8 @@ mod tests {
 
     #[test]
     fn where_each_pool_has_a_leader_the_summary_prefers_a_pool_that_is_led_here() {
-        let role = |is_leader, leader: Option<&str>| Role {
-            is_leader,
-            term: 3,
-            leader: leader.map(str::to_owned),
-        };
+        let role =
+            |is_leader, leader: Option<&str>| Role { is_leader, term: 3, leader: leader.map(str::to_owned) };
         let mut pools = BTreeMap::from([
             (Arc::from("a"), role(false, None)),
             (Arc::from("b"), role(false, Some(OTHER))),
@@ -170,9 +157,6 @@ mod tests {
         pools.insert(Arc::from("c"), role(true, Some("127.0.0.1:9190")));
         let roles = Roles::Pools(pools);
         assert!(roles.leads_any() && roles.summary().is_leader);
-        assert_eq!(
-            roles.pool_status("b"),
-            Some(json!({"role": "standby", "term": 3, "leader": OTHER}))
-        );
+        assert_eq!(roles.pool_status("b"), Some(json!({"role": "standby", "term": 3, "leader": OTHER})));
     }
 }

@@ -29,13 +29,8 @@ impl RolePublisher {
     #[must_use]
     pub fn new(per: Per, advertise: SocketAddr, metrics: Arc<Metrics>) -> (Self, watch::Receiver<Roles>) {
         let (roles, receiver) = watch::channel(Roles::unknown(per));
-        let publisher = Self {
-            per,
-            roles,
-            metrics,
-            advertise: advertise.to_string(),
-            last_leaders: BTreeMap::new(),
-        };
+        let publisher =
+            Self { per, roles, metrics, advertise: advertise.to_string(), last_leaders: BTreeMap::new() };
         (publisher, receiver)
     }
 
@@ -46,21 +41,15 @@ impl RolePublisher {
             Per::Pool => scope.pool().is_some(),
         };
         let terms: Vec<_> = terms.iter().filter(|(scope, _)| present(scope)).collect();
-        let roles: Vec<(&Scope, Role)> = terms
-            .into_iter()
-            .map(|(scope, term)| (scope, self.role(scope, term)))
-            .collect();
-        self.last_leaders
-            .retain(|scope, _| roles.iter().any(|(present, _)| *present == scope));
+        let roles: Vec<(&Scope, Role)> =
+            terms.into_iter().map(|(scope, term)| (scope, self.role(scope, term))).collect();
+        self.last_leaders.retain(|scope, _| roles.iter().any(|(present, _)| *present == scope));
         let roles = match self.per {
             Per::Gateway => {
                 Roles::Gateway(roles.into_iter().map(|(_, role)| role).next().unwrap_or_default())
             }
             Per::Pool => Roles::Pools(
-                roles
-                    .into_iter()
-                    .filter_map(|(scope, role)| Some((scope.pool()?.clone(), role)))
-                    .collect(),
+                roles.into_iter().filter_map(|(scope, role)| Some((scope.pool()?.clone(), role))).collect(),
             ),
         };
         self.roles.send_if_modified(|before| {
@@ -78,18 +67,10 @@ impl RolePublisher {
                 if let Some(leader) = &leader {
                     self.last_leaders.insert(scope.clone(), leader.clone());
                 }
-                Role {
-                    is_leader: false,
-                    term: *term,
-                    leader,
-                }
+                Role { is_leader: false, term: *term, leader }
             }
             // Until the filters follow it, it doesn't lead.
-            ControlRole::TakingOver => Role {
-                is_leader: false,
-                term: term.term,
-                leader: None,
-            },
+            ControlRole::TakingOver => Role { is_leader: false, term: term.term, leader: None },
         }
     }
 
@@ -98,11 +79,7 @@ impl RolePublisher {
         if last.is_some_and(|last| last != self.advertise) {
             self.metrics.count_failover();
         }
-        Role {
-            is_leader: true,
-            term,
-            leader: Some(self.advertise.clone()),
-        }
+        Role { is_leader: true, term, leader: Some(self.advertise.clone()) }
     }
 }
 
@@ -120,20 +97,11 @@ mod tests {
     }
 
     fn leads(term: u64) -> RoleTerm {
-        RoleTerm {
-            role: ControlRole::Leader,
-            term,
-        }
+        RoleTerm { role: ControlRole::Leader, term }
     }
 
     fn stands_by(leader: Option<&str>, term: u64) -> RoleTerm {
-        RoleTerm {
-            role: ControlRole::Standby {
-                leader: leader.map(Into::into),
-                term,
-            },
-            term: 0,
-        }
+        RoleTerm { role: ControlRole::Standby { leader: leader.map(Into::into), term }, term: 0 }
     }
 
     #[test]
@@ -153,11 +121,7 @@ mod tests {
         publish(stands_by(None, 4));
         publish(leads(5));
         assert_eq!(metrics.failovers(), 1, "no other companion has led meanwhile");
-        let expected = Role {
-            is_leader: true,
-            term: 5,
-            leader: Some("127.0.0.1:9190".into()),
-        };
+        let expected = Role { is_leader: true, term: 5, leader: Some("127.0.0.1:9190".into()) };
         assert_eq!(*roles.borrow(), Roles::Gateway(expected));
     }
 
@@ -177,10 +141,7 @@ mod tests {
             (pool("b"), leads(5)),
         ]));
         assert_eq!(metrics.failovers(), 1);
-        publisher.publish(&RoleTerms::from([
-            (Scope::Gateway, leads(0)),
-            (pool("a"), leads(3)),
-        ]));
+        publisher.publish(&RoleTerms::from([(Scope::Gateway, leads(0)), (pool("a"), leads(3))]));
         assert_eq!(roles.borrow().of("b"), Role::default(), "the pool is gone");
     }
 }

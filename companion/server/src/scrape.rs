@@ -39,11 +39,7 @@ impl Readers {
     /// # Errors
     /// When the HTTP client can't be made.
     pub fn new(driver: Handle) -> Result<Self, reqwest::Error> {
-        Ok(Self {
-            client: client()?,
-            driver,
-            tasks: EndpointTasks::default(),
-        })
+        Ok(Self { client: client()?, driver, tasks: EndpointTasks::default() })
     }
 
     /// Reads the metrics of exactly the endpoints whose pools have scraping. New readers are spread over their interval.
@@ -55,31 +51,18 @@ impl Readers {
             |pool| pool.scrape.clone(),
             |pool, address, scrape, Place { index, count }| {
                 let begin = Instant::now() + scrape.interval / count.max(1) * index;
-                let reader = Reader {
-                    client: client.clone(),
-                    pool,
-                    address,
-                    scrape,
-                };
+                let reader = Reader { client: client.clone(), pool, address, scrape };
                 essential::spawn("metrics of model servers", reader.run(begin, driver.clone()))
             },
         );
-        let event = |(pool, address)| Event::Scraped {
-            pool,
-            address,
-            scraped: None,
-            adapters: None,
-        };
+        let event = |(pool, address)| Event::Scraped { pool, address, scraped: None, adapters: None };
         endpoint_tasks::notify_stopped(driver, stopped, event).await;
     }
 }
 
 /// A client that connects only to the listed addresses: without redirects and proxies.
 fn client() -> Result<Client, reqwest::Error> {
-    Client::builder()
-        .redirect(redirect::Policy::none())
-        .no_proxy()
-        .build()
+    Client::builder().redirect(redirect::Policy::none()).no_proxy().build()
 }
 
 /// Why a page can't be used.
@@ -168,12 +151,8 @@ impl Reader {
                     );
                 }
             }
-            let event = Event::Scraped {
-                pool: self.pool.clone(),
-                address: self.address.clone(),
-                scraped,
-                adapters,
-            };
+            let event =
+                Event::Scraped { pool: self.pool.clone(), address: self.address.clone(), scraped, adapters };
             if driver.send(event).await.is_err() {
                 return;
             }
@@ -181,10 +160,7 @@ impl Reader {
     }
 
     async fn read(&self, url: &str) -> Result<Answer, Failure> {
-        let request = self
-            .client
-            .get(url)
-            .header(header::ACCEPT, "text/plain; version=0.0.4");
+        let request = self.client.get(url).header(header::ACCEPT, "text/plain; version=0.0.4");
         let mut answer = request.send().await.map_err(|error| failed(&error))?;
         if answer.status() != StatusCode::OK {
             return Err(Failure::Status(answer.status()));
@@ -229,11 +205,7 @@ struct State {
 
 impl State {
     const fn new(stale_after: Duration) -> Self {
-        Self {
-            stale_after,
-            read: None,
-            tried: false,
-        }
+        Self { stale_after, read: None, tried: false }
     }
 
     /// When the last values become too old; `None`: there are none.
@@ -245,11 +217,7 @@ impl State {
         let first = !core::mem::replace(&mut self.tried, true);
         if is_read {
             let before = self.read.replace(now);
-            return if before.is_some() {
-                Change::StillRead
-            } else {
-                Change::Readable
-            };
+            return if before.is_some() { Change::StillRead } else { Change::Readable };
         }
         match self.stale_at() {
             Some(instant) if now >= instant => {

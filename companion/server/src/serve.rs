@@ -14,13 +14,13 @@ use penstock_control::Event;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use self::decisions::{Decisions, Surroundings};
+use self::signals::{EndSignal, Signals};
 use crate::clock::Clock;
 use crate::control_settings::ProcessIdentity;
 use crate::decision_runtime::DecisionRuntime;
-use crate::discovery;
 use crate::driver::{self, Handle};
 use crate::envoy_pools::EnvoyPools;
-use crate::essential;
 use crate::http::admin::Admin;
 use crate::listener::{self, Listener};
 use crate::metrics::Metrics;
@@ -30,10 +30,9 @@ use crate::reload::{FlagOverrides, Loaded};
 use crate::replicas::{self, Elections};
 use crate::role::RoleReceiver;
 use crate::stores::Stores;
-use crate::{grpc, history, http, pool_events, reload, stores, tls, trace, usage_forwarding};
-
-use self::decisions::{Decisions, Surroundings};
-use self::signals::{EndSignal, Signals};
+use crate::{
+    discovery, essential, grpc, history, http, pool_events, reload, stores, tls, trace, usage_forwarding,
+};
 
 /// How long a shutdown waits for peers that don't read, for the stores, and for the last spans.
 const FLUSH_MAX: Duration = Duration::from_secs(1);
@@ -221,14 +220,7 @@ impl Opened {
         let grpc = decisions.enter(|| Listener::open(&config.listen.grpc, "listen.grpc"))?;
         let http = Listener::open(&config.listen.http, "listen.http")?;
         let signals = Signals::new().map_err(Error::Signal)?;
-        Ok(Self {
-            tls,
-            admin,
-            decisions,
-            grpc,
-            http,
-            signals,
-        })
+        Ok(Self { tls, admin, decisions, grpc, http, signals })
     }
 }
 
@@ -443,10 +435,7 @@ fn start_tracing(
     match trace::spawn(&settings, metrics, ending(phases)) {
         Ok((tracer, task)) => (Some(tracer), Some(task)),
         Err(why) => {
-            tracing::error!(
-                why,
-                "tracing disabled: correct the OTEL_* environment variables and restart"
-            );
+            tracing::error!(why, "tracing disabled: correct the OTEL_* environment variables and restart");
             (None, None)
         }
     }
@@ -458,17 +447,13 @@ fn observer(
     stores: &Stores,
     tracer: Option<trace::Tracer>,
 ) -> Observer {
-    Observer::new(metrics.clone(), config.metric_flows)
-        .with_recorders(stores.recorders())
-        .with_tracer(tracer)
+    Observer::new(metrics.clone(), config.metric_flows).with_recorders(stores.recorders()).with_tracer(tracer)
 }
 
 fn open_envoy_pools(args: &Args, config: &Config, role: RoleReceiver) -> Result<EnvoyPools, Error> {
     // Port 0: Envoy chooses, and nobody has told this companion.
     let configured = Some(config.listen.envoy_admin).filter(|address| address.port() != 0);
     let admin = args.envoy_admin.or(configured);
-    EnvoyPools::open(args.envoy.as_deref(), admin, config, role).map_err(|why| Error::Envoy {
-        folder: args.envoy.clone().unwrap_or_default(),
-        why,
-    })
+    EnvoyPools::open(args.envoy.as_deref(), admin, config, role)
+        .map_err(|why| Error::Envoy { folder: args.envoy.clone().unwrap_or_default(), why })
 }

@@ -50,20 +50,11 @@ impl<'a> ConfigReport<'a> {
     pub fn new(active: &'a ActiveConfig) -> Self {
         let mut labels = BTreeMap::new();
         for pool in &active.config.pools {
-            for endpoint in pool
-                .endpoints
-                .iter()
-                .filter(|endpoint| !endpoint.labels.is_empty())
-            {
+            for endpoint in pool.endpoints.iter().filter(|endpoint| !endpoint.labels.is_empty()) {
                 labels.insert((&*pool.name, endpoint.address.to_string()), &endpoint.labels);
             }
         }
-        Self {
-            summary: active.json(),
-            labels,
-            replicas: None,
-            discoveries: None,
-        }
+        Self { summary: active.json(), labels, replicas: None, discoveries: None }
     }
 
     /// Adds the states of discovery.
@@ -177,9 +168,7 @@ fn pool(
     if let Some(state) = config.discoveries.and_then(|states| states.get(&status.name)) {
         document["discovery"] = discovery(state);
     }
-    let role = config
-        .replicas
-        .and_then(|(roles, _)| roles.pool_status(&status.name));
+    let role = config.replicas.and_then(|(roles, _)| roles.pool_status(&status.name));
     if let Some(role) = role {
         document["replicas"] = role;
     }
@@ -291,37 +280,24 @@ mod tests {
 
     use penstock_control::{AutopilotStatus, Desired, DesiredSource, PoolStatus, Scraped, ServerStatus};
     use penstock_engine::Engine;
-    use penstock_engine::input::Band;
-    use penstock_engine::input::EndpointId;
+    use penstock_engine::input::{Band, EndpointId};
     use penstock_engine::policy::{Class, ClassSet, Discipline, Policy};
     use penstock_engine::snapshot::ClassSnapshot;
     use penstock_engine::units::Tokens;
-
     use penstock_model::learner::State;
     use penstock_model::slo::{Slo, Source};
     use penstock_model::{Parameters, Targets};
 
-    use crate::metrics::Metrics;
-
     use super::*;
+    use crate::metrics::Metrics;
 
     /// A pool with a class that has a deficit.
     fn status() -> Status {
-        let classes = vec![ClassSet {
-            classes: vec![Class::new("cached", 2_048)],
-            ..ClassSet::default()
-        }];
-        let policy = Policy {
-            classes,
-            ..Policy::default()
-        };
+        let classes = vec![ClassSet { classes: vec![Class::new("cached", 2_048)], ..ClassSet::default() }];
+        let policy = Policy { classes, ..Policy::default() };
         let mut snapshot = Engine::new(policy, 1, Instant::ZERO).snapshot();
-        snapshot.classes = vec![ClassSnapshot {
-            name: "cached".into(),
-            quantum: 2_048,
-            deficit: 512,
-            waiting: 3,
-        }];
+        snapshot.classes =
+            vec![ClassSnapshot { name: "cached".into(), quantum: 2_048, deficit: 512, waiting: 3 }];
         let used = |key: &str, weight, finish, waiting| FlowSnapshot {
             key: key.into(),
             band: Band::Default,
@@ -373,10 +349,7 @@ mod tests {
         let class = json!([{"name": "cached", "quantum": 2_048, "deficit": 512, "waiting": 3}]);
         assert_eq!(document["pools"][0]["classes"], class);
         assert_eq!(document["pools"][0]["watermark"], json!(0.0));
-        let text = Metrics::new()
-            .expect("distinct")
-            .render(&status, &[], None)
-            .expect("text");
+        let text = Metrics::new().expect("distinct").render(&status, &[], None).expect("text");
         let text = String::from_utf8(text).expect("text");
         let line = r#"penstock_class_deficit_tokens{class="cached",pool="chat"} 512"#;
         assert!(text.contains(line), "{text}");
@@ -395,11 +368,7 @@ mod tests {
         VariantStatus {
             name: "h100".into(),
             state: State::Converged,
-            parameters: Some(Parameters {
-                alpha_ms: 8.0,
-                beta_ms: 0.05,
-                gamma_ms: 0.0005,
-            }),
+            parameters: Some(Parameters { alpha_ms: 8.0, beta_ms: 0.05, gamma_ms: 0.0005 }),
             ttft_bias: 1.25,
             nis: Some(1.5),
             condition: Some(40.0),
@@ -408,10 +377,7 @@ mod tests {
             capacity: 18.5,
             demand: 37.0,
             utilization: 2.0,
-            desired: Some(Desired {
-                replicas: 4,
-                source: DesiredSource::Model,
-            }),
+            desired: Some(Desired { replicas: 4, source: DesiredSource::Model }),
             current: 2,
             pending: 0,
         }
@@ -440,27 +406,15 @@ mod tests {
     fn with_model(slo: Slo, variants: Vec<VariantStatus>) -> Status {
         let mut status = status();
         let pool = &mut status.pools[0];
-        pool.model = Some(AutopilotStatus {
-            slo,
-            variants,
-            capacity: 18.5,
-            demand: 37.0,
-        });
+        pool.model = Some(AutopilotStatus { slo, variants, capacity: 18.5, demand: 37.0 });
         pool.addresses = vec!["127.0.0.1:1".into(), "127.0.0.1:2".into()];
         pool.servers = vec![
             ServerStatus {
                 variant: "h100".into(),
-                scraped: Some(Scraped {
-                    waiting: Some(7),
-                    kv_used: Some(0.25),
-                    ..Scraped::default()
-                }),
+                scraped: Some(Scraped { waiting: Some(7), kv_used: Some(0.25), ..Scraped::default() }),
                 foreign: 3,
             },
-            ServerStatus {
-                variant: "l4".into(),
-                ..ServerStatus::default()
-            },
+            ServerStatus { variant: "l4".into(), ..ServerStatus::default() },
         ];
         pool.snapshot.endpoints = (0..2)
             .map(|id| EndpointSnapshot {
@@ -478,13 +432,8 @@ mod tests {
         status
     }
 
-    const EXPLICIT: Slo = Slo {
-        targets: Targets {
-            ttft_ms: Some(500.0),
-            itl_ms: Some(50.0),
-        },
-        source: Source::Explicit,
-    };
+    const EXPLICIT: Slo =
+        Slo { targets: Targets { ttft_ms: Some(500.0), itl_ms: Some(50.0) }, source: Source::Explicit };
 
     fn page(metrics: &Metrics, status: &Status) -> String {
         String::from_utf8(metrics.render(status, &[], None).expect("text")).expect("text")
@@ -503,14 +452,7 @@ mod tests {
         assert_eq!(pool["model"][0], known);
         assert_eq!(pool["model"][1]["state"], "no_traffic");
         assert_eq!(pool["pending_replicas"], 1, "of the variant that is idle");
-        for key in [
-            "alpha",
-            "n_star",
-            "lambda_star",
-            "desired_replicas",
-            "desired_replicas_source",
-            "nis",
-        ] {
+        for key in ["alpha", "n_star", "lambda_star", "desired_replicas", "desired_replicas_source", "nis"] {
             assert!(pool["model"][1][key].is_null(), "{key}");
         }
         let slo = json!({"ttft_ms": 500.0, "itl_ms": 50.0, "source": "explicit"});
@@ -520,12 +462,7 @@ mod tests {
             .into_iter()
             .flatten()
             .map(|endpoint| {
-                json!([
-                    endpoint["variant"],
-                    endpoint["queue"],
-                    endpoint["kv"],
-                    endpoint["foreign"]
-                ])
+                json!([endpoint["variant"], endpoint["queue"], endpoint["kv"], endpoint["foreign"]])
             })
             .collect();
         let expected = [json!(["h100", 7, 0.25, 3]), json!(["l4", null, null, null])];
@@ -547,10 +484,7 @@ mod tests {
         };
         let document = document_of(&status, FlowVisibility::Public, &config);
         let endpoints = document["pools"][0]["endpoints"].as_array().expect("a list");
-        let labels: Vec<_> = endpoints
-            .iter()
-            .map(|endpoint| endpoint["labels"].clone())
-            .collect();
+        let labels: Vec<_> = endpoints.iter().map(|endpoint| endpoint["labels"].clone()).collect();
         assert_eq!(labels, [json!({"rack": "a7"}), json!({})]);
     }
 
@@ -575,10 +509,7 @@ mod tests {
             ("pending_replicas", "0"),
         ] {
             let line = format!("penstock_{name}{labels} {value}");
-            assert!(
-                text.lines().any(|present| present == line),
-                "{line} isn't in\n{text}"
-            );
+            assert!(text.lines().any(|present| present == line), "{line} isn't in\n{text}");
         }
         for line in [
             r#"penstock_model_state{pool="chat",state="converged",variant="h100"} 1"#,
@@ -593,10 +524,7 @@ mod tests {
             r#"penstock_capacity_total{pool="chat",variant="l4"} 0"#,
             r#"penstock_current_replicas{pool="chat",variant="l4"} 1"#,
         ] {
-            assert!(
-                text.lines().any(|present| present == line),
-                "{line} isn't in\n{text}"
-            );
+            assert!(text.lines().any(|present| present == line), "{line} isn't in\n{text}");
         }
         for absent in [
             r#"model_alpha_ms{pool="chat",variant="l4"}"#,
@@ -611,17 +539,9 @@ mod tests {
     fn series_without_a_value_leave_the_page() {
         let metrics = Metrics::new().expect("distinct");
         assert!(page(&metrics, &with_model(EXPLICIT, vec![h100()])).contains("penstock_desired_replicas{"));
-        let none = Slo {
-            targets: Targets::default(),
-            source: Source::None,
-        };
+        let none = Slo { targets: Targets::default(), source: Source::None };
         let text = page(&metrics, &with_model(none, vec![idle()]));
-        for absent in [
-            "desired_replicas{",
-            "slo_ttft_seconds{",
-            "model_alpha_ms{",
-            "h100",
-        ] {
+        for absent in ["desired_replicas{", "slo_ttft_seconds{", "model_alpha_ms{", "h100"] {
             assert!(!text.contains(absent), "{absent} is in\n{text}");
         }
         assert!(text.contains(r#"penstock_slo_source{pool="chat",source="none"} 1"#));
@@ -655,28 +575,16 @@ mod tests {
             pushback: None,
         };
         assert_eq!(readiness(&endpoint, now), "its health check fails");
-        let down = EndpointSnapshot {
-            down_until: Some(now.after(Duration::from_millis(1_500))),
-            ..endpoint
-        };
-        assert_eq!(
-            readiness(&down, now),
-            "marked down: requests failed there; next probe in 1.5s"
-        );
+        let down = EndpointSnapshot { down_until: Some(now.after(Duration::from_millis(1_500))), ..endpoint };
+        assert_eq!(readiness(&down, now), "marked down: requests failed there; next probe in 1.5s");
         let back = EndpointSnapshot { ready: true, ..down };
         assert_eq!(readiness(&back, now), "ready");
-        let pushed_back = EndpointSnapshot {
-            pushback: Some(3),
-            ..back
-        };
+        let pushed_back = EndpointSnapshot { pushback: Some(3), ..back };
         assert_eq!(
             readiness(&pushed_back, now),
             "ready; takes 3 requests at a time, because it answered 429 or 503"
         );
-        let gone = EndpointSnapshot {
-            listed: false,
-            ..endpoint
-        };
+        let gone = EndpointSnapshot { listed: false, ..endpoint };
         assert!(readiness(&gone, now).contains("no longer listed"));
     }
 }

@@ -115,24 +115,14 @@ pub enum Error {
 /// A model from its stored numbers: alpha, beta and gamma in milliseconds, and the bias of the time to first token.
 /// `None` when a learner could not have produced these values.
 fn model_from_numbers((alpha_ms, beta_ms, gamma_ms, ttft_bias): (f64, f64, f64, f64)) -> Option<Kept> {
-    let parameters = Parameters {
-        alpha_ms,
-        beta_ms,
-        gamma_ms,
-    };
-    (parameters.is_valid() && ttft_bias.is_finite() && ttft_bias > 0.0).then_some(Kept {
-        parameters,
-        ttft_bias,
-    })
+    let parameters = Parameters { alpha_ms, beta_ms, gamma_ms };
+    (parameters.is_valid() && ttft_bias.is_finite() && ttft_bias > 0.0)
+        .then_some(Kept { parameters, ttft_bias })
 }
 
 /// The inverse of [`model_from_numbers`].
 fn model_numbers(model: &Kept) -> (f64, f64, f64, f64) {
-    let Parameters {
-        alpha_ms,
-        beta_ms,
-        gamma_ms,
-    } = model.parameters;
+    let Parameters { alpha_ms, beta_ms, gamma_ms } = model.parameters;
     (alpha_ms, beta_ms, gamma_ms, model.ttft_bias)
 }
 

@@ -99,9 +99,7 @@ pub(crate) fn apply_to_client(endpoint: Endpoint, tls: &Tls, name: Option<&str>)
 /// The certificate and its key.
 fn identity(tls: &Tls) -> Result<(Vec<u8>, Vec<u8>), Error> {
     let cert = read("tls.cert", &tls.cert, "certificate", has_certificates)?;
-    let key = read("tls.key", &tls.key, "private key", |pem| {
-        PrivateKeyDer::from_pem_slice(pem).is_ok()
-    })?;
+    let key = read("tls.key", &tls.key, "private key", |pem| PrivateKeyDer::from_pem_slice(pem).is_ok())?;
     Ok((cert, key))
 }
 
@@ -110,9 +108,7 @@ fn mismatch(tls: &Tls, error: &tonic::transport::Error) -> Error {
         cert: tls.cert.clone(),
         key: tls.key.clone(),
         client_ca: tls.client_ca.clone(),
-        why: error
-            .source()
-            .map_or_else(|| error.to_string(), ToString::to_string),
+        why: error.source().map_or_else(|| error.to_string(), ToString::to_string),
     }
 }
 
@@ -122,20 +118,8 @@ fn read(
     kind: &'static str,
     is_kind: impl Fn(&[u8]) -> bool,
 ) -> Result<Vec<u8>, Error> {
-    let pem = std::fs::read(path).map_err(|source| Error::Read {
-        key,
-        path: path.into(),
-        source,
-    })?;
-    if is_kind(&pem) {
-        Ok(pem)
-    } else {
-        Err(Error::Content {
-            key,
-            path: path.into(),
-            kind,
-        })
-    }
+    let pem = std::fs::read(path).map_err(|source| Error::Read { key, path: path.into(), source })?;
+    if is_kind(&pem) { Ok(pem) } else { Err(Error::Content { key, path: path.into(), kind }) }
 }
 
 /// At least one, and nothing that only begins like one.

@@ -137,10 +137,7 @@ pub fn spawn(
 ) -> Result<(Tracer, JoinHandle<()>), String> {
     let exporter = export::Exporter::new(settings, metrics)?;
     let (queue, records) = mpsc::channel(settings.queue);
-    let tracer = Tracer {
-        queue,
-        dropped: metrics.spans_dropped.with_label_values(&["queue_full"]),
-    };
+    let tracer = Tracer { queue, dropped: metrics.spans_dropped.with_label_values(&["queue_full"]) };
     // Not an essential task: without it spans are lost and counted, and decisions go on.
     Ok((tracer, tokio::spawn(exporter.run(records, ending))))
 }
@@ -156,10 +153,7 @@ mod tests {
     fn records_beyond_the_queue_are_dropped_and_counted() {
         let metrics = Metrics::new().expect("distinct names");
         let (queue, mut taken) = mpsc::channel(2);
-        let tracer = Tracer {
-            queue,
-            dropped: metrics.spans_dropped.with_label_values(&["queue_full"]),
-        };
+        let tracer = Tracer { queue, dropped: metrics.spans_dropped.with_label_values(&["queue_full"]) };
         for _ in 0..5 {
             tracer.record(span::tests::record(Outcome::Dispatched));
         }
@@ -178,19 +172,9 @@ mod tests {
         };
         assert_eq!(read(&[]), None);
         assert_eq!(read(&[(ENDPOINT, " ")]), None);
-        assert_eq!(
-            read(&[(ENDPOINT, "http://c"), ("OTEL_SDK_DISABLED", "TRUE")]),
-            None
-        );
-        assert_eq!(
-            read(&[(ENDPOINT, "http://c"), ("OTEL_TRACES_EXPORTER", "none")]),
-            None
-        );
-        let defaults = Settings {
-            queue: 2_048,
-            batch: 512,
-            delay: Duration::from_secs(5),
-        };
+        assert_eq!(read(&[(ENDPOINT, "http://c"), ("OTEL_SDK_DISABLED", "TRUE")]), None);
+        assert_eq!(read(&[(ENDPOINT, "http://c"), ("OTEL_TRACES_EXPORTER", "none")]), None);
+        let defaults = Settings { queue: 2_048, batch: 512, delay: Duration::from_secs(5) };
         assert_eq!(read(&[(TRACES_ENDPOINT, "http://c")]).as_ref(), Some(&defaults));
         let numbers = [
             (ENDPOINT, "http://c"),
@@ -198,11 +182,7 @@ mod tests {
             ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "0"),
             ("OTEL_BSP_SCHEDULE_DELAY", "soon"),
         ];
-        let limited = Settings {
-            queue: QUEUE_MAX,
-            batch: 1,
-            ..defaults
-        };
+        let limited = Settings { queue: QUEUE_MAX, batch: 1, ..defaults };
         assert_eq!(read(&numbers), Some(limited));
     }
 }

@@ -57,10 +57,7 @@ async fn send_history(pool: &Arc<str>, mut quotas: Vec<QuotaUsage>, driver: &Han
 }
 
 fn history(pool: &Arc<str>, past: Vec<QuotaUsage>) -> Event {
-    Event::QuotaHistory {
-        pool: pool.clone(),
-        past,
-    }
+    Event::QuotaHistory { pool: pool.clone(), past }
 }
 
 /// Forwards the past and running usage of other companions as it arrives. Only the first call for `stores` has an effect.
@@ -77,23 +74,11 @@ pub fn forward_shared(stores: &mut Stores, driver: Handle) {
 }
 
 async fn forward(shared: SharedUsage, driver: &Handle) -> Result<(), Gone> {
-    let SharedUsage {
-        pool,
-        settled,
-        running,
-        quota_resets,
-        past_quotas,
-        quotas,
-        quotas_running,
-    } = shared;
+    let SharedUsage { pool, settled, running, quota_resets, past_quotas, quotas, quotas_running } = shared;
     send_resets(&pool, quota_resets, driver).await?;
     send_history(&pool, past_quotas, driver).await?;
     if !quotas.is_empty() || !quotas_running.is_empty() {
-        let event = Event::QuotaUsage {
-            pool: pool.clone(),
-            settled: quotas,
-            running: quotas_running,
-        };
+        let event = Event::QuotaUsage { pool: pool.clone(), settled: quotas, running: quotas_running };
         driver.send(event).await?;
     }
     if !settled.is_empty() || !running.is_empty() {

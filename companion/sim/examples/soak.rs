@@ -21,16 +21,12 @@ fn duration(text: &str) -> Option<Duration> {
         "h" => 3_600,
         _ => return None,
     };
-    Some(Duration::from_secs(
-        number.parse::<u64>().ok()?.checked_mul(seconds)?,
-    ))
+    Some(Duration::from_secs(number.parse::<u64>().ok()?.checked_mul(seconds)?))
 }
 
 fn main() -> ExitCode {
     let mut limit = None;
-    let nanos = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_nanos());
+    let nanos = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
     let mut seed = u64::try_from(nanos % (1 << 62)).unwrap_or(0);
     let mut arguments = std::env::args().skip(1);
     while let Some(option) = arguments.next() {

@@ -27,15 +27,8 @@ impl Goal {
     pub fn targets(&self, input: f64, output: f64) -> Targets {
         match self {
             Self::Targets(targets) => *targets,
-            Self::Multiple {
-                parameters,
-                multiplier,
-            } => {
-                let traffic = Traffic {
-                    rate: 0.0,
-                    input,
-                    output,
-                };
+            Self::Multiple { parameters, multiplier } => {
+                let traffic = Traffic { rate: 0.0, input, output };
                 slo::inferred(parameters, &traffic, *multiplier)
             }
         }
@@ -51,9 +44,8 @@ impl Goal {
         };
         let ttft_ms = (finished.first - finished.arrived).as_secs_f64() * 1e3;
         let is_first_in_time = targets.ttft_ms.is_none_or(|target| ttft_ms <= slack * target);
-        let is_fast = targets
-            .itl_ms
-            .is_none_or(|target| finished.output < 2 || finished.itl_ms() <= slack * target);
+        let is_fast =
+            targets.itl_ms.is_none_or(|target| finished.output < 2 || finished.itl_ms() <= slack * target);
         is_first_in_time && is_fast
     }
 }
@@ -90,15 +82,8 @@ mod tests {
 
     #[test]
     fn without_targets_a_long_prompt_may_take_longer() {
-        let parameters = Parameters {
-            alpha_ms: 8.0,
-            beta_ms: 0.05,
-            gamma_ms: 0.0005,
-        };
-        let goal = Goal::Multiple {
-            parameters,
-            multiplier: 3.0,
-        };
+        let parameters = Parameters { alpha_ms: 8.0, beta_ms: 0.05, gamma_ms: 0.0005 };
+        let goal = Goal::Multiple { parameters, multiplier: 3.0 };
         // The targets are 29 ms and 124 ms.
         assert!(goal.is_met(&finished(100, 57, 20)) && !goal.is_met(&finished(100, 60, 20)));
         assert!(goal.is_met(&finished(2_000, 240, 20)) && !goal.is_met(&finished(2_000, 260, 20)));

@@ -8,10 +8,9 @@ mod tenants;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-pub use percentiles::Percentiles;
-pub use series::Series;
-pub use tenants::TenantResults;
-
+pub use self::percentiles::Percentiles;
+pub use self::series::Series;
+pub use self::tenants::TenantResults;
 use crate::closed_loop::{Finished, Planned, Record, Tenant};
 use crate::goal::Goal;
 
@@ -103,9 +102,7 @@ impl Results {
 fn refused_by(record: &Record) -> BTreeMap<&'static str, usize> {
     let mut counts = BTreeMap::new();
     for refused in &record.refused {
-        let reason = refused
-            .outcome
-            .map_or(REFUSED_BY_SERVER, |outcome| outcome.as_str());
+        let reason = refused.outcome.map_or(REFUSED_BY_SERVER, |outcome| outcome.as_str());
         *counts.entry(reason).or_default() += 1;
     }
     counts
@@ -119,11 +116,7 @@ fn replicas_desired(record: &Record) -> Option<u64> {
 fn utilisation(record: &Record) -> f64 {
     let busy: Duration = record.busy.iter().sum();
     let available = record.duration.as_secs_f64() * record.busy.len() as f64;
-    if available > 0.0 {
-        (busy.as_secs_f64() / available).min(1.0)
-    } else {
-        0.0
-    }
+    if available > 0.0 { (busy.as_secs_f64() / available).min(1.0) } else { 0.0 }
 }
 
 /// The prompt and output tokens of a request.

@@ -91,12 +91,8 @@ pub fn traffic(
 
 /// The names of a scenario's tenants, and their traffic.
 fn sources(kind: Kind) -> (Vec<Arc<str>>, Vec<Source>) {
-    let source = |tenant: u32, mix: Mix, schedule: Schedule, share: f64| Source {
-        tenant,
-        mix,
-        schedule,
-        share,
-    };
+    let source =
+        |tenant: u32, mix: Mix, schedule: Schedule, share: f64| Source { tenant, mix, schedule, share };
     let four = |mix: fn() -> Mix, schedule: Schedule| {
         let sources = (0..4).map(|tenant| source(tenant, mix(), schedule, 0.25));
         sources.collect::<Vec<_>>()
@@ -191,27 +187,15 @@ mod tests {
     #[test]
     fn bursts_and_minutes_are_where_they_should_be() {
         let burst = drawn(Kind::Burst, 1.0);
-        let inside = burst
-            .iter()
-            .filter(|request| request.at.as_secs() % 60 < 10)
-            .count();
+        let inside = burst.iter().filter(|request| request.at.as_secs() % 60 < 10).count();
         assert!(inside * 2 > burst.len(), "600 a burst, 500 between two");
         let alternate = drawn(Kind::Alternate, 1.0);
         let mean = |minute: u64| {
             let of_minute = |request: &&Planned| request.at.as_secs() / 60 % 2 == minute;
-            let inputs: Vec<u64> = alternate
-                .iter()
-                .filter(of_minute)
-                .map(|request| request.input)
-                .collect();
+            let inputs: Vec<u64> = alternate.iter().filter(of_minute).map(|request| request.input).collect();
             inputs.iter().sum::<u64>() / inputs.len() as u64
         };
-        assert!(
-            mean(0).abs_diff(512) < 50 && mean(1).abs_diff(8_000) < 800,
-            "{} {}",
-            mean(0),
-            mean(1)
-        );
+        assert!(mean(0).abs_diff(512) < 50 && mean(1).abs_diff(8_000) < 800, "{} {}", mean(0), mean(1));
     }
 
     #[test]

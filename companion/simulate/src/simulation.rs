@@ -61,10 +61,7 @@ impl Simulation {
     /// # Errors
     /// The hardware of a server is invalid.
     pub fn record(&self, watch: impl FnMut(Duration)) -> Result<Record, HardwareError> {
-        let arrivals = Arrivals::Listed {
-            requests: self.requests.clone(),
-            tenants: self.tenants.clone(),
-        };
+        let arrivals = Arrivals::Listed { requests: self.requests.clone(), tenants: self.tenants.clone() };
         let mut scenario = Scenario::new(self.servers.clone(), GateBy::Policy, arrivals);
         let longest_wait = self.policy.queue.longest_wait();
         scenario.policy = self.policy.clone();
@@ -73,18 +70,12 @@ impl Simulation {
         scenario.transient = self.transient;
         scenario.is_sampled = false;
         scenario.load_part = (self.arrivals() / PARTS as u32).max(PART_MIN);
-        scenario.duration = Some(
-            self.arrivals()
-                .saturating_add(longest_wait)
-                .saturating_add(DRAIN_MAX),
-        );
+        scenario.duration = Some(self.arrivals().saturating_add(longest_wait).saturating_add(DRAIN_MAX));
         scenario.seed = self.seed;
         let mut record = run_watched(&scenario, watch)?;
         record.finished.retain(|finished| finished.arrived >= self.warmup);
         record.refused.retain(|refused| refused.arrived >= self.warmup);
-        record
-            .replicas_desired
-            .retain(|desired| desired.time >= self.warmup);
+        record.replicas_desired.retain(|desired| desired.time >= self.warmup);
         Ok(record)
     }
 
@@ -93,14 +84,7 @@ impl Simulation {
     pub fn results(&self, record: &Record, goal: &Goal) -> Results {
         let first = self.requests.partition_point(|request| request.at < self.warmup);
         let weight = |tenant: &Tenant| self.policy.flows.weight_of(&tenant.flow);
-        Results::new(
-            &self.requests[first..],
-            &self.tenants,
-            self.warmup,
-            record,
-            goal,
-            weight,
-        )
+        Results::new(&self.requests[first..], &self.tenants, self.warmup, record, goal, weight)
     }
 }
 
@@ -111,14 +95,7 @@ pub fn capacity(servers: &[ServerSpec], mix: &Mix, goal: &Goal) -> f64 {
     let targets = goal.targets(traffic.input, traffic.output);
     let rates = servers.iter().map(|server| {
         let requests_max = Some(server.hardware.seqs_max as f64);
-        sizing::size(
-            &parameters(&server.hardware),
-            &traffic,
-            &targets,
-            requests_max,
-            1.0,
-        )
-        .lambda_star
+        sizing::size(&parameters(&server.hardware), &traffic, &targets, requests_max, 1.0).lambda_star
     });
     rates.sum()
 }

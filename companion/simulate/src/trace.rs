@@ -18,9 +18,9 @@ mod rows;
 use std::io::{BufRead, Read};
 use std::time::Duration;
 
+use self::bounded_lines::BoundedLines;
+use self::rows::Rows;
 use crate::limits::{ARRIVALS_MAX, TRACE_LINE_BYTES_MAX};
-use bounded_lines::BoundedLines;
-use rows::Rows;
 
 /// The format of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,10 +80,7 @@ pub enum TraceError {
 
 impl TraceError {
     fn line(line: u64, message: impl Into<String>) -> Self {
-        Self::Line {
-            line,
-            message: message.into(),
-        }
+        Self::Line { line, message: message.into() }
     }
 }
 
@@ -93,10 +90,7 @@ impl TraceError {
 /// A line is wrong, with its number; or reading fails; or the trace is empty or too long.
 pub fn read(mut reader: impl BufRead, format: Option<Format>, length: Duration) -> Result<Trace, TraceError> {
     let mut first = Vec::new();
-    reader
-        .by_ref()
-        .take(TRACE_LINE_BYTES_MAX as u64)
-        .read_until(b'\n', &mut first)?;
+    reader.by_ref().take(TRACE_LINE_BYTES_MAX as u64).read_until(b'\n', &mut first)?;
     if first.is_empty() {
         return Err(TraceError::Empty);
     }
@@ -121,10 +115,7 @@ pub fn read(mut reader: impl BufRead, format: Option<Format>, length: Duration) 
 /// The format that the first line shows.
 fn recognized(first: &[u8]) -> Option<Format> {
     let text = String::from_utf8_lossy(first);
-    let has = |name: &str| {
-        text.split(',')
-            .any(|field| field.trim().trim_matches('"') == name)
-    };
+    let has = |name: &str| text.split(',').any(|field| field.trim().trim_matches('"') == name);
     if text.trim_start().starts_with('{') {
         Some(Format::Mooncake)
     } else if has("ContextTokens") {
@@ -145,11 +136,7 @@ mod tests {
     }
 
     fn request(ms: u64, input: u64, output: u64) -> TraceRequest {
-        TraceRequest {
-            at: Duration::from_millis(ms),
-            input,
-            output,
-        }
+        TraceRequest { at: Duration::from_millis(ms), input, output }
     }
 
     #[test]
@@ -186,47 +173,20 @@ mod tests {
         for (text, line, word) in [
             ("a,b\n1,2\n", 1, "Mooncake"),
             (&format!("{azure}yesterday,1,2\n"), 2, "yesterday"),
-            (
-                &format!("{azure}2023-11-16 18:15:46.5,1,2\n2023-11-16 18:15:46.5,-1,2\n"),
-                3,
-                "-1",
-            ),
+            (&format!("{azure}2023-11-16 18:15:46.5,1,2\n2023-11-16 18:15:46.5,-1,2\n"), 3, "-1"),
             (&format!("{azure}2023-11-16 18:15:46.5,1\n"), 2, "GeneratedTokens"),
             ("TIMESTAMP,ContextTokens\n", 1, "GeneratedTokens"),
-            (
-                "Timestamp,Request tokens,Response tokens\nNaN,1,1\n",
-                2,
-                "seconds",
-            ),
-            (
-                "Timestamp,Request tokens,Response tokens\n1,1e3,1\n",
-                2,
-                "whole number",
-            ),
-            (
-                "Timestamp,Request tokens,Response tokens\n1e300,1,1\n",
-                2,
-                "seconds",
-            ),
+            ("Timestamp,Request tokens,Response tokens\nNaN,1,1\n", 2, "seconds"),
+            ("Timestamp,Request tokens,Response tokens\n1,1e3,1\n", 2, "whole number"),
+            ("Timestamp,Request tokens,Response tokens\n1e300,1,1\n", 2, "seconds"),
             ("{\"timestamp\": 1}\n", 1, "input_length"),
-            (
-                "{\"timestamp\": -1, \"input_length\": 1, \"output_length\": 1}",
-                1,
-                "milliseconds",
-            ),
-            (
-                "{\"timestamp\": 1, \"input_length\": 99999999999, \"output_length\": 1}",
-                1,
-                "at most",
-            ),
+            ("{\"timestamp\": -1, \"input_length\": 1, \"output_length\": 1}", 1, "milliseconds"),
+            ("{\"timestamp\": 1, \"input_length\": 99999999999, \"output_length\": 1}", 1, "at most"),
         ] {
             let TraceError::Line { line: found, message } = parse(text).expect_err(text) else {
                 panic!("{text}: an error of a line")
             };
-            assert!(
-                found == line && message.contains(word),
-                "{text}: {found}: {message}"
-            );
+            assert!(found == line && message.contains(word), "{text}: {found}: {message}");
         }
     }
 

@@ -367,25 +367,18 @@ pub(super) fn add_pages(command: Command) -> Command {
 fn add_pages_below(command: Command, path: &str) -> Command {
     let page = PAGES.iter().find(|page| page.path == path);
     let mut command = match page {
-        Some(page) => command
-            .long_about(page.about)
-            .after_help(short(page.examples))
-            .after_long_help(long(page)),
+        Some(page) => {
+            command.long_about(page.about).after_help(short(page.examples)).after_long_help(long(page))
+        }
         None => command,
     };
     if let Some((_, usage)) = USAGES.iter().find(|(command, _)| *command == path) {
         command = command.override_usage(*usage);
     }
-    let names: Vec<String> = command
-        .get_subcommands()
-        .map(|subcommand| subcommand.get_name().to_owned())
-        .collect();
+    let names: Vec<String> =
+        command.get_subcommands().map(|subcommand| subcommand.get_name().to_owned()).collect();
     for name in names {
-        let path = if path.is_empty() {
-            name.clone()
-        } else {
-            format!("{path} {name}")
-        };
+        let path = if path.is_empty() { name.clone() } else { format!("{path} {name}") };
         command = command.mut_subcommand(name, |subcommand| add_pages_below(subcommand, &path));
     }
     command

@@ -10,10 +10,7 @@ const WIDTH: usize = 110;
 /// Collects the paths of `command` and all commands below it.
 fn paths(command: &Command, path: &[String], found: &mut Vec<Vec<String>>) {
     found.push(path.to_vec());
-    for below in command
-        .get_subcommands()
-        .filter(|below| below.get_name() != "help")
-    {
+    for below in command.get_subcommands().filter(|below| below.get_name() != "help") {
         let path = [path, &[below.get_name().to_owned()]].concat();
         paths(below, &path, found);
     }
@@ -28,10 +25,7 @@ fn all_paths() -> Vec<Vec<String>> {
 /// The output of a help flag.
 fn help(path: &[String], flag: &str) -> String {
     let typed = [&["penstock".to_owned()], path, &[flag.to_owned()]].concat();
-    let output = command()
-        .term_width(WIDTH)
-        .try_get_matches_from(typed)
-        .expect_err("a help page");
+    let output = command().term_width(WIDTH).try_get_matches_from(typed).expect_err("a help page");
     assert_eq!(output.kind(), clap::error::ErrorKind::DisplayHelp, "{path:?}");
     output.to_string()
 }
@@ -45,15 +39,9 @@ fn examples(page: &str) -> Vec<String> {
         .map(str::trim)
         .filter_map(|line| {
             let line = line.rsplit("| penstock ").next().map_or(line.into(), |rest| {
-                if rest == line {
-                    line.to_owned()
-                } else {
-                    format!("penstock {rest}")
-                }
+                if rest == line { line.to_owned() } else { format!("penstock {rest}") }
             });
-            let mut words = line
-                .split(' ')
-                .skip_while(|word| word.contains('=') && !word.starts_with('-'));
+            let mut words = line.split(' ').skip_while(|word| word.contains('=') && !word.starts_with('-'));
             (words.next() == Some("penstock")).then(|| words.collect::<Vec<_>>().join(" "))
         })
         .map(|line| {
@@ -100,10 +88,7 @@ fn every_example_is_a_valid_command() {
                     panic!("{path:?}: penstock {example}: {error}");
                 }
                 let path_text = path.join(" ");
-                assert!(
-                    path.is_empty() || example.contains(&path_text),
-                    "{path:?}: {example}"
-                );
+                assert!(path.is_empty() || example.contains(&path_text), "{path:?}: {example}");
             }
         }
     }
@@ -111,11 +96,7 @@ fn every_example_is_a_valid_command() {
 
 /// The lines of a section of a page.
 fn section<'a>(page: &'a str, title: &str) -> Vec<&'a str> {
-    page.lines()
-        .skip_while(|line| *line != title)
-        .skip(1)
-        .take_while(|line| !line.is_empty())
-        .collect()
+    page.lines().skip_while(|line| *line != title).skip(1).take_while(|line| !line.is_empty()).collect()
 }
 
 /// The command of this path.
@@ -132,16 +113,9 @@ fn files_and_variables_of_all_flags_are_documented() {
         let page = help(&path, "--help");
         let root = command();
         let command = find(&root, &path);
-        let arguments: Vec<_> = command
-            .get_arguments()
-            .filter(|argument| !argument.is_hide_set())
-            .collect();
-        let value = |argument: &clap::Arg| {
-            argument
-                .get_value_names()
-                .and_then(<[_]>::first)
-                .map(ToString::to_string)
-        };
+        let arguments: Vec<_> = command.get_arguments().filter(|argument| !argument.is_hide_set()).collect();
+        let value =
+            |argument: &clap::Arg| argument.get_value_names().and_then(<[_]>::first).map(ToString::to_string);
         for argument in &arguments {
             if let Some(variable) = argument.get_env().and_then(std::ffi::OsStr::to_str) {
                 let table = section(&page, "Environment:").concat();

@@ -66,10 +66,7 @@ pub fn run(args: &Args) -> Result<String, Error> {
     if args.stdin {
         let mut text = String::new();
         let most = u64::try_from(2 * API_KEY_BYTES_MAX).unwrap_or(u64::MAX);
-        io::stdin()
-            .take(most)
-            .read_to_string(&mut text)
-            .map_err(Error::Read)?;
+        io::stdin().take(most).read_to_string(&mut text).map_err(Error::Read)?;
         return Ok(line(&args.tenant, check(text.trim())?) + "\n");
     }
     let mut random = [0; RANDOM_BYTES];
@@ -85,11 +82,7 @@ pub fn run(args: &Args) -> Result<String, Error> {
 fn check(key: &str) -> Result<&str, Error> {
     let is_visible = key.bytes().all(|byte| byte.is_ascii_graphic());
     let fits = (KEY_BYTES_MIN..=API_KEY_BYTES_MAX).contains(&key.len());
-    if is_visible && fits {
-        Ok(key)
-    } else {
-        Err(Error::Key)
-    }
+    if is_visible && fits { Ok(key) } else { Err(Error::Key) }
 }
 
 /// The tenant's line in the file.
@@ -101,15 +94,9 @@ fn line(tenant: &str, key: &str) -> String {
 /// A name in YAML; JSON's strings are YAML.
 fn yaml(name: &str) -> String {
     let is_plain = name.starts_with(|first: char| first.is_ascii_alphabetic())
-        && name
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
         && !YAML_WORDS.iter().any(|word| name.eq_ignore_ascii_case(word));
-    if is_plain {
-        name.to_owned()
-    } else {
-        serde_json::Value::from(name).to_string()
-    }
+    if is_plain { name.to_owned() } else { serde_json::Value::from(name).to_string() }
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -124,27 +111,20 @@ fn tenant(name: &str) -> Result<String, String> {
     if (1..=NAME_BYTES_MAX).contains(&name.len()) && !name.contains(char::is_control) {
         Ok(name.to_owned())
     } else {
-        Err(format!(
-            "a tenant's name has 1 to {NAME_BYTES_MAX} bytes and no control characters"
-        ))
+        Err(format!("a tenant's name has 1 to {NAME_BYTES_MAX} bytes and no control characters"))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use penstock_config::ApiKeyTable;
 
+    use super::*;
+
     fn made(tenant: &str) -> (String, String) {
-        let args = Args {
-            tenant: tenant.into(),
-            stdin: false,
-        };
+        let args = Args { tenant: tenant.into(), stdin: false };
         let text = run(&args).expect("a key");
-        let mut lines = text
-            .lines()
-            .filter(|line| !line.starts_with('#'))
-            .map(str::to_owned);
+        let mut lines = text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned);
         (lines.next().expect("a key"), lines.next().expect("a line"))
     }
 
@@ -176,13 +156,7 @@ mod tests {
         for key in ["sk-0123456789abcdefg", &long] {
             assert_eq!(check(key).expect("valid"), key);
         }
-        for key in [
-            "",
-            "sk-1234",
-            "sk-0123456789abc defg",
-            "sk-0123456789abcdefgä",
-            &format!("{long}k"),
-        ] {
+        for key in ["", "sk-1234", "sk-0123456789abc defg", "sk-0123456789abcdefgä", &format!("{long}k")] {
             let message = check(key).expect_err(key).to_string();
             assert!(key.is_empty() || !message.contains(key), "{message}");
         }

@@ -19,11 +19,7 @@ pub(crate) struct Lines<R> {
 
 impl<R: Read> Lines<R> {
     pub(crate) fn new(reader: R) -> Self {
-        Self {
-            reader: BufReader::with_capacity(1 << 16, reader),
-            line: Vec::new(),
-            number: 0,
-        }
+        Self { reader: BufReader::with_capacity(1 << 16, reader), line: Vec::new(), number: 0 }
     }
 
     /// The next line and its number, from 1; `None` at the end of the file. A line that is too long is cut to
@@ -93,10 +89,7 @@ mod tests {
     #[test]
     fn lines_are_numbered_and_the_last_needs_no_line_break() {
         assert!(all(b"").is_empty());
-        assert_eq!(
-            all(b"a\n\nb"),
-            [(1, b"a\n".to_vec()), (2, b"\n".to_vec()), (3, b"b".to_vec())]
-        );
+        assert_eq!(all(b"a\n\nb"), [(1, b"a\n".to_vec()), (2, b"\n".to_vec()), (3, b"b".to_vec())]);
     }
 
     #[test]

@@ -27,10 +27,7 @@ macro_rules! ranged {
                 if holds(number) {
                     Ok(Self(number))
                 } else {
-                    Err(OutOfRange(format!(
-                        concat!("expected ", $what, ", not {:?}"),
-                        number
-                    )))
+                    Err(OutOfRange(format!(concat!("expected ", $what, ", not {:?}"), number)))
                 }
             }
         }
@@ -53,57 +50,41 @@ macro_rules! ranged {
 }
 
 fn parse(text: &str, what: &str) -> Result<f64, OutOfRange> {
-    text.trim()
-        .parse()
-        .map_err(|_| OutOfRange(format!("expected {what}, not `{text}`")))
+    text.trim().parse().map_err(|_| OutOfRange(format!("expected {what}, not `{text}`")))
 }
 
 /// A finite number above 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Above0(pub(crate) f64);
-ranged!(Above0, "a number above 0 and up to 1e30", |number| number > 0.0
-    && number <= MAX);
+ranged!(Above0, "a number above 0 and up to 1e30", |number| number > 0.0 && number <= MAX);
 
 /// A finite number, 0 or more.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct AtLeast0(pub(crate) f64);
-ranged!(AtLeast0, "a number from 0 to 1e30", |number| (0.0..=MAX)
-    .contains(&number));
+ranged!(AtLeast0, "a number from 0 to 1e30", |number| (0.0..=MAX).contains(&number));
 
 /// A number above 1, or 0 for the default.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Multiplier(f64);
-ranged!(
-    Multiplier,
-    "a number above 1 and up to 1e30, or 0 for the default of 3",
-    |number| number == 0.0 || number > 1.0 && number <= MAX
-);
+ranged!(Multiplier, "a number above 1 and up to 1e30, or 0 for the default of 3", |number| number == 0.0
+    || number > 1.0 && number <= MAX);
 
 impl Multiplier {
     pub(crate) fn value(self) -> f64 {
-        if self.0 == 0.0 {
-            penstock_model::slo::Policy::default().multiplier
-        } else {
-            self.0
-        }
+        if self.0 == 0.0 { penstock_model::slo::Policy::default().multiplier } else { self.0 }
     }
 }
 
 /// Requests in one batch: a whole number from 1 on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Batch(pub(crate) f64);
-ranged!(Batch, "a whole number from 1 to 1e12", |number| number.fract()
-    == 0.0
+ranged!(Batch, "a whole number from 1 to 1e12", |number| number.fract() == 0.0
     && (1.0..=1e12).contains(&number));
 
 /// A point in time, in seconds of any clock.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub(crate) struct Seconds(f64);
-ranged!(
-    Seconds,
-    "a number of seconds from -1e12 to 1e12",
-    |seconds| seconds.abs() <= SECONDS_MAX
-);
+ranged!(Seconds, "a number of seconds from -1e12 to 1e12", |seconds| seconds.abs() <= SECONDS_MAX);
 
 impl Seconds {
     pub(crate) fn ms(self) -> f64 {
@@ -123,11 +104,7 @@ pub(crate) struct ParameterTriple(Above0, AtLeast0, AtLeast0);
 
 impl ParameterTriple {
     pub(crate) const fn parameters(self) -> Parameters {
-        Parameters {
-            alpha_ms: self.0.0,
-            beta_ms: self.1.0,
-            gamma_ms: self.2.0,
-        }
+        Parameters { alpha_ms: self.0.0, beta_ms: self.1.0, gamma_ms: self.2.0 }
     }
 }
 
@@ -161,34 +138,16 @@ mod tests {
     #[test]
     fn ranges_apply_to_flags_and_files() {
         for text in ["1e-300", "0.05", "8", "1e30"] {
-            assert!(
-                is_accepted::<Above0>(text) && is_accepted::<AtLeast0>(text),
-                "{text}"
-            );
+            assert!(is_accepted::<Above0>(text) && is_accepted::<AtLeast0>(text), "{text}");
         }
         for text in ["-1", "1.1e30", "1e400", "nan", "inf", "x", ""] {
-            assert!(
-                !is_accepted::<Above0>(text) && !is_accepted::<AtLeast0>(text),
-                "{text}"
-            );
+            assert!(!is_accepted::<Above0>(text) && !is_accepted::<AtLeast0>(text), "{text}");
         }
         assert!(is_accepted::<AtLeast0>("0") && !is_accepted::<Above0>("0"));
-        for (text, allowed) in [
-            ("1", true),
-            ("256", true),
-            ("0", false),
-            ("1.5", false),
-            ("-2", false),
-        ] {
+        for (text, allowed) in [("1", true), ("256", true), ("0", false), ("1.5", false), ("-2", false)] {
             assert_eq!(is_accepted::<Batch>(text), allowed, "{text}");
         }
-        for (text, allowed) in [
-            ("0", true),
-            ("1.01", true),
-            ("1", false),
-            ("0.5", false),
-            ("-1", false),
-        ] {
+        for (text, allowed) in [("0", true), ("1.01", true), ("1", false), ("0.5", false), ("-1", false)] {
             assert_eq!(is_accepted::<Multiplier>(text), allowed, "{text}");
         }
         assert!(
@@ -208,22 +167,12 @@ mod tests {
     #[test]
     fn parameters_are_three_numbers_in_range() {
         let three: ParameterTriple = "8, .05,0".parse().expect("three");
-        let parameters = Parameters {
-            alpha_ms: 8.0,
-            beta_ms: 0.05,
-            gamma_ms: 0.0,
-        };
+        let parameters = Parameters { alpha_ms: 8.0, beta_ms: 0.05, gamma_ms: 0.0 };
         assert_eq!(three.parameters(), parameters);
-        assert_eq!(
-            serde_json::from_str::<ParameterTriple>("[8, 0.05, 0]").expect("three"),
-            three
-        );
+        assert_eq!(serde_json::from_str::<ParameterTriple>("[8, 0.05, 0]").expect("three"), three);
         for text in ["", "8,1", "8,1,1,1", "0,1,1", "8,-1,1", "8,1,nan"] {
             assert!(text.parse::<ParameterTriple>().is_err(), "{text}");
-            assert!(
-                serde_json::from_str::<ParameterTriple>(&format!("[{text}]")).is_err(),
-                "{text}"
-            );
+            assert!(serde_json::from_str::<ParameterTriple>(&format!("[{text}]")).is_err(), "{text}");
         }
     }
 }

@@ -35,15 +35,7 @@ impl Progress {
             bar.set_message(label);
             bar
         });
-        Self {
-            label,
-            total,
-            done: 0,
-            steps: 0,
-            bar,
-            started: Instant::now(),
-            next: PERIOD,
-        }
+        Self { label, total, done: 0, steps: 0, bar, started: Instant::now(), next: PERIOD }
     }
 
     /// Records a step of this size.

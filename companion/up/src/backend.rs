@@ -4,10 +4,8 @@
 //! `endpoints: {dns: ...}` follows changes of a name. TLS and a path are rejected, because Envoy uses plain HTTP to
 //! the server and forwards the client's path.
 
-use std::{
-    net::{IpAddr, SocketAddr},
-    time::Duration,
-};
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use tokio::net::{TcpStream, lookup_host};
 
@@ -68,25 +66,14 @@ pub(super) async fn resolve(urls: &[String]) -> Result<Vec<Backend>, Error> {
     let mut backends: Vec<Backend> = Vec::with_capacity(urls.len());
     for url in urls {
         let (host, port) = host_and_port(url)?;
-        let failed = |why| Error::Name {
-            url: url.clone(),
-            host: host.clone(),
-            why,
-        };
-        let found: Vec<SocketAddr> = lookup_host((host.as_str(), port))
-            .await
-            .map_err(failed)?
-            .collect();
+        let failed = |why| Error::Name { url: url.clone(), host: host.clone(), why };
+        let found: Vec<SocketAddr> = lookup_host((host.as_str(), port)).await.map_err(failed)?.collect();
         // `localhost` has addresses of both families, but most model servers listen on IPv4 only.
         let address = found.iter().find(|address| address.is_ipv4());
         let address = address.or(found.first()).copied();
         let address = address.ok_or_else(|| failed(std::io::Error::other("the name has no address")))?;
         if let Some(before) = backends.iter().find(|before| before.address == address) {
-            return Err(Error::Twice {
-                first: before.url.clone(),
-                second: url.clone(),
-                address,
-            });
+            return Err(Error::Twice { first: before.url.clone(), second: url.clone(), address });
         }
         backends.push(Backend {
             url: url.clone(),
@@ -111,15 +98,8 @@ pub(super) async fn warn_of_unreachable(servers: Vec<(String, SocketAddr)>) {
 }
 
 fn host_and_port(url: &str) -> Result<(String, u16), Error> {
-    let invalid = |why: &str| Error::Url {
-        url: url.to_owned(),
-        why: why.to_owned(),
-    };
-    let with_scheme = if url.contains("://") {
-        url.to_owned()
-    } else {
-        format!("http://{url}")
-    };
+    let invalid = |why: &str| Error::Url { url: url.to_owned(), why: why.to_owned() };
+    let with_scheme = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
     let parsed = reqwest::Url::parse(&with_scheme).map_err(|error| invalid(&error.to_string()))?;
     match parsed.scheme() {
         "http" => {}
@@ -127,19 +107,13 @@ fn host_and_port(url: &str) -> Result<(String, u16), Error> {
         _ => return Err(invalid("the scheme isn't HTTP")),
     }
     if parsed.path() != "/" || parsed.query().is_some() {
-        return Err(invalid(
-            "remove the path after the port, because the client's path is forwarded",
-        ));
+        return Err(invalid("remove the path after the port, because the client's path is forwarded"));
     }
     if !parsed.username().is_empty() || parsed.password().is_some() {
-        return Err(invalid(
-            "remove user and password, because the client's authorization is forwarded",
-        ));
+        return Err(invalid("remove user and password, because the client's authorization is forwarded"));
     }
     let host = parsed.host_str().ok_or_else(|| invalid("the URL has no host"))?;
-    let port = parsed
-        .port_or_known_default()
-        .ok_or_else(|| invalid("the URL has no port"))?;
+    let port = parsed.port_or_known_default().ok_or_else(|| invalid("the URL has no port"))?;
     Ok((host.trim_matches(['[', ']']).to_owned(), port))
 }
 
@@ -156,11 +130,7 @@ mod tests {
             ("gpu-1:8000", "gpu-1", 8000),
             ("http://[::1]:8000", "::1", 8000),
         ] {
-            assert_eq!(
-                host_and_port(url).expect("valid"),
-                (host.to_owned(), port),
-                "{url}"
-            );
+            assert_eq!(host_and_port(url).expect("valid"), (host.to_owned(), port), "{url}");
         }
     }
 
@@ -175,10 +145,7 @@ mod tests {
             ("", "host"),
         ] {
             let message = host_and_port(url).expect_err("refused").to_string();
-            assert!(
-                message.contains(word) && message.contains("http://127.0.0.1:8000"),
-                "{url}: {message}"
-            );
+            assert!(message.contains(word) && message.contains("http://127.0.0.1:8000"), "{url}: {message}");
         }
     }
 

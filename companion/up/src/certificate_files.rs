@@ -51,20 +51,8 @@ fn check_file(
     kind: &'static str,
     is_kind: impl Fn(&[u8]) -> bool,
 ) -> Result<(), Error> {
-    let pem = std::fs::read(path).map_err(|source| Error::Read {
-        key,
-        path: path.into(),
-        source,
-    })?;
-    if is_kind(&pem) {
-        Ok(())
-    } else {
-        Err(Error::Content {
-            key,
-            path: path.into(),
-            kind,
-        })
-    }
+    let pem = std::fs::read(path).map_err(|source| Error::Read { key, path: path.into(), source })?;
+    if is_kind(&pem) { Ok(()) } else { Err(Error::Content { key, path: path.into(), kind }) }
 }
 
 #[cfg(test)]
@@ -75,28 +63,15 @@ mod tests {
     fn missing_and_exchanged_files_are_named() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = |name: &str| folder.path().join(name);
-        let certificate = Certificate {
-            cert: path("cert"),
-            key: path("key"),
-        };
+        let certificate = Certificate { cert: path("cert"), key: path("key") };
         let error = || check(&certificate).expect_err("wrong").to_string();
         assert!(error().starts_with("listen.tls.cert: "), "{}", error());
-        std::fs::write(
-            path("cert"),
-            "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
-        )
-        .expect("written");
+        std::fs::write(path("cert"), "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+            .expect("written");
         std::fs::write(path("key"), std::fs::read(path("cert")).expect("read")).expect("written");
-        assert!(
-            error().ends_with("contains no private key in PEM form"),
-            "{}",
-            error()
-        );
-        std::fs::write(
-            path("key"),
-            "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n",
-        )
-        .expect("written");
+        assert!(error().ends_with("contains no private key in PEM form"), "{}", error());
+        std::fs::write(path("key"), "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n")
+            .expect("written");
         check(&certificate).expect("both are there");
     }
 }

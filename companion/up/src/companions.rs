@@ -9,7 +9,8 @@ use std::path::PathBuf;
 use penstock_config::{Address, Config, Environment, Listen};
 use serde_json::{Value, json};
 
-use super::{Error, Options, ports::Ports};
+use super::ports::Ports;
+use super::{Error, Options};
 
 /// The address of any free port of this machine.
 const ANY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
@@ -34,11 +35,8 @@ pub(super) fn reserve(
     listen: &Listen,
     ports: &mut Ports,
 ) -> Result<Vec<Companion>, Error> {
-    let mut companions = vec![Companion {
-        grpc: listen.grpc.clone(),
-        http: listen.http.clone(),
-        variables: Vec::new(),
-    }];
+    let mut companions =
+        vec![Companion { grpc: listen.grpc.clone(), http: listen.http.clone(), variables: Vec::new() }];
     let Address::Tcp(grpc) = listen.grpc else {
         return match options.companions {
             0 | 1 => Ok(companions),
@@ -103,9 +101,7 @@ pub(super) fn introduce(companions: &mut [Companion], lease: Option<&Lease>) {
         if let Some(lease) = lease {
             variables.push(("PENSTOCK_REPLICAS__LEASE", lease.json().to_string()));
         }
-        let owned = variables
-            .into_iter()
-            .map(|(name, value)| (name.to_owned(), value));
+        let owned = variables.into_iter().map(|(name, value)| (name.to_owned(), value));
         companion.variables = owned.collect();
     }
 }
@@ -167,12 +163,7 @@ impl Etcd {
             return Ok(None);
         };
         let mut free = || ports.reserve(ANY, "replicas.lease", "--companions");
-        Ok(Some(Self {
-            binary,
-            client: free()?,
-            peer: free()?,
-            data: folder,
-        }))
+        Ok(Some(Self { binary, client: free()?, peer: free()?, data: folder }))
     }
 
     /// Its command line.
@@ -240,18 +231,9 @@ mod tests {
                     *address = ports.reserve(*address, "a key", "a flag")?;
                 }
             }
-            let options = Options {
-                companions: count,
-                ..Options::default()
-            };
+            let options = Options { companions: count, ..Options::default() };
             let companions = reserve(&options, &listen, &mut ports)?;
-            Ok(Self {
-                file,
-                companions,
-                listen,
-                _ports: ports,
-                _folder: folder,
-            })
+            Ok(Self { file, companions, listen, _ports: ports, _folder: folder })
         }
 
         /// What each companion reads.
@@ -259,19 +241,15 @@ mod tests {
             let read =
                 |companion| configuration(companion, &self.file, &Environment::default(), &self.listen);
             let configs = self.companions.iter().map(read);
-            configs
-                .map(|config| config.map(|config| config.replicas.expect("several companions")))
-                .collect()
+            configs.map(|config| config.map(|config| config.replicas.expect("several companions"))).collect()
         }
     }
 
     #[test]
     fn several_companions_know_each_other_and_the_lease() {
-        for (listen, count) in [
-            (FREE, 2),
-            (FREE, 3),
-            ("listen: {grpc: '[::1]:0', http: 'unix:/p.sock'}\n", 2),
-        ] {
+        for (listen, count) in
+            [(FREE, 2), (FREE, 3), ("listen: {grpc: '[::1]:0', http: 'unix:/p.sock'}\n", 2)]
+        {
             let mut planned = Planned::new(&format!("{listen}{POOLS}"), count).expect("free ports");
             introduce(&mut planned.companions, Some(&Lease::File("/run/lease".into())));
             let replicas = planned.replicas().expect("valid");
@@ -282,11 +260,8 @@ mod tests {
                 assert_eq!(replicas.companions, config::Companions::List(own.clone()));
                 assert_eq!(replicas.lease, config::Lease::File("/run/lease".into()));
             }
-            let pages: BTreeSet<String> = planned
-                .companions
-                .iter()
-                .map(|companion| companion.http.to_string())
-                .collect();
+            let pages: BTreeSet<String> =
+                planned.companions.iter().map(|companion| companion.http.to_string()).collect();
             assert_eq!(pages.len(), count, "{pages:?}");
         }
     }
@@ -299,10 +274,7 @@ mod tests {
         introduce(&mut planned.companions, None);
         for replicas in planned.replicas().expect("valid") {
             assert_eq!(replicas.duration.as_secs(), 9);
-            assert!(
-                matches!(replicas.lease, config::Lease::Kubernetes { .. }),
-                "{replicas:?}"
-            );
+            assert!(matches!(replicas.lease, config::Lease::Kubernetes { .. }), "{replicas:?}");
             assert!(matches!(&replicas.companions, config::Companions::List(list) if list.len() == 2));
         }
     }
@@ -325,10 +297,7 @@ mod tests {
         let socket = format!("listen: {{grpc: 'unix:/run/p.sock'}}\n{POOLS}");
         let error = Planned::new(&socket, 2).err().expect("one socket");
         assert_eq!(error.exit_code(), 2);
-        assert!(
-            error.to_string().contains("listen.grpc is unix:/run/p.sock"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("listen.grpc is unix:/run/p.sock"), "{error}");
 
         let redb = "pools: [{name: a, endpoints: {static: ['127.0.0.1:8001']}, usage: {store: {redb: f}}}]";
         let mut planned = Planned::new(&format!("{FREE}{redb}"), 2).expect("free ports");

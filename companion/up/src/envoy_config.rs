@@ -15,7 +15,8 @@ use penstock_config::{self as config, Config, Environment};
 use penstock_data_plane::settings::{add_remembered, certificate, remembered, settings};
 use penstock_data_plane::traces;
 use penstock_envoy::certificate::Certificate;
-use penstock_envoy::{bootstrap, find, folder::Folder, limits, yaml};
+use penstock_envoy::folder::Folder;
+use penstock_envoy::{bootstrap, find, limits, yaml};
 use penstock_filter_module as filter_module;
 use siphasher::sip::SipHasher13;
 
@@ -128,10 +129,7 @@ impl Error {
 pub fn render(args: Args, environment: &Environment) -> Result<String, Error> {
     let config = Config::read(&args.config, environment)?.read_api_keys()?;
     let (filter, origin) = match args.filter {
-        Some(path) => (
-            path,
-            "is the file of --filter; write it with `penstock filter --out PATH`",
-        ),
+        Some(path) => (path, "is the file of --filter; write it with `penstock filter --out PATH`"),
         None => (
             filter_module::cached_in(&find::user_cache_dir())?,
             "was written into this user's cache directory; for another machine, give its path with --filter",
@@ -152,10 +150,7 @@ pub fn render(args: Args, environment: &Environment) -> Result<String, Error> {
     settings.heap_bytes_max = args.max_heap.as_u64();
     settings.connections_max = limits::connections_max(args.open_files, limits::WORKERS_ASSUMED);
     let (flag, changes) = match args.envoy {
-        None => (
-            String::new(),
-            "pools, endpoints, addresses, the access log or the body limit change",
-        ),
+        None => (String::new(), "pools, endpoints, addresses, the access log or the body limit change"),
         Some(folder) => {
             settings.stream_idle_timeout = settings.stream_idle_timeout.max(limits::STREAM_IDLE_RELOADED);
             let written = Folder::open(&folder).and_then(|mut folder| {
@@ -163,10 +158,7 @@ pub fn render(args: Args, environment: &Environment) -> Result<String, Error> {
                 folder.write(&settings.pools)?;
                 Ok(folder)
             });
-            let written = written.map_err(|why| Error::Folder {
-                folder: folder.clone(),
-                why,
-            })?;
+            let written = written.map_err(|why| Error::Folder { folder: folder.clone(), why })?;
             settings.folder = Some(written.path().to_owned());
             let flag = format!(" --envoy {}", folder.display());
             (
@@ -176,13 +168,7 @@ pub fn render(args: Args, environment: &Environment) -> Result<String, Error> {
         }
     };
     let command = format!("penstock envoy-config --config {}{flag}", args.config.display());
-    let note = note(
-        &command,
-        origin,
-        changes,
-        settings.connections_max,
-        args.open_files,
-    );
+    let note = note(&command, origin, changes, settings.connections_max, args.open_files);
     settings.http_filters = http_filters::read_all(&args.http_filters)?;
     Ok(yaml::text(&[bootstrap::document(&settings)], &note)?)
 }
@@ -235,10 +221,7 @@ fn max_heap(text: &str) -> Result<ByteSize, String> {
 /// # Errors
 /// When the folder doesn't exist or can't be written to.
 pub fn write(bootstrap: &str, path: &Path) -> Result<(), Error> {
-    let failed = |why| Error::Out {
-        file: path.to_owned(),
-        why,
-    };
+    let failed = |why| Error::Out { file: path.to_owned(), why };
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let mut file = tempfile::Builder::new()
         .prefix(".penstock-envoy")
@@ -275,14 +258,8 @@ mod tests {
             node: "n".into(),
         };
         let text = render(args, &Environment::default()).expect("rendered");
-        let (_, cluster) = text
-            .split_once("- name: penstock~companion")
-            .expect("the companions' cluster");
-        for line in [
-            "port_value: 9190",
-            "port_value: 9290",
-            "- header: x-penstock-companion",
-        ] {
+        let (_, cluster) = text.split_once("- name: penstock~companion").expect("the companions' cluster");
+        for line in ["port_value: 9190", "port_value: 9290", "- header: x-penstock-companion"] {
             assert!(cluster.contains(line), "{line}: {cluster}");
         }
     }
@@ -304,39 +281,27 @@ mod tests {
             node: "n".into(),
         };
         let text = render(args.clone(), &Environment::default()).expect("rendered");
-        assert!(
-            text.starts_with("# Envoy ") && text.contains("penstock filter --out"),
-            "{text}"
-        );
+        assert!(text.starts_with("# Envoy ") && text.contains("penstock filter --out"), "{text}");
         assert!(text.contains("filename: /etc/penstock.wasm"), "{text}");
         assert!(text.contains("127.0.0.1"), "the endpoints: {text}");
 
         let envoy = folder.path().join("envoy");
-        let args = Args {
-            envoy: Some(envoy.clone()),
-            ..args
-        };
+        let args = Args { envoy: Some(envoy.clone()), ..args };
         let text = render(args.clone(), &Environment::default()).expect("rendered");
         assert!(text.contains(&format!("--envoy {}`", envoy.display())), "{text}");
         let clusters = envoy.join("clusters.json");
         assert!(text.contains(&format!("path: {}", clusters.display())), "{text}");
         let written = std::fs::read_to_string(clusters).expect("the folder has it before a companion runs");
         assert!(written.contains("endpoints-chat.json"), "{written}");
-        std::fs::write(
-            &args.config,
-            CONFIG.replace("static: ['127.0.0.1:8001']", "file: l"),
-        )
-        .expect("written");
+        std::fs::write(&args.config, CONFIG.replace("static: ['127.0.0.1:8001']", "file: l"))
+            .expect("written");
         render(args.clone(), &Environment::default()).expect("rendered");
         let endpoints = std::fs::read_to_string(envoy.join("endpoints-chat.json")).expect("there");
         assert!(
             endpoints.contains("8001"),
             "nothing was discovered yet, so Envoy keeps the server: {endpoints}"
         );
-        assert!(
-            text.contains("stream_idle_timeout: 900s"),
-            "a ttl may be raised later: {text}"
-        );
+        assert!(text.contains("stream_idle_timeout: 900s"), "a ttl may be raised later: {text}");
     }
 
     #[test]
@@ -358,25 +323,16 @@ mod tests {
         let text = render(args, &Environment::default()).expect("rendered");
         assert!(text.contains("address: penstock.models"), "{text}");
         assert!(text.contains("max_heap_size_bytes: 1073741824"), "{text}");
-        assert!(
-            text.contains("max_active_downstream_connections: 50000"),
-            "{text}"
-        );
+        assert!(text.contains("max_active_downstream_connections: 50000"), "{text}");
         assert!(max_heap("1MB").expect_err("too small").contains("256.0 MiB"));
         let file = folder.path().join("envoy.yaml");
         std::fs::write(&file, "old").expect("written");
         write(&text, &file).expect("written");
         assert_eq!(std::fs::read_to_string(&file).expect("it is there"), text);
-        let mode = std::fs::metadata(&file)
-            .expect("it is there")
-            .permissions()
-            .mode();
+        let mode = std::fs::metadata(&file).expect("it is there").permissions().mode();
         assert_eq!(mode & 0o777, 0o644);
         let nowhere = write(&text, Path::new("/nowhere/envoy.yaml")).expect_err("no such folder");
-        assert!(
-            nowhere.to_string().starts_with("--out /nowhere/envoy.yaml: "),
-            "{nowhere}"
-        );
+        assert!(nowhere.to_string().starts_with("--out /nowhere/envoy.yaml: "), "{nowhere}");
     }
 
     #[test]

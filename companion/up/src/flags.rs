@@ -24,13 +24,9 @@ impl FromStr for GatewayName {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (namespace, name) = text
-            .split_once('/')
-            .ok_or("must be the Gateway's namespace and name, for example models/eg")?;
-        Ok(Self {
-            namespace: label(namespace)?,
-            name: resource_name(name)?,
-        })
+        let (namespace, name) =
+            text.split_once('/').ok_or("must be the Gateway's namespace and name, for example models/eg")?;
+        Ok(Self { namespace: label(namespace)?, name: resource_name(name)? })
     }
 }
 
@@ -58,12 +54,7 @@ impl FromStr for PoolService {
             Some((namespace, name)) => (Some(label(namespace)?), name),
             None => (None, service),
         };
-        Ok(Self {
-            pool: pool.to_owned(),
-            namespace,
-            name: resource_name(name)?,
-            port: port(number)?,
-        })
+        Ok(Self { pool: pool.to_owned(), namespace, name: resource_name(name)?, port: port(number)? })
     }
 }
 
@@ -92,16 +83,12 @@ impl FromStr for HostPort {
             port(&address.port().to_string())?;
             return Ok(Self::Address(address));
         }
-        let (name, number) = text
-            .rsplit_once(':')
-            .ok_or("must be HOST:PORT, for example penstock.models:9190")?;
+        let (name, number) =
+            text.rsplit_once(':').ok_or("must be HOST:PORT, for example penstock.models:9190")?;
         if name.contains(':') {
             return Err("an IPv6 address must be in brackets, for example [::1]:9190".into());
         }
-        Ok(Self::Dns {
-            name: resource_name(&name.to_ascii_lowercase())?,
-            port: port(number)?,
-        })
+        Ok(Self::Dns { name: resource_name(&name.to_ascii_lowercase())?, port: port(number)? })
     }
 }
 
@@ -111,10 +98,7 @@ impl HostPort {
         match self {
             Self::Address(address) if has_replicas => Companions::List(vec![*address]),
             Self::Address(address) => Companions::One(Address::Tcp(*address)),
-            Self::Dns { name, port } => Companions::Dns {
-                name: name.clone(),
-                port: *port,
-            },
+            Self::Dns { name, port } => Companions::Dns { name: name.clone(), port: *port },
         }
     }
 }
@@ -134,10 +118,7 @@ pub(crate) fn listener(text: &str) -> Result<Listener, String> {
         "https" => Some(443),
         _ => None,
     };
-    Ok(Listener {
-        port: number.or(known),
-        name,
-    })
+    Ok(Listener { port: number.or(known), name })
 }
 
 fn port(text: &str) -> Result<u16, String> {
@@ -179,32 +160,17 @@ mod tests {
     #[test]
     fn values_are_read() {
         let gateway: GatewayName = "models/eg".parse().expect("valid");
-        assert_eq!(
-            (gateway.namespace.as_str(), gateway.name.as_str()),
-            ("models", "eg")
-        );
+        assert_eq!((gateway.namespace.as_str(), gateway.name.as_str()), ("models", "eg"));
         let service: PoolService = "chat=vllm:8000".parse().expect("valid");
-        assert_eq!(
-            (service.namespace, service.name.as_str(), service.port),
-            (None, "vllm", 8000)
-        );
+        assert_eq!((service.namespace, service.name.as_str(), service.port), (None, "vllm", 8000));
         let service: PoolService = "a=b=models/vllm:8000".parse().expect("valid");
-        assert_eq!(
-            (service.pool.as_str(), service.namespace.as_deref()),
-            ("a=b", Some("models"))
-        );
+        assert_eq!((service.pool.as_str(), service.namespace.as_deref()), ("a=b", Some("models")));
         let names =
             ["http", "https", "web", "web:8080", "http:8888"].map(|text| listener(text).expect("valid").port);
         assert_eq!(names, [Some(80), Some(443), None, Some(8080), Some(8888)]);
-        assert_eq!(
-            "[::1]:9190".parse(),
-            Ok(HostPort::Address(([0, 0, 0, 0, 0, 0, 0, 1], 9190).into()))
-        );
+        assert_eq!("[::1]:9190".parse(), Ok(HostPort::Address(([0, 0, 0, 0, 0, 0, 0, 1], 9190).into())));
         let name = "Penstock.models".to_ascii_lowercase();
-        assert_eq!(
-            "Penstock.models:9190".parse(),
-            Ok(HostPort::Dns { name, port: 9190 })
-        );
+        assert_eq!("Penstock.models:9190".parse(), Ok(HostPort::Dns { name, port: 9190 }));
     }
 
     #[test]

@@ -1,31 +1,23 @@
 //! A running gateway: the supervised companion and Envoy.
 
-use std::{
-    fmt,
-    net::SocketAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use futures_util::future::select_all;
 use penstock_config::Address;
-use tokio::{
-    sync::{broadcast, watch},
-    task::{JoinHandle, JoinSet},
-    time,
-};
+use tokio::sync::{broadcast, watch};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time;
 
-use super::{
-    Error, Options,
-    backend::warn_of_unreachable,
-    inspect::Inspection,
-    plan::Plan,
-    readiness::ready,
-    supervise::{Commands, End, Event, Part, Supervisor},
-};
+use super::backend::warn_of_unreachable;
+use super::inspect::Inspection;
+use super::plan::Plan;
+use super::readiness::ready;
+use super::supervise::{Commands, End, Event, Part, Supervisor};
+use super::{Error, Options};
 
 /// Time from the start until the gateway is ready. Envoy compiles the filter for each worker, which takes long on a
 /// busy machine.
@@ -104,8 +96,7 @@ impl Supervised {
     }
 
     fn request_end(&self) {
-        self.commands
-            .send_modify(|commands| commands.end = commands.end.max(End::Gently));
+        self.commands.send_modify(|commands| commands.end = commands.end.max(End::Gently));
     }
 
     async fn end(&mut self) {
@@ -146,21 +137,10 @@ impl Gateway {
         let envoy = supervise(Part::Envoy);
         tokio::spawn(warn_of_unreachable(plan.servers.clone()));
         let inspection = (!plan.backends.is_empty()).then(|| {
-            let inspection = Inspection {
-                backends: plan.backends.clone(),
-                pool: plan.pool.clone(),
-            };
+            let inspection = Inspection { backends: plan.backends.clone(), pool: plan.pool.clone() };
             tokio::spawn(inspection.run())
         });
-        Ok(Self {
-            inspection,
-            plan,
-            restarts,
-            companions,
-            envoy,
-            etcd,
-            events,
-        })
+        Ok(Self { inspection, plan, restarts, companions, envoy, etcd, events })
     }
 
     /// The addresses, known from the start.
@@ -171,13 +151,7 @@ impl Gateway {
             has_tls: self.plan.listen.tls.is_some(),
             envoy_admin: self.plan.listen.envoy_admin,
             companion: self.plan.listen.http.clone(),
-            further: self
-                .plan
-                .companions
-                .iter()
-                .skip(1)
-                .map(|further| further.http.clone())
-                .collect(),
+            further: self.plan.companions.iter().skip(1).map(|further| further.http.clone()).collect(),
         }
     }
 
@@ -200,11 +174,7 @@ impl Gateway {
     pub async fn wait_ready(&mut self) -> Result<(), Error> {
         let mut last_answer = "the companion doesn't answer".to_owned();
         let ready = ready(&self.plan.companions, &mut last_answer);
-        let processes = self
-            .companions
-            .iter_mut()
-            .chain([&mut self.envoy])
-            .chain(&mut self.etcd);
+        let processes = self.companions.iter_mut().chain([&mut self.envoy]).chain(&mut self.etcd);
         let died = select_all(processes.map(|process| Box::pin(process.died())));
         let result = tokio::select! {
             (error, ..) = died => return Err(error),
@@ -260,11 +230,7 @@ impl Gateway {
     #[must_use]
     pub fn drain_shortcut(&self) -> DrainShortcut {
         DrainShortcut {
-            companions: self
-                .companions
-                .iter()
-                .map(|companion| companion.commands.clone())
-                .collect(),
+            companions: self.companions.iter().map(|companion| companion.commands.clone()).collect(),
         }
     }
 }

@@ -32,12 +32,7 @@ pub struct Args {
     #[arg(long, value_name = "NAMESPACE/NAME")]
     pub gateway: GatewayName,
     /// The gateway's implementation.
-    #[arg(
-        long = "for",
-        value_enum,
-        value_name = "KIND",
-        default_value = "envoy-gateway"
-    )]
+    #[arg(long = "for", value_enum, value_name = "KIND", default_value = "envoy-gateway")]
     pub kind: Kind,
     /// A listener of the Gateway that gets the filter, with its port unless the name is http or https. May be given several
     /// times. Default: http and https, and with --for istio all listeners.
@@ -157,10 +152,8 @@ pub fn render(args: &Args, environment: &Environment) -> Result<String, Error> {
 }
 
 fn gateway(args: &Args) -> Result<Gateway, Error> {
-    let default = [("http", 80), ("https", 443)].map(|(name, port)| Listener {
-        name: name.into(),
-        port: Some(port),
-    });
+    let default =
+        [("http", 80), ("https", 443)].map(|(name, port)| Listener { name: name.into(), port: Some(port) });
     let listeners = match (args.kind, args.listeners.as_slice()) {
         (Kind::EnvoyGateway, []) => default.into(),
         (Kind::EnvoyGateway, given) => given.to_vec(),
@@ -186,17 +179,11 @@ fn pools(args: &Args, config: &Config) -> Result<Vec<Pool>, Error> {
     let mut services = BTreeMap::new();
     for service in &args.services {
         let pool = &service.pool;
-        let error = |why: String| Error::Service {
-            pool: pool.clone(),
-            why,
-        };
+        let error = |why: String| Error::Service { pool: pool.clone(), why };
         let known = config.pools.iter().find(|known| known.name == *pool);
         let known = known.ok_or_else(|| {
             let names: Vec<_> = config.pools.iter().map(|pool| pool.name.as_str()).collect();
-            error(format!(
-                "no pool has this name; the pools are {}",
-                names.join(", ")
-            ))
+            error(format!("no pool has this name; the pools are {}", names.join(", ")))
         })?;
         if known.discovery.is_none() {
             return Err(error(
@@ -212,10 +199,7 @@ fn pools(args: &Args, config: &Config) -> Result<Vec<Pool>, Error> {
             Some(service) => by_service(args, pool, service),
             None => servers(args, pool)?,
         };
-        Ok(Pool {
-            name: pool.name.clone(),
-            servers,
-        })
+        Ok(Pool { name: pool.name.clone(), servers })
     });
     pools.collect()
 }
@@ -235,21 +219,16 @@ fn by_service(args: &Args, pool: &config::Pool, service: &PoolService) -> Server
 }
 
 fn servers(args: &Args, pool: &config::Pool) -> Result<Servers, Error> {
-    let unknown = |found| Error::Unknown {
-        pool: pool.name.clone(),
-        found,
-    };
+    let unknown = |found| Error::Unknown { pool: pool.name.clone(), found };
     match &pool.discovery {
         None => {
             let addresses = pool.endpoints.iter().map(|endpoint| endpoint.address);
             Ok(Servers::Addresses(addresses.collect()))
         }
         Some(Discovery::Dns { .. }) if args.requeue => Err(Error::RequeueDns(pool.name.clone())),
-        Some(Discovery::Dns { name, port, refresh }) => Ok(Servers::Dns {
-            name: name.clone(),
-            port: *port,
-            refresh: *refresh,
-        }),
+        Some(Discovery::Dns { name, port, refresh }) => {
+            Ok(Servers::Dns { name: name.clone(), port: *port, refresh: *refresh })
+        }
         Some(Discovery::File(_)) => Err(unknown("a file")),
         Some(Discovery::Kubernetes { object, .. }) => Err(unknown(match object {
             KubernetesObject::InferencePool(_) => "an InferencePool",
@@ -319,11 +298,7 @@ fn without_password(url: &url::Url) -> String {
 
 /// What a reader of the resources must know.
 fn note(args: &Args, config: &Config, companions: &Companions, module: &RemoteModule) -> String {
-    let Args {
-        gateway,
-        config: file,
-        ..
-    } = args;
+    let Args { gateway, config: file, .. } = args;
     let kind = args.kind.to_possible_value();
     let kind = kind.as_ref().map_or("", |kind| kind.get_name());
     let mut note = format!(
@@ -354,10 +329,7 @@ fn note(args: &Args, config: &Config, companions: &Companions, module: &RemoteMo
              to it. If they refer to one already, add the bootstrap to that one.",
         );
     }
-    let module_is_local = module
-        .host
-        .parse::<IpAddr>()
-        .is_ok_and(|address| address.is_loopback());
+    let module_is_local = module.host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
     if is_loopback(companions) || module_is_local {
         add(
             "An address on loopback is reached only by an Envoy on the same machine: see --companion and --module.",

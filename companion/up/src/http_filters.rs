@@ -3,11 +3,9 @@
 //! A file contains one of Envoy's `HttpFilter` objects, or a list of them, in YAML or JSON, as in a bootstrap. Only the
 //! shape is checked here, so that an error names the file; Envoy validates the filters themselves.
 
-use std::{
-    fs::File,
-    io::Read as _,
-    path::{Path, PathBuf},
-};
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
@@ -43,10 +41,7 @@ pub fn read_all(paths: &[PathBuf]) -> Result<Vec<Value>, Error> {
 /// # Errors
 /// When the file can't be read, or isn't of the expected form.
 pub fn read(path: &Path) -> Result<Vec<Value>, Error> {
-    let error = |why: String| Error {
-        file: path.display().to_string(),
-        why,
-    };
+    let error = |why: String| Error { file: path.display().to_string(), why };
     let mut text = String::new();
     let file = File::open(path).map_err(|why| error(why.to_string()))?;
     let read = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text);
@@ -86,9 +81,7 @@ fn check(filter: &Value) -> Result<(), String> {
         );
     }
     if TAKEN.contains(&name) {
-        return Err(format!(
-            "`{name}` is in the list already, and may not appear twice"
-        ));
+        return Err(format!("`{name}` is in the list already, and may not appear twice"));
     }
     let config = members.get("typed_config").and_then(|config| config.get("@type"));
     if config.and_then(Value::as_str).is_none() {
@@ -121,28 +114,16 @@ mod tests {
             ("[]", "there are 0"),
             ("- a", "filter 1: it must be an object"),
             ("typed_config: {'@type': x}", "filter 1: `name` must be a text"),
-            (
-                "{name: 7, typed_config: {'@type': x}}",
-                "filter 1: `name` must be a text",
-            ),
+            ("{name: 7, typed_config: {'@type': x}}", "filter 1: `name` must be a text"),
             ("name: a", "`typed_config` of `a`"),
             ("{name: a, typed_config: {key: 1}}", "`typed_config` of `a`"),
-            (
-                "{name: penstock, typed_config: {'@type': x}}",
-                "`penstock` is in the list already",
-            ),
-            (
-                "{name: envoy.filters.http.router, typed_config: {'@type': x}}",
-                "in the list already",
-            ),
+            ("{name: penstock, typed_config: {'@type': x}}", "`penstock` is in the list already"),
+            ("{name: envoy.filters.http.router, typed_config: {'@type': x}}", "in the list already"),
         ] {
             let error = parse(text).expect_err(text);
             assert!(error.contains(why), "{text}: {error}");
         }
-        let many = format!(
-            "[{}]",
-            vec!["{name: a, typed_config: {'@type': x}}"; 17].join(",")
-        );
+        let many = format!("[{}]", vec!["{name: a, typed_config: {'@type': x}}"; 17].join(","));
         assert!(parse(&many).expect_err("too many").contains("there are 17"));
     }
 
@@ -156,11 +137,6 @@ mod tests {
         assert_eq!(read(&path).expect("read").len(), 1);
         let large = format!("{ONE}#{}", "x".repeat(1 << 20));
         std::fs::write(&path, large).expect("written");
-        assert!(
-            read(&path)
-                .expect_err("large")
-                .to_string()
-                .contains("more than 1048576 bytes")
-        );
+        assert!(read(&path).expect_err("large").to_string().contains("more than 1048576 bytes"));
     }
 }

@@ -48,17 +48,11 @@ struct ServerReport {
 impl Inspection {
     /// Queries the servers and returns the report.
     pub(super) async fn run(self) -> String {
-        let client = Client::builder()
-            .no_proxy()
-            .redirect(reqwest::redirect::Policy::none())
-            .timeout(TIMEOUT)
-            .build();
+        let client =
+            Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none()).timeout(TIMEOUT).build();
         let servers = match &client {
             Ok(client) => {
-                let queries = self
-                    .backends
-                    .iter()
-                    .map(|backend| query(client, backend, &self.pool));
+                let queries = self.backends.iter().map(|backend| query(client, backend, &self.pool));
                 futures_util::future::join_all(queries).await
             }
             Err(error) => self.backends.iter().map(|_| Err(error.to_string())).collect(),
@@ -87,10 +81,7 @@ impl Inspection {
 
     fn write_defaults(&self, out: &mut String) -> fmt::Result {
         let pool = &self.pool;
-        writeln!(
-            out,
-            "defaults (change them with --config FILE; see docs/reference.md):"
-        )?;
+        writeln!(out, "defaults (change them with --config FILE; see docs/reference.md):")?;
         let servers = self.backends.len();
         let s = if servers == 1 { "" } else { "s" };
         writeln!(out, "  pool {}: {servers} server{s}, for every model", pool.name)?;
@@ -106,16 +97,8 @@ impl Inspection {
             Then::Open => "they are sent to a server without it",
             Then::Closed => "they are answered with 503",
         };
-        writeln!(
-            out,
-            "  if the companion is away, requests wait {:?}, then {fallback}",
-            pool.hold
-        )?;
-        let names: Vec<_> = self
-            .backends
-            .iter()
-            .filter_map(|backend| backend.name.as_deref())
-            .collect();
+        writeln!(out, "  if the companion is away, requests wait {:?}, then {fallback}", pool.hold)?;
+        let names: Vec<_> = self.backends.iter().filter_map(|backend| backend.name.as_deref()).collect();
         if !names.is_empty() {
             writeln!(
                 out,
@@ -161,12 +144,7 @@ fn bound(pool: &Pool) -> String {
                 number(initial)
             )
         }
-        Gate::Bounded {
-            unit,
-            lower,
-            upper,
-            watermark,
-        } => {
+        Gate::Bounded { unit, lower, upper, watermark } => {
             let unit = match unit {
                 StockUnit::Requests => "requests",
                 StockUnit::Tokens => "tokens",
@@ -219,10 +197,7 @@ async fn query(client: &Client, backend: &Backend, pool: &Pool) -> Result<Server
     };
     let (models, health, metrics) =
         futures_util::future::join3(get(client, url("/v1/models")), health, metrics).await;
-    let answered = [&health, &metrics]
-        .into_iter()
-        .flatten()
-        .any(|(_, answer)| answer.is_ok());
+    let answered = [&health, &metrics].into_iter().flatten().any(|(_, answer)| answer.is_ok());
     if let (false, Err(why)) = (answered, &models) {
         return Err(plain(why));
     }
@@ -254,10 +229,9 @@ fn metrics_result(path: &str, answer: Answer) -> String {
                 format!("{path} isn't from vLLM, SGLang or TGI: only this gateway's load is known")
             }
         },
-        Ok((status, _)) => format!(
-            "no metrics ({path} returns {}): only this gateway's load is known",
-            status.as_u16()
-        ),
+        Ok((status, _)) => {
+            format!("no metrics ({path} returns {}): only this gateway's load is known", status.as_u16())
+        }
         Err(why) => format!("{path}: {}", plain(&why)),
     }
 }
@@ -289,44 +263,27 @@ fn model_names(status: StatusCode, text: &str) -> Result<Vec<String>, String> {
     }
     let document: Value = serde_json::from_str(text).map_err(|_| "isn't JSON".to_owned())?;
     let list = document["data"].as_array().ok_or("has no list of models")?;
-    Ok(list
-        .iter()
-        .filter_map(|model| model["id"].as_str())
-        .map(ToOwned::to_owned)
-        .collect())
+    Ok(list.iter().filter_map(|model| model["id"].as_str()).map(ToOwned::to_owned).collect())
 }
 
 /// The kind of server, from the first known prefix on its page of metrics.
 fn server_kind(page: &str) -> Option<&'static str> {
-    let known = |line: &str| {
-        METRIC_PREFIXES
-            .iter()
-            .find(|(prefix, _)| line.starts_with(prefix))
-    };
+    let known = |line: &str| METRIC_PREFIXES.iter().find(|(prefix, _)| line.starts_with(prefix));
     page.lines().find_map(known).map(|(_, kind)| *kind)
 }
 
 /// The text without control characters, shortened to [`TEXT_MAX`].
 fn plain(text: &str) -> String {
-    let short: String = text
-        .chars()
-        .filter(|character| !character.is_control())
-        .take(TEXT_MAX)
-        .collect();
-    if text.chars().count() > TEXT_MAX {
-        short + "…"
-    } else {
-        short
-    }
+    let short: String = text.chars().filter(|character| !character.is_control()).take(TEXT_MAX).collect();
+    if text.chars().count() > TEXT_MAX { short + "…" } else { short }
 }
 
 #[cfg(test)]
 mod tests {
     use axum::Router;
     use axum::routing::get as served;
-    use serde_json::json;
-
     use penstock_config::Config;
+    use serde_json::json;
 
     use super::*;
 
@@ -336,23 +293,14 @@ mod tests {
     }
 
     async fn server(app: Router) -> Backend {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
-            .await
-            .expect("a port");
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("bound");
         tokio::spawn(async move { axum::serve(listener, app).await });
-        Backend {
-            url: format!("http://{address}"),
-            address,
-            name: None,
-        }
+        Backend { url: format!("http://{address}"), address, name: None }
     }
 
     async fn report(backends: Vec<Backend>) -> String {
-        let inspection = Inspection {
-            backends,
-            pool: pool(),
-        };
+        let inspection = Inspection { backends, pool: pool() };
         inspection.run().await
     }
 
@@ -362,10 +310,7 @@ mod tests {
         let app = Router::new()
             .route("/v1/models", served(async move || axum::Json(models)))
             .route("/health", served(async || ""))
-            .route(
-                "/metrics",
-                served(async || "# HELP x\nvllm:num_requests_running{a=\"b\"} 0\n"),
-            );
+            .route("/metrics", served(async || "# HELP x\nvllm:num_requests_running{a=\"b\"} 0\n"));
         let there = server(app).await;
         let unused = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let unreachable = Backend {

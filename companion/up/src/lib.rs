@@ -19,19 +19,17 @@ mod process_limits;
 mod readiness;
 mod supervise;
 
-use std::{
-    io::{self, Write as _},
-    path::PathBuf,
-};
+use std::io::{self, Write as _};
+use std::path::PathBuf;
 
+pub use config::Environment;
 use penstock_config as config;
 use penstock_envoy::find;
 use penstock_filter_module as filter_module;
 use tokio::signal::unix::{SignalKind, signal};
 
-pub use config::Environment;
-pub use gateway::{Addresses, DrainShortcut, Gateway};
-pub use supervise::{Event, Part};
+pub use self::gateway::{Addresses, DrainShortcut, Gateway};
+pub use self::supervise::{Event, Part};
 
 /// Flags of `penstock up`.
 #[derive(Clone, Debug, clap::Args)]
@@ -85,14 +83,7 @@ pub struct Options {
 
 impl From<Args> for Options {
     fn from(args: Args) -> Self {
-        let Args {
-            config,
-            backends,
-            port,
-            admin_port,
-            http_filters,
-            companions,
-        } = args;
+        let Args { config, backends, port, admin_port, http_filters, companions } = args;
         Self {
             config,
             backends,

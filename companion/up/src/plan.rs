@@ -1,24 +1,22 @@
 //! Preparation of `penstock up`: reserves addresses, writes files and finds Envoy. No process runs yet.
 
-use std::{
-    net::SocketAddr,
-    path::{Path, PathBuf},
-};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 
 use bytesize::ByteSize;
 use penstock_config::{Address, Config, Listen, Pool};
 use penstock_data_plane::settings::{certificate, settings};
 use penstock_data_plane::traces;
-use penstock_envoy::{bootstrap, find, folder::Folder, limits, run::Launch};
+use penstock_envoy::folder::Folder;
+use penstock_envoy::run::Launch;
+use penstock_envoy::{bootstrap, find, limits};
 use penstock_filter_module as filter_module;
 use serde_json::json;
 use tempfile::TempDir;
 
-use super::{
-    Error, Options, backend,
-    companions::{self, Companion, Etcd, Lease},
-    ports::Ports,
-};
+use super::companions::{self, Companion, Etcd, Lease};
+use super::ports::Ports;
+use super::{Error, Options, backend};
 use crate::envoy_config::HEAP_MIN;
 use crate::{certificate_files, http_filters, process_limits};
 
@@ -68,12 +66,7 @@ impl Source {
             (None, []) => Err(Error::Neither),
             (Some(file), []) => {
                 let config = Config::read(file, &options.environment)?;
-                Ok(Self {
-                    servers: servers_of(&config),
-                    config,
-                    file: file.clone(),
-                    backends: Vec::new(),
-                })
+                Ok(Self { servers: servers_of(&config), config, file: file.clone(), backends: Vec::new() })
             }
             (None, urls) => {
                 let backends = backend::resolve(urls).await?;
@@ -91,16 +84,8 @@ impl Source {
 
 impl Plan {
     pub(super) async fn new(options: &Options) -> Result<Self, Error> {
-        let directory = tempfile::Builder::new()
-            .prefix("penstock-")
-            .tempdir()
-            .map_err(Error::Directory)?;
-        let Source {
-            mut config,
-            file,
-            servers,
-            backends,
-        } = Source::read(options, directory.path()).await?;
+        let directory = tempfile::Builder::new().prefix("penstock-").tempdir().map_err(Error::Directory)?;
+        let Source { mut config, file, servers, backends } = Source::read(options, directory.path()).await?;
         let mut ports = reserve_ports(&mut config.listen, options)?;
         let mut companions = companions::reserve(options, &config.listen, &mut ports)?;
         let (mut etcd, mut lease) = (None, None);
@@ -264,16 +249,8 @@ fn reserve_ports(listen: &mut Listen, options: &Options) -> Result<Ports, Error>
         Ok::<_, Error>(())
     };
     reserve(&mut listen.gateway, options.port, "listen.gateway", "--port")?;
-    reserve(
-        &mut listen.envoy_admin,
-        options.admin_port,
-        "listen.envoy_admin",
-        "--admin-port",
-    )?;
-    for (address, key) in [
-        (&mut listen.grpc, "listen.grpc"),
-        (&mut listen.http, "listen.http"),
-    ] {
+    reserve(&mut listen.envoy_admin, options.admin_port, "listen.envoy_admin", "--admin-port")?;
+    for (address, key) in [(&mut listen.grpc, "listen.grpc"), (&mut listen.http, "listen.http")] {
         if let Address::Tcp(address) = address {
             reserve(address, None, key, "that key")?;
         }
@@ -284,22 +261,16 @@ fn reserve_ports(listen: &mut Listen, options: &Options) -> Result<Ports, Error>
 /// Names and addresses of the model servers in a configuration.
 fn servers_of(config: &Config) -> Vec<(String, SocketAddr)> {
     let servers = config.pools.iter().flat_map(|pool| {
-        pool.endpoints.iter().map(|endpoint| {
-            (
-                format!("{} of pool {}", endpoint.address, pool.name),
-                endpoint.address,
-            )
-        })
+        pool.endpoints
+            .iter()
+            .map(|endpoint| (format!("{} of pool {}", endpoint.address, pool.name), endpoint.address))
     });
     servers.collect()
 }
 
 /// Writes a configuration for --backend, as JSON, which is valid YAML.
 fn write_config(directory: &Path, backends: &[backend::Backend]) -> Result<PathBuf, Error> {
-    let addresses: Vec<String> = backends
-        .iter()
-        .map(|backend| backend.address.to_string())
-        .collect();
+    let addresses: Vec<String> = backends.iter().map(|backend| backend.address.to_string()).collect();
     let file = directory.join("penstock.yaml");
     let document = json!({ "pools": [{ "name": POOL, "endpoints": { "static": addresses } }] });
     write(&file, &document.to_string())?;

@@ -5,7 +5,8 @@
 //! never returns the port to processes that ask for any free port. Envoy and the companion still can listen on it,
 //! because they set `SO_REUSEADDR`, which shares an address as long as no socket listens there.
 
-use std::{io, net::SocketAddr};
+use std::io;
+use std::net::SocketAddr;
 
 use tokio::net::TcpSocket;
 
@@ -61,9 +62,7 @@ impl Ports {
 
     /// Whether the address is already reserved here, because the configuration uses it twice.
     fn contains(&self, address: SocketAddr) -> bool {
-        self.0
-            .iter()
-            .any(|socket| socket.local_addr().is_ok_and(|other| other == address))
+        self.0.iter().any(|socket| socket.local_addr().is_ok_and(|other| other == address))
     }
 
     /// Reserves an address, or a free port on the same IP address if it is in use. For addresses that the user didn't
@@ -107,18 +106,9 @@ mod tests {
         let first = ports.reserve(any(), "a", "--a").expect("free");
         let second = ports.reserve(any(), "b", "--b").expect("free");
         assert_ne!(first, second);
-        let message = ports
-            .reserve(first, "listen.gateway", "--port")
-            .expect_err("reserved")
-            .to_string();
-        assert!(
-            message.contains("(listen.gateway) is in use") && message.contains("--port"),
-            "{message}"
-        );
-        assert_ne!(
-            ports.reserve_or_free(first, "a", "--a").expect("another").port(),
-            first.port()
-        );
+        let message = ports.reserve(first, "listen.gateway", "--port").expect_err("reserved").to_string();
+        assert!(message.contains("(listen.gateway) is in use") && message.contains("--port"), "{message}");
+        assert_ne!(ports.reserve_or_free(first, "a", "--a").expect("another").port(), first.port());
         let companion = TcpListener::bind(first).expect("a reserved port can be listened on");
         let taken = Ports::default().reserve(first, "listen.http", "that key");
         assert!(

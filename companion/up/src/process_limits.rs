@@ -1,10 +1,9 @@
 //! What the operating system lets Envoy use here: file descriptors and memory. Envoy's own limits stay below, so that it refuses clients
 //! rather than fail.
 
-use std::fs;
-use std::io;
 use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 /// Where Linux mounts control groups.
 const CONTROL_GROUPS: &str = "/sys/fs/cgroup";

@@ -18,10 +18,7 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 /// doesn't know whether Envoy is. Discovery isn't waited for: the object that it looks for may be created much later.
 /// `last_answer` is the last other response.
 pub(super) async fn ready(companions: &[Companion], last_answer: &mut String) {
-    let clients: Option<Vec<_>> = companions
-        .iter()
-        .map(|companion| client(&companion.http))
-        .collect();
+    let clients: Option<Vec<_>> = companions.iter().map(|companion| client(&companion.http)).collect();
     let Some(clients) = clients else {
         "the HTTP client can't be created".clone_into(last_answer);
         return std::future::pending().await;
@@ -47,10 +44,9 @@ fn client(address: &Address) -> Option<(Client, Url)> {
     let builder = Client::builder().no_proxy().timeout(TIMEOUT);
     let (builder, url) = match address {
         Address::Tcp(address) => (builder, format!("http://{address}/readyz?discovery=false")),
-        Address::Unix(path) => (
-            builder.unix_socket(path.as_path()),
-            "http://localhost/readyz?discovery=false".to_owned(),
-        ),
+        Address::Unix(path) => {
+            (builder.unix_socket(path.as_path()), "http://localhost/readyz?discovery=false".to_owned())
+        }
     };
     builder.build().ok().zip(url.parse().ok())
 }
@@ -76,18 +72,10 @@ mod tests {
 
     const STARTING: Answer = (StatusCode::SERVICE_UNAVAILABLE, "0 of 6 sessions");
     const READY: Answer = (StatusCode::OK, "ready");
-    const STANDBY: Answer = (
-        StatusCode::OK,
-        r#"{"ready": true, "role": "standby", "leader": null}"#,
-    );
-    const NOT_READY: Answer = (
-        StatusCode::SERVICE_UNAVAILABLE,
-        r#"{"ready": false, "role": "leader", "leader": "127.0.0.1:1"}"#,
-    );
-    const LEADER: Answer = (
-        StatusCode::OK,
-        r#"{"ready": true, "role": "leader", "leader": "127.0.0.1:1"}"#,
-    );
+    const STANDBY: Answer = (StatusCode::OK, r#"{"ready": true, "role": "standby", "leader": null}"#);
+    const NOT_READY: Answer =
+        (StatusCode::SERVICE_UNAVAILABLE, r#"{"ready": false, "role": "leader", "leader": "127.0.0.1:1"}"#);
+    const LEADER: Answer = (StatusCode::OK, r#"{"ready": true, "role": "leader", "leader": "127.0.0.1:1"}"#);
 
     /// A companion that only answers /readyz.
     struct Served {
@@ -105,21 +93,11 @@ mod tests {
             count.send_modify(|count| *count += 1);
             answer
         });
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
-            .await
-            .expect("a free port");
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let http = Address::Tcp(listener.local_addr().expect("bound"));
         tokio::spawn(async move { axum::serve(listener, Router::new().route("/readyz", page)).await });
-        let companion = Companion {
-            grpc: http.clone(),
-            http,
-            variables: Vec::new(),
-        };
-        Served {
-            companion,
-            answer,
-            asked,
-        }
+        let companion = Companion { grpc: http.clone(), http, variables: Vec::new() };
+        Served { companion, answer, asked }
     }
 
     /// Checks that the last of `served` makes the gateway ready by `answer`, and nothing before does.

@@ -3,25 +3,23 @@
 //! Until the gateway has been ready once, a process that dies isn't restarted, because a retry doesn't repair a wrong
 //! configuration.
 
-use std::{
-    fmt, io,
-    path::{Path, PathBuf},
-    process::Stdio,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use std::{fmt, io};
 
-use penstock_envoy::{bootstrap, child, run::Envoy};
-use tokio::{
-    process::{Child, Command},
-    sync::{broadcast, watch},
-    time,
-};
+use penstock_envoy::run::Envoy;
+use penstock_envoy::{bootstrap, child};
+use tokio::process::{Child, Command};
+use tokio::sync::{broadcast, watch};
+use tokio::time;
 
-use super::{Error, backoff::Backoff, companions::Companion, plan::Plan};
+use super::Error;
+use super::backoff::Backoff;
+use super::companions::Companion;
+use super::plan::Plan;
 
 /// Time for the companion to end after its drain, and for Envoy to end, before the process is killed.
 const KILL_AFTER: Duration = Duration::from_secs(5);
@@ -124,11 +122,7 @@ impl Supervisor {
             } else {
                 tracing::debug!("{part} was killed on request: {why}; restart in {restart_in:?}");
             }
-            self.notify(Event::Died {
-                part,
-                why,
-                restart_in,
-            });
+            self.notify(Event::Died { part, why, restart_in });
             tokio::select! {
                 () = time::sleep(restart_in) => {}
                 () = requested(&mut self.commands, End::Gently) => return Ok(()),
@@ -138,11 +132,9 @@ impl Supervisor {
 
     async fn start(&self) -> Result<Process, String> {
         let process = match self.part {
-            Part::Envoy => Process::Envoy(
-                Envoy::start(&self.plan.envoy)
-                    .await
-                    .map_err(|error| error.to_string())?,
-            ),
+            Part::Envoy => {
+                Process::Envoy(Envoy::start(&self.plan.envoy).await.map_err(|error| error.to_string())?)
+            }
             Part::Companion(number) => {
                 let companion = self.plan.companions.get(number.saturating_sub(1));
                 let companion = companion.ok_or("the companion isn't planned")?;
@@ -161,11 +153,7 @@ impl Supervisor {
 
     /// Waits until the process dies and returns the reason; `None` if it was ended on request.
     async fn watch(&mut self, mut process: Process) -> Option<String> {
-        let Commands {
-            mut reloads,
-            mut kills,
-            ..
-        } = *self.commands.borrow_and_update();
+        let Commands { mut reloads, mut kills, .. } = *self.commands.borrow_and_update();
         loop {
             let commands = *self.commands.borrow_and_update();
             if commands.end != End::NotYet {
@@ -305,12 +293,6 @@ fn command(plan: &Plan, companion: &Companion, flags: &[String]) -> Command {
 fn this_program() -> PathBuf {
     let image = Path::new("/proc/self/exe");
     std::env::current_exe()
-        .and_then(|path| {
-            if path.exists() {
-                Ok(path)
-            } else {
-                Err(io::ErrorKind::NotFound.into())
-            }
-        })
+        .and_then(|path| if path.exists() { Ok(path) } else { Err(io::ErrorKind::NotFound.into()) })
         .unwrap_or_else(|_| image.to_owned())
 }

@@ -12,7 +12,8 @@ use penstock_wire::names::{ENDPOINT_HEADER, REFUSED_HEADER, REQUEUE_HEADER, ROUT
 use serde_json::{Value, json};
 
 use super::{Pool, REQUEUE_HOST, REQUEUE_LISTENER, REQUEUE_PROPERTY_STATE, REQUEUE_STATE, seconds, socket};
-use crate::{config_source::config_source, limits};
+use crate::config_source::config_source;
+use crate::limits;
 
 pub(crate) const HTTP_OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
 
@@ -44,11 +45,7 @@ pub(super) fn watched(pool: &Pool, file: &Path) -> Value {
 
 /// The servers of a pool: first those that load balancing may choose, then those that only a list may name.
 pub(super) fn endpoints(pool: &Pool) -> Value {
-    let mut hosts: Vec<Value> = pool
-        .endpoints
-        .iter()
-        .map(|&address| server(socket(address)))
-        .collect();
+    let mut hosts: Vec<Value> = pool.endpoints.iter().map(|&address| server(socket(address))).collect();
     hosts.extend(pool.leaving.iter().map(|&address| host(socket(address))));
     hosts.push(requeue_host());
     assignment(&pool.name, hosts)

@@ -11,7 +11,8 @@ use super::{
     REPLACEMENT, REQUEUE_HOST, REQUEUE_LISTENER, REQUEUE_STATE, Settings, access_log, body_limit,
     local_replies, module, routes, seconds, socket,
 };
-use crate::{certificate, config_source::config_source, limits};
+use crate::config_source::config_source;
+use crate::{certificate, limits};
 
 /// What distinguishes the filters of one Envoy.
 #[derive(Clone, Copy, Debug)]
@@ -25,11 +26,7 @@ pub(crate) struct Place {
 }
 
 /// The filter at a listener for clients, in an Envoy with a requeue listener.
-const ENTRY: Place = Place {
-    requeue: true,
-    reenters: false,
-    routes_requeue: true,
-};
+const ENTRY: Place = Place { requeue: true, reenters: false, routes_requeue: true };
 
 pub(super) fn gateway(settings: &Settings) -> Value {
     let routes = routes::config(settings);
@@ -87,16 +84,9 @@ fn tls(file: &Path) -> Value {
 ///
 /// `routes_requeue`: as in [`Place`].
 pub(crate) fn requeue(settings: &Settings, routes: Value, routes_requeue: bool, replacement: &str) -> Value {
-    let place = Place {
-        reenters: true,
-        routes_requeue,
-        ..ENTRY
-    };
+    let place = Place { reenters: true, routes_requeue, ..ENTRY };
     let mut manager = manager(settings, "penstock_requeue", place, routes, replacement);
-    merge(
-        &mut manager,
-        json!({ "codec_type": "HTTP1", "use_remote_address": false }),
-    );
+    merge(&mut manager, json!({ "codec_type": "HTTP1", "use_remote_address": false }));
     let mut listener = listener(settings, REQUEUE_LISTENER, manager);
     listener["internal_listener"] = json!({});
     listener
@@ -117,10 +107,8 @@ fn listener(settings: &Settings, name: &str, manager: Value) -> Value {
 fn manager(settings: &Settings, stats: &str, place: Place, routes: Value, replacement: &str) -> Value {
     let plugin = plugin_config(settings, place);
     let keeper = (!place.routes_requeue).then(token_keeper);
-    let filters: Vec<Value> = std::iter::once(filter(&plugin))
-        .chain(keeper)
-        .chain([router(&plugin)])
-        .collect();
+    let filters: Vec<Value> =
+        std::iter::once(filter(&plugin)).chain(keeper).chain([router(&plugin)]).collect();
     json!({
         "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.\
                   HttpConnectionManager",
@@ -155,10 +143,7 @@ pub(crate) fn plugin_config(settings: &Settings, place: Place) -> Value {
     if place.requeue {
         merge(&mut configuration, json!({ "requeue": REQUEUE_HOST }));
     }
-    merge(
-        &mut configuration,
-        json!({ "routes_tell": true, "attempts_logged": true }),
-    );
+    merge(&mut configuration, json!({ "routes_tell": true, "attempts_logged": true }));
     if place.routes_requeue {
         merge(&mut configuration, json!({ "routes_requeue": true }));
     }

@@ -97,11 +97,7 @@ pub(crate) fn config(replacement: &str) -> Value {
 
 impl Reply {
     fn message(&self, replacement: &str) -> String {
-        if self.outdated {
-            format!("{} {replacement}", self.message)
-        } else {
-            self.message.to_owned()
-        }
+        if self.outdated { format!("{} {replacement}", self.message) } else { self.message.to_owned() }
     }
 
     fn openai(&self, replacement: &str) -> Value {

@@ -104,11 +104,7 @@ fn route(name: &str, list: Option<&str>, destination: Destination<'_>) -> Value 
     let present = |name: &str| json!({ "name": name, "present_match": true });
     let (pool, (key, cluster)) = match destination {
         Destination::AnyPool => (present(POOL_HEADER), ("cluster_header", POOL_HEADER)),
-        Destination::Pool {
-            pool,
-            listed,
-            ungated,
-        } => (
+        Destination::Pool { pool, listed, ungated } => (
             json!({ "name": POOL_HEADER, "string_match": { "exact": pool } }),
             ("cluster", if list.is_some() { listed } else { ungated }),
         ),

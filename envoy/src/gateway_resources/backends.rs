@@ -34,9 +34,7 @@ pub(super) fn backends(
                 continue;
             }
         };
-        let parts = endpoints
-            .chunks(ENDPOINTS_MAX)
-            .map(|endpoints| (names.next(&pool.name), endpoints));
+        let parts = endpoints.chunks(ENDPOINTS_MAX).map(|endpoints| (names.next(&pool.name), endpoints));
         let parts: Vec<_> = parts.collect();
         references.push(
             parts

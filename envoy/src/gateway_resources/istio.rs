@@ -27,11 +27,7 @@ pub fn istio(settings: &Settings, gateway: &Gateway, pools: &[Pool]) -> Value {
     for pool in pools {
         patches.extend(pool_clusters(pool).map(cluster_patch));
     }
-    let ports: Vec<u16> = gateway
-        .listeners
-        .iter()
-        .filter_map(|listener| listener.port)
-        .collect();
+    let ports: Vec<u16> = gateway.listeners.iter().filter_map(|listener| listener.port).collect();
     if ports.is_empty() {
         patches.extend(listener_patches(settings, None));
     }
@@ -78,21 +74,13 @@ fn cluster(pool: &Pool, name: &str) -> Value {
             cluster["type"] = "STATIC".into();
             cluster["load_assignment"] = bootstrap::assignment(name, hosts.collect());
         }
-        Servers::Dns {
-            name: host,
-            port,
-            refresh,
-        } => {
+        Servers::Dns { name: host, port, refresh } => {
             let address = json!({ "socket_address": { "address": host, "port_value": port } });
             cluster["load_assignment"] = bootstrap::assignment(name, vec![bootstrap::host(address)]);
             cluster["cluster_type"] = bootstrap::dns(*refresh);
         }
         // The name under which Istio knows the endpoints of a Service's port.
-        Servers::Service {
-            namespace,
-            name,
-            port,
-        } => {
+        Servers::Service { namespace, name, port } => {
             cluster["type"] = "EDS".into();
             cluster["eds_cluster_config"] = json!({
                 "service_name": format!("outbound|{port}||{name}.{namespace}.svc.cluster.local"),
@@ -105,11 +93,7 @@ fn cluster(pool: &Pool, name: &str) -> Value {
 
 /// What the listener of this port, or each listener, gets.
 fn listener_patches(settings: &Settings, port: Option<u16>) -> [Value; 4] {
-    let place = Place {
-        requeue: false,
-        reenters: false,
-        routes_requeue: false,
-    };
+    let place = Place { requeue: false, reenters: false, routes_requeue: false };
     let plugin = plugin_config(settings, place);
     let patch = |kind: &str, operation: &str, filter: Option<Value>, value: Value| {
         let mut listener = json!({});
@@ -177,11 +161,7 @@ fn routes(settings: &Settings, pools: &[Pool]) -> Vec<Value> {
     for pool in pools {
         let [_, listed, passing] = granted(
             settings,
-            Destination::Pool {
-                pool: &pool.name,
-                listed: &pool.name,
-                ungated: &ungated(pool),
-            },
+            Destination::Pool { pool: &pool.name, listed: &pool.name, ungated: &ungated(pool) },
         );
         patches.extend([passing, listed].map(|route| patch("INSERT_FIRST", route)));
     }

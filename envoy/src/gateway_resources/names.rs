@@ -15,10 +15,7 @@ pub(super) struct Names {
 
 impl Names {
     pub(super) fn new(gateway: &str) -> Self {
-        Self {
-            gateway: first(gateway),
-            taken: BTreeSet::new(),
-        }
+        Self { gateway: first(gateway), taken: BTreeSet::new() }
     }
 
     /// A name for a resource of this pool: the pool's name, as far as Kubernetes allows it, and a number if that name is taken.
@@ -46,19 +43,11 @@ pub(super) fn first(gateway: &str) -> String {
 /// Lower case letters, digits and hyphens.
 fn label(text: &str) -> String {
     let allowed = |c: char| {
-        if c.is_ascii_alphanumeric() {
-            c.to_ascii_lowercase()
-        } else {
-            '-'
-        }
+        if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' }
     };
     let label: String = text.chars().map(allowed).collect();
     let label = label.trim_matches('-');
-    if label.is_empty() {
-        "pool".into()
-    } else {
-        label.into()
-    }
+    if label.is_empty() { "pool".into() } else { label.into() }
 }
 
 /// The first bytes of an ASCII text, without separators at its end.

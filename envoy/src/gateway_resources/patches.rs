@@ -32,11 +32,7 @@ impl Kind {
 
 /// All patches.
 pub(super) fn policy(settings: &Settings, gateway: &Gateway, pools: &[Pool], routes: &Routes) -> Value {
-    let mut patches = vec![whole(
-        Kind::Cluster,
-        COMPANION_CLUSTER,
-        bootstrap::companion_cluster(settings),
-    )];
+    let mut patches = vec![whole(Kind::Cluster, COMPANION_CLUSTER, bootstrap::companion_cluster(settings))];
     if let Some(cluster) = bootstrap::module_cluster(&settings.module) {
         patches.push(whole(Kind::Cluster, MODULE_CLUSTER, cluster));
     }
@@ -75,11 +71,7 @@ fn filters(settings: &Settings, gateway: &Gateway, listener: &str) -> Vec<Value>
     const ROUTER: &str = r#"..http_filters[?(@.name=="envoy.filters.http.router")]"#;
     const MANAGER: &str =
         r#"..filters[?(@.name=="envoy.filters.network.http_connection_manager")].typed_config"#;
-    let place = Place {
-        requeue: gateway.requeue,
-        reenters: false,
-        routes_requeue: false,
-    };
+    let place = Place { requeue: gateway.requeue, reenters: false, routes_requeue: false };
     let plugin = plugin_config(settings, place);
     let part = |op: &str, json_path: &str, path: &str, value: Value| {
         patch(
@@ -96,18 +88,8 @@ fn filters(settings: &Settings, gateway: &Gateway, listener: &str) -> Vec<Value>
         patches.push(last(token_keeper()));
     }
     patches.push(last(router(&plugin)));
-    patches.push(part(
-        "add",
-        MANAGER,
-        "/always_set_request_id_in_response",
-        true.into(),
-    ));
-    patches.push(part(
-        "add",
-        MANAGER,
-        "/local_reply_config",
-        bootstrap::local_reply_config(REPLACEMENT),
-    ));
+    patches.push(part("add", MANAGER, "/always_set_request_id_in_response", true.into()));
+    patches.push(part("add", MANAGER, "/local_reply_config", bootstrap::local_reply_config(REPLACEMENT)));
     patches
 }
 
@@ -124,10 +106,7 @@ fn listed_cluster(gateway: &Gateway, name: &str) -> Vec<Value> {
         json!({ "policies": [bootstrap::no_fallback()] }),
     )];
     if gateway.requeue {
-        let options = format!(
-            "/typed_extension_protocol_options/{}/http_filters",
-            bootstrap::HTTP_OPTIONS
-        );
+        let options = format!("/typed_extension_protocol_options/{}/http_filters", bootstrap::HTTP_OPTIONS);
         let hosts = json!({ "priority": 1, "lb_endpoints": [bootstrap::requeue_host()] });
         patches.push(at_path(Kind::Cluster, "add", &options, bootstrap::http_filters()));
         patches.push(at_path(Kind::Endpoints, "add", "/endpoints/-", hosts));
@@ -139,11 +118,8 @@ fn listed_cluster(gateway: &Gateway, name: &str) -> Vec<Value> {
 fn requeue_routes(settings: &Settings, pools: &[Pool], clusters: &[Clusters]) -> Value {
     let mut routes = Vec::new();
     for (pool, clusters) in pools.iter().zip(clusters) {
-        let destination = Destination::Pool {
-            pool: &pool.name,
-            listed: &clusters.listed,
-            ungated: &clusters.ungated,
-        };
+        let destination =
+            Destination::Pool { pool: &pool.name, listed: &clusters.listed, ungated: &clusters.ungated };
         routes.extend(granted(settings, destination));
     }
     routes.push(bootstrap::no_pool(REPLACEMENT));

@@ -22,11 +22,8 @@ pub(super) fn backend_traffic(
 ) -> Value {
     let targets = routes.names.iter();
     let targets = targets.map(|name| json!({ "group": GATEWAY_API, "kind": "HTTPRoute", "name": name }));
-    let idle = if gateway.requeue {
-        idle_timeout_of_requeued(settings)
-    } else {
-        settings.stream_idle_timeout
-    };
+    let idle =
+        if gateway.requeue { idle_timeout_of_requeued(settings) } else { settings.stream_idle_timeout };
     let mut spec = json!({
         "targetRefs": targets.collect::<Vec<_>>(),
         "loadBalancer": {
@@ -66,12 +63,7 @@ pub(super) fn backend_traffic(
             "lookupFamily": "IPv4AndIPv6",
         });
     }
-    resource(
-        gateway,
-        "BackendTrafficPolicy",
-        &names::first(&gateway.name),
-        spec,
-    )
+    resource(gateway, "BackendTrafficPolicy", &names::first(&gateway.name), spec)
 }
 
 /// The listeners, as clients see them.

@@ -40,11 +40,7 @@ impl Routes {
         references: &[Vec<Value>],
         names: &mut Names,
     ) -> Self {
-        let mut routes = Self {
-            resources: Vec::new(),
-            names: Vec::new(),
-            clusters: Vec::new(),
-        };
+        let mut routes = Self { resources: Vec::new(), names: Vec::new(), clusters: Vec::new() };
         for (pools, references) in pools.chunks(POOLS_MAX).zip(references.chunks(POOLS_MAX)) {
             routes.add(gateway, pools, references, names.next("pools"));
         }
@@ -55,10 +51,7 @@ impl Routes {
         let mut rules = Vec::new();
         for (pool, references) in pools.iter().zip(references) {
             let cluster = |rule: usize| format!("httproute/{}/{name}/rule/{rule}", gateway.namespace);
-            self.clusters.push(Clusters {
-                listed: cluster(rules.len()),
-                ungated: cluster(rules.len() + 1),
-            });
+            self.clusters.push(Clusters { listed: cluster(rules.len()), ungated: cluster(rules.len() + 1) });
             let pool = json!({ "name": POOL_HEADER, "value": pool.name });
             let list = json!({ "type": "RegularExpression", "name": ENDPOINT_HEADER, "value": ".+" });
             rules.push(rule(&[pool.clone(), list], references));

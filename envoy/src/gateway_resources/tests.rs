@@ -37,10 +37,7 @@ fn settings() -> Settings {
 }
 
 fn gateway(requeue: bool) -> Gateway {
-    let listener = |name: &str, port| Listener {
-        name: name.into(),
-        port,
-    };
+    let listener = |name: &str, port| Listener { name: name.into(), port };
     Gateway {
         namespace: "models".into(),
         name: "eg".into(),
@@ -51,10 +48,7 @@ fn gateway(requeue: bool) -> Gateway {
 
 fn listed(name: &str, servers: u16) -> Pool {
     let addresses = (1..=servers).map(|port| ([127, 0, 0, 1], port).into());
-    Pool {
-        name: name.into(),
-        servers: Servers::Addresses(addresses.collect()),
-    }
+    Pool { name: name.into(), servers: Servers::Addresses(addresses.collect()) }
 }
 
 fn kinds(resources: &[Value]) -> Vec<&str> {
@@ -100,48 +94,24 @@ fn every_resource_is_in_the_namespace_of_the_gateway() {
 
 #[test]
 fn every_route_ends_with_the_rule_that_replies_503() {
-    let pools: Vec<Pool> = (0..=POOLS_PER_ROUTE)
-        .map(|i| listed(&format!("p{i}"), 1))
-        .collect();
+    let pools: Vec<Pool> = (0..=POOLS_PER_ROUTE).map(|i| listed(&format!("p{i}"), 1)).collect();
     let resources = envoy_gateway(&settings(), &gateway(false), &pools);
-    let routes: Vec<_> = resources
-        .iter()
-        .filter(|resource| resource["kind"] == "HTTPRoute")
-        .collect();
-    let rules = routes
-        .iter()
-        .map(|route| route["spec"]["rules"].as_array().expect("a list"));
+    let routes: Vec<_> = resources.iter().filter(|resource| resource["kind"] == "HTTPRoute").collect();
+    let rules = routes.iter().map(|route| route["spec"]["rules"].as_array().expect("a list"));
     let rules: Vec<_> = rules.collect();
-    assert_eq!(
-        rules.iter().map(|rules| rules.len()).collect::<Vec<_>>(),
-        [15, 3],
-        "16 at most"
-    );
+    assert_eq!(rules.iter().map(|rules| rules.len()).collect::<Vec<_>>(), [15, 3], "16 at most");
     for rules in rules {
         let last = rules.last().expect("a rule");
         let reference = &last["filters"][0]["extensionRef"];
-        assert_eq!(
-            reference["name"],
-            only(&resources, "HTTPRouteFilter")["metadata"]["name"]
-        );
-        assert_eq!(
-            last["matches"],
-            json!([{ "path": { "type": "PathPrefix", "value": "/" } }])
-        );
+        assert_eq!(reference["name"], only(&resources, "HTTPRouteFilter")["metadata"]["name"]);
+        assert_eq!(last["matches"], json!([{ "path": { "type": "PathPrefix", "value": "/" } }]));
     }
     for route in &routes {
-        assert_eq!(
-            route["spec"]["parentRefs"],
-            json!([{ "name": "eg" }]),
-            "all listeners"
-        );
+        assert_eq!(route["spec"]["parentRefs"], json!([{ "name": "eg" }]), "all listeners");
     }
     let targets = only(&resources, "BackendTrafficPolicy")["spec"]["targetRefs"].as_array();
     let targets = targets.expect("a list").iter().map(|target| &target["name"]);
-    assert!(
-        targets.eq(routes.iter().map(|route| &route["metadata"]["name"])),
-        "all routes"
-    );
+    assert!(targets.eq(routes.iter().map(|route| &route["metadata"]["name"])), "all routes");
     let reply = &only(&resources, "HTTPRouteFilter")["spec"]["directResponse"];
     assert_eq!(reply["statusCode"], 503);
     let body: Value = serde_json::from_str(reply["body"]["inline"].as_str().expect("text")).expect("JSON");
@@ -157,15 +127,9 @@ fn a_listener_is_patched_under_each_name_that_it_can_have() {
     assert_eq!(of_name.len(), patches(&resources, "tcp-80").len());
     assert_eq!(of_name.len(), patches(&resources, "models/eg/llm").len());
     let first = &of_name[0]["operation"];
-    assert_eq!(
-        (&first["op"], &first["value"]["name"]),
-        (&json!("replace"), &json!("penstock"))
-    );
+    assert_eq!((&first["op"], &first["value"]["name"]), (&json!("replace"), &json!("penstock")));
     let code = &first["value"]["typed_config"]["config"]["vm_config"]["code"]["remote"];
-    assert_eq!(
-        code["http_uri"]["uri"],
-        "http://penstock.models:9090/penstock.wasm"
-    );
+    assert_eq!(code["http_uri"]["uri"], "http://penstock.models:9090/penstock.wasm");
     assert_eq!(code["sha256"], "ab".repeat(32));
     let module = patches(&resources, "penstock~module");
     assert_eq!(module[0]["operation"]["value"]["type"], "STRICT_DNS");
@@ -181,10 +145,7 @@ fn only_the_cluster_with_lists_is_closed_and_requeues() {
             let expected = if requeue { count * 3 } else { count };
             assert_eq!(patches(&resources, &name).len(), expected, "{name}");
         }
-        assert_eq!(
-            patches(&resources, "penstock-requeue").len(),
-            usize::from(requeue)
-        );
+        assert_eq!(patches(&resources, "penstock-requeue").len(), usize::from(requeue));
     }
     let resources = envoy_gateway(&settings(), &gateway(true), &pools);
     let listener = &patches(&resources, "penstock-requeue")[0]["operation"]["value"];
@@ -192,10 +153,7 @@ fn only_the_cluster_with_lists_is_closed_and_requeues() {
         .pointer("/filter_chains/0/filters/0/typed_config/route_config/virtual_hosts/0/routes")
         .and_then(Value::as_array)
         .expect("routes");
-    let clusters: Vec<_> = routes
-        .iter()
-        .map(|route| route["route"]["cluster"].as_str())
-        .collect();
+    let clusters: Vec<_> = routes.iter().map(|route| route["route"]["cluster"].as_str()).collect();
     let rule = |rule: u32| format!("httproute/models/penstock-eg-pools/rule/{rule}");
     let expected = [0, 0, 1, 2, 2, 3].map(rule);
     let expected = expected.iter().map(|name| Some(name.as_str())).chain([None]);
@@ -206,11 +164,7 @@ fn only_the_cluster_with_lists_is_closed_and_requeues() {
 fn each_kind_of_servers_becomes_backends() {
     let service = Pool {
         name: "embed".into(),
-        servers: Servers::Service {
-            namespace: "others".into(),
-            name: "vllm".into(),
-            port: 8000,
-        },
+        servers: Servers::Service { namespace: "others".into(), name: "vllm".into(), port: 8000 },
     };
     let dns = Pool {
         name: "code".into(),
@@ -221,34 +175,19 @@ fn each_kind_of_servers_becomes_backends() {
         },
     };
     let resources = envoy_gateway(&settings(), &gateway(false), &[listed("chat", 65), service, dns]);
-    let backends: Vec<_> = resources
-        .iter()
-        .filter(|resource| resource["kind"] == "Backend")
-        .collect();
-    let counts = backends
-        .iter()
-        .map(|backend| backend["spec"]["endpoints"].as_array().map(Vec::len));
+    let backends: Vec<_> = resources.iter().filter(|resource| resource["kind"] == "Backend").collect();
+    let counts = backends.iter().map(|backend| backend["spec"]["endpoints"].as_array().map(Vec::len));
     assert_eq!(counts.collect::<Vec<_>>(), [Some(64), Some(1), Some(1)]);
     let rules = &only(&resources, "HTTPRoute")["spec"]["rules"];
     let weights = rules[0]["backendRefs"].as_array().expect("a list").iter();
-    assert!(
-        weights
-            .map(|reference| &reference["weight"])
-            .eq([&json!(64), &json!(1)])
-    );
+    assert!(weights.map(|reference| &reference["weight"]).eq([&json!(64), &json!(1)]));
     assert_eq!(
         rules[2]["backendRefs"],
         json!([{ "kind": "Service", "namespace": "others", "name": "vllm", "port": 8000 }])
     );
-    assert_eq!(
-        only(&resources, "ReferenceGrant")["metadata"]["namespace"],
-        "others"
-    );
+    assert_eq!(only(&resources, "ReferenceGrant")["metadata"]["namespace"], "others");
     let dns = &only(&resources, "BackendTrafficPolicy")["spec"]["dns"];
-    assert_eq!(
-        (&dns["dnsRefreshRate"], &dns["respectDnsTtl"]),
-        (&json!("1s500ms"), &json!(false))
-    );
+    assert_eq!((&dns["dnsRefreshRate"], &dns["respectDnsTtl"]), (&json!("1s500ms"), &json!(false)));
 }
 
 #[test]
@@ -267,28 +206,14 @@ fn istio_has_one_resource_whose_routes_are_in_reverse() {
     let resource = istio(&settings(), &gateway(false), &pools);
     assert_eq!(resource["kind"], "EnvoyFilter");
     let patches = resource["spec"]["configPatches"].as_array().expect("a list");
-    let applied = |kind: &str| {
-        patches
-            .iter()
-            .filter(|patch| patch["applyTo"] == kind)
-            .collect::<Vec<_>>()
-    };
+    let applied = |kind: &str| patches.iter().filter(|patch| patch["applyTo"] == kind).collect::<Vec<_>>();
     let names = |kind: &str| {
-        let values = applied(kind)
-            .into_iter()
-            .map(|patch| patch["patch"]["value"]["name"].clone());
+        let values = applied(kind).into_iter().map(|patch| patch["patch"]["value"]["name"].clone());
         values.collect::<Vec<_>>()
     };
     assert_eq!(
         names("CLUSTER"),
-        [
-            "penstock~companion",
-            "penstock~module",
-            "chat",
-            "chat~ungated",
-            "code",
-            "code~ungated"
-        ]
+        ["penstock~companion", "penstock~module", "chat", "chat~ungated", "code", "code~ungated"]
     );
     let routes = applied("HTTP_ROUTE");
     let routes = routes.iter().map(|route| {
@@ -306,9 +231,6 @@ fn istio_has_one_resource_whose_routes_are_in_reverse() {
         ]
     );
     let ports = applied("HTTP_FILTER");
-    let ports: Vec<_> = ports
-        .iter()
-        .map(|patch| patch["match"]["listener"]["portNumber"].as_u64())
-        .collect();
+    let ports: Vec<_> = ports.iter().map(|patch| patch["match"]["listener"]["portNumber"].as_u64()).collect();
     assert_eq!(ports, [Some(80), Some(80)], "of the listener with a port");
 }

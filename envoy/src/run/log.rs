@@ -3,15 +3,11 @@
 //! Envoy logs in the format that this module sets, so each message begins with its level. A line without a level continues
 //! the previous message (a stack trace, a long message). The last errors are kept as the reason for which Envoy ended.
 
-use std::{
-    collections::VecDeque,
-    sync::{Arc, Mutex},
-};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
 
-use tokio::{
-    io::{AsyncBufReadExt as _, BufReader},
-    process::ChildStderr,
-};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::ChildStderr;
 
 /// Level, component, message. The `tracing` event adds the time.
 pub(super) const FORMAT: &str = "%l|%n|%v";
@@ -83,9 +79,7 @@ pub(super) async fn read(stderr: Option<ChildStderr>, tail: Arc<Mutex<Tail>>) {
             Level::Debug => tracing::debug!(target: "envoy", component, "{message}"),
         }
         if matches!(level, Level::Critical | Level::Error) {
-            tail.lock()
-                .expect("invariant: no thread panics while it holds the lock")
-                .push(message);
+            tail.lock().expect("invariant: no thread panics while it holds the lock").push(message);
         }
     }
 }

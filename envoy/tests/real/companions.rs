@@ -1,11 +1,9 @@
 //! The choice of a companion. A route to the companions' cluster stands for the filter's gRPC streams: Envoy chooses the host for
 //! both in the same way, by the request's headers.
 
-use std::{
-    collections::BTreeSet,
-    net::SocketAddr,
-    sync::{Arc, Mutex},
-};
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
 
 use penstock_envoy::bootstrap::{COMPANION_CLUSTER, Companions};
 use penstock_wire::names::COMPANION_HEADER;
@@ -27,9 +25,8 @@ async fn companion(address: SocketAddr) -> SocketAddr {
             tokio::spawn(async move {
                 let mut connection = h2::server::handshake(socket).await.expect("HTTP/2");
                 while let Some(Ok((_, mut respond))) = connection.accept().await {
-                    let mut body = respond
-                        .send_response(http::Response::new(()), false)
-                        .expect("an open stream");
+                    let mut body =
+                        respond.send_response(http::Response::new(()), false).expect("an open stream");
                     let text = bytes::Bytes::from(address.to_string());
                     body.send_data(text, true).expect("an open stream");
                 }
@@ -84,11 +81,7 @@ async fn filter_chooses_a_companion_by_a_header() {
         for running in [first, second] {
             assert_eq!(chosen(&gateway, &running.to_string()).await, running.to_string());
         }
-        assert_eq!(
-            chosen(&gateway, &down.to_string()).await,
-            "",
-            "no other companion takes the stream"
-        );
+        assert_eq!(chosen(&gateway, &down.to_string()).await, "", "no other companion takes the stream");
     }
 }
 
@@ -114,10 +107,7 @@ async fn addresses_of_a_dns_name_become_companions_while_envoy_runs() {
     let second = companion(SocketAddr::from(([127, 0, 0, 2], port))).await;
     let names = Names::serve(vec![[127, 0, 0, 1]]).await;
     let resolver = names.resolver();
-    let companions = Companions::Dns {
-        name: "companions.test".into(),
-        port,
-    };
+    let companions = Companions::Dns { name: "companions.test".into(), port };
     let gateway = gateway(companions, |document| {
         let cluster = document.pointer_mut("/static_resources/clusters/0/cluster_type/typed_config");
         cluster.expect("the companions' cluster")["typed_dns_resolver_config"] = resolver;

@@ -94,10 +94,7 @@ async fn gateway(servers: Servers) -> Gateway {
         listeners: Vec::<Listener>::new(),
         requeue: false,
     };
-    let pool = gateway_resources::Pool {
-        name: "chat".into(),
-        servers,
-    };
+    let pool = gateway_resources::Pool { name: "chat".into(), servers };
     let resource = istio(&settings, &gateway, &[pool]);
     let mut bootstrap = before(&settings);
     let patches = resource["spec"]["configPatches"].as_array().expect("a list");
@@ -117,41 +114,23 @@ async fn granted_request_goes_to_its_list_and_others_reach_no_server() {
     let dead = free();
     let gateway = gateway(Servers::Addresses(vec![alive, other, dead])).await;
     let (status, answer) = gateway.granted(&[dead, alive]).await;
-    assert!(
-        status == "200" && answer.ends_with(&alive.to_string()),
-        "{answer}"
-    );
+    assert!(status == "200" && answer.ends_with(&alive.to_string()), "{answer}");
     assert!(answer.contains("x-request-id: mine"), "{answer}");
-    assert!(
-        answer.contains(&format!("x-gateway-destination-endpoint-served: {alive}")),
-        "{answer}"
-    );
+    assert!(answer.contains(&format!("x-gateway-destination-endpoint-served: {alive}")), "{answer}");
     let (status, answer) = gateway.granted(&[free()]).await;
     assert_eq!(status, "503");
-    assert!(
-        answer.contains("no_endpoints") && answer.contains("gateway-resources"),
-        "{answer}"
-    );
+    assert!(answer.contains("no_endpoints") && answer.contains("gateway-resources"), "{answer}");
     assert_eq!((drained(&mut seen), drained(&mut unseen)), (1, 0));
 
     let (status, answer) = gateway.get("/v1/chat/completions", &[]).await;
-    assert!(
-        status == "503" && answer.contains("gateway_unavailable"),
-        "{answer}"
-    );
+    assert!(status == "503" && answer.contains("gateway_unavailable"), "{answer}");
     let (status, answer) = gateway.get("/other", &[]).await;
-    assert!(
-        status == "200" && answer.contains("another application"),
-        "{answer}"
-    );
+    assert!(status == "200" && answer.contains("another application"), "{answer}");
     assert_eq!((drained(&mut seen), drained(&mut unseen)), (0, 0));
 
     for _ in 0..8 {
         let (status, _) = gateway.get("/v1/models", &["x-penstock-pool: chat".into()]).await;
-        assert!(
-            ["200", "503"].contains(&status.as_str()),
-            "one of three is dead: {status}"
-        );
+        assert!(["200", "503"].contains(&status.as_str()), "one of three is dead: {status}");
     }
     assert!(drained(&mut seen) > 0 && drained(&mut unseen) > 0, "round robin");
 }
@@ -159,11 +138,8 @@ async fn granted_request_goes_to_its_list_and_others_reach_no_server() {
 #[tokio::test]
 async fn servers_are_found_by_dns() {
     let (alive, mut seen) = server(false).await;
-    let servers = Servers::Dns {
-        name: "localhost".into(),
-        port: alive.port(),
-        refresh: Duration::from_secs(5),
-    };
+    let servers =
+        Servers::Dns { name: "localhost".into(), port: alive.port(), refresh: Duration::from_secs(5) };
     let gateway = gateway(servers).await;
     gateway.until("chat", alive, "200", &alive.to_string()).await;
     assert!(drained(&mut seen) > 0);

@@ -5,27 +5,20 @@
 mod companions;
 mod istio;
 
-use std::{
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use penstock_envoy::{
-    bootstrap::{self, Address, Companions, Module, Pool, Settings},
-    find::{Found, Search},
-    folder::Folder,
-    limits,
-    run::{self, Envoy, Launch},
-    yaml,
-};
+use penstock_envoy::bootstrap::{self, Address, Companions, Module, Pool, Settings};
+use penstock_envoy::find::{Found, Search};
+use penstock_envoy::folder::Folder;
+use penstock_envoy::run::{self, Envoy, Launch};
+use penstock_envoy::{limits, yaml};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{TcpListener, TcpStream},
-    sync::{mpsc, oneshot},
-};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, oneshot};
 
 /// Plays the filter of the requeue listener: sets the next list that the test's request carries, and the pool header.
 const REENTERS: &str = r#"
@@ -125,32 +118,16 @@ fn bootstrap_is_accepted_with_any_pool_names() {
         "- -",
         "meta-llama/Llama-3.3-70B",
     ];
-    let endpoints = vec![
-        "127.0.0.1:8001".parse().expect("valid"),
-        "[::1]:8002".parse().expect("valid"),
-    ];
-    let pools = names.map(|name| Pool {
-        name: name.into(),
-        endpoints: endpoints.clone(),
-        leaving: vec![],
-    });
+    let endpoints = vec!["127.0.0.1:8001".parse().expect("valid"), "[::1]:8002".parse().expect("valid")];
+    let pools = names.map(|name| Pool { name: name.into(), endpoints: endpoints.clone(), leaving: vec![] });
     let mut settings = settings(dir.path(), pools.to_vec());
     settings.plugin = json!({ "long": "word ".repeat(100), "lines": "a\nb: c\n", "number": 33_554_432 });
     validated(&settings, dir.path());
     settings.companions = Companions::One(Address::Unix(dir.path().join("companion.sock")));
-    settings.pools = vec![Pool {
-        name: "empty".into(),
-        endpoints: vec![],
-        leaving: vec![],
-    }];
+    settings.pools = vec![Pool { name: "empty".into(), endpoints: vec![], leaving: vec![] }];
     validated(&settings, dir.path());
-    for companions in [
-        Companions::List(endpoints),
-        Companions::Dns {
-            name: "localhost".into(),
-            port: 9190,
-        },
-    ] {
+    for companions in [Companions::List(endpoints), Companions::Dns { name: "localhost".into(), port: 9190 }]
+    {
         settings.companions = companions;
         validated(&settings, dir.path());
     }
@@ -166,23 +143,15 @@ fn invalid_module_is_refused_with_envoys_error() {
     std::fs::write(filter, "no wasm").expect("written");
     let file = dir.path().join("envoy.json");
     std::fs::write(&file, bootstrap::document(&settings).to_string()).expect("written");
-    let message = run::validate(&envoy().path, &file)
-        .expect_err("refused")
-        .to_string();
+    let message = run::validate(&envoy().path, &file).expect_err("refused").to_string();
     assert!(message.contains("Unable to create Wasm plugin"), "{message}");
 }
 
 #[test]
 fn yaml_is_equal_to_the_json_document() {
     let dir = TempDir::new().expect("a folder");
-    let mut settings = settings(
-        dir.path(),
-        vec![Pool {
-            name: "y".into(),
-            endpoints: vec![],
-            leaving: vec![],
-        }],
-    );
+    let mut settings =
+        settings(dir.path(), vec![Pool { name: "y".into(), endpoints: vec![], leaving: vec![] }]);
     settings.plugin = json!({ "words": "many words ".repeat(50) });
     let yaml = yaml::text(&[bootstrap::document(&settings)], "note").expect("written");
     assert!(yaml.starts_with("# note\n"));
@@ -199,11 +168,7 @@ async fn server(cuts: bool) -> (SocketAddr, mpsc::UnboundedReceiver<String>) {
         while let Ok((mut stream, _)) = listener.accept().await {
             let head = read_until(&mut stream, "\r\n\r\n").await;
             let line = head.lines().next().unwrap_or_default().to_owned();
-            let pool = if head.contains("x-penstock-pool") {
-                " with the pool's header"
-            } else {
-                ""
-            };
+            let pool = if head.contains("x-penstock-pool") { " with the pool's header" } else { "" };
             let _ = seen.send(format!("{line}{pool}"));
             if !cuts {
                 let body = address.to_string();
@@ -268,37 +233,20 @@ impl Gateway {
                 "@type": "type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua",
                 "default_source_code": { "inline_string": if listener == 1 { REENTERS } else { GRANTS } },
             });
-            filters.insert(
-                0,
-                json!({ "name": "envoy.filters.http.lua", "typed_config": script }),
-            );
+            filters.insert(0, json!({ "name": "envoy.filters.http.lua", "typed_config": script }));
         }
         let file: PathBuf = dir.path().join("envoy.json");
         std::fs::write(&file, document.to_string()).expect("written");
-        let binary = tokio::task::spawn_blocking(|| envoy().path)
-            .await
-            .expect("no panic");
-        let launch = Launch {
-            binary,
-            bootstrap: file,
-            admin: settings.admin,
-            workers: 1,
-        };
+        let binary = tokio::task::spawn_blocking(|| envoy().path).await.expect("no panic");
+        let launch = Launch { binary, bootstrap: file, admin: settings.admin, workers: 1 };
         let mut envoy = Envoy::start(&launch).await.expect("started");
         envoy.ready(Duration::from_secs(20)).await.expect("ready");
-        Self {
-            at: settings.gateway,
-            envoy,
-            _dir: dir,
-        }
+        Self { at: settings.gateway, envoy, _dir: dir }
     }
 
     /// Repeats a granted request to a pool until the response has this status and contains this word.
     async fn until(&self, pool: &str, list: SocketAddr, status: &str, word: &str) {
-        let headers = [
-            format!("x-penstock-pool: {pool}"),
-            format!("x-gateway-destination-endpoint: {list}"),
-        ];
+        let headers = [format!("x-penstock-pool: {pool}"), format!("x-gateway-destination-endpoint: {list}")];
         let answers = async {
             loop {
                 let (answered, answer) = self.get("/v1/chat/completions", &headers).await;
@@ -344,11 +292,7 @@ impl Gateway {
 }
 
 fn pool(name: &str, endpoints: Vec<SocketAddr>) -> Pool {
-    Pool {
-        name: name.into(),
-        endpoints,
-        leaving: vec![],
-    }
+    Pool { name: name.into(), endpoints, leaving: vec![] }
 }
 
 fn drained(requests: &mut mpsc::UnboundedReceiver<String>) -> usize {
@@ -363,10 +307,7 @@ async fn granted_request_tries_its_list_and_no_other_server() {
     let gateway = Gateway::start(vec![dead, cuts, serves]).await;
 
     let (status, answer) = gateway.granted(&[dead, cuts, serves]).await;
-    assert_eq!(
-        (status.as_str(), drained(&mut cut), drained(&mut served)),
-        ("200", 1, 1)
-    );
+    assert_eq!((status.as_str(), drained(&mut cut), drained(&mut served)), ("200", 1, 1));
     assert!(answer.ends_with(&serves.to_string()));
 
     // Whatever is wrong with the list, the server that isn't on it receives no request.
@@ -381,11 +322,7 @@ async fn granted_request_tries_its_list_and_no_other_server() {
         assert_eq!(answered, status, "{answer}");
         assert!(answer.contains(&format!("\"code\":\"{code}\"")), "{answer}");
         assert!(answer.contains("content-type: application/json"), "{answer}");
-        assert_eq!(
-            answer.contains("retry-after-ms: 1000"),
-            status == "503",
-            "{answer}"
-        );
+        assert_eq!(answer.contains("retry-after-ms: 1000"), status == "503", "{answer}");
     }
     assert_eq!((drained(&mut cut), drained(&mut served)), (3, 0));
     gateway.envoy.stop(Duration::from_secs(10)).await;
@@ -402,16 +339,8 @@ async fn list_may_end_with_the_requeue_listener() {
     // For each list: the status, the attempts at the server that closes connections, and the requests at the one that serves.
     for (list, next, expected) in [
         (format!("{dead},{again}"), format!("{serves}"), ("200", 0, 1)),
-        (
-            format!("{dead},{cuts},{cuts},{again}"),
-            format!("{serves}"),
-            ("200", 2, 1),
-        ),
-        (
-            format!("{cuts},{again}"),
-            format!("{dead},{again};{cuts},{dead},{again};{serves}"),
-            ("200", 2, 1),
-        ),
+        (format!("{dead},{cuts},{cuts},{again}"), format!("{serves}"), ("200", 2, 1)),
+        (format!("{cuts},{again}"), format!("{dead},{again};{cuts},{dead},{again};{serves}"), ("200", 2, 1)),
         (format!("{cuts},{again}"), format!("{cuts},{cuts}"), ("502", 3, 0)),
         (format!("{cuts},{again}"), format!("{dead}"), ("503", 1, 0)),
         // After a response, the rest of the list isn't tried.
@@ -426,9 +355,7 @@ async fn list_may_end_with_the_requeue_listener() {
         assert_eq!(answer.matches("x-request-id: mine\r\n").count(), 1, "{answer}");
     }
     // The response is that of the last pass, the same as without a requeue.
-    let (_, answer) = gateway
-        .listed(&format!("{dead},{again}"), &format!("{cuts}"))
-        .await;
+    let (_, answer) = gateway.listed(&format!("{dead},{again}"), &format!("{cuts}")).await;
     assert!(answer.contains("\"code\":\"upstream_reset\""), "{answer}");
     drained(&mut cut);
 
@@ -521,10 +448,7 @@ async fn request_without_a_decision_reaches_no_server() {
     assert_eq!(drained(&mut served), 0);
     // A request that passes through has only a pool, and may reach any of its servers.
     let (status, _) = gateway.get("/v1/models", &["x-penstock-pool: chat".into()]).await;
-    assert_eq!(
-        (status.as_str(), served.recv().await.as_deref()),
-        ("200", Some("GET /v1/models HTTP/1.1"))
-    );
+    assert_eq!((status.as_str(), served.recv().await.as_deref()), ("200", Some("GET /v1/models HTTP/1.1")));
 }
 
 #[tokio::test]
@@ -540,11 +464,7 @@ async fn paths_are_normalized_behind_the_gateway() {
     ] {
         let (status, _) = gateway.get(path, &["x-penstock-pool: chat".into()]).await;
         assert_eq!(status, "200", "{path}");
-        assert_eq!(
-            served.recv().await.as_deref(),
-            Some("GET /v1/chat/completions HTTP/1.1"),
-            "{path}"
-        );
+        assert_eq!(served.recv().await.as_deref(), Some("GET /v1/chat/completions HTTP/1.1"), "{path}");
     }
 }
 
@@ -556,25 +476,11 @@ async fn port_in_use_is_named() {
     settings.gateway = taken.local_addr().expect("bound");
     let bootstrap = dir.path().join("envoy.json");
     std::fs::write(&bootstrap, bootstrap::document(&settings).to_string()).expect("written");
-    let binary = tokio::task::spawn_blocking(|| envoy().path)
-        .await
-        .expect("no panic");
-    let launch = Launch {
-        binary,
-        bootstrap,
-        admin: settings.admin,
-        workers: 1,
-    };
+    let binary = tokio::task::spawn_blocking(|| envoy().path).await.expect("no panic");
+    let launch = Launch { binary, bootstrap, admin: settings.admin, workers: 1 };
     let mut envoy = Envoy::start(&launch).await.expect("started");
-    let message = envoy
-        .ready(Duration::from_secs(20))
-        .await
-        .expect_err("refused")
-        .to_string();
-    assert!(
-        message.contains(&format!("can't listen on {}", settings.gateway)),
-        "{message}"
-    );
+    let message = envoy.ready(Duration::from_secs(20)).await.expect_err("refused").to_string();
+    assert!(message.contains(&format!("can't listen on {}", settings.gateway)), "{message}");
 }
 
 /// A model server that responds to one request, and ends the response on a signal.
@@ -618,9 +524,7 @@ async fn pools_and_servers_change_while_requests_run() {
         gateway.until("other", serves, "503", "gateway_unavailable").await;
         // A leaving server can be reached by a list, and not by requests that pass through.
         chat.leaving = vec![chat.endpoints.remove(0)];
-        pools
-            .write(&[chat, pool("other", vec![serves])])
-            .expect("written");
+        pools.write(&[chat, pool("other", vec![serves])]).expect("written");
         gateway.until("other", serves, "200", &serves.to_string()).await;
         gateway.until("chat", serves, "200", &serves.to_string()).await;
         let ungated = async {

@@ -5,14 +5,15 @@
 
 use std::borrow::Cow;
 
-use penstock_wire::{
-    self as wire,
-    limits::{API_KEY_BYTES_MAX, API_KEYS_MAX, NAME_BYTES_MAX},
-    names::code,
-};
+use penstock_wire::limits::{API_KEY_BYTES_MAX, API_KEYS_MAX, NAME_BYTES_MAX};
+use penstock_wire::names::code;
+use penstock_wire::{self as wire};
 use sha2::{Digest as _, Sha256};
 
-use crate::{header_sanitizer::HeaderEdit, headers::Headers, limits::POLICY_LIST_MAX, local_reply::Failure};
+use crate::header_sanitizer::HeaderEdit;
+use crate::headers::Headers;
+use crate::limits::POLICY_LIST_MAX;
+use crate::local_reply::Failure;
 
 /// The header that holds a key after a scheme.
 const AUTHORIZATION: &str = "authorization";
@@ -58,10 +59,7 @@ impl ApiKeys {
     /// # Errors
     /// The request has no key and needs one, or its key is no tenant's.
     pub(crate) fn tenant(&self, headers: Headers<'_>) -> Result<Option<&str>, Failure> {
-        let mut held = self
-            .headers
-            .iter()
-            .filter_map(|name| Some((name, key(name, headers)?)));
+        let mut held = self.headers.iter().filter_map(|name| Some((name, key(name, headers)?)));
         match held.next() {
             None if self.required => Err(self.missing()),
             None => Ok(None),
@@ -89,10 +87,7 @@ impl ApiKeys {
 
     fn missing(&self) -> Failure {
         let names: Vec<String> = self.headers.iter().map(|name| shown(name)).collect();
-        failure(format!(
-            "The request has no API key: send yours in the header {}.",
-            names.join(" or ")
-        ))
+        failure(format!("The request has no API key: send yours in the header {}.", names.join(" or ")))
     }
 }
 
@@ -108,11 +103,7 @@ fn failure(message: String) -> Failure {
 }
 
 fn shown(header: &str) -> String {
-    if header == AUTHORIZATION {
-        "`authorization: Bearer KEY`".to_owned()
-    } else {
-        format!("`{header}`")
-    }
+    if header == AUTHORIZATION { "`authorization: Bearer KEY`".to_owned() } else { format!("`{header}`") }
 }
 
 /// The key in a header; `None` if the header is absent or empty, or if it is an `authorization` of another scheme.
@@ -131,27 +122,23 @@ fn key<'a>(name: &str, headers: Headers<'a>) -> Option<&'a [u8]> {
 fn entry(key: &wire::ApiKey) -> Option<([u8; 32], Box<str>)> {
     let digest = key.sha256.as_slice().try_into().ok()?;
     let tenant = key.tenant.as_str();
-    (1..=NAME_BYTES_MAX)
-        .contains(&tenant.len())
-        .then(|| (digest, tenant.into()))
+    (1..=NAME_BYTES_MAX).contains(&tenant.len()).then(|| (digest, tenant.into()))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::headers::serialize;
     #[cfg(target_arch = "wasm32")]
     use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    use super::*;
+    use crate::headers::serialize;
 
     fn digest(key: &str) -> Vec<u8> {
         Sha256::digest(key).to_vec()
     }
 
     fn policy(required: bool, forward: bool) -> wire::ApiKeys {
-        let key = |key: &str, tenant: &str| wire::ApiKey {
-            sha256: digest(key),
-            tenant: tenant.into(),
-        };
+        let key = |key: &str, tenant: &str| wire::ApiKey { sha256: digest(key), tenant: tenant.into() };
         wire::ApiKeys {
             headers: ["authorization", "X-API-Key"].map(str::to_owned).into(),
             required,
@@ -162,8 +149,7 @@ mod tests {
 
     fn tenant(keys: &ApiKeys, pairs: &[(&str, &str)]) -> Result<Option<String>, Failure> {
         let map = serialize(pairs.iter().copied());
-        keys.tenant(Headers::new(&map))
-            .map(|tenant| tenant.map(str::to_owned))
+        keys.tenant(Headers::new(&map)).map(|tenant| tenant.map(str::to_owned))
     }
 
     #[test]
@@ -174,18 +160,10 @@ mod tests {
             ("authorization", "bEARER  pk-b ", "acme"),
             ("x-api-key", " pk-c ", "other"),
         ] {
-            assert_eq!(
-                tenant(&keys, &[(name, value)]),
-                Ok(Some(expected.into())),
-                "{value}"
-            );
+            assert_eq!(tenant(&keys, &[(name, value)]), Ok(Some(expected.into())), "{value}");
         }
         let both = [("x-api-key", "pk-c"), ("authorization", "Bearer pk-a")];
-        assert_eq!(
-            tenant(&keys, &both),
-            Ok(Some("acme".into())),
-            "the policy's order counts"
-        );
+        assert_eq!(tenant(&keys, &both), Ok(Some("acme".into())), "the policy's order counts");
         let other_scheme = [("authorization", "Basic pk-a"), ("x-api-key", "pk-c")];
         assert_eq!(tenant(&keys, &other_scheme), Ok(Some("other".into())));
     }
@@ -222,11 +200,7 @@ mod tests {
 
     #[test]
     fn headers_with_keys_are_removed_unless_they_are_forwarded() {
-        let map = serialize([
-            ("authorization", "Basic a"),
-            ("x-api-key", "pk-a"),
-            ("accept", "b"),
-        ]);
+        let map = serialize([("authorization", "Basic a"), ("x-api-key", "pk-a"), ("accept", "b")]);
         let removals = |forward| {
             let keys = ApiKeys::new(&policy(true, forward));
             keys.removals(Headers::new(&map)).collect::<Vec<_>>()
@@ -240,14 +214,8 @@ mod tests {
         let mut policy = policy(true, false);
         policy.headers.push(":path".into());
         policy.keys = vec![
-            wire::ApiKey {
-                sha256: digest("pk-a"),
-                tenant: String::new(),
-            },
-            wire::ApiKey {
-                sha256: digest("pk-b")[..31].into(),
-                tenant: "acme".into(),
-            },
+            wire::ApiKey { sha256: digest("pk-a"), tenant: String::new() },
+            wire::ApiKey { sha256: digest("pk-b")[..31].into(), tenant: "acme".into() },
         ];
         let keys = ApiKeys::new(&policy);
         assert_eq!((keys.keys.len(), keys.headers.len()), (0, 2));

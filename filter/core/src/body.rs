@@ -7,16 +7,15 @@
 
 mod fields;
 
-use core::{fmt, ops::Range};
+use core::fmt;
+use core::ops::Range;
 use std::sync::Arc;
 
 use penstock_wire::limits::NAME_BYTES_MAX;
 
-use crate::{
-    json::{Cause, ReadError, Reader, SyntaxError},
-    limits::SLICE_BYTES,
-};
-use fields::{Fields, Stop};
+use self::fields::{Fields, Stop};
+use crate::json::{Cause, ReadError, Reader, SyntaxError};
+use crate::limits::SLICE_BYTES;
 
 /// The fields of a request body.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -63,10 +62,7 @@ impl fmt::Display for BodyError {
             Self::NotAnObject => f.write_str("The body must be a JSON object that names a \"model\"."),
             Self::NoModel => f.write_str("The body has no \"model\": add it at the top level, as a string."),
             Self::TwoModels(offset) => {
-                write!(
-                    f,
-                    "The body has \"model\" twice, the second time at byte {offset}: send it once."
-                )
+                write!(f, "The body has \"model\" twice, the second time at byte {offset}: send it once.")
             }
             Self::BadModel(offset) => write!(
                 f,
@@ -87,10 +83,7 @@ impl BodyScanner {
     /// A scanner that keeps the top-level strings under `body_keys`.
     #[must_use]
     pub fn new(body_keys: Arc<[String]>) -> Self {
-        Self {
-            reader: Reader::new(),
-            fields: Fields::new(body_keys),
-        }
+        Self { reader: Reader::new(), fields: Fields::new(body_keys) }
     }
 
     /// The same scanner, which also hashes the prompt's prefixes.

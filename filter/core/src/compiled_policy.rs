@@ -6,20 +6,19 @@
 use core::time::Duration;
 use std::sync::Arc;
 
-use penstock_wire::{self as wire, Api, limits::NAME_BYTES_MAX};
+use penstock_wire::limits::NAME_BYTES_MAX;
+use penstock_wire::{self as wire, Api};
 use wildmatch::WildMatch;
 
-use crate::{
-    api_keys::ApiKeys,
-    header_sanitizer::HeaderEdit,
-    headers::Headers,
-    identity::{Rule, Source, Sources},
-    limits::{BODY_KEYS_MAX, POLICY_LIST_MAX},
-    local_reply::Failure,
-    metadata,
-    requeue_on::RequeueOn,
-    trust::Trust,
-};
+use crate::api_keys::ApiKeys;
+use crate::header_sanitizer::HeaderEdit;
+use crate::headers::Headers;
+use crate::identity::{Rule, Source, Sources};
+use crate::limits::{BODY_KEYS_MAX, POLICY_LIST_MAX};
+use crate::local_reply::Failure;
+use crate::metadata;
+use crate::requeue_on::RequeueOn;
+use crate::trust::Trust;
 
 /// The rules that the filter applies to a request.
 #[derive(Clone, Debug)]
@@ -92,12 +91,7 @@ impl PoolPolicy {
             first_byte: pool.first_byte,
             requeue_on: pool.requeue_on.as_ref().map(RequeueOn::new).unwrap_or_default(),
             capacity_status: if pool.capacity_status == 429 { 429 } else { 503 },
-            models: pool
-                .models
-                .iter()
-                .take(POLICY_LIST_MAX)
-                .map(|glob| WildMatch::new(glob))
-                .collect(),
+            models: pool.models.iter().take(POLICY_LIST_MAX).map(|glob| WildMatch::new(glob)).collect(),
         }
     }
 
@@ -132,11 +126,7 @@ impl CompiledPolicy {
             trust: Trust::new(identity.trust.as_ref()),
             digest: policy.digest.clone(),
             tracing: policy.tracing,
-            prefix_hashes: policy
-                .pools
-                .iter()
-                .take(POLICY_LIST_MAX)
-                .any(|pool| pool.prefix_hashes),
+            prefix_hashes: policy.pools.iter().take(POLICY_LIST_MAX).any(|pool| pool.prefix_hashes),
             body_bytes_max: policy.body_bytes_max,
             body_keys: keys.into(),
             sources,
@@ -162,10 +152,7 @@ impl CompiledPolicy {
             return None;
         }
         let path = path.split(|byte| matches!(byte, b'?' | b'#')).next()?;
-        self.routes
-            .iter()
-            .find(|(route, _)| route.as_bytes() == path)
-            .map(|(_, api)| *api)
+        self.routes.iter().find(|(route, _)| route.as_bytes() == path).map(|(_, api)| *api)
     }
 
     /// The tenant that the request's API key verifies; `None`: the sources decide.
@@ -184,10 +171,7 @@ impl CompiledPolicy {
     /// The API whose error format a path's client expects: that of the queued path that is the path, or begins it.
     #[must_use]
     pub fn dialect(&self, path: &[u8]) -> Api {
-        let path = path
-            .split(|byte| matches!(byte, b'?' | b'#'))
-            .next()
-            .unwrap_or(path);
+        let path = path.split(|byte| matches!(byte, b'?' | b'#')).next().unwrap_or(path);
         let begins = |route: &str| {
             let rest = path.strip_prefix(route.as_bytes());
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
@@ -204,12 +188,7 @@ impl CompiledPolicy {
         if self.pools.is_empty() {
             return Ok(None);
         }
-        self.pools
-            .iter()
-            .find(|pool| pool.serves(model))
-            .cloned()
-            .map(Some)
-            .ok_or(UnknownModel)
+        self.pools.iter().find(|pool| pool.serves(model)).cloned().map(Some).ok_or(UnknownModel)
     }
 
     /// The pools that fail open: the filter admits their requests by itself while the companion is down.
@@ -265,10 +244,7 @@ fn compile(sources: &[wire::Source], keys: &mut Vec<String>) -> Vec<Source> {
                     .rules
                     .iter()
                     .take(POLICY_LIST_MAX)
-                    .map(|rule| Rule {
-                        glob: WildMatch::new(&rule.glob),
-                        value: rule.value.clone(),
-                    })
+                    .map(|rule| Rule { glob: WildMatch::new(&rule.glob), value: rule.value.clone() })
                     .collect(),
             ),
             None => continue,

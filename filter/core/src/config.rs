@@ -3,14 +3,13 @@
 //! It contains the companion's cluster, and the policy for a start without a companion. A `Policy` command of the companion
 //! replaces that policy.
 
-use core::{fmt, net::IpAddr};
+use core::fmt;
+use core::net::IpAddr;
 use std::collections::BTreeMap;
 
 use penstock_wire as wire;
-use serde::{
-    Deserialize, Deserializer,
-    de::{MapAccess, SeqAccess, Visitor},
-};
+use serde::de::{MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use crate::hex::hex_byte;
 
@@ -297,10 +296,7 @@ impl From<RawRoute> for wire::Route {
             RawApi::Responses => wire::Api::Responses,
             RawApi::Messages => wire::Api::Messages,
         };
-        Self {
-            path: raw.path,
-            api: api.into(),
-        }
+        Self { path: raw.path, api: api.into() }
     }
 }
 
@@ -315,10 +311,7 @@ impl From<RawIdentity> for wire::Identity {
             strict: sources(raw.strict),
             jump: sources(raw.jump),
             trust: raw.trust.map(|trust| match trust {
-                RawTrust::All => wire::Trust {
-                    all: true,
-                    networks: Vec::new(),
-                },
+                RawTrust::All => wire::Trust { all: true, networks: Vec::new() },
                 RawTrust::Networks(networks) => wire::Trust {
                     all: false,
                     networks: networks.into_iter().map(|Network(network)| network).collect(),
@@ -332,17 +325,11 @@ impl From<RawIdentity> for wire::Identity {
 impl From<RawApiKeys> for wire::ApiKeys {
     fn from(raw: RawApiKeys) -> Self {
         let keys = raw.keys.iter().flat_map(|(tenant, digests)| {
-            digests.iter().map(|Sha256(digest)| wire::ApiKey {
-                sha256: digest.to_vec(),
-                tenant: tenant.clone(),
-            })
+            digests
+                .iter()
+                .map(|Sha256(digest)| wire::ApiKey { sha256: digest.to_vec(), tenant: tenant.clone() })
         });
-        Self {
-            headers: raw.headers,
-            required: raw.required,
-            forward: raw.forward,
-            keys: keys.collect(),
-        }
+        Self { headers: raw.headers, required: raw.required, forward: raw.forward, keys: keys.collect() }
     }
 }
 
@@ -397,9 +384,10 @@ fn requeue_on(failures: Vec<RawFailure>) -> wire::RequeueOn {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     #[cfg(target_arch = "wasm32")]
     use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    use super::*;
 
     const FULL: &str = r#"{"companion": "penstock_companion", "node": "edge", "requeue": "127.0.0.1:9", "policy": {
         "digest": "d1", "body_bytes_max": 33554432,
@@ -429,34 +417,19 @@ mod tests {
         assert_eq!(config.policy.pools[0].fallback_bound, Some(7));
         let identity = config.policy.identity.unwrap();
         let networks = &identity.trust.as_ref().unwrap().networks;
-        let prefixes: Vec<_> = networks
-            .iter()
-            .map(|network| (network.address.len(), network.prefix))
-            .collect();
+        let prefixes: Vec<_> =
+            networks.iter().map(|network| (network.address.len(), network.prefix)).collect();
         assert_eq!(prefixes, [(4, 8), (16, 64)]);
         let keys = identity.api_keys.unwrap();
         assert!(keys.required && !keys.forward);
-        assert_eq!(
-            (&*keys.headers[0], &*keys.keys[0].tenant),
-            ("authorization", "acme")
-        );
+        assert_eq!((&*keys.headers[0], &*keys.keys[0].tenant), ("authorization", "acme"));
         assert_eq!(keys.keys[0].sha256[24..], 0x0123_4567_89ab_cdef_u64.to_be_bytes());
-        assert_eq!(
-            identity.fairness_id[0].from,
-            Some(SourceFrom::Header("x-a".into()))
-        );
-        let Some(SourceFrom::Model(table)) = &identity.fairness_id[3].from else {
-            panic!("a table")
-        };
+        assert_eq!(identity.fairness_id[0].from, Some(SourceFrom::Header("x-a".into())));
+        let Some(SourceFrom::Model(table)) = &identity.fairness_id[3].from else { panic!("a table") };
         assert_eq!(table.rules[0].glob, "chat-*");
         assert_eq!(table.rules[1].value, "default");
-        let Some(SourceFrom::Model(table)) = &identity.class[0].from else {
-            panic!("a table")
-        };
-        assert_eq!(
-            (table.rules[0].glob.as_str(), table.rules[1].value.as_str()),
-            ("z*", "fast")
-        );
+        let Some(SourceFrom::Model(table)) = &identity.class[0].from else { panic!("a table") };
+        assert_eq!((table.rules[0].glob.as_str(), table.rules[1].value.as_str()), ("z*", "fast"));
     }
 
     #[test]
@@ -472,9 +445,7 @@ mod tests {
             ("ABCDEF", "ABCDEG", "64 hexadecimal digits"),
             ("ABCDEF", "ABCDEF0", "64 hexadecimal digits"),
         ] {
-            let error = Config::parse(FULL.replacen(from, to, 1).as_bytes())
-                .unwrap_err()
-                .to_string();
+            let error = Config::parse(FULL.replacen(from, to, 1).as_bytes()).unwrap_err().to_string();
             assert!(error.contains(word) || error.contains("duplicate"), "{error}");
         }
     }

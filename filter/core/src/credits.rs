@@ -21,10 +21,11 @@ use std::collections::BTreeMap;
 
 use penstock_wire::{self as wire, Register};
 
-use crate::{effect::SessionId, time::Instant};
-use credit::Credit;
-use waiting::WaitingCount;
-pub(crate) use waiting::WaitingPlace;
+use self::credit::Credit;
+use self::waiting::WaitingCount;
+pub(crate) use self::waiting::WaitingPlace;
+use crate::effect::SessionId;
+use crate::time::Instant;
 
 /// A Hello of a session. What a companion gives after it ends with the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,8 +90,7 @@ impl PoolCredit {
 
     /// The credit of a slot.
     fn credit_with(&mut self, slot: Slot) -> Option<&mut Credit> {
-        self.credit_of(slot.origin)
-            .filter(|credit| credit.id == slot.credit)
+        self.credit_of(slot.origin).filter(|credit| credit.id == slot.credit)
     }
 }
 
@@ -162,11 +162,7 @@ impl Credits {
         };
         let address = address.to_owned();
         Decision::Admit(Admission {
-            slot: Slot {
-                origin,
-                credit: credit.id,
-                endpoint,
-            },
+            slot: Slot { origin, credit: credit.id, endpoint },
             endpoint: address,
             saturation_milli: credit.saturation_milli,
             requeue: credit.requeue,

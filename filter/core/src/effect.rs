@@ -1,13 +1,12 @@
 //! Decisions of a worker, as data that its host carries out.
 
-use penstock_wire::{Api, names::code};
+use penstock_wire::Api;
+use penstock_wire::names::code;
 
-use crate::{
-    header_sanitizer::HeaderEdit,
-    local_reply::{Failure, LocalReply},
-    rewrite::Rewrite,
-    session::SessionEffect,
-};
+use crate::header_sanitizer::HeaderEdit;
+use crate::local_reply::{Failure, LocalReply};
+use crate::rewrite::Rewrite;
+use crate::session::SessionEffect;
 
 /// A session of a worker. An id is never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

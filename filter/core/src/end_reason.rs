@@ -3,7 +3,8 @@
 //! The details are the constants of Envoy's documentation ("Response code details"). They are recognized by their prefix,
 //! and by the text in the braces of `upstream_reset_before_response_started{...}`.
 
-use penstock_wire::{EndReason, names::code};
+use penstock_wire::EndReason;
+use penstock_wire::names::code;
 
 use crate::local_reply::Failure;
 
@@ -19,27 +20,16 @@ pub(crate) enum UpstreamFailure {
 impl UpstreamFailure {
     /// The failure that these details describe; `None`: they describe something else.
     pub(crate) fn from_details(details: &str) -> Option<Self> {
-        const RESETS: [&str; 4] = [
-            "connection_termination",
-            "remote_reset",
-            "protocol_error",
-            "http2.remote_reset",
-        ];
-        const UNAVAILABLE: [&str; 4] = [
-            "no_healthy_upstream",
-            "cluster_not_found",
-            "maintenance_mode",
-            "upstream_per_try_timeout",
-        ];
+        const RESETS: [&str; 4] =
+            ["connection_termination", "remote_reset", "protocol_error", "http2.remote_reset"];
+        const UNAVAILABLE: [&str; 4] =
+            ["no_healthy_upstream", "cluster_not_found", "maintenance_mode", "upstream_per_try_timeout"];
         if let Some(cause) = details.strip_prefix("upstream_reset_before_response_started") {
             let cause = cause.trim_start_matches('{');
             let is_reset = RESETS.iter().any(|reset| cause.starts_with(reset));
             return Some(if is_reset { Self::Reset } else { Self::Unavailable });
         }
-        UNAVAILABLE
-            .iter()
-            .any(|prefix| details.starts_with(prefix))
-            .then_some(Self::Unavailable)
+        UNAVAILABLE.iter().any(|prefix| details.starts_with(prefix)).then_some(Self::Unavailable)
     }
 
     /// The error for the client. `retry_after_ms`: the advice if no server accepted the request.
@@ -83,9 +73,10 @@ pub(crate) fn unfinished(details: &str, has_response: bool) -> EndReason {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     #[cfg(target_arch = "wasm32")]
     use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    use super::*;
 
     #[test]
     fn upstream_failures_are_recognized_by_their_details() {
@@ -95,55 +86,31 @@ mod tests {
         for cause in ["connection_termination", "remote_reset", "protocol_error"] {
             assert_eq!(before(cause), Some(UpstreamFailure::Reset), "{cause}");
         }
-        for cause in [
-            "remote_connection_failure",
-            "connection_timeout",
-            "overflow",
-            "remote_refused_stream_reset",
-        ] {
+        for cause in
+            ["remote_connection_failure", "connection_timeout", "overflow", "remote_refused_stream_reset"]
+        {
             assert_eq!(before(cause), Some(UpstreamFailure::Unavailable), "{cause}");
         }
-        assert_eq!(
-            UpstreamFailure::from_details("no_healthy_upstream"),
-            Some(UpstreamFailure::Unavailable)
-        );
-        assert_eq!(
-            UpstreamFailure::from_details("cluster_not_found"),
-            Some(UpstreamFailure::Unavailable)
-        );
+        assert_eq!(UpstreamFailure::from_details("no_healthy_upstream"), Some(UpstreamFailure::Unavailable));
+        assert_eq!(UpstreamFailure::from_details("cluster_not_found"), Some(UpstreamFailure::Unavailable));
         assert_eq!(UpstreamFailure::from_details("via_upstream"), None);
         assert_eq!(UpstreamFailure::from_details("stream_idle_timeout"), None);
     }
 
     #[test]
     fn unfinished_requests_have_an_end_reason() {
-        assert_eq!(
-            unfinished("downstream_remote_disconnect", false),
-            EndReason::ClientLeft
-        );
-        assert_eq!(
-            unfinished("downstream_remote_disconnect", true),
-            EndReason::ClientLeft
-        );
+        assert_eq!(unfinished("downstream_remote_disconnect", false), EndReason::ClientLeft);
+        assert_eq!(unfinished("downstream_remote_disconnect", true), EndReason::ClientLeft);
         assert_eq!(unfinished("http2.remote_reset", true), EndReason::ClientLeft);
         assert_eq!(unfinished("", false), EndReason::ClientLeft);
         assert_eq!(
             unfinished("upstream_reset_after_response_started{remote_reset}", true),
             EndReason::ResetInsideAnswer
         );
+        assert_eq!(unfinished("stream_idle_timeout", true), EndReason::ResetInsideAnswer);
+        assert_eq!(unfinished("upstream_response_timeout", false), EndReason::ResetBeforeAnswer);
         assert_eq!(
-            unfinished("stream_idle_timeout", true),
-            EndReason::ResetInsideAnswer
-        );
-        assert_eq!(
-            unfinished("upstream_response_timeout", false),
-            EndReason::ResetBeforeAnswer
-        );
-        assert_eq!(
-            unfinished(
-                "upstream_reset_before_response_started{connection_timeout}",
-                false
-            ),
+            unfinished("upstream_reset_before_response_started{connection_timeout}", false),
             EndReason::Unavailable
         );
     }

@@ -15,11 +15,7 @@ pub(crate) fn choose_endpoints(known: &[String], register: &Register, turn: usiz
     let is_unrestricted = pin.is_empty() && subset.is_empty();
     let named: Vec<String>;
     let candidates = if known.is_empty() {
-        named = subset
-            .iter()
-            .chain((!pin.is_empty()).then_some(pin))
-            .cloned()
-            .collect();
+        named = subset.iter().chain((!pin.is_empty()).then_some(pin)).cloned().collect();
         &named
     } else {
         known
@@ -37,20 +33,17 @@ pub(crate) fn choose_endpoints(known: &[String], register: &Register, turn: usiz
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     #[cfg(target_arch = "wasm32")]
     use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    use super::*;
 
     fn strings(list: &[&str]) -> Vec<String> {
         list.iter().map(ToString::to_string).collect()
     }
 
     fn chosen(known: &[&str], subset: &[&str], pin: &str, turn: usize) -> Option<Vec<String>> {
-        let register = Register {
-            subset: strings(subset),
-            pin: pin.to_owned(),
-            ..Register::default()
-        };
+        let register = Register { subset: strings(subset), pin: pin.to_owned(), ..Register::default() };
         choose_endpoints(&strings(known), &register, turn)
     }
 
@@ -66,10 +59,7 @@ mod tests {
     #[test]
     fn only_allowed_endpoints_are_chosen() {
         let known = ["a", "b", "c"];
-        assert_eq!(
-            chosen(&known, &["c", "x", "a"], "", 1),
-            Some(strings(&["c", "a"]))
-        );
+        assert_eq!(chosen(&known, &["c", "x", "a"], "", 1), Some(strings(&["c", "a"])));
         assert_eq!(chosen(&known, &[], "b", 0), Some(strings(&["b"])));
         assert_eq!(chosen(&known, &["a"], "b", 0), None);
         assert_eq!(chosen(&known, &[], "x", 0), None);

@@ -4,27 +4,25 @@
 
 mod granted;
 
-use core::{ops::Range, time::Duration};
+use core::ops::Range;
+use core::time::Duration;
 use std::sync::Arc;
 
 use penstock_wire::Register;
 
-pub(crate) use granted::{Granted, Lease, Response, Upstream};
-
-use crate::{
-    body::BodyScanner,
-    compiled_policy::{CompiledPolicy, PoolPolicy},
-    credits::WaitingPlace,
-    identity::IdentityClaims,
-    in_flight::Load,
-    limits::{FALLBACK_BYTES_PER_TOKEN, FALLBACK_OUTPUT_TOKENS, HOLD_DEFAULT},
-    registration::ModelName,
-    requeue_on::RequeueOn,
-    requeue_token::RequeueToken,
-    rewrite::Rewrite,
-    session::Epoch,
-    time::Instant,
-};
+pub(crate) use self::granted::{Granted, Lease, Response, Upstream};
+use crate::body::BodyScanner;
+use crate::compiled_policy::{CompiledPolicy, PoolPolicy};
+use crate::credits::WaitingPlace;
+use crate::identity::IdentityClaims;
+use crate::in_flight::Load;
+use crate::limits::{FALLBACK_BYTES_PER_TOKEN, FALLBACK_OUTPUT_TOKENS, HOLD_DEFAULT};
+use crate::registration::ModelName;
+use crate::requeue_on::RequeueOn;
+use crate::requeue_token::RequeueToken;
+use crate::rewrite::Rewrite;
+use crate::session::Epoch;
+use crate::time::Instant;
 
 /// An HTTP exchange on a queued path.
 #[derive(Debug)]
@@ -54,10 +52,7 @@ pub(crate) enum Phase {
     ReadingBody(Box<ReadingBody>),
     /// The request waits for a decision. `registered`: a registration was sent on some stream. `place`: it is counted in its
     /// pool; `None`: it isn't yet, or it has no pool.
-    Waiting {
-        registered: bool,
-        place: Option<WaitingPlace>,
-    },
+    Waiting { registered: bool, place: Option<WaitingPlace> },
     /// The request was granted.
     Granted(Box<Granted>),
     /// The filter has sent a local reply.
@@ -82,10 +77,7 @@ impl Exchange {
 
     /// The registration with its current age.
     pub(crate) fn register(&self, now: Instant) -> Register {
-        Register {
-            age_us: now.micros_since(self.arrived),
-            ..self.register.clone()
-        }
+        Register { age_us: now.micros_since(self.arrived), ..self.register.clone() }
     }
 
     /// The token that authenticates the request at the requeue listener. `leased_endpoint`: it is admitted there by credit.
@@ -115,9 +107,7 @@ impl Exchange {
 
     /// The failures after which Envoy sends the request again.
     pub(crate) fn requeue_on(&self) -> RequeueOn {
-        self.pool
-            .as_ref()
-            .map_or_else(RequeueOn::default, |pool| pool.requeue_on)
+        self.pool.as_ref().map_or_else(RequeueOn::default, |pool| pool.requeue_on)
     }
 
     /// The load of this request while it is in flight, estimated as the engine does at first.
@@ -128,10 +118,7 @@ impl Exchange {
         }
         let prompt = self.register.prompt_bytes.div_ceil(FALLBACK_BYTES_PER_TOKEN);
         let output = FALLBACK_OUTPUT_TOKENS.min(self.register.max_tokens.unwrap_or(u64::MAX));
-        Load {
-            requests: 1,
-            tokens: prompt.saturating_add(output),
-        }
+        Load { requests: 1, tokens: prompt.saturating_add(output) }
     }
 
     /// How long the request waits for a companion that is down before the fallback applies.

@@ -4,7 +4,9 @@
 //! a session of its own, so the companion may receive the registration before the report and take the attempt for a failure of the
 //! server. So the registration carries the report as well.
 
-use std::{cell::RefCell, collections::BTreeMap, rc::Rc};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use penstock_wire::PushedBack;
 
@@ -40,15 +42,9 @@ impl FailedAttempts {
     ) -> Option<PushedBack> {
         let attempts = self.0.try_borrow().ok()?;
         let logged = attempts.get(&key(epoch, sequence));
-        let logged = logged
-            .filter(|attempt| (attempt.status != UNSENT) == was_refused)
-            .cloned();
+        let logged = logged.filter(|attempt| (attempt.status != UNSENT) == was_refused).cloned();
         logged.or_else(|| {
-            was_refused.then(|| PushedBack {
-                sequence,
-                status: REFUSED,
-                ..PushedBack::default()
-            })
+            was_refused.then(|| PushedBack { sequence, status: REFUSED, ..PushedBack::default() })
         })
     }
 

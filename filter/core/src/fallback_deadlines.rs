@@ -5,15 +5,13 @@ use std::collections::BTreeMap;
 
 use penstock_wire::names::{self, code, outcome};
 
-use crate::{
-    compiled_policy::PoolPolicy,
-    exchange::Exchange,
-    limits::{RETRY_AFTER_MIN_MS, TTL_DEFAULT},
-    local_reply::Failure,
-    pool_endpoints::PoolEndpoints,
-    retry_advice::retry_after_ms,
-    time::Instant,
-};
+use crate::compiled_policy::PoolPolicy;
+use crate::exchange::Exchange;
+use crate::limits::{RETRY_AFTER_MIN_MS, TTL_DEFAULT};
+use crate::local_reply::Failure;
+use crate::pool_endpoints::PoolEndpoints;
+use crate::retry_advice::retry_after_ms;
+use crate::time::Instant;
 
 /// What happens to a waiting request.
 #[derive(Debug)]
@@ -45,9 +43,8 @@ pub(crate) fn decide(
     }
     let pool = exchange.pool.as_deref();
     // As the companion last knew. A filter that no companion has told of endpoints takes some to be ready.
-    let none_ready = pool
-        .and_then(|pool| endpoints.get(&pool.name))
-        .is_some_and(|endpoints| endpoints.ready.is_empty());
+    let none_ready =
+        pool.and_then(|pool| endpoints.get(&pool.name)).is_some_and(|endpoints| endpoints.ready.is_empty());
     let ttl = match pool {
         Some(pool) if none_ready => pool.longest_wait(),
         Some(pool) => pool.ttl,
@@ -98,18 +95,15 @@ fn deadline_exceeded(deadline_ms: u64) -> WaitDecision {
 /// Formats a duration as the configuration does.
 fn format_duration(duration: Duration) -> String {
     let millis = duration.as_millis();
-    if millis.is_multiple_of(1_000) {
-        format!("{}s", millis / 1_000)
-    } else {
-        format!("{millis}ms")
-    }
+    if millis.is_multiple_of(1_000) { format!("{}s", millis / 1_000) } else { format!("{millis}ms") }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     #[cfg(target_arch = "wasm32")]
     use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    use super::*;
 
     #[test]
     fn durations_are_formatted_as_in_the_configuration() {

@@ -1,6 +1,7 @@
 //! Removes headers that only the gateway may send: to a server in a request, and to a client in a response.
 
-use std::{borrow::Cow, sync::Arc};
+use std::borrow::Cow;
+use std::sync::Arc;
 
 use penstock_wire::names;
 
@@ -67,9 +68,7 @@ pub fn request(headers: Headers<'_>, queued: bool) -> Vec<HeaderEdit> {
 /// The edits for a request body that is rewritten to `length` bytes. `has_length`: the request has a `content-length`.
 pub(crate) fn rewritten(length: usize, has_length: bool) -> impl Iterator<Item = HeaderEdit> {
     let length = has_length.then(|| HeaderEdit::Set(CONTENT_LENGTH, length.to_string()));
-    let digests = DIGESTS
-        .into_iter()
-        .map(|name| HeaderEdit::Remove(Cow::Borrowed(name)));
+    let digests = DIGESTS.into_iter().map(|name| HeaderEdit::Remove(Cow::Borrowed(name)));
     length.into_iter().chain(digests)
 }
 

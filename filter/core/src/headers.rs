@@ -17,28 +17,18 @@ impl<'a> Headers<'a> {
     /// Reads the host's serialized map. A malformed map is empty.
     #[must_use]
     pub fn new(map: &'a [u8]) -> Self {
-        let empty = Self {
-            lengths: &[],
-            text: &[],
-            name_lengths: 0,
-        };
+        let empty = Self { lengths: &[], text: &[], name_lengths: 0 };
         let Some((count, rest)) = map.split_first_chunk::<4>() else {
             return empty;
         };
-        let bytes = usize::try_from(u32::from_le_bytes(*count))
-            .ok()
-            .and_then(|count| count.checked_mul(8));
+        let bytes = usize::try_from(u32::from_le_bytes(*count)).ok().and_then(|count| count.checked_mul(8));
         match bytes.and_then(|bytes| rest.split_at_checked(bytes)) {
             Some((lengths, text)) => {
                 let mut name_lengths = 0;
                 for [[length, ..], _] in lengths.as_chunks::<4>().0.as_chunks::<2>().0 {
                     name_lengths |= bit(usize::from(*length));
                 }
-                Self {
-                    lengths,
-                    text,
-                    name_lengths,
-                }
+                Self { lengths, text, name_lengths }
             }
             None => empty,
         }
@@ -144,18 +134,14 @@ pub fn serialize<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     #[cfg(target_arch = "wasm32")]
     use wasm_bindgen_test::wasm_bindgen_test as test;
 
+    use super::*;
+
     #[test]
     fn serialized_map_reads_back() {
-        let map = serialize([
-            (":path", "/v1"),
-            ("x-list", "a, b"),
-            ("x-list", ",c"),
-            ("empty", ""),
-        ]);
+        let map = serialize([(":path", "/v1"), ("x-list", "a, b"), ("x-list", ",c"), ("empty", "")]);
         let headers = Headers::new(&map);
         assert_eq!(headers.iter().count(), 4);
         assert_eq!(headers.get(":path"), Some(&b"/v1"[..]));

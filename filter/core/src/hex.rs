@@ -13,8 +13,7 @@ pub(crate) fn push_hex(text: &mut String, bytes: &[u8]) {
 const fn hex_digit(nibble: u8) -> u8 {
     /// Characters between `9` and `a`.
     const GAP: u8 = 39;
-    b'0'.wrapping_add(nibble)
-        .wrapping_add((nibble / 10).wrapping_mul(GAP))
+    b'0'.wrapping_add(nibble).wrapping_add((nibble / 10).wrapping_mul(GAP))
 }
 
 /// The byte of two digits; `None` if they aren't hexadecimal.
@@ -25,9 +24,10 @@ pub(crate) fn hex_byte(pair: [u8; 2]) -> Option<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     #[cfg(target_arch = "wasm32")]
     use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    use super::*;
 
     #[test]
     fn hex_digits_round_trip() {

@@ -7,13 +7,14 @@
 
 use std::sync::Arc;
 
-use penstock_wire::{
-    Register,
-    limits::{JUMP_S_MAX, NAME_BYTES_MAX, STRICT_MAX},
-};
+use penstock_wire::Register;
+use penstock_wire::limits::{JUMP_S_MAX, NAME_BYTES_MAX, STRICT_MAX};
 use wildmatch::WildMatch;
 
-use crate::{body::Body, headers::Headers, metadata, properties::Properties};
+use crate::body::Body;
+use crate::headers::Headers;
+use crate::metadata;
+use crate::properties::Properties;
 
 /// A place in a request that holds an identity value.
 #[derive(Clone, Debug)]

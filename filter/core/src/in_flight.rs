@@ -5,12 +5,10 @@
 //! other worker has written in between. So two workers never both take the last room. Each record has the time of its
 //! writing; a record that isn't renewed belongs to a dead worker and no longer counts.
 
-use crate::{
-    limits::{IN_FLIGHT_RECORD_TTL, IN_FLIGHT_WRITE_ATTEMPTS},
-    session::Epoch,
-    shared_data::{SetIf, SharedData},
-    time::Instant,
-};
+use crate::limits::{IN_FLIGHT_RECORD_TTL, IN_FLIGHT_WRITE_ATTEMPTS};
+use crate::session::Epoch;
+use crate::shared_data::{SetIf, SharedData};
+use crate::time::Instant;
 
 /// What requests in flight amount to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -126,11 +124,7 @@ fn decode(record: &[u8; RECORD_BYTES]) -> (Epoch, Instant, Load) {
     let mut numbers = record.as_chunks().0.iter().copied().map(u64::from_le_bytes);
     let mut next = || numbers.next().unwrap_or(0);
     let (hi, lo, requests, tokens, written_at) = (next(), next(), next(), next(), next());
-    (
-        Epoch { hi, lo },
-        Instant::from_nanos(written_at),
-        Load { requests, tokens },
-    )
+    (Epoch { hi, lo }, Instant::from_nanos(written_at), Load { requests, tokens })
 }
 
 #[cfg(test)]
@@ -138,9 +132,10 @@ mod tests {
     use core::cell::RefCell;
     use std::collections::BTreeMap;
 
-    use super::*;
     #[cfg(target_arch = "wasm32")]
     use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    use super::*;
 
     #[derive(Debug, Default)]
     struct Map {
@@ -158,21 +153,11 @@ mod tests {
     }
 
     fn store(map: &Map, worker: u64, seconds: u64) -> InFlightStore<'_> {
-        InFlightStore {
-            shared_data: map,
-            worker: epoch(worker),
-            now: instant(seconds),
-        }
+        InFlightStore { shared_data: map, worker: epoch(worker), now: instant(seconds) }
     }
 
-    const ONE: Load = Load {
-        requests: 1,
-        tokens: 300,
-    };
-    const NONE: Load = Load {
-        requests: 0,
-        tokens: 0,
-    };
+    const ONE: Load = Load { requests: 1, tokens: 300 };
+    const NONE: Load = Load { requests: 0, tokens: 0 };
 
     impl SharedData for Map {
         fn get(&self, key: &str) -> Option<(Vec<u8>, u32)> {
@@ -241,10 +226,7 @@ mod tests {
         assert!(store(&map, 2, 19).reserve("p", NONE, ONE, Bound::Requests(1)));
         // The expired record is removed, and an idle worker leaves none.
         store(&map, 2, 19).publish("p", NONE);
-        assert_eq!(
-            map.get("penstock/flight/p").map(|(list, _)| list),
-            Some(Vec::new())
-        );
+        assert_eq!(map.get("penstock/flight/p").map(|(list, _)| list), Some(Vec::new()));
     }
 
     #[test]
@@ -278,11 +260,7 @@ mod tests {
 
     #[test]
     fn without_shared_data_each_worker_counts_alone() {
-        let store = InFlightStore {
-            shared_data: &NoSharedData,
-            worker: epoch(1),
-            now: instant(0),
-        };
+        let store = InFlightStore { shared_data: &NoSharedData, worker: epoch(1), now: instant(0) };
         assert!(store.reserve("p", NONE, ONE, Bound::Requests(2)));
         assert!(store.reserve("p", ONE, ONE, Bound::Requests(2)));
         assert!(!store.reserve("p", ONE.plus(ONE), ONE, Bound::Requests(2)));

@@ -61,4 +61,4 @@ pub mod trust;
 pub mod usage;
 pub mod worker;
 
-pub use json::SyntaxError;
+pub use self::json::SyntaxError;

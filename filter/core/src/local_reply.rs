@@ -38,9 +38,7 @@ impl QueueReport {
             (names::QUEUE_MS_HEADER, (self.queue_us / 1_000).to_string()),
             (names::SATURATION_HEADER, two_places(self.saturation_milli)),
         ];
-        report
-            .into_iter()
-            .chain(self.rate_limit.into_iter().flat_map(RateLimit::headers))
+        report.into_iter().chain(self.rate_limit.into_iter().flat_map(RateLimit::headers))
     }
 }
 
@@ -69,31 +67,19 @@ impl Failure {
     /// An error without retry headers.
     #[must_use]
     pub fn new(status: u32, code: &str, message: impl Into<String>) -> Self {
-        Self {
-            status,
-            code: code.to_owned(),
-            message: message.into(),
-            retry_after_ms: None,
-            is_final: false,
-        }
+        Self { status, code: code.to_owned(), message: message.into(), retry_after_ms: None, is_final: false }
     }
 
     /// The same error with a `retry-after`.
     #[must_use]
     pub fn retry_after_ms(self, wait_ms: u64) -> Self {
-        Self {
-            retry_after_ms: Some(wait_ms),
-            ..self
-        }
+        Self { retry_after_ms: Some(wait_ms), ..self }
     }
 
     /// The same error, for which the client's library shouldn't retry by itself.
     #[must_use]
     pub fn without_retry(self) -> Self {
-        Self {
-            is_final: true,
-            ..self
-        }
+        Self { is_final: true, ..self }
     }
 
     /// The reply in the API's format. `report`: `None` for requests that aren't queued.
@@ -111,11 +97,7 @@ impl Failure {
             headers.push(("x-should-retry", "false".to_owned()));
         }
         headers.extend(report.into_iter().flat_map(QueueReport::headers));
-        LocalReply {
-            status: self.status,
-            headers,
-            body: self.body(api),
-        }
+        LocalReply { status: self.status, headers, body: self.body(api) }
     }
 
     /// The JSON body of the reply.
@@ -128,22 +110,13 @@ impl Failure {
                 kind: "error",
                 error: AnthropicError {
                     // OpenAI has no type for a wrong key; Anthropic has one.
-                    kind: if self.status == 401 {
-                        "authentication_error"
-                    } else {
-                        kind
-                    },
+                    kind: if self.status == 401 { "authentication_error" } else { kind },
                     message,
                 },
             }),
             Api::Unspecified | Api::ChatCompletions | Api::Completions | Api::Embeddings | Api::Responses => {
                 serde_json::to_vec(&OpenAi {
-                    error: OpenAiError {
-                        message,
-                        kind,
-                        param: (),
-                        code: &self.code,
-                    },
+                    error: OpenAiError { message, kind, param: (), code: &self.code },
                 })
             }
         };
@@ -154,11 +127,7 @@ impl Failure {
 impl From<&Reject> for Failure {
     fn from(reject: &Reject) -> Self {
         Self {
-            status: if (400..600).contains(&reject.status) {
-                reject.status
-            } else {
-                500
-            },
+            status: if (400..600).contains(&reject.status) { reject.status } else { 500 },
             code: reject.code.clone(),
             message: reject.message.clone(),
             retry_after_ms: reject.retry_after_ms,
@@ -207,9 +176,10 @@ struct AnthropicError<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     #[cfg(target_arch = "wasm32")]
     use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    use super::*;
 
     #[test]
     fn openai_format_with_all_headers() {
@@ -227,11 +197,7 @@ mod tests {
             String::from_utf8(reply.body).unwrap(),
             r#"{"error":{"message":"Request timed out after 30s in queue","type":"service_unavailable","param":null,"code":"queue_timeout"}}"#
         );
-        let headers: Vec<_> = reply
-            .headers
-            .iter()
-            .map(|(name, value)| format!("{name}: {value}"))
-            .collect();
+        let headers: Vec<_> = reply.headers.iter().map(|(name, value)| format!("{name}: {value}")).collect();
         assert_eq!(
             headers,
             [

@@ -14,9 +14,7 @@ const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
 
 /// Splits a path at `/`. In a part, `~1` stands for `/` and `~0` for `~`, as in JSON pointers (RFC 6901).
 pub(crate) fn keys(path: &str) -> Vec<String> {
-    path.split('/')
-        .map(|key| key.replace("~1", "/").replace("~0", "~"))
-        .collect()
+    path.split('/').map(|key| key.replace("~1", "/").replace("~0", "~")).collect()
 }
 
 /// A value as text of at most `NAME_BYTES_MAX` bytes. `None`: it is empty, or isn't a string, number or boolean.
@@ -38,28 +36,22 @@ fn number(value: f64) -> Option<String> {
     }
     // Writes -0 as 0.
     let value = if value == 0.0 { 0.0 } else { value };
-    if value.abs() <= WHOLE_MAX {
-        Some(value.to_string())
-    } else {
-        Some(format!("{value:e}"))
-    }
+    if value.abs() <= WHOLE_MAX { Some(value.to_string()) } else { Some(format!("{value:e}")) }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     #[cfg(target_arch = "wasm32")]
     use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    use super::*;
 
     #[test]
     fn strings_are_kept_and_trimmed() {
         for (value, expected) in [
             ("acme", Some("acme")),
             ("eightchr", Some("eightchr")),
-            (
-                "\u{43f}\u{43e}\u{43b}\u{44c}",
-                Some("\u{43f}\u{43e}\u{43b}\u{44c}"),
-            ),
+            ("\u{43f}\u{43e}\u{43b}\u{44c}", Some("\u{43f}\u{43e}\u{43b}\u{44c}")),
             (" spaced ", Some("spaced")),
             ("1", Some("1")),
             ("", None),
@@ -67,10 +59,7 @@ mod tests {
         ] {
             assert_eq!(text(value.as_bytes()).as_deref(), expected, "{value}");
         }
-        assert_eq!(
-            text("x".repeat(999).as_bytes()).map(|text| text.len()),
-            Some(NAME_BYTES_MAX)
-        );
+        assert_eq!(text("x".repeat(999).as_bytes()).map(|text| text.len()), Some(NAME_BYTES_MAX));
     }
 
     #[test]
@@ -96,13 +85,7 @@ mod tests {
 
     #[test]
     fn lists_objects_and_invalid_utf8_have_no_text() {
-        for value in [
-            &[0; 4][..],
-            &[1, 0, 0, 0, 3, 0, 0, 0, 1],
-            b"a\0b",
-            b"\xff\xfe",
-            &[2],
-        ] {
+        for value in [&[0; 4][..], &[1, 0, 0, 0, 3, 0, 0, 0, 1], b"a\0b", b"\xff\xfe", &[2]] {
             assert_eq!(text(value), None, "{value:?}");
         }
     }
@@ -113,10 +96,7 @@ mod tests {
             keys("envoy.filters.http.jwt_authn/payload/sub"),
             ["envoy.filters.http.jwt_authn", "payload", "sub"]
         );
-        assert_eq!(
-            keys("n/p/https:~1~1example.com~1tenant"),
-            ["n", "p", "https://example.com/tenant"]
-        );
+        assert_eq!(keys("n/p/https:~1~1example.com~1tenant"), ["n", "p", "https://example.com/tenant"]);
         assert_eq!(keys("a/~01"), ["a", "~1"]);
     }
 }

@@ -14,12 +14,7 @@ pub(crate) struct PoolEndpoints {
 
 /// Stores the endpoints of a pool.
 pub(crate) fn update(pools: &mut BTreeMap<String, PoolEndpoints>, message: Endpoints) {
-    let Endpoints {
-        pool,
-        ready,
-        fallback_bound,
-        keep_ready,
-    } = message;
+    let Endpoints { pool, ready, fallback_bound, keep_ready } = message;
     let known = pools.entry(pool.clone()).or_default();
     if !keep_ready {
         known.ready = ready;

@@ -54,11 +54,7 @@ impl fmt::Debug for PrefixHasher {
 
 impl PrefixHasher {
     pub(crate) fn new() -> Self {
-        Self {
-            hasher: Xxh64::new(SEED),
-            written: 0,
-            hashes: Vec::new(),
-        }
+        Self { hasher: Xxh64::new(SEED), written: 0, hashes: Vec::new() }
     }
 
     /// Hashes the next bytes of the prompt.
@@ -91,9 +87,10 @@ impl PrefixHasher {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     #[cfg(target_arch = "wasm32")]
     use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    use super::*;
 
     fn hashes(strings: &[&[u8]]) -> Vec<u64> {
         let mut hasher = PrefixHasher::new();
@@ -117,39 +114,24 @@ mod tests {
     #[test]
     fn prompt_has_one_hash_for_each_offset_it_reaches() {
         let text = vec![b'x'; 12_000_000];
-        for (bytes, count) in [
-            (0, 0),
-            (255, 0),
-            (256, 1),
-            (361, 1),
-            (362, 2),
-            (1_023, 4),
-            (12_000_000, 32),
-        ] {
+        for (bytes, count) in [(0, 0), (255, 0), (256, 1), (361, 1), (362, 2), (1_023, 4), (12_000_000, 32)] {
             assert_eq!(hashes(&[&text[..bytes]]).len(), count, "{bytes}");
         }
     }
 
     #[test]
     fn prompts_with_equal_prefixes_share_the_first_hashes() {
-        let text: Vec<u8> = (0..2_000)
-            .map(|position| b'a' + u8::try_from(position % 26).expect("small"))
-            .collect();
+        let text: Vec<u8> =
+            (0..2_000).map(|position| b'a' + u8::try_from(position % 26).expect("small")).collect();
         let whole = hashes(&[&text]);
         assert_eq!(whole.len(), 6);
         for position in [0, 255, 256, 511, 512, 1_447, 1_448] {
             let mut other = text.clone();
             other[position] = b'-';
-            let same = OFFSETS
-                .iter()
-                .take_while(|offset| **offset <= position as u64)
-                .count();
+            let same = OFFSETS.iter().take_while(|offset| **offset <= position as u64).count();
             let changed = hashes(&[&other]);
             assert_eq!(changed[..same], whole[..same], "{position}");
-            assert!(
-                changed[same..].iter().zip(&whole[same..]).all(|(a, b)| a != b),
-                "{position}"
-            );
+            assert!(changed[same..].iter().zip(&whole[same..]).all(|(a, b)| a != b), "{position}");
         }
         assert_eq!(hashes(&[&text[..1_500]]), whole);
     }

@@ -6,10 +6,8 @@
 
 use core::num::NonZeroU64;
 
-use crate::{
-    session::Epoch,
-    shared_data::{SetIf, SharedData},
-};
+use crate::session::Epoch;
+use crate::shared_data::{SetIf, SharedData};
 
 /// A key of 128 bits that only the workers of this Envoy share.
 pub type SigningKey = [u8; 16];
@@ -50,9 +48,6 @@ impl ProcessIdentity {
     fn read(shared_data: &dyn SharedData) -> Option<Self> {
         let (value, _) = shared_data.get(SHARED_KEY)?;
         let (id, key) = value.split_first_chunk()?;
-        Some(Self {
-            id: NonZeroU64::new(u64::from_le_bytes(*id)),
-            key: Some(key.try_into().ok()?),
-        })
+        Some(Self { id: NonZeroU64::new(u64::from_le_bytes(*id)), key: Some(key.try_into().ok()?) })
     }
 }

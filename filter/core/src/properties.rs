@@ -51,15 +51,12 @@ pub(crate) fn attempt_count(host: &impl Properties) -> u32 {
 }
 
 fn text(value: Option<Vec<u8>>) -> Option<String> {
-    value
-        .and_then(|value| String::from_utf8(value).ok())
-        .filter(|value| !value.is_empty())
+    value.and_then(|value| String::from_utf8(value).ok()).filter(|value| !value.is_empty())
 }
 
 /// Removes the port from `ip:port` or `[ip]:port`.
 fn without_port(address: String) -> String {
-    let ip = address
-        .rsplit_once(':')
-        .map(|(ip, _)| ip.trim_start_matches('[').trim_end_matches(']').to_owned());
+    let ip =
+        address.rsplit_once(':').map(|(ip, _)| ip.trim_start_matches('[').trim_end_matches(']').to_owned());
     ip.unwrap_or(address)
 }

@@ -1,6 +1,7 @@
 //! The rest of a tenant's budget, as the response headers by which the libraries of OpenAI and LiteLLM slow down.
 
-use penstock_wire::{self as wire, names, rate_limit::Unit};
+use penstock_wire::rate_limit::Unit;
+use penstock_wire::{self as wire, names};
 
 /// The rest of a tenant's budget in the window that has the least left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,16 +28,12 @@ impl RateLimit {
     /// The headers for the response.
     pub(crate) fn headers(self) -> [(&'static str, String); 3] {
         let [limit, remaining, reset] = match self.unit {
-            Unit::Tokens => [
-                names::LIMIT_TOKENS_HEADER,
-                names::REMAINING_TOKENS_HEADER,
-                names::RESET_TOKENS_HEADER,
-            ],
-            Unit::Requests => [
-                names::LIMIT_REQUESTS_HEADER,
-                names::REMAINING_REQUESTS_HEADER,
-                names::RESET_REQUESTS_HEADER,
-            ],
+            Unit::Tokens => {
+                [names::LIMIT_TOKENS_HEADER, names::REMAINING_TOKENS_HEADER, names::RESET_TOKENS_HEADER]
+            }
+            Unit::Requests => {
+                [names::LIMIT_REQUESTS_HEADER, names::REMAINING_REQUESTS_HEADER, names::RESET_REQUESTS_HEADER]
+            }
         };
         [
             (limit, self.limit.to_string()),
@@ -62,19 +59,16 @@ fn duration(ms: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     #[cfg(target_arch = "wasm32")]
     use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    use super::*;
 
     #[test]
     fn headers_name_the_unit() {
         let headers = |unit: Unit| {
-            let message = wire::RateLimit {
-                unit: unit.into(),
-                limit: 100_000,
-                remaining: 60,
-                reset_ms: 360_000,
-            };
+            let message =
+                wire::RateLimit { unit: unit.into(), limit: 100_000, remaining: 60, reset_ms: 360_000 };
             let headers = RateLimit::from(message).headers();
             headers.map(|(name, value)| format!("{name}: {value}"))
         };

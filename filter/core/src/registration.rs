@@ -1,17 +1,13 @@
 //! Builds the registration of a request from its headers and body, and refuses malformed requests.
 
-use penstock_wire::{
-    Api, Register,
-    limits::LIST_MAX,
-    names::{self, code},
-};
+use penstock_wire::limits::LIST_MAX;
+use penstock_wire::names::{self, code};
+use penstock_wire::{Api, Register};
 
-use crate::{
-    body::{Body, BodyError},
-    headers::{Headers, bounded},
-    limits::{LIST_ENTRY_BYTES_MAX, REQUEST_ID_BYTES_MAX},
-    local_reply::Failure,
-};
+use crate::body::{Body, BodyError};
+use crate::headers::{Headers, bounded};
+use crate::limits::{LIST_ENTRY_BYTES_MAX, REQUEST_ID_BYTES_MAX};
+use crate::local_reply::Failure;
 
 /// The part of a registration that the headers determine. The body adds the rest. For an untrusted client, the claims that
 /// only trusted clients may make are left out.
@@ -38,9 +34,7 @@ pub(crate) fn from_headers(
     let pin = headers.text(names::PIN_HEADER, LIST_ENTRY_BYTES_MAX);
     Register {
         sequence,
-        request_id: headers
-            .text("x-request-id", REQUEST_ID_BYTES_MAX)
-            .unwrap_or_default(),
+        request_id: headers.text("x-request-id", REQUEST_ID_BYTES_MAX).unwrap_or_default(),
         api: api.into(),
         client: client.unwrap_or_default(),
         untrusted: !trusted,
@@ -93,10 +87,7 @@ pub(crate) fn check_headers(headers: Headers<'_>, end: bool, body_bytes_max: u64
     if end {
         return Some(invalid_body(BodyError::Empty));
     }
-    let coding = headers
-        .get("content-encoding")
-        .map(<[u8]>::trim_ascii)
-        .unwrap_or_default();
+    let coding = headers.get("content-encoding").map(<[u8]>::trim_ascii).unwrap_or_default();
     if !coding.is_empty() && !coding.eq_ignore_ascii_case(b"identity") {
         let coding = bounded(coding, 32).unwrap_or_default();
         let message = format!(
@@ -105,9 +96,7 @@ pub(crate) fn check_headers(headers: Headers<'_>, end: bool, body_bytes_max: u64
         );
         return Some(Failure::new(400, code::INVALID_REQUEST, message));
     }
-    let length = headers
-        .text("content-length", 20)
-        .and_then(|length| length.parse::<u64>().ok())?;
+    let length = headers.text("content-length", 20).and_then(|length| length.parse::<u64>().ok())?;
     (length > body_bytes_max).then(|| body_too_large(body_bytes_max))
 }
 

@@ -20,23 +20,13 @@ pub(crate) struct RequeueOn {
 impl Default for RequeueOn {
     /// The failures that count while the policy names none.
     fn default() -> Self {
-        Self {
-            connect: true,
-            reset: true,
-            too_many_requests: false,
-            unavailable: false,
-        }
+        Self { connect: true, reset: true, too_many_requests: false, unavailable: false }
     }
 }
 
 impl RequeueOn {
     /// Envoy doesn't send the request again.
-    const NONE: Self = Self {
-        connect: false,
-        reset: false,
-        too_many_requests: false,
-        unavailable: false,
-    };
+    const NONE: Self = Self { connect: false, reset: false, too_many_requests: false, unavailable: false };
 
     /// Statuses other than 429 and 503 are those of a later protocol version, and are ignored.
     pub(crate) fn new(message: &wire::RequeueOn) -> Self {
@@ -76,12 +66,8 @@ impl RequeueOn {
     /// which is for requests that Envoy spreads round robin, there are [`RETRIES`] retries.
     pub(crate) fn edits(self, entries: usize) -> impl Iterator<Item = HeaderEdit> {
         let nowhere_else = entries == 1;
-        let Self {
-            connect,
-            reset,
-            too_many_requests,
-            unavailable,
-        } = if nowhere_else { Self::NONE } else { self };
+        let Self { connect, reset, too_many_requests, unavailable } =
+            if nowhere_else { Self::NONE } else { self };
         let retry_on = match (connect, reset, too_many_requests || unavailable) {
             (false, false, false) => None,
             (true, false, false) => Some("connect-failure,refused-stream"),
@@ -100,12 +86,9 @@ impl RequeueOn {
             Some(value) => HeaderEdit::SetStatic(name, value),
             None => HeaderEdit::Remove(name.into()),
         };
-        [
-            edit(RETRY_ON_HEADER, retry_on),
-            edit(STATUS_CODES_HEADER, statuses),
-        ]
-        .into_iter()
-        .chain(retries(entries))
+        [edit(RETRY_ON_HEADER, retry_on), edit(STATUS_CODES_HEADER, statuses)]
+            .into_iter()
+            .chain(retries(entries))
     }
 }
 
@@ -117,16 +100,13 @@ fn retries(entries: usize) -> Option<HeaderEdit> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     #[cfg(target_arch = "wasm32")]
     use wasm_bindgen_test::wasm_bindgen_test as test;
 
+    use super::*;
+
     fn on(connect: bool, reset: bool, statuses: &[u32]) -> RequeueOn {
-        RequeueOn::new(&wire::RequeueOn {
-            connect,
-            reset,
-            statuses: statuses.to_vec(),
-        })
+        RequeueOn::new(&wire::RequeueOn { connect, reset, statuses: statuses.to_vec() })
     }
 
     /// The values of the two headers; empty: removed.
@@ -137,63 +117,37 @@ mod tests {
             HeaderEdit::Remove(removed) if *removed == name => "",
             other => panic!("{other:?}"),
         };
-        [
-            value("x-envoy-retry-on", &edits[0]),
-            value("x-envoy-retriable-status-codes", &edits[1]),
-        ]
+        [value("x-envoy-retry-on", &edits[0]), value("x-envoy-retriable-status-codes", &edits[1])]
     }
 
     #[test]
     fn headers_name_the_failures_of_the_pool() {
         assert_eq!(headers(on(false, false, &[])), ["", ""]);
-        assert_eq!(
-            headers(on(true, false, &[])),
-            ["connect-failure,refused-stream", ""]
-        );
+        assert_eq!(headers(on(true, false, &[])), ["connect-failure,refused-stream", ""]);
         assert_eq!(
             headers(on(false, true, &[503])),
-            [
-                "connect-failure,refused-stream,reset,retriable-status-codes",
-                "503"
-            ]
+            ["connect-failure,refused-stream,reset,retriable-status-codes", "503"]
         );
-        assert_eq!(
-            headers(on(false, false, &[429])),
-            ["retriable-status-codes", "429"]
-        );
+        assert_eq!(headers(on(false, false, &[429])), ["retriable-status-codes", "429"]);
         assert_eq!(
             headers(on(true, true, &[429, 503, 418])),
-            [
-                "connect-failure,refused-stream,reset,retriable-status-codes",
-                "429,503"
-            ]
+            ["connect-failure,refused-stream,reset,retriable-status-codes", "429,503"]
         );
-        assert_eq!(
-            headers(RequeueOn::default()),
-            ["connect-failure,refused-stream,reset", ""]
-        );
+        assert_eq!(headers(RequeueOn::default()), ["connect-failure,refused-stream,reset", ""]);
     }
 
     #[test]
     fn envoy_tries_each_entry_of_a_list_once() {
         let retries = |entries| {
             let edits: Vec<HeaderEdit> = RequeueOn::default().edits(entries).collect();
-            let is_tried_again = edits.contains(&HeaderEdit::SetStatic(
-                RETRY_ON_HEADER,
-                "connect-failure,refused-stream,reset",
-            ));
+            let is_tried_again = edits
+                .contains(&HeaderEdit::SetStatic(RETRY_ON_HEADER, "connect-failure,refused-stream,reset"));
             (is_tried_again, edits.get(2).cloned())
         };
         let header = |value: &str| Some(HeaderEdit::Set(MAX_RETRIES_HEADER, value.to_owned()));
         assert_eq!(
             [0, 1, 2, 3, 4].map(retries),
-            [
-                (true, header("2")),
-                (false, None),
-                (true, None),
-                (true, header("2")),
-                (true, header("3"))
-            ]
+            [(true, header("2")), (false, None), (true, None), (true, header("2")), (true, header("3"))]
         );
     }
 

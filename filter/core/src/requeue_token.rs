@@ -9,13 +9,11 @@ use core::hash::Hasher;
 use penstock_wire::limits::NAME_BYTES_MAX;
 use siphasher::sip128::{Hasher128, SipHasher24};
 
-use crate::{
-    hex::{hex_byte, push_hex},
-    limits::LIST_ENTRY_BYTES_MAX,
-    process_identity::SigningKey,
-    session::Epoch,
-    time::Instant,
-};
+use crate::hex::{hex_byte, push_hex};
+use crate::limits::LIST_ENTRY_BYTES_MAX;
+use crate::process_identity::SigningKey;
+use crate::session::Epoch;
+use crate::time::Instant;
 
 /// The facts of a requeued request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,21 +63,14 @@ impl RequeueToken {
 
     /// The same after `prefix`.
     pub(crate) fn sign_after(&self, prefix: &str, key: &SigningKey) -> String {
-        let numbers = [
-            self.epoch.hi,
-            self.epoch.lo,
-            self.sequence,
-            self.arrived.as_nanos(),
-        ];
+        let numbers = [self.epoch.hi, self.epoch.lo, self.sequence, self.arrived.as_nanos()];
         let client = self.client.as_deref().unwrap_or_default();
         let model = self.requested_model.as_deref().unwrap_or_default();
         let tenant = self.tenant.as_deref().unwrap_or_default();
         let leased = self.leased_endpoint.as_deref();
         let leased_length = leased.map_or(0, |endpoint| endpoint.len().saturating_add(1));
         let addresses_length = client.len().saturating_add(leased_length);
-        let strings = addresses_length
-            .saturating_add(tenant.len())
-            .saturating_add(model.len());
+        let strings = addresses_length.saturating_add(tenant.len()).saturating_add(model.len());
         let mut content =
             Vec::with_capacity(strings.saturating_add(FIXED_BYTES).saturating_add(LENGTH_BYTES));
         for number in numbers {
@@ -141,10 +132,7 @@ impl RequeueToken {
         let numbers = numbers.as_chunks().0;
         let [hi, lo, sequence, arrived] = *numbers.first_chunk()?;
         Some(Self {
-            epoch: Epoch {
-                hi: u64::from_le_bytes(hi),
-                lo: u64::from_le_bytes(lo),
-            },
+            epoch: Epoch { hi: u64::from_le_bytes(hi), lo: u64::from_le_bytes(lo) },
             sequence: u64::from_le_bytes(sequence),
             requeues: u32::from_le_bytes(*requeues),
             arrived: Instant::from_nanos(u64::from_le_bytes(arrived)),
@@ -171,9 +159,10 @@ fn tag(key: &SigningKey, content: &[u8]) -> [u8; TAG_BYTES] {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     #[cfg(target_arch = "wasm32")]
     use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    use super::*;
 
     const KEY: SigningKey = [3; 16];
 
@@ -195,25 +184,11 @@ mod tests {
         let signed = token().sign(&KEY);
         assert_eq!(signed.len(), 2 * (TAG_BYTES + FIXED_BYTES + 11 + 4));
         assert_eq!(RequeueToken::verify(signed.as_bytes(), &KEY), Some(token()));
-        let anonymous = RequeueToken {
-            client: None,
-            requested_model: None,
-            ..token()
-        };
-        assert_eq!(
-            RequeueToken::verify(anonymous.sign(&KEY).as_bytes(), &KEY),
-            Some(anonymous)
-        );
-        let verified = RequeueToken {
-            client: None,
-            tenant: Some("acme".into()),
-            requested_model: None,
-            ..token()
-        };
-        assert_eq!(
-            RequeueToken::verify(verified.sign(&KEY).as_bytes(), &KEY),
-            Some(verified)
-        );
+        let anonymous = RequeueToken { client: None, requested_model: None, ..token() };
+        assert_eq!(RequeueToken::verify(anonymous.sign(&KEY).as_bytes(), &KEY), Some(anonymous));
+        let verified =
+            RequeueToken { client: None, tenant: Some("acme".into()), requested_model: None, ..token() };
+        assert_eq!(RequeueToken::verify(verified.sign(&KEY).as_bytes(), &KEY), Some(verified));
         let longest = RequeueToken {
             client: Some("x".repeat(NAME_BYTES_MAX)),
             tenant: Some("z".repeat(NAME_BYTES_MAX)),
@@ -221,10 +196,7 @@ mod tests {
             requested_model: Some("y".repeat(NAME_BYTES_MAX)),
             ..token()
         };
-        assert_eq!(
-            RequeueToken::verify(longest.sign(&KEY).as_bytes(), &KEY),
-            Some(longest)
-        );
+        assert_eq!(RequeueToken::verify(longest.sign(&KEY).as_bytes(), &KEY), Some(longest));
     }
 
     /// Where the previous release reads the length of the client's address.
@@ -234,11 +206,7 @@ mod tests {
             let signed = token.sign(&KEY);
             let position = 2 * (TAG_BYTES + FIXED_BYTES - LENGTH_BYTES);
             let digits = signed.as_bytes()[position..].first_chunk::<4>().unwrap();
-            let bytes = digits
-                .as_chunks::<2>()
-                .0
-                .iter()
-                .map(|pair| hex_byte(*pair).unwrap());
+            let bytes = digits.as_chunks::<2>().0.iter().map(|pair| hex_byte(*pair).unwrap());
             u16::from_le_bytes(bytes.collect::<Vec<_>>().try_into().unwrap())
         };
         assert_eq!(length(token()), 11);
@@ -256,10 +224,7 @@ mod tests {
                 requested_model: None,
                 ..token()
             };
-            assert_eq!(
-                RequeueToken::verify(leased.sign(&KEY).as_bytes(), &KEY),
-                Some(leased)
-            );
+            assert_eq!(RequeueToken::verify(leased.sign(&KEY).as_bytes(), &KEY), Some(leased));
         }
     }
 
@@ -269,10 +234,7 @@ mod tests {
         let key: SigningKey = core::array::from_fn(|index| u8::try_from(index).unwrap());
         assert_eq!(
             tag(&key, &[]),
-            [
-                0xa3, 0x81, 0x7f, 0x04, 0xba, 0x25, 0xa8, 0xe6, 0x6d, 0xf6, 0x72, 0x14, 0xc7, 0x55, 0x02,
-                0x93
-            ]
+            [0xa3, 0x81, 0x7f, 0x04, 0xba, 0x25, 0xa8, 0xe6, 0x6d, 0xf6, 0x72, 0x14, 0xc7, 0x55, 0x02, 0x93]
         );
     }
 
@@ -284,17 +246,10 @@ mod tests {
             let mut other = signed.clone().into_bytes();
             other[position] = if other[position] == b'0' { b'1' } else { b'0' };
             assert_eq!(RequeueToken::verify(&other, &KEY), None, "{position}");
-            assert_eq!(
-                RequeueToken::verify(&signed.as_bytes()[..position], &KEY),
-                None,
-                "{position}"
-            );
+            assert_eq!(RequeueToken::verify(&signed.as_bytes()[..position], &KEY), None, "{position}");
         }
         for more in ["0", "00", " "] {
-            assert_eq!(
-                RequeueToken::verify(format!("{signed}{more}").as_bytes(), &KEY),
-                None
-            );
+            assert_eq!(RequeueToken::verify(format!("{signed}{more}").as_bytes(), &KEY), None);
         }
         for junk in ["", "token", "zz", &"0".repeat(10_000)] {
             assert_eq!(RequeueToken::verify(junk.as_bytes(), &KEY), None);

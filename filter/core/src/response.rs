@@ -8,14 +8,11 @@ mod tail;
 
 use core::convert::Infallible;
 
-use event_template::EventTemplate;
-use tail::Tail;
-
-use crate::{
-    json::{ReadError, Reader},
-    time::Instant,
-    usage::{Usage, UsageCollector},
-};
+use self::event_template::EventTemplate;
+use self::tail::Tail;
+use crate::json::{ReadError, Reader};
+use crate::time::Instant;
+use crate::usage::{Usage, UsageCollector};
 
 /// The format of a response body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -209,10 +206,7 @@ impl ResponseScanner {
                     bytes = after;
                     continue;
                 }
-                present = EventInSlice {
-                    event: Some(bytes),
-                    document: None,
-                };
+                present = EventInSlice { event: Some(bytes), document: None };
             }
             if self.reader.offset() == 0 {
                 present.document = Some(bytes);

@@ -6,10 +6,8 @@
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use crate::{
-    limits::{RETRY_AFTER_MAX_MS, RETRY_AFTER_MIN_MS},
-    time::Instant,
-};
+use crate::limits::{RETRY_AFTER_MAX_MS, RETRY_AFTER_MIN_MS};
+use crate::time::Instant;
 
 /// Percent by which the longest wait differs from the shortest, so that clients don't all return at once.
 const JITTER_PERCENT: u64 = 10;
@@ -19,9 +17,7 @@ const JITTER_PERCENT: u64 = 10;
 pub(crate) fn retry_after_ms(lasts: Duration, sequence: u64) -> u64 {
     let lasts_ms = u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX);
     let wait_ms = lasts_ms.clamp(RETRY_AFTER_MIN_MS, RETRY_AFTER_MAX_MS);
-    let percent = sequence
-        .checked_rem(JITTER_PERCENT.saturating_add(1))
-        .unwrap_or(0);
+    let percent = sequence.checked_rem(JITTER_PERCENT.saturating_add(1)).unwrap_or(0);
     let beyond_ms = wait_ms.saturating_sub(RETRY_AFTER_MIN_MS);
     wait_ms.saturating_add(beyond_ms.saturating_mul(percent) / 100)
 }
@@ -55,9 +51,10 @@ impl FailingPools {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     #[cfg(target_arch = "wasm32")]
     use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    use super::*;
 
     #[test]
     fn clients_are_advised_to_wait_as_long_as_the_failure_has_lasted() {

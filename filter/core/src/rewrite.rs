@@ -69,11 +69,7 @@ impl Rewrite {
 
     fn apply_at_front(&self, body: &mut impl BufferedBody) -> bool {
         let Range { start, end } = self.range;
-        let front = if start == 0 {
-            Some(Vec::new())
-        } else {
-            body.read(0, start)
-        };
+        let front = if start == 0 { Some(Vec::new()) } else { body.read(0, start) };
         let Some(front) = front.filter(|front| front.len() == start) else {
             return false;
         };
@@ -85,10 +81,7 @@ impl Rewrite {
 fn rotate(body: &mut impl BufferedBody, length: usize) -> bool {
     let mut left = length;
     while left > 0 {
-        let Some(slice) = body
-            .read(0, left.min(SLICE_BYTES))
-            .filter(|slice| !slice.is_empty())
-        else {
+        let Some(slice) = body.read(0, left.min(SLICE_BYTES)).filter(|slice| !slice.is_empty()) else {
             return false;
         };
         if slice.len() > left || !body.replace_front(slice.len(), &[]) || !body.append(&slice) {
@@ -101,9 +94,10 @@ fn rotate(body: &mut impl BufferedBody, length: usize) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     #[cfg(target_arch = "wasm32")]
     use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    use super::*;
 
     /// A buffered body that counts its greatest length and fails the call with the number `fails`.
     struct Body {
@@ -114,11 +108,7 @@ mod tests {
 
     impl Body {
         fn new(bytes: &[u8]) -> Self {
-            Self {
-                bytes: bytes.to_vec(),
-                longest: bytes.len(),
-                fails: None,
-            }
+            Self { bytes: bytes.to_vec(), longest: bytes.len(), fails: None }
         }
 
         fn count_call(&mut self) -> bool {
@@ -148,17 +138,11 @@ mod tests {
     }
 
     fn numbered(length: usize) -> Vec<u8> {
-        (0..length)
-            .map(|position| u8::try_from(position % 251).expect("a byte"))
-            .collect()
+        (0..length).map(|position| u8::try_from(position % 251).expect("a byte")).collect()
     }
 
     fn rewrite(range: Range<usize>, text: &[u8], length: usize) -> Rewrite {
-        Rewrite {
-            range,
-            text: text.to_vec(),
-            length,
-        }
+        Rewrite { range, text: text.to_vec(), length }
     }
 
     #[test]
@@ -166,16 +150,7 @@ mod tests {
         const FRONT: usize = REWRITE_FRONT_BYTES;
         for length in [9, SLICE_BYTES, FRONT + 20, FRONT + 3 * SLICE_BYTES + 7] {
             let whole = numbered(length);
-            for start in [
-                0,
-                1,
-                5,
-                length / 2,
-                length.saturating_sub(9),
-                FRONT - 1,
-                FRONT,
-                FRONT + 1,
-            ] {
+            for start in [0, 1, 5, length / 2, length.saturating_sub(9), FRONT - 1, FRONT, FRONT + 1] {
                 for (size, text) in [(4, &b"\"longer\""[..]), (4, b"\"s\""), (9, b"other_____")] {
                     let end = start + size;
                     if end > length {
@@ -187,11 +162,7 @@ mod tests {
                     let expected = [&whole[..start], text, &whole[end..]].concat();
                     assert!(body.bytes == expected, "{start}..{end} of {length}");
                     assert_eq!(rewrite.length_after(), expected.len());
-                    assert!(
-                        body.longest <= length + text.len(),
-                        "{} of {length}",
-                        body.longest
-                    );
+                    assert!(body.longest <= length + text.len(), "{} of {length}", body.longest);
                 }
             }
         }

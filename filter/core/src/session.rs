@@ -16,24 +16,24 @@ mod hello;
 mod roles;
 mod terminal_events;
 
-use core::{num::NonZeroU64, time::Duration};
+use core::num::NonZeroU64;
+use core::time::Duration;
 use std::collections::VecDeque;
 
-use penstock_wire::{
-    Bye, Command, CompanionFrame, Heartbeat, HelloAck, Register, Running, command,
-    filter_frame::Event,
-    limits::{
-        BACKOFF_LEADERLESS_MAX, BACKOFF_MAX, BACKOFF_MIN, HEARTBEAT_INTERVAL, PROBE_WAIT, ROLE_VERSION,
-        VERSION_MAX, VERSION_MIN, VERSION_RETRY,
-    },
+use penstock_wire::filter_frame::Event;
+use penstock_wire::limits::{
+    BACKOFF_LEADERLESS_MAX, BACKOFF_MAX, BACKOFF_MIN, HEARTBEAT_INTERVAL, PROBE_WAIT, ROLE_VERSION,
+    VERSION_MAX, VERSION_MIN, VERSION_RETRY,
 };
+use penstock_wire::{Bye, Command, CompanionFrame, Heartbeat, HelloAck, Register, Running, command};
 use prost::Message;
 
-use crate::{limits::TICK_MIN, time::Instant};
-use frame_window::FrameWindow;
-use held_reports::HeldReports;
-use hello::HelloHeader;
-use terminal_events::UnackedEvent;
+use self::frame_window::FrameWindow;
+use self::held_reports::HeldReports;
+use self::hello::HelloHeader;
+use self::terminal_events::UnackedEvent;
+use crate::limits::TICK_MIN;
+use crate::time::Instant;
 
 /// 128 random bits that identify a root context for its whole life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -308,11 +308,7 @@ impl Session {
         self.must_greet = false;
         let retry_at = now.after(self.backoff);
         // A standby is there, and the next leader waits for all filters.
-        let longest = if self.redirected.is_some() {
-            BACKOFF_LEADERLESS_MAX
-        } else {
-            BACKOFF_MAX
-        };
+        let longest = if self.redirected.is_some() { BACKOFF_LEADERLESS_MAX } else { BACKOFF_MAX };
         self.backoff = self.backoff.saturating_mul(2).min(longest);
         retry_at
     }
@@ -381,13 +377,8 @@ impl Session {
 
     fn handle_hello_ack(&mut self, now: Instant, ack: HelloAck) {
         if !(VERSION_MIN..=VERSION_MAX).contains(&ack.version) {
-            self.abort(
-                now,
-                "companion and filter have no protocol version in common: update the older one",
-            );
-            self.link = Link::Broken {
-                retry_at: now.after(VERSION_RETRY),
-            };
+            self.abort(now, "companion and filter have no protocol version in common: update the older one");
+            self.link = Link::Broken { retry_at: now.after(VERSION_RETRY) };
         } else if self.is_outdated(ack.term) {
             self.abort(now, OLDER_COMPANION);
         } else {

@@ -36,10 +36,7 @@ impl Instant {
     /// The moment `delay` later.
     #[must_use]
     pub fn after(self, delay: Duration) -> Self {
-        Self(
-            self.0
-                .saturating_add(u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX)),
-        )
+        Self(self.0.saturating_add(u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX)))
     }
 }
 

@@ -44,12 +44,10 @@ impl Trust {
         match self {
             Self::All => true,
             Self::Networks(networks) => {
-                client
-                    .and_then(|client| client.parse().ok())
-                    .is_some_and(|address: IpAddr| {
-                        let address = address.to_canonical();
-                        networks.iter().any(|network| network.contains(address))
-                    })
+                client.and_then(|client| client.parse().ok()).is_some_and(|address: IpAddr| {
+                    let address = address.to_canonical();
+                    networks.iter().any(|network| network.contains(address))
+                })
             }
         }
     }
@@ -59,13 +57,9 @@ impl Network {
     fn new(network: &wire::Network) -> Option<Self> {
         let bytes = network.address.as_slice();
         let v4 = <[u8; 4]>::try_from(bytes).map(|octets| (IpAddr::from(octets), 32));
-        let (address, bits) = v4
-            .or_else(|_| <[u8; 16]>::try_from(bytes).map(|octets| (IpAddr::from(octets), 128)))
-            .ok()?;
-        (network.prefix <= bits).then_some(Self {
-            address,
-            prefix: network.prefix,
-        })
+        let (address, bits) =
+            v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(|octets| (IpAddr::from(octets), 128))).ok()?;
+        (network.prefix <= bits).then_some(Self { address, prefix: network.prefix })
     }
 
     fn contains(&self, address: IpAddr) -> bool {
@@ -77,38 +71,28 @@ impl Network {
             (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => return false,
         };
         // Prefix 0 of IPv6 shifts by all 128 bits, for which `checked_shr` returns `None`.
-        difference
-            .checked_shr(bits.saturating_sub(self.prefix))
-            .is_none_or(|prefix| prefix == 0)
+        difference.checked_shr(bits.saturating_sub(self.prefix)).is_none_or(|prefix| prefix == 0)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     #[cfg(target_arch = "wasm32")]
     use wasm_bindgen_test::wasm_bindgen_test as test;
 
+    use super::*;
+
     fn network(address: &[u8], prefix: u32) -> wire::Network {
-        wire::Network {
-            address: address.to_vec(),
-            prefix,
-        }
+        wire::Network { address: address.to_vec(), prefix }
     }
 
     fn trust(networks: &[wire::Network]) -> Trust {
-        Trust::new(Some(&wire::Trust {
-            all: false,
-            networks: networks.to_vec(),
-        }))
+        Trust::new(Some(&wire::Trust { all: false, networks: networks.to_vec() }))
     }
 
     #[test]
     fn trust_covers_all_clients_or_none() {
-        let all = wire::Trust {
-            all: true,
-            networks: Vec::new(),
-        };
+        let all = wire::Trust { all: true, networks: Vec::new() };
         for trust in [Trust::new(None), Trust::new(Some(&all))] {
             assert!(trust.covers(Some("10.0.0.9")) && trust.covers(None));
         }
@@ -121,15 +105,7 @@ mod tests {
         for inside in ["10.1.0.0", "10.1.255.255", "192.168.7.7", "::ffff:10.1.2.3"] {
             assert!(v4.covers(Some(inside)), "{inside}");
         }
-        for outside in [
-            "10.2.0.0",
-            "10.0.255.255",
-            "192.168.7.6",
-            "::1",
-            "",
-            "10.1.0.0:80",
-            "chat",
-        ] {
+        for outside in ["10.2.0.0", "10.0.255.255", "192.168.7.6", "::1", "", "10.1.0.0:80", "chat"] {
             assert!(!v4.covers(Some(outside)), "{outside}");
         }
         let mut half = [0; 16];

@@ -3,7 +3,8 @@
 //! It knows OpenAI's formats (chat completions, completions, embeddings, responses) and Anthropic's messages. A document in
 //! another format yields nothing.
 
-use core::{convert::Infallible, ops::Range};
+use core::convert::Infallible;
+use core::ops::Range;
 
 use crate::json::{Container, JsonString, Literal, Visitor};
 
@@ -120,14 +121,9 @@ impl UsageCollector {
 
     pub(crate) fn usage(&self) -> Usage {
         // Anthropic's `input_tokens` exclude tokens that were read from or written to the cache; OpenAI's include them.
-        let cache_tokens = self
-            .cache_read
-            .unwrap_or(0)
-            .saturating_add(self.cache_creation.unwrap_or(0));
+        let cache_tokens = self.cache_read.unwrap_or(0).saturating_add(self.cache_creation.unwrap_or(0));
         Usage {
-            prompt: self
-                .prompt
-                .or(self.input.map(|input| input.saturating_add(cache_tokens))),
+            prompt: self.prompt.or(self.input.map(|input| input.saturating_add(cache_tokens))),
             cached: self.cached.or(self.cache_read),
             output: self.output,
         }
@@ -153,11 +149,7 @@ impl Visitor for UsageCollector {
     }
 
     fn key(&mut self, key: JsonString<'_>) -> Result<(), Infallible> {
-        self.key = if key.is_cut() {
-            Key::Other
-        } else {
-            Key::from_name(key.kept)
-        };
+        self.key = if key.is_cut() { Key::Other } else { Key::from_name(key.kept) };
         Ok(())
     }
 

@@ -17,39 +17,35 @@ mod response_path;
 mod sessions;
 
 use core::time::Duration;
-use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
-use penstock_wire::{
-    self as wire, Cancel, Grant, Reject, command, filter_frame::Event, limits::HEARTBEAT_INTERVAL,
-};
+use penstock_wire::filter_frame::Event;
+use penstock_wire::limits::HEARTBEAT_INTERVAL;
+use penstock_wire::{self as wire, Cancel, Grant, Reject, command};
 use prost::Message;
 
+use self::body_callbacks::BodyCallbacks;
+use self::grant_headers::GrantHeaders;
+use self::in_flight_counts::InFlightCounts;
+use self::policies::Policies;
+use self::refused_attempts::GrantedIds;
+use self::sessions::Sessions;
+use crate::compiled_policy::CompiledPolicy;
+use crate::config::Config;
+use crate::credits::{Credits, Origin};
+use crate::effect::{Effect, SessionId};
+use crate::exchange::{Exchange, Granted, Phase};
 use crate::failed_attempts::FailedAttempts;
-use crate::{
-    compiled_policy::CompiledPolicy,
-    config::Config,
-    credits::{Credits, Origin},
-    effect::{Effect, SessionId},
-    exchange::{Exchange, Granted, Phase},
-    limits::{BODY_CALLBACK_CHECK_INTERVAL, DEADLINE_CHECK_INTERVAL, POLICY_LIST_MAX, TICK_MIN},
-    local_reply::{Failure, QueueReport},
-    pool_endpoints::{self, PoolEndpoints},
-    process_identity::{ProcessIdentity, RandomBits, SigningKey},
-    rate_limit::RateLimit,
-    retry_advice::FailingPools,
-    session,
-    shared_data::{SetIf, SharedData},
-    time::Instant,
-};
-use body_callbacks::BodyCallbacks;
-use grant_headers::GrantHeaders;
-use in_flight_counts::InFlightCounts;
-use policies::Policies;
-use refused_attempts::GrantedIds;
-use sessions::Sessions;
+use crate::limits::{BODY_CALLBACK_CHECK_INTERVAL, DEADLINE_CHECK_INTERVAL, POLICY_LIST_MAX, TICK_MIN};
+use crate::local_reply::{Failure, QueueReport};
+use crate::pool_endpoints::{self, PoolEndpoints};
+use crate::process_identity::{ProcessIdentity, RandomBits, SigningKey};
+use crate::rate_limit::RateLimit;
+use crate::retry_advice::FailingPools;
+use crate::session;
+use crate::shared_data::{SetIf, SharedData};
+use crate::time::Instant;
 
 /// The state of a root context.
 #[derive(Debug)]
@@ -148,11 +144,9 @@ impl Worker {
 
     /// The next effect to carry out; `None`: there is none left.
     pub fn poll_effect(&mut self) -> Option<Effect> {
-        self.effects.pop_front().or_else(|| {
-            self.sessions
-                .poll_effect()
-                .map(|(id, effect)| Effect::Session(id, effect))
-        })
+        self.effects
+            .pop_front()
+            .or_else(|| self.sessions.poll_effect().map(|(id, effect)| Effect::Session(id, effect)))
     }
 
     /// Number of HTTP exchanges that haven't ended.
@@ -180,18 +174,11 @@ impl Worker {
     #[must_use]
     pub fn tick_period(&self, now: Instant) -> Duration {
         let next = self.sessions.next_tick_at(now).since(now);
-        let longest = if self.body_callbacks.are_missing() {
-            BODY_CALLBACK_CHECK_INTERVAL
-        } else {
-            HEARTBEAT_INTERVAL
-        };
+        let longest =
+            if self.body_callbacks.are_missing() { BODY_CALLBACK_CHECK_INTERVAL } else { HEARTBEAT_INTERVAL };
         let next = next.clamp(TICK_MIN, longest);
         // While the companion is down, a new request may need an earlier tick, but an HTTP context can't set the period.
-        if self.sessions.is_any_down() {
-            next.min(DEADLINE_CHECK_INTERVAL)
-        } else {
-            next
-        }
+        if self.sessions.is_any_down() { next.min(DEADLINE_CHECK_INTERVAL) } else { next }
     }
 
     /// Sends heartbeats, opens streams, and enforces deadlines while the companion is down.
@@ -248,9 +235,7 @@ impl Worker {
         let is_own = |pool: &str| self.sessions.id_of(Some(pool)) == id;
         let endpoints_digest = pool_endpoints::digest(&self.endpoints, is_own);
         if let Some(member) = self.sessions.get_mut(id) {
-            member
-                .session
-                .greet(now, &member.policy_digest, endpoints_digest, waiting, running);
+            member.session.greet(now, &member.policy_digest, endpoints_digest, waiting, running);
         }
     }
 
@@ -312,10 +297,8 @@ impl Worker {
         let policy = self.policies.update(member.pool(), policy);
         self.policy = Arc::new(CompiledPolicy::new(&policy));
         // Stored for workers that start while the companion is down.
-        self.shared_data
-            .set(&self.policy_key, &policy.encode_to_vec(), SetIf::Always);
-        self.sessions
-            .configure(now, pools_with_sessions(&policy), &policy.digest);
+        self.shared_data.set(&self.policy_key, &policy.encode_to_vec(), SetIf::Always);
+        self.sessions.configure(now, pools_with_sessions(&policy), &policy.digest);
         self.in_flight.remove_idle_pools();
         let exists = |name: &str| policy.pools.iter().any(|pool| pool.name == name);
         self.endpoints.retain(|name, _| exists(name));
@@ -378,20 +361,13 @@ impl Worker {
         let granted = Granted::new(now, grant, exchange.load());
         self.in_flight.add(&granted);
         exchange.phase = Phase::Granted(Box::new(granted));
-        self.effects.push_back(Effect::Resume {
-            context: exchange.context,
-            edits,
-            rewrite,
-        });
+        self.effects.push_back(Effect::Resume { context: exchange.context, edits, rewrite });
     }
 
     /// Ignores a duplicate grant of a running request, and cancels the grant of a request that is gone or that another session
     /// carries.
     fn handle_unexpected_grant(&mut self, now: Instant, id: SessionId, sequence: u64) {
-        let exchange = self
-            .exchanges
-            .get(&sequence)
-            .filter(|_| self.carries(id, sequence));
+        let exchange = self.exchanges.get(&sequence).filter(|_| self.carries(id, sequence));
         let is_running = exchange.is_some_and(|exchange| matches!(exchange.phase, Phase::Granted(_)));
         if !is_running && let Some(member) = self.sessions.get_mut(id) {
             let event = Event::Cancel(Cancel { sequence });
@@ -420,10 +396,7 @@ impl Worker {
             rate_limit: reject.rate_limit.map(RateLimit::from),
         };
         let reply = Failure::from(reject).reply(exchange.register.api(), Some(&report));
-        self.effects.push_back(Effect::Reply {
-            context: exchange.context,
-            reply,
-        });
+        self.effects.push_back(Effect::Reply { context: exchange.context, reply });
     }
 
     /// The last saturation of a pool that the companion sent; 0 before the first.

@@ -48,26 +48,17 @@ fn prompts_of_the_other_apis_are_counted() {
         (r#"{"model":"m","prompt":[[1,2],[3]]}"#, 12),
         (r#"{"model":"m","input":[1,2,3]}"#, 12),
         (r#"{"model":"m","input":"abc","instructions":"de"}"#, 5),
-        (
-            r#"{"model":"m","input":[{"role":"user","content":[{"type":"input_text","text":"abc"}]}]}"#,
-            3,
-        ),
+        (r#"{"model":"m","input":[{"role":"user","content":[{"type":"input_text","text":"abc"}]}]}"#, 3),
         (
             r#"{"model":"m","system":[{"type":"text","text":"sys"}],"messages":[{"role":"user","content":"hi"}]}"#,
             5,
         ),
-        (
-            r#"{"model":"m","tools":[{"type":"function","function":{"name":"f","description":"does"}}]}"#,
-            5,
-        ),
+        (r#"{"model":"m","tools":[{"type":"function","function":{"name":"f","description":"does"}}]}"#, 5),
         (
             r#"{"model":"m","messages":[{"content":[{"source":{"type":"base64","data":"abcd"}}, {"text":"x"}]}]}"#,
             5,
         ),
-        (
-            r#"{"model":"m","messages":[{"content":"a"}],"other":{"content":"no"}}"#,
-            1,
-        ),
+        (r#"{"model":"m","messages":[{"content":"a"}],"other":{"content":"no"}}"#, 1),
     ] {
         assert_eq!(scan(body.as_bytes()).unwrap().prompt_bytes, bytes, "{body}");
     }
@@ -104,124 +95,48 @@ fn long_identities_are_cut_and_long_models_are_refused() {
     let long = "ü".repeat(200);
     let body = scan(format!(r#"{{"model":"m","user":"{long}"}}"#).as_bytes()).unwrap();
     assert_eq!(body.identities[0].as_deref(), Some("ü".repeat(128).as_str()));
-    assert!(matches!(
-        scan(format!(r#"{{"model":"{long}"}}"#).as_bytes()),
-        Err(BodyError::BadModel(_))
-    ));
+    assert!(matches!(scan(format!(r#"{{"model":"{long}"}}"#).as_bytes()), Err(BodyError::BadModel(_))));
 }
 
 #[test]
 fn longer_key_with_the_same_prefix_is_another_key() {
     let key = "model".to_owned() + &"x".repeat(500);
-    assert_eq!(
-        scan(format!(r#"{{"{key}":"no","model":"m"}}"#).as_bytes())
-            .unwrap()
-            .model,
-        "m"
-    );
+    assert_eq!(scan(format!(r#"{{"{key}":"no","model":"m"}}"#).as_bytes()).unwrap().model, "m");
 }
 
 #[test]
 fn lone_surrogates_become_the_replacement_character() {
     assert_eq!(
-        scan(br#"{"model":"m","prompt":"\ud83dx\ude00\ud83d\ud83d\ude00"}"#)
-            .unwrap()
-            .prompt_bytes,
+        scan(br#"{"model":"m","prompt":"\ud83dx\ude00\ud83d\ud83d\ude00"}"#).unwrap().prompt_bytes,
         3 + 1 + 3 + 3 + 4
     );
 }
 
 /// Bodies that are refused, with the messages to the client.
 const REFUSED: &[(&[u8], &str)] = &[
-    (
-        b"",
-        "The body is empty: send a JSON object that names a \"model\".",
-    ),
-    (
-        b"   ",
-        "The body is not JSON: it ends before it is complete, at byte 3.",
-    ),
+    (b"", "The body is empty: send a JSON object that names a \"model\"."),
+    (b"   ", "The body is not JSON: it ends before it is complete, at byte 3."),
     (b"[1]", "The body must be a JSON object that names a \"model\"."),
-    (
-        b"\"model\"",
-        "The body must be a JSON object that names a \"model\".",
-    ),
-    (
-        b"{}",
-        "The body has no \"model\": add it at the top level, as a string.",
-    ),
-    (
-        br#"{"model":"m""#,
-        "The body is not JSON: it ends before it is complete, at byte 12.",
-    ),
-    (
-        br#"{"model":"m"} x"#,
-        "The body is not JSON: there is more after the end of the object, at byte 14.",
-    ),
-    (
-        br#"{"model":"m",}"#,
-        "The body is not JSON: expected a key in double quotes, at byte 13.",
-    ),
-    (
-        br#"{"model" "m"}"#,
-        "The body is not JSON: expected `:` after a key, at byte 9.",
-    ),
-    (
-        br#"{"model":m}"#,
-        "The body is not JSON: expected a value, at byte 9.",
-    ),
-    (
-        br#"{"a":[1 2]}"#,
-        "The body is not JSON: expected `,` or the end of the object or array, at byte 8.",
-    ),
-    (
-        br#"{"a":01}"#,
-        "The body is not JSON: expected `,` or the end of the object or array, at byte 6.",
-    ),
-    (
-        br#"{"a":-}"#,
-        "The body is not JSON: a number is malformed, at byte 6.",
-    ),
-    (
-        br#"{"a":nul}"#,
-        "The body is not JSON: expected `true`, `false` or `null`, at byte 8.",
-    ),
-    (
-        br#"{"a":"\x"}"#,
-        "The body is not JSON: an escape in a string is malformed, at byte 7.",
-    ),
-    (
-        b"{\"a\":\"\n\"}",
-        "The body is not JSON: a control character in a string isn't escaped, at byte 6.",
-    ),
-    (
-        b"{\"a\":\"\xff\"}",
-        "The body is not JSON: a string isn't UTF-8, at byte 6.",
-    ),
-    (
-        b"{\"a\":\"\xc3(\"}",
-        "The body is not JSON: a string isn't UTF-8, at byte 7.",
-    ),
-    (
-        b"{\"a\":\"\xed\xa0\x80\"}",
-        "The body is not JSON: a string isn't UTF-8, at byte 7.",
-    ),
-    (
-        br#"{"model":1}"#,
-        "\"model\" must be a string of 1 to 256 bytes; it isn't, at byte 10.",
-    ),
-    (
-        br#"{"model":""}"#,
-        "\"model\" must be a string of 1 to 256 bytes; it isn't, at byte 10.",
-    ),
-    (
-        br#"{"model":["m"]}"#,
-        "\"model\" must be a string of 1 to 256 bytes; it isn't, at byte 9.",
-    ),
-    (
-        b"\x1f\x8b\x08",
-        "The body is not JSON: expected a value, at byte 0.",
-    ),
+    (b"\"model\"", "The body must be a JSON object that names a \"model\"."),
+    (b"{}", "The body has no \"model\": add it at the top level, as a string."),
+    (br#"{"model":"m""#, "The body is not JSON: it ends before it is complete, at byte 12."),
+    (br#"{"model":"m"} x"#, "The body is not JSON: there is more after the end of the object, at byte 14."),
+    (br#"{"model":"m",}"#, "The body is not JSON: expected a key in double quotes, at byte 13."),
+    (br#"{"model" "m"}"#, "The body is not JSON: expected `:` after a key, at byte 9."),
+    (br#"{"model":m}"#, "The body is not JSON: expected a value, at byte 9."),
+    (br#"{"a":[1 2]}"#, "The body is not JSON: expected `,` or the end of the object or array, at byte 8."),
+    (br#"{"a":01}"#, "The body is not JSON: expected `,` or the end of the object or array, at byte 6."),
+    (br#"{"a":-}"#, "The body is not JSON: a number is malformed, at byte 6."),
+    (br#"{"a":nul}"#, "The body is not JSON: expected `true`, `false` or `null`, at byte 8."),
+    (br#"{"a":"\x"}"#, "The body is not JSON: an escape in a string is malformed, at byte 7."),
+    (b"{\"a\":\"\n\"}", "The body is not JSON: a control character in a string isn't escaped, at byte 6."),
+    (b"{\"a\":\"\xff\"}", "The body is not JSON: a string isn't UTF-8, at byte 6."),
+    (b"{\"a\":\"\xc3(\"}", "The body is not JSON: a string isn't UTF-8, at byte 7."),
+    (b"{\"a\":\"\xed\xa0\x80\"}", "The body is not JSON: a string isn't UTF-8, at byte 7."),
+    (br#"{"model":1}"#, "\"model\" must be a string of 1 to 256 bytes; it isn't, at byte 10."),
+    (br#"{"model":""}"#, "\"model\" must be a string of 1 to 256 bytes; it isn't, at byte 10."),
+    (br#"{"model":["m"]}"#, "\"model\" must be a string of 1 to 256 bytes; it isn't, at byte 9."),
+    (b"\x1f\x8b\x08", "The body is not JSON: expected a value, at byte 0."),
 ];
 
 #[test]
@@ -250,11 +165,8 @@ fn counted_prompt_text_is_hashed() {
     assert!(hashes(&chat("\"short\"")).is_empty());
     assert_eq!(hashes(&chat(&format!("\"{long}\""))).len(), 1);
     // An attachment counts up to its limit of 4,096 bytes, which is nine offsets.
-    let image = |data: &str| {
-        hashes(&chat(&format!(
-            r#"[{{"type":"image_url","image_url":{{"url":"{data}"}}}}]"#
-        )))
-    };
+    let image =
+        |data: &str| hashes(&chat(&format!(r#"[{{"type":"image_url","image_url":{{"url":"{data}"}}}}]"#)));
     assert_eq!(image(&data).len(), 9);
     assert_eq!(image(&format!("{data}BBB")), image(&data));
     assert_ne!(image(&format!("B{data}")), image(&data));
@@ -267,11 +179,7 @@ fn counted_prompt_text_is_hashed() {
         hashes(&format!(r#"{{"model":"m","prompt":[{}]}}"#, ids.join(",")))
     };
     assert_eq!(ids(99).len(), 2);
-    assert_eq!(
-        ids(99),
-        ids(7),
-        "the last one is past the second offset, 362 bytes"
-    );
+    assert_eq!(ids(99), ids(7), "the last one is past the second offset, 362 bytes");
     let unasked = scan(chat(&format!("\"{long}\"")).as_bytes()).expect("a body");
     assert!(unasked.prefix_hashes.is_empty());
 }

@@ -4,23 +4,20 @@
 //! request more expensive fails here, and must raise a bound on purpose.
 #![cfg(not(target_arch = "wasm32"))]
 
-use std::{
-    alloc::{GlobalAlloc, Layout, System},
-    cell::Cell,
-};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
 
-use penstock_filter_core::{
-    config::Config,
-    effect::{BodyAction, Effect, HeadersAction, SessionId},
-    headers::{Headers, serialize},
-    process_identity::RandomBits,
-    properties::Properties,
-    session::{Epoch, SessionEffect},
-    shared_data::{SetIf, SharedData},
-    time::Instant,
-    worker::Worker,
-};
-use penstock_wire::{Command, CompanionFrame, Credit, EndpointCredit, Grant, HelloAck, command::Kind};
+use penstock_filter_core::config::Config;
+use penstock_filter_core::effect::{BodyAction, Effect, HeadersAction, SessionId};
+use penstock_filter_core::headers::{Headers, serialize};
+use penstock_filter_core::process_identity::RandomBits;
+use penstock_filter_core::properties::Properties;
+use penstock_filter_core::session::{Epoch, SessionEffect};
+use penstock_filter_core::shared_data::{SetIf, SharedData};
+use penstock_filter_core::time::Instant;
+use penstock_filter_core::worker::Worker;
+use penstock_wire::command::Kind;
+use penstock_wire::{Command, CompanionFrame, Credit, EndpointCredit, Grant, HelloAck};
 use prost::Message;
 
 /// An allocator that counts the allocations of each thread.
@@ -118,11 +115,7 @@ const CONFIG: &str = r#"{"companion": "c", "node": "n", "requeue": "127.0.0.1:1"
 
 impl Rig {
     fn new(config: &str) -> Self {
-        let random = RandomBits {
-            epoch: Epoch { hi: 1, lo: 2 },
-            envoy: 3,
-            key: [7; 16],
-        };
+        let random = RandomBits { epoch: Epoch { hi: 1, lo: 2 }, envoy: 3, key: [7; 16] };
         let config = Config::parse(config.as_bytes()).expect("a valid configuration");
         let now = Instant::from_nanos(1_000_000_000_000);
         let mut rig = Self {
@@ -203,10 +196,7 @@ impl Rig {
             pool: "chat".into(),
             id: 1,
             ttl_ms: 2_000,
-            endpoints: vec![EndpointCredit {
-                address: "10.1.0.1:8000".into(),
-                requests: 1,
-            }],
+            endpoints: vec![EndpointCredit { address: "10.1.0.1:8000".into(), requests: 1 }],
             prompt_bytes_max: 0,
             saturation_milli: 420,
             requeue: true,
@@ -217,12 +207,8 @@ impl Rig {
         let mut slice = Some(body.clone());
         self.count(|rig| {
             let read = |_, _| slice.take();
-            let action = rig
-                .worker
-                .handle_request_body(rig.now, sequence, body.len(), true, read);
-            let BodyAction::Continue(edits) = action else {
-                panic!("not admitted: {action:?}")
-            };
+            let action = rig.worker.handle_request_body(rig.now, sequence, body.len(), true, read);
+            let BodyAction::Continue(edits) = action else { panic!("not admitted: {action:?}") };
             rig.edits += edits.len() as u64;
             rig.effects();
         });
@@ -250,10 +236,7 @@ impl Rig {
         ]);
         self.count(|rig| {
             let headers = Headers::new(&map);
-            match rig
-                .worker
-                .handle_request_headers(rig.now, 7, headers, false, &rig.host)
-            {
+            match rig.worker.handle_request_headers(rig.now, 7, headers, false, &rig.host) {
                 HeadersAction::Pause(sequence, edits) => {
                     rig.edits += edits.len() as u64;
                     sequence
@@ -267,9 +250,7 @@ impl Rig {
         let mut slice = Some(body.to_vec());
         self.count(|rig| {
             let read = |_, _| slice.take();
-            let action = rig
-                .worker
-                .handle_request_body(rig.now, sequence, body.len(), true, read);
+            let action = rig.worker.handle_request_body(rig.now, sequence, body.len(), true, read);
             assert!(matches!(action, BodyAction::Pause), "{action:?}");
             rig.effects();
         });
@@ -280,8 +261,7 @@ impl Rig {
         self.count(|rig| {
             let headers = Headers::new(&map);
             let action =
-                rig.worker
-                    .handle_response_headers(rig.now, Some(sequence), headers, false, &rig.host);
+                rig.worker.handle_response_headers(rig.now, Some(sequence), headers, false, &rig.host);
             rig.edits += action.edits.len() as u64;
             rig.effects();
         });
@@ -290,8 +270,7 @@ impl Rig {
             let end = index + 1 == chunks.len();
             self.count(|rig| {
                 let read = |_, _| slice.take();
-                rig.worker
-                    .handle_response_body(rig.now, sequence, chunk.len(), end, read);
+                rig.worker.handle_response_body(rig.now, sequence, chunk.len(), end, read);
                 rig.effects();
             });
         }
@@ -387,20 +366,14 @@ fn cost_of_a_streamed_response() {
 /// The first byte is reported in the message that is sent anyway.
 #[test]
 fn cost_of_a_streamed_response_whose_first_byte_is_reported() {
-    let config = CONFIG.replace(
-        "\"capacity_status\": 429",
-        "\"capacity_status\": 429, \"first_byte\": true",
-    );
+    let config = CONFIG.replace("\"capacity_status\": 429", "\"capacity_status\": 429, \"first_byte\": true");
     // The message waits for the byte in a box of its own.
     assert_streamed(&config, 36);
 }
 
 fn assert_streamed(config: &str, allocations: u64) {
-    let stream = |chunks: usize| {
-        least_with(config, |rig| {
-            rig.request(&chat(), &STREAMED, &vec![CHUNK; chunks])
-        })
-    };
+    let stream =
+        |chunks: usize| least_with(config, |rig| rig.request(&chat(), &STREAMED, &vec![CHUNK; chunks]));
     let (few, many) = (stream(2), stream(102));
     println!("{few:?}\n{many:?}");
     assert_eq!(few.sent, 3, "Register, Started and Completed: {few:?}");
@@ -428,11 +401,7 @@ fn cost_of_a_whole_response_by_credit() {
 fn cost_of_a_streamed_response_by_credit() {
     let cost = least(|rig| rig.request_by_credit(&STREAMED, &[CHUNK; 2]));
     println!("{cost:?}");
-    assert_eq!(
-        (cost.sent, cost.received_bytes),
-        (1, 0),
-        "one message for Admitted and Completed: {cost:?}"
-    );
+    assert_eq!((cost.sent, cost.received_bytes), (1, 0), "one message for Admitted and Completed: {cost:?}");
     assert!(cost.allocations <= 33, "{cost:?}");
     assert_eq!(cost.properties, 0, "{cost:?}");
 }

@@ -1,10 +1,8 @@
 //! The facts that the response scanner extracts from responses of each API, and its tolerance of malformed ones.
 
-use penstock_filter_core::{
-    response::{Format, ResponseScanner, ResponseStats},
-    time::Instant,
-    usage::Usage,
-};
+use penstock_filter_core::response::{Format, ResponseScanner, ResponseStats};
+use penstock_filter_core::time::Instant;
+use penstock_filter_core::usage::Usage;
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
@@ -15,11 +13,7 @@ fn stats(format: Format, body: &str) -> ResponseStats {
 }
 
 fn usage(prompt: u64, cached: Option<u64>, output: Option<u64>) -> Usage {
-    Usage {
-        prompt: Some(prompt),
-        cached,
-        output,
-    }
+    Usage { prompt: Some(prompt), cached, output }
 }
 
 #[test]
@@ -57,10 +51,7 @@ fn usage_of_whole_documents_is_read() {
         ),
         (r#"{"usage":null}"#, Usage::default()),
         (r#"{"data":{"usage":{"prompt_tokens":1}}}"#, Usage::default()),
-        (
-            r#"{"usage":{"prompt_tokens":-1,"completion_tokens":1.5}}"#,
-            Usage::default(),
-        ),
+        (r#"{"usage":{"prompt_tokens":-1,"completion_tokens":1.5}}"#, Usage::default()),
         ("<html>", Usage::default()),
         ("", Usage::default()),
     ] {
@@ -87,11 +78,7 @@ fn only_the_end_of_a_long_document_is_read_in_pieces_of_any_size() {
     let numbers = "0.123456,".repeat(2_000);
     let body = format!("{{\"data\":[{{\"embedding\":[{numbers}0]}}],\"usage\":{{\"prompt_tokens\":7}}}}");
     for piece in [1, 7, 4_095, 4_096, 4_097, 16_384, body.len()] {
-        assert_eq!(
-            scanned(&body, piece, body.len()),
-            (4_096, usage(7, None, None)),
-            "{piece}"
-        );
+        assert_eq!(scanned(&body, piece, body.len()), (4_096, usage(7, None, None)), "{piece}");
     }
     // A shorter one is read whole.
     let short = &body[..10_000].replace("{\"data\"", "{\"usage\":{\"prompt_tokens\":8},\"data\"")[..8_192];
@@ -100,10 +87,7 @@ fn only_the_end_of_a_long_document_is_read_in_pieces_of_any_size() {
 
 #[test]
 fn document_without_counts_at_its_end_has_none() {
-    let body = format!(
-        "{{\"usage\":{{\"prompt_tokens\":7}},\"text\":\"{}\"}}",
-        "x".repeat(20_000)
-    );
+    let body = format!("{{\"usage\":{{\"prompt_tokens\":7}},\"text\":\"{}\"}}", "x".repeat(20_000));
     assert_eq!(scanned(&body, 1_000, body.len()), (4_096, Usage::default()));
     // Another length than the announced one.
     let cut = &body[..15_000];
@@ -141,10 +125,7 @@ fn counts_after_alike_events_are_read() {
         event("c", ",\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":3}"),
         event("d", ",\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":4}"),
         event("e", ",\"usage\":null"),
-        event(
-            "\\\"}],\\\"usage\\\":{\\\"completion_tokens\\\":9}}",
-            ",\"usage\":null",
-        ),
+        event("\\\"}],\\\"usage\\\":{\\\"completion_tokens\\\":9}}", ",\"usage\":null"),
         "data: {\"error\":{\"message\":\"out of memory\"}}\n\n".to_owned(),
         event("f", ""),
     ]
@@ -185,14 +166,8 @@ fn responses_stream_is_read() {
 
 #[test]
 fn last_event_counts_without_its_blank_line() {
-    assert_eq!(
-        stats(Format::Sse, "data: {\"choices\":[{\"text\":\"c\"}]}").text_events,
-        1
-    );
-    assert_eq!(
-        stats(Format::Sse, "data: {\"choices\":[{\"text\":\"c\"}").text_events,
-        1
-    );
+    assert_eq!(stats(Format::Sse, "data: {\"choices\":[{\"text\":\"c\"}]}").text_events, 1);
+    assert_eq!(stats(Format::Sse, "data: {\"choices\":[{\"text\":\"c\"}").text_events, 1);
 }
 
 #[test]

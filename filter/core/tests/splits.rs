@@ -3,11 +3,10 @@
 
 use std::sync::Arc;
 
-use penstock_filter_core::{
-    body::{Body, BodyError, BodyScanner},
-    response::{Format, ResponseScanner, ResponseStats},
-};
-use proptest::{collection::vec, prelude::*};
+use penstock_filter_core::body::{Body, BodyError, BodyScanner};
+use penstock_filter_core::response::{Format, ResponseScanner, ResponseStats};
+use proptest::collection::vec;
+use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
 fn scan(parts: &[&[u8]]) -> Result<Body, BodyError> {
@@ -24,9 +23,7 @@ fn hashes(parts: &[&[u8]]) -> Result<(u64, Vec<u64>), BodyError> {
     for part in parts {
         scanner.feed(part)?;
     }
-    scanner
-        .finish()
-        .map(|body| (body.prompt_bytes, body.prefix_hashes))
+    scanner.finish().map(|body| (body.prompt_bytes, body.prefix_hashes))
 }
 
 /// A JSON string with every character escaped.
@@ -53,11 +50,7 @@ fn for_splits<T: PartialEq + std::fmt::Debug>(bytes: &[u8], read: impl Fn(&[&[u8
 }
 
 fn value() -> impl Strategy<Value = Value> {
-    let text = prop_oneof![
-        any::<String>(),
-        "[a-z\\\\\"\n\u{e9}\u{1f600}]{0,20}",
-        "[ -~]{0,40}"
-    ];
+    let text = prop_oneof![any::<String>(), "[a-z\\\\\"\n\u{e9}\u{1f600}]{0,20}", "[ -~]{0,40}"];
     let leaf = prop_oneof![
         Just(Value::Null),
         any::<bool>().prop_map(Value::from),
@@ -121,33 +114,13 @@ fn request() -> impl Strategy<Value = Value> {
 /// The expected fields, from the parsed tree; `None`: the scanner must refuse.
 fn expected_body(document: &Value) -> Option<Body> {
     let map = document.as_object()?;
-    let model = map
-        .get("model")?
-        .as_str()
-        .filter(|model| (1..=256).contains(&model.len()))?;
+    let model = map.get("model")?.as_str().filter(|model| (1..=256).contains(&model.len()))?;
     let limits = ["max_tokens", "max_completion_tokens", "max_output_tokens"];
-    let user = map
-        .get("user")
-        .and_then(Value::as_str)
-        .filter(|user| !user.is_empty());
+    let user = map.get("user").and_then(Value::as_str).filter(|user| !user.is_empty());
     let mut prompt_bytes = 0;
-    for key in [
-        "messages",
-        "system",
-        "instructions",
-        "suffix",
-        "tools",
-        "functions",
-        "prompt",
-        "input",
-    ] {
+    for key in ["messages", "system", "instructions", "suffix", "tools", "functions", "prompt", "input"] {
         if let Some(value) = map.get(key) {
-            weigh(
-                value,
-                Some(u64::MAX),
-                ["prompt", "input"].contains(&key),
-                &mut prompt_bytes,
-            );
+            weigh(value, Some(u64::MAX), ["prompt", "input"].contains(&key), &mut prompt_bytes);
         }
     }
     Some(Body {

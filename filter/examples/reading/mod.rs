@@ -4,23 +4,22 @@
 #[path = "../../src/host/mod.rs"]
 mod host;
 
-use std::{rc::Rc, sync::Arc};
+use std::rc::Rc;
+use std::sync::Arc;
 
-use penstock_filter_core::{
-    body::BodyScanner, compiled_policy::CompiledPolicy, headers::Headers, identity::IdentityClaims,
-};
-use penstock_wire::{Identity, Policy, Register, Source, source::From};
+use penstock_filter_core::body::BodyScanner;
+use penstock_filter_core::compiled_policy::CompiledPolicy;
+use penstock_filter_core::headers::Headers;
+use penstock_filter_core::identity::IdentityClaims;
+use penstock_wire::source::From;
+use penstock_wire::{Identity, Policy, Register, Source};
 
 use self::host::{Buffer, Map, StreamProperties};
 
 /// The identity sources of Penstock's default configuration.
 pub(crate) fn policy() -> Rc<CompiledPolicy> {
-    let header = |name: &str| Source {
-        from: Some(From::Header(name.to_owned())),
-    };
-    let user = || Source {
-        from: Some(From::Body("user".to_owned())),
-    };
+    let header = |name: &str| Source { from: Some(From::Header(name.to_owned())) };
+    let user = || Source { from: Some(From::Body("user".to_owned())) };
     let identity = Identity {
         fairness_id: vec![
             header("x-gateway-inference-fairness-id"),
@@ -37,10 +36,7 @@ pub(crate) fn policy() -> Rc<CompiledPolicy> {
         class: vec![header("x-penstock-class"), header("x-dynamo-meta-policy-class")],
         ..Identity::default()
     };
-    Rc::new(CompiledPolicy::new(&Policy {
-        identity: Some(identity),
-        ..Policy::default()
-    }))
+    Rc::new(CompiledPolicy::new(&Policy { identity: Some(identity), ..Policy::default() }))
 }
 
 /// A request that is being read.

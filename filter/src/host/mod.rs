@@ -8,15 +8,13 @@ mod abi;
 
 use core::ptr::null_mut;
 
-use penstock_filter_core::{
-    headers,
-    process_identity::RandomBits,
-    properties::Properties,
-    rewrite::BufferedBody,
-    session::Epoch,
-    shared_data::{SetIf, SharedData},
-    time::{Clock, Instant},
-};
+use penstock_filter_core::headers;
+use penstock_filter_core::process_identity::RandomBits;
+use penstock_filter_core::properties::Properties;
+use penstock_filter_core::rewrite::BufferedBody;
+use penstock_filter_core::session::Epoch;
+use penstock_filter_core::shared_data::{SetIf, SharedData};
+use penstock_filter_core::time::{Clock, Instant};
 
 /// A buffer, by its number in the ABI.
 #[derive(Clone, Copy)]
@@ -92,14 +90,8 @@ pub(crate) fn random_bits() -> Option<RandomBits> {
     let [left, right] = key.map(u64::to_le_bytes);
     let mut key = [0; 16];
     let halves = left.into_iter().chain(right);
-    key.iter_mut()
-        .zip(halves)
-        .for_each(|(target, byte)| *target = byte);
-    (status == 0).then_some(RandomBits {
-        epoch: Epoch { hi, lo },
-        envoy,
-        key,
-    })
+    key.iter_mut().zip(halves).for_each(|(target, byte)| *target = byte);
+    (status == 0).then_some(RandomBits { epoch: Epoch { hi, lo }, envoy, key })
 }
 
 /// Fetches a whole header map, for `Headers::new`.

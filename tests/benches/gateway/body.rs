@@ -31,15 +31,9 @@ pub(crate) fn chat_that_begins(key: &str, bytes: usize) -> String {
 
 /// Checks that a load generator is installed; the error says how to install it.
 pub(crate) fn installed(program: &str, loads: &str, how: &str) -> Result<(), String> {
-    let tried = Command::new(program)
-        .arg("--version")
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status();
+    let tried = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     match tried {
         Ok(_) => Ok(()),
-        Err(why) => Err(format!(
-            "{program}: {why}. It is the benchmark's client of the {loads}: {how}"
-        )),
+        Err(why) => Err(format!("{program}: {why}. It is the benchmark's client of the {loads}: {how}")),
     }
 }

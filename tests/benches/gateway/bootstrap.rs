@@ -66,11 +66,7 @@ fn with(servers: Value, filter: Option<Value>, side: Option<SocketAddr>) -> Boot
             "clusters": clusters,
         },
     });
-    Bootstrap {
-        address,
-        admin,
-        document,
-    }
+    Bootstrap { address, admin, document }
 }
 
 /// A wasm filter.
@@ -160,10 +156,6 @@ pub(crate) fn module(example: &str) -> PathBuf {
         .current_dir(binary::workspace())
         .output()
         .expect("cargo runs");
-    assert!(
-        built.status.success(),
-        "{}",
-        String::from_utf8_lossy(&built.stderr)
-    );
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
     target.join(format!("wasm32-unknown-unknown/wasm/examples/{example}.wasm"))
 }

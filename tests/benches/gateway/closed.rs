@@ -55,21 +55,12 @@ pub(crate) async fn run(url: &str, bytes: usize, connections: u32, seconds: u32)
     REST.hold(&mut wrk);
     let output = wrk.output().await.expect("wrk runs");
     let text = String::from_utf8_lossy(&output.stdout);
-    let result = text
-        .lines()
-        .find_map(|l| l.strip_prefix("RESULT "))
-        .unwrap_or_else(|| {
-            panic!(
-                "wrk says nothing: {text}{}",
-                String::from_utf8_lossy(&output.stderr)
-            );
-        });
+    let result = text.lines().find_map(|l| l.strip_prefix("RESULT ")).unwrap_or_else(|| {
+        panic!("wrk says nothing: {text}{}", String::from_utf8_lossy(&output.stderr));
+    });
     let result: Value = serde_json::from_str(result).expect("the script prints JSON");
     let number = |key: &str| result[key].as_f64().expect("a number");
-    assert!(
-        number("errors") == 0.0 && number("requests") > 0.0,
-        "{url}: {text}"
-    );
+    assert!(number("errors") == 0.0 && number("requests") > 0.0, "{url}: {text}");
     Load {
         requests: number("requests"),
         seconds: number("us") / 1e6,

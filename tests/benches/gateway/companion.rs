@@ -8,9 +8,11 @@ use std::time::Duration;
 
 use penstock_tests::process::resident_bytes;
 use penstock_tests::until;
+use penstock_wire::command::Kind;
+use penstock_wire::filter_frame::Event;
 use penstock_wire::{
     Api, Cancel, CompanionFrame, Completed, EndReason, FilterFrame, Grant, Heartbeat, Hello, METHOD,
-    Register, SERVICE, Started, command::Kind, filter_frame::Event, limits,
+    Register, SERVICE, Started, limits,
 };
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -50,14 +52,8 @@ pub(crate) async fn run(seconds: u32) -> Value {
 /// Memory per waiting request.
 async fn waiting() -> Value {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let companion = Companion::start(
-        folder.path(),
-        [free_port(); 2],
-        free_port(),
-        &slots(1),
-        NO_CREDITS,
-    )
-    .await;
+    let companion =
+        Companion::start(folder.path(), [free_port(); 2], free_port(), &slots(1), NO_CREDITS).await;
     let mut sessions = Vec::new();
     for epoch in 1..=SESSIONS {
         sessions.push(Session::open(companion.grpc, epoch, false).await);
@@ -121,10 +117,7 @@ async fn cycles(seconds: u32) -> Value {
     let cpu = cpu_us(&companion.process) - before.1;
     let rate = served as f64 / before.2.elapsed().as_secs_f64();
     let due = RATE * u64::from(seconds);
-    assert!(
-        served >= due * 95 / 100,
-        "the companion served {served} requests of {due}"
-    );
+    assert!(served >= due * 95 / 100, "the companion served {served} requests of {due}");
     json!({
         "requests_per_s": rate.round(),
         "cpu_us_per_request": (cpu / served as f64 * 100.0).round() / 100.0,
@@ -188,9 +181,8 @@ impl Session {
         };
         shared.say(Event::Hello(hello)).await;
         let endpoint = Endpoint::from_shared(format!("http://{companion}")).expect("an address");
-        let endpoint = endpoint
-            .initial_stream_window_size(WINDOW_BYTES)
-            .initial_connection_window_size(WINDOW_BYTES);
+        let endpoint =
+            endpoint.initial_stream_window_size(WINDOW_BYTES).initial_connection_window_size(WINDOW_BYTES);
         let mut client = Grpc::new(endpoint.connect().await.expect("the companion listens"));
         client.ready().await.expect("an open connection");
         let path = format!("/{SERVICE}/{METHOD}").parse().expect("a path");
@@ -212,10 +204,7 @@ impl Session {
                 beating.say(Event::Heartbeat(Heartbeat {})).await;
             }
         });
-        Self {
-            shared,
-            _tasks: tasks,
-        }
+        Self { shared, _tasks: tasks }
     }
 
     async fn say(&self, event: Event) {
@@ -267,10 +256,7 @@ impl Shared {
 
     /// Completes the granted requests at once.
     async fn serve(&self, grant: Grant) {
-        let (sequence, endpoint) = (
-            grant.sequence,
-            grant.endpoints.into_iter().next().unwrap_or_default(),
-        );
+        let (sequence, endpoint) = (grant.sequence, grant.endpoints.into_iter().next().unwrap_or_default());
         self.say(Event::Started(Started {
             sequence,
             endpoint: endpoint.clone(),

@@ -46,18 +46,12 @@ pub(crate) async fn run(subject: &Subject, seconds: u32) -> (f64, Cpu) {
     .await;
     let (before, bytes) = (subject.cpu(), seen.bytes.load(Ordering::SeqCst));
     tokio::time::sleep(Duration::from_secs(seconds.into())).await;
-    let (cpu, bytes) = (
-        subject.cpu().since(before),
-        seen.bytes.load(Ordering::SeqCst) - bytes,
-    );
+    let (cpu, bytes) = (subject.cpu().since(before), seen.bytes.load(Ordering::SeqCst) - bytes);
     let events = bytes / EVENT.len() as u64;
     let due = STREAMS * EVENTS_PER_S * u64::from(seconds);
     let name = subject.which.name();
     assert_eq!(seen.ended.load(Ordering::SeqCst), 0, "{name}: streams ended");
-    assert!(
-        events >= due / 2,
-        "{name}: {events} events of {due}: this machine is too busy for their pace"
-    );
+    assert!(events >= due / 2, "{name}: {events} events of {due}: this machine is too busy for their pace");
     streams.shutdown().await;
     if let Some(pages) = &subject.pages {
         pages.stock("p", 0).await;
@@ -81,10 +75,7 @@ async fn read(address: SocketAddr, seen: &Seen) -> Result<(), Box<dyn std::error
     let request = Request::post("/v1/chat/completions")
         .header("host", "bench")
         .header("content-type", "application/json")
-        .body(Full::new(Bytes::from(body::chat_that_begins(
-            STREAM,
-            body::SHORT,
-        ))))?;
+        .body(Full::new(Bytes::from(body::chat_that_begins(STREAM, body::SHORT))))?;
     let response = client.send_request(request).await?;
     if response.status() != 200 {
         return Err(format!("status {}", response.status()).into());

@@ -115,21 +115,9 @@ async fn measure(plan: &Plan, machine: String) {
         plan,
         machine,
         rounds,
-        paused: if plan.has(Row::Paused) {
-            paused::run(server.address()).await
-        } else {
-            Value::Null
-        },
-        companion: if plan.has(Row::Companion) {
-            companion::run(plan.seconds).await
-        } else {
-            Value::Null
-        },
-        idle: if plan.has(Row::Idle) {
-            idle(server.address(), plan.idle_s).await
-        } else {
-            Value::Null
-        },
+        paused: if plan.has(Row::Paused) { paused::run(server.address()).await } else { Value::Null },
+        companion: if plan.has(Row::Companion) { companion::run(plan.seconds).await } else { Value::Null },
+        idle: if plan.has(Row::Idle) { idle(server.address(), plan.idle_s).await } else { Value::Null },
     });
 }
 

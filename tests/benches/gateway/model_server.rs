@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
-use http::{Request, Response, header::CONTENT_TYPE};
+use http::header::CONTENT_TYPE;
+use http::{Request, Response};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
@@ -99,9 +100,7 @@ async fn serve_one(
 
 fn response(kind: &'static str, body: BoxBody<Bytes, Infallible>) -> Response<BoxBody<Bytes, Infallible>> {
     let mut response = Response::new(body);
-    response
-        .headers_mut()
-        .insert(CONTENT_TYPE, http::HeaderValue::from_static(kind));
+    response.headers_mut().insert(CONTENT_TYPE, http::HeaderValue::from_static(kind));
     response
 }
 

@@ -119,9 +119,7 @@ impl Plan {
         let has_simulator = self.programs.simulator.is_some();
         if self.rows.is_empty() {
             let all = Row::ALL.map(|(_, row)| row).into_iter();
-            self.rows = all
-                .filter(|row| !has_simulator || row.allows_simulator())
-                .collect();
+            self.rows = all.filter(|row| !has_simulator || row.allows_simulator()).collect();
         }
         match self.rows.iter().find(|row| !row.allows_simulator()) {
             Some(row) if has_simulator => {
@@ -150,17 +148,14 @@ impl Plan {
     /// Whether the run measures everything, so that its figures may be written.
     pub(crate) fn is_whole(&self) -> bool {
         let own = Which::ALL.into_iter().filter(|(_, which)| !which.is_peer());
-        own.map(|(_, which)| which)
-            .all(|which| self.subjects.contains(&which))
+        own.map(|(_, which)| which).all(|which| self.subjects.contains(&which))
             && Row::ALL.iter().all(|(_, row)| self.has(*row))
     }
 
     /// Whether the `penstock` binary takes part.
     pub(crate) fn needs_penstock(&self) -> bool {
         self.subjects.iter().any(|which| which.is_penstock())
-            || [Row::Paused, Row::Companion, Row::Idle]
-                .iter()
-                .any(|row| self.has(*row))
+            || [Row::Paused, Row::Companion, Row::Idle].iter().any(|row| self.has(*row))
     }
 
     pub(crate) fn has(&self, row: Row) -> bool {

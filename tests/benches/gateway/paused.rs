@@ -105,10 +105,7 @@ async fn send(client: &mut TcpStream, chat: &str) {
          content-length: {}\r\n\r\n",
         chat.len()
     );
-    client
-        .write_all((head + chat).as_bytes())
-        .await
-        .expect("the gateway reads");
+    client.write_all((head + chat).as_bytes()).await.expect("the gateway reads");
 }
 
 /// Waits until Envoy has `count` client connections.
@@ -116,11 +113,7 @@ async fn connected(subject: &Subject, count: usize) {
     const NAME: &str = "http.penstock.downstream_cx_active";
     until(&format!("{count} connections"), || async {
         let page = subject.admin.get(&format!("/stats?filter={NAME}")).await?.text();
-        if page.lines().any(|line| line == format!("{NAME}: {count}")) {
-            Ok(())
-        } else {
-            Err(page)
-        }
+        if page.lines().any(|line| line == format!("{NAME}: {count}")) { Ok(()) } else { Err(page) }
     })
     .await;
 }

@@ -58,13 +58,8 @@ struct Bar {
 }
 
 fn panel(area: &Area<'_>, caption: &str, subjects: &[(&str, Which)], bar: impl Fn(&str) -> Bar) {
-    let bars: Vec<_> = subjects
-        .iter()
-        .map(|(name, which)| (*name, *which, bar(name)))
-        .collect();
-    let top = bars
-        .iter()
-        .map(|(_, _, bar)| (bar.parts[0] + bar.parts[1]).max(bar.span[1]));
+    let bars: Vec<_> = subjects.iter().map(|(name, which)| (*name, *which, bar(name))).collect();
+    let top = bars.iter().map(|(_, _, bar)| (bar.parts[0] + bar.parts[1]).max(bar.span[1]));
     let top = top.fold(1.0, f64::max);
     let rows = bars.len() as f64;
     let mut chart = ChartBuilder::on(area)
@@ -84,18 +79,9 @@ fn panel(area: &Area<'_>, caption: &str, subjects: &[(&str, Which)], bar: impl F
         let [least, most] = bar.span;
         let whisker = PathElement::new(vec![(least, middle), (most, middle)], WHISKER.stroke_width(2));
         chart.draw_series([whisker]).expect("draw");
-        let style = |h| {
-            ("sans-serif", 12)
-                .into_font()
-                .color(&BLACK)
-                .pos(Pos::new(h, VPos::Center))
-        };
+        let style = |h| ("sans-serif", 12).into_font().color(&BLACK).pos(Pos::new(h, VPos::Center));
         let end = (first + second).max(most) + 0.02 * top;
-        let says = if second > 0.0 {
-            format!("{first:.0} + {second:.0}")
-        } else {
-            grouped(first)
-        };
+        let says = if second > 0.0 { format!("{first:.0} + {second:.0}") } else { grouped(first) };
         let labels = [
             Text::new((*name).to_owned(), (-0.02 * top, middle), style(HPos::Right)),
             Text::new(says, (end, middle), style(HPos::Left)),

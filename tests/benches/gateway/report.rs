@@ -7,10 +7,9 @@ use penstock_tests::figures::{keep, median, put, spread};
 use penstock_tests::peers::module_of;
 use serde_json::{Map, Value, json};
 
-use crate::Figures;
 use crate::options::Plan;
 use crate::subject::Which;
-use crate::{plot, tables};
+use crate::{Figures, plot, tables};
 
 /// A figure of one subject relative to another subject's.
 struct Beside {
@@ -29,75 +28,20 @@ enum How {
 
 const BESIDE: [Beside; 11] = [
     beside("cpu_us_of_plain", "cpu_us", Which::Plain, How::Ratio),
-    beside(
-        "requests_per_s_of_plain",
-        "requests_per_s",
-        Which::Plain,
-        How::Ratio,
-    ),
-    beside(
-        "requests_per_s_of_ext_proc",
-        "requests_per_s",
-        Which::ExtProc,
-        How::Ratio,
-    ),
-    beside(
-        "envoy_cpu_us_over_parse_only",
-        "envoy_cpu_us",
-        Which::ParseOnly,
-        How::Difference,
-    ),
-    beside(
-        "p50_us_at_1_over_plain",
-        "p50_us_at_1",
-        Which::Plain,
-        How::Difference,
-    ),
-    beside(
-        "requests_per_s_220kb_of_plain",
-        "requests_per_s_220kb",
-        Which::Plain,
-        How::Ratio,
-    ),
-    beside(
-        "requests_per_s_220kb_of_ext_proc",
-        "requests_per_s_220kb",
-        Which::ExtProc,
-        How::Ratio,
-    ),
-    beside(
-        "envoy_cpu_us_per_event_over_plain",
-        "envoy_cpu_us_per_event",
-        Which::Plain,
-        How::Difference,
-    ),
-    beside(
-        "requests_per_s_of_epp",
-        "requests_per_s",
-        Which::EndpointPicker,
-        How::Ratio,
-    ),
-    beside(
-        "p50_us_at_1_of_epp",
-        "p50_us_at_1",
-        Which::EndpointPicker,
-        How::Ratio,
-    ),
-    beside(
-        "requests_per_s_220kb_of_epp",
-        "requests_per_s_220kb",
-        Which::EndpointPicker,
-        How::Ratio,
-    ),
+    beside("requests_per_s_of_plain", "requests_per_s", Which::Plain, How::Ratio),
+    beside("requests_per_s_of_ext_proc", "requests_per_s", Which::ExtProc, How::Ratio),
+    beside("envoy_cpu_us_over_parse_only", "envoy_cpu_us", Which::ParseOnly, How::Difference),
+    beside("p50_us_at_1_over_plain", "p50_us_at_1", Which::Plain, How::Difference),
+    beside("requests_per_s_220kb_of_plain", "requests_per_s_220kb", Which::Plain, How::Ratio),
+    beside("requests_per_s_220kb_of_ext_proc", "requests_per_s_220kb", Which::ExtProc, How::Ratio),
+    beside("envoy_cpu_us_per_event_over_plain", "envoy_cpu_us_per_event", Which::Plain, How::Difference),
+    beside("requests_per_s_of_epp", "requests_per_s", Which::EndpointPicker, How::Ratio),
+    beside("p50_us_at_1_of_epp", "p50_us_at_1", Which::EndpointPicker, How::Ratio),
+    beside("requests_per_s_220kb_of_epp", "requests_per_s_220kb", Which::EndpointPicker, How::Ratio),
 ];
 
 const fn beside(key: &'static str, figure: &'static str, other: Which, how: How) -> Beside {
-    Beside {
-        key,
-        figure,
-        other,
-        how,
-    }
+    Beside { key, figure, other, how }
 }
 
 /// The figures of a run.
@@ -156,11 +100,7 @@ pub(crate) fn write(measured: &Measured<'_>) {
     let folder = workspace().join("docs/bench");
     plot::draw(&folder.join("gateway.svg"), &results);
     put(&folder.join("README.md"), "gateway", &tables::page(&results));
-    put(
-        &workspace().join("README.md"),
-        "gateway",
-        &tables::short(&results),
-    );
+    put(&workspace().join("README.md"), "gateway", &tables::short(&results));
     keep(&folder.join("results.json"), "gateway", results);
 }
 
@@ -175,11 +115,7 @@ fn results(measured: &Measured<'_>) -> Value {
             })
             .collect();
         for ratio in BESIDE {
-            let other = measured
-                .plan
-                .subjects
-                .iter()
-                .position(|other| *other == ratio.other);
+            let other = measured.plan.subjects.iter().position(|other| *other == ratio.other);
             let Some(others) = other.and_then(|index| measured.rounds.get(index)) else {
                 continue;
             };

@@ -40,17 +40,11 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    const ALL: [(&str, Self); 3] = [
-        ("model", Self::Model),
-        ("unary", Self::Unary),
-        ("ext-proc", Self::Processor),
-    ];
+    const ALL: [(&str, Self); 3] =
+        [("model", Self::Model), ("unary", Self::Unary), ("ext-proc", Self::Processor)];
 
     fn name(self) -> &'static str {
-        Self::ALL
-            .iter()
-            .find(|(_, kind)| *kind == self)
-            .map_or("", |kind| kind.0)
+        Self::ALL.iter().find(|(_, kind)| *kind == self).map_or("", |kind| kind.0)
     }
 
     /// Finds a kind by its name.
@@ -76,19 +70,14 @@ impl Side {
         REST.hold(&mut command);
         let mut process = Process::start(kind.name(), command).await;
         let address = process.line(LISTENS).await;
-        Self {
-            process,
-            address: address.parse().expect("it prints its address"),
-        }
+        Self { process, address: address.parse().expect("it prints its address") }
     }
 }
 
 /// Serves until the process is killed.
 pub(crate) fn be(kind: Kind) {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime can be built");
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime can be built");
     runtime.block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("a bound socket has an address");
@@ -213,11 +202,7 @@ impl Service<http::Request<tonic::body::Body>> for Processor {
     }
 
     fn call(&mut self, request: http::Request<tonic::body::Body>) -> Self::Future {
-        Box::pin(async move {
-            Ok(Grpc::new(ProstCodec::default())
-                .streaming(Continue, request)
-                .await)
-        })
+        Box::pin(async move { Ok(Grpc::new(ProstCodec::default()).streaming(Continue, request).await) })
     }
 }
 
@@ -230,9 +215,7 @@ impl StreamingService<ProcessingRequest> for Continue {
 
     fn call(&mut self, request: Request<Streaming<ProcessingRequest>>) -> Self::Future {
         let go_on = |asked: ProcessingRequest| {
-            let part = |_| Part {
-                response: Some(Nothing {}),
-            };
+            let part = |_| Part { response: Some(Nothing {}) };
             ProcessingResponse {
                 request_headers: asked.request_headers.map(part),
                 request_body: asked.request_body.map(part),

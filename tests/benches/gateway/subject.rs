@@ -65,10 +65,7 @@ impl Which {
     ];
 
     pub(crate) fn name(self) -> &'static str {
-        Self::ALL
-            .iter()
-            .find(|which| which.1 == self)
-            .map_or("", |which| which.0)
+        Self::ALL.iter().find(|which| which.1 == self).map_or("", |which| which.0)
     }
 
     /// Whether it is a gateway of Penstock.
@@ -228,9 +225,7 @@ impl Subject {
         let mut subject = Self::envoy(Which::EndpointPicker, bootstrap::before_picker(grpc), None).await;
         let gateway = Pages::at(format!("http://{}", subject.address));
         penstock_tests::until("the endpoint picker picks", || async {
-            let answer = gateway
-                .try_post("/v1/chat/completions", &body::chat(body::SHORT))
-                .await;
+            let answer = gateway.try_post("/v1/chat/completions", &body::chat(body::SHORT)).await;
             match answer {
                 Ok(answer) if answer.status == 200 => Ok(()),
                 Ok(answer) => Err(format!("status {}\n{}", answer.status, picker.process.tail())),
@@ -254,10 +249,7 @@ impl Subject {
     /// Penstock with two companions.
     async fn replicas(server: SocketAddr) -> Self {
         let (folder, other) = (tempfile::tempdir(), tempfile::tempdir());
-        let (folder, other) = (
-            folder.expect("a temporary folder"),
-            other.expect("a temporary folder"),
-        );
+        let (folder, other) = (folder.expect("a temporary folder"), other.expect("a temporary folder"));
         let etcd = Etcd::start().await;
         let (envoy, grpc) = ([free_port(), free_port()], [free_port(), free_port()]);
         let replicas = |own: SocketAddr| {
@@ -269,14 +261,7 @@ impl Subject {
         };
         let start = async |folder: &TempDir, grpc: SocketAddr| {
             let addresses = [envoy[0], envoy[1], grpc];
-            Companion::start_at(
-                folder.path(),
-                addresses,
-                server,
-                [ROOM, NO_CREDITS],
-                &replicas(grpc),
-            )
-            .await
+            Companion::start_at(folder.path(), addresses, server, [ROOM, NO_CREDITS], &replicas(grpc)).await
         };
         let leader = start(&folder, grpc[0]).await;
         leads(&leader).await;
@@ -326,11 +311,7 @@ impl Subject {
     pub(crate) async fn admitted(&self) -> Option<Admitted> {
         let page = self.pages.as_ref()?.metrics().await;
         let count = |outcome| page.sum("penstock_requests_total", &[("outcome", outcome)]);
-        Some(Admitted {
-            leased: count("leased"),
-            bypassed: count("bypassed"),
-            waited: count("dispatched"),
-        })
+        Some(Admitted { leased: count("leased"), bypassed: count("bypassed"), waited: count("dispatched") })
     }
 
     /// The process beside Envoy, if there is one.
@@ -409,11 +390,7 @@ impl Companion {
 async fn leads(companion: &Companion) {
     penstock_tests::until("the first companion leads", || async {
         let page = companion.pages.get("/readyz").await?.json();
-        if page["role"] == "leader" {
-            Ok(())
-        } else {
-            Err(page.to_string())
-        }
+        if page["role"] == "leader" { Ok(()) } else { Err(page.to_string()) }
     })
     .await;
 }
@@ -435,13 +412,7 @@ async fn answers(what: &str, pages: &Pages, path: &str, process: &Process) {
 async fn launch(name: &str, bootstrap: &Path, admin: &Pages, cores: Cores) -> Process {
     let mut command = Command::new(Search::here().find().expect("an Envoy").path);
     command.arg("--config-path").arg(bootstrap);
-    command.args([
-        "--concurrency",
-        "1",
-        "--disable-hot-restart",
-        "--log-level",
-        "warning",
-    ]);
+    command.args(["--concurrency", "1", "--disable-hot-restart", "--log-level", "warning"]);
     cores.hold(&mut command);
     let process = Process::start(name, command).await;
     answers(&format!("{name} is ready"), admin, "/ready", &process).await;

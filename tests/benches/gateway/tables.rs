@@ -53,10 +53,7 @@ pub(crate) fn page(results: &Value) -> String {
             ("p50 us", Cell::Median("p50_us", 0)),
             ("p99 us", Cell::Median("p99_us", 0)),
             ("Envoy CPU us", Cell::Spread("envoy_cpu_us", 1)),
-            (
-                "over parse-only us",
-                Cell::Median("envoy_cpu_us_over_parse_only", 1),
-            ),
+            ("over parse-only us", Cell::Median("envoy_cpu_us_over_parse_only", 1)),
             ("beside Envoy us", Cell::Spread("side_cpu_us", 1)),
             ("all CPU, of plain", Cell::Spread("cpu_us_of_plain", 2)),
         ],
@@ -99,10 +96,7 @@ pub(crate) fn page(results: &Value) -> String {
             ("Envoy CPU us", Cell::Spread("envoy_cpu_us_220kb", 0)),
             ("beside us", Cell::Median("side_cpu_us_220kb", 0)),
             ("Envoy CPU us an event", Cell::Spread("envoy_cpu_us_per_event", 2)),
-            (
-                "over plain us",
-                Cell::Median("envoy_cpu_us_per_event_over_plain", 2),
-            ),
+            ("over plain us", Cell::Median("envoy_cpu_us_per_event_over_plain", 2)),
         ],
     );
     text += "\n";
@@ -134,8 +128,7 @@ pub(crate) fn short(results: &Value) -> String {
 /// The subjects of a table: all of this repository, and those of other projects that were measured.
 pub(crate) fn measured(results: &Value) -> Vec<(&'static str, Which)> {
     let all = Which::ALL.into_iter();
-    all.filter(|(name, which)| !which.is_peer() || !results["subjects"][name].is_null())
-        .collect()
+    all.filter(|(name, which)| !which.is_peer() || !results["subjects"][name].is_null()).collect()
 }
 
 /// How a figure is shown: the number of decimals.
@@ -151,9 +144,7 @@ fn table(results: &Value, columns: &[(&str, Cell)]) -> String {
         .iter()
         .filter(|(_, cell)| {
             let (Cell::Median(key, _) | Cell::Spread(key, _)) = *cell;
-            subjects
-                .iter()
-                .any(|(name, _)| !results["subjects"][name][key].is_null())
+            subjects.iter().any(|(name, _)| !results["subjects"][name][key].is_null())
         })
         .collect();
     let mut text = String::from("| |");
@@ -197,11 +188,7 @@ fn is_trivial(key: &str, which: Which) -> bool {
 }
 
 fn number(value: f64, digits: usize) -> String {
-    if digits == 0 {
-        grouped(value)
-    } else {
-        format!("{value:.digits$}")
-    }
+    if digits == 0 { grouped(value) } else { format!("{value:.digits$}") }
 }
 
 fn memory(results: &Value) -> String {
@@ -254,11 +241,7 @@ fn budgets_table(results: &Value) -> String {
     let mut text = String::from("| budget | came to | |\n|---|---|---|\n");
     for budget in budgets(results) {
         let verdict = if budget.met { "met" } else { "**missed**" };
-        let _ = writeln!(
-            text,
-            "| {} | {:.2} {} | {verdict} |",
-            budget.asked, budget.came_to, budget.unit
-        );
+        let _ = writeln!(text, "| {} | {:.2} {} | {verdict} |", budget.asked, budget.came_to, budget.unit);
     }
     text
 }
@@ -366,13 +349,7 @@ const fn limit(
     unit: &'static str,
     limit: Bound,
 ) -> Limit {
-    Limit {
-        asked,
-        subject,
-        figure,
-        unit,
-        limit,
-    }
+    Limit { asked, subject, figure, unit, limit }
 }
 
 fn budgets(results: &Value) -> Vec<Budget> {
@@ -390,12 +367,7 @@ fn budgets(results: &Value) -> Vec<Budget> {
     });
     let at_most = |asked, came_to: &Value, most: f64, unit| {
         let came_to = came_to.as_f64().unwrap_or_default();
-        Budget {
-            asked,
-            came_to,
-            unit,
-            met: came_to <= most,
-        }
+        Budget { asked, came_to, unit, met: came_to <= most }
     };
     let others = [
         at_most(

@@ -22,12 +22,7 @@ use tokio::time::Instant;
 
 const SERVERS: u64 = 3;
 const PLACES: u32 = 8;
-const HARDWARE: Hardware = Hardware {
-    alpha: 6.0,
-    beta: 0.02,
-    gamma: 0.0005,
-    noise: 0.05,
-};
+const HARDWARE: Hardware = Hardware { alpha: 6.0, beta: 0.02, gamma: 0.0005, noise: 0.05 };
 /// The loads, as parts of the servers' capacity.
 pub(crate) const LOADS: [f64; 2] = [0.8, 2.0];
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(30);
@@ -73,11 +68,8 @@ fn main() -> ExitCode {
     if !arguments.iter().any(|a| a == "--bench") {
         return ExitCode::SUCCESS;
     }
-    let words: Vec<_> = arguments
-        .iter()
-        .map(String::as_str)
-        .filter(|argument| *argument != "--bench")
-        .collect();
+    let words: Vec<_> =
+        arguments.iter().map(String::as_str).filter(|argument| *argument != "--bench").collect();
     let minutes: Option<f64> = match words.as_slice() {
         [] => Some(10.0),
         ["--minutes", minutes] => minutes.parse().ok().filter(|minutes| *minutes > 0.0),
@@ -97,17 +89,9 @@ async fn measure(minutes: f64) -> ExitCode {
         mocks.push(Mock::start(HARDWARE, seed).await);
     }
     let servers: Vec<_> = mocks.iter().map(|mock| format!("'{}'", mock.address())).collect();
-    let pool = format!(
-        "- name: chat\n  endpoints: {{static: [{}]}}\n{}",
-        servers.join(", "),
-        slots(PLACES)
-    );
+    let pool = format!("- name: chat\n  endpoints: {{static: [{}]}}\n{}", servers.join(", "), slots(PLACES));
     let gateway = Gateway::start(&config("", &[pool])).await;
-    let shape = RequestShape {
-        model: "chat".into(),
-        input: 50..=450,
-        output: 8..=24,
-    };
+    let shape = RequestShape { model: "chat".into(), input: 50..=450, output: 8..=24 };
     let mut clients = PoissonClients::new(shape, 1);
     clients.arrive(&gateway, TOO_MANY, MEASURED).await;
     let before = admitted(&gateway).await;
@@ -124,9 +108,7 @@ async fn measure(minutes: f64) -> ExitCode {
     let mut samples = Vec::new();
     for (load, end) in LOADS.iter().zip([phase, 2 * phase]) {
         while let Some(left) = end.checked_sub(begin.elapsed()).filter(|left| !left.is_zero()) {
-            clients
-                .arrive(&gateway, load * capacity, left.min(SAMPLE_INTERVAL))
-                .await;
+            clients.arrive(&gateway, load * capacity, left.min(SAMPLE_INTERVAL)).await;
             let pool = gateway.pool("chat").await;
             let sample = Sample {
                 after: begin.elapsed(),
@@ -144,11 +126,7 @@ async fn measure(minutes: f64) -> ExitCode {
     let ends = clients.finish().await;
     let rest = rest(&gateway, &mocks).await;
     report::write(minutes, capacity, &samples, &ends, rest);
-    if rest.is_nothing() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    if rest.is_nothing() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// The number of admitted requests so far.
@@ -171,11 +149,7 @@ async fn rest(gateway: &Gateway, mocks: &[Mock]) -> Rest {
             at_servers +=
                 page.sum("vllm:num_requests_running", &[]) + page.sum("vllm:num_requests_waiting", &[]);
         }
-        let rest = Rest {
-            stock: number("stock"),
-            waiting: number("waiting"),
-            at_servers: at_servers as u64,
-        };
+        let rest = Rest { stock: number("stock"), waiting: number("waiting"), at_servers: at_servers as u64 };
         if rest.is_nothing() || begin.elapsed() > WAIT_MAX {
             return rest;
         }

@@ -89,10 +89,7 @@ fn growth(load: f64, samples: &[Sample]) -> Option<Value> {
 fn sentence(growth: &Value) -> String {
     let described = |process: &str| {
         let figures = &growth[process];
-        format!(
-            "{} to {} MiB ({} %)",
-            figures["from_mib"], figures["to_mib"], figures["percent"]
-        )
+        format!("{} to {} MiB ({} %)", figures["from_mib"], figures["to_mib"], figures["percent"])
     };
     format!(
         "Over the last two thirds at {:.0} %: Envoy {}, companion {}.\n",

@@ -73,10 +73,8 @@ pub(crate) async fn run(
         for _ in 0..out {
             let (client, url) = (gateway.client().clone(), gateway.url("/v1/chat/completions"));
             let phase = phase.clone();
-            clients.push((
-                tenant,
-                tokio::spawn(async move { one(&client, &url, model, tenant, &phase).await }),
-            ));
+            clients
+                .push((tenant, tokio::spawn(async move { one(&client, &url, model, tenant, &phase).await })));
         }
     }
     tokio::time::sleep(SETTLING).await;
@@ -114,10 +112,7 @@ async fn one(
     tenant: &'static str,
     phase: &Phase,
 ) -> Vec<f64> {
-    let body = ClientRequest::chat(model, tenant)
-        .with("max_tokens", 4)
-        .streamed()
-        .body();
+    let body = ClientRequest::chat(model, tenant).with("max_tokens", 4).streamed().body();
     let mut times = Vec::new();
     while !phase.over.load(Ordering::SeqCst) {
         let measured = phase.measured.load(Ordering::SeqCst);

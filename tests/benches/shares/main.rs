@@ -46,10 +46,7 @@ fn main() -> ExitCode {
     }
     let number = |name: &str, default: u64| {
         let position = arguments.iter().position(|argument| argument == name);
-        position
-            .and_then(|position| arguments.get(position + 1)?.parse().ok())
-            .unwrap_or(default)
-            .max(1)
+        position.and_then(|position| arguments.get(position + 1)?.parse().ok()).unwrap_or(default).max(1)
     };
     let (rounds, seconds) = (number("--rounds", 3), number("--seconds", 12));
     run(measure(rounds, Duration::from_secs(seconds)));
@@ -86,12 +83,7 @@ async fn measure(count: u64, time: Duration) {
             sixteen.rate(),
             open.rate(),
         );
-        rounds.push(Round {
-            alone,
-            two,
-            sixteen,
-            open,
-        });
+        rounds.push(Round { alone, two, sixteen, open });
     }
     report::write(&rounds);
 }

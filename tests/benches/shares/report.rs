@@ -45,12 +45,7 @@ pub(crate) fn write(rounds: &[Round]) {
 fn page(figures: &Value) -> String {
     let span = |spread: &Value, digits: usize| {
         let end = |key: &str| spread[key].as_f64().unwrap_or_default();
-        format!(
-            "{:.digits$} ({:.digits$} to {:.digits$})",
-            median(spread),
-            end("min"),
-            end("max")
-        )
+        format!("{:.digits$} ({:.digits$} to {:.digits$})", median(spread), end("min"), end("max"))
     };
     let mut text = format!(
         "{}, {} rounds; in brackets the least and the most.\n\n| | light's TTFT p50 | p99 | light's share | requests/s \

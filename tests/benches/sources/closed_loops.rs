@@ -20,19 +20,13 @@ pub(crate) fn servers(count: usize) -> Vec<ServerSpec> {
 }
 
 /// The targets of all pools here: 50 ms between tokens, and a time to the first token that is too high to matter.
-pub(crate) const TARGETS: Targets = Targets {
-    ttft_ms: Some(10_000.0),
-    itl_ms: Some(50.0),
-};
+pub(crate) const TARGETS: Targets = Targets { ttft_ms: Some(10_000.0), itl_ms: Some(50.0) };
 
 /// Requests per second of this mix that one server can serve within [`TARGETS`].
 pub(crate) fn capacity(mix: &Mix) -> f64 {
     let hardware = Hardware::default();
-    let parameters = Parameters {
-        alpha_ms: hardware.alpha_ms,
-        beta_ms: hardware.beta_ms,
-        gamma_ms: hardware.gamma_ms,
-    };
+    let parameters =
+        Parameters { alpha_ms: hardware.alpha_ms, beta_ms: hardware.beta_ms, gamma_ms: hardware.gamma_ms };
     let requests_max = Some(hardware.seqs_max as f64);
     sizing::size(&parameters, &mix.mean(), &TARGETS, requests_max, 1.0).lambda_star
 }
@@ -40,18 +34,10 @@ pub(crate) fn capacity(mix: &Mix) -> f64 {
 /// A mix of kinds by their shares, which add up to 1.
 pub(crate) fn mix(parts: &[(f64, &'static str, f64, f64)]) -> Mix {
     let kind = |&(share, name, input, output): &(f64, &'static str, f64, f64)| {
-        let kind = RequestKind {
-            name,
-            input,
-            output,
-            spread: 0.5,
-        };
+        let kind = RequestKind { name, input, output, spread: 0.5 };
         (share, kind)
     };
-    Mix {
-        name: "mix",
-        parts: parts.iter().map(kind).collect(),
-    }
+    Mix { name: "mix", parts: parts.iter().map(kind).collect() }
 }
 
 /// Mean and percentiles of times, in milliseconds.
@@ -60,9 +46,7 @@ pub(crate) fn distribution(mut times: Vec<Duration>) -> Value {
     let millis = |time: Duration| (time.as_secs_f64() * 1e4).round() / 10.0;
     let quantile = |part: f64| {
         let rank = (times.len() as f64 * part).ceil() as usize;
-        times
-            .get(rank.max(1) - 1)
-            .map_or(Value::Null, |time| json!(millis(*time)))
+        times.get(rank.max(1) - 1).map_or(Value::Null, |time| json!(millis(*time)))
     };
     let count = u32::try_from(times.len()).unwrap_or(u32::MAX);
     let mean = times.iter().sum::<Duration>().checked_div(count).map(millis);
@@ -78,25 +62,14 @@ pub(crate) fn distribution(mut times: Vec<Duration>) -> Value {
 
 /// Times from the arrival to the first token, of one kind or of all.
 pub(crate) fn first_tokens(record: &Record, kind: Option<&str>) -> Value {
-    let of_kind = record
-        .finished
-        .iter()
-        .filter(|finished| kind.is_none_or(|kind| *finished.kind == *kind));
-    distribution(
-        of_kind
-            .map(|finished| finished.first - finished.arrived)
-            .collect(),
-    )
+    let of_kind = record.finished.iter().filter(|finished| kind.is_none_or(|kind| *finished.kind == *kind));
+    distribution(of_kind.map(|finished| finished.first - finished.arrived).collect())
 }
 
 /// Times from the arrival to the last token.
 pub(crate) fn whole_answers(record: &Record) -> Value {
     let finished = record.finished.iter();
-    distribution(
-        finished
-            .map(|finished| finished.last - finished.arrived)
-            .collect(),
-    )
+    distribution(finished.map(|finished| finished.last - finished.arrived).collect())
 }
 
 /// Mean time between tokens over all requests, in milliseconds.

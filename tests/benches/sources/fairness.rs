@@ -15,9 +15,8 @@ const RECORDED: Duration = Duration::from_secs(2_400);
 /// Offered load as a multiple of the servers' capacity.
 const OFFERED: f64 = 2.0;
 /// The users; the first offers most.
-const USERS: [&str; 16] = [
-    "u1", "u2", "u3", "u4", "u5", "u6", "u7", "u8", "u9", "u10", "u11", "u12", "u13", "u14", "u15", "u16",
-];
+const USERS: [&str; 16] =
+    ["u1", "u2", "u3", "u4", "u5", "u6", "u7", "u8", "u9", "u10", "u11", "u12", "u13", "u14", "u15", "u16"];
 /// Mean tokens of a prompt and of an output.
 const SIZES: (f64, f64) = (512.0, 128.0);
 
@@ -37,28 +36,15 @@ pub(crate) fn run() -> Value {
         .map(|(share, ..)| share * rate * RECORDED.as_secs_f64() * (SIZES.0 + 2.0 * SIZES.1))
         .collect();
     let row = |discipline: Discipline| {
-        let mut scenario = Scenario::new(
-            servers(SERVERS),
-            GateBy::Learned,
-            Arrivals::steady(mixed.clone(), rate),
-        );
-        scenario.slo = SloPolicy {
-            explicit: Some(TARGETS),
-            ..SloPolicy::default()
-        };
+        let mut scenario =
+            Scenario::new(servers(SERVERS), GateBy::Learned, Arrivals::steady(mixed.clone(), rate));
+        scenario.slo = SloPolicy { explicit: Some(TARGETS), ..SloPolicy::default() };
         (scenario.warmup, scenario.duration) = (WARMUP, Some(WARMUP + RECORDED));
         scenario.policy.flows.discipline = discipline;
         let record = run_loop(&scenario).expect("the hardware is valid");
-        let served: Vec<f64> = USERS
-            .iter()
-            .map(|user| weighted_tokens(&record, user) as f64)
-            .collect();
+        let served: Vec<f64> = USERS.iter().map(|user| weighted_tokens(&record, user) as f64).collect();
         let fair = max_min(&offered, served.iter().sum());
-        let relative: Vec<f64> = served
-            .iter()
-            .zip(&fair)
-            .map(|(served, fair)| served / fair)
-            .collect();
+        let relative: Vec<f64> = served.iter().zip(&fair).map(|(served, fair)| served / fair).collect();
         json!({
             "discipline": discipline.as_str(),
             "jain": jain(&relative),

@@ -38,17 +38,12 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     arguments.retain(|argument| argument != "--bench");
-    if let Some(unknown) = arguments
-        .iter()
-        .find(|argument| !PARTS.iter().any(|(name, _)| name == argument))
-    {
+    if let Some(unknown) = arguments.iter().find(|argument| !PARTS.iter().any(|(name, _)| name == argument)) {
         eprintln!("no part {unknown}: nexus, overload, fairness, replicas");
         return ExitCode::from(2);
     }
     let results = workspace().join("docs/bench/results.json");
-    let known = std::fs::read(&results)
-        .ok()
-        .and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok());
+    let known = std::fs::read(&results).ok().and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok());
     let mut figures = known.map_or(Value::Null, |all| all["sources"].clone());
     for (name, measure) in PARTS {
         if arguments.is_empty() || arguments.iter().any(|argument| argument == name) {

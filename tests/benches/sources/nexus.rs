@@ -68,18 +68,8 @@ async fn burst() -> Value {
     let servers = Upstream::several(SERVERS, SERVICE, 0).await;
     let all: Vec<_> = servers.iter().collect();
     let pools = [
-        pool(
-            "door",
-            "door",
-            &all,
-            &format!("{}  queue: {{enabled: false}}\n", slots(PLACES)),
-        ),
-        pool(
-            "queue",
-            "queue",
-            &all,
-            &format!("{}  queue: {{flow_capacity: 1000}}\n", slots(PLACES)),
-        ),
+        pool("door", "door", &all, &format!("{}  queue: {{enabled: false}}\n", slots(PLACES))),
+        pool("queue", "queue", &all, &format!("{}  queue: {{flow_capacity: 1000}}\n", slots(PLACES))),
     ];
     let gateway = Gateway::start(&config("", &pools)).await;
     let refused = async |model: &str| {
@@ -146,9 +136,8 @@ async fn priority(is_varied: bool) -> Value {
                         .post(&url)
                         .json(&ClientRequest::chat("m", "load").body())
                         .header("x-nexus-priority", priority);
-                    let answer = Answer::read(request.send().await.expect("an answer"))
-                        .await
-                        .expect("a whole answer");
+                    let answer =
+                        Answer::read(request.send().await.expect("an answer")).await.expect("a whole answer");
                     assert_eq!(answer.status, 200, "{}", answer.text());
                     let waited = answer.header("x-penstock-queue-ms").parse();
                     waits.push(Duration::from_millis(waited.expect("milliseconds")));
@@ -187,10 +176,8 @@ async fn retry() -> Value {
 async fn retry_after(ttl: u64) -> Value {
     let servers = Upstream::several(SERVERS, SERVICE, 0).await;
     let all: Vec<_> = servers.iter().collect();
-    let queue = format!(
-        "{}  queue: {{ttl: {ttl}s, total_capacity: 10000, flow_capacity: 10000}}\n",
-        slots(PLACES)
-    );
+    let queue =
+        format!("{}  queue: {{ttl: {ttl}s, total_capacity: 10000, flow_capacity: 10000}}\n", slots(PLACES));
     let gateway = Gateway::start(&config("", &[pool("p", "'*'", &all, &queue)])).await;
     let every = SERVICE / (2 * SERVERS as u32 * PLACES);
     let lasts = Duration::from_secs(ttl) + STEADY;
@@ -222,10 +209,7 @@ async fn retry_after(ttl: u64) -> Value {
 /// SC-003 and SC-009: from the client's request until the queue's gauge counts it, and how the room of the queue shows.
 async fn depth() -> Value {
     let server = Upstream::scripted().await;
-    let queue = format!(
-        "{}  queue: {{total_capacity: {DEPTHS}, flow_capacity: {DEPTHS}}}\n",
-        slots(1)
-    );
+    let queue = format!("{}  queue: {{total_capacity: {DEPTHS}, flow_capacity: {DEPTHS}}}\n", slots(1));
     let head = "metrics: {aliases: [nexus]}\n";
     let gateway = Gateway::start(&config(head, &[pool("p", "'*'", &[&server], &queue)])).await;
     let mut asked = vec![gateway.spawn(ClientRequest::chat("m", "runs"))];
@@ -257,11 +241,7 @@ async fn depth() -> Value {
 /// SC-004: how long after its timeout a request is answered.
 async fn timeout() -> Value {
     let server = Upstream::scripted().await;
-    let queue = format!(
-        "{}  queue: {{ttl: {}s, flow_capacity: 1000}}\n",
-        slots(1),
-        TTL.as_secs()
-    );
+    let queue = format!("{}  queue: {{ttl: {}s, flow_capacity: 1000}}\n", slots(1), TTL.as_secs());
     let gateway = Gateway::start(&config("", &[pool("p", "'*'", &[&server], &queue)])).await;
     let held = gateway.spawn(ClientRequest::chat("m", "runs"));
     let call = server.next().await;
@@ -290,10 +270,7 @@ async fn timeout() -> Value {
 /// SC-005: the time of a refusal by a full queue, on an open connection.
 async fn refusal() -> Value {
     let server = Upstream::scripted().await;
-    let queue = format!(
-        "{}  queue: {{total_capacity: {CAPACITY}, flow_capacity: {CAPACITY}}}\n",
-        slots(1)
-    );
+    let queue = format!("{}  queue: {{total_capacity: {CAPACITY}, flow_capacity: {CAPACITY}}}\n", slots(1));
     let gateway = Gateway::start(&config("", &[pool("p", "'*'", &[&server], &queue)])).await;
     let mut asked = vec![gateway.spawn(ClientRequest::chat("m", "runs"))];
     let mut call = server.next().await;
@@ -358,21 +335,13 @@ async fn configuration() -> Value {
     let call = server.next().await;
     let since = Instant::now();
     let disabled = json!({"pools": [{"name": "p", "queue": {"enabled": false}}]});
-    let answer = gateway
-        .pages()
-        .change("PATCH", "/config", &[], &disabled.to_string())
-        .await;
+    let answer = gateway.pages().change("PATCH", "/config", &[], &disabled.to_string()).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     let refused = gateway.send(ClientRequest::chat("m", "refused")).await;
     let elapsed = since.elapsed();
     assert!(matches!(refused.status, 429 | 503), "{}", refused.text());
     call.answer();
-    assert!(
-        answers(std::mem::take(&mut asked))
-            .await
-            .iter()
-            .all(|answer| answer.status == 200)
-    );
+    assert!(answers(std::mem::take(&mut asked)).await.iter().all(|answer| answer.status == 200));
     json!({"ms": elapsed.as_secs_f64() * 1e3})
 }
 
@@ -382,9 +351,7 @@ async fn requeue() -> Value {
     let queue = format!("{}  queue: {{flow_capacity: 1000}}\n", slots(PLACES));
     let pools = [pool("p", "'*'", &[&killed, &survivor], &queue)];
     let gateway = Gateway::start(&config("", &pools)).await;
-    let asked: Vec<_> = (0..BURST)
-        .map(|_| gateway.spawn(ClientRequest::chat("m", "burst")))
-        .collect();
+    let asked: Vec<_> = (0..BURST).map(|_| gateway.spawn(ClientRequest::chat("m", "burst"))).collect();
     let mut lost = Vec::new();
     for _ in 0..PLACES {
         lost.push(killed.next().await);

@@ -28,10 +28,7 @@ const BATCH: &str = "batch";
 
 fn scenario(arrivals: Arrivals, gate: GateBy) -> Scenario {
     let mut scenario = Scenario::new(servers(SERVERS), gate, arrivals);
-    scenario.slo = SloPolicy {
-        explicit: Some(TARGETS),
-        ..SloPolicy::default()
-    };
+    scenario.slo = SloPolicy { explicit: Some(TARGETS), ..SloPolicy::default() };
     (scenario.warmup, scenario.duration) = (WARMUP, Some(WARMUP + RECORDED));
     scenario
 }
@@ -91,21 +88,15 @@ fn gates() -> Vec<Value> {
 /// The part of the responses with a mean time between tokens above the target.
 fn over_target(record: &Record) -> f64 {
     let target = TARGETS.itl_ms.unwrap_or(f64::INFINITY);
-    let over = record
-        .finished
-        .iter()
-        .filter(|finished| finished.itl_ms() > target);
+    let over = record.finished.iter().filter(|finished| finished.itl_ms() > target);
     over.count() as f64 / record.finished.len().max(1) as f64
 }
 
 /// Two backlogged tenants with requests of different sizes, and one that sends less than its share, by discipline and cost unit.
 fn disciplines() -> Vec<Value> {
     let [small, large, light] = ["small", "large", "light"];
-    let mixed = mix(&[
-        (0.65, small, 512.0, 128.0),
-        (0.32, large, 2_000.0, 400.0),
-        (0.03, light, 512.0, 128.0),
-    ]);
+    let mixed =
+        mix(&[(0.65, small, 512.0, 128.0), (0.32, large, 2_000.0, 400.0), (0.03, light, 512.0, 128.0)]);
     let arrivals = Arrivals::steady(mixed.clone(), OVERLOAD * SERVERS as f64 * capacity(&mixed));
     let rows = [
         (GateBy::Unlimited, Discipline::Fifo, CostUnit::Tokens),
@@ -123,13 +114,8 @@ fn disciplines() -> Vec<Value> {
         scenario.policy.flows.cost = cost;
         let record = record(&scenario);
         let tokens = |kind| weighted_tokens(&record, kind) as f64;
-        let requests = |kind: &str| {
-            record
-                .finished
-                .iter()
-                .filter(|finished| *finished.kind == *kind)
-                .count() as f64
-        };
+        let requests =
+            |kind: &str| record.finished.iter().filter(|finished| *finished.kind == *kind).count() as f64;
         json!({
             "gate": if is_gated { "auto" } else { "no gate" },
             "discipline": shown(discipline.as_str()),

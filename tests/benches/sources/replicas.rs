@@ -21,18 +21,9 @@ pub(crate) fn run() -> Value {
         rate: load * SERVERS as f64 * one,
         duration: Duration::from_secs(seconds),
     });
-    let mut scenario = Scenario::new(
-        servers(SERVERS),
-        GateBy::Learned,
-        Arrivals::Poisson(phases.to_vec()),
-    );
-    scenario.slo = SloPolicy {
-        explicit: Some(TARGETS),
-        ..SloPolicy::default()
-    };
-    scenario.duration = Some(Duration::from_secs(
-        PHASES.iter().map(|(_, seconds)| seconds).sum(),
-    ));
+    let mut scenario = Scenario::new(servers(SERVERS), GateBy::Learned, Arrivals::Poisson(phases.to_vec()));
+    scenario.slo = SloPolicy { explicit: Some(TARGETS), ..SloPolicy::default() };
+    scenario.duration = Some(Duration::from_secs(PHASES.iter().map(|(_, seconds)| seconds).sum()));
     let record = run_loop(&scenario).expect("the hardware is valid");
     let queue = &scenario.policy.queue;
     let backlog = queue.flow_capacity as f64 / queue.ttl.as_secs_f64();
@@ -57,11 +48,7 @@ fn phase(record: &Record, from: u64, to: u64, load: f64, needed: u64) -> Value {
         .filter(|(time, _)| (from + 1..=to).contains(time))
         .map(|(time, variant)| (time - from, variant.and_then(|variant| variant.desired)))
         .collect();
-    let known = || {
-        samples
-            .iter()
-            .filter_map(|&(time, desired)| Some((time, desired?)))
-    };
+    let known = || samples.iter().filter_map(|&(time, desired)| Some((time, desired?)));
     let more = known().find(|(_, desired)| desired.replicas > SERVERS as u64);
     let reached = known().find(|(_, desired)| desired.replicas == needed);
     json!({

@@ -106,21 +106,14 @@ fn criteria(figures: &Value) -> [(&'static str, &'static str, String); 11] {
         (
             "SC-003",
             "the queue's length is in the metrics within 100 ms",
-            format!(
-                "{}, with the client's request and the scrape",
-                spread(&figures["depth"]["lag"])
-            ),
+            format!("{}, with the client's request and the scrape", spread(&figures["depth"]["lag"])),
         ),
         (
             "SC-004",
             "a request that has waited for its time is answered within 100 ms",
             spread(&figures["timeout"]["late"]),
         ),
-        (
-            "SC-005",
-            "a full queue refuses within 10 ms",
-            spread(&figures["refusal"]["time"]),
-        ),
+        ("SC-005", "a full queue refuses within 10 ms", spread(&figures["refusal"]["time"])),
         (
             "SC-006",
             "at a shutdown every waiting request is answered 503 within 1 s",
@@ -364,11 +357,8 @@ fn replicas(text: &mut String, figures: &Value) {
             "most",
         ],
     );
-    let seconds = |value: &Value| {
-        value
-            .as_u64()
-            .map_or_else(|| "-".to_owned(), |seconds| format!("{seconds} s"))
-    };
+    let seconds =
+        |value: &Value| value.as_u64().map_or_else(|| "-".to_owned(), |seconds| format!("{seconds} s"));
     for phase in rows(&figures["phases"]) {
         let (first, end) = (&phase["first"], &phase["at_end"]);
         line(

@@ -61,17 +61,9 @@ pub(crate) const CELLS: [Cell; 3] = [
 
 /// The servers, which are slow enough for a small machine to simulate in real time.
 const SERVERS: usize = 2;
-const HARDWARE: mock::Hardware = mock::Hardware {
-    alpha: 12.0,
-    beta: 0.1,
-    gamma: 0.001,
-    noise: 0.0,
-};
+const HARDWARE: mock::Hardware = mock::Hardware { alpha: 12.0, beta: 0.1, gamma: 0.001, noise: 0.0 };
 /// The targets of every request.
-const TARGETS: Targets = Targets {
-    ttft_ms: Some(2_000.0),
-    itl_ms: Some(50.0),
-};
+const TARGETS: Targets = Targets { ttft_ms: Some(2_000.0), itl_ms: Some(50.0) };
 const GOAL: Goal = Goal::Targets(TARGETS);
 
 impl Cell {
@@ -97,9 +89,7 @@ impl Cell {
 
     fn config(&self, mocks: &[Mock]) -> String {
         let addresses: Vec<String> = mocks.iter().map(|mock| format!("'{}'", mock.address())).collect();
-        let stock = self
-            .limit
-            .map_or_else(|| "  stock: {watermark_per_backend: auto}\n".to_owned(), slots);
+        let stock = self.limit.map_or_else(|| "  stock: {watermark_per_backend: auto}\n".to_owned(), slots);
         let pool = format!(
             "- name: chat\n  endpoints: {{static: [{}]}}\n{stock}  queue: {{ttl: 1500ms}}\n  \
              arbitration: {{flows: {{discipline: {}}}}}\n  slo: {{target_ttft: 2s, target_itl: 50ms}}\n  model: {{transient: 1s}}\n",
@@ -111,11 +101,7 @@ impl Cell {
 
     fn simulation(&self, text: &str) -> Simulation {
         let config = Config::parse(text, "penstock.yaml").expect("the configuration is valid");
-        let pool = config
-            .pools
-            .into_iter()
-            .next()
-            .expect("the configuration has a pool");
+        let pool = config.pools.into_iter().next().expect("the configuration has a pool");
         let server = ServerSpec {
             variant: "default".into(),
             hardware: Hardware {

@@ -15,11 +15,8 @@ pub(crate) fn figures(simulation: &Simulation, record: &Record, goal: &Goal, end
     let small = record.finished.iter().filter(|finished| !is_greedy(finished));
     let small = Percentiles::of(small.map(|finished| finished.first - finished.arrived).collect());
     let paces = record.finished.iter().filter(|finished| finished.output > 1);
-    let itl = Percentiles::of(
-        paces
-            .map(|finished| Duration::from_secs_f64(finished.itl_ms() / 1e3))
-            .collect(),
-    );
+    let itl =
+        Percentiles::of(paces.map(|finished| Duration::from_secs_f64(finished.itl_ms() / 1e3)).collect());
     let tokens = |finished: &Finished| finished.input + finished.output;
     let greedy: u64 = record.finished.iter().filter(is_greedy).map(tokens).sum();
     let all: u64 = record.finished.iter().map(tokens).sum();

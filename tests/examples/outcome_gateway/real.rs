@@ -25,10 +25,7 @@ pub(crate) async fn send(gateway: &Gateway, simulation: &Simulation) -> Record {
         let (client, url) = (gateway.client().clone(), gateway.url("/v1/chat/completions"));
         sleep_until(start + planned.at).await;
         clients.spawn(async move {
-            let request = client
-                .post(url)
-                .header("x-penstock-tenant", &*tenant)
-                .json(&body(index, &planned));
+            let request = client.post(url).header("x-penstock-tenant", &*tenant).json(&body(index, &planned));
             let mut response = request.send().await.expect("an answer comes");
             if response.status() != 200 {
                 return Err(Refused {
@@ -65,12 +62,8 @@ pub(crate) async fn send(gateway: &Gateway, simulation: &Simulation) -> Record {
             Err(refused) => record.refused.push(refused),
         }
     }
-    record
-        .finished
-        .retain(|finished| finished.arrived >= simulation.warmup);
-    record
-        .refused
-        .retain(|refused| refused.arrived >= simulation.warmup);
+    record.finished.retain(|finished| finished.arrived >= simulation.warmup);
+    record.refused.retain(|refused| refused.arrived >= simulation.warmup);
     record
 }
 

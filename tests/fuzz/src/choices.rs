@@ -87,9 +87,7 @@ impl<'a> Choices<'a> {
         match self.byte() {
             any @ 0..=239 => usual[usize::from(any) % usual.len()].to_owned(),
             240..=249 => String::from_utf8_lossy(self.bytes()).into_owned(),
-            long @ 250..=254 => char::from(b'a' + long % 5)
-                .to_string()
-                .repeat(usize::from(long) * 4),
+            long @ 250..=254 => char::from(b'a' + long % 5).to_string().repeat(usize::from(long) * 4),
             255 => String::new(),
         }
     }

@@ -67,11 +67,7 @@ pub fn run(input: &[u8]) {
 fn plugins() -> &'static [PluginConfig] {
     static PLUGINS: OnceLock<Vec<PluginConfig>> = OnceLock::new();
     PLUGINS.get_or_init(|| {
-        let variants = [
-            json!({}),
-            json!({"requeue": "penstock"}),
-            json!({"reenters": true}),
-        ];
+        let variants = [json!({}), json!({"requeue": "penstock"}), json!({"reenters": true})];
         let all = configs().iter().flat_map(|config| {
             variants.iter().map(move |variant| {
                 let mut json = filter_policy::plugin_configuration(config, "n", false);
@@ -96,10 +92,7 @@ fn token() -> &'static str {
         let mut worker = Worker::new(now, &DRAW, plugin, Box::new(Shared::default()));
         worker.handle_tick(now);
         worker.handle_opened(now, SessionId::MAIN);
-        let headers = [
-            (b":method".to_vec(), b"POST".to_vec()),
-            (b":path".to_vec(), PATH.into()),
-        ];
+        let headers = [(b":method".to_vec(), b"POST".to_vec()), (b":path".to_vec(), PATH.into())];
         let header_map = serialize(&headers);
         let host = Host::new(Choices::new(&[]));
         let headed = worker.handle_request_headers(now, 1, Headers::new(&header_map), false, &host);
@@ -205,10 +198,7 @@ impl World {
             1 | 2 => Duration::from_millis(u64::from(choices.byte())),
             _ => Duration::from_millis(100 * u64::from(choices.byte())),
         });
-        assert!(
-            !self.worker.tick_period(self.now).is_zero(),
-            "the tick period is above zero"
-        );
+        assert!(!self.worker.tick_period(self.now).is_zero(), "the tick period is above zero");
         self.worker.handle_tick(self.now);
     }
 
@@ -224,10 +214,7 @@ impl World {
         self.opened();
         if !choices.one_in(8) {
             self.take_effects();
-            let ack = wire::HelloAck {
-                version: 1 + u32::from(choices.below(2)),
-                term: choices.number(),
-            };
+            let ack = wire::HelloAck { version: 1 + u32::from(choices.below(2)), term: choices.number() };
             self.send(self.sent, vec![Kind::HelloAck(ack)]);
         }
     }
@@ -239,15 +226,9 @@ impl World {
     }
 
     fn frame(&mut self, choices: &mut Choices<'_>) {
-        let ack = if choices.one_in(8) {
-            choices.number()
-        } else {
-            self.sent
-        };
+        let ack = if choices.one_in(8) { choices.number() } else { self.sent };
         let count = 1 + choices.below(3);
-        let kinds = (0..count)
-            .map(|_| frames::command(choices, &self.policies))
-            .collect();
+        let kinds = (0..count).map(|_| frames::command(choices, &self.policies)).collect();
         if choices.one_in(32) {
             self.received = self.received.wrapping_add(choices.number());
         }
@@ -257,11 +238,7 @@ impl World {
     fn send(&mut self, ack: u64, kinds: Vec<Kind>) {
         self.received = self.received.wrapping_add(1);
         let commands = kinds.into_iter().map(|kind| wire::Command { kind: Some(kind) });
-        let frame = wire::CompanionFrame {
-            seq: self.received,
-            ack,
-            commands: commands.collect(),
-        };
+        let frame = wire::CompanionFrame { seq: self.received, ack, commands: commands.collect() };
         self.message(&frame.encode_to_vec());
     }
 
@@ -278,8 +255,7 @@ impl World {
         let context = self.last_context;
         let host = Host::new(*choices);
         let headed =
-            self.worker
-                .handle_request_headers(self.now, context, Headers::new(&header_map), end, &host);
+            self.worker.handle_request_headers(self.now, context, Headers::new(&header_map), end, &host);
         *choices = host.choices();
         match headed {
             HeadersAction::Pass(edits) => assert_applicable(&edits),
@@ -298,10 +274,7 @@ impl World {
     /// Chooses one of the open HTTP streams.
     fn choose_stream(&self, choices: &mut Choices<'_>) -> Option<(u32, u64, Http)> {
         let index = usize::from(choices.byte()) % self.contexts.len().max(1);
-        self.contexts
-            .iter()
-            .nth(index)
-            .map(|(context, (sequence, http))| (*context, *sequence, http.clone()))
+        self.contexts.iter().nth(index).map(|(context, (sequence, http))| (*context, *sequence, http.clone()))
     }
 
     fn body(&mut self, choices: &mut Choices<'_>) {
@@ -315,18 +288,12 @@ impl World {
             br#"{"model":"#,
             br#""m"}"#,
         ];
-        let piece = if choices.one_in(4) {
-            choices.bytes()
-        } else {
-            choices.item(&usual)
-        };
+        let piece = if choices.one_in(4) { choices.bytes() } else { choices.item(&usual) };
         buffered.extend_from_slice(piece);
         let read = |start: usize, length: usize| buffered.get(start..start + length).map(<[u8]>::to_vec);
         let (end, by_trailers) = (!choices.one_in(4), choices.one_in(8));
         let ends_now = end && !by_trailers;
-        let mut bodied = self
-            .worker
-            .handle_request_body(self.now, sequence, buffered.len(), ends_now, read);
+        let mut bodied = self.worker.handle_request_body(self.now, sequence, buffered.len(), ends_now, read);
         if bodied == BodyAction::Pause && by_trailers {
             bodied = self.worker.handle_request_end(self.now, sequence, read);
         }
@@ -347,9 +314,7 @@ impl World {
     }
 
     fn response(&mut self, choices: &mut Choices<'_>) {
-        let stream = self
-            .choose_stream(choices)
-            .filter(|(_, _, http)| *http == Http::Resumed);
+        let stream = self.choose_stream(choices).filter(|(_, _, http)| *http == Http::Resumed);
         let passes = choices.one_in(8);
         if stream.is_none() && !passes {
             return;
@@ -359,8 +324,7 @@ impl World {
         let end = choices.one_in(8);
         let host = Host::new(*choices);
         let responded =
-            self.worker
-                .handle_response_headers(self.now, sequence, Headers::new(&header_map), end, &host);
+            self.worker.handle_response_headers(self.now, sequence, Headers::new(&header_map), end, &host);
         *choices = host.choices();
         assert_applicable(&responded.edits);
         if let Some(body) = responded.body {
@@ -375,8 +339,7 @@ impl World {
         let piece = choices.bytes();
         let read = |start: usize, length: usize| piece.get(start..start + length).map(<[u8]>::to_vec);
         let end = choices.one_in(4);
-        self.worker
-            .handle_response_body(self.now, sequence, piece.len(), end, read);
+        self.worker.handle_response_body(self.now, sequence, piece.len(), end, read);
         if choices.one_in(8) {
             self.worker.handle_response_end(sequence);
         }
@@ -412,11 +375,7 @@ impl World {
                         *listed.get_or_insert(0) += hello.waiting.len() + hello.running.len();
                     }
                 }
-                Some(Effect::Resume {
-                    context,
-                    edits,
-                    rewrite,
-                }) => {
+                Some(Effect::Resume { context, edits, rewrite }) => {
                     assert_applicable(&edits);
                     if let Some(rewrite) = rewrite {
                         assert!(

@@ -31,13 +31,7 @@ pub fn run(input: &[u8]) {
 }
 
 fn assert_located(error: &Error, text: &str) {
-    let Error::Document {
-        file,
-        line,
-        key,
-        message,
-    } = error
-    else {
+    let Error::Document { file, line, key, message } = error else {
         panic!("an error without a document: {error}");
     };
     assert_eq!(file, "f.yaml");
@@ -53,12 +47,7 @@ fn assert_starts(config: &Config) {
     let plugin = filter_policy::plugin_configuration(config, "n", false).to_string();
     let plugin = PluginConfig::parse(plugin.as_bytes())
         .unwrap_or_else(|error| panic!("the filter doesn't read it: {error}\n{plugin}"));
-    let _ = Worker::new(
-        FilterInstant::default(),
-        &DRAW,
-        &plugin,
-        Box::new(Shared::default()),
-    );
+    let _ = Worker::new(FilterInstant::default(), &DRAW, &plugin, Box::new(Shared::default()));
     let _ = Control::new(
         control_settings::settings(config, &control_settings::ProcessIdentity::now(Some(1), false)),
         Instant::ZERO,

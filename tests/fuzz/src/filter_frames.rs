@@ -29,11 +29,7 @@ const WAKES: usize = 100;
 pub fn run(input: &[u8]) {
     let mut choices = Choices::new(input);
     let settings = settings(&mut choices);
-    let pools: Vec<Arc<str>> = settings
-        .pools
-        .iter()
-        .map(|pool| pool.name.as_str().into())
-        .collect();
+    let pools: Vec<Arc<str>> = settings.pools.iter().map(|pool| pool.name.as_str().into()).collect();
     let mut world = World {
         control: Control::new(settings, Instant::ZERO),
         now: Instant::ZERO,
@@ -171,12 +167,8 @@ impl World {
     ) {
         let stream = self.streams.entry(conn).or_default();
         stream.sent += 1;
-        let frame = wire::FilterFrame {
-            seq: stream.sent.wrapping_add(jump),
-            ack: stream.received,
-            admitted,
-            event,
-        };
+        let frame =
+            wire::FilterFrame { seq: stream.sent.wrapping_add(jump), ack: stream.received, admitted, event };
         self.frame(conn, frame);
     }
 
@@ -248,10 +240,7 @@ impl World {
                     assert!(frame.ack <= stream.sent, "an unsent frame is acknowledged");
                     stream.received = frame.seq;
                     let length = frame.encoded_len();
-                    assert!(
-                        length <= wire::limits::MESSAGE_BYTES_MAX,
-                        "{length} bytes in a frame"
-                    );
+                    assert!(length <= wire::limits::MESSAGE_BYTES_MAX, "{length} bytes in a frame");
                 }
                 Output::Close(conn, _) => {
                     self.streams.entry(conn).or_default().closed = true;
@@ -287,25 +276,12 @@ impl World {
         self.now = end;
         self.settle();
         let status = self.control.status(self.now);
-        assert!(
-            self.control.is_idle() && status.requests == 0,
-            "{} requests leaked",
-            status.requests
-        );
-        assert!(
-            status.sessions.is_empty(),
-            "sessions leaked: {:?}",
-            status.sessions
-        );
+        assert!(self.control.is_idle() && status.requests == 0, "{} requests leaked", status.requests);
+        assert!(status.sessions.is_empty(), "sessions leaked: {:?}", status.sessions);
         for pool in &status.pools {
             let snapshot = &pool.snapshot;
             assert_eq!(
-                (
-                    snapshot.waiting,
-                    snapshot.stock,
-                    snapshot.draining_stock,
-                    snapshot.waiting_bytes
-                ),
+                (snapshot.waiting, snapshot.stock, snapshot.draining_stock, snapshot.waiting_bytes),
                 (0, 0, 0, 0),
                 "pool {} leaks",
                 pool.name

@@ -7,15 +7,8 @@ use wire::filter_frame::Event;
 use super::choices::Choices;
 
 /// Addresses, of endpoints and unknown ones.
-pub const ADDRESSES: [&str; 7] = [
-    "127.0.0.1:8001",
-    "127.0.0.1:8002",
-    "127.0.0.1:8003",
-    "[::1]:8003",
-    "10.0.0.1:80",
-    "penstock",
-    "",
-];
+pub const ADDRESSES: [&str; 7] =
+    ["127.0.0.1:8001", "127.0.0.1:8002", "127.0.0.1:8003", "[::1]:8003", "10.0.0.1:80", "penstock", ""];
 /// Pools, existing and unknown ones.
 pub const POOLS: [&str; 4] = ["chat", "rest", "other", ""];
 /// Models, of the pools and unknown ones.
@@ -29,9 +22,7 @@ const CODES: [&str; 4] = ["queue_timeout", "gateway_unavailable", "internal", ""
 pub fn event(choices: &mut Choices<'_>) -> Event {
     match choices.below(16) {
         0..=5 => Event::Register(register(choices)),
-        6 | 7 => Event::Cancel(wire::Cancel {
-            sequence: choices.number(),
-        }),
+        6 | 7 => Event::Cancel(wire::Cancel { sequence: choices.number() }),
         8 | 9 => Event::Started(wire::Started {
             sequence: choices.number(),
             endpoint: choices.name(&ADDRESSES),
@@ -156,11 +147,7 @@ pub fn register(choices: &mut Choices<'_>) -> wire::Register {
 }
 
 fn request_key(choices: &mut Choices<'_>) -> wire::RequestKey {
-    wire::RequestKey {
-        epoch_hi: 1,
-        epoch_lo: u64::from(choices.below(3)),
-        sequence: choices.number(),
-    }
+    wire::RequestKey { epoch_hi: 1, epoch_lo: u64::from(choices.below(3)), sequence: choices.number() }
 }
 
 fn completed(choices: &mut Choices<'_>) -> wire::Completed {
@@ -226,11 +213,7 @@ pub fn command(choices: &mut Choices<'_>, policies: &[wire::Policy]) -> Kind {
         }),
         12 => Kind::Policy(policies[usize::from(choices.byte()) % policies.len()].clone()),
         13 | 14 => Kind::HelloAck(wire::HelloAck {
-            version: if choices.one_in(8) {
-                choices.small_number()
-            } else {
-                1
-            },
+            version: if choices.one_in(8) { choices.small_number() } else { 1 },
             term: choices.number(),
         }),
         _ => Kind::Bye(wire::Bye {}),

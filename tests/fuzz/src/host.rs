@@ -21,11 +21,7 @@ use super::frames::ADDRESSES;
 pub const PATH: &str = "/v1/chat/completions";
 
 /// The random values of the host.
-pub const DRAW: RandomBits = RandomBits {
-    epoch: Epoch { hi: 1, lo: 2 },
-    envoy: 3,
-    key: [4; 16],
-};
+pub const DRAW: RandomBits = RandomBits { epoch: Epoch { hi: 1, lo: 2 }, envoy: 3, key: [4; 16] };
 
 /// Envoy's shared data: a map that other workers write to as well.
 #[derive(Clone, Debug, Default)]
@@ -141,10 +137,7 @@ pub fn request_headers(choices: &mut Choices<'_>, token: &str) -> Vec<u8> {
     }
     let mut pairs: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
     if !choices.one_in(16) {
-        pairs.push((
-            b":method".to_vec(),
-            choices.item(&["POST", "POST", "POST", "GET"]).into(),
-        ));
+        pairs.push((b":method".to_vec(), choices.item(&["POST", "POST", "POST", "GET"]).into()));
         let paths = [PATH, "/v1/messages", "/v1/embeddings?a=b", "/v1/models", ""];
         pairs.push((b":path".to_vec(), choices.name(&paths).into()));
     }

@@ -16,16 +16,9 @@ pub fn run(input: &[u8]) {
     let gate = first & 1 == 1;
     let mut output = Vec::new();
     let done = replay::script(pool, gate, Path::new("ops.jsonl"), script, &mut output);
-    for line in output
-        .split(|byte| *byte == b'\n')
-        .filter(|line| !line.is_empty())
-    {
+    for line in output.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
         let parsed: Result<Value, _> = serde_json::from_slice(line);
-        assert!(
-            parsed.is_ok_and(|value| value.get("t").is_some()),
-            "{}",
-            String::from_utf8_lossy(line)
-        );
+        assert!(parsed.is_ok_and(|value| value.get("t").is_some()), "{}", String::from_utf8_lossy(line));
     }
     match done {
         Ok(()) => {}
@@ -35,10 +28,7 @@ pub fn run(input: &[u8]) {
             assert!((1..=lines).contains(&line), "line {line} of {lines}");
             let message = error.to_string();
             let reason = message.strip_prefix(&format!("ops.jsonl:{line}: "));
-            assert!(
-                reason.is_some_and(|reason| !reason.is_empty() && !reason.contains('\n')),
-                "{message}"
-            );
+            assert!(reason.is_some_and(|reason| !reason.is_empty() && !reason.contains('\n')), "{message}");
         }
         Err(other) => panic!("{other}"),
     }

@@ -23,10 +23,7 @@ pub fn run(input: &[u8]) {
         Format::from_headers(Some(response), None),
         Format::from_headers(Some(response), Some(b"identity"))
     );
-    assert_eq!(
-        Format::from_headers(Some(b"text/event-stream"), Some(b"gzip")),
-        Format::Opaque
-    );
+    assert_eq!(Format::from_headers(Some(b"text/event-stream"), Some(b"gzip")), Format::Opaque);
 }
 
 fn scan(format: Format, slices: &[&[u8]]) -> ResponseStats {

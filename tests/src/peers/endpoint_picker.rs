@@ -45,11 +45,7 @@ impl EndpointPicker {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let kubeconfig = folder.path().join("kubeconfig");
         std::fs::write(&kubeconfig, api.kubeconfig()).expect("write the configuration of the client");
-        let ports = Ports {
-            grpc: grpc.port(),
-            health: free_port(),
-            metrics: free_port(),
-        };
+        let ports = Ports { grpc: grpc.port(), health: free_port(), metrics: free_port() };
         let mut command = Command::new(program);
         command.args(arguments(ports));
         command.env("KUBECONFIG", &kubeconfig);
@@ -60,20 +56,13 @@ impl EndpointPicker {
             socket.map_err(|error| format!("{error}\n{}", process.tail()))
         })
         .await;
-        Self {
-            process,
-            _api: api,
-            _folder: folder,
-        }
+        Self { process, _api: api, _folder: folder }
     }
 }
 
 fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-    listener
-        .local_addr()
-        .expect("a bound socket has an address")
-        .port()
+    listener.local_addr().expect("a bound socket has an address").port()
 }
 
 /// The command line. As in the project's own charts: no tracing and log level 1. Without TLS, profiling and authentication of the metrics
@@ -133,11 +122,7 @@ mod tests {
 
     #[test]
     fn the_command_line_names_pool_and_ports_once() {
-        let ports = Ports {
-            grpc: 1,
-            health: 2,
-            metrics: 3,
-        };
+        let ports = Ports { grpc: 1, health: 2, metrics: 3 };
         let arguments = arguments(ports);
         for wanted in [
             "--pool-name=bench",

@@ -18,9 +18,7 @@ fn find(program: &[u8]) -> Option<String> {
         let start = rest.windows(MARK.len()).position(|bytes| bytes == MARK)? + MARK.len();
         rest = rest.get(start..)?;
         // The text ends with bytes that are not part of a line.
-        let mut lines = rest
-            .split(|byte| *byte == b'\n')
-            .map_while(|line| str::from_utf8(line).ok());
+        let mut lines = rest.split(|byte| *byte == b'\n').map_while(|line| str::from_utf8(line).ok());
         let package = lines.next()?;
         let found = lines
             .map(|line| line.split('\t').collect::<Vec<_>>())

@@ -39,10 +39,7 @@ impl PoolApi {
         let address = listener.local_addr().expect("a bound socket has an address");
         let mut server = JoinSet::new();
         server.spawn(serve(listener, model_server));
-        Self {
-            address,
-            _server: server,
-        }
+        Self { address, _server: server }
     }
 
     /// The configuration for a client of this API, a file that `KUBECONFIG` names.
@@ -86,12 +83,7 @@ struct Kind {
     plural: &'static str,
 }
 
-const POD: Kind = Kind {
-    root: "/api/v1",
-    version: "v1",
-    name: "Pod",
-    plural: "pods",
-};
+const POD: Kind = Kind { root: "/api/v1", version: "v1", name: "Pod", plural: "pods" };
 const INFERENCE_POOL: Kind = Kind {
     root: "/apis/inference.networking.k8s.io/v1",
     version: "inference.networking.k8s.io/v1",
@@ -182,10 +174,7 @@ fn answer<B>(request: &Request<B>, model_server: SocketAddr) -> Response<Body> {
         }
     }
     match path {
-        "/api" => document(
-            StatusCode::OK,
-            &json!({"kind": "APIVersions", "versions": ["v1"]}),
-        ),
+        "/api" => document(StatusCode::OK, &json!({"kind": "APIVersions", "versions": ["v1"]})),
         "/apis" => {
             let version = json!({"groupVersion": INFERENCE_POOL.version, "version": "v1"});
             let group = json!({"name": POOL_GROUP, "versions": [version], "preferredVersion": version});
@@ -240,10 +229,8 @@ mod tests {
 
     #[tokio::test]
     async fn the_pools_selector_and_port_fit_the_one_ready_pod() {
-        let (pools, pods) = (
-            read(&format!("{POOLS}?limit=500")).await,
-            read(&format!("{PODS}?limit=500")).await,
-        );
+        let (pools, pods) =
+            (read(&format!("{POOLS}?limit=500")).await, read(&format!("{PODS}?limit=500")).await);
         let [pool, pod] = [&pools, &pods].map(|list| {
             assert_eq!(list["items"].as_array().map(Vec::len), Some(1), "{list}");
             &list["items"][0]
@@ -265,10 +252,7 @@ mod tests {
             assert_eq!(added["object"]["kind"], kind);
             let mark = event(&mut body).await.expect("an event");
             assert_eq!(mark["type"], "BOOKMARK");
-            assert_eq!(
-                mark["object"]["metadata"]["annotations"]["k8s.io/initial-events-end"],
-                "true"
-            );
+            assert_eq!(mark["object"]["metadata"]["annotations"]["k8s.io/initial-events-end"], "true");
             assert_eq!(event(&mut body).await, None);
         }
     }
@@ -284,18 +268,12 @@ mod tests {
     async fn clients_find_both_kinds_and_no_other() {
         let groups = read("/apis").await;
         assert_eq!(groups["groups"][0]["name"], "inference.networking.k8s.io");
-        for (root, kind) in [
-            ("/api/v1", "Pod"),
-            ("/apis/inference.networking.k8s.io/v1", "InferencePool"),
-        ] {
+        for (root, kind) in [("/api/v1", "Pod"), ("/apis/inference.networking.k8s.io/v1", "InferencePool")] {
             let types = read(root).await;
             assert_eq!(types["resources"].as_array().map(Vec::len), Some(1));
             assert_eq!(types["resources"][0]["kind"], kind);
         }
-        for path in [
-            "/api/v1/namespaces/other/pods",
-            "/apis/inference.networking.x-k8s.io/v1alpha2",
-        ] {
+        for path in ["/api/v1/namespaces/other/pods", "/apis/inference.networking.x-k8s.io/v1alpha2"] {
             assert_eq!(ask(path).status(), StatusCode::NOT_FOUND, "{path}");
         }
     }

@@ -21,9 +21,7 @@ impl Programs {
         let mut programs = Self::default();
         for part in value.split(',') {
             let Some((name, path)) = part.split_once('=') else {
-                return Err(format!(
-                    "--peer-binary {part}: NAME=PATH is wanted; names are epp and sim"
-                ));
+                return Err(format!("--peer-binary {part}: NAME=PATH is wanted; names are epp and sim"));
             };
             let program = match name {
                 "epp" => &mut programs.endpoint_picker,
@@ -81,10 +79,7 @@ mod tests {
 
     #[test]
     fn both_programs_are_read_in_any_order() {
-        let both = Programs {
-            endpoint_picker: Some("picker".into()),
-            simulator: Some("simulator".into()),
-        };
+        let both = Programs { endpoint_picker: Some("picker".into()), simulator: Some("simulator".into()) };
         assert_eq!(read("epp=DIR/picker,sim=DIR/simulator"), Ok(both.clone()));
         assert_eq!(read("sim=DIR/simulator,epp=DIR/picker"), Ok(both));
     }
@@ -105,31 +100,16 @@ mod tests {
     fn each_mistake_has_its_message() {
         let cases = [
             ("", "--peer-binary : NAME=PATH is wanted; names are epp and sim"),
-            (
-                "epp",
-                "--peer-binary epp: NAME=PATH is wanted; names are epp and sim",
-            ),
-            (
-                "picker=DIR/picker",
-                "--peer-binary picker: unknown; names are epp and sim",
-            ),
-            (
-                "epp=DIR/absent",
-                "--peer-binary epp=DIR/absent: No such file or directory (os error 2)",
-            ),
-            (
-                "epp=",
-                "--peer-binary epp=: No such file or directory (os error 2)",
-            ),
+            ("epp", "--peer-binary epp: NAME=PATH is wanted; names are epp and sim"),
+            ("picker=DIR/picker", "--peer-binary picker: unknown; names are epp and sim"),
+            ("epp=DIR/absent", "--peer-binary epp=DIR/absent: No such file or directory (os error 2)"),
+            ("epp=", "--peer-binary epp=: No such file or directory (os error 2)"),
             ("epp=DIR", "--peer-binary epp=DIR: not a file"),
             (
                 "epp=DIR/picker,sim=DIR/text",
                 "--peer-binary sim=DIR/text: not executable; `chmod +x` makes it so",
             ),
-            (
-                "epp=DIR/picker,epp=DIR/simulator",
-                "--peer-binary epp=DIR/simulator: epp is named twice",
-            ),
+            ("epp=DIR/picker,epp=DIR/simulator", "--peer-binary epp=DIR/simulator: epp is named twice"),
         ];
         for (value, message) in cases {
             assert_eq!(read(value), Err(message.to_owned()), "{value}");

@@ -37,11 +37,7 @@ fn rules() -> Vec<(String, String, Value)> {
             only(rule, &["record", "alert", "expr", "for", "labels", "annotations"]);
             let name = rule.get("record").or(rule.get("alert")).expect("a name");
             let expr = rule["expr"].as_str().expect("an expression");
-            rules.push((
-                name.as_str().expect("text").to_owned(),
-                expr.to_owned(),
-                rule.clone(),
-            ));
+            rules.push((name.as_str().expect("text").to_owned(), expr.to_owned(), rule.clone()));
         }
     }
     rules
@@ -64,13 +60,8 @@ fn are_there(what: &str, text: &str) {
     // The name of the companion's cluster in Envoy.
     let cluster = penstock_envoy::bootstrap::COMPANION_CLUSTER;
     for name in named(text) {
-        let is_metric = ALL
-            .iter()
-            .any(|(known, _, _)| name == format!("penstock_{known}"));
-        assert!(
-            is_metric || recorded.contains(&name) || name == cluster,
-            "{what}: there is no {name}"
-        );
+        let is_metric = ALL.iter().any(|(known, _, _)| name == format!("penstock_{known}"));
+        assert!(is_metric || recorded.contains(&name) || name == cluster, "{what}: there is no {name}");
     }
 }
 
@@ -90,10 +81,7 @@ fn rules_name_only_existing_metrics_and_link_to_their_runbook() {
         }
         let link = format!("docs/alerts.md#{}", name.to_lowercase());
         assert_eq!(rule["annotations"]["runbook_url"], link, "{name}");
-        assert!(
-            runbook.contains(&format!("\n### {name}\n")),
-            "{name} isn't explained"
-        );
+        assert!(runbook.contains(&format!("\n### {name}\n")), "{name} isn't explained");
         assert!(rule["labels"]["severity"].is_string(), "{name}");
     }
     assert!(alerts >= 15, "{alerts}");
@@ -111,10 +99,7 @@ fn dashboard_names_only_existing_metrics_and_shows_all_of_them() {
     let text = read(&docs().join("grafana.json"));
     let dashboard: Value = serde_json::from_str(&text).expect("JSON");
     let variables = dashboard["templating"]["list"].as_array().expect("variables");
-    let variables: Vec<&str> = variables
-        .iter()
-        .filter_map(|variable| variable["name"].as_str())
-        .collect();
+    let variables: Vec<&str> = variables.iter().filter_map(|variable| variable["name"].as_str()).collect();
     assert_eq!(variables, ["datasource", "pool", "flow"]);
     let mut shown = BTreeSet::new();
     let mut ids = BTreeSet::new();
@@ -131,10 +116,7 @@ fn dashboard_names_only_existing_metrics_and_shows_all_of_them() {
             "histogram" => format!("penstock_{name}_bucket"),
             _ => format!("penstock_{name}"),
         };
-        assert!(
-            shown.contains(&name) || name == "penstock_build_info",
-            "nobody sees {name}"
-        );
+        assert!(shown.contains(&name) || name == "penstock_build_info", "nobody sees {name}");
     }
 }
 
@@ -144,12 +126,7 @@ fn outcomes(meanings: &[Meaning]) -> String {
         let all = Outcome::ALL.into_iter();
         all.filter(move |outcome| outcome.meaning() == meaning)
     };
-    let names: Vec<&str> = meanings
-        .iter()
-        .copied()
-        .flat_map(with)
-        .map(Outcome::as_str)
-        .collect();
+    let names: Vec<&str> = meanings.iter().copied().flat_map(with).map(Outcome::as_str).collect();
     names.join("|")
 }
 
@@ -200,10 +177,7 @@ fn every_outcome_is_tried_on_the_alerts_and_those_that_fail_page() {
         .collect();
     for name in Outcome::ALL.map(Outcome::as_str) {
         let labels = format!("{{pool=\"{name}\",outcome=\"{name}\",");
-        assert!(
-            series.iter().any(|series| series.contains(&labels)),
-            "{name} isn't tried"
-        );
+        assert!(series.iter().any(|series| series.contains(&labels)), "{name} isn't tried");
     }
     let mut paging = BTreeSet::new();
     for rule in test["alert_rule_test"].as_array().expect("alerts") {
@@ -214,10 +188,7 @@ fn every_outcome_is_tried_on_the_alerts_and_those_that_fail_page() {
         assert_eq!(pools, failed.split('|').collect(), "{}", rule["alertname"]);
         paging.insert(rule["alertname"].as_str().expect("a name"));
     }
-    assert_eq!(
-        paging,
-        BTreeSet::from(["PenstockFailedFastBurn", "PenstockFailedSlowBurn"])
-    );
+    assert_eq!(paging, BTreeSet::from(["PenstockFailedFastBurn", "PenstockFailedSlowBurn"]));
 }
 
 #[test]
@@ -240,17 +211,13 @@ fn page_of_failures_names_the_outcome_of_every_code() {
     let page = read(&docs().join("what-happens-when.md"));
     let (_, table) = page.split_once("\n| code | outcome |\n").expect("a table");
     let (table, _) = table.split_once("\n\n").expect("an end");
-    let rows: Vec<(&str, &str)> = table
-        .lines()
-        .filter_map(|row| row.trim_matches(['|', ' ']).split_once(" | "))
-        .collect();
+    let rows: Vec<(&str, &str)> =
+        table.lines().filter_map(|row| row.trim_matches(['|', ' ']).split_once(" | ")).collect();
     for outcome in Outcome::ALL {
         let Some(code) = penstock_control::code_of(outcome) else {
             continue;
         };
-        let row = rows
-            .iter()
-            .find(|(codes, _)| codes.contains(&format!("`{code}`")));
+        let row = rows.iter().find(|(codes, _)| codes.contains(&format!("`{code}`")));
         let named = match row {
             None => code.to_owned(),
             Some((_, "`rejected_` and the code")) => format!("rejected_{code}"),

@@ -12,12 +12,7 @@ fn fit(content: &str, flags: &str) -> Ran {
 /// Checks the parameters of a summary or an answer.
 fn learned(known: &Value, tolerance: f64) {
     for (key, truth) in [("alpha", 8.0), ("beta", 0.05), ("gamma", 0.0005)] {
-        same(
-            &known[key],
-            &json!(truth),
-            tolerance,
-            &format!("{key} of {known}"),
-        );
+        same(&known[key], &json!(truth), tolerance, &format!("{key} of {known}"));
     }
 }
 
@@ -59,21 +54,12 @@ fn fit_skips_idle_windows_and_accepts_partial_ones() {
     let some =
         "{\"t\":0,\"rate\":0}\n{\"t\":0,\"rate\":2,\"input\":512,\"output\":128,\"ttft\":null,\"itl\":9.6}\n";
     let answers = fit(some, "--init 8,.05,.0005").answers();
-    assert_eq!(
-        (&answers[0]["state"], &answers[0]["accepted"]),
-        (&json!("no_traffic"), &json!(false))
-    );
-    assert_eq!(
-        (&answers[0]["nis"], &answers[1]["accepted"]),
-        (&Value::Null, &json!(true))
-    );
+    assert_eq!((&answers[0]["state"], &answers[0]["accepted"]), (&json!("no_traffic"), &json!(false)));
+    assert_eq!((&answers[0]["nis"], &answers[1]["accepted"]), (&Value::Null, &json!(true)));
     let nothing = fit("", "").answers();
     assert_eq!(nothing.len(), 1);
     let summary = &nothing[0]["summary"];
-    assert_eq!(
-        (&summary["alpha"], &summary["state"]),
-        (&Value::Null, &json!("no_traffic"))
-    );
+    assert_eq!((&summary["alpha"], &summary["state"]), (&Value::Null, &json!("no_traffic")));
 }
 
 #[test]
@@ -81,16 +67,10 @@ fn fit_learns_from_requests() {
     let lines = requests(400);
     let answers = fit(&text(&lines), "--plot fit.svg").answers();
     assert_eq!(answers.len(), 801);
-    assert_eq!(
-        (&answers[0]["alpha"], &answers[0]["state"]),
-        (&Value::Null, &json!("learning"))
-    );
+    assert_eq!((&answers[0]["alpha"], &answers[0]["state"]), (&Value::Null, &json!("learning")));
     let summary = &answers[800]["summary"];
     assert_eq!(summary["state"], "converged", "{summary}");
-    assert_eq!(
-        (number(&summary["accepted"]), number(&summary["undefined"])),
-        (800.0, 0.0)
-    );
+    assert_eq!((number(&summary["accepted"]), number(&summary["undefined"])), (800.0, 0.0));
     learned(summary, 0.05);
     // Times may be of any clock and requests in any order; the learned parameters are the same.
     let mut later = lines.clone();
@@ -104,12 +84,7 @@ fn fit_learns_from_requests() {
     for key in ["alpha", "beta", "gamma"] {
         same(&later[800]["summary"][key], &summary[key], 0.01, key);
     }
-    same(
-        &later[0]["alpha"],
-        &answers[799]["alpha"],
-        0.01,
-        "the last request is the first line",
-    );
+    same(&later[0]["alpha"], &answers[799]["alpha"], 0.01, "the last request is the first line");
 }
 
 #[test]
@@ -121,19 +96,9 @@ fn fit_counts_uninformative_requests_separately() {
     let answers = fit(&text(&lines), "").answers();
     let summary = &answers[400]["summary"];
     // And requests for which it is unknown whether such a prompt was computed while they decoded.
-    assert!(
-        (100.0..=150.0).contains(&number(&summary["undefined"])),
-        "{summary}"
-    );
-    assert!(
-        number(&summary["alpha"]) > 6.0 && number(&summary["alpha"]) < 10.0,
-        "{summary}"
-    );
-    let at_first: Vec<&Value> = answers[..400]
-        .iter()
-        .step_by(4)
-        .map(|answer| &answer["accepted"])
-        .collect();
+    assert!((100.0..=150.0).contains(&number(&summary["undefined"])), "{summary}");
+    assert!(number(&summary["alpha"]) > 6.0 && number(&summary["alpha"]) < 10.0, "{summary}");
+    let at_first: Vec<&Value> = answers[..400].iter().step_by(4).map(|answer| &answer["accepted"]).collect();
     assert!(at_first.iter().all(|accepted| **accepted == json!(false)));
 }
 
@@ -158,64 +123,29 @@ fn bad_line_is_rejected_with_its_number() {
         (window, r#"{"t":2,"rate":1,"input":1}"#, "output"),
         (window, r#"{"t":2,"rate":0,"speed":1}"#, "`speed`"),
         (window, r#"{"t":2,"t":2,"rate":0}"#, "duplicate"),
-        (
-            request,
-            r#"{"t":1,"input":5,"output":2,"dispatched":3,"done":2}"#,
-            "done: 2 is before",
-        ),
-        (
-            request,
-            r#"{"t":1,"input":5,"output":2,"dispatched":1,"first":3,"done":2}"#,
-            "first: 3 is after",
-        ),
-        (
-            request,
-            r#"{"t":1,"input":5,"output":2,"dispatched":1,"first":0,"done":2}"#,
-            "first: 0 is before",
-        ),
-        (
-            request,
-            r#"{"t":1,"input":5,"output":2,"dispatched":1}"#,
-            "`done`",
-        ),
-        (
-            request,
-            r#"{"t":1,"input":5,"output":-2,"dispatched":1,"done":2}"#,
-            "output",
-        ),
-        (
-            request,
-            r#"{"t":1,"input":5,"output":2,"dispatched":1,"done":2,"endpoint":{}}"#,
-            "endpoint",
-        ),
+        (request, r#"{"t":1,"input":5,"output":2,"dispatched":3,"done":2}"#, "done: 2 is before"),
+        (request, r#"{"t":1,"input":5,"output":2,"dispatched":1,"first":3,"done":2}"#, "first: 3 is after"),
+        (request, r#"{"t":1,"input":5,"output":2,"dispatched":1,"first":0,"done":2}"#, "first: 0 is before"),
+        (request, r#"{"t":1,"input":5,"output":2,"dispatched":1}"#, "`done`"),
+        (request, r#"{"t":1,"input":5,"output":-2,"dispatched":1,"done":2}"#, "output"),
+        (request, r#"{"t":1,"input":5,"output":2,"dispatched":1,"done":2,"endpoint":{}}"#, "endpoint"),
     ];
     for (first, second, why) in cases {
         let ran = fit(&format!("{first}\n{second}\n{first}\n"), "");
         let message = ran.refused();
-        assert!(
-            message.starts_with("obs.jsonl:2: ") && message.contains(why),
-            "{second}: {message}"
-        );
+        assert!(message.starts_with("obs.jsonl:2: ") && message.contains(why), "{second}: {message}");
         // Windows are answered as they arrive; requests when the whole file is read.
         let answered = String::from_utf8_lossy(&ran.output.stdout).lines().count();
         assert_eq!(answered, usize::from(first == window), "{second}");
     }
     let window_lines = format!("{window}\n");
-    for flags in [
-        "--init 0,1,1",
-        "--init 8,1",
-        "--init 8,1,x",
-        "--init 8,1,1 --no-bootstrap",
-        "--plot no/such.svg",
-    ] {
+    for flags in
+        ["--init 0,1,1", "--init 8,1", "--init 8,1,x", "--init 8,1,1 --no-bootstrap", "--plot no/such.svg"]
+    {
         fit(&window_lines, flags).refused();
     }
     let long = format!("{{\"t\":1,\"endpoint\":\"{}\"}}", "a".repeat(1 << 20));
-    assert!(
-        fit(&long, "")
-            .refused()
-            .starts_with("obs.jsonl:1: a line must have fewer")
-    );
+    assert!(fit(&long, "").refused().starts_with("obs.jsonl:1: a line must have fewer"));
 }
 
 #[test]

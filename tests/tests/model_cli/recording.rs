@@ -27,13 +27,7 @@ pub(crate) fn window(rho: f64, i: f64, o: f64) -> [f64; 5] {
     let delta = beta * (i + o) / (o + 1.0) + gamma * (i + o / 2.0);
     let iteration = alpha / (1.0 - rho);
     let itl = iteration + beta + gamma * (i + f64::midpoint(o, 1.0));
-    [
-        rho * 1000.0 / ((o + 1.0) * delta),
-        i,
-        o,
-        iteration + (beta + gamma) * i,
-        itl,
-    ]
+    [rho * 1000.0 / ((o + 1.0) * delta), i, o, iteration + (beta + gamma) * i, itl]
 }
 
 /// A recording of two identical batching servers of (8, .05, .0005) with `count` requests: one JSON line per request, in order of

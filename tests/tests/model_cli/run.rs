@@ -52,10 +52,7 @@ pub(crate) fn model(arguments: &str, files: &[(&str, &str)]) -> Ran {
         .current_dir(folder.path())
         .output()
         .expect("penstock starts");
-    Ran {
-        output,
-        _folder: folder,
-    }
+    Ran { output, _folder: folder }
 }
 
 pub(crate) fn number(value: &Value) -> f64 {
@@ -70,10 +67,7 @@ pub(crate) fn same(got: &Value, expected: &Value, tolerance: f64, what: &str) {
     }
     let (got, expected) = (number(got), number(expected));
     let error = (got - expected).abs();
-    assert!(
-        error <= tolerance * expected.abs().max(1e-9),
-        "{what}: {got}, not {expected}"
-    );
+    assert!(error <= tolerance * expected.abs().max(1e-9), "{what}: {got}, not {expected}");
 }
 
 pub(crate) fn list<'a>(value: &'a Value, name: &str) -> &'a [Value] {

@@ -8,10 +8,8 @@ fn flows(discipline: &str, more: &str) -> String {
 
 /// Queues requests, given by id and tokens, and dispatches all of them; returns their ids in order.
 fn all(policy: &str, requests: &[(&str, u32)]) -> Vec<String> {
-    let mut script: Vec<String> = requests
-        .iter()
-        .map(|(id, tokens)| enqueue(id, &id[..1], &format!(r#""tokens":{tokens}"#)))
-        .collect();
+    let mut script: Vec<String> =
+        requests.iter().map(|(id, tokens)| enqueue(id, &id[..1], &format!(r#""tokens":{tokens}"#))).collect();
     script.push(dispatches(0, requests.len()));
     order(&replay(policy, &script.join("\n")).done())
 }
@@ -27,17 +25,9 @@ fn wfq_dispatches_the_least_tag() {
 #[test]
 fn wfq_settles_and_refunds() {
     let requests = ["a1", "a2", "b1", "b2", "b3", "b4"];
-    let waiting: Vec<String> = requests
-        .iter()
-        .map(|id| enqueue(id, &id[..1], r#""tokens":100"#))
-        .collect();
+    let waiting: Vec<String> = requests.iter().map(|id| enqueue(id, &id[..1], r#""tokens":100"#)).collect();
     let told = |what: &str| {
-        let script = format!(
-            "{}\n{}\n{what}\n{}",
-            waiting.join("\n"),
-            dispatches(1, 1),
-            dispatches(2, 5)
-        );
+        let script = format!("{}\n{}\n{what}\n{}", waiting.join("\n"), dispatches(1, 1), dispatches(2, 5));
         order(&replay("", &script).done())
     };
     // Its virtual finish is 100; the next tags are 200 against 100 200 300 400.
@@ -46,10 +36,7 @@ fn wfq_settles_and_refunds() {
     let dear = r#"{"op":"settle","t":2,"id":"a1","tokens":200,"output":100}"#;
     assert_eq!(told(dear), ["a1", "b1", "b2", "b3", "b4", "a2"]);
     // At 0: 100 against 100, and it came earlier.
-    assert_eq!(
-        told(r#"{"op":"refund","t":2,"id":"a1"}"#),
-        ["a1", "a2", "b1", "b2", "b3", "b4"]
-    );
+    assert_eq!(told(r#"{"op":"refund","t":2,"id":"a1"}"#), ["a1", "a2", "b1", "b2", "b3", "b4"]);
 }
 
 #[test]
@@ -61,19 +48,11 @@ fn wfq_counts_the_output_twice() {
     ];
     let answered = replay("", &script.join("\n")).done();
     assert_eq!(order(&answered), ["b", "a"]);
-    assert!(
-        answered[1].contains(r#""cost":50,"flow_cost":250,"#),
-        "{}",
-        answered[1]
-    );
+    assert!(answered[1].contains(r#""cost":50,"flow_cost":250,"#), "{}", answered[1]);
     let by_requests = flows("wfq", ", cost: requests");
     let answered = replay(&by_requests, &script.join("\n")).done();
     assert_eq!(order(&answered), ["a", "b"]);
-    assert!(
-        answered[0].contains(r#""cost":50,"flow_cost":1,"#),
-        "{}",
-        answered[0]
-    );
+    assert!(answered[0].contains(r#""cost":50,"flow_cost":1,"#), "{}", answered[0]);
 }
 
 #[test]
@@ -120,13 +99,8 @@ fn usage_counts_its_window() {
 fn vtc_lifts_a_newly_backlogged_flow() {
     let first = ["a1", "a2", "a3"].map(|id| enqueue(id, "a", r#""tokens":100"#));
     let then = ["b1", "b2", "b3"].map(|id| enqueue(id, "b", r#""tokens":100"#));
-    let script = format!(
-        "{}\n{}\n{}\n{}",
-        first.join("\n"),
-        dispatches(0, 2),
-        then.join("\n"),
-        dispatches(0, 4)
-    );
+    let script =
+        format!("{}\n{}\n{}\n{}", first.join("\n"), dispatches(0, 2), then.join("\n"), dispatches(0, 4));
     // The least backlogged counter is 200, so the newcomer is lifted to 200; with its total usage it would go first.
     let answered = replay(&flows("vtc", ""), &script).done();
     assert_eq!(order(&answered), ["a1", "a2", "a3", "b1", "b2", "b3"]);
@@ -136,14 +110,7 @@ fn vtc_lifts_a_newly_backlogged_flow() {
 
 #[test]
 fn drr_spends_a_quantum_of_1024_in_a_visit() {
-    let requests = [
-        ("a1", 512),
-        ("a2", 512),
-        ("a3", 512),
-        ("a4", 512),
-        ("b1", 1024),
-        ("b2", 1024),
-    ];
+    let requests = [("a1", 512), ("a2", 512), ("a3", 512), ("a4", 512), ("b1", 1024), ("b2", 1024)];
     let expected = ["a1", "a2", "b1", "a3", "a4", "b2"];
     assert_eq!(all(&flows("drr", ""), &requests), expected);
     let heavy = ["a1", "a2", "a3", "a4", "b1", "b2"];

@@ -44,12 +44,10 @@ fn ready_endpoints_open_and_close_the_gate() {
 
 #[test]
 fn the_default_bounds_of_three_endpoints_are_6_and_7() {
-    let requests: String = (0..9)
-        .map(|n| format!("{{\"op\":\"enqueue\",\"t\":1,\"id\":\"{n}\"}}\n"))
-        .collect();
-    let completed: String = (0..3)
-        .map(|n| format!("{{\"op\":\"complete\",\"t\":2,\"id\":\"{n}\"}}\n"))
-        .collect();
+    let requests: String =
+        (0..9).map(|n| format!("{{\"op\":\"enqueue\",\"t\":1,\"id\":\"{n}\"}}\n")).collect();
+    let completed: String =
+        (0..3).map(|n| format!("{{\"op\":\"complete\",\"t\":2,\"id\":\"{n}\"}}\n")).collect();
     let script = format!("{{\"op\":\"endpoints\",\"t\":0,\"ready\":3}}\n{requests}{completed}");
     let answered = replay_gated("", &script).done();
     // Seven bypass. Two wait: the first until the stock is 5, the second until it is 5 again.
@@ -69,11 +67,8 @@ fn timers_fire_at_their_own_time() {
         {"op":"expire","t":100}
     "#;
     let answered = replay_gated(ONE, script).done();
-    let expected = [
-        r#"{"t":12.125,"expired":"c"}"#,
-        r#"{"t":30.5,"expired":"b"}"#,
-        r#"{"t":60.5,"expired":"d"}"#,
-    ];
+    let expected =
+        [r#"{"t":12.125,"expired":"c"}"#, r#"{"t":30.5,"expired":"b"}"#, r#"{"t":60.5,"expired":"d"}"#];
     assert_eq!(answered[1..], expected);
 }
 
@@ -141,15 +136,8 @@ fn costs_settle_before_or_at_the_end() {
 
 #[test]
 fn dispatch_is_an_error_with_the_gate() {
-    let gated = replay_gated(
-        ONE,
-        "{\"op\":\"enqueue\",\"t\":0,\"id\":\"a\"}\n{\"op\":\"dispatch\",\"t\":1}",
-    );
+    let gated = replay_gated(ONE, "{\"op\":\"enqueue\",\"t\":0,\"id\":\"a\"}\n{\"op\":\"dispatch\",\"t\":1}");
     assert_eq!(gated.code(), Some(2));
-    assert!(
-        gated.stderr().starts_with("ops.jsonl:2: op: `dispatch`"),
-        "{}",
-        gated.stderr()
-    );
+    assert!(gated.stderr().starts_with("ops.jsonl:2: op: `dispatch`"), "{}", gated.stderr());
     assert_eq!(order(&gated.lines()), ["a"]);
 }

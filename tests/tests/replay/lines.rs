@@ -22,18 +22,9 @@ fn bad_line_is_named_after_earlier_lines_are_answered() {
         (r#"{"op":"enqueue","t":3,"id":"b","strict":16}"#, "strict"),
         (r#"{"op":"enqueue","t":3,"id":"b","band":"vip"}"#, "band"),
         (r#"{"op":"enqueue","t":3,"id":"b","class":"x"}"#, "no class `x`"),
-        (
-            r#"{"op":"enqueue","t":3,"id":"w"}"#,
-            "`w` is already waiting or running",
-        ),
-        (
-            r#"{"op":"enqueue","t":3,"id":"a"}"#,
-            "`a` is already waiting or running",
-        ),
-        (
-            r#"{"op":"dispatch","t":3,"blocked":["cached","x"]}"#,
-            "blocked: the policy has no class `x`",
-        ),
+        (r#"{"op":"enqueue","t":3,"id":"w"}"#, "`w` is already waiting or running"),
+        (r#"{"op":"enqueue","t":3,"id":"a"}"#, "`a` is already waiting or running"),
+        (r#"{"op":"dispatch","t":3,"blocked":["cached","x"]}"#, "blocked: the policy has no class `x`"),
         (r#"{"op":"complete","t":3,"id":"a"}"#, "--gate"),
         (r#"{"op":"endpoints","t":3,"ready":1}"#, "--gate"),
     ];
@@ -46,10 +37,7 @@ fn bad_line_is_named_after_earlier_lines_are_answered() {
         let replayed = run_bytes(&policy(CLASSES), script.as_bytes(), &[]);
         let message = replayed.stderr();
         assert_eq!(replayed.code(), Some(2), "{line}: {message}");
-        assert!(
-            message.starts_with("ops.jsonl:4: ") && message.contains(why),
-            "{line}: {message}"
-        );
+        assert!(message.starts_with("ops.jsonl:4: ") && message.contains(why), "{line}: {message}");
         assert_eq!(order(&replayed.lines()), ["a"], "{line}");
     }
 }
@@ -57,10 +45,7 @@ fn bad_line_is_named_after_earlier_lines_are_answered() {
 #[test]
 fn last_line_needs_no_newline() {
     let script = "{\"op\":\"enqueue\",\"t\":0,\"id\":\"a\"}\r\n{\"op\":\"dispatch\",\"t\":1}";
-    assert_eq!(
-        order(&run_bytes(&policy(""), script.as_bytes(), &[]).done()),
-        ["a"]
-    );
+    assert_eq!(order(&run_bytes(&policy(""), script.as_bytes(), &[]).done()), ["a"]);
     assert!(run_bytes(&policy(""), b"", &[]).done().is_empty());
     let long = format!("{{\"op\":\"cancel\",\"t\":0,\"id\":\"{}\"}}", "a".repeat(1 << 20));
     let replayed = run_bytes(&policy(""), long.as_bytes(), &[]);
@@ -76,10 +61,7 @@ fn unusable_files_are_rejected() {
         let mut command = Command::new(binary::penstock());
         command.arg("replay").args(arguments).current_dir(folder.path());
         let output = command.output().expect("penstock starts");
-        (
-            output.status.code(),
-            String::from_utf8_lossy(&output.stderr).into_owned(),
-        )
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
     let (code, said) = with(&["--policy", "p.yaml", "none.jsonl"]);
     assert!(code == Some(2) && said.contains("none.jsonl"), "{said}");
@@ -137,10 +119,7 @@ fn endless_script_is_answered_as_a_stream_in_constant_memory() {
     let before = peak();
     rounds(5_000, 60_000);
     let grown = peak() - before;
-    assert!(
-        grown < 2_048,
-        "{grown} KiB more for 55,000 requests that have gone"
-    );
+    assert!(grown < 2_048, "{grown} KiB more for 55,000 requests that have gone");
     drop(script);
     assert!(child.wait().expect("it ends").success());
 }

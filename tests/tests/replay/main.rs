@@ -6,7 +6,7 @@ mod lines;
 mod script;
 mod vectors;
 
-use script::{enqueue, order, replay};
+use self::script::{enqueue, order, replay};
 
 const CLASSES: &str = "arbitration: {classes: {policy_classes: [{name: cached, quantum: 512}, {name: uncached, quantum: 512}]}}";
 
@@ -63,10 +63,8 @@ fn request_without_a_class_takes_the_default_family_and_its_bucket() {
         {"op":"dispatch","t":0}
     "#;
     let answered = replay(policy, script).answers();
-    let classes: Vec<_> = answered
-        .iter()
-        .map(|line| (line["dispatch"].as_str(), line["class"].as_str()))
-        .collect();
+    let classes: Vec<_> =
+        answered.iter().map(|line| (line["dispatch"].as_str(), line["class"].as_str())).collect();
     let expected = [
         (Some("a"), Some("cs")),
         (Some("c"), Some("cs")),
@@ -91,10 +89,8 @@ fn deficits_are_those_of_every_class_after_the_dispatch() {
         {"op":"dispatch","t":0}
     "#;
     let answered = replay(CLASSES, script).done();
-    let deficits: Vec<_> = answered
-        .iter()
-        .map(|line| &line[line.find("\"deficits\"").expect("deficits")..])
-        .collect();
+    let deficits: Vec<_> =
+        answered.iter().map(|line| &line[line.find("\"deficits\"").expect("deficits")..]).collect();
     let expected = [
         r#""deficits":{"cached":112,"uncached":0}}"#,
         r#""deficits":{"cached":112,"uncached":0}}"#,
@@ -123,11 +119,7 @@ fn rejection_names_its_code() {
     assert_eq!(replay(small, &script.join("\n")).done(), expected);
 
     let flow = "queue: {total_capacity: 1}";
-    let script = [
-        enqueue("a", "f", ""),
-        enqueue("b", "f", ""),
-        enqueue("b", "f", ""),
-    ];
+    let script = [enqueue("a", "f", ""), enqueue("b", "f", ""), enqueue("b", "f", "")];
     let refused = r#"{"t":0,"reject":"b","code":"queue_full"}"#;
     assert_eq!(replay(flow, &script.join("\n")).done(), [refused; 2]);
 
@@ -138,11 +130,8 @@ fn rejection_names_its_code() {
 
     // The request that crosses the limit is accepted.
     let class = "arbitration: {classes: {policy_classes: [{name: c, quantum: 1, raw_isl_token_queue_limit_per_worker: 100}]}}";
-    let script = [
-        enqueue("a", "f", r#""tokens":99"#),
-        enqueue("b", "f", r#""tokens":500"#),
-        enqueue("c", "f", ""),
-    ];
+    let script =
+        [enqueue("a", "f", r#""tokens":99"#), enqueue("b", "f", r#""tokens":500"#), enqueue("c", "f", "")];
     let refused = r#"{"t":0,"reject":"c","code":"class_capacity"}"#;
     assert_eq!(replay(class, &script.join("\n")).done(), [refused]);
 }
@@ -166,11 +155,7 @@ fn less_critical_request_is_displaced() {
     ];
     let answered = replay("queue: {total_capacity: 2}", &script.join("\n")).done();
     assert_eq!(answered, expected);
-    let refused = replay(
-        "queue: {total_capacity: 2, overflow: reject}",
-        &script[..3].join("\n"),
-    )
-    .done();
+    let refused = replay("queue: {total_capacity: 2, overflow: reject}", &script[..3].join("\n")).done();
     assert_eq!(refused, [r#"{"t":0,"reject":"c","code":"too_many_flows"}"#]);
 }
 

@@ -64,15 +64,8 @@ pub(crate) fn run_bytes(policy: &str, script: &[u8], flags: &[&str]) -> Replayed
     std::fs::write(folder.path().join("p.yaml"), policy).expect("write a file");
     std::fs::write(folder.path().join("ops.jsonl"), script).expect("write a file");
     let mut command = Command::new(binary::penstock());
-    command
-        .args(["replay", "--policy", "p.yaml", "ops.jsonl"])
-        .args(flags);
-    Replayed(
-        command
-            .current_dir(folder.path())
-            .output()
-            .expect("penstock starts"),
-    )
+    command.args(["replay", "--policy", "p.yaml", "ops.jsonl"]).args(flags);
+    Replayed(command.current_dir(folder.path()).output().expect("penstock starts"))
 }
 
 /// An enqueue at 0; `more` are further fields.

@@ -9,9 +9,7 @@ use serde_json::Value;
 use super::script::{Replayed, policy, run_bytes};
 
 fn cases(file: &str) -> Vec<Value> {
-    let path: PathBuf = binary::workspace()
-        .join("companion/engine/tests/vectors")
-        .join(file);
+    let path: PathBuf = binary::workspace().join("companion/engine/tests/vectors").join(file);
     let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     let read = |line: &str| serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}"));
     text.lines().map(read).collect()
@@ -49,11 +47,7 @@ fn check(file: &str, mode: &str) -> usize {
         if let Some(deficits) = expect.get("deficits").and_then(Value::as_array) {
             for (index, (line, expected)) in answers.iter().zip(deficits).enumerate() {
                 let nothing = line["dispatch"].is_null();
-                assert!(
-                    nothing || line["deficits"] == *expected,
-                    "{} at {index}: {line}",
-                    case["name"]
-                );
+                assert!(nothing || line["deficits"] == *expected, "{} at {index}: {line}", case["name"]);
             }
         }
         checked += 1;

@@ -42,12 +42,7 @@ const ARROWS: &[Arrow] = &[
         ]),
         never: &["tokio", "tracing", "prometheus", "prost", "serde", "rand"],
     },
-    Arrow {
-        name: "penstock-model",
-        workspace: &[],
-        outside: None,
-        never: &["tokio", "tonic", "rand"],
-    },
+    Arrow { name: "penstock-model", workspace: &[], outside: None, never: &["tokio", "tonic", "rand"] },
     Arrow {
         name: "penstock-autopilot",
         workspace: &["penstock-engine", "penstock-model"],
@@ -116,12 +111,7 @@ const ARROWS: &[Arrow] = &[
     },
     Arrow {
         name: "penstock-simulate",
-        workspace: &[
-            "penstock-autopilot",
-            "penstock-engine",
-            "penstock-model",
-            "penstock-model-server",
-        ],
+        workspace: &["penstock-autopilot", "penstock-engine", "penstock-model", "penstock-model-server"],
         outside: None,
         never: &["tokio", "tonic", "proxy-wasm"],
     },
@@ -131,18 +121,8 @@ const ARROWS: &[Arrow] = &[
         outside: None,
         never: &["proxy-wasm", "tonic"],
     },
-    Arrow {
-        name: "penstock-errors",
-        workspace: &[],
-        outside: Some(&[]),
-        never: &[],
-    },
-    Arrow {
-        name: "penstock-filter-module",
-        workspace: &[],
-        outside: None,
-        never: &["tokio", "serde"],
-    },
+    Arrow { name: "penstock-errors", workspace: &[], outside: Some(&[]), never: &[] },
+    Arrow { name: "penstock-filter-module", workspace: &[], outside: None, never: &["tokio", "serde"] },
     Arrow {
         name: "penstock-config",
         workspace: &["penstock-engine", "penstock-model", "penstock-wire"],
@@ -160,12 +140,7 @@ const ARROWS: &[Arrow] = &[
     },
     Arrow {
         name: "penstock-data-plane",
-        workspace: &[
-            "penstock-config",
-            "penstock-engine",
-            "penstock-envoy",
-            "penstock-wire",
-        ],
+        workspace: &["penstock-config", "penstock-engine", "penstock-envoy", "penstock-wire"],
         outside: None,
         never: &[
             "tonic",
@@ -211,25 +186,13 @@ const ARROWS: &[Arrow] = &[
             "penstock-filter-module",
         ],
         outside: None,
-        never: &[
-            "tonic",
-            "kube",
-            "penstock-sim",
-            "penstock-filter-core",
-            "proxy-wasm",
-        ],
+        never: &["tonic", "kube", "penstock-sim", "penstock-filter-core", "proxy-wasm"],
     },
     Arrow {
         name: "penstock-mock",
         workspace: &["penstock-engine", "penstock-model-server", "penstock-up"],
         outside: None,
-        never: &[
-            "tonic",
-            "kube",
-            "penstock-sim",
-            "penstock-filter-core",
-            "proxy-wasm",
-        ],
+        never: &["tonic", "kube", "penstock-sim", "penstock-filter-core", "proxy-wasm"],
     },
     Arrow {
         name: "penstock-tools",
@@ -309,22 +272,12 @@ const CLOCKLESS: &[&str] = &[
 
 /// The dependency graph for this machine's platform, so that no package of another one is downloaded.
 pub(crate) fn metadata() -> Metadata {
-    let rustc = std::process::Command::new("rustc")
-        .arg("-vV")
-        .output()
-        .expect("rustc runs");
+    let rustc = std::process::Command::new("rustc").arg("-vV").output().expect("rustc runs");
     let version = String::from_utf8(rustc.stdout).expect("rustc prints UTF-8");
-    let host = version
-        .lines()
-        .find_map(|l| l.strip_prefix("host: "))
-        .expect("rustc names its host");
+    let host = version.lines().find_map(|l| l.strip_prefix("host: ")).expect("rustc names its host");
     MetadataCommand::new()
         .manifest_path(root().join("Cargo.toml"))
-        .other_options([
-            "--filter-platform".to_owned(),
-            host.to_owned(),
-            "--locked".to_owned(),
-        ])
+        .other_options(["--filter-platform".to_owned(), host.to_owned(), "--locked".to_owned()])
         .exec()
         .expect("cargo metadata")
 }
@@ -336,12 +289,7 @@ pub(crate) fn own(metadata: &Metadata) -> Vec<&Package> {
 
 /// The folder of a package.
 pub(crate) fn directory(package: &Package) -> PathBuf {
-    package
-        .manifest_path
-        .parent()
-        .expect("a manifest lies in a folder")
-        .as_std_path()
-        .to_path_buf()
+    package.manifest_path.parent().expect("a manifest lies in a folder").as_std_path().to_path_buf()
 }
 
 /// Whether `package`, a crate of this workspace, links an optional dependency only when another crate turns on a feature.
@@ -354,10 +302,7 @@ fn only_by_feature(package: &Package, dependency: &str) -> bool {
             open.extend(names.map(|name| name.strip_prefix("dep:").unwrap_or(name)));
         }
     }
-    let is_optional = package
-        .dependencies
-        .iter()
-        .any(|d| d.name == dependency && d.optional);
+    let is_optional = package.dependencies.iter().any(|d| d.name == dependency && d.optional);
     is_optional && !enabled.contains(dependency)
 }
 
@@ -371,10 +316,7 @@ fn linked(metadata: &Metadata, from: &PackageId) -> BTreeSet<PackageId> {
     let mut open = vec![from];
     while let Some(id) = open.pop() {
         for dependency in &nodes[id].deps {
-            let normal = dependency
-                .dep_kinds
-                .iter()
-                .any(|k| k.kind == DependencyKind::Normal);
+            let normal = dependency.dep_kinds.iter().any(|k| k.kind == DependencyKind::Normal);
             let by_feature =
                 inside.contains(id) && only_by_feature(&metadata[id], &metadata[&dependency.pkg].name);
             if normal && !by_feature && found.insert(dependency.pkg.clone()) {
@@ -390,10 +332,7 @@ fn every_crate_has_a_rule() {
     let metadata = metadata();
     let have: BTreeSet<_> = own(&metadata).iter().map(|p| p.name.to_string()).collect();
     let ruled: BTreeSet<_> = ARROWS.iter().map(|a| a.name.to_owned()).collect();
-    assert_eq!(
-        have, ruled,
-        "a crate without a rule in ARROWS, or a rule without its crate"
-    );
+    assert_eq!(have, ruled, "a crate without a rule in ARROWS, or a rule without its crate");
 }
 
 #[test]
@@ -402,15 +341,8 @@ fn imports_follow_the_arrows() {
     let inside: BTreeSet<_> = own(&metadata).iter().map(|p| p.name.to_string()).collect();
     let mut wrong = Vec::new();
     for package in own(&metadata) {
-        let arrow = ARROWS
-            .iter()
-            .find(|a| a.name == package.name.as_str())
-            .expect("every crate has a rule");
-        for dependency in package
-            .dependencies
-            .iter()
-            .filter(|d| d.kind == DependencyKind::Normal)
-        {
+        let arrow = ARROWS.iter().find(|a| a.name == package.name.as_str()).expect("every crate has a rule");
+        for dependency in package.dependencies.iter().filter(|d| d.kind == DependencyKind::Normal) {
             let name = dependency.name.as_str();
             if inside.contains(name) {
                 if !arrow.workspace.contains(&name) {
@@ -444,25 +376,10 @@ fn only_the_filter_speaks_proxy_wasm() {
 #[test]
 fn the_engine_needs_no_operating_system() {
     let metadata = metadata();
-    let engine = own(&metadata)
-        .into_iter()
-        .find(|p| p.name.as_str() == "penstock-engine")
-        .expect("engine");
-    for dependency in engine
-        .dependencies
-        .iter()
-        .filter(|d| d.kind == DependencyKind::Normal)
-    {
-        assert!(
-            !dependency.uses_default_features || dependency.name == "libm",
-            "{}",
-            dependency.name
-        );
-        assert!(
-            !dependency.features.iter().any(|f| f == "std"),
-            "{} with std",
-            dependency.name
-        );
+    let engine = own(&metadata).into_iter().find(|p| p.name.as_str() == "penstock-engine").expect("engine");
+    for dependency in engine.dependencies.iter().filter(|d| d.kind == DependencyKind::Normal) {
+        assert!(!dependency.uses_default_features || dependency.name == "libm", "{}", dependency.name);
+        assert!(!dependency.features.iter().any(|f| f == "std"), "{} with std", dependency.name);
     }
     let source = root().join("companion/engine/src");
     assert!(read(&source.join("lib.rs")).contains("#![no_std]"));
@@ -486,11 +403,7 @@ fn decisions_read_no_clock() {
         for file in rust_files(&root().join(directory)) {
             let text = read(&file);
             for word in ["Instant::now", "SystemTime", "thread::sleep", "get_current_time"] {
-                assert!(
-                    !without_tests(&text).contains(word),
-                    "{} uses `{word}`",
-                    shown(&file)
-                );
+                assert!(!without_tests(&text).contains(word), "{} uses `{word}`", shown(&file));
             }
         }
     }

@@ -20,9 +20,5 @@ fn files_import_without_cycles() {
             }
         }
     }
-    assert!(
-        wrong.is_empty(),
-        "import cycles between files:\n{}",
-        wrong.join("\n")
-    );
+    assert!(wrong.is_empty(), "import cycles between files:\n{}", wrong.join("\n"));
 }

@@ -33,9 +33,7 @@ pub(crate) struct ModuleTree {
 impl ModuleTree {
     /// Reads a crate from its root file, without modules under `#[cfg(test)]`.
     pub(crate) fn of_crate(root_file: &Path) -> Self {
-        let mut tree = Self {
-            modules: BTreeMap::new(),
-        };
+        let mut tree = Self { modules: BTreeMap::new() };
         let source = root_file.parent().expect("a file lies in a folder");
         tree.add(source, root_file, Vec::new(), false);
         tree
@@ -51,10 +49,7 @@ impl ModuleTree {
             _ => file.with_extension(""),
         };
         for (child, is_private) in &collector.children {
-            let candidates = [
-                folder.join(format!("{child}.rs")),
-                folder.join(child).join("mod.rs"),
-            ];
+            let candidates = [folder.join(format!("{child}.rs")), folder.join(child).join("mod.rs")];
             if let Some(child_file) = candidates.iter().find(|candidate| candidate.is_file()) {
                 let mut child_path = path.clone();
                 child_path.push(child.clone());
@@ -62,10 +57,7 @@ impl ModuleTree {
             }
         }
         let module = Module {
-            file: file
-                .strip_prefix(source)
-                .expect("below the source folder")
-                .to_path_buf(),
+            file: file.strip_prefix(source).expect("below the source folder").to_path_buf(),
             is_private,
             imported: collector.imported,
             used: collector.used,
@@ -106,10 +98,7 @@ impl ModuleTree {
                 continue;
             }
             if depth < REEXPORTS_MAX
-                && let Some(target) = self
-                    .modules
-                    .get(&module)
-                    .and_then(|module| module.imported.get(name))
+                && let Some(target) = self.modules.get(&module).and_then(|module| module.imported.get(name))
             {
                 let mut target = target.clone();
                 target.extend_from_slice(&rest[1..]);
@@ -139,11 +128,7 @@ impl ModuleTree {
     }
 
     fn is_parent_and_private_child(&self, one: &[String], other: &[String]) -> bool {
-        let (parent, child) = if one.len() < other.len() {
-            (one, other)
-        } else {
-            (other, one)
-        };
+        let (parent, child) = if one.len() < other.len() { (one, other) } else { (other, one) };
         child.len() == parent.len() + 1
             && child.starts_with(parent)
             && self.modules.get(child).is_some_and(|module| module.is_private)
@@ -152,27 +137,17 @@ impl ModuleTree {
     /// Groups of files that import one another, each as its files, sorted.
     pub(crate) fn cycles(&self) -> Vec<Vec<PathBuf>> {
         let imports = self.imports();
-        let reachable: BTreeMap<&ModulePath, BTreeSet<&ModulePath>> = imports
-            .keys()
-            .map(|start| (*start, reachable(&imports, start)))
-            .collect();
+        let reachable: BTreeMap<&ModulePath, BTreeSet<&ModulePath>> =
+            imports.keys().map(|start| (*start, reachable(&imports, start))).collect();
         let mut grouped = BTreeSet::new();
         let mut cycles = Vec::new();
         for start in imports.keys().copied() {
             if grouped.contains(start) || !reachable[start].contains(start) {
                 continue;
             }
-            let group: BTreeSet<&ModulePath> = reachable[start]
-                .iter()
-                .copied()
-                .filter(|other| reachable[other].contains(start))
-                .collect();
-            cycles.push(
-                group
-                    .iter()
-                    .map(|path| self.modules[*path].file.clone())
-                    .collect(),
-            );
+            let group: BTreeSet<&ModulePath> =
+                reachable[start].iter().copied().filter(|other| reachable[other].contains(start)).collect();
+            cycles.push(group.iter().map(|path| self.modules[*path].file.clone()).collect());
             grouped.extend(group);
         }
         cycles
@@ -267,8 +242,6 @@ impl<'ast> Visit<'ast> for Collector {
 fn is_test_only(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         attribute.path().is_ident("cfg")
-            && attribute
-                .parse_args::<syn::Path>()
-                .is_ok_and(|condition| condition.is_ident("test"))
+            && attribute.parse_args::<syn::Path>().is_ok_and(|condition| condition.is_ident("test"))
     })
 }

@@ -25,21 +25,15 @@ fn architecture_lists_every_crate_and_stays_short() {
         .map(|(directory, _)| directory.to_owned())
         .collect();
     let metadata = metadata();
-    let have: BTreeSet<String> = own(&metadata)
-        .into_iter()
-        .map(|package| shown(&directory(package)))
-        .collect();
-    assert_eq!(
-        listed, have,
-        "ARCHITECTURE.md lists the first, the workspace has the second"
-    );
+    let have: BTreeSet<String> =
+        own(&metadata).into_iter().map(|package| shown(&directory(package))).collect();
+    assert_eq!(listed, have, "ARCHITECTURE.md lists the first, the workspace has the second");
 }
 
 /// Whether a file is text, by its name.
 fn is_text(path: &Path) -> bool {
-    const TEXT: [&str; 13] = [
-        "rs", "toml", "md", "yaml", "yml", "json", "proto", "svg", "py", "lua", "lock", "justfile", "run",
-    ];
+    const TEXT: [&str; 13] =
+        ["rs", "toml", "md", "yaml", "yml", "json", "proto", "svg", "py", "lua", "lock", "justfile", "run"];
     let name = path.file_name().and_then(|name| name.to_str());
     let extension = path.extension().and_then(|extension| extension.to_str());
     extension.or(name).is_some_and(|kind| TEXT.contains(&kind))
@@ -50,10 +44,7 @@ fn capital_pages(text: &str) -> impl Iterator<Item = &str> {
     let words = text.split(|letter: char| !(letter.is_ascii_alphanumeric() || "-_./".contains(letter)));
     words.filter(|word| {
         let name = word.strip_suffix(".md").unwrap_or_default();
-        name.len() > 1
-            && name
-                .bytes()
-                .all(|letter| letter.is_ascii_uppercase() || letter == b'_')
+        name.len() > 1 && name.bytes().all(|letter| letter.is_ascii_uppercase() || letter == b'_')
     })
 }
 
@@ -82,11 +73,7 @@ fn every_file_that_is_named_exists() {
     for file in files(&root(), &is_text) {
         let text = read(&file);
         let is_page = file.extension().is_some_and(|extension| extension == "md");
-        let paths = if is_page {
-            named_paths(&text, &folders)
-        } else {
-            Vec::new()
-        };
+        let paths = if is_page { named_paths(&text, &folders) } else { Vec::new() };
         for name in capital_pages(&text).chain(paths) {
             found += 1;
             if !root().join(name).exists() {

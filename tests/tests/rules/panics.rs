@@ -21,11 +21,7 @@ fn crates_inside_envoy_deny_panic_paths() {
     for directory in INSIDE_ENVOY {
         let file = root().join(directory).join("lib.rs");
         let text = read(&file);
-        let denied = text
-            .split("deny(")
-            .nth(1)
-            .and_then(|rest| rest.split(')').next())
-            .unwrap_or_default();
+        let denied = text.split("deny(").nth(1).and_then(|rest| rest.split(')').next()).unwrap_or_default();
         for lint in LINTS {
             assert!(denied.contains(lint), "{} does not deny {lint}", shown(&file));
         }
@@ -45,14 +41,8 @@ fn crates_inside_envoy_have_no_panicking_macros_and_no_exceptions() {
                 let code = line.split("//").next().unwrap_or_default();
                 let is_checked_at_build =
                     code.trim_start().starts_with("const _: ()") || code.trim_start().starts_with("assert!(");
-                let macros = [
-                    "panic!(",
-                    "unreachable!(",
-                    "todo!(",
-                    "unimplemented!(",
-                    "assert_eq!(",
-                    "assert_ne!(",
-                ];
+                let macros =
+                    ["panic!(", "unreachable!(", "todo!(", "unimplemented!(", "assert_eq!(", "assert_ne!("];
                 let exceptions = LINTS.iter().any(|lint| code.contains(lint))
                     && (code.contains("allow(") || code.contains("expect("));
                 if macros.iter().any(|name| code.contains(name)) && !is_checked_at_build || exceptions {
@@ -61,9 +51,5 @@ fn crates_inside_envoy_have_no_panicking_macros_and_no_exceptions() {
             }
         }
     }
-    assert!(
-        wrong.is_empty(),
-        "panic paths inside Envoy:\n{}",
-        wrong.join("\n")
-    );
+    assert!(wrong.is_empty(), "panic paths inside Envoy:\n{}", wrong.join("\n"));
 }

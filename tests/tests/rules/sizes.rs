@@ -21,10 +21,7 @@ fn every_file_is_short_and_states_its_purpose() {
         }
         let lines = without_tests(&text).lines().count();
         if lines > FILE_LINES_MAX && !is_test_file(&file) {
-            wrong.push(format!(
-                "{}: {lines} lines; the limit is {FILE_LINES_MAX}",
-                shown(&file)
-            ));
+            wrong.push(format!("{}: {lines} lines; the limit is {FILE_LINES_MAX}", shown(&file)));
         }
         if !text.starts_with("//! ") {
             wrong.push(format!(
@@ -45,10 +42,7 @@ fn every_function_is_short() {
             continue;
         }
         let syntax = syn::parse_file(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-        let mut functions = Functions {
-            lines: text.lines().collect(),
-            long: Vec::new(),
-        };
+        let mut functions = Functions { lines: text.lines().collect(), long: Vec::new() };
         functions.visit_file(&syntax);
         for (name, lines) in functions.long {
             wrong.push(format!(

@@ -4,10 +4,7 @@ use std::path::{Path, PathBuf};
 
 /// The root of the repository.
 pub(crate) fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .expect("tests/ lies in the workspace")
-        .to_path_buf()
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in the workspace").to_path_buf()
 }
 
 /// Files below `directory` that `keep` accepts, sorted; build products and git's files are left out.
@@ -20,10 +17,7 @@ pub(crate) fn files(directory: &Path, keep: &dyn Fn(&Path) -> bool) -> Vec<PathB
         };
         for entry in entries {
             let path = entry.expect("directory entry").path();
-            let name = path
-                .file_name()
-                .and_then(|name| name.to_str())
-                .unwrap_or_default();
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             if path.is_dir() {
                 if !matches!(name, "target" | ".git" | "node_modules") {
                     open.push(path);
@@ -39,9 +33,7 @@ pub(crate) fn files(directory: &Path, keep: &dyn Fn(&Path) -> bool) -> Vec<PathB
 
 /// The Rust files below `directory`, sorted.
 pub(crate) fn rust_files(directory: &Path) -> Vec<PathBuf> {
-    files(directory, &|path| {
-        path.extension().is_some_and(|extension| extension == "rs")
-    })
+    files(directory, &|path| path.extension().is_some_and(|extension| extension == "rs"))
 }
 
 /// The text of a file that must exist.
@@ -62,8 +54,7 @@ pub(crate) fn is_test_file(file: &Path) -> bool {
 
 /// The text of a file up to its `mod tests`.
 pub(crate) fn without_tests(text: &str) -> &str {
-    text.find("#[cfg(test)]\nmod tests")
-        .map_or(text, |end| &text[..end])
+    text.find("#[cfg(test)]\nmod tests").map_or(text, |end| &text[..end])
 }
 
 /// A path relative to the repository, for messages.

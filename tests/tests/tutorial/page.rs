@@ -97,18 +97,10 @@ impl Page {
         if !matches!(place, Place::Prose) {
             return Err("the last block doesn't end".into());
         }
-        let prompts = page
-            .lines()
-            .filter(|text| text.trim_start().starts_with("$ "))
-            .count();
-        let commands = steps
-            .iter()
-            .filter(|step| matches!(step, Step::Command { .. }))
-            .count();
+        let prompts = page.lines().filter(|text| text.trim_start().starts_with("$ ")).count();
+        let commands = steps.iter().filter(|step| matches!(step, Step::Command { .. })).count();
         if commands != prompts {
-            return Err(format!(
-                "1: the page has {prompts} prompts, and {commands} of them are commands"
-            ));
+            return Err(format!("1: the page has {prompts} prompts, and {commands} of them are commands"));
         }
         Ok(Self { steps, prompts })
     }
@@ -117,11 +109,7 @@ impl Page {
 /// Adds a line of a console to the commands.
 fn console(line_text: &str, line: usize, steps: &mut Vec<Step>) -> Result<(), &'static str> {
     if let Some(command) = line_text.strip_prefix("$ ") {
-        steps.push(Step::Command {
-            text: format!("{command}\n"),
-            shown: Vec::new(),
-            line,
-        });
+        steps.push(Step::Command { text: format!("{command}\n"), shown: Vec::new(), line });
         return Ok(());
     }
     match steps.last_mut() {
@@ -139,18 +127,14 @@ fn console(line_text: &str, line: usize, steps: &mut Vec<Step>) -> Result<(), &'
 
 /// The file of a block. Its first line is a comment that begins with its name.
 fn file(line: usize, content: &str) -> Result<Step, String> {
-    let name = content
-        .strip_prefix("# ")
-        .and_then(|comment| comment.split_whitespace().next());
+    let name = content.strip_prefix("# ").and_then(|comment| comment.split_whitespace().next());
     match name {
-        Some(name) if name.contains('.') => Ok(Step::File {
-            name: name.trim_end_matches(':').to_owned(),
-            content: content.to_owned(),
-            line,
-        }),
-        Some(_) | None => Err(format!(
-            "{line}: the block's first line doesn't name its file: # penstock.yaml"
-        )),
+        Some(name) if name.contains('.') => {
+            Ok(Step::File { name: name.trim_end_matches(':').to_owned(), content: content.to_owned(), line })
+        }
+        Some(_) | None => {
+            Err(format!("{line}: the block's first line doesn't name its file: # penstock.yaml"))
+        }
     }
 }
 
@@ -181,15 +165,7 @@ fn commands_files_and_output_are_told_apart() {
         shown: shown.iter().map(|line| (*line).to_owned()).collect(),
         line,
     };
-    let file = Step::File {
-        name: "d.sh".into(),
-        content: "# d.sh: does\necho\n".into(),
-        line: 10,
-    };
-    let steps = vec![
-        command("a \\\n   b\n", &["one", "", "two"], 3),
-        command("c &\n", &[], 8),
-        file,
-    ];
+    let file = Step::File { name: "d.sh".into(), content: "# d.sh: does\necho\n".into(), line: 10 };
+    let steps = vec![command("a \\\n   b\n", &["one", "", "two"], 3), command("c &\n", &[], 8), file];
     assert_eq!(page, Page { steps, prompts: 2 });
 }

@@ -31,16 +31,12 @@ impl Ports {
 
     /// The text with the reserved ports.
     pub(crate) fn translate(&self, text: &str) -> String {
-        let text = COMMANDS
-            .iter()
-            .fold(text.to_owned(), |text, (shown, run)| text.replace(shown, run));
+        let text = COMMANDS.iter().fold(text.to_owned(), |text, (shown, run)| text.replace(shown, run));
         let mut translated = String::new();
         let mut rest = text.as_str();
         while let Some(begin) = rest.find(|letter: char| letter.is_ascii_digit()) {
             let (before, number) = rest.split_at(begin);
-            let end = number
-                .find(|letter: char| !letter.is_ascii_digit())
-                .unwrap_or(number.len());
+            let end = number.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(number.len());
             let (number, after) = number.split_at(end);
             translated.push_str(before);
             translated.push_str(&self.reserved(number).unwrap_or_else(|| number.to_owned()));

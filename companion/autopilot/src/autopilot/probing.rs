@@ -41,12 +41,7 @@ pub(super) struct Exploration {
 
 impl Exploration {
     pub(super) const fn new(now: Instant) -> Self {
-        Self {
-            next_at: None,
-            changes: 0,
-            phase: 0,
-            changed_at: now,
-        }
+        Self { next_at: None, changes: 0, phase: 0, changed_at: now }
     }
 }
 
@@ -72,9 +67,8 @@ impl Autopilot {
                 continue;
             }
             let own = self.endpoints.iter().filter(|endpoint| endpoint.variant == index);
-            let so_far: Vec<Observed> = own
-                .filter_map(|endpoint| endpoint.window_so_far(now.since(since)))
-                .collect();
+            let so_far: Vec<Observed> =
+                own.filter_map(|endpoint| endpoint.window_so_far(now.since(since))).collect();
             self.variants[index].explore(millis(now), &so_far, &self.slo_policy);
         }
         self.alternate_load(now);
@@ -84,11 +78,7 @@ impl Autopilot {
 
     /// Changes the load of explored endpoints, once the requests under the present load have had time to end.
     pub(super) fn alternate_load(&mut self, now: Instant) {
-        let explored = || {
-            self.endpoints
-                .iter()
-                .filter(|endpoint| self.is_explored(endpoint))
-        };
+        let explored = || self.endpoints.iter().filter(|endpoint| self.is_explored(endpoint));
         let durations = explored().map(|endpoint| self.variants[endpoint.variant].decode_duration());
         let longest: Duration = durations.max().unwrap_or_default();
         if now.since(self.exploration.changed_at) < longest {
@@ -106,10 +96,7 @@ impl Autopilot {
         if let Some(targets) = &self.slo_policy.explicit {
             return Some(Limits::explicit(targets));
         }
-        let known = self
-            .variants
-            .iter()
-            .filter_map(crate::variant::Variant::parameters);
+        let known = self.variants.iter().filter_map(crate::variant::Variant::parameters);
         let greatest_ms = known.map(|parameters| parameters.alpha_ms).reduce(f64::max)?;
         Some(Limits::inferred(greatest_ms * self.slo_policy.multiplier))
     }
@@ -124,10 +111,7 @@ impl Autopilot {
             let endpoint = &mut self.endpoints[index];
             if endpoint.is_listed && endpoint.budget != budget {
                 endpoint.budget = budget;
-                self.inputs.push_back(Input::Budget {
-                    id: endpoint.id,
-                    budget,
-                });
+                self.inputs.push_back(Input::Budget { id: endpoint.id, budget });
             }
         }
     }
@@ -148,10 +132,8 @@ impl Autopilot {
             let variant = &self.variants[endpoint.variant];
             variant.parameters().is_some() && !variant.is_sure()
         };
-        let unsure: Vec<usize> = busy()
-            .filter(|(_, endpoint)| is_in_doubt(endpoint))
-            .map(|(index, _)| index)
-            .collect();
+        let unsure: Vec<usize> =
+            busy().filter(|(_, endpoint)| is_in_doubt(endpoint)).map(|(index, _)| index).collect();
         let (candidates, every) = if unsure.is_empty() {
             (busy().map(|(index, _)| index).collect(), PROBED_EVERY)
         } else {

@@ -53,10 +53,7 @@ impl Autopilot {
         if self.slo_policy != settings.slo {
             self.slo_policy = settings.slo;
             // Inferred targets followed from the old policy.
-            self.slo = Slo {
-                targets: Targets::default(),
-                source: Source::None,
-            };
+            self.slo = Slo { targets: Targets::default(), source: Source::None };
         }
         self.gates = settings.gates;
         self.ttl = settings.ttl;

@@ -22,11 +22,8 @@ impl Autopilot {
         // would count requests that arrived and expire within the window several times.
         let offered = per_second(arrivals, length) + per_second(backlog.requests, self.ttl.max(length));
         self.demand = offered.min(self.max_rate.unwrap_or(f64::INFINITY));
-        let windows: Vec<Option<Window>> = self
-            .endpoints
-            .iter_mut()
-            .map(|endpoint| endpoint.close_window(length))
-            .collect();
+        let windows: Vec<Option<Window>> =
+            self.endpoints.iter_mut().map(|endpoint| endpoint.close_window(length)).collect();
         let is_idle = arrivals == 0
             && backlog.requests == 0
             && self.in_flight.is_empty()
@@ -75,25 +72,16 @@ impl Autopilot {
             .filter(|(endpoint, _)| !endpoint.is_young(now, self.transient))
             .filter_map(|(_, window)| *window)
             .collect();
-        if established.is_empty() {
-            own().filter_map(|(_, window)| *window).collect()
-        } else {
-            established
-        }
+        if established.is_empty() { own().filter_map(|(_, window)| *window).collect() } else { established }
     }
 
     /// Mean prompt tokens in the caches of a variant's endpoints, weighted by the rates of their windows.
     fn mean_cached(&self, variant: usize, windows: &[Option<Window>]) -> f64 {
-        let own = self
-            .endpoints
-            .iter()
-            .zip(windows)
-            .filter(|(endpoint, _)| endpoint.variant == variant);
+        let own = self.endpoints.iter().zip(windows).filter(|(endpoint, _)| endpoint.variant == variant);
         let rates = own
             .filter_map(|(endpoint, window)| Some((window.as_ref()?.observed.traffic.rate, endpoint.cached)));
-        let (total, sum) = rates.fold((0.0, 0.0), |(total, sum), (rate, cached)| {
-            (total + rate, sum + rate * cached)
-        });
+        let (total, sum) =
+            rates.fold((0.0, 0.0), |(total, sum), (rate, cached)| (total + rate, sum + rate * cached));
         if total > 0.0 { sum / total } else { 0.0 }
     }
 
@@ -123,9 +111,5 @@ impl Autopilot {
 
 fn per_second(events: u64, length: Duration) -> f64 {
     let seconds = length.as_secs_f64();
-    if seconds > 0.0 {
-        count(events) / seconds
-    } else {
-        0.0
-    }
+    if seconds > 0.0 { count(events) / seconds } else { 0.0 }
 }

@@ -8,18 +8,11 @@ use penstock_model::Parameters;
 use crate::harness::{COMPUTED, TRUE, WINDOW, World, near, settings, sure, times};
 
 /// Three times as slow.
-const SLOW: Parameters = Parameters {
-    alpha_ms: 3.0 * TRUE.alpha_ms,
-    beta_ms: 3.0 * TRUE.beta_ms,
-    gamma_ms: 3.0 * TRUE.gamma_ms,
-};
+const SLOW: Parameters =
+    Parameters { alpha_ms: 3.0 * TRUE.alpha_ms, beta_ms: 3.0 * TRUE.beta_ms, gamma_ms: 3.0 * TRUE.gamma_ms };
 
 fn alpha_ms(world: &World) -> f64 {
-    world
-        .variant("default")
-        .parameters
-        .expect("they are known")
-        .alpha_ms
+    world.variant("default").parameters.expect("they are known").alpha_ms
 }
 
 /// Reports `n` requests of that size, which a filter admitted by itself, at their end.
@@ -28,12 +21,7 @@ fn leased(world: &mut World, endpoint: u32, n: u64, prompt: u64, output: u64) {
     let ids: Vec<RequestId> = (0..n).map(|_| world.name()).collect();
     for id in ids {
         world.autopilot.arrived(world.now);
-        let granted = Granted {
-            endpoint: EndpointId(endpoint),
-            prompt,
-            cached: prompt - COMPUTED,
-            output,
-        };
+        let granted = Granted { endpoint: EndpointId(endpoint), prompt, cached: prompt - COMPUTED, output };
         world.autopilot.leased(world.now, id, granted);
         world.autopilot.served(world.now, id, served);
     }
@@ -62,11 +50,7 @@ fn learning_goes_on_with_the_requests_that_are_granted_after_the_credit_has_come
     world.autopilot.lent(world.now, EndpointId(0), false);
     world.traffic(0, &SLOW, 1_500);
     world.pass(WINDOW);
-    assert!(
-        !near(alpha_ms(&world), TRUE.alpha_ms, 0.2),
-        "{}",
-        alpha_ms(&world)
-    );
+    assert!(!near(alpha_ms(&world), TRUE.alpha_ms, 0.2), "{}", alpha_ms(&world));
 }
 
 #[test]
@@ -79,12 +63,7 @@ fn a_leased_request_is_as_much_demand_as_a_granted_one() {
     world.close();
     let (asked, leased) = (world.variant("asked"), world.variant("leased"));
     assert!(asked.demand > 0.0);
-    assert!(
-        near(leased.demand, asked.demand, 0.01),
-        "{} {}",
-        asked.demand,
-        leased.demand
-    );
+    assert!(near(leased.demand, asked.demand, 0.01), "{} {}", asked.demand, leased.demand);
 }
 
 #[test]
@@ -96,12 +75,7 @@ fn an_endpoint_is_kept_until_its_credit_has_come_back() {
     world.autopilot.forget_unlisted();
     leased(&mut world, 1, 1, 512, 64);
     let id = world.name();
-    let granted = Granted {
-        endpoint: EndpointId(1),
-        prompt: 512,
-        cached: 0,
-        output: 64,
-    };
+    let granted = Granted { endpoint: EndpointId(1), prompt: 512, cached: 0, output: 64 };
     world.autopilot.leased(world.now, id, granted);
     assert_eq!(world.autopilot.in_flight().count(), 1);
     world.autopilot.dropped(world.now, id);

@@ -30,19 +30,10 @@ fn replicas_follow_the_offered_load_not_the_served_one() {
     let needed = twice.demand / twice.lambda_star.expect("it is sized");
     assert!(needed > 3.5, "{twice:?}");
     let desired = twice.desired.expect("it is sized");
-    assert_eq!(
-        (desired.replicas, desired.source),
-        (needed.ceil() as u64, DesiredSource::Model)
-    );
-    assert!(
-        near(twice.utilization, needed / 2.0, 1e-6) && twice.current == 2,
-        "{twice:?}"
-    );
+    assert_eq!((desired.replicas, desired.source), (needed.ceil() as u64, DesiredSource::Model));
+    assert!(near(twice.utilization, needed / 2.0, 1e-6) && twice.current == 2, "{twice:?}");
     let half = offer(&mut world, 0.5 * lambda);
-    assert!(
-        replicas(&half) < replicas(&twice) && replicas(&half) >= Some(1),
-        "{half:?}"
-    );
+    assert!(replicas(&half) < replicas(&twice) && replicas(&half) >= Some(1), "{half:?}");
     world.backlog = (lambda * 3.0 * 30.0) as u64;
     let waiting = offer(&mut world, 0.5 * lambda);
     assert!(
@@ -99,20 +90,13 @@ fn a_steady_overload_asks_for_replicas_before_a_model_is_learned() {
     assert_eq!(last.source, DesiredSource::Saturation, "{asked:?}");
     let status = world.autopilot.status();
     let served = 16.0 / WINDOW.as_secs_f64();
-    assert_eq!(
-        last.replicas,
-        (2.0 * status.demand / served).ceil() as u64,
-        "{status:?}"
-    );
+    assert_eq!(last.replicas, (2.0 * status.demand / served).ceil() as u64, "{status:?}");
 }
 
 #[test]
 fn only_learned_parameters_prove_that_no_load_meets_the_targets() {
     let mut settings = settings(&["default"]);
-    settings.slo.explicit = Some(Targets {
-        ttft_ms: Some(1_000.0),
-        itl_ms: Some(TRUE.alpha_ms / 2.0),
-    });
+    settings.slo.explicit = Some(Targets { ttft_ms: Some(1_000.0), itl_ms: Some(TRUE.alpha_ms / 2.0) });
     let mut world = World::new(settings);
     // One request in a window identifies no parameters; those that would explain it miss the targets.
     let itl = Duration::from_secs_f64(0.015_911);
@@ -131,10 +115,7 @@ fn only_learned_parameters_prove_that_no_load_meets_the_targets() {
         world.autopilot.served(world.now, id, served);
         world.pass(WINDOW);
         let variant = world.variant("default");
-        assert!(
-            !matches!(variant.state, State::Infeasible | State::Converged),
-            "{variant:?}"
-        );
+        assert!(!matches!(variant.state, State::Infeasible | State::Converged), "{variant:?}");
     }
     world.traffic(0, &TRUE, 400);
     world.round(0, &TRUE, 8, 512, 64);
@@ -175,15 +156,10 @@ fn no_window_runs_while_nothing_happens() {
     world.pass(WINDOW);
     assert_eq!(world.autopilot.poll_timeout(), None);
     let status = world.variant("default");
-    assert_eq!(
-        (status.state, status.desired, status.capacity),
-        (State::NoTraffic, None, 0.0)
-    );
+    assert_eq!((status.state, status.desired, status.capacity), (State::NoTraffic, None, 0.0));
     assert_eq!(
         status.parameters,
-        Some(TRUE)
-            .filter(|_| status.parameters == Some(TRUE))
-            .or(status.parameters)
+        Some(TRUE).filter(|_| status.parameters == Some(TRUE)).or(status.parameters)
     );
     assert_eq!(world.autopilot.status().demand, 0.0);
     world.autopilot.arrived(world.now);
@@ -211,11 +187,7 @@ fn an_endpoint_that_is_not_ready_is_pending() {
 }
 
 fn starting(variant: &str, servers: u64) -> PendingServers {
-    PendingServers {
-        variant: variant.into(),
-        max_batch: 256,
-        servers,
-    }
+    PendingServers { variant: variant.into(), max_batch: 256, servers }
 }
 
 #[test]
@@ -227,18 +199,12 @@ fn servers_that_are_no_endpoints_yet_are_pending_whether_or_not_their_variant_ha
     world.autopilot.ready(world.now, EndpointId(1), false);
     let counts = |world: &World| {
         let variants = world.autopilot.status().variants.into_iter();
-        variants
-            .map(|variant| (variant.name, variant.current, variant.pending))
-            .collect::<Vec<_>>()
+        variants.map(|variant| (variant.name, variant.current, variant.pending)).collect::<Vec<_>>()
     };
     assert_eq!(counts(&world), [("a".into(), 1, 3), ("b".into(), 0, 3)]);
     assert_eq!(world.variant("b").desired, None);
     // One of them has become an endpoint, which isn't ready yet; the rest are gone.
-    let new = AutopilotEndpoint {
-        id: EndpointId(2),
-        variant: "b".into(),
-        max_batch: 256,
-    };
+    let new = AutopilotEndpoint { id: EndpointId(2), variant: "b".into(), max_batch: 256 };
     let listed = [endpoints, vec![new]].concat();
     world.autopilot.relist(world.now, &listed, &[]);
     assert_eq!(counts(&world), [("a".into(), 1, 1), ("b".into(), 0, 1)]);
@@ -303,8 +269,5 @@ fn requests_of_a_young_endpoint_teach_the_model_nothing_while_another_is_establi
         world.variant("default").parameters.expect("known").alpha_ms
     };
     let (without, with) = (alpha_ms(1), alpha_ms(100_000));
-    assert!(
-        near(with, TRUE.alpha_ms, 0.1) && !near(without, TRUE.alpha_ms, 0.2),
-        "{with} {without}"
-    );
+    assert!(near(with, TRUE.alpha_ms, 0.1) && !near(without, TRUE.alpha_ms, 0.2), "{with} {without}");
 }

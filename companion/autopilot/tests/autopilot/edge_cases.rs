@@ -14,12 +14,7 @@ fn an_adopted_request_never_ends_in_the_future() {
     let mut world = World::new(settings(&["default"]));
     for _ in 0..40 {
         let id = world.name();
-        let granted = Granted {
-            endpoint: EndpointId(0),
-            prompt: 100,
-            cached: 0,
-            output: 50,
-        };
+        let granted = Granted { endpoint: EndpointId(0), prompt: 100, cached: 0, output: 50 };
         world.autopilot.adopted(world.now, id, granted);
         world.pass(Duration::from_millis(1));
         // From its grant, an hour ago.
@@ -49,12 +44,7 @@ fn cached_prompt_tokens_are_resident() {
         let (n, prompt, output) = (1 + at * 5 % 11, 500 + at * 3_001 % 9_000, 40 + at * 17 % 60);
         let ids: Vec<_> = (0..n).map(|_| world.name()).collect();
         for id in &ids {
-            let granted = Granted {
-                endpoint: EndpointId(0),
-                prompt,
-                cached: 0,
-                output,
-            };
+            let granted = Granted { endpoint: EndpointId(0), prompt, cached: 0, output };
             world.autopilot.granted(world.now, *id, granted);
         }
         let served = times(&TRUE, n, prompt, output);
@@ -74,17 +64,10 @@ fn metrics_after_a_gap_do_not_count_in_the_next_window() {
     let mut settings = settings(&["ours", "others"]);
     settings.kept = vec![("ours".into(), known()), ("others".into(), known())];
     let mut world = World::new(settings);
-    let mut totals = Totals {
-        requests: 1_000,
-        prompt_tokens: 1_000_000,
-        output_tokens: 100_000,
-        ..Totals::default()
-    };
+    let mut totals =
+        Totals { requests: 1_000, prompt_tokens: 1_000_000, output_tokens: 100_000, ..Totals::default() };
     let read = |world: &mut World, totals: Totals| {
-        let scraped = Scraped {
-            totals: Some(totals),
-            ..Scraped::default()
-        };
+        let scraped = Scraped { totals: Some(totals), ..Scraped::default() };
         world.autopilot.scraped(world.now, EndpointId(1), Some(scraped));
     };
     read(&mut world, totals);
@@ -113,13 +96,7 @@ fn impossible_stored_parameters_are_not_used() {
     let bad = [f64::NAN, f64::INFINITY, -1.0, 0.0];
     for value in bad {
         let mut settings = settings(&["default"]);
-        let kept = Kept {
-            parameters: Parameters {
-                alpha_ms: value,
-                ..TRUE
-            },
-            ..known()
-        };
+        let kept = Kept { parameters: Parameters { alpha_ms: value, ..TRUE }, ..known() };
         settings.kept = vec![("default".into(), kept)];
         let world = World::new(settings);
         assert_eq!(world.budgets, [None], "{value}");
@@ -127,10 +104,7 @@ fn impossible_stored_parameters_are_not_used() {
     }
     for value in bad.into_iter().chain([1e300, 1e-300]) {
         let mut settings = settings(&["default"]);
-        let kept = Kept {
-            ttft_bias: value,
-            ..known()
-        };
+        let kept = Kept { ttft_bias: value, ..known() };
         settings.kept = vec![("default".into(), kept)];
         let world = World::new(settings);
         let bias = world.budgets[0].expect("a budget").ttft_bias;

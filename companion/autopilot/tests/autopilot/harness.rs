@@ -13,11 +13,7 @@ use penstock_model::slo::Policy;
 pub(crate) const WINDOW: Duration = Duration::from_secs(10);
 /// Computed tokens of a prompt; the rest is in the server's cache. They are so few that they hardly delay decoding.
 pub(crate) const COMPUTED: u64 = 4;
-pub(crate) const TRUE: Parameters = Parameters {
-    alpha_ms: 8.0,
-    beta_ms: 0.5,
-    gamma_ms: 0.001,
-};
+pub(crate) const TRUE: Parameters = Parameters { alpha_ms: 8.0, beta_ms: 0.5, gamma_ms: 0.001 };
 
 /// An autopilot, a clock, and the autopilot's budgets.
 pub(crate) struct World {
@@ -50,19 +46,13 @@ pub(crate) fn settings(variants: &[&str]) -> AutopilotSettings {
 /// The same, with parameters that are known from the start.
 pub(crate) fn sure(variants: &[&str]) -> AutopilotSettings {
     let mut settings = settings(variants);
-    settings.kept = variants
-        .iter()
-        .map(|variant| ((*variant).into(), known()))
-        .collect();
+    settings.kept = variants.iter().map(|variant| ((*variant).into(), known())).collect();
     settings
 }
 
 /// Stored parameters.
 pub(crate) const fn known() -> Kept {
-    Kept {
-        parameters: TRUE,
-        ttft_bias: 1.0,
-    }
+    Kept { parameters: TRUE, ttft_bias: 1.0 }
 }
 
 impl World {
@@ -93,10 +83,7 @@ impl World {
         let until = self.now.after(duration);
         while let Some(due) = self.autopilot.poll_timeout().filter(|due| *due <= until) {
             self.now = self.now.max(due);
-            let backlog = Backlog {
-                requests: self.backlog,
-                is_full: self.backlog > 0,
-            };
+            let backlog = Backlog { requests: self.backlog, is_full: self.backlog > 0 };
             self.autopilot.handle_timeout(self.now, backlog);
             self.hear();
         }
@@ -117,12 +104,7 @@ impl World {
     pub(crate) fn grant(&mut self, endpoint: u32, prompt: u64, output: u64) -> RequestId {
         let id = self.name();
         self.autopilot.arrived(self.now);
-        let granted = Granted {
-            endpoint: EndpointId(endpoint),
-            prompt,
-            cached: prompt - COMPUTED,
-            output,
-        };
+        let granted = Granted { endpoint: EndpointId(endpoint), prompt, cached: prompt - COMPUTED, output };
         self.autopilot.granted(self.now, id, granted);
         id
     }

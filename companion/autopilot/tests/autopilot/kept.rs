@@ -22,10 +22,7 @@ fn learned_parameters_are_stored_once_and_again_after_a_change() {
     let (name, last) = kept.last().expect("it is learned");
     assert_eq!(name, "default");
     assert!(near(last.parameters.alpha_ms, 8.0, 0.05), "{last:?}");
-    let slower = Parameters {
-        alpha_ms: 16.0,
-        ..TRUE
-    };
+    let slower = Parameters { alpha_ms: 16.0, ..TRUE };
     let mut again = None;
     for _ in 0..60 {
         world.traffic(0, &slower, 100);

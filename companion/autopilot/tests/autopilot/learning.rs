@@ -19,10 +19,7 @@ fn served_requests_identify_the_parameters() {
     let status = world.variant("default");
     assert_eq!(status.state, State::Converged);
     let found = status.parameters.expect("they are known");
-    assert!(
-        near(found.alpha_ms, 8.0, 0.05) && near(found.beta_ms, 0.5, 0.1),
-        "{found:?}"
-    );
+    assert!(near(found.alpha_ms, 8.0, 0.05) && near(found.beta_ms, 0.5, 0.1), "{found:?}");
     assert_eq!(world.autopilot.status().slo.source, Source::Model);
     let budget = world.budgets[0].expect("it is known what it may take");
     assert!(near(budget.iteration_ms_max, 0.9 * 3.0 * 8.0, 0.05), "{budget:?}");
@@ -31,19 +28,12 @@ fn served_requests_identify_the_parameters() {
     let n_star = status.n_star.expect("it is sized");
     let margin = (0.9 * 3.0 - 1.0) / (3.0 - 1.0);
     let typical = f64::from(u32::try_from(budget.typical).expect("small"));
-    assert!(
-        (typical - n_star * margin).abs() <= 1.0 + 0.05 * n_star,
-        "{n_star} {budget:?}"
-    );
+    assert!((typical - n_star * margin).abs() <= 1.0 + 0.05 * n_star, "{n_star} {budget:?}");
 }
 
 #[test]
 fn one_variant_is_learned_from_all_of_its_endpoints_and_no_other() {
-    let slow = penstock_model::Parameters {
-        alpha_ms: 16.0,
-        beta_ms: 1.0,
-        gamma_ms: 0.002,
-    };
+    let slow = penstock_model::Parameters { alpha_ms: 16.0, beta_ms: 1.0, gamma_ms: 0.002 };
     let mut world = World::new(settings(&["fast", "slow", "fast"]));
     for _ in 0..40 {
         world.traffic(0, &TRUE, 12);
@@ -56,10 +46,7 @@ fn one_variant_is_learned_from_all_of_its_endpoints_and_no_other() {
         assert!(near(found.alpha_ms, truth.alpha_ms, 0.1), "{name}: {found:?}");
     }
     let most = |index: usize| world.budgets[index].expect("a budget").iteration_ms_max;
-    assert!(
-        near(most(0), 0.9 * 3.0 * 16.0, 0.1),
-        "targets are the model's, of the slowest"
-    );
+    assert!(near(most(0), 0.9 * 3.0 * 16.0, 0.1), "targets are the model's, of the slowest");
     assert_eq!((most(0), most(1)), (most(2), most(0)));
     assert!(world.budgets[0].map(|budget| budget.typical) > world.budgets[1].map(|budget| budget.typical));
 }
@@ -71,34 +58,21 @@ fn one_load_does_not_identify_the_parameters() {
         world.round(0, &TRUE, 4, 300, 50);
     }
     let status = world.variant("default");
-    assert_eq!(
-        (status.state, status.parameters),
-        (State::Unidentifiable, None),
-        "{status:?}"
-    );
-    assert_eq!(
-        (status.n_star, status.desired, status.capacity),
-        (None, None, 0.0)
-    );
+    assert_eq!((status.state, status.parameters), (State::Unidentifiable, None), "{status:?}");
+    assert_eq!((status.n_star, status.desired, status.capacity), (None, None, 0.0));
 }
 
 #[test]
 fn explicit_targets_set_the_budgets() {
     let mut settings = settings(&["default"]);
     settings.slo = Policy {
-        explicit: Some(Targets {
-            ttft_ms: Some(1_000.0),
-            itl_ms: Some(50.0),
-        }),
+        explicit: Some(Targets { ttft_ms: Some(1_000.0), itl_ms: Some(50.0) }),
         ..Policy::default()
     };
     settings.kept = vec![("default".into(), known())];
     let world = World::new(settings);
     let budget = world.budgets[0].expect("what was kept is known at once");
-    assert_eq!(
-        (budget.iteration_ms_max, budget.first_token_ms_max),
-        (45.0, 900.0)
-    );
+    assert_eq!((budget.iteration_ms_max, budget.first_token_ms_max), (45.0, 900.0));
     assert_eq!((budget.requests_max, budget.rate), (Some(256), None));
 }
 
@@ -108,10 +82,7 @@ fn metrics_set_the_size_of_the_cache() {
     settings.kept = vec![("default".into(), known())];
     let mut world = World::new(settings);
     assert_eq!(world.budgets[0].expect("a budget").kv_tokens_max, None);
-    let scraped = Scraped {
-        kv_tokens: Some(10_000),
-        ..Scraped::default()
-    };
+    let scraped = Scraped { kv_tokens: Some(10_000), ..Scraped::default() };
     world.autopilot.scraped(world.now, EndpointId(0), Some(scraped));
     world.traffic(0, &TRUE, 100);
     world.pass(WINDOW);
@@ -119,11 +90,7 @@ fn metrics_set_the_size_of_the_cache() {
     world.autopilot.scraped(world.now, EndpointId(0), None);
     world.traffic(0, &TRUE, 100);
     world.pass(WINDOW);
-    assert_eq!(
-        world.budgets[0].expect("a budget").kv_tokens_max,
-        Some(9_000),
-        "it holds as much as it did"
-    );
+    assert_eq!(world.budgets[0].expect("a budget").kv_tokens_max, Some(9_000), "it holds as much as it did");
 }
 
 #[test]
@@ -138,10 +105,7 @@ fn without_streams_the_servers_totals_show_the_times() {
         totals.ttft_s += 0.4;
         totals.itl_count += 990;
         totals.itl_s += 9.9;
-        let scraped = Scraped {
-            totals: Some(totals),
-            ..Scraped::default()
-        };
+        let scraped = Scraped { totals: Some(totals), ..Scraped::default() };
         world.pass(Duration::from_secs(5));
         world.autopilot.scraped(world.now, EndpointId(0), Some(scraped));
         let served = Served {
@@ -156,15 +120,9 @@ fn without_streams_the_servers_totals_show_the_times() {
     }
     let slo = world.autopilot.status().slo;
     assert_eq!(slo.source, Source::Observed);
-    let (ttft_ms, itl_ms) = (
-        slo.targets.ttft_ms.expect("seen"),
-        slo.targets.itl_ms.expect("seen"),
-    );
+    let (ttft_ms, itl_ms) = (slo.targets.ttft_ms.expect("seen"), slo.targets.itl_ms.expect("seen"));
     assert!(near(ttft_ms, 60.0, 1e-6) && near(itl_ms, 15.0, 1e-6), "{slo:?}");
-    assert!(
-        world.budgets[0].is_none_or(|budget| budget.iteration_ms_max.is_infinite()),
-        "no gate for that"
-    );
+    assert!(world.budgets[0].is_none_or(|budget| budget.iteration_ms_max.is_infinite()), "no gate for that");
 }
 
 #[test]
@@ -180,12 +138,7 @@ fn requests_that_were_not_observed_whole_are_not_learned_from() {
     };
     for _ in 0..100 {
         let id = world.name();
-        let granted = Granted {
-            endpoint: EndpointId(0),
-            prompt: 100,
-            cached: 0,
-            output: 50,
-        };
+        let granted = Granted { endpoint: EndpointId(0), prompt: 100, cached: 0, output: 50 };
         world.autopilot.adopted(world.now, id, granted);
         world.pass(Duration::from_millis(100));
         world.autopilot.served(world.now, id, strange);
@@ -207,11 +160,7 @@ fn requests_that_were_not_observed_whole_are_not_learned_from() {
 
 /// Windows of one server of which only metrics are read. `beside`: another server without metrics gets requests too.
 fn only_windows(beside: bool) -> World {
-    let mut settings = settings(if beside {
-        &["default", "default"]
-    } else {
-        &["default"]
-    });
+    let mut settings = settings(if beside { &["default", "default"] } else { &["default"] });
     // Without a gate to explore, windows are all that happens.
     settings.gates = false;
     let mut world = World::new(settings);
@@ -220,11 +169,8 @@ fn only_windows(beside: bool) -> World {
     let mut ms = (0.0, 0.0);
     for window in 0..40_u32 {
         let requests = u64::from(4 + window * 7 % 13);
-        let traffic = Traffic {
-            rate: requests as f64 / 10.0,
-            input: input + f64::from(window * 11 % 7 * 60),
-            output,
-        };
+        let traffic =
+            Traffic { rate: requests as f64 / 10.0, input: input + f64::from(window * 11 % 7 * 60), output };
         let steady = TRUE.solve(&traffic).steady.expect("it is stable");
         totals.requests += requests;
         totals.prompt_tokens += requests * traffic.input as u64;
@@ -233,17 +179,11 @@ fn only_windows(beside: bool) -> World {
         ms.0 += steady.ttft_ms * requests as f64;
         ms.1 += steady.itl_ms * 99.0 * requests as f64;
         (totals.ttft_s, totals.itl_s) = (ms.0 / 1e3, ms.1 / 1e3);
-        let scraped = Scraped {
-            totals: Some(totals),
-            ..Scraped::default()
-        };
+        let scraped = Scraped { totals: Some(totals), ..Scraped::default() };
         world.autopilot.scraped(world.now, EndpointId(0), Some(scraped));
         for _ in 0..if beside { 10 } else { 0 } {
             let id = world.grant(1, 500, 100);
-            let served = Served {
-                output: Some(100),
-                ..Served::default()
-            };
+            let served = Served { output: Some(100), ..Served::default() };
             world.autopilot.served(world.now, id, served);
         }
         if world.autopilot.poll_timeout().is_some() {
@@ -265,17 +205,11 @@ fn variants_without_streams_are_learned_from_windows() {
     for n in [1, 2] {
         world.round(0, &TRUE, n, 500, 10);
         world.close();
-        assert!(
-            world.budgets[0].is_some(),
-            "one that streams takes nothing away of what is known"
-        );
+        assert!(world.budgets[0].is_some(), "one that streams takes nothing away of what is known");
     }
     world.traffic(0, &TRUE, 1_000);
     world.close();
-    let found = world
-        .variant("default")
-        .parameters
-        .expect("single requests know better");
+    let found = world.variant("default").parameters.expect("single requests know better");
     assert!(near(found.alpha_ms, TRUE.alpha_ms, 0.02), "{found:?}");
 }
 

@@ -13,9 +13,7 @@ fn probed(world: &mut World, windows: usize, endpoints: u32) -> Vec<Vec<u32>> {
         world.close();
         let halved = |budget: &Option<Budget>| budget.is_some_and(|budget| budget.requests_max < Some(256));
         let all = (0..).zip(&world.budgets);
-        all.filter(|(_, budget)| halved(budget))
-            .map(|(number, _)| number)
-            .collect()
+        all.filter(|(_, budget)| halved(budget)).map(|(number, _)| number).collect()
     });
     each.collect()
 }
@@ -30,14 +28,9 @@ fn one_endpoint_is_probed_in_one_window_of_ten() {
         probed(&mut world, 1, 3);
     }
     let windows = probed(&mut world, 60, 3);
-    let turns: Vec<(usize, u32)> = (0..)
-        .zip(&windows)
-        .filter_map(|(window, endpoints)| Some((window, *endpoints.first()?)))
-        .collect();
-    assert!(
-        windows.iter().all(|endpoints| endpoints.len() <= 1),
-        "{windows:?}"
-    );
+    let turns: Vec<(usize, u32)> =
+        (0..).zip(&windows).filter_map(|(window, endpoints)| Some((window, *endpoints.first()?))).collect();
+    assert!(windows.iter().all(|endpoints| endpoints.len() <= 1), "{windows:?}");
     assert_eq!(turns.len(), 6, "{windows:?}");
     assert!(turns.windows(2).all(|two| two[1].0 == two[0].0 + 10), "{turns:?}");
     let mut endpoints: Vec<u32> = turns.iter().map(|(_, endpoint)| *endpoint).collect();
@@ -56,11 +49,7 @@ fn a_single_endpoint_is_probed_and_without_a_gate_none_is() {
             probed(&mut world, 1, 1);
         }
         let windows = probed(&mut world, 30, 1);
-        assert_eq!(
-            windows.iter().filter(|window| !window.is_empty()).count(),
-            expected,
-            "{windows:?}"
-        );
+        assert_eq!(windows.iter().filter(|window| !window.is_empty()).count(), expected, "{windows:?}");
         assert!(world.budgets[0].is_some());
     }
 }
@@ -77,27 +66,15 @@ fn unknown_variants_are_explored_a_limited_number_of_times() {
         said.push([0, 1].map(|index| world.budgets[index].and_then(|budget: Budget| budget.requests_max)));
     }
     let (early, late) = said.split_at(60);
-    assert!(
-        said.iter().flatten().all(|limit| matches!(limit, None | Some(2))),
-        "{said:?}"
-    );
-    let apart = early
-        .iter()
-        .filter(|both| both[0].is_some() != both[1].is_some())
-        .count();
+    assert!(said.iter().flatten().all(|limit| matches!(limit, None | Some(2))), "{said:?}");
+    let apart = early.iter().filter(|both| both[0].is_some() != both[1].is_some()).count();
     assert!(apart > 40, "one has less while the other has all: {early:?}");
     for at in [0, 1] {
-        let turns = early
-            .windows(2)
-            .filter(|two| two[0][at].is_some() != two[1][at].is_some())
-            .count();
+        let turns = early.windows(2).filter(|two| two[0][at].is_some() != two[1][at].is_some()).count();
         assert!(turns > 20, "{early:?}");
     }
     let least = late.iter().flatten().filter(|limit| limit.is_some()).count();
-    assert!(
-        least <= late.len() / 3,
-        "one load won't become two by itself: {late:?}"
-    );
+    assert!(least <= late.len() / 3, "one load won't become two by itself: {late:?}");
 }
 
 #[test]
@@ -126,11 +103,8 @@ fn an_endpoint_is_probed_as_long_as_its_requests_last() {
         world.close();
         probed.push(world.budgets[0].is_some_and(|budget| budget.requests_max < Some(256)));
     }
-    let runs: Vec<usize> = probed
-        .split(|is_probed| !is_probed)
-        .map(<[bool]>::len)
-        .filter(|len| *len > 0)
-        .collect();
+    let runs: Vec<usize> =
+        probed.split(|is_probed| !is_probed).map(<[bool]>::len).filter(|len| *len > 0).collect();
     assert!(!runs.is_empty() && runs.len() < 20, "{probed:?}");
     let all: usize = runs.iter().sum();
     assert!(all < probed.len() / 3, "{probed:?}");

@@ -11,10 +11,7 @@ use penstock_model::{Parameters, Targets, Traffic};
 use crate::harness::{TRUE, WINDOW, World, known, near, settings};
 
 /// Twice as slow as the servers that were learned before.
-const SLOW: Parameters = Parameters {
-    alpha_ms: 2.0 * TRUE.alpha_ms,
-    ..TRUE
-};
+const SLOW: Parameters = Parameters { alpha_ms: 2.0 * TRUE.alpha_ms, ..TRUE };
 
 /// A server that counts what it serves, and never streams.
 struct Unstreamed {
@@ -24,28 +21,18 @@ struct Unstreamed {
 
 impl Unstreamed {
     fn new(world: World) -> Self {
-        Self {
-            world,
-            totals: Totals::default(),
-        }
+        Self { world, totals: Totals::default() }
     }
 
     /// The companion reads the server's metrics.
     fn read(&mut self) {
-        let scraped = Scraped {
-            totals: Some(self.totals),
-            ..Scraped::default()
-        };
-        self.world
-            .autopilot
-            .scraped(self.world.now, EndpointId(0), Some(scraped));
+        let scraped = Scraped { totals: Some(self.totals), ..Scraped::default() };
+        self.world.autopilot.scraped(self.world.now, EndpointId(0), Some(scraped));
     }
 
     /// Requests of this gateway are served inside the window that runs, with these times, which only the server knows.
     fn serve(&mut self, requests: u32, input: u64, output: u64, ttft_ms: f64, itl_ms: f64) {
-        let ids: Vec<_> = (0..requests)
-            .map(|_| self.world.grant(0, input, output))
-            .collect();
+        let ids: Vec<_> = (0..requests).map(|_| self.world.grant(0, input, output)).collect();
         let seconds = WINDOW / 2;
         self.world.pass(seconds);
         for id in ids {
@@ -113,10 +100,7 @@ fn every_window_shows_the_latencies_of_its_own_time() {
         server.world.close();
         let slo = server.world.autopilot.status().slo;
         assert_eq!(slo.source, Source::Observed);
-        let seen = (
-            slo.targets.ttft_ms.expect("seen"),
-            slo.targets.itl_ms.expect("seen"),
-        );
+        let seen = (slo.targets.ttft_ms.expect("seen"), slo.targets.itl_ms.expect("seen"));
         assert!(
             near(seen.0, 15.0 * itl_ms, 1e-6) && near(seen.1, 1.5 * itl_ms, 1e-6),
             "{itl_ms} ms are seen as {seen:?}"
@@ -128,10 +112,7 @@ fn every_window_shows_the_latencies_of_its_own_time() {
 fn replicas_follow_latencies_that_change() {
     let mut settings = settings(&["default"]);
     settings.gates = false;
-    settings.slo.explicit = Some(Targets {
-        ttft_ms: Some(2_000.0),
-        itl_ms: Some(100.0),
-    });
+    settings.slo.explicit = Some(Targets { ttft_ms: Some(2_000.0), itl_ms: Some(100.0) });
     let mut server = Unstreamed::new(World::new(settings));
     server.read();
     let desired = [40.0, 90.0, 40.0].map(|itl_ms| {
@@ -158,11 +139,7 @@ fn the_window_estimator_learns_from_requests_that_are_not_streamed() {
     for window in 0..60 {
         server.window_of(&SLOW, window);
     }
-    assert!(
-        near(server.alpha_ms(), SLOW.alpha_ms, 0.1),
-        "{}",
-        server.alpha_ms()
-    );
+    assert!(near(server.alpha_ms(), SLOW.alpha_ms, 0.1), "{}", server.alpha_ms());
 }
 
 #[test]
@@ -222,16 +199,9 @@ fn what_windows_teach_replaces_stored_parameters() {
     for window in 0..60 {
         server.window_of(&SLOW, window);
     }
-    assert!(
-        near(server.alpha_ms(), SLOW.alpha_ms, 0.1),
-        "{}",
-        server.alpha_ms()
-    );
+    assert!(near(server.alpha_ms(), SLOW.alpha_ms, 0.1), "{}", server.alpha_ms());
     let stored = server.world.autopilot.take_kept().pop().expect("they are stored");
-    assert!(
-        near(stored.1.parameters.alpha_ms, SLOW.alpha_ms, 0.1),
-        "{stored:?}"
-    );
+    assert!(near(stored.1.parameters.alpha_ms, SLOW.alpha_ms, 0.1), "{stored:?}");
 }
 
 #[test]
@@ -267,9 +237,5 @@ fn windows_take_over_when_no_answer_is_streamed_any_more() {
     server.world.traffic(0, &TRUE, 2_000);
     server.world.pass(Duration::from_secs(1));
     server.world.close();
-    assert!(
-        near(server.alpha_ms(), TRUE.alpha_ms, 0.05),
-        "{}",
-        server.alpha_ms()
-    );
+    assert!(near(server.alpha_ms(), TRUE.alpha_ms, 0.05), "{}", server.alpha_ms());
 }

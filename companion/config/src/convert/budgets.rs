@@ -23,9 +23,7 @@ pub(super) fn convert(raw: Vec<Budget>, path: &str) -> Result<Vec<Quota>, Violat
         let path = format!("{path}[{index}]");
         let violation = |message: String| Err(Violation::new(format!("{path}.match"), message));
         if !(1..=GLOB_BYTES_MAX).contains(&budget.flows.len()) {
-            return violation(format!(
-                "a glob has 1 to {GLOB_BYTES_MAX} bytes; `*` matches every flow"
-            ));
+            return violation(format!("a glob has 1 to {GLOB_BYTES_MAX} bytes; `*` matches every flow"));
         }
         if globs.contains(&budget.flows) {
             return violation(format!(
@@ -58,10 +56,7 @@ fn convert_windows(raw: &[BudgetWindow], path: &str) -> Result<Vec<QuotaWindow>,
             (Some(tokens), None) => (CostUnit::Tokens, tokens),
             (None, Some(requests)) => (CostUnit::Requests, requests),
             (Some(_), Some(_)) | (None, None) => {
-                return Err(Violation::new(
-                    path,
-                    "a window has exactly one of tokens and requests",
-                ));
+                return Err(Violation::new(path, "a window has exactly one of tokens and requests"));
             }
         };
         let period = match window.per {
@@ -69,20 +64,13 @@ fn convert_windows(raw: &[BudgetWindow], path: &str) -> Result<Vec<QuotaWindow>,
             Period::Day => QuotaPeriod::Day,
             Period::Month => QuotaPeriod::Month,
         };
-        if windows
-            .iter()
-            .any(|other| (other.unit, other.period) == (unit, period))
-        {
+        if windows.iter().any(|other| (other.unit, other.period) == (unit, period)) {
             return Err(Violation::new(
                 path,
                 "another window of this budget has the same unit and time; the smaller limit would count",
             ));
         }
-        windows.push(QuotaWindow {
-            unit,
-            limit: limit.0,
-            period,
-        });
+        windows.push(QuotaWindow { unit, limit: limit.0, period });
     }
     Ok(windows)
 }
@@ -127,12 +115,7 @@ mod tests {
         ];
         let expected = vec![
             quota("free-*", &free, Over::Demote, false),
-            quota(
-                "acme",
-                &[window(requests, 1_000, sliding(60))],
-                Over::Refuse,
-                true,
-            ),
+            quota("acme", &[window(requests, 1_000, sliding(60))], Over::Refuse, true),
             quota("*", &[window(tokens, 1, sliding(1))], Over::Hold, false),
         ];
         assert_eq!(found, Ok(expected));
@@ -140,29 +123,14 @@ mod tests {
 
     #[test]
     fn wrong_budgets_are_named_with_what_is_allowed() {
-        let many = format!(
-            "[{}]",
-            "{match: a, windows: [{tokens: 1, per: day}]},".repeat(257)
-        );
+        let many = format!("[{}]", "{match: a, windows: [{tokens: 1, per: day}]},".repeat(257));
         let windows = "{tokens: 1, per: 1s},".repeat(9);
         let windows = format!("[{{match: a, windows: [{windows}]}}]");
         for (budgets, key, words) in [
-            (
-                "[{windows: [{tokens: 1, per: day}]}]",
-                "budgets[0].match",
-                "has no default",
-            ),
-            (
-                "[{match: '', windows: [{tokens: 1, per: day}]}]",
-                "budgets[0].match",
-                "`*` matches every flow",
-            ),
+            ("[{windows: [{tokens: 1, per: day}]}]", "budgets[0].match", "has no default"),
+            ("[{match: '', windows: [{tokens: 1, per: day}]}]", "budgets[0].match", "`*` matches every flow"),
             ("[{match: a}]", "budgets[0].windows", "has no default"),
-            (
-                "[{match: a, windows: []}]",
-                "budgets[0].windows",
-                "1 to 8 windows",
-            ),
+            ("[{match: a, windows: []}]", "budgets[0].windows", "1 to 8 windows"),
             (&windows, "budgets[0].windows", "1 to 8 windows"),
             (&many, "budgets", "at most 256"),
             (
@@ -175,46 +143,22 @@ mod tests {
                 "budgets[0].windows[0]",
                 "exactly one",
             ),
-            (
-                "[{match: a, windows: [{tokens: 0, per: day}]}]",
-                "budgets[0].windows[0].tokens",
-                "at least 1",
-            ),
-            (
-                "[{match: a, windows: [{tokens: 1}]}]",
-                "budgets[0].windows[0].per",
-                "has no default",
-            ),
+            ("[{match: a, windows: [{tokens: 0, per: day}]}]", "budgets[0].windows[0].tokens", "at least 1"),
+            ("[{match: a, windows: [{tokens: 1}]}]", "budgets[0].windows[0].per", "has no default"),
             (
                 "[{match: a, windows: [{tokens: 1, per: week}]}]",
                 "budgets[0].windows[0].per",
                 "day, month, or a duration",
             ),
-            (
-                "[{match: a, windows: [{tokens: 1, per: 0s}]}]",
-                "budgets[0].windows[0].per",
-                "at least 1s",
-            ),
-            (
-                "[{match: a, windows: [{tokens: 1, per: 999ms}]}]",
-                "budgets[0].windows[0].per",
-                "at least 1s",
-            ),
-            (
-                "[{match: a, windows: [{tokens: 1, per: 60}]}]",
-                "budgets[0].windows[0].per",
-                "with its unit",
-            ),
+            ("[{match: a, windows: [{tokens: 1, per: 0s}]}]", "budgets[0].windows[0].per", "at least 1s"),
+            ("[{match: a, windows: [{tokens: 1, per: 999ms}]}]", "budgets[0].windows[0].per", "at least 1s"),
+            ("[{match: a, windows: [{tokens: 1, per: 60}]}]", "budgets[0].windows[0].per", "with its unit"),
             (
                 "[{match: a, windows: [{tokens: 1, per: 1m}, {tokens: 2, per: 60s}]}]",
                 "budgets[0].windows[1]",
                 "same unit and time",
             ),
-            (
-                "[{match: a, windows: [{tokens: 1, per: day}], over: drop}]",
-                "budgets[0].over",
-                "refuse",
-            ),
+            ("[{match: a, windows: [{tokens: 1, per: day}], over: drop}]", "budgets[0].over", "refuse"),
             (
                 "[{match: a, windows: [{tokens: 1, per: day}], shadow: 1}]",
                 "budgets[0].shadow",

@@ -38,10 +38,7 @@ pub(super) fn convert(raw: raw::Classes, path: &str) -> Result<ClassSets, Violat
             return Err(Violation::new(path, "a glob isn't empty, and is listed once"));
         }
         if set.policy_classes.0.is_empty() {
-            return Err(Violation::new(
-                format!("{path}.policy_classes"),
-                "at least one class is required",
-            ));
+            return Err(Violation::new(format!("{path}.policy_classes"), "at least one class is required"));
         }
         sets.push(convert_set(set, &path, Some(&glob), &mut names)?);
         globs.push(glob);
@@ -66,17 +63,13 @@ fn convert_set(
     names: &mut BTreeSet<String>,
 ) -> Result<engine::ClassSet, Violation> {
     let classes = raw.policy_classes.0;
-    let buckets = convert_buckets(
-        raw.uncached_isl_buckets.0,
-        &format!("{path}.uncached_isl_buckets"),
-    )?;
+    let buckets = convert_buckets(raw.uncached_isl_buckets.0, &format!("{path}.uncached_isl_buckets"))?;
     if classes.is_empty() {
         let unused = raw.default_policy_family.map(|_| "default_policy_family");
         return match unused.or((!buckets.is_empty()).then_some("uncached_isl_buckets")) {
-            Some(key) => Err(Violation::new(
-                format!("{path}.{key}"),
-                "this has no effect without policy_classes",
-            )),
+            Some(key) => {
+                Err(Violation::new(format!("{path}.{key}"), "this has no effect without policy_classes"))
+            }
             None => Ok(engine::ClassSet::default()),
         };
     }
@@ -122,10 +115,7 @@ fn convert_buckets(raw: Vec<raw::Bucket>, path: &str) -> Result<Vec<engine::Buck
                     format!("`{}` is the name of two buckets", bucket.bucket),
                 ));
             }
-            Ok(engine::Bucket {
-                min_tokens: bucket.min_tokens.0,
-                name: bucket.bucket.into(),
-            })
+            Ok(engine::Bucket { min_tokens: bucket.min_tokens.0, name: bucket.bucket.into() })
         })
         .collect()
 }
@@ -146,11 +136,7 @@ fn check_matrix(classes: &[raw::Class], buckets: &[engine::Bucket], path: &str) 
         let Some(family) = class.policy_family.as_deref() else {
             continue;
         };
-        if !families
-            .entry(family)
-            .or_default()
-            .insert(class.cache_bucket.as_deref())
-        {
+        if !families.entry(family).or_default().insert(class.cache_bucket.as_deref()) {
             return Err(Violation::new(
                 path,
                 format!("family `{family}` has two classes for this bucket; allowed is one for each bucket"),
@@ -166,10 +152,7 @@ fn check_matrix(classes: &[raw::Class], buckets: &[engine::Bucket], path: &str) 
         }
     }
     for (family, present) in &families {
-        if let Some(missing) = buckets
-            .iter()
-            .find(|bucket| !present.contains(&Some(&*bucket.name)))
-        {
+        if let Some(missing) = buckets.iter().find(|bucket| !present.contains(&Some(&*bucket.name))) {
             return Err(Violation::new(
                 format!("{path}.policy_classes"),
                 format!(
@@ -191,10 +174,9 @@ fn check_class(class: &raw::Class, buckets: &[engine::Bucket], path: &str) -> Re
     match (class.policy_family.as_deref(), class.cache_bucket.as_deref()) {
         (None, None) => Ok(()),
         (Some(_), None) if buckets.is_empty() => Ok(()),
-        (Some(_), None) | (None, Some(_)) => Err(Violation::new(
-            path,
-            "a class names policy_family and cache_bucket, or neither",
-        )),
+        (Some(_), None) | (None, Some(_)) => {
+            Err(Violation::new(path, "a class names policy_family and cache_bucket, or neither"))
+        }
         (Some(_), Some(bucket)) if buckets.iter().all(|known| &*known.name != bucket) => Err(Violation::new(
             format!("{path}.cache_bucket"),
             format!("`{bucket}` is none of uncached_isl_buckets"),
@@ -206,10 +188,8 @@ fn check_class(class: &raw::Class, buckets: &[engine::Bucket], path: &str) -> Re
 /// Checks that the default is a family of the classes, or the name of a class if none names a family.
 fn check_default(default: Option<&str>, classes: &[raw::Class], path: &str) -> Result<(), Violation> {
     let Some(default) = default else { return Ok(()) };
-    let families: BTreeSet<&str> = classes
-        .iter()
-        .filter_map(|class| class.policy_family.as_deref())
-        .collect();
+    let families: BTreeSet<&str> =
+        classes.iter().filter_map(|class| class.policy_family.as_deref()).collect();
     let known = if families.is_empty() {
         classes.iter().any(|class| class.name == default)
     } else {
@@ -228,14 +208,8 @@ fn check_default(default: Option<&str>, classes: &[raw::Class], path: &str) -> R
 /// A class without a family is the only class of a family with its own name.
 fn convert_class(raw: raw::Class, name: &str) -> engine::Class {
     // A fraction of 0 is 0 tokens, even if the batched tokens are unknown.
-    let idle_only = raw
-        .prefill_busy_threshold_frac
-        .is_some_and(|fraction| fraction.0 == 0.0);
-    let busy_tokens = if idle_only {
-        Some(0)
-    } else {
-        raw.prefill_busy_threshold.map(|tokens| tokens.0)
-    };
+    let idle_only = raw.prefill_busy_threshold_frac.is_some_and(|fraction| fraction.0 == 0.0);
+    let busy_tokens = if idle_only { Some(0) } else { raw.prefill_busy_threshold.map(|tokens| tokens.0) };
     engine::Class {
         family: raw.policy_family.unwrap_or(raw.name).into(),
         bucket: raw.cache_bucket.map(Into::into),
@@ -346,46 +320,24 @@ models:
         let pool = parse(DYNAMO).expect("valid");
         assert_eq!(pool.class_globs, ["z/*", "example/large-model"]);
         assert_eq!(pool.policy.class_mode, ClassMode::Exact);
-        let [root, first, second] = &pool.policy.classes[..] else {
-            panic!("three sets")
-        };
+        let [root, first, second] = &pool.policy.classes[..] else { panic!("three sets") };
         assert_eq!(root.default_family.as_deref(), Some("standard"));
-        let bucket = |min_tokens, name: &str| Bucket {
-            min_tokens,
-            name: name.into(),
-        };
+        let bucket = |min_tokens, name: &str| Bucket { min_tokens, name: name.into() };
         assert_eq!(root.buckets, [bucket(0, "cached"), bucket(3_072, "uncached")]);
-        let [cached, uncached, custom] = &root.classes[..] else {
-            panic!("three classes")
-        };
-        assert_eq!(
-            (&*cached.name, &*cached.family, cached.quantum),
-            ("cached", "standard", 2_048)
-        );
+        let [cached, uncached, custom] = &root.classes[..] else { panic!("three classes") };
+        assert_eq!((&*cached.name, &*cached.family, cached.quantum), ("cached", "standard", 2_048));
         assert_eq!(cached.bucket.as_deref(), Some("cached"));
-        assert_eq!(
-            (cached.order, cached.busy_fraction),
-            (Some(Order::Wspt), Some(16.0))
-        );
+        assert_eq!((cached.order, cached.busy_fraction), (Some(Order::Wspt), Some(16.0)));
         assert_eq!((uncached.order, uncached.busy_tokens), (None, Some(0)));
         assert_eq!(uncached.requests_per_endpoint, Some(8));
         assert_eq!(uncached.prompt_tokens_per_endpoint, Some(65_536));
         assert_eq!(uncached.cached_tokens_per_endpoint, Some(4_096));
         // A class without a family is its own family, in every bucket.
-        assert_eq!(
-            (&*custom.family, custom.bucket.as_deref()),
-            ("custom_priority", None)
-        );
+        assert_eq!((&*custom.family, custom.bucket.as_deref()), ("custom_priority", None));
         // The root set has a class of this name.
-        assert_eq!(
-            (&*first.classes[0].name, &*first.classes[0].family),
-            ("z/*/cached", "latency")
-        );
+        assert_eq!((&*first.classes[0].name, &*first.classes[0].family), ("z/*/cached", "latency"));
         let batch = &second.classes[0];
-        assert_eq!(
-            (&*batch.name, batch.busy_fraction, batch.busy_tokens),
-            ("batch", None, Some(0))
-        );
+        assert_eq!((&*batch.name, batch.busy_fraction, batch.busy_tokens), ("batch", None, Some(0)));
     }
 
     #[test]
@@ -396,10 +348,7 @@ models:
         assert_eq!(pool.policy.classes[0].default_family, None);
         let pool =
             parse("default_policy_family: b\npolicy_classes: [{name: a, quantum: 1}, {name: b, quantum: 1}]");
-        assert_eq!(
-            pool.expect("valid").policy.classes[0].default_family.as_deref(),
-            Some("b")
-        );
+        assert_eq!(pool.expect("valid").policy.classes[0].default_family.as_deref(), Some("b"));
         let pool =
             parse("mode: dynamo\npolicy_classes: [{name: a, policy_family: f, quantum: 1}]").expect("valid");
         assert_eq!(pool.policy.class_mode, ClassMode::Dynamo);
@@ -423,77 +372,35 @@ models:
         let cases = [
             (class(&in_bucket("cached")), "has no class for bucket `uncached`"),
             (
-                class(&format!(
-                    "{both}, {{name: c, policy_family: f, cache_bucket: cached, quantum: 1}}"
-                )),
+                class(&format!("{both}, {{name: c, policy_family: f, cache_bucket: cached, quantum: 1}}")),
                 "two classes for this bucket",
             ),
+            (class(&format!("{both}, {{name: cached, quantum: 1}}")), "two classes"),
+            (class(&format!("{both}, {{name: f, quantum: 1}}")), "also the name of a family"),
+            (class(&format!("{both}, {{name: c, policy_family: f, quantum: 1}}")), "or neither"),
+            (class(&format!("{both}, {{name: c, cache_bucket: cached, quantum: 1}}")), "or neither"),
             (
-                class(&format!("{both}, {{name: cached, quantum: 1}}")),
-                "two classes",
-            ),
-            (
-                class(&format!("{both}, {{name: f, quantum: 1}}")),
-                "also the name of a family",
-            ),
-            (
-                class(&format!("{both}, {{name: c, policy_family: f, quantum: 1}}")),
-                "or neither",
-            ),
-            (
-                class(&format!("{both}, {{name: c, cache_bucket: cached, quantum: 1}}")),
-                "or neither",
-            ),
-            (
-                class(&format!(
-                    "{both}, {{name: c, policy_family: f, cache_bucket: x, quantum: 1}}"
-                )),
+                class(&format!("{both}, {{name: c, policy_family: f, cache_bucket: x, quantum: 1}}")),
                 "none of uncached",
             ),
-            (
-                class(&format!("{both}, {{name: 'c/d', quantum: 1}}")),
-                "letters, digits",
-            ),
+            (class(&format!("{both}, {{name: 'c/d', quantum: 1}}")), "letters, digits"),
             (class(&format!("{both}, {{name: c, quantum: 0}}")), "at least 1"),
+            (class(&format!("{both}, {{name: c, quantum: 1, queue_policy: lcfs}}")), "lcfs"),
             (
-                class(&format!("{both}, {{name: c, quantum: 1, queue_policy: lcfs}}")),
-                "lcfs",
-            ),
-            (
-                class(&format!(
-                    "{both}, {{name: c, quantum: 1, prefill_busy_threshold_frac: -1}}"
-                )),
+                class(&format!("{both}, {{name: c, quantum: 1, prefill_busy_threshold_frac: -1}}")),
                 "at least 0",
             ),
+            (class(&format!("{both}, {{name: c, quantum: 1, colour: red}}")), "colour"),
+            (format!("{}\ndefault_policy_family: g", class(&both)), "not a family"),
             (
-                class(&format!("{both}, {{name: c, quantum: 1, colour: red}}")),
-                "colour",
-            ),
-            (
-                format!("{}\ndefault_policy_family: g", class(&both)),
-                "not a family",
-            ),
-            (
-                format!(
-                    "{}\ndefault_policy_family: c",
-                    class(&format!("{both}, {{name: c, quantum: 1}}"))
-                ),
+                format!("{}\ndefault_policy_family: c", class(&format!("{both}, {{name: c, quantum: 1}}"))),
                 "not a family",
             ),
             (buckets.to_owned(), "without policy_classes"),
-            (
-                "uncached_isl_buckets: [{min_tokens: 1, bucket: a}]".to_owned(),
-                "begins at 0",
-            ),
+            ("uncached_isl_buckets: [{min_tokens: 1, bucket: a}]".to_owned(), "begins at 0"),
             (buckets.replace("32", "0"), "begins at 0"),
-            (
-                buckets.replace("bucket: uncached", "bucket: cached"),
-                "two buckets",
-            ),
-            (
-                "models: {'m*': {default_policy_family: a}}".to_owned(),
-                "at least one class",
-            ),
+            (buckets.replace("bucket: uncached", "bucket: cached"), "two buckets"),
+            ("models: {'m*': {default_policy_family: a}}".to_owned(), "at least one class"),
             ("default_policy_class: a".to_owned(), "default_policy_class"),
         ];
         for (text, word) in cases {

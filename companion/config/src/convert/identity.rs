@@ -33,10 +33,7 @@ pub(super) fn convert(raw: raw::Identity) -> Result<Identity, Violation> {
 fn api_keys(raw::ApiKeysEntry(raw): raw::ApiKeysEntry) -> Result<ApiKeys, Violation> {
     let list = "identity.api_keys.headers";
     if raw.headers.0.is_empty() {
-        return Err(Violation::new(
-            list,
-            "at least one header is required, like authorization",
-        ));
+        return Err(Violation::new(list, "at least one header is required, like authorization"));
     }
     let mut headers: Vec<String> = Vec::with_capacity(raw.headers.0.len());
     for (index, given) in raw.headers.0.into_iter().enumerate() {
@@ -113,10 +110,7 @@ fn header(name: String, key: &str) -> Result<String, Violation> {
 
 /// A namespace and at least one key. Keys may contain slashes, because the names of claims may be URLs.
 fn metadata(path: String, key: &str) -> Result<String, Violation> {
-    if path
-        .split_once('/')
-        .is_some_and(|(namespace, keys)| !namespace.is_empty() && !keys.is_empty())
-    {
+    if path.split_once('/').is_some_and(|(namespace, keys)| !namespace.is_empty() && !keys.is_empty()) {
         return Ok(path);
     }
     Err(Violation::new(
@@ -147,9 +141,7 @@ mod tests {
     fn parse(identity: &str) -> Result<Identity, String> {
         let text =
             format!("identity: {identity}\npools: [{{name: a, endpoints: {{static: ['127.0.0.1:8001']}}}}]");
-        Config::parse(&text, "f.yaml")
-            .map(|config| config.identity)
-            .map_err(|error| error.to_string())
+        Config::parse(&text, "f.yaml").map(|config| config.identity).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -170,21 +162,9 @@ mod tests {
     #[test]
     fn errors_of_model_tables_name_the_allowed_values() {
         for (identity, key, word) in [
-            (
-                "{strict: [{model: {'*': 16}}]}",
-                "identity.strict[0].model.*",
-                "0 to 15",
-            ),
-            (
-                "{jump: [{model: {'*': 3601}}]}",
-                "identity.jump[0].model.*",
-                "0 to 3600",
-            ),
-            (
-                "{priority: [{model: {'*': urgent}}]}",
-                "identity.priority[0].model.*",
-                "sheddable",
-            ),
+            ("{strict: [{model: {'*': 16}}]}", "identity.strict[0].model.*", "0 to 15"),
+            ("{jump: [{model: {'*': 3601}}]}", "identity.jump[0].model.*", "0 to 3600"),
+            ("{priority: [{model: {'*': urgent}}]}", "identity.priority[0].model.*", "sheddable"),
             ("{class: [{header: ''}]}", "identity.class[0]", "1 to 256"),
         ] {
             let message = parse(identity).expect_err(identity);
@@ -201,33 +181,14 @@ mod tests {
         assert_eq!(short, parse(long).expect("valid").api_keys);
         let keys = parse("{api_keys: {file: k, headers: [X-Key], required: false, forward: true}}");
         let keys = keys.expect("valid").api_keys.expect("present");
-        assert_eq!(
-            (&*keys.headers, keys.required, keys.forward),
-            (&["x-key".to_owned()][..], false, true)
-        );
+        assert_eq!((&*keys.headers, keys.required, keys.forward), (&["x-key".to_owned()][..], false, true));
         for (wrong, key, word) in [
             ("{api_keys: {headers: [a]}}", "identity.api_keys.file", "missing"),
             ("{api_keys: 7}", "identity.api_keys", "the path of a file"),
-            (
-                "{api_keys: {file: k, headers: []}}",
-                "identity.api_keys.headers",
-                "at least one",
-            ),
-            (
-                "{api_keys: {file: k, headers: [':path']}}",
-                "identity.api_keys.headers[0]",
-                "pseudo-header",
-            ),
-            (
-                "{api_keys: {file: k, headers: [a, 'b c']}}",
-                "identity.api_keys.headers[1]",
-                "`b c`",
-            ),
-            (
-                "{api_keys: {file: k, headers: [a, A]}}",
-                "identity.api_keys.headers[1]",
-                "twice",
-            ),
+            ("{api_keys: {file: k, headers: []}}", "identity.api_keys.headers", "at least one"),
+            ("{api_keys: {file: k, headers: [':path']}}", "identity.api_keys.headers[0]", "pseudo-header"),
+            ("{api_keys: {file: k, headers: [a, 'b c']}}", "identity.api_keys.headers[1]", "`b c`"),
+            ("{api_keys: {file: k, headers: [a, A]}}", "identity.api_keys.headers[1]", "twice"),
         ] {
             let message = parse(wrong).expect_err(wrong);
             assert!(message.starts_with(&format!("f.yaml:1: {key}: ")), "{message}");
@@ -242,10 +203,7 @@ mod tests {
         assert_eq!(trust("all"), Ok(Trust::All));
         assert_eq!(trust("none"), Ok(Trust::Networks(Vec::new())));
         let networks = ["10.0.0.0/8", "fd00::/8"].map(|network| network.parse().expect("a network"));
-        assert_eq!(
-            trust("[10.1.2.3/8, 'fd00::/8']"),
-            Ok(Trust::Networks(networks.into()))
-        );
+        assert_eq!(trust("[10.1.2.3/8, 'fd00::/8']"), Ok(Trust::Networks(networks.into())));
         for wrong in ["[10.0.0.0/33]", "[10.0.0.0]", "['']"] {
             let message = trust(wrong).expect_err(wrong);
             assert!(message.starts_with("f.yaml:1: identity.trust[0]: "), "{message}");

@@ -31,10 +31,7 @@ pub(super) struct Converted {
 pub(super) fn convert(raw: Parts, identities_max: usize, path: &str) -> Result<Converted, Violation> {
     let (input, output) = (raw.usage.input_token_weight.0, raw.usage.output_token_weight.0);
     if input == 0.0 && output == 0.0 {
-        return Err(Violation::new(
-            format!("{path}.usage"),
-            "the two token weights can't both be 0",
-        ));
+        return Err(Violation::new(format!("{path}.usage"), "the two token weights can't both be 0"));
     }
     let arbitration = raw.arbitration;
     let arbitration_path = format!("{path}.arbitration");
@@ -51,11 +48,7 @@ pub(super) fn convert(raw: Parts, identities_max: usize, path: &str) -> Result<C
             per_model: arbitration.per_model,
             class_mode,
             classes: sets,
-            flows: convert_flows(
-                arbitration.flows,
-                identities_max,
-                &format!("{arbitration_path}.flows"),
-            )?,
+            flows: convert_flows(arbitration.flows, identities_max, &format!("{arbitration_path}.flows"))?,
             order: convert_order(arbitration.order, &raw.slo),
             weights: engine::TokenWeights { input, output },
             usage_window: raw.usage.window.0,
@@ -68,10 +61,7 @@ pub(super) fn convert(raw: Parts, identities_max: usize, path: &str) -> Result<C
 }
 
 fn convert_down(raw: &raw::Down, path: &str) -> Result<engine::OutlierEjection, Violation> {
-    let down = engine::OutlierEjection {
-        first: raw.first.0,
-        max: raw.max.0,
-    };
+    let down = engine::OutlierEjection { first: raw.first.0, max: raw.max.0 };
     if down.first > down.max {
         return Err(Violation::new(
             format!("{path}.down.first"),
@@ -118,17 +108,9 @@ fn convert_flows(raw: raw::Flows, identities_max: usize, path: &str) -> Result<e
     Ok(engine::Flows {
         discipline: raw.discipline,
         cost: raw.cost,
-        weights: raw
-            .weights
-            .into_iter()
-            .map(|(flow, weight)| (flow.into(), weight.0))
-            .collect(),
+        weights: raw.weights.into_iter().map(|(flow, weight)| (flow.into(), weight.0)).collect(),
         default_weight: raw.default_weight.0,
-        capacities: raw
-            .capacities
-            .into_iter()
-            .map(|(flow, capacity)| (flow.into(), capacity.0))
-            .collect(),
+        capacities: raw.capacities.into_iter().map(|(flow, capacity)| (flow.into(), capacity.0)).collect(),
         max_in_flight: raw.max_in_flight.map(|count| count.0),
         max_in_flight_per_endpoint: raw.max_in_flight_per_endpoint.map(|count| count.0),
         quotas: budgets::convert(raw.budgets.0, &format!("{path}.budgets"))?,
@@ -236,12 +218,7 @@ mod tests {
     }
 
     fn listed([connect, reset, too_many_requests, unavailable]: [bool; 4]) -> RequeueOn {
-        RequeueOn {
-            connect,
-            reset,
-            too_many_requests,
-            unavailable,
-        }
+        RequeueOn { connect, reset, too_many_requests, unavailable }
     }
 
     #[test]
@@ -274,17 +251,12 @@ arbitration:
             }
         );
         assert_eq!(policy.usage_window, Duration::from_secs(90));
-        let weights = TokenWeights {
-            input: 0.5,
-            output: 4.0,
-        };
+        let weights = TokenWeights { input: 0.5, output: 4.0 };
         assert_eq!(policy.weights, weights);
         assert!(policy.per_model);
         let tenths = |count: u128| Some(Decimal::from_billionths(count * Decimal::ONE / 10));
-        let bands = Bands {
-            mode: BandMode::Weighted([7.0, 0.25, 0.0]),
-            ceilings: [None, tenths(9), tenths(5)],
-        };
+        let bands =
+            Bands { mode: BandMode::Weighted([7.0, 0.25, 0.0]), ceilings: [None, tenths(9), tenths(5)] };
         assert_eq!(policy.bands, bands);
         let flows = Flows {
             discipline: Discipline::Usage,
@@ -300,10 +272,7 @@ arbitration:
         assert_eq!(pool.flow_key, [FlowKey::FairnessId, FlowKey::TargetModel]);
         let target = Some(Duration::from_millis(500));
         assert_eq!(policy.order, Order::SloDeadline { target });
-        let down = OutlierEjection {
-            first: Duration::from_millis(250),
-            max: Duration::from_secs(8),
-        };
+        let down = OutlierEjection { first: Duration::from_millis(250), max: Duration::from_secs(8) };
         assert_eq!(policy.outlier_ejection, down);
         assert_eq!(pool.requeues, Some(5));
         assert_eq!(valid("queue: {requeues: until_ttl}").requeues, None);
@@ -313,10 +282,7 @@ arbitration:
         assert_eq!(valid("queue: {requeue_on: []}").requeue_on, listed([false; 4]));
         assert_eq!(pool.store, None);
         let kept = valid("usage: {store: {redb: /var/lib/penstock/kept.redb}}");
-        assert_eq!(
-            kept.store,
-            Some(Store::Redb("/var/lib/penstock/kept.redb".into()))
-        );
+        assert_eq!(kept.store, Some(Store::Redb("/var/lib/penstock/kept.redb".into())));
         let shared = valid("usage: {store: {redis: 'rediss://me:hunter2@cache.internal:6380/2'}}");
         let Some(Store::Redis(url)) = shared.store else {
             panic!("{:?}", shared.store);
@@ -339,16 +305,10 @@ arbitration:
             ("edf", Order::Edf),
             ("slo_deadline", Order::SloDeadline { target }),
         ] {
-            assert_eq!(
-                valid(&format!("arbitration: {{order: {word}}}")).policy.order,
-                order
-            );
+            assert_eq!(valid(&format!("arbitration: {{order: {word}}}")).policy.order, order);
         }
         assert!(valid("arbitration: {flows: {key: none}}").flow_key.is_empty());
-        assert_eq!(
-            valid("arbitration: {flows: {key: user}}").flow_key,
-            [FlowKey::User]
-        );
+        assert_eq!(valid("arbitration: {flows: {key: user}}").flow_key, [FlowKey::User]);
         let weighted = valid("arbitration: {bands: {mode: weighted}}").policy.bands.mode;
         assert_eq!(weighted, BandMode::Weighted([70.0, 20.0, 10.0]));
         let nulls = "queue: {max_rate: null}\nslo: {target_ttft: null, target_itl: null}\narbitration:
@@ -363,30 +323,12 @@ arbitration:
         let bands = |keys: &str| format!("\narbitration:\n  bands: {{{keys}}}");
         let store = |value: &str, allowed| (format!("\nusage:\n  store: {value}"), 6, "usage.store", allowed);
         let cases = [
-            (
-                "\nqueue:\n  max_rate: 0".to_owned(),
-                6,
-                "queue.max_rate",
-                "above 0",
-            ),
-            (
-                "\nqueue:\n  max_rate: .inf".to_owned(),
-                6,
-                "queue.max_rate",
-                "finite",
-            ),
-            (
-                "\nusage:\n  window: 0s".to_owned(),
-                6,
-                "usage.window",
-                "above zero",
-            ),
+            ("\nqueue:\n  max_rate: 0".to_owned(), 6, "queue.max_rate", "above 0"),
+            ("\nqueue:\n  max_rate: .inf".to_owned(), 6, "queue.max_rate", "finite"),
+            ("\nusage:\n  window: 0s".to_owned(), 6, "usage.window", "above zero"),
             store("{redis: '127.0.0.1:6379'}", "not the URL of a redis server"),
             store("{redis: 'http://127.0.0.1'}", "rediss:// for TLS"),
-            store(
-                "{redis: 'redis://:***@127.0.0.1'}",
-                "not the URL of a redis server",
-            ),
+            store("{redis: 'redis://:***@127.0.0.1'}", "not the URL of a redis server"),
             store("'redis://127.0.0.1'", "{redis: URL}"),
             store("redis", "{redis: URL}"),
             store("{redb: f, redis: 'redis://h'}", "memory, {redb: PATH}, or"),
@@ -403,109 +345,31 @@ arbitration:
                 "queue.requeue_on[2]",
                 "listed once",
             ),
-            (
-                "\nqueue:\n  requeues: 1001".to_owned(),
-                6,
-                "queue.requeues",
-                "0 to 1000",
-            ),
-            (
-                "\ncompanion_down:\n  then: ajar".to_owned(),
-                6,
-                "companion_down.then",
-                "open",
-            ),
-            (
-                flows("default_weight: 0"),
-                6,
-                "arbitration.flows.default_weight",
-                "above 0",
-            ),
-            (
-                flows("weights: {a: -1}"),
-                6,
-                "arbitration.flows.weights.a",
-                "above 0",
-            ),
-            (
-                flows("weights: {a: .nan}"),
-                6,
-                "arbitration.flows.weights.a",
-                "above 0",
-            ),
-            (
-                flows("capacities: {a: 0}"),
-                6,
-                "arbitration.flows.capacities.a",
-                "at least 1",
-            ),
-            (
-                flows("max_in_flight: 0"),
-                6,
-                "arbitration.flows.max_in_flight",
-                "at least 1",
-            ),
-            (
-                flows("max_in_flight_per_endpoint: 0"),
-                6,
-                "arbitration.flows.max_in_flight_per",
-                "at least 1",
-            ),
-            (
-                flows("discipline: lottery"),
-                6,
-                "arbitration.flows.discipline",
-                "round_robin",
-            ),
+            ("\nqueue:\n  requeues: 1001".to_owned(), 6, "queue.requeues", "0 to 1000"),
+            ("\ncompanion_down:\n  then: ajar".to_owned(), 6, "companion_down.then", "open"),
+            (flows("default_weight: 0"), 6, "arbitration.flows.default_weight", "above 0"),
+            (flows("weights: {a: -1}"), 6, "arbitration.flows.weights.a", "above 0"),
+            (flows("weights: {a: .nan}"), 6, "arbitration.flows.weights.a", "above 0"),
+            (flows("capacities: {a: 0}"), 6, "arbitration.flows.capacities.a", "at least 1"),
+            (flows("max_in_flight: 0"), 6, "arbitration.flows.max_in_flight", "at least 1"),
+            (flows("max_in_flight_per_endpoint: 0"), 6, "arbitration.flows.max_in_flight_per", "at least 1"),
+            (flows("discipline: lottery"), 6, "arbitration.flows.discipline", "round_robin"),
             (flows("key: []"), 6, "arbitration.flows.key", "none alone"),
             (flows("key: [user, none]"), 6, "arbitration.flows.key", "alone"),
             (flows("key: [user, user]"), 6, "arbitration.flows.key", "once"),
             (flows("key: tenant"), 6, "arbitration.flows.key", "fairness_id"),
             (flows("cost: bytes"), 6, "arbitration.flows.cost", "requests"),
             (flows("colour: red"), 6, "arbitration.flows", "colour"),
-            (
-                bands("mode: weighted, weights: {critical: 0}"),
-                6,
-                "arbitration.bands.weights",
-                "all be 0",
-            ),
-            (
-                bands("weights: {critical: -1}"),
-                6,
-                "arbitration.bands.weights.critical",
-                "at least 0",
-            ),
-            (
-                bands("weights: {batch: 1}"),
-                6,
-                "arbitration.bands.weights",
-                "sheddable",
-            ),
-            (
-                bands("ceiling: {sheddable: 1.01}"),
-                6,
-                "arbitration.bands.ceiling.sheddable",
-                "at most 1",
-            ),
-            (
-                bands("ceiling: {critical: 0}"),
-                6,
-                "arbitration.bands.ceiling.critical",
-                "above 0",
-            ),
-            (
-                "\narbitration:\n  order: lcfs".to_owned(),
-                6,
-                "arbitration.order",
-                "slo_deadline",
-            ),
+            (bands("mode: weighted, weights: {critical: 0}"), 6, "arbitration.bands.weights", "all be 0"),
+            (bands("weights: {critical: -1}"), 6, "arbitration.bands.weights.critical", "at least 0"),
+            (bands("weights: {batch: 1}"), 6, "arbitration.bands.weights", "sheddable"),
+            (bands("ceiling: {sheddable: 1.01}"), 6, "arbitration.bands.ceiling.sheddable", "at most 1"),
+            (bands("ceiling: {critical: 0}"), 6, "arbitration.bands.ceiling.critical", "above 0"),
+            ("\narbitration:\n  order: lcfs".to_owned(), 6, "arbitration.order", "slo_deadline"),
         ];
         for (keys, line, key, word) in cases {
             let message = parse(&keys).expect_err(&keys);
-            assert!(
-                message.starts_with(&format!("f.yaml:{line}: pools[0].{key}")),
-                "{keys}: {message}"
-            );
+            assert!(message.starts_with(&format!("f.yaml:{line}: pools[0].{key}")), "{keys}: {message}");
             assert!(message.contains(word), "{keys}: {message}");
         }
     }

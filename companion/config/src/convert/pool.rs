@@ -41,11 +41,7 @@ pub(super) fn convert(mut raw: raw::Pool, identities_max: usize, path: &str) -> 
             lora: raw.scheduler.lora.0,
         },
     };
-    let policy::Converted {
-        policy,
-        flow_key,
-        class_globs,
-    } = policy::convert(parts, identities_max, path)?;
+    let policy::Converted { policy, flow_key, class_globs } = policy::convert(parts, identities_max, path)?;
     let endpoints = servers::endpoints(raw.endpoints, path)?;
     check_fractions(&policy, &class_globs, &endpoints, path)?;
     Ok(Pool {
@@ -152,16 +148,11 @@ pub(crate) fn slo(raw: &raw::Slo, path: &str) -> Result<slo::Policy, Violation> 
     let millis = |duration: Duration| duration.as_secs_f64() * 1_000.0;
     let explicit = match (raw.target_ttft, raw.target_itl) {
         (None, None) => None,
-        (Some(ttft), Some(itl)) => Some(Targets {
-            ttft_ms: Some(millis(ttft.0)),
-            itl_ms: Some(millis(itl.0)),
-        }),
+        (Some(ttft), Some(itl)) => {
+            Some(Targets { ttft_ms: Some(millis(ttft.0)), itl_ms: Some(millis(itl.0)) })
+        }
         (ttft, _) => {
-            let given = if ttft.is_some() {
-                "target_ttft"
-            } else {
-                "target_itl"
-            };
+            let given = if ttft.is_some() { "target_ttft" } else { "target_itl" };
             return Err(Violation::new(
                 format!("{path}.slo.{given}"),
                 "give target_ttft and target_itl both, or neither",

@@ -24,10 +24,7 @@ const DURATION: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::fr
 /// Checks `replicas`, except where it depends on other keys, which [`Config::check_replicas`] does. `grpc` is `listen.grpc`.
 pub(super) fn convert(raw: raw::Replicas, grpc: &Address) -> Result<Replicas, Violation> {
     if !DURATION.contains(&raw.duration.0) {
-        return Err(Violation::new(
-            "replicas.duration",
-            "a duration from 1s to 60s is required",
-        ));
+        return Err(Violation::new("replicas.duration", "a duration from 1s to 60s is required"));
     }
     let companions = companions(raw.companions)?;
     let advertise = advertise(raw.advertise.as_deref(), grpc)?;
@@ -138,10 +135,7 @@ fn lease(raw: raw::Lease) -> Result<Lease, Violation> {
         (Some(etcd), None, None) => self::etcd(etcd),
         (None, Some(object), None) => kubernetes(object),
         (None, None, Some(path)) => file(path),
-        _ => Err(Violation::new(
-            "replicas.lease",
-            "exactly one of etcd, kubernetes and file is required",
-        )),
+        _ => Err(Violation::new("replicas.lease", "exactly one of etcd, kubernetes and file is required")),
     }
 }
 
@@ -169,10 +163,7 @@ fn etcd(raw: raw::EtcdLease) -> Result<Lease, Violation> {
             ),
         ));
     }
-    Ok(Lease::Etcd {
-        prefix: prefix.to_owned(),
-        endpoints: raw.endpoints,
-    })
+    Ok(Lease::Etcd { prefix: prefix.to_owned(), endpoints: raw.endpoints })
 }
 
 fn is_etcd_url(text: &str) -> bool {
@@ -192,25 +183,14 @@ fn is_etcd_url(text: &str) -> bool {
 fn kubernetes(raw: raw::KubernetesLease) -> Result<Lease, Violation> {
     let key = "replicas.lease.kubernetes";
     compiled::require("kubernetes", cfg!(feature = "kubernetes"), key)?;
-    check_name(
-        &raw.namespace,
-        LABEL_BYTES_MAX,
-        "a namespace",
-        &format!("{key}.namespace"),
-    )?;
+    check_name(&raw.namespace, LABEL_BYTES_MAX, "a namespace", &format!("{key}.namespace"))?;
     check_name(&raw.name, HOST_BYTES_MAX, "a name", &format!("{key}.name"))?;
-    Ok(Lease::Kubernetes {
-        namespace: raw.namespace,
-        name: raw.name,
-    })
+    Ok(Lease::Kubernetes { namespace: raw.namespace, name: raw.name })
 }
 
 fn file(path: PathBuf) -> Result<Lease, Violation> {
     if path.as_os_str().is_empty() {
-        return Err(Violation::new(
-            "replicas.lease.file",
-            "must be the path of a file, not empty",
-        ));
+        return Err(Violation::new("replicas.lease.file", "must be the path of a file, not empty"));
     }
     Ok(Lease::File(path))
 }
@@ -219,10 +199,7 @@ fn check_count(count: usize, key: &str, noun: &str) -> Result<(), Violation> {
     match count {
         0 => Err(Violation::new(key, format!("at least one {noun} is required"))),
         1..=MEMBERS_MAX => Ok(()),
-        _ => Err(Violation::new(
-            key,
-            format!("at most {MEMBERS_MAX} are allowed, not {count}"),
-        )),
+        _ => Err(Violation::new(key, format!("at most {MEMBERS_MAX} are allowed, not {count}"))),
     }
 }
 
@@ -265,10 +242,8 @@ impl Config {
             Companions::Dns { .. } => &[],
         };
         let keys = (0..).map(|index| format!("replicas.companions[{index}]"));
-        let mut addresses = listed
-            .iter()
-            .zip(keys)
-            .chain([(&replicas.advertise, "replicas.advertise".to_owned())]);
+        let mut addresses =
+            listed.iter().zip(keys).chain([(&replicas.advertise, "replicas.advertise".to_owned())]);
         match addresses.find(|(address, _)| !address.ip().is_loopback()) {
             None => Ok(()),
             Some((address, key)) => Err(Violation::new(

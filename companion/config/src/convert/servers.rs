@@ -27,19 +27,8 @@ pub(super) struct Endpoints {
 /// Checks `endpoints`, which is a list or one kind of discovery; `path` is the pool's.
 pub(super) fn endpoints(raw: raw::Endpoints, path: &str) -> Result<Endpoints, Violation> {
     let path = format!("{path}.endpoints");
-    let raw::Endpoints {
-        listed,
-        dns: by_name,
-        file,
-        kubernetes: by_pool,
-        defaults,
-    } = raw;
-    check_name(
-        &defaults.variant,
-        LABEL_BYTES_MAX,
-        "a variant",
-        &format!("{path}.defaults.variant"),
-    )?;
+    let raw::Endpoints { listed, dns: by_name, file, kubernetes: by_pool, defaults } = raw;
+    check_name(&defaults.variant, LABEL_BYTES_MAX, "a variant", &format!("{path}.defaults.variant"))?;
     let defaults = EndpointDefaults {
         variant: defaults.variant,
         max_batch: defaults.max_batch.0,
@@ -49,10 +38,7 @@ pub(super) fn endpoints(raw: raw::Endpoints, path: &str) -> Result<Endpoints, Vi
         (Some(list), None, None, None) => (endpoint_list(list, &defaults, &format!("{path}.static"))?, None),
         (None, Some(raw), None, None) => (Vec::new(), Some(dns(raw, &format!("{path}.dns"))?)),
         (None, None, Some(file), None) if file.as_os_str().is_empty() => {
-            return Err(Violation::new(
-                format!("{path}.file"),
-                "must be the path of a file, not empty",
-            ));
+            return Err(Violation::new(format!("{path}.file"), "must be the path of a file, not empty"));
         }
         (None, None, Some(file), None) => (Vec::new(), Some(Discovery::File(file))),
         (None, None, None, Some(raw)) => {
@@ -60,17 +46,10 @@ pub(super) fn endpoints(raw: raw::Endpoints, path: &str) -> Result<Endpoints, Vi
             (Vec::new(), Some(discovery))
         }
         _ => {
-            return Err(Violation::new(
-                path,
-                "exactly one of static, dns, file and kubernetes is required",
-            ));
+            return Err(Violation::new(path, "exactly one of static, dns, file and kubernetes is required"));
         }
     };
-    Ok(Endpoints {
-        listed,
-        discovery,
-        defaults,
-    })
+    Ok(Endpoints { listed, discovery, defaults })
 }
 
 /// Checks that the endpoints listed at `path` all have `max_batched_tokens`.
@@ -119,10 +98,7 @@ pub(crate) fn endpoint_list(
             if seen.insert(endpoint.address) {
                 Ok(endpoint)
             } else {
-                Err(Violation::new(
-                    key,
-                    format!("`{}` is listed twice", endpoint.address),
-                ))
+                Err(Violation::new(key, format!("`{}` is listed twice", endpoint.address)))
             }
         })
         .collect()
@@ -132,10 +108,7 @@ fn endpoint(raw: raw::Endpoint, defaults: &EndpointDefaults, key: &str) -> Resul
     let address: SocketAddr = raw.address.parse().map_err(|_| {
         Violation::new(
             key,
-            format!(
-                "`{}` is not an address; write ip:port, like 127.0.0.1:8001",
-                raw.address
-            ),
+            format!("`{}` is not an address; write ip:port, like 127.0.0.1:8001", raw.address),
         )
     })?;
     if address.port() == 0 {
@@ -154,10 +127,7 @@ fn endpoint(raw: raw::Endpoint, defaults: &EndpointDefaults, key: &str) -> Resul
         weight: raw.weight.0,
         variant: raw.variant.unwrap_or(default.variant),
         max_batch: raw.max_batch.map_or(default.max_batch, |requests| requests.0),
-        max_batched_tokens: raw
-            .max_batched_tokens
-            .map(|tokens| tokens.0)
-            .or(default.max_batched_tokens),
+        max_batched_tokens: raw.max_batched_tokens.map(|tokens| tokens.0).or(default.max_batched_tokens),
         labels: raw.labels,
         taints: raw.taints.0,
     })
@@ -214,16 +184,10 @@ fn kubernetes(raw: raw::Kubernetes, path: &str) -> Result<Discovery, Violation> 
     if let Some(namespace) = &raw.namespace {
         check_host(namespace, &format!("{path}.namespace"))?;
     }
-    let raw::PodLabels {
-        variant,
-        max_batch,
-        max_batched_tokens,
-    } = raw.labels;
-    for (key, label) in [
-        ("variant", &variant),
-        ("max_batch", &max_batch),
-        ("max_batched_tokens", &max_batched_tokens),
-    ] {
+    let raw::PodLabels { variant, max_batch, max_batched_tokens } = raw.labels;
+    for (key, label) in
+        [("variant", &variant), ("max_batch", &max_batch), ("max_batched_tokens", &max_batched_tokens)]
+    {
         if let Some(label) = label {
             if let KubernetesObject::Service { .. } = &object {
                 return Err(Violation::new(
@@ -237,11 +201,7 @@ fn kubernetes(raw: raw::Kubernetes, path: &str) -> Result<Discovery, Violation> 
     Ok(Discovery::Kubernetes {
         object,
         namespace: raw.namespace,
-        labels: PodLabels {
-            variant,
-            max_batch,
-            max_batched_tokens,
-        },
+        labels: PodLabels { variant, max_batch, max_batched_tokens },
     })
 }
 
@@ -269,10 +229,7 @@ fn kubernetes_object(
             }
             Ok(KubernetesObject::Service { name, port })
         }
-        _ => Err(Violation::new(
-            path.to_owned(),
-            "exactly one of inference_pool and service is required",
-        )),
+        _ => Err(Violation::new(path.to_owned(), "exactly one of inference_pool and service is required")),
     }
 }
 
@@ -294,10 +251,7 @@ pub(super) fn rewrite(raw: Vec<raw::Rewrite>, path: &str) -> Result<Vec<Rewrite>
         if (1..=NAME_BYTES_MAX).contains(&text.len()) {
             Ok(())
         } else {
-            Err(Violation::new(
-                key,
-                format!("{noun} has 1 to {NAME_BYTES_MAX} bytes"),
-            ))
+            Err(Violation::new(key, format!("{noun} has 1 to {NAME_BYTES_MAX} bytes")))
         }
     };
     let mut globs = BTreeSet::new();
@@ -309,10 +263,7 @@ pub(super) fn rewrite(raw: Vec<raw::Rewrite>, path: &str) -> Result<Vec<Rewrite>
             if !globs.insert(rewrite.model.clone()) {
                 return Err(Violation::new(
                     format!("{path}.model"),
-                    format!(
-                        "`{}` is listed twice; the first entry that matches counts",
-                        rewrite.model
-                    ),
+                    format!("`{}` is listed twice; the first entry that matches counts", rewrite.model),
                 ));
             }
             if rewrite.targets.is_empty() {
@@ -326,19 +277,12 @@ pub(super) fn rewrite(raw: Vec<raw::Rewrite>, path: &str) -> Result<Vec<Rewrite>
                 let key = format!("{path}.targets[{index}].name");
                 check_length(&target.name, "a model's name", key.clone())?;
                 if !names.insert(&target.name) {
-                    return Err(Violation::new(
-                        key,
-                        format!("`{}` is a target twice", target.name),
-                    ));
+                    return Err(Violation::new(key, format!("`{}` is a target twice", target.name)));
                 }
             }
             Ok(Rewrite {
                 model: rewrite.model,
-                targets: rewrite
-                    .targets
-                    .into_iter()
-                    .map(|target| (target.name, target.weight.0))
-                    .collect(),
+                targets: rewrite.targets.into_iter().map(|target| (target.name, target.weight.0)).collect(),
             })
         })
         .collect()
@@ -355,21 +299,13 @@ pub(super) fn scrape(raw: &raw::Scrape, path: &str) -> Result<Option<Scrape>, Vi
         ));
     }
     let path = http_path(raw.path.as_deref(), "/metrics", format!("{path}.scrape.path"))?;
-    Ok(path.map(|path| Scrape {
-        path,
-        interval,
-        stale_after,
-    }))
+    Ok(path.map(|path| Scrape { path, interval, stale_after }))
 }
 
 /// Checks `health`; `path` is the pool's.
 pub(super) fn health(raw: &raw::Health, path: &str) -> Result<Option<Health>, Violation> {
     let path = http_path(raw.path.as_deref(), "/health", format!("{path}.health.path"))?;
-    Ok(path.map(|path| Health {
-        path,
-        interval: raw.interval.0,
-        unhealthy_after: raw.unhealthy_after.0,
-    }))
+    Ok(path.map(|path| Health { path, interval: raw.interval.0, unhealthy_after: raw.unhealthy_after.0 }))
 }
 
 /// A path of HTTP, if one is given.
@@ -413,10 +349,7 @@ mod tests {
             "endpoints: {static: ['127.0.0.1:1', {address: '127.0.0.1:2', variant: h100, max_batch: 64}]}",
         )
         .expect("valid");
-        let kinds = pool
-            .endpoints
-            .iter()
-            .map(|endpoint| (endpoint.variant.as_str(), endpoint.max_batch));
+        let kinds = pool.endpoints.iter().map(|endpoint| (endpoint.variant.as_str(), endpoint.max_batch));
         assert_eq!(kinds.collect::<Vec<_>>(), [("default", 256), ("h100", 64)]);
     }
 
@@ -427,17 +360,11 @@ mod tests {
              defaults: {variant: a100, max_batch: 64, max_batched_tokens: 8192}",
         )
         .expect("valid");
-        let values = pool.endpoints.iter().map(|endpoint| {
-            (
-                endpoint.variant.as_str(),
-                endpoint.max_batch,
-                endpoint.max_batched_tokens,
-            )
-        });
-        assert_eq!(
-            values.collect::<Vec<_>>(),
-            [("a100", 64, Some(8_192)), ("h100", 64, Some(4_096))]
-        );
+        let values = pool
+            .endpoints
+            .iter()
+            .map(|endpoint| (endpoint.variant.as_str(), endpoint.max_batch, endpoint.max_batched_tokens));
+        assert_eq!(values.collect::<Vec<_>>(), [("a100", 64, Some(8_192)), ("h100", 64, Some(4_096))]);
         assert_eq!(pool.endpoint_defaults.max_batched_tokens, Some(8_192));
     }
 
@@ -453,10 +380,7 @@ mod tests {
     fn a_fraction_alone_needs_the_batched_tokens_of_every_endpoint() {
         let fraction = "prefill_busy_threshold_frac: 0.5";
         let unknown = [
-            (
-                "static: [{address: '127.0.0.1:1', max_batched_tokens: 1}, '127.0.0.1:2']",
-                "127.0.0.1:2",
-            ),
+            ("static: [{address: '127.0.0.1:1', max_batched_tokens: 1}, '127.0.0.1:2']", "127.0.0.1:2"),
             ("dns: {name: servers, port: 1}", "dns"),
             #[cfg(feature = "kubernetes")]
             ("kubernetes: {inference_pool: p}", "kubernetes"),
@@ -480,18 +404,11 @@ mod tests {
             }
         }
         // A file is checked when it is read, and pods may have the label.
-        assert!(
-            with_class("file: f", fraction)
-                .expect("valid")
-                .needs_batched_tokens()
-        );
+        assert!(with_class("file: f", fraction).expect("valid").needs_batched_tokens());
         #[cfg(feature = "kubernetes")]
         assert!(
-            with_class(
-                "kubernetes: {inference_pool: p, labels: {max_batched_tokens: a/b}}",
-                fraction
-            )
-            .is_ok()
+            with_class("kubernetes: {inference_pool: p, labels: {max_batched_tokens: a/b}}", fraction)
+                .is_ok()
         );
     }
 
@@ -518,23 +435,10 @@ mod tests {
     #[test]
     fn latency_targets_are_inferred_by_default() {
         assert_eq!(with("").slo, slo::Policy::default());
-        assert_eq!(
-            with("slo: {slo_multiplier: 0}").slo,
-            slo::Policy::default(),
-            "0 is the default"
-        );
+        assert_eq!(with("slo: {slo_multiplier: 0}").slo, slo::Policy::default(), "0 is the default");
         let pool = with("slo: {slo_multiplier: 1.5, target_ttft: 0.5s, target_itl: 40}");
-        let explicit = Targets {
-            ttft_ms: Some(500.0),
-            itl_ms: Some(40.0),
-        };
-        assert_eq!(
-            pool.slo,
-            slo::Policy {
-                multiplier: 1.5,
-                explicit: Some(explicit),
-            }
-        );
+        let explicit = Targets { ttft_ms: Some(500.0), itl_ms: Some(40.0) };
+        assert_eq!(pool.slo, slo::Policy { multiplier: 1.5, explicit: Some(explicit) });
     }
 
     #[test]
@@ -545,82 +449,24 @@ mod tests {
         let endpoint = "endpoints.static[0]";
         for (keys, line, key, word) in [
             (server("variant: ''"), 7, format!("{endpoint}.variant"), "1 to 63"),
-            (
-                server("variant: a b"),
-                7,
-                format!("{endpoint}.variant"),
-                "1 to 63",
-            ),
-            (
-                server("max_batch: 0"),
-                7,
-                format!("{endpoint}.max_batch"),
-                "at least 1",
-            ),
+            (server("variant: a b"), 7, format!("{endpoint}.variant"), "1 to 63"),
+            (server("max_batch: 0"), 7, format!("{endpoint}.max_batch"), "at least 1"),
             (server("weight: 0"), 7, format!("{endpoint}.weight"), "above 0"),
-            (
-                pool("slo:\n  slo_multiplier: 1"),
-                6,
-                "slo.slo_multiplier".into(),
-                "above 1",
-            ),
-            (
-                pool("slo:\n  slo_multiplier: -3"),
-                6,
-                "slo.slo_multiplier".into(),
-                "above 1",
-            ),
-            (
-                pool("slo:\n  slo_multiplier: .inf"),
-                6,
-                "slo.slo_multiplier".into(),
-                "above 1",
-            ),
+            (pool("slo:\n  slo_multiplier: 1"), 6, "slo.slo_multiplier".into(), "above 1"),
+            (pool("slo:\n  slo_multiplier: -3"), 6, "slo.slo_multiplier".into(), "above 1"),
+            (pool("slo:\n  slo_multiplier: .inf"), 6, "slo.slo_multiplier".into(), "above 1"),
             (pool("slo: {target_ttft: 5}"), 5, "slo".into(), "both, or neither"),
             (pool("slo: {target_itl: 5}"), 5, "slo".into(), "both, or neither"),
-            (
-                pool("slo: {target_ttft: 0, target_itl: 5}"),
-                5,
-                "slo.target_ttft".into(),
-                "above zero",
-            ),
-            (
-                pool("slo: {target_ttft: -1.5, target_itl: 5}"),
-                5,
-                "slo.target_ttft".into(),
-                "above zero",
-            ),
-            (
-                pool("scrape:\n  interval: 0s"),
-                6,
-                "scrape.interval".into(),
-                "above zero",
-            ),
-            (
-                pool("scrape:\n  stale_after: 0.5s"),
-                6,
-                "scrape.stale_after".into(),
-                "at least interval",
-            ),
-            (
-                pool("scrape:\n  path: metrics"),
-                6,
-                "scrape.path".into(),
-                "begins with /",
-            ),
+            (pool("slo: {target_ttft: 0, target_itl: 5}"), 5, "slo.target_ttft".into(), "above zero"),
+            (pool("slo: {target_ttft: -1.5, target_itl: 5}"), 5, "slo.target_ttft".into(), "above zero"),
+            (pool("scrape:\n  interval: 0s"), 6, "scrape.interval".into(), "above zero"),
+            (pool("scrape:\n  stale_after: 0.5s"), 6, "scrape.stale_after".into(), "at least interval"),
+            (pool("scrape:\n  path: metrics"), 6, "scrape.path".into(), "begins with /"),
             (pool("scrape:\n  every: 1s"), 6, "scrape".into(), "every"),
-            (
-                pool("reject_unmeetable: maybe"),
-                5,
-                "reject_unmeetable".into(),
-                "",
-            ),
+            (pool("reject_unmeetable: maybe"), 5, "reject_unmeetable".into(), ""),
         ] {
             let message = parse(&keys).expect_err(&keys);
-            assert!(
-                message.starts_with(&format!("f.yaml:{line}: pools[0].{key}")),
-                "{keys}: {message}"
-            );
+            assert!(message.starts_with(&format!("f.yaml:{line}: pools[0].{key}")), "{keys}: {message}");
             assert!(message.contains(word), "{keys}: {message}");
         }
     }

@@ -12,10 +12,7 @@ use crate::raw;
 pub(super) fn convert(stock: &raw::Stock, path: &str) -> Result<Gate, Violation> {
     let deviation = stock.deviation.0.0.billionths();
     if deviation == 0 || deviation >= Decimal::ONE {
-        return Err(Violation::new(
-            format!("{path}.stock.deviation"),
-            "a deviation is above 0 and below 1",
-        ));
+        return Err(Violation::new(format!("{path}.stock.deviation"), "a deviation is above 0 and below 1"));
     }
     match (stock.watermark_per_backend, stock.unit) {
         (Some(raw::Watermark::None), _) => Ok(Gate::Open),
@@ -43,11 +40,7 @@ fn convert_bounded(stock: &raw::Stock, watermark: u64, path: &str) -> Result<Gat
             "0 <= lower_bound_per_backend <= watermark_per_backend <= upper_bound_per_backend is required",
         )
     };
-    let raw::Bounds {
-        lower,
-        upper,
-        holds_watermark,
-    } = stock.bounds(watermark).ok_or_else(violation)?;
+    let raw::Bounds { lower, upper, holds_watermark } = stock.bounds(watermark).ok_or_else(violation)?;
     let is_given = stock.watermark_per_backend.is_some();
     if lower > upper || is_given && !holds_watermark {
         return Err(violation());
@@ -72,9 +65,7 @@ fn convert_auto(stock: &raw::Stock, path: &str) -> Result<Gate, Violation> {
             ));
         }
     }
-    Ok(Gate::Auto {
-        initial: Decimal::whole(stock.auto_initial.0),
-    })
+    Ok(Gate::Auto { initial: Decimal::whole(stock.auto_initial.0) })
 }
 
 #[cfg(test)]
@@ -93,49 +84,24 @@ mod tests {
 
     #[test]
     fn auto_begins_with_a_number_of_requests() {
-        let initial = |count| {
-            Ok(Gate::Auto {
-                initial: Decimal::whole(count),
-            })
-        };
+        let initial = |count| Ok(Gate::Auto { initial: Decimal::whole(count) });
         assert_eq!(gate("watermark_per_backend: auto"), initial(8));
-        assert_eq!(
-            gate("watermark_per_backend: auto\n    auto_initial: 3"),
-            initial(3)
-        );
+        assert_eq!(gate("watermark_per_backend: auto\n    auto_initial: 3"), initial(3));
         assert!(matches!(
             gate("auto_initial: 3"),
             Ok(Gate::Bounded { watermark, .. }) if watermark == Decimal::whole(2)
         ));
-        assert_eq!(
-            gate("watermark_per_backend: auto\n    lower_bound_per_backend: null"),
-            initial(8)
-        );
+        assert_eq!(gate("watermark_per_backend: auto\n    lower_bound_per_backend: null"), initial(8));
     }
 
     #[test]
     fn errors_name_the_line_the_key_and_the_allowed_values() {
         for (stock, line, key, word) in [
             ("unit: tokens", 6, "stock.unit", "watermark_per_backend"),
-            (
-                "unit: tokens\n    watermark_per_backend: auto",
-                6,
-                "stock.unit",
-                "whole number of tokens",
-            ),
+            ("unit: tokens\n    watermark_per_backend: auto", 6, "stock.unit", "whole number of tokens"),
             ("unit: bytes", 6, "stock.unit", "tokens"),
-            (
-                "watermark_per_backend: 0",
-                6,
-                "stock.watermark_per_backend",
-                "at least 1",
-            ),
-            (
-                "watermark_per_backend: automatic",
-                6,
-                "stock.watermark_per_backend",
-                "auto",
-            ),
+            ("watermark_per_backend: 0", 6, "stock.watermark_per_backend", "at least 1"),
+            ("watermark_per_backend: automatic", 6, "stock.watermark_per_backend", "auto"),
             ("auto_initial: 0", 6, "stock.auto_initial", "at least 1"),
             ("auto_initial: none", 6, "stock.auto_initial", ""),
             (
@@ -146,10 +112,7 @@ mod tests {
             ),
         ] {
             let message = gate(stock).expect_err(stock);
-            assert!(
-                message.starts_with(&format!("f.yaml:{line}: pools[0].{key}")),
-                "{stock}: {message}"
-            );
+            assert!(message.starts_with(&format!("f.yaml:{line}: pools[0].{key}")), "{stock}: {message}");
             assert!(message.contains(word), "{stock}: {message}");
         }
     }

@@ -39,11 +39,7 @@ impl Pool {
         let is_default = stock.watermark_per_backend.is_none() && matches!(stock.unit, StockUnit::Requests);
         // If the given bounds exclude the default watermark, the effective one is the nearest bound, which need not be a whole
         // number. Then the key stays empty.
-        if is_default
-            && stock
-                .bounds(WATERMARK)
-                .is_some_and(|bounds| bounds.holds_watermark)
-        {
+        if is_default && stock.bounds(WATERMARK).is_some_and(|bounds| bounds.holds_watermark) {
             stock.watermark_per_backend = Some(Watermark::Fixed(WATERMARK));
         }
     }

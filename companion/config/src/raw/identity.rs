@@ -65,11 +65,7 @@ pub(crate) struct ApiKeys {
 }
 
 fn key_headers() -> List<String> {
-    List(
-        ["authorization", "x-api-key", "api-key"]
-            .map(str::to_owned)
-            .into(),
-    )
+    List(["authorization", "x-api-key", "api-key"].map(str::to_owned).into())
 }
 
 const fn yes() -> bool {
@@ -78,12 +74,7 @@ const fn yes() -> bool {
 
 impl From<String> for ApiKeys {
     fn from(file: String) -> Self {
-        Self {
-            file: file.into(),
-            headers: key_headers(),
-            required: yes(),
-            forward: false,
-        }
+        Self { file: file.into(), headers: key_headers(), required: yes(), forward: false }
     }
 }
 
@@ -131,10 +122,7 @@ impl Default for Identity {
                 header("x-nexus-priority"),
                 header("x-gateway-inference-objective"),
             ]),
-            class: List(vec![
-                header("x-penstock-class"),
-                header("x-dynamo-meta-policy-class"),
-            ]),
+            class: List(vec![header("x-penstock-class"), header("x-dynamo-meta-policy-class")]),
             strict: List::default(),
             jump: List::default(),
             objectives: BTreeMap::new(),

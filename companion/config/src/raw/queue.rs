@@ -162,12 +162,7 @@ pub(crate) enum RequeueCause {
 }
 
 impl RequeueCause {
-    pub(crate) const ALL: [Self; 4] = [
-        Self::Connect,
-        Self::Reset,
-        Self::TooManyRequests,
-        Self::Unavailable,
-    ];
+    pub(crate) const ALL: [Self; 4] = [Self::Connect, Self::Reset, Self::TooManyRequests, Self::Unavailable];
 }
 
 impl<'de> Deserialize<'de> for RequeueCause {

@@ -244,11 +244,7 @@ pub(crate) struct Health {
 
 impl Default for Health {
     fn default() -> Self {
-        Self {
-            path: Some("/health".into()),
-            interval: millis(5_000),
-            unhealthy_after: Count(3),
-        }
+        Self { path: Some("/health".into()), interval: millis(5_000), unhealthy_after: Count(3) }
     }
 }
 
@@ -266,10 +262,7 @@ pub(crate) struct Down {
 
 impl Default for Down {
     fn default() -> Self {
-        Self {
-            first: millis(1_000),
-            max: millis(30_000),
-        }
+        Self { first: millis(1_000), max: millis(30_000) }
     }
 }
 
@@ -289,11 +282,7 @@ pub(crate) struct Scrape {
 
 impl Default for Scrape {
     fn default() -> Self {
-        Self {
-            path: Some("/metrics".into()),
-            interval: millis(1_000),
-            stale_after: None,
-        }
+        Self { path: Some("/metrics".into()), interval: millis(1_000), stale_after: None }
     }
 }
 
@@ -318,13 +307,7 @@ pub(crate) struct Scheduler {
 
 impl Default for Scheduler {
     fn default() -> Self {
-        let Scorers {
-            stock,
-            queue,
-            kv_cache,
-            prefix,
-            lora,
-        } = Scorers::default();
+        let Scorers { stock, queue, kv_cache, prefix, lora } = Scorers::default();
         Self {
             stock: Factor(stock),
             queue: Factor(queue),

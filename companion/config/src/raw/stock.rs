@@ -57,11 +57,8 @@ impl Stock {
     /// larger than a decimal can be.
     pub(crate) fn bounds(&self, watermark: u64) -> Option<Bounds> {
         let deviation = self.deviation.0.0.billionths();
-        let scaled = |factor: u128| {
-            Some(Decimal::from_billionths(
-                u128::from(watermark).checked_mul(factor)?,
-            ))
-        };
+        let scaled =
+            |factor: u128| Some(Decimal::from_billionths(u128::from(watermark).checked_mul(factor)?));
         let lower = match self.lower_bound_per_backend {
             Some(given) => given.0,
             None => scaled(Decimal::ONE.saturating_sub(deviation))?,
@@ -70,11 +67,7 @@ impl Stock {
             Some(given) => given.0,
             None => scaled(Decimal::ONE.checked_add(deviation)?)?,
         };
-        Some(Bounds {
-            lower,
-            upper,
-            holds_watermark: (lower..=upper).contains(&Decimal::whole(watermark)),
-        })
+        Some(Bounds { lower, upper, holds_watermark: (lower..=upper).contains(&Decimal::whole(watermark)) })
     }
 }
 

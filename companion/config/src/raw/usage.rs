@@ -53,9 +53,7 @@ pub(crate) struct Model {
 
 impl Default for Model {
     fn default() -> Self {
-        Self {
-            transient: millis(120_000),
-        }
+        Self { transient: millis(120_000) }
     }
 }
 

@@ -5,16 +5,8 @@ use regex::Regex;
 use serde_json::Value;
 
 /// Keywords that don't restrict values.
-const ANNOTATIONS: [&str; 8] = [
-    "$schema",
-    "$defs",
-    "title",
-    "description",
-    "default",
-    "format",
-    "writeOnly",
-    "$comment",
-];
+const ANNOTATIONS: [&str; 8] =
+    ["$schema", "$defs", "title", "description", "default", "format", "writeOnly", "$comment"];
 
 /// Checks `value`, which is found at `path`, against `schema`. `root` holds the definitions.
 pub(super) fn check(value: &Value, schema: &Value, root: &Value, path: &str) -> Result<(), String> {
@@ -66,12 +58,8 @@ pub(super) fn check(value: &Value, schema: &Value, root: &Value, path: &str) -> 
                 }
                 true
             }
-            "minItems" => value
-                .as_array()
-                .is_none_or(|items| items.len() as u64 >= number(rule) as u64),
-            "maxItems" => value
-                .as_array()
-                .is_none_or(|items| items.len() as u64 <= number(rule) as u64),
+            "minItems" => value.as_array().is_none_or(|items| items.len() as u64 >= number(rule) as u64),
+            "maxItems" => value.as_array().is_none_or(|items| items.len() as u64 <= number(rule) as u64),
             "minLength" => length(value).is_none_or(|chars| chars as f64 >= number(rule)),
             "maxLength" => length(value).is_none_or(|chars| chars as f64 <= number(rule)),
             "minimum" => value.as_f64().is_none_or(|value| value >= number(rule)),
@@ -94,10 +82,7 @@ pub(super) fn check(value: &Value, schema: &Value, root: &Value, path: &str) -> 
 /// The number of schemas in a list that a value fits.
 fn count_fitting(value: &Value, schemas: &Value, root: &Value, path: &str) -> Result<usize, String> {
     let schemas = schemas.as_array().ok_or("a list")?;
-    Ok(schemas
-        .iter()
-        .filter(|one| check(value, one, root, path).is_ok())
-        .count())
+    Ok(schemas.iter().filter(|one| check(value, one, root, path).is_ok()).count())
 }
 
 fn has_type(value: &Value, kind: &Value) -> bool {

@@ -29,20 +29,14 @@ fn advertise_prefix_and_duration_have_defaults() {
         "replicas: {companions: ['127.0.0.1:9190', '127.0.0.1:9290'], lease: {etcd: {endpoints: ['http://127.0.0.1:2379']}}}",
     );
     assert_eq!(replicas.advertise, address("127.0.0.1:9190"));
-    assert_eq!(
-        (replicas.duration, replicas.per),
-        (Duration::from_secs(3), Per::Gateway)
-    );
+    assert_eq!((replicas.duration, replicas.per), (Duration::from_secs(3), Per::Gateway));
     assert_eq!(
         replicas.companions,
         Companions::List(vec![address("127.0.0.1:9190"), address("127.0.0.1:9290")])
     );
     assert_eq!(
         replicas.lease,
-        Lease::Etcd {
-            endpoints: vec!["http://127.0.0.1:2379".into()],
-            prefix: "/penstock".into()
-        }
+        Lease::Etcd { endpoints: vec!["http://127.0.0.1:2379".into()], prefix: "/penstock".into() }
     );
 }
 
@@ -56,15 +50,9 @@ fn every_form_of_companions_and_lease_is_read() {
     assert_eq!(
         by_name,
         Replicas {
-            companions: Companions::Dns {
-                name: "companions.models".into(),
-                port: 9190
-            },
+            companions: Companions::Dns { name: "companions.models".into(), port: 9190 },
             advertise: address("10.1.2.3:9190"),
-            lease: Lease::Kubernetes {
-                namespace: "models".into(),
-                name: "penstock".into()
-            },
+            lease: Lease::Kubernetes { namespace: "models".into(), name: "penstock".into() },
             per: Per::Pool,
             duration: Duration::from_secs(15),
         }
@@ -84,10 +72,7 @@ fn companions_that_share_a_file_differ_by_environment_variables() {
         let variables = variables.iter().map(|(name, value)| (name.into(), value.into()));
         Document::parse_with(&text, "f.yaml", &Environment::new(variables)).map_err(|error| error.to_string())
     };
-    let companions = (
-        "PENSTOCK_REPLICAS__COMPANIONS",
-        "['127.0.0.1:9190', '127.0.0.1:9290']",
-    );
+    let companions = ("PENSTOCK_REPLICAS__COMPANIONS", "['127.0.0.1:9190', '127.0.0.1:9290']");
     let document = parse(&[companions, ("PENSTOCK_REPLICAS__ADVERTISE", "127.0.0.1:9290")]).expect("valid");
     let replicas = document.config().replicas.clone().expect("given");
     assert_eq!(replicas.advertise, address("127.0.0.1:9290"));
@@ -106,21 +91,9 @@ fn companions_that_share_a_file_differ_by_environment_variables() {
 fn wrong_companions_and_addresses_are_errors() {
     for (keys, key, word) in [
         ("{lease: {file: l}}", "replicas.companions", "missing"),
-        (
-            "{companions: [], lease: {file: l}}",
-            "replicas.companions",
-            "at least one",
-        ),
-        (
-            "{companions: 5, lease: {file: l}}",
-            "replicas.companions",
-            "{dns: {name: NAME",
-        ),
-        (
-            "{companions: [companion-1:9190], lease: {file: l}}",
-            "replicas.companions[0]",
-            "write ip:port",
-        ),
+        ("{companions: [], lease: {file: l}}", "replicas.companions", "at least one"),
+        ("{companions: 5, lease: {file: l}}", "replicas.companions", "{dns: {name: NAME"),
+        ("{companions: [companion-1:9190], lease: {file: l}}", "replicas.companions[0]", "write ip:port"),
         (
             "{companions: ['127.0.0.1:9190', '127.0.0.1:9190'], lease: {file: l}}",
             "replicas.companions[1]",
@@ -131,11 +104,7 @@ fn wrong_companions_and_addresses_are_errors() {
             "replicas.companions[1]",
             "1 to 65535",
         ),
-        (
-            "{companions: ['0.0.0.0:9190'], lease: {file: l}}",
-            "replicas.companions[0]",
-            "can't connect",
-        ),
+        ("{companions: ['0.0.0.0:9190'], lease: {file: l}}", "replicas.companions[0]", "can't connect"),
         (
             "{companions: ['127.0.0.1:9190', '10.0.0.6:9190'], lease: {file: l}}",
             "replicas.companions[1]",
@@ -166,11 +135,7 @@ fn wrong_companions_and_addresses_are_errors() {
             "replicas.companions.dns.port",
             "65535",
         ),
-        (
-            "{companions: {dns: {name: c}}, lease: {file: l}}",
-            "replicas.companions.dns.port",
-            "missing",
-        ),
+        ("{companions: {dns: {name: c}}, lease: {file: l}}", "replicas.companions.dns.port", "missing"),
         (
             "{companions: ['127.0.0.1:9190'], advertize: '127.0.0.1:9190', lease: {file: l}}",
             "replicas.advertize",
@@ -188,17 +153,9 @@ fn wrong_leases_and_durations_are_errors() {
     for (keys, key, word) in [
         ("duration: 3s", "replicas.lease", "missing"),
         ("lease: {}", "replicas.lease", "exactly one"),
-        (
-            "lease: {file: l, kubernetes: {namespace: n, name: l}}",
-            "replicas.lease",
-            "exactly one",
-        ),
+        ("lease: {file: l, kubernetes: {namespace: n, name: l}}", "replicas.lease", "exactly one"),
         ("lease: {file: ''}", "replicas.lease.file", "not empty"),
-        (
-            "lease: {etcd: {endpoints: []}}",
-            "replicas.lease.etcd.endpoints",
-            "at least one",
-        ),
+        ("lease: {etcd: {endpoints: []}}", "replicas.lease.etcd.endpoints", "at least one"),
         (
             "lease: {etcd: {endpoints: ['127.0.0.1:2379']}}",
             "replicas.lease.etcd.endpoints[0]",
@@ -219,34 +176,15 @@ fn wrong_leases_and_durations_are_errors() {
             "replicas.lease.etcd.prefix",
             "like /penstock",
         ),
-        (
-            "lease: {kubernetes: {namespace: a b, name: l}}",
-            "replicas.lease.kubernetes.namespace",
-            "1 to 63",
-        ),
-        (
-            "lease: {kubernetes: {namespace: n}}",
-            "replicas.lease.kubernetes.name",
-            "missing",
-        ),
-        (
-            "lease: {file: l}, duration: 999ms",
-            "replicas.duration",
-            "1s to 60s",
-        ),
-        (
-            "lease: {file: l}, duration: 61s",
-            "replicas.duration",
-            "1s to 60s",
-        ),
+        ("lease: {kubernetes: {namespace: a b, name: l}}", "replicas.lease.kubernetes.namespace", "1 to 63"),
+        ("lease: {kubernetes: {namespace: n}}", "replicas.lease.kubernetes.name", "missing"),
+        ("lease: {file: l}, duration: 999ms", "replicas.duration", "1s to 60s"),
+        ("lease: {file: l}, duration: 61s", "replicas.duration", "1s to 60s"),
         ("lease: {file: l}, per: node", "replicas.per", "gateway or pool"),
     ] {
         assert_error(&document(keys), 2, key, word);
     }
-    let long = format!(
-        "lease: {{kubernetes: {{namespace: a, name: {}}}}}",
-        "n".repeat(181)
-    );
+    let long = format!("lease: {{kubernetes: {{namespace: a, name: {}}}}}", "n".repeat(181));
     assert_error(
         &document(&format!("{long}, per: pool")),
         2,
@@ -255,19 +193,14 @@ fn wrong_leases_and_durations_are_errors() {
     );
     Config::parse(&document(&long), "f.yaml").expect("long enough for one lease");
     let secret = document("lease: {etcd: {endpoints: ['http://me:hunter2@b']}}");
-    let message = Config::parse(&secret, "f.yaml")
-        .expect_err("a password")
-        .to_string();
+    let message = Config::parse(&secret, "f.yaml").expect_err("a password").to_string();
     assert!(!message.contains("hunter2"), "{message}");
 }
 
 #[test]
 fn keys_that_only_one_companion_can_use_are_errors() {
     const REPLICAS: &str = "replicas: {companions: ['127.0.0.1:9190'], lease: {file: l}}";
-    for (listen, word) in [
-        ("unix:/run/p.sock", "write ip:port"),
-        ("127.0.0.1:0", "1 to 65535"),
-    ] {
+    for (listen, word) in [("unix:/run/p.sock", "write ip:port"), ("127.0.0.1:0", "1 to 65535")] {
         let text = format!("listen: {{grpc: '{listen}'}}\n{REPLICAS}\n{POOLS}");
         assert_error(&text, 1, "listen.grpc", word);
     }

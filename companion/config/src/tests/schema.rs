@@ -8,10 +8,8 @@ use crate::{Document, schema};
 /// A document with every key, in most of the forms of its values.
 const ALL: &str = include_str!("everything.yaml");
 /// The pages with examples of documents.
-const PAGES: [&str; 2] = [
-    include_str!("../../../../docs/configuration.md"),
-    include_str!("../../../../docs/model.md"),
-];
+const PAGES: [&str; 2] =
+    [include_str!("../../../../docs/configuration.md"), include_str!("../../../../docs/model.md")];
 const SMALL: &str = "pools: [{name: a, endpoints: {static: ['127.0.0.1:8001']}}]";
 /// Other forms of values that exclude some of [`ALL`].
 const OTHERS: [&str; 3] = [
@@ -58,10 +56,7 @@ fn a_shown_document_parses_to_itself() {
         for again in [json, yaml] {
             assert_eq!(again.json(), document.json());
             assert_eq!(again.digest(), document.digest());
-            assert_eq!(
-                format!("{:?}", again.config()),
-                format!("{:?}", document.config())
-            );
+            assert_eq!(format!("{:?}", again.config()), format!("{:?}", document.config()));
         }
     }
 }
@@ -99,11 +94,7 @@ fn every_key_of_the_schema_is_shown_and_in_everything_yaml() {
         ("/pools/0/scheduler", "Scheduler"),
         ("/pools/0/companion_down", "CompanionDown"),
     ] {
-        let keys = if name.is_empty() {
-            &schema["properties"]
-        } else {
-            &schema["$defs"][name]["properties"]
-        };
+        let keys = if name.is_empty() { &schema["properties"] } else { &schema["$defs"][name]["properties"] };
         for key in keys.as_object().unwrap_or_else(|| panic!("{name}")).keys() {
             let shown = small.json().pointer(&format!("{part}/{key}"));
             assert!(shown.is_some(), "{part}/{key} isn't shown");
@@ -113,11 +104,7 @@ fn every_key_of_the_schema_is_shown_and_in_everything_yaml() {
         }
     }
     // Mappings that a document leaves out as a whole.
-    for (part, name) in [
-        ("/tls", "Tls"),
-        ("/replicas", "Replicas"),
-        ("/replicas/lease/etcd", "EtcdLease"),
-    ] {
+    for (part, name) in [("/tls", "Tls"), ("/replicas", "Replicas"), ("/replicas/lease/etcd", "EtcdLease")] {
         let keys = schema["$defs"][name]["properties"].as_object();
         for key in keys.unwrap_or_else(|| panic!("{name}")).keys() {
             let is_present = everything.pointer(&format!("{part}/{key}")).is_some();

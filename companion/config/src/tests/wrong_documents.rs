@@ -10,82 +10,34 @@ const SMALL: &str = "pools: [{name: a, endpoints: {static: ['127.0.0.1:8001']}}]
 #[test]
 fn keys_outside_pools_reject_values_out_of_range() {
     for (written, key, word) in [
-        (
-            "listen: {gateway: localhost}",
-            "listen.gateway",
-            "write ip:port, like 127.0.0.1:8080",
-        ),
-        (
-            "listen: {gateway: '0.0.0.0:8080'}",
-            "listen.gateway",
-            "identity.trust",
-        ),
-        (
-            "identity: {user: [{header: 'x user'}]}",
-            "identity.user[0].header",
-            "like x-penstock-tenant",
-        ),
-        (
-            "identity: {user: [{metadata: sub}]}",
-            "identity.user[0].metadata",
-            "NAMESPACE/KEY",
-        ),
+        ("listen: {gateway: localhost}", "listen.gateway", "write ip:port, like 127.0.0.1:8080"),
+        ("listen: {gateway: '0.0.0.0:8080'}", "listen.gateway", "identity.trust"),
+        ("identity: {user: [{header: 'x user'}]}", "identity.user[0].header", "like x-penstock-tenant"),
+        ("identity: {user: [{metadata: sub}]}", "identity.user[0].metadata", "NAMESPACE/KEY"),
         ("listen: {gateway: 8080}", "listen.gateway", "a text, not 8080"),
         ("listen: {grpc: '0.0.0.0:9190'}", "listen.grpc", "needs tls"),
         ("listen: {grpc: 'unix:p.sock'}", "listen.grpc", "starts with /"),
-        (
-            "listen: {envoy_admin: '0.0.0.0:9901'}",
-            "listen.envoy_admin",
-            "loopback",
-        ),
-        (
-            "listen: {https: '127.0.0.1:443'}",
-            "listen.https",
-            "did you mean `http`?",
-        ),
+        ("listen: {envoy_admin: '0.0.0.0:9901'}", "listen.envoy_admin", "loopback"),
+        ("listen: {https: '127.0.0.1:443'}", "listen.https", "did you mean `http`?"),
         ("tls: {cert: f.pem}", "tls.key", "missing"),
         ("admin: {hosts: ['a:80']}", "admin.hosts[0]", "without a port"),
-        (
-            "admin: {token: secret}",
-            "admin.token",
-            "did you mean `token_file`?",
-        ),
-        (
-            "identity: {user: {header: x}}",
-            "identity.user",
-            "a list, not a mapping",
-        ),
-        (
-            "identity: {user: [{head: x}]}",
-            "identity.user[0].head",
-            "did you mean `header`?",
-        ),
+        ("admin: {token: secret}", "admin.token", "did you mean `token_file`?"),
+        ("identity: {user: {header: x}}", "identity.user", "a list, not a mapping"),
+        ("identity: {user: [{head: x}]}", "identity.user[0].head", "did you mean `header`?"),
         ("identity: {user: [{header: ''}]}", "identity.user[0]", "1 to 256"),
         (
             "identity: {user: [{header: x, body: y}]}",
             "identity.user[0]",
             "one of header, body, metadata, model",
         ),
-        (
-            "identity: {user: [x-user]}",
-            "identity.user[0]",
-            "header or body or metadata or model",
-        ),
+        ("identity: {user: [x-user]}", "identity.user[0]", "header or body or metadata or model"),
         (
             "identity: {priority: [{model: {'*': urgent}}]}",
             "identity.priority[0].model.*",
             "critical, default or sheddable",
         ),
-        (
-            "identity: {strict: [{model: {'*': 16}}]}",
-            "identity.strict[0].model.*",
-            "0 to 15",
-        ),
-        (
-            "identity: {jump: [{model: {'*': 3601}}]}",
-            "identity.jump[0].model.*",
-            "0 to 3600",
-        ),
+        ("identity: {strict: [{model: {'*': 16}}]}", "identity.strict[0].model.*", "0 to 15"),
+        ("identity: {jump: [{model: {'*': 3601}}]}", "identity.jump[0].model.*", "0 to 3600"),
         (
             "identity: {objectives: {gold: urgent}}",
             "identity.objectives.gold",
@@ -101,37 +53,17 @@ fn keys_outside_pools_reject_values_out_of_range() {
             "identity.max_priority.acme",
             "known: default, tenants",
         ),
-        (
-            "identity: {trust: some}",
-            "identity.trust",
-            "all, none, or a list of networks",
-        ),
-        (
-            "identity: {trust: [10.0.0.0/33]}",
-            "identity.trust[0]",
-            "a network like 10.0.0.0/8",
-        ),
-        (
-            "shutdown: {queued: keep}",
-            "shutdown.queued",
-            "reject or hand_over",
-        ),
+        ("identity: {trust: some}", "identity.trust", "all, none, or a list of networks"),
+        ("identity: {trust: [10.0.0.0/33]}", "identity.trust[0]", "a network like 10.0.0.0/8"),
+        ("shutdown: {queued: keep}", "shutdown.queued", "reject or hand_over"),
         ("shutdown: {drain: 0s}", "shutdown.drain", "above zero"),
         ("startup_wait: 0s", "startup_wait", "above zero"),
         ("limits: {flows: 0}", "limits.flows", "from 1 to 100000"),
         ("limits: {flows: 100001}", "limits.flows", "from 1 to 100000"),
         ("limits: {body_bytes: 0}", "limits.body_bytes", "at least 1"),
-        (
-            "limits: {body_bytes: 32MB or so}",
-            "limits.body_bytes",
-            "a size like 256MiB",
-        ),
+        ("limits: {body_bytes: 32MB or so}", "limits.body_bytes", "a size like 256MiB"),
         ("metrics: {flows: 0}", "metrics.flows", "at least 1"),
-        (
-            "metrics: {aliases: [prometheus]}",
-            "metrics.aliases[0]",
-            "must be nexus, not `prometheus`",
-        ),
+        ("metrics: {aliases: [prometheus]}", "metrics.aliases[0]", "must be nexus, not `prometheus`"),
         ("metrics: {aliases: [nexus, nexus]}", "metrics.aliases[1]", "once"),
         ("pool: []", "pool", "did you mean `pools`?"),
         ("colour: red", "colour", "known: listen, tls, replicas, admin"),
@@ -149,12 +81,7 @@ fn a_document_is_one_yaml_mapping() {
         ("limits: {}\n", 1, "pools", "at least one pool"),
         ("pools: {a: b}\n", 1, "pools", "a list, not a mapping"),
         ("pools:\n", 1, "pools", "a list, not empty (null)"),
-        (
-            "pools: [5]\n",
-            1,
-            "pools[0]",
-            "a mapping of keys to values, not 5",
-        ),
+        ("pools: [5]\n", 1, "pools[0]", "a mapping of keys to values, not 5"),
         ("- a\n- b\n", 1, "document", "a mapping of keys"),
         ("pools\n", 1, "document", "a mapping of keys"),
         ("pools: [\n", 1, "document", "unclosed bracket '[' (column 8)"),
@@ -162,25 +89,10 @@ fn a_document_is_one_yaml_mapping() {
         ("limits:\n\tflows: 3\n", 2, "document", "isn't YAML"),
         ("limits: {flows: 3}\n  metrics: {}\n", 2, "document", "isn't YAML"),
         ("limits: *nothing\n", 1, "document", "isn't YAML"),
-        (
-            "limits: {flows: 3}\n---\nlimits: {flows: 4}\n",
-            2,
-            "document",
-            "second document",
-        ),
+        ("limits: {flows: 3}\n---\nlimits: {flows: 4}\n", 2, "document", "second document"),
         ("limits:\n  flows: 3\nlimits:\n  flows: 4\n", 3, "limits", "twice"),
-        (
-            "limits:\n  flows: 3\n  body_bytes: 1KiB\n  flows: 4\n",
-            4,
-            "limits.flows",
-            "twice",
-        ),
-        (
-            "pools:\n- name: a\n  queue: {ttl: 1s, ttl: 2s}\n",
-            3,
-            "pools[0].queue.ttl",
-            "twice",
-        ),
+        ("limits:\n  flows: 3\n  body_bytes: 1KiB\n  flows: 4\n", 4, "limits.flows", "twice"),
+        ("pools:\n- name: a\n  queue: {ttl: 1s, ttl: 2s}\n", 3, "pools[0].queue.ttl", "twice"),
         ("a: \0\n", 1, "document", "bytes of 0"),
     ] {
         assert_error(text, line, key, word);
@@ -196,16 +108,10 @@ fn aliases_are_allowed_and_alias_bombs_are_errors() {
     let mut bomb = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
     for level in 1..9 {
         let aliases = format!("*a{}, ", level - 1).repeat(10);
-        bomb.push_str(&format!(
-            "a{level}: &a{level} [{}]\n",
-            aliases.trim_end_matches(", ")
-        ));
+        bomb.push_str(&format!("a{level}: &a{level} [{}]\n", aliases.trim_end_matches(", ")));
     }
     let message = Config::parse(&bomb, "f.yaml").expect_err("a bomb").to_string();
-    assert!(
-        message.starts_with("f.yaml:") && message.contains("isn't YAML"),
-        "{message}"
-    );
+    assert!(message.starts_with("f.yaml:") && message.contains("isn't YAML"), "{message}");
     let deep = format!("{}{}", "[".repeat(10_000), "]".repeat(10_000));
     let message = Config::parse(&deep, "f.yaml").expect_err("too deep").to_string();
     assert!(message.starts_with("f.yaml:1: document: "), "{message}");

@@ -22,18 +22,12 @@ impl Visitor<'_> for Numbers {
         formatter.write_str(self.0)
     }
 
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "above 2^53 the nearest double is meant"
-    )]
+    #[expect(clippy::cast_precision_loss, reason = "above 2^53 the nearest double is meant")]
     fn visit_u64<E: de::Error>(self, number: u64) -> Result<f64, E> {
         Ok(number as f64)
     }
 
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "above 2^53 the nearest double is meant"
-    )]
+    #[expect(clippy::cast_precision_loss, reason = "above 2^53 the nearest double is meant")]
     fn visit_i64<E: de::Error>(self, number: i64) -> Result<f64, E> {
         Ok(number as f64)
     }
@@ -71,10 +65,7 @@ fn number<'de, D: Deserializer<'de>>(
     if number.is_finite() && fits(number) {
         Ok(number)
     } else {
-        Err(de::Error::invalid_value(
-            de::Unexpected::Float(number),
-            &Numbers(allowed),
-        ))
+        Err(de::Error::invalid_value(de::Unexpected::Float(number), &Numbers(allowed)))
     }
 }
 
@@ -87,10 +78,7 @@ fn whole<'de, D: Deserializer<'de>>(
     if fits(number) {
         Ok(number)
     } else {
-        Err(de::Error::invalid_value(
-            de::Unexpected::Unsigned(number),
-            &Wholes(allowed),
-        ))
+        Err(de::Error::invalid_value(de::Unexpected::Unsigned(number), &Wholes(allowed)))
     }
 }
 
@@ -239,9 +227,7 @@ fn decimal(number: f64) -> Option<Decimal> {
     let fraction: String = fraction.chars().chain(std::iter::repeat('0')).take(9).collect();
     let whole: u128 = whole.parse().ok()?;
     let fraction: u128 = fraction.parse().ok()?;
-    Some(Decimal::from_billionths(
-        whole.checked_mul(Decimal::ONE)?.checked_add(fraction)?,
-    ))
+    Some(Decimal::from_billionths(whole.checked_mul(Decimal::ONE)?.checked_add(fraction)?))
 }
 
 impl<'de> Deserialize<'de> for ExactDecimal {

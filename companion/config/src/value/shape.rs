@@ -288,10 +288,7 @@ pub(crate) struct TextOr<T> {
 impl<T> TextOr<T> {
     /// `allowed` describes both forms.
     pub(crate) const fn new(allowed: &'static str) -> Self {
-        Self {
-            allowed,
-            value: PhantomData,
-        }
+        Self { allowed, value: PhantomData }
     }
 }
 

@@ -23,9 +23,7 @@ impl PositiveDuration {
 }
 
 fn parse_duration(text: &str) -> Option<Duration> {
-    humantime::parse_duration(text.trim())
-        .ok()
-        .filter(|duration| !duration.is_zero())
+    humantime::parse_duration(text.trim()).ok().filter(|duration| !duration.is_zero())
 }
 
 /// In the largest unit that gives a whole number. One minute is written as 60s and one hour as 60m.
@@ -99,10 +97,8 @@ impl<'de> Deserialize<'de> for Bytes {
                 Ok(Bytes(bytes))
             }
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Bytes, E> {
-                let size: bytesize::ByteSize = text
-                    .trim()
-                    .parse()
-                    .map_err(|_| E::invalid_value(de::Unexpected::Str(text), &self))?;
+                let size: bytesize::ByteSize =
+                    text.trim().parse().map_err(|_| E::invalid_value(de::Unexpected::Str(text), &self))?;
                 Ok(Bytes(size.as_u64()))
             }
         }
@@ -223,12 +219,9 @@ mod tests {
             assert_eq!(format_duration(duration), written);
             assert_eq!(parse_duration(written), Some(duration));
         }
-        for (bytes, written) in [
-            (256 << 20, "\"256MiB\""),
-            (4096, "\"4KiB\""),
-            (1_500_000, "1500000"),
-            (0, "0"),
-        ] {
+        for (bytes, written) in
+            [(256 << 20, "\"256MiB\""), (4096, "\"4KiB\""), (1_500_000, "1500000"), (0, "0")]
+        {
             assert_eq!(serde_json::to_string(&Bytes(bytes)).expect("JSON"), written);
         }
     }

@@ -23,8 +23,7 @@ use crate::pool::{Pool, PoolInput, Registering};
 use crate::registration::{Arrival, Registration};
 use crate::rejection::Rejection;
 use crate::root_context::RootContext;
-use crate::trust;
-use crate::{wire_in, wire_out};
+use crate::{trust, wire_in, wire_out};
 
 /// What the previous key of a registration means.
 enum Previous {
@@ -154,9 +153,7 @@ impl Control {
         arrival: Arrival<'_>,
     ) -> Previous {
         let key = registration.key;
-        let previous = registration
-            .previous_key
-            .filter(|previous| self.is_same_envoy(*previous, key));
+        let previous = registration.previous_key.filter(|previous| self.is_same_envoy(*previous, key));
         let Some(previous) = previous else {
             return Previous::None;
         };
@@ -173,10 +170,7 @@ impl Control {
             Arrival::New | Arrival::Waiting if has_ended => {
                 // The client left during the first exchange, so this exchange is about to end.
                 self.record_end(key);
-                self.reject(
-                    key,
-                    Rejection::immediate(answer::client_left(), Outcome::Cancelled),
-                );
+                self.reject(key, Rejection::immediate(answer::client_left(), Outcome::Cancelled));
                 Previous::TakenOver
             }
             Arrival::Running(_) if has_ended => Previous::Ended,
@@ -216,12 +210,7 @@ impl Control {
         let peer = context.peer();
         self.aliases.remove(key);
         self.aliases.insert(previous, route.id);
-        let input = PoolInput::Reenter {
-            id: route.id,
-            peer,
-            registration,
-            arrival,
-        };
+        let input = PoolInput::Reenter { id: route.id, peer, registration, arrival };
         self.drive_pool(now, route.pool, input);
     }
 
@@ -366,9 +355,7 @@ fn invalid(registration: &Registration<'_>, arrival: Arrival<'_>) -> Option<Answ
         return Some(answer::too_long());
     }
     // A request that runs has found its endpoint.
-    let pin = registration
-        .pin
-        .filter(|_| !matches!(arrival, Arrival::Running(_)))?;
+    let pin = registration.pin.filter(|_| !matches!(arrival, Arrival::Running(_)))?;
     let (address, rank) = pin.rsplit_once('@')?;
     let is_rank = !rank.is_empty() && rank.bytes().all(|byte| byte.is_ascii_digit());
     is_rank.then(|| answer::pinned_rank(pin, address))

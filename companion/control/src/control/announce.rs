@@ -25,11 +25,7 @@ impl Control {
     pub(super) fn announce_changes(&mut self) {
         for index in 0..self.pools.touched().len() {
             let id = self.pools.touched()[index];
-            if self
-                .pools
-                .get(id)
-                .is_some_and(crate::pool::Pool::is_announcement_due)
-            {
+            if self.pools.get(id).is_some_and(crate::pool::Pool::is_announcement_due) {
                 self.announce(id, None);
             }
         }
@@ -76,9 +72,7 @@ impl Control {
         let commands: Vec<_> = if digest == known_digest {
             Vec::new()
         } else {
-            pools()
-                .map(|(_, pool)| wire_out::endpoints(&pool.announcement()))
-                .collect()
+            pools().map(|(_, pool)| wire_out::endpoints(&pool.announcement())).collect()
         };
         for command in commands {
             self.send(epoch, command);
@@ -90,10 +84,8 @@ impl Control {
 
     fn renew_announcement(&mut self, id: PoolId) -> AnnouncementChange {
         let envoys = self.envoys.len();
-        let change = self
-            .pools
-            .get_mut(id)
-            .map_or(AnnouncementChange::None, |pool| pool.renew_announcement(envoys));
+        let change =
+            self.pools.get_mut(id).map_or(AnnouncementChange::None, |pool| pool.renew_announcement(envoys));
         self.apply_effects(id);
         change
     }

@@ -36,10 +36,7 @@ impl Control {
     /// Whether this request of the root context with this epoch is granted here; `None` if it isn't known.
     #[must_use]
     pub fn is_granted(&self, epoch: u128, sequence: u64) -> Option<bool> {
-        let route = self.find(RequestKey {
-            epoch: Epoch::from_bits(epoch),
-            sequence,
-        })?;
+        let route = self.find(RequestKey { epoch: Epoch::from_bits(epoch), sequence })?;
         Some(!self.is_waiting(route))
     }
 
@@ -74,10 +71,7 @@ impl Control {
     }
 
     fn audit_context(&self, epoch: Epoch, context: &RootContext) -> Result<(), AuditError> {
-        holds(
-            "the requests of a root context have a limit",
-            context.requests.len() <= REQUESTS_MAX,
-        )?;
+        holds("the requests of a root context have a limit", context.requests.len() <= REQUESTS_MAX)?;
         let session = context.conn.and_then(|conn| self.sessions.get(&conn));
         holds(
             "a root context has a stream, or is orphaned",
@@ -92,10 +86,7 @@ impl Control {
         holds(
             "an unconfirmed request belongs to the root context",
             context.unconfirmed.iter().all(|route| {
-                let is_open = self
-                    .pools
-                    .get(route.pool)
-                    .is_some_and(|pool| pool.contains(route.id));
+                let is_open = self.pools.get(route.pool).is_some_and(|pool| pool.contains(route.id));
                 !is_open || context.requests.values().any(|own| own == route)
             }),
         )?;
@@ -125,10 +116,7 @@ impl Control {
                 "the alias of an ended request belongs to a known root context",
                 self.aliases.is_open(id) || self.contexts.contains_key(&key.epoch),
             )?;
-            holds(
-                "aliases have a limit",
-                self.aliases.count(key.epoch) <= ALIASES_MAX,
-            )?;
+            holds("aliases have a limit", self.aliases.count(key.epoch) <= ALIASES_MAX)?;
         }
         for (id, keys) in self.aliases.open_requests() {
             holds("only an open request has previous keys", is_open(id))?;

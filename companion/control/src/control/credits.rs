@@ -27,13 +27,8 @@ impl Control {
         };
         let registration = wire_in::registration(epoch, register);
         let key = registration.key;
-        let place = CreditPlace {
-            credit: CreditId {
-                epoch,
-                number: admitted.credit,
-            },
-            endpoint: &running.endpoint,
-        };
+        let place =
+            CreditPlace { credit: CreditId { epoch, number: admitted.credit }, endpoint: &running.endpoint };
         let arrival = |place, end| Arrival::Leased {
             running: wire_in::running(running),
             pool: &running.pool,
@@ -87,10 +82,7 @@ impl Control {
 
     /// A filter gives up a credit. One that isn't in force changes nothing.
     pub(super) fn credit_returned(&mut self, now: Instant, epoch: Epoch, returned: &wire::CreditReturned) {
-        let credit = CreditId {
-            epoch,
-            number: returned.credit,
-        };
+        let credit = CreditId { epoch, number: returned.credit };
         if let Some(pool) = self.pools.named(&returned.pool) {
             self.drive_pool(now, pool, PoolInput::CreditReturned(credit));
         }
@@ -172,11 +164,7 @@ impl Control {
             ..registration.clone()
         };
         let arrival = Arrival::Leased {
-            running: Running {
-                endpoint,
-                age: core::time::Duration::ZERO,
-                has_first_byte: false,
-            },
+            running: Running { endpoint, age: core::time::Duration::ZERO, has_first_byte: false },
             pool: "",
             place: None,
             end: None,

@@ -16,23 +16,13 @@ impl Control {
     pub(super) fn apply_effects(&mut self, pool: PoolId) {
         while let Some(effect) = self.pools.poll_effect(pool) {
             match effect {
-                PoolEffect::Opened {
-                    key,
-                    id,
-                    labels,
-                    previous_key,
-                } => {
+                PoolEffect::Opened { key, id, labels, previous_key } => {
                     self.open_request(key, Route { pool, id }, &labels);
                     if let Some(previous_key) = previous_key {
                         self.aliases.insert(previous_key, id);
                     }
                 }
-                PoolEffect::Grant {
-                    key,
-                    labels,
-                    grant,
-                    rate_limit,
-                } => {
+                PoolEffect::Grant { key, labels, grant, rate_limit } => {
                     let message = self.spent_frames.take_grant();
                     let command = wire_out::grant(key.sequence, &labels, &grant, rate_limit, message);
                     self.send(key.epoch, command);
@@ -75,8 +65,7 @@ impl Control {
             context.ended.record(key.sequence);
         }
         let contexts = &self.contexts;
-        self.aliases
-            .end_request(id, |epoch| contexts.contains_key(&epoch));
+        self.aliases.end_request(id, |epoch| contexts.contains_key(&epoch));
         self.request_index.remove(&labels.request_id, id);
         self.open_requests -= 1;
     }

@@ -92,9 +92,8 @@ impl Control {
             return;
         }
         let outdated = self.contexts.values().filter(|context| !context.checks_api_keys);
-        let mut outdated: Vec<_> = outdated
-            .filter_map(|context| Some((context.conn?, context.node.clone())))
-            .collect();
+        let mut outdated: Vec<_> =
+            outdated.filter_map(|context| Some((context.conn?, context.node.clone()))).collect();
         outdated.sort_unstable();
         for (conn, node) in outdated {
             if let Some(session) = self.sessions.get_mut(&conn) {
@@ -129,10 +128,7 @@ impl Control {
     fn attach(&mut self, now: Instant, conn: ConnId, epoch: Epoch, version: u32, hello: &wire::Hello) {
         let envoy = EnvoyId::new(hello.envoy, epoch);
         let is_new = !self.contexts.contains_key(&epoch);
-        let context = self
-            .contexts
-            .entry(epoch)
-            .or_insert_with(|| RootContext::new(envoy));
+        let context = self.contexts.entry(epoch).or_insert_with(|| RootContext::new(envoy));
         if is_new {
             let node: String = hello.node.chars().take(NODE_CHARS_MAX).collect();
             context.node = node.into();
@@ -150,11 +146,7 @@ impl Control {
         context.unconfirmed.clear();
         let peer = context.peer();
         let replaced = context.conn.replace(conn);
-        let routes = if peer == peer_before {
-            Vec::new()
-        } else {
-            context.routes()
-        };
+        let routes = if peer == peer_before { Vec::new() } else { context.routes() };
         for route in routes {
             let input = PoolInput::PeerChanged { id: route.id, peer };
             self.drive_pool(now, route.pool, input);
@@ -199,11 +191,7 @@ const fn refusal(term: u64) -> Kind {
 
 /// The newest protocol version that both sides have. Sessions for each pool need filters that know roles.
 fn common_version(hello: &wire::Hello, session_per_pool: bool) -> Option<u32> {
-    let least = if session_per_pool {
-        wire::limits::ROLE_VERSION
-    } else {
-        wire::limits::VERSION_MIN
-    };
+    let least = if session_per_pool { wire::limits::ROLE_VERSION } else { wire::limits::VERSION_MIN };
     let version = hello.version_max.min(wire::limits::VERSION_MAX);
     (version >= hello.version_min.max(least)).then_some(version)
 }

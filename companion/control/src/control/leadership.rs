@@ -67,12 +67,9 @@ impl Control {
 
     pub(super) fn change_leadership(&mut self, now: Instant, change: LeadershipChange) {
         match change {
-            LeadershipChange::Lead {
-                term,
-                known,
-                is_last_leader_gone,
-                grants_until,
-            } => self.begin_takeover(now, term, &known, is_last_leader_gone, grants_until),
+            LeadershipChange::Lead { term, known, is_last_leader_gone, grants_until } => {
+                self.begin_takeover(now, term, &known, is_last_leader_gone, grants_until)
+            }
             LeadershipChange::Renewed { term, grants_until } => self.renew_lease(now, term, grants_until),
             LeadershipChange::StoreUnreachable { recorded } => self.note_store_unreachable(now, recorded),
             LeadershipChange::StandBy { leader, term } => self.stand_by(now, leader, term),
@@ -104,11 +101,7 @@ impl Control {
             is_last_leader_gone,
             last_leader,
         });
-        let wait = if is_last_leader_gone {
-            self.settings.startup_wait
-        } else {
-            TAKEOVER_WAIT
-        };
+        let wait = if is_last_leader_gone { self.settings.startup_wait } else { TAKEOVER_WAIT };
         self.timers.set(now.after(wait), Timer::Takeover);
         self.lead_if_followed(now);
         if self.leadership.role == Role::TakingOver {
@@ -148,12 +141,8 @@ impl Control {
     }
 
     fn extend_lease(&mut self, grants_until: Instant) {
-        self.leadership.lease = Some(Lease {
-            check_at: grants_until,
-            recorded: None,
-            left_at: None,
-            lapsed: None,
-        });
+        self.leadership.lease =
+            Some(Lease { check_at: grants_until, recorded: None, left_at: None, lapsed: None });
         self.timers.set(grants_until, Timer::Lease);
     }
 
@@ -182,11 +171,7 @@ impl Control {
 
     /// Stops granting if the lease has lapsed. Called before every event, because a timer may be late.
     pub(super) fn check_lease(&mut self, now: Instant) {
-        if self
-            .leadership
-            .lease_check_at()
-            .is_none_or(|check_at| now < check_at)
-        {
+        if self.leadership.lease_check_at().is_none_or(|check_at| now < check_at) {
             return;
         }
         let followed_until = self.followed_until();
@@ -350,10 +335,7 @@ impl Control {
                 known.digest = known.digest.wrapping_sub(envoys::digest(epoch));
             }
         }
-        if missing
-            .values()
-            .all(|known| known.contexts == 0 && known.digest == 0)
-        {
+        if missing.values().all(|known| known.contexts == 0 && known.digest == 0) {
             self.lead(now);
         }
     }
@@ -381,9 +363,7 @@ impl Control {
             Some(since) => since.after(TAKEOVER_WAIT),
             // Filters that the last leader didn't know may have found it meanwhile.
             None if self.asking().is_empty() => {
-                return self.report(ElectionReport::Unfollowed {
-                    term: self.settings.term,
-                });
+                return self.report(ElectionReport::Unfollowed { term: self.settings.term });
             }
             None if strangers_until <= now => return self.lead(now),
             None => strangers_until,
@@ -396,11 +376,7 @@ impl Control {
 
     /// The last leader's filters are still with it, so filters that it doesn't know should find it.
     fn send_strangers_to_last_leader(&mut self) {
-        let last_leader = self
-            .leadership
-            .takeover
-            .as_ref()
-            .and_then(|takeover| takeover.last_leader.clone());
+        let last_leader = self.leadership.takeover.as_ref().and_then(|takeover| takeover.last_leader.clone());
         let Some(leader) = last_leader else {
             return;
         };
@@ -422,8 +398,7 @@ impl Control {
         let called = self.call_asking();
         self.leadership.awaited = called.into_iter().collect();
         self.leadership.awaited_until = now.after(HELLOS_WAIT_MAX);
-        self.timers
-            .set(now.after(self.settings.startup_wait), Timer::Startup);
+        self.timers.set(now.after(self.settings.startup_wait), Timer::Startup);
     }
 
     /// A filter that asked for the leader has sent its Hello.
@@ -439,8 +414,7 @@ impl Control {
         match self.leadership.role {
             Role::Standby { .. } | Role::TakingOver => {}
             Role::Leader if now < self.leadership.awaited_until && self.is_hello_on_its_way() => {
-                self.timers
-                    .set(now.after(self.settings.startup_wait), Timer::Startup);
+                self.timers.set(now.after(self.settings.startup_wait), Timer::Startup);
             }
             Role::Alone | Role::Leader => {
                 if !self.leadership.awaited.is_empty() {

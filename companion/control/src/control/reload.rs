@@ -14,11 +14,7 @@ use crate::settings::Settings;
 impl Control {
     /// Applies other settings. Term and seed stay as they were.
     pub(super) fn reload(&mut self, now: Instant, settings: Settings) {
-        let settings = Settings {
-            term: self.settings.term,
-            seed: self.settings.seed,
-            ..settings
-        };
+        let settings = Settings { term: self.settings.term, seed: self.settings.seed, ..settings };
         let old = core::mem::replace(&mut self.settings, settings);
         self.close_unchecked(now);
         if self.settings.policy != old.policy {
@@ -60,10 +56,7 @@ impl Control {
             if self.is_draining {
                 self.drive_pool(now, pool, PoolInput::Drain(true));
             }
-            let list = PoolInput::Endpoints {
-                endpoints: &settings.endpoints,
-                pending: &settings.pending,
-            };
+            let list = PoolInput::Endpoints { endpoints: &settings.endpoints, pending: &settings.pending };
             self.drive_pool(now, pool, list);
         }
         for pool in arranged.retired {

@@ -18,27 +18,18 @@ use crate::ids::{Epoch, RequestKey};
 use crate::pool::PoolInput;
 use crate::registration::{Arrival, Registration, Running};
 use crate::session::Greeting;
-use crate::trust;
-use crate::wire_in;
+use crate::{trust, wire_in};
 
 impl Control {
     /// Brings both sides to the same state.
     pub(super) fn resync(&mut self, now: Instant, epoch: Epoch, greeting: Greeting) {
-        let Greeting {
-            waiting,
-            running,
-            sent_at,
-            ..
-        } = greeting;
+        let Greeting { waiting, running, sent_at, .. } = greeting;
         let age_now = |age| sent_at.map_or(age, |sent_at: SentAt| sent_at.age(now, age));
-        let running_sequences: HashSet<u64> = running
-            .iter()
-            .filter_map(|running| Some(running.register.as_ref()?.sequence))
-            .collect();
+        let running_sequences: HashSet<u64> =
+            running.iter().filter_map(|running| Some(running.register.as_ref()?.sequence)).collect();
         let waiting_sequences: HashSet<u64> = waiting.iter().map(|register| register.sequence).collect();
         // A request that waits was not requeued under another key.
-        self.aliases
-            .retain(epoch, |_, sequence, _| running_sequences.contains(&sequence));
+        self.aliases.retain(epoch, |_, sequence, _| running_sequences.contains(&sequence));
         self.settle_unlisted(now, epoch, |sequence| {
             running_sequences.contains(&sequence) || waiting_sequences.contains(&sequence)
         });
@@ -106,11 +97,7 @@ impl Control {
             return;
         };
         trust::apply(&mut registration, context.version, &self.settings);
-        let input = PoolInput::StillRuns {
-            id: route.id,
-            registration: &registration,
-            running,
-        };
+        let input = PoolInput::StillRuns { id: route.id, registration: &registration, running };
         self.drive_pool(now, route.pool, input);
     }
 

@@ -38,8 +38,7 @@ impl Control {
         context.conn = None;
         context.orphaned_since = Some(now);
         let total = context.requests.len();
-        self.timers
-            .set(now.after(wire::limits::SESSION_GRACE), Timer::Grace(epoch));
+        self.timers.set(now.after(wire::limits::SESSION_GRACE), Timer::Grace(epoch));
         self.suspend_credits(now, epoch);
         let waiting = self.waiting_routes(epoch);
         self.observe(Observation::SessionOrphaned {

@@ -32,11 +32,7 @@ impl Control {
         };
         Status {
             sessions: sessions.collect(),
-            pools: self
-                .pools
-                .iter()
-                .map(|(_, pool)| pool.status(now, is_orphaned))
-                .collect(),
+            pools: self.pools.iter().map(|(_, pool)| pool.status(now, is_orphaned)).collect(),
             started: self.is_started,
             gathered: self.is_gathered,
             draining: self.is_draining,
@@ -54,9 +50,7 @@ impl Control {
         waiting: usize,
     ) -> SessionStatus {
         let session = context.conn.and_then(|conn| self.sessions.get(&conn));
-        let last_seen = session
-            .map(|session| session.last_frame_at)
-            .or(context.orphaned_since);
+        let last_seen = session.map(|session| session.last_frame_at).or(context.orphaned_since);
         SessionStatus {
             id: format!("{:016x}", epoch.high),
             pool: None,

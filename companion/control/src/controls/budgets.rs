@@ -14,9 +14,7 @@ impl Controls {
     /// The budgets of all pools, in time proportional to the number of flows with one.
     #[must_use]
     pub fn budgets(&self, now: Instant) -> Vec<PoolBudgets> {
-        self.iter()
-            .flat_map(|(_, control)| control.budgets(now))
-            .collect()
+        self.iter().flat_map(|(_, control)| control.budgets(now)).collect()
     }
 
     /// Changes a flow's budget. Returns the budget as it is now.
@@ -32,11 +30,7 @@ impl Controls {
     ) -> Result<FlowQuotaSnapshot, NoBudget> {
         let before = self.deciding(pool)?.budget(now, pool, flow)?;
         change.check(&before)?;
-        let event = Event::ChangeBudget {
-            pool: pool.clone(),
-            flow: flow.into(),
-            change,
-        };
+        let event = Event::ChangeBudget { pool: pool.clone(), flow: flow.into(), change };
         self.handle(now, event);
         self.deciding(pool)?.budget(now, pool, flow)
     }

@@ -14,10 +14,7 @@ pub(super) struct Split {
 /// Splits the settings, if each pool has a leader of its own.
 pub(super) fn split(mut settings: Settings) -> Split {
     if !settings.policy.session_per_pool {
-        return Split {
-            gateway: settings,
-            pools: Vec::new(),
-        };
+        return Split { gateway: settings, pools: Vec::new() };
     }
     let own = core::mem::take(&mut settings.pools);
     let flows_shown = settings.flows_shown / own.len().max(1);
@@ -26,13 +23,8 @@ pub(super) fn split(mut settings: Settings) -> Split {
         let mut policy = settings.policy.clone();
         // The filter reads only this pool's entry from its session, and the rest from the main one.
         policy.pools.retain(|entry| *entry.name == *name);
-        let settings = Settings {
-            pool: Some(name.clone()),
-            pools: vec![pool],
-            policy,
-            flows_shown,
-            ..settings.clone()
-        };
+        let settings =
+            Settings { pool: Some(name.clone()), pools: vec![pool], policy, flows_shown, ..settings.clone() };
         (name, settings)
     });
     Split {
@@ -52,10 +44,5 @@ pub(super) fn split(mut settings: Settings) -> Split {
 pub(super) fn of_removed_pool(gateway: &Settings, pool: &Arc<str>) -> Settings {
     let mut policy = gateway.policy.clone();
     policy.pools.clear();
-    Settings {
-        pool: Some(pool.clone()),
-        policy,
-        is_replicated: true,
-        ..gateway.clone()
-    }
+    Settings { pool: Some(pool.clone()), policy, is_replicated: true, ..gateway.clone() }
 }

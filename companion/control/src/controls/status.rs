@@ -20,9 +20,7 @@ impl Controls {
             }
             (scope, control, status)
         });
-        let (_, _, mut sum) = all
-            .next()
-            .expect("invariant: the gateway's control is never removed");
+        let (_, _, mut sum) = all.next().expect("invariant: the gateway's control is never removed");
         // Without a pool that this companion leads, the first control's count.
         let mut led: Option<(bool, bool)> = None;
         for (_, control, status) in all {
@@ -43,8 +41,7 @@ impl Controls {
     /// The request with this `x-request-id` that hasn't ended; of several, one that came last in its pool.
     #[must_use]
     pub fn request(&self, now: Instant, request_id: &str) -> Option<RequestStatus> {
-        self.iter()
-            .find_map(|(_, control)| control.request(now, request_id))
+        self.iter().find_map(|(_, control)| control.request(now, request_id))
     }
 
     /// Whether this companion leads the scope; `None`: it is unknown.

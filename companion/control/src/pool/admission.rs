@@ -25,14 +25,7 @@ use crate::registration::{Arrival, Registration, Running};
 impl Pool {
     /// A request comes in. A request that runs at an address of another pool is not taken.
     pub(super) fn register(&mut self, now: Instant, registering: &Registering<'_>) {
-        let &Registering {
-            id,
-            registration,
-            peer,
-            arrival,
-            has_outcome,
-            ..
-        } = registering;
+        let &Registering { id, registration, peer, arrival, has_outcome, .. } = registering;
         let running = arrival.running();
         let runs_at = running.and_then(|running| Some((self.endpoint(running.endpoint)?, running)));
         if running.is_some() && runs_at.is_none() {
@@ -44,10 +37,7 @@ impl Pool {
         request.eligible = self.eligible(now, peer.envoy, constraints.as_deref());
         self.classify(&mut request, &mut labels);
         let labels = Arc::new(labels);
-        self.record_cost_event(|| CostEventKind::Arrived {
-            id,
-            labels: labels.clone(),
-        });
+        self.record_cost_event(|| CostEventKind::Arrived { id, labels: labels.clone() });
         if let (Some((endpoint, _)), Some(end)) = (runs_at, EndedThere::of(registering)) {
             return self.count_ended(now, registering, request, &labels, endpoint, end);
         }
@@ -137,12 +127,7 @@ impl Pool {
         let (key, labels) = (request.key, request.labels.clone());
         self.model_counts.open(now, &labels.model, request.is_waiting());
         self.requests.insert(id, request);
-        self.effects.push_back(PoolEffect::Opened {
-            key,
-            id,
-            labels,
-            previous_key,
-        });
+        self.effects.push_back(PoolEffect::Opened { key, id, labels, previous_key });
     }
 
     /// Sets the cached tokens of a request, and with them its class and its tokens.
@@ -194,9 +179,7 @@ impl Pool {
         // A body that was rewritten keeps its target model, whatever the rules are now.
         let target_model = registration.rewritten_to.unwrap_or_else(|| {
             let rewriter = &self.rules.rewriter;
-            rewriter
-                .target(registration.model, registration.key)
-                .unwrap_or(registration.model)
+            rewriter.target(registration.model, registration.key).unwrap_or(registration.model)
         });
         let (flow, is_private) = self.rules.flow(registration, target_model);
         let visible = if is_private {
@@ -217,9 +200,7 @@ impl Pool {
             model: self.last_model.clone(),
             class: Box::default(),
             traceparent: registration.traceparent.into(),
-            flow: visible
-                .filter(|_| !flow.is_empty())
-                .unwrap_or_else(|| flow.as_ref().into()),
+            flow: visible.filter(|_| !flow.is_empty()).unwrap_or_else(|| flow.as_ref().into()),
             private: is_private,
             band: registering.claim.band,
             request_id: registration.request_id.into(),
@@ -266,8 +247,7 @@ impl Pool {
         let labels = request.labels.clone();
         let is_first = request.admitted.replace(Outcome::Dispatched).is_none();
         if endpoint.is_some() {
-            self.model_counts
-                .change(&labels.model, request.is_waiting(), false);
+            self.model_counts.change(&labels.model, request.is_waiting(), false);
             request.stage = Stage::adopted(address.clone(), granted_at);
             request.requeues = registration.requeues;
             request.is_rewritten |= registration.rewritten_to.is_some();
@@ -318,9 +298,7 @@ impl Pool {
             return;
         };
         let granted = request.granted().map(|granted| granted.grant.endpoints.len());
-        let failed_attempt = registration
-            .failed_attempt
-            .filter(|_| matches!(arrival, Arrival::New));
+        let failed_attempt = registration.failed_attempt.filter(|_| matches!(arrival, Arrival::New));
         let return_input = self.return_input(now, id, failed_attempt);
         if let (Some(endpoints), Arrival::New) = (granted, arrival) {
             self.endpoints_failed(now, id, endpoints);
@@ -403,8 +381,7 @@ impl Pool {
             return;
         };
         let labels = request.labels.clone();
-        self.model_counts
-            .change(&labels.model, request.is_waiting(), true);
+        self.model_counts.change(&labels.model, request.is_waiting(), true);
         request.stage = Stage::Waiting;
         self.observe(Observation::Requeued(labels));
         self.record_cost_event(|| CostEventKind::Requeued(id));
@@ -497,10 +474,7 @@ mod tests {
             models: Vec::new(),
             endpoints: Vec::new(),
             pending: Vec::new(),
-            policy: Policy {
-                order,
-                ..Policy::default()
-            },
+            policy: Policy { order, ..Policy::default() },
             flow_key: Vec::new(),
             class_globs: vec!["qwen*".into(), "*".into()],
             capacity_status: 503,
@@ -550,10 +524,7 @@ mod tests {
         );
         let request = converted(&rules, &message(16, 3_601));
         assert_eq!((request.strict, request.head_start), (0, Duration::ZERO));
-        let other = wire::Register {
-            model: "llama".into(),
-            ..Default::default()
-        };
+        let other = wire::Register { model: "llama".into(), ..Default::default() };
         assert_eq!(converted(&rules, &other).class_set, 2);
     }
 
@@ -567,9 +538,7 @@ mod tests {
         };
         let after_arrival = |rules: &Rules, deadline, target| {
             let request = converted(rules, &message(deadline, target));
-            let deadline = request
-                .deadline
-                .map(|deadline| deadline.since(request.arrived).as_millis());
+            let deadline = request.deadline.map(|deadline| deadline.since(request.arrived).as_millis());
             (deadline, request.ttft_target.map(|target| target.as_millis()))
         };
         let elsewhere = rules(Order::Edf);
@@ -580,10 +549,7 @@ mod tests {
         assert_eq!(after_arrival(&here, Some(900), Some(500)), (Some(500), Some(500)));
         assert_eq!(after_arrival(&here, Some(400), Some(500)), (Some(400), Some(500)));
         assert_eq!(after_arrival(&here, Some(400), None), (Some(400), None));
-        let bad = wire::Register {
-            bad_slo_ttft: true,
-            ..Default::default()
-        };
+        let bad = wire::Register { bad_slo_ttft: true, ..Default::default() };
         let bad = wire_in::registration(Epoch::from_bits(1), &bad);
         assert!(here.is_deadline_invalid(&bad) && !elsewhere.is_deadline_invalid(&bad));
     }

@@ -34,10 +34,7 @@ pub(crate) enum AnnouncementChange {
 impl Announced {
     /// Nothing was announced.
     pub(super) fn nothing() -> Self {
-        Self {
-            is_stale: true,
-            ..Self::default()
-        }
+        Self { is_stale: true, ..Self::default() }
     }
 
     pub(super) const fn mark_stale(&mut self) {
@@ -62,10 +59,7 @@ pub(crate) struct Announcement<'a> {
 impl Announcement<'_> {
     /// The addresses of the ready endpoints.
     pub(crate) fn ready(&self) -> impl Iterator<Item = &str> {
-        let announced = self
-            .endpoints
-            .iter()
-            .filter(|(_, endpoint)| endpoint.is_announced);
+        let announced = self.endpoints.iter().filter(|(_, endpoint)| endpoint.is_announced);
         announced.map(|(_, endpoint)| &*endpoint.address)
     }
 }

@@ -9,50 +9,28 @@ use crate::audit::{AuditError, holds, same};
 impl Pool {
     /// Checks every invariant, in time proportional to the pool.
     pub(crate) fn audit(&self) -> Result<(), AuditError> {
-        self.engine.audit().map_err(|source| AuditError::Engine {
-            pool: self.name.clone(),
-            source,
-        })?;
+        self.engine.audit().map_err(|source| AuditError::Engine { pool: self.name.clone(), source })?;
         let snapshot = self.engine.snapshot();
-        let waiting = self
-            .requests
-            .values()
-            .filter(|request| request.is_waiting())
-            .count();
+        let waiting = self.requests.values().filter(|request| request.is_waiting()).count();
         let granted = self.requests.len() - waiting;
         same("requests that wait", waiting, snapshot.waiting)?;
         self.audit_models()?;
         // Stock may be counted in tokens; requests in flight are always counted one by one.
         let in_flight = snapshot.flows.iter().map(|flow| flow.in_flight).sum();
         same("requests in flight", granted, in_flight)?;
-        holds(
-            "nothing waits in a retired pool",
-            !(self.is_retired && waiting > 0),
-        )?;
+        holds("nothing waits in a retired pool", !(self.is_retired && waiting > 0))?;
         let mut known = self.autopilot.in_flight();
         holds(
             "a request that the autopilot has in flight is granted",
-            known.all(|id| {
-                self.requests
-                    .get(&id)
-                    .is_some_and(|request| !request.is_waiting())
-            }),
+            known.all(|id| self.requests.get(&id).is_some_and(|request| !request.is_waiting())),
         )?;
-        same(
-            "requests that the autopilot has in flight",
-            self.autopilot.in_flight().count(),
-            in_flight,
-        )?;
-        holds(
-            "the autopilot's endpoints add up to what it has in flight",
-            self.autopilot.audit(),
-        )?;
+        same("requests that the autopilot has in flight", self.autopilot.in_flight().count(), in_flight)?;
+        holds("the autopilot's endpoints add up to what it has in flight", self.autopilot.audit())?;
         holds("the credits add up", self.credits.audit())?;
         let lent = snapshot.endpoints.iter().filter(|endpoint| endpoint.credit > 0);
         holds(
             "the engine counts the places that are lent",
-            lent.map(|endpoint| (endpoint.id, endpoint.credit))
-                .eq(self.credits.by_endpoint()),
+            lent.map(|endpoint| (endpoint.id, endpoint.credit)).eq(self.credits.by_endpoint()),
         )?;
         holds("the endpoints' tables agree", self.endpoints.audit())
     }
@@ -66,9 +44,7 @@ impl Pool {
         }
         holds(
             "each model's requests are counted",
-            counted
-                .iter()
-                .all(|(model, count)| self.model_counts.of(model) == *count),
+            counted.iter().all(|(model, count)| self.model_counts.of(model) == *count),
         )?;
         let (waiting, running) = self.model_counts.in_all();
         same("requests by model", self.requests.len(), waiting + running)

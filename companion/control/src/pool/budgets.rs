@@ -37,10 +37,7 @@ impl Pool {
         let shadowed = self.visible_flows.shadowed(visible.iter().map(|flow| &**flow));
         PoolBudgets {
             pool: self.name.clone(),
-            shadowed: shadowed
-                .into_iter()
-                .map(|(flow, over, count)| (flow.into(), over, count))
-                .collect(),
+            shadowed: shadowed.into_iter().map(|(flow, over, count)| (flow.into(), over, count)).collect(),
             flows: quotas
                 .into_iter()
                 .map(|quota| FlowBudget {
@@ -59,10 +56,7 @@ impl Pool {
 
     pub(super) fn change_budget(&mut self, now: Instant, flow: Box<str>, change: BudgetChange) {
         let input = match change {
-            BudgetChange::AddTokens(tokens) => Input::TopUp {
-                flow,
-                tokens: Tokens(tokens),
-            },
+            BudgetChange::AddTokens(tokens) => Input::TopUp { flow, tokens: Tokens(tokens) },
             BudgetChange::Reset => Input::ResetQuota(flow),
         };
         self.decide(now, input);

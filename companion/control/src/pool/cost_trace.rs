@@ -14,10 +14,7 @@ impl Pool {
     /// The events since the last call.
     pub(crate) fn take_cost_events(&mut self) -> Vec<CostEvent> {
         let events = self.cost_events.as_mut().map(core::mem::take);
-        let with_pool = |kind| CostEvent {
-            pool: self.name.clone(),
-            kind,
-        };
+        let with_pool = |kind| CostEvent { pool: self.name.clone(), kind };
         events.unwrap_or_default().into_iter().map(with_pool).collect()
     }
 
@@ -35,13 +32,7 @@ impl Pool {
             && let Some(estimate) = self.engine.expected(id)
             && let Some((flow, is_demoted)) = self.engine.charged_flow(id)
         {
-            events.push(CostEventKind::Started {
-                id,
-                flow: flow.into(),
-                is_granted,
-                is_demoted,
-                estimate,
-            });
+            events.push(CostEventKind::Started { id, flow: flow.into(), is_granted, is_demoted, estimate });
         }
     }
 }

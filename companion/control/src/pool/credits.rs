@@ -177,10 +177,7 @@ impl Credits {
     /// A request of this root context was admitted without waiting.
     pub(super) fn record_use(&mut self, now: Instant, epoch: Epoch) {
         let id = self.last_number;
-        let new = || Holder {
-            id,
-            ..Holder::default()
-        };
+        let new = || Holder { id, ..Holder::default() };
         self.holders.entry(epoch).or_insert_with(new).activity.record(now);
     }
 
@@ -206,12 +203,7 @@ impl Credits {
             return None;
         }
         let is_new = holder.places.is_empty();
-        Some(Offer {
-            number: holder.id + u64::from(is_new),
-            places,
-            is_new,
-            may_requeue,
-        })
+        Some(Offer { number: holder.id + u64::from(is_new), places, is_new, may_requeue })
     }
 
     /// The offer is lent at this endpoint.
@@ -325,10 +317,7 @@ impl Credits {
         for (&epoch, holder) in &mut self.holders {
             if holder.is_active() && holder.activity.is_busy(now, least) {
                 renewed.push(Renewal {
-                    credit: CreditId {
-                        epoch,
-                        number: holder.id,
-                    },
+                    credit: CreditId { epoch, number: holder.id },
                     may_requeue: holder.may_requeue,
                 });
             }
@@ -374,10 +363,7 @@ mod tests {
     }
 
     fn credit(number: u64) -> CreditId {
-        CreditId {
-            epoch: epoch(),
-            number,
-        }
+        CreditId { epoch: epoch(), number }
     }
 
     /// A busy root context at 0 ms.
@@ -443,11 +429,7 @@ mod tests {
         assert_eq!(credits.returned(credit(2)), []);
         assert_eq!(credits.recall(|id| id == HERE), [credit(1)]);
         assert_eq!(credits.recall(|_| true), [], "it is recalled once");
-        assert_eq!(
-            lend(&mut credits, 0, 9),
-            None,
-            "nothing is added to a recalled credit"
-        );
+        assert_eq!(lend(&mut credits, 0, 9), None, "nothing is added to a recalled credit");
         assert_eq!(credits.returned(credit(1)), [(HERE, CREDIT_MIN)]);
         assert_eq!(credits.returned(credit(1)), []);
         let next = credits.offer(at(0), epoch(), BUSY, true, || 9).expect("busy");
@@ -471,16 +453,9 @@ mod tests {
         lend(&mut credits, 0, 9);
         assert_eq!(credits.renewal_at(), Some(at(1_000)));
         assert_eq!(credits.take_renewals(at(999), BUSY), []);
-        let renewal = Renewal {
-            credit: credit(1),
-            may_requeue: true,
-        };
+        let renewal = Renewal { credit: credit(1), may_requeue: true };
         assert_eq!(credits.take_renewals(at(1_000), BUSY), [renewal]);
-        assert_eq!(
-            credits.take_renewals(at(2_000), BUSY),
-            [],
-            "it was idle for a span"
-        );
+        assert_eq!(credits.take_renewals(at(2_000), BUSY), [], "it was idle for a span");
         credits.returned(credit(1));
         credits.take_renewals(at(3_000), BUSY);
         assert_eq!(credits.renewal_at(), None, "there is no credit any more");

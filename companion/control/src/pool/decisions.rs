@@ -35,33 +35,12 @@ impl Pool {
     pub(super) fn apply_decisions(&mut self, now: Instant, completed: Option<(RequestId, &Labels)>) {
         while let Some(effect) = self.engine.poll_effect() {
             match effect {
-                Effect::Grant {
-                    id,
-                    endpoints,
-                    outcome,
-                    waited,
-                    prompt,
-                    cached,
-                    output,
-                    cost: _,
-                } => self.grant(
-                    now,
-                    &Decided {
-                        id,
-                        endpoints,
-                        outcome,
-                        waited,
-                        prompt,
-                        cached,
-                        output,
-                    },
-                ),
-                Effect::Reject {
-                    id,
-                    outcome,
-                    waited,
-                    retry_after,
-                } => self.reject(now, id, outcome, waited, retry_after),
+                Effect::Grant { id, endpoints, outcome, waited, prompt, cached, output, cost: _ } => {
+                    self.grant(now, &Decided { id, endpoints, outcome, waited, prompt, cached, output })
+                }
+                Effect::Reject { id, outcome, waited, retry_after } => {
+                    self.reject(now, id, outcome, waited, retry_after)
+                }
                 Effect::Cancelled { id, waited } => self.cancelled(id, waited),
                 effect @ (Effect::UsageSettled { .. } | Effect::UsageRunning { .. }) => {
                     self.observe_usage(effect)
@@ -91,37 +70,12 @@ impl Pool {
     fn observe_usage(&mut self, effect: Effect) {
         let pool = self.name.clone();
         match effect {
-            Effect::UsageSettled {
-                band,
-                class,
-                flow,
-                model,
-                cost,
-            } => {
-                let used = PastUsage {
-                    band,
-                    class,
-                    flow,
-                    model,
-                    cost,
-                    ago: Duration::ZERO,
-                };
+            Effect::UsageSettled { band, class, flow, model, cost } => {
+                let used = PastUsage { band, class, flow, model, cost, ago: Duration::ZERO };
                 self.observe(Observation::Used { pool, used });
             }
-            Effect::UsageRunning {
-                band,
-                class,
-                flow,
-                model,
-                running,
-            } => {
-                let running = RunningUsage {
-                    band,
-                    class,
-                    flow,
-                    model,
-                    running,
-                };
+            Effect::UsageRunning { band, class, flow, model, running } => {
+                let running = RunningUsage { band, class, flow, model, running };
                 self.observe(Observation::Running { pool, running });
             }
             Effect::Grant { .. }
@@ -156,11 +110,7 @@ impl Pool {
         // A request that was requeued and is granted again keeps the outcome of its first grant, under which it is counted.
         let outcome = *request.admitted.get_or_insert(decided.outcome);
         // A fallback's room may be taken when Envoy tries it. Where the request can come back, the companion chooses again.
-        let named = if request.can_requeue {
-            1
-        } else {
-            decided.endpoints.len()
-        };
+        let named = if request.can_requeue { 1 } else { decided.endpoints.len() };
         let mut endpoints = Vec::with_capacity(named);
         let granted = decided.endpoints.iter().take(named);
         endpoints.extend(granted.map(|id| self.endpoints.address(*id)));
@@ -174,8 +124,7 @@ impl Pool {
             may_requeue: request.can_requeue
                 && (self.rules.requeues_max).is_none_or(|most| request.requeues < most),
         });
-        self.model_counts
-            .change(&request.labels.model, request.is_waiting(), false);
+        self.model_counts.change(&request.labels.model, request.is_waiting(), false);
         request.stage = Stage::Granted(Granted {
             grant: grant.clone(),
             failed: 0,
@@ -205,12 +154,7 @@ impl Pool {
         grant: Arc<Grant>,
     ) {
         let rate_limit = self.rate_limit_of(now, id);
-        self.effects.push_back(PoolEffect::Grant {
-            key,
-            labels,
-            grant,
-            rate_limit,
-        });
+        self.effects.push_back(PoolEffect::Grant { key, labels, grant, rate_limit });
     }
 
     fn reject(
@@ -227,10 +171,7 @@ impl Pool {
         let Some(request) = self.close(id) else {
             return;
         };
-        self.record_cost_event(|| CostEventKind::Left {
-            id,
-            outcome: Some(outcome),
-        });
+        self.record_cost_event(|| CostEventKind::Left { id, outcome: Some(outcome) });
         let saturation_milli = self.saturation_milli();
         let rules = &self.rules;
         let answer = answer::for_outcome(outcome, &self.name, &rules.policy, rules.capacity_status);
@@ -242,14 +183,7 @@ impl Pool {
         } else {
             self.take_back_demand(id, &request, outcome);
             let was_queued = self.arriving != Some(id);
-            self.observe_decided(
-                &request.labels,
-                outcome,
-                answer.code,
-                waited,
-                Arc::default(),
-                was_queued,
-            );
+            self.observe_decided(&request.labels, outcome, answer.code, waited, Arc::default(), was_queued);
         }
         let rejection = Rejection::new(answer, outcome, waited, retry_after, saturation_milli);
         let rate_limit = self.rate_limit(now, &request.labels.flow);

@@ -16,12 +16,7 @@ use crate::rejection::Rejection;
 #[derive(Debug)]
 pub(crate) enum PoolEffect {
     /// The pool has taken the request in.
-    Opened {
-        key: RequestKey,
-        id: RequestId,
-        labels: Arc<Labels>,
-        previous_key: Option<RequestKey>,
-    },
+    Opened { key: RequestKey, id: RequestId, labels: Arc<Labels>, previous_key: Option<RequestKey> },
     /// Send a grant.
     Grant {
         key: RequestKey,
@@ -37,11 +32,7 @@ pub(crate) enum PoolEffect {
     /// Ask a filter to give up a credit.
     Recall(CreditId),
     /// The request has ended.
-    Ended {
-        key: RequestKey,
-        id: RequestId,
-        labels: Arc<Labels>,
-    },
+    Ended { key: RequestKey, id: RequestId, labels: Arc<Labels> },
     /// A request has ended that was never opened.
     Counted(RequestKey),
     /// For metrics and logs.

@@ -45,10 +45,8 @@ impl Constraints {
         mut allowed: Option<Vec<EndpointId>>,
     ) -> Option<Vec<EndpointId>> {
         let mut restrict_to = |addresses: &[Box<str>]| {
-            let mut ids: Vec<_> = addresses
-                .iter()
-                .filter_map(|address| endpoints.listed_id(address))
-                .collect();
+            let mut ids: Vec<_> =
+                addresses.iter().filter_map(|address| endpoints.listed_id(address)).collect();
             ids.sort_unstable();
             ids.dedup();
             ids.retain(|id| allowed.as_ref().is_none_or(|allowed| allowed.contains(id)));
@@ -83,11 +81,8 @@ impl Pool {
                 let all = self.endpoints.listed();
                 all.map(|(id, _)| id).collect()
             });
-            let used: Vec<_> = candidates
-                .iter()
-                .copied()
-                .filter(|id| !self.avoided.contains(now, envoy, *id))
-                .collect();
+            let used: Vec<_> =
+                candidates.iter().copied().filter(|id| !self.avoided.contains(now, envoy, *id)).collect();
             if !used.is_empty() && used.len() < candidates.len() {
                 allowed = Some(used);
             }

@@ -88,15 +88,12 @@ impl Endpoints {
 
     /// The address of an endpoint, shared; empty for one that isn't known.
     pub(super) fn address(&self, id: EndpointId) -> Arc<str> {
-        self.get(id)
-            .map_or_else(Arc::default, |endpoint| endpoint.address.clone())
+        self.get(id).map_or_else(Arc::default, |endpoint| endpoint.address.clone())
     }
 
     /// The same address, without a copy if it is known.
     pub(super) fn share(&self, address: &str) -> Arc<str> {
-        self.ids
-            .get_key_value(address)
-            .map_or_else(|| address.into(), |(known, _)| known.clone())
+        self.ids.get_key_value(address).map_or_else(|| address.into(), |(known, _)| known.clone())
     }
 
     /// All slots in the order of their numbers.
@@ -167,11 +164,7 @@ impl Endpoints {
         };
         let before = endpoint.state;
         let was_tainted = endpoint.is_tainted();
-        let taints: Box<[Box<str>]> = settings
-            .taints
-            .iter()
-            .map(|taint| taint.as_str().into())
-            .collect();
+        let taints: Box<[Box<str>]> = settings.taints.iter().map(|taint| taint.as_str().into()).collect();
         change.is_eligibility_changed |= is_new || taints != endpoint.taints;
         endpoint.state.weight = settings.weight;
         endpoint.state.batched_tokens_max = settings.max_batched_tokens;
@@ -303,11 +296,7 @@ mod tests {
             (from_ref(&tainted), true, true),
             (&[tainted.clone(), other.clone()], true, true),
             (&[plain.clone(), other.clone()], true, true),
-            (
-                &[plain.clone(), tainted.clone(), endpoint("b:1", &[])],
-                true,
-                false,
-            ),
+            (&[plain.clone(), tainted.clone(), endpoint("b:1", &[])], true, false),
             (from_ref(&other), true, true),
             (&[], false, false),
         ];
@@ -315,10 +304,7 @@ mod tests {
         for (list, any_listed, any_tainted) in lists {
             endpoints.relist(list);
             assert!(endpoints.audit());
-            assert_eq!(
-                (endpoints.any_listed(), endpoints.any_tainted()),
-                (any_listed, any_tainted)
-            );
+            assert_eq!((endpoints.any_listed(), endpoints.any_tainted()), (any_listed, any_tainted));
         }
         endpoints.free_unlisted(|id| id == EndpointId(0));
         endpoints.relist(&[plain]);

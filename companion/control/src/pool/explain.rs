@@ -104,15 +104,11 @@ pub(super) fn grant(request: &OpenRequest, endpoint: &str, first: &str) -> Strin
         Some(other) => format!("it was granted: {}", other.as_str()),
     };
     if endpoint != first && !first.is_empty() {
-        why.push_str(&format!(
-            "; its first choice was {first}, but Envoy sent it to {endpoint}"
-        ));
+        why.push_str(&format!("; its first choice was {first}, but Envoy sent it to {endpoint}"));
     }
     if request.requeues > 0 {
         let times = request.requeues;
-        why.push_str(&format!(
-            "; it was requeued before, because no server accepted it: {times} times"
-        ));
+        why.push_str(&format!("; it was requeued before, because no server accepted it: {times} times"));
     }
     why
 }

@@ -21,12 +21,7 @@ pub(crate) enum PoolInput<'a> {
     /// A request comes in.
     Register(Registering<'a>),
     /// A request that no endpoint took comes in again. It goes on under the key of the registration.
-    Reenter {
-        id: RequestId,
-        peer: Peer,
-        registration: &'a Registration<'a>,
-        arrival: Arrival<'a>,
-    },
+    Reenter { id: RequestId, peer: Peer, registration: &'a Registration<'a>, arrival: Arrival<'a> },
     /// A request for this pool was rejected by a limit of all pools together. It counts as load.
     CountArrival,
     /// The root context of a request has another Envoy or protocol version.
@@ -34,40 +29,22 @@ pub(crate) enum PoolInput<'a> {
     /// A Hello reports that the filter has the request waiting.
     StillWaits(RequestId),
     /// A Hello reports that the request runs.
-    StillRuns {
-        id: RequestId,
-        registration: &'a Registration<'a>,
-        running: Running<'a>,
-    },
+    StillRuns { id: RequestId, registration: &'a Registration<'a>, running: Running<'a> },
     /// The client has left: the request ends, and nothing was served.
     Cancel(RequestId),
     /// The filter answered the request by itself: the request ends, and nothing was served.
-    Answered {
-        id: RequestId,
-        answer: &'a FilterAnswer<'a>,
-    },
+    Answered { id: RequestId, answer: &'a FilterAnswer<'a> },
     /// The filter is gone: a granted request ends at its estimated cost, a waiting one is cancelled.
     Release(RequestId),
     /// The filter's stream ended: a waiting request keeps its place, and can't be granted.
     Suspend(RequestId),
     /// An endpoint begins to answer, at this address, after so many attempts. `has_first_byte`: the first byte of the answer's
     /// body has arrived.
-    Started {
-        id: RequestId,
-        endpoint: Option<&'a str>,
-        attempts: usize,
-        has_first_byte: bool,
-    },
+    Started { id: RequestId, endpoint: Option<&'a str>, attempts: usize, has_first_byte: bool },
     /// A server refused a request by itself. `id`: the request, if it hasn't ended and wasn't requeued since.
-    PushedBack {
-        id: Option<RequestId>,
-        pushback: Pushback<'a>,
-    },
+    PushedBack { id: Option<RequestId>, pushback: Pushback<'a> },
     /// A granted request has ended.
-    Completed {
-        id: RequestId,
-        completion: &'a Completion<'a>,
-    },
+    Completed { id: RequestId, completion: &'a Completion<'a> },
     /// A filter has given up a credit.
     CreditReturned(CreditId),
     /// A request that is counted already runs on without its place.
@@ -81,25 +58,15 @@ pub(crate) enum PoolInput<'a> {
     /// The health of an endpoint has changed.
     EndpointReady { address: &'a str, is_ready: bool },
     /// The metrics of a model server were read; `None` if that has failed for too long.
-    Scraped {
-        address: &'a str,
-        scraped: Option<Scraped>,
-        adapters: Option<Box<[Box<str>]>>,
-    },
+    Scraped { address: &'a str, scraped: Option<Scraped>, adapters: Option<Box<[Box<str>]>> },
     /// Usage from before this companion's start, or of another companion, and what other companions run.
-    Usage {
-        settled: Vec<PastUsage>,
-        running: Vec<RunningUsage>,
-    },
+    Usage { settled: Vec<PastUsage>, running: Vec<RunningUsage> },
     /// An operator changes a flow's budget.
     ChangeBudget { flow: Box<str>, change: BudgetChange },
     /// What flows used of their budgets elsewhere or before, what they run elsewhere, or resets there, as the engine takes it.
     QuotasElsewhere(Input),
     /// The list of endpoints, and of the servers that are no endpoints yet, whole.
-    Endpoints {
-        endpoints: &'a [EndpointSettings],
-        pending: &'a [PendingServers],
-    },
+    Endpoints { endpoints: &'a [EndpointSettings], pending: &'a [PendingServers] },
     /// The pool's configuration, whole.
     Reload(&'a PoolSettings),
     /// The configuration no longer has the pool.

@@ -32,11 +32,7 @@ impl Pool {
                 && !self.avoided.contains(now, peer.envoy, endpoint)
         };
         let room = || {
-            if is_usable() {
-                self.engine.credit_room(endpoint)
-            } else {
-                0
-            }
+            if is_usable() { self.engine.credit_room(endpoint) } else { 0 }
         };
         let may_requeue = self.may_requeue_leased(peer);
         let Some(offer) = self.credits.offer(now, epoch, busy_min, may_requeue, room) else {
@@ -45,13 +41,7 @@ impl Pool {
         self.credits.lend(now, epoch, offer, endpoint);
         let Offer { number, places, .. } = offer;
         // Nothing waits, so the engine decides nothing by this input.
-        self.engine.handle(
-            now,
-            Input::Lend {
-                endpoint,
-                requests: places,
-            },
-        );
+        self.engine.handle(now, Input::Lend { endpoint, requests: places });
         self.credit_changed(now, endpoint);
         let lent = LentCredit {
             credit: CreditId { epoch, number },
@@ -65,9 +55,7 @@ impl Pool {
 
     /// The filter of a newcomer could have admitted it by credit.
     pub(super) fn could_lease(&mut self, now: Instant, registering: &Registering<'_>) -> bool {
-        let Registering {
-            registration, peer, ..
-        } = registering;
+        let Registering { registration, peer, .. } = registering;
         if self.rules.credit.is_none() || !peer.can_lease || !registration.may_lease() {
             return false;
         }
@@ -116,11 +104,7 @@ impl Pool {
         }
         self.autopilot.arrived(now);
         let id = request.id;
-        let input = Input::AdmittedByCredit {
-            request,
-            lent,
-            endpoint,
-        };
+        let input = Input::AdmittedByCredit { request, lent, endpoint };
         self.engine.handle(now, input);
         self.record_start(id, false);
     }

@@ -15,11 +15,7 @@ use crate::filter_answer::FilterAnswer;
 use crate::labels::Labels;
 
 /// The request was served, and its usage isn't known: the estimate is settled.
-const AT_ESTIMATE: Service = Service::Served(Usage {
-    prompt: None,
-    cached: None,
-    output: None,
-});
+const AT_ESTIMATE: Service = Service::Served(Usage { prompt: None, cached: None, output: None });
 
 /// How a request was admitted that has ended.
 pub(super) struct Admission<'a> {
@@ -150,9 +146,8 @@ impl Pool {
             return;
         };
         let labels = request.labels.clone();
-        let is_known = request
-            .granted_mut()
-            .is_none_or(|granted| core::mem::replace(&mut granted.is_off_list, true));
+        let is_known =
+            request.granted_mut().is_none_or(|granted| core::mem::replace(&mut granted.is_off_list, true));
         if !is_known {
             let endpoint = address.into();
             self.observe(Observation::Misrouted { labels, endpoint });
@@ -167,9 +162,8 @@ impl Pool {
         let (grant, known) = (granted.grant.clone(), granted.failed as usize);
         granted.failed = u32::try_from(known.max(count)).unwrap_or(u32::MAX);
         let newly_failed = grant.endpoints.iter().take(count).skip(known);
-        let mut endpoints: Vec<EndpointId> = newly_failed
-            .filter_map(|address| self.endpoint(address))
-            .collect();
+        let mut endpoints: Vec<EndpointId> =
+            newly_failed.filter_map(|address| self.endpoint(address)).collect();
         if let Some(granted) = self.requests.get(&id).and_then(OpenRequest::granted) {
             endpoints.retain(|endpoint| !granted.is_blameless(*endpoint));
         }
@@ -191,11 +185,8 @@ impl Pool {
         let Some(granted) = request.granted() else {
             return self.completed_elsewhere(now, id, completion);
         };
-        let service = if self.is_reentering(granted, completion) {
-            Service::Nothing
-        } else {
-            completion.service
-        };
+        let service =
+            if self.is_reentering(granted, completion) { Service::Nothing } else { completion.service };
         if let (Service::Served(_), Some(served)) = (service, completion.served) {
             self.autopilot.served(now, id, served);
         }
@@ -226,11 +217,8 @@ impl Pool {
             waited: now.since(request.arrived).saturating_sub(ran),
             requeues: request.requeues,
         };
-        let (labels, waited, is_first) = (
-            request.labels.clone(),
-            admission.waited,
-            request.admitted.is_none(),
-        );
+        let (labels, waited, is_first) =
+            (request.labels.clone(), admission.waited, request.admitted.is_none());
         let end = self.completion_observation(now, &admission, completion);
         if is_first {
             let endpoint = self.endpoints.share(completion.endpoint.unwrap_or_default());
@@ -256,24 +244,14 @@ impl Pool {
         admission: &Admission<'_>,
         completion: &Completion<'_>,
     ) -> Observation {
-        let Admission {
-            labels,
-            outcome,
-            arrived,
-            waited,
-            requeues,
-        } = *admission;
+        let Admission { labels, outcome, arrived, waited, requeues } = *admission;
         Observation::Completed {
             labels: labels.clone(),
             outcome,
             waited,
-            endpoint: completion
-                .endpoint
-                .map_or_else(Arc::default, |address| self.endpoints.share(address)),
+            endpoint: completion.endpoint.map_or_else(Arc::default, |address| self.endpoints.share(address)),
             status: completion.status,
-            ttft: completion
-                .first_byte
-                .map(|first_byte| waited.saturating_add(first_byte)),
+            ttft: completion.first_byte.map(|first_byte| waited.saturating_add(first_byte)),
             itl: completion.inter_token_latency(),
             duration: now.since(arrived),
             prompt_tokens: completion.prompt_tokens,

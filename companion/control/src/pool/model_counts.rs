@@ -32,11 +32,7 @@ struct ModelCount {
 
 impl ModelCount {
     const fn count_mut(&mut self, waits: bool) -> &mut u64 {
-        if waits {
-            &mut self.waiting
-        } else {
-            &mut self.running
-        }
+        if waits { &mut self.waiting } else { &mut self.running }
     }
 
     const fn is_idle(&self) -> bool {
@@ -60,11 +56,7 @@ impl ModelCounts {
             self.swept = now;
             self.models.retain(|_, count| count.is_shown(now));
         }
-        let mut count = ModelCount {
-            waiting: 0,
-            running: 0,
-            last: now,
-        };
+        let mut count = ModelCount { waiting: 0, running: 0, last: now };
         *count.count_mut(waits) = 1;
         self.models.insert(model.clone(), count);
     }
@@ -116,17 +108,13 @@ impl ModelCounts {
 
     /// The requests of `model` that wait, and those that run.
     pub(super) fn of(&self, model: &ModelName) -> (u64, u64) {
-        self.models
-            .get(model)
-            .map_or((0, 0), |count| (count.waiting, count.running))
+        self.models.get(model).map_or((0, 0), |count| (count.waiting, count.running))
     }
 
     /// All requests that wait, and all that run.
     pub(super) fn in_all(&self) -> (u64, u64) {
         let counts = self.models.values();
-        counts.fold((0, 0), |(waiting, running), count| {
-            (waiting + count.waiting, running + count.running)
-        })
+        counts.fold((0, 0), |(waiting, running), count| (waiting + count.waiting, running + count.running))
     }
 }
 
@@ -142,11 +130,7 @@ mod tests {
         let models = counts.status(now).into_iter();
         models
             .map(|model| {
-                (
-                    format!("{}>{}", model.model.requested, model.model.target),
-                    model.waiting,
-                    model.running,
-                )
+                (format!("{}>{}", model.model.requested, model.model.target), model.waiting, model.running)
             })
             .collect()
     }
@@ -160,17 +144,11 @@ mod tests {
         counts.open(at(1), &rewritten, false);
         counts.change(&rewritten, true, false);
         counts.change(&rewritten, false, false);
-        assert_eq!(
-            shown(&counts, at(1)),
-            [("b>a".into(), 0, 2), ("b>b".into(), 1, 0)]
-        );
+        assert_eq!(shown(&counts, at(1)), [("b>a".into(), 0, 2), ("b>b".into(), 1, 0)]);
         counts.change(&rewritten, false, true);
         counts.close(&rewritten, false);
         counts.close(&plain, true);
-        assert_eq!(
-            shown(&counts, at(1)),
-            [("b>a".into(), 1, 0), ("b>b".into(), 0, 0)]
-        );
+        assert_eq!(shown(&counts, at(1)), [("b>a".into(), 1, 0), ("b>b".into(), 0, 0)]);
         assert_eq!((counts.of(&rewritten), counts.in_all()), ((1, 0), (1, 0)));
     }
 

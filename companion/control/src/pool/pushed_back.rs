@@ -18,11 +18,9 @@ impl Pool {
         };
         let pool = self.name.clone();
         self.observe(match pushback.status {
-            Some(status) => Observation::PushedBack {
-                pool,
-                endpoint: self.endpoints.address(endpoint),
-                status,
-            },
+            Some(status) => {
+                Observation::PushedBack { pool, endpoint: self.endpoints.address(endpoint), status }
+            }
             None => Observation::OutOfFiles(pool),
         });
         let is_granted = |id: &RequestId| {
@@ -58,10 +56,7 @@ impl Pool {
         let Some(granted) = granted.filter(|granted| granted.refusal_at(endpoint).is_none()) else {
             return;
         };
-        let refusal = Refusal {
-            endpoint,
-            retry_after,
-        };
+        let refusal = Refusal { endpoint, retry_after };
         granted.refusals = granted.refusals.iter().copied().chain([refusal]).collect();
         self.decide(now, Input::PushedBack { id, endpoint });
         self.recall_unfit_credit_at(endpoint);
@@ -87,10 +82,7 @@ impl Pool {
         }
         let granted = self.requests.get(&id).and_then(OpenRequest::granted);
         match granted.and_then(|granted| granted.refusal_at(endpoint)) {
-            Some(refusal) => Input::Refused {
-                id,
-                retry_after: refusal.retry_after,
-            },
+            Some(refusal) => Input::Refused { id, retry_after: refusal.retry_after },
             None => Input::Retry(id),
         }
     }

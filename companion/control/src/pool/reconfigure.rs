@@ -57,12 +57,8 @@ impl Pool {
         endpoints: &[EndpointSettings],
         pending: &[PendingServers],
     ) {
-        let ListChange {
-            mut relisted,
-            is_eligibility_changed,
-        } = self.endpoints.relist(endpoints);
-        self.autopilot
-            .relist(now, &self.endpoints.for_autopilot(), pending);
+        let ListChange { mut relisted, is_eligibility_changed } = self.endpoints.relist(endpoints);
+        self.autopilot.relist(now, &self.endpoints.for_autopilot(), pending);
         for (id, state) in &relisted.listed {
             self.autopilot.ready(now, *id, state.ready);
         }
@@ -163,11 +159,7 @@ impl Pool {
         let class_set = self.rules.class_set(&request.labels.model.requested);
         let eligible = self.eligible(now, request.envoy(), request.constraints.as_deref());
         self.requests.get_mut(&id)?.is_restricted = eligible.is_some();
-        Some(Amended {
-            id,
-            class_set,
-            eligible,
-        })
+        Some(Amended { id, class_set, eligible })
     }
 
     /// What another list of endpoints means for the waiting requests that it may concern.

@@ -183,11 +183,7 @@ impl OpenRequest {
     }
 
     pub(super) const fn peer(&self) -> Peer {
-        Peer {
-            envoy: self.envoy(),
-            can_requeue: self.can_requeue,
-            can_lease: self.could_lease,
-        }
+        Peer { envoy: self.envoy(), can_requeue: self.can_requeue, can_lease: self.could_lease }
     }
 
     /// The request is in the engine's queue.

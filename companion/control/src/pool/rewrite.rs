@@ -31,10 +31,7 @@ impl Rewriter {
                 sum += weight;
                 (name.as_str().into(), sum)
             });
-            Rule {
-                model: WildMatch::new(&rewrite.model),
-                targets: targets.collect(),
-            }
+            Rule { model: WildMatch::new(&rewrite.model), targets: targets.collect() }
         };
         Self(rewrites.iter().map(rule).collect())
     }
@@ -50,10 +47,7 @@ impl Rewriter {
 }
 
 /// A number from 0 to below 1.
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "the upper 53 bits, which a float has exactly"
-)]
+#[expect(clippy::cast_precision_loss, reason = "the upper 53 bits, which a float has exactly")]
 fn point(key: RequestKey) -> f64 {
     let Epoch { high, low } = key.epoch;
     let mut start = high ^ low.rotate_left(32);
@@ -69,19 +63,13 @@ mod tests {
     fn rewriter(targets: &[(&str, f64)]) -> Rewriter {
         let rule = |model: &str, targets: &[(&str, f64)]| Rewrite {
             model: model.into(),
-            targets: targets
-                .iter()
-                .map(|(name, weight)| ((*name).into(), *weight))
-                .collect(),
+            targets: targets.iter().map(|(name, weight)| ((*name).into(), *weight)).collect(),
         };
         Rewriter::new(&[rule("chat*", targets), rule("*-old", &[("new", 1.0)])])
     }
 
     fn key(epoch: u128, sequence: u64) -> RequestKey {
-        RequestKey {
-            epoch: Epoch::from_bits(epoch),
-            sequence,
-        }
+        RequestKey { epoch: Epoch::from_bits(epoch), sequence }
     }
 
     #[test]
@@ -105,13 +93,7 @@ mod tests {
     fn every_run_of_requests_is_shared_by_weight() {
         let weights = [("a", 90.0), ("b", 9.5), ("c", 0.5)];
         let rewriter = rewriter(&weights);
-        for epoch in [
-            0,
-            1,
-            1 << 64,
-            u128::MAX,
-            0x1234_5678_9abc_def0_0fed_cba9_8765_4321,
-        ] {
+        for epoch in [0, 1, 1 << 64, u128::MAX, 0x1234_5678_9abc_def0_0fed_cba9_8765_4321] {
             for (from, many) in [(0, 100), (17, 200), (1_000_000, 1_000), (u64::MAX - 500, 1_000)] {
                 for (target, weight) in weights {
                     let count = (0..many)

@@ -51,9 +51,7 @@ impl Rules {
     /// The class set of a model in the engine's policy. Set 0 is for models that no glob matches.
     pub(super) fn class_set(&self, model: &str) -> u16 {
         let index = self.class_globs.iter().position(|glob| glob.matches(model));
-        index
-            .and_then(|index| u16::try_from(index + 1).ok())
-            .unwrap_or_default()
+        index.and_then(|index| u16::try_from(index + 1).ok()).unwrap_or_default()
     }
 
     /// The pool orders requests by their target for the first token.
@@ -129,33 +127,18 @@ mod tests {
         };
         assert_eq!(flow_of(&[], &message("a", "u")), (String::new(), false));
         assert_eq!(flow_of(&[FairnessId], &message("", "u")), (String::new(), false));
-        assert_eq!(
-            flow_of(&[FairnessId, Model], &message("a", "u")),
-            ("a/m".into(), false)
-        );
-        assert_eq!(
-            flow_of(&[TargetModel, User], &message("a", "u")),
-            ("t/u".into(), true)
-        );
-        assert_eq!(
-            flow_of(&[FairnessId, Model], &message("", "u")),
-            ("anonymous/m".into(), false)
-        );
-        assert_eq!(
-            flow_of(&[FairnessId, User], &message("", "")),
-            (String::new(), true)
-        );
+        assert_eq!(flow_of(&[FairnessId, Model], &message("a", "u")), ("a/m".into(), false));
+        assert_eq!(flow_of(&[TargetModel, User], &message("a", "u")), ("t/u".into(), true));
+        assert_eq!(flow_of(&[FairnessId, Model], &message("", "u")), ("anonymous/m".into(), false));
+        assert_eq!(flow_of(&[FairnessId, User], &message("", "")), (String::new(), true));
     }
 
     /// A client that chooses its names must not get the account of another one.
     #[test]
     fn a_slash_in_a_part_makes_no_other_flow_s_name() {
         let flow_of = |fairness_id: &str, model: &str| {
-            let message = wire::Register {
-                fairness_id: fairness_id.into(),
-                model: model.into(),
-                ..Default::default()
-            };
+            let message =
+                wire::Register { fairness_id: fairness_id.into(), model: model.into(), ..Default::default() };
             let registration = wire_in::registration(Epoch::from_bits(1), &message);
             let keys = [FlowKey::FairnessId, FlowKey::Model];
             flow(&keys, &registration, "t").0.into_owned()

@@ -5,9 +5,8 @@ use penstock_engine::Instant;
 use penstock_engine::input::RequestId;
 use penstock_engine::snapshot::Snapshot;
 
-use super::Pool;
-use super::explain;
 use super::request::OpenRequest;
+use super::{Pool, explain};
 use crate::ids::Epoch;
 use crate::request_status::{RequestState, RequestStatus};
 use crate::status::{PoolStatus, ServerStatus};
@@ -49,10 +48,8 @@ impl Pool {
     /// The visible flows with their cost.
     fn served(&self, snapshot: &Snapshot, now: Instant) -> Vec<(Box<str>, u64)> {
         let flows = snapshot.flows.iter();
-        let busy: HashSet<&str> = flows
-            .filter(|flow| flow.waiting > 0 || flow.in_flight > 0)
-            .map(|flow| &*flow.key)
-            .collect();
+        let busy: HashSet<&str> =
+            flows.filter(|flow| flow.waiting > 0 || flow.in_flight > 0).map(|flow| &*flow.key).collect();
         self.visible_flows.visible_at(now, |flow| busy.contains(flow))
     }
 
@@ -108,10 +105,7 @@ impl Pool {
         let reason = self.engine.block_reason(id)?;
         let mut why = explain::block_reason(&reason, policy, &self.engine.class(id));
         if request.requeues > 0 {
-            why.insert_str(
-                0,
-                "it was requeued to its old place, because no server accepted it: ",
-            );
+            why.insert_str(0, "it was requeued to its old place, because no server accepted it: ");
         }
         if let Some(pushback) = explain::pushback(&reason, self.engine.pushed_back_count()) {
             why = format!("{why}; {pushback}");
@@ -119,11 +113,8 @@ impl Pool {
         if let Some(ahead) = explain::ahead(&position, policy) {
             why = format!("{why}; {ahead}");
         }
-        let state = RequestState::Waiting {
-            ahead: position.ahead,
-            estimate: position.estimate,
-            tag: position.tag,
-        };
+        let state =
+            RequestState::Waiting { ahead: position.ahead, estimate: position.estimate, tag: position.tag };
         Some((state, why))
     }
 }

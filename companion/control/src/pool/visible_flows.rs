@@ -46,11 +46,7 @@ impl Shadowed {
 
     /// The counters that aren't 0.
     fn counted(self) -> impl Iterator<Item = (Over, u64)> {
-        let all = [
-            (Over::Demote, self.demoted),
-            (Over::Hold, self.held),
-            (Over::Refuse, self.refused),
-        ];
+        let all = [(Over::Demote, self.demoted), (Over::Hold, self.held), (Over::Refuse, self.refused)];
         all.into_iter().filter(|(_, count)| *count > 0)
     }
 }
@@ -79,11 +75,7 @@ impl VisibleFlows {
             return None;
         }
         let name: Arc<str> = flow.into();
-        let newcomer = Flow {
-            last: now,
-            served: 0,
-            shadowed: Shadowed::default(),
-        };
+        let newcomer = Flow { last: now, served: 0, shadowed: Shadowed::default() };
         self.flows.insert(name.clone(), newcomer);
         Some(name)
     }
@@ -128,13 +120,8 @@ impl VisibleFlows {
 
     /// The visible flows with their cost, without those that have been idle for [`IDLE`] and aren't busy.
     pub(crate) fn visible_at(&self, now: Instant, is_busy: impl Fn(&str) -> bool) -> Vec<(Box<str>, u64)> {
-        let visible = self
-            .flows
-            .iter()
-            .filter(|(name, flow)| now.since(flow.last) < IDLE || is_busy(name));
-        visible
-            .map(|(name, flow)| ((**name).into(), flow.served))
-            .collect()
+        let visible = self.flows.iter().filter(|(name, flow)| now.since(flow.last) < IDLE || is_busy(name));
+        visible.map(|(name, flow)| ((**name).into(), flow.served)).collect()
     }
 
     /// The cost of all other flows.
@@ -161,11 +148,8 @@ mod tests {
     }
 
     fn names(flows: &VisibleFlows, now: Instant) -> Vec<String> {
-        let mut names: Vec<String> = flows
-            .visible_at(now, |_| false)
-            .into_iter()
-            .map(|(name, _)| name.into())
-            .collect();
+        let mut names: Vec<String> =
+            flows.visible_at(now, |_| false).into_iter().map(|(name, _)| name.into()).collect();
         names.sort();
         names
     }
@@ -184,11 +168,7 @@ mod tests {
         assert_eq!(names(&flows, at(621)), ["a", "c"]);
         assert_eq!(names(&flows, at(999)), ["a", "c"]);
         assert_eq!(names(&flows, at(1_000)), ["c"]);
-        assert_eq!(
-            flows.visible_at(at(1_000), |name| name == "a").len(),
-            2,
-            "a flow that waits isn't idle"
-        );
+        assert_eq!(flows.visible_at(at(1_000), |name| name == "a").len(), 2, "a flow that waits isn't idle");
     }
 
     #[test]
@@ -204,10 +184,6 @@ mod tests {
         flows.record_arrival(at(700), "b", 1);
         flows.record_cost(at(700), "b", false, 1);
         assert_eq!(flows.visible_at(at(700), |_| false), [("b".into(), 1)]);
-        assert_eq!(
-            flows.other_served(),
-            1_100,
-            "it never falls, and nothing moves into it"
-        );
+        assert_eq!(flows.other_served(), 1_100, "it never falls, and nothing moves into it");
     }
 }

@@ -20,9 +20,7 @@ const BETA_MS: f64 = 0.5;
 /// Under `auto`, with a session.
 fn world(servers: &[&str]) -> World {
     let mut settings = settings_of(servers);
-    settings.pools[0].policy.gate = Gate::Auto {
-        initial: Decimal::whole(8),
-    };
+    settings.pools[0].policy.gate = Gate::Auto { initial: Decimal::whole(8) };
     settings.pools[0].policy.queue.total_capacity = 1_000;
     settings.pools[0].policy.queue.flow_capacity = 1_000;
     let mut world = World::with(settings);
@@ -97,11 +95,7 @@ fn completions_become_a_model_and_the_gate_follows_it() {
     let (pool, variant, kept) = &learned[0];
     assert_eq!((&**pool, variant.as_str()), ("chat", "default"));
     assert!((kept.parameters.alpha_ms - ALPHA_MS).abs() < 0.4, "{kept:?}");
-    assert!(
-        status.snapshot.upper > 8,
-        "its gate is what it takes now: {}",
-        status.snapshot.upper
-    );
+    assert!(status.snapshot.upper > 8, "its gate is what it takes now: {}", status.snapshot.upper);
 }
 
 #[test]
@@ -144,40 +138,24 @@ fn a_request_that_another_companion_granted_is_load_until_it_ends() {
     let model = world.control.status(world.now).pools.swap_remove(0).model;
     let variant = &model.expect("it is looked at").variants[0];
     assert_eq!((variant.state, variant.current), (State::NoTraffic, 2));
-    assert_eq!(
-        world.control.poll_timeout(),
-        None,
-        "nothing runs while nothing happens"
-    );
+    assert_eq!(world.control.poll_timeout(), None, "nothing runs while nothing happens");
 }
 
 /// Endpoints with known parameters, at 10 ms between two tokens.
 fn known(servers: &[&str]) -> Settings {
     let mut settings = settings_of(servers);
     let pool = &mut settings.pools[0];
-    pool.policy.gate = Gate::Auto {
-        initial: Decimal::whole(8),
-    };
+    pool.policy.gate = Gate::Auto { initial: Decimal::whole(8) };
     pool.slo = slo(10.0);
-    let parameters = Parameters {
-        alpha_ms: 8.0,
-        beta_ms: 0.05,
-        gamma_ms: 0.0005,
-    };
-    let kept = Kept {
-        parameters,
-        ttft_bias: 1.0,
-    };
+    let parameters = Parameters { alpha_ms: 8.0, beta_ms: 0.05, gamma_ms: 0.0005 };
+    let kept = Kept { parameters, ttft_bias: 1.0 };
     pool.kept = vec![("default".into(), kept), ("h100".into(), kept)];
     settings
 }
 
 fn slo(itl_ms: f64) -> SloPolicy {
     SloPolicy {
-        explicit: Some(Targets {
-            ttft_ms: Some(1_000.0),
-            itl_ms: Some(itl_ms),
-        }),
+        explicit: Some(Targets { ttft_ms: Some(1_000.0), itl_ms: Some(itl_ms) }),
         ..SloPolicy::default()
     }
 }
@@ -191,14 +169,7 @@ fn variants(world: &World) -> Vec<(String, u64, u64, bool)> {
     let model = pool.model.expect("it is looked at");
     let variants = model.variants.into_iter();
     variants
-        .map(|variant| {
-            (
-                variant.name,
-                variant.current,
-                variant.pending,
-                variant.parameters.is_some(),
-            )
-        })
+        .map(|variant| (variant.name, variant.current, variant.pending, variant.parameters.is_some()))
         .collect()
 }
 
@@ -244,19 +215,10 @@ fn other_targets_give_other_budgets() {
 fn servers_that_are_no_endpoints_yet_are_pending_from_the_start_and_after_a_reload() {
     let with_pending = |servers: u64| {
         let mut settings = settings_of(&[SERVER]);
-        settings.pools[0].pending = vec![PendingServers {
-            variant: "h100".into(),
-            max_batch: 256,
-            servers,
-        }];
+        settings.pools[0].pending = vec![PendingServers { variant: "h100".into(), max_batch: 256, servers }];
         settings
     };
-    let expected = |pending| {
-        [
-            ("default".into(), 1, 0, false),
-            ("h100".into(), 0, pending, false),
-        ]
-    };
+    let expected = |pending| [("default".into(), 1, 0, false), ("h100".into(), 0, pending, false)];
     let mut world = World::with(with_pending(2));
     assert_eq!(variants(&world), expected(2));
     reload(&mut world, with_pending(1));
@@ -273,16 +235,9 @@ fn a_new_endpoint_is_gated_by_its_variants_model() {
     let mut two = known(&[SERVER, SECOND]);
     two.pools[0].endpoints[1].variant = "h100".into();
     let endpoints = two.pools[0].endpoints.clone();
-    world.handle(Event::Endpoints {
-        pool: "chat".into(),
-        endpoints,
-        pending: Vec::new(),
-    });
+    world.handle(Event::Endpoints { pool: "chat".into(), endpoints, pending: Vec::new() });
     assert_eq!(upper(&world), 2 * one);
-    assert_eq!(
-        variants(&world),
-        [("default".into(), 1, 0, true), ("h100".into(), 1, 0, true)]
-    );
+    assert_eq!(variants(&world), [("default".into(), 1, 0, true), ("h100".into(), 1, 0, true)]);
 }
 
 #[test]
@@ -291,10 +246,7 @@ fn a_variants_model_outlives_its_last_endpoint() {
     both.pools[0].endpoints[1].variant = "h100".into();
     let mut world = World::with(both.clone());
     world.greet(1, filter(1), Vec::new(), Vec::new());
-    let pinned = wire::Register {
-        pin: SECOND.into(),
-        ..register(1)
-    };
+    let pinned = wire::Register { pin: SECOND.into(), ..register(1) };
     world.send(1, Message::Register(pinned));
     world.take();
     // The settings of later reloads have no stored parameters.
@@ -303,12 +255,7 @@ fn a_variants_model_outlives_its_last_endpoint() {
         settings
     };
     reload(&mut world, without_kept(known(&[SERVER])));
-    let names = |world: &World| {
-        variants(world)
-            .into_iter()
-            .map(|variant| variant.0)
-            .collect::<Vec<_>>()
-    };
+    let names = |world: &World| variants(world).into_iter().map(|variant| variant.0).collect::<Vec<_>>();
     // The autopilot follows an endpoint while a request runs there.
     assert_eq!(variants(&world)[1], ("h100".into(), 0, 0, true));
     world.send(

@@ -14,18 +14,11 @@ const COST: u64 = 120;
 
 /// A pool in which each flow that begins with `f` has 1,000 tokens an hour.
 fn with_budget(over: Over, shadow: bool, unit: CostUnit, limit: u64) -> World {
-    let mut settings = Settings {
-        flows_shown: 2,
-        ..settings()
-    };
+    let mut settings = Settings { flows_shown: 2, ..settings() };
     let policy = &mut settings.pools[0].policy;
     policy.flows.quotas = vec![Quota {
         flows: FlowGlob::new("f*"),
-        windows: vec![QuotaWindow {
-            unit,
-            limit,
-            period: QuotaPeriod::Sliding(Duration::from_secs(3_600)),
-        }],
+        windows: vec![QuotaWindow { unit, limit, period: QuotaPeriod::Sliding(Duration::from_secs(3_600)) }],
         over,
         shadow,
     }];
@@ -36,10 +29,7 @@ fn with_budget(over: Over, shadow: bool, unit: CostUnit, limit: u64) -> World {
 }
 
 fn request_of(flow: &str, sequence: u64) -> wire::Register {
-    wire::Register {
-        fairness_id: flow.into(),
-        ..register(sequence)
-    }
+    wire::Register { fairness_id: flow.into(), ..register(sequence) }
 }
 
 fn serve(world: &mut World, register: wire::Register) -> Taken {
@@ -85,11 +75,7 @@ fn grants_and_rejections_say_what_is_left_of_the_flow_s_budget() {
             reset_ms: 3_660_000,
         })
     };
-    assert_eq!(
-        left(1, &mut world),
-        expected(1),
-        "the request counts that is granted"
-    );
+    assert_eq!(left(1, &mut world), expected(1), "the request counts that is granted");
     assert_eq!(left(2, &mut world), expected(0));
     assert_eq!(left(3, &mut world), expected(0), "budget_exceeded");
     world.handle(Event::Drain(true));
@@ -129,19 +115,15 @@ fn budgets_show_what_was_used_and_when_windows_have_passed_without_an_event() {
 #[test]
 fn only_names_from_headers_are_public_and_only_as_many_as_labels_are_shown() {
     let mut world = with_budget(Over::Hold, false, CostUnit::Tokens, 1_000);
-    let private = wire::Register {
-        fairness_id_private: true,
-        ..request_of("f0", 1)
-    };
+    let private = wire::Register { fairness_id_private: true, ..request_of("f0", 1) };
     serve(&mut world, private);
     for (sequence, flow) in [(2, "f1"), (3, "f2"), (4, "f3")] {
         serve(&mut world, request_of(flow, sequence));
     }
     let flags = |world: &World| {
         let flows = budgets(world).flows;
-        let flags = flows
-            .iter()
-            .map(|budget| (budget.quota.flow.to_string(), budget.is_public, budget.is_shown));
+        let flags =
+            flows.iter().map(|budget| (budget.quota.flow.to_string(), budget.is_public, budget.is_shown));
         flags.collect::<Vec<_>>()
     };
     let named = |name: &str, is_public, is_shown| (name.to_owned(), is_public, is_shown);
@@ -166,10 +148,7 @@ fn shadows_are_counted_by_flow_and_by_what_would_have_happened() {
     for sequence in 1..=3 {
         serve(&mut world, request_of("f1", sequence));
     }
-    let private = |sequence| wire::Register {
-        fairness_id_private: true,
-        ..request_of("f2", sequence)
-    };
+    let private = |sequence| wire::Register { fairness_id_private: true, ..request_of("f2", sequence) };
     serve(&mut world, private(4));
     serve(&mut world, private(5));
     let expected = [("f1".into(), Over::Refuse, 2), ("other".into(), Over::Refuse, 1)];

@@ -22,11 +22,7 @@ fn with_budget(limit: u64, period: QuotaPeriod) -> World {
     let mut settings = settings();
     settings.pools[0].policy.flows.quotas = vec![Quota {
         flows: FlowGlob::new("*"),
-        windows: vec![QuotaWindow {
-            unit: CostUnit::Requests,
-            limit,
-            period,
-        }],
+        windows: vec![QuotaWindow { unit: CostUnit::Requests, limit, period }],
         over: Over::Refuse,
         shadow: false,
     }];
@@ -46,10 +42,7 @@ fn used(period: QuotaPeriod, used_at: UsedAt, amount: u64) -> QuotaUsage {
 }
 
 fn history(past: QuotaUsage) -> Event {
-    Event::QuotaHistory {
-        pool: "chat".into(),
-        past: vec![past],
-    }
+    Event::QuotaHistory { pool: "chat".into(), past: vec![past] }
 }
 
 /// What a request of acme gets, and all that was reported of budgets until then.
@@ -76,10 +69,7 @@ fn what_a_flow_uses_and_runs_is_reported() {
     };
     assert_eq!((running(1, &reports), running(0, &reports)), (1, 1));
     let ago = UsedAt::Ago(Duration::ZERO);
-    assert!(
-        reports.contains(&QuotaReport::Used(used(HOUR, ago, 1))),
-        "{reports:?}"
-    );
+    assert!(reports.contains(&QuotaReport::Used(used(HOUR, ago, 1))), "{reports:?}");
 }
 
 #[test]
@@ -89,10 +79,7 @@ fn a_budget_that_was_used_before_the_start_is_used_up() {
     world.open_session(1, 1, Vec::new(), Vec::new());
     assert_eq!(ask(&mut world, 1).0, [Outcome::Bypassed]);
     assert_eq!(ask(&mut world, 2).0, [Outcome::RejectedBudget]);
-    world.handle(Event::QuotaHistory {
-        pool: "unknown".into(),
-        past: Vec::new(),
-    });
+    world.handle(Event::QuotaHistory { pool: "unknown".into(), past: Vec::new() });
 }
 
 #[test]
@@ -114,11 +101,7 @@ fn what_runs_at_another_companion_is_reserved_until_it_ends() {
     let elsewhere = |requests| Event::QuotaUsage {
         pool: "chat".into(),
         settled: Vec::new(),
-        running: vec![QuotaRunning {
-            flow: "acme".into(),
-            tokens: Tokens(0),
-            requests,
-        }],
+        running: vec![QuotaRunning { flow: "acme".into(), tokens: Tokens(0), requests }],
     };
     world.handle(elsewhere(2));
     assert_eq!(ask(&mut world, 1).0, [Outcome::RejectedBudget]);
@@ -132,10 +115,7 @@ fn a_reset_at_another_companion_forgets_what_was_used_here() {
     world.open_session(1, 1, Vec::new(), Vec::new());
     assert_eq!(ask(&mut world, 1).0, [Outcome::Bypassed]);
     assert_eq!(ask(&mut world, 2).0, [Outcome::RejectedBudget]);
-    let resets = vec![QuotaReset {
-        flow: "acme".into(),
-        ago: Duration::ZERO,
-    }];
+    let resets = vec![QuotaReset { flow: "acme".into(), ago: Duration::ZERO }];
     for pool in ["unknown", "chat"] {
         let (pool, resets) = (pool.into(), resets.clone());
         world.handle(Event::QuotaResets { pool, resets });
@@ -149,11 +129,8 @@ fn a_reset_at_another_companion_forgets_what_was_used_here() {
 fn a_running_request_that_is_registered_again_is_charged_once() {
     let mut world = with_budget(3, HOUR);
     world.handle(history(used(HOUR, UsedAt::Ago(Duration::from_secs(60)), 1)));
-    let running = wire::Running {
-        register: Some(register(1)),
-        endpoint: SERVER.into(),
-        ..Default::default()
-    };
+    let running =
+        wire::Running { register: Some(register(1)), endpoint: SERVER.into(), ..Default::default() };
     world.open_session(1, 1, Vec::new(), vec![running]);
     world.take();
     world.send(1, completed(1));
@@ -177,20 +154,12 @@ fn a_day_ends_at_midnight_in_utc_also_by_a_clock_that_jumps() {
     let midnight = UsedAt::Since(1_699_920_000);
     world.handle(history(used(QuotaPeriod::Day, midnight, 1)));
     world.open_session(1, 1, Vec::new(), Vec::new());
-    assert_eq!(
-        ask(&mut world, 1).0,
-        [Outcome::RejectedBudget],
-        "it was used today"
-    );
+    assert_eq!(ask(&mut world, 1).0, [Outcome::RejectedBudget], "it was used today");
     world.pass_beating(10, &[1]);
     assert_eq!(ask(&mut world, 2).0, [Outcome::Bypassed], "midnight has passed");
     assert_eq!(ask(&mut world, 3).0, [Outcome::RejectedBudget]);
     world.handle(Event::Utc(BEFORE_MIDNIGHT + Duration::from_secs(86_400)));
-    assert_eq!(
-        ask(&mut world, 4).0,
-        [Outcome::RejectedBudget],
-        "it is still that day"
-    );
+    assert_eq!(ask(&mut world, 4).0, [Outcome::RejectedBudget], "it is still that day");
     world.handle(Event::Utc(BEFORE_MIDNIGHT + Duration::from_secs(86_400 + 20)));
     assert_eq!(ask(&mut world, 5).0, [Outcome::Bypassed]);
 }

@@ -20,10 +20,7 @@ fn by_bucket(cached: u64, uncached: u64) -> ClassSet {
         bucket: Some(name.into()),
         ..Class::new(name, quantum)
     };
-    let bucket = |name: &str, min_tokens| Bucket {
-        min_tokens,
-        name: name.into(),
-    };
+    let bucket = |name: &str, min_tokens| Bucket { min_tokens, name: name.into() };
     ClassSet {
         default_family: None,
         buckets: vec![bucket("cached", 0), bucket("uncached", 3_072)],
@@ -76,18 +73,12 @@ fn answered_cached(sequence: u64, endpoint: &str, cached: u32) -> Message {
     let Message::Completed(completed) = answered(sequence, endpoint) else {
         panic!("a completion");
     };
-    Message::Completed(wire::Completed {
-        cached_tokens: Some(cached.into()),
-        ..completed
-    })
+    Message::Completed(wire::Completed { cached_tokens: Some(cached.into()), ..completed })
 }
 
 /// The class and the tokens of a request that waits or runs.
 fn seen(world: &World, sequence: u64) -> (String, EstimatedTokens) {
-    let status = world
-        .control
-        .request(world.now, &format!("r{sequence}"))
-        .expect("the request hasn't ended");
+    let status = world.control.request(world.now, &format!("r{sequence}")).expect("the request hasn't ended");
     let tokens = status.labels.tokens.expect("it is registered");
     (status.class.into(), tokens)
 }
@@ -100,11 +91,7 @@ fn cached(world: &World, sequence: u64) -> u32 {
 fn a_prompt_that_was_sent_before_is_in_the_cached_bucket() {
     let mut world = world(&[SERVER]);
     world.send(1, Message::Register(asks(1, 1, HASHES)));
-    let tokens = |cached| EstimatedTokens {
-        prompt: 4_000,
-        cached,
-        expected_output: 256,
-    };
+    let tokens = |cached| EstimatedTokens { prompt: 4_000, cached, expected_output: 256 };
     assert_eq!(seen(&world, 1), ("uncached".to_owned(), tokens(0)));
     // The first request computes the prompt while the second one waits.
     world.send(1, Message::Register(asks(2, 1, HASHES)));
@@ -122,10 +109,7 @@ fn a_prompt_that_was_sent_before_is_in_the_cached_bucket() {
 fn only_eligible_endpoints_count() {
     let mut world = world(&[SERVER, SECOND]);
     let pinned = |sequence, pin: &str| {
-        Message::Register(wire::Register {
-            pin: pin.into(),
-            ..asks(sequence, 1, HASHES)
-        })
+        Message::Register(wire::Register { pin: pin.into(), ..asks(sequence, 1, HASHES) })
     };
     world.send(1, pinned(1, SERVER));
     world.send(1, pinned(2, SECOND));
@@ -145,10 +129,7 @@ fn learned(answers: u64, reported: [Option<u32>; 2]) -> [u32; 2] {
     let mut sequence = 0;
     let mut ask = |world: &mut World, server: &str| {
         sequence += 1;
-        let pinned = wire::Register {
-            pin: server.into(),
-            ..asks(sequence, 1, HASHES)
-        };
+        let pinned = wire::Register { pin: server.into(), ..asks(sequence, 1, HASHES) };
         world.send(1, Message::Register(pinned));
         sequence
     };
@@ -206,10 +187,7 @@ fn the_load_of_a_prompt_is_that_at_its_own_server() {
 fn models_do_not_share_a_cache() {
     let mut world = world(&[SERVER]);
     world.send(1, Message::Register(asks(1, 1, HASHES)));
-    let other = wire::Register {
-        model: "llama-70b".into(),
-        ..asks(2, 1, HASHES)
-    };
+    let other = wire::Register { model: "llama-70b".into(), ..asks(2, 1, HASHES) };
     world.send(1, Message::Register(other));
     assert_eq!(cached(&world, 2), 0);
 }
@@ -219,10 +197,7 @@ fn prefixes_are_kept_only_where_the_policy_or_a_scorer_uses_them() {
     let sent_twice = |change: fn(&mut Policy)| {
         let mut settings = settings();
         let policy = &mut settings.pools[0].policy;
-        policy.scheduler = Scorers {
-            prefix: 0.0,
-            ..Scorers::default()
-        };
+        policy.scheduler = Scorers { prefix: 0.0, ..Scorers::default() };
         change(policy);
         let mut world = World::with(settings);
         world.greet(1, filter(1), Vec::new(), Vec::new());
@@ -259,11 +234,7 @@ fn cached_tokens_that_the_server_reports_settle_the_cost() {
     };
     // One output token counts twice.
     assert_eq!(settled(Some(3_984)), 4_000 - 3_984 + 2);
-    assert_eq!(
-        settled(None),
-        4_000 + 2,
-        "a server that reports none has computed all"
-    );
+    assert_eq!(settled(None), 4_000 + 2, "a server that reports none has computed all");
 }
 
 /// A world whose server takes ten requests, of which at most 4,000 uncached tokens may be in prefill.
@@ -277,10 +248,7 @@ fn with_prefill_threshold() -> World {
         watermark: penstock_engine::units::Decimal::whole(10),
     };
     policy.classes = vec![ClassSet {
-        classes: vec![Class {
-            busy_tokens: Some(4_000),
-            ..Class::new("all", 1_000)
-        }],
+        classes: vec![Class { busy_tokens: Some(4_000), ..Class::new("all", 1_000) }],
         ..ClassSet::default()
     }];
     World::with(settings)
@@ -337,13 +305,8 @@ fn a_new_companion_knows_the_prefixes_of_running_requests_only() {
         let mut settings = settings();
         settings.pools[0].policy.classes = vec![by_bucket(2_048, 512)];
         let mut world = World::with(settings);
-        let running = running
-            .iter()
-            .map(|sequence| runs_as(asks(*sequence, 1, HASHES), SERVER));
-        let waiting = wire::Register {
-            age_us: 1_000_000,
-            ..asks(9, 1, HASHES)
-        };
+        let running = running.iter().map(|sequence| runs_as(asks(*sequence, 1, HASHES), SERVER));
+        let waiting = wire::Register { age_us: 1_000_000, ..asks(9, 1, HASHES) };
         world.greet(1, filter(1), vec![waiting], running.collect());
         seen(&world, 9)
     };
@@ -373,9 +336,7 @@ fn classes_share_uncached_tokens_by_their_quanta() {
     let mut uncached = [0, 0];
     for _ in 0..1_000 {
         let granted = world.take().granted();
-        let [granted] = granted[..] else {
-            panic!("one request at a time: {granted:?}")
-        };
+        let [granted] = granted[..] else { panic!("one request at a time: {granted:?}") };
         let is_repeated = granted % 2 == 1;
         let (class, tokens) = seen(&world, granted);
         assert_eq!(class, if is_repeated { "cached" } else { "uncached" });

@@ -19,10 +19,7 @@ fn settings_of_pools(pools: &[&str]) -> Settings {
     let pool = |(index, name): (usize, &&str)| PoolSettings {
         name: (*name).into(),
         models: vec![format!("{name}-*")],
-        endpoints: settings_of(&[&format!("127.0.0.1:{}", 8001 + index)])
-            .pools
-            .remove(0)
-            .endpoints,
+        endpoints: settings_of(&[&format!("127.0.0.1:{}", 8001 + index)]).pools.remove(0).endpoints,
         ..alone.pools[0].clone()
     };
     let pools: Vec<PoolSettings> = pools.iter().enumerate().map(pool).collect();
@@ -39,12 +36,7 @@ fn settings_of_pools(pools: &[&str]) -> Settings {
             .collect(),
         ..Default::default()
     };
-    Settings {
-        pools,
-        policy,
-        is_replicated: true,
-        ..alone
-    }
+    Settings { pools, policy, is_replicated: true, ..alone }
 }
 
 fn scope(pool: &str) -> Scope {
@@ -100,36 +92,22 @@ impl Companion {
 
     fn audit(&self) {
         for (scope, control) in self.controls.iter() {
-            control
-                .audit()
-                .unwrap_or_else(|error| panic!("{scope:?}: {error}"));
+            control.audit().unwrap_or_else(|error| panic!("{scope:?}: {error}"));
         }
     }
 
     fn send(&mut self, conn: u64, message: Message) {
         let seq = self.seq.entry(conn).or_default();
         *seq += 1;
-        let frame = wire::FilterFrame {
-            seq: *seq,
-            ack: 0,
-            admitted: Vec::new(),
-            event: Some(message),
-        };
+        let frame = wire::FilterFrame { seq: *seq, ack: 0, admitted: Vec::new(), event: Some(message) };
         self.handle(Event::Frame(ConnId(conn), Box::new(frame)));
     }
 
     /// Opens a session; of the whole gateway without a pool.
     fn open(&mut self, conn: u64, pool: &str, waiting: Vec<wire::Register>, running: Vec<wire::Running>) {
         self.handle(Event::Opened(ConnId(conn)));
-        let filter = Filter {
-            version: 3,
-            stream: u32::try_from(conn).expect("a small number"),
-            ..filter(2)
-        };
-        let hello = wire::Hello {
-            pool: pool.into(),
-            ..hello(filter, waiting, running)
-        };
+        let filter = Filter { version: 3, stream: u32::try_from(conn).expect("a small number"), ..filter(2) };
+        let hello = wire::Hello { pool: pool.into(), ..hello(filter, waiting, running) };
         self.send(conn, Message::Hello(hello));
     }
 
@@ -178,10 +156,7 @@ impl Companion {
 }
 
 fn of(pool: &str, sequence: u64) -> wire::Register {
-    wire::Register {
-        model: format!("{pool}-8b"),
-        ..register(sequence)
-    }
+    wire::Register { model: format!("{pool}-8b"), ..register(sequence) }
 }
 
 #[test]
@@ -216,25 +191,13 @@ fn a_pool_that_changes_its_leader_leaves_the_other_pools_alone() {
     companion.open(2, "b", vec![of("b", 2), of("b", 3)], Vec::new());
     assert_eq!(companion.take().granted(), [(1, 1), (2, 2)]);
 
-    let change = LeadershipChange::StandBy {
-        leader: Some("10.0.0.2:9190".into()),
-        term: 10,
-    };
-    companion
-        .controls
-        .change_leadership(companion.now, &scope("a"), change);
+    let change = LeadershipChange::StandBy { leader: Some("10.0.0.2:9190".into()), term: 10 };
+    companion.controls.change_leadership(companion.now, &scope("a"), change);
     let outputs = companion.take();
     assert_eq!(outputs.closed, [1]);
     assert!(matches!(companion.role("a"), Role::Standby { .. }));
     assert_eq!(companion.role("b"), Role::Leader);
-    companion.send(
-        2,
-        Message::Completed(wire::Completed {
-            sequence: 2,
-            status: 200,
-            ..Default::default()
-        }),
-    );
+    companion.send(2, Message::Completed(wire::Completed { sequence: 2, status: 200, ..Default::default() }));
     assert_eq!(companion.take().granted(), [(2, 3)], "b goes on");
     let status = companion.controls.status(companion.now);
     assert_eq!(status.requests, 1);
@@ -250,10 +213,7 @@ fn the_session_without_a_pool_has_no_term_and_leaves_pools_requests_to_their_ses
     let sent_policy = |kind: &Kind| matches!(kind, Kind::Policy(policy) if policy.session_per_pool);
     assert!(outputs.commands.iter().any(|(_, kind)| sent_policy(kind)));
     assert_eq!(outputs.decided, ["model_not_found"], "no pool has the second");
-    assert!(
-        companion.controls.is_idle(),
-        "the first is listed in its pool's session"
-    );
+    assert!(companion.controls.is_idle(), "the first is listed in its pool's session");
 }
 
 #[test]
@@ -262,31 +222,17 @@ fn requests_of_a_pool_that_no_longer_serves_their_model_are_answered_and_counted
     companion.lead("a", 9);
     // The filter has applied an earlier policy, in which pool a served the models of pool b.
     let moved = |sequence| of("b", sequence);
-    let runs = wire::Running {
-        register: Some(moved(1)),
-        endpoint: "127.0.0.1:8001".into(),
-        ..Default::default()
-    };
+    let runs =
+        wire::Running { register: Some(moved(1)), endpoint: "127.0.0.1:8001".into(), ..Default::default() };
     companion.open(1, "a", vec![moved(2)], vec![runs]);
     let outputs = companion.take();
-    assert_eq!(
-        outputs.decided,
-        ["", "model_not_found"],
-        "the running one was granted"
-    );
+    assert_eq!(outputs.decided, ["", "model_not_found"], "the running one was granted");
     companion.send(1, Message::Register(of("a", 3)));
     companion.send(1, Message::Register(moved(4)));
     let outputs = companion.take();
     assert_eq!(outputs.granted(), [], "the running one takes the only place");
     assert_eq!(outputs.decided, ["model_not_found"]);
-    companion.send(
-        1,
-        Message::Completed(wire::Completed {
-            sequence: 1,
-            status: 200,
-            ..Default::default()
-        }),
-    );
+    companion.send(1, Message::Completed(wire::Completed { sequence: 1, status: 200, ..Default::default() }));
     assert_eq!(companion.take().granted(), [(1, 3)]);
 }
 
@@ -294,10 +240,7 @@ fn requests_of_a_pool_that_no_longer_serves_their_model_are_answered_and_counted
 fn a_filter_that_knows_no_sessions_for_pools_is_refused() {
     let mut companion = Companion::new(&["a"]);
     companion.handle(Event::Opened(ConnId(1)));
-    let old = Filter {
-        version: 2,
-        ..filter(2)
-    };
+    let old = Filter { version: 2, ..filter(2) };
     companion.send(1, Message::Hello(hello(old, vec![of("a", 1)], Vec::new())));
     let outputs = companion.take();
     assert_eq!(outputs.acknowledged(), [(1, 0)]);
@@ -309,20 +252,14 @@ fn a_companion_with_one_leader_for_all_pools_closes_the_sessions_of_pools() {
     let mut settings = settings_of_pools(&["a"]);
     settings.policy.session_per_pool = false;
     settings.is_replicated = false;
-    let mut companion = Companion {
-        controls: Controls::new(settings, Instant::ZERO),
-        ..Companion::new(&["a"])
-    };
+    let mut companion =
+        Companion { controls: Controls::new(settings, Instant::ZERO), ..Companion::new(&["a"]) };
     companion.open(1, "a", vec![of("a", 1)], Vec::new());
     let outputs = companion.take();
     assert_eq!(outputs.closed, [1]);
     assert!(outputs.commands.is_empty());
     companion.open(2, "", vec![of("a", 1)], Vec::new());
-    assert_eq!(
-        companion.take().granted(),
-        [(2, 1)],
-        "all are in the main session"
-    );
+    assert_eq!(companion.take().granted(), [(2, 1)], "all are in the main session");
 }
 
 #[test]
@@ -346,21 +283,10 @@ fn a_removed_pool_is_forgotten_when_its_last_request_has_ended() {
     let outputs = companion.take();
     assert_eq!(outputs.decided, ["model_not_found"], "the request that waited");
     let status = companion.controls.status(companion.now);
-    let pools: Vec<_> = status
-        .pools
-        .iter()
-        .map(|pool| (&*pool.name, pool.retired))
-        .collect();
+    let pools: Vec<_> = status.pools.iter().map(|pool| (&*pool.name, pool.retired)).collect();
     assert_eq!(pools, [("a", false), ("b", true)]);
 
-    companion.send(
-        1,
-        Message::Completed(wire::Completed {
-            sequence: 1,
-            status: 200,
-            ..Default::default()
-        }),
-    );
+    companion.send(1, Message::Completed(wire::Completed { sequence: 1, status: 200, ..Default::default() }));
     assert_eq!(companion.take().closed, [1]);
     assert_eq!(companion.controls.leads(&scope("b")), None);
 
@@ -382,14 +308,7 @@ fn a_removed_pool_that_comes_back_goes_on() {
     companion.handle(Event::Settings(Box::new(settings_of_pools(&["a", "b"]))));
     companion.take();
     companion.send(1, Message::Register(of("b", 2)));
-    companion.send(
-        1,
-        Message::Completed(wire::Completed {
-            sequence: 1,
-            status: 200,
-            ..Default::default()
-        }),
-    );
+    companion.send(1, Message::Completed(wire::Completed { sequence: 1, status: 200, ..Default::default() }));
     let outputs = companion.take();
     assert_eq!(outputs.granted(), [(1, 2)]);
     assert!(outputs.closed.is_empty());

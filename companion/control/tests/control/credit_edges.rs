@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use penstock_control::{Event, LeadershipChange, Settings};
 use penstock_engine::Outcome;
-use penstock_wire::{self as wire, filter_frame::Event as Message};
+use penstock_wire::filter_frame::Event as Message;
+use penstock_wire::{self as wire};
 
 use crate::credits::{
     admitted, ask, counts, credits, ended, gate, lender, lent, lent_places, places, recalls, returned,
@@ -34,10 +35,7 @@ fn two_servers() -> Settings {
 
 /// Settings without the pool.
 fn removed() -> Settings {
-    Settings {
-        pools: Vec::new(),
-        ..settings()
-    }
+    Settings { pools: Vec::new(), ..settings() }
 }
 
 /// A world whose companion leads one of several until `seconds` have passed, and whose filter holds credit 1 with four places.
@@ -69,11 +67,7 @@ fn recalled() -> World {
     for sequence in 1..97 {
         world.send(2, Message::Register(register(sequence)));
     }
-    assert_eq!(
-        world.take().granted().len(),
-        96,
-        "stock and credit fill the bound"
-    );
+    assert_eq!(world.take().granted().len(), 96, "stock and credit fill the bound");
     world.send(2, Message::Register(register(97)));
     let taken = world.take();
     assert_eq!((taken.granted(), recalls(&taken)), (vec![], vec![1]));
@@ -131,14 +125,8 @@ fn requests_that_would_ask_anyway_get_no_credit() {
         assert_eq!(credits(&taken).len(), 0, "change {index}");
     }
     let mut two = two_servers();
-    let taken = ask_with(&mut world(two.clone()), |register| {
-        register.prompt_bytes = 100_000
-    });
-    assert_eq!(
-        credits(&taken).len(),
-        0,
-        "the prefix decides where long prompts go"
-    );
+    let taken = ask_with(&mut world(two.clone()), |register| register.prompt_bytes = 100_000);
+    assert_eq!(credits(&taken).len(), 0, "the prefix decides where long prompts go");
     two.pools[0].policy.scheduler.prefix = 0.0;
     let taken = ask_with(&mut world(two), |register| register.prompt_bytes = 100_000);
     assert!(!credits(&taken).is_empty());
@@ -176,10 +164,7 @@ fn a_newcomer_that_is_rejected_for_lack_of_room_recalls_credit() {
         world.send(1, Message::Register(register(sequence)));
     }
     assert_eq!(recalls(&world.take()).len(), 0);
-    let large = wire::Register {
-        body_bytes: 1_000,
-        ..register(111)
-    };
+    let large = wire::Register { body_bytes: 1_000, ..register(111) };
     world.send(1, Message::Register(large));
     let taken = world.take();
     assert_eq!(taken.outcomes, [Outcome::RejectedTooManyFlows]);
@@ -196,11 +181,8 @@ fn an_envoy_that_passes_an_endpoint_over_loses_its_credit_there() {
         unreachable!("it is one");
     };
     end.attempts = 1;
-    let report = wire::Admitted {
-        running: Some(runs_as(register(10), &lent_at)),
-        credit: 1,
-        completed: Some(end),
-    };
+    let report =
+        wire::Admitted { running: Some(runs_as(register(10), &lent_at)), credit: 1, completed: Some(end) };
     world.report(1, report);
     let taken = world.take();
     assert_eq!((taken.misrouted, recalls(&taken)), (1, vec![1]));
@@ -244,10 +226,7 @@ fn a_pool_that_was_forgotten_and_is_configured_again_gives_credits_with_higher_n
     let [credit] = credits(&taken)[..] else {
         panic!("one credit");
     };
-    assert!(
-        credit.id > 1,
-        "the filter ignores the number of a credit that it has returned"
-    );
+    assert!(credit.id > 1, "the filter ignores the number of a credit that it has returned");
     world.send(1, returned(credit.id));
     assert_eq!(counts(&world), (0, 0));
 }
@@ -285,10 +264,7 @@ fn a_report_that_no_pool_takes_is_counted_and_not_answered() {
     let mut report = admitted(10, 1);
     if let Some(running) = &mut report.running {
         running.pool = "gone".into();
-        running.register = Some(wire::Register {
-            model: "unknown".into(),
-            ..register(10)
-        });
+        running.register = Some(wire::Register { model: "unknown".into(), ..register(10) });
     }
     world.report(1, report);
     let taken = world.take();
@@ -300,10 +276,7 @@ fn a_report_that_no_pool_takes_is_counted_and_not_answered() {
 #[test]
 fn a_companion_that_stands_by_has_lent_nothing() {
     let mut world = lent_by_leader(100);
-    world.handle(Event::Leadership(LeadershipChange::StandBy {
-        leader: None,
-        term: 9,
-    }));
+    world.handle(Event::Leadership(LeadershipChange::StandBy { leader: None, term: 9 }));
     assert_eq!(counts(&world), (0, 0));
     assert!(world.control.is_idle());
 }
@@ -327,11 +300,8 @@ fn a_client_without_trust_keeps_its_flow_when_its_leased_request_is_requeued() {
         let mut busy = flows.into_iter().filter(|flow| flow.in_flight + flow.waiting > 0);
         busy.next().map(|flow| flow.key)
     };
-    let untrusted = |register: wire::Register| wire::Register {
-        untrusted: true,
-        client: "10.1.2.3".into(),
-        ..register
-    };
+    let untrusted =
+        |register: wire::Register| wire::Register { untrusted: true, client: "10.1.2.3".into(), ..register };
     let mut world = lent();
     let mut report = admitted(10, 1);
     if let Some(running) = &mut report.running {
@@ -340,10 +310,7 @@ fn a_client_without_trust_keeps_its_flow_when_its_leased_request_is_requeued() {
     world.report(1, report);
     let first = flow(&world);
     world.send(1, completed(10));
-    let second_pass = wire::Register {
-        leased_endpoint: SERVER.into(),
-        ..untrusted(again(21, 2, 20))
-    };
+    let second_pass = wire::Register { leased_endpoint: SERVER.into(), ..untrusted(again(21, 2, 20)) };
     world.send(1, Message::Register(second_pass));
     assert!(first.is_some());
     assert_eq!(flow(&world), first);
@@ -353,10 +320,7 @@ fn a_client_without_trust_keeps_its_flow_when_its_leased_request_is_requeued() {
 fn a_leased_request_that_ended_before_it_comes_in_again_is_not_waited_for() {
     let mut world = lent();
     world.report(1, ended(10, 1));
-    let second_pass = wire::Register {
-        leased_endpoint: SERVER.into(),
-        ..again(11, 2, 10)
-    };
+    let second_pass = wire::Register { leased_endpoint: SERVER.into(), ..again(11, 2, 10) };
     world.send(1, Message::Register(second_pass));
     let taken = world.take();
     assert_eq!((taken.arrived, &taken.outcomes[..]), (1, &[Outcome::Leased][..]));

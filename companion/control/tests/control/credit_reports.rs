@@ -1,7 +1,8 @@
 //! A request that is reported at its end counts as one that was reported while it ran, and then ended.
 
 use penstock_control::Output;
-use penstock_wire::{self as wire, filter_frame::Event as Message};
+use penstock_wire::filter_frame::Event as Message;
+use penstock_wire::{self as wire};
 
 use crate::credits::{admitted, ended, lent};
 use crate::harness::*;
@@ -42,11 +43,7 @@ fn both_ways(change: impl Fn(&mut wire::Admitted)) -> [(Vec<String>, String); 2]
 fn a_served_request_counts_the_same() {
     let [at_once, in_two] = both_ways(|_| {});
     assert_eq!(at_once, in_two);
-    assert_eq!(
-        at_once.0.len(),
-        3,
-        "its arrival, its outcome and its end: {at_once:?}"
-    );
+    assert_eq!(at_once.0.len(), 3, "its arrival, its outcome and its end: {at_once:?}");
 }
 
 #[test]

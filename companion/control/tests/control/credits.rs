@@ -6,7 +6,9 @@ use penstock_control::{CreditSettings, Event, Settings};
 use penstock_engine::policy::{Gate, StockUnit};
 use penstock_engine::units::Decimal;
 use penstock_engine::{Instant, Outcome};
-use penstock_wire::{self as wire, command::Kind, filter_frame::Event as Message};
+use penstock_wire::command::Kind;
+use penstock_wire::filter_frame::Event as Message;
+use penstock_wire::{self as wire};
 
 use crate::harness::*;
 
@@ -24,21 +26,14 @@ pub(crate) fn gate(bound: u64) -> Gate {
 /// One pool with one server of 100 places, whose filters are busy with four requests a second.
 pub(crate) fn settings() -> Settings {
     let mut settings = settings_of(&[SERVER]);
-    settings.pools[0].credit = Some(CreditSettings {
-        busy_min: BUSY,
-        ..CreditSettings::default()
-    });
+    settings.pools[0].credit = Some(CreditSettings { busy_min: BUSY, ..CreditSettings::default() });
     settings.pools[0].policy.gate = gate(100);
     settings
 }
 
 /// A filter that knows credits.
 pub(crate) fn lender(stream: u32) -> Filter {
-    Filter {
-        stream,
-        version: 4,
-        ..filter(2)
-    }
+    Filter { stream, version: 4, ..filter(2) }
 }
 
 /// A world with an open session on connection 1.
@@ -88,19 +83,12 @@ pub(crate) fn lent() -> World {
 }
 
 pub(crate) fn returned(credit: u64) -> Message {
-    Message::CreditReturned(wire::CreditReturned {
-        pool: "chat".into(),
-        credit,
-    })
+    Message::CreditReturned(wire::CreditReturned { pool: "chat".into(), credit })
 }
 
 /// A report of a leased request that runs.
 pub(crate) fn admitted(sequence: u64, credit: u64) -> wire::Admitted {
-    wire::Admitted {
-        running: Some(runs(sequence)),
-        credit,
-        completed: None,
-    }
+    wire::Admitted { running: Some(runs(sequence)), credit, completed: None }
 }
 
 /// A report of one that has ended.
@@ -108,10 +96,7 @@ pub(crate) fn ended(sequence: u64, credit: u64) -> wire::Admitted {
     let Message::Completed(completed) = completed(sequence) else {
         unreachable!("it is one");
     };
-    wire::Admitted {
-        completed: Some(completed),
-        ..admitted(sequence, credit)
-    }
+    wire::Admitted { completed: Some(completed), ..admitted(sequence, credit) }
 }
 
 pub(crate) fn lent_places(world: &World) -> u64 {
@@ -126,19 +111,12 @@ pub(crate) fn counts(world: &World) -> (u64, u64) {
 #[test]
 fn a_busy_filter_is_lent_places_and_they_double() {
     let mut world = world(settings());
-    assert_eq!(
-        credits(&ask(&mut world, 1..4)).len(),
-        0,
-        "three requests a second aren't busy"
-    );
+    assert_eq!(credits(&ask(&mut world, 1..4)).len(), 0, "three requests a second aren't busy");
     let taken = ask(&mut world, 4..5);
     let [credit] = credits(&taken)[..] else {
         panic!("one credit");
     };
-    assert_eq!(
-        (credit.pool.as_str(), credit.id, credit.ttl_ms),
-        ("chat", 1, 2_000)
-    );
+    assert_eq!((credit.pool.as_str(), credit.id, credit.ttl_ms), ("chat", 1, 2_000));
     assert_eq!(credit.endpoints[0].address, SERVER);
     assert_eq!((credit.prompt_bytes_max, credit.requeue), (0, true));
     assert_eq!(places(&ask(&mut world, 5..8)), [4, 8, 16]);
@@ -156,10 +134,7 @@ fn stock_and_credit_stay_at_half_of_the_bound() {
 #[test]
 fn a_filter_of_an_older_version_gets_none() {
     let mut world = World::with(settings());
-    let older = Filter {
-        version: 3,
-        ..lender(1)
-    };
+    let older = Filter { version: 3, ..lender(1) };
     world.greet(1, older, Vec::new(), Vec::new());
     assert_eq!(credits(&ask(&mut world, 1..50)).len(), 0);
 }
@@ -169,11 +144,7 @@ fn no_policy_that_could_decide_otherwise_gives_credit() {
     type Change = fn(&mut Settings);
     let changes: [Change; 9] = [
         |settings| settings.pools[0].credit = None,
-        |settings| {
-            settings.pools[0].policy.gate = Gate::Auto {
-                initial: Decimal::whole(100),
-            }
-        },
+        |settings| settings.pools[0].policy.gate = Gate::Auto { initial: Decimal::whole(100) },
         |settings| {
             settings.pools[0].policy.gate = Gate::Bounded {
                 unit: StockUnit::Tokens,
@@ -225,11 +196,7 @@ fn credit_is_recalled_when_a_request_waits_which_is_granted_once_it_is_back() {
         world.send(1, Message::Register(register(sequence)));
     }
     let taken = world.take();
-    assert_eq!(
-        (taken.granted().len(), recalls(&taken).len()),
-        (11, 0),
-        "stock and credit fill the bound"
-    );
+    assert_eq!((taken.granted().len(), recalls(&taken).len()), (11, 0), "stock and credit fill the bound");
     world.send(1, Message::Register(register(111)));
     let taken = world.take();
     assert_eq!((taken.granted(), recalls(&taken)), (vec![], vec![1]));
@@ -264,11 +231,7 @@ fn a_request_that_ended_is_counted_once_and_its_place_stays_lent() {
     assert_eq!(counts(&world), (0, 4));
     world.report(1, ended(10, 1));
     assert_eq!(world.take().counts(), (0, 0, 0), "the report was repeated");
-    let served: u64 = world.control.status(world.now).pools[0]
-        .served
-        .iter()
-        .map(|(_, cost)| cost)
-        .sum();
+    let served: u64 = world.control.status(world.now).pools[0].served.iter().map(|(_, cost)| cost).sum();
     // 100 prompt tokens and 10 output tokens that count twice, of five requests.
     assert_eq!(served, 5 * 120);
 }
@@ -308,10 +271,7 @@ fn a_credit_is_renewed_while_its_filter_is_busy() {
     let [renewal] = credits(&taken)[..] else {
         panic!("one renewal");
     };
-    assert_eq!(
-        (renewal.id, renewal.endpoints.len(), renewal.requeue),
-        (1, 0, true)
-    );
+    assert_eq!((renewal.id, renewal.endpoints.len(), renewal.requeue), (1, 0, true));
     world.pass(Duration::from_secs(3));
     assert_eq!(credits(&world.take()).len(), 0, "it was idle for a second");
 }
@@ -323,17 +283,10 @@ fn every_change_that_could_decide_otherwise_recalls_credit() {
         |world| world.handle(Event::Drain(true)),
         |world| world.handle(Event::Settings(Box::new(settings()))),
         |world| {
-            world.handle(Event::Settings(Box::new(Settings {
-                pools: Vec::new(),
-                ..settings()
-            })));
+            world.handle(Event::Settings(Box::new(Settings { pools: Vec::new(), ..settings() })));
         },
         |world| {
-            world.handle(Event::EndpointReady {
-                pool: "chat".into(),
-                address: SERVER.into(),
-                ready: false,
-            });
+            world.handle(Event::EndpointReady { pool: "chat".into(), address: SERVER.into(), ready: false });
         },
         |world| {
             world.send(1, Message::Register(register(10)));
@@ -355,10 +308,7 @@ fn every_change_that_could_decide_otherwise_recalls_credit() {
         assert_eq!(recalls(&world.take()), [1], "change {index}");
         world.send(1, returned(1));
         let pools = world.control.status(world.now).pools;
-        assert!(
-            pools.iter().all(|pool| pool.snapshot.credit == 0),
-            "change {index}"
-        );
+        assert!(pools.iter().all(|pool| pool.snapshot.credit == 0), "change {index}");
     }
 }
 
@@ -367,10 +317,7 @@ fn places_of_a_lost_stream_stay_stock_until_the_next_hello() {
     let mut world = lent();
     world.close(1);
     assert_eq!(counts(&world), (0, 4));
-    let leased = wire::Running {
-        register: Some(register(10)),
-        ..runs(10)
-    };
+    let leased = wire::Running { register: Some(register(10)), ..runs(10) };
     world.greet(2, lender(2), Vec::new(), vec![leased]);
     assert_eq!(counts(&world), (1, 0), "the Hello lists what runs");
 }
@@ -390,10 +337,7 @@ fn a_leased_request_that_is_requeued_is_counted_once_whichever_report_comes_firs
         if is_admitted_first {
             world.report(1, admitted(10, 1));
         }
-        let second_pass = wire::Register {
-            leased_endpoint: SERVER.into(),
-            ..again(11, 2, 10)
-        };
+        let second_pass = wire::Register { leased_endpoint: SERVER.into(), ..again(11, 2, 10) };
         world.send(1, Message::Register(second_pass));
         let taken = world.take();
         assert_eq!((taken.arrived, &taken.outcomes[..]), (1, &[Outcome::Leased][..]));
@@ -424,10 +368,7 @@ fn an_endpoint_that_fails_leased_requests_is_marked_down() {
     two.pools[0].policy.gate = gate(100);
     let mut world = world(two);
     for (first, second) in [(10, 11), (12, 13)] {
-        let second_pass = wire::Register {
-            leased_endpoint: SERVER.into(),
-            ..again(second, 2, first)
-        };
+        let second_pass = wire::Register { leased_endpoint: SERVER.into(), ..again(second, 2, first) };
         world.send(1, Message::Register(second_pass));
     }
     assert_eq!(world.take().marked, [(SERVER.into(), true)]);
@@ -440,19 +381,12 @@ fn places_in_use_are_no_foreign_load() {
     let scraped = |running| Event::Scraped {
         pool: "chat".into(),
         address: SERVER.into(),
-        scraped: Some(penstock_control::Scraped {
-            running: Some(running),
-            ..Default::default()
-        }),
+        scraped: Some(penstock_control::Scraped { running: Some(running), ..Default::default() }),
         adapters: None,
     };
     world.handle(scraped(4));
     let foreign = |world: &World| world.control.status(world.now).pools[0].snapshot.endpoints[0].foreign;
-    assert_eq!(
-        foreign(&world),
-        0,
-        "one is counted by itself, three may run in the places"
-    );
+    assert_eq!(foreign(&world), 0, "one is counted by itself, three may run in the places");
     world.handle(scraped(6));
     assert_eq!(foreign(&world), 2);
 }

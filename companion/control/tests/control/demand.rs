@@ -7,9 +7,8 @@ use penstock_control::Settings;
 use penstock_engine::Outcome;
 use penstock_engine::policy::{CostUnit, FlowGlob, Gate, Over, Policy, Quota, QuotaPeriod, QuotaWindow};
 use penstock_engine::units::Decimal;
-use penstock_model::Parameters;
-use penstock_model::Targets;
 use penstock_model::slo::Policy as SloPolicy;
+use penstock_model::{Parameters, Targets};
 use penstock_wire as wire;
 use wire::filter_frame::Event as Message;
 
@@ -23,21 +22,11 @@ fn settings_with(change: impl FnOnce(&mut Policy)) -> Settings {
     let mut settings = settings_of(&[SERVER, SECOND]);
     let pool = &mut settings.pools[0];
     pool.slo = SloPolicy {
-        explicit: Some(Targets {
-            ttft_ms: Some(1_000.0),
-            itl_ms: Some(20.0),
-        }),
+        explicit: Some(Targets { ttft_ms: Some(1_000.0), itl_ms: Some(20.0) }),
         ..SloPolicy::default()
     };
-    let parameters = Parameters {
-        alpha_ms: 8.0,
-        beta_ms: 0.05,
-        gamma_ms: 0.0005,
-    };
-    let kept = Kept {
-        parameters,
-        ttft_bias: 1.0,
-    };
+    let parameters = Parameters { alpha_ms: 8.0, beta_ms: 0.05, gamma_ms: 0.0005 };
+    let kept = Kept { parameters, ttft_bias: 1.0 };
     pool.kept = vec![("default".into(), kept)];
     let bound = Decimal::whole(50);
     pool.policy.gate = Gate::Bounded {
@@ -79,21 +68,14 @@ impl Traffic {
         let mut world = World::with(settings);
         world.greet(1, filter(1), Vec::new(), Vec::new());
         world.take();
-        Self {
-            world,
-            sequence: 0,
-            outcomes: Vec::new(),
-        }
+        Self { world, sequence: 0, outcomes: Vec::new() }
     }
 
     fn ask(&mut self, tenant: &str) {
         self.sequence += 1;
         self.world.send(
             1,
-            Message::Register(wire::Register {
-                fairness_id: tenant.into(),
-                ..register(self.sequence)
-            }),
+            Message::Register(wire::Register { fairness_id: tenant.into(), ..register(self.sequence) }),
         );
     }
 
@@ -110,10 +92,7 @@ impl Traffic {
                 let Message::Completed(completed) = completed(sequence) else {
                     panic!("a completion");
                 };
-                let long = wire::Completed {
-                    output_tokens: Some(500),
-                    ..completed
-                };
+                let long = wire::Completed { output_tokens: Some(500), ..completed };
                 self.world.send(1, Message::Completed(long));
             }
         }
@@ -188,10 +167,7 @@ fn held_work_is_demand_when_there_is_room_in_its_budget() {
     traffic.pass(1, 100);
     traffic.pass(8, 0);
     let (first, _) = traffic.demand();
-    assert!(
-        (first - 11.0).abs() < 0.5,
-        "only what went in the first window: {first}"
-    );
+    assert!((first - 11.0).abs() < 0.5, "only what went in the first window: {first}");
     traffic.pass(10, 0);
     let (held, _) = traffic.demand();
     assert!((held - 1.0).abs() < 0.5, "the rest waits for its budget: {held}");
@@ -235,13 +211,7 @@ fn requests_that_wait_for_servers_are_demand_whatever_becomes_of_them() {
         (0..100).for_each(|_| traffic.ask("other"));
         assert_eq!(traffic.world.take().granted().len(), 100);
         traffic.pass(50, FLOOD);
-        let model = traffic
-            .world
-            .control
-            .status(traffic.world.now)
-            .pools
-            .swap_remove(0)
-            .model;
+        let model = traffic.world.control.status(traffic.world.now).pools.swap_remove(0).model;
         let demand = model.expect("its servers are known").demand;
         assert!(demand > FLOOD as f64, "{demand}");
         let refused = traffic.outcomes.contains(&Outcome::RejectedFlowCapacity);
@@ -252,10 +222,7 @@ fn requests_that_wait_for_servers_are_demand_whatever_becomes_of_them() {
 #[test]
 fn the_demand_is_at_most_the_rate_at_which_the_pool_may_grant() {
     let [(without, _), (with, _)] = demands(|policy| policy.queue.max_rate = Some(4.0));
-    assert!(
-        (with - 4.0).abs() < 1e-9 && (without - 1.0).abs() < 0.2,
-        "{with} {without}"
-    );
+    assert!((with - 4.0).abs() < 1e-9 && (without - 1.0).abs() < 0.2, "{with} {without}");
 }
 
 #[test]
@@ -264,10 +231,7 @@ fn a_request_for_servers_that_are_not_there_is_no_demand() {
     for _ in 0..50 {
         for _ in 0..FLOOD {
             traffic.sequence += 1;
-            let pinned = wire::Register {
-                pin: "127.0.0.1:1".into(),
-                ..register(traffic.sequence)
-            };
+            let pinned = wire::Register { pin: "127.0.0.1:1".into(), ..register(traffic.sequence) };
             traffic.world.send(1, Message::Register(pinned));
         }
         traffic.pass(1, 0);

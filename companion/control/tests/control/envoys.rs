@@ -23,19 +23,15 @@ fn settings_of_ten() -> Settings {
 }
 
 const fn of_envoy(epoch: u64, envoy: u64) -> Filter {
-    Filter {
-        envoy,
-        ..filter(epoch)
-    }
+    Filter { envoy, ..filter(epoch) }
 }
 
 /// The announcements: stream, bound and number of endpoints.
 fn announced(world: &mut World) -> Vec<(u64, Option<u64>, usize)> {
     let taken = world.take();
     let endpoints = taken.endpoints().into_iter();
-    let mut told: Vec<_> = endpoints
-        .map(|(conn, endpoints)| (conn, endpoints.fallback_bound, endpoints.ready.len()))
-        .collect();
+    let mut told: Vec<_> =
+        endpoints.map(|(conn, endpoints)| (conn, endpoints.fallback_bound, endpoints.ready.len())).collect();
     told.sort_unstable();
     told
 }
@@ -46,26 +42,12 @@ fn the_bound_is_shared_by_the_envoys() {
     world.greet(1, of_envoy(1, 8), Vec::new(), Vec::new());
     assert_eq!(announced(&mut world), [(1, Some(10), 2)]);
     world.greet(2, of_envoy(2, 8), Vec::new(), Vec::new());
-    assert_eq!(
-        announced(&mut world),
-        [(2, Some(10), 2)],
-        "another worker of the same Envoy"
-    );
+    assert_eq!(announced(&mut world), [(2, Some(10), 2)], "another worker of the same Envoy");
     world.greet(3, of_envoy(3, 9), Vec::new(), Vec::new());
-    assert_eq!(
-        announced(&mut world),
-        [(1, Some(5), 2), (2, Some(5), 2), (3, Some(5), 2)]
-    );
-    let down = Event::EndpointReady {
-        pool: "chat".into(),
-        address: SECOND.into(),
-        ready: false,
-    };
+    assert_eq!(announced(&mut world), [(1, Some(5), 2), (2, Some(5), 2), (3, Some(5), 2)]);
+    let down = Event::EndpointReady { pool: "chat".into(), address: SECOND.into(), ready: false };
     world.handle(down.clone());
-    assert_eq!(
-        announced(&mut world),
-        [(1, Some(2), 1), (2, Some(2), 1), (3, Some(2), 1)]
-    );
+    assert_eq!(announced(&mut world), [(1, Some(2), 1), (2, Some(2), 1), (3, Some(2), 1)]);
     world.handle(down);
     assert_eq!(announced(&mut world), [], "no news");
     // An Envoy counts until its last session is released.

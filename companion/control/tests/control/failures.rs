@@ -20,10 +20,7 @@ fn unavailable(sequence: u64, attempts: u32) -> Message {
 
 /// A filter whose Envoy has no requeue listener: its grants name fallbacks.
 const fn without_listener(epoch: u64) -> Filter {
-    Filter {
-        has_requeue_listener: false,
-        ..filter(epoch)
-    }
+    Filter { has_requeue_listener: false, ..filter(epoch) }
 }
 
 /// Two servers, of which the first takes what comes first, and a session on stream 1 without a requeue listener.
@@ -86,11 +83,7 @@ fn fallbacks_had_room_at_the_grant() {
         world.send(1, Message::Register(register(sequence)));
     }
     let taken = world.take();
-    let named: Vec<_> = taken
-        .grants()
-        .iter()
-        .map(|(_, grant)| grant.endpoints.len())
-        .collect();
+    let named: Vec<_> = taken.grants().iter().map(|(_, grant)| grant.endpoints.len()).collect();
     assert_eq!(named, [2, 1], "the first server takes one request");
 }
 
@@ -122,11 +115,8 @@ fn an_endpoint_that_failed_two_requests_is_marked_down_and_probed() {
             world.send(1, started(sequence, SECOND, 2));
         }
         let taken = world.take();
-        let announced: Vec<_> = taken
-            .endpoints()
-            .iter()
-            .map(|(_, endpoints)| endpoints.ready.clone())
-            .collect();
+        let announced: Vec<_> =
+            taken.endpoints().iter().map(|(_, endpoints)| endpoints.ready.clone()).collect();
         let expected: Vec<Vec<String>> = if down { vec![vec![SECOND.into()]] } else { vec![] };
         assert_eq!(announced, expected);
         let marked: Vec<_> = expected.iter().map(|_| (SERVER.into(), true)).collect();
@@ -175,12 +165,8 @@ fn a_requeued_request_failed_everywhere_and_the_last_endpoint_stays() {
         world.send(1, completed_at(second, &endpoints[0]));
     }
     let status = world.control.status(world.now);
-    let down: Vec<_> = status.pools[0]
-        .snapshot
-        .endpoints
-        .iter()
-        .map(|endpoint| endpoint.down_until.is_some())
-        .collect();
+    let down: Vec<_> =
+        status.pools[0].snapshot.endpoints.iter().map(|endpoint| endpoint.down_until.is_some()).collect();
     assert_eq!(down.iter().filter(|down| **down).count(), 1);
 }
 
@@ -191,10 +177,7 @@ fn stock_follows_the_address_that_was_used() {
     let stock = |world: &World| {
         let status = world.control.status(world.now);
         let endpoints = &status.pools[0].snapshot.endpoints;
-        endpoints
-            .iter()
-            .map(|endpoint| endpoint.stock)
-            .collect::<Vec<u64>>()
+        endpoints.iter().map(|endpoint| endpoint.stock).collect::<Vec<u64>>()
     };
     assert_eq!(stock(&world), [1, 0]);
     world.send(1, started(sequence, SECOND, 2));
@@ -206,10 +189,7 @@ fn stock_follows_the_address_that_was_used() {
 #[test]
 fn an_endpoint_that_an_envoy_passes_over_is_not_granted_to_it_for_a_while() {
     let mut world = world();
-    let other = Filter {
-        envoy: 78,
-        ..without_listener(2)
-    };
+    let other = Filter { envoy: 78, ..without_listener(2) };
     world.greet(2, other, Vec::new(), Vec::new());
     let sequence = granted_at(&mut world, &mut (1..), SERVER);
     // Without an attempt at the first: this Envoy's cluster doesn't have it.
@@ -224,11 +204,7 @@ fn an_endpoint_that_an_envoy_passes_over_is_not_granted_to_it_for_a_while() {
     }
     world.send(2, Message::Register(register(1)));
     let taken = world.take();
-    assert_eq!(
-        taken.grants()[0].1.endpoints.len(),
-        2,
-        "the other Envoy's all have"
-    );
+    assert_eq!(taken.grants()[0].1.endpoints.len(), 2, "the other Envoy's all have");
     world.send(2, completed_at(1, &first_choice(&taken)));
     world.pass_beating(60, &[1, 2]);
     world.take();
@@ -241,10 +217,7 @@ fn an_envoy_without_the_granted_endpoints_is_granted_others() {
     let mut world = World::with(settings_of(&[SERVER, SECOND, THIRD]));
     world.greet(1, without_listener(1), Vec::new(), Vec::new());
     world.take();
-    let pinned = wire::Register {
-        pin: SERVER.into(),
-        ..register(1)
-    };
+    let pinned = wire::Register { pin: SERVER.into(), ..register(1) };
     world.send(1, Message::Register(pinned.clone()));
     assert_eq!(world.take().grants()[0].1.endpoints, [SERVER]);
     world.send(1, started(1, THIRD, 1));
@@ -257,13 +230,7 @@ fn an_envoy_without_the_granted_endpoints_is_granted_others() {
     assert!(!taken.grants()[0].1.endpoints.contains(&SERVER.to_owned()));
     world.send(1, completed_at(2, &first_choice(&taken)));
     // A request that is pinned there is granted it, and the Envoy that has it by now uses it again.
-    world.send(
-        1,
-        Message::Register(wire::Register {
-            sequence: 3,
-            ..pinned
-        }),
-    );
+    world.send(1, Message::Register(wire::Register { sequence: 3, ..pinned }));
     assert_eq!(world.take().grants()[0].1.endpoints, [SERVER]);
     world.send(1, started(3, SERVER, 1));
     world.send(1, completed(3));
@@ -279,11 +246,7 @@ fn a_grant_of_another_companion_may_use_any_endpoint_of_its_list() {
     world.send(1, completed_at(1, SECOND));
     assert_eq!(world.take().misrouted, 0);
     world.send(1, Message::Register(register(2)));
-    assert_eq!(
-        world.take().grants()[0].1.endpoints.len(),
-        2,
-        "nothing is held against it"
-    );
+    assert_eq!(world.take().grants()[0].1.endpoints.len(), 2, "nothing is held against it");
 }
 
 #[test]
@@ -297,13 +260,8 @@ fn a_request_for_which_envoy_had_no_socket_marks_no_endpoint_down() {
             world.send(1, Message::Register(register(sequence)));
             let taken = world.take();
             let endpoint = taken.grants()[0].1.endpoints[0].clone();
-            let unsent = wire::PushedBack {
-                sequence,
-                endpoint,
-                status: 0,
-                retry_after_ms: None,
-                pool: "chat".into(),
-            };
+            let unsent =
+                wire::PushedBack { sequence, endpoint, status: 0, retry_after_ms: None, pool: "chat".into() };
             let report = Message::PushedBack(unsent.clone());
             if !is_late {
                 world.send(1, report.clone());

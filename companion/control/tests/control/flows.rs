@@ -20,20 +20,14 @@ fn pool(world: &World) -> PoolStatus {
 
 fn served(world: &World) -> (Vec<(String, u64)>, u64) {
     let pool = pool(world);
-    let mut served: Vec<(String, u64)> = pool
-        .served
-        .into_iter()
-        .map(|(flow, cost)| (flow.into(), cost))
-        .collect();
+    let mut served: Vec<(String, u64)> =
+        pool.served.into_iter().map(|(flow, cost)| (flow.into(), cost)).collect();
     served.sort();
     (served, pool.other_served)
 }
 
 fn request_of(flow: &str, sequence: u64) -> wire::Register {
-    wire::Register {
-        fairness_id: flow.into(),
-        ..register(sequence)
-    }
+    wire::Register { fairness_id: flow.into(), ..register(sequence) }
 }
 
 fn serve(world: &mut World, register: wire::Register) {
@@ -44,10 +38,7 @@ fn serve(world: &mut World, register: wire::Register) {
 }
 
 fn world(flows_shown: usize) -> World {
-    let mut world = World::with(Settings {
-        flows_shown,
-        ..settings()
-    });
+    let mut world = World::with(Settings { flows_shown, ..settings() });
     world.open_session(1, 1, Vec::new(), Vec::new());
     world.take();
     world
@@ -59,26 +50,13 @@ fn cost_is_counted_once_by_flow() {
     serve(&mut world, request_of("acme", 1));
     serve(&mut world, request_of("acme", 2));
     serve(&mut world, request_of("", 3));
-    let named = |pairs: &[(&str, u64)]| {
-        pairs
-            .iter()
-            .map(|&(flow, cost)| (flow.to_owned(), cost))
-            .collect::<Vec<_>>()
-    };
-    assert_eq!(
-        served(&world),
-        (named(&[("acme", 2 * COST), ("anonymous", COST)]), 0)
-    );
+    let named =
+        |pairs: &[(&str, u64)]| pairs.iter().map(|&(flow, cost)| (flow.to_owned(), cost)).collect::<Vec<_>>();
+    assert_eq!(served(&world), (named(&[("acme", 2 * COST), ("anonymous", COST)]), 0));
     // A flow from the body is private, even if a header has the same name.
-    let private = wire::Register {
-        fairness_id_private: true,
-        ..request_of("acme", 4)
-    };
+    let private = wire::Register { fairness_id_private: true, ..request_of("acme", 4) };
     serve(&mut world, private);
-    let hidden = wire::Register {
-        fairness_id_private: true,
-        ..request_of("secret", 5)
-    };
+    let hidden = wire::Register { fairness_id_private: true, ..request_of("secret", 5) };
     serve(&mut world, hidden);
     // One place is left.
     serve(&mut world, request_of("beta", 6));
@@ -114,13 +92,7 @@ fn an_idle_flow_gives_its_place_to_another_after_ten_minutes() {
     for (sequence, flow) in [(1, "a"), (2, "b"), (3, "c")] {
         serve(&mut world, request_of(flow, sequence));
     }
-    let names = |world: &World| {
-        served(world)
-            .0
-            .into_iter()
-            .map(|(flow, _)| flow)
-            .collect::<Vec<_>>()
-    };
+    let names = |world: &World| served(world).0.into_iter().map(|(flow, _)| flow).collect::<Vec<_>>();
     assert_eq!(names(&world), ["a", "b"]);
     world.pass_beating(300, &[1]);
     serve(&mut world, request_of("b", 4));
@@ -160,19 +132,13 @@ fn by_usage() -> World {
 #[test]
 fn settled_costs_are_observed_where_they_count_in_a_window() {
     let mut world = by_usage();
-    let private = wire::Register {
-        fairness_id_private: true,
-        ..request_of("acme", 1)
-    };
+    let private = wire::Register { fairness_id_private: true, ..request_of("acme", 1) };
     world.send(1, Message::Register(private));
     assert!(world.take().used.is_empty(), "it isn't settled");
     world.send(1, completed(1));
     let used = world.take().used;
     let model: Box<str> = register(1).model.into();
-    let expected = PastUsage {
-        model,
-        ..past("acme", COST)
-    };
+    let expected = PastUsage { model, ..past("acme", COST) };
     assert_eq!(used, [("chat".into(), expected)]);
     let mut plain = self::world(10);
     plain.send(1, Message::Register(request_of("acme", 1)));
@@ -193,9 +159,7 @@ fn what_a_flow_runs_is_observed_until_it_ends() {
             })
             .collect()
     };
-    let [estimate] = sums(&mut world)[..] else {
-        panic!("one grant")
-    };
+    let [estimate] = sums(&mut world)[..] else { panic!("one grant") };
     assert!(estimate > 0);
     world.send(1, completed(1));
     assert_eq!(sums(&mut world), [0]);
@@ -233,10 +197,7 @@ fn past_usage_puts_its_flow_last_and_shows_no_flow() {
     let model: Box<str> = register(1).model.into();
     let told = |pool: &str| Event::Used {
         pool: pool.into(),
-        past: vec![PastUsage {
-            model: model.clone(),
-            ..past("heavy", 1_000)
-        }],
+        past: vec![PastUsage { model: model.clone(), ..past("heavy", 1_000) }],
         running: Vec::new(),
     };
     world.handle(told("nobody's"));

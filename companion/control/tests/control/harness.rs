@@ -25,12 +25,7 @@ pub(crate) const AGAIN: &str = "127.0.0.1:9999";
 
 pub(crate) fn policy() -> Policy {
     Policy {
-        queue: Queue {
-            total_capacity: 10,
-            total_bytes: 1 << 20,
-            flow_capacity: 10,
-            ..Queue::default()
-        },
+        queue: Queue { total_capacity: 10, total_bytes: 1 << 20, flow_capacity: 10, ..Queue::default() },
         gate: Gate::Bounded {
             unit: StockUnit::Requests,
             lower: Decimal::whole(1),
@@ -76,10 +71,7 @@ pub(crate) fn settings_of(servers: &[&str]) -> Settings {
             kept: Vec::new(),
             rewrite: Vec::new(),
         }],
-        policy: wire::Policy {
-            digest: "d1".into(),
-            ..Default::default()
-        },
+        policy: wire::Policy { digest: "d1".into(), ..Default::default() },
         pool: None,
         objectives: Vec::new(),
         max_priority: MaxPriority::default(),
@@ -104,13 +96,7 @@ pub(crate) struct Filter {
 
 /// A filter of version 2 on its first stream, of the Envoy that all filters have by default.
 pub(crate) const fn filter(epoch: u64) -> Filter {
-    Filter {
-        epoch,
-        stream: 1,
-        envoy: 77,
-        version: 2,
-        has_requeue_listener: true,
-    }
+    Filter { epoch, stream: 1, envoy: 77, version: 2, has_requeue_listener: true }
 }
 
 pub(crate) struct World {
@@ -190,11 +176,7 @@ impl World {
         waiting: Vec<wire::Register>,
         running: Vec<wire::Running>,
     ) {
-        let filter = Filter {
-            stream,
-            envoy: 0,
-            ..filter(2)
-        };
+        let filter = Filter { stream, envoy: 0, ..filter(2) };
         self.greet(conn, filter, waiting, running);
     }
 
@@ -304,20 +286,15 @@ impl Taken {
             Observation::PriorityLowered(_) => self.lowered += 1,
             Observation::Requeued(_) => self.requeued += 1,
             Observation::Misrouted { .. } => self.misrouted += 1,
-            Observation::Refused {
-                outcome,
-                was_granted: true,
-                requeues,
-                ..
-            } => self.second.push((outcome, requeues)),
+            Observation::Refused { outcome, was_granted: true, requeues, .. } => {
+                self.second.push((outcome, requeues))
+            }
             Observation::Refused { outcome, .. } => self.refused.push(outcome),
             Observation::Dropped {
                 outcome: Outcome::Bypassed | Outcome::Leased | Outcome::Dispatched,
                 ..
             } => {}
-            Observation::Dropped {
-                outcome, requeues, ..
-            } => {
+            Observation::Dropped { outcome, requeues, .. } => {
                 self.second.push((outcome.as_str().into(), requeues));
             }
             Observation::OutdatedFilter(_) => self.outdated += 1,
@@ -405,9 +382,7 @@ impl Taken {
 
     pub(crate) fn rejected(&self) -> Vec<(u64, &str, u32)> {
         let rejects = self.rejects().into_iter();
-        rejects
-            .map(|reject| (reject.sequence, reject.code.as_str(), reject.status))
-            .collect()
+        rejects.map(|reject| (reject.sequence, reject.code.as_str(), reject.status)).collect()
     }
 }
 
@@ -446,11 +421,7 @@ pub(crate) fn register(sequence: u64) -> wire::Register {
 pub(crate) fn again(sequence: u64, epoch: u64, before: u64) -> wire::Register {
     wire::Register {
         requeues: 1,
-        requeued_from: Some(wire::RequestKey {
-            epoch_hi: 1,
-            epoch_lo: epoch,
-            sequence: before,
-        }),
+        requeued_from: Some(wire::RequestKey { epoch_hi: 1, epoch_lo: epoch, sequence: before }),
         ..register(sequence)
     }
 }

@@ -17,27 +17,17 @@ const OTHER: &str = "10.0.0.2:9190";
 const ENVOY: u64 = 77;
 
 fn replicated() -> World {
-    World::with(Settings {
-        is_replicated: true,
-        ..settings()
-    })
+    World::with(Settings { is_replicated: true, ..settings() })
 }
 
 fn version_3(epoch: u64) -> Filter {
-    Filter {
-        version: 3,
-        ..filter(epoch)
-    }
+    Filter { version: 3, ..filter(epoch) }
 }
 
 impl World {
     fn probe(&mut self, conn: u64, filter: Filter) {
         self.open(conn);
-        let probe = wire::Hello {
-            probe: true,
-            last: false,
-            ..hello(filter, Vec::new(), Vec::new())
-        };
+        let probe = wire::Hello { probe: true, last: false, ..hello(filter, Vec::new(), Vec::new()) };
         self.send(conn, Message::Hello(probe));
     }
 
@@ -62,12 +52,7 @@ impl World {
     fn lead_after(&mut self, term: u64, known: &[(u64, u32)], is_last_leader_gone: bool) {
         let known = known_envoys(known);
         let grants_until = self.now.after(60 * SECOND_LONG);
-        self.change(LeadershipChange::Lead {
-            term,
-            known,
-            is_last_leader_gone,
-            grants_until,
-        });
+        self.change(LeadershipChange::Lead { term, known, is_last_leader_gone, grants_until });
     }
 
     fn lose_store(&mut self, recorded: &[(u64, u32)]) {
@@ -76,17 +61,11 @@ impl World {
     }
 
     fn renew(&mut self, grants_until: Instant) {
-        self.change(LeadershipChange::Renewed {
-            term: 9,
-            grants_until,
-        });
+        self.change(LeadershipChange::Renewed { term: 9, grants_until });
     }
 
     fn stand_by(&mut self, leader: Option<&str>, term: u64) {
-        self.change(LeadershipChange::StandBy {
-            leader: leader.map(Into::into),
-            term,
-        });
+        self.change(LeadershipChange::StandBy { leader: leader.map(Into::into), term });
     }
 
     /// A leader with one session, on stream 1, whose lease lasts for a minute.
@@ -116,19 +95,11 @@ const fn context_digest(epoch: u64) -> u64 {
 }
 
 fn here(term: u64) -> wire::Role {
-    wire::Role {
-        term,
-        leader: String::new(),
-        here: true,
-    }
+    wire::Role { term, leader: String::new(), here: true }
 }
 
 fn elsewhere(leader: &str, term: u64) -> wire::Role {
-    wire::Role {
-        term,
-        leader: leader.into(),
-        here: false,
-    }
+    wire::Role { term, leader: leader.into(), here: false }
 }
 
 fn heartbeat() -> Message {
@@ -142,10 +113,7 @@ fn companion_without_others_answers_a_probe() {
     assert_eq!(world.take().roles(), [(1, &here(7))]);
     world.hello(1, version_3(1), vec![register(1)], Vec::new());
     let taken = world.take();
-    assert_eq!(
-        taken.commands[0].1,
-        Kind::HelloAck(wire::HelloAck { version: 3, term: 7 })
-    );
+    assert_eq!(taken.commands[0].1, Kind::HelloAck(wire::HelloAck { version: 3, term: 7 }));
     assert_eq!(taken.granted(), [1]);
 }
 
@@ -158,10 +126,7 @@ fn standby_names_the_leader_and_discards_the_hello() {
     world.send(1, Message::Register(register(3)));
     let taken = world.take();
     assert_eq!(taken.roles(), [(1, &elsewhere(OTHER, 8))]);
-    assert_eq!(
-        (taken.commands.len(), taken.arrived, taken.reports.len()),
-        (1, 0, 0)
-    );
+    assert_eq!((taken.commands.len(), taken.arrived, taken.reports.len()), (1, 0, 0));
     assert!(world.control.is_idle());
     // A filter that doesn't know roles tries another companion by itself.
     world.greet(2, filter(2), Vec::new(), Vec::new());
@@ -197,10 +162,7 @@ fn filter_that_cannot_reach_the_leader_waits_for_the_next_one() {
     assert_eq!(taken.reports, [ElectionReport::Wanted]);
     // The filter couldn't reach an earlier leader.
     world.open(2);
-    let probe = wire::Hello {
-        unreachable_term: 7,
-        ..probe
-    };
+    let probe = wire::Hello { unreachable_term: 7, ..probe };
     world.send(2, Message::Hello(probe));
     assert_eq!(world.take().roles(), [(2, &elsewhere(OTHER, 8))]);
     world.close(2);
@@ -216,25 +178,14 @@ fn new_leader_grants_when_all_filters_of_the_last_one_have_listed_their_requests
     world.lead(9, &[(ENVOY, 2)]);
     assert_eq!(*world.control.role(), Role::TakingOver);
     let roles = world.take();
-    assert_eq!(
-        roles.roles(),
-        [(1, &elsewhere("", 9))],
-        "the second filter is missing"
-    );
+    assert_eq!(roles.roles(), [(1, &elsewhere("", 9))], "the second filter is missing");
     world.probe(2, version_3(2));
     let taken = world.take();
-    let called = (
-        taken.roles().contains(&(1, &here(9))),
-        taken.roles().contains(&(2, &here(9))),
-    );
+    let called = (taken.roles().contains(&(1, &here(9))), taken.roles().contains(&(2, &here(9))));
     assert_eq!(called, (true, true), "{taken:?}");
     assert_eq!(*world.control.role(), Role::Leader);
     world.hello(1, version_3(1), vec![register(1)], Vec::new());
-    assert_eq!(
-        world.take().granted(),
-        [] as [u64; 0],
-        "the other filter may run a request"
-    );
+    assert_eq!(world.take().granted(), [] as [u64; 0], "the other filter may run a request");
     world.hello(2, version_3(2), Vec::new(), vec![runs(1)]);
     assert_eq!(world.take().granted(), [] as [u64; 0], "the only place is taken");
     world.send(2, completed(1));
@@ -243,11 +194,7 @@ fn new_leader_grants_when_all_filters_of_the_last_one_have_listed_their_requests
     let known = world.control.take_known_envoys();
     assert_eq!(
         known,
-        Some(vec![KnownEnvoy {
-            envoy: ENVOY,
-            contexts: 2,
-            digest: context_digest(1) + context_digest(2)
-        }])
+        Some(vec![KnownEnvoy { envoy: ENVOY, contexts: 2, digest: context_digest(1) + context_digest(2) }])
     );
     assert_eq!(world.control.take_known_envoys(), None);
 }
@@ -273,10 +220,7 @@ fn filter_that_knows_the_endpoints_is_not_sent_them() {
         if is_taken_over {
             world.lead(9, &[(ENVOY, 1)]);
         }
-        let hello = wire::Hello {
-            endpoints_digest: digest,
-            ..hello(version_3(1), Vec::new(), Vec::new())
-        };
+        let hello = wire::Hello { endpoints_digest: digest, ..hello(version_3(1), Vec::new(), Vec::new()) };
         world.send(1, Message::Hello(hello));
         world.take().endpoints().len()
     };
@@ -293,10 +237,7 @@ fn new_bound_is_sent_without_the_endpoints() {
     world.greet(1, version_3(1), Vec::new(), Vec::new());
     world.greet(2, filter(2), Vec::new(), Vec::new());
     world.take();
-    let other = Filter {
-        envoy: ENVOY + 1,
-        ..version_3(3)
-    };
+    let other = Filter { envoy: ENVOY + 1, ..version_3(3) };
     world.greet(3, other, Vec::new(), Vec::new());
     let taken = world.take();
     let mut sent: Vec<_> = taken
@@ -306,14 +247,7 @@ fn new_bound_is_sent_without_the_endpoints() {
         .collect();
     sent.sort_unstable();
     // The filter of version 2 gets the whole list.
-    assert_eq!(
-        sent,
-        [
-            (1, true, 0, Some(1)),
-            (2, false, 2, Some(1)),
-            (3, false, 2, Some(1))
-        ]
-    );
+    assert_eq!(sent, [(1, true, 0, Some(1)), (2, false, 2, Some(1)), (3, false, 2, Some(1))]);
 }
 
 #[test]
@@ -322,11 +256,7 @@ fn another_root_context_of_the_envoy_does_not_stand_in_for_a_missing_one() {
     world.lead(9, &[(ENVOY, 2)]);
     world.probe(1, version_3(1));
     world.probe(3, version_3(3));
-    assert_eq!(
-        *world.control.role(),
-        Role::TakingOver,
-        "the second one may run requests"
-    );
+    assert_eq!(*world.control.role(), Role::TakingOver, "the second one may run requests");
     world.close(3);
     world.probe(2, version_3(2));
     assert_eq!(*world.control.role(), Role::Leader);
@@ -340,13 +270,7 @@ fn lease_is_given_back_if_the_filters_stay_with_the_last_leader() {
     world.pass(6 * SECOND_LONG);
     assert_eq!(world.take().reports, [ElectionReport::Unfollowed { term: 9 }]);
     world.stand_by(Some(OTHER), 8);
-    assert_eq!(
-        *world.control.role(),
-        Role::Standby {
-            leader: Some(OTHER.into()),
-            term: 8
-        }
-    );
+    assert_eq!(*world.control.role(), Role::Standby { leader: Some(OTHER.into()), term: 8 });
 }
 
 #[test]
@@ -407,11 +331,7 @@ fn hellos_on_their_way_are_waited_for() {
     assert_eq!(world.take().granted(), [] as [u64; 0]);
     world.close(2);
     world.pass(startup_wait);
-    assert_eq!(
-        world.take().granted(),
-        [1],
-        "the second filter isn't here any more"
-    );
+    assert_eq!(world.take().granted(), [1], "the second filter isn't here any more");
 }
 
 #[test]
@@ -487,10 +407,7 @@ fn leader_without_the_store_stops_when_a_filter_says_bye() {
 
 #[test]
 fn leader_without_the_store_takes_no_envoy_that_the_record_does_not_name() {
-    let stranger = Filter {
-        envoy: ENVOY + 1,
-        ..version_3(2)
-    };
+    let stranger = Filter { envoy: ENVOY + 1, ..version_3(2) };
     let mut world = World::leading();
     let lapses = world.now.after(2 * SECOND_LONG);
     world.renew(lapses);
@@ -573,10 +490,7 @@ fn frames_that_waited_in_a_frozen_process_prove_nothing() {
 fn filter_of_a_later_leader_ends_the_grants_of_an_earlier_one() {
     let mut world = World::leading();
     world.open(2);
-    let later = wire::Hello {
-        term: 10,
-        ..hello(version_3(2), Vec::new(), Vec::new())
-    };
+    let later = wire::Hello { term: 10, ..hello(version_3(2), Vec::new(), Vec::new()) };
     world.send(2, Message::Hello(later));
     let taken = world.take();
     assert_eq!(taken.reports, [ElectionReport::Superseded { term: 10 }]);
@@ -598,18 +512,9 @@ fn leader_that_steps_down_forgets_its_requests_and_names_the_next_one() {
     assert_eq!((world.stock(), world.waiting()), (0, 0));
     assert!(world.control.is_idle());
     // It leads again, and the same filter comes back.
-    world.probe(
-        2,
-        Filter {
-            stream: 2,
-            ..version_3(1)
-        },
-    );
+    world.probe(2, Filter { stream: 2, ..version_3(1) });
     world.lead(11, &[(ENVOY, 1)]);
-    let filter = Filter {
-        stream: 2,
-        ..version_3(1)
-    };
+    let filter = Filter { stream: 2, ..version_3(1) };
     world.hello(2, filter, vec![register(2)], vec![runs(1)]);
     assert_eq!(world.take().granted(), [] as [u64; 0]);
     world.send(2, completed(1));
@@ -620,10 +525,7 @@ fn leader_that_steps_down_forgets_its_requests_and_names_the_next_one() {
 fn stream_in_the_middle_of_its_hello_is_closed_when_the_leader_steps_down() {
     let mut world = World::leading();
     world.open(2);
-    let first_part = wire::Hello {
-        last: false,
-        ..hello(version_3(2), Vec::new(), Vec::new())
-    };
+    let first_part = wire::Hello { last: false, ..hello(version_3(2), Vec::new(), Vec::new()) };
     world.send(2, Message::Hello(first_part));
     world.stand_by(Some(OTHER), 10);
     assert_eq!(world.take().closed, [1, 2]);
@@ -642,10 +544,7 @@ fn pool_that_is_added_while_the_lease_has_lapsed_grants_nothing() {
     other.models = vec!["other".into()];
     more.pools.insert(0, other);
     world.handle(Event::Settings(Box::new(more)));
-    let registered = wire::Register {
-        model: "other".into(),
-        ..register(1)
-    };
+    let registered = wire::Register { model: "other".into(), ..register(1) };
     world.send(1, Message::Register(registered));
     assert_eq!(world.take().granted(), [] as [u64; 0]);
     let lapses = world.now.after(SECOND_LONG);

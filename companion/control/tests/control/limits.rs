@@ -13,12 +13,7 @@ const REQUESTS: u64 = 65_536;
 
 /// Without the audit after each event, whose time grows with the state.
 fn send(world: &mut World, conn: u64, seq: u64, message: Message) {
-    let frame = wire::FilterFrame {
-        seq,
-        ack: 0,
-        admitted: Vec::new(),
-        event: Some(message),
-    };
+    let frame = wire::FilterFrame { seq, ack: 0, admitted: Vec::new(), event: Some(message) };
     let event = Event::Frame(ConnId(conn), Box::new(frame));
     world.control.handle(Instant::ZERO, event);
 }
@@ -40,20 +35,12 @@ fn root_contexts_have_a_limit() {
     let mut world = World::new();
     for conn in 0..=CONTEXTS {
         world.control.handle(Instant::ZERO, Event::Opened(ConnId(conn)));
-        send(
-            &mut world,
-            conn,
-            1,
-            Message::Hello(hello(filter(conn), Vec::new(), Vec::new())),
-        );
+        send(&mut world, conn, 1, Message::Hello(hello(filter(conn), Vec::new(), Vec::new())));
     }
     assert_eq!(world.take().closed, [CONTEXTS]);
     world.audit();
     // A known root context may always open another stream.
-    let again = Filter {
-        stream: 2,
-        ..filter(0)
-    };
+    let again = Filter { stream: 2, ..filter(0) };
     world.greet(CONTEXTS + 1, again, Vec::new(), Vec::new());
     assert_eq!(world.take().closed, [0]);
 }
@@ -74,12 +61,7 @@ fn the_requests_of_a_filter_have_a_limit() {
         send(&mut world, 1, part + 1, Message::Hello(said));
     }
     assert_eq!(world.take().arrived as u64, REQUESTS);
-    send(
-        &mut world,
-        1,
-        parts + 1,
-        Message::Register(register(REQUESTS + 1)),
-    );
+    send(&mut world, 1, parts + 1, Message::Register(register(REQUESTS + 1)));
     let taken = world.take();
     assert_eq!(taken.rejected(), [(REQUESTS + 1, "queue_full", 503)]);
     assert_eq!(taken.counts(), (1, 1, 0));

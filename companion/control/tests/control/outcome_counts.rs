@@ -20,11 +20,7 @@ fn a_refusal_is_counted_once_however_often_it_is_repeated() {
         world.take();
     }
     world.send(4, refused(2, false));
-    assert_eq!(
-        world.take().refused,
-        ["gateway_unavailable".into()],
-        "another one"
-    );
+    assert_eq!(world.take().refused, ["gateway_unavailable".into()], "another one");
 }
 
 #[test]
@@ -122,10 +118,7 @@ fn a_request_that_both_sides_rejected_has_the_companions_outcome() {
 #[test]
 fn a_lost_rejection_of_an_unknown_model_is_sent_again_and_counted_once() {
     let mut world = World::established();
-    let unknown = wire::Register {
-        model: "gpt-9".into(),
-        ..register(1)
-    };
+    let unknown = wire::Register { model: "gpt-9".into(), ..register(1) };
     world.send(1, Message::Register(unknown.clone()));
     assert_eq!(world.take().counts(), (1, 1, 0));
     world.close(1);

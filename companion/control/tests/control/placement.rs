@@ -56,20 +56,12 @@ fn a_tainted_endpoint_takes_only_requests_that_tolerate_all_taints() {
         world.send(1, Message::Register(tolerating(sequence, taints)));
         let taken = world.take();
         let granted = taken.grants().first().map(|(_, grant)| grant.endpoints.clone());
-        assert_eq!(
-            granted,
-            expected.map(|address| vec![address.to_owned()]),
-            "{sequence}"
-        );
+        assert_eq!(granted, expected.map(|address| vec![address.to_owned()]), "{sequence}");
     }
     world.send(1, completed(1));
     assert_eq!(world.take().granted(), [2]);
     world.send(1, completed_at(5, THIRD));
-    assert_eq!(
-        world.take().granted(),
-        [0; 0],
-        "the fourth doesn't tolerate `spot`"
-    );
+    assert_eq!(world.take().granted(), [0; 0], "the fourth doesn't tolerate `spot`");
 }
 
 #[test]
@@ -79,16 +71,10 @@ fn where_all_endpoints_are_tainted_a_request_without_tolerations_is_rejected_at_
     let mut world = world(settings);
     world.send(1, Message::Register(register(1)));
     assert_eq!(world.take().rejected(), [(1, "no_endpoints", 503)]);
-    let pinned = wire::Register {
-        pin: THIRD.into(),
-        ..tolerating(2, &["gpu"])
-    };
+    let pinned = wire::Register { pin: THIRD.into(), ..tolerating(2, &["gpu"]) };
     world.send(1, Message::Register(pinned));
     assert_eq!(world.take().rejected(), [(2, "no_endpoints", 503)]);
-    let listed = wire::Register {
-        subset: vec![SECOND.into(), THIRD.into()],
-        ..tolerating(3, &["gpu"])
-    };
+    let listed = wire::Register { subset: vec![SECOND.into(), THIRD.into()], ..tolerating(3, &["gpu"]) };
     world.send(1, Message::Register(listed));
     assert_eq!(world.take().grants()[0].1.endpoints, [SECOND]);
 }
@@ -98,11 +84,8 @@ fn tolerations_without_trust_are_ignored() {
     let mut settings = tainted();
     settings.pools[0].endpoints.remove(0);
     let mut world = world(settings);
-    let said = wire::Register {
-        untrusted: true,
-        client: "10.0.0.1".into(),
-        ..tolerating(1, &["gpu", "spot"])
-    };
+    let said =
+        wire::Register { untrusted: true, client: "10.0.0.1".into(), ..tolerating(1, &["gpu", "spot"]) };
     world.send(1, Message::Register(said));
     assert_eq!(world.take().rejected(), [(1, "no_endpoints", 503)]);
 }
@@ -129,24 +112,12 @@ fn waiting_requests_may_go_to_a_new_endpoint() {
     world.send(1, Message::Register(register(1)));
     world.send(
         1,
-        Message::Register(wire::Register {
-            subset: vec![SERVER.into(), SECOND.into()],
-            ..register(2)
-        }),
+        Message::Register(wire::Register { subset: vec![SERVER.into(), SECOND.into()], ..register(2) }),
     );
-    world.send(
-        1,
-        Message::Register(wire::Register {
-            pin: SERVER.into(),
-            ..register(3)
-        }),
-    );
+    world.send(1, Message::Register(wire::Register { pin: SERVER.into(), ..register(3) }));
     world.take();
     let taken = endpoints(&mut world, settings_of(&[SERVER, SECOND]));
-    assert_eq!(
-        (taken.granted(), taken.grants()[0].1.endpoints.clone()),
-        (vec![2], vec![SECOND.to_owned()])
-    );
+    assert_eq!((taken.granted(), taken.grants()[0].1.endpoints.clone()), (vec![2], vec![SECOND.to_owned()]));
     // A request without an eligible endpoint is rejected.
     let taken = endpoints(&mut world, settings_of(&[SECOND]));
     assert_eq!(taken.rejected(), [(3, "no_endpoints", 503)]);
@@ -157,18 +128,11 @@ fn constraints_hold_while_a_list_changes() {
     let mut world = world(settings_of(&[]));
     world.send(1, Message::Register(register(1)));
     let pinned = |sequence: u64, pin: &str| {
-        Message::Register(wire::Register {
-            pin: pin.into(),
-            ..register(sequence)
-        })
+        Message::Register(wire::Register { pin: pin.into(), ..register(sequence) })
     };
     world.send(1, pinned(2, THIRD));
     world.send(1, pinned(3, SERVER));
-    assert_eq!(
-        world.take().rejected(),
-        [],
-        "while there is none it isn't their fault"
-    );
+    assert_eq!(world.take().rejected(), [], "while there is none it isn't their fault");
     let mut settings = tainted();
     settings.pools[0].endpoints.truncate(2);
     let taken = endpoints(&mut world, settings);
@@ -180,21 +144,12 @@ fn constraints_hold_while_a_list_changes() {
 #[test]
 fn a_requeued_request_goes_where_it_may_by_then() {
     let mut world = world(settings_of(&[SERVER, SECOND]));
-    world.send(
-        1,
-        Message::Register(wire::Register {
-            subset: vec![SECOND.into()],
-            ..register(1)
-        }),
-    );
+    world.send(1, Message::Register(wire::Register { subset: vec![SECOND.into()], ..register(1) }));
     world.take();
     endpoints(&mut world, settings_of(&[SERVER]));
     world.send(1, Message::Register(again(2, 1, 1)));
     let taken = world.take();
-    assert_eq!(
-        (taken.rejected(), taken.requeued),
-        (vec![(2, "no_endpoints", 503)], 1)
-    );
+    assert_eq!((taken.rejected(), taken.requeued), (vec![(2, "no_endpoints", 503)], 1));
     world.send(1, Message::Register(register(3)));
     world.take();
     endpoints(&mut world, settings_of(&[THIRD]));
@@ -206,10 +161,7 @@ fn rewriting(targets: &[(&str, f64)]) -> Settings {
     let mut settings = settings_of(&[SERVER]);
     settings.pools[0].rewrite = vec![Rewrite {
         model: "llama-*".into(),
-        targets: targets
-            .iter()
-            .map(|(name, weight)| ((*name).into(), *weight))
-            .collect(),
+        targets: targets.iter().map(|(name, weight)| ((*name).into(), *weight)).collect(),
     }];
     settings.pools[0].flow_key = vec![FlowKey::TargetModel];
     settings.pools[0].policy.queue.total_capacity = 1_000;
@@ -274,10 +226,7 @@ fn a_target_model_stays_over_requeues_and_reloads() {
     come(&mut first);
     let expected = all_of(&mut first);
     let count = |target: &str| expected.values().filter(|other| *other == target).count();
-    assert!(
-        count("a") >= 4 && count("b") >= 4 && expected.len() == 9,
-        "{expected:?}"
-    );
+    assert!(count("a") >= 4 && count("b") >= 4 && expected.len() == 9, "{expected:?}");
     // Another companion chooses the same target.
     let mut second = World::with(rewriting(&targets));
     second.greet(1, filter(1), (1..=9).map(register).collect(), Vec::new());
@@ -298,28 +247,16 @@ fn a_rewritten_body_stays_rewritten() {
     assert_eq!(world.take().grants()[0].1.target_model, "a");
     world.handle(Event::Settings(Box::new(rewriting(&[("b", 1.0)]))));
     // No endpoint took it, and it is requeued with its rewritten body.
-    let entered = wire::Register {
-        target_model: "a".into(),
-        ..again(2, 1, 1)
-    };
+    let entered = wire::Register { target_model: "a".into(), ..again(2, 1, 1) };
     world.send(1, Message::Register(entered));
     world.pass(Duration::from_millis(100));
     let taken = world.take();
-    assert_eq!(
-        (taken.granted(), taken.grants()[0].1.target_model.as_str()),
-        (vec![2], "")
-    );
+    assert_eq!((taken.granted(), taken.grants()[0].1.target_model.as_str()), (vec![2], ""));
     assert_eq!(flows(&world), ["a"]);
     // The same at a companion that doesn't know it.
     let mut other = World::with(rewriting(&[("b", 1.0)]));
-    let waits = wire::Register {
-        target_model: "a".into(),
-        ..register(1)
-    };
-    let runs = wire::Register {
-        target_model: "c".into(),
-        ..register(2)
-    };
+    let waits = wire::Register { target_model: "a".into(), ..register(1) };
+    let runs = wire::Register { target_model: "c".into(), ..register(2) };
     other.greet(1, filter(1), vec![waits], vec![runs_as(runs, SERVER)]);
     assert_eq!(flows(&other), ["a", "c"]);
     other.take();
@@ -333,12 +270,9 @@ fn claims_above_a_tenants_ceiling_are_lowered_and_counted_once() {
     settings.objectives = vec![("gold".into(), Band::Critical)];
     settings.max_priority = MaxPriority {
         default: Some(Band::Default),
-        tenants: [
-            ("acme".to_owned(), Band::Critical),
-            ("cheap".to_owned(), Band::Sheddable),
-        ]
-        .into_iter()
-        .collect(),
+        tenants: [("acme".to_owned(), Band::Critical), ("cheap".to_owned(), Band::Sheddable)]
+            .into_iter()
+            .collect(),
     };
     settings.pools[0].flow_key = Vec::new();
     let mut world = world(settings);
@@ -371,11 +305,7 @@ fn claims_above_a_tenants_ceiling_are_lowered_and_counted_once() {
             let status = world.control.status(world.now);
             status.pools[0].snapshot.bands[band as usize].waiting
         };
-        assert_eq!(
-            (waiting(band), taken.lowered),
-            (1, lowered),
-            "{tenant} {claim} {trusted}"
-        );
+        assert_eq!((waiting(band), taken.lowered), (1, lowered), "{tenant} {claim} {trusted}");
         world.send(1, Message::Cancel(wire::Cancel { sequence }));
         world.take();
     }
@@ -398,8 +328,5 @@ fn an_unverified_identity_cannot_raise_a_ceiling() {
     };
     world.send(1, Message::Register(said));
     let status = world.control.status(world.now);
-    assert_eq!(
-        status.pools[0].snapshot.bands[Band::Sheddable as usize].waiting,
-        1
-    );
+    assert_eq!(status.pools[0].snapshot.bands[Band::Sheddable as usize].waiting, 1);
 }

@@ -20,10 +20,7 @@ fn world(servers: &[&str], has_requeue_listener: bool) -> World {
     settings.pools[0].requeues = None;
     let mut world = World::with(settings);
     for epoch in [1, 2] {
-        let filter = Filter {
-            has_requeue_listener,
-            ..filter(epoch)
-        };
+        let filter = Filter { has_requeue_listener, ..filter(epoch) };
         world.greet(epoch, filter, Vec::new(), Vec::new());
     }
     world.take();
@@ -46,13 +43,8 @@ fn refused_again(sequence: u64, before: u64) -> Message {
 }
 
 fn again_with(sequence: u64, before: u64, report: Message) -> Message {
-    let Message::PushedBack(attempt) = report else {
-        panic!("no report: {report:?}")
-    };
-    Message::Register(wire::Register {
-        failed_attempt: Some(attempt),
-        ..again(sequence, 1, before)
-    })
+    let Message::PushedBack(attempt) = report else { panic!("no report: {report:?}") };
+    Message::Register(wire::Register { failed_attempt: Some(attempt), ..again(sequence, 1, before) })
 }
 
 /// The bound of an endpoint, and the bound that its refusals set.
@@ -83,15 +75,9 @@ fn a_refusal_is_counted_once_and_lowers_the_bound_by_the_request() {
     assert_eq!(bounds(&world, 0), (2, Some(2)));
     world.send(2, refused_again(9, 3));
     let taken = world.take();
-    assert_eq!(
-        (taken.requeued, taken.granted(), taken.marked),
-        (1, vec![], vec![])
-    );
+    assert_eq!((taken.requeued, taken.granted(), taken.marked), (1, vec![], vec![]));
     assert!(taken.pushed_back.is_empty());
-    assert_eq!(
-        (bounds(&world, 0), world.stock(), world.waiting()),
-        ((2, Some(2)), 2, 1)
-    );
+    assert_eq!((bounds(&world, 0), world.stock(), world.waiting()), ((2, Some(2)), 2, 1));
     // One is served: the place is that of the refused request.
     world.send(1, completed(1));
     assert_eq!(world.take().granted(), [9]);
@@ -121,18 +107,10 @@ fn refusals_mark_no_endpoint_down_and_failures_do() {
         let address = world.take().grants()[0].1.endpoints[0].clone();
         refused[usize::from(address == SECOND)] += 1;
         world.send(1, pushed_back(sequence, &address, None));
-        world.send(
-            1,
-            again_with(sequence + 1, sequence, pushed_back(sequence, &address, None)),
-        );
+        world.send(1, again_with(sequence + 1, sequence, pushed_back(sequence, &address, None)));
         let taken = world.take();
         assert_eq!(taken.marked, []);
-        world.send(
-            1,
-            Message::Cancel(wire::Cancel {
-                sequence: sequence + 1,
-            }),
-        );
+        world.send(1, Message::Cancel(wire::Cancel { sequence: sequence + 1 }));
         world.take();
         sequence += 2;
     }
@@ -163,18 +141,10 @@ fn fallbacks_that_were_refused_first_are_no_failures() {
         world.send(1, pushed_back(sequence, &endpoints[0], None));
         world.send(
             1,
-            started(
-                sequence,
-                endpoints.last().expect("some"),
-                u32::try_from(endpoints.len()).expect("few"),
-            ),
+            started(sequence, endpoints.last().expect("some"), u32::try_from(endpoints.len()).expect("few")),
         );
         let taken = world.take();
-        let marked: Vec<_> = taken
-            .marked
-            .iter()
-            .filter(|(address, _)| **address == *endpoints[0])
-            .collect();
+        let marked: Vec<_> = taken.marked.iter().filter(|(address, _)| **address == *endpoints[0]).collect();
         assert!(marked.is_empty(), "{marked:?}");
         assert_eq!(taken.pushed_back.len(), 1);
         world.send(1, completed_at(sequence, endpoints.last().expect("some")));
@@ -215,11 +185,7 @@ fn reports_about_unknown_requests_endpoints_and_statuses_are_harmless() {
             ..Default::default()
         }),
     );
-    assert_eq!(
-        world.take().pushed_back,
-        [(SERVER.into(), 429)],
-        "of a request that has ended"
-    );
+    assert_eq!(world.take().pushed_back, [(SERVER.into(), 429)], "of a request that has ended");
     assert_eq!(bounds(&world, 0), (4, None));
 }
 
@@ -228,15 +194,9 @@ fn why_of_a_request_names_the_lowered_bound() {
     let mut world = world(&[SERVER], true);
     granted(&mut world, 2);
     world.send(1, pushed_back(2, SERVER, None));
-    let waiting = wire::Register {
-        request_id: "mine".into(),
-        ..register(3)
-    };
+    let waiting = wire::Register { request_id: "mine".into(), ..register(3) };
     world.send(1, Message::Register(waiting));
     let status = world.control.request(world.now, "mine");
     let why = status.expect("it waits").why;
-    assert!(
-        why.contains("1 endpoint answered 429 or 503, so fewer requests go there"),
-        "{why}"
-    );
+    assert!(why.contains("1 endpoint answered 429 or 503, so fewer requests go there"), "{why}");
 }

@@ -21,14 +21,8 @@ const EPOCHS: u64 = 4;
 const EVENTS: usize = 400;
 const RUNS: u64 = 300;
 /// A server at which two of the requests fit, and a third doesn't.
-const KEPT: Kept = Kept {
-    parameters: Parameters {
-        alpha_ms: 5.0,
-        beta_ms: 1.0,
-        gamma_ms: 0.03,
-    },
-    ttft_bias: 1.0,
-};
+const KEPT: Kept =
+    Kept { parameters: Parameters { alpha_ms: 5.0, beta_ms: 1.0, gamma_ms: 0.03 }, ttft_bias: 1.0 };
 
 /// Numbers that follow from a seed.
 struct Rng(u64);
@@ -104,19 +98,15 @@ impl Rng {
         rules.per_model = self.one_in(3);
         rules.queue.total_capacity = self.below(10);
         if self.one_in(4) {
-            rules.gate = Gate::Auto {
-                initial: Decimal::whole(1),
-            };
+            rules.gate = Gate::Auto { initial: Decimal::whole(1) };
         }
         settings.pools[0].endpoints = self.endpoints();
         if self.one_in(4) {
             settings.pools[0].models = vec!["gpt-*".into()];
         }
         if self.one_in(4) {
-            settings.pools[0].rewrite = vec![Rewrite {
-                model: "*".into(),
-                targets: vec![("a".into(), 1.0), ("b".into(), 2.0)],
-            }];
+            settings.pools[0].rewrite =
+                vec![Rewrite { model: "*".into(), targets: vec![("a".into(), 1.0), ("b".into(), 2.0)] }];
             settings.pools[0].flow_key = vec![FlowKey::TargetModel];
             settings.pools[0].class_globs = vec!["llama-*".into()];
         }
@@ -170,11 +160,7 @@ impl Rng {
             end: i32::try_from(self.below(6)).expect("small"),
             ..Default::default()
         });
-        wire::Admitted {
-            running: Some(runs_as(register, &address)),
-            credit: 1 + self.below(3),
-            completed,
-        }
+        wire::Admitted { running: Some(runs_as(register, &address)), credit: 1 + self.below(3), completed }
     }
 
     /// The reports that go before a message: none, one, or several.
@@ -246,31 +232,19 @@ struct Run {
 
 impl Run {
     fn new(seed: u64) -> Self {
-        let mut settings = Settings {
-            sessions_expected: Some(2),
-            ..settings_of(&[SERVER, SECOND, THIRD])
-        };
+        let mut settings = Settings { sessions_expected: Some(2), ..settings_of(&[SERVER, SECOND, THIRD]) };
         if seed.is_multiple_of(3) {
             let pool = &mut settings.pools[0];
-            pool.policy.gate = Gate::Auto {
-                initial: Decimal::whole(1),
-            };
+            pool.policy.gate = Gate::Auto { initial: Decimal::whole(1) };
             if seed.is_multiple_of(2) {
                 pool.kept = vec![("default".into(), KEPT)];
             }
         } else if seed.is_multiple_of(2) {
             let pool = &mut settings.pools[0];
             let bound = Decimal::whole(100);
-            pool.policy.gate = Gate::Bounded {
-                unit: StockUnit::Requests,
-                lower: bound,
-                upper: bound,
-                watermark: bound,
-            };
-            pool.credit = Some(CreditSettings {
-                busy_min: 1,
-                ..CreditSettings::default()
-            });
+            pool.policy.gate =
+                Gate::Bounded { unit: StockUnit::Requests, lower: bound, upper: bound, watermark: bound };
+            pool.credit = Some(CreditSettings { busy_min: 1, ..CreditSettings::default() });
         }
         Self {
             rng: Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
@@ -299,11 +273,7 @@ impl Run {
             5 => {
                 let address = rng.address();
                 let ready = rng.one_in(2);
-                world.handle(Event::EndpointReady {
-                    pool: "chat".into(),
-                    address,
-                    ready,
-                });
+                world.handle(Event::EndpointReady { pool: "chat".into(), address, ready });
             }
             8 if rng.one_in(2) => {
                 let other = rng.settings(&self.settings);
@@ -311,11 +281,7 @@ impl Run {
             }
             9 if rng.one_in(2) => {
                 let endpoints = rng.endpoints();
-                world.handle(Event::Endpoints {
-                    pool: "chat".into(),
-                    endpoints,
-                    pending: Vec::new(),
-                });
+                world.handle(Event::Endpoints { pool: "chat".into(), endpoints, pending: Vec::new() });
             }
             6 if rng.one_in(5) => world.handle(Event::Drain(rng.one_in(3))),
             7 if rng.one_in(5) && !open.is_empty() => world.send(open[0], Message::Bye(wire::Bye {})),
@@ -341,8 +307,7 @@ impl Run {
             has_requeue_listener: self.rng.below(4) > 0,
         };
         self.world.open(self.last_conn);
-        self.world
-            .send(self.last_conn, Message::Hello(self.rng.hello(filter)));
+        self.world.send(self.last_conn, Message::Hello(self.rng.hello(filter)));
         self.open.push(self.last_conn);
     }
 
@@ -354,21 +319,12 @@ impl Run {
         self.world.pass(Duration::from_secs(20));
         totals.take(&mut self.world);
         let status = self.world.control.status(self.world.now);
-        assert!(
-            self.world.control.is_idle(),
-            "seed {seed}: {} requests are left",
-            status.requests
-        );
+        assert!(self.world.control.is_idle(), "seed {seed}: {} requests are left", status.requests);
         assert!(status.sessions.is_empty() && status.envoys == 0, "seed {seed}");
         for pool in &status.pools {
             let snapshot = &pool.snapshot;
             assert_eq!(
-                (
-                    snapshot.stock,
-                    snapshot.draining_stock,
-                    snapshot.credit,
-                    snapshot.waiting
-                ),
+                (snapshot.stock, snapshot.draining_stock, snapshot.credit, snapshot.waiting),
                 (0, 0, 0, 0),
                 "seed {seed}"
             );

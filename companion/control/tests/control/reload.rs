@@ -38,11 +38,7 @@ fn reload(world: &mut World, settings: Settings) -> Taken {
 
 fn endpoints(world: &mut World, servers: &[&str]) -> Taken {
     let endpoints = settings_of(servers).pools.remove(0).endpoints;
-    world.handle(Event::Endpoints {
-        pool: "chat".into(),
-        endpoints,
-        pending: Vec::new(),
-    });
+    world.handle(Event::Endpoints { pool: "chat".into(), endpoints, pending: Vec::new() });
     world.take()
 }
 
@@ -104,21 +100,13 @@ fn waiting_requests_keep_their_place_under_any_policy() {
         rules.order = Order::Edf;
         let mut class = Class::new("all", 100);
         class.requests_per_endpoint = Some(1);
-        rules.classes = vec![ClassSet {
-            default_family: None,
-            buckets: Vec::new(),
-            classes: vec![class],
-        }];
+        rules.classes = vec![ClassSet { default_family: None, buckets: Vec::new(), classes: vec![class] }];
         other.pools[0].flow_key = vec![FlowKey::User, FlowKey::TargetModel];
         other.pools[0].class_globs = vec!["llama-*".into()];
         let taken = reload(&mut world, other);
         assert_eq!((taken.granted(), taken.outcomes.len()), (vec![], 0));
         assert_eq!(world.waiting(), 7, "{discipline:?}");
-        assert_eq!(
-            order(&mut world, 1, SERVER),
-            [2, 3, 4, 5, 6, 7, 8],
-            "{discipline:?}"
-        );
+        assert_eq!(order(&mut world, 1, SERVER), [2, 3, 4, 5, 6, 7, 8], "{discipline:?}");
         assert!(world.control.is_idle());
     }
 }
@@ -171,11 +159,7 @@ fn a_removed_endpoint_gets_no_requests_and_its_running_ones_end() {
     let id_of = |server: &str| {
         let status = world.control.status(world.now);
         let pool = &status.pools[0];
-        let found = pool
-            .snapshot
-            .endpoints
-            .iter()
-            .find(|endpoint| pool.address(endpoint.id) == server);
+        let found = pool.snapshot.endpoints.iter().find(|endpoint| pool.address(endpoint.id) == server);
         found.map(|endpoint| endpoint.id)
     };
     assert!(id_of(SERVER).is_some(), "it is shown while something runs there");
@@ -183,18 +167,11 @@ fn a_removed_endpoint_gets_no_requests_and_its_running_ones_end() {
     let status = world.control.status(world.now);
     assert_eq!(status.pools[0].addresses.len(), 3);
     for sequence in [1, 2] {
-        world.send(
-            1,
-            started(sequence, if sequence == 1 { SERVER } else { SECOND }, 1),
-        );
+        world.send(1, started(sequence, if sequence == 1 { SERVER } else { SECOND }, 1));
     }
     world.take();
     world.send(1, completed_at(1, SERVER));
-    assert_eq!(
-        world.take().granted(),
-        [0; 0],
-        "the place is gone with its server"
-    );
+    assert_eq!(world.take().granted(), [0; 0], "the place is gone with its server");
     assert_eq!(snapshot(&world).draining_stock, 0);
     assert_eq!(order(&mut world, 2, SECOND), [4]);
 }
@@ -207,11 +184,7 @@ fn an_endpoint_number_is_reused_when_it_is_free() {
         endpoints(&mut world, &[SERVER, &address]);
     }
     let status = world.control.status(world.now);
-    let addresses: Vec<&str> = status.pools[0]
-        .addresses
-        .iter()
-        .map(|address| &**address)
-        .collect();
+    let addresses: Vec<&str> = status.pools[0].addresses.iter().map(|address| &**address).collect();
     assert!(addresses.len() <= 3, "{addresses:?}");
     assert!(addresses.contains(&"10.0.0.1:99") && addresses.contains(&SERVER));
 }
@@ -219,26 +192,14 @@ fn an_endpoint_number_is_reused_when_it_is_free() {
 #[test]
 fn a_kept_endpoint_keeps_its_health_and_a_new_one_has_its_settings_health() {
     let mut world = world(&[SERVER, SECOND]);
-    world.handle(Event::EndpointReady {
-        pool: "chat".into(),
-        address: SECOND.into(),
-        ready: false,
-    });
+    world.handle(Event::EndpointReady { pool: "chat".into(), address: SECOND.into(), ready: false });
     world.take();
     let mut checked = settings_of(&[SERVER, SECOND, THIRD]);
     for endpoint in &mut checked.pools[0].endpoints {
         endpoint.ready = false;
     }
-    assert_eq!(
-        reload(&mut world, checked),
-        Taken::default(),
-        "only the first is ready"
-    );
-    world.handle(Event::EndpointReady {
-        pool: "chat".into(),
-        address: THIRD.into(),
-        ready: true,
-    });
+    assert_eq!(reload(&mut world, checked), Taken::default(), "only the first is ready");
+    world.handle(Event::EndpointReady { pool: "chat".into(), address: THIRD.into(), ready: true });
     assert_eq!(world.take().endpoints()[0].1.ready, [SERVER, THIRD]);
     // The health is no longer checked.
     let taken = reload(&mut world, settings_of(&[SERVER, SECOND, THIRD]));
@@ -250,17 +211,10 @@ fn a_request_whose_granted_endpoint_is_gone_is_requeued() {
     let mut world = with_waiting(&[SERVER], 1..=2);
     world.close(1);
     endpoints(&mut world, &[SECOND]);
-    let again = Filter {
-        stream: 2,
-        ..filter(1)
-    };
+    let again = Filter { stream: 2, ..filter(1) };
     world.greet(2, again, vec![register(1), register(2)], Vec::new());
     let taken = world.take();
-    assert_eq!(
-        (taken.granted(), taken.requeued),
-        (vec![1], 1),
-        "in its old place"
-    );
+    assert_eq!((taken.granted(), taken.requeued), (vec![1], 1), "in its old place");
     assert_eq!(taken.grants()[0].1.endpoints, [SECOND]);
 }
 
@@ -292,11 +246,7 @@ fn a_removed_endpoint_is_announced_where_no_bound_changes() {
 #[test]
 fn endpoints_of_an_unknown_pool_are_ignored() {
     let mut world = with_waiting(&[SERVER], 1..=2);
-    world.handle(Event::Endpoints {
-        pool: "nobody".into(),
-        endpoints: Vec::new(),
-        pending: Vec::new(),
-    });
+    world.handle(Event::Endpoints { pool: "nobody".into(), endpoints: Vec::new(), pending: Vec::new() });
     assert_eq!(world.take(), Taken::default());
 }
 
@@ -308,36 +258,19 @@ fn waiting_requests_of_a_removed_pool_are_rejected_and_running_ones_end() {
     let taken = reload(&mut world, other.clone());
     let not_found = |sequence| (sequence, "model_not_found", 404);
     assert_eq!(taken.rejected(), [not_found(3), not_found(2)]);
-    assert!(
-        taken.rejects()[0].message.contains("`chat`"),
-        "{}",
-        taken.rejects()[0].message
-    );
+    assert!(taken.rejects()[0].message.contains("`chat`"), "{}", taken.rejects()[0].message);
     assert_eq!(taken.outcomes, [Outcome::RejectedInvalid; 2]);
     let names = |world: &World| -> Vec<(String, bool, u64)> {
         let pools = world.control.status(world.now).pools;
         let names = pools.iter().map(|pool| {
-            (
-                pool.name.to_string(),
-                pool.retired,
-                pool.snapshot.stock + pool.snapshot.draining_stock,
-            )
+            (pool.name.to_string(), pool.retired, pool.snapshot.stock + pool.snapshot.draining_stock)
         });
         names.collect()
     };
-    assert_eq!(
-        names(&world),
-        [("code".into(), false, 0), ("chat".into(), true, 1)]
-    );
+    assert_eq!(names(&world), [("code".into(), false, 0), ("chat".into(), true, 1)]);
     world.send(1, Message::Register(register(4)));
     assert_eq!(world.take().rejected(), [not_found(4)]);
-    world.send(
-        1,
-        Message::Register(wire::Register {
-            model: "code-1".into(),
-            ..register(5)
-        }),
-    );
+    world.send(1, Message::Register(wire::Register { model: "code-1".into(), ..register(5) }));
     assert_eq!(world.take().grants()[0].1.endpoints, [SECOND]);
     world.send(1, completed(1));
     assert_eq!(names(&world), [("code".into(), false, 1)]);
@@ -352,10 +285,7 @@ fn a_pool_that_is_configured_again_goes_on() {
     without.pools = vec![pool("code", &["code-*"], &[SECOND])];
     reload(&mut world, without);
     let mut both = settings();
-    both.pools = vec![
-        pool("code", &["code-*"], &[SECOND]),
-        pool("chat", &["llama-*"], &[SERVER]),
-    ];
+    both.pools = vec![pool("code", &["code-*"], &[SECOND]), pool("chat", &["llama-*"], &[SERVER])];
     reload(&mut world, both);
     world.send(1, Message::Register(register(2)));
     assert_eq!(world.take().granted(), [0; 0], "what ran there still does");
@@ -372,10 +302,7 @@ fn a_requeued_request_of_a_retired_pool_is_rejected() {
     reload(&mut world, other);
     world.send(1, Message::Register(again(2, 1, 1)));
     let taken = world.take();
-    assert_eq!(
-        (taken.rejected(), taken.requeued),
-        (vec![(2, "model_not_found", 404)], 1)
-    );
+    assert_eq!((taken.rejected(), taken.requeued), (vec![(2, "model_not_found", 404)], 1));
     assert!(taken.outcomes.is_empty(), "it keeps its first outcome");
     assert!(world.control.is_idle());
     assert_eq!(world.control.status(world.now).pools.len(), 1);
@@ -386,10 +313,7 @@ fn waiting_requests_for_a_removed_model_are_rejected() {
     let mut world = with_waiting(&[SERVER], 1..=2);
     let mut other = settings();
     other.pools[0].models = vec!["llama-70b".into()];
-    assert_eq!(
-        reload(&mut world, other.clone()).rejected(),
-        [(2, "model_not_found", 404)]
-    );
+    assert_eq!(reload(&mut world, other.clone()).rejected(), [(2, "model_not_found", 404)]);
     // A pool before it in the list gets later requests, not those that wait.
     let mut world = with_waiting(&[SERVER], 1..=2);
     let mut first = settings();
@@ -399,10 +323,7 @@ fn waiting_requests_for_a_removed_model_are_rejected() {
     assert_eq!(world.take().grants()[0].1.pool, "new");
     world.send(1, completed(1));
     let taken = world.take();
-    assert_eq!(
-        (taken.granted(), taken.grants()[0].1.pool.as_str()),
-        (vec![2], "chat")
-    );
+    assert_eq!((taken.granted(), taken.grants()[0].1.pool.as_str()), (vec![2], "chat"));
 }
 
 #[test]
@@ -415,34 +336,17 @@ fn a_new_pool_starts_and_drains_like_the_rest() {
     assert!(!world.control.status(world.now).started);
     world.greet(1, filter(1), Vec::new(), Vec::new());
     world.take();
-    let code = |sequence| {
-        Message::Register(wire::Register {
-            model: "code-1".into(),
-            ..register(sequence)
-        })
-    };
+    let code = |sequence| Message::Register(wire::Register { model: "code-1".into(), ..register(sequence) });
     world.send(1, code(1));
     assert_eq!(world.take().granted(), [1]);
     // While the companion drains, it rejects too.
     world.handle(Event::Drain(true));
     both.pools.push(pool("more", &["more-*"], &[THIRD]));
     reload(&mut world, both);
-    world.send(
-        1,
-        Message::Register(wire::Register {
-            model: "more-1".into(),
-            ..register(2)
-        }),
-    );
+    world.send(1, Message::Register(wire::Register { model: "more-1".into(), ..register(2) }));
     assert_eq!(world.take().rejected(), [(2, "shutting_down", 503)]);
     world.handle(Event::Drain(false));
-    world.send(
-        1,
-        Message::Register(wire::Register {
-            model: "more-1".into(),
-            ..register(3)
-        }),
-    );
+    world.send(1, Message::Register(wire::Register { model: "more-1".into(), ..register(3) }));
     assert_eq!(world.take().granted(), [3]);
 }
 
@@ -491,13 +395,7 @@ fn a_new_flow_key_applies_to_later_requests() {
     let mut by_user = settings();
     by_user.pools[0].flow_key = vec![FlowKey::User];
     reload(&mut world, by_user);
-    world.send(
-        1,
-        Message::Register(wire::Register {
-            user: "joe".into(),
-            ..register(3)
-        }),
-    );
+    world.send(1, Message::Register(wire::Register { user: "joe".into(), ..register(3) }));
     let (flows, acme) = shown(&world);
     assert_eq!(flows, ["acme", "joe"]);
     assert_eq!(acme, "other", "it may be a user's name by now");
@@ -512,9 +410,7 @@ fn queue_places_are_kept_over_many_reloads() {
         other.pools[0].policy.flows.default_weight = 1.0 + number as f64;
         other.pools[0].policy.flows.discipline = Discipline::ALL[usize::try_from(number % 6).expect("small")];
         if number.is_multiple_of(3) {
-            other
-                .pools
-                .insert(0, pool(&format!("p{number}"), &["x"], &[SECOND]));
+            other.pools.insert(0, pool(&format!("p{number}"), &["x"], &[SECOND]));
         }
         let taken = reload(&mut world, other);
         assert!(taken.outcomes.is_empty() && taken.grants().is_empty());

@@ -11,10 +11,7 @@ use wire::filter_frame::Event as Message;
 use crate::harness::*;
 
 fn named(sequence: u64) -> wire::Register {
-    wire::Register {
-        request_id: format!("r{sequence}"),
-        ..register(sequence)
-    }
+    wire::Register { request_id: format!("r{sequence}"), ..register(sequence) }
 }
 
 fn status_of(world: &World, request_id: &str) -> Option<RequestStatus> {
@@ -31,10 +28,7 @@ fn four() -> World {
     for sequence in 1..=3 {
         world.send(1, Message::Register(named(sequence)));
     }
-    let critical = wire::Register {
-        priority: "critical".into(),
-        ..named(4)
-    };
+    let critical = wire::Register { priority: "critical".into(), ..named(4) };
     world.send(1, Message::Register(critical));
     world.pass(Duration::from_millis(1_500));
     world
@@ -44,9 +38,7 @@ fn four() -> World {
 fn a_waiting_request_shows_its_place_and_the_reason() {
     let world = four();
     let third = status_of(&world, "r3").expect("it waits");
-    let RequestState::Waiting { ahead, estimate, tag } = third.state else {
-        panic!("{third:?}")
-    };
+    let RequestState::Waiting { ahead, estimate, tag } = third.state else { panic!("{third:?}") };
     assert_eq!((ahead, tag.is_some()), (2, true));
     assert!(estimate >= Duration::from_secs(1));
     assert_eq!(third.waited, Duration::from_millis(1_500));
@@ -55,10 +47,7 @@ fn a_waiting_request_shows_its_place_and_the_reason() {
         &*third.why,
         "the gate is full: stock 1 of 1; the next request is granted below that; requests before it: 2 (1 more critical, 1 of its band with a lower tag)"
     );
-    assert_eq!(
-        why(&world, "r4"),
-        "the gate is full: stock 1 of 1; the next request is granted below that"
-    );
+    assert_eq!(why(&world, "r4"), "the gate is full: stock 1 of 1; the next request is granted below that");
 }
 
 #[test]
@@ -80,10 +69,7 @@ fn a_request_that_its_budget_holds_shows_until_when() {
     world.send(1, completed(1));
     world.send(1, Message::Register(named(2)));
     let why = why(&world, "r2");
-    assert!(
-        why.starts_with("its flow has used its budget and is held until there is room, in 20"),
-        "{why}"
-    );
+    assert!(why.starts_with("its flow has used its budget and is held until there is room, in 20"), "{why}");
     let RequestState::Waiting { estimate, .. } = status_of(&world, "r2").expect("it waits").state else {
         panic!("{why}")
     };
@@ -94,16 +80,8 @@ fn a_request_that_its_budget_holds_shows_until_when() {
 fn a_running_request_shows_its_endpoint_and_the_reason() {
     let mut world = four();
     let first = status_of(&world, "r1").expect("it runs");
-    assert_eq!(
-        first.state,
-        RequestState::Running {
-            endpoint: SERVER.into()
-        }
-    );
-    assert_eq!(
-        (first.outcome, first.waited),
-        (Some(Outcome::Bypassed), Duration::ZERO)
-    );
+    assert_eq!(first.state, RequestState::Running { endpoint: SERVER.into() });
+    assert_eq!((first.outcome, first.waited), (Some(Outcome::Bypassed), Duration::ZERO));
     assert!(first.why.starts_with("it was granted at once"), "{}", first.why);
     world.send(1, completed(1));
     assert!(status_of(&world, "r1").is_none(), "it has ended");
@@ -137,10 +115,7 @@ fn a_pool_without_a_ready_endpoint_shows_how_long_requests_wait() {
 fn of_several_requests_with_one_id_the_last_is_shown() {
     let mut world = World::established();
     for sequence in 1..=2 {
-        let same = wire::Register {
-            request_id: "same".into(),
-            ..register(sequence)
-        };
+        let same = wire::Register { request_id: "same".into(), ..register(sequence) };
         world.send(1, Message::Register(same));
     }
     let found = status_of(&world, "same").expect("two");

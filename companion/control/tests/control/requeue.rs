@@ -27,11 +27,7 @@ fn world() -> World {
 fn waiting_again() -> World {
     let mut world = world();
     world.send(2, Message::Register(register(1)));
-    world.handle(Event::EndpointReady {
-        pool: "chat".into(),
-        address: SERVER.into(),
-        ready: false,
-    });
+    world.handle(Event::EndpointReady { pool: "chat".into(), address: SERVER.into(), ready: false });
     world.send(2, Message::Register(again(9, 1, 1)));
     let taken = world.take();
     assert_eq!((taken.granted(), taken.counts()), (vec![1], (1, 1, 0)));
@@ -101,11 +97,7 @@ fn a_requeued_request_takes_its_old_place() {
     world.send(2, Message::Register(again(9, 1, 1)));
     assert_eq!(world.take().granted(), Vec::<u64>::new());
     world.pass(Duration::from_millis(100));
-    assert_eq!(
-        world.take().granted(),
-        [9],
-        "the first to have come is the first to go"
-    );
+    assert_eq!(world.take().granted(), [9], "the first to have come is the first to go");
     world.send(1, completed(2));
     assert_eq!(world.take().granted(), [3]);
 }
@@ -122,10 +114,7 @@ fn a_client_that_left_before_the_requeue_is_not_waited_for() {
     assert_eq!(taken.counts(), (0, 0, 0));
     // The rejection is lost, and the filter registers the request again.
     world.close(2);
-    let back = Filter {
-        stream: 2,
-        ..filter(2)
-    };
+    let back = Filter { stream: 2, ..filter(2) };
     world.greet(3, back, vec![again(9, 1, 1)], Vec::new());
     let taken = world.take();
     assert_eq!(taken.rejected(), [(9, "cancelled", 499)]);
@@ -137,10 +126,8 @@ fn a_client_that_left_before_the_requeue_is_not_waited_for() {
 fn a_client_that_leaves_after_the_requeue_is_counted_once() {
     for first_leg_first in [true, false] {
         let mut world = waiting_again();
-        let mut leave = [
-            (1, ended(1, wire::EndReason::ClientLeft)),
-            (2, Message::Cancel(wire::Cancel { sequence: 9 })),
-        ];
+        let mut leave =
+            [(1, ended(1, wire::EndReason::ClientLeft)), (2, Message::Cancel(wire::Cancel { sequence: 9 }))];
         if !first_leg_first {
             leave.reverse();
         }
@@ -189,10 +176,7 @@ fn the_old_session_may_be_released_and_come_back() {
     world.pass_beating(6, &[2]);
     assert_eq!(world.control.status(world.now).sessions.len(), 1);
     assert_eq!(world.stock(), 1, "it isn't that session's any more");
-    let back = Filter {
-        stream: 2,
-        ..filter(1)
-    };
+    let back = Filter { stream: 2, ..filter(1) };
     world.greet(3, back, Vec::new(), vec![runs(1)]);
     assert_eq!(world.take().counts(), (0, 0, 0));
     assert_eq!(world.stock(), 1);
@@ -218,10 +202,7 @@ fn the_new_session_may_be_orphaned_and_released() {
 fn an_unconfirmed_request_is_taken_over_too() {
     let mut world = world();
     world.close(1);
-    let back = Filter {
-        stream: 2,
-        ..filter(1)
-    };
+    let back = Filter { stream: 2, ..filter(1) };
     world.greet(3, back, Vec::new(), Vec::new());
     world.send(2, Message::Register(again(9, 1, 1)));
     assert_eq!(world.take().granted(), [9]);
@@ -232,19 +213,12 @@ fn an_unconfirmed_request_is_taken_over_too() {
 #[test]
 fn another_envoy_cannot_take_a_request_over() {
     let mut world = world();
-    let other = Filter {
-        envoy: 78,
-        ..filter(3)
-    };
+    let other = Filter { envoy: 78, ..filter(3) };
     world.greet(3, other, Vec::new(), Vec::new());
     world.take();
     world.send(3, Message::Register(again(9, 1, 1)));
     let taken = world.take();
-    assert_eq!(
-        (taken.requeued, taken.counts()),
-        (0, (1, 1, 0)),
-        "a request like any other"
-    );
+    assert_eq!((taken.requeued, taken.counts()), (0, (1, 1, 0)), "a request like any other");
     world.send(1, completed(1));
     world.send(3, completed(9));
     assert!(world.control.is_idle());
@@ -257,11 +231,7 @@ fn a_request_is_taken_over_once() {
     world.send(2, Message::Register(again(9, 1, 1)));
     world.send(2, Message::Register(again(10, 1, 1)));
     let taken = world.take();
-    assert_eq!(
-        (taken.requeued, taken.counts()),
-        (1, (1, 1, 0)),
-        "the other stands for itself"
-    );
+    assert_eq!((taken.requeued, taken.counts()), (1, (1, 1, 0)), "the other stands for itself");
     assert_eq!(taken.granted(), [9, 10]);
 }
 
@@ -269,17 +239,11 @@ fn a_request_is_taken_over_once() {
 fn a_third_exchange_follows_the_second() {
     let mut world = world();
     world.send(2, Message::Register(again(9, 1, 1)));
-    let third = wire::Register {
-        requeues: 2,
-        ..again(2, 2, 9)
-    };
+    let third = wire::Register { requeues: 2, ..again(2, 2, 9) };
     world.send(1, Message::Register(third));
     world.pass(Duration::from_millis(200));
     let taken = world.take();
-    assert_eq!(
-        (taken.requeued, taken.granted(), taken.counts()),
-        (2, vec![9, 2], (0, 0, 0))
-    );
+    assert_eq!((taken.requeued, taken.granted(), taken.counts()), (2, vec![9, 2], (0, 0, 0)));
     world.send(2, ended(9, wire::EndReason::Served));
     world.send(1, ended(1, wire::EndReason::Served));
     assert_eq!(world.stock(), 1);

@@ -17,26 +17,14 @@ struct Leg {
 /// A request of the first filter that was requeued at the second, and then at the third, where it waits or runs.
 fn legs(last_runs: bool) -> Vec<Leg> {
     let second = again(2, 1, 1);
-    let third = wire::Register {
-        requeues: 2,
-        age_us: 9_000_000,
-        ..again(3, 2, 2)
-    };
-    let leg = |filter, waiting, running| Leg {
-        filter,
-        waiting,
-        running,
-    };
+    let third = wire::Register { requeues: 2, age_us: 9_000_000, ..again(3, 2, 2) };
+    let leg = |filter, waiting, running| Leg { filter, waiting, running };
     let last = if last_runs {
         leg(3, Vec::new(), vec![runs_as(third, SECOND)])
     } else {
         leg(3, vec![third], Vec::new())
     };
-    vec![
-        leg(1, Vec::new(), vec![runs(1)]),
-        leg(2, Vec::new(), vec![runs_as(second, SERVER)]),
-        last,
-    ]
+    vec![leg(1, Vec::new(), vec![runs(1)]), leg(2, Vec::new(), vec![runs_as(second, SERVER)]), last]
 }
 
 fn orders() -> Vec<[usize; 3]> {
@@ -57,10 +45,8 @@ fn orders() -> Vec<[usize; 3]> {
 fn keys_in_any_order_leave_one_request() {
     for last_runs in [false, true] {
         for order in orders() {
-            let mut world = World::with(Settings {
-                sessions_expected: Some(3),
-                ..settings_of(&[SERVER, SECOND, THIRD])
-            });
+            let mut world =
+                World::with(Settings { sessions_expected: Some(3), ..settings_of(&[SERVER, SECOND, THIRD]) });
             let legs = legs(last_runs);
             for index in order {
                 let leg = legs[index].clone();
@@ -90,10 +76,7 @@ fn keys_in_any_order_leave_one_request() {
 #[test]
 fn all_keys_in_one_hello_are_one_request() {
     let mut world = World::with(settings_of(&[SERVER, SECOND]));
-    let third = wire::Register {
-        requeues: 2,
-        ..again(3, 1, 2)
-    };
+    let third = wire::Register { requeues: 2, ..again(3, 1, 2) };
     let running = vec![runs(1), runs_as(again(2, 1, 1), SERVER)];
     world.greet(1, filter(1), vec![third], running);
     let taken = world.take();
@@ -124,10 +107,7 @@ fn a_first_exchange_that_is_reported_last_does_not_run() {
     // Both streams end at the same time, the second first.
     world.send(2, completed(2));
     world.close(1);
-    let back = Filter {
-        stream: 2,
-        ..filter(1)
-    };
+    let back = Filter { stream: 2, ..filter(1) };
     world.greet(3, back, Vec::new(), vec![runs(1)]);
     assert_eq!(world.stock(), 0, "its place was taken by one that has ended");
     world.send(3, Message::Heartbeat(wire::Heartbeat {}));

@@ -39,20 +39,11 @@ fn running_requests_are_adopted_above_the_bound_and_waiting_ones_queue_behind_th
 #[test]
 fn a_request_that_runs_at_an_unknown_address_is_not_counted() {
     let mut world = World::new();
-    let elsewhere = wire::Running {
-        endpoint: "127.0.0.9:1".into(),
-        ..runs(1)
-    };
+    let elsewhere = wire::Running { endpoint: "127.0.0.9:1".into(), ..runs(1) };
     world.open_session(1, 1, Vec::new(), vec![elsewhere]);
     assert_eq!(world.take().outcomes, []);
     assert!(world.control.is_idle());
-    assert_eq!(
-        world.control.status(world.now).pools[0]
-            .snapshot
-            .counters
-            .arrivals,
-        0
-    );
+    assert_eq!(world.control.status(world.now).pools[0].snapshot.counters.arrivals, 0);
 }
 
 #[test]
@@ -78,11 +69,7 @@ fn requests_that_a_hello_does_not_name_are_cancelled_or_settled_by_their_repeate
     world.open_session(3, 3, Vec::new(), Vec::new());
     assert_eq!(world.stock(), 1);
     world.send(3, Message::Heartbeat(wire::Heartbeat {}));
-    assert_eq!(
-        world.stock(),
-        0,
-        "no end was repeated: released with the first beat"
-    );
+    assert_eq!(world.stock(), 0, "no end was repeated: released with the first beat");
 }
 
 #[test]
@@ -114,10 +101,7 @@ fn a_hello_repeats_where_a_request_runs() {
     let other = if first == SERVER { SECOND } else { SERVER };
     // The message that it went to the second endpoint of its list is lost with the stream.
     world.close(1);
-    let back = Filter {
-        stream: 2,
-        ..filter(1)
-    };
+    let back = Filter { stream: 2, ..filter(1) };
     world.greet(2, back, Vec::new(), vec![runs_as(register(1), other)]);
     let status = world.control.status(world.now);
     let stock: Vec<(&str, u64)> = status.pools[0]
@@ -132,18 +116,11 @@ fn a_hello_repeats_where_a_request_runs() {
 
 /// The Hello of one of two Envoys on a host. `clock_us`: what the host's clock shows.
 fn told(epoch: u64, clock_us: u64, ages_ms: &[(u64, u64)]) -> Message {
-    let waiting = ages_ms.iter().map(|(sequence, age_ms)| wire::Register {
-        age_us: age_ms * 1_000,
-        ..register(*sequence)
-    });
-    let sender = Filter {
-        envoy: epoch,
-        ..filter(epoch)
-    };
-    Message::Hello(wire::Hello {
-        clock_us,
-        ..hello(sender, waiting.collect(), Vec::new())
-    })
+    let waiting = ages_ms
+        .iter()
+        .map(|(sequence, age_ms)| wire::Register { age_us: age_ms * 1_000, ..register(*sequence) });
+    let sender = Filter { envoy: epoch, ..filter(epoch) };
+    Message::Hello(wire::Hello { clock_us, ..hello(sender, waiting.collect(), Vec::new()) })
 }
 
 #[test]
@@ -156,11 +133,7 @@ fn requests_of_two_envoys_of_a_host_keep_their_order_however_long_their_hellos_t
         world.pass(Duration::from_millis(500));
         world.open(1);
         world.open(2);
-        let (first, second) = if takes_longer {
-            (9_000_000, 9_005_000)
-        } else {
-            (8_960_000, 9_040_000)
-        };
+        let (first, second) = if takes_longer { (9_000_000, 9_005_000) } else { (8_960_000, 9_040_000) };
         world.send(1, told(1, first, &[(11, 4), (13, 1)]));
         world.pass(Duration::from_millis(45));
         let age = (second - first) / 1_000 + 2;
@@ -182,23 +155,12 @@ fn a_hello_in_parts_was_sent_before_its_first_part_came() {
     let Message::Hello(whole) = told(1, 9_000_000, &[(1, 10), (2, 9)]) else {
         panic!("a Hello");
     };
-    let part = |part, waiting, last| {
-        Message::Hello(wire::Hello {
-            part,
-            waiting,
-            last,
-            ..whole.clone()
-        })
-    };
+    let part = |part, waiting, last| Message::Hello(wire::Hello { part, waiting, last, ..whole.clone() });
     world.send(1, part(0, vec![whole.waiting[0].clone()], false));
     world.pass(Duration::from_millis(30));
     world.send(1, part(1, vec![whole.waiting[1].clone()], true));
     let taken = world.take();
     let grants = taken.grants();
     assert_eq!(grants.len(), 1);
-    assert_eq!(
-        (grants[0].1.sequence, grants[0].1.queue_us),
-        (1, 40_000),
-        "its age and 30 ms more"
-    );
+    assert_eq!((grants[0].1.sequence, grants[0].1.queue_us), (1, 40_000), "its age and 30 ms more");
 }

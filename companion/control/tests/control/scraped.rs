@@ -24,19 +24,11 @@ fn world() -> World {
 }
 
 fn scraped(running: u64) -> Scraped {
-    Scraped {
-        running: Some(running),
-        ..Scraped::default()
-    }
+    Scraped { running: Some(running), ..Scraped::default() }
 }
 
 fn report(world: &mut World, address: &str, scraped: Option<Scraped>) {
-    world.handle(Event::Scraped {
-        pool: "chat".into(),
-        address: address.into(),
-        scraped,
-        adapters: None,
-    });
+    world.handle(Event::Scraped { pool: "chat".into(), address: address.into(), scraped, adapters: None });
 }
 
 fn pool(world: &World) -> PoolStatus {
@@ -54,18 +46,10 @@ fn foreign_requests_take_room_until_they_are_gone() {
     for sequence in 1..=3 {
         world.send(1, Message::Register(register(sequence)));
     }
-    assert_eq!(
-        granted(&mut world),
-        [1],
-        "two of three places are taken by others"
-    );
+    assert_eq!(granted(&mut world), [1], "two of three places are taken by others");
     assert_eq!(
         pool(&world).servers,
-        [ServerStatus {
-            variant: "default".into(),
-            scraped: Some(scraped(2)),
-            foreign: 2,
-        }]
+        [ServerStatus { variant: "default".into(), scraped: Some(scraped(2)), foreign: 2 }]
     );
     assert_eq!(pool(&world).snapshot.endpoints[0].bound, 1);
 

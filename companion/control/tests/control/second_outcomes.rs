@@ -22,12 +22,8 @@ fn waits_again(request: wire::Register) -> World {
     world.send(2, Message::Register(register(1)));
     assert_eq!(world.take().counts(), (2, 2, 0));
     set_ready(&mut world, SERVER, false);
-    let came_back = wire::Register {
-        sequence: 9,
-        requeues: 1,
-        requeued_from: again(9, 1, 1).requeued_from,
-        ..request
-    };
+    let came_back =
+        wire::Register { sequence: 9, requeues: 1, requeued_from: again(9, 1, 1).requeued_from, ..request };
     world.send(2, Message::Register(came_back));
     assert_eq!(world.take().requeued, 1);
     assert_eq!((world.stock(), world.waiting()), (1, 1));
@@ -35,11 +31,7 @@ fn waits_again(request: wire::Register) -> World {
 }
 
 fn set_ready(world: &mut World, address: &str, ready: bool) {
-    world.handle(Event::EndpointReady {
-        pool: "chat".into(),
-        address: address.into(),
-        ready,
-    });
+    world.handle(Event::EndpointReady { pool: "chat".into(), address: address.into(), ready });
 }
 
 /// The request that waits again was rejected with this outcome and code, and no other outcome was counted.
@@ -52,10 +44,7 @@ fn expect_rejected(world: &mut World, outcome: Outcome, code: &str) {
         .collect();
     assert_eq!(rejects, [(9, code, outcome.as_str())]);
     assert_eq!(taken.second, [(outcome.as_str().into(), 1)]);
-    assert!(
-        !taken.outcomes.contains(&outcome),
-        "it isn't a first outcome: {taken:?}"
-    );
+    assert!(!taken.outcomes.contains(&outcome), "it isn't a first outcome: {taken:?}");
     // The end of its first exchange comes last, and is no news.
     world.send(1, completed_at(1, AGAIN));
     assert_eq!(world.take(), Taken::default());
@@ -83,24 +72,15 @@ fn a_requeued_request_expires_as_expired() {
 
 #[test]
 fn a_requeued_request_misses_its_deadline() {
-    let mut world = waits_again(wire::Register {
-        deadline_ms: Some(700),
-        ..register(1)
-    });
+    let mut world = waits_again(wire::Register { deadline_ms: Some(700), ..register(1) });
     world.pass(Duration::from_millis(800));
     expect_rejected(&mut world, Outcome::DeadlineExceeded, "deadline_exceeded");
 }
 
 #[test]
 fn a_requeued_request_is_displaced() {
-    let mut world = waits_again(wire::Register {
-        priority: "sheddable".into(),
-        ..register(1)
-    });
-    let critical = wire::Register {
-        priority: "critical".into(),
-        ..register(2)
-    };
+    let mut world = waits_again(wire::Register { priority: "sheddable".into(), ..register(1) });
+    let critical = wire::Register { priority: "critical".into(), ..register(2) };
     world.send(1, Message::Register(critical));
     expect_rejected(&mut world, Outcome::Displaced, "displaced");
 }
@@ -168,11 +148,7 @@ fn a_filter_answers_a_request_that_was_never_registered_again() {
         world.send(2, refused_again(9));
         let taken = world.take();
         assert_eq!(taken.counts(), (0, 0, 0), "ends first: {ends_first}");
-        assert_eq!(
-            taken.second,
-            [("expired_ttl".into(), 1)],
-            "ends first: {ends_first}"
-        );
+        assert_eq!(taken.second, [("expired_ttl".into(), 1)], "ends first: {ends_first}");
         assert!(world.control.is_idle());
     }
 }
@@ -191,10 +167,7 @@ fn a_companion_that_never_knew_the_request_counts_it_once() {
 
 #[test]
 fn a_request_that_waits_again_has_no_outcome_yet() {
-    let mut world = waits_again(wire::Register {
-        request_id: "r".into(),
-        ..register(1)
-    });
+    let mut world = waits_again(wire::Register { request_id: "r".into(), ..register(1) });
     let status = |world: &World| world.control.request(world.now, "r").expect("it hasn't ended");
     let waits = status(&world);
     assert!(matches!(waits.state, RequestState::Waiting { .. }));

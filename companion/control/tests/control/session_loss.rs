@@ -51,10 +51,7 @@ fn suspended_requests_delay_no_others_and_keep_their_place() {
     world.close(1);
     let status = world.control.status(world.now);
     let pool = &status.pools[0];
-    assert_eq!(
-        (pool.orphaned_stock, pool.orphaned_waiting, world.waiting()),
-        (1, 2, 4)
-    );
+    assert_eq!((pool.orphaned_stock, pool.orphaned_waiting, world.waiting()), (1, 2, 4));
     // The running request can't end without its session, so the session comes back.
     let back = |stream| Filter { stream, ..filter(1) };
     world.greet(3, back(2), vec![register(2), register(4)], vec![runs(1)]);
@@ -118,10 +115,7 @@ fn a_request_that_expired_meanwhile_is_rejected_when_it_is_registered_again() {
     let mut world = World::with(Settings { ..settings() });
     world.greet(1, filter(1), Vec::new(), Vec::new());
     world.send(1, Message::Register(register(1)));
-    let soon = wire::Register {
-        deadline_ms: Some(1_000),
-        ..register(2)
-    };
+    let soon = wire::Register { deadline_ms: Some(1_000), ..register(2) };
     world.send(1, Message::Register(soon.clone()));
     world.take();
     world.close(1);
@@ -174,10 +168,7 @@ fn a_hand_over_says_bye_to_every_session_and_grants_nothing() {
     world.control.handle(now, Event::Opened(ConnId(4)));
     world.control.handle_timeout(now.after(Duration::from_secs(60)));
     let taken = world.take();
-    assert_eq!(
-        (taken.commands, taken.closed, taken.outcomes),
-        (vec![], vec![4], vec![])
-    );
+    assert_eq!((taken.commands, taken.closed, taken.outcomes), (vec![], vec![4], vec![]));
 }
 
 #[test]
@@ -213,11 +204,7 @@ fn time_in_suspend_does_not_count_as_silence() {
     world.close(2);
     world.now = world.now.after(Duration::from_secs(60));
     world.control.handle_timeout(world.now);
-    assert_eq!(
-        world.stock(),
-        1,
-        "the grace is for the filter, which may be there"
-    );
+    assert_eq!(world.stock(), 1, "the grace is for the filter, which may be there");
     world.pass(Duration::from_secs(5));
     assert_eq!(world.stock(), 0);
 }

@@ -84,13 +84,7 @@ fn a_repeated_message_changes_nothing() {
 #[test]
 fn a_model_that_no_pool_serves_is_not_found() {
     let mut world = World::established();
-    world.send(
-        1,
-        Message::Register(wire::Register {
-            model: "gpt-9".into(),
-            ..register(1)
-        }),
-    );
+    world.send(1, Message::Register(wire::Register { model: "gpt-9".into(), ..register(1) }));
     let taken = world.take();
     assert_eq!(taken.rejected(), [(1, "model_not_found", 404)]);
     assert_eq!(taken.outcomes, [Outcome::RejectedInvalid]);
@@ -149,12 +143,7 @@ fn a_protocol_violation_closes_the_stream() {
     world.open(3);
     world.handle(Event::Frame(
         ConnId(3),
-        Box::new(wire::FilterFrame {
-            seq: 1,
-            ack: 0,
-            admitted: Vec::new(),
-            event: None,
-        }),
+        Box::new(wire::FilterFrame { seq: 1, ack: 0, admitted: Vec::new(), event: None }),
     ));
     assert_eq!(world.take().closed, [1, 2, 3]);
 }
@@ -176,10 +165,7 @@ fn a_drain_rejects_waiting_requests_and_lets_running_ones_finish() {
 
 #[test]
 fn dispatch_begins_with_the_expected_sessions_or_after_the_startup_wait() {
-    let settings = Settings {
-        sessions_expected: Some(2),
-        ..settings()
-    };
+    let settings = Settings { sessions_expected: Some(2), ..settings() };
     let mut world = World::with(settings);
     world.open_session(1, 1, Vec::new(), Vec::new());
     world.take();
@@ -201,20 +187,14 @@ fn an_expired_request_gets_the_documented_answer() {
     }
     let taken = world.take();
     assert_eq!(taken.outcomes, [Outcome::ExpiredTtl]);
-    let Some((_, Kind::Reject(reject))) = taken
-        .commands
-        .iter()
-        .find(|(_, kind)| matches!(kind, Kind::Reject(_)))
+    let Some((_, Kind::Reject(reject))) =
+        taken.commands.iter().find(|(_, kind)| matches!(kind, Kind::Reject(_)))
     else {
         panic!("rejected")
     };
     assert_eq!(reject.message, "Request timed out after 30s in queue");
     assert_eq!((reject.status, reject.code.as_str()), (503, "queue_timeout"));
-    assert!(
-        reject
-            .retry_after_ms
-            .is_some_and(|wait| (1_000..=120_000).contains(&wait))
-    );
+    assert!(reject.retry_after_ms.is_some_and(|wait| (1_000..=120_000).contains(&wait)));
 }
 
 #[test]
@@ -242,10 +222,7 @@ fn a_name_above_the_limit_is_rejected_and_not_kept() {
 
 #[test]
 fn all_expected_sessions_must_be_open_at_the_same_time() {
-    let mut world = World::with(Settings {
-        sessions_expected: Some(2),
-        ..settings()
-    });
+    let mut world = World::with(Settings { sessions_expected: Some(2), ..settings() });
     let gathered = |world: &World| world.control.status(world.now).gathered;
     world.greet(1, filter(1), Vec::new(), Vec::new());
     assert!(!gathered(&world));

@@ -47,10 +47,8 @@ fn a_request_without_an_eligible_endpoint_is_rejected_at_once() {
 
 #[test]
 fn claims_without_trust_can_only_lower_the_priority() {
-    let mut world = World::with(Settings {
-        objectives: vec![("gold".into(), Band::Critical)],
-        ..settings_of(&[SERVER])
-    });
+    let mut world =
+        World::with(Settings { objectives: vec![("gold".into(), Band::Critical)], ..settings_of(&[SERVER]) });
     world.greet(1, filter(1), Vec::new(), Vec::new());
     world.take();
     world.send(1, Message::Register(register(1)));
@@ -67,18 +65,10 @@ fn claims_without_trust_can_only_lower_the_priority() {
             }),
         );
         let taken = world.take();
-        assert_eq!(
-            (taken.lowered, taken.rejected()),
-            (lowered + usize::from(sequence == 1), vec![])
-        );
+        assert_eq!((taken.lowered, taken.rejected()), (lowered + usize::from(sequence == 1), vec![]));
     }
     let status = world.control.status(world.now);
-    let bands: Vec<u64> = status.pools[0]
-        .snapshot
-        .bands
-        .iter()
-        .map(|flow| flow.waiting)
-        .collect();
+    let bands: Vec<u64> = status.pools[0].snapshot.bands.iter().map(|flow| flow.waiting).collect();
     assert_eq!(bands, [0, 3, 1]);
     let flows = status.pools[0].snapshot.flows.iter();
     let foreign = flows.filter(|flow| flow.waiting > 0);
@@ -94,19 +84,12 @@ fn the_companion_judges_the_clients_of_a_filter_of_version_1() {
     settings.policy.identity = Some(wire::Identity {
         trust: Some(wire::Trust {
             all: false,
-            networks: vec![wire::Network {
-                address: vec![10, 0, 0, 0],
-                prefix: 8,
-            }],
+            networks: vec![wire::Network { address: vec![10, 0, 0, 0], prefix: 8 }],
         }),
         ..Default::default()
     });
     let mut world = World::with(settings);
-    let old = Filter {
-        version: 1,
-        envoy: 0,
-        ..filter(1)
-    };
+    let old = Filter { version: 1, envoy: 0, ..filter(1) };
     world.greet(1, old, Vec::new(), Vec::new());
     for (sequence, client, lowered) in [(1, "10.1.1.1", 0), (2, "11.1.1.1", 1)] {
         world.take();

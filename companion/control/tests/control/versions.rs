@@ -15,28 +15,18 @@ fn without_a_common_version_the_session_is_closed() {
     (hello.version_min, hello.version_max) = (9, 9);
     world.send(1, Message::Hello(hello));
     let taken = world.take();
-    assert_eq!(
-        taken.commands,
-        [(1, Kind::HelloAck(wire::HelloAck { version: 0, term: 7 }))]
-    );
+    assert_eq!(taken.commands, [(1, Kind::HelloAck(wire::HelloAck { version: 0, term: 7 }))]);
     assert_eq!(taken.closed, [1]);
 }
 
 #[test]
 fn an_old_filter_gets_its_version() {
     let mut world = World::new();
-    let old = Filter {
-        version: 1,
-        envoy: 0,
-        ..filter(2)
-    };
+    let old = Filter { version: 1, envoy: 0, ..filter(2) };
     world.greet(1, old, Vec::new(), Vec::new());
     world.send(1, Message::Register(register(1)));
     let taken = world.take();
-    assert_eq!(
-        taken.commands[0],
-        (1, Kind::HelloAck(wire::HelloAck { version: 1, term: 7 }))
-    );
+    assert_eq!(taken.commands[0], (1, Kind::HelloAck(wire::HelloAck { version: 1, term: 7 })));
     assert!(!taken.grants()[0].1.requeue, "it has nowhere to enter again");
     world.send(1, completed(1));
     assert!(world.control.is_idle());
@@ -45,26 +35,16 @@ fn an_old_filter_gets_its_version() {
 #[test]
 fn a_newer_filter_gets_the_companions_version() {
     let mut world = World::new();
-    let later = Filter {
-        version: 9,
-        ..filter(2)
-    };
+    let later = Filter { version: 9, ..filter(2) };
     world.greet(1, later, Vec::new(), Vec::new());
     let taken = world.take();
-    assert_eq!(
-        taken.commands[0],
-        (1, Kind::HelloAck(wire::HelloAck { version: 4, term: 7 }))
-    );
+    assert_eq!(taken.commands[0], (1, Kind::HelloAck(wire::HelloAck { version: 4, term: 7 })));
 }
 
 #[test]
 fn filters_of_both_versions_share_a_companion_over_an_upgrade() {
     let mut world = World::new();
-    let old = Filter {
-        version: 1,
-        envoy: 0,
-        ..filter(1)
-    };
+    let old = Filter { version: 1, envoy: 0, ..filter(1) };
     world.greet(1, old, Vec::new(), vec![runs(1)]);
     world.greet(2, filter(2), vec![register(1)], Vec::new());
     assert_eq!((world.stock(), world.waiting()), (1, 1));
@@ -83,18 +63,13 @@ fn filters_of_both_versions_share_a_companion_over_an_upgrade() {
 fn with_api_keys() -> Settings {
     let mut settings = settings();
     settings.policy.digest = "d2".into();
-    settings.policy.identity = Some(wire::Identity {
-        api_keys: Some(wire::ApiKeys::default()),
-        ..Default::default()
-    });
+    settings.policy.identity =
+        Some(wire::Identity { api_keys: Some(wire::ApiKeys::default()), ..Default::default() });
     settings
 }
 
 fn checking(filter: Filter) -> wire::Hello {
-    wire::Hello {
-        checks_api_keys: true,
-        ..hello(filter, Vec::new(), Vec::new())
-    }
+    wire::Hello { checks_api_keys: true, ..hello(filter, Vec::new(), Vec::new()) }
 }
 
 const REFUSED: Kind = Kind::HelloAck(wire::HelloAck { version: 0, term: 7 });
@@ -117,10 +92,7 @@ fn with_api_keys_a_filter_that_does_not_check_them_gets_no_session() {
 #[test]
 fn new_api_keys_end_the_sessions_of_filters_that_do_not_check_them() {
     let mut world = World::new();
-    for (conn, hello) in [
-        (1, hello(filter(1), Vec::new(), Vec::new())),
-        (2, checking(filter(2))),
-    ] {
+    for (conn, hello) in [(1, hello(filter(1), Vec::new(), Vec::new())), (2, checking(filter(2)))] {
         world.open(conn);
         world.send(conn, Message::Hello(hello));
     }
@@ -129,9 +101,6 @@ fn new_api_keys_end_the_sessions_of_filters_that_do_not_check_them() {
     let taken = world.take();
     assert_eq!((taken.closed, taken.outdated), (vec![1], 1));
     assert!(taken.commands.contains(&(1, REFUSED)), "{:?}", taken.commands);
-    let policies = taken
-        .commands
-        .iter()
-        .filter(|(_, kind)| matches!(kind, Kind::Policy(_)));
+    let policies = taken.commands.iter().filter(|(_, kind)| matches!(kind, Kind::Policy(_)));
     assert_eq!(policies.map(|(conn, _)| *conn).collect::<Vec<_>>(), [2]);
 }

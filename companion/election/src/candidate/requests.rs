@@ -17,15 +17,11 @@ impl Candidate {
         let version = view.version;
         let request = match (&self.leading, view.holder) {
             (Some(leading), Holder::Me) if now >= self.renewal_due(leading) => Request::Renew { version },
-            (Some(leading), Holder::Me) if view.record.as_ref() != Some(&leading.record) => Request::Write {
-                version,
-                record: leading.record.clone(),
-            },
+            (Some(leading), Holder::Me) if view.record.as_ref() != Some(&leading.record) => {
+                Request::Write { version, record: leading.record.clone() }
+            }
             (Some(leading), Holder::None) => {
-                let record = Record {
-                    term: self.next_term(now),
-                    ..leading.record.clone()
-                };
+                let record = Record { term: self.next_term(now), ..leading.record.clone() };
                 Request::Acquire { version, record }
             }
             (None, Holder::Me) => self.settle_stray_lease(now, view),
@@ -41,10 +37,7 @@ impl Candidate {
             self.release = None;
         }
         self.outputs.push_back(Output::Request(request.clone()));
-        self.outstanding = Some(Outstanding {
-            request,
-            sent_at: now,
-        });
+        self.outstanding = Some(Outstanding { request, sent_at: now });
     }
 
     /// The request of a standby that holds the lease: it just stepped down, or an acquisition succeeded whose answer was lost.
@@ -55,10 +48,7 @@ impl Candidate {
             (None, Some(_)) if self.can_acquire(now) => Request::Renew { version },
             (Some(record), _) => Request::Release {
                 version,
-                record: Record {
-                    term: record.term.max(self.highest_term),
-                    ..record.clone()
-                },
+                record: Record { term: record.term.max(self.highest_term), ..record.clone() },
             },
             (None, record) => Request::Release {
                 version,

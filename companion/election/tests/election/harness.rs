@@ -23,22 +23,13 @@ pub(crate) struct Bench {
 }
 
 pub(crate) fn envoys(ids: &[u64]) -> Vec<KnownEnvoy> {
-    let known = ids.iter().map(|&envoy| KnownEnvoy {
-        envoy,
-        contexts: 2,
-        digest: 7,
-    });
+    let known = ids.iter().map(|&envoy| KnownEnvoy { envoy, contexts: 2, digest: 7 });
     known.collect()
 }
 
 /// The record of another leader with Envoys.
 pub(crate) fn others_record(term: u64) -> Record {
-    Record {
-        term,
-        leader: OTHER.into(),
-        envoys: envoys(&[7, 8]),
-        ..Record::default()
-    }
+    Record { term, leader: OTHER.into(), envoys: envoys(&[7, 8]), ..Record::default() }
 }
 
 impl Bench {
@@ -52,17 +43,9 @@ impl Bench {
     }
 
     fn with(pool: Option<String>) -> Self {
-        let settings = Settings {
-            address: OWN.into(),
-            duration: DURATION,
-            pool,
-        };
+        let settings = Settings { address: OWN.into(), duration: DURATION, pool };
         let now = Instant::ZERO;
-        Self {
-            candidate: Candidate::new(settings, now, UNIX_MS),
-            now,
-            version: 0,
-        }
+        Self { candidate: Candidate::new(settings, now, UNIX_MS), now, version: 0 }
     }
 
     /// A leader whose lease was free.
@@ -94,10 +77,7 @@ impl Bench {
     /// A leader that completed its takeover and has these Envoys.
     pub(crate) fn leader_of(ids: &[u64]) -> (Self, u64) {
         let (mut bench, term) = Self::leader();
-        bench.handle(Input::Known {
-            term,
-            envoys: envoys(ids),
-        });
+        bench.handle(Input::Known { term, envoys: envoys(ids) });
         assert_eq!(bench.written().envoys, envoys(ids));
         bench.done();
         (bench, term)
@@ -126,11 +106,7 @@ impl Bench {
     pub(crate) fn observe(&mut self, holder: Holder, record: Option<Record>) {
         self.version += 1;
         let version = self.version;
-        self.handle(Input::Observed(View {
-            holder,
-            record,
-            version,
-        }));
+        self.handle(Input::Observed(View { holder, record, version }));
     }
 
     pub(crate) fn done(&mut self) {
@@ -201,8 +177,5 @@ impl Bench {
 }
 
 pub(crate) fn stand_by(leader: Option<&str>, term: u64) -> RoleChange {
-    RoleChange::StandBy {
-        leader: leader.map(Into::into),
-        term,
-    }
+    RoleChange::StandBy { leader: leader.map(Into::into), term }
 }

@@ -24,15 +24,7 @@ fn grants_end_two_thirds_of_the_duration_after_the_request_was_sent() {
     let grants_until = sent.after(2 * SECOND);
     let known = Vec::new();
     let term = record.term;
-    assert_eq!(
-        bench.roles(),
-        [RoleChange::Lead {
-            term,
-            known,
-            is_last_leader_gone: true,
-            grants_until
-        }]
-    );
+    assert_eq!(bench.roles(), [RoleChange::Lead { term, known, is_last_leader_gone: true, grants_until }]);
 
     // The renewal is due a third of the duration after the acquisition was sent.
     bench.pass(SECOND / 2 - Duration::from_millis(1));
@@ -73,35 +65,21 @@ fn an_answer_that_takes_too_long_counts_as_unreachable_and_the_request_is_sent_a
     assert!(renew(&bench.request()));
     bench.pass(SECOND);
     let outputs = bench.outputs();
-    assert_eq!(
-        outputs[0],
-        Output::Role(RoleChange::StoreUnreachable {
-            recorded: envoys(&[1])
-        })
-    );
+    assert_eq!(outputs[0], Output::Role(RoleChange::StoreUnreachable { recorded: envoys(&[1]) }));
     assert!(matches!(&outputs[1..], [Output::Request(request)] if renew(request)));
     // The failure is reported once.
     bench.handle(Input::Answered(Answer::Failed));
     assert_eq!(bench.outputs(), []);
     let sent = bench.now().after(DURATION / 12);
     bench.pass(DURATION / 12);
-    assert!(
-        renew(&bench.request()),
-        "an immediate failure is tried again soon"
-    );
+    assert!(renew(&bench.request()), "an immediate failure is tried again soon");
     bench.done();
     let grants_until = sent.after(2 * SECOND);
     assert_eq!(bench.roles(), [RoleChange::Renewed { term, grants_until }]);
     bench.pass(SECOND);
     assert!(renew(&bench.request()));
     bench.handle(Input::Answered(Answer::Failed));
-    assert_eq!(
-        bench.roles(),
-        [RoleChange::StoreUnreachable {
-            recorded: envoys(&[1])
-        }],
-        "a new outage"
-    );
+    assert_eq!(bench.roles(), [RoleChange::StoreUnreachable { recorded: envoys(&[1]) }], "a new outage");
 }
 
 #[test]
@@ -120,24 +98,14 @@ fn a_suspended_process_asks_the_store_again_before_it_calls_it_unreachable() {
 fn one_request_is_outstanding_and_the_latest_envoys_are_written() {
     let (mut bench, term) = Bench::leader();
     for ids in [&[1][..], &[1, 2], &[1, 2, 3]] {
-        bench.handle(Input::Known {
-            term,
-            envoys: envoys(ids),
-        });
+        bench.handle(Input::Known { term, envoys: envoys(ids) });
     }
     assert_eq!(bench.written().envoys, envoys(&[1]));
     bench.done();
     assert_eq!(bench.written().envoys, envoys(&[1, 2, 3]));
     bench.done();
-    assert_eq!(
-        bench.outputs(),
-        [],
-        "a write is no renewal, and nothing else changed"
-    );
-    bench.handle(Input::Known {
-        term: term - 1,
-        envoys: Vec::new(),
-    });
+    assert_eq!(bench.outputs(), [], "a write is no renewal, and nothing else changed");
+    bench.handle(Input::Known { term: term - 1, envoys: Vec::new() });
     assert_eq!(bench.outputs(), [], "a report of an earlier term");
 }
 
@@ -145,10 +113,7 @@ fn one_request_is_outstanding_and_the_latest_envoys_are_written() {
 fn a_term_is_above_the_last_one_and_at_least_the_wall_clock() {
     let mut bench = Bench::new();
     bench.pass(SECOND);
-    let vacant = |term| Record {
-        term,
-        ..Record::default()
-    };
+    let vacant = |term| Record { term, ..Record::default() };
     bench.observe(Holder::None, Some(vacant(7)));
     assert_eq!(bench.acquisition().term, UNIX_MS + 1_000);
 
@@ -163,19 +128,9 @@ fn a_term_is_above_the_last_one_and_at_least_the_wall_clock() {
 
 #[test]
 fn a_free_lease_is_taken_at_once_only_if_no_leader_can_be_in_charge() {
-    let released = Record {
-        released: true,
-        leader: String::new(),
-        ..others_record(5)
-    };
-    let without_envoys = Record {
-        envoys: Vec::new(),
-        ..others_record(5)
-    };
-    let own = Record {
-        leader: OWN.into(),
-        ..others_record(5)
-    };
+    let released = Record { released: true, leader: String::new(), ..others_record(5) };
+    let without_envoys = Record { envoys: Vec::new(), ..others_record(5) };
+    let own = Record { leader: OWN.into(), ..others_record(5) };
     for record in [None, Some(released.clone()), Some(without_envoys), Some(own)] {
         let mut bench = Bench::new();
         bench.observe(Holder::None, record);
@@ -191,21 +146,13 @@ fn a_free_lease_is_taken_at_once_only_if_no_leader_can_be_in_charge() {
 
     let mut bench = Bench::new();
     bench.observe(Holder::None, Some(others_record(5)));
-    assert_eq!(
-        bench.roles(),
-        [stand_by(Some(OTHER), 5)],
-        "the leader may only have lost the store"
-    );
+    assert_eq!(bench.roles(), [stand_by(Some(OTHER), 5)], "the leader may only have lost the store");
     bench.pass(10 * DURATION);
     assert_eq!(bench.outputs(), []);
     bench.handle(Input::Wanted);
     let record = bench.acquisition();
     assert_eq!(record.taking_over_from.as_deref(), Some(OTHER));
-    assert_eq!(
-        record.envoys,
-        envoys(&[7, 8]),
-        "if this one fails, its successor needs them"
-    );
+    assert_eq!(record.envoys, envoys(&[7, 8]), "if this one fails, its successor needs them");
 }
 
 #[test]
@@ -261,15 +208,7 @@ fn an_acquisition_whose_answer_was_lost_is_completed_by_a_renewal() {
     let grants_until = bench.now().after(2 * SECOND);
     bench.done();
     let known = Vec::new();
-    assert_eq!(
-        bench.roles(),
-        [RoleChange::Lead {
-            term,
-            known,
-            is_last_leader_gone: true,
-            grants_until
-        }]
-    );
+    assert_eq!(bench.roles(), [RoleChange::Lead { term, known, is_last_leader_gone: true, grants_until }]);
 }
 
 #[test]
@@ -280,41 +219,23 @@ fn a_view_that_is_older_than_the_last_answer_is_ignored() {
     bench.observe(Holder::None, None);
     bench.done();
     bench.roles();
-    bench.handle(Input::Observed(View {
-        holder: Holder::None,
-        record: None,
-        version: 2,
-    }));
+    bench.handle(Input::Observed(View { holder: Holder::None, record: None, version: 2 }));
     assert_eq!(bench.outputs(), [], "the lease isn't lost");
 }
 
 #[test]
 fn a_leader_whose_lease_expired_unused_takes_it_again_without_interruption() {
     let (mut bench, term) = Bench::leader_of(&[1]);
-    let record = Record {
-        term,
-        leader: OWN.into(),
-        envoys: envoys(&[1]),
-        ..Record::default()
-    };
+    let record = Record { term, leader: OWN.into(), envoys: envoys(&[1]), ..Record::default() };
     bench.observe(Holder::None, Some(record.clone()));
     let again = bench.acquisition();
-    assert_eq!(
-        again,
-        Record {
-            term: term + 1,
-            ..record
-        }
-    );
+    assert_eq!(again, Record { term: term + 1, ..record });
     bench.done();
     let grants_until = bench.now().after(2 * SECOND);
     let term = term + 1;
     assert_eq!(bench.roles(), [RoleChange::Renewed { term, grants_until }]);
     // Reports of the same leadership with the old term count.
-    bench.handle(Input::Known {
-        term: term - 1,
-        envoys: envoys(&[1, 2]),
-    });
+    bench.handle(Input::Known { term: term - 1, envoys: envoys(&[1, 2]) });
     assert_eq!(bench.written().term, term);
 }
 
@@ -333,11 +254,7 @@ fn a_leader_waits_while_another_one_tries_to_take_over() {
     assert_eq!(bench.outputs(), []);
     assert_eq!(bench.candidate.status().role, Role::Leader);
     // The other companion gives the lease back.
-    let given_back = Record {
-        leader: OWN.into(),
-        taking_over_from: None,
-        ..trying.clone()
-    };
+    let given_back = Record { leader: OWN.into(), taking_over_from: None, ..trying.clone() };
     bench.observe(Holder::None, Some(given_back));
     assert!(bench.acquisition().term > term + 9);
     bench.done();
@@ -346,10 +263,7 @@ fn a_leader_waits_while_another_one_tries_to_take_over() {
     // Or its takeover is complete.
     let (mut bench, term) = Bench::leader_of(&[1]);
     bench.observe(Holder::Other, Some(trying.clone()));
-    let complete = Record {
-        taking_over_from: None,
-        ..trying.clone()
-    };
+    let complete = Record { taking_over_from: None, ..trying.clone() };
     bench.observe(Holder::Other, Some(complete));
     assert_eq!(bench.roles(), [stand_by(Some(OTHER), term + 9)]);
 
@@ -397,10 +311,7 @@ fn a_leader_that_a_filter_refuses_stops_and_leads_again_only_with_a_higher_term(
 
     // While another companion tries to take over, the filter's word decides.
     let (mut bench, term) = Bench::leader_of(&[1]);
-    let trying = Record {
-        taking_over_from: Some(OWN.into()),
-        ..others_record(term + 9)
-    };
+    let trying = Record { taking_over_from: Some(OWN.into()), ..others_record(term + 9) };
     bench.observe(Holder::Other, Some(trying));
     bench.handle(Input::Superseded { term: term + 9 });
     assert_eq!(bench.roles(), [stand_by(Some(OTHER), term + 9)]);
@@ -409,10 +320,7 @@ fn a_leader_that_a_filter_refuses_stops_and_leads_again_only_with_a_higher_term(
 #[test]
 fn a_takeover_is_complete_when_the_control_reports_its_envoys() {
     let (mut bench, record) = Bench::takeover();
-    bench.handle(Input::Known {
-        term: record.term,
-        envoys: envoys(&[7]),
-    });
+    bench.handle(Input::Known { term: record.term, envoys: envoys(&[7]) });
     let written = bench.written();
     assert_eq!(written.taking_over_from, None);
     assert_eq!(written.envoys, envoys(&[7]));
@@ -455,10 +363,7 @@ fn a_companion_that_resigns_stops_granting_and_then_releases_the_lease() {
     bench.done();
     assert!(bench.candidate.is_done());
     bench.handle(Input::Wanted);
-    bench.handle(Input::Known {
-        term,
-        envoys: envoys(&[1]),
-    });
+    bench.handle(Input::Known { term, envoys: envoys(&[1]) });
     bench.pass(2 * DURATION);
     assert_eq!(bench.outputs(), []);
 }
@@ -488,11 +393,7 @@ fn a_companion_that_resigns_during_an_acquisition_gives_the_lease_back() {
     assert_eq!(bench.outputs(), []);
     bench.done();
     let record = bench.released();
-    assert_eq!(
-        record,
-        others_record(acquired.term),
-        "its leader may be in charge"
-    );
+    assert_eq!(record, others_record(acquired.term), "its leader may be in charge");
     bench.done();
     assert!(bench.candidate.is_done());
 }
@@ -509,10 +410,7 @@ fn a_companion_without_the_lease_resigns_at_once_and_a_stopped_one_sends_nothing
     assert_eq!(bench.roles(), [stand_by(None, term)]);
     assert!(bench.candidate.is_done());
     bench.pass(2 * DURATION);
-    assert_eq!(
-        (bench.outputs(), bench.candidate.poll_timeout()),
-        (Vec::new(), None)
-    );
+    assert_eq!((bench.outputs(), bench.candidate.poll_timeout()), (Vec::new(), None));
 }
 
 #[test]
@@ -520,14 +418,8 @@ fn the_status_names_role_term_and_leader() {
     let mut bench = Bench::new();
     bench.observe(Holder::Other, Some(others_record(5)));
     let status = bench.candidate.status();
-    assert_eq!(
-        (status.role, status.term, status.leader.as_deref()),
-        (Role::Standby, 5, Some(OTHER))
-    );
+    assert_eq!((status.role, status.term, status.leader.as_deref()), (Role::Standby, 5, Some(OTHER)));
     let (bench, term) = Bench::leader();
     let status = bench.candidate.status();
-    assert_eq!(
-        (status.role, status.term, status.leader.as_deref()),
-        (Role::Leader, term, Some(OWN))
-    );
+    assert_eq!((status.role, status.term, status.leader.as_deref()), (Role::Leader, term, Some(OWN)));
 }

@@ -52,11 +52,7 @@ fn a_free_lease_is_left_to_preferred_companions_for_a_moment() {
         let acquires = |output: &&Output| matches!(output, Output::Request(Request::Acquire { .. }));
         outputs.iter().filter(acquires).count()
     };
-    assert_eq!(
-        (acquisitions(&requests), acquisitions(&later)),
-        (0, 1),
-        "{requests:?}, {later:?}"
-    );
+    assert_eq!((acquisitions(&requests), acquisitions(&later)), (0, 1), "{requests:?}, {later:?}");
     // Taken by another one in the meantime.
     let mut bench = Bench::of_pool(&pool);
     bench.observe(Holder::None, None);
@@ -85,10 +81,7 @@ fn a_standby_asks_for_a_pool_that_prefers_it_and_asks_again() {
     }
     assert_eq!(waits, [2, 4, 8, 16, 32, 32], "times the first wait");
     // During a takeover the standby asks for nothing.
-    let taking_over = Record {
-        taking_over_from: Some("10.0.0.9:9190".into()),
-        ..led_by_other(6)
-    };
+    let taking_over = Record { taking_over_from: Some("10.0.0.9:9190".into()), ..led_by_other(6) };
     bench.observe(Holder::Other, Some(taking_over));
     bench.pass(64 * CLAIM_WAIT);
     assert_eq!(claims(&mut bench), 0);
@@ -112,10 +105,7 @@ fn a_leader_leaves_a_pool_to_a_preferred_companion_and_takes_it_back_when_that_i
     let (mut bench, term) = Bench::leader_of_pool(&pool_of(OTHER, OWN));
     let yields = |bench: &Bench, to: &str| bench.candidate().yields_to(bench.now(), to);
     assert!(!yields(&bench, OTHER), "its takeover isn't complete");
-    bench.handle(Input::Known {
-        term,
-        envoys: envoys(&[1]),
-    });
+    bench.handle(Input::Known { term, envoys: envoys(&[1]) });
     bench.outputs();
     bench.done();
     assert!(yields(&bench, OTHER));
@@ -123,30 +113,17 @@ fn a_leader_leaves_a_pool_to_a_preferred_companion_and_takes_it_back_when_that_i
 
     bench.handle(Input::Yield { to: OTHER.into() });
     let outputs = bench.outputs();
-    assert_eq!(
-        outputs[0],
-        Output::Role(stand_by(None, term)),
-        "before it releases"
-    );
-    let Output::Request(Request::Release { record, .. }) = &outputs[1] else {
-        panic!("{outputs:?}")
-    };
+    assert_eq!(outputs[0], Output::Role(stand_by(None, term)), "before it releases");
+    let Output::Request(Request::Release { record, .. }) = &outputs[1] else { panic!("{outputs:?}") };
     assert!(record.released && record.leader.is_empty());
-    assert_eq!(
-        record.envoys,
-        envoys(&[1]),
-        "whose requests the next leader counts"
-    );
+    assert_eq!(record.envoys, envoys(&[1]), "whose requests the next leader counts");
     bench.done();
     bench.pass(DURATION - Duration::from_millis(1));
     assert_eq!(bench.outputs(), [], "the time of the other companion");
     bench.pass(Duration::from_millis(1) + DURATION / 30);
     let record = bench.acquisition();
     bench.done();
-    bench.handle(Input::Known {
-        term: record.term,
-        envoys: Vec::new(),
-    });
+    bench.handle(Input::Known { term: record.term, envoys: Vec::new() });
     bench.outputs();
     bench.done();
     renew_for(&mut bench, YIELD_WAIT - 2 * DURATION);
@@ -163,10 +140,7 @@ fn a_leader_of_all_pools_or_of_a_pool_that_prefers_it_stays() {
     of_all.handle(Input::Yield { to: OTHER.into() });
     assert_eq!(of_all.outputs(), []);
     let (mut preferred, term) = Bench::leader_of_pool(&pool_of(OWN, OTHER));
-    preferred.handle(Input::Known {
-        term,
-        envoys: envoys(&[1]),
-    });
+    preferred.handle(Input::Known { term, envoys: envoys(&[1]) });
     preferred.outputs();
     preferred.done();
     preferred.handle(Input::Yield { to: OTHER.into() });

@@ -111,12 +111,7 @@ impl World {
             events: BTreeMap::new(),
             next_event: 0,
             next_process: 0,
-            store: Store {
-                holder: None,
-                expires_us: 0,
-                record: None,
-                version: 1,
-            },
+            store: Store { holder: None, expires_us: 0, record: None, version: 1 },
             nodes: Vec::new(),
             highest_led: 0,
             counts: Counts::default(),
@@ -246,12 +241,7 @@ impl World {
 
     /// What arrives at a frozen process is read when it goes on.
     fn retry_when_frozen(&mut self, node: usize, process: u64, event: Event) {
-        let Node {
-            dead,
-            process: present,
-            frozen_until_us,
-            ..
-        } = self.nodes[node];
+        let Node { dead, process: present, frozen_until_us, .. } = self.nodes[node];
         if !dead && present == process && frozen_until_us > self.now_us {
             self.at(frozen_until_us, event);
         }
@@ -278,21 +268,10 @@ impl World {
             // What the node saw last; if that isn't the present state, its requests are refused.
             if self.store.version == version && self.store.holder != Some(process) {
                 let holder = Holder::None;
-                self.input(
-                    node,
-                    Input::Observed(View {
-                        holder,
-                        record,
-                        version,
-                    }),
-                );
+                self.input(node, Input::Observed(View { holder, record, version }));
             }
         }
-        if self.nodes[node]
-            .candidate
-            .poll_timeout()
-            .is_some_and(|due| due <= now)
-        {
+        if self.nodes[node].candidate.poll_timeout().is_some_and(|due| due <= now) {
             self.nodes[node].candidate.handle_timeout(now);
             self.carry_out(node);
         }
@@ -331,9 +310,7 @@ impl World {
     fn change(&mut self, node: usize, change: RoleChange) {
         let process = self.nodes[node].process;
         match change {
-            RoleChange::Lead {
-                term, grants_until, ..
-            } => {
+            RoleChange::Lead { term, grants_until, .. } => {
                 assert!(term > self.highest_led, "terms rise: {term}");
                 self.highest_led = term;
                 self.counts.leads += 1;
@@ -353,11 +330,7 @@ impl World {
             }
             RoleChange::StoreUnreachable { .. } => self.counts.unreachable += 1,
             RoleChange::StandBy { leader, .. } => {
-                assert_ne!(
-                    leader,
-                    Some(address(node)),
-                    "no filter is sent to the standby it asks"
-                );
+                assert_ne!(leader, Some(address(node)), "no filter is sent to the standby it asks");
                 self.nodes[node].grants_until = None;
             }
         }
@@ -372,11 +345,7 @@ impl World {
             self.input(node, Input::Unfollowed { term });
         } else {
             let envoy = self.rng.random();
-            let envoys = vec![KnownEnvoy {
-                envoy,
-                contexts: 1,
-                digest: 7,
-            }];
+            let envoys = vec![KnownEnvoy { envoy, contexts: 1, digest: 7 }];
             self.input(node, Input::Known { term, envoys });
         }
     }
@@ -419,11 +388,7 @@ impl World {
             }
             if let Some(record) = record {
                 let last = self.store.record.as_ref().map_or(0, |record| record.term);
-                assert!(
-                    record.term >= last,
-                    "terms in the store rise: {} after {last}",
-                    record.term
-                );
+                assert!(record.term >= last, "terms in the store rise: {} after {last}", record.term);
                 self.store.record = Some(record.clone());
             }
             if record.is_some() || self.expiry == Expiry::Standby {
@@ -432,11 +397,7 @@ impl World {
             }
         }
         let version = self.store.version;
-        let answer = if done {
-            Answer::Done { version }
-        } else {
-            Answer::Refused
-        };
+        let answer = if done { Answer::Done { version } } else { Answer::Refused };
         if let Some(arrival) = self.arrival(node) {
             self.at(arrival, Event::Answer(node, process, sequence, answer));
             if !done {
@@ -525,11 +486,7 @@ impl World {
             _ => {
                 let term = self.nodes[node].term;
                 let envoy = self.rng.random();
-                let envoys = vec![KnownEnvoy {
-                    envoy,
-                    contexts: 1,
-                    digest: 7,
-                }];
+                let envoys = vec![KnownEnvoy { envoy, contexts: 1, digest: 7 }];
                 if self.runs(node, process) {
                     self.input(node, Input::Known { term, envoys });
                 }
@@ -546,19 +503,13 @@ impl World {
             until.is_some_and(|until| self.local(*node) < until)
         };
         let granting: Vec<_> = (0..NODES).filter(grants).collect();
-        assert!(
-            granting.len() <= 1,
-            "{granting:?} may grant at {} us",
-            self.now_us
-        );
+        assert!(granting.len() <= 1, "{granting:?} may grant at {} us", self.now_us);
     }
 
     /// The faults are over: one companion leads, and the others know where.
     fn check_settled(&self) {
         let roles: Vec<_> = self.nodes.iter().map(|node| node.candidate.status()).collect();
-        let leaders: Vec<_> = (0..NODES)
-            .filter(|node| roles[*node].role == Role::Leader)
-            .collect();
+        let leaders: Vec<_> = (0..NODES).filter(|node| roles[*node].role == Role::Leader).collect();
         let [leader] = leaders[..] else {
             panic!("{roles:?}");
         };
@@ -570,10 +521,7 @@ impl World {
             assert_eq!(role.term, self.nodes[leader].term);
         }
         let record = self.store.record.as_ref().expect("a leader's");
-        assert_eq!(
-            (record.term, &record.taking_over_from),
-            (self.nodes[leader].term, &None)
-        );
+        assert_eq!((record.term, &record.taking_over_from), (self.nodes[leader].term, &None));
     }
 }
 
@@ -604,14 +552,8 @@ fn run_worlds(expiry: Expiry) {
         total.lost += counts.lost;
         total.unreachable += counts.unreachable;
     }
-    let happened = [
-        total.leads / 10,
-        total.unfollowed,
-        total.resigned,
-        total.yielded,
-        total.lost,
-        total.unreachable,
-    ];
+    let happened =
+        [total.leads / 10, total.unfollowed, total.resigned, total.yielded, total.lost, total.unreachable];
     assert!(happened.iter().all(|count| *count > 100), "{total:?}");
 }
 

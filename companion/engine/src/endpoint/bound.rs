@@ -9,11 +9,7 @@ use crate::units::Decimal;
 
 impl Endpoint {
     pub(crate) fn limits(&self) -> Limits {
-        Limits {
-            ramp: self.slow_start.limit(),
-            foreign: self.foreign,
-            pushback: self.pushback.limit(),
-        }
+        Limits { ramp: self.slow_start.limit(), foreign: self.foreign, pushback: self.pushback.limit() }
     }
 
     pub(crate) fn set_budget(&mut self, budget: Option<Budget>, gate: Gate) {
@@ -63,9 +59,9 @@ impl Endpoint {
     /// The bound under this gate; under a budget only its limit on requests.
     pub(crate) fn bound_in(&self, gate: Gate) -> u64 {
         let bound = match self.budget_in(gate) {
-            Some(budget) => budget
-                .requests_max
-                .map_or(u64::MAX, |limit| limit.saturating_sub(self.foreign).max(1)),
+            Some(budget) => {
+                budget.requests_max.map_or(u64::MAX, |limit| limit.saturating_sub(self.foreign).max(1))
+            }
             None => self.share.bound(gate),
         };
         // The refusals limit requests, not tokens.

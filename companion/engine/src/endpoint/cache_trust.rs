@@ -43,11 +43,7 @@ impl CacheTrust {
             return;
         };
         self.silent = 0;
-        let kept = if self.answers < ANSWERS_MAX {
-            1.0
-        } else {
-            1.0 - 1.0 / ANSWERS_MAX
-        };
+        let kept = if self.answers < ANSWERS_MAX { 1.0 } else { 1.0 - 1.0 / ANSWERS_MAX };
         self.answers = (self.answers + 1.0).min(ANSWERS_MAX);
         self.predicted = self.predicted * kept + predicted as f64;
         self.confirmed = self.confirmed * kept + cached.min(predicted) as f64;
@@ -87,11 +83,7 @@ mod tests {
         assert_eq!(after([Some(1_000); 100]).of(1_000), 1_000);
         let half = after([Some(500); 100]).part();
         assert!((half - 0.5).abs() < 1e-9, "{half}");
-        assert_eq!(
-            after([Some(2_000); 100]).part(),
-            1.0,
-            "more than predicted is no more than that"
-        );
+        assert_eq!(after([Some(2_000); 100]).part(), 1.0, "more than predicted is no more than that");
         let mut unasked = CacheTrust::default();
         unasked.record(0, Some(0));
         assert_eq!(unasked, CacheTrust::default(), "nothing was predicted");

@@ -31,10 +31,6 @@ impl Endpoint {
     }
 
     fn in_flight(&self) -> InFlight {
-        InFlight {
-            requests: self.taken(),
-            foreign: self.foreign,
-            load: self.running,
-        }
+        InFlight { requests: self.taken(), foreign: self.foreign, load: self.running }
     }
 }

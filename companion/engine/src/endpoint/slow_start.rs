@@ -41,10 +41,7 @@ impl SlowStart {
         if let Some(ramp) = &mut self.ramp {
             ramp.served += 1;
             if ramp.served >= ramp.bound {
-                *ramp = Ramp {
-                    bound: ramp.bound.saturating_mul(2),
-                    served: 0,
-                };
+                *ramp = Ramp { bound: ramp.bound.saturating_mul(2), served: 0 };
             }
         }
     }

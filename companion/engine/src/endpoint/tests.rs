@@ -21,10 +21,7 @@ fn gate(unit: StockUnit, upper: u64) -> Gate {
 }
 
 fn state(ready: bool) -> EndpointState {
-    EndpointState {
-        ready,
-        ..EndpointState::default()
-    }
+    EndpointState { ready, ..EndpointState::default() }
 }
 
 /// An endpoint listed long after the pool started.
@@ -77,34 +74,17 @@ fn foreign_load_is_the_excess_of_the_report_over_our_requests() {
 #[test]
 fn a_threshold_blocks_above_its_value() {
     let mut endpoint = Endpoint::new(EndpointId(1), Gate::Open);
-    let tokens = |tokens| Threshold {
-        tokens: Some(tokens),
-        fraction: None,
-    };
-    let fraction = |fraction| Threshold {
-        tokens: None,
-        fraction: Some(fraction),
-    };
-    let load = Load {
-        tokens: 500,
-        output: 0,
-        prefill: 400,
-        in_prefill: 400,
-    };
+    let tokens = |tokens| Threshold { tokens: Some(tokens), fraction: None };
+    let fraction = |fraction| Threshold { tokens: None, fraction: Some(fraction) };
+    let load = Load { tokens: 500, output: 0, prefill: 400, in_prefill: 400 };
     assert!(!endpoint.is_above(tokens(0)), "0 lets one prompt in");
     endpoint.start(load);
     assert!(!endpoint.is_above(Threshold::default()));
     assert!(endpoint.is_above(tokens(399)) && !endpoint.is_above(tokens(400)));
-    assert!(
-        !endpoint.is_above(fraction(0.0)),
-        "ineffective while batched_tokens_max is unknown"
-    );
+    assert!(!endpoint.is_above(fraction(0.0)), "ineffective while batched_tokens_max is unknown");
     endpoint.batched_tokens_max = Some(1_000);
     assert!(endpoint.is_above(fraction(0.39)) && !endpoint.is_above(fraction(0.4)));
-    let both = Threshold {
-        tokens: Some(1_000),
-        fraction: Some(0.3),
-    };
+    let both = Threshold { tokens: Some(1_000), fraction: Some(0.3) };
     assert!(endpoint.is_above(both), "either one blocks");
     endpoint.end_prefill(load);
     assert!(!endpoint.is_above(both) && !endpoint.is_above(tokens(0)));

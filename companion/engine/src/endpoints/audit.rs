@@ -28,10 +28,7 @@ impl Endpoints {
         self.audit_ejected(now)?;
         let mut sums = Sums::default();
         for (index, endpoint) in self.all.iter() {
-            check(
-                "an endpoint's id leads to its entry",
-                self.indices.get(&endpoint.id) == Some(&index),
-            )?;
+            check("an endpoint's id leads to its entry", self.indices.get(&endpoint.id) == Some(&index))?;
             self.audit_endpoint(endpoint, running, &mut sums)?;
         }
         check_equal("requests that run", sums.running, running.len() as u64)?;
@@ -39,21 +36,14 @@ impl Endpoints {
         check_equal("draining stock", self.draining, sums.draining)?;
         check_equal("endpoints listed", self.listed as u64, sums.listed)?;
         check_equal("endpoints ready", self.ready as u64, sums.ready)?;
-        check(
-            "the share is the sum over ready endpoints",
-            self.share == sums.share,
-        )?;
+        check("the share is the sum over ready endpoints", self.share == sums.share)?;
         let bounds = Bounds::over(self.gate, sums.share);
         check("bounds follow from gate and share", bounds == self.bounds)?;
         self.audit_with_room()?;
         let mut recounted = EndpointScorer::default();
         let all = self.iter().map(|endpoint| &endpoint.stats);
         recounted.set_weights(self.scorer.weights(), false, all);
-        check_equal(
-            "endpoints that vote",
-            self.scorer.voting() as u64,
-            recounted.voting() as u64,
-        )
+        check_equal("endpoints that vote", self.scorer.voting() as u64, recounted.voting() as u64)
     }
 
     fn audit_endpoint(
@@ -74,22 +64,12 @@ impl Endpoints {
         check_equal("tokens of an endpoint", running.tokens, sum.tokens)?;
         check_equal("output of an endpoint", running.output, sum.output)?;
         check_equal("uncached tokens of an endpoint", running.prefill, sum.prefill)?;
-        check_equal(
-            "tokens in prefill of an endpoint",
-            running.in_prefill,
-            sum.in_prefill,
-        )?;
+        check_equal("tokens in prefill of an endpoint", running.in_prefill, sum.in_prefill)?;
         let stock = endpoint.stock_in(self.gate);
         check_equal("stock of an endpoint", endpoint.stock, stock)?;
-        check(
-            "an endpoint is listed or in use",
-            endpoint.listed || endpoint.taken() > 0,
-        )?;
+        check("an endpoint is listed or in use", endpoint.listed || endpoint.taken() > 0)?;
         let share = endpoint.share_within(self.gate, endpoint.limits());
-        check(
-            "an endpoint's share follows from the gate",
-            endpoint.share == share,
-        )?;
+        check("an endpoint's share follows from the gate", endpoint.share == share)?;
         let bound = endpoint.bound_in(self.gate);
         check_equal("bound of an endpoint", endpoint.bound, bound)?;
         check(
@@ -115,10 +95,7 @@ impl Endpoints {
             let key = (endpoint.stock, endpoint.tie, index);
             let expected = endpoint.has_room().then_some(key);
             with_room += u64::from(endpoint.has_room());
-            check(
-                "the index holds the endpoints with room",
-                self.with_room.key(index) == expected,
-            )?;
+            check("the index holds the endpoints with room", self.with_room.key(index) == expected)?;
         }
         check_equal("endpoints with room", self.with_room.len() as u64, with_room)
     }
@@ -134,21 +111,12 @@ impl Endpoints {
                 "a ready endpoint is healthy and not marked down",
                 endpoint.ready == (endpoint.healthy && !is_down),
             )?;
-            check(
-                "the last ready endpoint is never marked down",
-                self.ready > 0 || !endpoint.healthy,
-            )?;
+            check("the last ready endpoint is never marked down", self.ready > 0 || !endpoint.healthy)?;
         }
         let mark = |endpoint: &Endpoint| Some((endpoint.failures.down_until()?, endpoint.id));
         let mut ejected: Vec<(Instant, EndpointId)> = self.iter().filter_map(mark).collect();
         ejected.sort_unstable();
-        check(
-            "marked endpoints are listed by the end of their marks",
-            self.ejected.iter().eq(ejected),
-        )?;
-        check(
-            "no mark outlasts its end",
-            self.next_probe().is_none_or(|until| until > now),
-        )
+        check("marked endpoints are listed by the end of their marks", self.ejected.iter().eq(ejected))?;
+        check("no mark outlasts its end", self.next_probe().is_none_or(|until| until > now))
     }
 }

@@ -52,9 +52,7 @@ impl Endpoints {
 
     /// The prompt tokens that `endpoint` probably has cached.
     pub(crate) fn cached_tokens_at(&self, endpoint: &Endpoint, prompt: &HashedPrompt<'_>) -> u64 {
-        endpoint
-            .cache_trust
-            .of(self.predicted_tokens_at(endpoint.id, prompt))
+        endpoint.cache_trust.of(self.predicted_tokens_at(endpoint.id, prompt))
     }
 
     /// The server at `index` has answered a prompt of which `predicted` tokens were expected in its cache. `cached`: as it counts.

@@ -65,10 +65,7 @@ impl Endpoints {
             .map(|endpoint| (endpoint.stock, endpoint.tie, endpoint.id))
             .collect();
         able.sort_unstable();
-        able.into_iter()
-            .take(GRANT_ENDPOINTS_MAX)
-            .map(|(_, _, id)| id)
-            .collect()
+        able.into_iter().take(GRANT_ENDPOINTS_MAX).map(|(_, _, id)| id).collect()
     }
 
     /// [`Self::choose`] by score, then by stock.
@@ -88,14 +85,8 @@ impl Endpoints {
                 }
             };
             match eligible {
-                Some(eligible) => eligible
-                    .iter()
-                    .filter_map(|&id| self.get(id))
-                    .for_each(&mut visit_able),
-                None => self
-                    .with_room
-                    .ids()
-                    .for_each(|index| visit_able(&self.all[index])),
+                Some(eligible) => eligible.iter().filter_map(|&id| self.get(id)).for_each(&mut visit_able),
+                None => self.with_room.ids().for_each(|index| visit_able(&self.all[index])),
             }
         };
         let mut least = u64::MAX;
@@ -142,14 +133,10 @@ impl Endpoints {
                     .map(|&index| &self.all[index])
                     .filter(|endpoint| eligible.is_none_or(|eligible| eligible.contains(&endpoint.id)))
                     .for_each(&mut visit_able),
-                (None, Some(eligible)) => eligible
-                    .iter()
-                    .filter_map(|&id| self.get(id))
-                    .for_each(&mut visit_able),
-                (None, None) => self
-                    .with_room
-                    .ids()
-                    .for_each(|index| visit_able(&self.all[index])),
+                (None, Some(eligible)) => {
+                    eligible.iter().filter_map(|&id| self.get(id)).for_each(&mut visit_able)
+                }
+                (None, None) => self.with_room.ids().for_each(|index| visit_able(&self.all[index])),
             }
         };
         let has_votes = self.scorer.has_votes(request);
@@ -181,10 +168,7 @@ struct Best<K, F> {
 
 impl<K: Copy, F: Fn(&K, &K) -> Ordering> Best<K, F> {
     const fn new(order: F) -> Self {
-        Self {
-            places: [None; GRANT_ENDPOINTS_MAX],
-            order,
-        }
+        Self { places: [None; GRANT_ENDPOINTS_MAX], order }
     }
 
     /// Inserts `id` at its place, and moves the rest on.

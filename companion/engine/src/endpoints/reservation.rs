@@ -25,12 +25,7 @@ impl Endpoints {
         let endpoint = &mut self.all[index];
         let had_room = endpoint.has_room();
         endpoint.reserved = reserved;
-        let changed = Changed {
-            id: endpoint.id,
-            had_room,
-            has_room: endpoint.has_room(),
-            busyness: false,
-        };
+        let changed = Changed { id: endpoint.id, had_room, has_room: endpoint.has_room(), busyness: false };
         self.update_with_room(index);
         changed.noticeable()
     }

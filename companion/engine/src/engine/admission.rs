@@ -120,31 +120,19 @@ impl Engine {
     }
 
     fn insert_job(&mut self, request: Request) -> JobId {
-        let arrival = Arrival {
-            at: request.arrived.min(self.now),
-            sequence: self.arrivals,
-        };
+        let arrival = Arrival { at: request.arrived.min(self.now), sequence: self.arrivals };
         self.arrivals += 1;
-        let prompt = self
-            .token_history
-            .prompt_tokens(&request.model.target, request.prompt);
+        let prompt = self.token_history.prompt_tokens(&request.model.target, request.prompt);
         let cached = request.cached.0.min(prompt);
         let model = self.tree.model_id(&request.model.requested);
-        let class = self
-            .tree
-            .classes()
-            .classify(request.class_set, &request.class, prompt - cached);
+        let class = self.tree.classes().classify(request.class_set, &request.class, prompt - cached);
         let order_key = OrderKey::of(&request, arrival.at, prompt - cached);
         let (band, policy) = (TreeBand::from(request.band), &self.policy.flows);
         let (flow, shared_name) = self.tree.flow_or_insert(request.flow, band, model, class, policy);
         let target = self.shared_target(model, request.model);
         let name = self.tree.identity_of(flow).hashed_name();
         let output = self.expected_output(request.expected_output, request.max_output, name, &target);
-        let estimate = TokenEstimate {
-            prompt,
-            cached: request.cached.0,
-            output,
-        };
+        let estimate = TokenEstimate { prompt, cached: request.cached.0, output };
         let order = self.tree.classes().get(class).order(self.policy.order);
         self.jobs.insert(Job {
             id: request.id,
@@ -155,9 +143,7 @@ impl Engine {
             queued: Queued {
                 flow,
                 class,
-                eligibility: self
-                    .tree
-                    .hold_eligibility(class, request.eligible, &self.endpoints),
+                eligibility: self.tree.hold_eligibility(class, request.eligible, &self.endpoints),
                 model,
                 cost: estimate.cost(self.policy.flows.cost, self.policy.weights),
                 class_cost: order_key.class_cost,
@@ -233,11 +219,7 @@ impl Engine {
         let eligible = self.tree.eligible_endpoints(job.queued.eligibility);
         let load = |endpoint: &Endpoint| self.load_at(job, endpoint);
         let first_token = self.endpoints.first_token(eligible, load);
-        let ahead = if waits {
-            self.tree.before_next(&job.queued).requests
-        } else {
-            0
-        };
+        let ahead = if waits { self.tree.before_next(&job.queued).requests } else { 0 };
         let wait = self.drain_rate.prediction(ahead, self.expected_rate());
         let predicted = wait
             .unwrap_or_default()
@@ -281,9 +263,7 @@ impl Engine {
             0 => Outcome::RejectedTooManyFlows,
             _ => Outcome::RejectedQueueFull,
         };
-        self.make_room(job.band, job.queued.bytes)
-            .then_some(())
-            .ok_or(full)
+        self.make_room(job.band, job.queued.bytes).then_some(()).ok_or(full)
     }
 
     /// Displaces less critical requests, the least critical first, until a request of `bytes` fits. Displaces none if

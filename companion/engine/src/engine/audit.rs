@@ -19,10 +19,7 @@ impl Engine {
         let mut running = Vec::new();
         let mut loads = Vec::new();
         for (id, job) in self.jobs.iter() {
-            check(
-                "a request's id leads to its job",
-                self.jobs.find(job.id) == Some(id),
-            )?;
+            check("a request's id leads to its job", self.jobs.find(job.id) == Some(id))?;
             match self.jobs.running(id) {
                 None => waiting.push((id, job.queued)),
                 Some(job_running) => {
@@ -32,32 +29,18 @@ impl Engine {
                 }
             }
         }
-        check_equal(
-            "requests by id",
-            self.jobs.requests() as u64,
-            self.jobs.len() as u64,
-        )?;
-        check_equal(
-            "waiting",
-            self.tree.waiting_in_all().requests,
-            waiting.len() as u64,
-        )?;
+        check_equal("requests by id", self.jobs.requests() as u64, self.jobs.len() as u64)?;
+        check_equal("waiting", self.tree.waiting_in_all().requests, waiting.len() as u64)?;
         let left = self.counters.outcomes_total();
         check_equal("arrivals", self.counters.arrivals, left + waiting.len() as u64)?;
         self.audit_expiry(&waiting)?;
         self.audit_pauses()?;
         self.audit_quotas()?;
-        check(
-            "nothing waits while draining",
-            !self.draining || waiting.is_empty(),
-        )?;
+        check("nothing waits while draining", !self.draining || waiting.is_empty())?;
         loads.sort_unstable_by_key(|&(id, _)| id);
         self.endpoints.audit(self.now, &loads)?;
         self.tree.audit(&waiting, &running, &self.endpoints)?;
-        let next = self
-            .tree
-            .pick()
-            .filter(|_| self.is_open() && self.rate_limiter.has_token(self.now));
+        let next = self.tree.pick().filter(|_| self.is_open() && self.rate_limiter.has_token(self.now));
         let dispatchable =
             next.is_some_and(|job| !self.is_auto() || !self.choose_endpoints(job, false).is_empty());
         check("no waiting request could be dispatched", !dispatchable)
@@ -87,10 +70,7 @@ impl Engine {
                     let holds = quotas[index].over == Over::Hold && !quotas[index].shadow;
                     // The reverse is found out at the request's turn.
                     let may_be_held = holds && !table.would_have_room(&identity.name, &now);
-                    check(
-                        "a flow is held only while its quota has no room",
-                        may_be_held || !identity.held,
-                    )?;
+                    check("a flow is held only while its quota has no room", may_be_held || !identity.held)?;
                     check(
                         "a request is demoted only by a quota",
                         job.band != TreeBand::Demoted || quotas[index].over == Over::Demote,
@@ -129,24 +109,11 @@ impl Engine {
     fn audit_expiry(&self, waiting: &[(JobId, Queued)]) -> Result<(), AuditError> {
         let mut timed = self.expiry.jobs();
         timed.sort_unstable();
-        check(
-            "exactly the waiting requests have a ttl",
-            timed.iter().eq(waiting.iter().map(|(id, _)| id)),
-        )?;
-        let with_deadline = waiting
-            .iter()
-            .filter(|&&(id, _)| self.jobs[id].deadline().is_some())
-            .count();
-        check_equal(
-            "deadlines",
-            self.expiry.jobs_with_deadline().count() as u64,
-            with_deadline as u64,
-        )?;
+        check("exactly the waiting requests have a ttl", timed.iter().eq(waiting.iter().map(|(id, _)| id)))?;
+        let with_deadline = waiting.iter().filter(|&&(id, _)| self.jobs[id].deadline().is_some()).count();
+        check_equal("deadlines", self.expiry.jobs_with_deadline().count() as u64, with_deadline as u64)?;
         for job in self.expiry.jobs_with_deadline() {
-            check(
-                "only waiting requests have a deadline",
-                self.jobs[job].is_waiting(),
-            )?;
+            check("only waiting requests have a deadline", self.jobs[job].is_waiting())?;
         }
         let next = self.expiry.next(self.ttls());
         let overdue = next.is_some_and(|(end, _, _)| end <= self.now);

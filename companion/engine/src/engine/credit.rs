@@ -14,11 +14,7 @@ impl Engine {
     /// and none beyond half of the bounds. The owner asks only under a policy that [allows credit](crate::Policy::allows_credit).
     #[must_use]
     pub fn credit_room(&self, endpoint: EndpointId) -> u64 {
-        if self.is_calm() {
-            self.endpoints.credit_room(endpoint)
-        } else {
-            0
-        }
+        if self.is_calm() { self.endpoints.credit_room(endpoint) } else { 0 }
     }
 
     const fn is_calm(&self) -> bool {

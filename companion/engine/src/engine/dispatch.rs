@@ -81,8 +81,7 @@ impl Engine {
         let allows = |endpoint: &Endpoint| self.tree.allows(&job.queued, endpoint);
         if self.is_auto() {
             let load = |endpoint: &Endpoint| self.load_at(job, endpoint);
-            self.endpoints
-                .choose_fitting(eligible, &job.scored(), load, dirty_only, allows)
+            self.endpoints.choose_fitting(eligible, &job.scored(), load, dirty_only, allows)
         } else {
             self.endpoints.choose(eligible, &job.scored(), allows)
         }
@@ -139,9 +138,7 @@ impl Engine {
     fn grant_waiting(&mut self, id: JobId, endpoints: Vec<EndpointId>) {
         let job = &self.jobs[id];
         let queued = job.queued;
-        let first = *endpoints
-            .first()
-            .expect("invariant: an open eligibility set has an endpoint with room");
+        let first = *endpoints.first().expect("invariant: an open eligibility set has an endpoint with room");
         self.expiry.remove(id, queued.arrival, job.deadline());
         let charge = self.charge_for(id);
         let receipts = self.tree.dispatch(id, &queued, &charge, first, &self.endpoints);
@@ -156,9 +153,7 @@ impl Engine {
     /// Grants `id`, a newcomer, to the first of `endpoints`.
     pub(super) fn grant_newcomer(&mut self, id: JobId, endpoints: Vec<EndpointId>) {
         let flow = self.jobs[id].queued.flow;
-        let first = *endpoints
-            .first()
-            .expect("invariant: a request that bypasses has an endpoint");
+        let first = *endpoints.first().expect("invariant: a request that bypasses has an endpoint");
         self.rate_limiter.take(self.now);
         let charge = self.charge_for(id);
         let receipts = self.tree.bypass(flow, &charge, first, &self.endpoints);
@@ -196,10 +191,7 @@ impl Engine {
     fn push_trace(&mut self, id: JobId) {
         let job = &self.jobs[id];
         let queued = &job.queued;
-        let flow_cost = self
-            .jobs
-            .running(id)
-            .map_or(queued.cost, |running| running.charge.cost);
+        let flow_cost = self.jobs.running(id).map_or(queued.cost, |running| running.charge.cost);
         let effect = Effect::Traced {
             id: job.id,
             class: self.tree.classes().get(queued.class).name().into(),

@@ -36,9 +36,7 @@ impl Engine {
 
     pub(super) fn request_failed(&mut self, request: RequestId, endpoint: EndpointId) {
         let policy = self.policy.outlier_ejection;
-        let changed = self
-            .endpoints
-            .failed(self.now, endpoint, request, policy, &mut self.rng);
+        let changed = self.endpoints.failed(self.now, endpoint, request, policy, &mut self.rng);
         self.endpoint_changed(changed);
     }
 

@@ -80,9 +80,7 @@ impl Engine {
     /// The load of `running` leaves its endpoint. `served`: the server processed the request.
     #[inline]
     fn stop(&mut self, running: &Running, served: bool) {
-        let changed = self
-            .endpoints
-            .ended(running.endpoint, running.load, served, &mut self.rng);
+        let changed = self.endpoints.ended(running.endpoint, running.load, served, &mut self.rng);
         self.endpoint_changed(changed);
     }
 
@@ -150,9 +148,7 @@ impl Engine {
             if running.is_answering {
                 load = load.prefilled();
             }
-            let changed = self
-                .endpoints
-                .correct_load(running.endpoint, running.load, load, &mut self.rng);
+            let changed = self.endpoints.correct_load(running.endpoint, running.load, load, &mut self.rng);
             self.endpoint_changed(changed);
         }
         if let Some(running) = self.jobs.running_mut(id) {
@@ -187,8 +183,7 @@ impl Engine {
             }
         };
         let queued = job.queued;
-        self.tree
-            .settle(queued.flow, &running.charge, &running.receipts, real);
+        self.tree.settle(queued.flow, &running.charge, &running.receipts, real);
         self.settle_quota(id, service);
         // First: a request must not count twice for an owner that reads the effects one by one.
         self.push_running_usage(id, running.charge.model);
@@ -254,26 +249,19 @@ impl Engine {
         let endpoint = self.endpoints.id(running.endpoint);
         if let Service::Served(usage) = service {
             let cached = usage.cached.map(|tokens| tokens.0);
-            self.endpoints
-                .record_cached(running.endpoint, running.predicted_cached, cached);
+            self.endpoints.record_cached(running.endpoint, running.predicted_cached, cached);
         }
         self.stop(&running, served);
         if served {
             self.drain_rate.completed();
             self.end_refusals(endpoint);
         }
-        let cost = running
-            .settled
-            .unwrap_or_else(|| self.settle_cost(job_id, &running, service));
+        let cost = running.settled.unwrap_or_else(|| self.settle_cost(job_id, &running, service));
         self.jobs.discard(job_id);
         self.tree.ended(flow, endpoint, &self.endpoints);
         self.tree.release_flow(flow);
         self.tree.release_eligibility(eligibility);
-        self.push(Effect::Settled {
-            id,
-            band: band.shown(),
-            cost: Tokens(cost),
-        });
+        self.push(Effect::Settled { id, band: band.shown(), cost: Tokens(cost) });
     }
 
     pub(super) fn requeue(&mut self, id: RequestId) {
@@ -319,10 +307,7 @@ impl Engine {
         let job = self.take_waiting(job);
         self.release(&job);
         self.counters.count(job.band.shown(), Outcome::Cancelled);
-        self.push(Effect::Cancelled {
-            id,
-            waited: self.now.since(job.queued.arrival.at),
-        });
+        self.push(Effect::Cancelled { id, waited: self.now.since(job.queued.arrival.at) });
     }
 
     pub(super) fn set_suspended(&mut self, id: RequestId, suspended: bool) {

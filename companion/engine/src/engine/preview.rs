@@ -42,9 +42,7 @@ impl Engine {
         let prompt = HashedPrompt {
             prefix: &request.prefix,
             bytes,
-            tokens: self
-                .token_history
-                .prompt_tokens(&request.model.target, request.prompt),
+            tokens: self.token_history.prompt_tokens(&request.model.target, request.prompt),
         };
         Tokens(self.endpoints.cached_tokens(eligible, &prompt))
     }
@@ -55,11 +53,7 @@ impl Engine {
         let model = &*request.model.target;
         let prompt = self.token_history.prompt_tokens(model, request.prompt);
         let cached = request.cached.0.min(prompt);
-        let flow = if request.flow.is_empty() {
-            ANONYMOUS
-        } else {
-            &request.flow
-        };
+        let flow = if request.flow.is_empty() { ANONYMOUS } else { &request.flow };
         let flow = self.token_history.hashed(flow);
         let output = self.expected_output(request.expected_output, request.max_output, flow, model);
         let classes = self.tree.classes();
@@ -69,11 +63,6 @@ impl Engine {
         } else {
             ""
         };
-        Preview {
-            class,
-            prompt: Tokens(prompt),
-            cached: Tokens(cached),
-            output: Tokens(output),
-        }
+        Preview { class, prompt: Tokens(prompt), cached: Tokens(cached), output: Tokens(output) }
     }
 }

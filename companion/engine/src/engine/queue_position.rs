@@ -25,26 +25,18 @@ impl Engine {
     pub fn position(&self, id: RequestId) -> Option<Position> {
         let id = self.waiting_job(id)?;
         let job = &self.jobs[id];
-        let (key, tag) = self
-            .keys(job.queued.flow)
-            .find_map(|(key, other)| (other == id).then_some((key, key.1)))?;
+        let (key, tag) =
+            self.keys(job.queued.flow).find_map(|(key, other)| (other == id).then_some((key, key.1)))?;
         let beside = self.tree.flows_beside(job.queued.flow);
         let before = beside.flat_map(|flow| self.keys(flow).take_while(|(other, _)| *other < key));
-        let (requests, cost) = before.fold((0, 0), |(requests, cost), (_, other)| {
-            (requests + 1, cost + self.jobs[other].queued.cost)
-        });
-        let Ahead {
-            requests: ahead,
-            in_other_bands,
-        } = self.tree.before_after(&job.queued, requests, cost);
+        let (requests, cost) = before
+            .fold((0, 0), |(requests, cost), (_, other)| (requests + 1, cost + self.jobs[other].queued.cost));
+        let Ahead { requests: ahead, in_other_bands } = self.tree.before_after(&job.queued, requests, cost);
         Some(Position {
             ahead,
             in_other_bands,
             waited: self.now.since(job.queued.arrival.at),
-            estimate: self
-                .drain_rate
-                .wait(ahead, self.expected_rate())
-                .max(self.held_for(job.queued.flow)),
+            estimate: self.drain_rate.wait(ahead, self.expected_rate()).max(self.held_for(job.queued.flow)),
             tag: match self.policy.flows.discipline {
                 Discipline::Fifo | Discipline::Drr => None,
                 Discipline::Wfq | Discipline::RoundRobin | Discipline::Usage | Discipline::Vtc => {
@@ -109,10 +101,7 @@ impl Engine {
         }
         let identity = self.tree.identity_of(job.queued.flow);
         if identity.held {
-            let wake = self
-                .quotas
-                .read()
-                .and_then(|(table, _)| table.wake_of(&identity.name));
+            let wake = self.quotas.read().and_then(|(table, _)| table.wake_of(&identity.name));
             let left = wake.map(|wake| wake.since(self.now));
             return Some(BlockReason::Held { left });
         }
@@ -129,9 +118,7 @@ impl Engine {
             return Some(BlockReason::OwnEndpoints);
         }
         if let Some(until) = job.retry.as_ref().and_then(|retry| retry.until())
-            && !self.any_eligible(job, |endpoint| {
-                endpoint.ready && !job.avoided().contains(&endpoint.id)
-            })
+            && !self.any_eligible(job, |endpoint| endpoint.ready && !job.avoided().contains(&endpoint.id))
         {
             let left = until.since(self.now);
             return Some(BlockReason::Pause { left });
@@ -168,10 +155,7 @@ impl Engine {
 
     fn any_eligible(&self, job: &Job, is: impl Fn(&Endpoint) -> bool) -> bool {
         let eligible = self.tree.eligible_endpoints(job.queued.eligibility);
-        self.endpoints
-            .iter()
-            .filter(|endpoint| eligible.is_none_or(|ids| ids.contains(&endpoint.id)))
-            .any(is)
+        self.endpoints.iter().filter(|endpoint| eligible.is_none_or(|ids| ids.contains(&endpoint.id))).any(is)
     }
 
     /// The name of the class of a request that waits or runs; empty where no classes are configured.
@@ -179,9 +163,7 @@ impl Engine {
     pub fn class(&self, id: RequestId) -> Box<str> {
         let job = self.jobs.find(id);
         let class = job.map(|job| self.jobs[job].queued.class);
-        class
-            .map_or("", |class| self.tree.classes().get(class).name())
-            .into()
+        class.map_or("", |class| self.tree.classes().get(class).name()).into()
     }
 
     /// The fairness identity to which a request is charged, and whether its quota has demoted the request; `None` if it neither waits nor

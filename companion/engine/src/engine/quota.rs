@@ -45,8 +45,7 @@ impl Engine {
     pub fn quota_at(&self, now: Instant, flow: &str) -> Option<FlowQuotaSnapshot> {
         let name = named(flow);
         let index = self.policy.flows.quota_of(name)?;
-        self.quotas
-            .read_at(now, |table, now| table.snapshot(name, index, now))
+        self.quotas.read_at(now, |table, now| table.snapshot(name, index, now))
     }
 
     /// The window of which the smallest part is left, in the quota to which a request of the flow would be charged now: if the table of
@@ -212,10 +211,7 @@ impl Engine {
         };
         if self.reports_quotas {
             let used = table.report(name, &settled, &now);
-            self.effects.extend(
-                used.into_iter()
-                    .map(|used| Effect::Quota(QuotaReport::Used(used))),
-            );
+            self.effects.extend(used.into_iter().map(|used| Effect::Quota(QuotaReport::Used(used))));
         }
         self.report_quota_running(flow);
         self.update_hold(flow);
@@ -225,8 +221,7 @@ impl Engine {
         if self.reports_quotas {
             let name = &self.tree.identity_of(flow).name;
             let running = self.quotas.read().and_then(|(table, _)| table.running(name));
-            self.effects
-                .extend(running.map(|running| Effect::Quota(QuotaReport::Running(running))));
+            self.effects.extend(running.map(|running| Effect::Quota(QuotaReport::Running(running))));
         }
     }
 
@@ -284,10 +279,7 @@ impl Engine {
 
     pub(super) fn set_utc(&mut self, utc: Duration) {
         self.quotas.set_utc(self.now, utc);
-        let waking = self
-            .quotas
-            .read()
-            .map_or_else(Vec::new, |(table, _)| table.waking());
+        let waking = self.quotas.read().map_or_else(Vec::new, |(table, _)| table.waking());
         for name in waking {
             self.update_hold_of(&name);
         }
@@ -326,11 +318,7 @@ impl Engine {
         let identity = identity.map_or_else(shared, |identity| self.tree.identity(identity));
         let quota = identity.quota.and_then(|index| quota.get(index));
         let demotes = quota.is_some_and(|quota| quota.over == Over::Demote && !quota.shadow);
-        if demotes {
-            job.band
-        } else {
-            job.request_band.into()
-        }
+        if demotes { job.band } else { job.request_band.into() }
     }
 
     /// After a change of policy: everything that runs and isn't settled is reserved in all windows.

@@ -18,8 +18,7 @@ impl Engine {
         self.quotas.reconfigure(&old.flows.quotas, &self.policy.flows);
         self.expiry.invalidate();
         self.rate_limiter.set(self.policy.queue.max_rate, self.now);
-        self.endpoints
-            .set_weights(self.policy.scheduler, self.policy.counts_cached_tokens());
+        self.endpoints.set_weights(self.policy.scheduler, self.policy.counts_cached_tokens());
         for changed in self.endpoints.set_gate(self.policy.gate, &mut self.rng) {
             self.endpoint_changed(Some(changed));
         }
@@ -63,13 +62,9 @@ impl Engine {
         }
         let job = &mut self.jobs[id];
         let from = job.queued.flow;
-        let class = self
-            .tree
-            .classes()
-            .classify(job.class_set, &job.class_key, job.queued.uncached());
+        let class = self.tree.classes().classify(job.class_set, &job.class_key, job.queued.uncached());
         let place = (identity, job.band, class);
-        self.tree
-            .reassign(&mut job.queued, place, &self.endpoints, change);
+        self.tree.reassign(&mut job.queued, place, &self.endpoints, change);
         let order = self.tree.classes().get(job.queued.class).order(self.policy.order);
         job.queued.score = job.order_key.score(order);
         let cost = job.estimate.cost(self.policy.flows.cost, self.policy.weights);
@@ -86,16 +81,14 @@ impl Engine {
                 (charge.unit, charge.cost) = (self.policy.flows.cost, cost);
             }
             let charge = running.settled.is_none().then_some(&*charge);
-            self.tree
-                .transfer_running((from, to), endpoint, charge, &mut running.receipts);
+            self.tree.transfer_running((from, to), endpoint, charge, &mut running.receipts);
         }
     }
 
     /// The running requests and their models; empty unless what runs is reported.
     fn running_models(&self) -> Vec<(JobId, ModelId)> {
         let jobs = self.jobs.ids().filter(|_| self.reports_running_usage);
-        jobs.filter_map(|id| Some((id, self.jobs.running(id)?.charge.model)))
-            .collect()
+        jobs.filter_map(|id| Some((id, self.jobs.running(id)?.charge.model))).collect()
     }
 
     pub(super) fn amend(&mut self, amended: Amended) {
@@ -106,16 +99,13 @@ impl Engine {
         let job = &mut self.jobs[id];
         job.class_set = amended.class_set;
         let waits = job.is_waiting();
-        let mut eligibility = self
-            .tree
-            .hold_eligibility(job.queued.class, amended.eligible, &self.endpoints);
+        let mut eligibility = self.tree.hold_eligibility(job.queued.class, amended.eligible, &self.endpoints);
         if !job.avoided().is_empty() {
             let all = eligibility;
             eligibility = self.tree.hold_without(all, job.avoided(), &self.endpoints);
             self.tree.release_eligibility(all);
         }
-        self.tree
-            .change_eligibility(id, &mut job.queued, eligibility, waits, &self.endpoints);
+        self.tree.change_eligibility(id, &mut job.queued, eligibility, waits, &self.endpoints);
         self.forget_blocked_head(id);
         if waits && !may_get_endpoint {
             self.reject_waiting(id, Outcome::NoEndpoints);

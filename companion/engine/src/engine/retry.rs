@@ -62,20 +62,14 @@ impl Engine {
     fn update_avoided(&mut self, id: JobId, waits: bool) {
         let job = &mut self.jobs[id];
         let avoided = job.retry.as_ref().map_or(&[][..], |retry| retry.avoided());
-        let eligibility = self
-            .tree
-            .hold_without(job.queued.eligibility, avoided, &self.endpoints);
-        self.tree
-            .change_eligibility(id, &mut job.queued, eligibility, waits, &self.endpoints);
+        let eligibility = self.tree.hold_without(job.queued.eligibility, avoided, &self.endpoints);
+        self.tree.change_eligibility(id, &mut job.queued, eligibility, waits, &self.endpoints);
     }
 
     /// `endpoint` has served a request: the requests that it refused avoid it no longer.
     pub(super) fn end_refusals(&mut self, endpoint: EndpointId) {
-        while let Some(&(_, id)) = self
-            .refused
-            .range((endpoint, JobId::MIN)..)
-            .next()
-            .filter(|(refusing, _)| *refusing == endpoint)
+        while let Some(&(_, id)) =
+            self.refused.range((endpoint, JobId::MIN)..).next().filter(|(refusing, _)| *refusing == endpoint)
         {
             self.refused.remove(&(endpoint, id));
             let Some(retry) = &mut self.jobs[id].retry else {
@@ -100,9 +94,7 @@ impl Engine {
                 let avoided_ready = avoided.iter().filter(|&&id| self.endpoints.is_ready(id));
                 self.endpoints.ready_count() > avoided_ready.count()
             }
-            Some(eligible) => eligible
-                .iter()
-                .any(|id| !avoided.contains(id) && self.endpoints.is_ready(*id)),
+            Some(eligible) => eligible.iter().any(|id| !avoided.contains(id) && self.endpoints.is_ready(*id)),
         }
     }
 

@@ -57,11 +57,7 @@ impl Engine {
     /// whose quota holds them. In time proportional to the number of flows, if these have such limits.
     #[must_use]
     pub fn waiting_for_room(&self) -> u64 {
-        self.waiting()
-            - Band::ALL
-                .into_iter()
-                .map(|band| self.tree.waiting_at_limits(band))
-                .sum::<u64>()
+        self.waiting() - Band::ALL.into_iter().map(|band| self.tree.waiting_at_limits(band)).sum::<u64>()
     }
 
     /// The flow has requests here, and its own limits let no other one go, whatever room endpoints have: it runs the most requests that
@@ -95,11 +91,7 @@ impl Engine {
     /// soon as there is stock, and so is stock / upper while no endpoint is ready.
     #[must_use]
     pub fn saturation_milli(&self) -> u64 {
-        let gate = if self.endpoints.any_ready() {
-            milli(self.stock(), self.upper())
-        } else {
-            1_000
-        };
+        let gate = if self.endpoints.any_ready() { milli(self.stock(), self.upper()) } else { 1_000 };
         gate.max(milli(self.waiting(), self.policy.queue.total_capacity))
     }
 
@@ -151,11 +143,7 @@ impl Engine {
                     band,
                     waiting: waiting.requests,
                     held_by_flow,
-                    held_otherwise: if is_held {
-                        waiting.requests - held_by_flow
-                    } else {
-                        0
-                    },
+                    held_otherwise: if is_held { waiting.requests - held_by_flow } else { 0 },
                     waiting_cost: Tokens(waiting.cost),
                     waiting_bytes: waiting.bytes,
                 }
@@ -186,14 +174,9 @@ impl Engine {
 
     fn flow_snapshots(&self) -> Vec<FlowSnapshot> {
         let served = |name: HashedName<'_>, band: Band| {
-            self.token_history
-                .flow(name)
-                .map_or(0, |flow| flow.served[band as usize])
+            self.token_history.flow(name).map_or(0, |flow| flow.served[band as usize])
         };
-        let in_bands = self
-            .tree
-            .identities()
-            .flat_map(|identity| Band::ALL.map(|band| (identity, band)));
+        let in_bands = self.tree.identities().flat_map(|identity| Band::ALL.map(|band| (identity, band)));
         let present = in_bands.filter_map(|(identity, band)| {
             let flows = || self.tree.flows_shown_in(identity, band);
             let waiting = identity.waiting_shown(band);
@@ -210,9 +193,7 @@ impl Engine {
             })
         });
         let remembered = self.token_history.flows().flat_map(|(name, flow)| {
-            let bands = Band::ALL
-                .into_iter()
-                .filter(|&band| flow.served[band as usize] > 0);
+            let bands = Band::ALL.into_iter().filter(|&band| flow.served[band as usize] > 0);
             bands.map(move |band| FlowSnapshot {
                 key: name.into(),
                 band,

@@ -77,12 +77,8 @@ fn the_first_members_agree_with_a_sorted_list() {
         // From all members allowed to hardly any.
         let every = 1 + (rng.next_u32() % 12) as usize;
         let allows = |member: JobId| member.index().is_multiple_of(every);
-        let expected: Vec<JobId> = sorted
-            .iter()
-            .map(|&(_, _, member)| member)
-            .filter(|&member| allows(member))
-            .take(3)
-            .collect();
+        let expected: Vec<JobId> =
+            sorted.iter().map(|&(_, _, member)| member).filter(|&member| allows(member)).take(3).collect();
         assert_eq!(heap.first(3, allows), expected);
     }
 }

@@ -2,11 +2,7 @@
 
 /// The rule by which flows share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(
-    feature = "serde",
-    derive(serde::Deserialize, serde::Serialize),
-    serde(rename_all = "snake_case")
-)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(rename_all = "snake_case"))]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema), schemars(inline))]
 pub enum Discipline {
     /// Weighted fair queueing by virtual finish times, corrected by the tokens that were really used.
@@ -28,14 +24,7 @@ pub enum Discipline {
 
 impl Discipline {
     /// All of them.
-    pub const ALL: [Self; 6] = [
-        Self::Wfq,
-        Self::Usage,
-        Self::Vtc,
-        Self::Drr,
-        Self::RoundRobin,
-        Self::Fifo,
-    ];
+    pub const ALL: [Self; 6] = [Self::Wfq, Self::Usage, Self::Vtc, Self::Drr, Self::RoundRobin, Self::Fifo];
 
     /// Its name in a configuration.
     #[must_use]

@@ -76,15 +76,12 @@ mod tests {
 
     #[test]
     fn different_parts_have_different_names() {
-        let texts = [
-            "", "a", "/", "%", "%2F", "%25", "a/", "/a", "%2Fa", "a%", "2F", "//", "/%", "%/",
-        ];
+        let texts = ["", "a", "/", "%", "%2F", "%25", "a/", "/a", "%2Fa", "a%", "2F", "//", "/%", "%/"];
         for count in 1..=3_u32 {
             let mut names = BTreeMap::new();
             for choice in 0..texts.len().pow(count) {
-                let parts: Vec<&str> = (0..count)
-                    .map(|part| texts[choice / texts.len().pow(part) % texts.len()])
-                    .collect();
+                let parts: Vec<&str> =
+                    (0..count).map(|part| texts[choice / texts.len().pow(part) % texts.len()]).collect();
                 let name = join_flow_parts(parts.iter().copied());
                 let other = names.insert(name, parts.clone());
                 assert_eq!(other, None, "{parts:?}");

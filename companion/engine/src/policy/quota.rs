@@ -42,11 +42,7 @@ pub enum QuotaPeriod {
 
 /// What happens to the requests of a flow without room in its quota.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-#[cfg_attr(
-    feature = "serde",
-    derive(serde::Deserialize, serde::Serialize),
-    serde(rename_all = "snake_case")
-)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(rename_all = "snake_case"))]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema), schemars(inline))]
 pub enum Over {
     /// Served as sheddable, after everything of flows that are within their budgets.
@@ -86,10 +82,7 @@ mod tests {
             over: Over::Demote,
             shadow: false,
         };
-        let flows = Flows {
-            quotas: vec![quota("free-?"), quota("free-*"), quota("*e")],
-            ..Flows::default()
-        };
+        let flows = Flows { quotas: vec![quota("free-?"), quota("free-*"), quota("*e")], ..Flows::default() };
         let found = ["free-1", "free-12", "acme", "umbrella"].map(|name| flows.quota_of(name));
         assert_eq!(found, [Some(0), Some(1), Some(2), None]);
     }

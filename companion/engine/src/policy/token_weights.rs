@@ -11,9 +11,6 @@ pub struct TokenWeights {
 
 impl Default for TokenWeights {
     fn default() -> Self {
-        Self {
-            input: 1.0,
-            output: 2.0,
-        }
+        Self { input: 1.0, output: 2.0 }
     }
 }

@@ -2,11 +2,10 @@
 
 use alloc::collections::BTreeMap;
 
-use crate::audit::{AuditError, check, check_equal};
-use crate::ids::JobId;
-
 use super::flow::Amount;
 use super::{Now, Table};
+use crate::audit::{AuditError, check, check_equal};
+use crate::ids::JobId;
 
 impl Table {
     /// Checks everything against what runs, isn't settled, and belongs to a flow with a quota: the job and its flow's name.
@@ -24,19 +23,12 @@ impl Table {
                 sum.requests += 1;
             }
         }
-        check_equal(
-            "reservations",
-            self.reservations_count() as u64,
-            running.len() as u64,
-        )?;
+        check_equal("reservations", self.reservations_count() as u64, running.len() as u64)?;
         let mut wakes = 0;
         for (name, flow) in &self.flows {
             let sum = sums.remove(&**name).unwrap_or_default();
             check("a flow has reserved what it runs", sum == flow.running)?;
-            check(
-                "only a flow that is held waits for a time",
-                flow.held || flow.wake.is_none(),
-            )?;
+            check("only a flow that is held waits for a time", flow.held || flow.wake.is_none())?;
             wakes += u64::from(flow.wake.is_some());
             flow.windows.iter().try_for_each(|window| window.audit())?;
         }

@@ -49,9 +49,7 @@ impl Unit {
                 let year = i16::try_from(number.div_euclid(12)).unwrap_or(i16::MAX);
                 let month = i8::try_from(number.rem_euclid(12) + 1).unwrap_or(1);
                 let first = Date::new(year, month, 1).unwrap_or(Date::MAX);
-                Offset::UTC
-                    .to_timestamp(first.at(0, 0, 0, 0))
-                    .map_or(i64::MAX, Timestamp::as_second)
+                Offset::UTC.to_timestamp(first.at(0, 0, 0, 0)).map_or(i64::MAX, Timestamp::as_second)
             }
         }
     }
@@ -100,19 +98,9 @@ pub(crate) struct Calendar {
 impl Calendar {
     /// Until [`Self::set`], `now` counts as the beginning of 1970.
     pub(crate) fn new(now: Instant) -> Self {
-        let period = |unit: Unit| Period {
-            unit,
-            number: unit.number(0),
-            step: 0,
-            ends: Instant::MAX,
-        };
-        let mut calendar = Self {
-            set_at: now,
-            utc: 0,
-            latest: 0,
-            day: period(Unit::Day),
-            month: period(Unit::Month),
-        };
+        let period = |unit: Unit| Period { unit, number: unit.number(0), step: 0, ends: Instant::MAX };
+        let mut calendar =
+            Self { set_at: now, utc: 0, latest: 0, day: period(Unit::Day), month: period(Unit::Month) };
         calendar.begin_periods(now, Moved::ByTime);
         calendar
     }
@@ -124,11 +112,7 @@ impl Calendar {
         self.set_at = now;
         self.utc = i128::try_from(utc.as_nanos()).unwrap_or(i128::MAX);
         let is_far_back = self.latest - self.utc >= BACK_MAX;
-        self.latest = if is_far_back {
-            self.utc
-        } else {
-            self.latest.max(self.utc)
-        };
+        self.latest = if is_far_back { self.utc } else { self.latest.max(self.utc) };
         self.begin_periods(now, if is_far_back { Moved::FarBack } else { Moved::Set });
     }
 
@@ -179,8 +163,7 @@ impl Calendar {
     }
 
     fn utc_at(&self, now: Instant) -> i128 {
-        self.utc
-            .saturating_add(i128::from(now.as_nanos()) - i128::from(self.set_at.as_nanos()))
+        self.utc.saturating_add(i128::from(now.as_nanos()) - i128::from(self.set_at.as_nanos()))
     }
 
     /// When this second begins, in the engine's time.

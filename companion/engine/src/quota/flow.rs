@@ -4,11 +4,10 @@ use alloc::vec::Vec;
 
 use smallvec::SmallVec;
 
-use crate::policy::{CostUnit, Quota, QuotaPeriod, QuotaWindow};
-use crate::time::Instant;
-
 use super::window::{Counted, Window};
 use super::{Moment, Now};
+use crate::policy::{CostUnit, Quota, QuotaPeriod, QuotaWindow};
+use crate::time::Instant;
 
 /// What a running request has reserved: the moment of its dispatch, and the estimate.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,9 +24,7 @@ impl Reservation {
     fn of_top_ups(&self, window: &QuotaWindow) -> u64 {
         let mut taken = self.of_top_ups.iter();
         let taken = taken.find(|(period, _)| *period == window.period);
-        taken
-            .filter(|_| window.unit == CostUnit::Tokens)
-            .map_or(0, |(_, taken)| *taken)
+        taken.filter(|_| window.unit == CostUnit::Tokens).map_or(0, |(_, taken)| *taken)
     }
 }
 
@@ -73,22 +70,14 @@ pub(super) struct FlowQuota {
 }
 
 fn new_window(window: &QuotaWindow, moment: &Moment) -> Window {
-    Window::new(
-        window.limit,
-        super::moment::kept(window.period),
-        moment.step(window.period),
-    )
+    Window::new(window.limit, super::moment::kept(window.period), moment.step(window.period))
 }
 
 impl FlowQuota {
     pub(super) fn new(index: usize, quota: &Quota, generation: u32, moment: &Moment) -> Self {
         Self {
             quota: index,
-            windows: quota
-                .windows
-                .iter()
-                .map(|window| new_window(window, moment))
-                .collect(),
+            windows: quota.windows.iter().map(|window| new_window(window, moment)).collect(),
             added: 0,
             generation,
             since: moment.at,
@@ -141,12 +130,7 @@ impl FlowQuota {
         }
         self.running.tokens += tokens;
         self.running.requests += 1;
-        Reservation {
-            moment,
-            tokens,
-            of_top_ups,
-            generation: self.generation,
-        }
+        Reservation { moment, tokens, of_top_ups, generation: self.generation }
     }
 
     /// A request has really used `real`. Returns how each window counts it.
@@ -163,13 +147,7 @@ impl FlowQuota {
         let settled = windows.map(|(window, definition)| {
             let (unit, step) = (definition.unit, reservation.moment.step(definition.period));
             let of_top_ups = reservation.of_top_ups(definition);
-            window.settle(
-                step,
-                estimate.of(unit),
-                of_top_ups,
-                real.of(unit),
-                running.of(unit),
-            )
+            window.settle(step, estimate.of(unit), of_top_ups, real.of(unit), running.of(unit))
         });
         settled.collect()
     }
@@ -197,10 +175,7 @@ impl FlowQuota {
         let mut added = 0;
         let windows = new.windows.iter().enumerate().map(|(position, definition)| {
             let key = |window: &QuotaWindow| (window.unit, window.period);
-            let kept = old
-                .windows
-                .iter()
-                .position(|window| key(window) == key(definition));
+            let kept = old.windows.iter().position(|window| key(window) == key(definition));
             let Some(kept) = kept.filter(|_| same) else {
                 added |= 1 << position;
                 return new_window(definition, moment);
@@ -222,9 +197,7 @@ impl FlowQuota {
                 let step = reservation.moment.step(definition.period);
                 self.windows[position].reserve(step, amount.of(definition.unit));
                 // The window that it was taken from is gone, and a new one has no top-up.
-                reservation
-                    .of_top_ups
-                    .retain(|(period, _)| *period != definition.period);
+                reservation.of_top_ups.retain(|(period, _)| *period != definition.period);
             }
         }
     }

@@ -2,14 +2,13 @@
 
 use core::time::Duration;
 
+use super::Now;
+use super::calendar::{Calendar, Unit};
+use super::window::StepNumber;
 use crate::input::{QuotaUsage, UsedAt};
 use crate::limits::QUOTA_STEPS;
 use crate::policy::QuotaPeriod;
 use crate::time::Instant;
-
-use super::Now;
-use super::calendar::{Calendar, Unit};
-use super::window::StepNumber;
 
 /// The present moment, and the steps of calendar windows then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,11 +20,7 @@ pub(crate) struct Moment {
 
 impl Moment {
     pub(super) const fn of(calendar: &Calendar, now: Instant) -> Self {
-        Self {
-            at: now,
-            day: calendar.step(Unit::Day),
-            month: calendar.step(Unit::Month),
-        }
+        Self { at: now, day: calendar.step(Unit::Day), month: calendar.step(Unit::Month) }
     }
 
     /// The step of a window of this period.
@@ -75,11 +70,7 @@ impl PastMoment {
 fn number(nanos: i128, window: Duration) -> StepNumber {
     let (width, _) = steps(window);
     let number = nanos.div_euclid(i128::from(width));
-    StepNumber::try_from(number).unwrap_or(if number < 0 {
-        StepNumber::MIN
-    } else {
-        StepNumber::MAX
-    })
+    StepNumber::try_from(number).unwrap_or(if number < 0 { StepNumber::MIN } else { StepNumber::MAX })
 }
 
 /// The width of a step of a sliding window in nanoseconds, and how many the window keeps: as many as are as long as the window, and one
@@ -185,16 +176,10 @@ mod tests {
         let minute = QuotaPeriod::Sliding(Duration::from_secs(120));
         let moment = Moment::of(&calendar, Instant::from_nanos(7 * SECOND));
         assert_eq!(
-            (
-                moment.step(minute),
-                moment.step_ago(Duration::from_secs(120), Duration::from_secs(8))
-            ),
+            (moment.step(minute), moment.step_ago(Duration::from_secs(120), Duration::from_secs(8))),
             (3, -1)
         );
-        let now = Now {
-            moment,
-            calendar: &calendar,
-        };
+        let now = Now { moment, calendar: &calendar };
         assert_eq!(now.begins(minute, 4), Instant::from_nanos(8 * SECOND));
         assert_eq!(now.begins(minute, -1), Instant::ZERO);
     }

@@ -3,16 +3,15 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::input::{QuotaRunning, QuotaUsage, UsageKind, UsedAt};
-use crate::policy::{CostUnit, QuotaPeriod, QuotaWindow};
-use crate::units::Tokens;
-
 use super::flow::Amount;
 use super::moment::unit;
 use super::restore::count;
 use super::table::Settled;
 use super::window::{Counted, StepNumber};
 use super::{Now, Table};
+use crate::input::{QuotaRunning, QuotaUsage, UsageKind, UsedAt};
+use crate::policy::{CostUnit, QuotaPeriod, QuotaWindow};
+use crate::units::Tokens;
 
 /// `step` and `ago` are those of the same moment.
 fn used_at(period: QuotaPeriod, step: StepNumber, ago: Duration, now: &Now<'_>) -> UsedAt {
@@ -66,11 +65,7 @@ impl Table {
     /// What the flow runs here that isn't settled.
     pub(crate) fn running(&self, name: &str) -> Option<QuotaRunning> {
         let running = self.flows.get(name)?.running;
-        Some(QuotaRunning {
-            flow: name.into(),
-            tokens: Tokens(running.tokens),
-            requests: running.requests,
-        })
+        Some(QuotaRunning { flow: name.into(), tokens: Tokens(running.tokens), requests: running.requests })
     }
 
     /// A top-up of now as the windows of a flow count it. `index` is its quota.
@@ -117,10 +112,7 @@ impl Table {
 
     /// What the flow runs at other engines now. `index` is its quota.
     pub(crate) fn set_elsewhere(&mut self, running: &QuotaRunning, index: usize, now: &Now<'_>) {
-        let amount = Amount {
-            tokens: running.tokens.0,
-            requests: running.requests,
-        };
+        let amount = Amount { tokens: running.tokens.0, requests: running.requests };
         if amount == Amount::default() && !self.flows.contains_key(&running.flow) {
             return;
         }

@@ -4,11 +4,10 @@ use alloc::boxed::Box;
 
 use hashlink::LinkedHashMap;
 
-use crate::input::QuotaUsage;
-use crate::limits::{QUOTA_RESET_KEPT, QUOTA_RESETS_MAX};
-
 use super::Now;
 use super::moment::PastMoment;
+use crate::input::QuotaUsage;
+use crate::limits::{QUOTA_RESET_KEPT, QUOTA_RESETS_MAX};
 
 /// The last reset of each flow, in the order in which they became known.
 #[derive(Debug, Default)]

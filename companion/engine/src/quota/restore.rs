@@ -3,12 +3,11 @@
 
 use alloc::vec::Vec;
 
-use crate::input::{QuotaUsage, UsageKind, UsedAt};
-use crate::policy::QuotaWindow;
-
 use super::moment::kept;
 use super::window::{StepNumber, Window};
 use super::{Now, Table};
+use crate::input::{QuotaUsage, UsageKind, UsedAt};
+use crate::policy::QuotaWindow;
 
 impl Table {
     /// Replays what a flow has used before everything that it has used here. `index` is its quota.
@@ -37,17 +36,14 @@ fn of_window<'a>(
     past: &'a [QuotaUsage],
 ) -> impl Iterator<Item = &'a QuotaUsage> + Clone {
     let (unit, period) = (definition.unit, definition.period);
-    past.iter()
-        .filter(move |usage| (usage.unit, usage.period) == (unit, period))
+    past.iter().filter(move |usage| (usage.unit, usage.period) == (unit, period))
 }
 
 /// A window in which only these usages count, at the present moment.
 fn replayed(definition: &QuotaWindow, usages: &[QuotaUsage], now: &Now<'_>) -> Window {
     let same = of_window(definition, usages);
-    let mut steps: Vec<(StepNumber, &QuotaUsage)> = same
-        .clone()
-        .filter_map(|usage| Some((now.step_of(usage)?, usage)))
-        .collect();
+    let mut steps: Vec<(StepNumber, &QuotaUsage)> =
+        same.clone().filter_map(|usage| Some((now.step_of(usage)?, usage))).collect();
     // The order within a step isn't known: what was used comes first.
     steps.sort_unstable_by_key(|(step, usage)| (*step, usage.kind));
     let present = now.moment.step(definition.period);
@@ -68,13 +64,12 @@ fn replayed(definition: &QuotaWindow, usages: &[QuotaUsage], now: &Now<'_>) -> W
 mod tests {
     use core::time::Duration;
 
+    use super::*;
     use crate::policy::{CostUnit, QuotaPeriod};
     use crate::quota::Moment;
     use crate::quota::calendar::Calendar;
     use crate::rng::Rng;
     use crate::time::Instant;
-
-    use super::*;
 
     const WINDOW: QuotaWindow = QuotaWindow {
         unit: CostUnit::Tokens,
@@ -99,10 +94,7 @@ mod tests {
     }
 
     fn topped_up_ago(seconds: u64, amount: u64) -> QuotaUsage {
-        QuotaUsage {
-            kind: UsageKind::ToppedUp,
-            ..used_ago(seconds, amount)
-        }
+        QuotaUsage { kind: UsageKind::ToppedUp, ..used_ago(seconds, amount) }
     }
 
     #[test]
@@ -116,11 +108,7 @@ mod tests {
             let mut usages = Vec::new();
             for _ in 0..(rng.next() % 12) {
                 let (when, amount) = (rng.next() % end, 1 + rng.next() % 400);
-                let kind = if rng.next().is_multiple_of(4) {
-                    UsageKind::ToppedUp
-                } else {
-                    UsageKind::Used
-                };
+                let kind = if rng.next().is_multiple_of(4) { UsageKind::ToppedUp } else { UsageKind::Used };
                 usages.push((when, kind, amount));
             }
             usages.sort_unstable();
@@ -132,10 +120,7 @@ mod tests {
                 }
             }
             lived.advance(step(end));
-            let now = Now {
-                moment: Moment::of(&calendar, second(end)),
-                calendar: &calendar,
-            };
+            let now = Now { moment: Moment::of(&calendar, second(end)), calendar: &calendar };
             // The order in which a store returns them doesn't matter.
             usages.reverse();
             let usages: Vec<QuotaUsage> = usages
@@ -156,10 +141,7 @@ mod tests {
     #[test]
     fn a_restored_top_up_pays_the_debt_of_its_time_and_ends_when_it_would_have_ended() {
         let calendar = Calendar::new(second(0));
-        let at = |now| Now {
-            moment: Moment::of(&calendar, second(now)),
-            calendar: &calendar,
-        };
+        let at = |now| Now { moment: Moment::of(&calendar, second(now)), calendar: &calendar };
         let past = |now: u64| [used_ago(now - 10, 130), topped_up_ago(now - 12, 50)];
         let window = replayed(&WINDOW, &past(14), &at(14));
         assert_eq!((window.used(), window.debt(), window.room()), (130, 0, 20));
@@ -172,22 +154,11 @@ mod tests {
     #[test]
     fn other_windows_and_units_are_left_out() {
         let calendar = Calendar::new(second(0));
-        let now = Now {
-            moment: Moment::of(&calendar, second(50)),
-            calendar: &calendar,
-        };
-        let other_unit = QuotaUsage {
-            unit: CostUnit::Requests,
-            ..used_ago(1, 5)
-        };
-        let other_window = QuotaUsage {
-            period: QuotaPeriod::Sliding(Duration::from_secs(60)),
-            ..used_ago(1, 6)
-        };
-        let debt = QuotaUsage {
-            used_at: UsedAt::Debt,
-            ..used_ago(0, 30)
-        };
+        let now = Now { moment: Moment::of(&calendar, second(50)), calendar: &calendar };
+        let other_unit = QuotaUsage { unit: CostUnit::Requests, ..used_ago(1, 5) };
+        let other_window =
+            QuotaUsage { period: QuotaPeriod::Sliding(Duration::from_secs(60)), ..used_ago(1, 6) };
+        let debt = QuotaUsage { used_at: UsedAt::Debt, ..used_ago(0, 30) };
         let window = replayed(&WINDOW, &[other_unit, used_ago(1, 7), debt, other_window], &now);
         assert_eq!((window.used(), window.room()), (37, 63));
     }

@@ -2,12 +2,11 @@
 
 use alloc::vec::Vec;
 
-use crate::policy::{Quota, QuotaWindow};
-use crate::snapshot::{FlowQuotaSnapshot, QuotaWindowSnapshot};
-
 use super::flow::FlowQuota;
 use super::window::Window;
 use super::{Now, Table};
+use crate::policy::{Quota, QuotaWindow};
+use crate::snapshot::{FlowQuotaSnapshot, QuotaWindowSnapshot};
 
 fn of_window(window: &Window, definition: &QuotaWindow, now: &Now<'_>) -> QuotaWindowSnapshot {
     QuotaWindowSnapshot {
@@ -60,8 +59,7 @@ impl Table {
     pub(crate) fn snapshot(&self, name: &str, index: usize, now: &Now<'_>) -> FlowQuotaSnapshot {
         let quota = self.quota(index);
         let flow = self.flows.get(name).cloned();
-        flow.unwrap_or_else(|| FlowQuota::new(index, quota, 0, &now.moment))
-            .snapshot(name, quota, now)
+        flow.unwrap_or_else(|| FlowQuota::new(index, quota, 0, &now.moment)).snapshot(name, quota, now)
     }
 
     /// The window of the flow of which the smallest part is left; `None`: its quota, `index`, decides nothing.
@@ -91,11 +89,9 @@ fn tightest(windows: impl Iterator<Item = QuotaWindowSnapshot>) -> Option<QuotaW
     // The smaller of the parts remaining / limit, compared without division.
     let left =
         |a: &QuotaWindowSnapshot, b: &QuotaWindowSnapshot| u128::from(a.remaining) * u128::from(b.limit);
-    windows.reduce(|tightest, other| {
-        if left(&other, &tightest) < left(&tightest, &other) {
-            other
-        } else {
-            tightest
-        }
-    })
+    windows.reduce(
+        |tightest, other| {
+            if left(&other, &tightest) < left(&tightest, &other) { other } else { tightest }
+        },
+    )
 }

@@ -12,16 +12,15 @@ use hashbrown::HashMap;
 use hashlink::LinkedHashMap;
 use smallvec::SmallVec;
 
+use super::flow::{Amount, FlowQuota, Reservation};
+use super::resets::Resets;
+use super::window::Counted;
+use super::{Moment, Now};
 use crate::ids::JobId;
 use crate::input::QuotaUsage;
 use crate::limits::QUOTA_FLOWS_MAX;
 use crate::policy::{Flows, Over, Quota};
 use crate::time::Instant;
-
-use super::flow::{Amount, FlowQuota, Reservation};
-use super::resets::Resets;
-use super::window::Counted;
-use super::{Moment, Now};
 
 /// Empty entries that a new one removes, at most.
 const REMOVED_AT_ONCE: usize = 2;
@@ -75,10 +74,7 @@ impl Table {
             self.remove_some(&now.moment);
             self.flows.insert(name.into(), flow);
         }
-        let flow = self
-            .flows
-            .get_mut(name)
-            .expect("invariant: it has an entry by now");
+        let flow = self.flows.get_mut(name).expect("invariant: it has an entry by now");
         flow.advance(&self.quotas[flow.quota], &now.moment);
         if flow.is_idle() {
             flow.since = now.moment.at;
@@ -145,11 +141,7 @@ impl Table {
         let index = flow.quota;
         let flow = self.flows.get_mut(name)?;
         let counted = flow.settle(&self.quotas[index], &reservation, real);
-        Some(Settled {
-            reservation,
-            real,
-            counted,
-        })
+        Some(Settled { reservation, real, counted })
     }
 
     /// The request has no reservation any more, because its flow has no quota.

@@ -15,7 +15,7 @@ mod top_ups;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use top_ups::TopUps;
+use self::top_ups::TopUps;
 
 /// A number of a step. A later step has a higher one.
 pub(crate) type StepNumber = i64;
@@ -188,13 +188,7 @@ impl Window {
     }
 
     fn remove_empty_steps(&mut self) {
-        self.steps.retain(|step| {
-            *step
-                != Step {
-                    number: step.number,
-                    ..Step::default()
-                }
-        });
+        self.steps.retain(|step| *step != Step { number: step.number, ..Step::default() });
     }
 
     /// `amount` was used in `step`, here before or by another gateway. Ignored once the step has left the window.
@@ -241,10 +235,7 @@ impl Window {
 
     /// Nothing counts any more, but what other gateways run.
     pub(crate) fn reset(&mut self) {
-        *self = Self {
-            elsewhere: self.elsewhere,
-            ..Self::new(self.limit, self.kept, self.now)
-        };
+        *self = Self { elsewhere: self.elsewhere, ..Self::new(self.limit, self.kept, self.now) };
     }
 
     /// Applies another limit. What was used stays.
@@ -265,10 +256,7 @@ impl Window {
             _ => match self.steps.binary_search_by_key(&number, |step| step.number) {
                 Ok(position) => position,
                 Err(position) => {
-                    let step = Step {
-                        number,
-                        ..Step::default()
-                    };
+                    let step = Step { number, ..Step::default() };
                     self.steps.insert(position, step);
                     position
                 }

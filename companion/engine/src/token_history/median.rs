@@ -22,10 +22,7 @@ pub(super) enum Median {
 
 impl Default for Median {
     fn default() -> Self {
-        Self::Few {
-            count: 0,
-            values: [0; FEW],
-        }
+        Self::Few { count: 0, values: [0; FEW] }
     }
 }
 
@@ -85,12 +82,8 @@ pub(super) struct Window {
 }
 
 impl Window {
-    const EMPTY: Self = Self {
-        sorted: [u32::MAX; OUTPUTS_KEPT],
-        ring: [0; OUTPUTS_KEPT],
-        count: 0,
-        oldest: 0,
-    };
+    const EMPTY: Self =
+        Self { sorted: [u32::MAX; OUTPUTS_KEPT], ring: [0; OUTPUTS_KEPT], count: 0, oldest: 0 };
 
     /// Adds a value, and returns the median.
     fn push(&mut self, value: u32) -> u32 {
@@ -121,16 +114,16 @@ impl Window {
 fn count_below(sorted: &[u32; OUTPUTS_KEPT], value: u32) -> usize {
     let (blocks, _) = sorted.as_chunks::<BLOCK>();
     let whole = blocks.iter().filter(|block| block[BLOCK - 1] < value).count();
-    let rest = blocks.get(whole).map_or(0, |block| {
-        block.iter().map(|&other| usize::from(other < value)).sum()
-    });
+    let rest =
+        blocks.get(whole).map_or(0, |block| block.iter().map(|&other| usize::from(other < value)).sum());
     whole * BLOCK + rest
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use alloc::vec::Vec;
+
+    use super::*;
 
     #[test]
     fn only_the_last_outputs_count() {

@@ -28,13 +28,7 @@ struct Entry<V> {
 
 impl<V: Default> Table<V> {
     pub(super) const fn new(max: usize) -> Self {
-        Self {
-            entries: Vec::new(),
-            index: HashTable::new(),
-            hand: 0,
-            max,
-            last: 0,
-        }
+        Self { entries: Vec::new(), index: HashTable::new(), hand: 0, max, last: 0 }
     }
 
     /// Every name with its value.
@@ -73,12 +67,7 @@ impl<V: Default> Table<V> {
     }
 
     fn add(&mut self, name: HashedName<'_>) -> usize {
-        let entry = Entry {
-            name: name.text.into(),
-            hash: name.hash,
-            value: V::default(),
-            used: true,
-        };
+        let entry = Entry { name: name.text.into(), hash: name.hash, value: V::default(), used: true };
         let position = if self.entries.len() < self.max {
             self.entries.push(entry);
             self.entries.len() - 1
@@ -87,8 +76,7 @@ impl<V: Default> Table<V> {
         };
         let number = u32::try_from(position).expect("invariant: tables have limits far below 2^32");
         let entries = &self.entries;
-        self.index
-            .insert_unique(name.hash, number, |&other| entries[other as usize].hash);
+        self.index.insert_unique(name.hash, number, |&other| entries[other as usize].hash);
         position
     }
 
@@ -100,10 +88,7 @@ impl<V: Default> Table<V> {
         let position = self.hand;
         self.hand = (self.hand + 1) % self.max;
         let old = core::mem::replace(&mut self.entries[position], entry);
-        if let Ok(found) = self
-            .index
-            .find_entry(old.hash, |&other| other as usize == position)
-        {
+        if let Ok(found) = self.index.find_entry(old.hash, |&other| other as usize == position) {
             found.remove();
         }
         position
@@ -112,9 +97,10 @@ impl<V: Default> Table<V> {
 
 #[cfg(test)]
 mod tests {
+    use alloc::format;
+
     use super::*;
     use crate::hashed_name::NameHasher;
-    use alloc::format;
 
     #[test]
     fn a_full_table_evicts_an_unused_entry() {

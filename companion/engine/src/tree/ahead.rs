@@ -4,14 +4,13 @@
 //! Each level adds what goes of its other children: flows by weight, classes by quantum, models equally, bands by weight or
 //! all more critical ones. The estimate takes requests for divisible and limits for kept, and visits no flow.
 
+use super::backlogs::{Amount, Backlog};
+use super::disciplines::ClassLevel;
+use super::{Leaf, Queued, Tree};
 use crate::band::TreeBand;
 use crate::cost::VirtualTime;
 use crate::ids::{FlowId, LeafId, ModelTreeId};
 use crate::policy::{BandMode, Discipline};
-
-use super::backlogs::{Amount, Backlog};
-use super::disciplines::ClassLevel;
-use super::{Leaf, Queued, Tree};
 
 /// Rounding errors of a sum of shares stay below this part of a request.
 const ROUNDING: f64 = 1e-6;
@@ -32,10 +31,7 @@ impl Tree {
 
     /// The requests before `request`, of whose own leaf those that cost `in_leaf` go before it.
     pub(crate) fn before_after(&self, request: &Queued, requests: u64, cost: u64) -> Ahead {
-        let in_leaf = Amount {
-            requests: requests as f64,
-            cost: cost as f64,
-        };
+        let in_leaf = Amount { requests: requests as f64, cost: cost as f64 };
         self.before_in_pool(request, in_leaf)
     }
 
@@ -57,10 +53,7 @@ impl Tree {
             },
             _ => others,
         };
-        others.plus(Amount {
-            requests: flow.waiting as f64,
-            cost: flow.waiting_cost as f64,
-        })
+        others.plus(Amount { requests: flow.waiting as f64, cost: flow.waiting_cost as f64 })
     }
 
     /// How far the flow of `request` is ahead of the flow that goes next, in cost per weight: for so long, others go before it.
@@ -75,11 +68,7 @@ impl Tree {
         };
         let identity = self.identity_of(request.flow);
         let used = VirtualTime::of(identity.tally.of(request.model), identity.weight);
-        let tag = if identity.is_anonymous() {
-            used + VirtualTime::FAR
-        } else {
-            used
-        };
+        let tag = if identity.is_anonymous() { used + VirtualTime::FAR } else { used };
         (tag - least).as_f64()
     }
 
@@ -90,10 +79,7 @@ impl Tree {
         let in_band = self.before_in_band(request, tree, in_tree);
         let in_others = self.before_in_other_bands(request, self.trees[tree].band, in_band);
         let whole = |requests: f64| libm::ceil(requests - ROUNDING) as u64;
-        Ahead {
-            requests: whole(in_band.requests + in_others),
-            in_other_bands: whole(in_others),
-        }
+        Ahead { requests: whole(in_band.requests + in_others), in_other_bands: whole(in_others) }
     }
 
     fn before_in_tree(&self, request: &Queued, own: LeafId, in_leaf: Amount) -> Amount {
@@ -108,11 +94,8 @@ impl Tree {
         let others = tree.leaves.iter().flatten().filter(|&&other| other != own);
         others.fold(in_leaf, |sum, &other| {
             let other = &self.leaves[other];
-            let backlog = Backlog {
-                requests: other.waiting,
-                cost: other.waiting_class_cost,
-                weight: quantum(other),
-            };
+            let backlog =
+                Backlog { requests: other.waiting, cost: other.waiting_class_cost, weight: quantum(other) };
             let requests = backlog.within(turns).requests;
             sum.plus(Amount {
                 requests,
@@ -146,11 +129,8 @@ impl Tree {
             (false, false) => 0.0,
             (true, true) => {
                 let of_band = self.waiting(band);
-                let backlog = Backlog {
-                    requests: of_band.requests,
-                    cost: of_band.cost,
-                    weight: weight(band),
-                };
+                let backlog =
+                    Backlog { requests: of_band.requests, cost: of_band.cost, weight: weight(band) };
                 let turns = (in_band.cost + request.cost as f64) / weight(own);
                 backlog.within(turns).requests
             }

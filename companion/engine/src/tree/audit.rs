@@ -3,16 +3,15 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
+use super::classes::ClassWaiting;
+use super::node::{Head, Node};
+use super::{Flow, Queued, Tree, Waiting};
 use crate::audit::{AuditError, check, check_equal};
 use crate::band::TreeBand;
 use crate::endpoints::Endpoints;
 use crate::ids::{ClassId, EligibilityId, FlowId, Id, IdentityId, JobId, LeafId, ModelTreeId};
 use crate::input::EndpointId;
 use crate::policy::Discipline;
-
-use super::classes::ClassWaiting;
-use super::node::{Head, Node};
-use super::{Flow, Queued, Tree, Waiting};
 
 type OfFlow<'a> = Vec<&'a (JobId, Queued)>;
 
@@ -77,10 +76,7 @@ impl Tree {
         }
         let suspended = waiting.iter().filter(|(_, request)| request.suspended);
         check_equal("suspended", self.suspended, suspended.count() as u64)?;
-        check(
-            "every request belongs to an existing flow",
-            by_flow.is_empty() && in_flight.is_empty(),
-        )?;
+        check("every request belongs to an existing flow", by_flow.is_empty() && in_flight.is_empty())?;
         self.audit_sums(sums)
     }
 
@@ -117,19 +113,14 @@ impl Tree {
             "the youngest request is the last to arrive",
             youngest.map(|(job, _)| *job) == self.order.youngest(&flow.queue),
         )?;
-        let (suspended, active): (Vec<_>, Vec<_>) = of_flow
-            .iter()
-            .copied()
-            .partition(|(_, request)| request.suspended);
+        let (suspended, active): (Vec<_>, Vec<_>) =
+            of_flow.iter().copied().partition(|(_, request)| request.suspended);
         let mut kept = self.order.suspended(&flow.queue);
         kept.sort_unstable();
         let mut found: Vec<JobId> = suspended.iter().map(|(job, _)| *job).collect();
         found.sort_unstable();
         check("a queue holds its suspended requests apart", kept == found)?;
-        check(
-            "a flow without active requests is inactive",
-            active.is_empty() == flow.queue.is_inactive(),
-        )?;
+        check("a flow without active requests is inactive", active.is_empty() == flow.queue.is_inactive())?;
         let firsts = self.order.firsts(&flow.queue);
         check(
             "the first active request is the first of its lane",
@@ -172,15 +163,9 @@ impl Tree {
     fn audit_head(&self, id: FlowId, any_active: bool) -> Result<(), AuditError> {
         let flow = &self.flows[id];
         let has_head = any_active && !self.is_at_limit(id);
-        check(
-            "a head waits under an eligibility set",
-            flow.head_eligibility.is_some() == has_head,
-        )?;
+        check("a head waits under an eligibility set", flow.head_eligibility.is_some() == has_head)?;
         let head = flow.head_eligibility.zip(flow.head);
-        let head = head.map(|(eligibility, job)| Head {
-            eligibility,
-            ..self.order.head_of(job)
-        });
+        let head = head.map(|(eligibility, job)| Head { eligibility, ..self.order.head_of(job) });
         let idle = flow.waiting == 0 && flow.in_flight == 0;
         let weight = self.identity_of(id).weight;
         let level = &self.leaves[flow.leaf].level;
@@ -189,10 +174,7 @@ impl Tree {
 
     fn audit_sums(&self, mut sums: Sums) -> Result<(), AuditError> {
         for band in TreeBand::ALL {
-            check(
-                "a band's sums are those of its flows",
-                sums.bands[band as usize] == self.waiting(band),
-            )?;
+            check("a band's sums are those of its flows", sums.bands[band as usize] == self.waiting(band))?;
         }
         for (id, identity) in self.identities.iter() {
             for band in TreeBand::ALL {
@@ -209,11 +191,7 @@ impl Tree {
             let found = sums.waiting_in_leaves.remove(&id).unwrap_or_default();
             check_equal("waiting in a leaf", leaf.waiting, found.requests)?;
             check_equal("cost of what waits in a leaf", leaf.waiting_cost, found.cost)?;
-            check_equal(
-                "class cost of what waits in a leaf",
-                leaf.waiting_class_cost,
-                found.class_cost,
-            )?;
+            check_equal("class cost of what waits in a leaf", leaf.waiting_class_cost, found.class_cost)?;
             let flows = self.flows.iter().filter(|(_, flow)| flow.leaf == id);
             let backlogs = flows.map(|(flow, _)| self.backlog(flow));
             check(
@@ -258,10 +236,7 @@ impl Tree {
             )?;
             for &(leaf, flow) in &identity.flows {
                 let node = &self.flows[flow];
-                check(
-                    "an identity lists its flows",
-                    (node.identity, node.leaf) == (id, leaf),
-                )?;
+                check("an identity lists its flows", (node.identity, node.leaf) == (id, leaf))?;
             }
         }
         Ok(())
@@ -269,14 +244,9 @@ impl Tree {
 
     fn audit_victims(&self) -> Result<(), AuditError> {
         for band in TreeBand::ALL {
-            let in_band = self
-                .identities
-                .iter()
-                .map(|(id, identity)| (id, &identity.bands[band as usize]));
+            let in_band = self.identities.iter().map(|(id, identity)| (id, &identity.bands[band as usize]));
             let waiting = in_band.filter(|(_, in_band)| in_band.waiting.requests > 0);
-            let least = waiting
-                .min_by_key(|(_, in_band)| in_band.turn())
-                .map(|(id, _)| id);
+            let least = waiting.min_by_key(|(_, in_band)| in_band.turn()).map(|(id, _)| id);
             let expected = if band == TreeBand::Critical { None } else { least };
             check(
                 "the least recently displaced identity is the next victim",
@@ -290,10 +260,7 @@ impl Tree {
         for (id, leaf) in self.leaves.iter() {
             leaf.level.audit(|set| self.eligibility.is_open(set))?;
             let tree = &self.trees[leaf.tree];
-            check(
-                "a tree lists its leaves",
-                tree.leaves[leaf.class.index()] == Some(id),
-            )?;
+            check("a tree lists its leaves", tree.leaves[leaf.class.index()] == Some(id))?;
         }
         for (_, tree) in self.trees.iter() {
             tree.level.audit()?;
@@ -312,14 +279,8 @@ impl Tree {
         for band in &self.bands {
             band.level.audit()?;
         }
-        let runnable = self
-            .bands
-            .iter()
-            .any(|node| !node.over_ceiling && node.level.pick_tree().is_some());
-        check(
-            "the root is runnable while a band is",
-            self.has_runnable() == runnable,
-        )
+        let runnable = self.bands.iter().any(|node| !node.over_ceiling && node.level.pick_tree().is_some());
+        check("the root is runnable while a band is", self.has_runnable() == runnable)
     }
 
     fn audit_eligibility(
@@ -336,10 +297,7 @@ impl Tree {
             check("a set lists the endpoints that take a request", able == set.able)?;
             check("a set is held", set.holders > 0)?;
             let requests = waiting_under.get(&id).copied().unwrap_or(0);
-            check(
-                "every request that waits under a set holds it",
-                set.holders >= requests,
-            )?;
+            check("every request that waits under a set holds it", set.holders >= requests)?;
             for &(leaf, flow) in &set.watchers {
                 let node = &self.flows[flow];
                 check(

@@ -25,10 +25,7 @@ pub(super) struct Amount {
 
 impl Amount {
     pub(super) fn plus(self, other: Self) -> Self {
-        Self {
-            requests: self.requests + other.requests,
-            cost: self.cost + other.cost,
-        }
+        Self { requests: self.requests + other.requests, cost: self.cost + other.cost }
     }
 }
 
@@ -148,21 +145,13 @@ mod tests {
     use super::*;
 
     fn backlog(requests: u64, cost: u64, weight: f64) -> Backlog {
-        Backlog {
-            requests,
-            cost,
-            weight,
-        }
+        Backlog { requests, cost, weight }
     }
 
     #[test]
     fn a_short_backlog_goes_whole_and_a_long_one_by_its_weight() {
         let mut backlogs = Backlogs::default();
-        let all = [
-            backlog(10_000, 1_000_000, 1.0),
-            backlog(3, 30, 1.0),
-            backlog(50, 5_000, 4.0),
-        ];
+        let all = [backlog(10_000, 1_000_000, 1.0), backlog(3, 30, 1.0), backlog(50, 5_000, 4.0)];
         for child in all {
             backlogs.change(Backlog::default(), child);
         }

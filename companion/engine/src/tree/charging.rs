@@ -1,12 +1,11 @@
 //! Charges of dispatched requests, and the limits on requests that an identity runs.
 
+use super::node::{Node, Passage, band_child, charge_child};
+use super::{Queued, Receipts, Tree};
 use crate::cost::Charge;
 use crate::endpoints::Endpoints;
 use crate::ids::{ChildId, FlowId, IdentityId, JobId};
 use crate::input::EndpointId;
-
-use super::node::{Node, Passage, band_child, charge_child};
-use super::{Queued, Receipts, Tree};
 
 impl Tree {
     /// `request`, which was picked, is dispatched to `endpoint`: it leaves its queue, is charged on every level, and runs
@@ -88,14 +87,11 @@ impl Tree {
         if receipts.epoch == self.epoch {
             let (band, class) = (band_child(tree.band), ChildId::of_class(leaf.class));
             self.root.settle(band, charge, receipts.band, real);
-            self.bands[tree.band as usize]
-                .level
-                .settle(tree.child, charge, receipts.model, real);
+            self.bands[tree.band as usize].level.settle(tree.child, charge, receipts.model, real);
             tree.level.settle(class, charge, receipts.class, real);
         }
         leaf.level.settle(node.child, charge, receipts.flow, real);
-        leaf.lags
-            .settled(node.tracked, charge.cost, real, self.config.discipline);
+        leaf.lags.settled(node.tracked, charge.cost, real, self.config.discipline);
         let leaf = node.leaf;
         self.tally_settle(flow, charge, real);
         self.settle_elsewhere(flow, charge, real);

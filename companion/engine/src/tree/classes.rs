@@ -7,12 +7,11 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
+use super::queued::Queued;
 use crate::ids::{ClassId, Id};
 use crate::input::ClassKey;
 use crate::load::Threshold;
 use crate::policy::{Class, ClassSet, Order};
-
-use super::queued::Queued;
 
 /// Tokens that a visit grants to the class of a set without classes, beside configured classes of other sets.
 const QUANTUM: u64 = 1_024;
@@ -113,9 +112,7 @@ struct Set {
 impl Set {
     fn in_family(&self, family: &str, bucket: Option<&str>) -> Option<ClassId> {
         let family = self.families.get(family)?;
-        bucket
-            .and_then(|bucket| family.by_bucket.get(bucket).copied())
-            .or(family.rest)
+        bucket.and_then(|bucket| family.by_bucket.get(bucket).copied()).or(family.rest)
     }
 
     fn classify(&self, key: &ClassKey, uncached: u64) -> ClassId {
@@ -147,10 +144,7 @@ pub(crate) struct Classes {
 
 impl Classes {
     pub(super) fn new(policy: &[ClassSet]) -> Self {
-        let mut classes = Self {
-            all: Vec::new(),
-            sets: Vec::new(),
-        };
+        let mut classes = Self { all: Vec::new(), sets: Vec::new() };
         for set in policy {
             classes.add(set);
         }
@@ -162,11 +156,8 @@ impl Classes {
 
     fn add(&mut self, policy: &ClassSet) {
         let first = self.all.len();
-        let mut buckets: Vec<(u64, Box<str>)> = policy
-            .buckets
-            .iter()
-            .map(|bucket| (bucket.min_tokens, bucket.name.clone()))
-            .collect();
+        let mut buckets: Vec<(u64, Box<str>)> =
+            policy.buckets.iter().map(|bucket| (bucket.min_tokens, bucket.name.clone())).collect();
         buckets.sort_by_key(|&(min, _)| min);
         let first_family = policy.classes.first().map(|class| class.family.clone());
         let mut set = Set {
@@ -237,9 +228,6 @@ impl Classes {
 
     /// Whether `other` has the same classes in the same ring, whatever their attributes.
     pub(super) fn same_ring(&self, other: &Self) -> bool {
-        self.all
-            .iter()
-            .map(ClassNode::name)
-            .eq(other.all.iter().map(ClassNode::name))
+        self.all.iter().map(ClassNode::name).eq(other.all.iter().map(ClassNode::name))
     }
 }

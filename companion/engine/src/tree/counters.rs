@@ -6,12 +6,11 @@
 //! An identity has at most one flow in each band and class. So a charge costs at most bands x classes steps of a heap, and
 //! none for an identity that keeps to one band and class.
 
+use super::Tree;
+use super::disciplines::FlowLevel;
 use crate::cost::Charge;
 use crate::ids::{ChildId, FlowId};
 use crate::policy::Discipline;
-
-use super::Tree;
-use super::disciplines::FlowLevel;
 
 impl Tree {
     /// A request of `flow` was charged in its leaf.
@@ -26,9 +25,7 @@ impl Tree {
     #[inline]
     pub(super) fn settle_elsewhere(&mut self, flow: FlowId, charge: &Charge, real: Option<u64>) {
         if self.config.discipline == Discipline::Vtc && self.identity_of(flow).flows.len() > 1 {
-            self.change_elsewhere(flow, charge, |level, child| {
-                level.settle_elsewhere(child, charge, real)
-            });
+            self.change_elsewhere(flow, charge, |level, child| level.settle_elsewhere(child, charge, real));
         }
     }
 

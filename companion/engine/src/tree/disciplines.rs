@@ -1,9 +1,8 @@
 //! The levels of the tree with their possible disciplines, each behind the interface of [`Node`].
 
-use crate::policy::CostUnit;
-
 use super::drr::Quantum;
 use super::tree_config::TreeConfig;
+use crate::policy::CostUnit;
 
 /// Tokens that a visit grants to a flow or a model of weight 1.
 const FLOW_TOKENS: f64 = 1_024.0;
@@ -76,7 +75,7 @@ mod class_level;
 mod flow_level;
 mod model_level;
 
-pub(super) use band_level::BandLevel;
-pub(super) use class_level::ClassLevel;
-pub(super) use flow_level::FlowLevel;
-pub(super) use model_level::ModelLevel;
+pub(super) use self::band_level::BandLevel;
+pub(super) use self::class_level::ClassLevel;
+pub(super) use self::flow_level::FlowLevel;
+pub(super) use self::model_level::ModelLevel;

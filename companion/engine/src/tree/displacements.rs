@@ -38,8 +38,9 @@ impl Displacements {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use alloc::format;
+
+    use super::*;
 
     #[test]
     fn the_displacements_longest_ago_are_forgotten_first() {
@@ -48,10 +49,7 @@ mod tests {
             displacements.remember(&format!("f{number}").into(), number);
         }
         assert_eq!(displacements.by_name.len(), DISPLACED_REMEMBERED_MAX);
-        assert_eq!(
-            ["f1", "f2", "f3"].map(|name| displacements.recall(name)),
-            [0, 0, 3]
-        );
+        assert_eq!(["f1", "f2", "f3"].map(|name| displacements.recall(name)), [0, 0, 3]);
         assert_eq!(displacements.recall("f3"), 0, "it is back");
         assert_eq!(displacements.by_number.len(), displacements.by_name.len());
     }

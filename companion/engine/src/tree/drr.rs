@@ -16,14 +16,13 @@
 
 use alloc::vec::Vec;
 
+use super::node::{Head, Node, Receipt, Unit};
+use super::ring::{Ring, Turn};
 use crate::audit::{AuditError, check};
 use crate::cost::{COST_MAX, Charge};
 use crate::ids::ChildId;
 use crate::indexed_heap::IndexedHeap;
 use crate::slab::Slab;
-
-use super::node::{Head, Node, Receipt, Unit};
-use super::ring::{Ring, Turn};
 
 /// Binary digits after the point.
 const FRACTION: u32 = 20;
@@ -130,11 +129,7 @@ impl<O: Copy> Drr<O> {
     /// Removes `child`, which is empty, and of which no receipt will be settled.
     pub(crate) fn forget(&mut self, child: ChildId) {
         let removed = self.children.remove(child);
-        debug_assert_eq!(
-            removed.state,
-            State::Empty,
-            "invariant: only an empty child is forgotten"
-        );
+        debug_assert_eq!(removed.state, State::Empty, "invariant: only an empty child is forgotten");
         if !self.joining {
             self.ring.leave(child);
         }
@@ -200,16 +195,10 @@ impl<O: Copy> Drr<O> {
     fn turn(&self, child: ChildId) -> Turn {
         let node = &self.children[child];
         let missing = Self::scaled(self.unit.of(&node.head)).saturating_sub(node.deficit);
-        let grants = if missing <= node.quantum.0 {
-            u64::from(missing > 0)
-        } else {
-            missing.div_ceil(node.quantum.0)
-        };
+        let grants =
+            if missing <= node.quantum.0 { u64::from(missing > 0) } else { missing.div_ceil(node.quantum.0) };
         let passes = if node.open { grants } else { grants.max(1) - 1 };
-        Turn {
-            lap: node.from + passes,
-            label: self.ring.label(child),
-        }
+        Turn { lap: node.from + passes, label: self.ring.label(child) }
     }
 
     fn reschedule(&mut self, child: ChildId) {
@@ -224,10 +213,7 @@ impl<O: Copy> Drr<O> {
         self.children[child].period = self.periods;
         if self.joining && self.ring.join(child) {
             let ring = &self.ring;
-            self.turns.map_keys(|child, turn| Turn {
-                label: ring.label(child),
-                ..turn
-            });
+            self.turns.map_keys(|child, turn| Turn { label: ring.label(child), ..turn });
         }
     }
 
@@ -240,10 +226,7 @@ impl<O: Copy> Drr<O> {
             self.children[child].from -= base;
         }
         self.ring.rebase();
-        self.turns.map_keys(|_, turn| Turn {
-            lap: turn.lap - base,
-            ..turn
-        });
+        self.turns.map_keys(|_, turn| Turn { lap: turn.lap - base, ..turn });
     }
 
     /// Checks every invariant, in time proportional to the children.
@@ -252,10 +235,7 @@ impl<O: Copy> Drr<O> {
         self.turns.audit()?;
         let mut runnable = 0;
         for (child, node) in self.children.iter() {
-            check(
-                "a served child was enqueued, blocked or removed",
-                node.state != State::Served,
-            )?;
+            check("a served child was enqueued, blocked or removed", node.state != State::Served)?;
             check(
                 "an empty child has neither a deficit nor a visit",
                 node.state != State::Empty || (node.deficit == 0 && !node.open),
@@ -265,19 +245,13 @@ impl<O: Copy> Drr<O> {
             }
             runnable += 1;
             let turn = self.turns.key(child);
-            check(
-                "a turn follows from deficit, quantum and head",
-                turn == Some(self.turn(child)),
-            )?;
+            check("a turn follows from deficit, quantum and head", turn == Some(self.turn(child)))?;
             check(
                 "the cursor has passed no turn",
                 turn.is_some_and(|turn| turn.lap >= self.ring.next_lap(child)),
             )?;
         }
-        check(
-            "exactly the runnable children have a turn",
-            runnable == self.turns.len(),
-        )
+        check("exactly the runnable children have a turn", runnable == self.turns.len())
     }
 }
 
@@ -339,10 +313,7 @@ impl<O: Copy> Node for Drr<O> {
     }
 
     fn serve(&mut self, child: ChildId, _charge: &Charge) -> Receipt {
-        let (picked, turn) = self
-            .turns
-            .least()
-            .expect("invariant: the served child was picked");
+        let (picked, turn) = self.turns.least().expect("invariant: the served child was picked");
         debug_assert_eq!(picked, child, "invariant: the served child was picked");
         if turn.lap >= LAPS {
             self.rebase();

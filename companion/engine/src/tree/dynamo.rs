@@ -13,11 +13,10 @@
 
 use alloc::vec::Vec;
 
+use super::node::{Head, Node, Receipt, Unit};
 use crate::audit::{AuditError, check};
 use crate::cost::Charge;
 use crate::ids::{ChildId, Id};
-
-use super::node::{Head, Node, Receipt, Unit};
 
 #[derive(Debug)]
 struct Class {
@@ -73,11 +72,7 @@ impl Set {
         let words = (0..).zip(&self.words).skip(from / 64);
         words
             .flat_map(move |(index, &word)| {
-                let before = if index == from / 64 {
-                    (1 << (from % 64)) - 1
-                } else {
-                    0
-                };
+                let before = if index == from / 64 { (1 << (from % 64)) - 1 } else { 0 };
                 let rest = |&word: &u64| Some(word & (word - 1)).filter(|&word| word != 0);
                 let first = Some(word & !before).filter(|&word| word != 0);
                 core::iter::successors(first, rest)
@@ -121,11 +116,7 @@ impl Dynamo {
     /// Adds a class; its quantum is at least 1.
     pub(crate) fn add(&mut self, quantum: u64) -> ChildId {
         let child = ChildId::from_index(self.classes.len());
-        self.classes.push(Class {
-            quantum: quantum.max(1),
-            deficit: 0,
-            cost: 0,
-        });
+        self.classes.push(Class { quantum: quantum.max(1), deficit: 0, cost: 0 });
         self.runnable.grow(self.classes.len());
         self.near.grow(self.classes.len());
         child
@@ -142,8 +133,7 @@ impl Dynamo {
     }
 
     fn carried(&self) -> Option<usize> {
-        self.carry
-            .filter(|&class| self.runnable.contains(class) && self.classes[class].missing() == 0)
+        self.carry.filter(|&class| self.runnable.contains(class) && self.classes[class].missing() == 0)
     }
 
     /// The first class from the cursor on that needs the fewest quanta beyond one, and how many it needs.
@@ -241,10 +231,7 @@ impl Node for Dynamo {
         }
         self.cursor = (position + 1) % self.classes.len();
         let class = &mut self.classes[position];
-        debug_assert!(
-            class.cost <= class.deficit,
-            "invariant: the served class was picked"
-        );
+        debug_assert!(class.cost <= class.deficit, "invariant: the served class was picked");
         class.deficit = class.deficit.saturating_sub(class.cost);
         self.carry = (class.deficit > 0).then_some(position);
         Receipt::default()
@@ -262,10 +249,7 @@ mod tests {
     use super::*;
 
     fn head(cost: u64) -> Head {
-        Head {
-            class_cost: cost,
-            ..Head::NONE
-        }
+        Head { class_cost: cost, ..Head::NONE }
     }
 
     fn charge(cost: u64) -> Charge {
@@ -296,11 +280,7 @@ mod tests {
             (node.deficit(first), node.pick().map(ChildId::index))
         };
         assert_eq!(after_first(false), (5, Some(0)), "credit is left over");
-        assert_eq!(
-            after_first(true),
-            (5, Some(1)),
-            "the credit stays, unused for now"
-        );
+        assert_eq!(after_first(true), (5, Some(1)), "the credit stays, unused for now");
     }
 
     #[test]
@@ -313,10 +293,8 @@ mod tests {
             }
             for from in 0..length {
                 let found: Vec<usize> = set.around(from).collect();
-                let expected: Vec<usize> = (from..length)
-                    .chain(0..from)
-                    .filter(|child| child % 3 == 0)
-                    .collect();
+                let expected: Vec<usize> =
+                    (from..length).chain(0..from).filter(|child| child % 3 == 0).collect();
                 assert_eq!(found, expected, "{length} from {from}");
             }
         }

@@ -30,17 +30,11 @@ struct ThresholdBits {
 
 impl ThresholdBits {
     fn of(threshold: Threshold) -> Self {
-        Self {
-            tokens: threshold.tokens,
-            fraction: threshold.fraction.map(f64::to_bits),
-        }
+        Self { tokens: threshold.tokens, fraction: threshold.fraction.map(f64::to_bits) }
     }
 
     fn threshold(self) -> Threshold {
-        Threshold {
-            tokens: self.tokens,
-            fraction: self.fraction.map(f64::from_bits),
-        }
+        Threshold { tokens: self.tokens, fraction: self.fraction.map(f64::from_bits) }
     }
 }
 
@@ -63,11 +57,7 @@ impl Key {
 
     /// All endpoints but `excluded`, which are sorted, without a threshold.
     pub(super) fn is_all_without(&self, excluded: &[EndpointId]) -> bool {
-        *self
-            == Self {
-                excluded: excluded.into(),
-                ..Self::default()
-            }
+        *self == Self { excluded: excluded.into(), ..Self::default() }
     }
 
     fn allows(&self, endpoint: &Endpoint) -> bool {
@@ -82,11 +72,7 @@ impl Key {
                 let eligible = eligible.iter().filter_map(|&id| endpoints.get(id));
                 eligible.filter(able).map(|endpoint| endpoint.id).collect()
             }
-            None => endpoints
-                .iter()
-                .filter(able)
-                .map(|endpoint| endpoint.id)
-                .collect(),
+            None => endpoints.iter().filter(able).map(|endpoint| endpoint.id).collect(),
         }
     }
 }
@@ -116,17 +102,8 @@ impl Default for EligibilitySets {
     fn default() -> Self {
         let mut sets = Slab::default();
         let any = sets.insert(EligibilitySet::default());
-        debug_assert_eq!(
-            any,
-            EligibilityId::ANY,
-            "invariant: the first set is that of all endpoints"
-        );
-        Self {
-            sets,
-            by_key: HashMap::new(),
-            by_endpoint: HashMap::new(),
-            of_all: Vec::new(),
-        }
+        debug_assert_eq!(any, EligibilityId::ANY, "invariant: the first set is that of all endpoints");
+        Self { sets, by_key: HashMap::new(), by_endpoint: HashMap::new(), of_all: Vec::new() }
     }
 }
 
@@ -147,11 +124,7 @@ impl EligibilitySets {
             sorted.dedup();
             sorted.into_boxed_slice()
         });
-        let key = Key {
-            threshold: ThresholdBits::of(threshold),
-            eligible,
-            excluded: Box::default(),
-        };
+        let key = Key { threshold: ThresholdBits::of(threshold), eligible, excluded: Box::default() };
         self.hold_key(key, endpoints)
     }
 
@@ -175,10 +148,7 @@ impl EligibilitySets {
         excluded: &[EndpointId],
         endpoints: &Endpoints,
     ) -> EligibilityId {
-        let key = Key {
-            excluded: excluded.into(),
-            ..self.sets[id].key.clone()
-        };
+        let key = Key { excluded: excluded.into(), ..self.sets[id].key.clone() };
         self.hold_key(key, endpoints)
     }
 
@@ -189,10 +159,7 @@ impl EligibilitySets {
         threshold: Threshold,
         endpoints: &Endpoints,
     ) -> EligibilityId {
-        let key = Key {
-            threshold: ThresholdBits::of(threshold),
-            ..self.sets[id].key.clone()
-        };
+        let key = Key { threshold: ThresholdBits::of(threshold), ..self.sets[id].key.clone() };
         self.hold_key(key, endpoints)
     }
 
@@ -270,8 +237,7 @@ impl EligibilitySets {
 
     /// Whether `endpoint` takes a request of the set now.
     pub(super) fn allows(&self, id: EligibilityId, endpoint: &Endpoint) -> bool {
-        self.restricted(id)
-            .map_or_else(|| endpoint.has_room(), |set| set.key.allows(endpoint))
+        self.restricted(id).map_or_else(|| endpoint.has_room(), |set| set.key.allows(endpoint))
     }
 
     /// The head of `flow` waits under this set.

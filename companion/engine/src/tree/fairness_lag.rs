@@ -212,20 +212,11 @@ mod tests {
 
     impl<const FLOWS: usize> Leaf<FLOWS> {
         fn new() -> Self {
-            Self {
-                lags: FairnessLags::default(),
-                slots: [TrackedSlot::default(); FLOWS],
-            }
+            Self { lags: FairnessLags::default(), slots: [TrackedSlot::default(); FLOWS] }
         }
 
         fn track(&mut self, flow: usize, weight: f64, running: u64) {
-            self.lags.track(
-                &mut self.slots[flow],
-                FlowId::from_index(flow),
-                weight,
-                10,
-                running,
-            );
+            self.lags.track(&mut self.slots[flow], FlowId::from_index(flow), weight, 10, running);
         }
 
         fn untrack(&mut self, flow: usize) {
@@ -308,9 +299,7 @@ mod tests {
         let tracked: Vec<usize> = leaf.lags.flows().map(FlowId::index).collect();
         assert_eq!(tracked, [0, 1, 2, 3, 4, 700, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]);
         assert!(
-            (0..)
-                .zip(leaf.slots)
-                .all(|(flow, slot)| leaf.lags.is_slot_of(slot, FlowId::from_index(flow)))
+            (0..).zip(leaf.slots).all(|(flow, slot)| leaf.lags.is_slot_of(slot, FlowId::from_index(flow)))
         );
     }
 }

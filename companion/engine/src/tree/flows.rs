@@ -5,13 +5,12 @@
 
 use alloc::vec::Vec;
 
-use crate::ids::{ChildId, EligibilityId, FlowId, IdentityId, JobId, LeafId};
-use crate::policy::Discipline;
-use crate::slab::Slab;
-
 use super::backlogs::Backlog;
 use super::fairness_lag::TrackedSlot;
 use super::order::Queue;
+use crate::ids::{ChildId, EligibilityId, FlowId, IdentityId, JobId, LeafId};
+use crate::policy::Discipline;
+use crate::slab::Slab;
 
 #[derive(Debug)]
 pub(crate) struct Flow {
@@ -64,11 +63,7 @@ impl Flow {
             Discipline::RoundRobin => self.waiting,
             _ => self.waiting_cost,
         };
-        Backlog {
-            requests: self.waiting,
-            cost,
-            weight,
-        }
+        Backlog { requests: self.waiting, cost, weight }
     }
 }
 

@@ -1,8 +1,7 @@
 //! The removal of flows that are no longer used, and with them of empty leaves and model trees.
 
-use crate::ids::{FlowId, LeafId};
-
 use super::Tree;
+use crate::ids::{FlowId, LeafId};
 
 impl Tree {
     /// Removes `flow` if nothing of it waits or runs, once its discipline no longer counts its charges. That may allow

@@ -13,6 +13,9 @@ use alloc::vec::Vec;
 use hashbrown::HashTable;
 use smallvec::SmallVec;
 
+use super::displacements::Displacements;
+use super::queued::Waiting;
+use super::tallies::Tally;
 use crate::audit::{AuditError, check};
 use crate::band::TreeBand;
 use crate::hashed_name::{HashedName, NameHasher};
@@ -23,10 +26,6 @@ use crate::limits::OVERFLOW_FLOWS;
 use crate::policy::{Flows as Policy, Over};
 use crate::rng;
 use crate::slab::Slab;
-
-use super::displacements::Displacements;
-use super::queued::Waiting;
-use super::tallies::Tally;
 
 /// The identity of requests without one.
 pub(crate) const ANONYMOUS: &str = "anonymous";
@@ -83,16 +82,11 @@ impl Identity {
     /// What waits of it, and is shown in `band`.
     pub(crate) fn waiting_shown(&self, band: Band) -> Waiting {
         let shown = TreeBand::shown_as(band).iter();
-        shown.fold(Waiting::default(), |sum, &band| {
-            sum.plus(self.bands[band as usize].waiting)
-        })
+        shown.fold(Waiting::default(), |sum, &band| sum.plus(self.bands[band as usize].waiting))
     }
 
     pub(crate) fn hashed_name(&self) -> HashedName<'_> {
-        HashedName {
-            text: &self.name,
-            hash: self.name_hash,
-        }
+        HashedName { text: &self.name, hash: self.name_hash }
     }
 
     pub(super) fn flow(&self, leaf: LeafId) -> Option<FlowId> {
@@ -102,10 +96,7 @@ impl Identity {
 
     /// The endpoints where it runs `limit` requests or more.
     pub(super) fn full_at(&self, limit: u64) -> impl Iterator<Item = EndpointId> {
-        let full = self
-            .in_flight_at
-            .iter()
-            .filter(move |&&(_, count)| count >= limit);
+        let full = self.in_flight_at.iter().filter(move |&&(_, count)| count >= limit);
         full.map(|&(id, _)| id)
     }
 
@@ -254,10 +245,7 @@ impl Identities {
 
     pub(super) fn audit(&self) -> Result<(), AuditError> {
         let unnamed = self.all.iter().filter(|(_, identity)| !identity.is_named);
-        check(
-            "identities that the policy doesn't name are counted",
-            unnamed.count() == self.unnamed,
-        )
+        check("identities that the policy doesn't name are counted", unnamed.count() == self.unnamed)
     }
 
     fn insert(&mut self, name: Arc<str>, name_hash: u64, policy: &Policy) -> IdentityId {
@@ -278,8 +266,7 @@ impl Identities {
             flows: SmallVec::new(),
         });
         let all = &self.all;
-        self.index
-            .insert_unique(name_hash, identity, |&other| all[other].name_hash);
+        self.index.insert_unique(name_hash, identity, |&other| all[other].name_hash);
         identity
     }
 

@@ -40,10 +40,7 @@ impl Lanes {
             free.unwrap_or(own.len())
         });
         if lane == self.0.len() {
-            self.0.push(Lane {
-                eligible: eligible.into(),
-                requests: Root::default(),
-            });
+            self.0.push(Lane { eligible: eligible.into(), requests: Root::default() });
         } else if self.0[lane].is_empty() {
             self.0[lane].eligible = eligible.into();
         }
@@ -53,8 +50,7 @@ impl Lanes {
     fn find(&self, eligible: &[EndpointId]) -> Option<usize> {
         let own = self.0.iter().take(SHARED);
         let is_same = |lane: &Lane| !lane.is_empty() && *lane.eligible == *eligible;
-        own.enumerate()
-            .find_map(|(number, lane)| is_same(lane).then_some(number))
+        own.enumerate().find_map(|(number, lane)| is_same(lane).then_some(number))
     }
 
     /// A request that may go to `eligible` would be the first of its lane.

@@ -20,12 +20,7 @@ pub(super) struct ModelIds {
 
 impl ModelIds {
     pub(super) fn new(seed: u64) -> Self {
-        Self {
-            ids: HashMap::new(),
-            names: Vec::new(),
-            last: None,
-            seed,
-        }
+        Self { ids: HashMap::new(), names: Vec::new(), last: None, seed }
     }
 
     /// The name of `id`; `None` if several models share it.
@@ -34,10 +29,7 @@ impl ModelIds {
     }
 
     pub(super) fn id_or_insert(&mut self, name: &str) -> ModelId {
-        if let Some(last) = self
-            .last
-            .filter(|&last| self.name(last).is_some_and(|last| **last == *name))
-        {
+        if let Some(last) = self.last.filter(|&last| self.name(last).is_some_and(|last| **last == *name)) {
             return last;
         }
         if let Some(&id) = self.ids.get(name) {

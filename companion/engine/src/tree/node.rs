@@ -29,10 +29,7 @@ impl Head {
         model: ModelId::FIRST,
         eligibility: EligibilityId::ANY,
         open: true,
-        arrival: Arrival {
-            at: Instant::ZERO,
-            sequence: 0,
-        },
+        arrival: Arrival { at: Instant::ZERO, sequence: 0 },
     };
 }
 

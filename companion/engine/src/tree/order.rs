@@ -10,16 +10,15 @@ use alloc::vec::Vec;
 use core::cmp::{Ordering, Reverse};
 use core::time::Duration;
 
+use super::lanes::Lanes;
+use super::node::Head;
+use super::queued::Queued;
 use crate::arrival::Arrival;
 use crate::ids::{EligibilityId, JobId, ModelId};
 use crate::input::{EndpointId, Request};
 use crate::pairing_heap::{PairingHeaps, Root};
 use crate::policy;
 use crate::time::Instant;
-
-use super::lanes::Lanes;
-use super::node::Head;
-use super::queued::Queued;
 
 /// The attributes of a request that decide its score.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,10 +59,9 @@ impl OrderKey {
                 !worth.to_bits()
             }
             policy::Order::Edf => self.deadline.map_or(u64::MAX, Instant::as_nanos),
-            policy::Order::SloDeadline { target } => self
-                .ttft_target
-                .or(target)
-                .map_or(u64::MAX, |target| self.arrived.after(target).as_nanos()),
+            policy::Order::SloDeadline { target } => {
+                self.ttft_target.or(target).map_or(u64::MAX, |target| self.arrived.after(target).as_nanos())
+            }
         }
     }
 }
@@ -93,11 +91,7 @@ impl Member {
     fn of(request: &Queued, lane: Option<u8>) -> Self {
         Self {
             lane,
-            key: Key {
-                tier: Reverse(request.strict),
-                score: request.score,
-                arrival: request.arrival,
-            },
+            key: Key { tier: Reverse(request.strict), score: request.score, arrival: request.arrival },
             class_cost: request.class_cost,
             cost: request.cost,
             model: request.model,
@@ -205,8 +199,7 @@ impl Order {
         request: &Queued,
         eligible: Option<&[EndpointId]>,
     ) -> bool {
-        self.by_arrival
-            .insert(&mut queue.youngest, job, Reverse(request.arrival));
+        self.by_arrival.insert(&mut queue.youngest, job, Reverse(request.arrival));
         self.enter(queue, job, request, eligible)
     }
 
@@ -250,8 +243,7 @@ impl Order {
         eligible: Option<&[EndpointId]>,
     ) -> bool {
         if request.suspended {
-            self.by_key
-                .insert(&mut queue.suspended, job, Member::of(request, None));
+            self.by_key.insert(&mut queue.suspended, job, Member::of(request, None));
             return false;
         }
         let lane = eligible.map(|eligible| queue.lanes.get_or_insert_default().enter(eligible));
@@ -352,10 +344,7 @@ mod tests {
             strict,
             suspended: false,
             score,
-            arrival: Arrival {
-                at: Instant::ZERO,
-                sequence: number as u64,
-            },
+            arrival: Arrival { at: Instant::ZERO, sequence: number as u64 },
         }
     }
 
@@ -378,10 +367,7 @@ mod tests {
 
     /// Asserts that each key goes before the next.
     fn in_order(order: By, keys: &[OrderKey]) {
-        assert!(
-            keys.is_sorted_by(|a, b| a.score(order) < b.score(order)),
-            "{order:?}: {keys:?}"
-        );
+        assert!(keys.is_sorted_by(|a, b| a.score(order) < b.score(order)), "{order:?}: {keys:?}");
     }
 
     #[test]
@@ -399,24 +385,16 @@ mod tests {
 
     #[test]
     fn wspt_orders_by_cost_over_the_head_start() {
-        let keys = [
-            key(1, 9, 1),
-            key(1, 9, 0),
-            key(400, 9, 199),
-            key(3, 0, 0),
-            key(100, 0, 9),
-            key(u64::MAX, 0, 0),
-        ];
+        let keys =
+            [key(1, 9, 1), key(1, 9, 0), key(400, 9, 199), key(3, 0, 0), key(100, 0, 9), key(u64::MAX, 0, 0)];
         in_order(By::Wspt, &keys);
         assert_eq!(key(0, 0, 0).score(By::Wspt), key(1, 0, 0).score(By::Wspt));
     }
 
     #[test]
     fn edf_and_slo_deadline_order_by_due_time_and_none_is_last() {
-        let due = |deadline: u64| OrderKey {
-            deadline: Some(Instant::from_nanos(deadline)),
-            ..key(1, 7, 1_000)
-        };
+        let due =
+            |deadline: u64| OrderKey { deadline: Some(Instant::from_nanos(deadline)), ..key(1, 7, 1_000) };
         in_order(By::Edf, &[due(3), due(4), key(1, 0, 1_000)]);
         let target = |arrived, millis| OrderKey {
             ttft_target: Some(Duration::from_millis(millis)),
@@ -424,9 +402,7 @@ mod tests {
         };
         let none = By::SloDeadline { target: None };
         in_order(none, &[target(3, 100), target(2, 1_200), key(1, 0, 0)]);
-        let pool = By::SloDeadline {
-            target: Some(Duration::from_secs(1)),
-        };
+        let pool = By::SloDeadline { target: Some(Duration::from_secs(1)) };
         in_order(pool, &[key(1, 1, 0), target(2, 100), target(1, 1_500)]);
     }
 
@@ -446,29 +422,16 @@ mod tests {
         assert_eq!(order.youngest(&queue), Some(id(5)));
         assert_eq!(order.head_of(id(3)).cost, 13);
         assert!(!order.remove(&mut queue, id(5), false) && order.remove(&mut queue, id(3), false));
-        assert_eq!(
-            (first(&order, &queue), order.youngest(&queue)),
-            (Some(id(4)), Some(id(4)))
-        );
+        assert_eq!((first(&order, &queue), order.youngest(&queue)), (Some(id(4)), Some(id(4))));
         let mut suspend = |order: &mut Order, queue: &mut Queue, job: usize, suspended| {
             requests[job].suspended = suspended;
             order.set_suspended(queue, id(job), &requests[job], None)
         };
         assert!(!suspend(&mut order, &mut queue, 0, true) && suspend(&mut order, &mut queue, 4, true));
-        assert_eq!(
-            (first(&order, &queue), order.youngest(&queue)),
-            (Some(id(2)), Some(id(4)))
-        );
-        assert_eq!(
-            in_order_of(&order, &queue),
-            [4, 2, 0, 1],
-            "suspended requests keep their places"
-        );
+        assert_eq!((first(&order, &queue), order.youngest(&queue)), (Some(id(2)), Some(id(4))));
+        assert_eq!(in_order_of(&order, &queue), [4, 2, 0, 1], "suspended requests keep their places");
         assert!(!order.remove(&mut queue, id(0), true) && suspend(&mut order, &mut queue, 4, false));
-        assert_eq!(
-            (first(&order, &queue), order.suspended(&queue)),
-            (Some(id(4)), Vec::new())
-        );
+        assert_eq!((first(&order, &queue), order.suspended(&queue)), (Some(id(4)), Vec::new()));
     }
 
     #[test]
@@ -476,20 +439,9 @@ mod tests {
         let mut order = Order::default();
         let mut queue = Queue::default();
         let endpoints = |ids: &[u32]| ids.iter().copied().map(EndpointId).collect::<Vec<_>>();
-        let lanes = [
-            None,
-            Some(endpoints(&[1])),
-            Some(endpoints(&[1, 2])),
-            Some(endpoints(&[1])),
-            None,
-        ];
+        let lanes = [None, Some(endpoints(&[1])), Some(endpoints(&[1, 2])), Some(endpoints(&[1])), None];
         for (number, eligible) in lanes.iter().enumerate() {
-            order.insert(
-                &mut queue,
-                id(number),
-                &request(number, (0, 0)),
-                eligible.as_deref(),
-            );
+            order.insert(&mut queue, id(number), &request(number, (0, 0)), eligible.as_deref());
         }
         assert_eq!(order.firsts(&queue), [0, 1, 2].map(id));
         assert_eq!(in_order_of(&order, &queue), [0, 1, 2, 3, 4]);

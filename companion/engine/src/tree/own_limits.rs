@@ -2,13 +2,12 @@
 //!
 //! An identity at such a limit is blocked, whatever room endpoints have.
 
+use super::Tree;
+use super::identities::Identity;
 use crate::band::TreeBand;
 use crate::endpoints::Endpoints;
 use crate::ids::FlowId;
 use crate::input::Band;
-
-use super::Tree;
-use super::identities::Identity;
 
 impl Tree {
     /// Whether the identity of `flow` runs the most requests that it may, or is held.
@@ -28,14 +27,10 @@ impl Tree {
         if self.config.max_in_flight.is_none() && !self.config.holds {
             return 0;
         }
-        let limited = self
-            .identities()
-            .filter(|identity| self.is_identity_at_limit(identity));
+        let limited = self.identities().filter(|identity| self.is_identity_at_limit(identity));
         let of_band = |identity: &Identity| {
             let bands = TreeBand::shown_as(shown).iter();
-            bands
-                .map(|&band| identity.bands[band as usize].waiting.requests)
-                .sum::<u64>()
+            bands.map(|&band| identity.bands[band as usize].waiting.requests).sum::<u64>()
         };
         limited.map(of_band).sum()
     }

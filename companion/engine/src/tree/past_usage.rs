@@ -4,13 +4,12 @@
 
 use alloc::vec::Vec;
 
+use super::Tree;
+use super::usage::reach;
 use crate::band::TreeBand;
 use crate::ids::{FlowId, Id as _, ModelId};
 use crate::input::{PastUsage, RunningUsage};
 use crate::policy::Flows as FlowsPolicy;
-
-use super::Tree;
-use super::usage::reach;
 
 impl Tree {
     /// See [`crate::Input::PastUsage`].
@@ -27,9 +26,7 @@ impl Tree {
             let model = self.model_id(&entry.model);
             let (flow, _) = self.flow_or_insert(entry.flow.into(), entry.band.into(), model, class, policy);
             let (leaf, child) = (self.flows[flow].leaf, self.flows[flow].child);
-            self.leaves[leaf]
-                .level
-                .add_past_usage(child, model, entry.cost.0, entry.ago);
+            self.leaves[leaf].level.add_past_usage(child, model, entry.cost.0, entry.ago);
             self.tally_past(flow, model, entry.cost.0);
             self.release_flow(flow);
         }

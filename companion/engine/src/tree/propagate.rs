@@ -3,17 +3,16 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use super::fairness_lag::has_bound;
+use super::node::{Head, Node, band_child};
+use super::order::Order;
+use super::{Leaf, Queued, Tree};
 use crate::band::TreeBand;
 use crate::endpoints::Endpoints;
 use crate::ids::{ChildId, ClassId, EligibilityId, FlowId, Id, IdentityId, JobId, LeafId, ModelTreeId};
 use crate::input::EndpointId;
 use crate::policy::ClassMode;
 use crate::time::Instant;
-
-use super::fairness_lag::has_bound;
-use super::node::{Head, Node, band_child};
-use super::order::Order;
-use super::{Leaf, Queued, Tree};
 
 impl Tree {
     /// Whether a waiting request could be dispatched now if the gate were open.
@@ -105,9 +104,7 @@ impl Tree {
     /// watch one of them, it watches none.
     pub(super) fn watch(&mut self, flow: FlowId, sets: Vec<EligibilityId>) {
         let leaf = self.flows[flow].leaf;
-        let watches = sets
-            .iter()
-            .all(|&set| self.eligibility.may_watch(set, leaf, flow));
+        let watches = sets.iter().all(|&set| self.eligibility.may_watch(set, leaf, flow));
         for set in core::mem::take(&mut self.flows[flow].watched) {
             self.eligibility.remove_watcher(set, leaf, flow);
             self.eligibility.release(set);
@@ -189,10 +186,8 @@ impl Tree {
     /// `identity` reached a limit on running requests, or fell below it.
     pub(super) fn update_heads(&mut self, identity: IdentityId, endpoints: &Endpoints) {
         let flows = self.identities.get(identity).flows.iter();
-        let waiting: Vec<FlowId> = flows
-            .map(|&(_, flow)| flow)
-            .filter(|&flow| self.flows[flow].waiting > 0)
-            .collect();
+        let waiting: Vec<FlowId> =
+            flows.map(|&(_, flow)| flow).filter(|&flow| self.flows[flow].waiting > 0).collect();
         for flow in waiting {
             self.update_head(flow, endpoints);
         }
@@ -236,11 +231,8 @@ impl Tree {
     fn enqueue_again(&mut self, flow: FlowId) {
         let node = &self.flows[flow];
         if let (Some(job), Some(eligibility)) = (node.head, node.head_eligibility) {
-            let head = Head {
-                eligibility,
-                open: self.eligibility.is_open(eligibility),
-                ..self.order.head_of(job)
-            };
+            let head =
+                Head { eligibility, open: self.eligibility.is_open(eligibility), ..self.order.head_of(job) };
             self.leaves[node.leaf].level.enqueue(node.child, &head);
         }
     }
@@ -329,10 +321,7 @@ impl Tree {
 
     /// Blocks exactly the classes of these names.
     pub(crate) fn block_classes(&mut self, names: &[Box<str>]) {
-        let blocked: Vec<ClassId> = names
-            .iter()
-            .filter_map(|name| self.classes.configured(name))
-            .collect();
+        let blocked: Vec<ClassId> = names.iter().filter_map(|name| self.classes.configured(name)).collect();
         let before = core::mem::replace(&mut self.blocked_classes, blocked);
         if before.is_empty() && self.blocked_classes.is_empty() {
             return;

@@ -1,11 +1,10 @@
 //! Requests enter and leave the queues of their flows, with every sum that counts them, and the order of their displacement.
 
+use super::{Queued, Tree};
 use crate::band::TreeBand;
 use crate::endpoints::Endpoints;
 use crate::ids::{FlowId, JobId};
 use crate::policy::Discipline;
-
-use super::{Queued, Tree};
 
 impl Tree {
     /// Adds a waiting request.
@@ -76,18 +75,15 @@ impl Tree {
         tree.waiting = change(tree.waiting, 1);
         tree.waiting_cost = change(tree.waiting_cost, request.cost);
         if self.config.per_model {
-            self.bands[tree.band as usize]
-                .models
-                .change(before, tree.backlog());
+            self.bands[tree.band as usize].models.change(before, tree.backlog());
         }
     }
 
     /// The request that is displaced first in `band`: the youngest of the identity that was least recently displaced.
     pub(crate) fn victim(&self, band: TreeBand) -> Option<JobId> {
         let identity = self.identities.get(self.identities.victim(band)?);
-        let youngest = self
-            .flows_in(identity, band)
-            .filter_map(|flow| self.order.youngest(&self.flows[flow].queue));
+        let youngest =
+            self.flows_in(identity, band).filter_map(|flow| self.order.youngest(&self.flows[flow].queue));
         youngest.max_by_key(|&job| self.order.arrival(job))
     }
 
@@ -95,7 +91,6 @@ impl Tree {
     pub(crate) fn displaced(&mut self, flow: FlowId) {
         self.displacements += 1;
         let band = self.band_of(flow);
-        self.identities
-            .displaced(self.flows[flow].identity, band, self.displacements);
+        self.identities.displaced(self.flows[flow].identity, band, self.displacements);
     }
 }

@@ -8,18 +8,17 @@ use alloc::vec::Vec;
 
 use hashbrown::HashSet;
 
+use super::classes::Classes;
+use super::disciplines::{BandLevel, ClassLevel, ModelLevel};
+use super::node::{Node, Receipt};
+use super::tree_config::TreeConfig;
+use super::{Leaf, Queued, Receipts, Tree};
 use crate::band::TreeBand;
 use crate::cost::Charge;
 use crate::endpoints::Endpoints;
 use crate::ids::{ClassId, EligibilityId, FlowId, Id, IdentityId, LeafId, ModelTreeId};
 use crate::input::EndpointId;
 use crate::policy::Policy;
-
-use super::classes::Classes;
-use super::disciplines::{BandLevel, ClassLevel, ModelLevel};
-use super::node::{Node, Receipt};
-use super::tree_config::TreeConfig;
-use super::{Leaf, Queued, Receipts, Tree};
 
 /// A change of policy in progress.
 #[derive(Debug)]
@@ -99,9 +98,7 @@ impl Tree {
         self.identities.reconfigure(&policy.flows);
         for (_, flow) in self.flows.iter() {
             let weight = self.identities.get(flow.identity).weight;
-            self.leaves[flow.leaf]
-                .level
-                .set_weight(flow.child, weight, &self.config);
+            self.leaves[flow.leaf].level.set_weight(flow.child, weight, &self.config);
         }
     }
 
@@ -109,10 +106,8 @@ impl Tree {
         if !same_ring {
             self.epoch += 1;
         }
-        let new_ids: Vec<Option<ClassId>> = old
-            .iter()
-            .map(|(_, class)| self.classes.by_name(class.name()))
-            .collect();
+        let new_ids: Vec<Option<ClassId>> =
+            old.iter().map(|(_, class)| self.classes.by_name(class.name())).collect();
         for (_, tree) in self.trees.iter_mut() {
             if same_ring {
                 tree.level.set_quanta(&self.classes);
@@ -145,11 +140,7 @@ impl Tree {
     ) {
         let (former, leaf) = (self.flows[request.flow].identity, self.flows[request.flow].leaf);
         let removed = change.removes(leaf);
-        request.class = if removed && !change.same_classes {
-            class
-        } else {
-            self.leaves[leaf].class
-        };
+        request.class = if removed && !change.same_classes { class } else { self.leaves[leaf].class };
         let identity = identity.unwrap_or(former);
         if removed || identity != former || self.band_of(request.flow) != band {
             let leaf = self.leaf_or_insert(band, request.model, request.class);
@@ -157,9 +148,7 @@ impl Tree {
         }
         let threshold = self.classes.get(request.class).threshold;
         change.released.push(request.eligibility);
-        request.eligibility = self
-            .eligibility
-            .hold_under(request.eligibility, threshold, endpoints);
+        request.eligibility = self.eligibility.hold_under(request.eligibility, threshold, endpoints);
     }
 
     /// A request that runs at `endpoint` moves from one flow to another, or stays. `charge`: what it was charged; `None`: that is

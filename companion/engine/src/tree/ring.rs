@@ -127,15 +127,11 @@ impl Ring {
     }
 
     fn place(&self, child: ChildId) -> &Place {
-        self.places[child.slot()]
-            .as_ref()
-            .expect("invariant: the child is in the ring")
+        self.places[child.slot()].as_ref().expect("invariant: the child is in the ring")
     }
 
     fn place_mut(&mut self, child: ChildId) -> &mut Place {
-        self.places[child.slot()]
-            .as_mut()
-            .expect("invariant: the child is in the ring")
+        self.places[child.slot()].as_mut().expect("invariant: the child is in the ring")
     }
 
     /// The distance from the label of the child behind the cursor to the next one in use.
@@ -175,31 +171,20 @@ impl Ring {
         if child.slot() >= self.places.len() {
             self.places.resize(child.slot() + 1, None);
         }
-        debug_assert!(
-            self.places[child.slot()].is_none(),
-            "invariant: a child joins once"
-        );
+        debug_assert!(self.places[child.slot()].is_none(), "invariant: a child joins once");
         self.places[child.slot()] = Some(place);
         self.members += 1;
     }
 
     fn insert_alone(&mut self, child: ChildId) {
-        let place = Place {
-            label: 0,
-            previous: child,
-            next: child,
-        };
+        let place = Place { label: 0, previous: child, next: child };
         self.insert(child, place);
         self.cursor = Some(child);
     }
 
     fn insert_before(&mut self, next: ChildId, child: ChildId, label: u64) {
         let previous = self.place(next).previous;
-        let place = Place {
-            label,
-            previous,
-            next,
-        };
+        let place = Place { label, previous, next };
         self.insert(child, place);
         self.place_mut(previous).next = child;
         self.place_mut(next).previous = child;

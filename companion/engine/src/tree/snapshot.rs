@@ -3,14 +3,13 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use super::Tree;
+use super::classes::ClassNode;
+use super::fairness_lag::has_bound;
 use crate::band::TreeBand;
 use crate::ids::{ClassId, FlowId, Id, LeafId, ModelId, ModelTreeId};
 use crate::input::Band;
 use crate::snapshot::FairnessLag;
-
-use super::Tree;
-use super::classes::ClassNode;
-use super::fairness_lag::has_bound;
 
 /// Adds a lag, or raises the one of the same place.
 fn add_lag(lags: &mut Vec<FairnessLag>, lag: FairnessLag) {
@@ -26,9 +25,7 @@ impl Tree {
     pub(crate) fn deficits(&self, flow: FlowId) -> Vec<(Box<str>, u64)> {
         let tree = &self.trees[self.leaves[self.flows[flow].leaf].tree];
         let configured = self.classes.iter().filter(|(_, class)| class.policy.is_some());
-        configured
-            .map(|(id, class)| (class.name().into(), tree.level.deficit(id)))
-            .collect()
+        configured.map(|(id, class)| (class.name().into(), tree.level.deficit(id))).collect()
     }
 
     /// The sum of the deficits of `class` over all bands and models.

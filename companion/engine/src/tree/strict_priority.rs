@@ -1,9 +1,8 @@
 //! Strict priority: the first runnable child is next. Later children are owed nothing.
 
+use super::node::{Head, Node, Receipt, bit};
 use crate::cost::Charge;
 use crate::ids::{ChildId, Id};
-
-use super::node::{Head, Node, Receipt, bit};
 
 /// At most 64 children, most important first.
 #[derive(Debug, Default)]
@@ -46,11 +45,7 @@ mod tests {
 
     #[test]
     fn the_first_runnable_child_is_picked() {
-        let head = Head {
-            class_cost: 1,
-            cost: 1,
-            ..Head::NONE
-        };
+        let head = Head { class_cost: 1, cost: 1, ..Head::NONE };
         let [_, first, second] = [0, 1, 2].map(ChildId::from_index);
         let mut node = StrictPriority::default();
         assert_eq!(node.pick(), None);

@@ -3,10 +3,9 @@
 //! A flow with only suspended requests is blocked like one at its limit: it stays backlogged, earns nothing, and counts
 //! as newly backlogged when one of its requests is active again.
 
+use super::{Queued, Tree};
 use crate::endpoints::Endpoints;
 use crate::ids::JobId;
-
-use super::{Queued, Tree};
 
 impl Tree {
     /// Suspended requests.

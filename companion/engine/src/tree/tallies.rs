@@ -8,13 +8,12 @@
 
 use alloc::vec::Vec;
 
+use super::Tree;
 use crate::audit::{AuditError, check};
 use crate::band::TreeBand;
 use crate::cost::{Charge, VirtualTime};
 use crate::ids::{FlowId, IdentityId, LeafId, ModelId};
 use crate::policy::Discipline;
-
-use super::Tree;
 
 /// The usage of one identity by model: settled in the window, and the estimates of what runs. Models without usage have
 /// no entry.
@@ -156,13 +155,9 @@ impl Tree {
         if !self.config.per_model {
             return node.flows.to_vec();
         }
-        let trees = TreeBand::ALL
-            .into_iter()
-            .filter_map(|band| self.bands[band as usize].trees.get(&model));
+        let trees = TreeBand::ALL.into_iter().filter_map(|band| self.bands[band as usize].trees.get(&model));
         let leaves = trees.flat_map(|&tree| self.trees[tree].leaves.iter().flatten());
-        leaves
-            .filter_map(|&leaf| Some((leaf, node.flow(leaf)?)))
-            .collect()
+        leaves.filter_map(|&leaf| Some((leaf, node.flow(leaf)?))).collect()
     }
 
     /// Adds all tallies up again from the leaves that `stays` accepts, after a change of policy.

@@ -70,14 +70,7 @@ impl Usage {
     /// `window` is above 0, and is rounded up to whole buckets.
     pub(super) fn new(window: Duration, now: Instant) -> Self {
         let (width, kept) = buckets(window);
-        Self {
-            width,
-            kept,
-            bucket: nanos(now) / width,
-            now,
-            by_child: Vec::new(),
-            log: VecDeque::new(),
-        }
+        Self { width, kept, bucket: nanos(now) / width, now, by_child: Vec::new(), log: VecDeque::new() }
     }
 
     /// Changes the window. [`Self::expired`] then removes what it no longer covers.
@@ -179,19 +172,12 @@ impl Usage {
         }
         let usage = self.model_usage_mut(child, model);
         usage.served += cost;
-        let latest = usage
-            .latest
-            .iter()
-            .flatten()
-            .find(|&&(bucket, _)| bucket == number);
+        let latest = usage.latest.iter().flatten().find(|&&(bucket, _)| bucket == number);
         let latest = latest.map(|&(_, position)| position as usize);
         let entries = &mut self.log[position].entries;
         // The bucket may have been removed and created again since, so the entry may be another one.
         let is_same = |entry: &&mut Entry| (entry.child, entry.model) == (child, model);
-        if let Some(entry) = latest
-            .and_then(|position| entries.get_mut(position))
-            .filter(is_same)
-        {
+        if let Some(entry) = latest.and_then(|position| entries.get_mut(position)).filter(is_same) {
             entry.cost += cost;
             return;
         }
@@ -210,20 +196,11 @@ impl Usage {
             self.by_child.resize_with(child.index() + 1, Vec::new);
         }
         let models = &mut self.by_child[child.index()];
-        let position = models
-            .iter()
-            .position(|usage| usage.model == model)
-            .unwrap_or_else(|| {
-                models.reserve_exact(1);
-                models.push(ModelUsage {
-                    model,
-                    running: 0,
-                    elsewhere: 0,
-                    served: 0,
-                    latest: [None; 2],
-                });
-                models.len() - 1
-            });
+        let position = models.iter().position(|usage| usage.model == model).unwrap_or_else(|| {
+            models.reserve_exact(1);
+            models.push(ModelUsage { model, running: 0, elsewhere: 0, served: 0, latest: [None; 2] });
+            models.len() - 1
+        });
         &mut models[position]
     }
 
@@ -261,10 +238,7 @@ impl Usage {
                 let sum: u128 = entries.map(|&(_, _, cost)| cost).sum();
                 check("usage is the sum of its log entries", sum == usage.served)?;
                 served.retain(|entry| !is_same(entry));
-                check(
-                    "zero usage is removed",
-                    usage.served + usage.running + usage.elsewhere > 0,
-                )?;
+                check("zero usage is removed", usage.served + usage.running + usage.elsewhere > 0)?;
             }
         }
         check("every log entry counts as usage", served.is_empty())
@@ -354,10 +328,7 @@ mod tests {
         usage.charge(id(0), model_id(8), 1);
         usage.charge(id(0), model_id(7), 50);
         to(&mut usage, 1_000);
-        assert_eq!(
-            (of(&usage, 0, 7), of(&usage, 0, 8), of_all(&usage, 0)),
-            (150, 1, 151)
-        );
+        assert_eq!((of(&usage, 0, 7), of(&usage, 0, 8), of_all(&usage, 0)), (150, 1, 151));
         usage.settle(id(0), model_id(7), 100, Some(30));
         assert_eq!(of(&usage, 0, 7), 80);
         usage.settle(id(0), model_id(7), 50, None);

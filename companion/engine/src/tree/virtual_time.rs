@@ -21,15 +21,14 @@ use alloc::collections::BTreeMap;
 use core::cmp::Ordering;
 use core::time::Duration;
 
+use super::node::{Head, Node, Receipt};
+use super::usage::Usage;
 use crate::arrival::Arrival;
 use crate::cost::{Charge, VirtualTime};
 use crate::ids::{ChildId, EligibilityId, FlowId, ModelId, QueueId};
 use crate::indexed_heap::{IndexedHeap, Positions, SharedHeap};
 use crate::slab::Slab;
 use crate::time::Instant;
-
-use super::node::{Head, Node, Receipt};
-use super::usage::Usage;
 
 mod audit;
 mod elsewhere;
@@ -101,9 +100,7 @@ struct Key {
 
 impl Ord for Key {
     fn cmp(&self, other: &Self) -> Ordering {
-        self.tag
-            .cmp(&other.tag)
-            .then_with(|| self.arrival.cmp(&other.arrival))
+        self.tag.cmp(&other.tag).then_with(|| self.arrival.cmp(&other.arrival))
     }
 }
 
@@ -388,10 +385,7 @@ impl VirtualTimeScheduler {
             Rule::Usage if node.last => node.finish + VirtualTime::FAR,
             Rule::Vtc | Rule::Usage => node.finish,
         };
-        Key {
-            tag,
-            arrival: node.head.arrival,
-        }
+        Key { tag, arrival: node.head.arrival }
     }
 
     fn end_idle(&mut self, child: ChildId) {
@@ -419,12 +413,7 @@ impl VirtualTimeScheduler {
         let step = self.step(charge.cost, charge.weight);
         let node = &mut self.children[child];
         node.finish = node.finish + step;
-        let advance = Advance {
-            child,
-            step,
-            from: self.now,
-            served: self.served,
-        };
+        let advance = Advance { child, step, from: self.now, served: self.served };
         match self.rule {
             Rule::Wfq | Rule::RoundRobin => {
                 let finish = self.finish(child);

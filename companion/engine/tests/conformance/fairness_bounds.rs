@@ -31,11 +31,7 @@ impl DistanceRange {
 }
 
 const fn weight_of(flow: &str) -> f64 {
-    if flow.len() == "heavy".len() && flow.as_bytes()[0] == b'h' {
-        HEAVY
-    } else {
-        1.0
-    }
+    if flow.len() == "heavy".len() && flow.as_bytes()[0] == b'h' { HEAVY } else { 1.0 }
 }
 
 /// Service received: cost charged to the band and flow, cost charged to the class, and the number of requests.
@@ -62,11 +58,7 @@ impl Service {
             CostUnit::Requests => 1.0,
         };
         assert_eq!(request.cost as f64, cost);
-        Self {
-            cost,
-            class_cost: estimate,
-            requests: 1.0,
-        }
+        Self { cost, class_cost: estimate, requests: 1.0 }
     }
 }
 
@@ -138,10 +130,7 @@ fn measured(case: &Case, before: Option<Policy>, seed: u64) -> Measured {
 impl Measured {
     fn observe(&mut self, case: &Case, received: &BTreeMap<Place, Service>, settled: impl Fn(&Place) -> f64) {
         for light in case.places().into_iter().filter(|place| place.flow == "light") {
-            let heavy = Place {
-                flow: "heavy",
-                ..light.clone()
-            };
+            let heavy = Place { flow: "heavy", ..light.clone() };
             let received_at = |place: &Place| received.get(place).copied().unwrap_or_default();
             let service = |place: &Place| match case.discipline {
                 Discipline::Wfq => settled(place),
@@ -169,12 +158,7 @@ impl Measured {
             let models = model("m") - model("n");
             // In units of the least weight, which is 1.
             let bands = band(light.band) - band(Band::Sheddable);
-            let all = [
-                &mut self.flows,
-                &mut self.classes,
-                &mut self.models,
-                &mut self.bands,
-            ];
+            let all = [&mut self.flows, &mut self.classes, &mut self.models, &mut self.bands];
             for (ranges, distance) in all.into_iter().zip([flows, classes, models, bands]) {
                 ranges.entry(light.clone()).or_default().observe(distance);
             }
@@ -215,11 +199,7 @@ fn the_bounds_hold_from_a_reload_on() {
             for class in before.classes.iter_mut().flat_map(|set| &mut set.classes) {
                 class.quantum = rng.choose(&[1, class.quantum, 100_000]);
             }
-            check_bounds(
-                case,
-                &measured(case, Some(before.clone()), seed),
-                &format!("after {before:?}"),
-            );
+            check_bounds(case, &measured(case, Some(before.clone()), seed), &format!("after {before:?}"));
         }
     }
 }
@@ -246,11 +226,7 @@ fn check_bounds(case: &Case, measured: &Measured, when: &str) {
     };
     within("flows", &measured.flows, flows);
     if case.classes {
-        within(
-            "classes",
-            &measured.classes,
-            visits_bound(LARGEST, QUANTA[0] as f64),
-        );
+        within("classes", &measured.classes, visits_bound(LARGEST, QUANTA[0] as f64));
     }
     if case.per_model {
         within("models", &measured.models, visits_bound(largest, visit));
@@ -263,10 +239,7 @@ fn check_bounds(case: &Case, measured: &Measured, when: &str) {
 
 #[test]
 fn fifo_dispatches_by_arrival() {
-    for case in Case::all()
-        .into_iter()
-        .filter(|case| case.discipline == Discipline::Fifo)
-    {
+    for case in Case::all().into_iter().filter(|case| case.discipline == Discipline::Fifo) {
         let mut rng = Rng::new(4);
         let mut load = Load::new(case.policy(2), 1);
         for _ in 0..200 {
@@ -280,11 +253,7 @@ fn fifo_dispatches_by_arrival() {
         for dispatched in &load.dispatched {
             let place = &dispatched.job.place;
             let last = last.entry((place.band, place.class, place.model)).or_default();
-            assert!(
-                *last <= dispatched.id,
-                "{} before {last}: {case:?}",
-                dispatched.id
-            );
+            assert!(*last <= dispatched.id, "{} before {last}: {case:?}", dispatched.id);
             *last = dispatched.id;
         }
     }
@@ -305,11 +274,7 @@ fn a_flow_underestimated_tenfold_gains_no_more_than_the_bound() {
         let mut load = Load::new(case.policy(SLOTS), 1);
         for _ in 0..500 {
             for (flow, real) in [("light", 1_000), ("heavy", 100)] {
-                load.register(Job {
-                    place: Place::default_for(flow),
-                    estimate: 100,
-                    real,
-                });
+                load.register(Job { place: Place::default_for(flow), estimate: 100, real });
             }
         }
         let bound = (1_000.0 + 100.0 / HEAVY) * (SLOTS as f64 + 1.0);
@@ -321,12 +286,8 @@ fn a_flow_underestimated_tenfold_gains_no_more_than_the_bound() {
             };
             let range = (served("light") - served("heavy")).abs();
             assert!(range <= bound, "{range} is over {bound} by {discipline:?}");
-            let dispatched = |flow| {
-                load.dispatched
-                    .iter()
-                    .filter(|dispatched| dispatched.job.place.flow == flow)
-                    .count()
-            };
+            let dispatched =
+                |flow| load.dispatched.iter().filter(|dispatched| dispatched.job.place.flow == flow).count();
             left = 500 - dispatched("light").max(dispatched("heavy"));
         }
     }
@@ -351,10 +312,7 @@ fn strict_arrivals_around_visits_gain_nothing() {
         }
         let mut load = Load::new(policy, 1);
         let job = |class, estimate| Job {
-            place: Place {
-                class,
-                ..Place::default_for("light")
-            },
+            place: Place { class, ..Place::default_for("light") },
             estimate,
             real: estimate,
         };
@@ -370,10 +328,7 @@ fn strict_arrivals_around_visits_gain_nothing() {
         for _ in 0..10_000 {
             load.complete();
             while counted < load.dispatched.len() {
-                let (id, class) = (
-                    load.dispatched[counted].id,
-                    load.dispatched[counted].job.place.class,
-                );
+                let (id, class) = (load.dispatched[counted].id, load.dispatched[counted].job.place.class);
                 sums[usize::from(class == "batch")] += load.dispatched[counted].job.estimate;
                 counted += 1;
                 if Some(id) == strict {

@@ -77,10 +77,7 @@ fn no_flow_starves() {
         }
         for place in places.iter().chain([&newcomer]) {
             let ago = last.get(&case.share_of(place)).map(|position| counted - position);
-            assert!(
-                ago.is_some_and(|ago| ago <= SOON),
-                "{place:?} waits for {ago:?} requests: {case:?}"
-            );
+            assert!(ago.is_some_and(|ago| ago <= SOON), "{place:?} waits for {ago:?} requests: {case:?}");
         }
     }
 }
@@ -94,22 +91,12 @@ fn a_large_request_does_not_starve() {
     for case in Case::all().into_iter().filter(|case| case.auto) {
         let mut rng = Rng::new(11);
         let mut load = loaded(&case, 100, &mut rng, 0);
-        let sized = Budget {
-            kv_tokens_max: Some(1_000),
-            ..unlimited(100)
-        };
+        let sized = Budget { kv_tokens_max: Some(1_000), ..unlimited(100) };
         let (id, budget) = (EndpointId(1), Some(sized));
         load.handle(Input::Budget { id, budget });
         let places = case.places();
-        let long = Place {
-            band: Band::Default,
-            ..Place::default_for("long")
-        };
-        let job = |place: &Place, estimate| Job {
-            place: place.clone(),
-            estimate,
-            real: estimate,
-        };
+        let long = Place { band: Band::Default, ..Place::default_for("long") };
+        let job = |place: &Place, estimate| Job { place: place.clone(), estimate, real: estimate };
         for _ in 0..6 {
             for place in &places {
                 load.register(job(place, 200 + rng.below(50)));
@@ -133,10 +120,7 @@ fn a_large_request_does_not_starve() {
                     load.register(job(&place, 200 + rng.below(50)));
                 }
                 let waited = long_since.map_or(0, |since| counted - since);
-                assert!(
-                    waited <= SOON,
-                    "the long request waited for {waited} requests: {case:?}"
-                );
+                assert!(waited <= SOON, "the long request waited for {waited} requests: {case:?}");
             }
         }
         assert!(dispatched_long >= 4, "{dispatched_long} long ones: {case:?}");
@@ -152,10 +136,7 @@ fn the_same_seed_gives_the_same_order() {
             while !load.running.is_empty() {
                 load.complete();
             }
-            load.dispatched
-                .iter()
-                .map(|dispatched| dispatched.id)
-                .collect::<Vec<_>>()
+            load.dispatched.iter().map(|dispatched| dispatched.id).collect::<Vec<_>>()
         };
         assert_eq!(run(), run(), "{case:?}");
     }
@@ -208,11 +189,7 @@ fn a_refunded_bypass_leaves_no_charge() {
         let run = |refunded: bool| {
             let mut rng = Rng::new(5);
             let mut load = Load::new(case.policy(1), 1);
-            let job = |place| Job {
-                place,
-                estimate: 100,
-                real: 100,
-            };
+            let job = |place| Job { place, estimate: 100, real: 100 };
             if refunded {
                 let first = load.register(job(case.places()[0].clone()));
                 load.refund(first);
@@ -221,10 +198,7 @@ fn a_refunded_bypass_leaves_no_charge() {
                 load.skip();
             }
             // The request that takes the place belongs to neither flow.
-            let occupant = Place {
-                band: Band::Critical,
-                ..Place::default_for("other")
-            };
+            let occupant = Place { band: Band::Critical, ..Place::default_for("other") };
             load.register(job(occupant));
             for _ in 0..6 {
                 for place in case.places() {
@@ -234,10 +208,7 @@ fn a_refunded_bypass_leaves_no_charge() {
             while !load.running.is_empty() {
                 load.complete();
             }
-            load.dispatched
-                .iter()
-                .map(|dispatched| dispatched.id)
-                .collect::<Vec<_>>()
+            load.dispatched.iter().map(|dispatched| dispatched.id).collect::<Vec<_>>()
         };
         assert_eq!(run(true), run(false), "{case:?}");
     }
@@ -248,15 +219,11 @@ fn idle_flows_leave_no_state() {
     for case in Case::all() {
         let mut load = Load::new(case.policy(4), 1);
         let places = case.places();
-        let names: Vec<&'static str> = (0..500)
-            .map(|number| &*Box::leak(format!("flow {number}").into_boxed_str()))
-            .collect();
+        let names: Vec<&'static str> =
+            (0..500).map(|number| &*Box::leak(format!("flow {number}").into_boxed_str())).collect();
         let mut rng = Rng::new(6);
         for flow in names {
-            let place = Place {
-                flow,
-                ..rng.choose(&places)
-            };
+            let place = Place { flow, ..rng.choose(&places) };
             load.register(random_job(&mut rng, &place));
             if load.running.len() == 4 {
                 load.complete();
@@ -269,11 +236,7 @@ fn idle_flows_leave_no_state() {
         load.harness.advance_to(1_000_000.0);
         for place in &places {
             for real in [2_000_000, 100] {
-                load.register(Job {
-                    place: place.clone(),
-                    estimate: real,
-                    real,
-                });
+                load.register(Job { place: place.clone(), estimate: real, real });
                 load.complete();
             }
         }
@@ -286,12 +249,8 @@ fn idle_flows_leave_no_state() {
 }
 
 /// The level at which place `b` differs from place `a`.
-const LEVELS: [fn(&mut Place); 4] = [
-    |b| b.flow = "b",
-    |b| b.class = "batch",
-    |b| b.model = "n",
-    |b| b.band = Band::Sheddable,
-];
+const LEVELS: [fn(&mut Place); 4] =
+    [|b| b.flow = "b", |b| b.class = "batch", |b| b.model = "n", |b| b.band = Band::Sheddable];
 
 /// `b` can't be dispatched during 600 dispatches of `a`. Afterwards its lead over `a` stays below one turn of each.
 /// `usage` and `fifo` are excluded: the usage window and the arrival order favour `b` by design.
@@ -359,9 +318,7 @@ fn lead_after_blocking(case: &Case, a: &Place, b: &Place) -> f64 {
         load.harness.now = penstock_engine::Instant::from_nanos(SECOND + number);
         load.register(random_job(&mut rng, a));
         let eligible = vec![EndpointId(2)].into_boxed_slice();
-        load.register_with(random_job(&mut rng, b), |request| {
-            request.eligible = Some(eligible)
-        });
+        load.register_with(random_job(&mut rng, b), |request| request.eligible = Some(eligible));
     }
     while load.dispatched.len() < 600 {
         load.complete();
@@ -380,23 +337,12 @@ fn largest_lead(case: &Case, load: &mut Load, a: &Place, b: &Place) -> f64 {
     for _ in 0..400 {
         load.complete();
         let share = |place: &Place| {
-            let class = if case.classes && place.class == "batch" {
-                4.0
-            } else {
-                1.0
-            };
-            let band = if case.weighted_bands && place.band == Band::Sheddable {
-                0.5
-            } else {
-                1.0
-            };
+            let class = if case.classes && place.class == "batch" { 4.0 } else { 1.0 };
+            let band = if case.weighted_bands && place.band == Band::Sheddable { 0.5 } else { 1.0 };
             load.charged(600, |other| other == place) as f64 / class / band
         };
         most = most.max(share(b) - share(a));
     }
-    assert!(
-        load.charged(600, |place| place == b) > 0,
-        "{b:?} was never dispatched: {case:?}"
-    );
+    assert!(load.charged(600, |place| place == b) > 0, "{b:?} was never dispatched: {case:?}");
     most
 }

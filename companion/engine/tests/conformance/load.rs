@@ -33,12 +33,7 @@ pub(crate) struct Place {
 
 impl Place {
     pub(crate) const fn default_for(flow: &'static str) -> Self {
-        Self {
-            band: Band::Default,
-            class: "chat",
-            model: "m",
-            flow,
-        }
+        Self { band: Band::Default, class: "chat", model: "m", flow }
     }
 }
 
@@ -69,11 +64,7 @@ impl Case {
             for bits in (0..32).filter(|bits| bits & 24 != 24) {
                 cases.push(Self {
                     discipline,
-                    unit: if bits & 1 == 0 {
-                        CostUnit::Tokens
-                    } else {
-                        CostUnit::Requests
-                    },
+                    unit: if bits & 1 == 0 { CostUnit::Tokens } else { CostUnit::Requests },
                     weighted_bands: bits & 2 != 0,
                     classes: bits & 4 != 0,
                     per_model: bits & 8 != 0,
@@ -98,11 +89,7 @@ impl Case {
                 gate(slots, slots)
             },
             bands: Bands {
-                mode: if self.weighted_bands {
-                    BandMode::Weighted(BAND_WEIGHTS)
-                } else {
-                    BandMode::Strict
-                },
+                mode: if self.weighted_bands { BandMode::Weighted(BAND_WEIGHTS) } else { BandMode::Strict },
                 ..Bands::default()
             },
             per_model: self.per_model,
@@ -114,11 +101,7 @@ impl Case {
                 weights: BTreeMap::from([("heavy".into(), HEAVY)]),
                 ..Flows::default()
             },
-            queue: Queue {
-                flow_capacity: u64::MAX,
-                total_capacity: u64::MAX,
-                ..Queue::default()
-            },
+            queue: Queue { flow_capacity: u64::MAX, total_capacity: u64::MAX, ..Queue::default() },
             ..policy()
         }
     }
@@ -129,10 +112,7 @@ impl Case {
         if !matches!(self.discipline, Discipline::Usage | Discipline::Vtc) {
             return place.clone();
         }
-        Place {
-            model: place.model,
-            ..Place::default_for(place.flow)
-        }
+        Place { model: place.model, ..Place::default_for(place.flow) }
     }
 
     /// The places with waiting requests, for a load that covers all levels of this case.
@@ -142,12 +122,7 @@ impl Case {
             for class in ["chat", "batch"] {
                 for model in ["m", "n"] {
                     for flow in ["light", "heavy"] {
-                        places.push(Place {
-                            band,
-                            class,
-                            model,
-                            flow,
-                        });
+                        places.push(Place { band, class, model, flow });
                     }
                 }
             }
@@ -222,11 +197,7 @@ impl Load {
 
     /// Uses up an id without registering a request.
     pub(crate) fn skip(&mut self) {
-        self.jobs.push(Job {
-            place: Place::default_for("skipped"),
-            estimate: 1,
-            real: 1,
-        });
+        self.jobs.push(Job { place: Place::default_for("skipped"), estimate: 1, real: 1 });
     }
 
     pub(crate) fn register(&mut self, job: Job) -> u64 {
@@ -244,11 +215,7 @@ impl Load {
                 Effect::Grant { id, cost, .. } => {
                     self.running.push_back(id.0);
                     let job = self.jobs[id.0 as usize].clone();
-                    self.dispatched.push(Dispatched {
-                        id: id.0,
-                        job,
-                        cost: cost.0,
-                    });
+                    self.dispatched.push(Dispatched { id: id.0, job, cost: cost.0 });
                 }
                 Effect::Settled { id, cost, .. } => {
                     let place = self.jobs[id.0 as usize].place.clone();
@@ -273,10 +240,7 @@ impl Load {
             output: Some(Tokens(0)),
         };
         let service = Service::Served(usage);
-        self.handle(Input::Completed {
-            id: RequestId(id),
-            service,
-        });
+        self.handle(Input::Completed { id: RequestId(id), service });
     }
 
     /// Cancels every request that waits.
@@ -289,19 +253,13 @@ impl Load {
     pub(crate) fn refund(&mut self, id: u64) {
         self.running.retain(|&other| other != id);
         let service = Service::Nothing;
-        self.handle(Input::Completed {
-            id: RequestId(id),
-            service,
-        });
+        self.handle(Input::Completed { id: RequestId(id), service });
     }
 
     /// Total charged cost of the dispatched requests from position `from` on, for places that match.
     pub(crate) fn charged(&self, start: usize, matches: impl Fn(&Place) -> bool) -> u64 {
         let dispatched = self.dispatched[start..].iter();
-        dispatched
-            .filter(|dispatched| matches(&dispatched.job.place))
-            .map(|dispatched| dispatched.cost)
-            .sum()
+        dispatched.filter(|dispatched| matches(&dispatched.job.place)).map(|dispatched| dispatched.cost).sum()
     }
 }
 
@@ -323,9 +281,5 @@ pub(crate) fn unlimited(requests: u64) -> Budget {
 
 /// A job at `place` with an estimated and a real size of 50 to 200 tokens.
 pub(crate) fn random_job(rng: &mut Rng, place: &Place) -> Job {
-    Job {
-        place: place.clone(),
-        estimate: 50 + rng.below(151),
-        real: 50 + rng.below(151),
-    }
+    Job { place: place.clone(), estimate: 50 + rng.below(151), real: 50 + rng.below(151) }
 }

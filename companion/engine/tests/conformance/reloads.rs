@@ -9,23 +9,12 @@ use crate::rng::Rng;
 use crate::support::gate;
 
 /// Disciplines under which both flows get the same share of equal requests.
-const FAIR: [Discipline; 5] = [
-    Discipline::Wfq,
-    Discipline::Usage,
-    Discipline::Vtc,
-    Discipline::Drr,
-    Discipline::RoundRobin,
-];
+const FAIR: [Discipline; 5] =
+    [Discipline::Wfq, Discipline::Usage, Discipline::Vtc, Discipline::Drr, Discipline::RoundRobin];
 
 fn policy(discipline: Discipline, unit: CostUnit) -> Policy {
-    let case = Case {
-        discipline,
-        unit,
-        weighted_bands: false,
-        classes: false,
-        per_model: false,
-        auto: false,
-    };
+    let case =
+        Case { discipline, unit, weighted_bands: false, classes: false, per_model: false, auto: false };
     let mut policy = case.policy(1);
     policy.flows.weights.clear();
     policy
@@ -36,11 +25,7 @@ fn loaded(policy: Policy, [a, b]: [(u64, u64); 2]) -> Load {
     let mut load = Load::new(policy, 1);
     for _ in 0..4_000 {
         for (flow, (estimate, real)) in [("a", a), ("b", b)] {
-            load.register(Job {
-                place: Place::default_for(flow),
-                estimate,
-                real,
-            });
+            load.register(Job { place: Place::default_for(flow), estimate, real });
         }
     }
     load
@@ -56,10 +41,7 @@ fn complete(load: &mut Load, requests: usize) {
 fn longest_run(load: &mut Load, requests: usize) -> usize {
     let start = load.dispatched.len();
     complete(load, requests);
-    let flows: Vec<&str> = load.dispatched[start..]
-        .iter()
-        .map(|one| one.job.place.flow)
-        .collect();
+    let flows: Vec<&str> = load.dispatched[start..].iter().map(|one| one.job.place.flow).collect();
     let runs = flows.chunk_by(|one, next| one == next);
     runs.map(<[&str]>::len).max().unwrap_or(0)
 }
@@ -79,10 +61,7 @@ fn another_unit_of_costs_gives_no_flow_a_long_run() {
                 (CostUnit::Requests, _) | (_, Discipline::RoundRobin) => 3,
                 (CostUnit::Tokens, _) => 2 * 9_000 / 10 + 1_024 / 10,
             };
-            assert!(
-                longest <= most,
-                "{longest} in a row: {discipline:?} from {before:?}"
-            );
+            assert!(longest <= most, "{longest} in a row: {discipline:?} from {before:?}");
         }
     }
 }
@@ -106,10 +85,7 @@ fn another_weight_gives_no_flow_a_long_run() {
                 complete(&mut load, so_far);
                 load.handle(with_weight(after));
                 let longest = longest_run(&mut load, 1_000);
-                assert!(
-                    longest <= 3,
-                    "{longest} in a row: {discipline:?}, {before} after {so_far}"
-                );
+                assert!(longest <= 3, "{longest} in a row: {discipline:?}, {before} after {so_far}");
             }
         }
     }
@@ -136,11 +112,7 @@ fn what_ran_before_the_change_is_settled_and_refunded_in_the_new_unit() {
             before.weights.input = 1_000.0;
             before.flows.weights.insert("a".into(), 0.01);
             let mut load = loaded(before, [(100, 100_000), (100, 100)]);
-            while load
-                .dispatched
-                .last()
-                .is_none_or(|last| last.job.place.flow != "a")
-            {
+            while load.dispatched.last().is_none_or(|last| last.job.place.flow != "a") {
                 load.complete();
             }
             load.handle(Input::Policy(Box::new(policy(discipline, CostUnit::Requests))));
@@ -149,10 +121,7 @@ fn what_ran_before_the_change_is_settled_and_refunded_in_the_new_unit() {
                 load.refund(id);
             }
             let longest = longest_run(&mut load, 500);
-            assert!(
-                longest <= 3,
-                "{longest} in a row: {discipline:?}, refund: {is_refund}"
-            );
+            assert!(longest <= 3, "{longest} in a row: {discipline:?}, refund: {is_refund}");
         }
     }
 }
@@ -164,10 +133,7 @@ fn a_smaller_quantum_counts_in_a_visit_that_has_begun() {
     wide.flows.default_weight = 100_000.0;
     let mut load = loaded(wide, [(10, 10), (10, 10)]);
     complete(&mut load, 50);
-    load.handle(Input::Policy(Box::new(policy(
-        Discipline::Drr,
-        CostUnit::Requests,
-    ))));
+    load.handle(Input::Policy(Box::new(policy(Discipline::Drr, CostUnit::Requests))));
     assert!(longest_run(&mut load, 500) <= 2);
 }
 
@@ -175,15 +141,8 @@ fn a_smaller_quantum_counts_in_a_visit_that_has_begun() {
 #[test]
 fn bands_share_by_weight_from_the_change_on() {
     const WEIGHTS: [f64; 3] = [70.0, 20.0, 10.0];
-    let in_band = |band, flow| Place {
-        band,
-        ..Place::default_for(flow)
-    };
-    let job = |place: &Place| Job {
-        place: place.clone(),
-        estimate: 212,
-        real: 212,
-    };
+    let in_band = |band, flow| Place { band, ..Place::default_for(flow) };
+    let job = |place: &Place| Job { place: place.clone(), estimate: 212, real: 212 };
     for (seed, is_cancelled) in (0..40).flat_map(|seed| [(seed, false), (seed, true)]) {
         let mut rng = Rng::new(seed);
         let mut strict = policy(Discipline::Wfq, CostUnit::Tokens);
@@ -223,10 +182,7 @@ fn bands_share_by_weight_from_the_change_on() {
         };
         // Of 60 requests a third is of the band with half the weight; a visit more or less is 9 requests, or 4.
         let (default, sheddable) = (count_of("acme") + count_of("beta"), count_of("batch"));
-        assert!(
-            (29..=51).contains(&default),
-            "{default} and {sheddable}: seed {seed}"
-        );
+        assert!((29..=51).contains(&default), "{default} and {sheddable}: seed {seed}");
         assert!(count_of("acme") > count_of("beta"), "seed {seed}");
     }
 }
@@ -238,10 +194,7 @@ fn a_settled_request_leaves_no_usage_that_nothing_settles() {
     let id = RequestId(load.dispatched[0].id);
     let service = Service::Served(penstock_engine::input::Usage::default());
     load.handle(Input::Settle { id, service });
-    load.handle(Input::Policy(Box::new(policy(
-        Discipline::Usage,
-        CostUnit::Tokens,
-    ))));
+    load.handle(Input::Policy(Box::new(policy(Discipline::Usage, CostUnit::Tokens))));
     while !load.running.is_empty() {
         load.complete();
     }

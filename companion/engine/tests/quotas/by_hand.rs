@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use Band::Default;
+use ShortEffect::{Bypassed, Dispatched, Rejected};
 use penstock_engine::effect::QuotaReport;
 use penstock_engine::input::{Band, QuotaReset, QuotaRunning, QuotaUsage, UsageKind, UsedAt};
 use penstock_engine::policy::{CostUnit, Over, QuotaPeriod};
@@ -10,8 +12,6 @@ use penstock_engine::{Input, Outcome};
 
 use super::support::*;
 use super::{amounts, requests, sized, sliding, tokens, used, window, with_quota};
-use Band::Default;
-use ShortEffect::{Bypassed, Dispatched, Rejected};
 
 const DAY: u64 = 86_400;
 
@@ -36,24 +36,15 @@ fn since(day: u64) -> UsedAt {
 }
 
 fn settled(used: &[QuotaUsage]) -> Input {
-    Input::QuotaUsage {
-        settled: used.to_vec(),
-        running: Vec::new(),
-    }
+    Input::QuotaUsage { settled: used.to_vec(), running: Vec::new() }
 }
 
 fn top_up(amount: u64) -> Input {
-    Input::TopUp {
-        flow: "f".into(),
-        tokens: Tokens(amount),
-    }
+    Input::TopUp { flow: "f".into(), tokens: Tokens(amount) }
 }
 
 fn reset(seconds_ago: u64) -> Input {
-    Input::QuotaResets(vec![QuotaReset {
-        flow: "f".into(),
-        ago: Duration::from_secs(seconds_ago),
-    }])
+    Input::QuotaResets(vec![QuotaReset { flow: "f".into(), ago: Duration::from_secs(seconds_ago) }])
 }
 
 /// What an input reports of quotas.
@@ -73,11 +64,7 @@ fn minute() -> Harness {
 
 #[test]
 fn a_top_up_is_reported_for_each_window_of_tokens() {
-    let windows = [
-        tokens(100, sliding(60)),
-        requests(9, sliding(60)),
-        tokens(500, QuotaPeriod::Day),
-    ];
+    let windows = [tokens(100, sliding(60)), requests(9, sliding(60)), tokens(500, QuotaPeriod::Day)];
     let mut harness = Harness::new(with_quota(Over::Refuse, &windows), 1);
     harness.handle(Input::Utc(Duration::from_secs(20_000 * DAY + 7)));
     let expected = [
@@ -85,10 +72,7 @@ fn a_top_up_is_reported_for_each_window_of_tokens() {
         usage(UsageKind::ToppedUp, QuotaPeriod::Day, since(20_000), 30),
     ];
     assert_eq!(reports(&mut harness, top_up(30)), expected.map(QuotaReport::Used));
-    let other = Input::TopUp {
-        flow: "g".into(),
-        tokens: Tokens(5),
-    };
+    let other = Input::TopUp { flow: "g".into(), tokens: Tokens(5) };
     assert_eq!(reports(&mut harness, other), [], "it has no quota");
 }
 
@@ -138,17 +122,10 @@ fn a_refund_goes_back_to_the_top_up() {
 fn a_reset_is_reported_and_what_runs_is_no_longer() {
     let mut harness = minute();
     harness.handle(Input::Register(sized(1, "f", Default, 500)));
-    let running = QuotaRunning {
-        flow: "f".into(),
-        tokens: Tokens(0),
-        requests: 0,
-    };
+    let running = QuotaRunning { flow: "f".into(), tokens: Tokens(0), requests: 0 };
     assert_eq!(
         reports(&mut harness, Input::ResetQuota("f".into())),
-        [
-            QuotaReport::Reset("f".into()),
-            QuotaReport::Running(running.clone())
-        ]
+        [QuotaReport::Reset("f".into()), QuotaReport::Running(running.clone())]
     );
     assert_eq!(reports(&mut harness, used(1, 400)), [], "its settlement is late");
     assert_eq!(
@@ -163,21 +140,14 @@ fn a_reset_is_reported_and_what_runs_is_no_longer() {
 fn a_reset_at_another_engine_forgets_what_was_used_and_runs_here() {
     let mut harness = minute();
     harness.handle(Input::Register(sized(1, "f", Default, 150)));
-    assert_eq!(
-        harness.register(2, "f", Default),
-        [Rejected(2, Outcome::RejectedBudget)]
-    );
+    assert_eq!(harness.register(2, "f", Default), [Rejected(2, Outcome::RejectedBudget)]);
     harness.advance_to(1_005.0);
     let forgotten = reports(&mut harness, reset(1));
     assert_eq!(forgotten[0], QuotaReport::Forgotten("f".into()));
     assert_eq!(amounts(&mut harness, "f"), (0, 0, 100));
     assert_eq!(reports(&mut harness, used(1, 150)), []);
     assert_eq!(amounts(&mut harness, "f"), (0, 0, 100));
-    assert_eq!(
-        reports(&mut harness, reset(3)),
-        [],
-        "an older one has nothing to forget any more"
-    );
+    assert_eq!(reports(&mut harness, reset(3)), [], "an older one has nothing to forget any more");
 }
 
 #[test]
@@ -211,11 +181,7 @@ fn what_was_settled_before_a_reset_is_ignored_also_in_the_same_day() {
         settled_ago: Duration::from_secs(seconds),
         ..usage(UsageKind::Used, QuotaPeriod::Day, since(20_000), amount)
     };
-    harness.handle(settled(&[
-        settled_ago(3, 40),
-        settled_ago(2, 5),
-        settled_ago(1, 6),
-    ]));
+    harness.handle(settled(&[settled_ago(3, 40), settled_ago(2, 5), settled_ago(1, 6)]));
     assert_eq!(amounts(&mut harness, "f"), (11, 0, 89));
 }
 

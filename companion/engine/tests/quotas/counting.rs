@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use Band::Default;
+use ShortEffect::{Bypassed, Dispatched, Rejected, Settled};
 use penstock_engine::input::{Band, Service, Usage};
 use penstock_engine::policy::{CostUnit, Discipline, FlowGlob, Over, QuotaPeriod};
 use penstock_engine::snapshot::QuotaWindowSnapshot;
@@ -10,8 +12,6 @@ use penstock_engine::{Effect, EndpointId, Input, Instant, Outcome, RequestId};
 
 use super::support::*;
 use super::{amounts, requests, sized, sliding, tokens, used, window, with_quota};
-use Band::Default;
-use ShortEffect::{Bypassed, Dispatched, Rejected, Settled};
 
 #[test]
 fn a_request_reserves_its_estimate_and_settles_what_it_used_under_every_discipline() {
@@ -22,17 +22,9 @@ fn a_request_reserves_its_estimate_and_settles_what_it_used_under_every_discipli
             policy.flows.cost = cost;
             let mut harness = Harness::new(policy, 1);
             harness.handle(Input::Register(sized(1, "f", Default, 300)));
-            assert_eq!(
-                amounts(&mut harness, "f"),
-                (0, 300, 700),
-                "{discipline:?} {cost:?}"
-            );
+            assert_eq!(amounts(&mut harness, "f"), (0, 300, 700), "{discipline:?} {cost:?}");
             harness.handle(used(1, 450));
-            assert_eq!(
-                amounts(&mut harness, "f"),
-                (450, 0, 550),
-                "{discipline:?} {cost:?}"
-            );
+            assert_eq!(amounts(&mut harness, "f"), (450, 0, 550), "{discipline:?} {cost:?}");
         }
     }
 }
@@ -43,43 +35,22 @@ fn tokens_are_weighted_and_cached_ones_are_free() {
     (policy.weights.input, policy.weights.output) = (1.0, 2.0);
     let mut harness = Harness::new(policy, 1);
     harness.register(1, "f", Default);
-    let usage = |cached| Usage {
-        prompt: Some(Tokens(100)),
-        cached: Some(Tokens(cached)),
-        output: Some(Tokens(30)),
-    };
-    harness.handle(Input::Settle {
-        id: RequestId(1),
-        service: Service::Served(usage(40)),
-    });
+    let usage =
+        |cached| Usage { prompt: Some(Tokens(100)), cached: Some(Tokens(cached)), output: Some(Tokens(30)) };
+    harness.handle(Input::Settle { id: RequestId(1), service: Service::Served(usage(40)) });
     assert_eq!(amounts(&mut harness, "f"), (120, 0, 880), "before the end");
-    harness.handle(Input::Completed {
-        id: RequestId(1),
-        service: Service::Served(usage(0)),
-    });
+    harness.handle(Input::Completed { id: RequestId(1), service: Service::Served(usage(0)) });
     assert_eq!(amounts(&mut harness, "f"), (120, 0, 880), "settled once");
 }
 
 #[test]
 fn a_request_larger_than_what_is_left_goes_once_and_is_paid_back() {
     let mut harness = Harness::new(with_quota(Over::Refuse, &[tokens(100, sliding(60))]), 1);
-    assert_eq!(
-        harness.handle(Input::Register(sized(1, "f", Default, 99))),
-        [Bypassed(1, 1)]
-    );
-    assert_eq!(
-        harness.handle(Input::Register(sized(2, "f", Default, 161))),
-        [Bypassed(2, 1)]
-    );
-    assert_eq!(
-        window(&mut harness, "f").map(|window| (window.debt, window.remaining)),
-        Some((160, 0))
-    );
+    assert_eq!(harness.handle(Input::Register(sized(1, "f", Default, 99))), [Bypassed(1, 1)]);
+    assert_eq!(harness.handle(Input::Register(sized(2, "f", Default, 161))), [Bypassed(2, 1)]);
+    assert_eq!(window(&mut harness, "f").map(|window| (window.debt, window.remaining)), Some((160, 0)));
     harness.advance_to(121.9);
-    assert_eq!(
-        harness.register(3, "f", Default),
-        [Rejected(3, Outcome::RejectedBudget)]
-    );
+    assert_eq!(harness.register(3, "f", Default), [Rejected(3, Outcome::RejectedBudget)]);
     harness.advance_to(122.0);
     assert_eq!(amounts(&mut harness, "f").2, 40, "100 and then 60 were paid");
     assert_eq!(harness.register(4, "f", Default), [Bypassed(4, 1)]);
@@ -109,10 +80,7 @@ fn within_any_time_as_long_as_the_window_no_more_than_the_limit_is_used() {
             let apart = later.since(*first);
             assert!(apart >= length, "more than {limit} in {length:?}: {apart:?}");
             // Requests ask all the time, so that room is used at once.
-            assert!(
-                apart <= length + length / 30 + length / 10,
-                "late: {apart:?} of {length:?}"
-            );
+            assert!(apart <= length + length / 30 + length / 10, "late: {apart:?} of {length:?}");
         }
     }
 }
@@ -126,20 +94,14 @@ fn room_returns_at_most_two_steps_after_the_request_has_left_the_window() {
         let length = Duration::from_secs(seconds);
         let back = window(&mut harness, "f").expect("it is used").resets_at;
         let after = back.since(harness.now);
-        assert!(
-            after >= length && after <= length + length / 30,
-            "{after:?} of {length:?}"
-        );
+        assert!(after >= length && after <= length + length / 30, "{after:?} of {length:?}");
         let refused = harness.effects(Input::Register(request(2, "f", Default)));
         assert!(
             matches!(&refused[..], [Effect::Reject { retry_after: Some(said), .. }] if *said == after),
             "{after:?}: {refused:?}"
         );
         harness.now = back.before(Duration::from_nanos(1));
-        assert_eq!(
-            harness.register(3, "f", Default),
-            [Rejected(3, Outcome::RejectedBudget)]
-        );
+        assert_eq!(harness.register(3, "f", Default), [Rejected(3, Outcome::RejectedBudget)]);
         harness.now = back;
         assert_eq!(harness.register(4, "f", Default), [Bypassed(4, 1)]);
     }
@@ -162,10 +124,7 @@ fn a_month_ends_on_the_last_day_of_february_in_a_leap_year() {
     harness.handle(Input::Utc(Duration::from_secs(1_835_395_190)));
     assert_eq!(harness.register(1, "f", Default), [Bypassed(1, 1)]);
     harness.advance_to(86_409.9);
-    assert_eq!(
-        harness.register(2, "f", Default),
-        [Rejected(2, Outcome::RejectedBudget)]
-    );
+    assert_eq!(harness.register(2, "f", Default), [Rejected(2, Outcome::RejectedBudget)]);
     harness.advance_to(86_410.0);
     assert_eq!(harness.register(3, "f", Default), [Bypassed(3, 1)]);
 }
@@ -173,10 +132,7 @@ fn a_month_ends_on_the_last_day_of_february_in_a_leap_year() {
 #[test]
 fn a_request_that_is_adopted_or_admitted_by_credit_is_charged_once() {
     let mut harness = Harness::new(with_quota(Over::Refuse, &[requests(5, sliding(60))]), 1);
-    let adopt = || Input::Adopt {
-        request: request(1, "f", Default),
-        endpoint: EndpointId(1),
-    };
+    let adopt = || Input::Adopt { request: request(1, "f", Default), endpoint: EndpointId(1) };
     harness.handle(adopt());
     harness.handle(adopt());
     harness.handle(Input::AdmittedByCredit {
@@ -200,10 +156,7 @@ fn a_request_that_is_requeued_is_charged_once() {
 #[test]
 fn a_resumed_request_is_charged_at_its_dispatch() {
     let mut harness = Harness::new(with_quota(Over::Refuse, &[requests(1, sliding(60))]), 1);
-    assert_eq!(
-        harness.handle(Input::Resume(request(1, "f", Default))),
-        [Dispatched(1, 1)]
-    );
+    assert_eq!(harness.handle(Input::Resume(request(1, "f", Default))), [Dispatched(1, 1)]);
     assert_eq!(
         harness.handle(Input::Resume(request(2, "f", Default))),
         [Rejected(2, Outcome::RejectedBudget)]
@@ -217,11 +170,7 @@ fn a_reset_forgets_also_what_runs() {
     harness.handle(Input::ResetQuota("f".into()));
     harness.handle(Input::Register(sized(2, "f", Default, 30)));
     harness.handle(used(1, 10));
-    assert_eq!(
-        amounts(&mut harness, "f"),
-        (0, 30, 70),
-        "request 1 no longer counts"
-    );
+    assert_eq!(amounts(&mut harness, "f"), (0, 30, 70), "request 1 no longer counts");
 }
 
 #[test]
@@ -266,8 +215,5 @@ fn a_window_resets_when_nothing_of_it_counts_any_more() {
     harness.handle(Input::Register(sized(1, "f", Default, 40)));
     harness.advance_to(10.0);
     harness.handle(Input::Register(sized(2, "f", Default, 40)));
-    assert_eq!(
-        window(&mut harness, "f").map(|window| window.resets_at),
-        Some(time(71.0))
-    );
+    assert_eq!(window(&mut harness, "f").map(|window| window.resets_at), Some(time(71.0)));
 }

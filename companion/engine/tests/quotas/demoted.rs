@@ -1,5 +1,7 @@
 //! `over: demote`: requests without room go after all others.
 
+use Band::{Critical, Default, Sheddable};
+use ShortEffect::{Bypassed, Dispatched, Rejected, Settled};
 use penstock_engine::input::Band;
 use penstock_engine::policy::{BandMode, Discipline, Over, Policy, QuotaPeriod};
 use penstock_engine::units::Decimal;
@@ -7,8 +9,6 @@ use penstock_engine::{Input, Outcome, RequestId};
 
 use super::support::*;
 use super::{requests, sliding, with_quota};
-use Band::{Critical, Default, Sheddable};
-use ShortEffect::{Bypassed, Dispatched, Rejected, Settled};
 
 /// One place, and one request a flow.
 fn narrow() -> Policy {
@@ -30,20 +30,12 @@ fn over(policy: Policy) -> Harness {
 fn a_demoted_request_goes_at_once_where_nothing_waits() {
     let mut harness = Harness::new(narrow(), 2);
     assert_eq!(harness.register(1, "f", Critical).len(), 1);
-    assert_eq!(
-        harness.register(2, "f", Critical).len(),
-        1,
-        "the other place is free"
-    );
+    assert_eq!(harness.register(2, "f", Critical).len(), 1, "the other place is free");
 }
 
 #[test]
 fn a_demoted_request_goes_after_sheddable_ones_in_every_mode_of_bands() {
-    for mode in [
-        BandMode::Strict,
-        BandMode::Weighted([0.0, 0.0, 1.0]),
-        BandMode::Weighted([1.0, 1.0, 0.0]),
-    ] {
+    for mode in [BandMode::Strict, BandMode::Weighted([0.0, 0.0, 1.0]), BandMode::Weighted([1.0, 1.0, 0.0])] {
         for discipline in Discipline::ALL {
             let mut policy = narrow();
             policy.bands.mode = mode;
@@ -54,22 +46,12 @@ fn a_demoted_request_goes_after_sheddable_ones_in_every_mode_of_bands() {
             assert_eq!(harness.register(5, "g", Default), []);
             let mut order = vec![harness.complete(2)];
             let last = order[0].last().copied();
-            let Some(Dispatched(first, _)) = last else {
-                panic!("{last:?}")
-            };
+            let Some(Dispatched(first, _)) = last else { panic!("{last:?}") };
             assert!([4, 5].contains(&first), "{mode:?} {discipline:?}");
             order.push(harness.complete(first));
             order.push(harness.complete(9 - first));
-            assert_eq!(
-                order[1].last(),
-                Some(&Dispatched(9 - first, 1)),
-                "{mode:?} {discipline:?}"
-            );
-            assert_eq!(
-                order[2].last(),
-                Some(&Dispatched(3, 1)),
-                "{mode:?} {discipline:?}"
-            );
+            assert_eq!(order[1].last(), Some(&Dispatched(9 - first, 1)), "{mode:?} {discipline:?}");
+            assert_eq!(order[2].last(), Some(&Dispatched(3, 1)), "{mode:?} {discipline:?}");
         }
     }
 }
@@ -104,9 +86,7 @@ fn demoted_requests_of_several_flows_share_by_the_discipline() {
     let mut order = vec![3];
     for _ in 0..5 {
         let effects = harness.complete(order[order.len() - 1]);
-        let Some(&Dispatched(next, _)) = effects.last() else {
-            panic!("{effects:?}")
-        };
+        let Some(&Dispatched(next, _)) = effects.last() else { panic!("{effects:?}") };
         order.push(next);
     }
     assert_eq!(order[1..], [10, 20, 11, 21, 12]);
@@ -122,17 +102,9 @@ fn a_waiting_request_moves_down_at_its_turn_and_keeps_its_arrival() {
     harness.advance_to(2.0);
     assert_eq!(harness.register(4, "g", Sheddable), []);
     assert_eq!(harness.complete(1), [Settled(1, 1), Dispatched(2, 1)]);
-    assert_eq!(
-        harness.complete(2),
-        [Settled(2, 1), Dispatched(4, 1)],
-        "request 3 moves down"
-    );
+    assert_eq!(harness.complete(2), [Settled(2, 1), Dispatched(4, 1)], "request 3 moves down");
     harness.advance_to(31.0);
-    assert_eq!(
-        harness.handle_timeout(),
-        [Rejected(3, Outcome::ExpiredTtl)],
-        "30 s after its arrival"
-    );
+    assert_eq!(harness.handle_timeout(), [Rejected(3, Outcome::ExpiredTtl)], "30 s after its arrival");
 }
 
 #[test]
@@ -146,11 +118,7 @@ fn a_newcomer_within_budget_goes_before_what_was_demoted_of_its_flow() {
     assert_eq!(harness.register(5, "g", Sheddable), []);
     assert_eq!(harness.complete(2), [Settled(2, 1), Dispatched(4, 1)]);
     assert_eq!(harness.complete(4), [Settled(4, 1), Dispatched(5, 1)]);
-    assert_eq!(
-        harness.complete(5),
-        [Settled(5, 1), Dispatched(3, 1)],
-        "what was demoted stays so"
-    );
+    assert_eq!(harness.complete(5), [Settled(5, 1), Dispatched(3, 1)], "what was demoted stays so");
 }
 
 #[test]
@@ -160,14 +128,8 @@ fn a_demoted_request_is_displaced_before_a_sheddable_one() {
     let mut harness = over(policy);
     assert_eq!(harness.register(3, "f", Critical), []);
     assert_eq!(harness.register(4, "g", Sheddable), []);
-    assert_eq!(
-        harness.register(5, "h", Sheddable),
-        [Rejected(3, Outcome::Displaced)]
-    );
-    assert_eq!(
-        harness.register(6, "f", Critical),
-        [Rejected(6, Outcome::RejectedTooManyFlows)]
-    );
+    assert_eq!(harness.register(5, "h", Sheddable), [Rejected(3, Outcome::Displaced)]);
+    assert_eq!(harness.register(6, "f", Critical), [Rejected(6, Outcome::RejectedTooManyFlows)]);
 }
 
 #[test]
@@ -178,11 +140,7 @@ fn a_demoted_request_shares_the_ceiling_of_sheddable_ones() {
     let mut harness = Harness::new(policy, 1);
     assert_eq!(harness.register(1, "f", Critical), [Bypassed(1, 1)]);
     assert_eq!(harness.register(2, "f", Critical), [Bypassed(2, 1)]);
-    assert_eq!(
-        harness.register(3, "f", Critical),
-        [],
-        "half of the bound is used"
-    );
+    assert_eq!(harness.register(3, "f", Critical), [], "half of the bound is used");
     assert_eq!(harness.register(4, "g", Default), [Bypassed(4, 1)]);
 }
 
@@ -214,8 +172,5 @@ fn a_flow_that_goes_on_when_it_is_over_owes_nothing_for_it() {
     }
     harness.advance_to(61.0);
     let window = super::window(&mut harness, "f");
-    assert!(
-        window.is_none_or(|window| window.remaining == 2),
-        "within its budget again after one window"
-    );
+    assert!(window.is_none_or(|window| window.remaining == 2), "within its budget again after one window");
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use Band::Default;
+use ShortEffect::{Bypassed, Dispatched, Rejected};
 use penstock_engine::effect::QuotaReport;
 use penstock_engine::input::{Band, QuotaRunning, QuotaUsage, UsageKind, UsedAt};
 use penstock_engine::policy::{CostUnit, Over, QuotaPeriod};
@@ -10,15 +12,9 @@ use penstock_engine::{Effect, Input, Outcome};
 
 use super::support::*;
 use super::{amounts, requests, sized, sliding, tokens, used, window, with_quota};
-use Band::Default;
-use ShortEffect::{Bypassed, Dispatched, Rejected};
 
 fn running(flow: &str, tokens: u64, requests: u64) -> QuotaRunning {
-    QuotaRunning {
-        flow: flow.into(),
-        tokens: Tokens(tokens),
-        requests,
-    }
+    QuotaRunning { flow: flow.into(), tokens: Tokens(tokens), requests }
 }
 
 fn settled(period: QuotaPeriod, used_at: UsedAt, amount: u64) -> QuotaUsage {
@@ -34,10 +30,7 @@ fn settled(period: QuotaPeriod, used_at: UsedAt, amount: u64) -> QuotaUsage {
 }
 
 fn shared(settled: &[QuotaUsage], running: &[QuotaRunning]) -> Input {
-    Input::QuotaUsage {
-        settled: settled.to_vec(),
-        running: running.to_vec(),
-    }
+    Input::QuotaUsage { settled: settled.to_vec(), running: running.to_vec() }
 }
 
 /// The quota's reports among the effects of an input.
@@ -55,17 +48,11 @@ fn what_other_engines_settle_and_run_leaves_less_room() {
     let mut harness = Harness::new(with_quota(Over::Refuse, &[tokens(100, sliding(60))]), 1);
     harness.advance_to(100.0);
     let ago = |seconds| UsedAt::Ago(Duration::from_secs(seconds));
-    let used = [
-        settled(sliding(60), ago(10), 30),
-        settled(sliding(60), ago(90), 99),
-    ];
+    let used = [settled(sliding(60), ago(10), 30), settled(sliding(60), ago(90), 99)];
     harness.handle(shared(&used, &[running("f", 50, 1)]));
     assert_eq!(amounts(&mut harness, "f"), (30, 50, 20));
     harness.handle(shared(&[], &[running("f", 70, 1)]));
-    assert_eq!(
-        harness.register(1, "f", Default),
-        [Rejected(1, Outcome::RejectedBudget)]
-    );
+    assert_eq!(harness.register(1, "f", Default), [Rejected(1, Outcome::RejectedBudget)]);
     harness.handle(shared(&[settled(sliding(60), ago(0), 20)], &[running("f", 0, 0)]));
     assert_eq!(amounts(&mut harness, "f"), (50, 0, 50));
     harness.advance_to(151.0);
@@ -77,10 +64,7 @@ fn a_held_flow_goes_when_other_engines_run_less() {
     let mut harness = Harness::new(with_quota(Over::Hold, &[requests(2, QuotaPeriod::Day)]), 1);
     harness.handle(shared(&[], &[running("f", 9, 2)]));
     assert_eq!(harness.register(1, "f", Default), []);
-    assert_eq!(
-        harness.handle(shared(&[], &[running("f", 9, 1)])),
-        [Dispatched(1, 1)]
-    );
+    assert_eq!(harness.handle(shared(&[], &[running("f", 9, 1)])), [Dispatched(1, 1)]);
 }
 
 #[test]
@@ -88,15 +72,9 @@ fn restored_usage_above_the_limit_and_debts_are_paid_back() {
     let mut harness = Harness::new(with_quota(Over::Refuse, &[tokens(100, sliding(60))]), 1);
     harness.advance_to(1_000.0);
     let ago = |seconds| UsedAt::Ago(Duration::from_secs(seconds));
-    let used = [
-        settled(sliding(60), ago(30), 130),
-        settled(sliding(60), UsedAt::Debt, 50),
-    ];
+    let used = [settled(sliding(60), ago(30), 130), settled(sliding(60), UsedAt::Debt, 50)];
     harness.handle(shared(&used, &[]));
-    assert_eq!(
-        window(&mut harness, "f").map(|window| (window.used, window.debt)),
-        Some((180, 80))
-    );
+    assert_eq!(window(&mut harness, "f").map(|window| (window.used, window.debt)), Some((180, 80)));
     harness.advance_to(1_031.0);
     assert_eq!(amounts(&mut harness, "f").2, 20);
 }
@@ -125,10 +103,7 @@ fn usage_of_flows_without_a_quota_is_ignored() {
 
 #[test]
 fn an_engine_that_takes_the_reports_of_another_one_counts_the_same() {
-    let policy = with_quota(
-        Over::Refuse,
-        &[tokens(100, sliding(60)), requests(9, QuotaPeriod::Day)],
-    );
+    let policy = with_quota(Over::Refuse, &[tokens(100, sliding(60)), requests(9, QuotaPeriod::Day)]);
     let (mut first, mut second) = (Harness::new(policy.clone(), 1), Harness::new(policy, 1));
     first.engine.report_quotas(true);
     for harness in [&mut first, &mut second] {
@@ -149,9 +124,7 @@ fn an_engine_that_takes_the_reports_of_another_one_counts_the_same() {
         let windows = |harness: &Harness| {
             let quotas = harness.engine.quotas();
             let windows = quotas.into_iter().flat_map(|quota| quota.windows);
-            windows
-                .map(|window| (window.used, window.reserved, window.debt))
-                .collect::<Vec<_>>()
+            windows.map(|window| (window.used, window.reserved, window.debt)).collect::<Vec<_>>()
         };
         assert_eq!(windows(first), windows(&second));
     };
@@ -171,20 +144,14 @@ fn counted(harness: &mut Harness) -> Vec<(u64, u64, u64)> {
     harness.engine.handle_timeout(harness.now);
     let quotas = harness.engine.quotas().into_iter();
     let windows = quotas.flat_map(|quota| quota.windows);
-    windows
-        .map(|window| (window.used + window.reserved, window.debt, window.remaining))
-        .collect()
+    windows.map(|window| (window.used + window.reserved, window.debt, window.remaining)).collect()
 }
 
 #[test]
 fn a_debt_of_a_request_that_outlives_its_window_counts_at_other_engines_and_after_a_restart() {
     // Two minutes before midnight.
     let utc = |passed: u64| Input::Utc(Duration::from_secs(20_000 * 86_400 - 120 + passed));
-    let windows = [
-        tokens(100, sliding(60)),
-        tokens(400, QuotaPeriod::Day),
-        requests(9, sliding(60)),
-    ];
+    let windows = [tokens(100, sliding(60)), tokens(400, QuotaPeriod::Day), requests(9, sliding(60))];
     let policy = with_quota(Over::Refuse, &windows);
     for real in [40, 450, 520] {
         let mut first = Harness::new(policy.clone(), 1);
@@ -206,11 +173,7 @@ fn a_debt_of_a_request_that_outlives_its_window_counts_at_other_engines_and_afte
             second.now = first.now;
             second.handle(Input::QuotaUsage { settled, running });
         };
-        exchange(
-            &mut first,
-            &mut second,
-            Input::Register(sized(1, "f", Default, 450)),
-        );
+        exchange(&mut first, &mut second, Input::Register(sized(1, "f", Default, 450)));
         first.advance_to(200.0);
         exchange(&mut first, &mut second, used(1, real));
         let mut third = Harness::new(policy.clone(), 1);
@@ -223,10 +186,7 @@ fn a_debt_of_a_request_that_outlives_its_window_counts_at_other_engines_and_afte
                 counted(harness)
             });
             let all: Vec<_> = of_each.iter().filter(|windows| !windows.is_empty()).collect();
-            assert!(
-                all.windows(2).all(|pair| pair[0] == pair[1]),
-                "{real} at {seconds}: {of_each:?}"
-            );
+            assert!(all.windows(2).all(|pair| pair[0] == pair[1]), "{real} at {seconds}: {of_each:?}");
             if seconds == 200.0 && real > 400 {
                 assert!(of_each[1][0].1 > 0, "a debt is known elsewhere: {of_each:?}");
             }
@@ -245,10 +205,7 @@ fn what_was_owed_before_a_restart_counts_however_late_the_store_answers() {
     harness.handle(Input::QuotaHistory(vec![settled(sliding(60), ago, 260)]));
     // 100 of it have left, and 100 were paid when they did: 60 are owed, and the request that came first.
     let now = window(&mut harness, "f").expect("it is used");
-    assert_eq!(
-        (now.used, now.reserved, now.debt, now.remaining),
-        (160, 30, 90, 0)
-    );
+    assert_eq!((now.used, now.reserved, now.debt, now.remaining), (160, 30, 90, 0));
     harness.handle(used(1, 10));
     let now = window(&mut harness, "f").expect("it is used");
     assert_eq!((now.used, now.reserved, now.debt), (170, 0, 70));

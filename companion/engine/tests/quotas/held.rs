@@ -1,5 +1,9 @@
 //! `over: hold`: flows without room wait until there is room.
 
+use std::time::Duration;
+
+use Band::Default;
+use ShortEffect::{Bypassed, Dispatched, Rejected, Settled};
 use penstock_engine::input::{Band, Service};
 use penstock_engine::policy::{Discipline, Over, Policy, QuotaPeriod};
 use penstock_engine::queue_position::BlockReason;
@@ -8,9 +12,6 @@ use penstock_engine::{Effect, Input, Outcome, Request, RequestId};
 
 use super::support::*;
 use super::{requests, sized, sliding, tokens, used, with_quota};
-use Band::Default;
-use ShortEffect::{Bypassed, Dispatched, Rejected, Settled};
-use std::time::Duration;
 
 fn long_ttl(mut policy: Policy) -> Policy {
     policy.queue.ttl = Duration::from_secs(100_000);
@@ -32,11 +33,7 @@ fn a_flow_without_room_waits_until_there_is_room_and_no_other_flow_waits_for_it(
         assert_eq!(harness.handle_timeout(), []);
         harness.advance_to(15.25);
         assert_eq!(harness.handle_timeout(), [Dispatched(3, 1)], "{discipline:?}");
-        assert_eq!(
-            harness.engine.poll_timeout(),
-            Some(time(30.0)),
-            "the ttl of request 2 comes first"
-        );
+        assert_eq!(harness.engine.poll_timeout(), Some(time(30.0)), "the ttl of request 2 comes first");
         harness.advance_to(30.0);
         assert_eq!(harness.handle_timeout(), [Rejected(2, Outcome::ExpiredTtl)]);
     }
@@ -45,10 +42,7 @@ fn a_flow_without_room_waits_until_there_is_room_and_no_other_flow_waits_for_it(
 #[test]
 fn a_settled_cost_below_its_estimate_lets_the_next_request_go() {
     let mut harness = Harness::new(with_quota(Over::Hold, &[tokens(100, sliding(60))]), 1);
-    assert_eq!(
-        harness.handle(Input::Register(sized(1, "f", Default, 100))),
-        [Bypassed(1, 1)]
-    );
+    assert_eq!(harness.handle(Input::Register(sized(1, "f", Default, 100))), [Bypassed(1, 1)]);
     assert_eq!(harness.register(2, "f", Default), []);
     assert_eq!(harness.handle(used(1, 99)), [Settled(1, 1), Dispatched(2, 1)]);
 }
@@ -58,26 +52,17 @@ fn a_refund_lets_the_next_request_go() {
     let mut harness = Harness::new(with_quota(Over::Hold, &[requests(1, QuotaPeriod::Month)]), 1);
     assert_eq!(harness.register(1, "f", Default), [Bypassed(1, 1)]);
     assert_eq!(harness.register(2, "f", Default), []);
-    let refunded = Input::Completed {
-        id: RequestId(1),
-        service: Service::Nothing,
-    };
+    let refunded = Input::Completed { id: RequestId(1), service: Service::Nothing };
     assert_eq!(harness.handle(refunded), [Settled(1, 0), Dispatched(2, 1)]);
 }
 
 #[test]
 fn a_top_up_and_a_reset_let_the_next_request_go() {
     let mut harness = Harness::new(with_quota(Over::Hold, &[tokens(10, QuotaPeriod::Day)]), 1);
-    assert_eq!(
-        harness.handle(Input::Register(sized(1, "f", Default, 60))),
-        [Bypassed(1, 1)]
-    );
+    assert_eq!(harness.handle(Input::Register(sized(1, "f", Default, 60))), [Bypassed(1, 1)]);
     assert_eq!(harness.handle(Input::Register(sized(2, "f", Default, 5))), []);
     assert_eq!(harness.handle(Input::Register(sized(3, "f", Default, 5))), []);
-    let top_up = |tokens| Input::TopUp {
-        flow: "f".into(),
-        tokens: Tokens(tokens),
-    };
+    let top_up = |tokens| Input::TopUp { flow: "f".into(), tokens: Tokens(tokens) };
     assert_eq!(harness.handle(top_up(50)), [], "it pays the debt");
     assert_eq!(harness.handle(top_up(5)), [Dispatched(2, 1)]);
     assert_eq!(harness.handle(Input::ResetQuota("f".into())), [Dispatched(3, 1)]);
@@ -85,10 +70,7 @@ fn a_top_up_and_a_reset_let_the_next_request_go() {
 
 #[test]
 fn a_held_flow_goes_at_midnight_utc() {
-    let mut harness = Harness::new(
-        long_ttl(with_quota(Over::Hold, &[requests(1, QuotaPeriod::Day)])),
-        1,
-    );
+    let mut harness = Harness::new(long_ttl(with_quota(Over::Hold, &[requests(1, QuotaPeriod::Day)])), 1);
     harness.handle(Input::Utc(Duration::from_secs(20_000 * 86_400 - 100)));
     assert_eq!(harness.register(1, "f", Default), [Bypassed(1, 1)]);
     assert_eq!(harness.register(2, "f", Default), []);
@@ -99,24 +81,15 @@ fn a_held_flow_goes_at_midnight_utc() {
 
 #[test]
 fn a_clock_that_jumps_changes_when_a_held_flow_goes() {
-    let mut harness = Harness::new(
-        long_ttl(with_quota(Over::Hold, &[requests(1, QuotaPeriod::Day)])),
-        1,
-    );
+    let mut harness = Harness::new(long_ttl(with_quota(Over::Hold, &[requests(1, QuotaPeriod::Day)])), 1);
     let midnight = 20_000 * 86_400;
     harness.handle(Input::Utc(Duration::from_secs(midnight - 100)));
     assert_eq!(harness.register(1, "f", Default), [Bypassed(1, 1)]);
     assert_eq!(harness.register(2, "f", Default), []);
     assert_eq!(harness.register(3, "f", Default), []);
-    assert_eq!(
-        harness.handle(Input::Utc(Duration::from_secs(midnight - 200))),
-        []
-    );
+    assert_eq!(harness.handle(Input::Utc(Duration::from_secs(midnight - 200))), []);
     assert_eq!(harness.engine.poll_timeout(), Some(time(200.0)));
-    assert_eq!(
-        harness.handle(Input::Utc(Duration::from_secs(midnight + 10))),
-        [Dispatched(2, 1)]
-    );
+    assert_eq!(harness.handle(Input::Utc(Duration::from_secs(midnight + 10))), [Dispatched(2, 1)]);
     assert_eq!(
         harness.handle(Input::Utc(Duration::from_secs(midnight - 10))),
         [],
@@ -169,11 +142,7 @@ fn a_rejection_of_a_held_flow_says_when_its_quota_has_room() {
     harness.advance_to(30.0);
     harness.engine.handle_timeout(harness.now);
     let expired: Vec<Effect> = std::iter::from_fn(|| harness.engine.poll_effect()).collect();
-    assert_eq!(
-        retry_after(&expired),
-        Duration::from_secs(580),
-        "its ttl has ended"
-    );
+    assert_eq!(retry_after(&expired), Duration::from_secs(580), "its ttl has ended");
 }
 
 #[test]
@@ -196,11 +165,7 @@ fn an_idle_pool_that_only_holds_requests_does_not_measure_how_fast_it_drains() {
             harness.complete(id);
         }
         assert_eq!(harness.register(1, "f", Default), [Bypassed(1, 1)]);
-        assert_eq!(
-            harness.register(2, "f", Default),
-            [],
-            "it waits for a limit of its flow"
-        );
+        assert_eq!(harness.register(2, "f", Default), [], "it waits for a limit of its flow");
         if is_held {
             harness.complete(1);
         }
@@ -209,16 +174,12 @@ fn an_idle_pool_that_only_holds_requests_does_not_measure_how_fast_it_drains() {
         // A burst from others, each with time for ten requests before it.
         let ids = 10..20;
         let burst = ids.map(|id| {
-            let request = Request {
-                deadline: Some(time(3_020.0)),
-                ..request(id, &format!("h{id}"), Default)
-            };
+            let request =
+                Request { deadline: Some(time(3_020.0)), ..request(id, &format!("h{id}"), Default) };
             harness.handle(Input::Register(request))
         });
-        let rejected: Vec<_> = burst
-            .flatten()
-            .filter(|effect| matches!(effect, ShortEffect::Rejected(..)))
-            .collect();
+        let rejected: Vec<_> =
+            burst.flatten().filter(|effect| matches!(effect, ShortEffect::Rejected(..))).collect();
         assert_eq!(rejected, [], "held by a quota: {is_held}");
     }
 }
@@ -229,12 +190,8 @@ fn a_held_request_whose_deadline_comes_before_its_room_is_rejected_at_once() {
     policy.reject_unmeetable = true;
     let mut harness = Harness::new(policy, 1);
     assert_eq!(harness.register(1, "f", Default), [Bypassed(1, 1)]);
-    let until = |id, seconds| {
-        Input::Register(Request {
-            deadline: Some(time(seconds)),
-            ..request(id, "f", Default)
-        })
-    };
+    let until =
+        |id, seconds| Input::Register(Request { deadline: Some(time(seconds)), ..request(id, "f", Default) });
     let rejected = harness.effects(until(2, 609.0));
     assert!(
         matches!(

@@ -21,7 +21,7 @@ use penstock_engine::snapshot::QuotaWindowSnapshot;
 use penstock_engine::units::Tokens;
 use penstock_engine::{Input, Policy, Request, RequestId};
 
-use support::*;
+use self::support::*;
 
 /// The policy of these tests: ten places at each endpoint, and this quota for every flow whose name begins with `f`.
 fn with_quota(over: Over, windows: &[QuotaWindow]) -> Policy {
@@ -32,12 +32,7 @@ fn with_quota(over: Over, windows: &[QuotaWindow]) -> Policy {
 }
 
 fn quota(glob: &str, over: Over, windows: &[QuotaWindow]) -> Quota {
-    Quota {
-        flows: FlowGlob::new(glob),
-        windows: windows.to_vec(),
-        over,
-        shadow: false,
-    }
+    Quota { flows: FlowGlob::new(glob), windows: windows.to_vec(), over, shadow: false }
 }
 
 const fn sliding(seconds: u64) -> QuotaPeriod {
@@ -45,19 +40,11 @@ const fn sliding(seconds: u64) -> QuotaPeriod {
 }
 
 const fn tokens(limit: u64, period: QuotaPeriod) -> QuotaWindow {
-    QuotaWindow {
-        unit: CostUnit::Tokens,
-        limit,
-        period,
-    }
+    QuotaWindow { unit: CostUnit::Tokens, limit, period }
 }
 
 const fn requests(limit: u64, period: QuotaPeriod) -> QuotaWindow {
-    QuotaWindow {
-        unit: CostUnit::Requests,
-        limit,
-        period,
-    }
+    QuotaWindow { unit: CostUnit::Requests, limit, period }
 }
 
 /// A request that is estimated at so many tokens.

@@ -2,23 +2,18 @@
 
 use std::time::Duration;
 
+use Band::Default;
+use ShortEffect::{Bypassed, Dispatched, Rejected, Settled};
 use penstock_engine::input::Band;
 use penstock_engine::policy::{Discipline, Over, QuotaPeriod};
 use penstock_engine::{Effect, Input, Outcome};
 
 use super::support::*;
 use super::{quota, requests, sized, sliding, tokens, used, with_quota};
-use Band::Default;
-use ShortEffect::{Bypassed, Dispatched, Rejected, Settled};
 
 /// The outcome and the retry-after of the only effect.
 fn rejection(effects: &[Effect]) -> (Outcome, Duration) {
-    let [
-        Effect::Reject {
-            outcome, retry_after, ..
-        },
-    ] = effects
-    else {
+    let [Effect::Reject { outcome, retry_after, .. }] = effects else {
         panic!("{effects:?}");
     };
     (*outcome, retry_after.expect("a rejection has one"))
@@ -35,16 +30,8 @@ fn a_request_without_room_is_refused_until_the_window_has_room() {
         harness.advance_to(130.0);
         assert_eq!(harness.register(2, "f", Band::Critical), [Bypassed(2, 1)]);
         let refused = harness.effects(Input::Register(request(3, "f", Band::Critical)));
-        assert_eq!(
-            rejection(&refused),
-            (Outcome::RejectedBudget, Duration::from_secs(31)),
-            "{discipline:?}"
-        );
-        assert_eq!(
-            harness.register(4, "g", Default),
-            [Bypassed(4, 1)],
-            "another flow"
-        );
+        assert_eq!(rejection(&refused), (Outcome::RejectedBudget, Duration::from_secs(31)), "{discipline:?}");
+        assert_eq!(harness.register(4, "g", Default), [Bypassed(4, 1)], "another flow");
         harness.advance_to(160.9);
         assert_eq!(
             rejection(&harness.effects(Input::Register(request(5, "f", Default)))).1,
@@ -58,15 +45,9 @@ fn a_request_without_room_is_refused_until_the_window_has_room() {
 #[test]
 fn retry_after_includes_debts_and_is_not_capped() {
     let mut harness = Harness::new(with_quota(Over::Refuse, &[tokens(100, sliding(600))]), 1);
-    assert_eq!(
-        harness.handle(Input::Register(sized(1, "f", Default, 1_050))),
-        [Bypassed(1, 1)]
-    );
+    assert_eq!(harness.handle(Input::Register(sized(1, "f", Default, 1_050))), [Bypassed(1, 1)]);
     let refused = harness.effects(Input::Register(request(2, "f", Default)));
-    assert_eq!(
-        rejection(&refused),
-        (Outcome::RejectedBudget, Duration::from_secs(6_100))
-    );
+    assert_eq!(rejection(&refused), (Outcome::RejectedBudget, Duration::from_secs(6_100)));
     harness.advance_to(6_099.9);
     assert!(
         rejection(&harness.effects(Input::Register(request(3, "f", Default)))).1 < Duration::from_secs(1)
@@ -80,10 +61,7 @@ fn retry_after_of_a_calendar_window_is_the_first_day_with_room() {
     let mut harness = Harness::new(with_quota(Over::Refuse, &[tokens(100, QuotaPeriod::Day)]), 1);
     // Noon on some day.
     harness.handle(Input::Utc(Duration::from_secs(20_000 * 86_400 + 43_200)));
-    assert_eq!(
-        harness.handle(Input::Register(sized(1, "f", Default, 150))),
-        [Bypassed(1, 1)]
-    );
+    assert_eq!(harness.handle(Input::Register(sized(1, "f", Default, 150))), [Bypassed(1, 1)]);
     let refused = harness.effects(Input::Register(request(2, "f", Default)));
     assert_eq!(rejection(&refused).1, Duration::from_secs(43_200));
     assert_eq!(harness.handle(used(1, 250)), [Settled(1, 1)]);
@@ -93,16 +71,9 @@ fn retry_after_of_a_calendar_window_is_the_first_day_with_room() {
 
 #[test]
 fn the_latest_of_several_full_windows_decides() {
-    let windows = [
-        requests(1, sliding(10)),
-        tokens(5, sliding(60)),
-        requests(9, QuotaPeriod::Month),
-    ];
+    let windows = [requests(1, sliding(10)), tokens(5, sliding(60)), requests(9, QuotaPeriod::Month)];
     let mut harness = Harness::new(with_quota(Over::Refuse, &windows), 1);
-    assert_eq!(
-        harness.handle(Input::Register(sized(1, "f", Default, 5))),
-        [Bypassed(1, 1)]
-    );
+    assert_eq!(harness.handle(Input::Register(sized(1, "f", Default, 5))), [Bypassed(1, 1)]);
     let refused = harness.effects(Input::Register(request(2, "f", Default)));
     assert_eq!(rejection(&refused).1, Duration::from_secs(61));
 }
@@ -132,29 +103,16 @@ fn a_waiting_request_is_judged_at_its_turn() {
 fn the_first_quota_that_matches_holds_with_all_its_windows() {
     let mut policy = with_quota(Over::Refuse, &[requests(1, sliding(10))]);
     policy.flows.quotas = vec![
-        quota(
-            "fa",
-            Over::Refuse,
-            &[requests(2, sliding(60)), requests(3, sliding(120))],
-        ),
+        quota("fa", Over::Refuse, &[requests(2, sliding(60)), requests(3, sliding(120))]),
         quota("*", Over::Refuse, &[requests(1, sliding(60))]),
     ];
     let mut harness = Harness::new(policy, 1);
     assert_eq!(harness.register(1, "fa", Default), [Bypassed(1, 1)]);
     assert_eq!(harness.register(2, "fa", Default), [Bypassed(2, 1)]);
-    assert_eq!(
-        harness.register(3, "fa", Default),
-        [Rejected(3, Outcome::RejectedBudget)]
-    );
+    assert_eq!(harness.register(3, "fa", Default), [Rejected(3, Outcome::RejectedBudget)]);
     assert_eq!(harness.register(4, "", Default), [Bypassed(4, 1)]);
-    assert_eq!(
-        harness.register(5, "", Default),
-        [Rejected(5, Outcome::RejectedBudget)]
-    );
+    assert_eq!(harness.register(5, "", Default), [Rejected(5, Outcome::RejectedBudget)]);
     harness.advance_to(61.0);
     assert_eq!(harness.register(6, "fa", Default), [Bypassed(6, 1)]);
-    assert_eq!(
-        harness.register(7, "fa", Default),
-        [Rejected(7, Outcome::RejectedBudget)]
-    );
+    assert_eq!(harness.register(7, "fa", Default), [Rejected(7, Outcome::RejectedBudget)]);
 }

@@ -1,5 +1,6 @@
 //! What a flow runs, as its engine reports it to others.
 
+use Band::{Critical, Default, Sheddable};
 use penstock_engine::effect::QuotaReport;
 use penstock_engine::input::{Band, ClassKey, ModelName, QuotaRunning};
 use penstock_engine::policy::{Class, ClassSet, Over};
@@ -8,20 +9,12 @@ use penstock_engine::{Effect, Input, Request};
 
 use super::support::*;
 use super::{quota, sized, sliding, tokens, used, with_quota};
-use Band::{Critical, Default, Sheddable};
 
 /// A harness whose flows differ by band, class and model, and that reports.
 fn harness(over: Over) -> Harness {
     let mut policy = with_quota(over, &[tokens(100, sliding(60))]);
-    policy
-        .flows
-        .quotas
-        .push(quota("g", over, &[tokens(100, sliding(60))]));
-    let class = |family: &str| Class {
-        family: family.into(),
-        bucket: None,
-        ..Class::new(family, 100)
-    };
+    policy.flows.quotas.push(quota("g", over, &[tokens(100, sliding(60))]));
+    let class = |family: &str| Class { family: family.into(), bucket: None, ..Class::new(family, 100) };
     policy.classes = vec![ClassSet {
         default_family: Some("chat".into()),
         buckets: Vec::new(),
@@ -48,13 +41,9 @@ fn last_running(harness: &mut Harness, input: Input) -> Option<(String, u64, u64
         Effect::Quota(QuotaReport::Running(running)) => Some(running),
         _ => None,
     });
-    running.next_back().map(
-        |QuotaRunning {
-             flow,
-             tokens: Tokens(tokens),
-             requests,
-         }| (flow.into(), tokens, requests),
-    )
+    running
+        .next_back()
+        .map(|QuotaRunning { flow, tokens: Tokens(tokens), requests }| (flow.into(), tokens, requests))
 }
 
 fn of_f(tokens: u64, requests: u64) -> Option<(String, u64, u64)> {

@@ -1,5 +1,6 @@
 //! `shadow: true`: nothing is decided, and everything is reported.
 
+use Band::Default;
 use penstock_engine::effect::QuotaReport;
 use penstock_engine::input::Band;
 use penstock_engine::policy::{Over, Policy, QuotaPeriod};
@@ -7,7 +8,6 @@ use penstock_engine::{Effect, Input};
 
 use super::support::*;
 use super::{amounts, requests, with_quota};
-use Band::Default;
 
 fn shadow(over: Over) -> Policy {
     let mut policy = with_quota(over, &[requests(1, QuotaPeriod::Day)]);
@@ -22,16 +22,10 @@ fn a_shadow_decides_nothing_and_reports_each_request_once() {
         policy.gate = gate(2, 2);
         let mut harness = Harness::new(policy, 1);
         let granted = |effects: &[Effect]| {
-            effects
-                .iter()
-                .filter(|effect| matches!(effect, Effect::Grant { .. }))
-                .count()
+            effects.iter().filter(|effect| matches!(effect, Effect::Grant { .. })).count()
         };
         let reported = |effects: &[Effect]| {
-            let shadowed = Effect::Quota(QuotaReport::Shadowed {
-                flow: "f".into(),
-                over,
-            });
+            let shadowed = Effect::Quota(QuotaReport::Shadowed { flow: "f".into(), over });
             effects.iter().filter(|effect| **effect == shadowed).count()
         };
         let first = harness.effects(Input::Register(request(1, "f", Default)));
@@ -39,19 +33,11 @@ fn a_shadow_decides_nothing_and_reports_each_request_once() {
         let second = harness.effects(Input::Register(request(2, "f", Default)));
         assert_eq!((granted(&second), reported(&second)), (1, 1), "{over:?}");
         let third = harness.effects(Input::Register(request(3, "f", Default)));
-        assert_eq!(
-            (granted(&third), reported(&third)),
-            (0, 1),
-            "{over:?}: it waits for a place"
-        );
+        assert_eq!((granted(&third), reported(&third)), (0, 1), "{over:?}: it waits for a place");
         let ended = harness.effects(super::used(1, 1));
         assert_eq!((granted(&ended), reported(&ended)), (1, 0), "{over:?}");
         assert_eq!(amounts(&mut harness, "f"), (1, 2, 0));
-        assert_eq!(
-            harness.engine.tightest_window("f"),
-            None,
-            "clients don't hear of it"
-        );
+        assert_eq!(harness.engine.tightest_window("f"), None, "clients don't hear of it");
     }
 }
 

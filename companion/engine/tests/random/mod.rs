@@ -14,8 +14,8 @@ use penstock_engine::policy::{CostUnit, QuotaPeriod};
 use penstock_engine::units::{Decimal, Tokens};
 use penstock_engine::{Budget, EndpointId, Input, Instant, ModelName, Request, RequestId};
 
-pub use policies::{PolicyChoices, policy};
-pub use rng::Rng;
+pub use self::policies::{PolicyChoices, policy};
+pub use self::rng::Rng;
 
 /// Names of models and flows.
 pub const NAMES: [&str; 6] = ["", "a", "b", "c", "d", "e"];
@@ -26,28 +26,15 @@ pub fn maybe<T>(rng: &mut Rng, percent: u64, make: impl FnOnce(&mut Rng) -> T) -
 }
 
 pub fn band(rng: &mut Rng) -> Band {
-    rng.choose(&[
-        Band::Critical,
-        Band::Default,
-        Band::Default,
-        Band::Sheddable,
-        Band::Sheddable,
-    ])
+    rng.choose(&[Band::Critical, Band::Default, Band::Default, Band::Sheddable, Band::Sheddable])
 }
 
 /// A request that arrives at `now`, or up to 40 s earlier.
 pub fn request(rng: &mut Rng, id: RequestId, now: Instant) -> Request {
-    let arrived = if rng.percent(80) {
-        now
-    } else {
-        now.before(Duration::from_secs(rng.below(40)))
-    };
+    let arrived = if rng.percent(80) { now } else { now.before(Duration::from_secs(rng.below(40))) };
     let family = rng.choose(&["", "chat", "batch", "unknown"]);
     let class = match rng.below(4) {
-        0 => ClassKey::Named(
-            rng.choose(&["0.chat.long", "0.batch", "1.chat", "unknown"])
-                .into(),
-        ),
+        0 => ClassKey::Named(rng.choose(&["0.chat.long", "0.batch", "1.chat", "unknown"]).into()),
         _ => ClassKey::Family(family.into()),
     };
     Request {
@@ -71,9 +58,7 @@ pub fn request(rng: &mut Rng, id: RequestId, now: Instant) -> Request {
         deadline: maybe(rng, 10, |rng| now.after(Duration::from_secs(rng.below(60)))),
         ttft_target: maybe(rng, 20, |rng| Duration::from_secs(rng.below(20))),
         eligible: maybe(rng, 35, endpoints),
-        prefix: rng
-            .choose(&[&[][..], &[], &[], &[1], &[1, 2], &[1, 2, 3], &[4]])
-            .into(),
+        prefix: rng.choose(&[&[][..], &[], &[], &[1], &[1, 2], &[1, 2, 3], &[4]]).into(),
         ..Request::new(id)
     }
 }
@@ -98,11 +83,7 @@ pub fn state(rng: &mut Rng) -> EndpointState {
 /// A budget of numbers that floats represent exactly, so that their sums don't depend on the order of addition.
 pub fn budget(rng: &mut Rng) -> Budget {
     let often_infinite = |rng: &mut Rng, values: &[f64]| {
-        if rng.percent(40) {
-            f64::INFINITY
-        } else {
-            rng.choose(values)
-        }
+        if rng.percent(40) { f64::INFINITY } else { rng.choose(values) }
     };
     Budget {
         alpha_ms: rng.choose(&[1.0, 8.0]),
@@ -123,11 +104,7 @@ pub fn service(rng: &mut Rng) -> Service {
         return Service::Nothing;
     }
     let tokens = |rng: &mut Rng| maybe(rng, 70, |rng| Tokens(rng.below(600)));
-    Service::Served(Usage {
-        prompt: tokens(rng),
-        cached: tokens(rng),
-        output: tokens(rng),
-    })
+    Service::Served(Usage { prompt: tokens(rng), cached: tokens(rng), output: tokens(rng) })
 }
 
 /// The next input; `None`: only time passes. `id` chooses the request that the input names: a new one (`true`) or
@@ -154,43 +131,25 @@ fn request_input(
             let id = id(rng, true);
             Input::Register(request(rng, id, now))
         }
-        66..110 => Input::Completed {
-            id: id(rng, false),
-            service: service(rng),
-        },
-        110..118 => Input::Settle {
-            id: id(rng, false),
-            service: service(rng),
-        },
+        66..110 => Input::Completed { id: id(rng, false), service: service(rng) },
+        110..118 => Input::Settle { id: id(rng, false), service: service(rng) },
         118..128 => Input::Cancel(id(rng, false)),
         128..131 => Input::ModelRemoved(id(rng, false)),
         131..139 => Input::Requeue(id(rng, false)),
-        139..147 => Input::Sent {
-            id: id(rng, false),
-            endpoint: endpoint(rng),
-        },
+        139..147 => Input::Sent { id: id(rng, false), endpoint: endpoint(rng) },
         162..166 => {
             let id = id(rng, true);
             Input::Resume(request(rng, id, now))
         }
         166..170 => {
             let id = id(rng, true);
-            Input::Adopt {
-                request: request(rng, id, now),
-                endpoint: endpoint(rng),
-            }
+            Input::Adopt { request: request(rng, id, now), endpoint: endpoint(rng) }
         }
-        195..207 => Input::Failed {
-            id: id(rng, false),
-            endpoint: endpoint(rng),
-        },
+        195..207 => Input::Failed { id: id(rng, false), endpoint: endpoint(rng) },
         207..219 => Input::Suspend(id(rng, false)),
         219..231 => Input::Continue(id(rng, false)),
         275..287 => Input::FirstByte(id(rng, false)),
-        287..299 => Input::PushedBack {
-            id: id(rng, false),
-            endpoint: endpoint(rng),
-        },
+        287..299 => Input::PushedBack { id: id(rng, false), endpoint: endpoint(rng) },
         247..257 => {
             let id = id(rng, false);
             Input::Amend(amended(rng, id))
@@ -200,13 +159,7 @@ fn request_input(
             let endpoint = endpoint(rng);
             Input::AdmittedByCredit {
                 request: request(rng, id, now),
-                lent: maybe(rng, 70, |rng| {
-                    if rng.percent(80) {
-                        endpoint
-                    } else {
-                        self::endpoint(rng)
-                    }
-                }),
+                lent: maybe(rng, 70, |rng| if rng.percent(80) { endpoint } else { self::endpoint(rng) }),
                 endpoint,
             }
         }
@@ -223,10 +176,7 @@ fn pool_input(
     id: &mut dyn FnMut(&mut Rng, bool) -> RequestId,
 ) -> Option<Input> {
     Some(match roll {
-        147..159 => Input::Endpoint {
-            id: endpoint(rng),
-            state: state(rng),
-        },
+        147..159 => Input::Endpoint { id: endpoint(rng), state: state(rng) },
         159..162 => Input::EndpointRemoved(endpoint(rng)),
         170..173 => Input::Policy(Box::new(policy(rng, choices))),
         173 => Input::Drain(rng.percent(50)),
@@ -234,37 +184,21 @@ fn pool_input(
         176..178 => Input::Ready,
         178 => maybe(rng, 30, |_| Input::Hold).unwrap_or(Input::Ready),
         179..190 => Input::Dispatch {
-            blocked: maybe(rng, 50, |rng| {
-                rng.choose(&["0.chat.long", "0.batch", "1.chat"]).into()
-            })
-            .into_iter()
-            .collect(),
+            blocked: maybe(rng, 50, |rng| rng.choose(&["0.chat.long", "0.batch", "1.chat"]).into())
+                .into_iter()
+                .collect(),
         },
-        302..312 => Input::Lend {
-            endpoint: endpoint(rng),
-            requests: 1 + rng.below(3),
-        },
-        312..320 => Input::TakeBack {
-            endpoint: endpoint(rng),
-            requests: rng.below(6),
-        },
+        302..312 => Input::Lend { endpoint: endpoint(rng), requests: 1 + rng.below(3) },
+        312..320 => Input::TakeBack { endpoint: endpoint(rng), requests: rng.below(6) },
         320..340 => return quota_input(rng, roll, now),
-        190..195 => Input::Load {
-            id: endpoint(rng),
-            running: maybe(rng, 70, |rng| rng.below(6)),
-        },
-        231..247 => Input::Budget {
-            id: endpoint(rng),
-            budget: maybe(rng, 80, budget),
-        },
+        190..195 => Input::Load { id: endpoint(rng), running: maybe(rng, 70, |rng| rng.below(6)) },
+        231..247 => Input::Budget { id: endpoint(rng), budget: maybe(rng, 80, budget) },
         257..265 => Input::ServerStats {
             id: endpoint(rng),
             stats: ServerStats {
                 waiting: maybe(rng, 40, |rng| rng.below(4)),
                 kv_used: maybe(rng, 40, |rng| rng.below(5) as f64 / 4.0),
-                adapters: maybe(rng, 30, |rng| {
-                    maybe(rng, 50, |_| "n".into()).into_iter().collect()
-                }),
+                adapters: maybe(rng, 30, |rng| maybe(rng, 50, |_| "n".into()).into_iter().collect()),
             },
         },
         265..269 => {
@@ -274,11 +208,7 @@ fn pool_input(
                 changes.push(amended(rng, id));
             }
             let listed = endpoints(rng).iter().map(|id| (*id, state(rng))).collect();
-            Input::Relist(Box::new(Relisted {
-                removed: endpoints(rng).into_vec(),
-                listed,
-                amended: changes,
-            }))
+            Input::Relist(Box::new(Relisted { removed: endpoints(rng).into_vec(), listed, amended: changes }))
         }
         269..275 => {
             let count = 1 + rng.below(3);
@@ -298,10 +228,7 @@ fn pool_input(
 fn quota_input(rng: &mut Rng, roll: u64, now: Instant) -> Option<Input> {
     let flow: Box<str> = rng.choose(&NAMES).into();
     Some(match roll {
-        320..324 => Input::TopUp {
-            flow,
-            tokens: Tokens(1 + rng.below(800)),
-        },
+        320..324 => Input::TopUp { flow, tokens: Tokens(1 + rng.below(800)) },
         324..326 => Input::ResetQuota(flow),
         326 => Input::QuotaResets(vec![QuotaReset {
             flow,
@@ -330,10 +257,7 @@ fn utc(rng: &mut Rng, now: Instant) -> Duration {
 fn quota_usage(rng: &mut Rng) -> QuotaUsage {
     let sliding = |seconds| QuotaPeriod::Sliding(Duration::from_secs(seconds));
     let (period, used_at) = match rng.below(5) {
-        0..3 => (
-            sliding(rng.choose(&[1, 10, 90])),
-            UsedAt::Ago(Duration::from_millis(rng.below(12_000))),
-        ),
+        0..3 => (sliding(rng.choose(&[1, 10, 90])), UsedAt::Ago(Duration::from_millis(rng.below(12_000)))),
         3 => (QuotaPeriod::Day, UsedAt::Since(1_709_164_800)),
         _ => (QuotaPeriod::Month, UsedAt::Debt),
     };
@@ -358,11 +282,7 @@ fn quota_running(rng: &mut Rng) -> QuotaRunning {
 }
 
 fn amended(rng: &mut Rng, id: RequestId) -> Amended {
-    Amended {
-        id,
-        class_set: rng.below(3) as u16,
-        eligible: maybe(rng, 60, endpoints),
-    }
+    Amended { id, class_set: rng.below(3) as u16, eligible: maybe(rng, 60, endpoints) }
 }
 
 fn running_usage(rng: &mut Rng) -> RunningUsage {
@@ -379,9 +299,7 @@ fn running_usage(rng: &mut Rng) -> RunningUsage {
 fn past_usage(rng: &mut Rng) -> PastUsage {
     PastUsage {
         band: band(rng),
-        class: rng
-            .choose(&["", "0.chat.long", "0.batch", "1.chat", "unknown"])
-            .into(),
+        class: rng.choose(&["", "0.chat.long", "0.batch", "1.chat", "unknown"]).into(),
         flow: rng.choose(&NAMES).into(),
         model: rng.choose(&["m", "n"]).into(),
         cost: Tokens(rng.below(500)),

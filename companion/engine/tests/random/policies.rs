@@ -58,21 +58,11 @@ pub fn policy(rng: &mut Rng, choices: &PolicyChoices) -> Policy {
         gate: gate(rng, choices),
         bands: bands(rng),
         per_model: rng.percent(25),
-        class_mode: if dynamo {
-            ClassMode::Dynamo
-        } else {
-            ClassMode::Exact
-        },
+        class_mode: if dynamo { ClassMode::Dynamo } else { ClassMode::Exact },
         classes: classes(rng),
         flows: flows(rng, discipline, choices),
         order: order(rng),
-        weights: rng.choose(&[
-            TokenWeights::default(),
-            TokenWeights {
-                input: 1.0,
-                output: 0.0,
-            },
-        ]),
+        weights: rng.choose(&[TokenWeights::default(), TokenWeights { input: 1.0, output: 0.0 }]),
         usage_window: Duration::from_secs(rng.choose(&[5, 60, 300, 600])),
         outlier_ejection: OutlierEjection {
             first: Duration::from_secs(rng.choose(&[1, 5])),
@@ -81,16 +71,8 @@ pub fn policy(rng: &mut Rng, choices: &PolicyChoices) -> Policy {
         reject_unmeetable: rng.percent(20),
         scheduler: rng.choose(&[
             Scorers::default(),
-            Scorers {
-                stock: 0.0,
-                ..Scorers::default()
-            },
-            Scorers {
-                queue: 0.0,
-                kv_cache: 0.0,
-                prefix: 0.0,
-                ..Scorers::default()
-            },
+            Scorers { stock: 0.0, ..Scorers::default() },
+            Scorers { queue: 0.0, kv_cache: 0.0, prefix: 0.0, ..Scorers::default() },
         ]),
     }
 }
@@ -113,17 +95,11 @@ fn gate(rng: &mut Rng, choices: &PolicyChoices) -> Gate {
     let lower = rng.below(10);
     let upper = lower + rng.below(6);
     let tokens = choices.stock_in_tokens && rng.percent(15);
-    let (unit, each) = if tokens {
-        (StockUnit::Tokens, 300)
-    } else {
-        (StockUnit::Requests, 1)
-    };
+    let (unit, each) = if tokens { (StockUnit::Tokens, 300) } else { (StockUnit::Requests, 1) };
     match rng.below(16) {
         0 => Gate::Open,
         1 if choices.manual => Gate::Manual,
-        2..7 if choices.auto => Gate::Auto {
-            initial: quarters(4 + rng.below(16)),
-        },
+        2..7 if choices.auto => Gate::Auto { initial: quarters(4 + rng.below(16)) },
         _ => Gate::Bounded {
             unit,
             lower: quarters(lower * each),
@@ -134,18 +110,10 @@ fn gate(rng: &mut Rng, choices: &PolicyChoices) -> Gate {
 }
 
 fn bands(rng: &mut Rng) -> Bands {
-    let weights = [
-        [1.0, 1.0, 1.0],
-        [70.0, 20.0, 10.0],
-        [0.5, 2.0, 0.25],
-        [1.0, 3.0, 0.0],
-    ];
+    let weights = [[1.0, 1.0, 1.0], [70.0, 20.0, 10.0], [0.5, 2.0, 0.25], [1.0, 3.0, 0.0]];
     let mode = maybe(rng, 40, |rng| BandMode::Weighted(rng.choose(&weights)));
     let ceiling = |rng: &mut Rng| maybe(rng, 15, |rng| quarters(1 + rng.below(4)));
-    Bands {
-        mode: mode.unwrap_or_default(),
-        ceilings: [ceiling(rng), ceiling(rng), ceiling(rng)],
-    }
+    Bands { mode: mode.unwrap_or_default(), ceilings: [ceiling(rng), ceiling(rng), ceiling(rng)] }
 }
 
 fn classes(rng: &mut Rng) -> Vec<ClassSet> {
@@ -170,14 +138,8 @@ fn classes(rng: &mut Rng) -> Vec<ClassSet> {
     let first = ClassSet {
         default_family: None,
         buckets: vec![
-            Bucket {
-                min_tokens: 0,
-                name: "short".into(),
-            },
-            Bucket {
-                min_tokens: 150,
-                name: "long".into(),
-            },
+            Bucket { min_tokens: 0, name: "short".into() },
+            Bucket { min_tokens: 150, name: "long".into() },
         ],
         classes: vec![
             class("chat", Some("short"), "0.chat.short"),
@@ -210,11 +172,7 @@ fn flows(rng: &mut Rng, discipline: Discipline, choices: &PolicyChoices) -> Flow
         capacities: BTreeMap::from([("a".into(), 1 + rng.below(6))]),
         max_in_flight: maybe(rng, 20, |rng| 1 + rng.below(4)),
         max_in_flight_per_endpoint: maybe(rng, 20, |rng| 1 + rng.below(2)),
-        quotas: if choices.quotas && rng.percent(40) {
-            quotas(rng)
-        } else {
-            Vec::new()
-        },
+        quotas: if choices.quotas && rng.percent(40) { quotas(rng) } else { Vec::new() },
         identities_max: if few { 2 } else { 1_000 },
     }
 }
@@ -253,10 +211,7 @@ fn quota_windows(rng: &mut Rng) -> Vec<QuotaWindow> {
             QuotaPeriod::Day,
             QuotaPeriod::Month,
         ]);
-        if !windows
-            .iter()
-            .any(|other| (other.unit, other.period) == (unit, period))
-        {
+        if !windows.iter().any(|other| (other.unit, other.period) == (unit, period)) {
             windows.push(QuotaWindow { unit, limit, period });
         }
     }
@@ -265,11 +220,5 @@ fn quota_windows(rng: &mut Rng) -> Vec<QuotaWindow> {
 
 fn order(rng: &mut Rng) -> Order {
     let target = maybe(rng, 50, |rng| Duration::from_secs(rng.below(20)));
-    rng.choose(&[
-        Order::Fcfs,
-        Order::Fcfs,
-        Order::Wspt,
-        Order::Edf,
-        Order::SloDeadline { target },
-    ])
+    rng.choose(&[Order::Fcfs, Order::Fcfs, Order::Wspt, Order::Edf, Order::SloDeadline { target }])
 }

@@ -16,8 +16,8 @@ use penstock_engine::policy::{Admit, Discipline, Gate, Over, Policy};
 use penstock_engine::{EndpointId, Engine, Input, Instant, RequestId};
 use proptest::prelude::*;
 
-use model::{EngineEffects, Model};
-use random::{PolicyChoices, Rng, input, next_time, policy};
+use self::model::{EngineEffects, Model};
+use self::random::{PolicyChoices, Rng, input, next_time, policy};
 
 const START: Instant = Instant::from_nanos(1_000_000_000_000);
 
@@ -83,10 +83,7 @@ fn restrict_input(input: Input, policy: &Policy, without: Without) -> Option<Inp
         (_, Input::TopUp { .. }) if holds(policy) => return None,
         (_, Input::QuotaUsage { mut settled, .. }) => {
             settled.retain(|usage| usage.kind == UsageKind::Used || !holds(policy));
-            Input::QuotaUsage {
-                settled,
-                running: Vec::new(),
-            }
+            Input::QuotaUsage { settled, running: Vec::new() }
         }
         (_, Input::QuotaResets(mut resets)) => {
             // The model doesn't know since when a flow uses its quota: a reset is of now, or from before the start.
@@ -101,14 +98,8 @@ fn restrict_input(input: Input, policy: &Policy, without: Without) -> Option<Inp
         (Without::Refunds, Input::Requeue(_)) => return None,
         (
             Without::Refunds,
-            Input::Completed {
-                service: Service::Nothing,
-                ..
-            }
-            | Input::Settle {
-                service: Service::Nothing,
-                ..
-            },
+            Input::Completed { service: Service::Nothing, .. }
+            | Input::Settle { service: Service::Nothing, .. },
         ) => return None,
         (Without::Lanes, Input::Register(mut request)) => {
             request.eligible = None;
@@ -118,31 +109,14 @@ fn restrict_input(input: Input, policy: &Policy, without: Without) -> Option<Inp
             request.eligible = None;
             Input::Resume(request)
         }
-        (
-            Without::Lanes,
-            Input::Adopt {
-                mut request,
-                endpoint,
-            },
-        ) => {
+        (Without::Lanes, Input::Adopt { mut request, endpoint }) => {
             // It may be requeued later.
             request.eligible = None;
             Input::Adopt { request, endpoint }
         }
-        (
-            Without::Lanes,
-            Input::AdmittedByCredit {
-                mut request,
-                lent,
-                endpoint,
-            },
-        ) => {
+        (Without::Lanes, Input::AdmittedByCredit { mut request, lent, endpoint }) => {
             request.eligible = None;
-            Input::AdmittedByCredit {
-                request,
-                lent,
-                endpoint,
-            }
+            Input::AdmittedByCredit { request, lent, endpoint }
         }
         (Without::Lanes, Input::Amend(_) | Input::Relist(_)) => return None,
         (_, input) => input,
@@ -168,46 +142,27 @@ impl Pair {
             }
             std::iter::from_fn(|| engine.poll_effect()).collect::<Vec<_>>()
         });
-        prop_assert_eq!(
-            &effects[0],
-            &effects[1],
-            "the same seed and inputs gave different effects"
-        );
+        prop_assert_eq!(&effects[0], &effects[1], "the same seed and inputs gave different effects");
         let mut effects = EngineEffects(std::mem::take(&mut effects[0]).into());
         self.engine.audit().expect("all invariants hold");
         let (engine, model) = (&self.engine, &mut self.model);
         model.step(now, input, &mut effects);
-        prop_assert_eq!(
-            effects.0.front(),
-            None,
-            "the engine has effects that the model doesn't expect"
-        );
+        prop_assert_eq!(effects.0.front(), None, "the engine has effects that the model doesn't expect");
         prop_assert_eq!(engine.poll_timeout(), model.timeout());
         prop_assert_eq!(engine.stock(), model.stock());
         prop_assert_eq!(engine.credit(), model.credit());
         let snapshot = engine.snapshot();
-        prop_assert_eq!(
-            snapshot.waiting - snapshot.suspended,
-            model.active().count() as u64
-        );
+        prop_assert_eq!(snapshot.waiting - snapshot.suspended, model.active().count() as u64);
         prop_assert_eq!(engine.full_bound(), model.full_bound());
         prop_assert_eq!(snapshot.bands.map(|band| band.waiting), model.waiting_by_band());
         prop_assert_eq!(snapshot.counters.arrivals, model.arrivals);
-        prop_assert_eq!(
-            snapshot.counters.outcomes_total() + snapshot.waiting,
-            model.arrivals
-        );
+        prop_assert_eq!(snapshot.counters.outcomes_total() + snapshot.waiting, model.arrivals);
         for (&(band, outcome), &count) in &model.outcomes {
             prop_assert_eq!(snapshot.counters.outcome_in(band, outcome), count);
         }
         for flow in &snapshot.flows {
             let finish = model.finish(flow.band, &flow.key);
-            prop_assert_eq!(
-                Some(flow.finish),
-                finish.or(Some(flow.finish)),
-                "flow {}",
-                flow.key
-            );
+            prop_assert_eq!(Some(flow.finish), finish.or(Some(flow.finish)), "flow {}", flow.key);
         }
         let deficits: Vec<u64> = snapshot.classes.iter().map(|class| class.deficit).collect();
         prop_assert_eq!(deficits, model.deficits());
@@ -255,13 +210,8 @@ fn steps() -> impl Strategy<Value = Vec<u64>> {
 }
 
 /// Disciplines without virtual time, and those in which it depends only on the order of steps.
-const EXACT: [Discipline; 5] = [
-    Discipline::Wfq,
-    Discipline::Usage,
-    Discipline::Drr,
-    Discipline::RoundRobin,
-    Discipline::Fifo,
-];
+const EXACT: [Discipline; 5] =
+    [Discipline::Wfq, Discipline::Usage, Discipline::Drr, Discipline::RoundRobin, Discipline::Fifo];
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
@@ -282,10 +232,7 @@ fn a_policy_change_keeps_classes_and_changes_the_discipline() {
     let mut rng = Rng::new(1);
     let policy_choices = policy_choices(&Discipline::ALL);
     let disciplines = (0..20).map(|_| {
-        let (first, second) = (
-            policy(&mut rng, &policy_choices),
-            policy(&mut rng, &policy_choices),
-        );
+        let (first, second) = (policy(&mut rng, &policy_choices), policy(&mut rng, &policy_choices));
         let known = known_change(&first, second);
         assert_eq!(known.classes, first.classes);
         discriminant(&known.flows.discipline) != discriminant(&first.flows.discipline)

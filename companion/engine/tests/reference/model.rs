@@ -30,11 +30,11 @@ use penstock_engine::input::{Band, EndpointState, Relisted};
 use penstock_engine::policy::{Class, CostUnit, Discipline, Gate};
 use penstock_engine::{Budget, Effect, EndpointId, Input, Instant, Outcome, Policy, RequestId};
 
-use drr_ring::{DrrRing, Taken};
-pub use engine_effects::EngineEffects;
-use quotas::Quotas;
-use scores::ScorerInputs;
-use virtual_time::VirtualTime;
+use self::drr_ring::{DrrRing, Taken};
+pub use self::engine_effects::EngineEffects;
+use self::quotas::Quotas;
+use self::scores::ScorerInputs;
+use self::virtual_time::VirtualTime;
 
 const BANDS: [Level; 4] = [Level::Critical, Level::Default, Level::Sheddable, Level::Demoted];
 
@@ -284,11 +284,9 @@ impl Model {
                 }
             }
             Input::Adopt { request, endpoint } => self.adopt(request, endpoint),
-            Input::AdmittedByCredit {
-                request,
-                lent,
-                endpoint,
-            } => self.admitted_by_credit(request, lent, endpoint),
+            Input::AdmittedByCredit { request, lent, endpoint } => {
+                self.admitted_by_credit(request, lent, endpoint)
+            }
             Input::ModelRemoved(id) => {
                 if self.find(id).is_some_and(|item| item.running.is_none()) {
                     self.reject_waiting(id, Outcome::RejectedInvalid, effects);
@@ -354,9 +352,7 @@ impl Model {
         match input {
             Input::Relist(relisted) => self.relist(&relisted, effects),
             Input::Sent { id, endpoint } => {
-                let runs = self
-                    .running_mut(id)
-                    .filter(|running| running.endpoint != endpoint);
+                let runs = self.running_mut(id).filter(|running| running.endpoint != endpoint);
                 if let Some(running) = runs {
                     running.endpoint = endpoint;
                     self.record_prefix(id, endpoint);
@@ -423,10 +419,7 @@ impl Model {
         if let Some(item) = self.find(id).filter(|item| item.running.is_none()).cloned() {
             self.remove_waiting(id);
             self.count(item.band.shown(), Outcome::Cancelled);
-            effects.expect_next(Effect::Cancelled {
-                id,
-                waited: self.now.since(item.arrived),
-            });
+            effects.expect_next(Effect::Cancelled { id, waited: self.now.since(item.arrived) });
         }
     }
 

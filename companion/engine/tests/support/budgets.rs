@@ -9,10 +9,7 @@ use super::*;
 
 pub fn auto(initial: u64) -> Policy {
     let initial = Decimal::whole(initial);
-    Policy {
-        gate: Gate::Auto { initial },
-        ..policy()
-    }
+    Policy { gate: Gate::Auto { initial }, ..policy() }
 }
 
 /// A budget of 10 ms an iteration and 1 ms per processed token, so that a request of 100 and 50 tokens adds 3 ms.
@@ -33,10 +30,7 @@ pub fn budget(iteration_ms_max: f64) -> Budget {
 }
 
 pub fn set_budget(harness: &mut Harness, id: u32, budget: Option<Budget>) -> Vec<ShortEffect> {
-    harness.handle(Input::Budget {
-        id: EndpointId(id),
-        budget,
-    })
+    harness.handle(Input::Budget { id: EndpointId(id), budget })
 }
 
 /// An engine with these budgets at endpoints 1 and up, and a gate of 8 requests for endpoints without one.

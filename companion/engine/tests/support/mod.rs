@@ -1,9 +1,5 @@
 //! Helpers that the engine's tests share: short constructors, and an engine that is audited after every step.
-#![expect(
-    dead_code,
-    unreachable_pub,
-    reason = "each test binary includes this module and uses a part of it"
-)]
+#![expect(dead_code, unreachable_pub, reason = "each test binary includes this module and uses a part of it")]
 
 pub mod budgets;
 
@@ -24,10 +20,7 @@ pub fn time(seconds: f64) -> Instant {
 pub fn policy() -> Policy {
     Policy {
         gate: gate(2, 2),
-        flows: Flows {
-            cost: CostUnit::Requests,
-            ..Flows::default()
-        },
+        flows: Flows { cost: CostUnit::Requests, ..Flows::default() },
         ..Policy::default()
     }
 }
@@ -56,13 +49,7 @@ pub fn request(id: u64, flow: &str, band: Band) -> Request {
 
 /// Lists an endpoint, or changes its health.
 pub fn endpoint_input(id: u32, ready: bool) -> Input {
-    Input::Endpoint {
-        id: EndpointId(id),
-        state: EndpointState {
-            ready,
-            ..EndpointState::default()
-        },
-    }
+    Input::Endpoint { id: EndpointId(id), state: EndpointState { ready, ..EndpointState::default() } }
 }
 
 /// `request`, eligible at these endpoints only.
@@ -83,38 +70,19 @@ pub enum ShortEffect {
 
 pub fn shorten(effect: &Effect) -> ShortEffect {
     match effect {
-        Effect::Grant {
-            id,
-            endpoints,
-            outcome: Outcome::Bypassed,
-            waited,
-            ..
-        } => {
+        Effect::Grant { id, endpoints, outcome: Outcome::Bypassed, waited, .. } => {
             assert_eq!(*waited, Duration::ZERO);
             ShortEffect::Bypassed(id.0, endpoints[0].0)
         }
-        Effect::Grant {
-            id,
-            endpoints,
-            outcome,
-            ..
-        } => {
+        Effect::Grant { id, endpoints, outcome, .. } => {
             assert_eq!(*outcome, Outcome::Dispatched);
             ShortEffect::Dispatched(id.0, endpoints[0].0)
         }
-        Effect::Reject {
-            id,
-            outcome,
-            retry_after,
-            ..
-        } => {
+        Effect::Reject { id, outcome, retry_after, .. } => {
             let retry_after = retry_after.expect("a rejection has a retry-after");
             // A budget's is exact.
             let is_capped = *outcome != Outcome::RejectedBudget;
-            assert!(
-                !is_capped || (1..=120).contains(&retry_after.as_secs()),
-                "{retry_after:?}"
-            );
+            assert!(!is_capped || (1..=120).contains(&retry_after.as_secs()), "{retry_after:?}");
             ShortEffect::Rejected(id.0, *outcome)
         }
         Effect::Cancelled { id, .. } => ShortEffect::Cancelled(id.0),
@@ -137,10 +105,7 @@ pub struct Harness {
 impl Harness {
     /// An engine with endpoints 1 to `endpoints`, ready at time 0.
     pub fn new(policy: Policy, endpoints: u32) -> Self {
-        let mut harness = Self {
-            engine: Engine::new(policy, 7, Instant::ZERO),
-            now: Instant::ZERO,
-        };
+        let mut harness = Self { engine: Engine::new(policy, 7, Instant::ZERO), now: Instant::ZERO };
         for id in 1..=endpoints {
             harness.endpoint(id, true);
         }
@@ -173,10 +138,7 @@ impl Harness {
     }
 
     pub fn complete(&mut self, id: u64) -> Vec<ShortEffect> {
-        self.handle(Input::Completed {
-            id: RequestId(id),
-            service: Service::Served(Usage::default()),
-        })
+        self.handle(Input::Completed { id: RequestId(id), service: Service::Served(Usage::default()) })
     }
 
     pub fn endpoint(&mut self, id: u32, ready: bool) -> Vec<ShortEffect> {
@@ -200,10 +162,7 @@ pub fn busy_with(change: impl FnOnce(&mut Policy)) -> Harness {
     policy.gate = gate(1, 1);
     change(&mut policy);
     let mut harness = Harness::new(policy, 1);
-    assert_eq!(
-        harness.register(1, "other", Band::Default),
-        [ShortEffect::Bypassed(1, 1)]
-    );
+    assert_eq!(harness.register(1, "other", Band::Default), [ShortEffect::Bypassed(1, 1)]);
     harness
 }
 
@@ -223,9 +182,6 @@ pub fn busy() -> Harness {
     let mut policy = policy();
     policy.gate = gate(1, 1);
     let mut harness = Harness::new(policy, 1);
-    assert_eq!(
-        harness.register(1, "x", Band::Critical),
-        [ShortEffect::Bypassed(1, 1)]
-    );
+    assert_eq!(harness.register(1, "x", Band::Critical), [ShortEffect::Bypassed(1, 1)]);
     harness
 }

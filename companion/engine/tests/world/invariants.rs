@@ -98,12 +98,7 @@ impl InvariantChecker {
             }
             granted = None;
             match effect {
-                Effect::Grant {
-                    id,
-                    endpoints,
-                    outcome,
-                    ..
-                } => {
+                Effect::Grant { id, endpoints, outcome, .. } => {
                     self.grant(*id, endpoints, *outcome, engine);
                     granted = Some(*id);
                 }
@@ -147,10 +142,7 @@ impl InvariantChecker {
                 self.adopt(request, *endpoint);
             }
             Input::Sent { id, endpoint } => {
-                if let Some(State::Running {
-                    endpoint: current, ..
-                }) = self.state_mut(*id)
-                {
+                if let Some(State::Running { endpoint: current, .. }) = self.state_mut(*id) {
                     *current = *endpoint;
                 }
             }
@@ -198,11 +190,7 @@ impl InvariantChecker {
             Input::Continue(id) => self.suspend(*id, State::Suspended, State::Waiting),
             Input::Amend(amended) => self.amend(amended),
             Input::Relist(relisted) => self.relist(relisted),
-            Input::AdmittedByCredit {
-                request,
-                lent,
-                endpoint,
-            } => {
+            Input::AdmittedByCredit { request, lent, endpoint } => {
                 if !self.entries.contains_key(&request.id) {
                     self.adopt(request, *endpoint);
                     lent.iter().for_each(|lent| self.take_back(*lent, 1));
@@ -247,10 +235,7 @@ impl InvariantChecker {
     }
 
     fn adopt(&mut self, request: &Request, endpoint: EndpointId) {
-        let running = State::Running {
-            endpoint,
-            settled: false,
-        };
+        let running = State::Running { endpoint, settled: false };
         match self.entries.get_mut(&request.id) {
             Some(entry) if entry.runs() => {}
             Some(entry) => entry.state = running,
@@ -301,15 +286,7 @@ impl InvariantChecker {
             self.arrivals += 1;
             let request = request.clone();
             let failed = None;
-            self.entries.insert(
-                request.id,
-                Entry {
-                    request,
-                    state,
-                    failed,
-                    was_refused: false,
-                },
-            );
+            self.entries.insert(request.id, Entry { request, state, failed, was_refused: false });
         }
     }
 
@@ -320,11 +297,7 @@ impl InvariantChecker {
     fn grant(&mut self, id: RequestId, endpoints: &[EndpointId], outcome: Outcome, engine: &Engine) {
         let entry = &self.entries[&id];
         assert!(!entry.runs(), "{id:?} is granted twice");
-        assert_ne!(
-            entry.state,
-            State::Suspended,
-            "{id:?} is suspended and can't be granted"
-        );
+        assert_ne!(entry.state, State::Suspended, "{id:?} is suspended and can't be granted");
         let state = match outcome {
             Outcome::Bypassed => State::New,
             _ => entry.state,
@@ -337,9 +310,7 @@ impl InvariantChecker {
             assert!(!endpoints[..index].contains(endpoint), "{endpoint:?} twice");
             let eligible = request.eligible.as_ref();
             assert!(eligible.is_none_or(|eligible| eligible.contains(endpoint)));
-            let avoided = entry
-                .failed
-                .filter(|(_, since)| self.latest < since.after(PAUSE_MIN));
+            let avoided = entry.failed.filter(|(_, since)| self.latest < since.after(PAUSE_MIN));
             assert!(
                 avoided.is_none_or(|(failed, _)| failed != *endpoint),
                 "{endpoint:?} has just failed {id:?}"
@@ -347,18 +318,11 @@ impl InvariantChecker {
         }
         self.check_limits(&request, endpoints, engine);
         let settled = false;
-        *self.state_mut(id).expect("a granted request exists") = State::Running {
-            endpoint: endpoints[0],
-            settled,
-        };
+        *self.state_mut(id).expect("a granted request exists") =
+            State::Running { endpoint: endpoints[0], settled };
         self.granted.0 += 1;
         // Under a manual gate the rate doesn't limit.
-        if let Some(rate) = self
-            .policy
-            .queue
-            .max_rate
-            .filter(|_| self.policy.gate != Gate::Manual)
-        {
+        if let Some(rate) = self.policy.queue.max_rate.filter(|_| self.policy.gate != Gate::Manual) {
             let elapsed = self.latest.since(self.granted.1).as_secs_f64();
             let most = rate.max(1.0) + rate * elapsed + 1e-6;
             assert!(self.granted.0 as f64 <= most, "{} of {most}", self.granted.0);
@@ -367,14 +331,8 @@ impl InvariantChecker {
 
     const fn counts_requests(&self) -> bool {
         match self.policy.gate {
-            Gate::Bounded {
-                unit: StockUnit::Tokens,
-                ..
-            } => false,
-            Gate::Bounded {
-                unit: StockUnit::Requests,
-                ..
-            }
+            Gate::Bounded { unit: StockUnit::Tokens, .. } => false,
+            Gate::Bounded { unit: StockUnit::Requests, .. }
             | Gate::Auto { .. }
             | Gate::Open
             | Gate::Manual => true,
@@ -395,21 +353,12 @@ impl InvariantChecker {
         if self.shared {
             return;
         }
-        let of_flow = || {
-            self.entries
-                .values()
-                .filter(|entry| entry.request.flow == request.flow)
-        };
+        let of_flow = || self.entries.values().filter(|entry| entry.request.flow == request.flow);
         let most = self.policy.flows.max_in_flight.unwrap_or(u64::MAX);
-        assert!(
-            (of_flow().filter(|entry| entry.runs()).count() as u64) < most,
-            "over max_in_flight"
-        );
+        assert!((of_flow().filter(|entry| entry.runs()).count() as u64) < most, "over max_in_flight");
         let most = self.policy.flows.max_in_flight_per_endpoint.unwrap_or(u64::MAX);
         for endpoint in endpoints {
-            let there = of_flow()
-                .filter(|entry| entry.runs_at() == Some(*endpoint))
-                .count() as u64;
+            let there = of_flow().filter(|entry| entry.runs_at() == Some(*endpoint)).count() as u64;
             assert!(there < most, "over max_in_flight at {endpoint:?}");
         }
     }
@@ -439,19 +388,10 @@ impl InvariantChecker {
     fn check_ejections(&mut self, endpoints: &[EndpointSnapshot]) {
         let down = endpoints.iter().filter(|endpoint| endpoint.down_until.is_some());
         self.down = down.clone().map(|endpoint| endpoint.id).collect();
-        assert!(
-            self.down.is_subset(&self.failures),
-            "an endpoint without a failure is marked down"
-        );
-        assert!(
-            down.clone()
-                .all(|endpoint| endpoint.down_until > Some(self.latest))
-        );
+        assert!(self.down.is_subset(&self.failures), "an endpoint without a failure is marked down");
+        assert!(down.clone().all(|endpoint| endpoint.down_until > Some(self.latest)));
         let healthy = || self.endpoints.keys().filter(|&&id| self.is_healthy(id));
-        assert!(
-            healthy().count() == 0 || healthy().any(|&id| self.is_ready(id)),
-            "all are marked down"
-        );
+        assert!(healthy().count() == 0 || healthy().any(|&id| self.is_ready(id)), "all are marked down");
     }
 
     fn compare(&mut self, engine: &Engine) {
@@ -479,10 +419,7 @@ impl InvariantChecker {
         let outcomes = snapshot.counters.outcomes_total();
         assert_eq!(outcomes + snapshot.waiting, self.arrivals, "outcomes and waiting");
         for endpoint in &snapshot.endpoints {
-            let count = self
-                .running()
-                .filter(|&endpoint_id| endpoint_id == endpoint.id)
-                .count() as u64;
+            let count = self.running().filter(|&endpoint_id| endpoint_id == endpoint.id).count() as u64;
             let same = endpoint.stock == count || !self.counts_requests();
             assert!(same, "{count} run: {endpoint:?}");
             assert_eq!(endpoint.ready, self.is_ready(endpoint.id));
@@ -492,13 +429,8 @@ impl InvariantChecker {
         let in_flight: u64 = snapshot.flows.iter().map(|flow| flow.in_flight).sum();
         assert_eq!(in_flight, self.running().count() as u64, "in flight");
         assert_eq!(snapshot.credit, self.lent.values().sum::<u64>(), "lent");
-        let due = engine
-            .poll_timeout()
-            .is_some_and(|endpoint_id| endpoint_id <= self.latest);
-        assert!(
-            !due || self.policy.gate == Gate::Manual,
-            "a timer is due after all timers were handled"
-        );
+        let due = engine.poll_timeout().is_some_and(|endpoint_id| endpoint_id <= self.latest);
+        assert!(!due || self.policy.gate == Gate::Manual, "a timer is due after all timers were handled");
     }
 
     /// Ends all requests and removes all endpoints.

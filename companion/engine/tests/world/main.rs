@@ -16,8 +16,8 @@ use std::time::Duration;
 use penstock_engine::input::EndpointState;
 use penstock_engine::{EndpointId, Engine, Input, Instant, RequestId};
 
-use invariants::InvariantChecker;
-use random::{PolicyChoices, Rng, input, next_time, policy};
+use self::invariants::InvariantChecker;
+use self::random::{PolicyChoices, Rng, input, next_time, policy};
 
 const OPERATIONS: u64 = 1_000_000;
 const STEPS: u64 = 400;
@@ -59,9 +59,7 @@ fn run(seed: u64, verbose: bool) -> u64 {
         }
         let effects: Vec<_> = std::iter::from_fn(|| engine.poll_effect()).collect();
         if verbose {
-            effects
-                .iter()
-                .for_each(|effect| println!("             -> {effect:?}"));
+            effects.iter().for_each(|effect| println!("             -> {effect:?}"));
         }
         engine.audit().expect("all invariants hold");
         digest = mixed(digest, &effects);
@@ -90,10 +88,7 @@ fn run(seed: u64, verbose: bool) -> u64 {
             Some(Input::Requeue(id)) if rng.percent(60) => Some(if rng.percent(50) {
                 Input::Retry(id)
             } else {
-                Input::Refused {
-                    id,
-                    retry_after: Duration::from_millis(rng.choose(&[0, 300, 5_000])),
-                }
+                Input::Refused { id, retry_after: Duration::from_millis(rng.choose(&[0, 300, 5_000])) }
             }),
             next => next,
         };
@@ -117,9 +112,9 @@ fn run(seed: u64, verbose: bool) -> u64 {
 
 /// Adds the effects, in order, to the digest.
 fn mixed(digest: u64, effects: &impl Debug) -> u64 {
-    format!("{effects:?}").bytes().fold(digest, |digest, byte| {
-        (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
+    format!("{effects:?}")
+        .bytes()
+        .fold(digest, |digest, byte| (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 /// Runs one of the [`SHARES`] parts of the worlds.
@@ -136,11 +131,7 @@ fn run_share(part: u64) {
         let seed = Rng::new(number).next_u64();
         let digest = run(seed, false);
         if number % 50 == part {
-            assert_eq!(
-                digest,
-                run(seed, false),
-                "world {seed} had other effects the second time"
-            );
+            assert_eq!(digest, run(seed, false), "world {seed} had other effects the second time");
         }
     }
 }

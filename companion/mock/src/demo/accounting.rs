@@ -31,21 +31,16 @@ impl Accounting {
     pub(super) fn mismatches(&self) -> Vec<String> {
         let mut mismatches = Mismatches::default();
         let sent = self.clients(|tally| tally.sent);
-        mismatches.unless(self.clients(|tally| tally.served) > 0, || {
-            format!("none of {sent} requests was served")
-        });
+        mismatches
+            .unless(self.clients(|tally| tally.served) > 0, || format!("none of {sent} requests was served"));
         for (name, tally) in &self.clients {
             let (sent, ends) = (tally.sent, tally.ends());
-            mismatches.unless(sent == ends, || {
-                format!("{name} sent {sent} requests, but {ends} ended")
-            });
+            mismatches.unless(sent == ends, || format!("{name} sent {sent} requests, but {ends} ended"));
         }
         self.compare_servers(&mut mismatches);
         match &self.companion {
             Some(counts) => self.compare_companion(counts, &mut mismatches),
-            None => mismatches
-                .0
-                .push("the companion doesn't answer, so its counts are missing".to_owned()),
+            None => mismatches.0.push("the companion doesn't answer, so its counts are missing".to_owned()),
         }
         mismatches.0
     }
@@ -65,9 +60,7 @@ impl Accounting {
         mismatches.unless(total == by_tenant, || {
             format!("the servers served {total} requests, but {by_tenant} by tenant")
         });
-        mismatches.unless(in_flight == 0, || {
-            format!("{in_flight} requests are still at the servers")
-        });
+        mismatches.unless(in_flight == 0, || format!("{in_flight} requests are still at the servers"));
     }
 
     /// Checks that the companion's counts are consistent, and compares them with clients and servers.
@@ -77,12 +70,8 @@ impl Accounting {
         mismatches.unless(arrivals == outcomes + waiting, || {
             format!("the companion counts {arrivals} arrivals, but {outcomes} outcomes and {waiting} waiting")
         });
-        mismatches.unless(waiting == 0, || {
-            format!("{waiting} requests still wait in the queue")
-        });
-        mismatches.unless(stock == 0, || {
-            format!("the companion still counts a stock of {stock}")
-        });
+        mismatches.unless(waiting == 0, || format!("{waiting} requests still wait in the queue"));
+        mismatches.unless(stock == 0, || format!("the companion still counts a stock of {stock}"));
 
         if !self.companion_restarted {
             self.compare_with_companion(counts, mismatches);
@@ -176,11 +165,8 @@ mod tests {
             input: 1,
             output: 1,
         };
-        let refused = Ending::Refused {
-            outcome: "rejected_flow_capacity".to_owned(),
-            status: 503,
-            retry_after: None,
-        };
+        let refused =
+            Ending::Refused { outcome: "rejected_flow_capacity".to_owned(), status: 503, retry_after: None };
         let tally = |endings: Vec<Ending>| {
             let mut tally = Tally::default();
             for ending in endings {
@@ -189,11 +175,7 @@ mod tests {
             }
             tally
         };
-        let a = tally(vec![
-            served("bypassed"),
-            served("dispatched"),
-            served("dispatched"),
-        ]);
+        let a = tally(vec![served("bypassed"), served("dispatched"), served("dispatched")]);
         let b = tally(vec![served("bypassed"), refused]);
         let outcomes = [("bypassed", 2), ("dispatched", 2), ("rejected_flow_capacity", 1)];
         let passed = RequestCounts {
@@ -203,22 +185,10 @@ mod tests {
         Accounting {
             clients: vec![("a", a), ("b", b)],
             companion_restarted: false,
-            companion: Some(Counts {
-                all: passed.clone(),
-                demo: passed,
-                waiting: 0,
-                stock: 0,
-            }),
+            companion: Some(Counts { all: passed.clone(), demo: passed, waiting: 0, stock: 0 }),
             servers: vec![
-                Stats {
-                    served: 3,
-                    peak: 2,
-                    ..Stats::default()
-                },
-                Stats {
-                    served: 1,
-                    ..Stats::default()
-                },
+                Stats { served: 3, peak: 2, ..Stats::default() },
+                Stats { served: 1, ..Stats::default() },
             ],
             served: [("a".to_owned(), 3), ("b".to_owned(), 1)].into(),
         }
@@ -302,10 +272,7 @@ mod tests {
     #[test]
     fn restarted_companions_counts_must_be_consistent() {
         let mut accounting = matching();
-        let partial = RequestCounts {
-            arrivals: 1,
-            outcomes: [("bypassed".to_owned(), 1)].into(),
-        };
+        let partial = RequestCounts { arrivals: 1, outcomes: [("bypassed".to_owned(), 1)].into() };
         counts(&mut accounting).all = partial.clone();
         counts(&mut accounting).demo = partial;
         assert_ne!(accounting.mismatches(), Vec::<String>::new());
@@ -336,11 +303,7 @@ mod tests {
             if arrived {
                 add_request(&mut accounting, true, "cancelled");
             }
-            assert_eq!(
-                accounting.mismatches(),
-                Vec::<String>::new(),
-                "arrived: {arrived}"
-            );
+            assert_eq!(accounting.mismatches(), Vec::<String>::new(), "arrived: {arrived}");
         }
     }
 }

@@ -14,18 +14,9 @@ const RESPONSE_BYTES_MAX: usize = 16 << 20;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Ending {
     /// A complete response.
-    Served {
-        outcome: String,
-        ttft: Duration,
-        input: u64,
-        output: u64,
-    },
+    Served { outcome: String, ttft: Duration, input: u64, output: u64 },
     /// An error response from the gateway or a server.
-    Refused {
-        outcome: String,
-        status: u16,
-        retry_after: Option<Duration>,
-    },
+    Refused { outcome: String, status: u16, retry_after: Option<Duration> },
     /// The response started, but didn't end properly.
     Cut { outcome: String, why: String },
     /// No response.
@@ -63,19 +54,14 @@ pub(super) async fn send(request: reqwest::RequestBuilder, admitted: impl FnOnce
 async fn refused(response: reqwest::Response) -> Ending {
     let status = response.status().as_u16();
     let header_outcome = outcome(&response);
-    let retry_after = header(&response, "retry-after-ms")
-        .and_then(|ms| ms.parse().ok())
-        .map(Duration::from_millis);
+    let retry_after =
+        header(&response, "retry-after-ms").and_then(|ms| ms.parse().ok()).map(Duration::from_millis);
     let body: Value = response.json().await.unwrap_or_default();
     // Responses of Penstock's filter have the outcome header. Servers send an error code, Envoy only a status.
     let outcome = header_outcome
         .or_else(|| body["error"]["code"].as_str().map(str::to_owned))
         .unwrap_or_else(|| format!("http_{status}"));
-    Ending::Refused {
-        outcome,
-        status,
-        retry_after,
-    }
+    Ending::Refused { outcome, status, retry_after }
 }
 
 async fn served(mut response: reqwest::Response, outcome: String, sent: Instant) -> Ending {
@@ -94,28 +80,14 @@ async fn served(mut response: reqwest::Response, outcome: String, sent: Instant)
             }
             Ok(None) => break,
             Err(error) => {
-                return Ending::Cut {
-                    outcome,
-                    why: chain(&error),
-                };
+                return Ending::Cut { outcome, why: chain(&error) };
             }
         }
     }
     match (ttft, stream.usage, stream.done) {
-        (Some(ttft), Some((input, output)), true) => Ending::Served {
-            outcome,
-            ttft,
-            input,
-            output,
-        },
-        (_, None, true) => Ending::Cut {
-            outcome,
-            why: "the stream has no usage".to_owned(),
-        },
-        _ => Ending::Cut {
-            outcome,
-            why: "the stream ended without [DONE]".to_owned(),
-        },
+        (Some(ttft), Some((input, output)), true) => Ending::Served { outcome, ttft, input, output },
+        (_, None, true) => Ending::Cut { outcome, why: "the stream has no usage".to_owned() },
+        _ => Ending::Cut { outcome, why: "the stream ended without [DONE]".to_owned() },
     }
 }
 
@@ -148,10 +120,8 @@ impl Stream {
         if data == b"[DONE]" {
             self.done = true;
         } else if let Ok(chunk) = serde_json::from_slice::<Value>(data)
-            && let (Some(input), Some(output)) = (
-                chunk["usage"]["prompt_tokens"].as_u64(),
-                chunk["usage"]["completion_tokens"].as_u64(),
-            )
+            && let (Some(input), Some(output)) =
+                (chunk["usage"]["prompt_tokens"].as_u64(), chunk["usage"]["completion_tokens"].as_u64())
         {
             self.usage = Some((input, output));
         }
@@ -178,11 +148,8 @@ mod tests {
 
     #[test]
     fn request_is_lost_unless_it_was_served_or_refused_by_a_limit() {
-        let refused = |outcome: &str| Ending::Refused {
-            outcome: outcome.to_owned(),
-            status: 503,
-            retry_after: None,
-        };
+        let refused =
+            |outcome: &str| Ending::Refused { outcome: outcome.to_owned(), status: 503, retry_after: None };
         for (outcome, is_lost) in [
             ("rejected_flow_capacity", false),
             ("displaced", false),
@@ -203,11 +170,7 @@ mod tests {
             let mut stream = Stream::default();
             stream.push(&Bytes::from_static(&text[..split]));
             stream.push(&Bytes::from_static(&text[split..]));
-            assert_eq!(
-                (stream.usage, stream.done),
-                (Some((7, 9)), true),
-                "split at {split}"
-            );
+            assert_eq!((stream.usage, stream.done), (Some((7, 9)), true), "split at {split}");
         }
         let mut cut = Stream::default();
         cut.push(&Bytes::from_static(&text[..text.len() - 4]));

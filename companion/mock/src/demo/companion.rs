@@ -51,9 +51,7 @@ impl Pool {
     /// The waiting and running requests of a flow, over all bands.
     pub(super) fn flow(&self, key: &str) -> (u64, u64) {
         let bands = self.flows.iter().filter(|flow| flow.key == key);
-        bands.fold((0, 0), |(waiting, running), flow| {
-            (waiting + flow.waiting, running + flow.in_flight)
-        })
+        bands.fold((0, 0), |(waiting, running), flow| (waiting + flow.waiting, running + flow.in_flight))
     }
 }
 
@@ -79,9 +77,7 @@ impl RequestCounts {
     /// Requests that were admitted to a server.
     pub(super) fn admitted(&self) -> u64 {
         let granted = Outcome::ALL.into_iter().filter(|outcome| outcome.is_grant());
-        granted
-            .filter_map(|outcome| self.outcomes.get(outcome.as_str()))
-            .sum()
+        granted.filter_map(|outcome| self.outcomes.get(outcome.as_str())).sum()
     }
 }
 
@@ -95,29 +91,17 @@ pub(super) struct Companion {
 impl Companion {
     /// `base` is an address such as `http://127.0.0.1:9191`, without a slash at the end.
     pub(super) fn new(base: String) -> reqwest::Result<Self> {
-        Ok(Self {
-            client: reqwest::Client::builder().no_proxy().timeout(TIMEOUT).build()?,
-            base,
-        })
+        Ok(Self { client: reqwest::Client::builder().no_proxy().timeout(TIMEOUT).build()?, base })
     }
 
     /// The first pool. Fails if the companion doesn't answer or has no pool.
     pub(super) async fn pool(&self) -> Result<Pool, String> {
         let status: Status = self.page("/status").await?;
-        status
-            .pools
-            .into_iter()
-            .next()
-            .ok_or_else(|| "/status: no pool".to_owned())
+        status.pools.into_iter().next().ok_or_else(|| "/status: no pool".to_owned())
     }
 
     pub(super) async fn counts(&self) -> Result<Counts, String> {
-        let text = self
-            .get("/metrics")
-            .await?
-            .text()
-            .await
-            .map_err(|error| format!("/metrics: {error}"))?;
+        let text = self.get("/metrics").await?.text().await.map_err(|error| format!("/metrics: {error}"))?;
         Ok(counts(&text))
     }
 
@@ -129,9 +113,7 @@ impl Companion {
 
     async fn get(&self, path: &str) -> Result<reqwest::Response, String> {
         let answer = self.client.get(format!("{}{path}", self.base)).send().await;
-        answer
-            .and_then(reqwest::Response::error_for_status)
-            .map_err(|error| format!("{path}: {error}"))
+        answer.and_then(reqwest::Response::error_for_status).map_err(|error| format!("{path}: {error}"))
     }
 }
 
@@ -194,10 +176,7 @@ mod tests {
             penstock_stock_level{endpoint=\"127.0.0.1:2\"} 2\npenstock_arrivals_total_created 99\n";
         let passed = |arrivals, outcomes: &[(&str, u64)]| {
             let outcomes = outcomes.iter().map(|(name, count)| ((*name).to_owned(), *count));
-            RequestCounts {
-                arrivals,
-                outcomes: outcomes.collect(),
-            }
+            RequestCounts { arrivals, outcomes: outcomes.collect() }
         };
         let expected = Counts {
             all: passed(8, &[("bypassed", 6), ("cancelled", 1)]),
@@ -217,10 +196,7 @@ mod tests {
             {"key":"vip","band":"default","waiting":1,"in_flight":0,"weight":1.0}],
             "endpoints":[{"address":"a:1","variant":null,"ready":true,"stock":3,"bound":3}]}]}"#;
         let status: Status = serde_json::from_str(text).unwrap();
-        assert_eq!(
-            (status.pools[0].flow("vip"), status.pools[0].flow("you")),
-            ((2, 2), (0, 0))
-        );
+        assert_eq!((status.pools[0].flow("vip"), status.pools[0].flow("you")), ((2, 2), (0, 0)));
         assert_eq!(status.pools[0].endpoints[0].bound, 3);
     }
 }

@@ -29,9 +29,7 @@ struct Readiness {
 impl Companions {
     /// `addresses` are those of the HTTP API, each as `host:port`.
     pub(super) fn new(addresses: &[String]) -> reqwest::Result<Self> {
-        let companions = addresses
-            .iter()
-            .map(|address| Companion::new(format!("http://{address}")));
+        let companions = addresses.iter().map(|address| Companion::new(format!("http://{address}")));
         companions.collect::<reqwest::Result<_>>().map(Self)
     }
 

@@ -58,11 +58,7 @@ pub(super) async fn start(
     let mut gateway = up::Gateway::start(options).await?;
     gateway.wait_ready().await?;
     let events = gateway.events();
-    Ok(Gateway {
-        gateway,
-        events,
-        _directory: directory,
-    })
+    Ok(Gateway { gateway, events, _directory: directory })
 }
 
 impl Gateway {
@@ -79,15 +75,7 @@ impl Gateway {
             Err(TryRecvError::Lagged(_)) => self.events.try_recv().ok(),
             Err(TryRecvError::Empty | TryRecvError::Closed) => None,
         })
-        .any(|event| {
-            matches!(
-                event,
-                up::Event::Died {
-                    part: up::Part::Companion(_),
-                    ..
-                }
-            )
-        })
+        .any(|event| matches!(event, up::Event::Died { part: up::Part::Companion(_), .. }))
     }
 
     /// Where the leader's lease is kept.
@@ -109,11 +97,7 @@ impl Gateway {
                 Err(RecvError::Closed) => break,
             }
         }
-        Kill {
-            companion,
-            requested,
-            dead: Instant::now(),
-        }
+        Kill { companion, requested, dead: Instant::now() }
     }
 
     pub(super) async fn shutdown(mut self) {
@@ -124,14 +108,9 @@ impl Gateway {
 /// The gateway's configuration, as JSON, which is valid YAML.
 fn config(servers: &[Running], kill_leader: bool) -> String {
     let any = "127.0.0.1:0";
-    let addresses: Vec<String> = servers
-        .iter()
-        .map(|server| server.address().to_string())
-        .collect();
-    let weights: serde_json::Map<String, serde_json::Value> = tenants::TENANTS
-        .iter()
-        .map(|tenant| (tenant.name.to_owned(), json!(tenant.weight)))
-        .collect();
+    let addresses: Vec<String> = servers.iter().map(|server| server.address().to_string()).collect();
+    let weights: serde_json::Map<String, serde_json::Value> =
+        tenants::TENANTS.iter().map(|tenant| (tenant.name.to_owned(), json!(tenant.weight))).collect();
     let mut config = json!({
         "listen": {"gateway": any, "envoy_admin": any, "grpc": any, "http": any},
         "pools": [{
@@ -149,9 +128,10 @@ fn config(servers: &[Running], kill_leader: bool) -> String {
 
 #[cfg(test)]
 mod tests {
+    use penstock_config::Config;
+
     use super::*;
     use crate::mock_server::{Settings, start};
-    use penstock_config::Config;
 
     #[tokio::test]
     async fn configuration_is_valid() {

@@ -43,9 +43,7 @@ impl Screen {
         }
         // The headline, the log, two tables with headers and a blank line before each, and the hint.
         let height = u16::try_from(1 + log + 2 + tenants + 2 + servers + 2).unwrap_or(u16::MAX);
-        let options = TerminalOptions {
-            viewport: Viewport::Inline(height),
-        };
+        let options = TerminalOptions { viewport: Viewport::Inline(height) };
         match Terminal::with_options(CrosstermBackend::new(io::stdout()), options) {
             Ok(terminal) => Self::Terminal(Box::new(terminal)),
             Err(_) => Self::lines(),
@@ -106,11 +104,7 @@ fn draw(frame: &mut Frame<'_>, snapshot: &Snapshot) {
     let servers = snapshot.server_rows();
     let [head, log, _, upper, _, lower, hint] = Layout::vertical([
         Constraint::Length(1),
-        Constraint::Length(if snapshot.takeover.is_some() {
-            LOG_LINES as u16
-        } else {
-            0
-        }),
+        Constraint::Length(if snapshot.takeover.is_some() { LOG_LINES as u16 } else { 0 }),
         Constraint::Length(1),
         Constraint::Length(u16::try_from(1 + tenants.len()).unwrap_or(u16::MAX)),
         Constraint::Length(1),
@@ -118,10 +112,7 @@ fn draw(frame: &mut Frame<'_>, snapshot: &Snapshot) {
         Constraint::Length(1),
     ])
     .areas(frame.area());
-    frame.render_widget(
-        Paragraph::new(Line::from(snapshot.headline()).style(Modifier::BOLD)),
-        head,
-    );
+    frame.render_widget(Paragraph::new(Line::from(snapshot.headline()).style(Modifier::BOLD)), head);
     frame.render_widget(Paragraph::new(snapshot.log().join("\n")), log);
     frame.render_widget(table(&Snapshot::TENANT_HEADER, tenants, 10), upper);
     frame.render_widget(table(&Snapshot::SERVER_HEADER, servers, 22), lower);
@@ -130,28 +121,14 @@ fn draw(frame: &mut Frame<'_>, snapshot: &Snapshot) {
 
 fn table<'a>(header: &[&'a str], rows: Vec<Vec<String>>, first: u16) -> Table<'a> {
     let cell = |column: usize, text: String| {
-        if column == 0 {
-            Text::from(text)
-        } else {
-            Text::from(text).right_aligned()
-        }
+        if column == 0 { Text::from(text) } else { Text::from(text).right_aligned() }
     };
-    let head = header
-        .iter()
-        .enumerate()
-        .map(|(column, name)| cell(column, (*name).to_owned()));
+    let head = header.iter().enumerate().map(|(column, name)| cell(column, (*name).to_owned()));
     let head = Row::new(head).style(Style::new().add_modifier(Modifier::UNDERLINED));
     let widths = (0..header.len()).map(|column| Constraint::Length(if column == 0 { first } else { 8 }));
     let rows: Vec<Row<'a>> = rows
         .into_iter()
-        .map(|cells| {
-            Row::new(
-                cells
-                    .into_iter()
-                    .enumerate()
-                    .map(|(column, text)| cell(column, text)),
-            )
-        })
+        .map(|cells| Row::new(cells.into_iter().enumerate().map(|(column, text)| cell(column, text))))
         .collect();
     Table::new(rows, widths).header(head).column_spacing(2)
 }
@@ -175,10 +152,7 @@ mod tests {
         terminal.draw(|frame| draw(frame, &snapshot)).unwrap();
         let cells = terminal.backend().buffer().content();
         let text: String = cells.iter().map(ratatui::buffer::Cell::symbol).collect();
-        let position = |word: &str| {
-            text.find(word)
-                .unwrap_or_else(|| panic!("{word} isn't in {text}"))
-        };
+        let position = |word: &str| text.find(word).unwrap_or_else(|| panic!("{word} isn't in {text}"));
         assert!(position("0 lost; no companion leads") < position("the leader is killed after 10.0 s"));
         assert!(position("its lease is in the file /tmp/lease") < position("greedy"));
     }
@@ -186,33 +160,15 @@ mod tests {
     #[test]
     fn table_shows_every_tenant_and_server() {
         let mut snapshot = Snapshot::new(&TENANTS);
-        let endpoint = |n: u64| Endpoint {
-            address: format!("127.0.0.1:900{n}"),
-            ready: true,
-            stock: n,
-            bound: 3,
-        };
+        let endpoint =
+            |n: u64| Endpoint { address: format!("127.0.0.1:900{n}"), ready: true, stock: n, bound: 3 };
         let endpoints = (0..3).map(endpoint).collect();
-        snapshot.update(Some(Pool {
-            stock: 3,
-            lower: 6,
-            upper: 7,
-            endpoints,
-            ..Pool::default()
-        }));
+        snapshot.update(Some(Pool { stock: 3, lower: 6, upper: 7, endpoints, ..Pool::default() }));
         let mut terminal = Terminal::new(TestBackend::new(110, 13)).unwrap();
         terminal.draw(|frame| draw(frame, &snapshot)).unwrap();
         let cells = terminal.backend().buffer().content();
         let text: String = cells.iter().map(ratatui::buffer::Cell::symbol).collect();
-        for word in [
-            "greedy",
-            "light",
-            "vip",
-            "127.0.0.1:9002",
-            "stock 3 of 6..7",
-            "ideal",
-            "Ctrl-C",
-        ] {
+        for word in ["greedy", "light", "vip", "127.0.0.1:9002", "stock 3 of 6..7", "ideal", "Ctrl-C"] {
             assert!(text.contains(word), "{word} isn't in {text}");
         }
     }

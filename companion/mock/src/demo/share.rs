@@ -21,10 +21,7 @@ impl Backlog {
 
     /// The samples since an earlier time.
     pub(super) fn since(self, earlier: Self) -> Self {
-        Self {
-            samples: self.samples - earlier.samples,
-            waiting: self.waiting - earlier.waiting,
-        }
+        Self { samples: self.samples - earlier.samples, waiting: self.waiting - earlier.waiting }
     }
 
     /// Whether the tenant was backlogged in nearly all samples; `false` without samples.
@@ -57,11 +54,7 @@ pub(super) fn shares(tenants: &[TenantService]) -> Option<Shares> {
     let divided: f64 = backlogged().map(|tenant| tenant.service).sum();
     let weights: f64 = backlogged().map(|tenant| tenant.weight).sum();
     let share = |tenant: &TenantService| {
-        let ideal = if tenant.backlogged {
-            divided * tenant.weight / weights
-        } else {
-            tenant.service
-        };
+        let ideal = if tenant.backlogged { divided * tenant.weight / weights } else { tenant.service };
         (tenant.service / total, ideal / total)
     };
     Some(tenants.iter().map(share).collect())
@@ -74,25 +67,13 @@ mod tests {
     use super::*;
 
     fn tenant(service: f64, weight: f64, backlogged: bool) -> TenantService {
-        TenantService {
-            service,
-            weight,
-            backlogged,
-        }
+        TenantService { service, weight, backlogged }
     }
 
     #[test]
     fn backlogged_tenants_divide_the_rest_by_weight() {
-        let tenants = [
-            tenant(20.0, 1.0, true),
-            tenant(70.0, 3.0, true),
-            tenant(10.0, 1.0, false),
-        ];
-        let ideal: Vec<f64> = shares(&tenants)
-            .unwrap()
-            .into_iter()
-            .map(|(_, ideal)| ideal)
-            .collect();
+        let tenants = [tenant(20.0, 1.0, true), tenant(70.0, 3.0, true), tenant(10.0, 1.0, false)];
+        let ideal: Vec<f64> = shares(&tenants).unwrap().into_iter().map(|(_, ideal)| ideal).collect();
         assert_eq!(ideal, [0.225, 0.675, 0.1]);
     }
 

@@ -143,9 +143,7 @@ impl Snapshot {
     /// Names of the tenants that always had a waiting request.
     pub(super) fn backlogged(&self) -> Vec<&'static str> {
         let all = self.tenants.iter().zip(&self.backlogs);
-        all.filter(|(_, backlog)| backlog.is_persistent())
-            .map(|(tenant, _)| tenant.name)
-            .collect()
+        all.filter(|(_, backlog)| backlog.is_persistent()).map(|(tenant, _)| tenant.name).collect()
     }
 
     pub(super) const TENANT_HEADER: [&str; 11] = [
@@ -168,12 +166,7 @@ impl Snapshot {
             cells.extend(result_cells(tally, shares.as_ref().map(|shares| shares[index])));
             cells
         };
-        self.tenants
-            .iter()
-            .zip(&self.tallies)
-            .enumerate()
-            .map(row)
-            .collect()
+        self.tenants.iter().zip(&self.tallies).enumerate().map(row).collect()
     }
 
     pub(super) const SERVER_HEADER: [&str; 4] = ["server", "stock", "bound", "ready"];
@@ -196,11 +189,7 @@ impl Snapshot {
     /// One line about the pool.
     pub(super) fn headline(&self) -> String {
         let seconds = self.elapsed.as_secs();
-        let phase = if self.stopping {
-            "stopping, waiting for outstanding requests"
-        } else {
-            "running"
-        };
+        let phase = if self.stopping { "stopping, waiting for outstanding requests" } else { "running" };
         let lost = match &self.takeover {
             Some(_) => format!(", {} lost", self.lost()),
             None => String::new(),
@@ -248,15 +237,8 @@ mod tests {
     #[test]
     fn shares_use_only_samples_and_tokens_from_the_counting_phase() {
         let mut snapshot = Snapshot::new(&TENANTS);
-        let waits = |key: &str| Flow {
-            key: key.to_owned(),
-            waiting: 1,
-            in_flight: 0,
-        };
-        let pool = Pool {
-            flows: vec![waits("greedy"), waits("light")],
-            ..Pool::default()
-        };
+        let waits = |key: &str| Flow { key: key.to_owned(), waiting: 1, in_flight: 0 };
+        let pool = Pool { flows: vec![waits("greedy"), waits("light")], ..Pool::default() };
         snapshot.update(Some(Pool::default()));
         let counts = snapshot.is_counting();
         snapshot.tallies[0].ended(served(1_000_000), counts);

@@ -9,9 +9,8 @@ use super::takeover_report::sentences;
 use super::tally::{OUTPUT_WEIGHT, Tally};
 use super::text::columns;
 
-const HEADER: [&str; 10] = [
-    "tenant", "weight", "sent", "served", "refused", "failed", "TTFT p50", "p99", "share", "ideal",
-];
+const HEADER: [&str; 10] =
+    ["tenant", "weight", "sent", "served", "refused", "failed", "TTFT p50", "p99", "share", "ideal"];
 
 /// The summary's text; it ends with a newline.
 /// `roles` has the role of each of several companions.
@@ -25,11 +24,8 @@ pub(super) fn render(
     out.push('\n');
     out.push_str(&explanation(snapshot));
     for (tenant, tally) in snapshot.tenants.iter().zip(&snapshot.tallies) {
-        let outcomes: Vec<String> = tally
-            .outcomes
-            .iter()
-            .map(|(name, count)| format!("{name} {count}"))
-            .collect();
+        let outcomes: Vec<String> =
+            tally.outcomes.iter().map(|(name, count)| format!("{name} {count}")).collect();
         push(&mut out, &format!("{}: {}", tenant.name, outcomes.join(", ")));
         if let Some(why) = &tally.last_failure {
             push(&mut out, &format!("{}, last failure: {why}", tenant.name));
@@ -54,11 +50,7 @@ fn tenant_rows(snapshot: &Snapshot) -> Vec<Vec<String>> {
     tenants
         .enumerate()
         .map(|(index, (tenant, tally))| {
-            let mut cells = vec![
-                tenant.name.to_owned(),
-                tenant.weight.to_string(),
-                tally.sent.to_string(),
-            ];
+            let mut cells = vec![tenant.name.to_owned(), tenant.weight.to_string(), tally.sent.to_string()];
             cells.extend(result_cells(tally, shares.as_ref().map(|shares| shares[index])));
             cells
         })
@@ -67,11 +59,7 @@ fn tenant_rows(snapshot: &Snapshot) -> Vec<Vec<String>> {
 
 fn servers_line(accounting: &Accounting) -> String {
     let served: u64 = accounting.servers.iter().map(|stats| stats.served).sum();
-    let peaks: Vec<String> = accounting
-        .servers
-        .iter()
-        .map(|stats| stats.peak.to_string())
-        .collect();
+    let peaks: Vec<String> = accounting.servers.iter().map(|stats| stats.peak.to_string()).collect();
     format!("servers: {served} served, at most {} at a time", peaks.join(", "))
 }
 
@@ -87,11 +75,7 @@ fn accounted_line(snapshot: &Snapshot, accounting: &Accounting) -> String {
     } else {
         "clients, companion and servers agree"
     };
-    let failures = if failed > 0 {
-        format!(", {failed} of them failed")
-    } else {
-        String::new()
-    };
+    let failures = if failed > 0 { format!(", {failed} of them failed") } else { String::new() };
     format!("every one of {sent} requests is accounted for{failures}: {agree}")
 }
 

@@ -41,14 +41,7 @@ impl Takeover {
             "{COMPANIONS} companions; the leader is killed after {}; its lease is in {lease}",
             duration(Some(kill_after))
         )];
-        Self {
-            start,
-            lease,
-            kill: None,
-            next: None,
-            pause: None,
-            log,
-        }
+        Self { start, lease, kill: None, next: None, pause: None, log }
     }
 
     /// What happened, with the time since the start.
@@ -63,11 +56,7 @@ impl Takeover {
             && self.next.is_none()
         {
             self.next = Some(companion);
-            let what = if companion == kill.companion {
-                "was restarted and leads again"
-            } else {
-                "leads"
-            };
+            let what = if companion == kill.companion { "was restarted and leads again" } else { "leads" };
             self.push(Instant::now(), &format!("companion {companion} {what}"));
         }
     }
@@ -139,11 +128,7 @@ mod tests {
     /// A demo whose companion 1 led and was killed after 10 s.
     fn killed(start: Instant) -> Takeover {
         let mut takeover = Takeover::new(start, seconds(10), "the file /tmp/lease".to_owned());
-        takeover.killed(Kill {
-            companion: 1,
-            requested: start + seconds(10),
-            dead: start + seconds(11),
-        });
+        takeover.killed(Kill { companion: 1, requested: start + seconds(10), dead: start + seconds(11) });
         takeover
     }
 
@@ -162,11 +147,7 @@ mod tests {
         takeover.leads(1, start + seconds(14));
         takeover.granted(start + seconds(12), start + seconds(14));
         assert_eq!(takeover.log().len(), LOG_LINES);
-        assert!(
-            takeover.log()[1].starts_with("10.0 s: killed companion 1"),
-            "{:?}",
-            takeover.log()
-        );
+        assert!(takeover.log()[1].starts_with("10.0 s: killed companion 1"), "{:?}", takeover.log());
     }
 
     #[test]

@@ -12,10 +12,7 @@ pub(super) fn sentences(takeover: &Takeover, snapshot: &Snapshot, roles: &[Optio
     };
     let after = kill.requested.duration_since(takeover.start).as_secs_f64();
     let mut sentences = vec![
-        format!(
-            "After {after:.1} s the leader, companion {}, was killed with SIGKILL.",
-            kill.companion
-        ),
+        format!("After {after:.1} s the leader, companion {}, was killed with SIGKILL.", kill.companion),
         successor(takeover.next, kill.companion),
     ];
     if let Some(pause) = takeover.pause {
@@ -29,14 +26,9 @@ pub(super) fn sentences(takeover: &Takeover, snapshot: &Snapshot, roles: &[Optio
         0 => "No request was lost.".to_owned(),
         lost => format!("Requests that were lost: {lost}."),
     });
-    for (when, shares) in ["before", "after"]
-        .iter()
-        .zip(snapshot.shares_around_kill().into_iter().flatten())
+    for (when, shares) in ["before", "after"].iter().zip(snapshot.shares_around_kill().into_iter().flatten())
     {
-        sentences.push(format!(
-            "Shares {when} the kill: {}.",
-            shares_line(snapshot, shares)
-        ));
+        sentences.push(format!("Shares {when} the kill: {}.", shares_line(snapshot, shares)));
     }
     sentences.push(format!("The leader's lease is in {}.", takeover.lease));
     sentences.push(at_end(roles));
@@ -60,12 +52,7 @@ fn shares_line(snapshot: &Snapshot, shares: Option<Shares>) -> String {
     let all = snapshot.tenants.iter().zip(shares);
     let shares: Vec<String> = all
         .map(|(tenant, (real, ideal))| {
-            format!(
-                "{} {} (ideal {})",
-                tenant.name,
-                percent(Some(real)),
-                percent(Some(ideal))
-            )
+            format!("{} {} (ideal {})", tenant.name, percent(Some(real)), percent(Some(ideal)))
         })
         .collect();
     shares.join(", ")
@@ -102,11 +89,7 @@ mod tests {
     /// A demo whose companion 1 led and was killed after 10 s.
     fn killed(start: Instant) -> Takeover {
         let mut takeover = Takeover::new(start, seconds(10), "the file /tmp/lease".to_owned());
-        takeover.killed(Kill {
-            companion: 1,
-            requested: start + seconds(10),
-            dead: start + seconds(11),
-        });
+        takeover.killed(Kill { companion: 1, requested: start + seconds(10), dead: start + seconds(11) });
         takeover
     }
 
@@ -120,12 +103,9 @@ mod tests {
         let mut takeover = killed(start);
         takeover.leads(2, start + seconds(11));
         takeover.granted(start + seconds(11), start + seconds(13));
-        let sentences = sentences(
-            &takeover,
-            &Snapshot::new(&TENANTS),
-            &roles([Some("standby"), Some("leader")]),
-        )
-        .join("\n");
+        let sentences =
+            sentences(&takeover, &Snapshot::new(&TENANTS), &roles([Some("standby"), Some("leader")]))
+                .join("\n");
         for words in [
             "After 10.0 s the leader, companion 1, was killed",
             "Companion 2, the standby, took over.",
@@ -142,20 +122,10 @@ mod tests {
         let start = Instant::now();
         let mut takeover = killed(start);
         takeover.leads(1, start + seconds(12));
-        let sentences = sentences(
-            &takeover,
-            &Snapshot::new(&TENANTS),
-            &roles([Some("leader"), None]),
-        );
-        assert!(
-            sentences[1].contains("Companion 1 was restarted and got the lease again"),
-            "{sentences:?}"
-        );
+        let sentences = sentences(&takeover, &Snapshot::new(&TENANTS), &roles([Some("leader"), None]));
+        assert!(sentences[1].contains("Companion 1 was restarted and got the lease again"), "{sentences:?}");
         let last = sentences.last().unwrap();
-        assert!(
-            last.contains("companion 1 leads and companion 2 doesn't answer"),
-            "{last}"
-        );
+        assert!(last.contains("companion 1 leads and companion 2 doesn't answer"), "{last}");
     }
 
     #[test]
@@ -174,11 +144,7 @@ mod tests {
         };
         serve(&mut snapshot, 0, 10);
         serve(&mut snapshot, 1, 30);
-        snapshot.leader_killed(Kill {
-            companion: 2,
-            requested: start,
-            dead: start,
-        });
+        snapshot.leader_killed(Kill { companion: 2, requested: start, dead: start });
         serve(&mut snapshot, 0, 40);
         serve(&mut snapshot, 1, 40);
         let why = String::new();

@@ -59,15 +59,9 @@ impl Tally {
     pub(super) fn ended(&mut self, ending: Ending, counts: bool) {
         self.lost += u64::from(ending.is_lost());
         let outcome = match ending {
-            Ending::Served {
-                outcome,
-                ttft,
-                input,
-                output,
-            } => {
+            Ending::Served { outcome, ttft, input, output } => {
                 self.served += 1;
-                self.ttft
-                    .saturating_record(u64::try_from(ttft.as_micros()).unwrap_or(u64::MAX).max(1));
+                self.ttft.saturating_record(u64::try_from(ttft.as_micros()).unwrap_or(u64::MAX).max(1));
                 if counts {
                     self.service += input as f64 + OUTPUT_WEIGHT * output as f64;
                 }
@@ -116,22 +110,10 @@ mod tests {
         ];
         prop_oneof![
             (word.clone(), 0..10_000_u64, 0..100_u64, 0..100_u64).prop_map(|(outcome, ms, input, output)| {
-                Ending::Served {
-                    outcome,
-                    ttft: Duration::from_millis(ms),
-                    input,
-                    output,
-                }
+                Ending::Served { outcome, ttft: Duration::from_millis(ms), input, output }
             }),
-            word.clone().prop_map(|outcome| Ending::Refused {
-                outcome,
-                status: 503,
-                retry_after: None
-            }),
-            word.prop_map(|outcome| Ending::Cut {
-                outcome,
-                why: String::new()
-            }),
+            word.clone().prop_map(|outcome| Ending::Refused { outcome, status: 503, retry_after: None }),
+            word.prop_map(|outcome| Ending::Cut { outcome, why: String::new() }),
             Just(Ending::Failed { why: String::new() }),
         ]
     }
@@ -164,15 +146,7 @@ mod tests {
         assert_eq!(tally.ttft(0.5), None);
         for ms in 1..=100 {
             let ttft = Duration::from_millis(ms);
-            tally.ended(
-                Ending::Served {
-                    outcome: "bypassed".to_owned(),
-                    ttft,
-                    input: 1,
-                    output: 1,
-                },
-                true,
-            );
+            tally.ended(Ending::Served { outcome: "bypassed".to_owned(), ttft, input: 1, output: 1 }, true);
         }
         let ms = |quantile| tally.ttft(quantile).map(|t| (t.as_secs_f64() * 1e3).round());
         assert_eq!((ms(0.5), ms(0.99)), (Some(50.0), Some(99.0)));

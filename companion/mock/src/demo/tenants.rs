@@ -30,24 +30,9 @@ pub(super) enum Pattern {
 /// The demo's tenants. `light` has three times the weight of `greedy`, but fewer outstanding requests. Both keep a
 /// backlog, so weights determine their shares. `vip` sends few requests with a high priority.
 pub(super) const TENANTS: [Tenant; 3] = [
-    Tenant {
-        name: "greedy",
-        weight: 1.0,
-        critical: false,
-        pattern: Pattern::Outstanding(32),
-    },
-    Tenant {
-        name: "light",
-        weight: 3.0,
-        critical: false,
-        pattern: Pattern::Outstanding(12),
-    },
-    Tenant {
-        name: "vip",
-        weight: 1.0,
-        critical: true,
-        pattern: Pattern::Every(Duration::from_millis(500)),
-    },
+    Tenant { name: "greedy", weight: 1.0, critical: false, pattern: Pattern::Outstanding(32) },
+    Tenant { name: "light", weight: 3.0, critical: false, pattern: Pattern::Outstanding(12) },
+    Tenant { name: "vip", weight: 1.0, critical: true, pattern: Pattern::Every(Duration::from_millis(500)) },
 ];
 
 /// Limit of waiting requests per tenant: less than `greedy`'s outstanding requests, so that it reaches the limit.

@@ -95,11 +95,7 @@ pub(super) fn start(
             }
         }
     }
-    Ok(Traffic {
-        events: received,
-        tasks,
-        hurry,
-    })
+    Ok(Traffic { events: received, tasks, hurry })
 }
 
 impl Sender {
@@ -108,8 +104,7 @@ impl Sender {
             match self.request(&mut rng).await {
                 Ending::Served { .. } => {}
                 Ending::Refused { retry_after, .. } => {
-                    self.pause(retry_after.unwrap_or(FAILED_PAUSE).min(RETRY_MAX))
-                        .await;
+                    self.pause(retry_after.unwrap_or(FAILED_PAUSE).min(RETRY_MAX)).await;
                 }
                 Ending::Cut { .. } | Ending::Failed { .. } => self.pause(FAILED_PAUSE).await,
             }
@@ -160,9 +155,8 @@ impl Sender {
         let name = self.tenant.name;
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let mut request = self.client.post(&*self.url);
-        request = request
-            .header("x-penstock-tenant", name)
-            .header("x-request-id", format!("demo-{name}-{number}"));
+        request =
+            request.header("x-penstock-tenant", name).header("x-request-id", format!("demo-{name}-{number}"));
         if self.tenant.critical {
             request = request.header("x-penstock-priority", "critical");
         }

@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use axum::Json;
-use axum::Router;
 use axum::body::Body;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use axum::{Json, Router};
 use bytes::Bytes;
 use futures_util::stream;
 use penstock_model_server::SubmitError;
@@ -45,14 +44,9 @@ const INFERENCE_PATHS: [(&str, Api); 5] = [
 ];
 
 pub(super) fn router(app: App) -> Router {
-    let inference = INFERENCE_PATHS
-        .into_iter()
-        .fold(Router::new(), |router, (path, api)| {
-            router.route(
-                path,
-                post(move |state, headers, body| serve(api, path, state, headers, body)),
-            )
-        });
+    let inference = INFERENCE_PATHS.into_iter().fold(Router::new(), |router, (path, api)| {
+        router.route(path, post(move |state, headers, body| serve(api, path, state, headers, body)))
+    });
     inference
         .route("/v1/models", get(models))
         .route("/health", get(async || StatusCode::OK))
@@ -74,30 +68,15 @@ struct Failure {
 
 impl Failure {
     fn invalid(message: String) -> Self {
-        Self {
-            status: StatusCode::BAD_REQUEST,
-            kind: "invalid_request_error",
-            code: None,
-            message,
-        }
+        Self { status: StatusCode::BAD_REQUEST, kind: "invalid_request_error", code: None, message }
     }
 
     fn not_found(message: String) -> Self {
-        Self {
-            status: StatusCode::NOT_FOUND,
-            kind: "invalid_request_error",
-            code: None,
-            message,
-        }
+        Self { status: StatusCode::NOT_FOUND, kind: "invalid_request_error", code: None, message }
     }
 
     fn unavailable(message: String) -> Self {
-        Self {
-            status: StatusCode::SERVICE_UNAVAILABLE,
-            kind: "service_unavailable",
-            code: None,
-            message,
-        }
+        Self { status: StatusCode::SERVICE_UNAVAILABLE, kind: "service_unavailable", code: None, message }
     }
 
     fn into_response(self, api: Api) -> Response {
@@ -146,31 +125,25 @@ async fn prepare(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<(ApiRequest, Ticket), Failure> {
     let request = read(api, app, body).inspect_err(|_| app.driver.count_refused())?;
-    let arrival = Arrival {
-        info: request_info(path, &request, headers),
-        input: request.input,
-        length: request.length,
-    };
+    let arrival =
+        Arrival { info: request_info(path, &request, headers), input: request.input, length: request.length };
     match app.driver.submit(arrival).await {
         Ok(Ok(ticket)) => Ok((request, ticket)),
         Ok(Err(refusal @ Refusal::Busy(pushback))) => Err(Failure {
             status: StatusCode::from_u16(pushback.status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE),
             ..Failure::unavailable(refusal.to_string())
         }),
-        Ok(Err(Refusal::Submit(error @ SubmitError::TooLong { .. }))) => Err(Failure {
-            code: Some("context_length_exceeded"),
-            ..Failure::invalid(error.to_string())
-        }),
+        Ok(Err(Refusal::Submit(error @ SubmitError::TooLong { .. }))) => {
+            Err(Failure { code: Some("context_length_exceeded"), ..Failure::invalid(error.to_string()) })
+        }
         Ok(Err(Refusal::Submit(error @ SubmitError::Full))) => Err(Failure::unavailable(error.to_string())),
         Err(stopped) => Err(Failure::unavailable(stopped.to_string())),
     }
 }
 
 fn read(api: Api, app: &App, body: Result<Bytes, BytesRejection>) -> Result<ApiRequest, Failure> {
-    let body = body.map_err(|error| Failure {
-        status: error.status(),
-        ..Failure::invalid(error.body_text())
-    })?;
+    let body =
+        body.map_err(|error| Failure { status: error.status(), ..Failure::invalid(error.body_text()) })?;
     let request = ApiRequest::parse(api, &body).map_err(|error| Failure::invalid(error.to_string()))?;
     if !app.models.is_empty() && !app.models.contains(&request.model) {
         let message = format!(
@@ -178,10 +151,7 @@ fn read(api: Api, app: &App, body: Result<Bytes, BytesRejection>) -> Result<ApiR
             request.model,
             app.models.join(", ")
         );
-        return Err(Failure {
-            code: Some("model_not_found"),
-            ..Failure::not_found(message)
-        });
+        return Err(Failure { code: Some("model_not_found"), ..Failure::not_found(message) });
     }
     Ok(request)
 }
@@ -211,11 +181,7 @@ fn request_info(path: &'static str, request: &ApiRequest, headers: &HeaderMap) -
             "x-llm-d-inference-fairness-id",
             "x-penstock-tenant",
         ]),
-        priority: first(&[
-            "x-penstock-priority",
-            "x-nexus-priority",
-            "x-gateway-inference-objective",
-        ]),
+        priority: first(&["x-penstock-priority", "x-nexus-priority", "x-gateway-inference-objective"]),
         headers: gateway_headers,
     }
 }
@@ -276,10 +242,8 @@ fn streamed(api: Api, request: ApiRequest, ticket: Ticket) -> Response {
             None => Some((Err(std::io::Error::other("the server stopped")), None)),
         }
     });
-    let headers = [
-        (header::CONTENT_TYPE, "text/event-stream; charset=utf-8"),
-        (header::CACHE_CONTROL, "no-cache"),
-    ];
+    let headers =
+        [(header::CONTENT_TYPE, "text/event-stream; charset=utf-8"), (header::CACHE_CONTROL, "no-cache")];
     (headers, Body::from_stream(chunks)).into_response()
 }
 
@@ -298,11 +262,9 @@ async fn models(State(app): State<App>) -> Response {
 
 async fn metrics(State(app): State<App>) -> Response {
     match app.metrics.text() {
-        Ok(text) => (
-            [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")],
-            text,
-        )
-            .into_response(),
+        Ok(text) => {
+            ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
+        }
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
 }
@@ -323,8 +285,6 @@ async fn stats(State(app): State<App>) -> Response {
 
 fn set(response: &mut Response, name: &'static str, value: &str) {
     if let Ok(value) = HeaderValue::from_str(value) {
-        response
-            .headers_mut()
-            .insert(HeaderName::from_static(name), value);
+        response.headers_mut().insert(HeaderName::from_static(name), value);
     }
 }

@@ -12,9 +12,7 @@ pub(super) struct Clock {
 
 impl Clock {
     pub(super) fn start() -> Self {
-        Self {
-            zero: tokio::time::Instant::now(),
-        }
+        Self { zero: tokio::time::Instant::now() }
     }
 
     pub(super) fn now(self) -> Instant {
@@ -27,8 +25,6 @@ impl Clock {
 
     /// Seconds since 1970, for the `created` field.
     pub(super) fn unix_s() -> u64 {
-        SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |since| since.as_secs())
+        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
     }
 }

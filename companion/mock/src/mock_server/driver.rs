@@ -227,10 +227,7 @@ impl Driver {
 
     fn submit(&mut self, now: Instant, arrival: Arrival) -> Result<Ticket, Refusal> {
         let in_flight = u64::try_from(self.jobs.len()).unwrap_or(u64::MAX);
-        if let Some(pushback) = self
-            .pushback
-            .filter(|pushback| in_flight >= pushback.requests_max)
-        {
+        if let Some(pushback) = self.pushback.filter(|pushback| in_flight >= pushback.requests_max) {
             self.log.count_refused();
             return Err(Refusal::Busy(pushback));
         }
@@ -242,52 +239,23 @@ impl Driver {
         let (order, id) = (self.next, JobId(self.next));
         // The caller holds a handle while it waits for this reply, so the upgrade succeeds.
         let commands = self.ticket_commands.upgrade().ok_or(SubmitError::Full)?;
-        if let Err(error) = self.server.submit(
-            now,
-            Job {
-                id,
-                input: arrival.input,
-                cached: 0,
-                output,
-            },
-        ) {
+        if let Err(error) = self.server.submit(now, Job { id, input: arrival.input, cached: 0, output }) {
             self.log.count_refused();
             return Err(error.into());
         }
         self.next += 1;
-        let tenant = arrival
-            .info
-            .tenant
-            .clone()
-            .unwrap_or_else(|| "anonymous".to_owned());
+        let tenant = arrival.info.tenant.clone().unwrap_or_else(|| "anonymous".to_owned());
         let in_flight = self.log.arrived(now, order, arrival.info, arrival.input);
         let (sender, updates) = mpsc::unbounded_channel();
-        self.jobs.insert(
-            id,
-            ActiveJob {
-                updates: sender,
-                arrived: now,
-                last: now,
-                reason,
-                tenant,
-            },
-        );
-        Ok(Ticket {
-            order,
-            in_flight,
-            updates,
-            commands,
-            ended: false,
-        })
+        self.jobs.insert(id, ActiveJob { updates: sender, arrived: now, last: now, reason, tenant });
+        Ok(Ticket { order, in_flight, updates, commands, ended: false })
     }
 
     /// A random length between half the mean and one and a half of it, limited by the free part of the cache.
     fn draw_output_tokens(&mut self, input: u64) -> u64 {
         let mean = self.output_tokens;
         let drawn = self.rng.random_range(mean.div_ceil(2)..=mean + mean / 2);
-        drawn
-            .min(self.server.hardware().kv_tokens.saturating_sub(input))
-            .max(1)
+        drawn.min(self.server.hardware().kv_tokens.saturating_sub(input)).max(1)
     }
 
     fn process_events(&mut self) {

@@ -143,8 +143,7 @@ impl Log {
 
     fn entry(&mut self, order: u64) -> Option<&mut Entry> {
         let first = self.requests.front()?.order;
-        self.requests
-            .get_mut(usize::try_from(order.checked_sub(first)?).ok()?)
+        self.requests.get_mut(usize::try_from(order.checked_sub(first)?).ok()?)
     }
 }
 
@@ -161,23 +160,14 @@ mod tests {
         let mut log = Log::default();
         let more = 10;
         for order in 0..(ENTRIES_MAX + more) as u64 {
-            assert_eq!(
-                log.arrived(Instant::ZERO, order, RequestInfo::default(), 1),
-                order + 1
-            );
+            assert_eq!(log.arrived(Instant::ZERO, order, RequestInfo::default(), 1), order + 1);
         }
         log.served(Instant::ZERO, 0, "a".to_owned());
         log.cancelled(Instant::ZERO, more as u64);
         assert_eq!((log.requests.len(), log.forgotten), (ENTRIES_MAX, more as u64));
-        assert_eq!(
-            (log.requests[0].order, log.requests[0].state),
-            (more as u64, State::Cancelled)
-        );
+        assert_eq!((log.requests[0].order, log.requests[0].state), (more as u64, State::Cancelled));
         let stats = log.stats();
-        assert_eq!(
-            (stats.peak, stats.served, stats.cancelled),
-            ((ENTRIES_MAX + more) as u64, 1, 1)
-        );
+        assert_eq!((stats.peak, stats.served, stats.cancelled), ((ENTRIES_MAX + more) as u64, 1, 1));
         assert_eq!(stats.in_flight, stats.peak - 2);
     }
 }

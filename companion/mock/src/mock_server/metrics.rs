@@ -66,20 +66,14 @@ impl Registrar<'_> {
     }
 
     fn histogram(&self, name: &str, help: &str, buckets: &[f64]) -> Result<Histogram, prometheus::Error> {
-        let opts = HistogramOpts {
-            common_opts: self.opts(name, help),
-            buckets: buckets.to_vec(),
-        };
+        let opts = HistogramOpts { common_opts: self.opts(name, help), buckets: buckets.to_vec() };
         let histogram = Histogram::with_opts(opts)?;
         self.registry.register(Box::new(histogram.clone()))?;
         Ok(histogram)
     }
 
     fn success(&self) -> Result<IntCounterVec, prometheus::Error> {
-        let opts = self.opts(
-            "request_success_total",
-            "Requests that ended, by the reason of their end.",
-        );
+        let opts = self.opts("request_success_total", "Requests that ended, by the reason of their end.");
         let success = IntCounterVec::new(opts, &["finished_reason"])?;
         self.registry.register(Box::new(success.clone()))?;
         Ok(success)
@@ -103,22 +97,15 @@ impl Metrics {
     /// A label is not valid in Prometheus, which only a model's name could cause.
     pub(super) fn new(model: &str, hardware: &Hardware) -> Result<Self, prometheus::Error> {
         let registry = Registry::new();
-        let registrar = Registrar {
-            registry: &registry,
-            model,
-        };
+        let registrar = Registrar { registry: &registry, model };
         registrar.cache_config(hardware)?;
         Ok(Self {
             running: registrar.gauge("num_requests_running", "Requests in the batch.")?,
-            waiting: registrar.gauge(
-                "num_requests_waiting",
-                "Requests that wait for a place in the batch.",
-            )?,
+            waiting: registrar
+                .gauge("num_requests_waiting", "Requests that wait for a place in the batch.")?,
             kv_usage: registrar.gauge("kv_cache_usage_perc", "Used part of the KV cache, from 0 to 1.")?,
-            preemptions: registrar.counter(
-                "num_preemptions_total",
-                "Preemptions of a request in favour of an older one.",
-            )?,
+            preemptions: registrar
+                .counter("num_preemptions_total", "Preemptions of a request in favour of an older one.")?,
             prompt_tokens: registrar.counter("prompt_tokens_total", "Processed prompt tokens.")?,
             generation_tokens: registrar.counter("generation_tokens_total", "Produced tokens.")?,
             success: registrar.success()?,

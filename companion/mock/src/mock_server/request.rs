@@ -94,22 +94,12 @@ impl ApiRequest {
             }
             Api::Completions => ("prompt", raw.prompt, None, ("max_tokens", raw.max_tokens)),
             Api::Embeddings => ("input", raw.input, None, ("max_tokens", None)),
-            Api::Responses => (
-                "input",
-                raw.input,
-                raw.instructions,
-                ("max_output_tokens", raw.max_output_tokens),
-            ),
-            Api::Messages => (
-                "messages",
-                raw.messages,
-                raw.system,
-                ("max_tokens", raw.max_tokens),
-            ),
+            Api::Responses => {
+                ("input", raw.input, raw.instructions, ("max_output_tokens", raw.max_output_tokens))
+            }
+            Api::Messages => ("messages", raw.messages, raw.system, ("max_tokens", raw.max_tokens)),
         };
-        let prompt = prompt
-            .filter(|p| !is_empty(p))
-            .ok_or(RequestError::Missing(name))?;
+        let prompt = prompt.filter(|p| !is_empty(p)).ok_or(RequestError::Missing(name))?;
         if raw.n.is_some_and(|n| n > 1) {
             return Err(RequestError::Several("n"));
         }
@@ -126,10 +116,7 @@ impl ApiRequest {
         };
         let bytes = text_bytes(&prompt) + context.as_ref().map_or(0, text_bytes);
         Ok(Self {
-            model: raw
-                .model
-                .filter(|m| !m.is_empty())
-                .ok_or(RequestError::Missing("model"))?,
+            model: raw.model.filter(|m| !m.is_empty()).ok_or(RequestError::Missing("model"))?,
             input: bytes.div_ceil(BYTES_PER_TOKEN).max(1),
             length,
             stream: raw.stream.unwrap_or(false) && api != Api::Embeddings,
@@ -165,11 +152,9 @@ fn text_bytes(value: &Value) -> u64 {
         Value::String(text) => text.len() as u64,
         Value::Number(_) => BYTES_PER_TOKEN,
         Value::Array(items) => items.iter().map(text_bytes).sum(),
-        Value::Object(fields) => ["content", "text"]
-            .into_iter()
-            .filter_map(|name| fields.get(name))
-            .map(text_bytes)
-            .sum(),
+        Value::Object(fields) => {
+            ["content", "text"].into_iter().filter_map(|name| fields.get(name)).map(text_bytes).sum()
+        }
         Value::Null | Value::Bool(_) => 0,
     }
 }
@@ -185,11 +170,7 @@ mod tests {
     #[test]
     fn text_is_measured_in_every_dialect() {
         let cases = [
-            (
-                Api::Chat,
-                r#"{"model":"m","messages":[{"role":"user","content":"12345678"}]}"#,
-                2,
-            ),
+            (Api::Chat, r#"{"model":"m","messages":[{"role":"user","content":"12345678"}]}"#, 2),
             (
                 Api::Chat,
                 r#"{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"12345"}]}]}"#,
@@ -198,11 +179,7 @@ mod tests {
             (Api::Completions, r#"{"model":"m","prompt":"1234"}"#, 1),
             (Api::Completions, r#"{"model":"m","prompt":[7,8,9]}"#, 3),
             (Api::Embeddings, r#"{"model":"m","input":["1234","5678"]}"#, 2),
-            (
-                Api::Responses,
-                r#"{"model":"m","input":"1234","instructions":"5678"}"#,
-                2,
-            ),
+            (Api::Responses, r#"{"model":"m","input":"1234","instructions":"5678"}"#, 2),
             (
                 Api::Messages,
                 r#"{"model":"m","max_tokens":5,"system":"1234","messages":[{"role":"user","content":"1"}]}"#,
@@ -222,19 +199,9 @@ mod tests {
         };
         assert_eq!(chat(""), Ok(Length::Natural));
         assert_eq!(chat(r#","max_tokens":7"#), Ok(Length::Exactly(7)));
-        assert_eq!(
-            chat(r#","max_tokens":7,"max_completion_tokens":9"#),
-            Ok(Length::Exactly(9))
-        );
-        assert_eq!(
-            chat(r#","max_tokens":0"#),
-            Err("`max_tokens` must be at least 1".to_owned())
-        );
-        let responses = parse(
-            Api::Responses,
-            r#"{"model":"m","input":"hi","max_output_tokens":3}"#,
-        )
-        .unwrap();
+        assert_eq!(chat(r#","max_tokens":7,"max_completion_tokens":9"#), Ok(Length::Exactly(9)));
+        assert_eq!(chat(r#","max_tokens":0"#), Err("`max_tokens` must be at least 1".to_owned()));
+        let responses = parse(Api::Responses, r#"{"model":"m","input":"hi","max_output_tokens":3}"#).unwrap();
         assert_eq!(responses.length, Length::Exactly(3));
         let missing = parse(Api::Messages, r#"{"model":"m","messages":[{"content":"hi"}]}"#);
         assert_eq!(missing, Err("`max_tokens` is missing or empty".to_owned()));
@@ -247,10 +214,7 @@ mod tests {
             (r#"{"messages":[{"content":"hi"}]}"#, "`model` is missing"),
             (r#"{"model":"m"}"#, "`messages` is missing"),
             (r#"{"model":"m","messages":[]}"#, "`messages` is missing"),
-            (
-                r#"{"model":"m","messages":[{"content":"hi"}],"n":2}"#,
-                "one choice",
-            ),
+            (r#"{"model":"m","messages":[{"content":"hi"}],"n":2}"#, "one choice"),
         ] {
             let message = parse(Api::Chat, body).unwrap_err();
             assert!(message.contains(reason), "{body}: {message}");

@@ -16,21 +16,11 @@ fn server(hardware: Hardware) -> Server {
 
 /// 10 ms per iteration, 1 ms per processed token, no cost for resident tokens.
 fn plain() -> Hardware {
-    Hardware {
-        alpha_ms: 10.0,
-        beta_ms: 1.0,
-        gamma_ms: 0.0,
-        ..Hardware::default()
-    }
+    Hardware { alpha_ms: 10.0, beta_ms: 1.0, gamma_ms: 0.0, ..Hardware::default() }
 }
 
 fn job(id: u64, input: u64, output: u64) -> Job {
-    Job {
-        id: JobId(id),
-        input,
-        cached: 0,
-        output,
-    }
+    Job { id: JobId(id), input, cached: 0, output }
 }
 
 fn events(server: &mut Server) -> Vec<(f64, u64, JobProgress)> {
@@ -48,14 +38,8 @@ fn drain(server: &mut Server) {
 
 #[test]
 fn cached_tokens_are_resident_and_not_computed() {
-    let mut s = server(Hardware {
-        gamma_ms: 0.5,
-        ..plain()
-    });
-    let cached = |id, cached| Job {
-        cached,
-        ..job(id, 20, 1)
-    };
+    let mut s = server(Hardware { gamma_ms: 0.5, ..plain() });
+    let cached = |id, cached| Job { cached, ..job(id, 20, 1) };
     s.submit(at_ms(0.0), cached(1, 16)).unwrap();
     drain(&mut s);
     assert_eq!(events(&mut s)[0], (10.0 + 4.0 + 10.0, 1, JobProgress::First));
@@ -80,31 +64,17 @@ fn lone_job_gets_its_first_token_after_its_prompt_and_then_one_per_iteration() {
     assert_eq!(events(&mut s), expected);
     assert_eq!((s.gauges(), s.poll_timeout()), (Gauges::default(), None));
     let totals = s.totals();
-    assert_eq!(
-        (
-            totals.done,
-            totals.prompt_tokens,
-            totals.output_tokens,
-            totals.iterations
-        ),
-        (1, 20, 3, 3)
-    );
+    assert_eq!((totals.done, totals.prompt_tokens, totals.output_tokens, totals.iterations), (1, 20, 3, 3));
 }
 
 #[test]
 fn resident_tokens_add_gamma_to_an_iteration() {
-    let mut s = server(Hardware {
-        gamma_ms: 0.1,
-        ..plain()
-    });
+    let mut s = server(Hardware { gamma_ms: 0.1, ..plain() });
     s.submit(Instant::ZERO, job(1, 20, 2)).unwrap();
     drain(&mut s);
     // 10 + 20 + 2 for the prompt, then 10 + 1 + 2.1 with 21 tokens resident.
-    let expected = vec![
-        (32.0, 1, JobProgress::First),
-        (45.1, 1, JobProgress::Token),
-        (45.1, 1, JobProgress::Done),
-    ];
+    let expected =
+        vec![(32.0, 1, JobProgress::First), (45.1, 1, JobProgress::Token), (45.1, 1, JobProgress::Done)];
     assert_eq!(events(&mut s), expected);
 }
 
@@ -114,14 +84,7 @@ fn job_that_arrives_during_an_iteration_joins_the_next_one() {
     s.submit(Instant::ZERO, job(1, 10, 2)).unwrap();
     s.handle_timeout(Instant::ZERO);
     s.submit(at_ms(1.0), job(2, 10, 1)).unwrap();
-    assert_eq!(
-        s.gauges(),
-        Gauges {
-            running: 1,
-            waiting: 1,
-            kv_tokens: 10
-        }
-    );
+    assert_eq!(s.gauges(), Gauges { running: 1, waiting: 1, kv_tokens: 10 });
     drain(&mut s);
     // The second iteration holds a decode and ten tokens of prompt.
     let expected = vec![
@@ -159,34 +122,21 @@ fn embedding_is_done_with_its_prompt() {
 
 #[test]
 fn full_batch_admits_waiting_jobs_in_order_of_arrival() {
-    let mut s = server(Hardware {
-        seqs_max: 1,
-        ..plain()
-    });
+    let mut s = server(Hardware { seqs_max: 1, ..plain() });
     for id in 1..=3 {
         s.submit(Instant::ZERO, job(id, 1, 1)).unwrap();
     }
     drain(&mut s);
-    let firsts: Vec<_> = events(&mut s)
-        .into_iter()
-        .filter(|e| e.2 == JobProgress::First)
-        .collect();
+    let firsts: Vec<_> = events(&mut s).into_iter().filter(|e| e.2 == JobProgress::First).collect();
     assert_eq!(
         firsts,
-        vec![
-            (11.0, 1, JobProgress::First),
-            (22.0, 2, JobProgress::First),
-            (33.0, 3, JobProgress::First)
-        ]
+        vec![(11.0, 1, JobProgress::First), (22.0, 2, JobProgress::First), (33.0, 3, JobProgress::First)]
     );
 }
 
 #[test]
 fn long_prompt_is_computed_in_chunks_alongside_decodes() {
-    let mut s = server(Hardware {
-        batched_tokens: 256,
-        ..plain()
-    });
+    let mut s = server(Hardware { batched_tokens: 256, ..plain() });
     s.submit(Instant::ZERO, job(1, 1, 4)).unwrap();
     s.handle_timeout(Instant::ZERO);
     s.submit(at_ms(1.0), job(2, 400, 1)).unwrap();
@@ -198,34 +148,17 @@ fn long_prompt_is_computed_in_chunks_alongside_decodes() {
 
 #[test]
 fn full_cache_preempts_the_youngest_job_and_both_finish() {
-    let mut s = server(Hardware {
-        kv_tokens: 30,
-        ..plain()
-    });
+    let mut s = server(Hardware { kv_tokens: 30, ..plain() });
     s.submit(Instant::ZERO, job(1, 10, 15)).unwrap();
     s.submit(Instant::ZERO, job(2, 10, 15)).unwrap();
     drain(&mut s);
     let events = events(&mut s);
     for id in [1, 2] {
-        let tokens = events
-            .iter()
-            .filter(|e| e.1 == id && e.2 != JobProgress::Done)
-            .count();
+        let tokens = events.iter().filter(|e| e.1 == id && e.2 != JobProgress::Done).count();
         assert_eq!(tokens, 15, "job {id}");
-        assert_eq!(
-            events
-                .iter()
-                .filter(|e| e.1 == id && e.2 == JobProgress::First)
-                .count(),
-            1,
-            "job {id}"
-        );
+        assert_eq!(events.iter().filter(|e| e.1 == id && e.2 == JobProgress::First).count(), 1, "job {id}");
     }
-    let done: Vec<_> = events
-        .iter()
-        .filter(|e| e.2 == JobProgress::Done)
-        .map(|e| e.1)
-        .collect();
+    let done: Vec<_> = events.iter().filter(|e| e.2 == JobProgress::Done).map(|e| e.1).collect();
     assert_eq!(done, vec![1, 2]);
     assert!(s.totals().preemptions > 0);
     assert_eq!(s.totals().prompt_tokens, 20);
@@ -234,24 +167,14 @@ fn full_cache_preempts_the_youngest_job_and_both_finish() {
 
 #[test]
 fn cancelled_job_frees_its_place_at_once() {
-    let mut s = server(Hardware {
-        seqs_max: 1,
-        ..plain()
-    });
+    let mut s = server(Hardware { seqs_max: 1, ..plain() });
     for id in 1..=3 {
         s.submit(Instant::ZERO, job(id, 10, 5)).unwrap();
     }
     s.handle_timeout(Instant::ZERO);
     assert!(s.cancel(JobId(1)) && s.cancel(JobId(2)));
     assert!(!s.cancel(JobId(1)));
-    assert_eq!(
-        s.gauges(),
-        Gauges {
-            running: 0,
-            waiting: 1,
-            kv_tokens: 0
-        }
-    );
+    assert_eq!(s.gauges(), Gauges { running: 0, waiting: 1, kv_tokens: 0 });
     drain(&mut s);
     // The current iteration still ends at 20.
     assert_eq!(events(&mut s).first(), Some(&(40.0, 3, JobProgress::First)));
@@ -260,49 +183,24 @@ fn cancelled_job_frees_its_place_at_once() {
 
 #[test]
 fn job_that_exceeds_the_cache_is_rejected() {
-    let mut s = server(Hardware {
-        kv_tokens: 100,
-        ..plain()
-    });
-    let error = SubmitError::TooLong {
-        input: 90,
-        output: 11,
-        kv_tokens: 100,
-    };
+    let mut s = server(Hardware { kv_tokens: 100, ..plain() });
+    let error = SubmitError::TooLong { input: 90, output: 11, kv_tokens: 100 };
     assert_eq!(s.submit(Instant::ZERO, job(1, 90, 11)), Err(error));
     assert_eq!(s.submit(Instant::ZERO, job(2, 90, 10)), Ok(()));
-    assert!(matches!(
-        s.submit(Instant::ZERO, job(3, u64::MAX, 1)),
-        Err(SubmitError::TooLong { .. })
-    ));
+    assert!(matches!(s.submit(Instant::ZERO, job(3, u64::MAX, 1)), Err(SubmitError::TooLong { .. })));
 }
 
 #[test]
 fn invalid_hardware_is_rejected() {
     let base = Hardware::default();
     for invalid in [
-        Hardware {
-            alpha_ms: 0.0,
-            ..base
-        },
-        Hardware {
-            beta_ms: -1.0,
-            ..base
-        },
-        Hardware {
-            gamma_ms: f64::NAN,
-            ..base
-        },
-        Hardware {
-            alpha_ms: f64::INFINITY,
-            ..base
-        },
+        Hardware { alpha_ms: 0.0, ..base },
+        Hardware { beta_ms: -1.0, ..base },
+        Hardware { gamma_ms: f64::NAN, ..base },
+        Hardware { alpha_ms: f64::INFINITY, ..base },
         Hardware { seqs_max: 0, ..base },
         Hardware { kv_tokens: 0, ..base },
-        Hardware {
-            batched_tokens: 255,
-            ..base
-        },
+        Hardware { batched_tokens: 255, ..base },
         Hardware { noise: 1.5, ..base },
     ] {
         assert!(Server::new(invalid, 0).is_err(), "{invalid:?}");
@@ -348,23 +246,14 @@ fn itl_of_a_constant_batch(hardware: Hardware, n: u64, i: u64, o: u64, predicted
 #[test]
 fn constant_batch_has_the_itl_of_the_closed_form() {
     let h = Hardware::default();
-    for (n, i, o) in [
-        (1, 512, 128),
-        (8, 256, 64),
-        (16, 512, 128),
-        (32, 128, 256),
-        (64, 1_024, 96),
-    ] {
+    for (n, i, o) in [(1, 512, 128), (8, 256, 64), (16, 512, 128), (32, 128, 256), (64, 1_024, 96)] {
         let (fi, fo) = (i as f64, o as f64);
         let delta = h.beta_ms * (fi + fo) / (fo + 1.0) + h.gamma_ms * (fi + fo / 2.0);
         let predicted = h.alpha_ms + n as f64 * delta;
         for noise in [0.0, 0.05] {
             let measured = itl_of_a_constant_batch(Hardware { noise, ..h }, n, i, o, predicted);
             let off = (measured / predicted - 1.0).abs();
-            assert!(
-                off < 0.04,
-                "n {n} i {i} o {o}: measured {measured:.3} ms, T(n) {predicted:.3} ms"
-            );
+            assert!(off < 0.04, "n {n} i {i} o {o}: measured {measured:.3} ms, T(n) {predicted:.3} ms");
         }
     }
 }

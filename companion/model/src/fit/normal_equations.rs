@@ -48,17 +48,9 @@ impl NormalEquations {
         }
         let scale = matrix.diagonal().map(|square| {
             let length = square.max(0.0).sqrt();
-            if length > 0.0 && length.is_finite() {
-                length
-            } else {
-                1.0
-            }
+            if length > 0.0 && length.is_finite() { length } else { 1.0 }
         });
-        Self {
-            matrix: unscaled(matrix, &scale),
-            right: right.component_div(&scale),
-            scale,
-        }
+        Self { matrix: unscaled(matrix, &scale), right: right.component_div(&scale), scale }
     }
 
     /// The best non-negative parameters: of all sets of parameters held at 0, the one with the least residual.
@@ -90,11 +82,7 @@ impl NormalEquations {
                     matrix[(row, column)] = 0.0;
                 }
             }
-            matrix[(row, row)] = if free[row] {
-                matrix[(row, row)] + RIDGE
-            } else {
-                1.0
-            };
+            matrix[(row, row)] = if free[row] { matrix[(row, row)] + RIDGE } else { 1.0 };
         }
         let mut inverse = matrix.cholesky()?.inverse();
         for index in (0..3).filter(|index| !free[*index]) {
@@ -109,10 +97,7 @@ impl NormalEquations {
         // point can't separate the parameters.
         let inverse = self.inverse(&Vector3::repeat(true))?;
         let covariance = self.covariance(weighted, &inverse);
-        let finite = covariance
-            .iter()
-            .chain(weighted.theta.iter())
-            .all(|value| value.is_finite());
+        let finite = covariance.iter().chain(weighted.theta.iter()).all(|value| value.is_finite());
         finite.then(|| Solution {
             theta: *weighted.theta,
             covariance,
@@ -127,11 +112,7 @@ impl NormalEquations {
     fn condition(&self) -> f64 {
         let eigenvalues = self.matrix.symmetric_eigenvalues();
         let (least, most) = (eigenvalues.min(), eigenvalues.max());
-        if least > 0.0 {
-            (most / least).sqrt()
-        } else {
-            f64::INFINITY
-        }
+        if least > 0.0 { (most / least).sqrt() } else { f64::INFINITY }
     }
 
     /// The sandwich estimator: it holds for any distribution of the residuals.

@@ -51,10 +51,7 @@ impl Belief {
     #[must_use]
     pub fn n_star_deviation(&self, traffic: &Traffic) -> f64 {
         let parameters = self.parameters();
-        let beta_only = Parameters {
-            gamma_ms: 0.0,
-            ..parameters
-        };
+        let beta_only = Parameters { gamma_ms: 0.0, ..parameters };
         let beta_part = beta_only.delta_ms(traffic) / parameters.delta_ms(traffic);
         let slope = Vector3::new(1.0, -beta_part, beta_part - 1.0);
         slope.dot(&(self.covariance * slope)).sqrt()
@@ -68,10 +65,7 @@ impl Belief {
     /// The same parameters with four times the covariance: a filter that rejects every window becomes less certain.
     #[must_use]
     pub fn widened(&self) -> Self {
-        Self {
-            covariance: limited(self.covariance * REJECTED_FACTOR),
-            ..*self
-        }
+        Self { covariance: limited(self.covariance * REJECTED_FACTOR), ..*self }
     }
 
     /// The same parameters with the initial variance added.
@@ -81,10 +75,7 @@ impl Belief {
     }
 
     fn with_added_variance(&self, variance: f64) -> Self {
-        Self {
-            covariance: limited(self.covariance + Matrix3::from_diagonal_element(variance)),
-            ..*self
-        }
+        Self { covariance: limited(self.covariance + Matrix3::from_diagonal_element(variance)), ..*self }
     }
 
     /// The nearest belief under which the load is stable: beta and gamma scaled down, with more variance. A belief under
@@ -98,10 +89,7 @@ impl Belief {
         for index in [1, 2] {
             covariance[(index, index)] += UNDEFINED_VARIANCE;
         }
-        Self {
-            logarithms: self.scaled_to_rho(RHO_STABLE, traffic),
-            covariance: limited(covariance),
-        }
+        Self { logarithms: self.scaled_to_rho(RHO_STABLE, traffic), covariance: limited(covariance) }
     }
 
     /// The logarithms with beta and gamma scaled down together until the load's rho is at most `rho_max`.
@@ -120,11 +108,7 @@ impl Belief {
 
 /// The parameters with these logarithms.
 pub(super) fn exponentials(logarithms: &Vector3<f64>) -> Parameters {
-    Parameters {
-        alpha_ms: logarithms[0].exp(),
-        beta_ms: logarithms[1].exp(),
-        gamma_ms: logarithms[2].exp(),
-    }
+    Parameters { alpha_ms: logarithms[0].exp(), beta_ms: logarithms[1].exp(), gamma_ms: logarithms[2].exp() }
 }
 
 /// `covariance`, limited to [`VARIANCE_MAX`] in every direction.

@@ -24,11 +24,7 @@ pub(super) fn predict(logarithms: &Vector3<f64>, traffic: &Traffic) -> Option<Pr
     let solved = parameters.solve(traffic);
     let steady = solved.steady?;
     let (i, o) = (traffic.input, traffic.output);
-    let Parameters {
-        alpha_ms,
-        beta_ms,
-        gamma_ms,
-    } = parameters;
+    let Parameters { alpha_ms, beta_ms, gamma_ms } = parameters;
     // T = alpha / (1 - rho), so dT/drho = T / (1 - rho); rho is linear in beta and gamma.
     let iterations_per_ms = traffic.rate / 1_000.0 * (o + 1.0);
     let by_rho = steady.iteration_ms / (1.0 - solved.rho);

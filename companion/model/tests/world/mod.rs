@@ -3,10 +3,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use penstock_model::closed_form::Traffic;
 use penstock_model::learner::{Fit, Learner, State};
 use penstock_model::observation::Completion;
 use penstock_model::overlap_tracker::OverlapTracker;
-use penstock_model::{Parameters, Targets, closed_form::Traffic};
+use penstock_model::{Parameters, Targets};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -20,26 +21,10 @@ pub(crate) struct Mix {
     pub(crate) spread: f64,
 }
 
-pub(crate) const CHAT: Mix = Mix {
-    name: "chat",
-    parts: &[(512.0, 128.0, 1.0)],
-    spread: 0.6,
-};
-pub(crate) const EVEN: Mix = Mix {
-    name: "even",
-    parts: &[(512.0, 128.0, 1.0)],
-    spread: 0.0,
-};
-pub(crate) const LONG: Mix = Mix {
-    name: "long",
-    parts: &[(8_000.0, 150.0, 1.0)],
-    spread: 0.4,
-};
-pub(crate) const CODE: Mix = Mix {
-    name: "code",
-    parts: &[(2_000.0, 300.0, 1.0)],
-    spread: 0.8,
-};
+pub(crate) const CHAT: Mix = Mix { name: "chat", parts: &[(512.0, 128.0, 1.0)], spread: 0.6 };
+pub(crate) const EVEN: Mix = Mix { name: "even", parts: &[(512.0, 128.0, 1.0)], spread: 0.0 };
+pub(crate) const LONG: Mix = Mix { name: "long", parts: &[(8_000.0, 150.0, 1.0)], spread: 0.4 };
+pub(crate) const CODE: Mix = Mix { name: "code", parts: &[(2_000.0, 300.0, 1.0)], spread: 0.8 };
 pub(crate) const MIXED: Mix = Mix {
     name: "mixed",
     parts: &[(512.0, 128.0, 0.6), (8_000.0, 150.0, 0.1), (2_000.0, 300.0, 0.3)],
@@ -51,11 +36,7 @@ impl Mix {
         let mean = |size: fn(&(f64, f64, f64)) -> f64| {
             self.parts.iter().map(|part| size(part) * part.2).sum::<f64>()
         };
-        Traffic {
-            rate: 0.0,
-            input: mean(|p| p.0),
-            output: mean(|p| p.1),
-        }
+        Traffic { rate: 0.0, input: mean(|p| p.0), output: mean(|p| p.1) }
     }
 }
 
@@ -103,9 +84,7 @@ struct Endpoint {
 
 impl Endpoint {
     fn jobs(&self) -> impl Iterator<Item = &Job> {
-        self.waiting
-            .iter()
-            .chain(self.running.iter().map(|(job, _, _)| job))
+        self.waiting.iter().chain(self.running.iter().map(|(job, _, _)| job))
     }
 
     fn begin(&mut self, now_ms: f64, truth: &Parameters) {
@@ -120,11 +99,7 @@ impl Endpoint {
             let job = self.waiting.pop_front().expect("the queue is not empty");
             self.running.push((job, 0, 0.5));
         }
-        let resident: f64 = self
-            .running
-            .iter()
-            .map(|(job, out, _)| job.input + *out as f64)
-            .sum();
+        let resident: f64 = self.running.iter().map(|(job, out, _)| job.input + *out as f64).sum();
         self.ends_ms = (!self.running.is_empty())
             .then_some(now_ms + truth.alpha_ms + truth.beta_ms * tokens + truth.gamma_ms * resident);
     }
@@ -152,10 +127,7 @@ pub(crate) struct World {
 /// (n*, lambda*) for targets at three times alpha.
 pub(crate) fn sizing(p: &Parameters, traffic: &Traffic) -> (f64, f64) {
     let n = 2.0 * p.alpha_ms / p.delta_ms(traffic);
-    (
-        n,
-        1_000.0 * n / ((traffic.output + 1.0) * p.iteration_ms(traffic, n)),
-    )
+    (n, 1_000.0 * n / ((traffic.output + 1.0) * p.iteration_ms(traffic, n)))
 }
 
 impl World {
@@ -186,9 +158,7 @@ impl World {
 
     fn size(&mut self, mean: f64) -> f64 {
         let s = self.settings.mix.spread;
-        (mean * (s * self.normal() - s * s / 2.0).exp())
-            .round()
-            .clamp(1.0, 16_000.0)
+        (mean * (s * self.normal() - s * s / 2.0).exp()).round().clamp(1.0, 16_000.0)
     }
 
     fn arrive(&mut self) {
@@ -206,13 +176,7 @@ impl World {
         let estimate = (input * (1.0 + 0.05 * self.normal())).max(1.0);
         let noise = self.settings.noise;
         let pace = 1.0 / (noise * self.normal() - noise * noise / 2.0).exp();
-        self.queue.push_back(Job {
-            pace,
-            id: self.next_id,
-            input,
-            output,
-            estimate,
-        });
+        self.queue.push_back(Job { pace, id: self.next_id, input, output, estimate });
         self.next_id += 1;
     }
 
@@ -222,11 +186,7 @@ impl World {
             return (count < constant).then_some(count as f64);
         }
         let Some(p) = self.learner.parameters() else {
-            let most = if endpoint.probing {
-                self.settings.initial / 2
-            } else {
-                self.settings.initial
-            };
+            let most = if endpoint.probing { self.settings.initial / 2 } else { self.settings.initial };
             return (count < most).then_some(count as f64);
         };
         let o = self.mean_output.max(1.0);
@@ -258,9 +218,7 @@ impl World {
             });
             let (now, expected) = (self.now_ms, self.mean_output);
             let endpoint = &mut self.endpoints[index];
-            endpoint
-                .tracker
-                .record_dispatch(now, job.id, job.estimate, 0.0, expected, predicted);
+            endpoint.tracker.record_dispatch(now, job.id, job.estimate, 0.0, expected, predicted);
             endpoint.waiting.push_back(job);
             self.times.insert(job.id, (now, 0.0));
             if endpoint.ends_ms.is_none() {
@@ -303,11 +261,7 @@ impl World {
             self.endpoints[index].tracker.record_completion(now, job.id, &end);
             while let Some(mut observation) = self.endpoints[index].tracker.poll_observation() {
                 let roll: f64 = self.rng.random();
-                if let Some(decode) = observation
-                    .decode
-                    .as_mut()
-                    .filter(|_| roll < self.settings.outliers)
-                {
+                if let Some(decode) = observation.decode.as_mut().filter(|_| roll < self.settings.outliers) {
                     decode.itl_ms *= 5.0;
                 }
                 self.learner.observe(&observation);
@@ -358,17 +312,11 @@ impl World {
 
     fn end_window(&mut self) {
         self.window += 1;
-        let traffic = Traffic {
-            rate: 1.0,
-            input: self.mean_input,
-            output: self.mean_output,
-        };
+        let traffic = Traffic { rate: 1.0, input: self.mean_input, output: self.mean_output };
         self.last_fit = self.learner.fit(self.now_ms, &traffic, &Targets::default());
         self.states.push(self.learner.state());
         if let Some(ms) = self.learner.prompt_ms() {
-            self.endpoints
-                .iter_mut()
-                .for_each(|endpoint| endpoint.tracker.set_prompt_ms(ms));
+            self.endpoints.iter_mut().for_each(|endpoint| endpoint.tracker.set_prompt_ms(ms));
         }
         let sure = matches!(self.learner.state(), State::Converged | State::Infeasible);
         let every = if sure { 10 } else { 2 };

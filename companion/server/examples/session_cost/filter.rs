@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::{BoxStream, SelectAll};
+use penstock_wire::command::Kind;
+use penstock_wire::filter_frame::Event;
 use penstock_wire::{
     Admitted, Api, Command, CompanionFrame, Completed, EndReason, FilterFrame, Heartbeat, Hello, METHOD,
-    Register, Running, SERVICE, Started, command::Kind, filter_frame::Event, limits,
+    Register, Running, SERVICE, Started, limits,
 };
 use prost::Message as _;
 use tokio::sync::mpsc;
@@ -61,19 +63,12 @@ struct Script {
 
 impl Script {
     async fn open(companion: SocketAddr, load: Load) -> Self {
-        let mut script = Self {
-            load,
-            sessions: Vec::new(),
-            has_credit: false,
-            incoming: SelectAll::new(),
-        };
+        let mut script = Self { load, sessions: Vec::new(), has_credit: false, incoming: SelectAll::new() };
         for epoch in 1..=load.sessions {
             let (session, incoming) = Session::open(companion, epoch).await;
             let number = script.sessions.len();
             script.sessions.push(session);
-            script
-                .incoming
-                .push(incoming.map(move |frame| (number, frame)).boxed());
+            script.incoming.push(incoming.map(move |frame| (number, frame)).boxed());
         }
         script
     }
@@ -128,10 +123,7 @@ impl Script {
         let commands = session.receive(frame);
         let mut completed = 0;
         for kind in commands.into_iter().filter_map(|command| command.kind) {
-            assert!(
-                !matches!(kind, Kind::Reject(_)),
-                "the companion refuses: {kind:?}"
-            );
+            assert!(!matches!(kind, Kind::Reject(_)), "the companion refuses: {kind:?}");
             self.has_credit |= matches!(kind, Kind::Credit(_));
             let Kind::Grant(grant) = kind else { continue };
             let endpoint = grant.endpoints.into_iter().next().unwrap_or_default();
@@ -171,13 +163,7 @@ impl Session {
         let mut client = Grpc::new(connect(companion).await);
         client.ready().await.expect("an open connection");
         let (outgoing, frames) = mpsc::unbounded_channel();
-        let mut session = Self {
-            outgoing,
-            sent: 0,
-            received: 0,
-            handled: 0,
-            sequence: 0,
-        };
+        let mut session = Self { outgoing, sent: 0, received: 0, handled: 0, sequence: 0 };
         session.send(Event::Hello(Hello {
             epoch_hi: 1,
             epoch_lo: epoch,
@@ -192,10 +178,7 @@ impl Session {
         let path = format!("/{SERVICE}/{METHOD}").parse().expect("a path");
         let request = Request::new(UnboundedReceiverStream::new(frames));
         let response = client.streaming(request, path, FrameCodec).await;
-        (
-            session,
-            response.expect("the companion takes sessions").into_inner(),
-        )
+        (session, response.expect("the companion takes sessions").into_inner())
     }
 
     fn send(&mut self, event: Event) {
@@ -204,12 +187,7 @@ impl Session {
 
     fn send_frame(&mut self, admitted: Vec<Admitted>, event: Option<Event>) {
         self.sent += 1;
-        let frame = FilterFrame {
-            seq: self.sent,
-            ack: self.received,
-            admitted,
-            event,
-        };
+        let frame = FilterFrame { seq: self.sent, ack: self.received, admitted, event };
         self.outgoing.send(frame).expect("the stream is open");
     }
 
@@ -223,9 +201,8 @@ impl Session {
 
 async fn connect(companion: SocketAddr) -> Channel {
     let endpoint = Endpoint::from_shared(format!("http://{companion}")).expect("an address");
-    let endpoint = endpoint
-        .initial_stream_window_size(WINDOW_BYTES)
-        .initial_connection_window_size(WINDOW_BYTES);
+    let endpoint =
+        endpoint.initial_stream_window_size(WINDOW_BYTES).initial_connection_window_size(WINDOW_BYTES);
     for _ in 0..START_ATTEMPTS {
         if let Ok(channel) = endpoint.connect().await {
             return channel;
@@ -252,14 +229,7 @@ fn register(sequence: u64) -> Register {
 }
 
 fn started(sequence: u64, endpoint: String) -> Started {
-    Started {
-        sequence,
-        endpoint,
-        status: 200,
-        attempts: 1,
-        after_us: 500,
-        ..Started::default()
-    }
+    Started { sequence, endpoint, status: 200, attempts: 1, after_us: 500, ..Started::default() }
 }
 
 fn end(sequence: u64, endpoint: String) -> Completed {
@@ -318,9 +288,7 @@ impl Encoder for FrameCodec {
     type Error = Status;
 
     fn encode(&mut self, frame: FilterFrame, to: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        frame
-            .encode(to)
-            .map_err(|error| Status::internal(error.to_string()))
+        frame.encode(to).map_err(|error| Status::internal(error.to_string()))
     }
 
     fn buffer_settings(&self) -> BufferSettings {
@@ -334,8 +302,6 @@ impl Decoder for FrameCodec {
 
     fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<CompanionFrame>, Status> {
         let frame = CompanionFrame::decode(from);
-        frame
-            .map(Some)
-            .map_err(|error| Status::internal(error.to_string()))
+        frame.map(Some).map_err(|error| Status::internal(error.to_string()))
     }
 }

@@ -55,39 +55,16 @@ const LOADS: [Load; 9] = [
     Load::new("8 at a time", 1, 8, 1_000),
     Load::new("32 at a time, 4 sessions", 4, 32, 1_000),
     Load::new("32 at a time, half of them wait", 4, 32, 16),
-    Load {
-        streams: true,
-        ..Load::new("8 at a time, streamed", 1, 8, 1_000)
-    },
-    Load {
-        by_credit: true,
-        ..Load::new("16 at a time, by credit", 1, 16, 1_000)
-    },
-    Load {
-        budgets: Budgets::OfOthers(1),
-        ..Load::new("8 at a time, budget of others", 1, 8, 1_000)
-    },
-    Load {
-        budgets: Budgets::OfOthers(256),
-        ..Load::new("8 at a time, 256 budgets", 1, 8, 1_000)
-    },
-    Load {
-        budgets: Budgets::OfAll,
-        ..Load::new("8 at a time, within budgets", 1, 8, 1_000)
-    },
+    Load { streams: true, ..Load::new("8 at a time, streamed", 1, 8, 1_000) },
+    Load { by_credit: true, ..Load::new("16 at a time, by credit", 1, 16, 1_000) },
+    Load { budgets: Budgets::OfOthers(1), ..Load::new("8 at a time, budget of others", 1, 8, 1_000) },
+    Load { budgets: Budgets::OfOthers(256), ..Load::new("8 at a time, 256 budgets", 1, 8, 1_000) },
+    Load { budgets: Budgets::OfAll, ..Load::new("8 at a time, within budgets", 1, 8, 1_000) },
 ];
 
 impl Load {
     const fn new(name: &'static str, sessions: u64, round: u64, places: u64) -> Self {
-        Self {
-            name,
-            sessions,
-            round,
-            places,
-            streams: false,
-            by_credit: false,
-            budgets: Budgets::None,
-        }
+        Self { name, sessions, round, places, streams: false, by_credit: false, budgets: Budgets::None }
     }
 }
 
@@ -106,10 +83,7 @@ async fn main() -> ExitCode {
 
 /// Measures the loads whose names contain `pattern`.
 async fn measure(pattern: &str) {
-    println!(
-        "{:32} {:>20} {:>19}",
-        "load", "instructions/request", "allocations/request"
-    );
+    println!("{:32} {:>20} {:>19}", "load", "instructions/request", "allocations/request");
     for load in LOADS.into_iter().filter(|load| load.name.contains(pattern)) {
         let mut each = [0.0; 2];
         for (each, tool) in each.iter_mut().zip([Tool::Instructions, Tool::Allocations]) {
@@ -130,10 +104,7 @@ async fn measure(pattern: &str) {
 /// The companion, until its standard input is closed. It ends by a return, so that valgrind reports its counts. It logs as `penstock serve`
 /// does: without a log, the libraries would do more for each message.
 async fn serve_until_closed(config: PathBuf) -> ExitCode {
-    tracing_subscriber::fmt()
-        .with_env_filter("info")
-        .with_writer(std::io::stderr)
-        .init();
+    tracing_subscriber::fmt().with_env_filter("info").with_writer(std::io::stderr).init();
     let arguments = serve::Args {
         config,
         grpc: None,

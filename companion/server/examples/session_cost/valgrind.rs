@@ -93,9 +93,7 @@ fn budgets(budgets: Budgets) -> String {
     let entry = |glob: String| format!("      - {{match: '{glob}', {windows}}}\n");
     let entries: String = match budgets {
         Budgets::None => return String::new(),
-        Budgets::OfOthers(count) => (0..count)
-            .map(|number| entry(format!("other-{number}-*")))
-            .collect(),
+        Budgets::OfOthers(count) => (0..count).map(|number| entry(format!("other-{number}-*"))).collect(),
         Budgets::OfAll => entry("tenant-*".to_owned()),
     };
     format!("  arbitration:\n    flows:\n      budgets:\n{entries}")

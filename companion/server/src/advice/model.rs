@@ -27,25 +27,13 @@ pub(super) fn advice(facts: &PoolFacts<'_>) -> Vec<String> {
             }
             advice.extend(ready().filter_map(|variant| without_model(variant, decimal(initial))));
         }
-        Gate::Bounded {
-            unit: StockUnit::Requests,
-            watermark,
-            ..
-        } => advice.extend(ready().filter_map(|variant| far_from_model(variant, decimal(watermark)))),
-        Gate::Bounded {
-            unit: StockUnit::Tokens,
-            ..
+        Gate::Bounded { unit: StockUnit::Requests, watermark, .. } => {
+            advice.extend(ready().filter_map(|variant| far_from_model(variant, decimal(watermark))))
         }
-        | Gate::Open
-        | Gate::Manual => {}
+        Gate::Bounded { unit: StockUnit::Tokens, .. } | Gate::Open | Gate::Manual => {}
     }
     advice.extend(model.variants.iter().filter_map(infeasible));
-    advice.extend(
-        model
-            .variants
-            .iter()
-            .filter_map(|variant| too_few(variant, model)),
-    );
+    advice.extend(model.variants.iter().filter_map(|variant| too_few(variant, model)));
     advice
 }
 
@@ -66,16 +54,11 @@ fn without_model(variant: &VariantStatus, initial: f64) -> Option<String> {
 
 /// Advice on a configured bound that is far from the servers' capacity within the targets.
 fn far_from_model(variant: &VariantStatus, watermark: f64) -> Option<String> {
-    let n_star = variant
-        .n_star
-        .filter(|n_star| variant.state == State::Converged && *n_star >= 1.0)?;
+    let n_star = variant.n_star.filter(|n_star| variant.state == State::Converged && *n_star >= 1.0)?;
     let (side, effect) = if watermark * FAR < n_star {
         ("below", "servers idle while requests wait")
     } else if watermark > n_star * FAR {
-        (
-            "above",
-            "requests miss their targets and wait in the servers' queues",
-        )
+        ("above", "requests miss their targets and wait in the servers' queues")
     } else {
         return None;
     };
@@ -99,9 +82,7 @@ fn infeasible(variant: &VariantStatus) -> Option<String> {
 /// of one load, and follow it.
 fn too_few(variant: &VariantStatus, model: &AutopilotStatus) -> Option<String> {
     let existing = variant.current + variant.pending;
-    let desired = variant
-        .desired
-        .filter(|desired| desired.source == DesiredSource::Model)?;
+    let desired = variant.desired.filter(|desired| desired.source == DesiredSource::Model)?;
     let is_known = variant.state == State::Converged && model.capacity > 0.0;
     let desired = desired.replicas;
     if !is_known || desired <= existing {

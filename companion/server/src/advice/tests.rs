@@ -50,11 +50,7 @@ fn scene(keys: &str) -> Scene {
             pushback: None,
         })
         .collect();
-    let server = ServerStatus {
-        variant: "default".into(),
-        scraped: Some(Scraped::default()),
-        foreign: 0,
-    };
+    let server = ServerStatus { variant: "default".into(), scraped: Some(Scraped::default()), foreign: 0 };
     let pool = PoolStatus {
         name: "chat".into(),
         addresses: vec!["127.0.0.1:1".into(), "127.0.0.1:2".into()],
@@ -65,10 +61,7 @@ fn scene(keys: &str) -> Scene {
         discipline: Discipline::Wfq,
         snapshot,
         model: Some(AutopilotStatus {
-            slo: Slo {
-                targets: Targets::default(),
-                source: Source::Explicit,
-            },
+            slo: Slo { targets: Targets::default(), source: Source::Explicit },
             variants: vec![variant()],
             capacity: 18.5,
             demand: 37.0,
@@ -127,10 +120,7 @@ fn variant() -> VariantStatus {
 }
 
 const fn desired(replicas: u64) -> Desired {
-    Desired {
-        replicas,
-        source: DesiredSource::Model,
-    }
+    Desired { replicas, source: DesiredSource::Model }
 }
 
 impl Scene {
@@ -224,11 +214,7 @@ fn overall_advice_covers_configuration_drain_and_sessions() {
     let mut scene = scene("");
     scene.status.draining = true;
     scene.status.sessions[0].open = false;
-    let facts = Facts {
-        discoveries: None,
-        config_error: Some("f:3: ttl: above 0"),
-        ..scene.facts()
-    };
+    let facts = Facts { discoveries: None, config_error: Some("f:3: ttl: above 0"), ..scene.facts() };
     let advice = overall(&facts);
     assert_eq!(advice.len(), 3);
     assert!(advice[0].contains("f:3: ttl: above 0"), "{advice:?}");
@@ -246,36 +232,24 @@ fn filter_that_does_not_check_api_keys_is_named() {
     scene.recent.record(time(NOW), &refused);
     let advice = overall(&scene.facts());
     assert_eq!(advice.len(), 1, "{advice:?}");
-    assert!(
-        advice[0].contains("`edge`") && advice[0].contains("Update the filter"),
-        "{advice:?}"
-    );
+    assert!(advice[0].contains("`edge`") && advice[0].contains("Update the filter"), "{advice:?}");
 }
 
 #[test]
 fn unready_endpoints_are_named() {
     let mut scene = scene("");
     scene.pool().snapshot.endpoints[1].ready = false;
-    scene.has_only(
-        "127.0.0.1:2 isn't ready because its health check fails",
-        &["health.path"],
-    );
+    scene.has_only("127.0.0.1:2 isn't ready because its health check fails", &["health.path"]);
     scene.pool().snapshot.endpoints[1].down_until = Some(time(NOW + 3));
     scene.has_only("127.0.0.1:2 is marked down", &["3.0s", "down.first"]);
     scene.pool().snapshot.endpoints[0].ready = false;
     let advice = scene.advice();
     assert_eq!(advice.len(), 3, "{advice:?}");
-    assert!(
-        advice[0].contains("none of its 2 endpoints is ready"),
-        "{advice:?}"
-    );
+    assert!(advice[0].contains("none of its 2 endpoints is ready"), "{advice:?}");
     assert!(advice[0].contains("60s (queue.no_endpoint_ttl)"), "{advice:?}");
     scene.pool().snapshot.endpoints.truncate(1);
     let advice = scene.advice();
-    assert!(
-        advice[0].starts_with("its only endpoint isn't ready: requests wait"),
-        "{advice:?}"
-    );
+    assert!(advice[0].starts_with("its only endpoint isn't ready: requests wait"), "{advice:?}");
     scene.pool().snapshot.endpoints.clear();
     scene.has_only("the pool has no endpoint", &["endpoints", "discovery"]);
 }
@@ -287,10 +261,7 @@ fn a_full_queue_is_advised_on_for_some_minutes() {
     scene.decided(NOW - 100, Band::Default, Outcome::RejectedTooManyFlows);
     scene.arrived(NOW - 90, Band::Default);
     scene.decided(NOW - 90, Band::Default, Outcome::Displaced);
-    scene.has_only(
-        "the queue was full: 2 rejected",
-        &["queue.total_capacity (7)", "5 min"],
-    );
+    scene.has_only("the queue was full: 2 rejected", &["queue.total_capacity (7)", "5 min"]);
     scene.recent = RecentStats::default();
     scene.arrived(NOW - 400, Band::Default);
     scene.decided(NOW - 400, Band::Default, Outcome::RejectedQueueFull);
@@ -302,10 +273,7 @@ fn a_flow_at_its_capacity_is_named_if_it_is_public() {
     let mut scene = scene("  queue: {flow_capacity: 3}\n");
     let rejected = Outcome::RejectedFlowCapacity;
     scene.decided(NOW, Band::Default, rejected);
-    scene.has_only(
-        "1 rejected",
-        &["flow `acme`", "may have 3 waiting", "flows.capacities"],
-    );
+    scene.has_only("1 rejected", &["flow `acme`", "may have 3 waiting", "flows.capacities"]);
     scene.decided_with(NOW, Scene::labels(Band::Default, true), rejected);
     scene.has_only("2 rejected", &["flow `other`"]);
     scene.recent = RecentStats::default();
@@ -322,10 +290,7 @@ fn a_ttl_below_the_p99_of_the_wait_is_advised_on() {
     scene.decided(NOW, Band::Default, Outcome::ExpiredTtl);
     scene.has_no_advice();
     scene.decided(NOW, Band::Default, Outcome::ExpiredTtl);
-    scene.has_only(
-        "queue.ttl (1500ms) is below the p99",
-        &["2 of 101", "add servers"],
-    );
+    scene.has_only("queue.ttl (1500ms) is below the p99", &["2 of 101", "add servers"]);
 }
 
 #[test]
@@ -356,10 +321,7 @@ fn requests_stuck_under_an_open_gate_are_advised_on_after_a_while() {
     scene.has_no_advice();
     scene.recent = RecentStats::default();
     scene.arrived(NOW - 6, Band::Default);
-    scene.has_only(
-        "3 wait though stock 2 is below its bound 4",
-        &["6s", "max_in_flight", "/requests/"],
-    );
+    scene.has_only("3 wait though stock 2 is below its bound 4", &["6s", "max_in_flight", "/requests/"]);
     scene.pool().snapshot.stock = 4;
     scene.has_no_advice();
     scene.pool().snapshot.stock = 2;
@@ -372,10 +334,7 @@ fn orphans_are_advised_on() {
     let mut scene = scene("");
     scene.pool().orphaned_waiting = 3;
     scene.pool().orphaned_stock = 1;
-    scene.has_only(
-        "3 waiting and 1 running requests belong to Envoy workers",
-        &["listen.grpc"],
-    );
+    scene.has_only("3 waiting and 1 running requests belong to Envoy workers", &["listen.grpc"]);
 }
 
 #[test]
@@ -395,10 +354,7 @@ fn unread_metrics_are_advised_on_unless_scraping_is_off() {
         scene
     };
     let mut scene = without_metrics("");
-    scene.has_only(
-        "no known metrics are read from /metrics of 127.0.0.1:2",
-        &["scrape.path"],
-    );
+    scene.has_only("no known metrics are read from /metrics of 127.0.0.1:2", &["scrape.path"]);
     scene.uptime = Duration::from_secs(3);
     scene.has_no_advice();
     without_metrics("  scrape: {path: null}\n").has_no_advice();
@@ -408,17 +364,11 @@ fn unread_metrics_are_advised_on_unless_scraping_is_off() {
 fn a_fixed_bound_far_from_n_star_is_advised_on_both_ways() {
     let mut scene = scene("");
     scene.variant().n_star = Some(29.5);
-    scene.has_only(
-        "stock.watermark_per_backend (2) is far below n* 29.5",
-        &["idle", "auto"],
-    );
+    scene.has_only("stock.watermark_per_backend (2) is far below n* 29.5", &["idle", "auto"]);
     scene.variant().state = State::Learning;
     scene.has_no_advice();
     let mut wide = super::tests::scene("  stock: {watermark_per_backend: 64}\n");
-    wide.has_only(
-        "stock.watermark_per_backend (64) is far above n* 2.5",
-        &["targets"],
-    );
+    wide.has_only("stock.watermark_per_backend (64) is far above n* 2.5", &["targets"]);
     wide.variant().n_star = Some(40.0);
     wide.has_no_advice();
 }
@@ -438,16 +388,11 @@ fn an_auto_gate_without_a_model_or_a_target_is_advised_on() {
         scene.has_only("the gate is auto", &[word, "8 requests (auto_initial)"]);
     }
     scene.variant().state = State::Infeasible;
-    scene.has_only(
-        "no load on a server of variant default meets the targets",
-        &["slo.target_ttft"],
-    );
+    scene.has_only("no load on a server of variant default meets the targets", &["slo.target_ttft"]);
     scene.variant().state = State::Converged;
     scene.pool().model.as_mut().expect("one").slo.source = Source::None;
-    scene.has_only(
-        "stock.watermark_per_backend is auto, but there is no latency target",
-        &["slo.target_itl"],
-    );
+    scene
+        .has_only("stock.watermark_per_backend is auto, but there is no latency target", &["slo.target_itl"]);
 }
 
 #[test]
@@ -468,12 +413,7 @@ fn figures_of_a_model_that_has_not_converged_are_no_advice() {
         scene.variant().desired = Some(Desired { replicas: 4, source });
         scene.has_no_advice();
     }
-    for state in [
-        State::Learning,
-        State::Unidentifiable,
-        State::Error,
-        State::NoTraffic,
-    ] {
+    for state in [State::Learning, State::Unidentifiable, State::Error, State::NoTraffic] {
         let mut scene = scene("");
         scene.variant().desired = Some(desired(4));
         scene.variant().state = state;

@@ -43,16 +43,13 @@ fn endpoints(addresses: impl Iterator<Item = SocketAddr>, defaults: &EndpointDef
         all.retain(SocketAddr::is_ipv4);
     }
     all.sort_unstable();
-    all.into_iter()
-        .map(|address| defaults.endpoint(address))
-        .collect()
+    all.into_iter().map(|address| defaults.endpoint(address)).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use tokio::sync::mpsc;
-
     use penstock_config::Discovery;
+    use tokio::sync::mpsc;
 
     use super::*;
     use crate::discovery::{settings, states};
@@ -67,24 +64,14 @@ mod tests {
 
     #[test]
     fn addresses_are_sorted_and_ipv4_is_preferred() {
-        assert_eq!(
-            resolve(&["10.0.0.9:1", "[fd00::1]:1", "10.0.0.10:1"]),
-            ["10.0.0.9:1", "10.0.0.10:1"]
-        );
-        assert_eq!(
-            resolve(&["[fd00::2]:1", "[fd00::1]:1"]),
-            ["[fd00::1]:1", "[fd00::2]:1"]
-        );
+        assert_eq!(resolve(&["10.0.0.9:1", "[fd00::1]:1", "10.0.0.10:1"]), ["10.0.0.9:1", "10.0.0.10:1"]);
+        assert_eq!(resolve(&["[fd00::2]:1", "[fd00::1]:1"]), ["[fd00::1]:1", "[fd00::2]:1"]);
     }
 
     #[tokio::test]
     async fn a_known_name_has_endpoints_and_an_unknown_one_fails() {
         let refresh = Duration::from_millis(5);
-        let discovery = Discovery::Dns {
-            name: "localhost".into(),
-            port: 8000,
-            refresh,
-        };
+        let discovery = Discovery::Dns { name: "localhost".into(), port: 8000, refresh };
         let (sender, mut found) = mpsc::channel(8);
         let task = tokio::spawn(run(
             Report::new("a".into(), settings(discovery), sender, states("a")),
@@ -98,9 +85,7 @@ mod tests {
             |endpoint: &Endpoint| endpoint.address.port() == 8000 && endpoint.address.ip().is_loopback();
         assert!(first.discovered.endpoints.iter().all(local), "{first:?}");
         // A name with a space is rejected without a query.
-        let why = look_up("no such name", 8000, &EndpointDefaults::default())
-            .await
-            .expect_err("unknown");
+        let why = look_up("no such name", 8000, &EndpointDefaults::default()).await.expect_err("unknown");
         assert!(why.starts_with("no such name can't be resolved"), "{why}");
     }
 }

@@ -44,43 +44,25 @@ pub(super) async fn run(mut report: Report, path: PathBuf) {
 }
 
 fn read(path: &Path, settings: &Settings) -> Result<Vec<Endpoint>, config::Error> {
-    let failed = |source| config::Error::Read {
-        path: path.into(),
-        source,
-    };
+    let failed = |source| config::Error::Read { path: path.into(), source };
     if std::fs::metadata(path).map_err(failed)?.len() > FILE_MAX {
-        return Err(failed(io::Error::other(format!(
-            "the file is longer than {FILE_MAX} bytes"
-        ))));
+        return Err(failed(io::Error::other(format!("the file is longer than {FILE_MAX} bytes"))));
     }
     let text = std::fs::read_to_string(path).map_err(failed)?;
-    let Settings {
-        defaults,
-        needs_batched_tokens,
-        ..
-    } = settings;
-    config::parse_endpoints(
-        &text,
-        &path.display().to_string(),
-        defaults,
-        *needs_batched_tokens,
-    )
+    let Settings { defaults, needs_batched_tokens, .. } = settings;
+    config::parse_endpoints(&text, &path.display().to_string(), defaults, *needs_batched_tokens)
 }
 
 #[cfg(test)]
 mod tests {
+    use penstock_config::Discovery;
+
     use super::*;
     use crate::discovery::{settings, states};
     use crate::found::Found;
-    use penstock_config::Discovery;
 
     fn ports(found: &Found) -> Vec<u16> {
-        found
-            .discovered
-            .endpoints
-            .iter()
-            .map(|endpoint| endpoint.address.port())
-            .collect()
+        found.discovered.endpoints.iter().map(|endpoint| endpoint.address.port()).collect()
     }
 
     fn read_file(path: &Path) -> Result<Vec<Endpoint>, config::Error> {
@@ -92,19 +74,10 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("servers.yaml");
         let (sender, mut found) = mpsc::channel(8);
-        let report = Report::new(
-            "a".into(),
-            settings(Discovery::File(path.clone())),
-            sender,
-            states("a"),
-        );
+        let report = Report::new("a".into(), settings(Discovery::File(path.clone())), sender, states("a"));
         let task = tokio::spawn(run(report, path.clone()));
         // The file may appear later.
-        std::fs::write(
-            &path,
-            "- 127.0.0.1:1\n- {address: '127.0.0.1:2', variant: h100}\n",
-        )
-        .expect("written");
+        std::fs::write(&path, "- 127.0.0.1:1\n- {address: '127.0.0.1:2', variant: h100}\n").expect("written");
         let first = found.recv().await.expect("found");
         assert_eq!(ports(&first), [1, 2]);
         assert_eq!(first.discovered.endpoints[1].variant, "h100");
@@ -130,10 +103,7 @@ mod tests {
         ] {
             std::fs::write(&path, text).expect("written");
             let message = read_file(&path).expect_err(text).to_string();
-            assert!(
-                message.starts_with(&place) && message.contains(word),
-                "{text}: {message}"
-            );
+            assert!(message.starts_with(&place) && message.contains(word), "{text}: {message}");
         }
         for empty in ["[]", "", "---\n[]\n", "\n"] {
             std::fs::write(&path, empty).expect("written");
@@ -147,23 +117,15 @@ mod tests {
             assert!(read_file(&path).is_err(), "{outside}");
         }
         std::fs::remove_file(&path).expect("removed");
-        assert!(
-            read_file(&path)
-                .expect_err("gone")
-                .to_string()
-                .starts_with(&name.to_string())
-        );
+        assert!(read_file(&path).expect_err("gone").to_string().starts_with(&name.to_string()));
     }
 
     #[test]
     fn entries_have_the_defaults_and_lack_no_value_that_a_class_needs() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("servers.yaml");
-        std::fs::write(
-            &path,
-            "- {address: '127.0.0.1:1', max_batched_tokens: 4096}\n- 127.0.0.1:2\n",
-        )
-        .expect("written");
+        std::fs::write(&path, "- {address: '127.0.0.1:1', max_batched_tokens: 4096}\n- 127.0.0.1:2\n")
+            .expect("written");
         let mut settings = settings(Discovery::File(path.clone()));
         settings.needs_batched_tokens = true;
         let message = read(&path, &settings).expect_err("unknown").to_string();
@@ -175,12 +137,7 @@ mod tests {
         settings.defaults.max_batched_tokens = Some(8_192);
         settings.defaults.variant = "h100".into();
         let found = read(&path, &settings).expect("known");
-        let values = found
-            .iter()
-            .map(|endpoint| (endpoint.variant.as_str(), endpoint.max_batched_tokens));
-        assert_eq!(
-            values.collect::<Vec<_>>(),
-            [("h100", Some(4_096)), ("h100", Some(8_192))]
-        );
+        let values = found.iter().map(|endpoint| (endpoint.variant.as_str(), endpoint.max_batched_tokens));
+        assert_eq!(values.collect::<Vec<_>>(), [("h100", Some(4_096)), ("h100", Some(8_192))]);
     }
 }

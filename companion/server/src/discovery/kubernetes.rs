@@ -59,19 +59,11 @@ pub(super) async fn run(
     let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
     match object {
         KubernetesObject::InferencePool(name) => {
-            let target = Target {
-                namespace: &namespace,
-                name: &name,
-                labels: &labels,
-            };
+            let target = Target { namespace: &namespace, name: &name, labels: &labels };
             follow(&mut report, &client, target, &mut pauses).await;
         }
         KubernetesObject::Service { name, port } => {
-            let service = service::Target {
-                namespace: &namespace,
-                name: &name,
-                port: port.as_deref(),
-            };
+            let service = service::Target { namespace: &namespace, name: &name, port: port.as_deref() };
             service::follow(&mut report, &client, service, &mut pauses).await;
         }
     }
@@ -203,11 +195,7 @@ async fn watch(
     target: Target<'_>,
     pauses: &mut Pauses,
 ) -> Result<(), String> {
-    let Target {
-        namespace,
-        name,
-        labels,
-    } = target;
+    let Target { namespace, name, labels } = target;
     let mut pool = std::pin::pin!(watcher::watch_object(pools.clone(), name));
     let mut wanted: Option<Selection> = None;
     let mut pods = futures_util::stream::pending().boxed();
@@ -287,19 +275,11 @@ struct FoundPod {
 
 impl Pods {
     fn new(settings: &Settings, labels: &PodLabels) -> Self {
-        Self {
-            labels: labels.clone(),
-            settings: settings.clone(),
-            found: Listing::default(),
-        }
+        Self { labels: labels.clone(), settings: settings.clone(), found: Listing::default() }
     }
 
     fn handle(&mut self, event: Event<Pod>) {
-        let Self {
-            labels,
-            settings,
-            found,
-        } = self;
+        let Self { labels, settings, found } = self;
         found.handle(event, |pod, before| read(&pod, before, labels, settings));
     }
 
@@ -324,10 +304,7 @@ impl Pods {
             max_batch,
             servers,
         });
-        Discovered {
-            endpoints,
-            pending: pending.collect(),
-        }
+        Discovered { endpoints, pending: pending.collect() }
     }
 }
 

@@ -39,10 +39,7 @@ impl States {
     /// Those of the pools of this configuration, which have had no answer.
     #[must_use]
     pub fn new(config: &Config, metrics: Arc<Metrics>) -> Self {
-        let states = Self {
-            inner: Arc::default(),
-            metrics,
-        };
+        let states = Self { inner: Arc::default(), metrics };
         states.follow(config);
         let mut inner = states.inner();
         inner.were_complete = inner.pools.is_empty();
@@ -137,11 +134,7 @@ mod tests {
         let pools: Vec<_> = pools
             .iter()
             .map(|(name, discovers)| {
-                let endpoints = if *discovers {
-                    "{file: list.yaml}"
-                } else {
-                    "{static: ['127.0.0.1:1']}"
-                };
+                let endpoints = if *discovers { "{file: list.yaml}" } else { "{static: ['127.0.0.1:1']}" };
                 format!("{{name: {name}, models: [{name}], endpoints: {endpoints}}}")
             })
             .collect();

@@ -15,11 +15,10 @@ use penstock_config::Tls;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::tls;
-
 use self::generated::companions_client::CompanionsClient;
 pub(super) use self::generated::companions_server::{Companions, CompanionsServer};
 pub(super) use self::generated::{ClaimsRequest, ClaimsResponse, YieldRequest, YieldResponse};
+use crate::tls;
 
 /// How long another companion may take to accept a connection, and to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
@@ -57,10 +56,7 @@ impl Peers {
     /// # Errors
     /// If it doesn't answer.
     pub(crate) async fn claim(&self, pool: &str, leader: SocketAddr) -> Result<bool, ClaimError> {
-        let request = YieldRequest {
-            pool: pool.to_owned(),
-            address: self.own.to_string(),
-        };
+        let request = YieldRequest { pool: pool.to_owned(), address: self.own.to_string() };
         // The leader asks back before it answers.
         let mut client = self.client(leader, ANSWER_MAX * 3).await?;
         Ok(client.r#yield(request).await?.into_inner().yields)

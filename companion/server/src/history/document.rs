@@ -122,9 +122,7 @@ impl History {
             bands: [Band::Critical, Band::Default, Band::Sheddable].map(band_name),
             last,
             age_ms: age.map(millis),
-            samples: samples
-                .map(|(number, sample)| view(*number, sample, pool, visibility))
-                .collect(),
+            samples: samples.map(|(number, sample)| view(*number, sample, pool, visibility)).collect(),
         })
     }
 }
@@ -140,12 +138,7 @@ fn view<'a>(
         number,
         time_ms: sample.time_ms,
         unrouted: Reasons(sample.unrouted),
-        pools: sample
-            .pools
-            .iter()
-            .filter(is_wanted)
-            .map(|sample| of_pool(sample, visibility))
-            .collect(),
+        pools: sample.pools.iter().filter(is_wanted).map(|sample| of_pool(sample, visibility)).collect(),
     }
 }
 
@@ -157,20 +150,12 @@ fn of_pool(sample: &PoolSample, visibility: FlowVisibility) -> PoolView<'_> {
         if tenant.is_private && visibility == FlowVisibility::Public {
             other.add(&tenant.used);
         } else {
-            tenants.push(TenantView {
-                name: &tenant.name,
-                weight: tenant.weight,
-                used: tenant.used,
-            });
+            tenants.push(TenantView { name: &tenant.name, weight: tenant.weight, used: tenant.used });
         }
     }
     PoolView {
         name: &sample.name,
-        unit: if sample.counts_tokens {
-            "tokens"
-        } else {
-            "requests"
-        },
+        unit: if sample.counts_tokens { "tokens" } else { "requests" },
         waiting: sample.waiting,
         in_flight: sample.in_flight,
         saturation: sample.saturation,

@@ -61,16 +61,8 @@ impl Room {
         };
         let (endpoints, tenants) = (rows * 2 / 3, rows / 6);
         Self {
-            endpoints: if endpoints < ENDPOINTS_MAX {
-                endpoints
-            } else {
-                ENDPOINTS_MAX
-            },
-            tenants: if tenants < TENANTS_MAX {
-                tenants
-            } else {
-                TENANTS_MAX
-            },
+            endpoints: if endpoints < ENDPOINTS_MAX { endpoints } else { ENDPOINTS_MAX },
+            tenants: if tenants < TENANTS_MAX { tenants } else { TENANTS_MAX },
         }
     }
 }

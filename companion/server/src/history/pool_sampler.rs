@@ -126,9 +126,7 @@ impl PoolSampler {
         let mut samples = Vec::with_capacity(most.min(all.len()));
         for snapshot in all.iter().take(most) {
             let address = status.address(snapshot.id);
-            let mut sampler = before
-                .remove(address)
-                .unwrap_or_else(|| EndpointSampler::new(address));
+            let mut sampler = before.remove(address).unwrap_or_else(|| EndpointSampler::new(address));
             let totals = totals.endpoints.get(address).copied().unwrap_or_default();
             samples.push(sampler.sample(snapshot, &totals, iteration_ms(status, snapshot, traffic)));
             self.endpoints.insert(address.into(), sampler);
@@ -204,15 +202,7 @@ impl TrafficWindow {
 /// The unit of stock of a pool is tokens.
 pub(super) fn counts_tokens(config: &Config, pool: &str) -> bool {
     let configured = config.pools.iter().find(|known| *known.name == *pool);
-    configured.is_some_and(|pool| {
-        matches!(
-            pool.policy.gate,
-            Gate::Bounded {
-                unit: StockUnit::Tokens,
-                ..
-            }
-        )
-    })
+    configured.is_some_and(|pool| matches!(pool.policy.gate, Gate::Bounded { unit: StockUnit::Tokens, .. }))
 }
 
 /// The duration of an iteration of the endpoint with its present stock, by the learned model of its variant.
@@ -220,11 +210,7 @@ fn iteration_ms(status: &PoolStatus, snapshot: &EndpointSnapshot, traffic: Optio
     let variant = &status.server(snapshot.id)?.variant;
     let mut variants = status.model.iter().flat_map(|model| &model.variants);
     let parameters = variants.find(|known| known.name == *variant)?.parameters?;
-    #[expect(
-        clippy::cast_precision_loss,
-        clippy::cast_possible_truncation,
-        reason = "for a chart"
-    )]
+    #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "for a chart")]
     Some(parameters.iteration_ms(&traffic?, snapshot.stock as f64) as f32)
 }
 
@@ -255,9 +241,7 @@ fn all_endpoints(totals: &PoolTotals) -> Buckets {
 
 fn replicas(status: &PoolStatus) -> ReplicaCounts {
     let variants = || status.model.iter().flat_map(|model| &model.variants);
-    let wanted = variants()
-        .filter_map(|variant| variant.desired)
-        .map(|desired| desired.replicas);
+    let wanted = variants().filter_map(|variant| variant.desired).map(|desired| desired.replicas);
     ReplicaCounts {
         wanted: wanted.map(requests).reduce(u32::saturating_add),
         ready: requests(variants().map(|variant| variant.current).sum()),

@@ -33,20 +33,14 @@ impl QuantileWindow {
                 *sum += u64::from(*more);
             }
         }
-        Some(Quantiles {
-            p50: quantile(&counts, 0.5)?,
-            p99: quantile(&counts, 0.99)?,
-        })
+        Some(Quantiles { p50: quantile(&counts, 0.5)?, p99: quantile(&counts, 0.99)? })
     }
 }
 
 /// The value below which `part` of the observations lie, in seconds. As Prometheus' `histogram_quantile` does, it assumes that
 /// the observations of a bucket are spread evenly, and returns the last bound for observations above it.
 #[expect(clippy::cast_precision_loss, reason = "counts of requests in a minute")]
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "the bounds of the buckets are less exact"
-)]
+#[expect(clippy::cast_possible_truncation, reason = "the bounds of the buckets are less exact")]
 fn quantile(counts: &Buckets, part: f64) -> Option<f32> {
     let all: u64 = counts.iter().sum();
     if all == 0 {
@@ -104,10 +98,7 @@ mod tests {
         let slow = counts(&[(bucket(10.0), 4)]);
         assert_eq!(window.advance(&slow).map(|quantiles| quantiles.p50), Some(7.5));
         let both = counts(&[(bucket(10.0), 4), (bucket(0.5), 400)]);
-        let p50 = window
-            .advance(&both)
-            .map(|quantiles| quantiles.p50)
-            .expect("observations");
+        let p50 = window.advance(&both).map(|quantiles| quantiles.p50).expect("observations");
         assert!(p50 < 0.5, "{p50}");
         for _ in 2..WINDOW_SAMPLES {
             assert!(window.advance(&both).is_some());

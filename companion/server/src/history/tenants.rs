@@ -60,10 +60,8 @@ impl Tenants {
                 ranked(flow, before, present, increase)
             })
             .collect();
-        let mut other = Use {
-            served: status.other_served.saturating_sub(self.other_served),
-            ..Use::default()
-        };
+        let mut other =
+            Use { served: status.other_served.saturating_sub(self.other_served), ..Use::default() };
         self.other_served = status.other_served;
         let mut tenants = Vec::with_capacity(2 * most);
         take(&mut ranked, most, false, &mut tenants, &mut other);
@@ -126,15 +124,8 @@ fn ranked(flow: &str, before: Option<Known>, present: Present, increase: u64) ->
     #[expect(clippy::cast_precision_loss, reason = "an order, not a value")]
     let use_now = increase.saturating_add(present.waiting_cost) as f64;
     Ranked {
-        known: Known {
-            name,
-            served: present.served,
-            recent: recent * (1.0 - FORGOTTEN) + use_now,
-        },
-        used: Use {
-            served: increase,
-            ..present.used
-        },
+        known: Known { name, served: present.served, recent: recent * (1.0 - FORGOTTEN) + use_now },
+        used: Use { served: increase, ..present.used },
         weight: present.weight,
     }
 }

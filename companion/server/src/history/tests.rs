@@ -138,10 +138,7 @@ fn labels(pool: &str) -> Arc<Labels> {
 
 fn numbers(document: &Value) -> Vec<u64> {
     let samples = document["samples"].as_array().expect("samples");
-    samples
-        .iter()
-        .filter_map(|sample| sample["number"].as_u64())
-        .collect()
+    samples.iter().filter_map(|sample| sample["number"].as_u64()).collect()
 }
 
 #[test]
@@ -157,11 +154,7 @@ fn counters_are_increases_since_the_sample_before() {
     assert_eq!(first["unrouted"], json!({"rejected_invalid": 1}));
     let pool = &first["pools"][0];
     assert_eq!(pool["granted"], 2);
-    assert_eq!(
-        pool["refused"],
-        json!({"expired_ttl": 1}),
-        "a cancelled request isn't refused"
-    );
+    assert_eq!(pool["refused"], json!({"expired_ttl": 1}), "a cancelled request isn't refused");
 
     world.decide("chat", Outcome::ExpiredTtl, 30_000);
     world.take();
@@ -174,11 +167,7 @@ fn counters_are_increases_since_the_sample_before() {
 #[test]
 fn dashboard_names_every_reason_for_which_a_request_is_not_served() {
     let charts = include_str!("../dashboard/charts.js");
-    assert_eq!(
-        REASONS.len(),
-        Outcome::ALL.len() - 4,
-        "all but grants and cancelled"
-    );
+    assert_eq!(REASONS.len(), Outcome::ALL.len() - 4, "all but grants and cancelled");
     for reason in REASONS.map(Outcome::as_str) {
         assert!(charts.contains(&format!(" {reason}: \"")), "{reason}");
     }
@@ -226,10 +215,7 @@ fn served_tokens_of_a_tenant_add_up_to_its_total() {
         let sample = world.take();
         let tenant = &sample.pools[0].tenants[0];
         assert_eq!((&*tenant.name, tenant.weight), ("acme", Some(2.0)));
-        assert_eq!(
-            (tenant.used.waiting, tenant.used.in_flight),
-            ([0, 3, 0], [0, 1, 0])
-        );
+        assert_eq!((tenant.used.waiting, tenant.used.in_flight), ([0, 3, 0], [0, 1, 0]));
         sum += tenant.used.served;
     }
     assert_eq!(sum, 1_000);
@@ -310,14 +296,7 @@ fn long_names_shorten_the_history_instead_of_taking_more_memory() {
     let mut pool = sample.pools[0].clone();
     let endpoint = pool.endpoints[0].clone();
     let name: Arc<str> = "n".repeat(65_536).into();
-    pool.endpoints = vec![
-        super::sample::EndpointSample {
-            address: name,
-            ..endpoint
-        };
-        16
-    ]
-    .into();
+    pool.endpoints = vec![super::sample::EndpointSample { address: name, ..endpoint }; 16].into();
     sample.pools = vec![pool].into();
     let mut ring = super::ring::Ring::default();
     for _ in 0..SAMPLES_MAX {
@@ -327,16 +306,9 @@ fn long_names_shorten_the_history_instead_of_taking_more_memory() {
     let kept = ring.after(0).len();
     assert!((10..SAMPLES_MAX).contains(&kept), "{kept}");
     for _ in 0..SAMPLES_MAX {
-        ring.push(Sample {
-            pools: Box::default(),
-            ..sample.clone()
-        });
+        ring.push(Sample { pools: Box::default(), ..sample.clone() });
     }
-    assert_eq!(
-        ring.after(0).len(),
-        SAMPLES_MAX,
-        "the memory of dropped samples is free"
-    );
+    assert_eq!(ring.after(0).len(), SAMPLES_MAX, "the memory of dropped samples is free");
 }
 
 #[test]
@@ -363,10 +335,7 @@ fn one_pool_can_be_asked_for() {
     let document = world.document("pool=code", FlowVisibility::Public);
     let pools = document["samples"][0]["pools"].as_array().expect("pools");
     assert_eq!(pools.len(), 1);
-    assert_eq!(
-        (&pools[0]["name"], &pools[0]["granted"]),
-        (&json!("code"), &json!(1))
-    );
+    assert_eq!((&pools[0]["name"], &pools[0]["granted"]), (&json!("code"), &json!(1)));
 }
 
 #[test]
@@ -382,20 +351,11 @@ fn a_pool_that_is_led_again_counts_only_what_is_new() {
 
 #[test]
 fn every_number_of_pools_keeps_within_the_rows_of_a_sample() {
-    assert_eq!(
-        Room::of(1),
-        Room {
-            endpoints: ENDPOINTS_MAX,
-            tenants: TENANTS_MAX
-        }
-    );
+    assert_eq!(Room::of(1), Room { endpoints: ENDPOINTS_MAX, tenants: TENANTS_MAX });
     for pools in 1..=POOLS_MAX {
         let room = Room::of(pools);
         assert!(room.endpoints >= 10 && room.tenants >= 2, "{pools}: {room:?}");
-        assert!(
-            pools * (room.endpoints + 2 * room.tenants) <= 768,
-            "{pools}: {room:?}"
-        );
+        assert!(pools * (room.endpoints + 2 * room.tenants) <= 768, "{pools}: {room:?}");
     }
 }
 

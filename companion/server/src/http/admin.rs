@@ -78,9 +78,9 @@ impl Admin {
                 "this request needs the header `Authorization: Bearer TOKEN` with the token of admin.token_file",
             )),
             (None, Peer::ThisMachine) => Ok(()),
-            (None, Peer::Other) => Err(Unauthorized(
-                "a request from another machine needs a token: set admin.token_file",
-            )),
+            (None, Peer::Other) => {
+                Err(Unauthorized("a request from another machine needs a token: set admin.token_file"))
+            }
         }
     }
 
@@ -89,34 +89,22 @@ impl Admin {
             Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
             Some(_) | None => host,
         };
-        let address = name
-            .strip_prefix('[')
-            .and_then(|name| name.strip_suffix(']'))
-            .unwrap_or(name);
+        let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
         address.parse::<IpAddr>().is_ok()
             || name.eq_ignore_ascii_case("localhost")
-            || self
-                .hosts
-                .iter()
-                .any(|allowed| name.eq_ignore_ascii_case(allowed))
+            || self.hosts.iter().any(|allowed| name.eq_ignore_ascii_case(allowed))
     }
 }
 
 // Without the token, so that no log contains it.
 impl std::fmt::Debug for Admin {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter
-            .debug_struct("Admin")
-            .field("hosts", &self.hosts)
-            .finish_non_exhaustive()
+        formatter.debug_struct("Admin").field("hosts", &self.hosts).finish_non_exhaustive()
     }
 }
 
 fn read_token(path: &Path) -> Result<Vec<u8>, Error> {
-    let text = std::fs::read(path).map_err(|source| Error::Read {
-        path: path.into(),
-        source,
-    })?;
+    let text = std::fs::read(path).map_err(|source| Error::Read { path: path.into(), source })?;
     let token = text.trim_ascii();
     if token.len() >= TOKEN_BYTES_MIN && token.iter().all(u8::is_ascii_graphic) {
         Ok(token.into())
@@ -136,11 +124,7 @@ pub(super) enum Peer {
 
 impl From<SocketAddr> for Peer {
     fn from(address: SocketAddr) -> Self {
-        if address.ip().to_canonical().is_loopback() {
-            Self::ThisMachine
-        } else {
-            Self::Other
-        }
+        if address.ip().to_canonical().is_loopback() { Self::ThisMachine } else { Self::Other }
     }
 }
 
@@ -160,10 +144,7 @@ mod tests {
     use super::*;
 
     fn admin(token: Option<&str>) -> Admin {
-        Admin {
-            token: token.map(|token| token.as_bytes().to_vec()),
-            hosts: vec!["penstock.example".into()],
-        }
+        Admin { token: token.map(|token| token.as_bytes().to_vec()), hosts: vec!["penstock.example".into()] }
     }
 
     fn with(authorization: &str) -> HeaderMap {
@@ -242,17 +223,9 @@ mod tests {
     fn a_token_is_one_word_of_at_least_eight_characters() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("token");
-        let new = || {
-            Admin::new(&config::Admin {
-                token_file: Some(path.clone()),
-                hosts: Vec::new(),
-            })
-        };
+        let new = || Admin::new(&config::Admin { token_file: Some(path.clone()), hosts: Vec::new() });
         let message = new().expect_err("missing").to_string();
-        assert!(
-            message.contains("admin.token_file") && message.contains("token:"),
-            "{message}"
-        );
+        assert!(message.contains("admin.token_file") && message.contains("token:"), "{message}");
         for wrong in ["", "\n", "short", "two secret words"] {
             std::fs::write(&path, wrong).expect("written");
             let message = new().expect_err(wrong).to_string();

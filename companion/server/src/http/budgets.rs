@@ -81,10 +81,7 @@ pub(super) async fn change(
 
 impl App {
     pub(super) fn present(&self) -> Present {
-        Present {
-            now: self.clock.now(),
-            wall: SystemTime::now(),
-        }
+        Present { now: self.clock.now(), wall: SystemTime::now() }
     }
 }
 
@@ -98,14 +95,8 @@ struct ChangeBody {
 /// `None`: neither a top-up nor a reset, or both.
 fn parse(body: &[u8]) -> Option<BudgetChange> {
     match serde_json::from_slice(body).ok()? {
-        ChangeBody {
-            add_tokens: Some(tokens @ 1..),
-            reset: None,
-        } => Some(BudgetChange::AddTokens(tokens)),
-        ChangeBody {
-            add_tokens: None,
-            reset: Some(true),
-        } => Some(BudgetChange::Reset),
+        ChangeBody { add_tokens: Some(tokens @ 1..), reset: None } => Some(BudgetChange::AddTokens(tokens)),
+        ChangeBody { add_tokens: None, reset: Some(true) } => Some(BudgetChange::Reset),
         ChangeBody { .. } => None,
     }
 }

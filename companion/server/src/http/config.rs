@@ -137,19 +137,11 @@ impl EntityTags {
 }
 
 fn invalid_json(why: &serde_json::Error) -> Response {
-    error(
-        StatusCode::BAD_REQUEST,
-        "invalid_json",
-        &format!("the body is not valid JSON: {why}"),
-    )
+    error(StatusCode::BAD_REQUEST, "invalid_json", &format!("the body is not valid JSON: {why}"))
 }
 
 pub(super) fn error(status: StatusCode, code: &str, message: &str) -> Response {
-    let kind = if status.is_client_error() {
-        "invalid_request_error"
-    } else {
-        "service_unavailable"
-    };
+    let kind = if status.is_client_error() { "invalid_request_error" } else { "service_unavailable" };
     let body = json!({"error": {"message": message, "type": kind, "param": null, "code": code}});
     (status, axum::Json(body)).into_response()
 }

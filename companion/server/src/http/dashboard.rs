@@ -50,10 +50,7 @@ fn content(kind: &'static str, text: &'static str) -> Response {
     let headers: [(HeaderName, HeaderValue); 5] = [
         (header::CONTENT_TYPE, HeaderValue::from_static(kind)),
         (header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY)),
-        (
-            header::X_CONTENT_TYPE_OPTIONS,
-            HeaderValue::from_static("nosniff"),
-        ),
+        (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
         (header::REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
         // A new version of the companion has new files under the same names.
         (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),

@@ -19,10 +19,7 @@ pub(super) async fn host_is_allowed(
     let admin = config.active().admin;
     let host = request.headers().get(header::HOST);
     let host = host.map_or(Ok("localhost"), |value| value.to_str());
-    let target = request
-        .uri()
-        .authority()
-        .map_or("localhost", |authority| authority.as_str());
+    let target = request.uri().authority().map_or("localhost", |authority| authority.as_str());
     if host.is_ok_and(|host| admin.allows_host(host)) && admin.allows_host(target) {
         next.run(request).await
     } else {
@@ -64,17 +61,11 @@ pub(super) async fn change_is_allowed(
     request: Request,
     next: Next,
 ) -> Response {
-    if let Err(unauthorized) = config
-        .active()
-        .admin
-        .check_change(request.headers(), remote.peer())
-    {
+    if let Err(unauthorized) = config.active().admin.check_change(request.headers(), remote.peer()) {
         return unauthorized.into_response();
     }
     let content_type = request.headers().get(header::CONTENT_TYPE);
-    let content_type = content_type
-        .and_then(|value| value.to_str().ok())
-        .unwrap_or_default();
+    let content_type = content_type.and_then(|value| value.to_str().ok()).unwrap_or_default();
     let content_type = content_type.split(';').next().unwrap_or_default().trim();
     if content_type.eq_ignore_ascii_case("application/json") {
         next.run(request).await

@@ -65,9 +65,7 @@ impl App {
         // Without endpoints, its requests would be answered 503.
         let unanswered = self.discoveries.unanswered();
         if let Some((pool, why)) = unanswered.filter(|_| query.discovery != Some(false)) {
-            return Err(format!(
-                "the discovery of pool `{pool}` has found no list yet: {why}"
-            ));
+            return Err(format!("the discovery of pool `{pool}` has found no list yet: {why}"));
         }
         Ok(())
     }
@@ -83,9 +81,7 @@ impl App {
             && open < expected
             && is_short
         {
-            return Err(format!(
-                "{open} of {expected} sessions of Envoy's workers are open"
-            ));
+            return Err(format!("{open} of {expected} sessions of Envoy's workers are open"));
         }
         if !status.started {
             return Err("waiting for the sessions of Envoy's workers".into());
@@ -105,9 +101,7 @@ impl App {
 fn open_sessions(status: &Status, roles: Option<&Roles>) -> usize {
     let open = |pool: Option<&str>| {
         let sessions = status.sessions.iter();
-        sessions
-            .filter(|session| session.open && session.pool.as_deref() == pool)
-            .count()
+        sessions.filter(|session| session.open && session.pool.as_deref() == pool).count()
     };
     match roles {
         Some(Roles::Pools(pools)) => {
@@ -123,23 +117,14 @@ fn check_saturation(status: &Status, query: &ReadyQuery) -> Result<(), String> {
         return Ok(());
     };
     let mut found = false;
-    for pool in status
-        .pools
-        .iter()
-        .filter(|pool| query.pool.as_deref().is_none_or(|name| name == &*pool.name))
+    for pool in
+        status.pools.iter().filter(|pool| query.pool.as_deref().is_none_or(|name| name == &*pool.name))
     {
         found = true;
         let saturation = thousandths(pool.snapshot.saturation_milli);
         if saturation > limit {
-            return Err(format!(
-                "pool `{}` is at {saturation:.2}, above {limit}",
-                pool.name
-            ));
+            return Err(format!("pool `{}` is at {saturation:.2}, above {limit}", pool.name));
         }
     }
-    if found {
-        Ok(())
-    } else {
-        Err("no pool has this name".into())
-    }
+    if found { Ok(()) } else { Err("no pool has this name".into()) }
 }

@@ -139,11 +139,7 @@ mod tests {
     fn request(private: bool, state: RequestState) -> RequestLookup {
         RequestLookup::Active(Box::new(RequestStatus {
             labels: Arc::new(Labels {
-                tokens: Some(EstimatedTokens {
-                    prompt: 4_000,
-                    cached: 2_896,
-                    expected_output: 256,
-                }),
+                tokens: Some(EstimatedTokens { prompt: 4_000, cached: 2_896, expected_output: 256 }),
                 pool: "chat".into(),
                 model: "m".into(),
                 flow: "acme".into(),
@@ -164,11 +160,7 @@ mod tests {
 
     #[test]
     fn the_next_request_has_position_one() {
-        let waiting = RequestState::Waiting {
-            ahead: 0,
-            estimate: Duration::from_secs(1),
-            tag: Some(12.5),
-        };
+        let waiting = RequestState::Waiting { ahead: 0, estimate: Duration::from_secs(1), tag: Some(12.5) };
         let document = document(&request(false, waiting), FlowVisibility::Public);
         let expected = json!({
             "state": "waiting", "outcome": null, "requeues": 0, "pool": "chat", "band": "critical", "class": null, "flow": "acme",
@@ -181,9 +173,7 @@ mod tests {
 
     #[test]
     fn a_running_request_has_an_endpoint_and_no_position() {
-        let running = RequestState::Running {
-            endpoint: "127.0.0.1:1".into(),
-        };
+        let running = RequestState::Running { endpoint: "127.0.0.1:1".into() };
         let document = document(&request(false, running), FlowVisibility::Public).expect("known");
         let values = ["state", "outcome", "position", "endpoint"].map(|key| document[key].clone());
         assert_eq!(json!(values), json!(["running", "bypassed", null, "127.0.0.1:1"]));
@@ -191,9 +181,7 @@ mod tests {
 
     #[test]
     fn a_private_flow_is_visible_only_with_the_token() {
-        let running = || RequestState::Running {
-            endpoint: Box::default(),
-        };
+        let running = || RequestState::Running { endpoint: Box::default() };
         let flow = |private, visibility| {
             let document = document(&request(private, running()), visibility).expect("known");
             document["flow"].as_str().map(str::to_owned)

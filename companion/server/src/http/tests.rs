@@ -16,9 +16,7 @@ use super::{App, serve};
 use crate::clock::Clock;
 use crate::control_settings::{self, ProcessIdentity};
 use crate::discovery::States;
-use crate::driver;
 use crate::envoy_pools::EnvoyPools;
-use crate::history;
 use crate::http::admin::Admin;
 use crate::listener::Listener;
 use crate::metrics::Metrics;
@@ -28,6 +26,7 @@ use crate::reload::{self, FlagOverrides, Loaded, Start};
 use crate::replicas::Elections;
 use crate::role::{Role, Roles};
 use crate::stores::Stores;
+use crate::{driver, history};
 
 const POOLS: &str = "pools: [{name: chat, endpoints: {static: ['127.0.0.1:8001']}}]\n";
 const REPLICAS: &str =
@@ -60,10 +59,7 @@ impl Companion {
         // No session comes, so readiness doesn't wait for one.
         let text = format!("{head}startup_wait: 1ns\n{pools}");
         std::fs::write(&file, &text).expect("written");
-        let (environment, alone) = (
-            Environment::default().with(variables),
-            Document::parse(&text, "f.yaml"),
-        );
+        let (environment, alone) = (Environment::default().with(variables), Document::parse(&text, "f.yaml"));
         let document = Document::parse_with(&text, "f.yaml", &environment).expect("valid");
         let config = document.config().clone();
         let (clock, metrics) = (Clock::start(), Arc::new(Metrics::new().expect("distinct")));
@@ -131,27 +127,13 @@ impl Companion {
     }
 
     fn leads(&self) {
-        let role = Role {
-            is_leader: true,
-            term: 5,
-            leader: Some("127.0.0.1:9190".into()),
-        };
-        self.role
-            .as_ref()
-            .expect("replicas")
-            .send_replace(Roles::Gateway(role));
+        let role = Role { is_leader: true, term: 5, leader: Some("127.0.0.1:9190".into()) };
+        self.role.as_ref().expect("replicas").send_replace(Roles::Gateway(role));
     }
 
     fn stands_by(&self, leader: Option<&str>) {
-        let role = Role {
-            is_leader: false,
-            term: 4,
-            leader: leader.map(str::to_owned),
-        };
-        self.role
-            .as_ref()
-            .expect("replicas")
-            .send_replace(Roles::Gateway(role));
+        let role = Role { is_leader: false, term: 4, leader: leader.map(str::to_owned) };
+        self.role.as_ref().expect("replicas").send_replace(Roles::Gateway(role));
     }
 
     async fn get(&self, path: &str) -> Response {
@@ -185,18 +167,10 @@ impl Companion {
 async fn a_single_companion_has_no_role() {
     let companion = Companion::start("").await;
     companion.ready().await;
-    assert_eq!(
-        companion.get("/readyz").await.text().await.expect("text"),
-        "ready\n"
-    );
+    assert_eq!(companion.get("/readyz").await.text().await.expect("text"), "ready\n");
     assert_eq!(companion.json("/status").await.get("replicas"), None);
-    let answer = companion
-        .change(Method::PATCH, "/config", &json!({"metrics": {"flows": 7}}))
-        .await;
-    assert_eq!(
-        (answer.status().as_u16(), answer.headers().get("warning")),
-        (200, None)
-    );
+    let answer = companion.change(Method::PATCH, "/config", &json!({"metrics": {"flows": 7}})).await;
+    assert_eq!((answer.status().as_u16(), answer.headers().get("warning")), (200, None));
 }
 
 #[tokio::test]
@@ -205,10 +179,7 @@ async fn leader_and_standby_are_ready_and_name_the_leader() {
     companion.leads();
     companion.ready().await;
     let ready = companion.json("/readyz").await;
-    assert_eq!(
-        ready,
-        json!({"ready": true, "role": "leader", "leader": "127.0.0.1:9190"})
-    );
+    assert_eq!(ready, json!({"ready": true, "role": "leader", "leader": "127.0.0.1:9190"}));
     for leader in [Some(OTHER), None] {
         companion.stands_by(leader);
         let answer = companion.get("/readyz").await;
@@ -224,11 +195,7 @@ async fn leader_of_chat() -> Companion {
     let pools = "pools: [{name: chat, models: [a], endpoints: {static: ['127.0.0.1:8001']}}, \
                  {name: code, models: [b], endpoints: {static: ['127.0.0.1:8002']}}]\n";
     let companion = Companion::with_pools(&head, pools, Vec::new()).await;
-    let role = |is_leader, leader: &str| Role {
-        is_leader,
-        term: 5,
-        leader: Some(leader.into()),
-    };
+    let role = |is_leader, leader: &str| Role { is_leader, term: 5, leader: Some(leader.into()) };
     let roles = Roles::Pools(BTreeMap::from([
         ("chat".into(), role(true, "127.0.0.1:9190")),
         ("code".into(), role(false, OTHER)),
@@ -241,23 +208,11 @@ async fn leader_of_chat() -> Companion {
 async fn where_each_pool_has_a_leader_status_and_metrics_have_the_role_of_each() {
     let companion = leader_of_chat().await;
     let ready = companion.json("/readyz").await;
-    assert_eq!(
-        (&ready["role"], &ready["leader"]),
-        (&json!("leader"), &json!("127.0.0.1:9190"))
-    );
+    assert_eq!((&ready["role"], &ready["leader"]), (&json!("leader"), &json!("127.0.0.1:9190")));
     let status = companion.json("/status").await;
-    assert_eq!(
-        status["replicas"],
-        json!({"per": "pool", "companions": ["127.0.0.1:9190", OTHER]})
-    );
+    assert_eq!(status["replicas"], json!({"per": "pool", "companions": ["127.0.0.1:9190", OTHER]}));
     let roles: Vec<_> = (status["pools"].as_array().expect("a list").iter())
-        .map(|pool| {
-            (
-                &pool["name"],
-                &pool["replicas"]["role"],
-                &pool["replicas"]["leader"],
-            )
-        })
+        .map(|pool| (&pool["name"], &pool["replicas"]["role"], &pool["replicas"]["leader"]))
         .collect();
     assert_eq!(
         roles,
@@ -275,10 +230,7 @@ async fn where_each_pool_has_a_leader_status_and_metrics_have_the_role_of_each()
     ] {
         assert!(metrics.contains(line), "{line}: {metrics}");
     }
-    assert!(
-        !metrics.contains("penstock_upper_bound{pool=\"code\"}"),
-        "{metrics}"
-    );
+    assert!(!metrics.contains("penstock_upper_bound{pool=\"code\"}"), "{metrics}");
 }
 
 #[tokio::test]
@@ -315,10 +267,7 @@ async fn a_draining_leader_is_not_ready_and_gives_the_reason() {
     let answer = companion.get("/readyz").await;
     assert_eq!(answer.status(), 503);
     let ready: Value = answer.json().await.expect("JSON");
-    assert_eq!(
-        (&ready["ready"], &ready["why"]),
-        (&json!(false), &json!("shutting down"))
-    );
+    assert_eq!((&ready["ready"], &ready["why"]), (&json!(false), &json!("shutting down")));
 }
 
 #[tokio::test]
@@ -333,15 +282,9 @@ async fn status_has_the_role_and_a_standby_no_advice_on_sessions() {
     assert_eq!(status["advice"], json!([]));
     companion.leads();
     let status = companion.json("/status").await;
-    assert_eq!(
-        (&status["replicas"]["role"], &status["replicas"]["term"]),
-        (&json!("leader"), &json!(5))
-    );
+    assert_eq!((&status["replicas"]["role"], &status["replicas"]["term"]), (&json!("leader"), &json!(5)));
     let metrics = companion.get("/metrics").await.text().await.expect("text");
-    assert!(
-        metrics.contains("penstock_leader{pool=\"chat\"} 1\n"),
-        "{metrics}"
-    );
+    assert!(metrics.contains("penstock_leader{pool=\"chat\"} 1\n"), "{metrics}");
 }
 
 #[tokio::test]
@@ -378,26 +321,18 @@ async fn changes_at_a_standby_are_answered_with_the_leader() {
 async fn budgets_are_changed_only_by_the_pool_s_leader() {
     let companion = leader_of_chat().await;
     let change = async |path: &str| {
-        let answer = companion
-            .change(Method::PATCH, path, &json!({"reset": true}))
-            .await;
+        let answer = companion.change(Method::PATCH, path, &json!({"reset": true})).await;
         let code = answer.status().as_u16();
         (code, answer.json::<Value>().await.expect("JSON"))
     };
     let (code, answer) = change("/budgets/code/acme").await;
     assert_eq!((code, &answer["leader"]), (421, &json!(OTHER)), "{answer}");
     let (code, answer) = change("/budgets/chat/acme").await;
-    assert_eq!(
-        (code, &answer["error"]["code"]),
-        (404, &json!("no_budget")),
-        "{answer}"
-    );
+    assert_eq!((code, &answer["error"]["code"]), (404, &json!("no_budget")), "{answer}");
 
     let companion = Companion::start(REPLICAS).await;
     companion.stands_by(None);
-    let answer = companion
-        .change(Method::PATCH, "/budgets/chat/acme", &json!({"reset": true}))
-        .await;
+    let answer = companion.change(Method::PATCH, "/budgets/chat/acme", &json!({"reset": true})).await;
     assert_eq!(answer.status(), 421);
 }
 
@@ -408,17 +343,9 @@ async fn a_change_that_is_not_persisted_warns_of_a_failover() {
     let patch = json!({"metrics": {"flows": 7}});
     let answer = companion.change(Method::PATCH, "/config", &patch).await;
     let warning = answer.headers().get("warning").expect("a warning");
-    assert!(
-        warning.to_str().expect("text").contains("lost at a failover"),
-        "{warning:?}"
-    );
-    let answer = companion
-        .change(Method::PATCH, "/config?persist=true", &patch)
-        .await;
-    assert_eq!(
-        (answer.status().as_u16(), answer.headers().get("warning")),
-        (200, None)
-    );
+    assert!(warning.to_str().expect("text").contains("lost at a failover"), "{warning:?}");
+    let answer = companion.change(Method::PATCH, "/config?persist=true", &patch).await;
+    assert_eq!((answer.status().as_u16(), answer.headers().get("warning")), (200, None));
     let saved = std::fs::read_to_string(&companion.file).expect("the file");
     assert!(saved.contains("flows: 7"), "{saved}");
 }
@@ -433,19 +360,11 @@ async fn a_persisted_change_leaves_replicas_of_variables_out_of_the_file() {
     let companion = Companion::with_variables("", variables.to_vec()).await;
     companion.leads();
     let patch = json!({"metrics": {"flows": 7}});
-    let answer = companion
-        .change(Method::PATCH, "/config?persist=true", &patch)
-        .await;
+    let answer = companion.change(Method::PATCH, "/config?persist=true", &patch).await;
     assert_eq!(answer.status(), 200);
-    assert_eq!(
-        companion.json("/config").await["replicas"]["lease"]["file"],
-        "/run/lease"
-    );
+    assert_eq!(companion.json("/config").await["replicas"]["lease"]["file"], "/run/lease");
     let saved = std::fs::read_to_string(&companion.file).expect("the file");
-    assert!(
-        saved.contains("flows: 7") && !saved.contains("/run/lease"),
-        "{saved}"
-    );
+    assert!(saved.contains("flows: 7") && !saved.contains("/run/lease"), "{saved}");
 }
 
 #[tokio::test]
@@ -500,10 +419,7 @@ async fn every_file_of_the_dashboard_is_served_and_may_ask_its_own_origin_only()
     let companion = Companion::start("").await;
     let page = companion.get("/").await;
     let policy = page.headers()["content-security-policy"].to_str().expect("text");
-    assert!(
-        policy.contains("default-src 'none'") && policy.contains("connect-src 'self'"),
-        "{policy}"
-    );
+    assert!(policy.contains("default-src 'none'") && policy.contains("connect-src 'self'"), "{policy}");
     assert!(!policy.contains("unsafe") && !policy.contains("http"), "{policy}");
     let mut texts = vec![page.text().await.expect("text")];
     let mut names: Vec<String> = vec!["style.css".into(), "main.js".into()];
@@ -513,10 +429,7 @@ async fn every_file_of_the_dashboard_is_served_and_may_ask_its_own_origin_only()
         let file = companion.get(&format!("/dashboard/{name}")).await;
         assert_eq!(file.status(), 200, "{name}");
         let kind = file.headers()["content-type"].to_str().expect("text").to_owned();
-        assert!(
-            kind.starts_with("text/javascript") || name == "style.css",
-            "{name}: {kind}"
-        );
+        assert!(kind.starts_with("text/javascript") || name == "style.css", "{name}: {kind}");
         let text = file.text().await.expect("text");
         for import in text.split("from \"./").skip(1) {
             let import = import.split('"').next().unwrap_or_default().to_owned();

@@ -61,15 +61,7 @@ impl SpentReports {
 /// Empties a report and the messages in it, whose texts keep their memory. `false` if it has no registration.
 fn clear(report: &mut Admitted) -> bool {
     let Admitted {
-        running:
-            Some(Running {
-                register: Some(register),
-                pool,
-                endpoint,
-                age_us,
-                started,
-                first_byte,
-            }),
+        running: Some(Running { register: Some(register), pool, endpoint, age_us, started, first_byte }),
         credit,
         completed,
     } = report

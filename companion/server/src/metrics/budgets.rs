@@ -56,19 +56,13 @@ impl Gauges {
     }
 
     fn set_flow(&self, pool: &str, budget: &FlowBudget) {
-        let flow = if budget.is_shown {
-            &*budget.quota.flow
-        } else {
-            OTHER
-        };
+        let flow = if budget.is_shown { &*budget.quota.flow } else { OTHER };
         for window in &budget.quota.windows {
             let labels = [pool, flow, &window_name(window)];
             let used = window.used.saturating_add(window.reserved);
-            for (gauge, value) in [
-                (&self.used, used),
-                (&self.limit, window.limit),
-                (&self.remaining, window.remaining),
-            ] {
+            for (gauge, value) in
+                [(&self.used, used), (&self.limit, window.limit), (&self.remaining, window.remaining)]
+            {
                 gauge.with_label_values(&labels).add(int(value));
             }
         }

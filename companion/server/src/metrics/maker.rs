@@ -23,10 +23,7 @@ pub(super) struct Family {
 
 impl Maker {
     pub(super) fn new() -> Self {
-        Self {
-            registry: Registry::new(),
-            families: RefCell::default(),
-        }
+        Self { registry: Registry::new(), families: RefCell::default() }
     }
 
     fn register<F: Collector + Clone + 'static>(
@@ -82,10 +79,7 @@ impl Maker {
         labels: &[&str],
         buckets: &[f64],
     ) -> prometheus::Result<HistogramVec> {
-        let options = HistogramOpts {
-            common_opts: opts(name, help),
-            buckets: buckets.to_vec(),
-        };
+        let options = HistogramOpts { common_opts: opts(name, help), buckets: buckets.to_vec() };
         let family = HistogramVec::new(options, labels)?;
         self.register(name, help, "histogram", family)
     }

@@ -54,10 +54,7 @@ impl ParameterGauges {
         let float = |name, help| make.float_gauge(name, help, &VARIANT);
         Ok(Self {
             alpha_ms: float("model_alpha_ms", "Fixed milliseconds of a server's iteration.")?,
-            beta_ms: float(
-                "model_beta_ms",
-                "Milliseconds per token that an iteration processes.",
-            )?,
+            beta_ms: float("model_beta_ms", "Milliseconds per token that an iteration processes.")?,
             gamma_ms: float("model_gamma_ms", "Milliseconds per token in the KV cache.")?,
             nis: float(
                 "model_nis",
@@ -149,10 +146,9 @@ impl CapacityGauges {
                 gauge.with_label_values(&labels).set(value);
             }
         }
-        for (gauge, value) in [
-            (&self.current_replicas, variant.current),
-            (&self.pending_replicas, variant.pending),
-        ] {
+        for (gauge, value) in
+            [(&self.current_replicas, variant.current), (&self.pending_replicas, variant.pending)]
+        {
             gauge.with_label_values(&labels).set(int(value));
         }
         if let Some(desired) = variant.desired {
@@ -200,10 +196,9 @@ impl Gauges {
                 continue;
             };
             let targets = model.slo.targets;
-            for (gauge, target_ms) in [
-                (&self.slo_ttft_seconds, targets.ttft_ms),
-                (&self.slo_itl_seconds, targets.itl_ms),
-            ] {
+            for (gauge, target_ms) in
+                [(&self.slo_ttft_seconds, targets.ttft_ms), (&self.slo_itl_seconds, targets.itl_ms)]
+            {
                 if let Some(target_ms) = target_ms {
                     gauge.with_label_values(&[name]).set(target_ms / 1_000.0);
                 }

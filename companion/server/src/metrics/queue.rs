@@ -64,24 +64,16 @@ impl Gauges {
         let no_labels: [&str; 0] = [];
         self.sessions.with_label_values(&no_labels).set(int(open));
         let unacked: u64 = status.sessions.iter().map(|session| session.unacked).sum();
-        self.unacked_events
-            .with_label_values(&no_labels)
-            .set(int(unacked));
+        self.unacked_events.with_label_values(&no_labels).set(int(unacked));
         for pool in &status.pools {
             self.queue.set(pool);
             self.fairness.set(pool, &mut models, values_max);
             self.stock.set(pool);
             let name = &[pool.name.as_ref()];
             let counters = pool.snapshot.counters;
-            self.clock_backwards
-                .with_label_values(name)
-                .inc_by(counters.clock_backwards);
-            self.dequeue_attempts
-                .with_label_values(name)
-                .inc_by(counters.dequeue_attempts);
-            self.dequeue_successes
-                .with_label_values(name)
-                .inc_by(counters.dequeue_successes);
+            self.clock_backwards.with_label_values(name).inc_by(counters.clock_backwards);
+            self.dequeue_attempts.with_label_values(name).inc_by(counters.dequeue_attempts);
+            self.dequeue_successes.with_label_values(name).inc_by(counters.dequeue_successes);
         }
     }
 }
@@ -144,38 +136,24 @@ impl QueueGauges {
     fn set(&self, pool: &PoolStatus) {
         let name = pool.name.as_ref();
         let snapshot = &pool.snapshot;
-        self.bytes
-            .with_label_values(&[name])
-            .set(int(snapshot.waiting_bytes));
-        self.capacity
-            .with_label_values(&[name])
-            .set(int(snapshot.waiting_max));
-        self.bytes_capacity
-            .with_label_values(&[name])
-            .set(int(snapshot.waiting_bytes_max));
+        self.bytes.with_label_values(&[name]).set(int(snapshot.waiting_bytes));
+        self.capacity.with_label_values(&[name]).set(int(snapshot.waiting_max));
+        self.bytes_capacity.with_label_values(&[name]).set(int(snapshot.waiting_bytes_max));
         for band in &snapshot.bands {
             for (limit, held) in [("flow", band.held_by_flow), ("other", band.held_otherwise)] {
-                self.held
-                    .with_label_values(&[name, band_name(band.band), limit])
-                    .set(int(held));
+                self.held.with_label_values(&[name, band_name(band.band), limit]).set(int(held));
             }
         }
-        self.active_flows
-            .with_label_values(&[name])
-            .set(int(active_flows(&snapshot.flows)));
+        self.active_flows.with_label_values(&[name]).set(int(active_flows(&snapshot.flows)));
         for model in &pool.models {
             let labels = [name, &model.model.requested, &model.model.target];
-            self.length_by_model
-                .with_label_values(&labels)
-                .add(int(model.waiting));
+            self.length_by_model.with_label_values(&labels).add(int(model.waiting));
         }
         for flow in &snapshot.flows {
             let labels = [name, pool.shown(&flow.key), band_name(flow.band)];
             self.length.with_label_values(&labels).add(int(flow.waiting));
             #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
-            self.cost_tokens
-                .with_label_values(&labels)
-                .add(flow.waiting_cost.0 as f64);
+            self.cost_tokens.with_label_values(&labels).add(flow.waiting_cost.0 as f64);
         }
     }
 }
@@ -238,9 +216,7 @@ impl FairnessGauges {
         for (flow, cost) in &pool.served {
             self.service_tokens.with_label_values(&[name, flow]).inc_by(*cost);
         }
-        self.service_tokens
-            .with_label_values(&[name, OTHER])
-            .inc_by(pool.other_served);
+        self.service_tokens.with_label_values(&[name, OTHER]).inc_by(pool.other_served);
         if pool.discipline == Discipline::Usage {
             for (gauge, tokens) in [
                 (&self.usage_window_tokens, snapshot.usage),
@@ -251,9 +227,7 @@ impl FairnessGauges {
             }
         }
         for class in &snapshot.classes {
-            self.class_deficit_tokens
-                .with_label_values(&[name, &class.name])
-                .set(int(class.deficit));
+            self.class_deficit_tokens.with_label_values(&[name, &class.name]).set(int(class.deficit));
         }
     }
 }
@@ -343,34 +317,18 @@ impl StockGauges {
         if snapshot.upper != UNBOUNDED {
             self.upper_bound.with_label_values(name).set(int(snapshot.upper));
             self.lower_bound.with_label_values(name).set(int(snapshot.lower));
-            self.watermark
-                .with_label_values(name)
-                .set(decimal(snapshot.watermark));
+            self.watermark.with_label_values(name).set(decimal(snapshot.watermark));
         }
-        self.saturation
-            .with_label_values(name)
-            .set(thousandths(snapshot.saturation_milli));
-        self.draining_stock
-            .with_label_values(name)
-            .set(int(snapshot.draining_stock));
-        self.orphaned_stock
-            .with_label_values(name)
-            .set(int(pool.orphaned_stock));
+        self.saturation.with_label_values(name).set(thousandths(snapshot.saturation_milli));
+        self.draining_stock.with_label_values(name).set(int(snapshot.draining_stock));
+        self.orphaned_stock.with_label_values(name).set(int(pool.orphaned_stock));
         let ready = snapshot.endpoints.iter().filter(|endpoint| endpoint.ready);
-        self.ready_endpoints
-            .with_label_values(name)
-            .set(int(ready.count()));
-        self.lease_credit
-            .with_label_values(name)
-            .set(int(snapshot.credit));
-        self.lease_admissions
-            .with_label_values(name)
-            .inc_by(snapshot.counters.admitted_by_credit);
+        self.ready_endpoints.with_label_values(name).set(int(ready.count()));
+        self.lease_credit.with_label_values(name).set(int(snapshot.credit));
+        self.lease_admissions.with_label_values(name).inc_by(snapshot.counters.admitted_by_credit);
         for model in &pool.models {
             let labels = [name[0], &model.model.requested, &model.model.target];
-            self.stock_by_model
-                .with_label_values(&labels)
-                .add(int(model.running));
+            self.stock_by_model.with_label_values(&labels).add(int(model.running));
         }
         for endpoint in &snapshot.endpoints {
             self.stock_level

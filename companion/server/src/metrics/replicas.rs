@@ -8,9 +8,7 @@ use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec
 use super::{Maker, Metrics, int};
 use crate::role::Roles;
 
-const RENEW_SECONDS: [f64; 12] = [
-    0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0,
-];
+const RENEW_SECONDS: [f64; 12] = [0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
 
 /// Counters that the election of the leader updates.
 #[derive(Debug)]
@@ -77,10 +75,7 @@ impl Metrics {
 
     /// Sets whether the store of the leader's lease answers.
     pub fn set_lease_store_up(&self, is_up: bool) {
-        self.replicas
-            .lease_store_up
-            .with_label_values::<&str>(&[])
-            .set(is_up.into());
+        self.replicas.lease_store_up.with_label_values::<&str>(&[]).set(is_up.into());
     }
 }
 
@@ -103,9 +98,7 @@ pub(super) fn render(make: &Maker, status: &Status, roles: Option<&Roles>) -> pr
     };
     for pool in status.pools.iter().filter(|pool| !pool.retired) {
         let role = roles.of(&pool.name);
-        leader
-            .with_label_values(&[&*pool.name])
-            .set(role.is_leader.into());
+        leader.with_label_values(&[&*pool.name]).set(role.is_leader.into());
         if is_split {
             term.with_label_values(&[&*pool.name]).set(int(role.term));
         }

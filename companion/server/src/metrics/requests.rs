@@ -82,13 +82,8 @@ impl RequestCounters {
     /// Exports a pool's counters of incidents as 0, because a rate can't be computed over an absent series.
     pub(super) fn init_pool(&self, pool: &str) {
         self.misrouted.with_label_values(&[pool]);
-        for counter in [
-            &self.bypass,
-            &self.expired,
-            &self.cancelled,
-            &self.requeues,
-            &self.priority_lowered,
-        ] {
+        for counter in [&self.bypass, &self.expired, &self.cancelled, &self.requeues, &self.priority_lowered]
+        {
             // No particular model: an empty label counts as absent.
             counter.with_label_values(&[pool, "", ""]);
         }

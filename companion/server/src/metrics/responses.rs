@@ -5,12 +5,9 @@ use prometheus::{HistogramVec, IntCounterVec};
 use super::{IsGone, Maker, REQUEST, remove_series, request_labels};
 
 /// The upper bounds of the buckets of queue times, times to the first byte and durations.
-pub(crate) const WAIT_SECONDS: [f64; 15] = [
-    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
-];
-const ITL_SECONDS: [f64; 12] = [
-    0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0,
-];
+pub(crate) const WAIT_SECONDS: [f64; 15] =
+    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
+const ITL_SECONDS: [f64; 12] = [0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0];
 
 /// The counters and histograms.
 #[derive(Debug)]

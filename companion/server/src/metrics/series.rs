@@ -120,10 +120,7 @@ impl Series {
         let (name, band_label) = (outcome.as_str(), band_name(band));
         let metrics = &self.metrics;
         let decided = self.decided[outcome as usize][band as usize].get_or_insert_with(|| Decided {
-            requests: metrics
-                .requests
-                .decided
-                .with_label_values(&[pool, model, target, name, band_label]),
+            requests: metrics.requests.decided.with_label_values(&[pool, model, target, name, band_label]),
             latency: metrics
                 .responses
                 .queue_latency
@@ -159,25 +156,19 @@ impl Series {
     fn count_tokens(&mut self, completed: &CompletedRequest) {
         let labels = [&*self.pool, &*self.model, &*self.target];
         let metrics = &self.metrics;
-        self.input_tokens
-            .get(&metrics.responses.input_tokens, &labels)
-            .inc_by(completed.input_tokens);
-        self.output_tokens
-            .get(&metrics.responses.output_tokens, &labels)
-            .inc_by(completed.output_tokens);
+        self.input_tokens.get(&metrics.responses.input_tokens, &labels).inc_by(completed.input_tokens);
+        self.output_tokens.get(&metrics.responses.output_tokens, &labels).inc_by(completed.output_tokens);
     }
 
     /// Adds an endpoint, whose name is within the limit.
     pub(super) fn add_endpoint(&mut self, now: Instant, endpoint: &str) {
-        self.endpoints
-            .entry(endpoint.into())
-            .or_insert_with(|| EndpointSeries {
-                last_used: now,
-                responses: [const { Lazy::NONE }; CODE_CLASSES.len()],
-                duration: Lazy::NONE,
-                ttft: Lazy::NONE,
-                itl: Lazy::NONE,
-            });
+        self.endpoints.entry(endpoint.into()).or_insert_with(|| EndpointSeries {
+            last_used: now,
+            responses: [const { Lazy::NONE }; CODE_CLASSES.len()],
+            duration: Lazy::NONE,
+            ttft: Lazy::NONE,
+            itl: Lazy::NONE,
+        });
     }
 
     /// Counts a completed request. Returns false, and counts nothing, if the endpoint hasn't been
@@ -197,20 +188,11 @@ impl Series {
         let class = code_class(completed.status);
         let [pool, model, target, _] = labels;
         series.responses[class]
-            .get(
-                &metrics.responses,
-                &[pool, model, target, endpoint, CODE_CLASSES[class]],
-            )
+            .get(&metrics.responses, &[pool, model, target, endpoint, CODE_CLASSES[class]])
             .inc();
-        series
-            .duration
-            .get(&metrics.duration, &labels)
-            .observe(completed.duration.as_secs_f64());
+        series.duration.get(&metrics.duration, &labels).observe(completed.duration.as_secs_f64());
         if let Some(ttft) = completed.ttft {
-            series
-                .ttft
-                .get(&metrics.ttft, &labels)
-                .observe(ttft.as_secs_f64());
+            series.ttft.get(&metrics.ttft, &labels).observe(ttft.as_secs_f64());
         }
         if let Some(itl) = completed.itl {
             series.itl.get(&metrics.itl, &labels).observe(itl.as_secs_f64());

@@ -96,9 +96,7 @@ impl SeriesTable {
         }
         let pool = self.pools.iter().find(|pool| pool.name == labels.pool)?;
         let targets = pool.models.get(&*labels.model.requested)?;
-        let found = targets
-            .iter()
-            .find(|(target, _)| **target == *labels.model.target)?;
+        let found = targets.iter().find(|(target, _)| **target == *labels.model.target)?;
         Some(found.1)
     }
 
@@ -106,11 +104,7 @@ impl SeriesTable {
     fn insert(&mut self, now: Instant, labels: &Labels) -> usize {
         let values_max = self.metrics.values_max();
         // Names that no pool serves may use only half of the limit, so that they can't displace served names.
-        let room = if &*labels.pool == NO_POOL {
-            values_max / 2
-        } else {
-            values_max
-        };
+        let room = if &*labels.pool == NO_POOL { values_max / 2 } else { values_max };
         let is_beyond = |seen: &HashSet<Box<str>>, name: &str| seen.len() >= room && !seen.contains(name);
         if is_beyond(&self.models, &labels.model.requested) || is_beyond(&self.targets, &labels.model.target)
         {
@@ -121,10 +115,7 @@ impl SeriesTable {
         let name = &labels.pool;
         let pool = match self.pools.iter_mut().position(|pool| pool.name == *name) {
             Some(index) => &mut self.pools[index],
-            None => self.pools.push_mut(Pool {
-                name: name.clone(),
-                models: HashMap::new(),
-            }),
+            None => self.pools.push_mut(Pool { name: name.clone(), models: HashMap::new() }),
         };
         let targets = pool.models.entry(model.into()).or_default();
         if let Some((_, index)) = targets.iter().find(|(known, _)| **known == *target) {
@@ -167,8 +158,7 @@ impl SeriesTable {
         let is_pool = |name: &str| name == NO_POOL || names().any(|pool| **pool == *name);
         if !self.known_pools.iter().eq(names()) || !self.pools.iter().all(|pool| is_pool(&pool.name)) {
             self.known_pools = names().cloned().collect();
-            self.metrics
-                .remove_series(|label, value| label == "pool" && !is_pool(value));
+            self.metrics.remove_series(|label, value| label == "pool" && !is_pool(value));
             self.pools.retain(|pool| is_pool(&pool.name));
             self.retain(|series| is_pool(&series.pool));
         }
@@ -182,23 +172,15 @@ impl SeriesTable {
             kept.extend(endpoints.map(|endpoint| pool.address(endpoint.id)));
         }
         for series in &self.series {
-            let busy = series
-                .endpoints
-                .iter()
-                .filter(|(_, series)| now.since(series.last_used) < IDLE);
+            let busy = series.endpoints.iter().filter(|(_, series)| now.since(series.last_used) < IDLE);
             kept.extend(busy.map(|(name, _)| &**name));
         }
-        let gone: HashSet<Box<str>> = self
-            .endpoints
-            .iter()
-            .filter(|name| !kept.contains(&***name))
-            .cloned()
-            .collect();
+        let gone: HashSet<Box<str>> =
+            self.endpoints.iter().filter(|name| !kept.contains(&***name)).cloned().collect();
         if gone.is_empty() {
             return;
         }
-        self.metrics
-            .remove_series(|label, value| label == "endpoint" && gone.contains(value));
+        self.metrics.remove_series(|label, value| label == "endpoint" && gone.contains(value));
         self.endpoints.retain(|name| !gone.contains(name));
         for series in &mut self.series {
             series.endpoints.retain(|name, _| !gone.contains(name));

@@ -70,11 +70,7 @@ impl World {
     fn new(config: Config) -> Self {
         let metrics = Arc::new(Metrics::new().expect("distinct names"));
         metrics.follow(&config);
-        Self {
-            observer: Observer::new(metrics.clone(), config.metric_flows),
-            metrics,
-            config,
-        }
+        Self { observer: Observer::new(metrics.clone(), config.metric_flows), metrics, config }
     }
 
     fn observe(&mut self, seconds: u64, observation: Observation) {
@@ -91,10 +87,7 @@ impl World {
 
 #[track_caller]
 fn has(page: &str, line: &str) {
-    assert!(
-        page.lines().any(|present| present == line),
-        "{line} isn't in\n{page}"
-    );
+    assert!(page.lines().any(|present| present == line), "{line} isn't in\n{page}");
 }
 
 #[test]
@@ -125,11 +118,7 @@ fn gauges_and_counters_of_models_have_the_same_names() {
     world.observe(1, Observation::Arrived(labels("chat", "m2")));
     let mut status = status(&world.config, time(2));
     status.pools[0].models = ["m0", "m1", "m2", "m3"]
-        .map(|name| ModelStatus {
-            model: name.into(),
-            waiting: 3,
-            running: 2,
-        })
+        .map(|name| ModelStatus { model: name.into(), waiting: 3, running: 2 })
         .into();
     world.observer.limit_models(&mut status);
     let page = world.metrics.render(&status, &[], None).expect("text");
@@ -157,10 +146,7 @@ fn a_pool_without_a_gate_has_no_series_of_bounds() {
         let series = |pool: &str| page.contains(&format!("penstock_{name}{{pool=\"{pool}\"}} "));
         assert!(series("bounded") && !series("unbounded"), "{name}\n{page}");
     }
-    assert!(
-        page.contains(r#"penstock_saturation{pool="unbounded"} "#),
-        "{page}"
-    );
+    assert!(page.contains(r#"penstock_saturation{pool="unbounded"} "#), "{page}");
 }
 
 #[test]
@@ -210,14 +196,8 @@ fn the_series_of_a_removed_pool_are_deleted() {
     world.config = config(&["chat", "embed"], "");
     world.observe(4, Observation::Arrived(labels("embed", "m")));
     let page = world.page(4);
-    has(
-        &page,
-        r#"penstock_arrivals_total{model="m",pool="embed",target_model="m"} 1"#,
-    );
-    has(
-        &page,
-        r#"penstock_arrivals_total{model="m",pool="chat",target_model="m"} 1"#,
-    );
+    has(&page, r#"penstock_arrivals_total{model="m",pool="embed",target_model="m"} 1"#);
+    has(&page, r#"penstock_arrivals_total{model="m",pool="chat",target_model="m"} 1"#);
 }
 
 #[test]
@@ -229,10 +209,7 @@ fn the_series_of_a_removed_endpoint_are_deleted_once_idle() {
     assert!(world.page(590).contains("10.0.0.9:1"));
     let page = world.page(611);
     assert!(!page.contains("10.0.0.9:1"), "{page}");
-    assert!(
-        page.contains(ENDPOINT),
-        "a listed endpoint keeps its series however long it is idle"
-    );
+    assert!(page.contains(ENDPOINT), "a listed endpoint keeps its series however long it is idle");
     world.observe(700, completed(labels("chat", "m"), "10.0.0.9:1"));
     has(
         &world.page(700),
@@ -256,10 +233,7 @@ fn unknown_outcomes_and_codes_of_a_filter_are_no_labels() {
     let page = world.page(1);
     assert!(!page.contains("made_up"), "{page}");
     let labels = r#"model="m",outcome="internal",pool="none",target_model="m""#;
-    has(
-        &page,
-        &format!(r#"penstock_requests_total{{band="default",{labels}}} 1"#),
-    );
+    has(&page, &format!(r#"penstock_requests_total{{band="default",{labels}}} 1"#));
 }
 
 #[test]
@@ -307,25 +281,16 @@ fn a_second_outcome_is_counted_as_such() {
             r#"penstock_{name}{{band="default",model="m",outcome="{outcome}",pool="chat",target_model="m"}} {count}"#
         )
     };
-    for (outcome, first, second) in [
-        ("bypassed", 2, 0),
-        ("dispatched", 1, 0),
-        ("expired_ttl", 1, 1),
-        ("gateway_unavailable", 1, 1),
-    ] {
+    for (outcome, first, second) in
+        [("bypassed", 2, 0), ("dispatched", 1, 0), ("expired_ttl", 1, 1), ("gateway_unavailable", 1, 1)]
+    {
         has(&page, &series("requests_total", outcome, first));
         if second > 0 {
             has(&page, &series("refused_after_grant_total", outcome, second));
         }
     }
-    has(
-        &page,
-        r#"penstock_requests_expired_total{model="m",pool="chat",target_model="m"} 1"#,
-    );
-    assert!(
-        !page.contains(r#"error_type="gateway_unavailable",model="m""#),
-        "it was no arrival: {page}"
-    );
+    has(&page, r#"penstock_requests_expired_total{model="m",pool="chat",target_model="m"} 1"#);
+    assert!(!page.contains(r#"error_type="gateway_unavailable",model="m""#), "it was no arrival: {page}");
 }
 
 #[test]
@@ -358,21 +323,14 @@ fn metrics_of_replicas_have_series_only_with_several_companions() {
     world.metrics.set_lease_store_up(false);
     world.metrics.record_lease_renewal(Duration::from_millis(3));
     let page = |is_leader| {
-        let role = Roles::Gateway(Role {
-            is_leader,
-            term: 12,
-            leader: None,
-        });
+        let role = Roles::Gateway(Role { is_leader, term: 12, leader: None });
         let status = status(&world.config, time(1));
         let page = world.metrics.render(&status, &[], Some(&role)).expect("text");
         String::from_utf8(page).expect("text")
     };
     for is_leader in [true, false] {
         let page = page(is_leader);
-        has(
-            &page,
-            &format!("penstock_leader{{pool=\"chat\"}} {}", u8::from(is_leader)),
-        );
+        has(&page, &format!("penstock_leader{{pool=\"chat\"}} {}", u8::from(is_leader)));
         for line in [
             "penstock_term 12",
             "penstock_failovers_total 0",
@@ -415,10 +373,7 @@ fn room_of_the_queue_is_shown_beside_its_length() {
         };
         (value("queue_capacity"), value("queue_bytes_capacity"))
     };
-    assert_eq!(
-        room("total_capacity: 7, total_bytes: 1000"),
-        ("7".to_owned(), "1000".to_owned())
-    );
+    assert_eq!(room("total_capacity: 7, total_bytes: 1000"), ("7".to_owned(), "1000".to_owned()));
     for none_may_wait in ["enabled: false", "total_capacity: 0"] {
         assert_eq!(room(none_may_wait), ("0".to_owned(), "0".to_owned()));
     }

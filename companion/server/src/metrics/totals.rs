@@ -135,10 +135,7 @@ fn count(metric: &Metric) -> u64 {
 fn add_buckets(buckets: &mut Buckets, times: &Histogram) {
     let cumulative = times.get_bucket().iter().map(|bucket| bucket.cumulative_count());
     let mut below = 0;
-    for (bucket, upto) in buckets
-        .iter_mut()
-        .zip(cumulative.chain([times.get_sample_count()]))
-    {
+    for (bucket, upto) in buckets.iter_mut().zip(cumulative.chain([times.get_sample_count()])) {
         *bucket += upto.saturating_sub(below);
         below = upto;
     }

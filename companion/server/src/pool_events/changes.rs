@@ -64,10 +64,7 @@ impl Changes {
         notices.extend(self.readiness(now, &facts));
         notices.extend(self.fullness(now, &facts));
         if let Some(last) = &self.last {
-            let new = facts
-                .learned
-                .iter()
-                .filter(|(name, _)| !last.learned.contains_key(*name));
+            let new = facts.learned.iter().filter(|(name, _)| !last.learned.contains_key(*name));
             notices.extend(new.map(|(name, variant)| learned(name, variant)));
         }
         self.last = Some(facts);
@@ -133,11 +130,7 @@ fn endpoints_are(count: u64) -> String {
 }
 
 fn learned(name: &str, variant: &Variant) -> Notice {
-    let Parameters {
-        alpha_ms: alpha,
-        beta_ms: beta,
-        gamma_ms: gamma,
-    } = variant.parameters;
+    let Parameters { alpha_ms: alpha, beta_ms: beta, gamma_ms: gamma } = variant.parameters;
     let most = variant.n_star.map_or_else(String::new, |n_star| {
         format!("; an endpoint meets its targets with up to {n_star:.1} requests")
     });
@@ -161,11 +154,7 @@ mod tests {
     }
 
     fn facts(ready: u64) -> Facts {
-        Facts {
-            ready,
-            capacity: 10,
-            ..Facts::default()
-        }
+        Facts { ready, capacity: 10, ..Facts::default() }
     }
 
     #[test]
@@ -173,11 +162,7 @@ mod tests {
         let (mut changes, start) = (Changes::default(), Instant::now());
         let at = |seconds: u64| start + Duration::from_secs(seconds);
         assert_eq!(reasons(&mut changes, at(0), facts(0)), [""; 0]);
-        assert_eq!(
-            reasons(&mut changes, at(5), facts(1)),
-            [""; 0],
-            "it had just started"
-        );
+        assert_eq!(reasons(&mut changes, at(5), facts(1)), [""; 0], "it had just started");
         assert_eq!(reasons(&mut changes, at(10), facts(0)), [""; 0]);
         assert_eq!(reasons(&mut changes, at(19), facts(0)), [""; 0]);
         assert_eq!(reasons(&mut changes, at(20), facts(0)), ["NoReadyEndpoint"]);
@@ -192,11 +177,7 @@ mod tests {
         let mut refused = 7;
         let mut after = |seconds: u64, waiting: u64, more: u64| {
             refused += more;
-            let facts = Facts {
-                waiting,
-                refused,
-                ..facts(1)
-            };
+            let facts = Facts { waiting, refused, ..facts(1) };
             reasons(&mut changes, start + Duration::from_secs(seconds), facts)
         };
         assert_eq!(after(0, 9, 0), [""; 0], "refusals of the past don't count");
@@ -213,11 +194,7 @@ mod tests {
     #[test]
     fn a_model_that_converges_is_reported_unless_it_was_known_at_the_start() {
         let variant = Variant {
-            parameters: Parameters {
-                alpha_ms: 8.0,
-                beta_ms: 0.05,
-                gamma_ms: 0.0005,
-            },
+            parameters: Parameters { alpha_ms: 8.0, beta_ms: 0.05, gamma_ms: 0.0005 },
             n_star: Some(77.7),
         };
         let with = |names: &[&str]| Facts {
@@ -227,15 +204,9 @@ mod tests {
         let (mut changes, now) = (Changes::default(), Instant::now());
         assert_eq!(changes.update(now, with(&["a100"])), []);
         let notices = changes.update(now, with(&["a100", "h100"]));
-        let [notice] = notices.as_slice() else {
-            panic!("{notices:?}")
-        };
+        let [notice] = notices.as_slice() else { panic!("{notices:?}") };
         assert_eq!((notice.is_warning, notice.reason), (false, "ModelLearned"));
-        assert!(
-            notice.note.contains("h100") && notice.note.contains("77.7"),
-            "{}",
-            notice.note
-        );
+        assert!(notice.note.contains("h100") && notice.note.contains("77.7"), "{}", notice.note);
         assert_eq!(changes.update(now, with(&["a100", "h100"])), []);
     }
 }

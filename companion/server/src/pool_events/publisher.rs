@@ -58,10 +58,8 @@ impl Publisher {
             Some(connected) => connected,
             None => {
                 let client = connect().await?;
-                let reporter = Reporter {
-                    controller: CONTROLLER.into(),
-                    instance: std::env::var("HOSTNAME").ok(),
-                };
+                let reporter =
+                    Reporter { controller: CONTROLLER.into(), instance: std::env::var("HOSTNAME").ok() };
                 let recorder = Recorder::new(client.clone(), reporter);
                 self.recorder.insert((client, recorder))
             }
@@ -69,15 +67,9 @@ impl Publisher {
         let namespace = target.namespace.as_deref();
         let namespace = namespace.unwrap_or_else(|| client.default_namespace());
         let found = reference(client, namespace, &target.name).await;
-        let pool = found
-            .map_err(|why| root_cause(&why))?
-            .ok_or("the pool doesn't exist")?;
+        let pool = found.map_err(|why| root_cause(&why))?.ok_or("the pool doesn't exist")?;
         let event = Event {
-            type_: if notice.is_warning {
-                EventType::Warning
-            } else {
-                EventType::Normal
-            },
+            type_: if notice.is_warning { EventType::Warning } else { EventType::Normal },
             reason: notice.reason.into(),
             note: Some(notice.note.clone()),
             action: ACTION.into(),

@@ -83,10 +83,7 @@ pub(super) fn check_leads(next: &Value, now: &Value, roles: &Roles) -> Result<()
             (next, now) if next == now => {}
             (Some(_), Some(_)) if role.is_leader => {}
             (Some(_), Some(_)) => {
-                return Err(ChangeError::OtherLeader {
-                    pool: name.clone(),
-                    leader: role.leader,
-                });
+                return Err(ChangeError::OtherLeader { pool: name.clone(), leader: role.leader });
             }
             (_, _) => return Err(of_every_companion(&format!("pools[{name}]"))),
         }
@@ -100,19 +97,15 @@ pub(super) fn check_leads(next: &Value, now: &Value, roles: &Roles) -> Result<()
     };
     let mut changes = Vec::new();
     compare("", Some(&rest(now)), Some(&rest(next)), &mut changes);
-    changes.first().map_or(Ok(()), |change| {
-        Err(of_every_companion(change.split(':').next().unwrap_or(change)))
-    })
+    changes
+        .first()
+        .map_or(Ok(()), |change| Err(of_every_companion(change.split(':').next().unwrap_or(change))))
 }
 
 fn pools(document: &Value) -> BTreeMap<String, &Value> {
     let pools = document.get("pools").and_then(Value::as_array);
     let named = |pool: &'_ Value| pool.get("name").and_then(Value::as_str).map(str::to_owned);
-    pools
-        .into_iter()
-        .flatten()
-        .filter_map(|pool| Some((named(pool)?, pool)))
-        .collect()
+    pools.into_iter().flatten().filter_map(|pool| Some((named(pool)?, pool))).collect()
 }
 
 fn of_every_companion(key: &str) -> ChangeError {
@@ -129,15 +122,9 @@ fn of_every_companion(key: &str) -> ChangeError {
 pub(super) fn without_flags(document: &Document, file: &Value) -> Result<String, String> {
     let mut fixed = Map::new();
     for path in FIXED {
-        insert(
-            &mut fixed,
-            path,
-            value_at(file, path).cloned().unwrap_or_default(),
-        );
+        insert(&mut fixed, path, value_at(file, path).cloned().unwrap_or_default());
     }
-    let document = document
-        .patched(&Value::Object(fixed))
-        .map_err(|error| error.to_string())?;
+    let document = document.patched(&Value::Object(fixed)).map_err(|error| error.to_string())?;
     document.yaml().map_err(|error| error.to_string())
 }
 
@@ -198,11 +185,7 @@ fn compare(path: &str, before: Option<&Value>, after: Option<&Value>, changes: &
         (Some(Value::Object(before)), Some(Value::Object(after))) => {
             let added = after.keys().filter(|key| !before.contains_key(*key));
             for key in before.keys().chain(added) {
-                let path = if path.is_empty() {
-                    key.clone()
-                } else {
-                    format!("{path}.{key}")
-                };
+                let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
                 compare(&path, before.get(key), after.get(key), changes);
             }
         }
@@ -228,18 +211,11 @@ fn compare_members(
         let found = members.iter().find(|member| member.0 == name);
         found.map(|member| member.1.clone())
     };
-    let added = after
-        .iter()
-        .filter(|(name, _)| !before.iter().any(|member| member.0 == *name));
+    let added = after.iter().filter(|(name, _)| !before.iter().any(|member| member.0 == *name));
     let changes_before = changes.len();
     for (name, _) in before.iter().chain(added) {
         let (before, after) = (find(before, name), find(after, name));
-        compare(
-            &format!("{path}[{name}]"),
-            before.as_ref(),
-            after.as_ref(),
-            changes,
-        );
+        compare(&format!("{path}[{name}]"), before.as_ref(), after.as_ref(), changes);
     }
     if changes.len() == changes_before {
         changes.push(format!("{path}: in another order"));
@@ -248,9 +224,7 @@ fn compare_members(
 
 /// The members of a list with their names, if all of them have distinct names.
 fn named(list: &[Value]) -> Option<Vec<(String, &Value)>> {
-    let key = NAMES
-        .into_iter()
-        .find(|key| list.iter().all(|member| member.get(key).is_some()))?;
+    let key = NAMES.into_iter().find(|key| list.iter().all(|member| member.get(key).is_some()))?;
     let mut named: Vec<(String, &Value)> = Vec::with_capacity(list.len());
     for member in list {
         let name = match member.get(key)? {
@@ -343,16 +317,10 @@ mod tests {
             assert_eq!(check_fixed_keys(same, &now, &first), Ok(()));
         }
         let wrong = [
-            (
-                json!({"listen": {"grpc": "127.0.0.1:9", "http": "127.0.0.1:3"}}),
-                "listen.grpc: ",
-            ),
+            (json!({"listen": {"grpc": "127.0.0.1:9", "http": "127.0.0.1:3"}}), "listen.grpc: "),
             (json!({"listen": {"grpc": "127.0.0.1:1"}}), "listen.http: "),
             (json!({"listen": first["listen"], "tls": {"cert": "a"}}), "tls: "),
-            (
-                json!({"listen": first["listen"], "replicas": {"duration": "9s"}}),
-                "replicas: ",
-            ),
+            (json!({"listen": first["listen"], "replicas": {"duration": "9s"}}), "replicas: "),
         ];
         for (next, key) in wrong {
             let why = check_fixed_keys(&next, &now, &first).expect_err(key);
@@ -380,9 +348,8 @@ mod tests {
         let pools = "pools: [{name: a, endpoints: {static: ['127.0.0.1:1']}}]";
         let first =
             Document::parse(&format!("listen: {{http: '127.0.0.1:7'}}\n{pools}"), "f").expect("valid");
-        let now = first
-            .patched(&json!({"listen": {"http": "127.0.0.1:8"}, "startup_wait": "3s"}))
-            .expect("valid");
+        let now =
+            first.patched(&json!({"listen": {"http": "127.0.0.1:8"}, "startup_wait": "3s"})).expect("valid");
         let text = without_flags(&now, first.json()).expect("a text");
         let again = Document::parse(&text, "f").expect("valid");
         assert_eq!(again.config().listen.http.to_string(), "127.0.0.1:7");

@@ -90,11 +90,7 @@ impl Watched {
                 events.notify_one();
             }
         })?;
-        Ok(Self {
-            watcher,
-            places: BTreeSet::new(),
-            failure_logged: false,
-        })
+        Ok(Self { watcher, places: BTreeSet::new(), failure_logged: false })
     }
 
     /// Watches every path through which the file can change. Returns whether all watches succeeded.
@@ -162,9 +158,7 @@ pub(super) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
         Err(why) => return Err(why),
     };
     let folder = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
-    let mut file = tempfile::Builder::new()
-        .prefix(".penstock-")
-        .tempfile_in(folder)?;
+    let mut file = tempfile::Builder::new().prefix(".penstock-").tempfile_in(folder)?;
     file.write_all(bytes)?;
     if let Ok(old) = std::fs::metadata(&path) {
         // Renaming would succeed even on a read-only file; opening it for writing fails.

@@ -35,15 +35,7 @@ const BODY: &str = "body";
 /// # Errors
 /// When the HTTP client for health checks and metrics can't be made.
 pub async fn spawn(start: Start) -> Result<Handle, reqwest::Error> {
-    let Loaded {
-        file,
-        file_bytes,
-        file_document,
-        saved_document,
-        document,
-        config,
-        flags,
-    } = start.loaded;
+    let Loaded { file, file_bytes, file_document, saved_document, document, config, flags } = start.loaded;
     let (commands, inbox) = mpsc::channel(COMMANDS);
     let active = ActiveConfig {
         config: Arc::new(config),
@@ -85,10 +77,7 @@ pub async fn spawn(start: Start) -> Result<Handle, reqwest::Error> {
     let remembered = reloader.envoy.remembered(&config);
     reloader.set_discovered(remembered).await;
     essential::spawn("the configuration", reloader.run(inbox));
-    Ok(Handle {
-        commands,
-        active: receiver,
-    })
+    Ok(Handle { commands, active: receiver })
 }
 
 /// The state of the task.
@@ -152,12 +141,7 @@ impl Reloader {
                 Command::CheckFile => self.load_file(false).await,
                 Command::Reload => self.load_file(true).await,
                 Command::Change(request) => {
-                    let ChangeRequest {
-                        change,
-                        only_if,
-                        persist,
-                        reply,
-                    } = *request;
+                    let ChangeRequest { change, only_if, persist, reply } = *request;
                     let result = self.change(change, only_if, persist).await;
                     if let Err(why) = &result {
                         tracing::info!(%why, "configuration change by HTTP rejected");
@@ -212,11 +196,8 @@ impl Reloader {
             Err(ChangeError::ShuttingDown) => {}
             Err(why) => {
                 let why = why.to_string();
-                let why: Arc<str> = if why.starts_with(&source) {
-                    why.into()
-                } else {
-                    format!("{source}: {why}").into()
-                };
+                let why: Arc<str> =
+                    if why.starts_with(&source) { why.into() } else { format!("{source}: {why}").into() };
                 if self.failures.document.replace(why.clone()).as_ref() != Some(&why) {
                     tracing::error!("configuration not reloaded, the previous one stays active: {why}");
                 }
@@ -300,8 +281,7 @@ impl Reloader {
     fn show_failures(&self) {
         let Failures { document, keys } = &self.failures;
         let shown = document.as_ref().or(keys.as_ref());
-        self.active
-            .send_modify(|active| active.last_error = shown.cloned());
+        self.active.send_modify(|active| active.last_error = shown.cloned());
     }
 
     async fn change(
@@ -332,10 +312,7 @@ impl Reloader {
         let now = self.active.borrow().clone();
         changes::check_fixed_keys(document.json(), now.document.json(), &self.file_document)
             .map_err(ChangeError::Invalid)?;
-        let document = self
-            .flags
-            .apply(document)
-            .map_err(|error| ChangeError::Invalid(error.to_string()))?;
+        let document = self.flags.apply(document).map_err(|error| ChangeError::Invalid(error.to_string()))?;
         let config = self.with_discovered(&document);
         let read = tokio::task::spawn_blocking(move || config.read_api_keys()).await;
         let config = read.map_err(|_| ChangeError::ShuttingDown)?;
@@ -386,10 +363,7 @@ impl Reloader {
     /// Drops the discovered servers of pools that no longer have discovery.
     fn forget_undiscovered(&mut self, config: &Config) {
         self.discovered.retain(|name, _| {
-            config
-                .pools
-                .iter()
-                .any(|pool| *pool.name == **name && pool.discovery.is_some())
+            config.pools.iter().any(|pool| *pool.name == **name && pool.discovery.is_some())
         });
     }
 
@@ -408,9 +382,7 @@ impl Reloader {
     /// Applies the configuration to the observer and the control, and sends the restored state.
     async fn apply_settings(&self, config: &Config, mut restored: Restored) -> Result<(), Gone> {
         let settings = control_settings::with_models(config, &self.identity, &mut restored.models);
-        self.driver
-            .configure_observer(config.metric_flows, self.stores.recorders())
-            .await?;
+        self.driver.configure_observer(config.metric_flows, self.stores.recorders()).await?;
         self.driver.send(Event::Settings(Box::new(settings))).await?;
         usage_forwarding::send_restored(restored, &self.driver).await
     }
@@ -426,12 +398,7 @@ impl Reloader {
     async fn set_discovered(&mut self, found: Vec<Found>) {
         let now = self.active.borrow().clone();
         let mut is_current = false;
-        for Found {
-            pool: name,
-            discovery,
-            discovered,
-        } in found
-        {
+        for Found { pool: name, discovery, discovered } in found {
             let pool = now.config.pools.iter().find(|pool| *pool.name == *name);
             if pool.is_some_and(|pool| pool.discovery.as_ref() == Some(&discovery)) {
                 self.discovered.insert(name, discovered);
@@ -466,10 +433,7 @@ impl Reloader {
     /// Writes the document to the file. Keys that can't change keep the file's values, without variables and flags: those may
     /// belong to this companion alone.
     async fn persist(&mut self, document: &Document) -> Result<(), ChangeError> {
-        let unwritable = |why| ChangeError::Unwritable {
-            path: self.file.clone(),
-            why,
-        };
+        let unwritable = |why| ChangeError::Unwritable { path: self.file.clone(), why };
         let text = changes::without_flags(document, &self.saved_document)
             .map_err(|why| unwritable(io::Error::other(why)))?;
         let (path, bytes) = (self.file.clone(), text.clone().into_bytes());

@@ -85,20 +85,13 @@ impl Claims {
             return;
         };
         if !has_ready_endpoint(&driver, name).await {
-            tracing::debug!(
-                pool = name,
-                "no endpoint is ready, so the leader isn't asked to leave the pool"
-            );
+            tracing::debug!(pool = name, "no endpoint is ready, so the leader isn't asked to leave the pool");
             return;
         }
         let answer = self.peers.claim(name, address).await;
         let was_unanswered = self.is_unanswered.swap(answer.is_err(), Ordering::Relaxed);
         match answer {
-            Ok(true) => tracing::info!(
-                pool = name,
-                leader,
-                "the leader leaves the pool to this companion"
-            ),
+            Ok(true) => tracing::info!(pool = name, leader, "the leader leaves the pool to this companion"),
             Ok(false) => tracing::debug!(pool = name, leader, "the leader keeps the pool"),
             Err(why) if was_unanswered => {
                 tracing::debug!(pool = name, leader, %why, "the leader doesn't answer");

@@ -17,8 +17,7 @@ mod generated;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
-use futures_util::stream;
+use futures_util::{StreamExt as _, stream};
 use penstock_election::{Holder, Record, Request, View};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -105,11 +104,7 @@ impl Etcd {
 
     /// The connection for requests. It goes back to its place after a success: a request that fails or is dropped closes it.
     async fn connected(&self) -> Result<Connection, StoreError> {
-        let ready = self
-            .connection
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let ready = self.connection.lock().unwrap_or_else(PoisonError::into_inner).take();
         match ready {
             Some(connection) => Ok(connection),
             None => self.endpoints.connect().await,
@@ -135,14 +130,8 @@ impl Etcd {
         version: u64,
         record: &Record,
     ) -> Result<Outcome, StoreError> {
-        let grant = LeaseGrantRequest {
-            ttl: self.ttl_seconds,
-        };
-        let granted = connection
-            .lease()
-            .lease_grant(Connection::request(grant))
-            .await?
-            .into_inner();
+        let grant = LeaseGrantRequest { ttl: self.ttl_seconds };
+        let granted = connection.lease().lease_grant(Connection::request(grant)).await?.into_inner();
         if !granted.error.is_empty() {
             return Err(StoreError(granted.error));
         }
@@ -158,10 +147,7 @@ impl Etcd {
             return Ok(Outcome::Refused);
         }
         let create_revision = revision(&answer);
-        self.hold(Held {
-            lease: granted.id,
-            create_revision,
-        });
+        self.hold(Held { lease: granted.id, create_revision });
         Ok(done(create_revision))
     }
 
@@ -180,11 +166,7 @@ impl Etcd {
         // The key may have been deleted while its lease lives.
         let compare = vec![created(&self.leader_key, held.create_revision)];
         let answer = txn(connection, compare, []).await?;
-        Ok(if answer.succeeded {
-            Outcome::Done { version }
-        } else {
-            Outcome::Refused
-        })
+        Ok(if answer.succeeded { Outcome::Done { version } } else { Outcome::Refused })
     }
 
     /// Writes the record, and deletes the leader's key if `releases`. The key's lease then has no key and expires.
@@ -198,22 +180,12 @@ impl Etcd {
         let Some(held) = self.held() else {
             return Ok(Outcome::Refused);
         };
-        let compare = vec![
-            created(&self.leader_key, held.create_revision),
-            self.unchanged(version),
-        ];
-        let delete = releases.then(|| {
-            Op::RequestDeleteRange(DeleteRangeRequest {
-                key: self.leader_key.clone(),
-            })
-        });
+        let compare = vec![created(&self.leader_key, held.create_revision), self.unchanged(version)];
+        let delete =
+            releases.then(|| Op::RequestDeleteRange(DeleteRangeRequest { key: self.leader_key.clone() }));
         let ops = [self.put_record(record)].into_iter().chain(delete);
         let answer = txn(connection, compare, ops).await?;
-        Ok(if answer.succeeded {
-            done(revision(&answer))
-        } else {
-            Outcome::Refused
-        })
+        Ok(if answer.succeeded { done(revision(&answer)) } else { Outcome::Refused })
     }
 
     fn put_record(&self, record: &Record) -> Op {
@@ -244,11 +216,7 @@ impl Etcd {
             Some(OpResponse::ResponseRange(range)) => range.kvs.into_iter().next(),
             _ => None,
         });
-        Ok(State {
-            leader: found.next().flatten(),
-            record: found.next().flatten(),
-            revision,
-        })
+        Ok(State { leader: found.next().flatten(), record: found.next().flatten(), revision })
     }
 
     fn apply(&self, state: &mut State, event: Event) {
@@ -269,10 +237,7 @@ impl Etcd {
         let holder = match &state.leader {
             None => Holder::None,
             Some(leader) if leader.value == self.identity.as_bytes() => {
-                self.hold(Held {
-                    lease: leader.lease,
-                    create_revision: leader.create_revision,
-                });
+                self.hold(Held { lease: leader.lease, create_revision: leader.create_revision });
                 Holder::Me
             }
             Some(_) => Holder::Other,
@@ -287,12 +252,8 @@ impl Etcd {
 
     async fn follow(&self, views: &mpsc::Sender<View>) -> Result<(), StoreError> {
         let late = |_| StoreError("no answer in time".into());
-        let connection = timeout(self.call_max, self.endpoints.connect())
-            .await
-            .map_err(late)??;
-        let mut state = timeout(self.call_max, self.state(&connection))
-            .await
-            .map_err(late)??;
+        let connection = timeout(self.call_max, self.endpoints.connect()).await.map_err(late)??;
+        let mut state = timeout(self.call_max, self.state(&connection)).await.map_err(late)??;
         let mut range_end = self.record_key.clone();
         range_end.push(0);
         let create = WatchRequest {
@@ -317,10 +278,7 @@ impl Etcd {
                 let ended = || StoreError("etcd ended the watch".into());
                 let change = changes.message().await?.ok_or_else(ended)?;
                 if change.canceled {
-                    return Err(StoreError(format!(
-                        "etcd cancelled the watch: {}",
-                        change.cancel_reason
-                    )));
+                    return Err(StoreError(format!("etcd cancelled the watch: {}", change.cancel_reason)));
                 }
                 for event in change.events {
                     self.apply(&mut state, event);
@@ -373,16 +331,8 @@ async fn txn(
     ops: impl IntoIterator<Item = Op>,
 ) -> Result<TxnResponse, StoreError> {
     let ops = ops.into_iter().map(|op| RequestOp { request: Some(op) });
-    let request = TxnRequest {
-        compare,
-        success: ops.collect(),
-        failure: Vec::new(),
-    };
-    Ok(connection
-        .kv()
-        .txn(Connection::request(request))
-        .await?
-        .into_inner())
+    let request = TxnRequest { compare, success: ops.collect(), failure: Vec::new() };
+    Ok(connection.kv().txn(Connection::request(request)).await?.into_inner())
 }
 
 fn revision(answer: &TxnResponse) -> i64 {
@@ -390,7 +340,5 @@ fn revision(answer: &TxnResponse) -> i64 {
 }
 
 fn done(revision: i64) -> Outcome {
-    Outcome::Done {
-        version: u64::try_from(revision).unwrap_or(0),
-    }
+    Outcome::Done { version: u64::try_from(revision).unwrap_or(0) }
 }

@@ -138,10 +138,7 @@ impl Shared {
             | Request::Release { record, .. } => record,
         };
         let version = version + 1;
-        let contents = Contents {
-            version,
-            record: Some(record.clone()),
-        };
+        let contents = Contents { version, record: Some(record.clone()) };
         self.replace(&contents)?;
         match request {
             Request::Release { .. } => *held = None,
@@ -154,12 +151,7 @@ impl Shared {
     fn lock(&self) -> io::Result<Option<fs::File>> {
         for _ in 0..ATTEMPTS {
             let mut options = OpenOptions::new();
-            let file = options
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .open(&self.path)?;
+            let file = options.read(true).write(true).create(true).truncate(false).open(&self.path)?;
             match file.try_lock() {
                 Ok(()) if self.is_at_path(&file) => return Ok(Some(file)),
                 Ok(()) | Err(TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
@@ -183,11 +175,7 @@ impl Shared {
             }
             Holder::None
         };
-        Ok(View {
-            holder,
-            record,
-            version,
-        })
+        Ok(View { holder, record, version })
     }
 
     /// Tests the lock, without changing the file.
@@ -249,10 +237,7 @@ impl Shared {
     }
 
     fn replace(&self, contents: &Contents) -> io::Result<()> {
-        let folder = self
-            .record_path
-            .parent()
-            .filter(|folder| !folder.as_os_str().is_empty());
+        let folder = self.record_path.parent().filter(|folder| !folder.as_os_str().is_empty());
         let mut file = tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))?;
         serde_json::to_writer(&mut file, contents)?;
         file.as_file().sync_all()?;

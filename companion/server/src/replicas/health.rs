@@ -30,11 +30,7 @@ struct State {
 
 impl Health {
     pub(super) fn new(place: String) -> Self {
-        Self {
-            place,
-            state: Mutex::default(),
-            changed: Notify::new(),
-        }
+        Self { place, state: Mutex::default(), changed: Notify::new() }
     }
 
     pub(super) fn succeeded(&self, operation: Operation) {

@@ -97,11 +97,7 @@ impl Kubernetes {
         };
         let is_newer = version > seen.version || seen.lease.is_none() || seen.since.is_none();
         if is_newer {
-            *seen = Seen {
-                lease,
-                version,
-                since: Some(Instant::now()),
-            };
+            *seen = Seen { lease, version, since: Some(Instant::now()) };
         }
         Ok(())
     }
@@ -112,18 +108,10 @@ impl Kubernetes {
         let holder = match seen.lease.as_ref().map_or("", holder) {
             "" => Holder::None,
             holder if holder == self.identity => Holder::Me,
-            _ if seen
-                .expiry(self.duration)
-                .is_some_and(|expiry| expiry <= Instant::now()) =>
-            {
-                Holder::None
-            }
+            _ if seen.expiry(self.duration).is_some_and(|expiry| expiry <= Instant::now()) => Holder::None,
             _ => Holder::Other,
         };
-        let text = seen
-            .lease
-            .as_ref()
-            .and_then(|lease| lease.annotations().get(RECORD));
+        let text = seen.lease.as_ref().and_then(|lease| lease.annotations().get(RECORD));
         View {
             holder,
             record: text.and_then(|text| decode(&self.place(), text.as_bytes())),
@@ -275,18 +263,13 @@ fn record(request: &Request) -> Option<&Record> {
 
 fn holder(lease: &Lease) -> &str {
     let spec = lease.spec.as_ref();
-    spec.and_then(|spec| spec.holder_identity.as_deref())
-        .unwrap_or_default()
+    spec.and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default()
 }
 
 /// The resource version. API servers count with whole numbers, and since Kubernetes 1.35 promise it.
 fn version(lease: &Lease) -> Result<u64, StoreError> {
     let text = lease.metadata.resource_version.as_deref().unwrap_or_default();
-    let unusable = |_| {
-        StoreError(format!(
-            "the API server's resource version {text:?} is not a number"
-        ))
-    };
+    let unusable = |_| StoreError(format!("the API server's resource version {text:?} is not a number"));
     text.parse().map_err(unusable)
 }
 

@@ -239,10 +239,7 @@ struct StoreStates {
 
 impl StoreStates {
     fn new(metrics: Arc<Metrics>) -> Self {
-        Self {
-            up: Mutex::default(),
-            metrics,
-        }
+        Self { up: Mutex::default(), metrics }
     }
 
     /// Sets whether the store answers to the election of a scope; `None`: the election has ended.
@@ -284,23 +281,14 @@ impl RoleSink for ControlSink {
 
 fn leadership_change(change: RoleChange) -> LeadershipChange {
     match change {
-        RoleChange::Lead {
-            term,
-            known,
-            is_last_leader_gone,
-            grants_until,
-        } => LeadershipChange::Lead {
-            term,
-            known,
-            is_last_leader_gone,
-            grants_until,
-        },
+        RoleChange::Lead { term, known, is_last_leader_gone, grants_until } => {
+            LeadershipChange::Lead { term, known, is_last_leader_gone, grants_until }
+        }
         RoleChange::Renewed { term, grants_until } => LeadershipChange::Renewed { term, grants_until },
         RoleChange::StoreUnreachable { recorded } => LeadershipChange::StoreUnreachable { recorded },
-        RoleChange::StandBy { leader, term } => LeadershipChange::StandBy {
-            leader: leader.map(Into::into),
-            term,
-        },
+        RoleChange::StandBy { leader, term } => {
+            LeadershipChange::StandBy { leader: leader.map(Into::into), term }
+        }
     }
 }
 

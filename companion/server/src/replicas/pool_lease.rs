@@ -9,14 +9,12 @@ use siphasher::sip::SipHasher13;
 /// The place of a pool's lease: `PREFIX/pools/POOL` in etcd, `NAME-POOL` in Kubernetes, `FILE.POOL` on one machine.
 pub(super) fn place(lease: &Lease, pool: &str) -> Lease {
     match lease {
-        Lease::Etcd { endpoints, prefix } => Lease::Etcd {
-            endpoints: endpoints.clone(),
-            prefix: format!("{prefix}/pools/{pool}"),
-        },
-        Lease::Kubernetes { namespace, name } => Lease::Kubernetes {
-            namespace: namespace.clone(),
-            name: format!("{name}-{}", object_name(pool)),
-        },
+        Lease::Etcd { endpoints, prefix } => {
+            Lease::Etcd { endpoints: endpoints.clone(), prefix: format!("{prefix}/pools/{pool}") }
+        }
+        Lease::Kubernetes { namespace, name } => {
+            Lease::Kubernetes { namespace: namespace.clone(), name: format!("{name}-{}", object_name(pool)) }
+        }
         Lease::File(path) => {
             let mut path = path.clone().into_os_string();
             path.push(".");
@@ -39,9 +37,7 @@ fn object_name(pool: &str) -> String {
     let mut hasher = SipHasher13::new_with_keys(0, 0);
     hasher.write(pool.as_bytes());
     let digest = hasher.finish() >> 32;
-    format!("{}-{digest:08x}", changed.trim_matches('-'))
-        .trim_start_matches('-')
-        .to_owned()
+    format!("{}-{digest:08x}", changed.trim_matches('-')).trim_start_matches('-').to_owned()
 }
 
 #[cfg(test)]
@@ -50,22 +46,14 @@ mod tests {
 
     #[test]
     fn each_pool_has_a_place_of_its_own() {
-        let etcd = Lease::Etcd {
-            endpoints: vec!["http://127.0.0.1:2379".into()],
-            prefix: "/penstock".into(),
-        };
+        let etcd =
+            Lease::Etcd { endpoints: vec!["http://127.0.0.1:2379".into()], prefix: "/penstock".into() };
         assert!(
             matches!(place(&etcd, "chat"), Lease::Etcd { prefix, .. } if prefix == "/penstock/pools/chat")
         );
         let file = Lease::File("/run/penstock/lease".into());
-        assert_eq!(
-            place(&file, "chat"),
-            Lease::File("/run/penstock/lease.chat".into())
-        );
-        let object = Lease::Kubernetes {
-            namespace: "models".into(),
-            name: "penstock".into(),
-        };
+        assert_eq!(place(&file, "chat"), Lease::File("/run/penstock/lease.chat".into()));
+        let object = Lease::Kubernetes { namespace: "models".into(), name: "penstock".into() };
         assert!(matches!(place(&object, "chat"), Lease::Kubernetes { name, .. } if name == "penstock-chat"));
     }
 

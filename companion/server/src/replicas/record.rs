@@ -35,11 +35,7 @@ mod tests {
         let record = Record {
             term: 1_764_000_000_000,
             leader: "10.0.0.1:9190".into(),
-            envoys: vec![KnownEnvoy {
-                envoy: u64::MAX,
-                contexts: 17,
-                digest: u64::MAX,
-            }],
+            envoys: vec![KnownEnvoy { envoy: u64::MAX, contexts: 17, digest: u64::MAX }],
             released: true,
             taking_over_from: Some("10.0.0.2:9190".into()),
         };
@@ -51,15 +47,8 @@ mod tests {
 
     #[test]
     fn the_largest_record_fits_into_an_annotation() {
-        let envoy = KnownEnvoy {
-            envoy: u64::MAX,
-            contexts: u32::MAX,
-            digest: u64::MAX,
-        };
-        let record = Record {
-            envoys: vec![envoy; penstock_election::ENVOYS_MAX],
-            ..Record::default()
-        };
+        let envoy = KnownEnvoy { envoy: u64::MAX, contexts: u32::MAX, digest: u64::MAX };
+        let record = Record { envoys: vec![envoy; penstock_election::ENVOYS_MAX], ..Record::default() };
         assert!(encode(&record).len() < 250 << 10);
     }
 }

@@ -122,14 +122,8 @@ mod tests {
     fn reports_of_a_kind_replace_each_other() {
         let reporter = Reporter::new();
         assert_eq!(reporter.take().now_or_never(), None);
-        let known = |envoy| Report::Known {
-            term: 3,
-            envoys: vec![KnownEnvoy {
-                envoy,
-                contexts: 1,
-                digest: 7,
-            }],
-        };
+        let known =
+            |envoy| Report::Known { term: 3, envoys: vec![KnownEnvoy { envoy, contexts: 1, digest: 7 }] };
         for report in [
             Report::Wanted,
             known(1),
@@ -140,19 +134,11 @@ mod tests {
         ] {
             reporter.report(report);
         }
-        let envoys = vec![KnownEnvoy {
-            envoy: 2,
-            contexts: 1,
-            digest: 7,
-        }];
+        let envoys = vec![KnownEnvoy { envoy: 2, contexts: 1, digest: 7 }];
         let inputs = reporter.take().now_or_never();
         assert_eq!(
             inputs,
-            Some(vec![
-                Input::Known { term: 3, envoys },
-                Input::Superseded { term: 9 },
-                Input::Wanted
-            ])
+            Some(vec![Input::Known { term: 3, envoys }, Input::Superseded { term: 9 }, Input::Wanted])
         );
         assert_eq!(reporter.take().now_or_never(), None);
     }

@@ -22,26 +22,11 @@ struct Companion {
 
 impl Companion {
     fn start(lease: &Lease, address: &str) -> Self {
-        let settings = Settings {
-            address: address.into(),
-            duration: Duration::from_secs(3),
-            pool: None,
-        };
+        let settings = Settings { address: address.into(), duration: Duration::from_secs(3), pool: None };
         let (sender, roles) = mpsc::unbounded_channel();
         let reporter = Reporter::new();
-        let election = spawn(
-            lease,
-            None,
-            settings,
-            Clock::start(),
-            Sink(sender),
-            reporter.clone(),
-        );
-        Self {
-            election: election.expect("usable"),
-            reporter,
-            roles,
-        }
+        let election = spawn(lease, None, settings, Clock::start(), Sink(sender), reporter.clone());
+        Self { election: election.expect("usable"), reporter, roles }
     }
 
     /// Waits for a change that fits.
@@ -54,9 +39,7 @@ impl Companion {
                 }
             }
         };
-        tokio::time::timeout(LONG, wait)
-            .await
-            .expect("a change that fits")
+        tokio::time::timeout(LONG, wait).await.expect("a change that fits")
     }
 
     async fn leads(&mut self) -> (u64, Vec<KnownEnvoy>) {
@@ -81,11 +64,7 @@ async fn a_standby_leads_as_soon_as_the_leader_ends() {
     };
     assert_eq!(second.until(leader).await, ("127.0.0.1:9190".to_owned(), term));
 
-    let envoys = vec![KnownEnvoy {
-        envoy: 7,
-        contexts: 2,
-        digest: 7,
-    }];
+    let envoys = vec![KnownEnvoy { envoy: 7, contexts: 2, digest: 7 }];
     let known = envoys.clone();
     first.reporter.report(Report::Known { term, envoys });
     let renewed = |change| matches!(change, RoleChange::Renewed { .. }).then_some(());

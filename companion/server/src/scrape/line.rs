@@ -3,9 +3,7 @@
 /// A value that is finite and not negative, as all used values are.
 pub(super) fn number(text: &[u8]) -> Option<f64> {
     let text = core::str::from_utf8(text).ok()?;
-    text.parse::<f64>()
-        .ok()
-        .filter(|value| value.is_finite() && *value >= 0.0)
+    text.parse::<f64>().ok().filter(|value| value.is_finite() && *value >= 0.0)
 }
 
 /// The labels of a line, with escapes as they are written, and then the line's value.
@@ -22,24 +20,14 @@ impl<'a> Labels<'a> {
     pub(super) fn of(line: &'a [u8], name: &[u8]) -> Self {
         let rest = line.get(name.len()..).unwrap_or_default().trim_ascii_start();
         match rest.strip_prefix(b"{") {
-            Some(labels) => Self {
-                labels: Some(labels),
-                rest: None,
-            },
-            None => Self {
-                labels: None,
-                rest: Some(rest),
-            },
+            Some(labels) => Self { labels: Some(labels), rest: None },
+            None => Self { labels: None, rest: Some(rest) },
         }
     }
 
     /// The line's value, once all labels were taken.
     pub(super) fn value(&self) -> Option<f64> {
-        let value = self
-            .rest?
-            .trim_ascii_start()
-            .split(u8::is_ascii_whitespace)
-            .next()?;
+        let value = self.rest?.trim_ascii_start().split(u8::is_ascii_whitespace).next()?;
         number(value)
     }
 }

@@ -160,10 +160,7 @@ struct Values([Option<f64>; SERIES]);
 impl Values {
     fn line(&mut self, line: &[u8]) {
         let line = line.trim_ascii();
-        let name = line
-            .split(|byte| *byte == b'{' || byte.is_ascii_whitespace())
-            .next()
-            .unwrap_or_default();
+        let name = line.split(|byte| *byte == b'{' || byte.is_ascii_whitespace()).next().unwrap_or_default();
         let Some(series) = Series::named(name) else { return };
         let mut labels = Labels::of(line, name);
         let mut cache = CacheConfig::default();
@@ -219,11 +216,7 @@ impl Values {
     /// A whole number, if it is exact.
     fn count(&self, series: Series) -> Option<u64> {
         let value = self.get(series).filter(|value| *value <= COUNT_MAX)?;
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "between 0 and 2^53"
-        )]
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and 2^53")]
         Some(value.round() as u64)
     }
 
@@ -372,14 +365,7 @@ sglang:time_to_first_token_seconds_count{model_name="m"} 10.0
     fn a_page_of_tgi() {
         let page = "# TYPE tgi_batch_current_size gauge\ntgi_batch_current_size 4\ntgi_queue_size 7\n";
         let scraped = read(page.as_bytes()).expect("known");
-        assert_eq!(
-            scraped,
-            Scraped {
-                running: Some(4),
-                waiting: Some(7),
-                ..Scraped::default()
-            }
-        );
+        assert_eq!(scraped, Scraped { running: Some(4), waiting: Some(7), ..Scraped::default() });
     }
 
     #[test]
@@ -397,12 +383,7 @@ sglang:time_to_first_token_seconds_count{model_name="m"} 10.0
             let waiting = if value == "1e300" { None } else { Some(7) };
             assert_eq!(scraped.waiting, waiting, "{value}");
         }
-        let parts = [
-            ("1.0", Some(1.0)),
-            ("1.0000001", Some(1.0)),
-            ("85", None),
-            ("-0.1", None),
-        ];
+        let parts = [("1.0", Some(1.0)), ("1.0000001", Some(1.0)), ("85", None), ("-0.1", None)];
         for (value, expected) in parts {
             let page = format!("vllm:kv_cache_usage_perc {value}\ntgi_queue_size 0\n");
             assert_eq!(read(page.as_bytes()).expect("known").kv_used, expected, "{value}");
@@ -462,9 +443,8 @@ sglang:time_to_first_token_seconds_count{model_name="m"} 10.0
 
     #[test]
     fn pages_without_known_series_have_no_values() {
-        let compressed: Vec<u8> = (0..100_000_u32)
-            .map(|number| (number.wrapping_mul(2_654_435_761) >> 24) as u8)
-            .collect();
+        let compressed: Vec<u8> =
+            (0..100_000_u32).map(|number| (number.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
         for page in [
             b"".as_slice(),
             b"\n\n\n",

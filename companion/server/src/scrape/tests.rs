@@ -45,17 +45,14 @@ async fn answer(answer: Answer) -> Response<Body> {
             with(200, Body::from_stream(parts))
         }
         Answer::Endless(part) => {
-            let parts = stream::iter(std::iter::repeat_with(move || {
-                Ok::<_, std::io::Error>(part.clone())
-            }));
+            let parts = stream::iter(std::iter::repeat_with(move || Ok::<_, std::io::Error>(part.clone())));
             with(200, Body::from_stream(parts))
         }
         Answer::Elsewhere => {
             let mut response = with(307, Body::empty());
-            response.headers_mut().insert(
-                http_header::LOCATION,
-                http::HeaderValue::from_static("/elsewhere"),
-            );
+            response
+                .headers_mut()
+                .insert(http_header::LOCATION, http::HeaderValue::from_static("/elsewhere"));
             response
         }
     }
@@ -75,9 +72,7 @@ impl World {
             answer(current)
         });
         let elsewhere = get(|| async { "vllm:num_requests_running 99\n" });
-        let app = Router::new()
-            .route("/metrics", metrics)
-            .route("/elsewhere", elsewhere);
+        let app = Router::new().route("/metrics", metrics).route("/elsewhere", elsewhere);
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         tokio::spawn(async move { axum::serve(listener, app).await });
@@ -127,27 +122,17 @@ impl World {
 }
 
 fn runs(server: &ServerStatus, requests: u64) -> bool {
-    server
-        .scraped
-        .is_some_and(|scraped| scraped.running == Some(requests))
+    server.scraped.is_some_and(|scraped| scraped.running == Some(requests))
 }
 
 #[tokio::test]
 async fn values_are_known_until_they_are_stale() {
-    let world = World::new(
-        Answer::Page("vllm:num_requests_running 3\n"),
-        ", stale_after: 50ms",
-    )
-    .await;
+    let world = World::new(Answer::Page("vllm:num_requests_running 3\n"), ", stale_after: 50ms").await;
     let server = world.until("read", |server| runs(server, 3)).await;
     assert_eq!(server.foreign, 3, "no request of this companion runs there");
     world.set_answer(Answer::Page("vllm:num_requests_running 1\n"));
     world.until("read again", |server| runs(server, 1)).await;
-    let failures = [
-        Answer::Never,
-        Answer::Status(500),
-        Answer::Half("vllm:num_requests_running 7\n"),
-    ];
+    let failures = [Answer::Never, Answer::Status(500), Answer::Half("vllm:num_requests_running 7\n")];
     for failure in failures {
         world.set_answer(failure);
         let server = world.until("too old", |server| server.scraped.is_none()).await;
@@ -190,22 +175,13 @@ async fn read_once(answer: Answer) -> Result<Scraped, Failure> {
 
 #[tokio::test]
 async fn failures_are_named_and_classified() {
-    let noise: Vec<u8> = (0..50_000_u32)
-        .flat_map(|number| number.wrapping_mul(2_654_435_761).to_le_bytes())
-        .collect();
+    let noise: Vec<u8> =
+        (0..50_000_u32).flat_map(|number| number.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
     let cases = [
         (Answer::Status(404), "the server answers 404 Not Found", true),
         (Answer::Status(401), "the server answers 401 Unauthorized", true),
-        (
-            Answer::Status(503),
-            "the server answers 503 Service Unavailable",
-            false,
-        ),
-        (
-            Answer::Elsewhere,
-            "the server answers 307 Temporary Redirect",
-            true,
-        ),
+        (Answer::Status(503), "the server answers 503 Service Unavailable", false),
+        (Answer::Elsewhere, "the server answers 307 Temporary Redirect", true),
         (Answer::Page("<html>sign in</html>\n"), "none of the series", true),
         (Answer::Page(""), "none of the series", true),
         // All that is ever read of 100 MB, of lines, of one line, and of bytes.
@@ -214,11 +190,7 @@ async fn failures_are_named_and_classified() {
             "more than 8 MiB",
             true,
         ),
-        (
-            Answer::Endless(Bytes::from("x".repeat(100_000))),
-            "more than 8 MiB",
-            true,
-        ),
+        (Answer::Endless(Bytes::from("x".repeat(100_000))), "more than 8 MiB", true),
         (Answer::Endless(Bytes::from(noise)), "more than 8 MiB", true),
         (Answer::Half("vllm:num_requests_running 7\n"), "", false),
     ];
@@ -242,11 +214,7 @@ fn every_change_is_reported_once() {
     assert_eq!(state.update(time(10), true), Change::Readable);
     assert_eq!(state.update(time(11), true), Change::StillRead);
     assert_eq!(state.stale_at(), Some(time(16)));
-    assert_eq!(
-        state.update(time(15), false),
-        Change::Nothing,
-        "it may come back in time"
-    );
+    assert_eq!(state.update(time(15), false), Change::Nothing, "it may come back in time");
     assert_eq!(state.update(time(16), false), Change::Stale);
     assert_eq!(state.update(time(17), false), Change::Nothing);
     assert_eq!(state.update(time(18), true), Change::Readable);

@@ -32,12 +32,7 @@ impl<'a> Surroundings<'a> {
         metrics: &'a Arc<Metrics>,
         clock: Clock,
     ) -> Self {
-        Self {
-            config,
-            runtime,
-            metrics,
-            clock,
-        }
+        Self { config, runtime, metrics, clock }
     }
 }
 
@@ -62,12 +57,7 @@ impl Decisions {
         observer: Observer,
         mut restored: stores::Restored,
     ) -> Result<Self, Error> {
-        let Surroundings {
-            config,
-            runtime,
-            metrics,
-            clock,
-        } = around;
+        let Surroundings { config, runtime, metrics, clock } = around;
         let settings = control_settings::with_models(config, &identity, &mut restored.models);
         let reports = Reporters::default();
         let spawn = || driver::spawn(settings, clock, observer, reports.clone());

@@ -14,14 +14,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use penstock_control::Kept;
+use penstock_engine::input::{PastUsage, QuotaUsage};
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableHandle};
+
 use self::file_clock::{FileClock, LastWrite, Moment};
 use super::message::Windows;
 use super::write_buffer::UsageBatch;
 use super::{Error, Models, model_from_numbers, model_numbers};
 use crate::clock;
-use penstock_control::Kept;
-use penstock_engine::input::{PastUsage, QuotaUsage};
-use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableHandle};
 
 /// The format that this version writes and reads.
 const FORMAT: u64 = 1;
@@ -62,11 +63,7 @@ impl File {
         let named = path.clone();
         let opened = tokio::task::spawn_blocking(move || StoreFile::open(&named));
         let store = opened.await.unwrap_or_else(|_| Err(contradictory(&path)))?;
-        Ok(Self {
-            path,
-            store: Some(store),
-            windows: BTreeMap::new(),
-        })
+        Ok(Self { path, store: Some(store), windows: BTreeMap::new() })
     }
 
     /// Keeps this pool from now on, with or without usage. Returns its stored models and, of its stored usage, what
@@ -104,8 +101,7 @@ impl File {
     ) -> Result<(), Error> {
         let (models, windows) = (learned.clone(), self.windows.clone());
         let batches: Vec<UsageBatch> = backlog.iter().cloned().collect();
-        self.run_blocking(move |store| store.save(models, &batches, &windows))
-            .await?;
+        self.run_blocking(move |store| store.save(models, &batches, &windows)).await?;
         learned.clear();
         backlog.clear();
         Ok(())
@@ -129,10 +125,7 @@ impl File {
 
 /// redb panicked because the file's contents violate its invariants.
 fn contradictory(path: &Path) -> Error {
-    Error::Broken {
-        path: path.into(),
-        why: "its contents contradict each other".into(),
-    }
+    Error::Broken { path: path.into(), why: "its contents contradict each other".into() }
 }
 
 /// An open file and its models.
@@ -180,18 +173,11 @@ impl StoreFile {
             Ok(read) => return Ok(read),
             Err(Unusable::Locked) => return Err(Error::Locked(self.path.clone())),
             Err(Unusable::Io(source)) => {
-                return Err(Error::Io {
-                    path: self.path.clone(),
-                    source,
-                });
+                return Err(Error::Io { path: self.path.clone(), source });
             }
             Err(Unusable::Damaged(why)) => why,
         };
-        let stuck = |source| Error::Stuck {
-            path: self.path.clone(),
-            why: why.clone(),
-            source,
-        };
+        let stuck = |source| Error::Stuck { path: self.path.clone(), why: why.clone(), source };
         let aside = set_aside(&self.path).map_err(stuck)?;
         tracing::warn!(
             file = %self.path.display(),
@@ -214,9 +200,7 @@ impl StoreFile {
     /// The stored models of a pool, by variant.
     fn models_of(&self, pool: &str) -> Vec<(String, Kept)> {
         let models = self.models.iter().filter(|((owner, _), _)| owner == pool);
-        models
-            .map(|((_, variant), model)| (variant.clone(), *model))
-            .collect()
+        models.map(|((_, variant), model)| (variant.clone(), *model)).collect()
     }
 
     /// Usage of this pool's flows in the window that ends now.
@@ -255,10 +239,7 @@ impl StoreFile {
     }
 
     fn broken(&self, why: &redb::Error) -> Error {
-        Error::Broken {
-            path: self.path.clone(),
-            why: why.to_string(),
-        }
+        Error::Broken { path: self.path.clone(), why: why.to_string() }
     }
 }
 
@@ -318,9 +299,7 @@ fn read(database: &Database, now: Moment) -> Result<Contents, Unusable> {
     let format = number(ABOUT_FORMAT)?;
     if format != Some(FORMAT) {
         let format = format.map_or_else(|| "unknown".into(), |format| format.to_string());
-        return Err(Unusable::Damaged(format!(
-            "its format is {format}; this version reads {FORMAT}"
-        )));
+        return Err(Unusable::Damaged(format!("its format is {format}; this version reads {FORMAT}")));
     }
     let table = reading.open_table(MODELS).map_err(redb::Error::from)?;
     let mut models = Models::new();
@@ -338,10 +317,7 @@ fn read(database: &Database, now: Moment) -> Result<Contents, Unusable> {
             ),
         }
     }
-    Ok(Contents {
-        models,
-        last_write: number(ABOUT_CLOCK)?.zip(number(ABOUT_WALL)?),
-    })
+    Ok(Contents { models, last_write: number(ABOUT_CLOCK)?.zip(number(ABOUT_WALL)?) })
 }
 
 /// Writes everything in one transaction.
@@ -366,9 +342,7 @@ fn write(
             table.insert((pool.as_str(), variant.as_str()), model_numbers(model))?;
         }
     }
-    let usage = windows
-        .iter()
-        .filter_map(|(pool, windows)| Some((pool.clone(), windows.usage?)));
+    let usage = windows.iter().filter_map(|(pool, windows)| Some((pool.clone(), windows.usage?)));
     rows::write(&writing, batches, &usage.collect(), now)?;
     quota_rows::write(&writing, batches, windows.len(), now)?;
     writing.commit()?;
@@ -387,9 +361,7 @@ fn set_aside(path: &Path) -> io::Result<PathBuf> {
         std::fs::rename(path, &aside)?;
         return Ok(aside);
     }
-    Err(io::Error::other(format!(
-        "{DAMAGED_MAX} damaged files are beside it already; delete them"
-    )))
+    Err(io::Error::other(format!("{DAMAGED_MAX} damaged files are beside it already; delete them")))
 }
 
 #[cfg(test)]

@@ -35,11 +35,7 @@ struct State {
 
 impl Health {
     pub(super) fn new(place: String, metrics: Option<Arc<Metrics>>) -> Arc<Self> {
-        Arc::new(Self {
-            place,
-            metrics,
-            state: Mutex::default(),
-        })
+        Arc::new(Self { place, metrics, state: Mutex::default() })
     }
 
     pub(super) fn place(&self) -> &str {

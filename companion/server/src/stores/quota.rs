@@ -69,11 +69,7 @@ impl PeriodCode {
 
     /// The start of the bucket that contains `time`, in milliseconds. A calendar window's usage has the first second of its day or month.
     pub(super) fn bucket(self, time: u64) -> u64 {
-        if self.is_calendar() {
-            time
-        } else {
-            time - time % self.width()
-        }
+        if self.is_calendar() { time } else { time - time % self.width() }
     }
 
     /// The time of the window in milliseconds; of a calendar window at most.
@@ -230,17 +226,9 @@ mod tests {
     #[test]
     fn a_period_survives_its_number() {
         let sliding = |millis| QuotaPeriod::Sliding(Duration::from_millis(millis));
-        for period in [
-            QuotaPeriod::Day,
-            QuotaPeriod::Month,
-            sliding(1_000),
-            sliding(90_500),
-        ] {
+        for period in [QuotaPeriod::Day, QuotaPeriod::Month, sliding(1_000), sliding(90_500)] {
             let number = code(period).number();
-            assert_eq!(
-                PeriodCode::from_number(number).map(PeriodCode::period),
-                Some(period)
-            );
+            assert_eq!(PeriodCode::from_number(number).map(PeriodCode::period), Some(period));
         }
         assert_eq!(
             [0, 3, 999].map(PeriodCode::from_number),
@@ -261,10 +249,7 @@ mod tests {
         for time in [600_000, 600_001, 659_999] {
             let bucket = hour.bucket(time);
             assert_eq!(bucket, 600_000);
-            assert_eq!(
-                hour.used_at(bucket, 700_000),
-                UsedAt::Ago(Duration::from_secs(40))
-            );
+            assert_eq!(hour.used_at(bucket, 700_000), UsedAt::Ago(Duration::from_secs(40)));
         }
         let now_within = hour.used_at(600_000, 600_500);
         assert_eq!(now_within, UsedAt::Ago(Duration::ZERO));

@@ -86,12 +86,7 @@ impl QuotaBuffer {
             // The engine owes this already, and settles nothing of it.
             UsedAt::Debt => return true,
         };
-        let key = Key {
-            flow: usage.flow,
-            counter: Counter::of(usage.unit, usage.kind),
-            period,
-            when,
-        };
+        let key = Key { flow: usage.flow, counter: Counter::of(usage.unit, usage.kind), period, when };
         if self.used.len() >= BUFFERED_KEYS_MAX && !self.used.contains_key(&key) {
             return false;
         }
@@ -122,10 +117,8 @@ impl QuotaBuffer {
     /// Takes the resets, as of now.
     pub(super) fn take_resets(&mut self, now: Instant) -> Vec<QuotaReset> {
         let resets = std::mem::take(&mut self.resets).into_iter();
-        let resets = resets.map(|(flow, reset_at)| QuotaReset {
-            flow,
-            ago: now.saturating_duration_since(reset_at),
-        });
+        let resets =
+            resets.map(|(flow, reset_at)| QuotaReset { flow, ago: now.saturating_duration_since(reset_at) });
         resets.collect()
     }
 
@@ -176,8 +169,7 @@ impl QuotaBuffer {
         let mut running: Vec<_> = self.running.iter().collect();
         running.sort_unstable_by_key(|&(_, sums)| Reverse(*sums));
         let most = running.into_iter().take(RUNNING_MAX);
-        most.map(|(flow, &(tokens, requests))| (flow.clone(), tokens, requests))
-            .collect()
+        most.map(|(flow, &(tokens, requests))| (flow.clone(), tokens, requests)).collect()
     }
 }
 
@@ -187,10 +179,7 @@ pub(super) type RunningKey = (Box<str>, Counter);
 /// The sums of a list, by key.
 pub(super) fn running_sums(running: Vec<Running>) -> Vec<(RunningKey, u64)> {
     let sums = running.into_iter().flat_map(|(flow, tokens, requests)| {
-        [
-            ((flow.clone(), Counter::Tokens), tokens),
-            ((flow, Counter::Requests), requests),
-        ]
+        [((flow.clone(), Counter::Tokens), tokens), ((flow, Counter::Requests), requests)]
     });
     sums.filter(|(_, sum)| *sum > 0).collect()
 }
@@ -198,11 +187,7 @@ pub(super) fn running_sums(running: Vec<Running>) -> Vec<(RunningKey, u64)> {
 /// The engine's record of what the flow runs, from the sums of both units.
 pub(super) fn running_of(flow: Box<str>, sum: impl Fn(&RunningKey) -> u64) -> QuotaRunning {
     let sum_of = |counter| sum(&(flow.clone(), counter));
-    QuotaRunning {
-        tokens: Tokens(sum_of(Counter::Tokens)),
-        requests: sum_of(Counter::Requests),
-        flow,
-    }
+    QuotaRunning { tokens: Tokens(sum_of(Counter::Tokens)), requests: sum_of(Counter::Requests), flow }
 }
 
 #[cfg(test)]
@@ -262,10 +247,7 @@ mod tests {
         let mut buffer = QuotaBuffer::default();
         let now = buffer.origin + seconds(100);
         let used_at = UsedAt::Ago(Duration::ZERO);
-        let topped_up = QuotaUsage {
-            kind: UsageKind::ToppedUp,
-            ..used("a", used_at, 3)
-        };
+        let topped_up = QuotaUsage { kind: UsageKind::ToppedUp, ..used("a", used_at, 3) };
         for usage in [used("a", used_at, 1), topped_up.clone(), used("b", used_at, 2)] {
             assert!(buffer.add(usage, now));
         }
@@ -275,10 +257,7 @@ mod tests {
         let mut taken = buffer.take_used(now);
         taken.sort_by_key(|usage| usage.amount);
         assert_eq!(taken, [used("b", used_at, 2), topped_up]);
-        let expected = QuotaReset {
-            flow: "a".into(),
-            ago: seconds(5),
-        };
+        let expected = QuotaReset { flow: "a".into(), ago: seconds(5) };
         assert_eq!(buffer.take_resets(now + seconds(5)), [expected]);
         assert_eq!(buffer.take_forgotten(), ["a", "c"].map(Box::from).into());
         assert!(buffer.take_resets(now).is_empty() && buffer.take_forgotten().is_empty());

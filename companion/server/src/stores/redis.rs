@@ -105,11 +105,7 @@ struct Attached {
 
 /// How long the stream keeps entries for these windows.
 fn kept(windows: Windows) -> Duration {
-    let exchange = if windows.has_quotas {
-        EXCHANGE_KEPT
-    } else {
-        Duration::ZERO
-    };
+    let exchange = if windows.has_quotas { EXCHANGE_KEPT } else { Duration::ZERO };
     windows.usage.unwrap_or_default().max(exchange)
 }
 
@@ -120,23 +116,15 @@ impl Redis {
         health: Arc<Health>,
         shared_usage: mpsc::Sender<SharedUsage>,
     ) -> Result<Self, Error> {
-        let client = Client::open(url.with_password()).map_err(|why| Error::Redis {
-            place: url.to_string(),
-            why: why.to_string(),
-        })?;
+        let client = Client::open(url.with_password())
+            .map_err(|why| Error::Redis { place: url.to_string(), why: why.to_string() })?;
         let (reader, commands) = mpsc::channel(COMMANDS);
         let companion = new_writer_id();
         essential::spawn(
             "usage of other companions",
             Reader::new(client.clone(), health, shared_usage, companion.clone()).run(commands),
         );
-        Ok(Self {
-            client,
-            connection: None,
-            pools: BTreeMap::new(),
-            companion,
-            reader,
-        })
+        Ok(Self { client, connection: None, pools: BTreeMap::new(), companion, reader })
     }
 
     /// Reads this pool's stream from now on, if it has windows: usage from the window's beginning if `past_usage` is given, and usage of
@@ -173,12 +161,7 @@ impl Redis {
             own_resets: budgets::OwnResets::default(),
         };
         self.pools.insert(pool.clone(), attached);
-        let attach = Command::Attach {
-            pool: pool.clone(),
-            windows,
-            writer_id,
-            past_usage,
-        };
+        let attach = Command::Attach { pool: pool.clone(), windows, writer_id, past_usage };
         // The reader runs as long as this sender.
         let _ = self.reader.send(attach).await;
         // The start doesn't wait for a failing server; the next write tries again, and reports the failure.
@@ -208,10 +191,7 @@ impl Redis {
     /// The stored models of a pool.
     pub(super) async fn models(&mut self, pool: &str) -> Result<Vec<(String, Kept)>, RedisError> {
         let connection = self.connected().await?;
-        let answer = ::redis::cmd("HGETALL")
-            .arg(models_key(pool))
-            .query_async(connection)
-            .await;
+        let answer = ::redis::cmd("HGETALL").arg(models_key(pool)).query_async(connection).await;
         let all: Vec<(String, String)> = self.check(answer)?;
         let mut models = Vec::new();
         for (variant, text) in all.into_iter().take(VARIANTS_MAX) {
@@ -258,10 +238,7 @@ impl Redis {
     }
 
     async fn append(&mut self, batch: &mut UsageBatch) -> Result<(), RedisError> {
-        let Some(Attached {
-            writer_id, windows, ..
-        }) = self.pools.get(&batch.pool)
-        else {
+        let Some(Attached { writer_id, windows, .. }) = self.pools.get(&batch.pool) else {
             // The pool was detached before this batch could be written.
             return Ok(());
         };
@@ -348,12 +325,7 @@ fn entry_command(
     (taken_at, age): (u64, u64),
 ) -> ::redis::Cmd {
     let mut command = ::redis::cmd("XADD");
-    command
-        .arg(used_key(&batch.pool))
-        .arg("MAXLEN")
-        .arg("~")
-        .arg(STREAM_MAX)
-        .arg("*");
+    command.arg(used_key(&batch.pool)).arg("MAXLEN").arg("~").arg(STREAM_MAX).arg("*");
     command.arg(entry::BY).arg(writer_id);
     command.arg(entry::NUMBER).arg(batch.number);
     command.arg(entry::AGE).arg(age);

@@ -111,10 +111,8 @@ fn storage(config: &Config) -> BTreeMap<String, PoolStorage> {
             config::Store::Redis(url) => Location::Redis(url.clone()),
         };
         let counts = counts_of(pool);
-        let windows = Windows {
-            usage: counts.usage.then_some(pool.policy.usage_window),
-            has_quotas: counts.quotas,
-        };
+        let windows =
+            Windows { usage: counts.usage.then_some(pool.policy.usage_window), has_quotas: counts.quotas };
         Some((pool.name.clone(), PoolStorage { location, windows }))
     });
     stored.collect()
@@ -122,10 +120,7 @@ fn storage(config: &Config) -> BTreeMap<String, PoolStorage> {
 
 fn counts_of(pool: &Pool) -> Counts {
     let flows = &pool.policy.flows;
-    Counts {
-        usage: flows.discipline == Discipline::Usage,
-        quotas: !flows.quotas.is_empty(),
-    }
+    Counts { usage: flows.discipline == Discipline::Usage, quotas: !flows.quotas.is_empty() }
 }
 
 fn counts(config: &Config) -> BTreeMap<String, Counts> {
@@ -146,10 +141,7 @@ impl Stores {
     /// Stores that report their health and their writes as metrics.
     #[must_use]
     pub fn with_metrics(metrics: Arc<Metrics>) -> Self {
-        Self {
-            metrics: Some(metrics),
-            ..Self::default()
-        }
+        Self { metrics: Some(metrics), ..Self::default() }
     }
 
     /// Opens the stores of the configuration that aren't open, and restores the state of pools that a store keeps from
@@ -169,10 +161,8 @@ impl Stores {
         }
         for (location, (store, health)) in opened {
             let (inbox, messages) = mpsc::channel(INBOX);
-            let task = essential::spawn(
-                "writes to usage.store",
-                StoreWriter::new(store, messages, health).run(),
-            );
+            let task =
+                essential::spawn("writes to usage.store", StoreWriter::new(store, messages, health).run());
             self.open.insert(location, StoreTask { inbox, task });
         }
         let before = std::mem::replace(&mut self.storage, storage);
@@ -228,10 +218,7 @@ impl Stores {
             }
             let kept = storage.windows.kept();
             let buffer = kept.and_then(|_| self.buffers.get(pool)).cloned();
-            let recorder = Recorder {
-                inbox: inbox.clone(),
-                buffer: buffer.clone(),
-            };
+            let recorder = Recorder { inbox: inbox.clone(), buffer: buffer.clone() };
             recorders.insert(pool.clone(), recorder);
             if previous == Some(storage) {
                 continue;
@@ -244,9 +231,7 @@ impl Stores {
             let (past_quotas, past_quotas_answer) = quotas_begin.then(oneshot::channel).unzip();
             let attach = Message::Attach(Box::new(Attach {
                 pool: pool.as_str().into(),
-                windowed: kept
-                    .zip(buffer)
-                    .map(|(windows, buffer)| Windowed { windows, buffer }),
+                windowed: kept.zip(buffer).map(|(windows, buffer)| Windowed { windows, buffer }),
                 models,
                 past_usage,
                 past_quotas,
@@ -284,19 +269,12 @@ impl Stores {
     /// for them.
     pub fn close_unused(&mut self) -> Vec<JoinHandle<()>> {
         for (location, pool) in std::mem::take(&mut self.left) {
-            let is_back = self
-                .storage
-                .get(&pool)
-                .is_some_and(|storage| storage.location == location);
+            let is_back = self.storage.get(&pool).is_some_and(|storage| storage.location == location);
             if let Some(store) = self.open.get(&location).filter(|_| !is_back) {
                 // When the inbox is full, the store keeps the pool attached, which costs nothing.
                 let _ = store.inbox.try_send(Message::Detach(pool.clone()));
             }
-            if let Some(metrics) = self
-                .metrics
-                .as_ref()
-                .filter(|_| !self.storage.contains_key(&pool))
-            {
+            if let Some(metrics) = self.metrics.as_ref().filter(|_| !self.storage.contains_key(&pool)) {
                 // Removing fails when the pool never had this metric.
                 let _ = metrics.store_up.remove_label_values(&[&pool]);
             }
@@ -357,9 +335,7 @@ impl PendingRestore {
     async fn finish(self, restored: &mut Restored) {
         if let Some(models) = self.models {
             let models = by_deadline(self.deadline, models).await;
-            restored
-                .models
-                .insert(self.pool.clone(), models.unwrap_or_default());
+            restored.models.insert(self.pool.clone(), models.unwrap_or_default());
         }
         let mut past = SharedUsage::none(self.pool.into());
         if let Some(usage) = self.past_usage {

@@ -77,11 +77,7 @@ async fn a_new_configuration_opens_new_stores_and_closes_unused_ones() {
     let apart = config(&one, &two);
     assert!(!stores.matches(&apart));
     let restored = stores.open(&apart).await.expect("new").models;
-    assert_eq!(
-        restored.keys().collect::<Vec<_>>(),
-        ["code"],
-        "chat is where it was"
-    );
+    assert_eq!(restored.keys().collect::<Vec<_>>(), ["code"], "chat is where it was");
     assert!(restored["code"].is_empty(), "the second file is new");
     stores.close_unused();
     stores.recorders().record_model("code", "b".into(), kept(10.0));
@@ -104,11 +100,7 @@ async fn a_new_configuration_opens_new_stores_and_closes_unused_ones() {
 
 /// A configuration of one pool.
 fn windowed(path: &Path, discipline: &str, window: &str, store: bool) -> Config {
-    let store = if store {
-        format!(", store: {{redb: '{}'}}", path.display())
-    } else {
-        String::new()
-    };
+    let store = if store { format!(", store: {{redb: '{}'}}", path.display()) } else { String::new() };
     let yaml = format!(
         "pools:\n- name: chat\n  endpoints: {{static: ['127.0.0.1:1']}}\n  arbitration: {{flows: {{discipline: \
          {discipline}}}}}\n  usage: {{window: {window}{store}}}\n"
@@ -129,10 +121,7 @@ fn used(flow: &str, cost: u64) -> PastUsage {
 
 /// The restored costs by flow.
 fn costs(restored: Restored) -> Vec<(String, u64)> {
-    let past = restored
-        .into_past_usage()
-        .into_iter()
-        .flat_map(|past| past.settled);
+    let past = restored.into_past_usage().into_iter().flat_map(|past| past.settled);
     let mut costs: Vec<_> = past.map(|used| (used.flow.into(), used.cost.0)).collect();
     costs.sort();
     costs
@@ -179,27 +168,15 @@ async fn continued_windows_restore_nothing() {
     assert_eq!(open(&usage("10m"), "c").await, [], "only the window is longer");
     let memory = windowed(&path, "usage", "10m", false);
     assert_eq!(open(&memory, "lost").await, []);
-    assert_eq!(
-        open(&usage("10m"), "d").await,
-        [],
-        "the windows continued in memory"
-    );
+    assert_eq!(open(&usage("10m"), "d").await, [], "the windows continued in memory");
     assert_eq!(open(&windowed(&path, "fifo", "10m", true), "lost").await, []);
     let one = |flow: &str| (flow.to_owned(), 1);
-    assert_eq!(
-        open(&usage("10m"), "e").await,
-        [a, one("b"), one("c"), one("d")],
-        "the windows begin again"
-    );
+    assert_eq!(open(&usage("10m"), "e").await, [a, one("b"), one("c"), one("d")], "the windows begin again");
 }
 
 /// A configuration of one pool with budgets.
 fn budgeted(path: &Path, discipline: &str, budgets: bool) -> Config {
-    let budgets = if budgets {
-        ", budgets: [{match: '*', windows: [{tokens: 10, per: 1h}]}]"
-    } else {
-        ""
-    };
+    let budgets = if budgets { ", budgets: [{match: '*', windows: [{tokens: 10, per: 1h}]}]" } else { "" };
     let yaml = format!(
         "pools:\n- name: chat\n  endpoints: {{static: ['127.0.0.1:1']}}\n  arbitration: {{flows: {{discipline: \
          {discipline}{budgets}}}}}\n  usage: {{window: 5m, store: {{redb: '{}'}}}}\n",
@@ -248,10 +225,7 @@ async fn budgets_and_usage_windows_begin_each_by_itself() {
         restored_of(restored)
     };
     let pairs = |numbers: &[u64], amount: u64| -> Vec<(String, u64)> {
-        numbers
-            .iter()
-            .map(|number| (number.to_string(), amount))
-            .collect()
+        numbers.iter().map(|number| (number.to_string(), amount)).collect()
     };
     assert_eq!(open(&budgeted(&path, "wfq", true)).await, [vec![], vec![]]);
     // Both are counted now. The budgets go on, and the first recorded what it was asked to.
@@ -265,9 +239,6 @@ async fn budgets_and_usage_windows_begin_each_by_itself() {
 
     let mut next = Stores::default();
     let restored = next.open(&budgeted(&path, "usage", true)).await.expect("closed");
-    assert_eq!(
-        restored_of(restored),
-        [pairs(&[1, 2, 3, 4, 5], 5), pairs(&[2, 3, 4, 5], 7)]
-    );
+    assert_eq!(restored_of(restored), [pairs(&[1, 2, 3, 4, 5], 5), pairs(&[2, 3, 4, 5], 7)]);
     next.close(Duration::from_secs(60)).await;
 }

@@ -97,12 +97,7 @@ impl State {
 impl WriteBuffer {
     /// Adds to the sum of its key, and returns whether the buffer was empty before.
     pub(super) fn add(&self, used: PastUsage) -> bool {
-        let key = UsageKey {
-            band: used.band,
-            class: used.class,
-            flow: used.flow,
-            model: used.model,
-        };
+        let key = UsageKey { band: used.band, class: used.class, flow: used.flow, model: used.model };
         let mut state = self.state();
         let is_first = state.is_empty();
         if state.costs.len() < BUFFERED_KEYS_MAX || state.costs.contains_key(&key) {
@@ -116,12 +111,8 @@ impl WriteBuffer {
 
     /// Replaces the sum of running requests, and returns whether that is the first change since the last [`Self::take`].
     pub(super) fn set_running(&self, changed: RunningUsage) -> bool {
-        let key = UsageKey {
-            band: changed.band,
-            class: changed.class,
-            flow: changed.flow,
-            model: changed.model,
-        };
+        let key =
+            UsageKey { band: changed.band, class: changed.class, flow: changed.flow, model: changed.model };
         let mut state = self.state();
         if changed.running.0 == 0 {
             state.running.remove(&key);
@@ -275,12 +266,7 @@ impl UsageBatch {
     /// Drops the usage of budgets for which `is_kept` is false.
     pub(super) fn retain_quotas(&mut self, is_kept: impl Fn(&QuotaUsage) -> bool) {
         if !self.quotas.iter().all(&is_kept) {
-            self.quotas = self
-                .quotas
-                .iter()
-                .filter(|usage| is_kept(usage))
-                .cloned()
-                .collect();
+            self.quotas = self.quotas.iter().filter(|usage| is_kept(usage)).cloned().collect();
         }
     }
 }

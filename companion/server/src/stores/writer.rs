@@ -133,26 +133,13 @@ impl StoreWriter {
                 }
             }
         }
-        let wait = if self.store.is_behind() {
-            Duration::ZERO
-        } else {
-            LINGER
-        };
+        let wait = if self.store.is_behind() { Duration::ZERO } else { LINGER };
         self.due.get_or_insert_with(|| Instant::now() + wait);
     }
 
     async fn attach(&mut self, attach: Attach) {
-        let Attach {
-            pool,
-            windowed,
-            models,
-            past_usage,
-            past_quotas,
-        } = attach;
-        let windows = windowed
-            .as_ref()
-            .map(|windowed| windowed.windows)
-            .unwrap_or_default();
+        let Attach { pool, windowed, models, past_usage, past_quotas } = attach;
+        let windows = windowed.as_ref().map(|windowed| windowed.windows).unwrap_or_default();
         match windowed {
             Some(windowed) => drop(self.pools.insert(pool.clone(), windowed)),
             None => drop(self.pools.remove(&pool)),
@@ -170,10 +157,8 @@ impl StoreWriter {
                     let _ = past_usage.send(stored.past_usage);
                 }
                 if let Some(past_quotas) = past_quotas {
-                    let _ = past_quotas.send(PastQuotas {
-                        used: stored.past_quotas,
-                        ..PastQuotas::default()
-                    });
+                    let _ =
+                        past_quotas.send(PastQuotas { used: stored.past_quotas, ..PastQuotas::default() });
                 }
                 let _ = models.send(stored.models);
                 self.health.succeeded(Operation::Write);
@@ -193,11 +178,8 @@ impl StoreWriter {
 
     /// Moves the contents of the write buffers to the backlog.
     fn collect_all(&mut self) {
-        let pools: Vec<_> = self
-            .pools
-            .iter()
-            .map(|(pool, windowed)| (pool.clone(), windowed.clone()))
-            .collect();
+        let pools: Vec<_> =
+            self.pools.iter().map(|(pool, windowed)| (pool.clone(), windowed.clone())).collect();
         for (pool, windowed) in pools {
             self.collect(&pool, &windowed, false);
         }
@@ -207,14 +189,8 @@ impl StoreWriter {
     fn collect(&mut self, pool: &Arc<str>, windowed: &Windowed, ends: bool) {
         let taken_at = self.published.get(pool);
         let is_due = taken_at.is_none_or(|instant| instant.elapsed() >= RUNNING_REFRESH);
-        let Contents {
-            used,
-            dropped,
-            quota_resets,
-            forgotten,
-            quotas,
-            running,
-        } = windowed.buffer.take(is_due && windowed.buffer.runs_any());
+        let Contents { used, dropped, quota_resets, forgotten, quotas, running } =
+            windowed.buffer.take(is_due && windowed.buffer.runs_any());
         if dropped > 0 {
             tracing::warn!(
                 pool = &**pool,
@@ -277,14 +253,12 @@ impl StoreWriter {
         let mut pools: Vec<String> = self.learned.keys().map(|(pool, _)| pool.clone()).collect();
         pools.extend(self.backlog.iter().map(|batch| batch.pool.to_string()));
         let written = match &mut self.store {
-            Store::File(file) => file
-                .write(&mut self.learned, &mut self.backlog)
-                .await
-                .map_err(|why| why.to_string()),
-            Store::Redis(redis) => redis
-                .write(&mut self.learned, &mut self.backlog)
-                .await
-                .map_err(|why| why.to_string()),
+            Store::File(file) => {
+                file.write(&mut self.learned, &mut self.backlog).await.map_err(|why| why.to_string())
+            }
+            Store::Redis(redis) => {
+                redis.write(&mut self.learned, &mut self.backlog).await.map_err(|why| why.to_string())
+            }
         };
         match written {
             Ok(()) => {

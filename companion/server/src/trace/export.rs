@@ -70,17 +70,12 @@ impl Exporter {
     /// Built from the settings and from the variables that the OpenTelemetry library reads: `OTEL_EXPORTER_OTLP_*`,
     /// `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_TRACES_SAMPLER`.
     pub(super) fn new(settings: &Settings, metrics: &Metrics) -> Result<Self, String> {
-        let mut exporter = SpanExporter::builder()
-            .with_tonic()
-            .build()
-            .map_err(|error| error.to_string())?;
+        let mut exporter = SpanExporter::builder().with_tonic().build().map_err(|error| error.to_string())?;
         let resource = resource();
         exporter.set_resource(&resource);
         let spans = Spans::default();
-        let provider = SdkTracerProvider::builder()
-            .with_span_processor(spans.clone())
-            .with_resource(resource)
-            .build();
+        let provider =
+            SdkTracerProvider::builder().with_span_processor(spans.clone()).with_resource(resource).build();
         Ok(Self {
             exporter,
             tracer: provider.tracer(SERVICE),
@@ -141,10 +136,7 @@ impl Exporter {
             Err(_) => format!("no answer within {ANSWER_MAX:?}"),
         };
         self.undelivered.inc_by(count);
-        if self
-            .warned
-            .is_none_or(|instant| instant.elapsed() >= WARN_INTERVAL)
-        {
+        if self.warned.is_none_or(|instant| instant.elapsed() >= WARN_INTERVAL) {
             self.warned = Some(Instant::now());
             tracing::warn!(
                 why,

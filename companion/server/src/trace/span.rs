@@ -153,9 +153,7 @@ pub(super) mod tests {
 
     fn spans(records: &[SpanRecord]) -> Vec<SpanData> {
         let spans = Spans::default();
-        let provider = SdkTracerProvider::builder()
-            .with_span_processor(spans.clone())
-            .build();
+        let provider = SdkTracerProvider::builder().with_span_processor(spans.clone()).build();
         for record in records {
             make(&provider.tracer("penstock"), record);
         }
@@ -166,10 +164,7 @@ pub(super) mod tests {
         let record = record(Outcome::Dispatched);
         let mut labels = Arc::into_inner(record.labels).expect("the only one");
         labels.traceparent = traceparent.into();
-        SpanRecord {
-            labels: Arc::new(labels),
-            ..record
-        }
+        SpanRecord { labels: Arc::new(labels), ..record }
     }
 
     #[test]
@@ -182,11 +177,8 @@ pub(super) mod tests {
         assert_eq!((span.start_time, span.end_time), (time(990), time(1_000)));
         assert_eq!(span.span_context.trace_id().to_string(), TRACE);
         assert_eq!(span.parent_span_id.to_string(), PARENT);
-        let events: Vec<_> = span
-            .events
-            .iter()
-            .map(|event| (event.name.to_string(), event.timestamp))
-            .collect();
+        let events: Vec<_> =
+            span.events.iter().map(|event| (event.name.to_string(), event.timestamp)).collect();
         assert_eq!(
             events,
             [
@@ -196,10 +188,7 @@ pub(super) mod tests {
             ]
         );
         let attribute = |key: &str| {
-            let found = span
-                .attributes
-                .iter()
-                .find(|attribute| attribute.key.as_str() == key);
+            let found = span.attributes.iter().find(|attribute| attribute.key.as_str() == key);
             found.map(|attribute| attribute.value.to_string())
         };
         assert_eq!(attribute("penstock.flow").as_deref(), Some("acme"));
@@ -236,10 +225,7 @@ pub(super) mod tests {
         };
         let spans = spans(&[record]);
         let attributes = format!("{:?}", spans[0].attributes);
-        assert!(
-            !attributes.contains("acme") && attributes.contains("other"),
-            "{attributes}"
-        );
+        assert!(!attributes.contains("acme") && attributes.contains("other"), "{attributes}");
         assert_eq!(spans[0].status, Status::error("queue_timeout"));
         assert_eq!(spans[0].events.len(), 1);
     }

@@ -9,18 +9,17 @@ mod calendar;
 mod flow;
 mod window;
 
-use std::collections::BTreeMap;
-
 use core::time::Duration;
+use std::collections::BTreeMap;
 
 use penstock_control::{CostEvent, CostEventKind, Event, PoolBudgets};
 use penstock_engine::input::Service;
 
+use self::accounts::PoolAccounts;
 use super::World;
 use super::event::SimEvent;
 use super::rng::Rng;
 use super::time::{MILLI, Nanos};
-use accounts::PoolAccounts;
 
 /// Midnights before which worlds begin: before 1 January 2028, 15 January, 29 February and 1 March.
 const MIDNIGHTS: [u64; 4] = [1_830_297_600, 1_831_507_200, 1_835_395_200, 1_835_481_600];
@@ -68,8 +67,7 @@ impl World {
             let most = rng.choose(&[30, 30, 30, 4_000, 86_400, 40 * 86_400]);
             let seconds = i64::try_from(rng.below(2 * most)).unwrap_or(0) - i64::try_from(most).unwrap_or(0);
             let time = self.now + rng.below(span);
-            self.event_queue
-                .schedule(time, SimEvent::WallClockJumps(index, seconds));
+            self.event_queue.schedule(time, SimEvent::WallClockJumps(index, seconds));
         }
     }
 
@@ -160,18 +158,14 @@ impl World {
         let Some(request) = request.map(|request| &request.request_id) else {
             return Ok(());
         };
-        let number = request
-            .strip_prefix('r')
-            .and_then(|number| number.parse::<u64>().ok());
+        let number = request.strip_prefix('r').and_then(|number| number.parse::<u64>().ok());
         let counted = number.and_then(|number| self.counted_usage.get(&number));
         if let Service::Served(usage) = service
             && let Some(prompt) = usage.prompt
         {
             let own = (prompt.0, usage.output.unwrap_or_default().0);
             if counted != Some(&own) {
-                return Err(format!(
-                    "{request} is charged for {own:?}, and its server counted {counted:?}"
-                ));
+                return Err(format!("{request} is charged for {own:?}, and its server counted {counted:?}"));
             }
         }
         Ok(())
@@ -269,29 +263,22 @@ impl World {
 
     fn has_simple_turns(&self, pool: &str) -> bool {
         let mut scenarios = self.scenario.pools.iter();
-        scenarios
-            .find(|scenario| *scenario.name == *pool)
-            .is_some_and(|scenario| {
-                let policy = &scenario.policy;
-                let flows = &policy.flows;
-                flows.max_in_flight.is_none()
-                    && flows.max_in_flight_per_endpoint.is_none()
-                    && policy.queue.max_rate.is_none()
-                    && !matches!(policy.gate, penstock_engine::policy::Gate::Auto { .. })
-                    && scenario.credit.is_none()
-            })
+        scenarios.find(|scenario| *scenario.name == *pool).is_some_and(|scenario| {
+            let policy = &scenario.policy;
+            let flows = &policy.flows;
+            flows.max_in_flight.is_none()
+                && flows.max_in_flight_per_endpoint.is_none()
+                && policy.queue.max_rate.is_none()
+                && !matches!(policy.gate, penstock_engine::policy::Gate::Auto { .. })
+                && scenario.credit.is_none()
+        })
     }
 
     /// The request waits here, and its filter has a session here, so that it can be granted.
     fn can_go(&self, index: usize, request: &str) -> bool {
         let tenure = self.companions[index].tenure;
-        let number = request
-            .strip_prefix('r')
-            .and_then(|number| number.parse::<u64>().ok());
-        let mut streams = self
-            .http_streams
-            .values()
-            .filter(|http| Some(http.client) == number);
+        let number = request.strip_prefix('r').and_then(|number| number.parse::<u64>().ok());
+        let mut streams = self.http_streams.values().filter(|http| Some(http.client) == number);
         let (Some(http), None) = (streams.next(), streams.next()) else {
             return false;
         };

@@ -54,8 +54,7 @@ impl World {
         }
         let mean = self.scenario.interval;
         let wait = self.rng.exponential(mean);
-        self.event_queue
-            .schedule(self.now + wait, SimEvent::ClientArrives);
+        self.event_queue.schedule(self.now + wait, SimEvent::ClientArrives);
         self.start_client();
     }
 
@@ -80,9 +79,7 @@ impl World {
             released_by: Vec::new(),
         });
         self.summary.requests += 1;
-        let alive: Vec<usize> = (0..self.envoys.len())
-            .filter(|index| self.envoys[*index].alive)
-            .collect();
+        let alive: Vec<usize> = (0..self.envoys.len()).filter(|index| self.envoys[*index].alive).collect();
         let Some(envoy) = self.rng.choose_any(&alive) else {
             return self.end_client(number, End::Unreachable);
         };
@@ -98,16 +95,14 @@ impl World {
         if self.rng.percent(self.scenario.slow_bodies_percent) {
             let mean = self.scenario.interval * 4;
             let wait = self.rng.exponential(mean);
-            self.event_queue
-                .schedule(self.now + wait, SimEvent::BodyArrives(id));
+            self.event_queue.schedule(self.now + wait, SimEvent::BodyArrives(id));
         } else {
             self.receive_body(id);
         }
         if self.rng.percent(self.scenario.cancel_percent) {
             let mean = self.scenario.service + self.scenario.interval * 4;
             let wait = self.rng.exponential(mean);
-            self.event_queue
-                .schedule(self.now + wait, SimEvent::ClientLeaves(number));
+            self.event_queue.schedule(self.now + wait, SimEvent::ClientLeaves(number));
         }
     }
 
@@ -156,23 +151,14 @@ impl World {
         };
         let number = stream.client;
         let filtered = self.roots.get(&stream.root).is_some_and(|root| !root.dead);
-        let status = header(pairs, ":status")
-            .and_then(|status| status.parse().ok())
-            .unwrap_or(0);
-        let outcomes = pairs
-            .iter()
-            .filter(|(name, _)| name == names::OUTCOME_HEADER)
-            .count();
+        let status = header(pairs, ":status").and_then(|status| status.parse().ok()).unwrap_or(0);
+        let outcomes = pairs.iter().filter(|(name, _)| name == names::OUTCOME_HEADER).count();
         if filtered && outcomes != 1 {
             let pairs = pairs.clone();
             return self.fail(|| format!("client {number} receives {outcomes} outcomes: {pairs:?}"));
         }
         let (server, served) = (header(pairs, SERVER_HEADER), header(pairs, names::SERVED_HEADER));
-        if filtered
-            && server
-                .zip(served)
-                .is_some_and(|(server, served)| server != served)
-        {
+        if filtered && server.zip(served).is_some_and(|(server, served)| server != served) {
             let pairs = pairs.clone();
             return self.fail(|| format!("client {number} receives another server's name: {pairs:?}"));
         }

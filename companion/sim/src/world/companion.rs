@@ -17,13 +17,13 @@ use penstock_control::{Control, Event};
 use penstock_engine::Instant;
 use penstock_wire::limits::SESSION_GRACE;
 
+use self::election::Election;
+use self::records::Batch;
 use super::budgets::Accounts;
 use super::envoy::Attachment;
 use super::event::SimEvent;
 use super::time::Nanos;
 use super::{START, World};
-use election::Election;
-use records::Batch;
 
 /// Events of one batch. More are left for the next batch.
 const BATCH_MAX: usize = 256;
@@ -89,10 +89,7 @@ impl Companion {
 
     /// The time of the world at which the companion's clock shows this time.
     fn world_time(&self, local: Instant) -> Nanos {
-        let passed = local
-            .as_nanos()
-            .saturating_sub(self.clock_offset)
-            .saturating_sub(START);
+        let passed = local.as_nanos().saturating_sub(self.clock_offset).saturating_sub(START);
         START + (passed * 1_000).div_ceil(self.rate)
     }
 }
@@ -132,8 +129,7 @@ impl World {
         if !companion.inbox_scheduled && !companion.frozen {
             companion.inbox_scheduled = true;
             let wait = self.rng.below(self.scenario.batch + 1);
-            self.event_queue
-                .schedule(self.now + wait, SimEvent::CompanionInbox(companion.generation));
+            self.event_queue.schedule(self.now + wait, SimEvent::CompanionInbox(companion.generation));
         }
     }
 
@@ -159,8 +155,7 @@ impl World {
         let companion = &mut self.companions[index];
         if !companion.inbox.is_empty() && !companion.inbox_scheduled {
             companion.inbox_scheduled = true;
-            self.event_queue
-                .schedule(self.now, SimEvent::CompanionInbox(generation));
+            self.event_queue.schedule(self.now, SimEvent::CompanionInbox(generation));
         }
     }
 

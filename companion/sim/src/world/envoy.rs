@@ -128,9 +128,7 @@ impl Envoy {
 impl Root {
     /// Whether a companion has processed the end of this request.
     pub(super) fn is_end_reported(&self, sequence: u64) -> bool {
-        self.attachments
-            .iter()
-            .any(|attachment| attachment.reported_ends.contains(&sequence))
+        self.attachments.iter().any(|attachment| attachment.reported_ends.contains(&sequence))
     }
 }
 
@@ -175,15 +173,9 @@ impl World {
     fn new_root(&mut self, envoy: usize, vm: usize, is_requeue_listener: bool) -> u64 {
         self.roots_created += 1;
         let id = self.roots_created;
-        let epoch = Epoch {
-            hi: self.rng.next(),
-            lo: self.rng.next(),
-        };
-        let random = RandomBits {
-            epoch,
-            envoy: self.rng.next(),
-            key: u128::from(self.rng.next()).to_le_bytes(),
-        };
+        let epoch = Epoch { hi: self.rng.next(), lo: self.rng.next() };
+        let random =
+            RandomBits { epoch, envoy: self.rng.next(), key: u128::from(self.rng.next()).to_le_bytes() };
         let shared = self.envoys[envoy].shared.clone();
         let failed_attempts = self.envoys[envoy].failed_attempts[vm].clone();
         let config = Config {
@@ -214,12 +206,7 @@ impl World {
             term: 0,
             unreported_ends: BTreeSet::new(),
         };
-        self.note(|| {
-            format!(
-                "root {id} starts in envoy {envoy}, worker {vm}, epoch {:016x}",
-                epoch.hi
-            )
-        });
+        self.note(|| format!("root {id} starts in envoy {envoy}, worker {vm}, epoch {:016x}", epoch.hi));
         self.epochs.insert(id, root.epoch);
         self.roots.insert(id, root);
         self.reschedule_tick(id);
@@ -243,24 +230,16 @@ impl World {
     pub(super) fn lender(&self, root: u64, sequence: u64) -> Option<(u64, u64)> {
         let root = self.roots.get(&root)?;
         let stream = self.streams.get(&root.stream?)?;
-        root.worker
-            .is_admitted_by_credit(sequence)
-            .then_some((stream.tenure, stream.term))
+        root.worker.is_admitted_by_credit(sequence).then_some((stream.tenure, stream.term))
     }
 
     fn apply_effects(&mut self, root: u64) {
-        while let Some(effect) = self
-            .roots
-            .get_mut(&root)
-            .and_then(|root| root.worker.poll_effect())
-        {
+        while let Some(effect) = self.roots.get_mut(&root).and_then(|root| root.worker.poll_effect()) {
             match effect {
                 Effect::Session(_, effect) => self.apply_session_effect(root, effect),
-                Effect::Resume {
-                    context,
-                    edits,
-                    rewrite,
-                } => self.resume(root, u64::from(context), &edits, rewrite.as_ref()),
+                Effect::Resume { context, edits, rewrite } => {
+                    self.resume(root, u64::from(context), &edits, rewrite.as_ref())
+                }
                 Effect::Reply { context, reply } => {
                     self.answer(root, u64::from(context), &reply);
                 }
@@ -319,8 +298,7 @@ impl World {
         if root.tick_period != period {
             root.tick_period = period;
             root.tick_timer += 1;
-            self.event_queue
-                .schedule(self.now + period, SimEvent::Tick(id, root.tick_timer));
+            self.event_queue.schedule(self.now + period, SimEvent::Tick(id, root.tick_timer));
         }
     }
 
@@ -336,22 +314,15 @@ impl World {
         let before = self.roots.get(&id).map(|root| root.tick_period);
         self.reschedule_tick(id);
         if self.roots.get(&id).map(|root| root.tick_period) == before {
-            self.event_queue
-                .schedule(self.now + period + delay, SimEvent::Tick(id, timer));
+            self.event_queue.schedule(self.now + period + delay, SimEvent::Tick(id, timer));
         }
     }
 
     pub(super) fn root_receives(&mut self, id: u64, stream: u64, message: &[u8]) {
-        if self
-            .roots
-            .get(&id)
-            .is_some_and(|root| root.stream == Some(stream))
-        {
+        if self.roots.get(&id).is_some_and(|root| root.stream == Some(stream)) {
             let sender = self.streams.get(&stream);
             self.message_source = sender.map(|stream| (stream.tenure, stream.term));
-            self.call_worker(id, |worker, now| {
-                worker.handle_message(now, SessionId::MAIN, message)
-            });
+            self.call_worker(id, |worker, now| worker.handle_message(now, SessionId::MAIN, message));
             self.message_source = None;
             self.reschedule_tick(id);
         }
@@ -373,10 +344,7 @@ impl World {
     pub(super) fn reconfigure(&mut self, envoy: usize) {
         self.note(|| format!("envoy {envoy} gets a new plugin configuration"));
         for vm in 0..self.scenario.workers {
-            let old = [
-                self.envoys[envoy].front_roots[vm],
-                self.envoys[envoy].requeue_roots[vm],
-            ];
+            let old = [self.envoys[envoy].front_roots[vm], self.envoys[envoy].requeue_roots[vm]];
             if old.contains(&None) {
                 // The VM has trapped. It starts with the new configuration when it is loaded again.
                 continue;
@@ -388,8 +356,7 @@ impl World {
                 }
                 // The old requeue listener still serves the streams of the old front listener.
                 let drain_time = self.rng.below(2 * SECOND);
-                self.event_queue
-                    .schedule(self.now + drain_time, SimEvent::RootRetires(id));
+                self.event_queue.schedule(self.now + drain_time, SimEvent::RootRetires(id));
             }
         }
     }
@@ -400,9 +367,7 @@ impl World {
             return;
         };
         if !root.http_streams.is_empty() {
-            return self
-                .event_queue
-                .schedule(self.now + 200 * MILLI, SimEvent::RootRetires(id));
+            return self.event_queue.schedule(self.now + 200 * MILLI, SimEvent::RootRetires(id));
         }
         self.note(|| format!("root {id} ends"));
         self.call_worker(id, |worker, _| worker.handle_shutdown());
@@ -427,16 +392,11 @@ impl World {
             self.abandon_http_streams(id);
             self.remove_trapped_root(id);
         }
-        self.event_queue
-            .schedule(self.now + 1_200 * MILLI, SimEvent::VmReloads(envoy as u64, vm));
+        self.event_queue.schedule(self.now + 1_200 * MILLI, SimEvent::VmReloads(envoy as u64, vm));
     }
 
     fn root_ids(&self, selects: impl Fn(&Root) -> bool) -> Vec<u64> {
-        self.roots
-            .iter()
-            .filter(|(_, root)| selects(root))
-            .map(|(id, _)| *id)
-            .collect()
+        self.roots.iter().filter(|(_, root)| selects(root)).map(|(id, _)| *id).collect()
     }
 
     /// A trapped root context is removed with its last HTTP stream; then the stream of its session is closed.
@@ -471,17 +431,12 @@ impl World {
             self.roots.remove(&id);
         }
         let downtime = self.rng.exponential(SECOND);
-        self.event_queue
-            .schedule(self.now + downtime, SimEvent::EnvoyRestarts(envoy as u64));
+        self.event_queue.schedule(self.now + downtime, SimEvent::EnvoyRestarts(envoy as u64));
     }
 
     /// An Envoy's clock jumps.
     pub(super) fn jump_envoy(&mut self, envoy: usize, ahead: bool, distance: Nanos) {
         let offset = &mut self.envoys[envoy].clock_offset;
-        *offset = if ahead {
-            *offset + distance
-        } else {
-            offset.saturating_sub(distance)
-        };
+        *offset = if ahead { *offset + distance } else { offset.saturating_sub(distance) };
     }
 }

@@ -44,11 +44,7 @@ pub(super) struct EventQueue {
 impl EventQueue {
     pub(super) fn schedule(&mut self, time: Nanos, event: SimEvent) {
         self.scheduled += 1;
-        self.heap.push(Entry {
-            time,
-            number: self.scheduled,
-            event,
-        });
+        self.heap.push(Entry { time, number: self.scheduled, event });
     }
 
     pub(super) fn pop(&mut self) -> Option<(Nanos, SimEvent)> {

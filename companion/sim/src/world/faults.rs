@@ -145,10 +145,8 @@ impl FaultKind {
 
     /// Whether the world can't tell with this fault which waiting request is the next, or when it must go.
     pub(super) const fn blurs_turns(self) -> bool {
-        let delays = matches!(
-            self,
-            Self::CompanionFreeze | Self::LeaderFreeze | Self::ClockBack | Self::ClockAhead
-        );
+        let delays =
+            matches!(self, Self::CompanionFreeze | Self::LeaderFreeze | Self::ClockBack | Self::ClockAhead);
         self.changes_endpoints() || delays || matches!(self, Self::ServerPushesBack)
     }
 }
@@ -167,8 +165,7 @@ impl World {
         }
         let mean = self.scenario.fault_interval;
         let wait = self.rng.exponential(mean);
-        self.event_queue
-            .schedule(self.now + wait.max(MILLI), SimEvent::NextFault);
+        self.event_queue.schedule(self.now + wait.max(MILLI), SimEvent::NextFault);
         let Some(kind) = self.rng.choose_any(&self.scenario.faults.clone()) else {
             return;
         };
@@ -252,8 +249,7 @@ impl World {
         self.kill_companion(index, silently);
         if was_running {
             let downtime = self.rng.exponential(mean);
-            self.event_queue
-                .schedule(self.now + downtime, SimEvent::CompanionStarts(index));
+            self.event_queue.schedule(self.now + downtime, SimEvent::CompanionStarts(index));
         }
     }
 
@@ -414,8 +410,7 @@ impl World {
 
     pub(super) fn schedule_repair(&mut self, repair: Repair, mean: Nanos) {
         let wait = self.rng.exponential(mean);
-        self.event_queue
-            .schedule(self.now + wait, SimEvent::Repair(repair));
+        self.event_queue.schedule(self.now + wait, SimEvent::Repair(repair));
     }
 
     /// Ends a fault's effect.
@@ -443,10 +438,7 @@ impl World {
             return;
         }
         server.ready = ready;
-        let (pool, address) = (
-            self.scenario.pools[server.pool].name.as_str().into(),
-            server.address.clone(),
-        );
+        let (pool, address) = (self.scenario.pools[server.pool].name.as_str().into(), server.address.clone());
         self.deliver_to_all(&Event::EndpointReady { pool, address, ready });
     }
 

@@ -33,10 +33,7 @@ impl Properties for StreamProperties<'_> {
 /// The headers of a filter's local reply.
 pub(super) fn local_reply_headers(reply: &LocalReply) -> Pairs {
     let status = (":status".to_owned(), reply.status.to_string());
-    let headers = reply
-        .headers
-        .iter()
-        .map(|(name, value)| ((*name).to_owned(), value.clone()));
+    let headers = reply.headers.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
     core::iter::once(status).chain(headers).collect()
 }
 
@@ -64,8 +61,5 @@ pub(super) fn apply_edits(pairs: &mut Pairs, edits: &[HeaderEdit]) {
 }
 
 pub(super) fn header<'a>(pairs: &'a Pairs, name: &str) -> Option<&'a str> {
-    pairs
-        .iter()
-        .find(|(present, _)| present == name)
-        .map(|(_, value)| value.as_str())
+    pairs.iter().find(|(present, _)| present == name).map(|(_, value)| value.as_str())
 }

@@ -95,11 +95,7 @@ impl World {
         self.clients[client as usize].roots.push(root);
         let mut http = HttpStream::new(root, envoy, client, parent, self.now);
         (http.headers, http.body) = (headers, body);
-        let properties = StreamProperties {
-            upstream_address: "",
-            attempts: 0,
-            response_code_details: "",
-        };
+        let properties = StreamProperties { upstream_address: "", attempts: 0, response_code_details: "" };
         let context = u32::try_from(id).unwrap_or(u32::MAX);
         let bytes = abi_map(&http.headers);
         let action = self.call_worker(root, |worker, now| {
@@ -148,9 +144,7 @@ impl World {
         http.body_read_at = Some(self.now);
         let (root, sequence, body) = (http.root, http.sequence, http.body.clone());
         let read = |start: usize, length: usize| {
-            body.as_bytes()
-                .get(start..start.saturating_add(length))
-                .map(<[u8]>::to_vec)
+            body.as_bytes().get(start..start.saturating_add(length)).map(<[u8]>::to_vec)
         };
         let action = self.call_worker(root, |worker, now| {
             worker.handle_request_body(now, sequence, body.len(), true, read)
@@ -188,11 +182,7 @@ impl World {
         let hosts = header(&http.headers, names::ROUTE_HEADER)
             .or_else(|| header(&http.headers, names::ENDPOINT_HEADER))
             .unwrap_or_default();
-        http.hosts = hosts
-            .split(',')
-            .filter(|host| !host.is_empty())
-            .map(str::to_owned)
-            .collect();
+        http.hosts = hosts.split(',').filter(|host| !host.is_empty()).map(str::to_owned).collect();
         self.event_queue.schedule(self.now, SimEvent::TryNextHost(id));
         self.check_wait(id);
         self.check_resumed(id);
@@ -272,9 +262,7 @@ impl World {
         // The connection to an internal listener stays on its worker.
         let vm = self.roots.get(&http.root).map(|root| root.vm);
         let Some(root) = vm.and_then(|vm| self.envoys[envoy].requeue_roots[vm]) else {
-            return self
-                .event_queue
-                .schedule(self.now, SimEvent::AttemptFailed(id, AttemptError::Refused));
+            return self.event_queue.schedule(self.now, SimEvent::AttemptFailed(id, AttemptError::Refused));
         };
         self.summary.reentries += 1;
         let child = self.open_http_stream(root, client, Some(id), headers, body);
@@ -294,9 +282,7 @@ impl World {
         http.hosts_tried += 1;
         if http.hosts_tried < http.hosts.len() {
             let wait = self.rng.below(25 * MILLI);
-            return self
-                .event_queue
-                .schedule(self.now + wait, SimEvent::TryNextHost(id));
+            return self.event_queue.schedule(self.now + wait, SimEvent::TryNextHost(id));
         }
         let details = match error {
             AttemptError::Refused => "upstream_reset_before_response_started{remote_connection_failure}",
@@ -332,16 +318,10 @@ impl World {
         let (root, sequence, parent) = (http.root, http.sequence, http.parent);
         let (address, attempts) = (http.address.clone(), http.attempts);
         if details == VIA_UPSTREAM && self.scenario.routes_set_served_header() {
-            apply_edits(
-                &mut pairs,
-                &[HeaderEdit::Set(names::SERVED_HEADER, address.clone())],
-            );
+            apply_edits(&mut pairs, &[HeaderEdit::Set(names::SERVED_HEADER, address.clone())]);
         }
-        let properties = StreamProperties {
-            upstream_address: &address,
-            attempts,
-            response_code_details: details,
-        };
+        let properties =
+            StreamProperties { upstream_address: &address, attempts, response_code_details: details };
         let bytes = abi_map(&pairs);
         let responded = self.call_worker(root, |worker, now| {
             worker.handle_response_headers(now, Some(sequence), Headers::new(&bytes), false, &properties)
@@ -440,14 +420,11 @@ impl World {
 
     /// The root context of these streams has trapped: a paused stream stays paused until Envoy's idle timeout.
     pub(super) fn abandon_http_streams(&mut self, root: u64) {
-        let ids: Option<Vec<u64>> = self
-            .roots
-            .get(&root)
-            .map(|root| root.http_streams.values().copied().collect());
+        let ids: Option<Vec<u64>> =
+            self.roots.get(&root).map(|root| root.http_streams.values().copied().collect());
         for id in ids.unwrap_or_default() {
             let timeout = self.rng.between(20, 94) * SECOND;
-            self.event_queue
-                .schedule(self.now + timeout, SimEvent::IdleTimeout(id));
+            self.event_queue.schedule(self.now + timeout, SimEvent::IdleTimeout(id));
         }
     }
 
@@ -459,12 +436,8 @@ impl World {
 
     /// An Envoy process ends with all its HTTP streams.
     pub(super) fn drop_http_streams(&mut self, envoy: usize) {
-        let ids: Vec<u64> = self
-            .http_streams
-            .iter()
-            .filter(|(_, http)| http.envoy == envoy)
-            .map(|(id, _)| *id)
-            .collect();
+        let ids: Vec<u64> =
+            self.http_streams.iter().filter(|(_, http)| http.envoy == envoy).map(|(id, _)| *id).collect();
         for id in ids {
             let Some(http) = self.http_streams.remove(&id) else {
                 continue;

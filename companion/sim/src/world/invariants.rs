@@ -33,15 +33,9 @@ impl World {
     /// Checks an HTTP stream that its filter just resumed.
     pub(super) fn check_resumed(&mut self, id: u64) {
         if let Some((_, term)) = self.message_source {
-            let (root, envoy) = self
-                .http_streams
-                .get(&id)
-                .map_or((0, 0), |http| (http.root, http.envoy));
+            let (root, envoy) = self.http_streams.get(&id).map_or((0, 0), |http| (http.root, http.envoy));
             self.envoys[envoy].last_grant_at = self.now;
-            let last = self
-                .roots
-                .get_mut(&root)
-                .map(|root| core::mem::replace(&mut root.term, term));
+            let last = self.roots.get_mut(&root).map(|root| core::mem::replace(&mut root.term, term));
             if last.is_some_and(|last| last > term) {
                 self.fail(|| {
                     format!("root {root} obeys a companion of term {term} after one of term {last:?}")
@@ -69,19 +63,14 @@ impl World {
             return;
         }
         let without_session = |http: &HttpStream| {
-            self.roots
-                .get(&http.root)
-                .is_some_and(|root| root.attachments[index].orphaned_since.is_some())
+            self.roots.get(&http.root).is_some_and(|root| root.attachments[index].orphaned_since.is_some())
         };
         if streams().any(without_session) {
             self.fail(|| format!("client {number} is granted, though its filter has no session stream"));
         }
         let sessions = self.companions[index].sessions_max;
         let expected = self.scenario.sessions_expected();
-        let uptime = self
-            .companion_now(index)
-            .as_nanos()
-            .saturating_sub(self.companions[index].started_at);
+        let uptime = self.companion_now(index).as_nanos().saturating_sub(self.companions[index].started_at);
         let waited = u128::from(uptime) >= self.scenario.startup_wait.as_nanos();
         // Of several companions, the leader knows which filters it must wait for.
         let is_alone = self.companions[index].election.is_none();
@@ -178,10 +167,7 @@ impl World {
                 && older.arrived_at + delay < http.arrived_at
                 && flow(older.client) == flow(http.client)
         };
-        let older = root
-            .http_streams
-            .values()
-            .find(|id| self.http_streams.get(id).is_some_and(waits_longer));
+        let older = root.http_streams.values().find(|id| self.http_streams.get(id).is_some_and(waits_longer));
         let Some(&older) = older else {
             return;
         };
@@ -197,11 +183,7 @@ impl World {
     /// Checks a grant: the requests that the companion counts as running, adopted ones included, are below the bound.
     pub(super) fn check_bound(&mut self, index: usize, id: u64) {
         let tenure = self.companions[index].tenure;
-        let Some(http) = self
-            .http_streams
-            .get(&id)
-            .filter(|http| http.counted_by != Some(tenure))
-        else {
+        let Some(http) = self.http_streams.get(&id).filter(|http| http.counted_by != Some(tenure)) else {
             return;
         };
         let pool = self.clients[http.client as usize].pool;
@@ -275,11 +257,8 @@ impl World {
         if client.pool != pool {
             return self.fail(|| format!("client {number}'s request reaches a server of another pool"));
         }
-        let is_clients = |job: &&Job| {
-            self.http_streams
-                .get(&job.http)
-                .is_some_and(|http| http.client == number)
-        };
+        let is_clients =
+            |job: &&Job| self.http_streams.get(&job.http).is_some_and(|http| http.client == number);
         let copies = self.jobs.values().filter(is_clients).count();
         if copies != 1 {
             return self.fail(|| format!("client {number}'s request is at {copies} servers at once"));
@@ -305,43 +284,27 @@ impl World {
         let status = control.status(self.companion_now(index));
         let mut violation = None;
         for pool in &status.pools {
-            let Some(scenario) = self
-                .scenario
-                .pools
-                .iter()
-                .find(|scenario| *scenario.name == *pool.name)
+            let Some(scenario) = self.scenario.pools.iter().find(|scenario| *scenario.name == *pool.name)
             else {
                 continue;
             };
-            let counts: PoolCounts = self.companions[index]
-                .counts
-                .get(&scenario.name)
-                .copied()
-                .unwrap_or_default();
+            let counts: PoolCounts =
+                self.companions[index].counts.get(&scenario.name).copied().unwrap_or_default();
             let waiting = pool.snapshot.waiting;
             // A requeued request waits although its outcome is already counted.
             let min = counts.arrived.saturating_sub(counts.left);
             if waiting < min || waiting > min + counts.requeued {
-                violation = Some(format!(
-                    "pool {} counted {counts:?}, but {waiting} requests wait",
-                    scenario.name
-                ));
+                violation =
+                    Some(format!("pool {} counted {counts:?}, but {waiting} requests wait", scenario.name));
             }
             // The lag starts anew where a reload changes weights, costs or the discipline: what was counted before must not show in it.
             let lag = pool.snapshot.fairness_lags.iter().find(|lag| lag.ratio > 1.0);
             if let Some(lag) = lag {
-                violation = Some(format!(
-                    "pool {} has the lag {lag:?} over its bound",
-                    scenario.name
-                ));
+                violation = Some(format!("pool {} has the lag {lag:?} over its bound", scenario.name));
             }
             let in_requests = matches!(
                 scenario.policy.gate,
-                Gate::Auto { .. }
-                    | Gate::Bounded {
-                        unit: StockUnit::Requests,
-                        ..
-                    }
+                Gate::Auto { .. } | Gate::Bounded { unit: StockUnit::Requests, .. }
             );
             let stock = pool.snapshot.stock + pool.snapshot.draining_stock;
             let requests = status.requests as u64;

@@ -26,10 +26,7 @@ pub(super) struct LeaseStore {
 impl LeaseStore {
     /// An empty store.
     pub(super) fn new(rate: u64) -> Self {
-        Self {
-            rate,
-            ..Self::default()
-        }
+        Self { rate, ..Self::default() }
     }
 }
 
@@ -73,11 +70,7 @@ impl World {
         if !is_done {
             self.send_view(index);
         }
-        let answer = if is_done {
-            Answer::Done { version }
-        } else {
-            Answer::Refused
-        };
+        let answer = if is_done { Answer::Done { version } } else { Answer::Refused };
         if self.loses_store_message(index) {
             return;
         }
@@ -92,11 +85,9 @@ impl World {
         let is_holder = store.holder == Some(generation);
         let is_current = store.version == request.version();
         let (is_allowed, record, holder) = match request {
-            Request::Acquire { record, .. } => (
-                is_current && store.holder.is_none(),
-                Some(record),
-                Some(generation),
-            ),
+            Request::Acquire { record, .. } => {
+                (is_current && store.holder.is_none(), Some(record), Some(generation))
+            }
             Request::Renew { .. } => (is_holder, None, Some(generation)),
             Request::Write { record, .. } => (is_current && is_holder, Some(record), Some(generation)),
             Request::Release { record, .. } => (is_current && is_holder, Some(record), None),
@@ -117,8 +108,7 @@ impl World {
         if let Request::Acquire { .. } | Request::Renew { .. } = request {
             let duration = self.scenario.lease * 1_000 / self.lease_store.rate;
             self.lease_store.expires_at = self.now + duration;
-            self.event_queue
-                .schedule(self.lease_store.expires_at, SimEvent::LeaseExpires);
+            self.event_queue.schedule(self.lease_store.expires_at, SimEvent::LeaseExpires);
         }
         if record.is_some() {
             self.send_views();
@@ -142,8 +132,7 @@ impl World {
     pub(super) fn restart_store(&mut self, downtime: Nanos) {
         if self.scenario.lease > 0 && !self.lease_store.is_down {
             self.lease_store.is_down = true;
-            self.event_queue
-                .schedule(self.now + downtime, SimEvent::StoreStarts);
+            self.event_queue.schedule(self.now + downtime, SimEvent::StoreStarts);
         }
     }
 
@@ -156,8 +145,7 @@ impl World {
         if self.rng.percent(50) {
             let duration = self.scenario.lease * 1_000 / self.lease_store.rate;
             self.lease_store.expires_at = self.lease_store.expires_at.max(self.now + duration);
-            self.event_queue
-                .schedule(self.lease_store.expires_at, SimEvent::LeaseExpires);
+            self.event_queue.schedule(self.lease_store.expires_at, SimEvent::LeaseExpires);
         }
         self.expire_lease();
         self.send_views();
@@ -186,14 +174,9 @@ impl World {
             Some(holder) if holder == generation => Holder::Me,
             Some(_) => Holder::Other,
         };
-        let view = View {
-            holder,
-            record: store.record.clone(),
-            version: store.version,
-        };
+        let view = View { holder, record: store.record.clone(), version: store.version };
         let wait = self.delay();
-        self.event_queue
-            .schedule(self.now + wait, SimEvent::StoreView(generation, view));
+        self.event_queue.schedule(self.now + wait, SimEvent::StoreView(generation, view));
     }
 
     /// A companion's watch of the store is open again.

@@ -87,17 +87,11 @@ impl World {
         if accepted {
             self.send_to_companion(id, ToCompanion::Open);
         } else if vanished || blocked > 0 {
-            let wait = if vanished {
-                KEEPALIVE
-            } else {
-                blocked.min(KEEPALIVE)
-            };
-            self.event_queue
-                .schedule(self.now + wait, SimEvent::AtFilter(id, ToFilter::End));
+            let wait = if vanished { KEEPALIVE } else { blocked.min(KEEPALIVE) };
+            self.event_queue.schedule(self.now + wait, SimEvent::AtFilter(id, ToFilter::End));
         } else {
             let delay = self.delay();
-            self.event_queue
-                .schedule(self.now + delay, SimEvent::AtFilter(id, ToFilter::End));
+            self.event_queue.schedule(self.now + delay, SimEvent::AtFilter(id, ToFilter::End));
         }
         Some(id)
     }
@@ -114,8 +108,7 @@ impl World {
             return;
         };
         stream.up_last = stream.up_last.max(self.now + delay);
-        self.event_queue
-            .schedule(stream.up_last, SimEvent::AtCompanion(id, message));
+        self.event_queue.schedule(stream.up_last, SimEvent::AtCompanion(id, message));
     }
 
     pub(super) fn send_to_filter(&mut self, id: u64, message: ToFilter) {
@@ -124,8 +117,7 @@ impl World {
             return;
         };
         stream.down_last = stream.down_last.max(self.now + delay);
-        self.event_queue
-            .schedule(stream.down_last, SimEvent::AtFilter(id, message));
+        self.event_queue.schedule(stream.down_last, SimEvent::AtFilter(id, message));
     }
 
     pub(super) fn arrive_at_companion(&mut self, id: u64, message: ToCompanion) {
@@ -210,12 +202,10 @@ impl World {
         stream.up_dropped = true;
         stream.down_dropped = true;
         if let Some(wait) = filter {
-            self.event_queue
-                .schedule(self.now + wait, SimEvent::AtFilter(id, ToFilter::End));
+            self.event_queue.schedule(self.now + wait, SimEvent::AtFilter(id, ToFilter::End));
         }
         if let Some(wait) = companion {
-            self.event_queue
-                .schedule(self.now + wait, SimEvent::AtCompanion(id, ToCompanion::End));
+            self.event_queue.schedule(self.now + wait, SimEvent::AtCompanion(id, ToCompanion::End));
         }
     }
 
@@ -240,17 +230,12 @@ impl World {
             return;
         };
         let to_companion = |stream: &Stream| stream.companion == index && stream.open_at_filter;
-        let ids: Vec<u64> = self
-            .streams
-            .iter()
-            .filter(|(_, stream)| to_companion(stream))
-            .map(|(id, _)| *id)
-            .collect();
+        let ids: Vec<u64> =
+            self.streams.iter().filter(|(_, stream)| to_companion(stream)).map(|(id, _)| *id).collect();
         for id in ids {
             self.fail_keepalive(id);
         }
-        self.event_queue
-            .schedule(self.now + KEEPALIVE, SimEvent::KeepalivesFail(generation));
+        self.event_queue.schedule(self.now + KEEPALIVE, SimEvent::KeepalivesFail(generation));
     }
 
     /// Delays all later messages of a stream.
@@ -263,11 +248,7 @@ impl World {
     }
 
     fn remove_closed_stream(&mut self, id: u64) {
-        if self
-            .streams
-            .get(&id)
-            .is_some_and(|stream| !stream.open_at_filter && !stream.open_at_companion)
-        {
+        if self.streams.get(&id).is_some_and(|stream| !stream.open_at_filter && !stream.open_at_companion) {
             self.streams.remove(&id);
         }
     }
@@ -290,12 +271,8 @@ impl World {
 
     /// A root context ends without closing its streams. The companion notices soon, or never if `silently`.
     pub(super) fn drop_root_streams(&mut self, root: u64, silently: bool) {
-        let ids: Vec<u64> = self
-            .streams
-            .iter()
-            .filter(|(_, stream)| stream.root == root)
-            .map(|(id, _)| *id)
-            .collect();
+        let ids: Vec<u64> =
+            self.streams.iter().filter(|(_, stream)| stream.root == root).map(|(id, _)| *id).collect();
         for id in ids {
             let delay = self.delay();
             if let Some(stream) = self.streams.get_mut(&id) {

@@ -51,8 +51,7 @@ impl World {
     /// Draws which directions a partition of this length has.
     fn directions(&mut self, duration: Nanos) -> (Option<Nanos>, Option<Nanos>) {
         let until = Some(self.now + duration);
-        self.rng
-            .choose(&[(until, until), (until, until), (until, None), (None, until)])
+        self.rng.choose(&[(until, until), (until, until), (until, None), (None, until)])
     }
 
     /// Separates a companion from the store.
@@ -64,8 +63,7 @@ impl World {
         self.note(|| format!("companion {generation} is cut off from the store: {cut:?}"));
         if down.is_some() {
             let wait = duration + self.delay();
-            self.event_queue
-                .schedule(self.now + wait, SimEvent::StoreConnects(generation));
+            self.event_queue.schedule(self.now + wait, SimEvent::StoreConnects(generation));
         }
     }
 
@@ -85,8 +83,7 @@ impl World {
         for id in ids {
             self.hold_stream(id, cut);
             if duration > KEEPALIVE {
-                self.event_queue
-                    .schedule(self.now + KEEPALIVE, SimEvent::KeepaliveFails(id));
+                self.event_queue.schedule(self.now + KEEPALIVE, SimEvent::KeepaliveFails(id));
             }
         }
     }

@@ -22,17 +22,11 @@ impl World {
         let conditions = header(&http.headers, "x-envoy-retry-on").unwrap_or_default();
         let is_retriable = codes.split(',').any(|code| code == status)
             && conditions.split(',').any(|one| one == "retriable-status-codes");
-        let pairs = vec![
-            (":status".to_owned(), status.to_owned()),
-            ("retry-after".to_owned(), "1".to_owned()),
-        ];
+        let pairs =
+            vec![(":status".to_owned(), status.to_owned()), ("retry-after".to_owned(), "1".to_owned())];
         let (request, response) = (abi_map(&http.headers), abi_map(&pairs));
         let (address, attempts) = (http.address.clone(), http.attempts);
-        let properties = StreamProperties {
-            upstream_address: &address,
-            attempts,
-            response_code_details: "",
-        };
+        let properties = StreamProperties { upstream_address: &address, attempts, response_code_details: "" };
         self.call_worker(root, |worker, now| {
             let (request, response) = (Headers::new(&request), Headers::new(&response));
             worker.handle_attempt_log(now, request, response, &properties);
@@ -44,9 +38,7 @@ impl World {
             http.hosts_tried += 1;
             http.was_answered = true;
             let wait = self.rng.below(25 * MILLI);
-            return self
-                .event_queue
-                .schedule(self.now + wait, SimEvent::TryNextHost(id));
+            return self.event_queue.schedule(self.now + wait, SimEvent::TryNextHost(id));
         }
         if self.start_response(id, pairs, VIA_UPSTREAM).is_some() {
             self.end_response(id, b"{}", VIA_UPSTREAM);

@@ -29,19 +29,14 @@ impl World {
     /// The settings with which a companion of this term starts now.
     pub(super) fn current_settings(&self, term: u64) -> Settings {
         let servers = &self.servers;
-        let ready = |address: &str| {
-            servers
-                .iter()
-                .any(|server| server.address == address && server.ready)
-        };
+        let ready = |address: &str| servers.iter().any(|server| server.address == address && server.ready);
         let mut settings = self.scenario.settings(term, self.policy_version, &ready);
         settings.policy = self.current_policy();
         for (index, pool) in settings.pools.iter_mut().enumerate() {
             if let Some(rules) = self.overrides.rules.get(&index) {
                 pool.policy = rules.clone();
             }
-            pool.endpoints
-                .retain(|endpoint| !self.is_removed(&endpoint.address));
+            pool.endpoints.retain(|endpoint| !self.is_removed(&endpoint.address));
         }
         self.retain_configured(&mut settings.pools);
         settings
@@ -67,10 +62,7 @@ impl World {
     }
 
     pub(super) fn is_removed(&self, address: &str) -> bool {
-        self.overrides
-            .removed_servers
-            .iter()
-            .any(|index| self.servers[*index].address == address)
+        self.overrides.removed_servers.iter().any(|index| self.servers[*index].address == address)
     }
 
     fn reload(&mut self) {
@@ -115,16 +107,9 @@ impl World {
                 upper: initial,
                 watermark: initial,
             },
-            Gate::Bounded {
-                unit: StockUnit::Requests,
-                upper,
-                ..
-            } if upper > one && rng.percent(50) => Gate::Bounded {
-                unit: StockUnit::Requests,
-                lower: one,
-                upper: one,
-                watermark: one,
-            },
+            Gate::Bounded { unit: StockUnit::Requests, upper, .. } if upper > one && rng.percent(50) => {
+                Gate::Bounded { unit: StockUnit::Requests, lower: one, upper: one, watermark: one }
+            }
             gate => gate,
         };
         rules
@@ -142,10 +127,7 @@ impl World {
         }
         // The world's accounts of budgets count tokens by the weights of the scenario.
         if rules.flows.quotas.is_empty() && rng.percent(30) {
-            rules.weights = TokenWeights {
-                input: 300.0,
-                output: 0.0,
-            };
+            rules.weights = TokenWeights { input: 300.0, output: 0.0 };
         }
     }
 
@@ -176,11 +158,7 @@ impl World {
         let pool = settings.pools.into_iter().find(|pool| pool.name == *name);
         let endpoints: Vec<EndpointSettings> = pool.map(|pool| pool.endpoints).unwrap_or_default();
         let pool = name.as_str().into();
-        self.deliver_to_all(&Event::Endpoints {
-            pool,
-            endpoints,
-            pending: Vec::new(),
-        });
+        self.deliver_to_all(&Event::Endpoints { pool, endpoints, pending: Vec::new() });
     }
 
     /// Removes a pool from the configuration for a while, unless it is the only one left.

@@ -74,19 +74,10 @@ pub(super) struct Scenario {
 }
 
 /// Targets of pools whose gate is the predicted iteration.
-const TARGETS: Targets = Targets {
-    ttft_ms: Some(400.0),
-    itl_ms: Some(40.0),
-};
+const TARGETS: Targets = Targets { ttft_ms: Some(400.0), itl_ms: Some(40.0) };
 /// Learned parameters of those pools. With them, some of a world's requests fit within the targets, and more don't.
-const KEPT: Kept = Kept {
-    parameters: Parameters {
-        alpha_ms: 8.0,
-        beta_ms: 0.5,
-        gamma_ms: 0.005,
-    },
-    ttft_bias: 1.2,
-};
+const KEPT: Kept =
+    Kept { parameters: Parameters { alpha_ms: 8.0, beta_ms: 0.5, gamma_ms: 0.005 }, ttft_bias: 1.2 };
 
 fn quarters(count: u64) -> Decimal {
     Decimal::from_billionths(u128::from(count) * Decimal::ONE / 4)
@@ -98,18 +89,12 @@ impl Scenario {
         allow_credit(&mut pools, seed);
         let (companions, lease) = replicas(rng);
         // A takeover with missing filters takes several seconds.
-        let spans = if lease > 0 {
-            [20, 40, 40, 60, 120]
-        } else {
-            [5, 20, 20, 60, 120]
-        };
+        let spans = if lease > 0 { [20, 40, 40, 60, 120] } else { [5, 20, 20, 60, 120] };
         let span = rng.choose(&spans) * SECOND;
         let requests = rng.between(200, 600);
         let interval = span / requests;
-        let slots: u64 = pools
-            .iter()
-            .map(|pool| pool.servers.len() as u64 * pool.server_bound.unwrap_or(4))
-            .sum();
+        let slots: u64 =
+            pools.iter().map(|pool| pool.servers.len() as u64 * pool.server_bound.unwrap_or(4)).sum();
         let load_percent = rng.choose(&[30, 60, 80, 110, 200]);
         let service = (slots * interval * load_percent / 100).clamp(MILLI, 20 * SECOND);
         for pool in &mut pools {
@@ -144,12 +129,7 @@ impl Scenario {
             cancel_percent: rng.choose(&[0, 3, 20]),
             slow_bodies_percent: rng.choose(&[0, 5, 30]),
             malformed_percent: rng.choose(&[0, 3]),
-            fault_interval: span
-                / rng.choose(if lease > 0 {
-                    &[3, 10, 20, 40]
-                } else {
-                    &[3, 10, 40, 200]
-                }),
+            fault_interval: span / rng.choose(if lease > 0 { &[3, 10, 20, 40] } else { &[3, 10, 40, 200] }),
             faults,
             companions,
             lease,
@@ -182,18 +162,12 @@ impl Scenario {
 
     /// The policy of this version, as filters receive it.
     pub(super) fn policy(&self, version: u64) -> wire::Policy {
-        let header = |name: &str| wire::Source {
-            from: Some(wire::source::From::Header(name.into())),
-        };
+        let header = |name: &str| wire::Source { from: Some(wire::source::From::Header(name.into())) };
         let pools = self.pools.iter().map(|pool| wire::Pool {
             name: pool.name.clone(),
             models: vec![format!("{}*", pool.name)],
             hold_ms: millis(pool.hold),
-            fallback: if pool.open {
-                wire::Fallback::Open.into()
-            } else {
-                wire::Fallback::Closed.into()
-            },
+            fallback: if pool.open { wire::Fallback::Open.into() } else { wire::Fallback::Closed.into() },
             ttl_ms: millis(pool.policy.queue.ttl),
             no_endpoint_ttl_ms: millis(pool.policy.queue.no_endpoint_ttl),
             capacity_status: 503,
@@ -202,11 +176,7 @@ impl Scenario {
             fallback_bound_in_tokens: pool.in_tokens,
             prefix_hashes: false,
             first_byte: pool.policy.counts_prefill(),
-            requeue_on: Some(wire::RequeueOn {
-                connect: true,
-                reset: true,
-                statuses: vec![429, 503],
-            }),
+            requeue_on: Some(wire::RequeueOn { connect: true, reset: true, statuses: vec![429, 503] }),
         });
         wire::Policy {
             digest: format!("p{version}"),
@@ -218,10 +188,7 @@ impl Scenario {
             identity: Some(wire::Identity {
                 fairness_id: vec![header("x-flow")],
                 priority: vec![header("x-priority")],
-                trust: Some(wire::Trust {
-                    all: true,
-                    networks: Vec::new(),
-                }),
+                trust: Some(wire::Trust { all: true, networks: Vec::new() }),
                 ..Default::default()
             }),
             pools: pools.collect(),
@@ -232,9 +199,7 @@ impl Scenario {
 
     /// The number of sessions without faults; `None` in scenarios whose companion isn't configured with it.
     pub(super) fn sessions_expected(&self) -> Option<usize> {
-        self.seed
-            .is_multiple_of(2)
-            .then_some(self.envoys * self.workers * 2)
+        self.seed.is_multiple_of(2).then_some(self.envoys * self.workers * 2)
     }
 
     /// Whether Envoy's routes put the upstream's address into a response header. Otherwise the filter reads the
@@ -272,11 +237,7 @@ impl Scenario {
             reported: !pool.policy.flows.quotas.is_empty(),
             shared: false,
             transient: Duration::from_secs(120),
-            kept: pool
-                .kept
-                .map(|kept| ("default".into(), kept))
-                .into_iter()
-                .collect(),
+            kept: pool.kept.map(|kept| ("default".into(), kept)).into_iter().collect(),
             rewrite: Vec::new(),
         });
         Settings {
@@ -317,12 +278,7 @@ fn allow_credit(pools: &mut [PoolScenario], seed: u64) {
         });
         let factor = rng.choose(&[1_u128, 8, 8, 32]);
         let scaled = |bound: Decimal| Decimal::from_billionths(bound.billionths() * factor);
-        if let Gate::Bounded {
-            unit: unit @ StockUnit::Requests,
-            lower,
-            upper,
-            watermark,
-        } = pool.policy.gate
+        if let Gate::Bounded { unit: unit @ StockUnit::Requests, lower, upper, watermark } = pool.policy.gate
         {
             pool.policy.gate = Gate::Bounded {
                 unit,
@@ -349,11 +305,7 @@ fn replicas(rng: &mut Rng) -> (usize, Nanos) {
 /// The faults of several companions are half of all, and the leader's end is the most frequent one.
 fn add_faults_among_companions(faults: &mut Vec<FaultKind>, share: u64, rng: &mut Rng) {
     faults.retain(|kind| *kind != FaultKind::OlderCompanion);
-    for kind in FaultKind::ALL
-        .iter()
-        .copied()
-        .filter(|kind| kind.needs_replicas())
-    {
+    for kind in FaultKind::ALL.iter().copied().filter(|kind| kind.needs_replicas()) {
         if rng.percent(share.max(30)) {
             let weight = if kind == FaultKind::LeaderKill { 8 } else { 3 };
             faults.extend(core::iter::repeat_n(kind, weight));
@@ -371,33 +323,22 @@ fn envoys(lease: Nanos, rng: &mut Rng) -> usize {
 
 fn pool(number: u64, rng: &mut Rng) -> PoolScenario {
     let name = format!("m{number}");
-    let servers: Vec<String> = (0..rng.between(1, 4))
-        .map(|server| format!("10.0.{number}.{server}:80"))
-        .collect();
+    let servers: Vec<String> =
+        (0..rng.between(1, 4)).map(|server| format!("10.0.{number}.{server}:80")).collect();
     let lower = rng.between(1, 10);
     let upper = lower + rng.below(5);
-    let unit = if rng.percent(10) {
-        StockUnit::Tokens
-    } else {
-        StockUnit::Requests
-    };
+    let unit = if rng.percent(10) { StockUnit::Tokens } else { StockUnit::Requests };
     let (scale, in_requests) = match unit {
         StockUnit::Requests => (1, true),
         StockUnit::Tokens => (100, false),
     };
     let pool_bound = quarters(upper * servers.len() as u64).ceil();
-    let mode = if rng.percent(30) {
-        BandMode::Weighted([3.0, 2.0, 1.0])
-    } else {
-        BandMode::Strict
-    };
+    let mode = if rng.percent(30) { BandMode::Weighted([3.0, 2.0, 1.0]) } else { BandMode::Strict };
     let ceiling = rng.percent(15).then(|| quarters(3));
     let second = Duration::from_secs(1);
     let auto = rng.percent(20);
     let gate = if auto {
-        Gate::Auto {
-            initial: quarters(upper).max(Decimal::whole(1)),
-        }
+        Gate::Auto { initial: quarters(upper).max(Decimal::whole(1)) }
     } else {
         Gate::Bounded {
             unit,
@@ -408,10 +349,7 @@ fn pool(number: u64, rng: &mut Rng) -> PoolScenario {
     };
     PoolScenario {
         in_tokens: !in_requests && !auto,
-        slo: SloPolicy {
-            explicit: (auto && rng.percent(50)).then_some(TARGETS),
-            ..SloPolicy::default()
-        },
+        slo: SloPolicy { explicit: (auto && rng.percent(50)).then_some(TARGETS), ..SloPolicy::default() },
         kept: (auto && rng.percent(70)).then_some(KEPT),
         hold: rng.choose(&[second / 2, 5 * second, 20 * second]),
         open: rng.percent(40),
@@ -437,10 +375,7 @@ fn policy(rng: &mut Rng, mode: BandMode, ceiling: Option<Decimal>, gate: Gate) -
             ..Queue::default()
         },
         gate,
-        bands: Bands {
-            mode,
-            ceilings: [None, None, ceiling],
-        },
+        bands: Bands { mode, ceilings: [None, None, ceiling] },
         flows: Flows {
             discipline: rng.choose(&Discipline::ALL),
             cost: rng.choose(&[CostUnit::Tokens, CostUnit::Requests]),

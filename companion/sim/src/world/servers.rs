@@ -56,18 +56,15 @@ impl World {
         let mode = self.servers[index].mode;
         if mode == Mode::Refuses {
             let wait = self.rng.below(5 * MILLI);
-            return self.event_queue.schedule(
-                self.now + wait,
-                SimEvent::AttemptFailed(http, AttemptError::Refused),
-            );
+            return self
+                .event_queue
+                .schedule(self.now + wait, SimEvent::AttemptFailed(http, AttemptError::Refused));
         }
         if let Mode::PushesBack(most) = mode
             && self.jobs.values().filter(|job| job.server == index).count() >= most
         {
             let wait = self.rng.below(5 * MILLI);
-            return self
-                .event_queue
-                .schedule(self.now + wait, SimEvent::AttemptPushedBack(http));
+            return self.event_queue.schedule(self.now + wait, SimEvent::AttemptPushedBack(http));
         }
         let Some(stream) = self.http_streams.get_mut(&http) else {
             return;

@@ -11,12 +11,7 @@ pub(crate) fn rows(array: &Value) -> impl Iterator<Item = &Value> {
 
 /// The head of a table.
 pub(crate) fn head(text: &mut String, columns: &[&str]) {
-    let _ = writeln!(
-        text,
-        "\n| {} |\n|{}",
-        columns.join(" | "),
-        "---|".repeat(columns.len())
-    );
+    let _ = writeln!(text, "\n| {} |\n|{}", columns.join(" | "), "---|".repeat(columns.len()));
 }
 
 /// One line of a table.
@@ -26,14 +21,10 @@ pub(crate) fn line(text: &mut String, cells: &[String]) {
 
 /// A number with so many decimals; a dash for anything else.
 pub(crate) fn number(value: &Value, digits: usize) -> String {
-    value
-        .as_f64()
-        .map_or_else(|| "-".to_string(), |number| format!("{number:.digits$}"))
+    value.as_f64().map_or_else(|| "-".to_string(), |number| format!("{number:.digits$}"))
 }
 
 /// A fraction of 1 in percent; a dash for anything else.
 pub(crate) fn percent(value: &Value) -> String {
-    value
-        .as_f64()
-        .map_or_else(|| "-".to_string(), |part| format!("{:.1} %", 100.0 * part))
+    value.as_f64().map_or_else(|| "-".to_string(), |part| format!("{:.1} %", 100.0 * part))
 }

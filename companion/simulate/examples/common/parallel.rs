@@ -23,9 +23,7 @@ pub(crate) fn map<T: Sync, R: Send>(items: &[T], function: impl Fn(&T) -> R + Sy
             });
         }
     });
-    let mut done = done
-        .into_inner()
-        .expect("invariant: no thread panics while it holds the lock");
+    let mut done = done.into_inner().expect("invariant: no thread panics while it holds the lock");
     done.sort_by_key(|(index, _)| *index);
     done.into_iter().map(|(_, result)| result).collect()
 }

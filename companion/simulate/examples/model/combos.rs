@@ -9,11 +9,8 @@ use penstock_simulate::closed_loop::{Mix, ServerSpec};
 pub(crate) const MULTIPLIER: f64 = 3.0;
 
 /// Servers: name; alpha, beta and gamma in milliseconds.
-pub(crate) const HARDWARE: [(&str, f64, f64, f64); 3] = [
-    ("fast", 5.0, 0.02, 0.0001),
-    ("middle", 8.0, 0.05, 0.0005),
-    ("slow", 20.0, 0.12, 0.0008),
-];
+pub(crate) const HARDWARE: [(&str, f64, f64, f64); 3] =
+    [("fast", 5.0, 0.02, 0.0001), ("middle", 8.0, 0.05, 0.0005), ("slow", 20.0, 0.12, 0.0008)];
 
 pub(crate) fn mixes() -> [Mix; 4] {
     [Mix::chat(), Mix::long(), Mix::code(), Mix::mixed()]
@@ -21,29 +18,15 @@ pub(crate) fn mixes() -> [Mix; 4] {
 
 pub(crate) fn hardware(index: usize) -> Hardware {
     let (_, alpha_ms, beta_ms, gamma_ms) = HARDWARE[index];
-    Hardware {
-        alpha_ms,
-        beta_ms,
-        gamma_ms,
-        ..Hardware::default()
-    }
+    Hardware { alpha_ms, beta_ms, gamma_ms, ..Hardware::default() }
 }
 
 pub(crate) fn parameters(hardware: &Hardware) -> Parameters {
-    Parameters {
-        alpha_ms: hardware.alpha_ms,
-        beta_ms: hardware.beta_ms,
-        gamma_ms: hardware.gamma_ms,
-    }
+    Parameters { alpha_ms: hardware.alpha_ms, beta_ms: hardware.beta_ms, gamma_ms: hardware.gamma_ms }
 }
 
 pub(crate) fn server(hardware: Hardware, request_noise: f64) -> ServerSpec {
-    ServerSpec {
-        variant: "default".into(),
-        hardware,
-        weight: Decimal::whole(1),
-        request_noise,
-    }
+    ServerSpec { variant: "default".into(), hardware, weight: Decimal::whole(1), request_noise }
 }
 
 /// n* and lambda* of a server with these parameters, at the targets inferred from them.

@@ -30,10 +30,7 @@ const DURATION: Duration = Duration::from_secs(480 + 960);
 
 pub(crate) fn slo() -> SloPolicy {
     SloPolicy {
-        explicit: Some(Targets {
-            ttft_ms: Some(TTFT_MS),
-            itl_ms: Some(ITL_MS),
-        }),
+        explicit: Some(Targets { ttft_ms: Some(TTFT_MS), itl_ms: Some(ITL_MS) }),
         ..SloPolicy::default()
     }
 }
@@ -41,14 +38,7 @@ pub(crate) fn slo() -> SloPolicy {
 /// Requests per second of this traffic that one server can serve within the target.
 pub(crate) fn capacity(server: usize, traffic: &Traffic) -> f64 {
     let targets = slo().explicit.unwrap_or_default();
-    sizing::size(
-        &parameters(&hardware(server)),
-        traffic,
-        &targets,
-        Some(256.0),
-        1.0,
-    )
-    .lambda_star
+    sizing::size(&parameters(&hardware(server)), traffic, &targets, Some(256.0), 1.0).lambda_star
 }
 
 fn phase(mix: Mix, offered: f64, seconds: u64) -> Phase {
@@ -74,10 +64,7 @@ fn experiments() -> Vec<(&'static str, f64, Arrivals)> {
         ("long", steady(Mix::long())),
         ("mixed", steady(Mix::mixed())),
     ];
-    experiments
-        .into_iter()
-        .map(|(name, (offered, arrivals))| (name, offered, arrivals))
-        .collect()
+    experiments.into_iter().map(|(name, (offered, arrivals))| (name, offered, arrivals)).collect()
 }
 
 fn scenario(arrivals: &Arrivals, gate: GateBy, seed: u64) -> Scenario {
@@ -106,11 +93,8 @@ pub(crate) struct RunResult {
 impl RunResult {
     fn new(record: &Record) -> Self {
         let seconds = record.recorded.as_secs_f64();
-        let within: Vec<&Finished> = record
-            .finished
-            .iter()
-            .filter(|finished| finished.itl_ms() <= ITL_MS)
-            .collect();
+        let within: Vec<&Finished> =
+            record.finished.iter().filter(|finished| finished.itl_ms() <= ITL_MS).collect();
         let rate = |size: fn(&Finished) -> u64| {
             within.iter().map(|finished| size(finished)).sum::<u64>() as f64 / seconds
         };
@@ -155,36 +139,22 @@ fn result(arrivals: &Arrivals, gate: GateBy) -> RunResult {
 }
 
 /// The first watermarks of a search, from far too low to far too high.
-const COARSE: [f64; 13] = [
-    1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 18.0, 26.0, 36.0, 50.0, 70.0, 100.0,
-];
+const COARSE: [f64; 13] = [1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 18.0, 26.0, 36.0, 50.0, 70.0, 100.0];
 
 /// Results of fixed watermarks: the coarse ones, then the ones between the neighbours of the best by output tokens and of
 /// the best by all tokens, at most twelve each. Steps are whole numbers, or halves below 6.
 fn search(arrivals: &Arrivals) -> Vec<(f64, RunResult)> {
     let results = |watermarks: &[f64]| {
-        parallel::map(watermarks, |&watermark| {
-            (watermark, result(arrivals, GateBy::Watermark(watermark)))
-        })
+        parallel::map(watermarks, |&watermark| (watermark, result(arrivals, GateBy::Watermark(watermark))))
     };
     let mut found = results(&COARSE);
     let mut finer: Vec<f64> = Vec::new();
     let criteria: [fn(&RunResult) -> f64; 2] = [|result| result.goodput, |result| result.all_tokens];
     for criterion in criteria {
         let (best, _) = best(&found, criterion);
-        let position = COARSE
-            .iter()
-            .position(|watermark| *watermark == best)
-            .unwrap_or(0);
-        let (from, to) = (
-            COARSE[position.saturating_sub(1)],
-            COARSE[(position + 1).min(COARSE.len() - 1)],
-        );
-        let step = if to <= 6.0 {
-            0.5
-        } else {
-            ((to - from) / 12.0).ceil()
-        };
+        let position = COARSE.iter().position(|watermark| *watermark == best).unwrap_or(0);
+        let (from, to) = (COARSE[position.saturating_sub(1)], COARSE[(position + 1).min(COARSE.len() - 1)]);
+        let step = if to <= 6.0 { 0.5 } else { ((to - from) / 12.0).ceil() };
         let between = (1..).map(|number| from + f64::from(number) * step);
         finer.extend(between.take_while(|watermark| *watermark < to));
     }
@@ -211,15 +181,10 @@ pub(crate) fn run() -> Value {
         };
         let (watermark, by_output) = best(&fixed, |result| result.goodput);
         let (_, by_all) = best(&fixed, |result| result.all_tokens);
-        let keeping: Vec<_> = fixed
-            .iter()
-            .copied()
-            .filter(|(_, result)| result.over <= OVER_TARGET_MAX)
-            .collect();
+        let keeping: Vec<_> =
+            fixed.iter().copied().filter(|(_, result)| result.over <= OVER_TARGET_MAX).collect();
         let (keeps, by_keeping) = best(&keeping, |result| result.goodput);
-        let search = fixed
-            .iter()
-            .map(|(watermark, result)| json!([watermark, result.goodput, result.over]));
+        let search = fixed.iter().map(|(watermark, result)| json!([watermark, result.goodput, result.over]));
         json!({
             "traffic": name,
             "offered": offered,

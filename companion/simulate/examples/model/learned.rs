@@ -68,29 +68,17 @@ fn worst(errors: &Errors) -> f64 {
 
 /// The parameters that the autopilot uses at a sample.
 fn used_parameters(sample: &Sample) -> Option<Parameters> {
-    sample
-        .status
-        .variants
-        .first()
-        .and_then(|variant| variant.parameters)
+    sample.status.variants.first().and_then(|variant| variant.parameters)
 }
 
 fn state(sample: &Sample) -> State {
-    sample
-        .status
-        .variants
-        .first()
-        .map_or(State::NoTraffic, |variant| variant.state)
+    sample.status.variants.first().map_or(State::NoTraffic, |variant| variant.state)
 }
 
 /// The Kalman filter's parameters at each sample.
 fn kalman_parameters(record: &Record) -> Vec<Option<Parameters>> {
     let mut filter = Filter::default();
-    record
-        .samples
-        .iter()
-        .map(|sample| filter.step(&sample.observed))
-        .collect()
+    record.samples.iter().map(|sample| filter.step(&sample.observed)).collect()
 }
 
 /// The errors at one sample of a run.
@@ -165,23 +153,13 @@ fn combinations() -> Value {
     }
     let rows = parallel::map(&rows, |&(hardware, mix, noise)| {
         let runs = SEEDS.map(|seed| {
-            let combo = Combo {
-                hardware,
-                mix,
-                noise,
-                seed,
-            };
+            let combo = Combo { hardware, mix, noise, seed };
             let record = run_loop(&combo.scenario(SERVERS * LATE * 11 / 10)).expect("the hardware is valid");
             let kalman = kalman_parameters(&record);
             [EARLY, LATE].map(|served| moment(&combo, &record, &kalman, SERVERS * served))
         });
         let moments = |index: usize| -> Vec<Moment> { runs.iter().filter_map(|run| run[index]).collect() };
-        let combo = Combo {
-            hardware,
-            mix,
-            noise,
-            seed: 0,
-        };
+        let combo = Combo { hardware, mix, noise, seed: 0 };
         let (truth, traffic) = combo.truth();
         let size = inferred_size(&truth, &traffic);
         json!({
@@ -221,30 +199,17 @@ fn long() -> Value {
     let mut combos = Vec::new();
     for hardware in 0..HARDWARE.len() {
         for mix in 0..mixes().len() {
-            combos.push(Combo {
-                hardware,
-                mix,
-                noise: 0.10,
-                seed: 1,
-            });
+            combos.push(Combo { hardware, mix, noise: 0.10, seed: 1 });
         }
     }
     Value::Array(parallel::map(&combos, |combo| {
         let record = run_loop(&combo.scenario(LONG)).expect("the hardware is valid");
         let kalman = kalman_parameters(&record);
-        let settled = record
-            .samples
-            .iter()
-            .position(|sample| sample.served >= SERVERS * LATE)
-            .unwrap_or(0);
+        let settled = record.samples.iter().position(|sample| sample.served >= SERVERS * LATE).unwrap_or(0);
         let states = record.samples[settled..].iter().map(state);
         let converged = states.clone().filter(|state| *state == State::Converged).count();
         let (truth, traffic) = combo.truth();
-        let points = record
-            .samples
-            .iter()
-            .zip(&kalman)
-            .step_by(record.samples.len().div_ceil(200));
+        let points = record.samples.iter().zip(&kalman).step_by(record.samples.len().div_ceil(200));
         let points = points.map(|(sample, filter)| {
             let n = |found| errors(found, &truth, &traffic).map(|errors| 1.0 + errors.n_star);
             json!([sample.served, n(used_parameters(sample)), n(*filter)])
@@ -288,19 +253,11 @@ fn doubled() -> Value {
     }
     Value::Array(parallel::map(&combos, |&(mix, noise)| {
         let runs = SEEDS.map(|seed| {
-            let combo = Combo {
-                hardware: 1,
-                mix,
-                noise,
-                seed,
-            };
+            let combo = Combo { hardware: 1, mix, noise, seed };
             // With one server, the endpoint's requests are the variant's requests.
             let mut scenario = combo.scenario(LATE * 2 + 1_000);
             scenario.servers.truncate(1);
-            scenario.change = Some(Change::Alpha {
-                served: LATE,
-                times: 2.0,
-            });
+            scenario.change = Some(Change::Alpha { served: LATE, times: 2.0 });
             let record = run_loop(&scenario).expect("the hardware is valid");
             let kalman = kalman_parameters(&record);
             let (mut truth, traffic) = combo.truth();
@@ -329,10 +286,7 @@ fn doubled() -> Value {
 /// A single operating point: requests of one size from a constant number of clients, without probing.
 fn constant() -> Value {
     Value::Array(parallel::map(&NOISES, |&noise| {
-        let arrivals = Arrivals::Closed {
-            clients: 8,
-            mix: Mix::chat().uniform(),
-        };
+        let arrivals = Arrivals::Closed { clients: 8, mix: Mix::chat().uniform() };
         let servers = vec![server(hardware(1), noise)];
         let scenario = Scenario::new(servers, GateBy::Unlimited, arrivals).until_served(LATE * 2);
         let record = run_loop(&scenario).expect("the hardware is valid");

@@ -44,23 +44,14 @@ struct Line {
 }
 
 fn lines(area: &Area<'_>, title: &str, axes: (&str, &str), top: f64, lines: Vec<Line>) -> Result<(), Error> {
-    let right = lines
-        .iter()
-        .flat_map(|line| &line.points)
-        .map(|(x, _)| *x)
-        .fold(1.0, f64::max);
+    let right = lines.iter().flat_map(|line| &line.points).map(|(x, _)| *x).fold(1.0, f64::max);
     let mut chart = ChartBuilder::on(area)
         .caption(title, ("sans-serif", 17))
         .margin(12)
         .x_label_area_size(42)
         .y_label_area_size(62)
         .build_cartesian_2d(0.0..right, 0.0..top)?;
-    chart
-        .configure_mesh()
-        .x_desc(axes.0)
-        .y_desc(axes.1)
-        .light_line_style(TRANSPARENT)
-        .draw()?;
+    chart.configure_mesh().x_desc(axes.0).y_desc(axes.1).light_line_style(TRANSPARENT).draw()?;
     for Line { name, colour, points } in lines {
         let points = points.into_iter().map(|(x, y)| (x, y.min(top)));
         let drawn = chart.draw_series(LineSeries::new(points, colour.stroke_width(1)))?;
@@ -83,24 +74,17 @@ fn rows(array: &Value) -> impl Iterator<Item = &Value> {
 }
 
 fn points(array: &Value, y: usize) -> Vec<(f64, f64)> {
-    rows(array)
-        .filter_map(|row| Some((row[0].as_f64()?, row[y].as_f64()?)))
-        .collect()
+    rows(array).filter_map(|row| Some((row[0].as_f64()?, row[y].as_f64()?))).collect()
 }
 
 fn long(area: &Area<'_>, figures: &Value) -> Result<(), Error> {
     let mut all = Vec::new();
     for (index, row) in rows(&figures["long"]).enumerate() {
-        for (y, name, colour) in [
-            (2, "Kalman over windows", OTHER),
-            (1, "per request, used by the gate", OWN),
-        ] {
+        for (y, name, colour) in
+            [(2, "Kalman over windows", OTHER), (1, "per request, used by the gate", OWN)]
+        {
             all.push(Line {
-                name: if index == 0 {
-                    name.to_string()
-                } else {
-                    String::new()
-                },
+                name: if index == 0 { name.to_string() } else { String::new() },
                 colour,
                 points: points(&row["points"], y),
             });
@@ -115,48 +99,24 @@ fn gate(area: &Area<'_>, figures: &Value) -> Result<(), Error> {
     let mut top = 1.2_f64;
     for (row, colour) in rows(&figures["scenes"]).zip([OWN, OTHER, FOURTH, FIFTH, THIRD, BLACK, MAGENTA]) {
         let auto = row["auto"]["goodput_tokens_s"].as_f64().unwrap_or(1.0);
-        let points: Vec<_> = points(&row["search"], 1)
-            .into_iter()
-            .map(|(x, y)| (x, y / auto))
-            .collect();
+        let points: Vec<_> = points(&row["search"], 1).into_iter().map(|(x, y)| (x, y / auto)).collect();
         top = points.iter().map(|(_, y)| y * 1.3).fold(top, f64::max);
         all.push(Line {
-            name: format!(
-                "{}, {} offered",
-                row["traffic"].as_str().unwrap_or_default(),
-                row["offered"]
-            ),
+            name: format!("{}, {} offered", row["traffic"].as_str().unwrap_or_default(), row["offered"]),
             colour,
             points,
         });
     }
     let title = "Goodput of fixed watermarks / goodput of auto";
-    lines(
-        area,
-        title,
-        ("watermark per endpoint", "goodput / goodput of auto"),
-        top,
-        all,
-    )
+    lines(area, title, ("watermark per endpoint", "goodput / goodput of auto"), top, all)
 }
 
 fn replicas(area: &Area<'_>, figures: &Value) -> Result<(), Error> {
-    let desired = Line {
-        name: "desired replicas".into(),
-        colour: OWN,
-        points: points(&figures["points"], 1),
-    };
-    let demand = Line {
-        name: "offered, requests/s".into(),
-        colour: OTHER,
-        points: points(&figures["points"], 2),
-    };
-    let top = desired
-        .points
-        .iter()
-        .chain(&demand.points)
-        .map(|(_, y)| y * 1.25)
-        .fold(6.0, f64::max);
+    let desired =
+        Line { name: "desired replicas".into(), colour: OWN, points: points(&figures["points"], 1) };
+    let demand =
+        Line { name: "offered, requests/s".into(), colour: OTHER, points: points(&figures["points"], 2) };
+    let top = desired.points.iter().chain(&demand.points).map(|(_, y)| y * 1.25).fold(6.0, f64::max);
     lines(
         area,
         "Desired replicas: two servers, load 0.4, 2, 0.4 and 0",

@@ -26,9 +26,7 @@ pub(crate) fn run() -> Value {
     });
     let servers = vec![server(hardware(1), 0.05); SERVERS];
     let mut scenario = Scenario::new(servers, GateBy::Learned, Arrivals::Poisson(phases.to_vec()));
-    scenario.duration = Some(Duration::from_secs(
-        PHASES.iter().map(|(_, seconds)| seconds).sum(),
-    ));
+    scenario.duration = Some(Duration::from_secs(PHASES.iter().map(|(_, seconds)| seconds).sum()));
     let record = run_loop(&scenario).expect("the hardware is valid");
     let points = record.samples.iter().map(|sample| {
         let variant = sample.status.variants.first();

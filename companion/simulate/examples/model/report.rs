@@ -36,12 +36,8 @@ impl Report {
 
     fn text(&self) -> String {
         let mut text = String::from(HEAD);
-        let parts: [(&str, Part); 4] = [
-            ("learned", learned),
-            ("gate", gate),
-            ("servers", servers),
-            ("replicas", replicas),
-        ];
+        let parts: [(&str, Part); 4] =
+            [("learned", learned), ("gate", gate), ("servers", servers), ("replicas", replicas)];
         for (name, write) in parts {
             if let Some(figures) = self.0.get(name) {
                 write(&mut text, figures);
@@ -69,11 +65,7 @@ fn word(value: &Value) -> &str {
 }
 
 fn or_dash(value: &Value) -> String {
-    if value.is_null() {
-        "-".to_string()
-    } else {
-        value.to_string()
-    }
+    if value.is_null() { "-".to_string() } else { value.to_string() }
 }
 
 /// `, 3 never` if the count is above zero.
@@ -87,11 +79,7 @@ fn remark(count: &Value, text: &str) -> String {
 /// Median and worst value of one error.
 fn error(figures: &Value) -> String {
     let missing = remark(&figures["missing"], "without");
-    format!(
-        "{} ({}){missing}",
-        percent(&figures["median"]),
-        percent(&figures["worst"])
-    )
+    format!("{} ({}){missing}", percent(&figures["median"]), percent(&figures["worst"]))
 }
 
 fn learned(text: &mut String, figures: &Value) {
@@ -156,17 +144,7 @@ fn learned_long(text: &mut String, figures: &Value) {
         "\n100,000 requests at 10 % noise: smallest and largest n* as a multiple of the true n*, after the first 3,000 requests \
          per endpoint.\n\n![n* over 100,000 requests](model-long.svg)"
     );
-    head(
-        text,
-        &[
-            "servers",
-            "traffic",
-            "requests",
-            "windows converged",
-            "n*",
-            "Kalman n*",
-        ],
-    );
+    head(text, &["servers", "traffic", "requests", "windows converged", "n*", "Kalman n*"]);
     for row in rows(&figures["long"]) {
         let range =
             |range: &Value| format!("{} to {}", number(&range["least"], 3), number(&range["most"], 3));
@@ -217,14 +195,7 @@ fn learned_constant(text: &mut String, figures: &Value) {
     );
     head(
         text,
-        &[
-            "noise",
-            "no_traffic",
-            "learning",
-            "unidentifiable",
-            "converged",
-            "windows with parameters",
-        ],
+        &["noise", "no_traffic", "learning", "unidentifiable", "converged", "windows with parameters"],
     );
     for row in rows(&figures["constant"]) {
         let states = &row["states"];

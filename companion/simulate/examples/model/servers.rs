@@ -31,15 +31,7 @@ pub(crate) fn run() -> Value {
     let (traffic, targets) = (Mix::chat().mean(), slo().explicit.unwrap_or_default());
     let sizes: Vec<_> = servers
         .iter()
-        .map(|server| {
-            sizing::size(
-                &parameters(&server.hardware),
-                &traffic,
-                &targets,
-                Some(256.0),
-                1.0,
-            )
-        })
+        .map(|server| sizing::size(&parameters(&server.hardware), &traffic, &targets, Some(256.0), 1.0))
         .collect();
     let rate = 1.2 * sizes.iter().map(|size| size.lambda_star).sum::<f64>();
     let mean_n = sizes.iter().filter_map(|size| size.n_star).sum::<f64>() / sizes.len() as f64;
@@ -66,18 +58,11 @@ pub(crate) fn run() -> Value {
 
 /// The results of one server.
 fn server_row(record: &Record, index: usize, variant: &str) -> Value {
-    let finished: Vec<&Finished> = record
-        .finished
-        .iter()
-        .filter(|finished| finished.server == index)
-        .collect();
+    let finished: Vec<&Finished> =
+        record.finished.iter().filter(|finished| finished.server == index).collect();
     let count = finished.len().max(1) as f64;
     let over_target = finished.iter().filter(|finished| finished.itl_ms() > 50.0);
-    let samples: Vec<_> = record
-        .samples
-        .iter()
-        .filter(|sample| sample.time >= WARMUP)
-        .collect();
+    let samples: Vec<_> = record.samples.iter().filter(|sample| sample.time >= WARMUP).collect();
     let in_flight = samples.iter().map(|sample| sample.in_flight[index] as f64);
     let learned = record.samples.last().and_then(|sample| {
         let variants = &sample.status.variants;

@@ -63,23 +63,11 @@ impl Cell {
         for request in &mut requests {
             request.tenant = tenants::draw(&mut rng);
         }
-        Self {
-            workload: workload.name,
-            fleet,
-            load,
-            servers,
-            capacity,
-            requests: requests.into(),
-        }
+        Self { workload: workload.name, fleet, load, servers, capacity, requests: requests.into() }
     }
 
     pub(crate) fn name(&self) -> String {
-        format!(
-            "{}, {}, {} times the capacity",
-            self.workload,
-            self.fleet.name(),
-            self.load
-        )
+        format!("{}, {}, {} times the capacity", self.workload, self.fleet.name(), self.load)
     }
 }
 
@@ -88,31 +76,18 @@ fn capacity(servers: &[ServerSpec], requests: &[Planned]) -> f64 {
     let mean = |size: fn(&Planned) -> u64| {
         requests.iter().map(|request| size(request) as f64).sum::<f64>() / requests.len() as f64
     };
-    let traffic = Traffic {
-        rate: 0.0,
-        input: mean(|request| request.input),
-        output: mean(|request| request.output),
-    };
+    let traffic =
+        Traffic { rate: 0.0, input: mean(|request| request.input), output: mean(|request| request.output) };
     let rate = |server: &ServerSpec| {
         let requests_max = Some(server.hardware.seqs_max as f64);
-        sizing::size(
-            &parameters(&server.hardware),
-            &traffic,
-            &TARGETS,
-            requests_max,
-            1.0,
-        )
-        .lambda_star
+        sizing::size(&parameters(&server.hardware), &traffic, &TARGETS, requests_max, 1.0).lambda_star
     };
     servers.iter().map(rate).sum()
 }
 
 /// The requests at this rate, again from the first when all have arrived, up to `end`.
 fn scaled(requests: &[Planned], rate: f64, end: Duration) -> Vec<Planned> {
-    let length = requests
-        .last()
-        .map_or(Duration::ZERO, |last| last.at)
-        .as_secs_f64();
+    let length = requests.last().map_or(Duration::ZERO, |last| last.at).as_secs_f64();
     let times = requests.len() as f64 / length / rate;
     let rounds = (0_u32..).map(|round| f64::from(round) * length);
     let arrivals = rounds.flat_map(|begin| {

@@ -27,10 +27,7 @@ pub(crate) struct FixedLimit {
 impl FixedLimit {
     /// The limit with the highest goodput of first come, first served, and what it gives.
     pub(crate) fn best(cell: &Cell) -> (Self, Measured) {
-        let limits = LIMITS.map(|in_flight| Self {
-            in_flight,
-            wait_ms: FIRST_WAIT_MS,
-        });
+        let limits = LIMITS.map(|in_flight| Self { in_flight, wait_ms: FIRST_WAIT_MS });
         let (best, _) = Self::best_of(cell, &limits);
         let waits = WAITS_MS.map(|wait_ms| Self { wait_ms, ..best });
         Self::best_of(cell, &waits)
@@ -41,13 +38,7 @@ impl FixedLimit {
             let setup = limit.setup(Discipline::Fifo, false);
             (*limit, Measured::run(cell, &setup))
         });
-        let best = runs.reduce(|best, next| {
-            if next.1.goodput() > best.1.goodput() {
-                next
-            } else {
-                best
-            }
-        });
+        let best = runs.reduce(|best, next| if next.1.goodput() > best.1.goodput() { next } else { best });
         best.expect("invariant: there is a candidate")
     }
 
@@ -55,30 +46,17 @@ impl FixedLimit {
     pub(crate) fn setup(self, discipline: Discipline, has_priorities: bool) -> Setup {
         let bound = Decimal::whole(self.in_flight);
         let mut policy = Policy {
-            gate: Gate::Bounded {
-                unit: StockUnit::Requests,
-                lower: bound,
-                upper: bound,
-                watermark: bound,
-            },
+            gate: Gate::Bounded { unit: StockUnit::Requests, lower: bound, upper: bound, watermark: bound },
             ..Policy::default()
         };
         policy.queue.enabled = self.wait_ms > 0;
         policy.queue.ttl = Duration::from_millis(self.wait_ms.max(1));
         (policy.queue.total_capacity, policy.queue.flow_capacity) = (100_000, 100_000);
         policy.flows.discipline = discipline;
-        Setup {
-            policy,
-            placement: Placement::Engine,
-            has_priorities,
-        }
+        Setup { policy, placement: Placement::Engine, has_priorities }
     }
 
     pub(crate) fn text(self) -> String {
-        format!(
-            "{} a server, waits {} s",
-            self.in_flight,
-            self.wait_ms as f64 / 1e3
-        )
+        format!("{} a server, waits {} s", self.in_flight, self.wait_ms as f64 / 1e3)
     }
 }

@@ -51,12 +51,7 @@ fn main() -> ExitCode {
     let cells = cell::all(&workloads);
     let chosen: Vec<_> = cells
         .iter()
-        .filter(|cell| {
-            arguments
-                .only
-                .as_ref()
-                .is_none_or(|only| cell.name().contains(only))
-        })
+        .filter(|cell| arguments.only.as_ref().is_none_or(|only| cell.name().contains(only)))
         .collect();
     let figures = parallel::map(&chosen, |cell| {
         let figures = policies::compare(cell);

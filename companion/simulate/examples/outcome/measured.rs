@@ -47,10 +47,7 @@ impl Measured {
         let simulation = Simulation {
             servers: cell.servers.clone(),
             policy: setup.policy.clone(),
-            slo: SloPolicy {
-                explicit: Some(TARGETS),
-                ..SloPolicy::default()
-            },
+            slo: SloPolicy { explicit: Some(TARGETS), ..SloPolicy::default() },
             transient: Duration::ZERO,
             placement: setup.placement,
             requests: admitted.into(),
@@ -58,23 +55,16 @@ impl Measured {
             warmup: WARMUP,
             seed: 1,
         };
-        let record = simulation
-            .record(|_| {})
-            .expect("invariant: the hardware is valid");
+        let record = simulation.record(|_| {}).expect("invariant: the hardware is valid");
         let names = &simulation.tenants;
         let is_small = |request: &&Planned| {
             request.at >= WARMUP && tenants::kind(&names[request.tenant as usize].name) == Kind::Small
         };
         let sent = cell.requests.iter().filter(is_small).count();
-        let small = record
-            .finished
-            .iter()
-            .filter(|finished| tenants::kind(&finished.kind) == Kind::Small);
+        let small = record.finished.iter().filter(|finished| tenants::kind(&finished.kind) == Kind::Small);
         let small = (sent, small.filter(|finished| GOAL.is_met(finished)).count());
         let mut in_time = record.clone();
-        in_time
-            .finished
-            .retain(|finished| finished.last <= WARMUP + MEASURED);
+        in_time.finished.retain(|finished| finished.last <= WARMUP + MEASURED);
         Self {
             jain: simulation.results(&in_time, &GOAL).jain,
             results: simulation.results(&record, &GOAL),
@@ -114,31 +104,16 @@ impl Measured {
     }
 
     fn first_tokens(&self, kind: Kind) -> Percentiles {
-        let finished = self
-            .record
-            .finished
-            .iter()
-            .filter(|finished| tenants::kind(&finished.kind) == kind);
-        Percentiles::of(
-            finished
-                .map(|finished| finished.first - finished.arrived)
-                .collect(),
-        )
+        let finished = self.record.finished.iter().filter(|finished| tenants::kind(&finished.kind) == kind);
+        Percentiles::of(finished.map(|finished| finished.first - finished.arrived).collect())
     }
 
     /// The median of the replicas that the autopilot asked for while requests arrived; `None`: it had no answer.
     fn replicas(&self) -> Option<u64> {
-        let asked = self
-            .record
-            .replicas_desired
-            .iter()
-            .filter(|desired| desired.time <= WARMUP + MEASURED);
+        let asked = self.record.replicas_desired.iter().filter(|desired| desired.time <= WARMUP + MEASURED);
         let mut replicas: Vec<u64> = asked.map(|desired| desired.replicas).collect();
         replicas.sort_unstable();
-        replicas
-            .get(replicas.len() / 2)
-            .copied()
-            .filter(|replicas| *replicas > 0)
+        replicas.get(replicas.len() / 2).copied().filter(|replicas| *replicas > 0)
     }
 
     /// Jain's index of the tokens that the two greedy tenants, of equal weight, were served while requests arrived.
@@ -149,9 +124,7 @@ impl Measured {
                 .finished
                 .iter()
                 .filter(|finished| *finished.kind == *name && finished.last <= WARMUP + MEASURED);
-            served
-                .map(|finished| finished.input + finished.output)
-                .sum::<u64>() as f64
+            served.map(|finished| finished.input + finished.output).sum::<u64>() as f64
         });
         let [first, second] = tokens;
         (first + second).powi(2) / (2.0 * (first * first + second * second)).max(1.0)
@@ -159,15 +132,9 @@ impl Measured {
 
     /// The mean wait in the gateway of this kind's served requests.
     fn wait_ms(&self, kind: Kind) -> f64 {
-        let finished = || {
-            self.record
-                .finished
-                .iter()
-                .filter(|finished| tenants::kind(&finished.kind) == kind)
-        };
-        let sum: Duration = finished()
-            .map(|finished| finished.granted - finished.arrived)
-            .sum();
+        let finished =
+            || self.record.finished.iter().filter(|finished| tenants::kind(&finished.kind) == kind);
+        let sum: Duration = finished().map(|finished| finished.granted - finished.arrived).sum();
         sum.as_secs_f64() * 1e3 / finished().count().max(1) as f64
     }
 }

@@ -43,11 +43,7 @@ fn goals(text: &mut String, cells: &Value) {
         ],
     );
     for cell in rows(cells).filter(|cell| cell["load"] == 2.0) {
-        let (ours, fixed, fifo) = (
-            policy(cell, PENSTOCK),
-            policy(cell, BEST_FIXED),
-            policy(cell, AUTO_FIFO),
-        );
+        let (ours, fixed, fifo) = (policy(cell, PENSTOCK), policy(cell, BEST_FIXED), policy(cell, AUTO_FIFO));
         let value = |row: &Value, key: &str| row[key].as_f64().unwrap_or(f64::NAN);
         let times = |key| format!("{:.2} times", value(ours, key) / value(fixed, key));
         let less = |than: &Value| {
@@ -76,10 +72,7 @@ fn goals(text: &mut String, cells: &Value) {
 /// The simulator beside the real gateway.
 fn gateway(text: &mut String, cells: &Value) {
     text.push_str(GATEWAY);
-    head(
-        text,
-        &["cell", "figure", "simulated", "real gateway", "difference"],
-    );
+    head(text, &["cell", "figure", "simulated", "real gateway", "difference"]);
     for cell in rows(cells) {
         let name = cell["cell"].as_str().unwrap_or_default();
         for (index, (label, key)) in [
@@ -96,19 +89,13 @@ fn gateway(text: &mut String, cells: &Value) {
         .enumerate()
         {
             let (simulated, real) = (&cell["simulated"][key], &cell["real"][key]);
-            let difference = simulated
-                .as_f64()
-                .zip(real.as_f64())
-                .map(|(simulated, real)| real / simulated - 1.0);
+            let difference =
+                simulated.as_f64().zip(real.as_f64()).map(|(simulated, real)| real / simulated - 1.0);
             let digits = if key == "greedy_share" { 3 } else { 1 };
             line(
                 text,
                 &[
-                    if index == 0 {
-                        name.to_string()
-                    } else {
-                        String::new()
-                    },
+                    if index == 0 { name.to_string() } else { String::new() },
                     label.into(),
                     number(simulated, digits),
                     number(real, digits),

@@ -22,11 +22,7 @@ const WAIT: Duration = Duration::from_millis(1_500);
 pub(crate) fn compare(cell: &Cell) -> Value {
     let mut rows = vec![
         row(cell, "no gate, least requests", &open(Placement::Engine)),
-        row(
-            cell,
-            "no gate, round robin over servers",
-            &open(Placement::RoundRobin),
-        ),
+        row(cell, "no gate, round robin over servers", &open(Placement::RoundRobin)),
         rate_limited(cell),
     ];
     for row in &mut rows {
@@ -42,13 +38,8 @@ pub(crate) fn compare(cell: &Cell) -> Value {
         let measured = Measured::run(cell, &limit.setup(discipline, has_priorities));
         rows.push(measured.figures(name, &limit.text()));
     }
-    for discipline in [
-        Discipline::Fifo,
-        Discipline::Wfq,
-        Discipline::Drr,
-        Discipline::Vtc,
-        Discipline::Usage,
-    ] {
+    for discipline in [Discipline::Fifo, Discipline::Wfq, Discipline::Drr, Discipline::Vtc, Discipline::Usage]
+    {
         let has_priorities = discipline != Discipline::Fifo;
         let name = if has_priorities {
             format!("auto, {} and bands", discipline.as_str())
@@ -78,20 +69,10 @@ fn row(cell: &Cell, name: &str, setup: &Setup) -> Value {
 fn open(placement: Placement) -> Setup {
     let policy = Policy {
         gate: Gate::Open,
-        scheduler: Scorers {
-            stock: 1.0,
-            queue: 0.0,
-            kv_cache: 0.0,
-            prefix: 0.0,
-            lora: 0.0,
-        },
+        scheduler: Scorers { stock: 1.0, queue: 0.0, kv_cache: 0.0, prefix: 0.0, lora: 0.0 },
         ..Policy::default()
     };
-    Setup {
-        policy,
-        placement,
-        has_priorities: false,
-    }
+    Setup { policy, placement, has_priorities: false }
 }
 
 /// The same limit of requests per second for every tenant, the best of several, before a balancer without a gate.
@@ -99,38 +80,18 @@ fn rate_limited(cell: &Cell) -> Value {
     let equal = cell.capacity / tenants::count() as f64;
     let runs = RATE_FACTORS.map(|factor| {
         let admitted = rate_limits::admitted(&cell.requests, tenants::count(), factor * equal);
-        (
-            factor,
-            Measured::run_admitted(cell, &open(Placement::Engine), admitted),
-        )
+        (factor, Measured::run_admitted(cell, &open(Placement::Engine), admitted))
     });
-    let best = runs.into_iter().reduce(|best, next| {
-        if next.1.goodput() > best.1.goodput() {
-            next
-        } else {
-            best
-        }
-    });
+    let best =
+        runs.into_iter().reduce(|best, next| if next.1.goodput() > best.1.goodput() { next } else { best });
     let (factor, measured) = best.expect("invariant: there is a factor");
-    measured.figures(
-        "limit of requests/s per tenant",
-        &format!("{:.2}/s", factor * equal),
-    )
+    measured.figures("limit of requests/s per tenant", &format!("{:.2}/s", factor * equal))
 }
 
 /// The gate of the learned model.
 fn learned(discipline: Discipline, has_priorities: bool) -> Setup {
-    let mut policy = Policy {
-        gate: Gate::Auto {
-            initial: Decimal::whole(8),
-        },
-        ..Policy::default()
-    };
+    let mut policy = Policy { gate: Gate::Auto { initial: Decimal::whole(8) }, ..Policy::default() };
     policy.queue.ttl = WAIT;
     policy.flows.discipline = discipline;
-    Setup {
-        policy,
-        placement: Placement::Engine,
-        has_priorities,
-    }
+    Setup { policy, placement: Placement::Engine, has_priorities }
 }

@@ -20,9 +20,8 @@ impl Report {
 
     /// Replaces the figures of the simulated cells.
     pub(crate) fn set(&mut self, workloads: &[Workload], cells: Vec<Value>) {
-        let sources = workloads
-            .iter()
-            .map(|workload| json!({"name": workload.name, "source": workload.source}));
+        let sources =
+            workloads.iter().map(|workload| json!({"name": workload.name, "source": workload.source}));
         self.0.insert("workloads".into(), sources.collect());
         self.0.insert("cells".into(), cells.into());
     }

@@ -50,10 +50,7 @@ impl Fleet {
 }
 
 /// The targets of every request: 2 s to the first token, 50 ms between tokens.
-pub(crate) const TARGETS: Targets = Targets {
-    ttft_ms: Some(2_000.0),
-    itl_ms: Some(50.0),
-};
+pub(crate) const TARGETS: Targets = Targets { ttft_ms: Some(2_000.0), itl_ms: Some(50.0) };
 
 /// The targets as the measure of goodput.
 pub(crate) const GOAL: Goal = Goal::Targets(TARGETS);

@@ -25,9 +25,7 @@ const COLUMNS: [&str; 14] = [
 
 /// The row of a policy in a cell.
 pub(crate) fn policy<'a>(cell: &'a Value, name: &str) -> &'a Value {
-    rows(&cell["policies"])
-        .find(|row| row["policy"] == name)
-        .unwrap_or(&Value::Null)
+    rows(&cell["policies"]).find(|row| row["policy"] == name).unwrap_or(&Value::Null)
 }
 
 /// One table for each cell.
@@ -65,12 +63,9 @@ pub(crate) fn cells(text: &mut String, cells: &Value) {
 
 fn capitalised(text: &str) -> String {
     let mut letters = text.chars();
-    letters
-        .next()
-        .map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }
 
 fn seconds(ms: &Value) -> String {
-    ms.as_f64()
-        .map_or_else(|| "-".to_string(), |ms| format!("{:.2} s", ms / 1e3))
+    ms.as_f64().map_or_else(|| "-".to_string(), |ms| format!("{:.2} s", ms / 1e3))
 }

@@ -70,18 +70,11 @@ fn steady(name: &'static str, file: Option<&Path>, sizes: &LogNormal, seed: u64)
         }
         None => (sizes.draw(seed), format!("made up; {}", sizes.text())),
     };
-    Ok(Workload {
-        name,
-        source,
-        shape: Shape::Steady(requests),
-    })
+    Ok(Workload { name, source, shape: Shape::Steady(requests) })
 }
 
 fn file_name(file: &Path) -> String {
-    file.file_name()
-        .unwrap_or_default()
-        .to_string_lossy()
-        .into_owned()
+    file.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 fn means(requests: &[Planned]) -> String {

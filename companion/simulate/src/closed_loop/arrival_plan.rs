@@ -19,11 +19,7 @@ pub(super) struct ArrivalPlan<'a> {
 
 impl<'a> ArrivalPlan<'a> {
     pub(super) const fn new(arrivals: &'a Arrivals) -> Self {
-        Self {
-            arrivals,
-            listed: 0,
-            next: None,
-        }
+        Self { arrivals, listed: 0, next: None }
     }
 
     /// The next arrival that is planned.
@@ -39,9 +35,9 @@ impl<'a> ArrivalPlan<'a> {
     /// Plans the first arrival, or the one after the request that arrived now.
     pub(super) fn plan(&mut self, now: Instant, rng: &mut ChaCha8Rng) {
         self.next = match self.arrivals {
-            Arrivals::Listed { requests, .. } => requests
-                .get(self.listed)
-                .map(|planned| Instant::ZERO.after(planned.at)),
+            Arrivals::Listed { requests, .. } => {
+                requests.get(self.listed).map(|planned| Instant::ZERO.after(planned.at))
+            }
             Arrivals::Poisson(_) => self.next_of_process(now, rng),
             Arrivals::Closed { .. } => None,
         };

@@ -15,13 +15,12 @@ use rand_chacha::ChaCha8Rng;
 
 use super::arrival_plan::ArrivalPlan;
 use super::load_series::{Load, LoadSeries};
-use super::prefixes;
 use super::record::{Finished, Record, ReplicasDesired, Sample};
 use super::scenario::{Change, GateBy, Scenario};
 use super::server_timers::ServerTimers;
-use super::settings;
 use super::traffic::{Arrivals, Drawn, Mix, factor};
 use super::window_sums::WindowSums;
+use super::{prefixes, settings};
 
 /// Mean bytes of text per token.
 const BYTES_PER_TOKEN: f64 = 4.2;
@@ -117,10 +116,7 @@ impl<'a> ClosedLoop<'a> {
             has_cached: vec![false; count],
             waiting: 0,
             changed: false,
-            record: Record {
-                load: LoadSeries::new(scenario.load_part),
-                ..Record::default()
-            },
+            record: Record { load: LoadSeries::new(scenario.load_part), ..Record::default() },
         };
         let max_rate = scenario.policy.queue.max_rate;
         closed_loop.autopilot.limit_demand(max_rate);
@@ -170,10 +166,7 @@ impl<'a> ClosedLoop<'a> {
         self.now = self.now.max(next);
         let elapsed = self.now.since(Instant::ZERO);
         if self.scenario.duration.is_some_and(|duration| elapsed > duration)
-            || self
-                .scenario
-                .served_max
-                .is_some_and(|max| self.record.served >= max)
+            || self.scenario.served_max.is_some_and(|max| self.record.served >= max)
         {
             return false;
         }
@@ -186,10 +179,8 @@ impl<'a> ClosedLoop<'a> {
             self.scrape();
         }
         if self.autopilot.poll_timeout().is_some_and(|due| due <= self.now) {
-            let backlog = Backlog {
-                requests: self.engine.waiting_for_room(),
-                is_full: self.engine.is_full(),
-            };
+            let backlog =
+                Backlog { requests: self.engine.waiting_for_room(), is_full: self.engine.is_full() };
             self.autopilot.handle_timeout(self.now, backlog);
         }
         if self.next_sample <= self.now {
@@ -202,10 +193,7 @@ impl<'a> ClosedLoop<'a> {
             self.engine.handle_timeout(self.now);
         }
         self.apply_decisions();
-        let load = Load {
-            waiting: self.waiting,
-            running: self.pending.len() - self.waiting,
-        };
+        let load = Load { waiting: self.waiting, running: self.pending.len() - self.waiting };
         self.record.load.record(elapsed, load);
         true
     }
@@ -283,8 +271,7 @@ impl<'a> ClosedLoop<'a> {
                     self.has_cached[server] = true;
                     if let Some(pending) = self.pending.get_mut(&event.id.0) {
                         pending.first = event.time;
-                        self.engine
-                            .handle(self.now, Input::FirstByte(RequestId(event.id.0)));
+                        self.engine.handle(self.now, Input::FirstByte(RequestId(event.id.0)));
                     }
                 }
                 JobProgress::Token => {}
@@ -332,10 +319,7 @@ impl<'a> ClosedLoop<'a> {
             cached: cached.map(Tokens),
             output: Some(Tokens(pending.drawn.output)),
         };
-        let completed = Input::Completed {
-            id: RequestId(id),
-            service: Service::Served(usage),
-        };
+        let completed = Input::Completed { id: RequestId(id), service: Service::Served(usage) };
         self.engine.handle(now, completed);
         if let Arrivals::Closed { mix, .. } = &self.scenario.arrivals {
             self.arrive(mix);
@@ -375,11 +359,8 @@ impl<'a> ClosedLoop<'a> {
             let id = settings::endpoint(index);
             self.autopilot.scraped(self.now, id, Some(scraped));
             if self.scenario.gate == GateBy::Policy {
-                let stats = ServerStats {
-                    waiting: scraped.waiting,
-                    kv_used: scraped.kv_used,
-                    adapters: None,
-                };
+                let stats =
+                    ServerStats { waiting: scraped.waiting, kv_used: scraped.kv_used, adapters: None };
                 self.engine.handle(self.now, Input::ServerStats { id, stats });
             }
         }
@@ -392,10 +373,7 @@ impl<'a> ClosedLoop<'a> {
         if !self.scenario.is_sampled {
             return;
         }
-        let observed = self
-            .sums
-            .iter_mut()
-            .map(|sums| std::mem::take(sums).observed(seconds));
+        let observed = self.sums.iter_mut().map(|sums| std::mem::take(sums).observed(seconds));
         let sample = Sample {
             time: self.now.since(Instant::ZERO),
             served: self.record.served,
@@ -440,14 +418,8 @@ impl<'a> ClosedLoop<'a> {
             return;
         }
         for index in 0..self.servers.len() {
-            let budget = Some(settings::true_budget(
-                self.scenario,
-                self.servers[index].hardware(),
-            ));
-            let input = Input::Budget {
-                id: settings::endpoint(index),
-                budget,
-            };
+            let budget = Some(settings::true_budget(self.scenario, self.servers[index].hardware()));
+            let input = Input::Budget { id: settings::endpoint(index), budget };
             self.engine.handle(self.now, input);
         }
     }

@@ -25,10 +25,7 @@ pub struct LoadSeries {
 
 impl LoadSeries {
     pub(super) fn new(part: Duration) -> Self {
-        Self {
-            part,
-            ..Self::default()
-        }
+        Self { part, ..Self::default() }
     }
 
     /// From this time on, the load is this.

@@ -7,9 +7,9 @@ use penstock_autopilot::Kept;
 use penstock_engine::Policy;
 use penstock_engine::units::Decimal;
 use penstock_model::slo::Policy as SloPolicy;
+use penstock_model_server::Hardware;
 
 use super::traffic::Arrivals;
-use penstock_model_server::Hardware;
 
 /// One server.
 #[derive(Clone, Debug, PartialEq)]

@@ -15,10 +15,7 @@ pub(super) struct ServerTimers {
 
 impl ServerTimers {
     pub(super) fn new(servers: usize) -> Self {
-        Self {
-            due: BinaryHeap::new(),
-            set: vec![None; servers],
-        }
+        Self { due: BinaryHeap::new(), set: vec![None; servers] }
     }
 
     /// Sets or clears a server's timer.

@@ -6,10 +6,10 @@ use penstock_engine::policy::{Gate, StockUnit};
 use penstock_engine::units::Decimal;
 use penstock_engine::{Budget, Policy};
 use penstock_model::{Parameters, Traffic, sizing, slo};
+use penstock_model_server::Hardware;
 
 use super::scenario::{GateBy, Placement, Scenario};
 use super::traffic::{Arrivals, Planned};
-use penstock_model_server::Hardware;
 
 /// The part of a target that a budget uses; the autopilot's margin.
 const MARGIN: f64 = 0.9;
@@ -23,9 +23,7 @@ pub(super) fn true_budget(scenario: &Scenario, hardware: &Hardware) -> Budget {
         Arrivals::Listed { requests, .. } => mean(requests),
     };
     let policy = &scenario.slo;
-    let targets = policy
-        .explicit
-        .unwrap_or_else(|| slo::inferred(&parameters, &traffic, policy.multiplier));
+    let targets = policy.explicit.unwrap_or_else(|| slo::inferred(&parameters, &traffic, policy.multiplier));
     let requests_max = Some(hardware.seqs_max as f64);
     let size = sizing::size(&parameters, &traffic, &targets, requests_max, 1.0);
     Budget {
@@ -60,11 +58,7 @@ pub(super) fn eligible(placement: Placement, request: u64, servers: usize) -> Op
 /// The parameters that a model of this server should find.
 #[must_use]
 pub const fn parameters(hardware: &Hardware) -> Parameters {
-    Parameters {
-        alpha_ms: hardware.alpha_ms,
-        beta_ms: hardware.beta_ms,
-        gamma_ms: hardware.gamma_ms,
-    }
+    Parameters { alpha_ms: hardware.alpha_ms, beta_ms: hardware.beta_ms, gamma_ms: hardware.gamma_ms }
 }
 
 /// The pool's policy.
@@ -73,16 +67,9 @@ pub(super) fn policy(scenario: &Scenario) -> Policy {
     policy.gate = match scenario.gate {
         GateBy::Watermark(watermark) => {
             let bound = Decimal::from_billionths((watermark * Decimal::ONE as f64) as u128);
-            Gate::Bounded {
-                unit: StockUnit::Requests,
-                lower: bound,
-                upper: bound,
-                watermark: bound,
-            }
+            Gate::Bounded { unit: StockUnit::Requests, lower: bound, upper: bound, watermark: bound }
         }
-        GateBy::Truth | GateBy::Learned => Gate::Auto {
-            initial: Decimal::whole(8),
-        },
+        GateBy::Truth | GateBy::Learned => Gate::Auto { initial: Decimal::whole(8) },
         GateBy::Unlimited => Gate::Open,
         GateBy::Policy => return policy,
     };
@@ -103,24 +90,16 @@ fn mean(requests: &[Planned]) -> Traffic {
     let count = requests.len().max(1) as f64;
     let mean =
         |size: fn(&Planned) -> u64| requests.iter().map(|request| size(request) as f64).sum::<f64>() / count;
-    Traffic {
-        rate: 0.0,
-        input: mean(|request| request.input),
-        output: mean(|request| request.output),
-    }
+    Traffic { rate: 0.0, input: mean(|request| request.input), output: mean(|request| request.output) }
 }
 
 /// The autopilot's settings.
 pub(super) fn autopilot(scenario: &Scenario) -> AutopilotSettings {
-    let endpoints = scenario
-        .servers
-        .iter()
-        .enumerate()
-        .map(|(index, server)| AutopilotEndpoint {
-            id: endpoint(index),
-            variant: server.variant.to_string(),
-            max_batch: server.hardware.seqs_max as u64,
-        });
+    let endpoints = scenario.servers.iter().enumerate().map(|(index, server)| AutopilotEndpoint {
+        id: endpoint(index),
+        variant: server.variant.to_string(),
+        max_batch: server.hardware.seqs_max as u64,
+    });
     AutopilotSettings {
         endpoints: endpoints.collect(),
         pending: Vec::new(),

@@ -39,10 +39,7 @@ fn full_server_has_the_iteration_time_of_the_closed_form() {
         let record = run(&scenario).unwrap();
         let itl = mean(record.finished.iter().map(Finished::itl_ms));
         let predicted = parameters(&Hardware::default()).iteration_ms(&Mix::chat().mean(), 30.0);
-        assert!(
-            (itl / predicted - 1.0).abs() < 0.02,
-            "{itl} ms, not {predicted} at {noise}"
-        );
+        assert!((itl / predicted - 1.0).abs() < 0.02, "{itl} ms, not {predicted} at {noise}");
     }
 }
 
@@ -60,33 +57,21 @@ fn every_arrived_request_is_served_rejected_or_under_way() {
 
 #[test]
 fn same_seed_gives_the_same_run() {
-    let scenario = Scenario::new(
-        servers(2, 0.1),
-        GateBy::Learned,
-        Arrivals::steady(Mix::chat(), 20.0),
-    )
-    .until_served(1_000);
+    let scenario = Scenario::new(servers(2, 0.1), GateBy::Learned, Arrivals::steady(Mix::chat(), 20.0))
+        .until_served(1_000);
     let (one, other) = (run(&scenario).unwrap(), run(&scenario).unwrap());
     assert_eq!(one.finished, other.finished);
 }
 
 #[test]
 fn request_noise_spreads_the_time_between_tokens() {
-    let arrivals = Arrivals::Closed {
-        clients: 8,
-        mix: Mix::chat().uniform(),
-    };
+    let arrivals = Arrivals::Closed { clients: 8, mix: Mix::chat().uniform() };
     let spread = |noise| {
         let scenario =
             Scenario::new(servers(1, noise), GateBy::Unlimited, arrivals.clone()).until_served(2_000);
         let record = run(&scenario).unwrap();
         let itl = mean(record.finished.iter().map(Finished::itl_ms));
-        let variance = mean(
-            record
-                .finished
-                .iter()
-                .map(|finished| (finished.itl_ms() / itl - 1.0).powi(2)),
-        );
+        let variance = mean(record.finished.iter().map(|finished| (finished.itl_ms() / itl - 1.0).powi(2)));
         (itl, variance.sqrt())
     };
     let predicted = parameters(&Hardware::default()).iteration_ms(&Mix::chat().mean(), 8.0);
@@ -100,10 +85,7 @@ fn request_noise_spreads_the_time_between_tokens() {
 /// A target for the time between tokens. The target for the first token is too high to matter.
 fn explicit() -> SloPolicy {
     SloPolicy {
-        explicit: Some(Targets {
-            ttft_ms: Some(10_000.0),
-            itl_ms: Some(ITL_MS),
-        }),
+        explicit: Some(Targets { ttft_ms: Some(10_000.0), itl_ms: Some(ITL_MS) }),
         ..SloPolicy::default()
     }
 }
@@ -125,12 +107,8 @@ fn overload(mix: &Mix, servers: &[ServerSpec], times: f64) -> Arrivals {
 #[test]
 fn true_budgets_keep_the_target_with_every_mix() {
     for mix in [Mix::chat(), Mix::long(), Mix::mixed()] {
-        let mut scenario = Scenario::new(
-            servers(1, 0.0),
-            GateBy::Truth,
-            Arrivals::steady(mix.clone(), 20.0),
-        )
-        .until_served(1_000);
+        let mut scenario = Scenario::new(servers(1, 0.0), GateBy::Truth, Arrivals::steady(mix.clone(), 20.0))
+            .until_served(1_000);
         scenario.slo = explicit();
         let itl = mean(run(&scenario).unwrap().finished.iter().map(Finished::itl_ms));
         assert!(0.75 * ITL_MS < itl && itl < ITL_MS, "{itl} ms of {}", mix.name);
@@ -149,23 +127,14 @@ fn parameters_learned_behind_their_own_gate_are_accurate() {
             inferred_size(&parameters(&Hardware::default()), &mix.mean()),
         );
         let off = |found: f64, truth: f64| (found / truth - 1.0).abs();
-        assert!(
-            off(found.n_star.unwrap(), truth.n_star.unwrap()) < 0.1,
-            "{found:?} of {truth:?}"
-        );
-        assert!(
-            off(found.lambda_star, truth.lambda_star) < 0.1,
-            "{found:?} of {truth:?}"
-        );
+        assert!(off(found.n_star.unwrap(), truth.n_star.unwrap()) < 0.1, "{found:?} of {truth:?}");
+        assert!(off(found.lambda_star, truth.lambda_star) < 0.1, "{found:?} of {truth:?}");
     }
 }
 
 #[test]
 fn single_operating_point_is_unidentifiable() {
-    let arrivals = Arrivals::Closed {
-        clients: 8,
-        mix: Mix::chat().uniform(),
-    };
+    let arrivals = Arrivals::Closed { clients: 8, mix: Mix::chat().uniform() };
     let record =
         run(&Scenario::new(servers(1, 0.05), GateBy::Unlimited, arrivals).until_served(3_000)).unwrap();
     let last = &record.samples.last().unwrap().status.variants[0];
@@ -193,19 +162,11 @@ fn each_server_runs_at_its_own_limit() {
     (scenario.warmup, scenario.duration) = (Duration::from_secs(200), Some(Duration::from_secs(300)));
     let record = run(&scenario).unwrap();
     for server in 0..2 {
-        let finished = || {
-            record
-                .finished
-                .iter()
-                .filter(|finished| finished.server == server)
-        };
+        let finished = || record.finished.iter().filter(|finished| finished.server == server);
         let itl = mean(finished().map(Finished::itl_ms));
         let over = finished().filter(|finished| finished.itl_ms() > ITL_MS).count() as f64
             / finished().count() as f64;
-        assert!(
-            itl > 0.75 * ITL_MS && over < 0.05,
-            "{itl} ms, {over} over at {server}"
-        );
+        assert!(itl > 0.75 * ITL_MS && over < 0.05, "{itl} ms, {over} over at {server}");
     }
 }
 
@@ -225,11 +186,7 @@ fn desired_replicas_follow_the_load() {
     scenario.duration = Some(Duration::from_secs(800));
     let record = run(&scenario).unwrap();
     let desired = |seconds: u64| {
-        let sample = record
-            .samples
-            .iter()
-            .find(|sample| sample.time.as_secs() >= seconds)
-            .unwrap();
+        let sample = record.samples.iter().find(|sample| sample.time.as_secs() >= seconds).unwrap();
         sample.status.variants[0].desired.map(|desired| desired.replicas)
     };
     assert_eq!(desired(10), None, "no window is over yet");

@@ -32,16 +32,8 @@ pub struct Mix {
 
 impl Mix {
     fn single(name: &'static str, input: f64, output: f64) -> Self {
-        let kind = RequestKind {
-            name,
-            input,
-            output,
-            spread: 0.5,
-        };
-        Self {
-            name,
-            parts: vec![(1.0, kind)],
-        }
+        let kind = RequestKind { name, input, output, spread: 0.5 };
+        Self { name, parts: vec![(1.0, kind)] }
     }
 
     /// Conversations: 512 prompt tokens, 128 output tokens.
@@ -68,11 +60,7 @@ impl Mix {
         let part = |share, mix: Self| (share, mix.parts[0].1);
         Self {
             name: "mixed",
-            parts: vec![
-                part(0.6, Self::chat()),
-                part(0.1, Self::long()),
-                part(0.3, Self::code()),
-            ],
+            parts: vec![part(0.6, Self::chat()), part(0.1, Self::long()), part(0.3, Self::code())],
         }
     }
 
@@ -90,11 +78,7 @@ impl Mix {
     pub fn mean(&self) -> Traffic {
         let mean =
             |size: fn(&RequestKind) -> f64| self.parts.iter().map(|(share, kind)| share * size(kind)).sum();
-        Traffic {
-            rate: 0.0,
-            input: mean(|kind| kind.input),
-            output: mean(|kind| kind.output),
-        }
+        Traffic { rate: 0.0, input: mean(|kind| kind.input), output: mean(|kind| kind.output) }
     }
 
     pub(crate) fn draw(&self, rng: &mut ChaCha8Rng) -> Drawn {

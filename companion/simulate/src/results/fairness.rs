@@ -16,19 +16,14 @@ use super::tenants::TenantTokens;
 pub(super) fn parts(tenants: &[TenantTokens]) -> Vec<f64> {
     let bands: BTreeSet<Band> = tenants.iter().map(|tenant| tenant.band).collect();
     let of_band = |band| tenants.iter().filter(move |tenant| tenant.band == band);
-    bands
-        .into_iter()
-        .flat_map(|band| parts_of(&of_band(band).collect::<Vec<_>>()))
-        .collect()
+    bands.into_iter().flat_map(|band| parts_of(&of_band(band).collect::<Vec<_>>())).collect()
 }
 
 /// The same for tenants of one band.
 fn parts_of(tenants: &[&TenantTokens]) -> Vec<f64> {
     let total = tenants.iter().map(|tenant| tenant.served).sum::<u64>() as f64;
-    let demands: Vec<(f64, f64)> = tenants
-        .iter()
-        .map(|tenant| (tenant.asked as f64, tenant.weight))
-        .collect();
+    let demands: Vec<(f64, f64)> =
+        tenants.iter().map(|tenant| (tenant.asked as f64, tenant.weight)).collect();
     let fair = max_min(&demands, total);
     let parts = tenants.iter().zip(fair).filter(|(_, fair)| *fair > 0.0);
     parts.map(|(tenant, fair)| tenant.served as f64 / fair).collect()
@@ -68,10 +63,7 @@ mod tests {
 
     #[test]
     fn small_demands_are_met_and_the_rest_is_shared_by_weight() {
-        assert_eq!(
-            max_min(&[(10.0, 1.0), (100.0, 1.0), (100.0, 2.0)], 100.0),
-            [10.0, 30.0, 60.0]
-        );
+        assert_eq!(max_min(&[(10.0, 1.0), (100.0, 1.0), (100.0, 2.0)], 100.0), [10.0, 30.0, 60.0]);
         assert_eq!(max_min(&[(10.0, 1.0), (20.0, 1.0)], 30.0), [10.0, 20.0]);
         assert_eq!(max_min(&[(50.0, 1.0), (50.0, 1.0)], 0.0), [0.0, 0.0]);
     }
@@ -80,11 +72,7 @@ mod tests {
     fn tenants_are_compared_within_their_band() {
         let tenant = |band, served| TenantTokens::new(100, served, 1.0, band);
         let critical = [Band::Critical; 2].map(|band| tenant(band, 90));
-        let rest = [
-            tenant(Band::Default, 5),
-            tenant(Band::Default, 15),
-            tenant(Band::Sheddable, 0),
-        ];
+        let rest = [tenant(Band::Default, 5), tenant(Band::Default, 15), tenant(Band::Sheddable, 0)];
         let all = [&critical[..], &rest].concat();
         assert_eq!(parts(&all), [1.0, 1.0, 0.5, 1.5]);
     }

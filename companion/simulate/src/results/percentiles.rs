@@ -21,10 +21,7 @@ impl Percentiles {
             let time = times.get(rank.saturating_sub(1))?;
             Some(time.as_secs_f64() * 1e3)
         };
-        Self {
-            p50: ranked(0.5),
-            p99: ranked(0.99),
-        }
+        Self { p50: ranked(0.5), p99: ranked(0.99) }
     }
 }
 

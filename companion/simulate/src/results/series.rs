@@ -29,9 +29,7 @@ impl Series {
         }
         // The last arrival is at the end of the last part.
         let index = |time: Duration| {
-            usize::try_from(time.as_nanos() / part.as_nanos())
-                .unwrap_or(usize::MAX)
-                .min(loads.len() - 1)
+            usize::try_from(time.as_nanos() / part.as_nanos()).unwrap_or(usize::MAX).min(loads.len() - 1)
         };
         let mut arrived = vec![0; loads.len()];
         for request in requests {

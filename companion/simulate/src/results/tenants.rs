@@ -43,13 +43,7 @@ pub(super) struct TenantTokens {
 #[cfg(test)]
 impl TenantTokens {
     pub(super) fn new(asked: u64, served: u64, weight: f64, band: Band) -> Self {
-        Self {
-            asked,
-            served,
-            weight,
-            band,
-            ..Self::default()
-        }
+        Self { asked, served, weight, band, ..Self::default() }
     }
 }
 
@@ -63,11 +57,7 @@ pub(super) fn count(
     let index: HashMap<&str, usize> = (0..).zip(tenants).map(|(i, tenant)| (&*tenant.name, i)).collect();
     let mut counts: Vec<TenantTokens> = tenants
         .iter()
-        .map(|tenant| TenantTokens {
-            weight: weight(tenant),
-            band: tenant.band,
-            ..TenantTokens::default()
-        })
+        .map(|tenant| TenantTokens { weight: weight(tenant), band: tenant.band, ..TenantTokens::default() })
         .collect();
     for request in requests {
         counts[request.tenant as usize].asked += request.input + request.output;

@@ -20,22 +20,14 @@ fn servers(count: usize) -> Vec<ServerSpec> {
 }
 
 fn goal() -> Goal {
-    Goal::Multiple {
-        parameters: parameters(&Hardware::default()),
-        multiplier: 3.0,
-    }
+    Goal::Multiple { parameters: parameters(&Hardware::default()), multiplier: 3.0 }
 }
 
 /// A bound of this many requests for each server.
 fn bound(requests: u64) -> Policy {
     let whole = Decimal::whole(requests);
     Policy {
-        gate: Gate::Bounded {
-            unit: StockUnit::Requests,
-            lower: whole,
-            upper: whole,
-            watermark: whole,
-        },
+        gate: Gate::Bounded { unit: StockUnit::Requests, lower: whole, upper: whole, watermark: whole },
         ..Policy::default()
     }
 }
@@ -89,10 +81,7 @@ fn a_run_that_outlasts_its_limit_counts_unfinished_requests() {
     }
     let results = run(&simulation);
     assert!(results.unfinished > 0, "an answer takes two hours");
-    assert_eq!(
-        results.requests,
-        results.served + results.refused + results.unfinished
-    );
+    assert_eq!(results.requests, results.served + results.refused + results.unfinished);
 }
 
 #[test]
@@ -100,13 +89,7 @@ fn the_same_seed_gives_the_same_results_and_another_one_doesnt() {
     let simulation = simulation(Kind::Greedy, 1.0, 2, 2, bound(16));
     let first = run(&simulation);
     assert_eq!(first, run(&simulation));
-    assert_ne!(
-        first,
-        run(&Simulation {
-            seed: 2,
-            ..simulation
-        })
-    );
+    assert_ne!(first, run(&Simulation { seed: 2, ..simulation }));
 }
 
 #[test]
@@ -134,10 +117,7 @@ fn fair_queueing_keeps_a_greedy_tenant_from_the_small_ones() {
     };
     let ((fair, fair_jain), (first_come, first_come_jain)) = (small(fair), small(fifo));
     assert!(fair < first_come / 4.0, "{fair} ms, {first_come} ms");
-    assert!(
-        fair_jain > 0.98 && first_come_jain < fair_jain,
-        "{fair_jain} {first_come_jain}"
-    );
+    assert!(fair_jain > 0.98 && first_come_jain < fair_jain, "{fair_jain} {first_come_jain}");
 }
 
 #[test]
@@ -153,10 +133,7 @@ fn requests_that_no_server_can_hold_are_refused_by_the_servers() {
 fn a_warm_up_is_simulated_and_not_counted() {
     let whole = simulation(Kind::Steady, 1.0, 2, 3, bound(64));
     let warmup = Duration::from_mins(5);
-    let late = Simulation {
-        warmup,
-        ..whole.clone()
-    };
+    let late = Simulation { warmup, ..whole.clone() };
     let record = late.record(|_| {}).expect("valid hardware");
     assert!(record.finished.iter().all(|finished| finished.arrived >= warmup));
     assert!(record.arrived == whole.requests.len(), "all were simulated");
@@ -164,10 +141,7 @@ fn a_warm_up_is_simulated_and_not_counted() {
     assert_eq!(late.requests, late.served + late.refused);
     assert!(late.requests * 3 < whole.requests * 2, "half of the time counts");
     let rates = late.goodput_requests_per_s / whole.goodput_requests_per_s;
-    assert!(
-        (rates - 1.0).abs() < 0.2,
-        "the rate is that of the counted time: {rates}"
-    );
+    assert!((rates - 1.0).abs() < 0.2, "the rate is that of the counted time: {rates}");
 }
 
 #[test]
@@ -191,10 +165,7 @@ fn tokens_outside_the_targets_are_wasted() {
         let results = simulation.run(&Goal::Targets(targets), |_| {});
         results.expect("valid hardware").wasted
     };
-    let targets = |ttft_ms| Targets {
-        ttft_ms,
-        itl_ms: None,
-    };
+    let targets = |ttft_ms| Targets { ttft_ms, itl_ms: None };
     assert_eq!(wasted(targets(None)), 0.0);
     assert_eq!(wasted(targets(Some(0.001))), 1.0);
     let half = wasted(targets(Some(100.0)));

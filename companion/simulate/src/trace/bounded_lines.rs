@@ -31,11 +31,7 @@ pub(super) struct BoundedLines<R> {
 
 impl<R: BufRead> BoundedLines<R> {
     pub(super) const fn new(inner: R) -> Self {
-        Self {
-            inner,
-            line: 1,
-            bytes: 0,
-        }
+        Self { inner, line: 1, bytes: 0 }
     }
 }
 
@@ -77,15 +73,11 @@ mod tests {
     fn lines_pass_up_to_the_limit() {
         let fits = format!("a\n{}\nb", "x".repeat(TRACE_LINE_BYTES_MAX));
         let mut text = String::new();
-        BoundedLines::new(fits.as_bytes())
-            .read_to_string(&mut text)
-            .expect("short lines");
+        BoundedLines::new(fits.as_bytes()).read_to_string(&mut text).expect("short lines");
         assert_eq!(text, fits);
         let long = format!("a\nb\n{}", "x".repeat(TRACE_LINE_BYTES_MAX + 100_000));
         let reader = io::BufReader::new(long.as_bytes());
-        let error = BoundedLines::new(reader)
-            .read_to_string(&mut text)
-            .expect_err("a long line");
+        let error = BoundedLines::new(reader).read_to_string(&mut text).expect_err("a long line");
         assert_eq!(LongLine::of(&error).expect("the cause").line, 3);
     }
 }

@@ -36,11 +36,8 @@ pub(super) const BURSTGPT: Columns = Columns {
 
 /// Reads all rows.
 pub(super) fn read(file: impl Read, columns: &Columns, rows: &mut Rows) -> Result<(), TraceError> {
-    let mut csv = csv::ReaderBuilder::new()
-        .trim(csv::Trim::All)
-        .flexible(true)
-        .quoting(false)
-        .from_reader(file);
+    let mut csv =
+        csv::ReaderBuilder::new().trim(csv::Trim::All).flexible(true).quoting(false).from_reader(file);
     let headers = csv.headers().map_err(failed)?.clone();
     let mut places = [0; 3];
     for (place, column) in places.iter_mut().zip(columns.names) {
@@ -53,10 +50,7 @@ pub(super) fn read(file: impl Read, columns: &Columns, rows: &mut Rows) -> Resul
         let [written, input, output] = places.map(|place| unquoted(record.get(place).unwrap_or_default()));
         let [time_name, input_name, output_name] = columns.names;
         let time = (columns.time)(written).ok_or_else(|| {
-            TraceError::line(
-                line,
-                format!("{time_name}: {} is not {}", shown(written), columns.form),
-            )
+            TraceError::line(line, format!("{time_name}: {} is not {}", shown(written), columns.form))
         })?;
         let row = Row {
             at: time,
@@ -100,10 +94,7 @@ fn tokens(line: u64, column: &str, text: &str) -> Result<u64, TraceError> {
     tokens.ok_or_else(|| {
         TraceError::line(
             line,
-            format!(
-                "{column}: {} is not a whole number from 0 to {TOKENS_MAX}",
-                shown(text)
-            ),
+            format!("{column}: {} is not a whole number from 0 to {TOKENS_MAX}", shown(text)),
         )
     })
 }

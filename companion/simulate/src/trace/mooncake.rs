@@ -24,12 +24,10 @@ pub(super) fn read(mut file: impl BufRead, rows: &mut Rows) -> Result<(), TraceE
     let mut line = 0;
     loop {
         text.clear();
-        let read = file
-            .read_until(b'\n', &mut text)
-            .map_err(|error| match LongLine::of(&error) {
-                Some(long) => TraceError::line(long.line, long.to_string()),
-                None => TraceError::Read(error),
-            })?;
+        let read = file.read_until(b'\n', &mut text).map_err(|error| match LongLine::of(&error) {
+            Some(long) => TraceError::line(long.line, long.to_string()),
+            None => TraceError::Read(error),
+        })?;
         if read == 0 {
             return Ok(());
         }
@@ -40,17 +38,11 @@ pub(super) fn read(mut file: impl BufRead, rows: &mut Rows) -> Result<(), TraceE
         let object: Object =
             serde_json::from_slice(&text).map_err(|error| TraceError::line(line, error.to_string()))?;
         let time = Duration::try_from_secs_f64(object.timestamp / 1e3).map_err(|_| {
-            let text = format!(
-                "timestamp: {} is not a number of milliseconds of at least 0",
-                object.timestamp
-            );
+            let text =
+                format!("timestamp: {} is not a number of milliseconds of at least 0", object.timestamp);
             TraceError::line(line, text)
         })?;
-        let row = Row {
-            at: time,
-            input: object.input_length,
-            output: object.output_length,
-        };
+        let row = Row { at: time, input: object.input_length, output: object.output_length };
         rows.push(line, row)?;
     }
 }

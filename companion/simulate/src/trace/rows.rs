@@ -26,12 +26,7 @@ pub(super) struct Rows {
 
 impl Rows {
     pub(super) const fn new(length: Duration) -> Self {
-        Self {
-            length,
-            first: None,
-            kept: Vec::new(),
-            unanswered: 0,
-        }
+        Self { length, first: None, kept: Vec::new(), unanswered: 0 }
     }
 
     /// Adds a row. `line` names it in errors.
@@ -69,18 +64,11 @@ impl Rows {
         let is_in_time = |row: &Row| row.at - first < self.length;
         let requests = self.kept.iter().take_while(|row| is_in_time(row));
         let requests: Vec<TraceRequest> = requests
-            .map(|row| TraceRequest {
-                at: row.at - first,
-                input: row.input.max(1),
-                output: row.output,
-            })
+            .map(|row| TraceRequest { at: row.at - first, input: row.input.max(1), output: row.output })
             .collect();
         if requests.last().is_some_and(|last| last.at > ARRIVALS_MAX) {
             return Err(TraceError::Long);
         }
-        Ok(Trace {
-            requests,
-            unanswered: self.unanswered,
-        })
+        Ok(Trace { requests, unanswered: self.unanswered })
     }
 }

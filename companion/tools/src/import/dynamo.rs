@@ -3,11 +3,12 @@
 //! The file has the form of `arbitration.classes`. Single values are checked here. Rules across keys are checked by Penstock's
 //! configuration, which has the same names of keys. Sections that choose a worker become comments.
 
+use penstock_config::tree::Node;
+
 use super::page::{Block, text};
 use super::section::{Found, Section, no_equivalent};
 use super::sole::Sole;
 use super::{Imported, SourceError, UNLIMITED, pool_with, tree};
-use penstock_config::tree::Node;
 
 /// A document with any of these keys is a router policy.
 const KNOWN: [&str; 8] = [
@@ -32,10 +33,7 @@ pub(super) fn import(source: &str, batched_tokens: u64) -> Result<Imported, Sour
         "this has no router policy: none of policy_classes, models and worker_selection",
     )?;
     let mut root = Section::new("", sole.node);
-    let mut pool = pool_with(
-        "dynamo",
-        &format!(", defaults: {{max_batched_tokens: {batched_tokens}}}"),
-    );
+    let mut pool = pool_with("dynamo", &format!(", defaults: {{max_batched_tokens: {batched_tokens}}}"));
     pool.map("queue", queue());
     pool.map("stock", stock());
     pool.map("arbitration", arbitration(&mut root)?);
@@ -51,10 +49,7 @@ pub(super) fn import(source: &str, batched_tokens: u64) -> Result<Imported, Sour
     let node = sole.node.clone();
     Ok(Imported {
         page,
-        line_of: Box::new(move |key| {
-            node.place_of(key.strip_prefix(CLASSES).unwrap_or_default())
-                .line()
-        }),
+        line_of: Box::new(move |key| node.place_of(key.strip_prefix(CLASSES).unwrap_or_default()).line()),
     })
 }
 
@@ -69,19 +64,11 @@ fn arbitration(root: &mut Section<'_>) -> Result<Block, SourceError> {
     classes.map("models", models(root)?);
 
     let mut flows = Block::default();
-    flows.pair(
-        "key",
-        "none",
-        "in Dynamo a class has one queue; `fairness_id` shares it between tenants",
-    );
+    flows.pair("key", "none", "in Dynamo a class has one queue; `fairness_id` shares it between tenants");
     let mut arbitration = Block::default();
     arbitration.map("classes", classes);
     arbitration.map("flows", flows);
-    arbitration.pair(
-        "order",
-        "fcfs",
-        "Dynamo's default for a class without queue_policy",
-    );
+    arbitration.pair("order", "fcfs", "Dynamo's default for a class without queue_policy");
     Ok(arbitration)
 }
 
@@ -93,10 +80,7 @@ fn models(root: &mut Section<'_>) -> Result<Block, SourceError> {
     for entry in found.section()?.rest() {
         let path = format!("models.{}", entry.key);
         if !entry.value.is_map() {
-            return Err(SourceError::new(
-                entry.place.line(),
-                format!("{path}: must be a mapping"),
-            ));
+            return Err(SourceError::new(entry.place.line(), format!("{path}: must be a mapping")));
         }
         let mut section = Section::new(path, &entry.value);
         let mut block = Block::default();
@@ -112,11 +96,7 @@ fn models(root: &mut Section<'_>) -> Result<Block, SourceError> {
 
 fn queue() -> Block {
     let mut queue = Block::default();
-    queue.pair(
-        "total_capacity",
-        UNLIMITED,
-        "in Dynamo only classes have limits; here every queue has one",
-    );
+    queue.pair("total_capacity", UNLIMITED, "in Dynamo only classes have limits; here every queue has one");
     queue.pair("flow_capacity", UNLIMITED, "");
     queue.pair("ttl", "1h", "in Dynamo a request waits until its client gives up");
     queue
@@ -134,11 +114,7 @@ fn stock() -> Block {
 
 fn identity() -> Block {
     let mut identity = Block::default();
-    identity.pair(
-        "class",
-        "[{header: x-dynamo-meta-policy-class}]",
-        "the header that names a family",
-    );
+    identity.pair("class", "[{header: x-dynamo-meta-policy-class}]", "the header that names a family");
     identity.pair("priority", "[]", "Dynamo has no criticality levels");
     identity.comment(
         "nvext.agent_hints.strict_priority and .priority are not read from the body; `strict` and `jump` read them from \
@@ -248,10 +224,7 @@ fn mapping<'a>(path: &str, node: &'a Node) -> Result<Section<'a>, SourceError> {
     if node.is_map() {
         Ok(Section::new(path, node))
     } else {
-        Err(SourceError::new(
-            node.place.line(),
-            format!("{path}: must be a mapping"),
-        ))
+        Err(SourceError::new(node.place.line(), format!("{path}: must be a mapping")))
     }
 }
 

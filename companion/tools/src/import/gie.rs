@@ -9,47 +9,20 @@ use super::section::{Section, Unit};
 use super::sole::Sole;
 use super::{Imported, SourceError, pool, tree};
 
-const QUEUE: [&str; 4] = [
-    "fair_request_queue",
-    "fairRequestQueueConfig",
-    "request_queue",
-    "queue",
-];
-const CONTROLLER: [&str; 4] = [
-    "request_queue_controller",
-    "requestQueueControllerConfig",
-    "queue_controller",
-    "controller",
-];
+const QUEUE: [&str; 4] = ["fair_request_queue", "fairRequestQueueConfig", "request_queue", "queue"];
+const CONTROLLER: [&str; 4] =
+    ["request_queue_controller", "requestQueueControllerConfig", "queue_controller", "controller"];
 const TOTAL: [&str; 3] = ["total_capacity", "total_queue_capacity", "max_total_requests"];
-const FLOW: [&str; 4] = [
-    "flow_capacity",
-    "per_flow_capacity",
-    "model_queue_capacity",
-    "flow_queue_capacity",
-];
+const FLOW: [&str; 4] = ["flow_capacity", "per_flow_capacity", "model_queue_capacity", "flow_queue_capacity"];
 const TTL: [&str; 3] = ["queue_ttl", "ttl", "request_ttl"];
 const WATERMARK: [&str; 2] = ["watermark_per_backend", "target_watermark_per_backend"];
-const DEVIATION: [&str; 4] = [
-    "percentage_deviation_for_bounds",
-    "deviation_for_bounds",
-    "percentage_deviation",
-    "deviation",
-];
+const DEVIATION: [&str; 4] =
+    ["percentage_deviation_for_bounds", "deviation_for_bounds", "percentage_deviation", "deviation"];
 const LOWER: [&str; 2] = ["lower_bound_per_backend", "lower_bound"];
 const UPPER: [&str; 2] = ["upper_bound_per_backend", "upper_bound"];
 /// A document with any of these keys is such a configuration.
-const KNOWN: [&[&str]; 9] = [
-    &QUEUE,
-    &CONTROLLER,
-    &TOTAL,
-    &FLOW,
-    &TTL,
-    &WATERMARK,
-    &DEVIATION,
-    &LOWER,
-    &UPPER,
-];
+const KNOWN: [&[&str]; 9] =
+    [&QUEUE, &CONTROLLER, &TOTAL, &FLOW, &TTL, &WATERMARK, &DEVIATION, &LOWER, &UPPER];
 
 pub(super) fn import(text: &str) -> Result<Imported, SourceError> {
     let roots = tree::yaml(text)?;
@@ -65,10 +38,7 @@ pub(super) fn import(text: &str) -> Result<Imported, SourceError> {
     let (mut queue, mut controller) = if is_flat {
         (std::mem::replace(&mut root, empty()), None)
     } else {
-        (
-            queue.unwrap_or_else(empty),
-            Some(controller.unwrap_or_else(empty)),
-        )
+        (queue.unwrap_or_else(empty), Some(controller.unwrap_or_else(empty)))
     };
 
     let mut pool = pool("gie");
@@ -76,11 +46,7 @@ pub(super) fn import(text: &str) -> Result<Imported, SourceError> {
     pool.map("stock", stock(controller.as_mut().unwrap_or(&mut queue))?);
     let mut flows = Block::default();
     flows.pair("discipline", "wfq", "the least virtual finish time goes first");
-    flows.pair(
-        "key",
-        "[model, target_model]",
-        "there a flow is a model and its target",
-    );
+    flows.pair("key", "[model, target_model]", "there a flow is a model and its target");
     flows.pair("cost", "requests", "there the size of a request is 1");
     flows.comment("There flows have no weights; here `weights: {MODEL/TARGET: 2}` doubles the share of one.");
     let mut arbitration = Block::default();
@@ -119,11 +85,7 @@ fn capacity(section: &mut Section<'_>) -> Result<Block, SourceError> {
         None => ("30s".to_owned(), "the design's default".to_owned()),
     };
     queue.pair("ttl", ttl.clone(), note);
-    queue.pair(
-        "no_endpoint_ttl",
-        ttl,
-        "there the same limit applies while no endpoint is ready",
-    );
+    queue.pair("no_endpoint_ttl", ttl, "there the same limit applies while no endpoint is ready");
     queue.comment(
         "Here total_capacity is a hard limit: a more critical request takes the place of a less critical one (`overflow: \
          displace`). There it only keeps new flows out.",
@@ -170,9 +132,7 @@ fn stock(section: &mut Section<'_>) -> Result<Block, SourceError> {
     if let Some(found) = section.take(&UPPER)? {
         let upper = found.whole(0)?;
         if upper < watermark {
-            return Err(found.error(format!(
-                "must be at least the watermark, {watermark}, not {upper}"
-            )));
+            return Err(found.error(format!("must be at least the watermark, {watermark}, not {upper}")));
         }
         stock.pair("upper_bound_per_backend", upper.to_string(), found.note());
     }

@@ -5,10 +5,11 @@
 
 use std::time::Duration;
 
+use penstock_config::tree::{Entry, Kind, Node};
+
 use super::page::Block;
 use super::section::{Found, Section, Unit, no_equivalent};
 use super::{Imported, SourceError, UNLIMITED, pool, tree};
-use penstock_config::tree::{Entry, Kind, Node};
 
 /// Levels of mappings and lists around the variables.
 const NESTING_MAX: usize = 16;
@@ -64,10 +65,7 @@ pub(super) fn import(text: &str) -> Result<Imported, SourceError> {
     );
     if !unrelated.is_empty() {
         let keys: Vec<&str> = unrelated.iter().map(|entry| entry.key.as_str()).collect();
-        page.comment(format!(
-            "Not about queueing, so not imported: {}",
-            keys.join(", ")
-        ));
+        page.comment(format!("Not about queueing, so not imported: {}", keys.join(", ")));
     }
     Ok(page.into())
 }
@@ -80,11 +78,7 @@ fn variables(text: &str) -> Result<Vec<Entry>, SourceError> {
     } else {
         for root in tree::yaml(text)? {
             match root.name {
-                Some(key) => entries.push(Entry {
-                    key,
-                    place: root.node.place.clone(),
-                    value: root.node,
-                }),
+                Some(key) => entries.push(Entry { key, place: root.node.place.clone(), value: root.node }),
                 None => collect(&root.node, &mut entries, 0),
             }
         }
@@ -126,11 +120,7 @@ fn identity() -> Block {
 /// `queue`: how many requests wait, and how long.
 fn queue(section: &mut Section<'_>) -> Result<Block, SourceError> {
     let mut queue = Block::default();
-    queue.pair(
-        "total_capacity",
-        UNLIMITED,
-        "Kthena's queue has no limit; here everything has one",
-    );
+    queue.pair("total_capacity", UNLIMITED, "Kthena's queue has no limit; here everything has one");
     queue.pair("flow_capacity", UNLIMITED, "");
     let (ttl, note) = match section.take(&["FAIRNESS_QUEUE_TIMEOUT"])? {
         Some(found) => {
@@ -143,11 +133,7 @@ fn queue(section: &mut Section<'_>) -> Result<Block, SourceError> {
         None => ("60s".to_owned(), "Kthena's default".to_owned()),
     };
     queue.pair("ttl", ttl.clone(), note);
-    queue.pair(
-        "no_endpoint_ttl",
-        ttl,
-        "there the same limit applies while no endpoint is ready",
-    );
+    queue.pair("no_endpoint_ttl", ttl, "there the same limit applies while no endpoint is ready");
     Ok(queue)
 }
 
@@ -172,11 +158,7 @@ fn limits(section: &mut Section<'_>, is_enabled: bool, queue: &mut Block) -> Res
         );
         let note = concurrent.map_or(String::new(), |found| found.note());
         stock.pair("watermark_per_backend", &bound, note);
-        stock.pair(
-            "lower_bound_per_backend",
-            &bound,
-            "a request is granted as soon as another ends",
-        );
+        stock.pair("lower_bound_per_backend", &bound, "a request is granted as soon as another ends");
         stock.pair("upper_bound_per_backend", bound, "");
         if let Some(rate) = rate {
             queue.comment(no_equivalent(
@@ -209,24 +191,12 @@ fn flows(section: &mut Section<'_>) -> Result<Block, SourceError> {
     let by_tokens = tokens.as_ref().map(Found::number).transpose()?.unwrap_or(1.0);
     let by_requests = requests.as_ref().map(Found::number).transpose()?.unwrap_or(0.0);
     let mut flows = Block::default();
-    flows.pair(
-        "key",
-        "user",
-        "fairness between users; requests without a user come last, as there",
-    );
+    flows.pair("key", "user", "fairness between users; requests without a user come last, as there");
     if by_tokens == 0.0 && by_requests == 0.0 {
-        flows.pair(
-            "discipline",
-            "fifo",
-            "both priority weights are 0, so requests are in order of arrival",
-        );
+        flows.pair("discipline", "fifo", "both priority weights are 0, so requests are in order of arrival");
         return Ok(flows);
     }
-    flows.pair(
-        "discipline",
-        "usage",
-        "the user with the least usage in the window goes first",
-    );
+    flows.pair("discipline", "usage", "the user with the least usage in the window goes first");
     if by_tokens == 0.0 {
         flows.pair(
             "cost",
@@ -280,10 +250,7 @@ fn usage(section: &mut Section<'_>) -> Result<Block, SourceError> {
         };
         weights.push((key, weight, note));
     }
-    let least = weights
-        .iter()
-        .map(|(_, weight, _)| *weight)
-        .filter(|weight| *weight > 0.0);
+    let least = weights.iter().map(|(_, weight, _)| *weight).filter(|weight| *weight > 0.0);
     let least = least.fold(f64::INFINITY, f64::min);
     if let Some(found) = last.filter(|_| least.is_infinite()) {
         return Err(found.error("the two token weights can't both be 0, because no token would count"));
@@ -315,20 +282,16 @@ fn collect(node: &Node, entries: &mut Vec<Entry>, depth: usize) {
     for item in node.items().unwrap_or_default() {
         let name = item.get("name").and_then(|entry| entry.value.scalar());
         match (name, item.get("value")) {
-            (Some(name), Some(value)) => entries.push(Entry {
-                key: name.into_owned(),
-                ..value.clone()
-            }),
+            (Some(name), Some(value)) => entries.push(Entry { key: name.into_owned(), ..value.clone() }),
             _ => collect(item, entries, depth + 1),
         }
     }
     for entry in node.entries() {
         match &entry.value.kind {
             Kind::Map(values) if entry.key == "fairness" => {
-                entries.extend(values.iter().map(|value| Entry {
-                    key: helm_variable(&value.key),
-                    ..value.clone()
-                }));
+                entries.extend(
+                    values.iter().map(|value| Entry { key: helm_variable(&value.key), ..value.clone() }),
+                );
             }
             Kind::Null | Kind::List(_) | Kind::Map(_) => collect(&entry.value, entries, depth + 1),
             _ if is_variable(&entry.key) => entries.push(entry.clone()),
@@ -347,9 +310,7 @@ fn helm_variable(key: &str) -> String {
 
 fn is_variable(key: &str) -> bool {
     key.starts_with(|char: char| char.is_ascii_uppercase())
-        && key
-            .bytes()
-            .all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_')
+        && key.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_')
 }
 
 /// Whether a variable is about queueing.

@@ -3,10 +3,11 @@
 //! Nexus has one queue for all clients, in order of arrival, with high priority first. Its other sections are about the choice
 //! of a backend, so they become comments.
 
+use penstock_config::tree::Kind;
+
 use super::page::Block;
 use super::section::{Section, Unit, no_equivalent};
 use super::{Imported, SourceError, pool, tree};
-use penstock_config::tree::Kind;
 
 pub(super) fn import(text: &str) -> Result<Imported, SourceError> {
     let node = tree::toml(text)?;
@@ -39,11 +40,7 @@ pub(super) fn import(text: &str) -> Result<Imported, SourceError> {
          the trusted clients.",
     );
     let mut metrics = Block::default();
-    metrics.pair(
-        "aliases",
-        "[nexus]",
-        "exports nexus_queue_depth besides Penstock's metrics",
-    );
+    metrics.pair("aliases", "[nexus]", "exports nexus_queue_depth besides Penstock's metrics");
 
     let mut pool = pool("nexus");
     pool.map("queue", queue(&mut section)?);
@@ -100,24 +97,12 @@ fn queue(section: &mut Section<'_>) -> Result<Block, SourceError> {
         queue.pair("enabled", enabled.to_string(), note);
     }
     queue.pair("total_capacity", size.to_string(), size_note);
-    queue.pair(
-        "flow_capacity",
-        size.max(1).to_string(),
-        "the only flow may fill the queue",
-    );
+    queue.pair("flow_capacity", size.max(1).to_string(), "the only flow may fill the queue");
     if waits {
         queue.pair("ttl", wait.clone(), wait_note);
-        queue.pair(
-            "no_endpoint_ttl",
-            wait,
-            "there the same limit applies while no endpoint is ready",
-        );
+        queue.pair("no_endpoint_ttl", wait, "there the same limit applies while no endpoint is ready");
     }
-    queue.pair(
-        "requeues",
-        "until_ttl",
-        "there a request is tried again until its wait ends",
-    );
+    queue.pair("requeues", "until_ttl", "there a request is tried again until its wait ends");
     queue.pair("overflow", "reject", "a full queue rejects high priority too");
     Ok(queue)
 }

@@ -17,19 +17,9 @@ pub(super) struct Block(Vec<Item>);
 #[derive(Clone, Debug)]
 enum Item {
     Comment(String),
-    Pair {
-        key: String,
-        value: String,
-        note: String,
-    },
-    Map {
-        key: String,
-        block: Block,
-    },
-    List {
-        key: String,
-        blocks: Vec<Block>,
-    },
+    Pair { key: String, value: String, note: String },
+    Map { key: String, block: Block },
+    List { key: String, blocks: Vec<Block> },
 }
 
 impl Block {
@@ -40,27 +30,17 @@ impl Block {
 
     /// Adds a key. `value` is YAML, and `note` its origin, or empty.
     pub(super) fn pair(&mut self, key: &str, value: impl Into<String>, note: impl Into<String>) {
-        self.0.push(Item::Pair {
-            key: key.into(),
-            value: value.into(),
-            note: note.into(),
-        });
+        self.0.push(Item::Pair { key: key.into(), value: value.into(), note: note.into() });
     }
 
     /// Adds a key with a mapping.
     pub(super) fn map(&mut self, key: &str, block: Block) {
-        self.0.push(Item::Map {
-            key: text(key),
-            block,
-        });
+        self.0.push(Item::Map { key: text(key), block });
     }
 
     /// Adds a key with a list of mappings.
     pub(super) fn list(&mut self, key: &str, blocks: Vec<Block>) {
-        self.0.push(Item::List {
-            key: key.into(),
-            blocks,
-        });
+        self.0.push(Item::List { key: key.into(), blocks });
     }
 
     /// Adds the keys and comments of another mapping.
@@ -169,15 +149,9 @@ fn one_line(text: &str) -> String {
 /// Text as a YAML scalar, in quotes if it needs them.
 pub(super) fn text(text: &str) -> String {
     let is_plain = text.starts_with(|char: char| char.is_ascii_alphabetic())
-        && text
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b'/'))
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b'/'))
         && !RESERVED.contains(&text.to_ascii_lowercase().as_str());
-    if is_plain {
-        text.to_owned()
-    } else {
-        serde_json::Value::from(text).to_string()
-    }
+    if is_plain { text.to_owned() } else { serde_json::Value::from(text).to_string() }
 }
 
 /// Words that some YAML readers take for booleans or null.

@@ -4,9 +4,10 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use penstock_config::tree::{Entry, Node};
+
 use super::SourceError;
 use super::page::Block;
-use penstock_config::tree::{Entry, Node};
 
 /// Characters of a value that a comment shows.
 const SHOWN_MAX: usize = 160;
@@ -34,10 +35,7 @@ pub(super) enum Unit {
 
 /// A key in a form that is the same for `queueTTL`, `queue_ttl` and `queue-ttl`.
 pub(super) fn fold(key: &str) -> String {
-    key.chars()
-        .filter(char::is_ascii_alphanumeric)
-        .map(|char| char.to_ascii_lowercase())
-        .collect()
+    key.chars().filter(char::is_ascii_alphanumeric).map(|char| char.to_ascii_lowercase()).collect()
 }
 
 /// The comment for a key without an equivalent in Penstock, and the reason if there is one.
@@ -49,16 +47,9 @@ pub(super) fn no_equivalent(entry: &Entry, reason: &str) -> String {
 /// A key with its value, cut if it is long. A value that may be a secret is not shown.
 fn shown(entry: &Entry) -> String {
     let key = fold(&entry.key);
-    let secret = [
-        "password",
-        "passwd",
-        "secret",
-        "apikey",
-        "credential",
-        "authorization",
-    ]
-    .iter()
-    .any(|word| key.contains(word))
+    let secret = ["password", "passwd", "secret", "apikey", "credential", "authorization"]
+        .iter()
+        .any(|word| key.contains(word))
         || key.ends_with("token")
         || key.ends_with("key");
     let value = if secret && !entry.value.is_null() {
@@ -83,10 +74,7 @@ impl<'a> Section<'a> {
         path: impl Into<String>,
         entries: impl IntoIterator<Item = &'a Entry>,
     ) -> Self {
-        Self {
-            path: path.into(),
-            entries: entries.into_iter().map(|entry| (entry, false)).collect(),
-        }
+        Self { path: path.into(), entries: entries.into_iter().map(|entry| (entry, false)).collect() }
     }
 
     /// Takes the key that is spelled like one of `names`. `None` if it is missing or null.
@@ -110,10 +98,9 @@ impl<'a> Section<'a> {
             }
             found = Some(entry);
         }
-        Ok(found.filter(|entry| !entry.value.is_null()).map(|entry| Found {
-            path: self.path_of(&entry.key),
-            entry,
-        }))
+        Ok(found
+            .filter(|entry| !entry.value.is_null())
+            .map(|entry| Found { path: self.path_of(&entry.key), entry }))
     }
 
     /// Takes a mapping; its key is spelled like one of `names`.
@@ -123,10 +110,7 @@ impl<'a> Section<'a> {
 
     /// The entries that were not taken, in their order.
     pub(super) fn rest(&self) -> impl Iterator<Item = &'a Entry> {
-        self.entries
-            .iter()
-            .filter(|(_, taken)| !taken)
-            .map(|(entry, _)| *entry)
+        self.entries.iter().filter(|(_, taken)| !taken).map(|(entry, _)| *entry)
     }
 
     /// Adds a comment for each entry that was not taken. `reason` returns the reason for a key in the form of [`fold`].
@@ -137,11 +121,7 @@ impl<'a> Section<'a> {
     }
 
     fn path_of(&self, key: &str) -> String {
-        if self.path.is_empty() {
-            key.to_owned()
-        } else {
-            format!("{}.{key}", self.path)
-        }
+        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
 }
 
@@ -169,10 +149,7 @@ impl<'a> Found<'a> {
     }
 
     pub(super) fn list(&self) -> Result<&'a [Node], SourceError> {
-        self.entry
-            .value
-            .items()
-            .ok_or_else(|| self.error("must be a list"))
+        self.entry.value.items().ok_or_else(|| self.error("must be a list"))
     }
 
     /// A single value as text, without the spaces around it.
@@ -190,9 +167,9 @@ impl<'a> Found<'a> {
         let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         match text.parse::<u64>() {
             Ok(number) if digits && number >= least => Ok(number),
-            Ok(_) | Err(_) => Err(self.error(format!(
-                "must be a whole number of at least {least}, not `{text}`"
-            ))),
+            Ok(_) | Err(_) => {
+                Err(self.error(format!("must be a whole number of at least {least}, not `{text}`")))
+            }
         }
     }
 
@@ -224,9 +201,7 @@ impl<'a> Found<'a> {
                 Unit::Millis => ", or a number of milliseconds",
                 Unit::Required => "",
             };
-            self.error(format!(
-                "must be a duration like 30s, 250ms or 1h30m{alternative}, not `{text}`"
-            ))
+            self.error(format!("must be a duration like 30s, 250ms or 1h30m{alternative}, not `{text}`"))
         };
         let seconds_per_unit = match unit {
             Unit::Seconds => Some(1.0),
@@ -240,11 +215,7 @@ impl<'a> Found<'a> {
         let duration = go_duration(&text).ok_or_else(error)?;
         let units = text.trim_start_matches(|char: char| char.is_ascii_digit());
         let is_simple = matches!(units, "ms" | "s" | "m" | "h");
-        let written = if is_simple {
-            text.into_owned()
-        } else {
-            format_duration(duration)
-        };
+        let written = if is_simple { text.into_owned() } else { format_duration(duration) };
         Ok((duration, written))
     }
 }
@@ -272,9 +243,7 @@ fn go_duration(text: &str) -> Option<Duration> {
     while !rest.is_empty() {
         let number = rest.find(|char: char| !char.is_ascii_digit() && char != '.')?;
         let (value, after) = rest.split_at_checked(number)?;
-        let unit = after
-            .find(|char: char| char.is_ascii_digit() || char == '.')
-            .unwrap_or(after.len());
+        let unit = after.find(|char: char| char.is_ascii_digit() || char == '.').unwrap_or(after.len());
         let (unit, after) = after.split_at_checked(unit)?;
         let nanos: u128 = match unit {
             "ns" => 1,
@@ -298,16 +267,10 @@ fn scaled(value: &str, unit: u128) -> Option<Duration> {
         return None;
     }
     let number = |digits: &str| {
-        if digits.is_empty() {
-            Some(0)
-        } else {
-            digits.parse::<u128>().ok()
-        }
+        if digits.is_empty() { Some(0) } else { digits.parse::<u128>().ok() }
     };
     let ten = 10u128.checked_pow(u32::try_from(fraction.len()).ok()?)?;
-    let nanos = number(whole)?
-        .checked_mul(unit)?
-        .checked_add(number(fraction)?.checked_mul(unit)? / ten)?;
+    let nanos = number(whole)?.checked_mul(unit)?.checked_add(number(fraction)?.checked_mul(unit)? / ten)?;
     Some(Duration::from_nanos(u64::try_from(nanos).ok()?))
 }
 
@@ -348,18 +311,7 @@ mod tests {
         }
         assert_eq!(duration("500", Unit::Millis).as_deref(), Ok("500ms"));
         assert_eq!(duration("12.5", Unit::Millis).as_deref(), Ok("12500us"));
-        for value in [
-            "soon",
-            "-1s",
-            "-1",
-            "5 minutes",
-            "NaN",
-            "s",
-            ".s",
-            "1d",
-            "[1]",
-            "1s2",
-        ] {
+        for value in ["soon", "-1s", "-1", "5 minutes", "NaN", "s", ".s", "1d", "[1]", "1s2"] {
             assert!(duration(value, Unit::Seconds).is_err(), "{value}");
         }
         assert!(duration("300", Unit::Required).is_err_and(|message| message.contains("like 30s")));
@@ -390,10 +342,7 @@ mod tests {
             tree::yaml("queue_ttl: 1\nqueueTTL: 2\napi_key: abc\nother: [1, {a: b}]\nnone:\n").expect("YAML");
         let mut section = Section::new("", &node[0].node);
         let twice = section.take(&["queue_ttl"]).map(|_| ()).expect_err("twice");
-        assert_eq!(
-            (twice.line, twice.message.as_str()),
-            (2, "`queue_ttl` and `queueTTL` are the same key")
-        );
+        assert_eq!((twice.line, twice.message.as_str()), (2, "`queue_ttl` and `queueTTL` are the same key"));
         assert!(section.take(&["none"]).is_ok_and(|found| found.is_none()));
         let mut block = Block::default();
         section.comment_rest(&mut block, |_| "");

@@ -1,10 +1,11 @@
 //! Finds the one policy in the documents of a file, in whatever mappings it is nested.
 
+use penstock_config::tree::{Entry, Node};
+
 use super::SourceError;
 use super::page::Block;
 use super::section::{fold, no_equivalent};
 use super::tree::Root;
-use penstock_config::tree::{Entry, Node};
 
 /// Levels of mappings around a policy.
 const NESTING_MAX: usize = 8;
@@ -38,23 +39,13 @@ impl<'a> Sole<'a> {
                     ));
                 }
                 Some(node) => {
-                    sole = Some(Self {
-                        node,
-                        outside,
-                        without_policy: Vec::new(),
-                    });
+                    sole = Some(Self { node, outside, without_policy: Vec::new() });
                 }
             }
         }
         match sole {
-            Some(sole) => Ok(Self {
-                without_policy,
-                ..sole
-            }),
-            None => Err(SourceError::new(
-                roots.first().map_or(1, |root| root.node.place.line()),
-                missing,
-            )),
+            Some(sole) => Ok(Self { without_policy, ..sole }),
+            None => Err(SourceError::new(roots.first().map_or(1, |root| root.node.place.line()), missing)),
         }
     }
 
@@ -81,11 +72,7 @@ fn find_within<'a>(
     outside: &mut Vec<&'a Entry>,
     depth: usize,
 ) -> Option<&'a Node> {
-    if node
-        .entries()
-        .iter()
-        .any(|entry| known.contains(&fold(&entry.key)))
-    {
+    if node.entries().iter().any(|entry| known.contains(&fold(&entry.key))) {
         return Some(node);
     }
     if depth >= NESTING_MAX {
@@ -97,9 +84,7 @@ fn find_within<'a>(
             // Every Kubernetes object has these keys, so they need no comment.
             let is_common = |key: &str| matches!(key, "apiVersion" | "kind" | "metadata");
             outside.extend(
-                node.entries()
-                    .iter()
-                    .filter(|sibling| sibling.key != entry.key && !is_common(&sibling.key)),
+                node.entries().iter().filter(|sibling| sibling.key != entry.key && !is_common(&sibling.key)),
             );
             return Some(found);
         }

@@ -5,10 +5,10 @@ mod profiles;
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum as _;
+use penstock_config::Document;
 use serde_json::{Value, json};
 
 use super::{BATCHED_TOKENS, Source, convert};
-use penstock_config::Document;
 
 fn name(source: Source) -> String {
     let value = source.to_possible_value().expect("none is hidden");
@@ -37,10 +37,7 @@ fn error(source: Source, text: &str) -> String {
 fn assert_errors(source: Source, cases: &[(&str, u64, &str)]) {
     for (text, line, word) in cases {
         let message = error(source, text);
-        assert!(
-            message.starts_with(&format!("f.src:{line}: ")),
-            "{text}\n{message}"
-        );
+        assert!(message.starts_with(&format!("f.src:{line}: ")), "{text}\n{message}");
         assert!(message.contains(word), "{text}\n{message}");
     }
 }
@@ -87,16 +84,9 @@ fn every_key_of_an_example_is_in_the_result() {
         let text =
             std::fs::read_to_string(folder().join(format!("{}.example", name(*source)))).expect("there");
         let page = folded(&page(*source, &text).0);
-        for line in text
-            .lines()
-            .map(|line| line.trim().trim_start_matches("- ").trim_start_matches('{'))
-        {
-            let key = line
-                .split([':', '=', ']', '.'])
-                .next()
-                .unwrap_or_default()
-                .trim_start_matches('[')
-                .trim();
+        for line in text.lines().map(|line| line.trim().trim_start_matches("- ").trim_start_matches('{')) {
+            let key =
+                line.split([':', '=', ']', '.']).next().unwrap_or_default().trim_start_matches('[').trim();
             let wrapper = matches!(
                 key,
                 "apiVersion"
@@ -114,10 +104,7 @@ fn every_key_of_an_example_is_in_the_result() {
             let inner = *source == Source::Nexus
                 && !matches!(key, "enabled" | "max_size" | "max_wait_seconds")
                 && !line.starts_with('[');
-            assert!(
-                other || inner || page.contains(&folded(key)),
-                "{key} isn't in\n{page}"
-            );
+            assert!(other || inner || page.contains(&folded(key)), "{key} isn't in\n{page}");
         }
     }
 }
@@ -146,11 +133,7 @@ fn gie_is_read_in_snake_case_and_camel_case_and_any_nesting() {
             ],
         );
         let document = Document::parse(&page, "page").expect("valid");
-        assert_eq!(
-            document.config().pools[0].policy.queue.ttl.as_secs(),
-            90,
-            "{text}"
-        );
+        assert_eq!(document.config().pools[0].policy.queue.ttl.as_secs(), 90, "{text}");
     }
     // Missing keys have the defaults of the source.
     let (_, values) = page(Source::Gie, "fair_request_queue: {}\n");
@@ -164,10 +147,8 @@ fn gie_is_read_in_snake_case_and_camel_case_and_any_nesting() {
             ("stock.deviation", json!(0.1)),
         ],
     );
-    let (page, _) = page(
-        Source::Gie,
-        "request_queue_controller: {numPoppers: 4, colour: red}\nother: {a: 1}\n",
-    );
+    let (page, _) =
+        page(Source::Gie, "request_queue_controller: {numPoppers: 4, colour: red}\nother: {a: 1}\n");
     for word in [
         "`numPoppers: 4` has no equivalent here: nothing polls",
         "`colour: red` has no equivalent",
@@ -188,46 +169,18 @@ fn gie_errors_name_the_line() {
             ("fair_request_queue:\n  queue_ttl: soon", 2, "30s"),
             ("fair_request_queue: 3", 1, "mapping"),
             ("fair_request_queue: {ttl: 1, queue_ttl: 2}", 1, "the same"),
-            (
-                "request_queue_controller:\n  watermark_per_backend: 0",
-                2,
-                "at least 1",
-            ),
-            (
-                "request_queue_controller:\n  percentage_deviation_for_bounds: 1",
-                2,
-                "below 1",
-            ),
-            (
-                "request_queue_controller:\n  percentage_deviation_for_bounds: 15%",
-                2,
-                "number",
-            ),
-            (
-                "request_queue_controller:\n  lower_bound_per_backend: 3",
-                2,
-                "at most the watermark, 2",
-            ),
+            ("request_queue_controller:\n  watermark_per_backend: 0", 2, "at least 1"),
+            ("request_queue_controller:\n  percentage_deviation_for_bounds: 1", 2, "below 1"),
+            ("request_queue_controller:\n  percentage_deviation_for_bounds: 15%", 2, "number"),
+            ("request_queue_controller:\n  lower_bound_per_backend: 3", 2, "at most the watermark, 2"),
             (
                 "request_queue_controller:\n  watermarkPerBackend: 9\n  upperBoundPerBackend: 8",
                 3,
                 "at least the watermark, 9",
             ),
-            (
-                "kind: ConfigMap\ndata:\n  q: |\n    fair_request_queue:\n\n      queue_ttl: x\n",
-                6,
-                "30s",
-            ),
-            (
-                "kind: ConfigMap\ndata:\n  q: |\n    fair_request_queue: [\n",
-                4,
-                "YAML",
-            ),
-            (
-                "a: 1\n---\nfair_request_queue: {}\n---\nfair_request_queue: {}\n",
-                5,
-                "second policy",
-            ),
+            ("kind: ConfigMap\ndata:\n  q: |\n    fair_request_queue:\n\n      queue_ttl: x\n", 6, "30s"),
+            ("kind: ConfigMap\ndata:\n  q: |\n    fair_request_queue: [\n", 4, "YAML"),
+            ("a: 1\n---\nfair_request_queue: {}\n---\nfair_request_queue: {}\n", 5, "second policy"),
             ("hello: world", 1, "fair_request_queue"),
             ("", 1, "empty"),
             ("a: [", 1, "YAML"),
@@ -251,10 +204,7 @@ fn nexus_has_one_flow_in_order_of_arrival() {
             ("arbitration.flows.discipline", json!("fifo")),
         ],
     );
-    assert_eq!(
-        values["identity"]["priority"],
-        json!([{"header": "x-nexus-priority"}])
-    );
+    assert_eq!(values["identity"]["priority"], json!([{"header": "x-nexus-priority"}]));
     assert!(page.contains("from `max_size`"), "{page}");
 }
 
@@ -270,13 +220,7 @@ fn nexus_disabled_queues_are_disabled_here() {
         ("[server]\nport = 8000\n", true, 100),
     ] {
         let (_, values) = page(Source::Nexus, text);
-        assert_pool(
-            &values,
-            &[
-                ("queue.enabled", json!(enabled)),
-                ("queue.total_capacity", json!(total)),
-            ],
-        );
+        assert_pool(&values, &[("queue.enabled", json!(enabled)), ("queue.total_capacity", json!(total))]);
     }
     let (page, _) = page(
         Source::Nexus,
@@ -337,43 +281,25 @@ fn kthenas_window_and_weights_become_usage() {
         let document = Document::parse(&page, "page").expect("valid");
         let policy = &document.config().pools[0].policy;
         assert_eq!(policy.usage_window.as_secs(), 600, "{text}");
-        assert_eq!(
-            (policy.weights.input, policy.weights.output),
-            (1.0, 3.0),
-            "{text}"
-        );
+        assert_eq!((policy.weights.input, policy.weights.output), (1.0, 3.0), "{text}");
     }
 }
 
 #[test]
 fn kthenas_limits_become_a_rate_or_a_bound() {
-    let with = |more: &str| {
-        page(
-            Source::Kthena,
-            &format!("ENABLE_FAIRNESS_SCHEDULING=true\n{more}\n"),
-        )
-    };
+    let with = |more: &str| page(Source::Kthena, &format!("ENABLE_FAIRNESS_SCHEDULING=true\n{more}\n"));
     let (page, values) = with("FAIRNESS_MAX_CONCURRENT=8\nFAIRNESS_MAX_QPS=5");
     for bound in ["watermark", "lower_bound", "upper_bound"] {
         assert_pool(&values, &[(&format!("stock.{bound}_per_backend"), json!(8))]);
     }
     assert_eq!(values.pointer("/pools/0/queue/max_rate"), None);
-    assert!(
-        page.contains("`FAIRNESS_MAX_QPS: 5` has no equivalent here"),
-        "{page}"
-    );
+    assert!(page.contains("`FAIRNESS_MAX_QPS: 5` has no equivalent here"), "{page}");
     let (_, values) = with("FAIRNESS_MAX_CONCURRENT=0\nFAIRNESS_MAX_QPS=5\nFAIRNESS_QUEUE_TIMEOUT=1m30s");
-    assert_pool(
-        &values,
-        &[("queue.max_rate", json!(5)), ("queue.ttl", json!("90s"))],
-    );
+    assert_pool(&values, &[("queue.max_rate", json!(5)), ("queue.ttl", json!("90s"))]);
     let (page, values) = with("FAIRNESS_INPUT_TOKEN_WEIGHT=0.001\nFAIRNESS_OUTPUT_TOKEN_WEIGHT=0.002");
     assert_pool(
         &values,
-        &[
-            ("usage.input_token_weight", json!(0.1)),
-            ("usage.output_token_weight", json!(0.2)),
-        ],
+        &[("usage.input_token_weight", json!(0.1)), ("usage.output_token_weight", json!(0.2))],
     );
     assert!(page.contains("times 100: only the ratio"), "{page}");
     // The order is by tokens, by requests, or by arrival.
@@ -388,15 +314,10 @@ fn kthenas_limits_become_a_rate_or_a_bound() {
     ] {
         let (_, values) = with(more);
         assert_pool(&values, &[("arbitration.flows.discipline", json!(discipline))]);
-        assert_eq!(
-            values.pointer("/pools/0/arbitration/flows/cost"),
-            cost.map(|cost| json!(cost)).as_ref()
-        );
+        assert_eq!(values.pointer("/pools/0/arbitration/flows/cost"), cost.map(|cost| json!(cost)).as_ref());
     }
-    let (page, values) = super::tests::page(
-        Source::Kthena,
-        "ENABLE_FAIRNESS_SCHEDULING=false\nFAIRNESS_MAX_CONCURRENT=8\n",
-    );
+    let (page, values) =
+        super::tests::page(Source::Kthena, "ENABLE_FAIRNESS_SCHEDULING=false\nFAIRNESS_MAX_CONCURRENT=8\n");
     assert_pool(&values, &[("stock.watermark_per_backend", json!("none"))]);
     assert_eq!(values.pointer("/pools/0/queue/max_rate"), None);
     assert!(page.contains("lets every request through"), "{page}");
@@ -404,10 +325,7 @@ fn kthenas_limits_become_a_rate_or_a_bound() {
         Source::Kthena,
         "FAIRNESS_WINDOW_SIZE=\nFAIRNESS_COLOUR=red\nREDIS_PASSWORD=hunter2\n",
     );
-    assert!(
-        page.contains("`FAIRNESS_COLOUR: red` has no equivalent"),
-        "{page}"
-    );
+    assert!(page.contains("`FAIRNESS_COLOUR: red` has no equivalent"), "{page}");
     assert!(
         page.contains("isn't set") && page.contains("REDIS_PASSWORD") && !page.contains("hunter2"),
         "{page}"
@@ -424,11 +342,7 @@ fn values_that_kthena_replaces_silently_are_errors() {
             ("FAIRNESS_WINDOW_SIZE=300\n", 1, "like 30s"),
             ("FAIRNESS_INPUT_TOKEN_WEIGHT=-1\n", 1, "at least 0"),
             ("FAIRNESS_OUTPUT_TOKEN_WEIGHT=NaN\n", 1, "at least 0"),
-            (
-                "FAIRNESS_INPUT_TOKEN_WEIGHT=0\nFAIRNESS_OUTPUT_TOKEN_WEIGHT=0\n",
-                2,
-                "both be 0",
-            ),
+            ("FAIRNESS_INPUT_TOKEN_WEIGHT=0\nFAIRNESS_OUTPUT_TOKEN_WEIGHT=0\n", 2, "both be 0"),
             ("FAIRNESS_QUEUE_TIMEOUT=0s\n", 1, "above zero"),
             ("FAIRNESS_QUEUE_TIMEOUT=-5s\n", 1, "duration"),
             ("FAIRNESS_MAX_CONCURRENT=-1\n", 1, "at least 0"),
@@ -436,24 +350,12 @@ fn values_that_kthena_replaces_silently_are_errors() {
             ("FAIRNESS_MAX_QPS=0\n", 1, "at least 1"),
             ("FAIRNESS_PRIORITY_TOKEN_WEIGHT=heavy\n", 1, "at least 0"),
             ("ENABLE_FAIRNESS_SCHEDULING=maybe\n", 1, "true or false"),
-            (
-                "ENABLE_FAIRNESS_SCHEDULING=true\nENABLE_SESSION_BOOST=true\n",
-                2,
-                "one of the two",
-            ),
-            (
-                "ENABLE_FAIRNESS_SCHEDULING=true\nENABLE_FAIRNESS_SCHEDULING=true\n",
-                2,
-                "twice",
-            ),
+            ("ENABLE_FAIRNESS_SCHEDULING=true\nENABLE_SESSION_BOOST=true\n", 2, "one of the two"),
+            ("ENABLE_FAIRNESS_SCHEDULING=true\nENABLE_FAIRNESS_SCHEDULING=true\n", 2, "twice"),
             ("ENABLE_FAIRNESS_SCHEDULING=true\nhello\n", 2, "KEY=VALUE"),
             ("ENABLE_FAIRNESS_SCHEDULING=\"true\n", 1, "quotes"),
             ("PATH=/bin\n", 1, "fairness"),
-            (
-                "env:\n- name: FAIRNESS_MAX_QPS\n  value: none\n",
-                3,
-                "whole number",
-            ),
+            ("env:\n- name: FAIRNESS_MAX_QPS\n  value: none\n", 3, "whole number"),
         ],
     );
 }
@@ -465,16 +367,10 @@ fn values_of_the_source_stay_inside_comments_and_texts() {
     let text = format!("fair_request_queue: {{\"k\\n{evil}\": \"{evil}\", total_capacity: 5}}\n");
     let (_, values) = page(Source::Gie, &text);
     assert_pool(&values, &[("queue.total_capacity", json!(5))]);
-    let (_, values) = page(
-        Source::Wva,
-        &format!("\"{evil}\": {{model_id: \"{evil}\", namespace: \"{evil}\"}}\n"),
-    );
+    let (_, values) =
+        page(Source::Wva, &format!("\"{evil}\": {{model_id: \"{evil}\", namespace: \"{evil}\"}}\n"));
     assert_eq!(values["pools"].as_array().map(Vec::len), Some(1));
-    assert!(
-        values["pools"][0]["models"][0]
-            .as_str()
-            .is_some_and(|model| model.starts_with("a\npools: []"))
-    );
+    assert!(values["pools"][0]["models"][0].as_str().is_some_and(|model| model.starts_with("a\npools: []")));
 }
 
 proptest::proptest! {

@@ -3,11 +3,11 @@
 //! Kubernetes wrappers (a ConfigMap, or a list of objects) are removed. The lines of YAML that a ConfigMap holds as text are
 //! those of the file.
 
+use penstock_config::tree::{Entry, Kind, Node, Place};
+use penstock_config::yaml::{self, YamlError};
 use toml::de::{DeTable, DeValue};
 
 use super::SourceError;
-use penstock_config::tree::{Entry, Kind, Node, Place};
-use penstock_config::yaml::{self, YamlError};
 
 /// Levels of lists in lists of Kubernetes objects.
 const DEPTH_MAX: usize = 64;
@@ -52,16 +52,11 @@ fn unwrap(text: &str, node: Node, depth: usize, roots: &mut Vec<Root>) -> Result
         return Ok(());
     }
     // The data of a ConfigMap is also accepted by itself, without the kind.
-    let data = node
-        .get("data")
-        .filter(|data| kind == "ConfigMap" || kind.is_empty() && data.value.is_map());
+    let data = node.get("data").filter(|data| kind == "ConfigMap" || kind.is_empty() && data.value.is_map());
     match data {
         Some(data) => {
             for entry in data.value.entries() {
-                roots.push(Root {
-                    name: Some(entry.key.clone()),
-                    node: embedded(text, entry)?,
-                });
+                roots.push(Root { name: Some(entry.key.clone()), node: embedded(text, entry)? });
             }
         }
         None if node.is_null() => {}
@@ -80,20 +75,15 @@ pub(super) fn embedded(text: &str, entry: &Entry) -> Result<Node, SourceError> {
     }
     // The content of a block begins on the line after its key and `|`. For quoted text only the key's line is known.
     let key_line = entry.place.line();
-    let is_block = (1..)
-        .zip(text.lines())
-        .find(|(number, _)| *number == key_line)
-        .is_some_and(|(_, line)| {
+    let is_block =
+        (1..).zip(text.lines()).find(|(number, _)| *number == key_line).is_some_and(|(_, line)| {
             let line = line.split(" #").next().unwrap_or(line).trim_end();
             line.trim_end_matches(|char: char| char.is_ascii_digit() || matches!(char, '+' | '-'))
                 .ends_with(['|', '>'])
         });
     let line_in_file = |line: u64| if is_block { key_line + line } else { key_line };
     let mut node = yaml::document(inner).map_err(|error| {
-        SourceError::new(
-            line_in_file(error.line),
-            format!("`{}`: {}", entry.key, error.message),
-        )
+        SourceError::new(line_in_file(error.line), format!("`{}`: {}", entry.key, error.message))
     })?;
     node.update_places(&mut |place| *place = Place::Line(line_in_file(place.line())));
     Ok(node)
@@ -114,10 +104,7 @@ fn from_table(text: &str, table: &DeTable<'_>) -> Kind {
     let entries = entries.into_iter().map(|(key, value)| Entry {
         key: key.get_ref().to_string(),
         place: Place::Line(line_of(text, key.span().start)),
-        value: Node::at_line(
-            line_of(text, value.span().start),
-            from_toml(text, value.get_ref()),
-        ),
+        value: Node::at_line(line_of(text, value.span().start), from_toml(text, value.get_ref())),
     });
     Kind::Map(entries.collect())
 }
@@ -165,10 +152,7 @@ pub(super) fn variables(text: &str) -> Result<Node, SourceError> {
             continue;
         }
         let Some((key, value)) = assignment(content) else {
-            return Err(SourceError::new(
-                line,
-                format!("`{content}` is not a variable; write KEY=VALUE"),
-            ));
+            return Err(SourceError::new(line, format!("`{content}` is not a variable; write KEY=VALUE")));
         };
         let value = unquoted(value)
             .ok_or_else(|| SourceError::new(line, format!("the quotes of {key} are not closed")))?;
@@ -182,16 +166,11 @@ pub(super) fn variables(text: &str) -> Result<Node, SourceError> {
 }
 
 fn assignment(line: &str) -> Option<(&str, &str)> {
-    let line = ["export ", "ENV "]
-        .into_iter()
-        .find_map(|word| line.strip_prefix(word))
-        .unwrap_or(line)
-        .trim_start();
+    let line =
+        ["export ", "ENV "].into_iter().find_map(|word| line.strip_prefix(word)).unwrap_or(line).trim_start();
     let (key, value) = line.split_once('=')?;
     let is_name = key.starts_with(|char: char| char.is_ascii_alphabetic() || char == '_')
-        && key
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+        && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
     is_name.then_some((key, value))
 }
 

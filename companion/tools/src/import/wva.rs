@@ -5,20 +5,15 @@
 
 use std::collections::BTreeSet;
 
+use penstock_config::tree::{Entry, Node};
+
 use super::page::{Block, text};
 use super::section::{Found, Section, Unit, fold, no_equivalent};
 use super::{Imported, SourceError, pool, tree};
-use penstock_config::tree::{Entry, Node};
 
 /// A mapping with any of these keys is an entry.
-const KNOWN: [&str; 6] = [
-    "model_id",
-    "namespace",
-    "slo_multiplier",
-    "tuning_enabled",
-    "target_ttft",
-    "target_itl",
-];
+const KNOWN: [&str; 6] =
+    ["model_id", "namespace", "slo_multiplier", "tuning_enabled", "target_ttft", "target_itl"];
 const DEFAULT: &str = "default";
 /// Bytes of a pool's name.
 const NAME_MAX: usize = 63;
@@ -59,10 +54,7 @@ pub(super) fn import(source: &str) -> Result<Imported, SourceError> {
         settings.push(read_settings(name, &node)?);
     }
     if settings.is_empty() {
-        return Err(SourceError::new(
-            1,
-            "this has no entry of a model, and no default",
-        ));
+        return Err(SourceError::new(1, "this has no entry of a model, and no default"));
     }
     let default = settings.iter().find(|entry| entry.is_default());
     let default_multiplier = default.and_then(|entry| entry.multiplier.clone());
@@ -74,22 +66,15 @@ pub(super) fn import(source: &str) -> Result<Imported, SourceError> {
         }
         pools.push(pool);
     } else {
-        let slo = default_multiplier.map_or(String::new(), |(multiplier, _)| {
-            format!(", slo: {{slo_multiplier: {multiplier}}}")
-        });
+        let slo = default_multiplier
+            .map_or(String::new(), |(multiplier, _)| format!(", slo: {{slo_multiplier: {multiplier}}}"));
         comments.comment(format!(
             "WVA's default is for models without an entry. Here requests for those are answered 404. To serve them too, add \
              as the last pool: {{name: default, endpoints: {{...}}, stock: {{watermark_per_backend: auto}}{slo}}}."
         ));
     }
-    for entry in settings
-        .iter()
-        .filter(|entry| entry.model.is_none() && !entry.is_default())
-    {
-        comments.comment(format!(
-            "`{}` names no model, so WVA never applies it either.",
-            entry.name
-        ));
+    for entry in settings.iter().filter(|entry| entry.model.is_none() && !entry.is_default()) {
+        comments.comment(format!("`{}` names no model, so WVA never applies it either.", entry.name));
     }
     let mut page = Block::default();
     page.list("pools", pools);
@@ -118,11 +103,7 @@ fn model_pools(settings: &[Settings], default_multiplier: Option<&(f64, String)>
             model.namespace,
             text(&model.namespace)
         ));
-        pool.pair(
-            "models",
-            format!("[{}]", text(&model.name)),
-            format!("`model_id` of `{}`", entry.name),
-        );
+        pool.pair("models", format!("[{}]", text(&model.name)), format!("`model_id` of `{}`", entry.name));
         if !models.insert(&model.name) {
             pool.comment(
                 "A pool above serves this model for another namespace, and takes every request for it. Run one Penstock for \
@@ -138,11 +119,7 @@ fn model_pools(settings: &[Settings], default_multiplier: Option<&(f64, String)>
 /// The named entries of a ConfigMap or of a mapping, or a single entry. Other keys become comments.
 fn entries(source: &str, comments: &mut Block) -> Result<Vec<(String, Node)>, SourceError> {
     let known: Vec<String> = KNOWN.iter().map(|key| fold(key)).collect();
-    let is_entry = |node: &Node| {
-        node.entries()
-            .iter()
-            .any(|entry| known.contains(&fold(&entry.key)))
-    };
+    let is_entry = |node: &Node| node.entries().iter().any(|entry| known.contains(&fold(&entry.key)));
     let mut entries: Vec<(String, Node)> = Vec::new();
     let mut add = |name: &str, line: u64, node: Node| {
         if name == DEFAULT && entries.iter().any(|(name, _)| name == DEFAULT) {
@@ -156,17 +133,9 @@ fn entries(source: &str, comments: &mut Block) -> Result<Vec<(String, Node)>, So
         let line = root.node.place.line();
         match root.name {
             Some(name) if root.node.is_map() => add(&name, line, root.node)?,
-            Some(name) => skip(&Entry {
-                key: name,
-                place: root.node.place.clone(),
-                value: root.node,
-            }),
+            Some(name) => skip(&Entry { key: name, place: root.node.place.clone(), value: root.node }),
             None if is_entry(&root.node) => {
-                let names_model = root
-                    .node
-                    .entries()
-                    .iter()
-                    .any(|entry| fold(&entry.key) == "modelid");
+                let names_model = root.node.entries().iter().any(|entry| fold(&entry.key) == "modelid");
                 add(if names_model { "model" } else { DEFAULT }, line, root.node)?;
             }
             None if root.node.is_map() => {
@@ -180,10 +149,7 @@ fn entries(source: &str, comments: &mut Block) -> Result<Vec<(String, Node)>, So
                 }
             }
             None => {
-                return Err(SourceError::new(
-                    line,
-                    "must be a ConfigMap or a mapping of entries",
-                ));
+                return Err(SourceError::new(line, "must be a ConfigMap or a mapping of entries"));
             }
         }
     }
@@ -206,13 +172,7 @@ fn read_settings(name: String, node: &Node) -> Result<Settings, SourceError> {
     let model = read_model(&mut section, &name)?;
     let mut comments = Block::default();
     section.comment_rest(&mut comments, reason);
-    Ok(Settings {
-        name,
-        model,
-        multiplier,
-        targets,
-        comments,
-    })
+    Ok(Settings { name, model, multiplier, targets, comments })
 }
 
 fn read_multiplier(section: &mut Section<'_>) -> Result<Option<(f64, String)>, SourceError> {
@@ -222,9 +182,7 @@ fn read_multiplier(section: &mut Section<'_>) -> Result<Option<(f64, String)>, S
     match found.number()? {
         0.0 => Ok(None),
         number if number > 1.0 => Ok(Some((number, found.note()))),
-        number => Err(found.error(format!(
-            "must be above 1, or 0 for the default of 3, not {number}"
-        ))),
+        number => Err(found.error(format!("must be above 1, or 0 for the default of 3, not {number}"))),
     }
 }
 
@@ -237,10 +195,7 @@ fn read_targets(section: &mut Section<'_>, name: &str, node: &Node) -> Result<Op
         (Some(ttft), Some(itl)) => Ok(Some(Targets { ttft, itl })),
         (None, None) => Ok(None),
         (Some(_), None) | (None, Some(_)) => {
-            let first = node
-                .entries()
-                .iter()
-                .find(|entry| fold(&entry.key).starts_with("target"));
+            let first = node.entries().iter().find(|entry| fold(&entry.key).starts_with("target"));
             let place = first.map_or(&node.place, |entry| &entry.place);
             Err(SourceError::new(
                 place.line(),
@@ -261,10 +216,9 @@ fn read_model(section: &mut Section<'_>, name: &str) -> Result<Option<Model>, So
     match (named("model_id")?, named("namespace")?) {
         (Some((name, _)), Some((namespace, _))) => Ok(Some(Model { name, namespace })),
         (None, None) => Ok(None),
-        (Some((_, line)), None) | (None, Some((_, line))) => Err(SourceError::new(
-            line,
-            format!("{name}: give model_id and namespace both, or neither"),
-        )),
+        (Some((_, line)), None) | (None, Some((_, line))) => {
+            Err(SourceError::new(line, format!("{name}: give model_id and namespace both, or neither")))
+        }
     }
 }
 
@@ -277,11 +231,7 @@ fn read_target(found: &Found<'_>) -> Result<Option<(String, String)>, SourceErro
 /// Adds the latency targets, and a bound that follows them.
 fn add_targets(pool: &mut Block, settings: &Settings, default_multiplier: Option<&(f64, String)>) {
     let mut stock = Block::default();
-    stock.pair(
-        "watermark_per_backend",
-        "auto",
-        "`tuningEnabled`: the model is learned, and sets the bounds",
-    );
+    stock.pair("watermark_per_backend", "auto", "`tuningEnabled`: the model is learned, and sets the bounds");
     pool.map("stock", stock);
     let mut slo = Block::default();
     match (&settings.multiplier, default_multiplier) {
@@ -307,17 +257,9 @@ fn add_targets(pool: &mut Block, settings: &Settings, default_multiplier: Option
 /// A pool's name from the model and its namespace, with `-` for characters that a name can't have.
 fn pool_name(model: &Model) -> String {
     let allowed = |char: char| {
-        if char.is_ascii_alphanumeric() || matches!(char, '-' | '_' | '.') {
-            char
-        } else {
-            '-'
-        }
+        if char.is_ascii_alphanumeric() || matches!(char, '-' | '_' | '.') { char } else { '-' }
     };
-    format!("{}.{}", model.namespace, model.name)
-        .chars()
-        .map(allowed)
-        .take(NAME_MAX)
-        .collect()
+    format!("{}.{}", model.namespace, model.name).chars().map(allowed).take(NAME_MAX).collect()
 }
 
 fn numbered(name: &str, number: usize) -> String {

@@ -71,10 +71,7 @@ struct Entry {
     pods: Vec<Pod>,
 }
 
-#[expect(
-    clippy::unnecessary_wraps,
-    reason = "the default of an absent key; null is None"
-)]
+#[expect(clippy::unnecessary_wraps, reason = "the default of an absent key; null is None")]
 const fn max_batch() -> Option<Batch> {
     Some(MAX_BATCH)
 }
@@ -106,11 +103,7 @@ impl TryFrom<RawPod> for Pod {
             return Err("a pod with a rate above 0 needs an input and an output");
         }
         Ok(Self(Observed {
-            traffic: Traffic {
-                rate: raw.rate.0,
-                input: value(raw.input),
-                output: value(raw.output),
-            },
+            traffic: Traffic { rate: raw.rate.0, input: value(raw.input), output: value(raw.output) },
             ttft_ms: value(raw.ttft),
             itl_ms: value(raw.itl),
             busy: usize::from(raw.rate.0 > 0.0),

@@ -1,7 +1,6 @@
 //! `penstock model solve` and `size`: the closed forms for one kind of server and one kind of request.
 
-use penstock_model::sizing;
-use penstock_model::{Parameters, Targets, Traffic, slo};
+use penstock_model::{Parameters, Targets, Traffic, sizing, slo};
 use serde::Serialize;
 
 use super::Error;
@@ -29,19 +28,11 @@ struct Case {
 
 impl Case {
     const fn parameters(&self) -> Parameters {
-        Parameters {
-            alpha_ms: self.alpha.0,
-            beta_ms: self.beta.0,
-            gamma_ms: self.gamma.0,
-        }
+        Parameters { alpha_ms: self.alpha.0, beta_ms: self.beta.0, gamma_ms: self.gamma.0 }
     }
 
     const fn traffic(&self, rate: f64) -> Traffic {
-        Traffic {
-            rate,
-            input: self.input.0,
-            output: self.output.0,
-        }
+        Traffic { rate, input: self.input.0, output: self.output.0 }
     }
 }
 
@@ -137,10 +128,7 @@ impl Size {
     pub(super) fn size(&self) -> Result<Sized, Error> {
         let (parameters, traffic) = (self.case.parameters(), self.case.traffic(0.0));
         let given = |target: Option<AtLeast0>| target.map(|target| target.0).filter(|ms| *ms > 0.0);
-        let explicit = Targets {
-            ttft_ms: given(self.slo_ttft),
-            itl_ms: given(self.slo_itl),
-        };
+        let explicit = Targets { ttft_ms: given(self.slo_ttft), itl_ms: given(self.slo_itl) };
         let targets = match (self.slo_multiplier, explicit.ttft_ms, explicit.itl_ms) {
             (Some(k), None, None) => slo::inferred(&parameters, &traffic, k.value()),
             (None, _, _) | (Some(_), Some(_), Some(_)) => explicit,
@@ -161,10 +149,7 @@ impl Size {
             required_replicas: self
                 .total_rate
                 .and_then(|rate| sizing::required_replicas(rate.0, sizing.lambda_star)),
-            slo: self.slo_multiplier.map(|_| Slo {
-                slo_ttft: targets.ttft_ms,
-                slo_itl: targets.itl_ms,
-            }),
+            slo: self.slo_multiplier.map(|_| Slo { slo_ttft: targets.ttft_ms, slo_itl: targets.itl_ms }),
         })
     }
 }

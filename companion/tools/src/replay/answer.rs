@@ -128,21 +128,13 @@ mod tests {
         );
         (dispatched.deficits, dispatched.bypass) = (&[], Some(true));
         assert!(line(&dispatched).ends_with("\"deficits\":{\"default\":0},\"bypass\":true}\n"));
-        let none = NoDispatch {
-            t: &t,
-            dispatch: None,
-        };
+        let none = NoDispatch { t: &t, dispatch: None };
         assert_eq!(line(&none), "{\"t\":1.0,\"dispatch\":null}\n");
     }
 
     #[test]
     fn times_are_written_exactly_without_trailing_zeros() {
-        let cases = [
-            (0, "0.0"),
-            (30_000_000_000, "30.0"),
-            (100_000_000, "0.1"),
-            (1, "0.000000001"),
-        ];
+        let cases = [(0, "0.0"), (30_000_000_000, "30.0"), (100_000_000, "0.1"), (1, "0.000000001")];
         for (nanos, expected) in cases {
             assert_eq!(seconds(Instant::from_nanos(nanos)).get(), expected);
         }

@@ -79,11 +79,7 @@ impl<'a> Line<'a> {
             }
             "settle" => {
                 let usage: Settle<'_> = fields(line)?;
-                let op = Op::Settle {
-                    id: usage.id,
-                    tokens: usage.tokens.0,
-                    output: usage.output.0,
-                };
+                let op = Op::Settle { id: usage.id, tokens: usage.tokens.0, output: usage.output.0 };
                 (usage.t, op)
             }
             "refund" => named(line, Op::Refund)?,
@@ -186,9 +182,7 @@ impl Enqueue<'_> {
 
     /// The time by which the request must be dispatched; 0 if it is negative.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.deadline
-            .as_ref()
-            .map(|deadline| Instant::from_nanos(saturating(deadline.0)))
+        self.deadline.as_ref().map(|deadline| Instant::from_nanos(saturating(deadline.0)))
     }
 }
 
@@ -333,9 +327,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Time<'a> {
         let nanos = nanos(written.get()).and_then(|nanos| u64::try_from(nanos).ok());
         let instant = nanos.filter(|&nanos| nanos < u64::MAX).map(Instant::from_nanos);
         let instant = instant.ok_or_else(|| {
-            D::Error::custom(format!(
-                "{written} is not a time; write seconds, from 0 to 18000000000"
-            ))
+            D::Error::custom(format!("{written} is not a time; write seconds, from 0 to 18000000000"))
         })?;
         Ok(Self { instant, written })
     }
@@ -366,17 +358,13 @@ fn nanos(written: &str) -> Option<i128> {
         digits = more;
         places -= 1;
     }
-    let power = |exponent: u64| {
-        u32::try_from(exponent)
-            .ok()
-            .and_then(|exponent| 10_i128.checked_pow(exponent))
-    };
+    let power =
+        |exponent: u64| u32::try_from(exponent).ok().and_then(|exponent| 10_i128.checked_pow(exponent));
     let size = match (digits, u64::try_from(places)) {
         (0, _) => 0,
         (_, Ok(places)) => digits.checked_mul(power(places)?)?,
-        (_, Err(_)) => power(places.unsigned_abs()).map_or(0, |divisor| {
-            digits / divisor + i128::from(digits % divisor >= divisor / 2)
-        }),
+        (_, Err(_)) => power(places.unsigned_abs())
+            .map_or(0, |divisor| digits / divisor + i128::from(digits % divisor >= divisor / 2)),
     };
     Some(if negative { -size } else { size })
 }
@@ -429,10 +417,7 @@ mod tests {
         assert_eq!((&*request.id, &*request.flow), ("a", "f"));
         assert_eq!((request.band(), request.class.as_deref()), (Band::Default, None));
         assert_eq!((request.tokens(), request.cached(), request.output()), (0, 0, 0));
-        assert_eq!(
-            (request.strict(), request.jump(), request.deadline()),
-            (0, 0, None)
-        );
+        assert_eq!((request.strict(), request.jump(), request.deadline()), (0, 0, None));
     }
 
     #[test]
@@ -443,14 +428,8 @@ mod tests {
             panic!("an enqueue");
         };
         assert_eq!((&*request.id, &*request.flow), ("ä", "acme"));
-        assert_eq!(
-            (request.band(), request.class.as_deref()),
-            (Band::Sheddable, Some("c"))
-        );
-        assert_eq!(
-            (request.tokens(), request.cached(), request.output()),
-            (512, 600, 64)
-        );
+        assert_eq!((request.band(), request.class.as_deref()), (Band::Sheddable, Some("c")));
+        assert_eq!((request.tokens(), request.cached(), request.output()), (512, 600, 64));
         assert_eq!((request.strict(), request.jump()), (15, 0));
         assert_eq!(request.deadline(), Some(Instant::from_nanos(7_250_000_000)));
     }
@@ -483,15 +462,9 @@ mod tests {
             (r#"{"op":"enqueue","t":1,"id":"a","tokens":1.5}"#, "tokens:"),
             (r#"{"op":"enqueue","t":1,"id":"a","tokens":"1"}"#, "tokens:"),
             (r#"{"op":"enqueue","t":1,"id":"a","tokens":null}"#, "tokens:"),
-            (
-                r#"{"op":"enqueue","t":1,"id":"a","tokens":1099511627777}"#,
-                "tokens:",
-            ),
+            (r#"{"op":"enqueue","t":1,"id":"a","tokens":1099511627777}"#, "tokens:"),
             (r#"{"op":"enqueue","t":1,"id":"a","cached":-1}"#, "cached:"),
-            (
-                r#"{"op":"enqueue","t":1,"id":"a","output":1e400}"#,
-                "out of range",
-            ),
+            (r#"{"op":"enqueue","t":1,"id":"a","output":1e400}"#, "out of range"),
             (r#"{"op":"enqueue","t":1,"id":"a","strict":16}"#, "strict: 16"),
             (r#"{"op":"enqueue","t":1,"id":"a","strict":-1}"#, "strict:"),
             (r#"{"op":"enqueue","t":1,"id":"a","jump":"1"}"#, "jump:"),

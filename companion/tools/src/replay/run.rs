@@ -68,10 +68,10 @@ impl<W: Write> Run<W> {
         let sets = (0..).zip(&policy.classes);
         let classes =
             sets.flat_map(|(index, set)| set.classes.iter().map(move |class| (class.name.clone(), index)));
-        let configured = pool.endpoints.iter().map(|endpoint| EndpointState {
-            weight: endpoint.weight,
-            ..EndpointState::default()
-        });
+        let configured = pool
+            .endpoints
+            .iter()
+            .map(|endpoint| EndpointState { weight: endpoint.weight, ..EndpointState::default() });
         Self {
             classes: classes.collect(),
             endpoints: Endpoints::new(configured.collect()),
@@ -92,10 +92,7 @@ impl<W: Write> Run<W> {
     pub(super) fn line(&mut self, line: &[u8]) -> Result<(), Stop> {
         let Line { t, op } = Line::read(line).map_err(Stop::Line)?;
         if t.instant < self.now {
-            return Err(Stop::Line(format!(
-                "t: {} is before the time of the previous line",
-                t.written
-            )));
+            return Err(Stop::Line(format!("t: {} is before the time of the previous line", t.written)));
         }
         self.start(t.instant);
         if self.gate {
@@ -123,9 +120,7 @@ impl<W: Write> Run<W> {
     }
 
     fn engine(&mut self) -> &mut Engine {
-        self.engine
-            .as_mut()
-            .expect("invariant: the engine starts with the first line")
+        self.engine.as_mut().expect("invariant: the engine starts with the first line")
     }
 
     fn execute(&mut self, t: Time<'_>, op: Op<'_>) -> Result<(), Stop> {
@@ -135,11 +130,8 @@ impl<W: Write> Run<W> {
             Op::Dispatch(_) if self.gate => Err(needs("without", "dispatch")),
             Op::Dispatch(blocked) => self.dispatch(t, blocked),
             Op::Settle { id, tokens, output } => {
-                let usage = Usage {
-                    prompt: Some(Tokens(tokens)),
-                    cached: None,
-                    output: Some(Tokens(output)),
-                };
+                let usage =
+                    Usage { prompt: Some(Tokens(tokens)), cached: None, output: Some(Tokens(output)) };
                 self.settle(t, &id, Service::Served(usage))
             }
             Op::Refund(id) => self.settle(t, &id, Service::Nothing),
@@ -166,17 +158,10 @@ impl<W: Write> Run<W> {
                 operation.id
             )));
         };
-        let class = operation
-            .class
-            .as_deref()
-            .map(|name| ClassKey::Named(name.into()));
+        let class = operation.class.as_deref().map(|name| ClassKey::Named(name.into()));
         let request = Request {
             arrived: t.instant,
-            flow: if self.has_one_flow {
-                Arc::default()
-            } else {
-                (&*operation.flow).into()
-            },
+            flow: if self.has_one_flow { Arc::default() } else { (&*operation.flow).into() },
             band: operation.band(),
             class: class.unwrap_or_default(),
             class_set,
@@ -205,10 +190,7 @@ impl<W: Write> Run<W> {
 
     /// Whether requests without a model have no classes.
     fn has_no_classes(&self) -> bool {
-        self.policy
-            .classes
-            .first()
-            .is_none_or(|set| set.classes.is_empty())
+        self.policy.classes.first().is_none_or(|set| set.classes.is_empty())
     }
 
     fn unknown_class(&self, key: &str, name: &str) -> Stop {
@@ -218,16 +200,13 @@ impl<W: Write> Run<W> {
             names.push(ONLY_CLASS);
         }
         let names = names.join(", ");
-        Stop::Line(format!(
-            "{key}: the policy has no class `{name}`; allowed are {names}"
-        ))
+        Stop::Line(format!("{key}: the policy has no class `{name}`; allowed are {names}"))
     }
 
     fn dispatch(&mut self, t: Time<'_>, blocked: Vec<Cow<'_, str>>) -> Result<(), Stop> {
         let mut only_class_is_blocked = false;
         for name in &blocked {
-            self.class_set(Some(name))
-                .map_err(|_| self.unknown_class("blocked", name))?;
+            self.class_set(Some(name)).map_err(|_| self.unknown_class("blocked", name))?;
             only_class_is_blocked |= self.classes.is_empty();
         }
         // The engine has no name for the only class of a policy without classes, so a dispatch that blocks it is skipped.
@@ -236,10 +215,7 @@ impl<W: Write> Run<W> {
             self.engine().handle(t.instant, Input::Dispatch { blocked });
         }
         if !self.answer(t.written, None)? {
-            let none = NoDispatch {
-                t: t.written,
-                dispatch: None,
-            };
+            let none = NoDispatch { t: t.written, dispatch: None };
             answer::write(&mut self.out, &none)?;
         }
         Ok(())
@@ -304,14 +280,7 @@ impl<W: Write> Run<W> {
                     self.requests.set_running(id);
                     bypass = self.gate.then_some(outcome == Outcome::Bypassed);
                 }
-                Effect::Traced {
-                    id,
-                    class,
-                    flow,
-                    class_cost,
-                    flow_cost,
-                    deficits,
-                } => {
+                Effect::Traced { id, class, flow, class_cost, flow_cost, deficits } => {
                     let dispatched = Dispatched {
                         t,
                         dispatch: self.requests.name(id),
@@ -351,14 +320,7 @@ impl<W: Write> Run<W> {
     ) -> io::Result<()> {
         if newcomer {
             let code = code_of(outcome).unwrap_or_else(|| outcome.as_str());
-            answer::write(
-                &mut self.out,
-                &Rejected {
-                    t,
-                    reject: name,
-                    code,
-                },
-            )
+            answer::write(&mut self.out, &Rejected { t, reject: name, code })
         } else if outcome == Outcome::Displaced {
             answer::write(&mut self.out, &Displaced { t, displaced: name })
         } else {
@@ -390,8 +352,7 @@ impl Endpoints {
     fn set_ready(&mut self, ready: u32) -> Vec<(EndpointId, EndpointState)> {
         let ready = ready as usize;
         let before = self.all.clone();
-        self.all
-            .resize_with(before.len().max(ready), EndpointState::default);
+        self.all.resize_with(before.len().max(ready), EndpointState::default);
         for (index, state) in self.all.iter_mut().enumerate() {
             state.ready = index < ready;
         }
@@ -441,9 +402,7 @@ impl Requests {
     }
 
     fn name(&self, id: RequestId) -> &str {
-        self.names
-            .get(&id)
-            .expect("invariant: the engine has only requests of the script")
+        self.names.get(&id).expect("invariant: the engine has only requests of the script")
     }
 
     fn set_running(&mut self, id: RequestId) {

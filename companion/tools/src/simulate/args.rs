@@ -128,13 +128,8 @@ pub(super) struct Scale(pub(super) f64);
 impl FromStr for Scale {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        let scale = text
-            .parse()
-            .ok()
-            .filter(|scale| (0.001..=1_000.0).contains(scale));
-        scale
-            .map(Self)
-            .ok_or_else(|| format!("expected a number from 0.001 to 1000, not `{text}`"))
+        let scale = text.parse().ok().filter(|scale| (0.001..=1_000.0).contains(scale));
+        scale.map(Self).ok_or_else(|| format!("expected a number from 0.001 to 1000, not `{text}`"))
     }
 }
 
@@ -147,22 +142,18 @@ impl FromStr for ServerCounts {
     fn from_str(text: &str) -> Result<Self, String> {
         let number = |text: &str| {
             let number = text.trim().parse().ok();
-            number
-                .filter(|number| (1..=SERVERS_MAX).contains(number))
-                .ok_or_else(|| {
-                    format!(
-                        "expected a whole number from 1 to {SERVERS_MAX}, or two of them like 2..8, not `{text}`"
-                    )
-                })
+            number.filter(|number| (1..=SERVERS_MAX).contains(number)).ok_or_else(|| {
+                format!(
+                    "expected a whole number from 1 to {SERVERS_MAX}, or two of them like 2..8, not `{text}`"
+                )
+            })
         };
         let (first, last) = match text.split_once("..") {
             Some((first, last)) => (number(first)?, number(last)?),
             None => (number(text)?, number(text)?),
         };
         if first > last {
-            return Err(format!(
-                "the range is reversed: write {last}..{first}, the smaller number first"
-            ));
+            return Err(format!("the range is reversed: write {last}..{first}, the smaller number first"));
         }
         Ok(Self(first..=last))
     }

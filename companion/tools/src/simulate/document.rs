@@ -105,17 +105,11 @@ struct Enough<'a> {
 pub(super) fn json(outcome: &Outcome) -> String {
     let document = Document {
         input: input(outcome),
-        runs: outcome
-            .runs()
-            .map(|(policy, run)| one(policy, run.servers, &run.results))
-            .collect(),
+        runs: outcome.runs().map(|(policy, run)| one(policy, run.servers, &run.results)).collect(),
         enough: outcome
             .policies
             .iter()
-            .map(|policy| Enough {
-                policy: &policy.name,
-                servers: policy.enough().map(|run| run.servers),
-            })
+            .map(|policy| Enough { policy: &policy.name, servers: policy.enough().map(|run| run.servers) })
             .collect(),
     };
     let text = serde_json::to_string_pretty(&document);
@@ -201,10 +195,7 @@ fn series(series: &Series) -> SeriesOf<'_> {
 }
 
 fn percentiles(percentiles: Percentiles) -> PercentilesOf {
-    PercentilesOf {
-        p50: percentiles.p50.map(rounded),
-        p99: percentiles.p99.map(rounded),
-    }
+    PercentilesOf { p50: percentiles.p50.map(rounded), p99: percentiles.p99.map(rounded) }
 }
 
 /// To three decimals.

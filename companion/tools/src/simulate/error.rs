@@ -71,27 +71,17 @@ impl Error {
     }
 
     pub(super) fn reading(path: &Path) -> impl Fn(io::Error) -> Self {
-        move |source| Self::Read {
-            path: path.into(),
-            source,
-        }
+        move |source| Self::Read { path: path.into(), source }
     }
 
     pub(super) fn writing(path: &Path) -> impl Fn(io::Error) -> Self {
-        move |source| Self::Write {
-            path: path.into(),
-            source,
-        }
+        move |source| Self::Write { path: path.into(), source }
     }
 
     /// An error of the trace at this path.
     pub(super) fn trace(path: &Path, error: TraceError) -> Self {
         match error {
-            TraceError::Line { line, message } => Self::Line {
-                path: path.into(),
-                line,
-                message,
-            },
+            TraceError::Line { line, message } => Self::Line { path: path.into(), line, message },
             TraceError::Read(source) => Self::reading(path)(source),
             error @ (TraceError::Empty | TraceError::Long) => {
                 Self::Usage(format!("{}: {error}", path.display()))

@@ -33,11 +33,7 @@ pub(super) fn ms(value: Option<f64>) -> String {
 /// A part as a percentage. Only a whole is 100 %.
 pub(super) fn percent(part: f64) -> String {
     let rounded = (part * 1e3).round() / 10.0;
-    let shown = if rounded >= 100.0 && part < 1.0 {
-        99.9
-    } else {
-        rounded
-    };
+    let shown = if rounded >= 100.0 && part < 1.0 { 99.9 } else { rounded };
     format!("{shown:.1} %")
 }
 
@@ -68,10 +64,7 @@ mod tests {
         assert_eq!(shown, ["0.00", "1.23", "10.0", "99.9", "100", "1,234"]);
         assert_eq!(grouped(1_234_567), "1,234,567");
         assert_eq!((ms(Some(1_500.4)), ms(None)), ("1,500".into(), "–".into()));
-        assert_eq!(
-            [0.98765, 0.9999, 1.0].map(percent),
-            ["98.8 %", "99.9 %", "100.0 %"]
-        );
+        assert_eq!([0.98765, 0.9999, 1.0].map(percent), ["98.8 %", "99.9 %", "100.0 %"]);
     }
 
     #[test]

@@ -55,13 +55,8 @@ impl Input {
     fn of_trace(args: &Args, path: &Path) -> Result<Self, Error> {
         let file = File::open(path).map_err(Error::reading(path))?;
         let bytes = file.metadata().map_or(0, |metadata| metadata.len());
-        let reader = BufReader::with_capacity(
-            1 << 16,
-            Watched {
-                file,
-                progress: Progress::new("reading", bytes),
-            },
-        );
+        let reader =
+            BufReader::with_capacity(1 << 16, Watched { file, progress: Progress::new("reading", bytes) });
         let scale = args.scale.0;
         let length = args.length.map_or(Duration::MAX, |length| scaled(length, scale));
         let read = trace::read(reader, args.trace_format.map(Into::into), length);
@@ -111,15 +106,8 @@ impl Input {
     /// The same requests, dealt to `count` tenants.
     fn dealt(self, count: usize, seed: u64) -> Self {
         let mut tenants = Tenants::new(count, seed);
-        let requests = self.requests.iter().map(|request| Planned {
-            tenant: tenants.draw(),
-            ..*request
-        });
-        Self {
-            requests: requests.collect(),
-            tenants: tenants::names(count),
-            ..self
-        }
+        let requests = self.requests.iter().map(|request| Planned { tenant: tenants.draw(), ..*request });
+        Self { requests: requests.collect(), tenants: tenants::names(count), ..self }
     }
 }
 

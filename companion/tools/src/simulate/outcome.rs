@@ -45,9 +45,9 @@ impl Source {
     pub(super) fn name(&self) -> String {
         match self {
             Self::Trace(path) => path.clone(),
-            Self::Scenario(scenario) => scenario
-                .to_possible_value()
-                .map_or_else(String::new, |value| value.get_name().to_owned()),
+            Self::Scenario(scenario) => {
+                scenario.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+            }
         }
     }
 }
@@ -71,9 +71,7 @@ pub(super) struct Run {
 impl Outcome {
     /// All runs with the names of their policies.
     pub(super) fn runs(&self) -> impl Iterator<Item = (&str, &Run)> {
-        self.policies
-            .iter()
-            .flat_map(|policy| policy.runs.iter().map(move |run| (policy.name.as_str(), run)))
+        self.policies.iter().flat_map(|policy| policy.runs.iter().map(move |run| (policy.name.as_str(), run)))
     }
 
     /// Requests came from more than one tenant.

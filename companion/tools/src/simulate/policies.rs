@@ -94,12 +94,7 @@ impl Policies {
             .map(|file| PolicySetup::read(file, args, environment, hardware))
             .collect::<Result<Vec<_>, Error>>()?;
         let (goal, goal_source) = goal(args, &all[0].slo, hardware);
-        let policies = Self {
-            all,
-            hardware,
-            goal,
-            goal_source,
-        };
+        let policies = Self { all, hardware, goal, goal_source };
         policies.check()?;
         Ok(policies)
     }
@@ -154,10 +149,7 @@ impl PolicySetup {
         }
         let spec = |endpoint: &Endpoint| server(endpoint, args, hardware);
         // Simulated requests tolerate no taint.
-        let usable = pool
-            .endpoints
-            .iter()
-            .filter(|endpoint| endpoint.taints.is_empty());
+        let usable = pool.endpoints.iter().filter(|endpoint| endpoint.taints.is_empty());
         let mut servers: Vec<ServerSpec> = usable.map(spec).collect();
         let listed = servers.len();
         if servers.is_empty() {
@@ -235,11 +227,7 @@ fn server(endpoint: &Endpoint, args: &Args, hardware: Hardware) -> ServerSpec {
     let batched = endpoint.max_batched_tokens.unwrap_or(hardware.batched_tokens);
     ServerSpec {
         variant: endpoint.variant.as_str().into(),
-        hardware: Hardware {
-            seqs_max,
-            batched_tokens: batched.max(seqs_max as u64),
-            ..hardware
-        },
+        hardware: Hardware { seqs_max, batched_tokens: batched.max(seqs_max as u64), ..hardware },
         weight: endpoint.weight,
         request_noise: 0.0,
     }
@@ -255,14 +243,8 @@ fn explicit(args: &Args, configured: Option<Targets>) -> Option<Targets> {
         None => configured,
     };
     Some(Targets {
-        ttft_ms: value(
-            args.slo_ttft.map(|ms| ms.0),
-            configured.and_then(|targets| targets.ttft_ms),
-        ),
-        itl_ms: value(
-            args.slo_itl.map(|ms| ms.0),
-            configured.and_then(|targets| targets.itl_ms),
-        ),
+        ttft_ms: value(args.slo_ttft.map(|ms| ms.0), configured.and_then(|targets| targets.ttft_ms)),
+        itl_ms: value(args.slo_itl.map(|ms| ms.0), configured.and_then(|targets| targets.itl_ms)),
     })
 }
 
@@ -279,13 +261,7 @@ fn goal(args: &Args, first: &SloPolicy, hardware: Hardware) -> (Goal, GoalSource
                 gamma_ms: hardware.gamma_ms,
             };
             let multiplier = first.multiplier;
-            (
-                Goal::Multiple {
-                    parameters,
-                    multiplier,
-                },
-                GoalSource::Inferred,
-            )
+            (Goal::Multiple { parameters, multiplier }, GoalSource::Inferred)
         }
     }
 }

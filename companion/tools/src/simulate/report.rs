@@ -7,4 +7,4 @@ mod html;
 mod lines;
 mod page;
 
-pub(super) use page::html;
+pub(super) use self::page::html;

@@ -29,14 +29,8 @@ pub(super) const COLUMNS: [&str; 13] = [
     "Jain",
 ];
 /// The columns of a tenant after its name. The report has the same.
-pub(super) const TENANT_COLUMNS: [&str; 6] = [
-    "served",
-    "refused",
-    "share",
-    "weight",
-    "TTFT p50 ms",
-    "TTFT p99 ms",
-];
+pub(super) const TENANT_COLUMNS: [&str; 6] =
+    ["served", "refused", "share", "weight", "TTFT p50 ms", "TTFT p99 ms"];
 
 /// All tables.
 pub(super) fn text(outcome: &Outcome) -> String {
@@ -67,11 +61,8 @@ pub(super) fn traffic(outcome: &Outcome) -> String {
         Source::Trace(_) => "trace",
         Source::Scenario(_) => "scenario",
     };
-    let scale = if outcome.scale == 1.0 {
-        String::new()
-    } else {
-        format!(", {} times the rate", outcome.scale)
-    };
+    let scale =
+        if outcome.scale == 1.0 { String::new() } else { format!(", {} times the rate", outcome.scale) };
     format!(
         "{kind} {}: {} in {}{scale}; seed {}",
         outcome.source.name(),
@@ -94,12 +85,8 @@ pub(super) fn targets(outcome: &Outcome) -> String {
              {multiplier} times alpha"
         ),
         Goal::Targets(targets) => {
-            let ttft = targets
-                .ttft_ms
-                .map(|target| format!("{} ms to the first token", short(target)));
-            let itl = targets
-                .itl_ms
-                .map(|target| format!("{} ms between tokens", short(target)));
+            let ttft = targets.ttft_ms.map(|target| format!("{} ms to the first token", short(target)));
+            let itl = targets.itl_ms.map(|target| format!("{} ms between tokens", short(target)));
             let named: Vec<String> = [ttft, itl].into_iter().flatten().collect();
             if named.is_empty() {
                 "no targets: every answer is in time".into()
@@ -178,10 +165,7 @@ pub(super) fn remarks(outcome: &Outcome) -> Vec<String> {
             .map(|(reason, count)| format!("{} {reason}", grouped(*count as u64)))
             .collect();
         if run.results.unfinished > 0 {
-            reasons.push(format!(
-                "{} unfinished at the end",
-                grouped(run.results.unfinished as u64)
-            ));
+            reasons.push(format!("{} unfinished at the end", grouped(run.results.unfinished as u64)));
         }
         if !reasons.is_empty() {
             lines.push(format!(
@@ -235,12 +219,7 @@ fn row<const N: usize>(first: &str, rest: [String; N]) -> Vec<String> {
 fn aligned(rows: &[Vec<String>]) -> String {
     let columns = rows.first().map_or(0, Vec::len);
     let widths: Vec<usize> = (0..columns)
-        .map(|column| {
-            rows.iter()
-                .map(|row| row[column].chars().count())
-                .max()
-                .unwrap_or(0)
-        })
+        .map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0))
         .collect();
     let mut text = String::new();
     for row in rows {

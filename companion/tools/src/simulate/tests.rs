@@ -25,14 +25,9 @@ const AZURE: &str = "TIMESTAMP,ContextTokens,GeneratedTokens\n";
 
 impl Bench {
     fn new() -> Self {
-        let bench = Self {
-            folder: tempfile::tempdir().expect("a folder"),
-        };
+        let bench = Self { folder: tempfile::tempdir().expect("a folder") };
         bench.write("fair.yaml", FAIR);
-        bench.write(
-            "fifo.yaml",
-            &format!("{FAIR}  arbitration: {{flows: {{discipline: fifo}}}}\n"),
-        );
+        bench.write("fifo.yaml", &format!("{FAIR}  arbitration: {{flows: {{discipline: fifo}}}}\n"));
         let rows = (0..600).map(|index| {
             let (secs, tokens) = (index / 10, 100 + index * 37 % 900);
             format!(
@@ -98,33 +93,16 @@ fn json_has_the_documented_fields_and_every_request() {
     let count = |value: &Value| value.as_u64().expect("a number");
     let ended = ["served", "refused", "unfinished"].map(|field| count(&run[field]));
     assert_eq!(ended.iter().sum::<u64>(), 600);
-    for field in [
-        "goodput_requests_per_s",
-        "goodput_tokens_per_s",
-        "utilisation",
-        "jain",
-    ] {
+    for field in ["goodput_requests_per_s", "goodput_tokens_per_s", "utilisation", "jain"] {
         assert!(run[field].is_f64(), "{field}: {run}");
     }
     for field in ["ttft_ms", "queue_ms"] {
-        assert!(
-            run[field]["p50"].is_f64() && run[field]["p99"].is_f64(),
-            "{field}: {run}"
-        );
+        assert!(run[field]["p50"].is_f64() && run[field]["p99"].is_f64(), "{field}: {run}");
     }
     let tenants = run["tenants"].as_array().expect("a list");
-    let names: Vec<&str> = tenants
-        .iter()
-        .map(|t| t["name"].as_str().expect("a name"))
-        .collect();
+    let names: Vec<&str> = tenants.iter().map(|t| t["name"].as_str().expect("a name")).collect();
     assert_eq!(names, ["t1", "t2", "t3"], "the heaviest first");
-    assert_eq!(
-        tenants
-            .iter()
-            .map(|t| count(&t["served"]) + count(&t["refused"]))
-            .sum::<u64>(),
-        600
-    );
+    assert_eq!(tenants.iter().map(|t| count(&t["served"]) + count(&t["refused"])).sum::<u64>(), 600);
     let shares: f64 = tenants.iter().filter_map(|t| t["share"].as_f64()).sum();
     assert!((shares - 1.0).abs() < 1e-5);
     assert!(tenants[0]["weight"].is_f64() && tenants[0]["ttft_ms"]["p99"].is_f64());
@@ -140,16 +118,9 @@ fn the_same_seed_gives_the_same_bytes_in_every_form() {
     };
     let first = bench.run(&line("a", 3)).expect("a result");
     let again = bench.run(&line("b", 3)).expect("a result");
-    assert_eq!(
-        first.replace(&bench.path("a"), ""),
-        again.replace(&bench.path("b"), "")
-    );
+    assert_eq!(first.replace(&bench.path("a"), ""), again.replace(&bench.path("b"), ""));
     for file in ["report.html", "results.json"] {
-        assert_eq!(
-            bench.read(&format!("a/{file}")),
-            bench.read(&format!("b/{file}")),
-            "{file}"
-        );
+        assert_eq!(bench.read(&format!("a/{file}")), bench.read(&format!("b/{file}")), "{file}");
     }
     bench.run(&line("c", 4)).expect("a result");
     assert_ne!(bench.read("a/results.json"), bench.read("c/results.json"));
@@ -164,10 +135,7 @@ fn every_policy_runs_with_every_number_of_servers_and_the_fewest_that_are_enough
     let servers: Vec<u64> = runs.iter().filter_map(|run| run["servers"].as_u64()).collect();
     assert_eq!(servers, [1, 2, 3, 1, 2, 3]);
     let within = |run: &Value| run["within_targets"].as_f64().expect("a number");
-    assert!(
-        within(&runs[0]) < 0.9 && within(&runs[2]) > within(&runs[0]),
-        "{runs:?}"
-    );
+    assert!(within(&runs[0]) < 0.9 && within(&runs[2]) > within(&runs[0]), "{runs:?}");
     let enough = document["enough"][0]["servers"].as_u64();
     let fewest = runs[..3].iter().find(|run| within(run) >= 0.99);
     assert_eq!(enough, fewest.and_then(|run| run["servers"].as_u64()));
@@ -209,15 +177,9 @@ fn tenants_get_the_weights_and_limits_of_the_configuration() {
     let document = bench.json("--config @weighted.yaml --scenario steady --scale 2 --for 2m");
     let tenants = document["runs"][0]["tenants"].as_array().expect("a list");
     let find = |name: &str| tenants.iter().find(|t| t["name"] == name).expect("the tenant");
-    assert_eq!(
-        (&find("t2")["weight"], &find("t3")["weight"]),
-        (&3.0.into(), &1.0.into())
-    );
+    assert_eq!((&find("t2")["weight"], &find("t3")["weight"]), (&3.0.into(), &1.0.into()));
     let served = |name: &str| find(name)["served"].as_u64().expect("a number");
-    assert!(
-        served("t1") < served("t3") && served("t3") < served("t2"),
-        "{tenants:?}"
-    );
+    assert!(served("t1") < served("t3") && served("t3") < served("t2"), "{tenants:?}");
 }
 
 #[test]
@@ -235,9 +197,7 @@ fn the_report_loads_nothing_and_escapes_what_comes_from_outside() {
         .expect("a result");
     let html = bench.read("out/report.html");
     assert!(html.contains("&lt;script&gt;alert(1)&lt;/script&gt;&amp;&quot;&#39;.yaml"));
-    for part in [
-        "<script", "http://", "https://", "src=", "href=", "url(", "@import", "NaN", "inf\"",
-    ] {
+    for part in ["<script", "http://", "https://", "src=", "href=", "url(", "@import", "NaN", "inf\""] {
         assert!(!html.contains(part), "{part}");
     }
     let charts = html.matches("<figure>").count();
@@ -255,31 +215,11 @@ fn errors_of_a_trace_name_the_file_and_the_line() {
         (AZURE, "", "no request"),
         ("a,b\n1,2\n", ":1: ", "format"),
         ("TIMESTAMP,ContextTokens\n", ":1: ", "GeneratedTokens"),
-        (
-            "TIMESTAMP,ContextTokens,GeneratedTokens\nNaN,1,1\n",
-            ":2: ",
-            "`NaN`",
-        ),
-        (
-            "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-12 00:00:00,1e30,1\n",
-            ":2: ",
-            "`1e30`",
-        ),
-        (
-            "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-12 00:00:00,99999999,1\n",
-            ":2: ",
-            "10000000",
-        ),
-        (
-            "Timestamp,Request tokens,Response tokens\n1,1,1\n1e9,1,1\n",
-            "",
-            "31 days",
-        ),
-        (
-            "{\"timestamp\": 1e300, \"input_length\": 1, \"output_length\": 1}\n",
-            ":1: ",
-            "timestamp",
-        ),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens\nNaN,1,1\n", ":2: ", "`NaN`"),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-12 00:00:00,1e30,1\n", ":2: ", "`1e30`"),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-12 00:00:00,99999999,1\n", ":2: ", "10000000"),
+        ("Timestamp,Request tokens,Response tokens\n1,1,1\n1e9,1,1\n", "", "31 days"),
+        ("{\"timestamp\": 1e300, \"input_length\": 1, \"output_length\": 1}\n", ":1: ", "timestamp"),
     ] {
         bench.write("bad.csv", text);
         let (code, message) = bench.failure(line);
@@ -328,24 +268,12 @@ fn bad_arguments_and_configurations_are_usage_errors() {
         ("--config @fair.yaml --scenario steady --alpha -1", "alpha"),
         ("--config @fair.yaml --scenario steady --alpha nan", "alpha"),
         ("--config @fair.yaml --scenario steady --beta 1e300", "beta"),
-        (
-            "--config @fair.yaml --scenario steady --max-num-seqs 0",
-            "max-num-seqs",
-        ),
+        ("--config @fair.yaml --scenario steady --max-num-seqs 0", "max-num-seqs"),
         ("--config @fair.yaml --scenario steady --kv-tokens 0", "kv-tokens"),
         ("--config @fair.yaml --scenario steady --servers 1..1000", "128"),
-        (
-            "--config @fair.yaml --scenario steady --slo-ttft 0.001",
-            "--slo-ttft",
-        ),
-        (
-            "--config @fair.yaml --scenario steady --scale 1000 --for 31d",
-            "2000000",
-        ),
-        (
-            "--config @fair.yaml --trace @trace.csv --scale 0.001 --for 31d --servers 1..200",
-            "128",
-        ),
+        ("--config @fair.yaml --scenario steady --slo-ttft 0.001", "--slo-ttft"),
+        ("--config @fair.yaml --scenario steady --scale 1000 --for 31d", "2000000"),
+        ("--config @fair.yaml --trace @trace.csv --scale 0.001 --for 31d --servers 1..200", "128"),
     ] {
         let (code, message) = bench.failure(line);
         assert!(code == 2 && message.contains(word), "{line}: {code} {message}");
@@ -355,10 +283,7 @@ fn bad_arguments_and_configurations_are_usage_errors() {
         ("--trace t", "--config"),
         ("--config f --trace t --scenario steady", "cannot be used"),
         ("--config f --scenario storm", "greedy"),
-        (
-            "--config f --scenario steady --trace-format azure",
-            "cannot be used",
-        ),
+        ("--config f --scenario steady --trace-format azure", "cannot be used"),
         ("--config f --trace t --trace-format csv", "mooncake"),
         ("--config f --scenario steady --servers 0", "1 to 1000"),
         ("--config f --scenario steady --servers 8..2", "2..8"),

@@ -27,11 +27,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &State) {
     let pools_height = rows(&pools).min(area.height / 3);
     let fixed_height = 2 + pools_height + 2 + FLOWS_MIN + advice_height;
     let details = details(state, area.height.saturating_sub(fixed_height));
-    let mut constraints = vec![
-        Constraint::Length(1),
-        Constraint::Length(pools_height),
-        Constraint::Min(2 + FLOWS_MIN),
-    ];
+    let mut constraints =
+        vec![Constraint::Length(1), Constraint::Length(pools_height), Constraint::Min(2 + FLOWS_MIN)];
     constraints.extend(details.iter().map(|table| Constraint::Max(rows(table))));
     constraints.push(Constraint::Length(advice_height));
     constraints.push(Constraint::Length(1));
@@ -60,18 +57,10 @@ fn details(state: &State, height: u16) -> Vec<Table> {
     let Some(pool) = state.pool() else {
         return Vec::new();
     };
-    let mut tables = vec![
-        tables::endpoints(pool),
-        tables::budgets(pool),
-        tables::classes(pool),
-        tables::model(pool),
-    ];
+    let mut tables =
+        vec![tables::endpoints(pool), tables::budgets(pool), tables::classes(pool), tables::model(pool)];
     tables.retain(|table| !table.rows.is_empty());
-    let needed = |tables: &[Table]| {
-        tables
-            .iter()
-            .fold(0_u16, |sum, table| sum.saturating_add(rows(table)))
-    };
+    let needed = |tables: &[Table]| tables.iter().fold(0_u16, |sum, table| sum.saturating_add(rows(table)));
     while tables.len() > 1 && needed(&tables) > height {
         tables.pop();
     }
@@ -80,13 +69,8 @@ fn details(state: &State, height: u16) -> Vec<Table> {
 
 fn headline(state: &State) -> Line<'_> {
     match state.error() {
-        None => Line::from(format!(" {} ", state.view().headline()))
-            .bold()
-            .reversed(),
-        Some(error) => Line::from(format!(" no answer, last known state: {error} "))
-            .bold()
-            .white()
-            .on_red(),
+        None => Line::from(format!(" {} ", state.view().headline())).bold().reversed(),
+        Some(error) => Line::from(format!(" no answer, last known state: {error} ")).bold().white().on_red(),
     }
 }
 
@@ -115,15 +99,10 @@ fn detail_style(table: &Table, row: &[String]) -> Style {
 
 fn advice_lines(advice: &[String]) -> Vec<Line<'_>> {
     if advice.is_empty() {
-        return vec![Line::from(vec![
-            Span::from("advice").bold(),
-            Span::from(" none").dim(),
-        ])];
+        return vec![Line::from(vec![Span::from("advice").bold(), Span::from(" none").dim()])];
     }
     let lines = advice.iter().map(|line| Line::from(format!("! {line}")).yellow());
-    std::iter::once(Line::from("advice").bold())
-        .chain(lines)
-        .collect()
+    std::iter::once(Line::from("advice").bold()).chain(lines).collect()
 }
 
 /// The height of a table: title, header, rows, and a blank line.
@@ -135,9 +114,7 @@ fn rows(table: &Table) -> u16 {
 fn advice_rows(advice: &[String], width: u16) -> u16 {
     let width = usize::from(width.max(1));
     // Lines break between words, which needs a little more space than the characters.
-    let lines = advice
-        .iter()
-        .map(|line| (line.chars().count() + 2) * 10 / 9 / width + 1);
+    let lines = advice.iter().map(|line| (line.chars().count() + 2) * 10 / 9 / width + 1);
     u16::try_from(1 + lines.sum::<usize>()).unwrap_or(u16::MAX)
 }
 
@@ -166,43 +143,31 @@ fn draw_table(
         0 => String::new(),
         more => format!("  ({more} more below)"),
     };
-    let head = Line::from(vec![
-        Span::from(table.title.as_str()).bold(),
-        Span::from(more).dim(),
-    ]);
+    let head = Line::from(vec![Span::from(table.title.as_str()).bold(), Span::from(more).dim()]);
     frame.render_widget(Paragraph::new(head), title);
     let cell = |column: usize, text: &str| {
-        let alignment = if table.left.contains(&column) {
-            Alignment::Left
-        } else {
-            Alignment::Right
-        };
+        let alignment = if table.left.contains(&column) { Alignment::Left } else { Alignment::Right };
         Cell::from(Text::from(text.to_owned()).alignment(alignment))
     };
-    let header = table
-        .header
-        .iter()
-        .enumerate()
-        .map(|(column, name)| cell(column, name));
+    let header = table.header.iter().enumerate().map(|(column, name)| cell(column, name));
     let header = Row::new(header).style(Style::new().add_modifier(Modifier::UNDERLINED));
     let visible = table.rows.iter().skip(skipped).take(visible_rows);
     let body_rows = visible.map(|row| {
         let cells = row.iter().enumerate().map(|(column, text)| cell(column, text));
         Row::new(cells).style(style(row))
     });
-    let widths = table
-        .widths()
-        .into_iter()
-        .map(|width| Constraint::Length(u16::try_from(width).unwrap_or(u16::MAX)));
+    let widths =
+        table.widths().into_iter().map(|width| Constraint::Length(u16::try_from(width).unwrap_or(u16::MAX)));
     let widget = Widget::new(body_rows, widths).header(header).column_spacing(2);
     frame.render_widget(widget, body);
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
-    use std::time::Duration;
 
     use super::super::view::View;
     use super::super::view::tests::DOCUMENT;
@@ -258,10 +223,7 @@ mod tests {
         let mut state = state();
         state.update_failed("connection refused".into());
         let text = rendered(&state, 100, 40);
-        assert!(
-            text.contains("no answer, last known state: connection refused"),
-            "{text}"
-        );
+        assert!(text.contains("no answer, last known state: connection refused"), "{text}");
         assert!(text.contains("greedy"), "{text}");
     }
 }

@@ -118,9 +118,7 @@ impl Source {
         match status.scheme() {
             "http" => {}
             "https" => {
-                return Err(invalid(
-                    "the companion's HTTP API has no TLS; use a tunnel instead",
-                ));
+                return Err(invalid("the companion's HTTP API has no TLS; use a tunnel instead"));
             }
             _ => return Err(invalid("the address must start with http://")),
         }
@@ -164,17 +162,11 @@ impl Source {
 
     /// The companion, or another process, answered something unexpected.
     pub(super) fn unexpected_answer(&self, answer: &dyn std::fmt::Display) -> Error {
-        Error::Answer {
-            url: self.url.clone(),
-            why: answer.to_string(),
-        }
+        Error::Answer { url: self.url.clone(), why: answer.to_string() }
     }
 
     fn unreachable(&self, error: &reqwest::Error) -> Error {
-        Error::Unreachable {
-            url: self.url.clone(),
-            why: root_cause(error),
-        }
+        Error::Unreachable { url: self.url.clone(), why: root_cause(error) }
     }
 }
 
@@ -200,14 +192,8 @@ fn token(path: PathBuf) -> Result<String, Error> {
         Ok(text) if text.trim().bytes().all(|byte| byte.is_ascii_graphic()) && !text.trim().is_empty() => {
             Ok(text.trim().to_owned())
         }
-        Ok(_) => Err(Error::Token {
-            path,
-            why: "the file holds no token".into(),
-        }),
-        Err(error) => Err(Error::Token {
-            path,
-            why: error.to_string(),
-        }),
+        Ok(_) => Err(Error::Token { path, why: "the file holds no token".into() }),
+        Err(error) => Err(Error::Token { path, why: error.to_string() }),
     }
 }
 
@@ -216,11 +202,7 @@ mod tests {
     use super::*;
 
     fn args(url: Option<&str>) -> Args {
-        Args {
-            url: url.map(str::to_owned),
-            config: None,
-            token_file: None,
-        }
+        Args { url: url.map(str::to_owned), config: None, token_file: None }
     }
 
     fn source(url: &str) -> Result<Source, Error> {
@@ -240,44 +222,26 @@ mod tests {
         assert_eq!(of_environment(&[]), "http://127.0.0.1:9191");
         let pool = ("PENSTOCK_POOLS__3__QUEUE__TTL", "90s");
         for (variable, url) in [
-            (
-                ("PENSTOCK_LISTEN__HTTP", "127.0.0.1:7001"),
-                "http://127.0.0.1:7001",
-            ),
-            (
-                ("PENSTOCK_LISTEN", "{http: '10.0.0.5:7001'}"),
-                "http://10.0.0.5:7001",
-            ),
+            (("PENSTOCK_LISTEN__HTTP", "127.0.0.1:7001"), "http://127.0.0.1:7001"),
+            (("PENSTOCK_LISTEN", "{http: '10.0.0.5:7001'}"), "http://10.0.0.5:7001"),
             (("PENSTOCK_LISTEN__HTTP", "0.0.0.0:7001"), "http://127.0.0.1:7001"),
             (("PENSTOCK_LISTEN__HTTP", "[::]:7001"), "http://[::1]:7001"),
             (("PENSTOCK_LISTEN__HTTP", "unix:/run/p.sock"), "unix:/run/p.sock"),
         ] {
             assert_eq!(of_environment(&[pool, variable]), url, "{variable:?}");
         }
-        let given = Args {
-            url: Some("http://127.0.0.1:7002".into()),
-            ..args(None)
-        };
+        let given = Args { url: Some("http://127.0.0.1:7002".into()), ..args(None) };
         let variable = [("PENSTOCK_LISTEN__HTTP", "127.0.0.1:7001")];
-        assert_eq!(
-            status(&given, &variable).expect("valid").1,
-            "http://127.0.0.1:7002"
-        );
+        assert_eq!(status(&given, &variable).expect("valid").1, "http://127.0.0.1:7002");
 
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("penstock.yaml");
         let text =
             "listen: {http: '127.0.0.1:7003'}\npools:\n- {name: a, endpoints: {static: ['127.0.0.1:1']}}\n";
         std::fs::write(&file, text).expect("written");
-        let of_file = Args {
-            config: Some(file),
-            ..args(None)
-        };
+        let of_file = Args { config: Some(file), ..args(None) };
         assert_eq!(status(&of_file, &[]).expect("valid").1, "http://127.0.0.1:7003");
-        assert_eq!(
-            status(&of_file, &variable).expect("valid").1,
-            "http://127.0.0.1:7001"
-        );
+        assert_eq!(status(&of_file, &variable).expect("valid").1, "http://127.0.0.1:7001");
         for wrong in ["9191", "127.0.0.1:0"] {
             let error = status(&args(None), &[("PENSTOCK_LISTEN__HTTP", wrong)]).expect_err(wrong);
             assert_eq!(error.exit_code(), 2, "{error}");
@@ -299,14 +263,7 @@ mod tests {
 
     #[test]
     fn invalid_address_is_bad_usage_and_names_the_valid_forms() {
-        for url in [
-            "127.0.0.1:9191",
-            "https://h:1",
-            "ftp://h",
-            "unix:p",
-            "http://",
-            "http://h:99999",
-        ] {
+        for url in ["127.0.0.1:9191", "https://h:1", "ftp://h", "unix:p", "http://", "http://h:99999"] {
             let error = source(url).expect_err(url);
             assert_eq!(error.exit_code(), 2, "{url}");
             assert!(error.to_string().contains("http://HOST:PORT"), "{error}");
@@ -317,15 +274,10 @@ mod tests {
     async fn unreachable_companion_error_names_the_address_and_the_commands() {
         // A port that is bound, but has no listener.
         let bound = tokio::net::TcpSocket::new_v4().expect("a socket");
-        bound
-            .bind("127.0.0.1:0".parse().expect("an address"))
-            .expect("bound");
+        bound.bind("127.0.0.1:0".parse().expect("an address")).expect("bound");
         let port = bound.local_addr().expect("an address").port();
         let missing = std::env::temp_dir().join("penstock-missing.sock");
-        for url in [
-            format!("http://127.0.0.1:{port}"),
-            format!("unix:{}", missing.display()),
-        ] {
+        for url in [format!("http://127.0.0.1:{port}"), format!("unix:{}", missing.display())] {
             let error = source(&url).expect("valid").status().await.expect_err(&url);
             assert_eq!(error.exit_code(), 1);
             let text = error.to_string();
@@ -338,10 +290,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("token");
         let source = |path: PathBuf| {
-            let args = Args {
-                token_file: Some(path),
-                ..args(Some("http://127.0.0.1:1"))
-            };
+            let args = Args { token_file: Some(path), ..args(Some("http://127.0.0.1:1")) };
             Source::new(&args, &Environment::default())
         };
         assert_eq!(source(path.clone()).expect_err("missing").exit_code(), 2);

@@ -171,11 +171,7 @@ mod tests {
         state.apply(Command::PreviousPool);
         assert_eq!(name(&state).as_deref(), Some("chat"));
         state.apply(Command::NextPool);
-        assert_eq!(
-            name(&state).as_deref(),
-            Some("batch"),
-            "the selection wraps around"
-        );
+        assert_eq!(name(&state).as_deref(), Some("batch"), "the selection wraps around");
     }
 
     #[test]

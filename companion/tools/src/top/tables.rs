@@ -57,12 +57,8 @@ const BANDS: [&str; 3] = ["critical", "default", "sheddable"];
 /// A row for each pool.
 pub(super) fn pools(view: &View) -> Table {
     let row = |pool: &Pool| {
-        let band = |name: &str| {
-            pool.bands
-                .iter()
-                .find(|band| band.name == name)
-                .map_or(0, |band| band.waiting)
-        };
+        let band =
+            |name: &str| pool.bands.iter().find(|band| band.name == name).map_or(0, |band| band.waiting);
         let ready = pool.endpoints.iter().filter(|endpoint| endpoint.ready).count();
         let mut row = vec![
             name(pool),
@@ -123,11 +119,7 @@ pub(super) fn flows(pool: &Pool, sort: Sort, rate: impl Fn(&Flow) -> Option<f64>
     });
     let row = |(flow, rate): (&Flow, Option<f64>)| {
         let mut row = vec![
-            if flow.key.is_empty() {
-                "anonymous".into()
-            } else {
-                flow.key.clone()
-            },
+            if flow.key.is_empty() { "anonymous".into() } else { flow.key.clone() },
             flow.band.clone(),
             flow.waiting.to_string(),
             flow.in_flight.to_string(),
@@ -140,15 +132,7 @@ pub(super) fn flows(pool: &Pool, sort: Sort, rate: impl Fn(&Flow) -> Option<f64>
         }
         row
     };
-    let mut header = vec![
-        "flow",
-        "band",
-        "waiting",
-        "running",
-        "served tokens",
-        "tokens/s",
-        "weight",
-    ];
+    let mut header = vec!["flow", "band", "waiting", "running", "served tokens", "tokens/s", "weight"];
     if !pool.budgets.is_empty() {
         header.push("budget");
     }
@@ -225,24 +209,16 @@ pub(super) fn endpoints(pool: &Pool) -> Table {
             endpoint.address.clone(),
             endpoint.variant.clone().unwrap_or_else(|| UNKNOWN.into()),
             endpoint.stock.to_string(),
-            if endpoint.bound == NO_BOUND {
-                "any".into()
-            } else {
-                endpoint.bound.to_string()
-            },
+            if endpoint.bound == NO_BOUND { "any".into() } else { endpoint.bound.to_string() },
             or_unknown(endpoint.foreign),
             or_unknown(endpoint.queue),
-            endpoint
-                .kv
-                .map_or_else(|| UNKNOWN.into(), |kv| format!("{:.0} %", kv * 100.0)),
+            endpoint.kv.map_or_else(|| UNKNOWN.into(), |kv| format!("{:.0} %", kv * 100.0)),
             endpoint.why.clone(),
         ]
     };
     Table {
         title: format!("endpoints of {}", pool.name),
-        header: vec![
-            "endpoint", "variant", "stock", "bound", "foreign", "queue", "kv", "state",
-        ],
+        header: vec!["endpoint", "variant", "stock", "bound", "foreign", "queue", "kv", "state"],
         rows: pool.endpoints.iter().map(row).collect(),
         left: &[0, 1, 7],
     }
@@ -310,10 +286,7 @@ impl Table {
         let width = |column: usize| {
             let cells = self.rows.iter().filter_map(|row| row.get(column));
             let cells = cells.map(|cell| cell.chars().count());
-            cells
-                .chain(self.header.get(column).map(|name| name.len()))
-                .max()
-                .unwrap_or(0)
+            cells.chain(self.header.get(column).map(|name| name.len())).max().unwrap_or(0)
         };
         (0..self.header.len()).map(width).collect()
     }
@@ -393,10 +366,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(
-            pools(&view).rows[0],
-            ["chat", "0.86", "6", "6..7", "12", "1", "11", "0", "2/3", "1"]
-        );
+        assert_eq!(pools(&view).rows[0], ["chat", "0.86", "6", "6..7", "12", "1", "11", "0", "2/3", "1"]);
         let endpoints = endpoints(&view.pools[0]).rows;
         assert_eq!(endpoints[1][3], "any");
         assert_eq!(endpoints[2][4..], ["-", "-", "-", "its health check fails"]);
@@ -411,15 +381,7 @@ mod tests {
         let budgets = budgets(&view.pools[0]);
         assert_eq!(
             budgets.rows[0],
-            [
-                "greedy",
-                "1h tokens",
-                "100,000",
-                "100,700",
-                "0",
-                "2026-11-24T18:00:00Z",
-                "demote"
-            ]
+            ["greedy", "1h tokens", "100,000", "100,700", "0", "2026-11-24T18:00:00Z", "demote"]
         );
         assert_eq!(budgets.rows[1][1..5], ["day requests", "5,000", "122", "4,878"]);
         assert!(super::budgets(&view.pools[1]).rows.is_empty());
@@ -427,13 +389,8 @@ mod tests {
 
     #[test]
     fn numbers_are_formatted_with_few_digits() {
-        for (number, text) in [
-            (0.0, "0"),
-            (0.0005, "0.0005"),
-            (29.53, "29.5"),
-            (8.0, "8"),
-            (1234.5, "1234"),
-        ] {
+        for (number, text) in [(0.0, "0"), (0.0005, "0.0005"), (29.53, "29.5"), (8.0, "8"), (1234.5, "1234")]
+        {
             assert_eq!(significant(number), text);
         }
         for (number, text) in [(0, "0"), (999, "999"), (1_000, "1,000"), (1_234_567, "1,234,567")] {

@@ -48,17 +48,9 @@ impl Table {
 fn block(table: &Table) -> String {
     let widths = table.widths();
     let line = |cells: Vec<&str>| {
-        let cells = cells
-            .iter()
-            .zip(&widths)
-            .enumerate()
-            .map(|(column, (cell, width))| {
-                if table.left.contains(&column) {
-                    format!("{cell:<width$}")
-                } else {
-                    format!("{cell:>width$}")
-                }
-            });
+        let cells = cells.iter().zip(&widths).enumerate().map(|(column, (cell, width))| {
+            if table.left.contains(&column) { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+        });
         let line = cells.collect::<Vec<_>>().join("  ");
         format!("  {}\n", line.trim_end())
     };
@@ -87,15 +79,9 @@ mod tests {
         ] {
             assert!(text.lines().any(|found| found == line), "{line} isn't in\n{text}");
         }
-        assert!(
-            text.contains("  - the configuration file isn't in force"),
-            "{text}"
-        );
+        assert!(text.contains("  - the configuration file isn't in force"), "{text}");
         assert!(text.contains("  - chat: 127.0.0.1:9003 isn't ready"), "{text}");
         assert!(text.lines().all(|line| line == line.trim_end()), "{text}");
-        assert!(
-            !text.contains("flows of batch"),
-            "empty tables are left out: {text}"
-        );
+        assert!(!text.contains("flows of batch"), "empty tables are left out: {text}");
     }
 }

@@ -283,13 +283,7 @@ pub(super) mod tests {
 
     #[test]
     fn uptime_has_its_two_largest_units() {
-        for (seconds, text) in [
-            (0, "0s"),
-            (59, "59s"),
-            (60, "1m"),
-            (3_725, "1h 2m"),
-            (90_061, "1d 1h"),
-        ] {
+        for (seconds, text) in [(0, "0s"), (59, "59s"), (60, "1m"), (3_725, "1h 2m"), (90_061, "1d 1h")] {
             assert_eq!(uptime(seconds), text);
         }
     }

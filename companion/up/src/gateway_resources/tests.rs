@@ -41,51 +41,29 @@ fn the_addresses_are_those_of_the_configuration_unless_given() {
         "{text}"
     );
     assert!(text.contains(&filter_module::sha256()), "{text}");
-    let flags = [
-        "--companion",
-        "penstock.models:9190",
-        "--module",
-        "http://penstock.models:9191/p.wasm?v=1",
-    ];
+    let flags = ["--companion", "penstock.models:9190", "--module", "http://penstock.models:9191/p.wasm?v=1"];
     let text = printed(STATIC, &flags).expect("printed");
-    assert!(
-        text.contains("uri: http://penstock.models:9191/p.wasm?v=1"),
-        "{text}"
-    );
-    assert!(
-        text.contains("connect to the companion at penstock.models:9190"),
-        "{text}"
-    );
+    assert!(text.contains("uri: http://penstock.models:9191/p.wasm?v=1"), "{text}");
+    assert!(text.contains("connect to the companion at penstock.models:9190"), "{text}");
     let replicas = format!(
         "replicas: {{companions: ['127.0.0.1:9190', '127.0.0.1:9290'], lease: {{file: l}}}}\n{STATIC}"
     );
     let text = printed(&replicas, &[]).expect("printed");
     assert!(text.contains("127.0.0.1:9190, 127.0.0.1:9290"), "{text}");
-    assert!(
-        text.contains("header: x-penstock-companion"),
-        "chosen by the filter: {text}"
-    );
+    assert!(text.contains("header: x-penstock-companion"), "chosen by the filter: {text}");
 }
 
 #[test]
 fn addresses_that_envoy_cannot_use_are_refused() {
     let listen = |keys: &str| format!("listen: {{{keys}}}\nadmin: {{token_file: t}}\n{STATIC}");
     wrong(&listen("grpc: 'unix:/run/p.sock'"), &[], "--companion HOST:PORT");
-    wrong(
-        &listen("http: 'unix:/run/p.sock'"),
-        &[],
-        "--module http://HOST:PORT",
-    );
+    wrong(&listen("http: 'unix:/run/p.sock'"), &[], "--module http://HOST:PORT");
     for (url, shown) in [
         ("https://penstock/penstock.wasm", "https://penstock/penstock.wasm"),
         ("http://user:secret@penstock/p", "http://user@penstock/p"),
         ("file:///p.wasm", "file:///p.wasm"),
     ] {
-        wrong(
-            STATIC,
-            &["--module", url],
-            &format!("{shown}: must be an http URL"),
-        );
+        wrong(STATIC, &["--module", url], &format!("{shown}: must be an http URL"));
     }
 }
 
@@ -98,11 +76,7 @@ fn a_pool_that_a_gateway_cannot_find_needs_its_service() {
         text.contains("kind: Service\n      namespace: models\n      name: vllm\n      port: 8000"),
         "{text}"
     );
-    assert!(
-        printed(DNS, &[])
-            .expect("printed")
-            .contains("hostname: vllm.models")
-    );
+    assert!(printed(DNS, &[]).expect("printed").contains("hostname: vllm.models"));
     wrong(DNS, &["--requeue"], "pool `chat` is found by DNS");
     printed(DNS, &flags).expect("a Service takes the place of DNS");
     wrong(POOL, &["--service", "other=vllm:8000"], "the pools are chat");
@@ -114,39 +88,21 @@ fn a_pool_that_a_gateway_cannot_find_needs_its_service() {
 #[test]
 fn istio_has_limits_of_its_own() {
     let text = printed(STATIC, &["--for", "istio"]).expect("printed");
-    assert!(
-        text.contains("kind: EnvoyFilter") && !text.contains("EnvoyPatchPolicy"),
-        "{text}"
-    );
+    assert!(text.contains("kind: EnvoyFilter") && !text.contains("EnvoyPatchPolicy"), "{text}");
     assert!(!text.contains("portNumber"), "all listeners: {text}");
     let text = printed(STATIC, &["--for", "istio", "--listener", "llm:8080"]).expect("printed");
     assert!(text.contains("portNumber: 8080"), "{text}");
-    wrong(
-        STATIC,
-        &["--for", "istio", "--listener", "llm"],
-        "--listener llm:PORT",
-    );
+    wrong(STATIC, &["--for", "istio", "--listener", "llm"], "--listener llm:PORT");
     wrong(STATIC, &["--for", "istio", "--requeue"], "leave it out");
 }
 
 #[test]
 fn the_comment_says_what_the_resources_need() {
     let text = printed(STATIC, &["--requeue"]).expect("printed");
-    for part in [
-        "enableEnvoyPatchPolicy: true",
-        "infrastructure.parametersRef",
-        "new version of Penstock",
-    ] {
-        assert!(
-            text.lines()
-                .any(|line| line.starts_with("# ") && line.contains(part)),
-            "{part}: {text}"
-        );
+    for part in ["enableEnvoyPatchPolicy: true", "infrastructure.parametersRef", "new version of Penstock"] {
+        assert!(text.lines().any(|line| line.starts_with("# ") && line.contains(part)), "{part}: {text}");
     }
     let tls = format!("tls: {{cert: /etc/c.pem, key: /etc/k.pem, client_ca: /etc/a.pem}}\n{STATIC}");
     let text = printed(&tls, &[]).expect("printed");
-    assert!(
-        text.contains("/etc/c.pem, /etc/k.pem and /etc/a.pem: mount"),
-        "{text}"
-    );
+    assert!(text.contains("/etc/c.pem, /etc/k.pem and /etc/a.pem: mount"), "{text}");
 }

@@ -5,11 +5,9 @@ use std::sync::Arc;
 use penstock_wire::limits::NAME_BYTES_MAX;
 
 use super::Body;
-use crate::{
-    json::{Container, JsonString, Literal, Visitor},
-    limits::{ATTACHMENT_BYTES_MAX, KEY_BYTES_MAX, TOKEN_ID_BYTES},
-    prefix_hashes::PrefixHasher,
-};
+use crate::json::{Container, JsonString, Literal, Visitor};
+use crate::limits::{ATTACHMENT_BYTES_MAX, KEY_BYTES_MAX, TOKEN_ID_BYTES};
+use crate::prefix_hashes::PrefixHasher;
 
 /// The reason for which a body is refused although it is JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,15 +105,8 @@ pub(super) struct Fields {
 
 impl Fields {
     pub(super) fn new(body_keys: Arc<[String]>) -> Self {
-        let body = Body {
-            identities: vec![None; body_keys.len()],
-            ..Body::default()
-        };
-        Self {
-            body_keys,
-            body,
-            ..Self::default()
-        }
+        let body = Body { identities: vec![None; body_keys.len()], ..Body::default() };
+        Self { body_keys, body, ..Self::default() }
     }
 
     pub(super) fn hash_prefixes(&mut self) {
@@ -124,10 +115,7 @@ impl Fields {
 
     pub(super) fn into_body(self) -> Body {
         let prefix_hashes = self.hasher.map(PrefixHasher::into_hashes);
-        Body {
-            prefix_hashes: prefix_hashes.unwrap_or_default(),
-            ..self.body
-        }
+        Body { prefix_hashes: prefix_hashes.unwrap_or_default(), ..self.body }
     }
 
     /// The bit of the innermost open container.

@@ -1,13 +1,12 @@
 //! One admission credit: how many requests may run at each endpoint, and how many run.
 
-use core::{cmp::Ordering, time::Duration};
+use core::cmp::Ordering;
+use core::time::Duration;
 
 use penstock_wire::{self as wire, EndpointCredit, Register};
 
-use crate::{
-    limits::{CREDIT_ENDPOINTS_MAX, CREDIT_SLOTS_MAX, LIST_ENTRY_BYTES_MAX},
-    time::Instant,
-};
+use crate::limits::{CREDIT_ENDPOINTS_MAX, CREDIT_SLOTS_MAX, LIST_ENTRY_BYTES_MAX};
+use crate::time::Instant;
 
 #[derive(Debug)]
 pub(super) struct Credit {
@@ -72,19 +71,12 @@ impl Credit {
     /// The entry of an endpoint; `None`: there are too many. A new one takes the place of one without slots, which no request
     /// refers to.
     fn endpoint_mut(&mut self, address: &str) -> Option<&mut EndpointSlots> {
-        let known = self
-            .endpoints
-            .iter()
-            .position(|endpoint| endpoint.address == address);
+        let known = self.endpoints.iter().position(|endpoint| endpoint.address == address);
         let index = known.or_else(|| self.endpoints.iter().position(|endpoint| endpoint.slots == 0));
         let index = match index {
             Some(index) => index,
             None if self.endpoints.len() < CREDIT_ENDPOINTS_MAX => {
-                self.endpoints.push(EndpointSlots {
-                    address: String::new(),
-                    slots: 0,
-                    taken: 0,
-                });
+                self.endpoints.push(EndpointSlots { address: String::new(), slots: 0, taken: 0 });
                 self.endpoints.len().saturating_sub(1)
             }
             None => return None,
@@ -143,9 +135,10 @@ impl Credit {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     #[cfg(target_arch = "wasm32")]
     use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    use super::*;
 
     fn with(endpoints: impl IntoIterator<Item = (String, u32)>) -> Credit {
         let mut credit = Credit::new(1);

@@ -2,16 +2,14 @@
 
 use penstock_wire::{Admitted, Completed, EndReason, Grant, Register, Running, Started};
 
-use crate::{
-    credits::{Origin, Slot},
-    end_reason::{UpstreamFailure, unfinished},
-    in_flight::Load,
-    local_reply::QueueReport,
-    properties::{Properties, attempt_count, response_code_details, upstream_address},
-    rate_limit::RateLimit,
-    response::{ResponseScanner, ResponseStats},
-    time::Instant,
-};
+use crate::credits::{Origin, Slot};
+use crate::end_reason::{UpstreamFailure, unfinished};
+use crate::in_flight::Load;
+use crate::local_reply::QueueReport;
+use crate::properties::{Properties, attempt_count, response_code_details, upstream_address};
+use crate::rate_limit::RateLimit;
+use crate::response::{ResponseScanner, ResponseStats};
+use crate::time::Instant;
 
 /// An exchange that was granted and hasn't ended.
 #[derive(Debug)]
@@ -116,11 +114,7 @@ impl Granted {
     /// The report of an admission by the credit with this id. Its endpoint is that of the slot.
     pub(crate) fn admitted(&self, now: Instant, credit: u64, register: Register) -> Admitted {
         let (pool, endpoint) = (self.pool.clone(), self.endpoint.clone());
-        Admitted {
-            running: Some(self.running_at(now, pool, endpoint, register)),
-            credit,
-            completed: None,
-        }
+        Admitted { running: Some(self.running_at(now, pool, endpoint, register)), credit, completed: None }
     }
 
     /// The same report at the end of the exchange.
@@ -201,17 +195,9 @@ impl Granted {
 
 impl Response {
     fn completed(mut self, granted_at: Instant, sequence: u64, host: &impl Properties) -> Completed {
-        let end = if self.is_complete {
-            EndReason::Served
-        } else {
-            unfinished(&response_code_details(host), true)
-        };
-        let ResponseStats {
-            usage,
-            text_events,
-            first_byte,
-            last_byte,
-        } = self.scanner.stats();
+        let end =
+            if self.is_complete { EndReason::Served } else { unfinished(&response_code_details(host), true) };
+        let ResponseStats { usage, text_events, first_byte, last_byte } = self.scanner.stats();
         let since_grant = |moment: Option<Instant>| moment.map(|moment| moment.micros_since(granted_at));
         Completed {
             sequence,

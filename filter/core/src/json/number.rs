@@ -52,18 +52,17 @@ fn are_digits(word: [u8; 8]) -> bool {
 }
 
 fn value(digits: &[u8]) -> Option<u64> {
-    digits.iter().try_fold(0_u64, |value, byte| {
-        value
-            .checked_mul(10)?
-            .checked_add(u64::from(byte.wrapping_sub(b'0')))
-    })
+    digits
+        .iter()
+        .try_fold(0_u64, |value, byte| value.checked_mul(10)?.checked_add(u64::from(byte.wrapping_sub(b'0'))))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     #[cfg(target_arch = "wasm32")]
     use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    use super::*;
 
     #[test]
     fn number_ends_where_the_grammar_says() {

@@ -6,11 +6,9 @@
 //! buffer for any document. Containers nest at most `JSON_DEPTH_MAX` deep. Strings must be UTF-8 without raw control
 //! characters. An escaped lone surrogate becomes U+FFFD, because model servers accept it.
 
-use super::{
-    number::split_number,
-    string_decoder::{Decoded, StringDecoder},
-    visitor::{Cause, Container, JsonString, Literal, ReadError, SyntaxError, Visitor},
-};
+use super::number::split_number;
+use super::string_decoder::{Decoded, StringDecoder};
+use super::visitor::{Cause, Container, JsonString, Literal, ReadError, SyntaxError, Visitor};
 use crate::limits::JSON_DEPTH_MAX;
 
 /// What the grammar expects next, or the element that is being read.
@@ -124,8 +122,7 @@ impl Reader {
         if let State::Number(number) = self.state
             && self.depth == 0
         {
-            self.end_number(number, visitor)
-                .map_err(|cause| self.error(cause))?;
+            self.end_number(number, visitor).map_err(|cause| self.error(cause))?;
         }
         if self.state == State::End {
             Ok(())
@@ -135,16 +132,11 @@ impl Reader {
     }
 
     fn error<S>(&self, cause: Cause<S>) -> ReadError<S> {
-        ReadError {
-            offset: self.offset,
-            cause,
-        }
+        ReadError { offset: self.offset, cause }
     }
 
     fn advance(&mut self, count: usize) {
-        self.offset = self
-            .offset
-            .saturating_add(u64::try_from(count).unwrap_or(u64::MAX));
+        self.offset = self.offset.saturating_add(u64::try_from(count).unwrap_or(u64::MAX));
     }
 
     /// Reads one byte; `false`: the byte ended a number and belongs to the next state.
@@ -176,13 +168,7 @@ impl Reader {
             (State::KeyOrEnd | State::Key, _) => return Err(Cause::Syntax(SyntaxError::Key)),
             (State::Colon, b':') => self.state = State::Value,
             (State::Colon, _) => return Err(Cause::Syntax(SyntaxError::Colon)),
-            (State::Next, b',') => {
-                self.state = if self.in_object() {
-                    State::Key
-                } else {
-                    State::Value
-                }
-            }
+            (State::Next, b',') => self.state = if self.in_object() { State::Key } else { State::Value },
             (State::Next, b'}') if self.in_object() => self.close(visitor),
             (State::Next, b']') if !self.in_object() => self.close(visitor),
             (State::End, _) => return Err(Cause::Syntax(SyntaxError::Trailing)),
@@ -293,10 +279,9 @@ impl Reader {
         // The limit may have cut the last character.
         let kept = match core::str::from_utf8(kept) {
             Ok(kept) => kept,
-            Err(cut) => kept
-                .get(..cut.valid_up_to())
-                .and_then(|valid| core::str::from_utf8(valid).ok())
-                .unwrap_or(""),
+            Err(cut) => {
+                kept.get(..cut.valid_up_to()).and_then(|valid| core::str::from_utf8(valid).ok()).unwrap_or("")
+            }
         };
         let string = JsonString {
             kept,
@@ -323,9 +308,7 @@ impl Reader {
         while let Some((whole, after)) = split_number(rest) {
             self.advance(rest.len().saturating_sub(after.len()));
             self.end_value();
-            visitor
-                .number(whole, true)
-                .map_err(|stop| self.error(Cause::Stopped(stop)))?;
+            visitor.number(whole, true).map_err(|stop| self.error(Cause::Stopped(stop)))?;
             rest = after;
             let [b',', next @ ..] = after else {
                 break;
@@ -346,9 +329,7 @@ impl Reader {
         let next = match (number, byte) {
             (Number::Minus, b'0') => Number::Zero,
             (Number::Minus | Number::Whole, b'0'..=b'9') => {
-                self.whole = self
-                    .whole
-                    .and_then(|whole| whole.checked_mul(10)?.checked_add(digit(byte)));
+                self.whole = self.whole.and_then(|whole| whole.checked_mul(10)?.checked_add(digit(byte)));
                 Number::Whole
             }
             (Number::Zero | Number::Whole, b'.') => Number::Dot,
@@ -375,9 +356,7 @@ impl Reader {
             Number::Zero | Number::Whole | Number::Fraction | Number::ExponentDigits => {
                 let in_array = self.depth > 0 && !self.in_object();
                 self.end_value();
-                visitor
-                    .number(self.whole.take(), in_array)
-                    .map_err(Cause::Stopped)
+                visitor.number(self.whole.take(), in_array).map_err(Cause::Stopped)
             }
             Number::Minus | Number::Dot | Number::Exponent | Number::ExponentSign => {
                 Err(Cause::Syntax(SyntaxError::Number))

@@ -75,9 +75,10 @@ fn special_bytes(word: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     #[cfg(target_arch = "wasm32")]
     use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    use super::*;
 
     /// Longer than two blocks, so that the word, block and tail scans are all used.
     const LONGEST: usize = 150;
@@ -90,11 +91,7 @@ mod tests {
                 text[position] = byte;
                 let plain = matches!(byte, 0x20..0x80) && byte != b'"' && byte != b'\\';
                 let (run, after) = split_ascii(&text);
-                assert_eq!(
-                    run.len(),
-                    if plain { LONGEST } else { position },
-                    "{byte:#x} at {position}"
-                );
+                assert_eq!(run.len(), if plain { LONGEST } else { position }, "{byte:#x} at {position}");
                 assert_eq!(run.len() + after.len(), LONGEST);
             }
         }
@@ -105,10 +102,7 @@ mod tests {
         let text = "\u{e4}\u{1f600}b".repeat(20);
         for position in 0..text.len() {
             let (before, after) = text.as_bytes().split_at(position);
-            let whole = (0..=position)
-                .rev()
-                .find(|index| text.is_char_boundary(*index))
-                .expect("0 is one");
+            let whole = (0..=position).rev().find(|index| text.is_char_boundary(*index)).expect("0 is one");
             assert_eq!(split_any(before).0.len(), whole, "{position}");
             let cut = [before, b"\\", after].concat();
             assert_eq!(split_any(&cut).0.len(), whole, "{position}");

@@ -1,9 +1,7 @@
 //! Decodes the contents of one JSON string that may arrive in several slices: escapes, surrogate pairs, UTF-8.
 
-use super::{
-    string::split_text,
-    visitor::{SyntaxError, Visitor},
-};
+use super::string::split_text;
+use super::visitor::{SyntaxError, Visitor};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -44,14 +42,7 @@ impl StringDecoder {
     /// A decoder that uses the memory of `kept`.
     pub(super) fn new(mut kept: Vec<u8>) -> Self {
         kept.clear();
-        Self {
-            state: State::Text,
-            kept,
-            limit: 0,
-            forward: false,
-            bytes: 0,
-            surrogate: None,
-        }
+        Self { state: State::Text, kept, limit: 0, forward: false, bytes: 0, surrogate: None }
     }
 
     /// Starts a string of which `limit` bytes are kept. With `forward`, the visitor receives the decoded bytes.
@@ -95,10 +86,7 @@ impl StringDecoder {
                 if self.bytes == 0 && !text.is_empty() && after.first() == Some(&b'"') {
                     self.count(text, visitor);
                     let (kept, _) = text.split_at_checked(self.limit).unwrap_or((text, &[]));
-                    return Ok(Decoded::Complete {
-                        borrowed: Some(kept),
-                        rest: after,
-                    });
+                    return Ok(Decoded::Complete { borrowed: Some(kept), rest: after });
                 }
                 self.keep(text, visitor);
                 rest = after;
@@ -174,11 +162,7 @@ impl StringDecoder {
         self.keep(&[byte], visitor);
         self.state = match left {
             0 | 1 => State::Text,
-            _ => State::Utf8 {
-                left: left.saturating_sub(1),
-                low: 0x80,
-                high: 0xbf,
-            },
+            _ => State::Utf8 { left: left.saturating_sub(1), low: 0x80, high: 0xbf },
         };
         Ok(())
     }
@@ -202,15 +186,10 @@ impl StringDecoder {
         value: u16,
         visitor: &mut V,
     ) -> Result<(), SyntaxError> {
-        let digit = char::from(byte)
-            .to_digit(16)
-            .and_then(|digit| u16::try_from(digit).ok());
+        let digit = char::from(byte).to_digit(16).and_then(|digit| u16::try_from(digit).ok());
         let value = value.wrapping_shl(4) | digit.ok_or(SyntaxError::Escape)?;
         if left > 1 {
-            self.state = State::Hex {
-                left: left.saturating_sub(1),
-                value,
-            };
+            self.state = State::Hex { left: left.saturating_sub(1), value };
             return Ok(());
         }
         self.state = State::Text;
@@ -260,9 +239,7 @@ impl StringDecoder {
         if self.forward {
             visitor.string_bytes(bytes);
         }
-        self.bytes = self
-            .bytes
-            .saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
+        self.bytes = self.bytes.saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
     }
 }
 
@@ -270,9 +247,7 @@ impl StringDecoder {
 fn split_escape(bytes: &[u8]) -> Option<(char, &[u8])> {
     match bytes {
         [b'\\', b'u', a, b, c, d, after @ ..] => {
-            let digits = [a, b, c, d]
-                .into_iter()
-                .map(|digit| char::from(*digit).to_digit(16));
+            let digits = [a, b, c, d].into_iter().map(|digit| char::from(*digit).to_digit(16));
             let value = digits.reduce(|high, low| Some(high?.wrapping_shl(4) | low?));
             Some((char::from_u32(value??)?, after))
         }

@@ -3,7 +3,8 @@
 //! The events of a model server differ in their text alone. So an event with the same bytes before and after its text has the
 //! same elements, and the scanner needs to read nothing but the text. Any other event is read as JSON.
 
-use crate::{json::split_text, limits::EVENT_TEMPLATE_BYTES_MAX};
+use crate::json::split_text;
+use crate::limits::EVENT_TEMPLATE_BYTES_MAX;
 
 /// An event with one string for the answer's text, and without token counts.
 #[derive(Debug, Default)]
@@ -73,11 +74,7 @@ fn skip_text(mut bytes: &[u8]) -> Option<&[u8]> {
             {
                 rest
             }
-            [
-                b'\\',
-                b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't',
-                rest @ ..,
-            ] => rest,
+            [b'\\', b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't', rest @ ..] => rest,
             // A run of ASCII ends where other characters begin.
             _ if !text.is_empty() => after,
             _ => return None,
@@ -87,9 +84,10 @@ fn skip_text(mut bytes: &[u8]) -> Option<&[u8]> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     #[cfg(target_arch = "wasm32")]
     use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    use super::*;
 
     fn template() -> EventTemplate {
         let mut template = EventTemplate::default();
@@ -108,14 +106,7 @@ mod tests {
     #[test]
     fn event_with_another_text_matches() {
         assert_eq!(matched(""), Some(false));
-        for text in [
-            "a",
-            " word",
-            "\u{e4}\u{1f600} b",
-            r#"\"\\\/\b\f\n\r\t"#,
-            r"\u00e4\ud800x",
-            r"a\u00E4",
-        ] {
+        for text in ["a", " word", "\u{e4}\u{1f600} b", r#"\"\\\/\b\f\n\r\t"#, r"\u00e4\ud800x", r"a\u00E4"] {
             assert_eq!(matched(text), Some(true), "{text}");
         }
     }

@@ -5,11 +5,9 @@
 
 use core::convert::Infallible;
 
-use crate::{
-    json::{ReadError, Reader},
-    limits::RESPONSE_TAIL_BYTES,
-    usage::UsageCollector,
-};
+use crate::json::{ReadError, Reader};
+use crate::limits::RESPONSE_TAIL_BYTES;
+use crate::usage::UsageCollector;
 
 const USAGE: &[u8] = b"\"usage\"";
 
@@ -25,10 +23,7 @@ impl Tail {
     /// The end of a document of `length` bytes; `None`: it is short enough to be read whole.
     pub(super) fn of(length: usize) -> Option<Self> {
         let ahead = length.checked_sub(RESPONSE_TAIL_BYTES)?;
-        (ahead > RESPONSE_TAIL_BYTES).then_some(Self {
-            ahead,
-            bytes: Vec::new(),
-        })
+        (ahead > RESPONSE_TAIL_BYTES).then_some(Self { ahead, bytes: Vec::new() })
     }
 
     /// How many of the next `size` bytes come before the end.
@@ -47,10 +42,7 @@ impl Tail {
 
     /// The counts of the document; `None`: its `usage` isn't in the end, or isn't a member of the outermost object.
     pub(super) fn counts(&self) -> Option<UsageCollector> {
-        let begin = self
-            .bytes
-            .windows(USAGE.len())
-            .rposition(|bytes| bytes == USAGE)?;
+        let begin = self.bytes.windows(USAGE.len()).rposition(|bytes| bytes == USAGE)?;
         let (before, members) = self.bytes.split_at_checked(begin)?;
         // In a string, a backslash comes before each quote.
         if before.last() == Some(&b'\\') {
@@ -68,10 +60,11 @@ impl Tail {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::usage::Usage;
     #[cfg(target_arch = "wasm32")]
     use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    use super::*;
+    use crate::usage::Usage;
 
     fn counts(end: &str) -> Option<Usage> {
         let mut tail = Tail::of(1 << 20).expect("a long document");
@@ -80,10 +73,7 @@ mod tests {
     }
 
     fn prompt(tokens: u64) -> Option<Usage> {
-        Some(Usage {
-            prompt: Some(tokens),
-            ..Usage::default()
-        })
+        Some(Usage { prompt: Some(tokens), ..Usage::default() })
     }
 
     #[test]
@@ -93,10 +83,7 @@ mod tests {
             counts("\"}], \"usage\" :\n{\"prompt_tokens\": 7}, \"prompt_logprobs\": [{}, null]}\n"),
             prompt(7)
         );
-        assert_eq!(
-            counts(r#""usage":{"prompt_tokens":9}},"usage":{"prompt_tokens":7}}"#),
-            prompt(7)
-        );
+        assert_eq!(counts(r#""usage":{"prompt_tokens":9}},"usage":{"prompt_tokens":7}}"#), prompt(7));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Ends streams that the companion would go on with.
 
-use penstock_wire::{Bye, filter_frame::Event};
+use penstock_wire::Bye;
+use penstock_wire::filter_frame::Event;
 
 use super::{Link, Session, SessionEffect};
 use crate::time::Instant;

@@ -2,7 +2,9 @@
 
 use std::collections::VecDeque;
 
-use penstock_wire::{Admitted, FilterFrame, filter_frame::Event, limits::UNACKED_BYTES_MAX};
+use penstock_wire::filter_frame::Event;
+use penstock_wire::limits::UNACKED_BYTES_MAX;
+use penstock_wire::{Admitted, FilterFrame};
 use prost::Message;
 
 #[derive(Debug, Default)]
@@ -42,12 +44,7 @@ impl FrameWindow {
     /// Encodes the next frame, and gives it back with its contents.
     pub(super) fn encode(&mut self, event: Option<Event>, admitted: Vec<Admitted>) -> (Vec<u8>, FilterFrame) {
         self.sent = self.sent.saturating_add(1);
-        let frame = FilterFrame {
-            seq: self.sent,
-            ack: self.received,
-            admitted,
-            event,
-        };
+        let frame = FilterFrame { seq: self.sent, ack: self.received, admitted, event };
         let message = frame.encode_to_vec();
         self.unacked_sizes.push_back(message.len());
         self.unacked_bytes = self.unacked_bytes.saturating_add(message.len());
@@ -74,9 +71,7 @@ impl FrameWindow {
     }
 
     fn oldest_unacked(&self) -> Option<u64> {
-        let unacked = u64::try_from(self.unacked_sizes.len())
-            .ok()
-            .filter(|unacked| *unacked > 0)?;
+        let unacked = u64::try_from(self.unacked_sizes.len()).ok().filter(|unacked| *unacked > 0)?;
         Some(self.sent.saturating_sub(unacked).saturating_add(1))
     }
 }

@@ -4,13 +4,13 @@
 //! request. A message of its own for each report would cost Envoy and the companion as much as asking does. So reports wait
 //! for the next event, for [`REPORTS_MAX`] of them, or for [`REPORT_HOLD`], and share one frame.
 
-use penstock_wire::{Admitted, filter_frame::Event};
+use penstock_wire::Admitted;
+use penstock_wire::filter_frame::Event;
 
-use super::{Session, SessionEffect, terminal_events::TerminalEvent};
-use crate::{
-    limits::{REPORT_HOLD, REPORTS_MAX},
-    time::Instant,
-};
+use super::terminal_events::TerminalEvent;
+use super::{Session, SessionEffect};
+use crate::limits::{REPORT_HOLD, REPORTS_MAX};
+use crate::time::Instant;
 
 /// Reports that aren't sent yet, in order.
 #[derive(Debug, Default)]

@@ -2,10 +2,8 @@
 
 use core::num::NonZeroU64;
 
-use penstock_wire::{
-    Hello, Register, Running,
-    limits::{HELLO_PART_REQUESTS, VERSION_MAX, VERSION_MIN},
-};
+use penstock_wire::limits::{HELLO_PART_REQUESTS, VERSION_MAX, VERSION_MIN};
+use penstock_wire::{Hello, Register, Running};
 
 use super::Settings;
 
@@ -22,10 +20,7 @@ pub(super) struct HelloHeader<'a> {
 impl HelloHeader<'_> {
     /// A Hello without requests, which asks whether the companion leads.
     pub(super) fn probe(&self) -> Hello {
-        Hello {
-            probe: true,
-            ..self.empty_part()
-        }
+        Hello { probe: true, ..self.empty_part() }
     }
 
     /// The parts that list these requests; one part if there are none.

@@ -2,13 +2,12 @@
 
 use core::num::NonZeroU64;
 
-use penstock_wire::{
-    Role,
-    limits::{LEADER_WAIT, PROBE_WAIT, TAKEOVER_WAIT, VERSION_MIN},
-};
+use penstock_wire::Role;
+use penstock_wire::limits::{LEADER_WAIT, PROBE_WAIT, TAKEOVER_WAIT, VERSION_MIN};
 
 use super::{Link, OLDER_COMPANION, Session, SessionEffect};
-use crate::{limits::UNANSWERED_PROBES_MAX, time::Instant};
+use crate::limits::UNANSWERED_PROBES_MAX;
+use crate::time::Instant;
 
 impl Session {
     /// A companion reports which one leads.
@@ -18,9 +17,7 @@ impl Session {
                 self.abort(now, OLDER_COMPANION);
             } else {
                 // Until the Hello, nothing may be sent that the companion would take for a part of it.
-                self.link = Link::Probing {
-                    until: now.after(PROBE_WAIT),
-                };
+                self.link = Link::Probing { until: now.after(PROBE_WAIT) };
                 self.must_greet = true;
             }
             return;
@@ -36,9 +33,7 @@ impl Session {
                 self.redirected = None;
                 LEADER_WAIT
             };
-            self.link = Link::Probing {
-                until: now.after(wait),
-            };
+            self.link = Link::Probing { until: now.after(wait) };
             return;
         }
         let text = format!("{}: the leader is {}", self.title(), role.leader);

@@ -1,6 +1,8 @@
 //! Terminal events, which the session keeps until the companion acknowledges them, and sends again after the next Hello.
 
-use penstock_wire::{Admitted, filter_frame::Event, limits::UNACKED_EVENTS_MAX};
+use penstock_wire::Admitted;
+use penstock_wire::filter_frame::Event;
+use penstock_wire::limits::UNACKED_EVENTS_MAX;
 
 use super::Session;
 use crate::time::Instant;
@@ -104,11 +106,7 @@ impl Session {
 
     /// The companion has handled the frames up to this number.
     pub(super) fn remove_acknowledged(&mut self, ack: u64) {
-        while self
-            .unacked_events
-            .front()
-            .is_some_and(|unacked| unacked.seq.is_some_and(|seq| seq <= ack))
-        {
+        while self.unacked_events.front().is_some_and(|unacked| unacked.seq.is_some_and(|seq| seq <= ack)) {
             self.unacked_events.pop_front();
         }
     }

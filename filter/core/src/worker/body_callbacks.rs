@@ -9,13 +9,11 @@ use core::time::Duration;
 use penstock_wire::names::{code, outcome};
 
 use super::Worker;
-use crate::{
-    effect::Effect,
-    exchange::{Exchange, Phase},
-    limits::{BODY_CALLBACK_CHECK_INTERVAL, BODY_CALLBACK_WAIT, BODY_CHECKS_MAX, TICK_MIN},
-    local_reply::{Failure, LocalReply},
-    time::Instant,
-};
+use crate::effect::Effect;
+use crate::exchange::{Exchange, Phase};
+use crate::limits::{BODY_CALLBACK_CHECK_INTERVAL, BODY_CALLBACK_WAIT, BODY_CHECKS_MAX, TICK_MIN};
+use crate::local_reply::{Failure, LocalReply};
+use crate::time::Instant;
 
 /// Between two lines in Envoy's log.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
@@ -47,10 +45,7 @@ impl BodyCallbacks {
     /// A request was refused. Returns the line to log, if it is time for one.
     fn refuse(&mut self, now: Instant) -> Option<String> {
         self.refused = self.refused.saturating_add(1);
-        if self
-            .logged_at
-            .is_some_and(|logged| logged.after(LOG_INTERVAL) > now)
-        {
+        if self.logged_at.is_some_and(|logged| logged.after(LOG_INTERVAL) > now) {
             return None;
         }
         self.logged_at = Some(now);
@@ -82,10 +77,7 @@ impl Worker {
         let overdue = in_turn.filter(|(_, exchange)| is_overdue(exchange));
         for (sequence, exchange) in overdue.take(BODY_CHECKS_MAX) {
             callbacks.next = sequence.saturating_add(1);
-            self.effects.push_back(Effect::CountReceived {
-                context: exchange.context,
-                sequence: *sequence,
-            });
+            self.effects.push_back(Effect::CountReceived { context: exchange.context, sequence: *sequence });
         }
     }
 

@@ -3,28 +3,24 @@
 //! The policy bounds the load that one Envoy may admit by itself, over all its workers. So each worker publishes its load in
 //! flight: once in each heartbeat interval, and at every change while the companion is down.
 
-use penstock_wire::{
-    Grant,
-    limits::HEARTBEAT_INTERVAL,
-    names::{code, outcome},
-};
+use penstock_wire::Grant;
+use penstock_wire::limits::HEARTBEAT_INTERVAL;
+use penstock_wire::names::{code, outcome};
 
 use super::Worker;
-use crate::{
-    compiled_policy::PoolPolicy,
-    effect::Effect,
-    endpoint_choice::choose_endpoints,
-    exchange::{Granted, Phase},
-    fallback_deadlines::{WaitDecision, decide},
-    header_sanitizer::HeaderEdit,
-    in_flight::{Bound, InFlightStore, Load},
-    limits::{RETRY_AFTER_MIN_MS, TICK_MIN},
-    local_reply::Failure,
-    retry_advice::retry_after_ms,
-    session::Epoch,
-    shared_data::SharedData,
-    time::Instant,
-};
+use crate::compiled_policy::PoolPolicy;
+use crate::effect::Effect;
+use crate::endpoint_choice::choose_endpoints;
+use crate::exchange::{Granted, Phase};
+use crate::fallback_deadlines::{WaitDecision, decide};
+use crate::header_sanitizer::HeaderEdit;
+use crate::in_flight::{Bound, InFlightStore, Load};
+use crate::limits::{RETRY_AFTER_MIN_MS, TICK_MIN};
+use crate::local_reply::Failure;
+use crate::retry_advice::retry_after_ms;
+use crate::session::Epoch;
+use crate::shared_data::SharedData;
+use crate::time::Instant;
 
 /// The error for a request that isn't admitted, and its outcome.
 pub(super) type Refusal = (Failure, &'static str);
@@ -52,11 +48,7 @@ impl Worker {
         for (arrived, sequence, context, decision) in due {
             let queue_us = now.micros_since(arrived);
             let effect = match self.carry_out(now, sequence, queue_us, decision) {
-                Ok(edits) => Effect::Resume {
-                    context,
-                    edits,
-                    rewrite: None,
-                },
+                Ok(edits) => Effect::Resume { context, edits, rewrite: None },
                 Err((failure, outcome)) => {
                     let reply = self.refuse(now, sequence, &failure, outcome);
                     Effect::Reply { context, reply }
@@ -99,9 +91,7 @@ impl Worker {
         let granted = Granted::new(now, grant, load);
         self.in_flight.add(&granted);
         exchange.phase = Phase::Granted(Box::new(granted));
-        self.sessions
-            .of_mut(Some(&pool.name))
-            .note_admitted(now, registered);
+        self.sessions.of_mut(Some(&pool.name)).note_admitted(now, registered);
         Ok(edits)
     }
 
@@ -125,18 +115,12 @@ impl Worker {
     /// Reserves room in a pool for a request, if the pool is bounded.
     fn reserve(&mut self, now: Instant, pool: &PoolPolicy, load: Load, sequence: u64) -> Result<(), Refusal> {
         let current = self.endpoints.get(&pool.name);
-        let limit = current
-            .and_then(|endpoints| endpoints.fallback_bound)
-            .or(pool.fallback_bound);
+        let limit = current.and_then(|endpoints| endpoints.fallback_bound).or(pool.fallback_bound);
         // A requeued request has no load, because its first exchange holds its room.
         let Some(limit) = limit.filter(|_| !load.is_zero()) else {
             return Ok(());
         };
-        let bound = if pool.fallback_bound_in_tokens {
-            Bound::Tokens(limit)
-        } else {
-            Bound::Requests(limit)
-        };
+        let bound = if pool.fallback_bound_in_tokens { Bound::Tokens(limit) } else { Bound::Requests(limit) };
         let store = store(&*self.shared_data, self.sessions.epoch(), now);
         if self.in_flight.reserve(&pool.name, load, bound, store) {
             return Ok(());
@@ -151,11 +135,7 @@ impl Worker {
     /// Releases the room of a granted request that has ended.
     pub(super) fn release(&mut self, now: Instant, granted: &Granted) {
         self.in_flight.remove(now, granted);
-        let fails_open = || {
-            self.policy
-                .fail_open_pools()
-                .any(|pool| pool.name == granted.pool)
-        };
+        let fails_open = || self.policy.fail_open_pools().any(|pool| pool.name == granted.pool);
         if self.sessions.of(Some(&granted.pool)).is_down() && fails_open() {
             let store = store(&*self.shared_data, self.sessions.epoch(), now);
             self.in_flight.publish(&granted.pool, store);
@@ -181,11 +161,7 @@ impl Worker {
 /// This worker's access to the in-flight records. A function of the fields, so that `Worker::in_flight` can be borrowed
 /// mutably beside it.
 fn store(shared_data: &dyn SharedData, worker: Epoch, now: Instant) -> InFlightStore<'_> {
-    InFlightStore {
-        shared_data,
-        worker,
-        now,
-    }
+    InFlightStore { shared_data, worker, now }
 }
 
 fn internal_error() -> Refusal {

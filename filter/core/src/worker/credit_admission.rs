@@ -1,19 +1,17 @@
 //! Admits requests by credit, and reports them to the companion. The number of slots changes as [`crate::credits`] describes.
 
-use penstock_wire::{
-    Credit, CreditReturned, Grant, Recall, Register, Started, filter_frame::Event, names::outcome,
-};
+use penstock_wire::filter_frame::Event;
+use penstock_wire::names::outcome;
+use penstock_wire::{Credit, CreditReturned, Grant, Recall, Register, Started};
 
 use super::{Worker, set_saturation};
-use crate::{
-    credits::{Admission, Decision, Origin},
-    effect::SessionId,
-    exchange::{Exchange, Granted, Lease, Phase, Upstream},
-    header_sanitizer::HeaderEdit,
-    properties::Properties,
-    session::Session,
-    time::Instant,
-};
+use crate::credits::{Admission, Decision, Origin};
+use crate::effect::SessionId;
+use crate::exchange::{Exchange, Granted, Lease, Phase, Upstream};
+use crate::header_sanitizer::HeaderEdit;
+use crate::properties::Properties;
+use crate::session::Session;
+use crate::time::Instant;
 
 impl Worker {
     /// The companion gives a credit, adds to one, or renews it.
@@ -26,11 +24,7 @@ impl Worker {
             self.send_returned(now, origin, &message.pool, message.id);
             return;
         }
-        set_saturation(
-            &mut self.saturation_milli,
-            &message.pool,
-            message.saturation_milli,
-        );
+        set_saturation(&mut self.saturation_milli, &message.pool, message.saturation_milli);
         let present = self.credits.id(&message.pool, origin);
         if present.is_some_and(|present| present < message.id) {
             self.return_credit(now, &message.pool);
@@ -40,9 +34,7 @@ impl Worker {
 
     /// The companion recalls a credit.
     pub(super) fn handle_recall(&mut self, now: Instant, id: SessionId, recall: &Recall) {
-        let present = self
-            .origin(id)
-            .and_then(|origin| self.credits.id(&recall.pool, origin));
+        let present = self.origin(id).and_then(|origin| self.credits.id(&recall.pool, origin));
         if present == Some(recall.credit) {
             self.return_credit(now, &recall.pool);
         }
@@ -69,12 +61,7 @@ impl Worker {
                 return None;
             }
         };
-        let Admission {
-            slot,
-            endpoint,
-            saturation_milli,
-            requeue,
-        } = admission;
+        let Admission { slot, endpoint, saturation_milli, requeue } = admission;
         let grant = Grant {
             sequence,
             pool: pool.name.clone(),
@@ -89,11 +76,7 @@ impl Worker {
         let edits = self.grant_headers.edits(exchange, &grant, None, leased_endpoint);
         self.granted_ids.insert(exchange);
         let mut granted = Granted::new(now, grant, exchange.load());
-        granted.lease = Some(Lease {
-            credit: slot.credit,
-            slot: Some(slot),
-            known_since: None,
-        });
+        granted.lease = Some(Lease { credit: slot.credit, slot: Some(slot), known_since: None });
         self.in_flight.add(&granted);
         exchange.phase = Phase::Granted(Box::new(granted));
         Some(edits)

@@ -2,14 +2,12 @@
 
 use penstock_wire::{Grant, names};
 
-use crate::{
-    exchange::Exchange,
-    header_sanitizer::{self, HeaderEdit},
-    process_identity::SigningKey,
-    requeue_token::RequeueToken,
-    rewrite::Rewrite,
-    session::Epoch,
-};
+use crate::exchange::Exchange;
+use crate::header_sanitizer::{self, HeaderEdit};
+use crate::process_identity::SigningKey;
+use crate::requeue_token::RequeueToken;
+use crate::rewrite::Rewrite;
+use crate::session::Epoch;
 
 /// What the edits depend on, beside the request and its grant.
 #[derive(Debug)]

@@ -3,11 +3,9 @@
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{
-    exchange::Granted,
-    in_flight::{Bound, InFlightStore, Load},
-    time::Instant,
-};
+use crate::exchange::Granted;
+use crate::in_flight::{Bound, InFlightStore, Load};
+use crate::time::Instant;
 
 /// What a pool has in flight.
 #[derive(Debug)]
@@ -30,22 +28,14 @@ pub(super) struct InFlightCounts {
 
 impl InFlightCounts {
     pub(super) const fn new(now: Instant) -> Self {
-        Self {
-            pools: BTreeMap::new(),
-            published: BTreeSet::new(),
-            publish_at: now,
-            was_down: false,
-        }
+        Self { pools: BTreeMap::new(), published: BTreeSet::new(), publish_at: now, was_down: false }
     }
 
     pub(super) fn add(&mut self, granted: &Granted) {
         match self.pools.get_mut(&granted.pool) {
             Some(count) => count.load = count.load.plus(granted.load),
             None => {
-                let count = PoolCount {
-                    load: granted.load,
-                    mean_run: Duration::ZERO,
-                };
+                let count = PoolCount { load: granted.load, mean_run: Duration::ZERO };
                 self.pools.insert(granted.pool.clone(), count);
             }
         }

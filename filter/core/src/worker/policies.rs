@@ -17,10 +17,7 @@ pub(super) struct Policies {
 
 impl Policies {
     pub(super) fn new(main: wire::Policy) -> Self {
-        let mut policies = Self {
-            main,
-            own: BTreeMap::new(),
-        };
+        let mut policies = Self { main, own: BTreeMap::new() };
         policies.follow_main();
         policies
     }
@@ -70,12 +67,8 @@ impl Policies {
 /// A stored policy. If only that of the plugin configuration has API keys, they count until a companion sends its policy: the
 /// stored one may be from before the keys, and must not let every client in.
 pub(super) fn with_api_keys(stored: wire::Policy, configured: &wire::Policy) -> wire::Policy {
-    let keys = |policy: &wire::Policy| {
-        policy
-            .identity
-            .as_ref()
-            .and_then(|identity| identity.api_keys.clone())
-    };
+    let keys =
+        |policy: &wire::Policy| policy.identity.as_ref().and_then(|identity| identity.api_keys.clone());
     let (None, Some(api_keys)) = (keys(&stored), keys(configured)) else {
         return stored;
     };
@@ -83,10 +76,7 @@ pub(super) fn with_api_keys(stored: wire::Policy, configured: &wire::Policy) -> 
     wire::Policy {
         // No companion has this policy.
         digest: String::new(),
-        identity: Some(wire::Identity {
-            api_keys: Some(api_keys),
-            ..identity
-        }),
+        identity: Some(wire::Identity { api_keys: Some(api_keys), ..identity }),
         ..stored
     }
 }
@@ -96,11 +86,8 @@ mod tests {
     use super::*;
 
     fn policy(digest: &str, ttls: &[(&str, u64)]) -> wire::Policy {
-        let pool = |&(name, ttl_ms): &(&str, u64)| wire::Pool {
-            name: name.into(),
-            ttl_ms,
-            ..wire::Pool::default()
-        };
+        let pool =
+            |&(name, ttl_ms): &(&str, u64)| wire::Pool { name: name.into(), ttl_ms, ..wire::Pool::default() };
         wire::Policy {
             digest: digest.into(),
             session_per_pool: true,
@@ -121,17 +108,10 @@ mod tests {
         assert_eq!(ttls(&composed), [("a", 2), ("b", 1)]);
         assert_eq!(composed.digest, "", "no companion has this policy");
         let composed = policies.update("", &policy("d3", &[("a", 3), ("b", 3)]));
-        assert_eq!(
-            ttls(&composed),
-            [("a", 2), ("b", 1)],
-            "b's leader hasn't sent another"
-        );
+        assert_eq!(ttls(&composed), [("a", 2), ("b", 1)], "b's leader hasn't sent another");
         policies.update("a", &policy("d3", &[("a", 3)]));
         let composed = policies.update("b", &policy("d3", &[("b", 3)]));
-        assert_eq!(
-            (ttls(&composed), &*composed.digest),
-            (vec![("a", 3), ("b", 3)], "d3")
-        );
+        assert_eq!((ttls(&composed), &*composed.digest), (vec![("a", 3), ("b", 3)], "d3"));
     }
 
     #[test]
@@ -149,10 +129,7 @@ mod tests {
     fn api_keys_of_the_configuration_count_until_a_companion_has_sent_some() {
         let keyed = |digest: &str, tenant: &str| wire::Policy {
             identity: Some(wire::Identity {
-                api_keys: Some(wire::ApiKeys {
-                    headers: vec![tenant.into()],
-                    ..wire::ApiKeys::default()
-                }),
+                api_keys: Some(wire::ApiKeys { headers: vec![tenant.into()], ..wire::ApiKeys::default() }),
                 ..wire::Identity::default()
             }),
             ..policy(digest, &[("a", 1)])

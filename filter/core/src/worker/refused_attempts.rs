@@ -8,18 +8,17 @@
 use core::hash::Hasher;
 use std::collections::BTreeMap;
 
-use penstock_wire::{PushedBack, filter_frame::Event};
+use penstock_wire::PushedBack;
+use penstock_wire::filter_frame::Event;
 use siphasher::sip::SipHasher13;
 
 use super::Worker;
-use crate::{
-    exchange::{Exchange, Granted, Phase},
-    headers::Headers,
-    limits::{REQUEST_ID_BYTES_MAX, RETRY_AFTER_TEXT_BYTES_MAX},
-    properties::{Properties, lacked_socket, upstream_address},
-    session::Epoch,
-    time::Instant,
-};
+use crate::exchange::{Exchange, Granted, Phase};
+use crate::headers::Headers;
+use crate::limits::{REQUEST_ID_BYTES_MAX, RETRY_AFTER_TEXT_BYTES_MAX};
+use crate::properties::{Properties, lacked_socket, upstream_address};
+use crate::session::Epoch;
+use crate::time::Instant;
 
 /// The granted requests that a server may refuse, by `x-request-id`.
 #[derive(Debug)]
@@ -32,10 +31,7 @@ pub(super) struct GrantedIds {
 
 impl GrantedIds {
     pub(super) const fn new(key: Epoch) -> Self {
-        Self {
-            key,
-            sequences: BTreeMap::new(),
-        }
+        Self { key, sequences: BTreeMap::new() }
     }
 
     fn hash(&self, request_id: &str) -> u64 {
@@ -76,10 +72,7 @@ impl Worker {
         response: Headers<'_>,
         host: &impl Properties,
     ) {
-        let status = response
-            .text(":status", 3)
-            .and_then(|status| status.parse().ok())
-            .unwrap_or(0);
+        let status = response.text(":status", 3).and_then(|status| status.parse().ok()).unwrap_or(0);
         let Some((exchange, granted)) = self.granted_exchange(request) else {
             return;
         };
@@ -103,14 +96,11 @@ impl Worker {
             pool: granted.pool.clone(),
         };
         let pool = event.pool.clone();
-        self.failed_attempts
-            .insert(self.grant_headers.epoch, event.clone());
+        self.failed_attempts.insert(self.grant_headers.epoch, event.clone());
         // The companion lowers the endpoint's bound only for a request that it knows.
         let sequence = event.sequence;
         self.report_admission(now, sequence);
-        self.sessions
-            .of_mut(Some(&pool))
-            .send_once_in_version_2(now, Event::PushedBack(event));
+        self.sessions.of_mut(Some(&pool)).send_once_in_version_2(now, Event::PushedBack(event));
     }
 
     fn granted_exchange(&self, request: Headers<'_>) -> Option<(&Exchange, &Granted)> {

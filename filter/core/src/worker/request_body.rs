@@ -1,22 +1,18 @@
 //! The request's body: reads it, then admits the request by credit, registers it with the companion, or refuses it.
 
-use penstock_wire::{
-    Api, Refused,
-    filter_frame::Event,
-    names::{code, outcome},
-};
+use penstock_wire::filter_frame::Event;
+use penstock_wire::names::{code, outcome};
+use penstock_wire::{Api, Refused};
 
 use super::Worker;
-use crate::{
-    body::Body,
-    effect::BodyAction,
-    exchange::{Phase, ReadingBody},
-    fallback_deadlines::{WaitDecision, decide},
-    identity::IdentityClaims,
-    local_reply::{Failure, LocalReply, QueueReport},
-    registration::{self, body_too_large, invalid_body},
-    time::{Clock, Instant},
-};
+use crate::body::Body;
+use crate::effect::BodyAction;
+use crate::exchange::{Phase, ReadingBody};
+use crate::fallback_deadlines::{WaitDecision, decide};
+use crate::identity::IdentityClaims;
+use crate::local_reply::{Failure, LocalReply, QueueReport};
+use crate::registration::{self, body_too_large, invalid_body};
+use crate::time::{Clock, Instant};
 
 impl Worker {
     /// More of a request's body has arrived: `size` bytes in total, which `read(start, length)` fetches.
@@ -66,12 +62,7 @@ impl Worker {
             exchange.phase = phase;
             return BodyAction::Pause;
         };
-        let ReadingBody {
-            mut scanner,
-            claims,
-            size,
-            since: _,
-        } = *reading;
+        let ReadingBody { mut scanner, claims, size, since: _ } = *reading;
         let scanned = scanner.read_on(size, true, read);
         match scanned.and_then(|()| scanner.finish()) {
             Ok(body) => self.handle_body(now, sequence, body, size, &claims),
@@ -90,10 +81,7 @@ impl Worker {
         let Some(exchange) = self.exchanges.get_mut(&sequence) else {
             return BodyAction::Pause;
         };
-        exchange.phase = Phase::Waiting {
-            registered: false,
-            place: None,
-        };
+        exchange.phase = Phase::Waiting { registered: false, place: None };
         // A requeued body may already name the target model. Keep the model that the client requested.
         let requested = core::mem::take(&mut exchange.register.model);
         if !requested.is_empty() && requested != body.model {
@@ -168,10 +156,7 @@ impl Worker {
             Phase::Waiting { registered, .. } => (registered, now.micros_since(exchange.arrived)),
             Phase::ReadingBody(_) | Phase::Granted(_) | Phase::Answered => (false, 0),
         };
-        let saturation = exchange
-            .pool
-            .as_ref()
-            .and_then(|pool| self.saturation_milli.get(&pool.name));
+        let saturation = exchange.pool.as_ref().and_then(|pool| self.saturation_milli.get(&pool.name));
         let report = QueueReport {
             outcome: outcome.to_owned(),
             queue_us,

@@ -2,28 +2,24 @@
 
 use std::sync::Arc;
 
-use penstock_wire::{
-    Api, RequestKey,
-    names::{self, code, outcome},
-};
+use penstock_wire::names::{self, code, outcome};
+use penstock_wire::{Api, RequestKey};
 
 use super::Worker;
-use crate::{
-    body::BodyScanner,
-    effect::HeadersAction,
-    exchange::{Exchange, Phase, ReadingBody},
-    header_sanitizer::{self, CONTENT_LENGTH, HeaderEdit},
-    headers::Headers,
-    identity::IdentityClaims,
-    limits::{RETRY_AFTER_MIN_MS, TRACEPARENT_BYTES_MAX},
-    local_reply::Failure,
-    properties::{Properties, client_address},
-    registration,
-    requeue_on::RequeueOn,
-    requeue_token::RequeueToken,
-    time::Instant,
-    trust::Trust,
-};
+use crate::body::BodyScanner;
+use crate::effect::HeadersAction;
+use crate::exchange::{Exchange, Phase, ReadingBody};
+use crate::header_sanitizer::{self, CONTENT_LENGTH, HeaderEdit};
+use crate::headers::Headers;
+use crate::identity::IdentityClaims;
+use crate::limits::{RETRY_AFTER_MIN_MS, TRACEPARENT_BYTES_MAX};
+use crate::local_reply::Failure;
+use crate::properties::{Properties, client_address};
+use crate::registration;
+use crate::requeue_on::RequeueOn;
+use crate::requeue_token::RequeueToken;
+use crate::time::Instant;
+use crate::trust::Trust;
 
 impl Worker {
     /// The headers of a request have arrived. `end`: it has no body.
@@ -76,8 +72,7 @@ impl Worker {
         if let Some(token) = token {
             let was_refused = headers.get(names::REFUSED_HEADER).is_some();
             exchange.register.failed_attempt =
-                self.failed_attempts
-                    .before_requeue(token.epoch, token.sequence, was_refused);
+                self.failed_attempts.before_requeue(token.epoch, token.sequence, was_refused);
             apply_token(&mut exchange, token);
         }
         let sequence = exchange.register.sequence;
@@ -89,10 +84,7 @@ impl Worker {
         let mut edits = header_sanitizer::request(headers, true);
         edits.extend(self.policy.key_removals(headers));
         if !trusted {
-            edits.extend(header_sanitizer::privileged(
-                headers,
-                &self.policy.privileged_headers,
-            ));
+            edits.extend(header_sanitizer::privileged(headers, &self.policy.privileged_headers));
         }
         HeadersAction::Pause(sequence, edits)
     }
@@ -136,11 +128,7 @@ impl Worker {
         let scanner = BodyScanner::new(Arc::clone(&self.policy.body_keys));
         Phase::ReadingBody(Box::new(ReadingBody {
             since: now,
-            scanner: if self.policy.prefix_hashes {
-                scanner.hashing()
-            } else {
-                scanner
-            },
+            scanner: if self.policy.prefix_hashes { scanner.hashing() } else { scanner },
             claims,
             size: 0,
         }))
@@ -182,18 +170,14 @@ impl Worker {
             return HeadersAction::Pass(edits);
         };
         self.turn = self.turn.wrapping_add(1);
-        let endpoint = self
-            .turn
-            .checked_rem(endpoints.ready.len())
-            .and_then(|index| endpoints.ready.get(index));
+        let endpoint =
+            self.turn.checked_rem(endpoints.ready.len()).and_then(|index| endpoints.ready.get(index));
         if let Some(endpoint) = endpoint {
             edits.push(HeaderEdit::Set(names::ENDPOINT_HEADER, endpoint.clone()));
             return HeadersAction::Pass(edits);
         }
-        let message = format!(
-            "The pool \"{}\" has no ready endpoint: check that its model servers are up.",
-            pool.name
-        );
+        let message =
+            format!("The pool \"{}\" has no ready endpoint: check that its model servers are up.", pool.name);
         let failure = Failure::new(503, code::NO_ENDPOINTS, message).retry_after_ms(RETRY_AFTER_MIN_MS);
         HeadersAction::Unroutable(failure.reply(Api::Unspecified, None))
     }
@@ -212,9 +196,6 @@ fn apply_token(exchange: &mut Exchange, token: RequeueToken) {
     exchange.register.requeues = token.requeues;
     exchange.register.leased_endpoint = token.leased_endpoint.unwrap_or_default();
     exchange.register.model = token.requested_model.unwrap_or_default();
-    exchange.register.requeued_from = Some(RequestKey {
-        epoch_hi: token.epoch.hi,
-        epoch_lo: token.epoch.lo,
-        sequence: token.sequence,
-    });
+    exchange.register.requeued_from =
+        Some(RequestKey { epoch_hi: token.epoch.hi, epoch_lo: token.epoch.lo, sequence: token.sequence });
 }

@@ -2,22 +2,22 @@
 
 use core::time::Duration;
 
-use penstock_wire::{Api, Cancel, Register, Started, filter_frame::Event, limits::NAME_BYTES_MAX, names};
+use penstock_wire::filter_frame::Event;
+use penstock_wire::limits::NAME_BYTES_MAX;
+use penstock_wire::{Api, Cancel, Register, Started, names};
 
 use super::Worker;
-use crate::{
-    effect::ResponseHeadersAction,
-    end_reason::UpstreamFailure,
-    exchange::{Granted, Phase, Response, Upstream},
-    header_sanitizer::{self, CONTENT_LENGTH, HeaderEdit},
-    headers::Headers,
-    limits::SLICE_BYTES,
-    local_reply::{Failure, LocalReply, QueueReport},
-    properties::{Properties, attempt_count, response_code_details, upstream_address},
-    response::{Format, ResponseScanner},
-    retry_advice::retry_after_ms,
-    time::{Clock, Instant},
-};
+use crate::effect::ResponseHeadersAction;
+use crate::end_reason::UpstreamFailure;
+use crate::exchange::{Granted, Phase, Response, Upstream};
+use crate::header_sanitizer::{self, CONTENT_LENGTH, HeaderEdit};
+use crate::headers::Headers;
+use crate::limits::SLICE_BYTES;
+use crate::local_reply::{Failure, LocalReply, QueueReport};
+use crate::properties::{Properties, attempt_count, response_code_details, upstream_address};
+use crate::response::{Format, ResponseScanner};
+use crate::retry_advice::retry_after_ms;
+use crate::time::{Clock, Instant};
 
 impl Worker {
     /// The headers of a response have arrived, from a server or from Envoy itself. `sequence`: `None` for a request that
@@ -39,10 +39,7 @@ impl Worker {
         let Phase::Granted(granted) = &mut exchange.phase else {
             return ResponseHeadersAction::default();
         };
-        let status = headers
-            .text(":status", 3)
-            .and_then(|status| status.parse().ok())
-            .unwrap_or(0);
+        let status = headers.text(":status", 3).and_then(|status| status.parse().ok()).unwrap_or(0);
         // A server's error passes unchanged. Only an error that Envoy itself sends is replaced.
         if status >= 400 {
             let details = response_code_details(host);
@@ -58,9 +55,8 @@ impl Worker {
                 return replace_envoy_error(granted, status, failure, api, end);
             }
         }
-        let reported = headers
-            .text(names::SERVED_HEADER, NAME_BYTES_MAX)
-            .filter(|_| self.routes_report_endpoint);
+        let reported =
+            headers.text(names::SERVED_HEADER, NAME_BYTES_MAX).filter(|_| self.routes_report_endpoint);
         let is_reported = reported.is_some();
         // Asking the host for the address costs more than reading the header that a route may set.
         let address = reported.or_else(|| upstream_address(host));
@@ -147,20 +143,16 @@ impl Worker {
         self.failed_attempts.remove(self.grant_headers.epoch, sequence);
         let pool = exchange.pool.as_ref().map(|pool| pool.name.as_str());
         match exchange.phase {
-            Phase::Waiting { registered: true, .. } => self
-                .sessions
-                .of_mut(pool)
-                .send_terminal(now, Event::Cancel(Cancel { sequence })),
+            Phase::Waiting { registered: true, .. } => {
+                self.sessions.of_mut(pool).send_terminal(now, Event::Cancel(Cancel { sequence }))
+            }
             Phase::Granted(mut granted) => {
                 self.release(now, &granted);
                 if granted.lacks_counts() {
                     // One request of the pool costs its estimate. The next ones are read whole.
                     self.read_whole.insert(granted.pool.clone());
                 }
-                let register = Register {
-                    age_us: now.micros_since(exchange.arrived),
-                    ..exchange.register
-                };
+                let register = Register { age_us: now.micros_since(exchange.arrived), ..exchange.register };
                 self.report_end(now, pool, register, *granted, host);
             }
             Phase::ReadingBody(_) | Phase::Waiting { .. } | Phase::Answered => {}
@@ -171,17 +163,8 @@ impl Worker {
 /// The report of the first byte. It replaces the report of the headers, `started`, if these tell nothing new: the first
 /// granted endpoint responds, as the companion expects.
 fn first_byte_event(started: &mut Option<Started>, is_expected: bool) -> Option<Box<Started>> {
-    let event = if is_expected {
-        started.take()
-    } else {
-        started.clone()
-    };
-    event.map(|event| {
-        Box::new(Started {
-            first_byte: true,
-            ..event
-        })
-    })
+    let event = if is_expected { started.take() } else { started.clone() };
+    event.map(|event| Box::new(Started { first_byte: true, ..event }))
 }
 
 /// Scans `size` bytes that `read(start, length)` fetches.
@@ -215,11 +198,7 @@ fn new_response(
     host: &impl Properties,
 ) -> Response {
     // The number of attempts matters only if the first endpoint of the grant isn't the one that responds.
-    let attempts = if address.is_some() && address == granted.endpoint {
-        0
-    } else {
-        attempt_count(host)
-    };
+    let attempts = if address.is_some() && address == granted.endpoint { 0 } else { attempt_count(host) };
     let format = if status < 400 {
         Format::from_headers(headers.get("content-type"), headers.get("content-encoding"))
     } else {
@@ -257,10 +236,7 @@ fn served_again_edit(headers: Headers<'_>, response: &Response, serves_again: bo
 }
 
 fn report_edits(report: &QueueReport) -> Vec<HeaderEdit> {
-    report
-        .headers()
-        .map(|(name, value)| HeaderEdit::Set(name, value))
-        .collect()
+    report.headers().map(|(name, value)| HeaderEdit::Set(name, value)).collect()
 }
 
 /// The edits of a requeued request's response, seen by its first exchange. The requeue listener's filter has set the
@@ -299,28 +275,14 @@ fn replace_envoy_error(
         granted.upstream = Upstream::EndedByEnvoy { status };
         return only_edits(edits);
     };
-    let LocalReply {
-        status,
-        headers,
-        body,
-    } = failure.reply(api, None);
-    granted.upstream = Upstream::Unanswered {
-        failure: cause,
-        status,
-    };
+    let LocalReply { status, headers, body } = failure.reply(api, None);
+    granted.upstream = Upstream::Unanswered { failure: cause, status };
     edits.push(HeaderEdit::Set(":status", status.to_string()));
     if end {
         // The response has no body that could be replaced.
         return only_edits(edits);
     }
     edits.push(HeaderEdit::Set(CONTENT_LENGTH, body.len().to_string()));
-    edits.extend(
-        headers
-            .into_iter()
-            .map(|(name, value)| HeaderEdit::Set(name, value)),
-    );
-    ResponseHeadersAction {
-        edits,
-        body: Some(body),
-    }
+    edits.extend(headers.into_iter().map(|(name, value)| HeaderEdit::Set(name, value)));
+    ResponseHeadersAction { edits, body: Some(body) }
 }

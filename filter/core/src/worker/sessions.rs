@@ -8,11 +8,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 use penstock_wire::limits::SESSION_GRACE;
 
-use crate::{
-    effect::SessionId,
-    session::{Epoch, Session, SessionEffect, Settings},
-    time::Instant,
-};
+use crate::effect::SessionId;
+use crate::session::{Epoch, Session, SessionEffect, Settings};
+use crate::time::Instant;
 
 /// The sessions of a worker.
 #[derive(Debug)]
@@ -122,8 +120,7 @@ impl Sessions {
         if let Some(effect) = self.ended.pop_front() {
             return Some(effect);
         }
-        self.members_mut()
-            .find_map(|member| Some((member.id, member.session.poll_effect()?)))
+        self.members_mut().find_map(|member| Some((member.id, member.session.poll_effect()?)))
     }
 
     pub(super) fn is_any_down(&self) -> bool {
@@ -137,10 +134,7 @@ impl Sessions {
 
     pub(super) fn next_tick_at(&self, now: Instant) -> Instant {
         let main = self.main.session.next_tick_at(now);
-        let others = self
-            .of_pools
-            .iter()
-            .map(|member| member.session.next_tick_at(now));
+        let others = self.of_pools.iter().map(|member| member.session.next_tick_at(now));
         others.fold(main, Instant::min)
     }
 
@@ -150,12 +144,8 @@ impl Sessions {
             let is_split = !self.by_pool.is_empty();
             member.is_unneeded && !(is_split && (is_used(&member.pool) || member.has_reports(now)))
         };
-        let over: Vec<SessionId> = self
-            .of_pools
-            .iter()
-            .filter(|member| is_over(member))
-            .map(|member| member.id)
-            .collect();
+        let over: Vec<SessionId> =
+            self.of_pools.iter().filter(|member| is_over(member)).map(|member| member.id).collect();
         for id in over {
             self.end(id);
         }
@@ -207,8 +197,7 @@ impl Sessions {
             }
             self.last_id = self.last_id.saturating_add(1);
             let id = SessionId(self.last_id);
-            self.of_pools
-                .push(Member::new(id, pool, now, &self.settings, policy_digest));
+            self.of_pools.push(Member::new(id, pool, now, &self.settings, policy_digest));
             self.by_pool.insert(pool.to_owned(), id);
         }
         if !is_split && !self.by_pool.is_empty() {

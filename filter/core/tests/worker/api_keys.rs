@@ -1,14 +1,17 @@
 //! API keys: the tenant of a key, refusals on queued and on passed-through paths, and the tenant of a requeued request.
 
-use crate::harness::{CONFIG, Output, Rig, Shared, grant, register};
-use penstock_filter_core::{
-    config::Config, effect::HeadersAction, header_sanitizer::HeaderEdit, local_reply::LocalReply,
-};
-use penstock_wire::{
-    self as wire, Grant, Refused, Register, command::Kind, filter_frame::Event, names::POOL_HEADER,
-};
+use penstock_filter_core::config::Config;
+use penstock_filter_core::effect::HeadersAction;
+use penstock_filter_core::header_sanitizer::HeaderEdit;
+use penstock_filter_core::local_reply::LocalReply;
+use penstock_wire::command::Kind;
+use penstock_wire::filter_frame::Event;
+use penstock_wire::names::POOL_HEADER;
+use penstock_wire::{self as wire, Grant, Refused, Register};
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
+
+use crate::harness::{CONFIG, Output, Rig, Shared, grant, register};
 
 const KEY: &str = "pk-secret";
 /// SHA-256 of [`KEY`].
@@ -45,13 +48,9 @@ fn rig(more: &str) -> Rig {
 
 /// A request whose every other source names another tenant. Returns its removed headers and its registration.
 fn registered(rig: &mut Rig, extra: &[(&str, &str)]) -> (Vec<HeaderEdit>, Register) {
-    rig.host
-        .0
-        .insert("metadata.filter_metadata.jwt.sub", b"other".to_vec());
+    rig.host.0.insert("metadata.filter_metadata.jwt.sub", b"other".to_vec());
     let extra = [extra, &[("x-tenant", "evil")]].concat();
-    let HeadersAction::Pause(sequence, edits) = rig.headers(&extra, false) else {
-        panic!("paused")
-    };
+    let HeadersAction::Pause(sequence, edits) = rig.headers(&extra, false) else { panic!("paused") };
     assert_eq!(rig.body(sequence, r#"{"model":"m1","user":"evil"}"#, true), None);
     match rig.outputs().pop() {
         Some(Output::Sent(_, Event::Register(registered))) => (edits, registered),
@@ -60,9 +59,7 @@ fn registered(rig: &mut Rig, extra: &[(&str, &str)]) -> (Vec<HeaderEdit>, Regist
 }
 
 fn refused(action: HeadersAction) -> LocalReply {
-    let HeadersAction::Reply(_, reply) = action else {
-        panic!("refused: {action:?}")
-    };
+    let HeadersAction::Reply(_, reply) = action else { panic!("refused: {action:?}") };
     assert_eq!(reply.status, 401);
     let body = String::from_utf8_lossy(&reply.body).into_owned();
     assert!(!body.contains("pk-"), "{body}");
@@ -92,10 +89,7 @@ fn a_key_gives_the_tenant_whatever_the_client_claims() {
 fn without_a_key_the_other_sources_decide_if_none_is_required() {
     let (edits, registered) = registered(&mut rig(OPTIONAL), &[("authorization", "Basic YTpi")]);
     assert_eq!(edits, []);
-    assert_eq!(
-        (&*registered.fairness_id, registered.tenant_verified),
-        ("evil", false)
-    );
+    assert_eq!((&*registered.fairness_id, registered.tenant_verified), ("evil", false));
     refused(rig(OPTIONAL).headers(&[("x-api-key", "pk-wrong")], false));
 }
 
@@ -111,9 +105,7 @@ fn a_refusal_at_the_headers_is_counted_and_has_the_format_of_the_api() {
         "{body}"
     );
     let outputs = rig.outputs();
-    let [Output::Sent(_, Event::Refused(counted))] = &outputs[..] else {
-        panic!("{outputs:?}")
-    };
+    let [Output::Sent(_, Event::Refused(counted))] = &outputs[..] else { panic!("{outputs:?}") };
     let expected = Refused {
         sequence: 1,
         code: "invalid_api_key".into(),
@@ -138,17 +130,9 @@ fn a_path_that_passes_through_needs_a_key_as_well() {
     refused(rig.headers(&models, true));
     refused(rig.headers(&[&models[..], &[("x-api-key", "pk-wrong")]].concat(), true));
     let action = rig.headers(&[&models[..], &with_key()].concat(), true);
-    let HeadersAction::Pass(edits) = action else {
-        panic!("{action:?}")
-    };
-    assert!(
-        edits.contains(&HeaderEdit::Remove("x-api-key".into())),
-        "{edits:?}"
-    );
-    assert!(
-        edits.contains(&HeaderEdit::Set(POOL_HEADER, "chat".into())),
-        "{edits:?}"
-    );
+    let HeadersAction::Pass(edits) = action else { panic!("{action:?}") };
+    assert!(edits.contains(&HeaderEdit::Remove("x-api-key".into())), "{edits:?}");
+    assert!(edits.contains(&HeaderEdit::Set(POOL_HEADER, "chat".into())), "{edits:?}");
 }
 
 #[test]
@@ -157,11 +141,7 @@ fn a_new_policy_replaces_the_keys() {
     registered(&mut rig, &with_key());
     let mut policy = config(REQUIRED, "").policy;
     policy.digest = "d1".into();
-    if let Some(keys) = policy
-        .identity
-        .as_mut()
-        .and_then(|identity| identity.api_keys.as_mut())
-    {
+    if let Some(keys) = policy.identity.as_mut().and_then(|identity| identity.api_keys.as_mut()) {
         keys.keys.clear();
     }
     rig.command(0, [Kind::Policy(policy)]);
@@ -174,23 +154,15 @@ fn a_worker_with_keys_in_its_configuration_does_not_trust_an_older_stored_policy
     let mut rig = Rig::with(2, &crate::harness::config("", ""), &shared);
     rig.open();
     rig.hello_ack(2);
-    let stored = wire::Policy {
-        digest: "d1".into(),
-        ..config(REQUIRED, "").policy
-    };
-    let open = wire::Policy {
-        identity: None,
-        ..stored
-    };
+    let stored = wire::Policy { digest: "d1".into(), ..config(REQUIRED, "").policy };
+    let open = wire::Policy { identity: None, ..stored };
     rig.command(0, [Kind::Policy(open)]);
     assert!(matches!(rig.headers(&[], false), HeadersAction::Pause(..)));
     let mut later = Rig::with(3, &config(REQUIRED, ""), &shared);
     refused(later.headers(&[], false));
     later.tick();
     let outputs = later.open_requested();
-    let [Output::Sent(1, Event::Hello(hello)), ..] = &outputs[..] else {
-        panic!("{outputs:?}")
-    };
+    let [Output::Sent(1, Event::Hello(hello)), ..] = &outputs[..] else { panic!("{outputs:?}") };
     assert_eq!((&*hello.policy_digest, hello.checks_api_keys), ("", true));
 }
 
@@ -200,14 +172,9 @@ fn a_requeued_request_keeps_the_tenant_of_its_key() {
     let requeue = format!(r#", "requeue": "{listener}""#);
     let mut first = connected(5, &config(REQUIRED, &requeue), &shared);
     let (_, before) = registered(&mut first, &with_key());
-    let granted = Grant {
-        requeue: true,
-        ..grant(before.sequence)
-    };
+    let granted = Grant { requeue: true, ..grant(before.sequence) };
     let outputs = first.command(0, [Kind::Grant(granted)]);
-    let [Output::Resume(_, edits)] = &outputs[..] else {
-        panic!("{outputs:?}")
-    };
+    let [Output::Resume(_, edits)] = &outputs[..] else { panic!("{outputs:?}") };
     let (_, token) = edits.split_once(r#"Set("x-penstock-requeue", ""#).expect(edits);
     let token = token.split('"').next().expect("a token");
     assert!(!edits.contains(KEY), "{edits}");
@@ -226,8 +193,6 @@ fn a_requeued_request_keeps_the_tenant_of_its_key() {
         ..register(after.sequence, "m1")
     };
     assert_eq!(after, expected);
-    let HeadersAction::Reply(_, reply) = second.headers(&with_key(), false) else {
-        panic!("refused")
-    };
+    let HeadersAction::Reply(_, reply) = second.headers(&with_key(), false) else { panic!("refused") };
     assert_eq!(reply.status, 403, "a key doesn't replace the token");
 }

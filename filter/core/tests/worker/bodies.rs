@@ -1,10 +1,12 @@
 //! The request body: fetched in slices, checked, and refused at the first error.
 
-use crate::harness::{Output, Rig, Shared, config, register, slice};
-use penstock_filter_core::{effect::BodyAction, limits::SLICE_BYTES};
+use penstock_filter_core::effect::BodyAction;
+use penstock_filter_core::limits::SLICE_BYTES;
 use penstock_wire::filter_frame::Event;
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
+
+use crate::harness::{Output, Rig, Shared, config, register, slice};
 
 #[test]
 fn trailers_end_the_body() {
@@ -13,14 +15,9 @@ fn trailers_end_the_body() {
     let body = r#"{"model":"m1"}"#;
     assert_eq!(rig.body(sequence, body, false), None);
     assert_eq!(rig.outputs(), []);
-    let ended = rig
-        .worker
-        .handle_request_end(rig.now, sequence, |start, length| slice(body, start, length));
+    let ended = rig.worker.handle_request_end(rig.now, sequence, |start, length| slice(body, start, length));
     assert_eq!(ended, BodyAction::Pause);
-    assert_eq!(
-        rig.outputs(),
-        [Output::Sent(2, Event::Register(register(sequence, "m1")))]
-    );
+    assert_eq!(rig.outputs(), [Output::Sent(2, Event::Register(register(sequence, "m1")))]);
 }
 
 /// A worker that accepts long bodies.
@@ -38,14 +35,7 @@ fn body_is_fetched_in_slices() {
     let sequence = rig.paused(&[]);
     let body = format!(r#"{{"model":"m1","prompt":"{}"}}"#, "x".repeat(2 * SLICE_BYTES));
     let mut reads = Vec::new();
-    for size in [
-        100,
-        SLICE_BYTES - 1,
-        SLICE_BYTES,
-        SLICE_BYTES + 1,
-        body.len() - 5,
-        body.len(),
-    ] {
+    for size in [100, SLICE_BYTES - 1, SLICE_BYTES, SLICE_BYTES + 1, body.len() - 5, body.len()] {
         let read = |start, length| {
             reads.push((start, length));
             slice(&body, start, length)
@@ -55,18 +45,9 @@ fn body_is_fetched_in_slices() {
         assert_eq!(held, BodyAction::Pause, "{size}");
     }
     let rest = body.len() - 2 * SLICE_BYTES;
-    assert_eq!(
-        reads,
-        [
-            (0, SLICE_BYTES),
-            (SLICE_BYTES, SLICE_BYTES),
-            (2 * SLICE_BYTES, rest)
-        ]
-    );
+    assert_eq!(reads, [(0, SLICE_BYTES), (SLICE_BYTES, SLICE_BYTES), (2 * SLICE_BYTES, rest)]);
     let outputs = rig.outputs();
-    let [Output::Sent(_, Event::Register(register))] = outputs.as_slice() else {
-        panic!("{outputs:?}")
-    };
+    let [Output::Sent(_, Event::Register(register))] = outputs.as_slice() else { panic!("{outputs:?}") };
     assert_eq!(register.body_bytes, body.len() as u64);
     assert_eq!(register.prompt_bytes, 2 * SLICE_BYTES as u64);
 }
@@ -86,14 +67,10 @@ fn missing_bytes_are_fetched_again() {
     let mut rig = roomy();
     let sequence = rig.paused(&[]);
     let body = format!(r#"{{"model":"m1","prompt":"{}"}}"#, "x".repeat(SLICE_BYTES));
-    let held = rig
-        .worker
-        .handle_request_body(rig.now, sequence, SLICE_BYTES, false, |_, _| None);
+    let held = rig.worker.handle_request_body(rig.now, sequence, SLICE_BYTES, false, |_, _| None);
     assert_eq!(held, BodyAction::Pause);
     assert_eq!(rig.body(sequence, &body, true), None);
     let outputs = rig.outputs();
-    let [Output::Sent(_, Event::Register(register))] = outputs.as_slice() else {
-        panic!("{outputs:?}")
-    };
+    let [Output::Sent(_, Event::Register(register))] = outputs.as_slice() else { panic!("{outputs:?}") };
     assert_eq!(register.prompt_bytes, SLICE_BYTES as u64);
 }

@@ -1,19 +1,19 @@
 //! Filter and companion agree about the slots of credits after every order of messages, and every request is counted once.
 //! The model of the companion follows the rules of `penstock_filter_core`'s module `credits`, and nothing else.
 
-use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
 
 use penstock_filter_core::limits::REPORT_HOLD;
-use penstock_wire::{Admitted, Grant, Recall, Role, command::Kind, filter_frame::Event};
-use proptest::{collection::vec, prelude::*, sample::Index};
+use penstock_wire::command::Kind;
+use penstock_wire::filter_frame::Event;
+use penstock_wire::{Admitted, Grant, Recall, Role};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::Index;
 
-use crate::{
-    credits::{BODY, TTL, arrive, connected, credit},
-    harness::{Output, Rig, grant},
-};
+use crate::credits::{BODY, TTL, arrive, connected, credit};
+use crate::harness::{Output, Rig, grant};
 
 const ENDPOINTS: [&str; 2] = ["1.1.1.1:1", "2.2.2.2:2"];
 
@@ -144,11 +144,7 @@ impl Companion {
 
     /// How many requests may run at an endpoint, according to the companion.
     fn stock(&self, endpoint: &str) -> u32 {
-        let running = self
-            .running
-            .values()
-            .filter(|address| *address == endpoint)
-            .count();
+        let running = self.running.values().filter(|address| *address == endpoint).count();
         self.slots.get(endpoint).copied().unwrap_or(0) + u32::try_from(running).expect("few")
     }
 }
@@ -165,10 +161,7 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let companion = Companion {
-            received: 1,
-            ..Companion::default()
-        };
+        let companion = Companion { received: 1, ..Companion::default() };
         Self {
             rig: connected(),
             companion,
@@ -242,10 +235,7 @@ impl World {
         let sequence = *index.get(&waiting);
         let (endpoint, has_begun) = self.running.get_mut(&sequence).expect("it runs");
         *has_begun = true;
-        self.rig
-            .host
-            .0
-            .insert("upstream.address", endpoint.clone().into_bytes());
+        self.rig.host.0.insert("upstream.address", endpoint.clone().into_bytes());
         self.rig.response(sequence, &[(":status", "200")], false);
         let outputs = self.rig.outputs();
         self.collect(outputs);
@@ -264,10 +254,7 @@ impl World {
     fn recall(&mut self) {
         if let Some(credit) = self.companion.credit {
             self.companion.is_recalled = true;
-            self.command(Kind::Recall(Recall {
-                pool: "chat".into(),
-                credit,
-            }));
+            self.command(Kind::Recall(Recall { pool: "chat".into(), credit }));
         }
     }
 
@@ -279,10 +266,7 @@ impl World {
             self.companion.granted.insert(sequence);
             self.running.insert(sequence, (elsewhere.clone(), false));
             self.all.insert(sequence);
-            self.command(Kind::Grant(Grant {
-                endpoints: vec![elsewhere],
-                ..grant(sequence)
-            }));
+            self.command(Kind::Grant(Grant { endpoints: vec![elsewhere], ..grant(sequence) }));
         }
     }
 
@@ -307,10 +291,7 @@ impl World {
         self.companion.received = 0;
         self.collect(outputs);
         self.deliver(1);
-        self.command(Kind::Role(Role {
-            here: true,
-            ..Role::default()
-        }));
+        self.command(Kind::Role(Role { here: true, ..Role::default() }));
         self.deliver(1);
         let outputs = self.rig.hello_ack_in(4, 1);
         self.collect(outputs);

@@ -2,21 +2,16 @@
 
 use std::time::Duration;
 
-use penstock_filter_core::{
-    headers::{Headers, serialize},
-    limits::{REPORT_HOLD, REPORTS_MAX},
-};
-use penstock_wire::{
-    Admitted, Completed, EndReason, Hello, Register, Role, Running, Started, command::Kind,
-    filter_frame::Event,
-};
+use penstock_filter_core::headers::{Headers, serialize};
+use penstock_filter_core::limits::{REPORT_HOLD, REPORTS_MAX};
+use penstock_wire::command::Kind;
+use penstock_wire::filter_frame::Event;
+use penstock_wire::{Admitted, Completed, EndReason, Hello, Register, Role, Running, Started};
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
-use crate::{
-    credits::{A, BODY, admitted, arrive, connected, credit, registered, with_credit},
-    harness::{Output, Rig, Shared, config, register, slice},
-};
+use crate::credits::{A, BODY, admitted, arrive, connected, credit, registered, with_credit};
+use crate::harness::{Output, Rig, Shared, config, register, slice};
 
 const STREAMED: [(&str, &str); 2] = [(":status", "200"), ("content-type", "text/event-stream")];
 const WHOLE: [(&str, &str); 2] = [(":status", "200"), ("content-length", "2")];
@@ -36,14 +31,9 @@ pub(crate) fn reopen(rig: &mut Rig) -> (Hello, Vec<Message>) {
 fn open_next(rig: &mut Rig) -> (Hello, Vec<Message>) {
     rig.advance(millis(50));
     rig.open();
-    let leads = Role {
-        here: true,
-        ..Role::default()
-    };
+    let leads = Role { here: true, ..Role::default() };
     let mut sent = messages(rig.command(0, [Kind::Role(leads)]));
-    let Message::Event(Event::Hello(hello)) = sent.remove(0) else {
-        panic!("{sent:?}")
-    };
+    let Message::Event(Event::Hello(hello)) = sent.remove(0) else { panic!("{sent:?}") };
     assert!(!hello.probe);
     assert_eq!(rig.hello_ack_in(4, 1), []);
     (hello, sent)
@@ -87,10 +77,7 @@ pub(crate) fn log(rig: &mut Rig, sequence: u64) -> Vec<Message> {
 pub(crate) fn running(sequence: u64, age_us: u64) -> Admitted {
     Admitted {
         running: Some(Running {
-            register: Some(Register {
-                age_us,
-                ..register(sequence, "m1")
-            }),
+            register: Some(Register { age_us, ..register(sequence, "m1") }),
             pool: "chat".into(),
             endpoint: A.into(),
             age_us,
@@ -124,8 +111,7 @@ fn response_of_known_length_costs_one_message() {
     let sequence = rig.paused(&[]);
     rig.advance(MILLI);
     let read = |start, length| slice(BODY, start, length);
-    rig.worker
-        .handle_request_body(rig.now, sequence, BODY.len(), true, read);
+    rig.worker.handle_request_body(rig.now, sequence, BODY.len(), true, read);
     rig.advance(millis(2));
     rig.response(sequence, &WHOLE, false);
     rig.response_body(sequence, "{}", true);
@@ -137,11 +123,8 @@ fn response_of_known_length_costs_one_message() {
     running.first_byte = true;
     // The headers arrived before the body, with which the request was admitted.
     running.register.as_mut().expect("some").age_us = 6_000;
-    admitted.completed = Some(Completed {
-        first_byte_us: Some(2_000),
-        last_byte_us: Some(2_000),
-        ..served(sequence)
-    });
+    admitted.completed =
+        Some(Completed { first_byte_us: Some(2_000), last_byte_us: Some(2_000), ..served(sequence) });
     assert_eq!(log(&mut rig, sequence), [Message::Reported(admitted)]);
     assert_eq!(rig.log(sequence), []);
 }
@@ -172,10 +155,7 @@ fn streamed_response_is_reported_at_its_start_and_at_its_end() {
     expected.running.as_mut().expect("some").started = true;
     assert_eq!(held(&mut rig), [Message::Reported(expected)]);
     rig.response_body(sequence, "", true);
-    assert_eq!(
-        log(&mut rig, sequence),
-        [Message::Event(Event::Completed(served(sequence)))]
-    );
+    assert_eq!(log(&mut rig, sequence), [Message::Event(Event::Completed(served(sequence)))]);
 }
 
 #[test]
@@ -226,10 +206,7 @@ fn first_byte_after_a_recall_is_reported_as_that_of_a_granted_request() {
     rig.response_body(sequence, "data: {}\n\n", false);
     let outputs = messages(rig.outputs());
     assert!(
-        matches!(
-            &outputs[..],
-            [Message::Event(Event::Started(Started { first_byte: true, .. }))]
-        ),
+        matches!(&outputs[..], [Message::Event(Event::Started(Started { first_byte: true, .. }))]),
         "{outputs:?}"
     );
 }
@@ -241,20 +218,12 @@ fn report_names_the_endpoint_of_the_slot_and_another_one_the_server_that_respond
     rig.host.0.insert("upstream.address", b"3.3.3.3:3".to_vec());
     rig.response(sequence, &STREAMED, false);
     let outputs = messages(rig.outputs());
-    let [
-        Message::Reported(Admitted {
-            running: Some(running),
-            ..
-        }),
-        Message::Event(Event::Started(started)),
-    ] = &outputs[..]
+    let [Message::Reported(Admitted { running: Some(running), .. }), Message::Event(Event::Started(started))] =
+        &outputs[..]
     else {
         panic!("{outputs:?}")
     };
-    assert_eq!(
-        (running.endpoint.as_str(), started.endpoint.as_str()),
-        (A, "3.3.3.3:3")
-    );
+    assert_eq!((running.endpoint.as_str(), started.endpoint.as_str()), (A, "3.3.3.3:3"));
 }
 
 #[test]
@@ -278,14 +247,9 @@ fn end_of_a_reported_request_is_repeated_with_its_admission() {
     rig.response(sequence, &STREAMED, false);
     rig.response_body(sequence, "", true);
     held(&mut rig);
-    assert!(matches!(
-        &log(&mut rig, sequence)[..],
-        [Message::Event(Event::Completed(_))]
-    ));
+    assert!(matches!(&log(&mut rig, sequence)[..], [Message::Event(Event::Completed(_))]));
     let (_, repeated) = reopen(&mut rig);
-    let [Message::Reported(admitted)] = &repeated[..] else {
-        panic!("{repeated:?}")
-    };
+    let [Message::Reported(admitted)] = &repeated[..] else { panic!("{repeated:?}") };
     assert_eq!(admitted.completed, Some(served(sequence)));
     assert!(admitted.running.is_some());
 }
@@ -319,10 +283,7 @@ fn hello_lists_running_requests_whose_end_is_then_all_that_is_reported() {
     assert_eq!(events, []);
     let listed: Vec<&Running> = hello.running.iter().collect();
     assert_eq!(listed, [&running(sequence, 50_000).running.expect("some")]);
-    assert_eq!(
-        end(&mut rig, sequence),
-        [Message::Event(Event::Completed(served(sequence)))]
-    );
+    assert_eq!(end(&mut rig, sequence), [Message::Event(Event::Completed(served(sequence)))]);
 }
 
 #[test]
@@ -342,10 +303,7 @@ fn stream_of_an_earlier_credit_is_reported_as_that_of_a_granted_request() {
     let sequence = admitted(&mut rig);
     reopen(&mut rig);
     rig.response(sequence, &STREAMED, false);
-    assert!(matches!(
-        &messages(rig.outputs())[..],
-        [Message::Event(Event::Started(_))]
-    ));
+    assert!(matches!(&messages(rig.outputs())[..], [Message::Event(Event::Started(_))]));
 }
 
 #[test]
@@ -357,15 +315,9 @@ fn requeued_request_frees_its_slot_at_its_end() {
     rig.hello_ack_in(4, 1);
     rig.command(0, [Kind::Credit(credit(1, &[(A, 1)]))]);
     let sequence = admitted(&mut rig);
-    rig.host
-        .0
-        .insert("upstream.address", b"envoy://requeue/".to_vec());
+    rig.host.0.insert("upstream.address", b"envoy://requeue/".to_vec());
     rig.response(sequence, &STREAMED, false);
-    assert_eq!(
-        rig.outputs(),
-        [],
-        "the requeue listener's filter reports the response"
-    );
+    assert_eq!(rig.outputs(), [], "the requeue listener's filter reports the response");
     let outputs = log(&mut rig, sequence);
     assert!(
         matches!(
@@ -379,10 +331,7 @@ fn requeued_request_frees_its_slot_at_its_end() {
 
 #[test]
 fn refusal_by_a_server_is_reported_after_the_admission() {
-    let mut config = config(
-        r#""capacity_status": 429"#,
-        r#""capacity_status": 429, "requeue_on": [429]"#,
-    );
+    let mut config = config(r#""capacity_status": 429"#, r#""capacity_status": 429, "requeue_on": [429]"#);
     config.logs_attempts = true;
     let mut rig = Rig::with(2, &config, &Shared::default());
     rig.open();
@@ -394,14 +343,9 @@ fn refusal_by_a_server_is_reported_after_the_admission() {
     let request = serialize([("x-request-id", "id-1")]);
     let response = serialize([(":status", "429")]);
     let headers = (Headers::new(&request), Headers::new(&response));
-    rig.worker
-        .handle_attempt_log(rig.now, headers.0, headers.1, &rig.host);
+    rig.worker.handle_attempt_log(rig.now, headers.0, headers.1, &rig.host);
     let outputs = messages(rig.outputs());
-    let [
-        Message::Reported(admitted),
-        Message::Event(Event::PushedBack(refusal)),
-    ] = &outputs[..]
-    else {
+    let [Message::Reported(admitted), Message::Event(Event::PushedBack(refusal))] = &outputs[..] else {
         panic!("{outputs:?}")
     };
     assert_eq!(*admitted, running(sequence, 0));
@@ -414,14 +358,8 @@ fn request_that_was_granted_is_reported_as_ever() {
     let sequence = rig.running("m1");
     rig.command(0, [Kind::Credit(credit(1, &[(A, 1)]))]);
     rig.response(sequence, &STREAMED, false);
-    assert!(matches!(
-        &messages(rig.outputs())[..],
-        [Message::Event(Event::Started(_))]
-    ));
-    assert!(matches!(
-        &log(&mut rig, sequence)[..],
-        [Message::Event(Event::Completed(_))]
-    ));
+    assert!(matches!(&messages(rig.outputs())[..], [Message::Event(Event::Started(_))]));
+    assert!(matches!(&log(&mut rig, sequence)[..], [Message::Event(Event::Completed(_))]));
     admitted(&mut rig);
 }
 
@@ -469,13 +407,7 @@ fn held_reports_of_a_lost_stream_go_over_the_next_one_if_their_requests_have_end
     assert_eq!(rig.worker.unacknowledged(), 1);
     let (hello, sent) = reopen(&mut rig);
     assert_eq!(hello.running.len(), 1, "the Hello lists the one that runs");
-    let [
-        Message::Reported(Admitted {
-            completed: Some(completed),
-            ..
-        }),
-    ] = &sent[..]
-    else {
+    let [Message::Reported(Admitted { completed: Some(completed), .. })] = &sent[..] else {
         panic!("{sent:?}")
     };
     assert_eq!(completed.sequence, whole);
@@ -490,8 +422,5 @@ fn the_last_frame_before_a_shutdown_carries_the_held_reports() {
     assert_eq!(rig.log(sequence), []);
     rig.worker.handle_shutdown();
     let sent = messages(rig.outputs());
-    assert!(
-        matches!(&sent[..], [Message::Reported(_), Message::Event(Event::Bye(_))]),
-        "{sent:?}"
-    );
+    assert!(matches!(&sent[..], [Message::Reported(_), Message::Event(Event::Bye(_))]), "{sent:?}");
 }

@@ -2,31 +2,23 @@
 
 use std::time::Duration;
 
-use penstock_wire::{
-    Admitted, Completed, CreditReturned, Policy, Recall, command::Kind, filter_frame::Event,
-    limits::HEARTBEAT_INTERVAL,
-};
+use penstock_wire::command::Kind;
+use penstock_wire::filter_frame::Event;
+use penstock_wire::limits::HEARTBEAT_INTERVAL;
+use penstock_wire::{Admitted, Completed, CreditReturned, Policy, Recall};
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
-use crate::{
-    credit_reports::{Message, held, log, messages, reopen, running},
-    credits::{A, TTL, admitted, connected, credit, registered, with_credit},
-    harness::{Rig, Shared, config},
-};
+use crate::credit_reports::{Message, held, log, messages, reopen, running};
+use crate::credits::{A, TTL, admitted, connected, credit, registered, with_credit};
+use crate::harness::{Rig, Shared, config};
 
 pub(crate) fn recall(id: u64) -> Kind {
-    Kind::Recall(Recall {
-        pool: "chat".into(),
-        credit: id,
-    })
+    Kind::Recall(Recall { pool: "chat".into(), credit: id })
 }
 
 fn returned(id: u64) -> Message {
-    Message::Event(Event::CreditReturned(CreditReturned {
-        pool: "chat".into(),
-        credit: id,
-    }))
+    Message::Event(Event::CreditReturned(CreditReturned { pool: "chat".into(), credit: id }))
 }
 
 #[test]
@@ -35,11 +27,7 @@ fn recalled_credit_is_returned_after_the_reports_of_its_running_requests() {
     let (a, b) = (admitted(&mut rig), admitted(&mut rig));
     assert_eq!(
         messages(rig.command(0, [recall(1)])),
-        [
-            Message::Reported(running(a, 0)),
-            Message::Reported(running(b, 0)),
-            returned(1)
-        ]
+        [Message::Reported(running(a, 0)), Message::Reported(running(b, 0)), returned(1)]
     );
     registered(&mut rig);
 }
@@ -111,13 +99,7 @@ fn requeued_request_that_an_earlier_stream_reported_ends_with_its_admission() {
     // The Hello doesn't list it.
     let (hello, _) = reopen(&mut rig);
     assert_eq!(hello.running, []);
-    assert!(matches!(
-        &log(&mut rig, sequence)[..],
-        [Message::Reported(Admitted {
-            completed: Some(_),
-            ..
-        })]
-    ));
+    assert!(matches!(&log(&mut rig, sequence)[..], [Message::Reported(Admitted { completed: Some(_), .. })]));
 }
 
 #[test]
@@ -125,23 +107,14 @@ fn requeued_request_is_not_reported_by_a_return() {
     let (mut rig, sequence) = with_requeue_listener();
     requeue(&mut rig, sequence);
     assert_eq!(messages(rig.command(0, [recall(1)])), [returned(1)]);
-    assert!(matches!(
-        &log(&mut rig, sequence)[..],
-        [Message::Reported(Admitted {
-            completed: Some(_),
-            ..
-        })]
-    ));
+    assert!(matches!(&log(&mut rig, sequence)[..], [Message::Reported(Admitted { completed: Some(_), .. })]));
 }
 
 #[test]
 fn recall_of_an_unknown_credit_is_ignored() {
     let mut rig = with_credit(&[(A, 1)]);
     assert_eq!(rig.command(0, [recall(2)]), []);
-    let other = Kind::Recall(Recall {
-        pool: "patient".into(),
-        credit: 1,
-    });
+    let other = Kind::Recall(Recall { pool: "patient".into(), credit: 1 });
     assert_eq!(rig.command(0, [other]), []);
     admitted(&mut rig);
 }
@@ -220,10 +193,7 @@ fn tick_after_the_end_of_the_stream_returns_nothing() {
 #[test]
 fn credit_of_a_pool_that_a_policy_removes_is_returned_when_it_expires() {
     let mut rig = with_credit(&[(A, 1)]);
-    let policy = Policy {
-        digest: "d1".into(),
-        ..Policy::default()
-    };
+    let policy = Policy { digest: "d1".into(), ..Policy::default() };
     rig.command(0, [Kind::Policy(policy)]);
     rig.advance(TTL);
     let outputs = messages(rig.tick());

@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-use penstock_filter_core::{effect::BodyAction, header_sanitizer::HeaderEdit};
-use penstock_wire::{Credit, EndpointCredit, Grant, command::Kind, filter_frame::Event};
+use penstock_filter_core::effect::BodyAction;
+use penstock_filter_core::header_sanitizer::HeaderEdit;
+use penstock_wire::command::Kind;
+use penstock_wire::filter_frame::Event;
+use penstock_wire::{Credit, EndpointCredit, Grant};
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
@@ -16,10 +19,9 @@ pub(crate) const BODY: &str = r#"{"model":"m1"}"#;
 
 /// A credit for the pool `chat` with these slots.
 pub(crate) fn credit(id: u64, slots: &[(&str, u32)]) -> Credit {
-    let endpoints = slots.iter().map(|(address, requests)| EndpointCredit {
-        address: (*address).into(),
-        requests: *requests,
-    });
+    let endpoints = slots
+        .iter()
+        .map(|(address, requests)| EndpointCredit { address: (*address).into(), requests: *requests });
     Credit {
         pool: "chat".into(),
         id,
@@ -52,9 +54,7 @@ pub(crate) fn with_credit(slots: &[(&str, u32)]) -> Rig {
 pub(crate) fn arrive(rig: &mut Rig, headers: &[(&str, &str)], body: &str) -> (u64, Option<Vec<HeaderEdit>>) {
     let sequence = rig.paused(headers);
     let read = |start, length| slice(body, start, length);
-    let action = rig
-        .worker
-        .handle_request_body(rig.now, sequence, body.len(), true, read);
+    let action = rig.worker.handle_request_body(rig.now, sequence, body.len(), true, read);
     match action {
         BodyAction::Continue(edits) => (sequence, Some(without_retry(edits))),
         BodyAction::Pause => (sequence, None),
@@ -198,10 +198,7 @@ fn request_with_tolerations_is_registered() {
 #[test]
 fn request_with_a_longer_prompt_than_the_credit_allows_is_registered() {
     let mut rig = connected();
-    let limited = Credit {
-        prompt_bytes_max: 4,
-        ..credit(1, &[(A, 2)])
-    };
+    let limited = Credit { prompt_bytes_max: 4, ..credit(1, &[(A, 2)]) };
     rig.command(0, [Kind::Credit(limited)]);
     let body =
         |prompt: &str| format!(r#"{{"model":"m1","messages":[{{"role":"user","content":"{prompt}"}}]}}"#);
@@ -223,10 +220,7 @@ fn requeued_request_is_registered_with_the_endpoint_of_its_credit() {
     let shared = Shared::default();
     let rig = |epoch, keys: &str| {
         let mut rig = with_requeue_listener(epoch, keys, &shared);
-        let credit = Credit {
-            requeue: true,
-            ..credit(1, &[(A, 9)])
-        };
+        let credit = Credit { requeue: true, ..credit(1, &[(A, 9)]) };
         rig.command(0, [Kind::Credit(credit)]);
         rig
     };
@@ -236,22 +230,14 @@ fn requeued_request_is_registered_with_the_endpoint_of_its_credit() {
     let [_, endpoint, route, HeaderEdit::Set("x-penstock-requeue", token)] = &edits[..] else {
         panic!("{edits:?}")
     };
-    assert_eq!(
-        endpoint,
-        &HeaderEdit::Set("x-gateway-destination-endpoint", A.into())
-    );
+    assert_eq!(endpoint, &HeaderEdit::Set("x-gateway-destination-endpoint", A.into()));
     let expected = format!("{A},envoy://requeue/");
     assert_eq!(route, &HeaderEdit::Set("x-penstock-route", expected));
 
     let mut second = rig(6, r#", "reenters": true"#);
-    assert_eq!(
-        arrive(&mut second, &[("x-penstock-requeue", token)], BODY).1,
-        None
-    );
+    assert_eq!(arrive(&mut second, &[("x-penstock-requeue", token)], BODY).1, None);
     let outputs = second.outputs();
-    let [Output::Sent(_, Event::Register(register))] = &outputs[..] else {
-        panic!("{outputs:?}")
-    };
+    let [Output::Sent(_, Event::Register(register))] = &outputs[..] else { panic!("{outputs:?}") };
     assert_eq!(register.leased_endpoint, A);
     assert_eq!(register.requeued_from.expect("a key").sequence, sequence);
 }
@@ -261,22 +247,15 @@ fn granted_request_has_no_leased_endpoint_when_it_is_requeued() {
     let shared = Shared::default();
     let mut first = with_requeue_listener(5, "", &shared);
     let (sequence, _) = first.waiting("m1");
-    let requeue = Grant {
-        requeue: true,
-        ..grant(sequence)
-    };
+    let requeue = Grant { requeue: true, ..grant(sequence) };
     let outputs = first.command(0, [Kind::Grant(requeue)]);
-    let [Output::Resume(_, edits)] = &outputs[..] else {
-        panic!("{outputs:?}")
-    };
+    let [Output::Resume(_, edits)] = &outputs[..] else { panic!("{outputs:?}") };
     let (_, token) = edits.split_once(r#""x-penstock-requeue", ""#).expect("a token");
     let token = token.split('"').next().expect("quoted");
     let mut second = with_requeue_listener(6, r#", "reenters": true"#, &shared);
     arrive(&mut second, &[("x-penstock-requeue", token)], BODY);
     let outputs = second.outputs();
-    let [Output::Sent(_, Event::Register(register))] = &outputs[..] else {
-        panic!("{outputs:?}")
-    };
+    let [Output::Sent(_, Event::Register(register))] = &outputs[..] else { panic!("{outputs:?}") };
     assert_eq!(register.leased_endpoint, "");
 }
 

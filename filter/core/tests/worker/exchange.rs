@@ -2,25 +2,23 @@
 
 use std::time::Duration;
 
-use crate::harness::{Output, Rig, Shared, config, grant, register, without_retry};
-use penstock_filter_core::{
-    effect::{HeadersAction, ResponseHeadersAction},
-    header_sanitizer::HeaderEdit,
-    local_reply::LocalReply,
-};
+use penstock_filter_core::effect::{HeadersAction, ResponseHeadersAction};
+use penstock_filter_core::header_sanitizer::HeaderEdit;
+use penstock_filter_core::local_reply::LocalReply;
+use penstock_wire::command::Kind;
+use penstock_wire::filter_frame::Event;
+use penstock_wire::rate_limit::Unit;
 use penstock_wire::{
     self as wire, Cancel, Completed, EndReason, Endpoints, Grant, Policy, Pool, Refused, Register, Reject,
-    Route, Started, command::Kind, filter_frame::Event, rate_limit::Unit,
+    Route, Started,
 };
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
+use crate::harness::{Output, Rig, Shared, config, grant, register, without_retry};
+
 fn header<'a>(answer: &'a LocalReply, name: &str) -> Option<&'a str> {
-    answer
-        .headers
-        .iter()
-        .find(|(known, _)| *known == name)
-        .map(|(_, value)| value.as_str())
+    answer.headers.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str())
 }
 
 fn message(answer: &LocalReply) -> String {
@@ -41,21 +39,13 @@ fn request_from_headers_to_log_entry() {
     rig.advance(Duration::from_millis(10));
     let edits =
         r#"[Set("x-penstock-pool", "chat"), Set("x-gateway-destination-endpoint", "1.1.1.1:1,2.2.2.2:2")]"#;
-    assert_eq!(
-        rig.command(2, [Kind::Grant(grant(sequence))]),
-        [Output::Resume(101, edits.into())]
-    );
+    assert_eq!(rig.command(2, [Kind::Grant(grant(sequence))]), [Output::Resume(101, edits.into())]);
 
     rig.advance(Duration::from_millis(3));
     rig.host.0.insert("upstream.address", b"2.2.2.2:2".to_vec());
-    rig.host
-        .0
-        .insert("upstream.request_attempt_count", 2_u64.to_le_bytes().to_vec());
-    let responded = rig.response(
-        sequence,
-        &[(":status", "200"), ("content-type", "application/json")],
-        false,
-    );
+    rig.host.0.insert("upstream.request_attempt_count", 2_u64.to_le_bytes().to_vec());
+    let responded =
+        rig.response(sequence, &[(":status", "200"), ("content-type", "application/json")], false);
     assert_eq!(
         responded.edits,
         [
@@ -101,9 +91,7 @@ fn request_from_headers_to_log_entry() {
 #[test]
 fn claims_are_registered_and_their_headers_removed() {
     let mut rig = Rig::connected();
-    rig.host
-        .0
-        .insert("metadata.filter_metadata.jwt.sub", b"sub-1".to_vec());
+    rig.host.0.insert("metadata.filter_metadata.jwt.sub", b"sub-1".to_vec());
     let claims = [
         ("x-priority", " High "),
         ("x-strict", "3"),
@@ -117,9 +105,7 @@ fn claims_are_registered_and_their_headers_removed() {
         ("x-slo-ttft-ms", "soon"),
         ("accept-encoding", "gzip"),
     ];
-    let HeadersAction::Pause(sequence, edits) = rig.headers(&claims, false) else {
-        panic!("held")
-    };
+    let HeadersAction::Pause(sequence, edits) = rig.headers(&claims, false) else { panic!("held") };
     let removed = [
         "x-gateway-destination-endpoint",
         "x-penstock-pool",
@@ -162,13 +148,8 @@ fn identities_fall_back_to_body_and_model_table() {
     let mut rig = Rig::connected();
     let sequence = rig.paused(&[]);
     rig.body(sequence, r#"{"model":"g1","user":"bob"}"#, true);
-    let [Output::Sent(_, Event::Register(registered))] = &rig.outputs()[..] else {
-        panic!("a register")
-    };
-    assert_eq!(
-        (registered.fairness_id.as_str(), registered.fairness_id_private),
-        ("bob", true)
-    );
+    let [Output::Sent(_, Event::Register(registered))] = &rig.outputs()[..] else { panic!("a register") };
+    assert_eq!((registered.fairness_id.as_str(), registered.fairness_id_private), ("bob", true));
     assert_eq!(registered.priority, "critical");
 }
 
@@ -178,9 +159,7 @@ fn tiers_and_head_starts_out_of_range_are_ignored() {
     let mut registered = |strict: &'static str, jump: &'static str| {
         let sequence = rig.paused(&[("x-strict", strict), ("x-jump", jump), ("x-class", "batch")]);
         rig.body(sequence, r#"{"model":"g1"}"#, true);
-        let [Output::Sent(_, Event::Register(registered))] = &rig.outputs()[..] else {
-            panic!("a register")
-        };
+        let [Output::Sent(_, Event::Register(registered))] = &rig.outputs()[..] else { panic!("a register") };
         assert_eq!(registered.class, "batch");
         (registered.strict, registered.jump_s)
     };
@@ -197,9 +176,7 @@ fn deadline_must_be_a_whole_number_of_at_least_one() {
     let mut registered = |deadline: &'static str| {
         let sequence = rig.paused(&[("x-penstock-deadline-ms", deadline)]);
         rig.body(sequence, r#"{"model":"g1"}"#, true);
-        let [Output::Sent(_, Event::Register(registered))] = &rig.outputs()[..] else {
-            panic!("a register")
-        };
+        let [Output::Sent(_, Event::Register(registered))] = &rig.outputs()[..] else { panic!("a register") };
         (registered.deadline_ms, registered.bad_deadline)
     };
     assert_eq!(registered(" 1 "), (Some(1), false));
@@ -225,9 +202,7 @@ fn reject_is_sent_in_the_format_of_the_api() {
         ..Reject::default()
     };
     let outputs = rig.command(2, [Kind::Reject(reject)]);
-    let [Output::Reply(101, answer)] = &outputs[..] else {
-        panic!("an answer: {outputs:?}")
-    };
+    let [Output::Reply(101, answer)] = &outputs[..] else { panic!("an answer: {outputs:?}") };
     assert_eq!(answer.status, 504);
     for (name, value) in [
         ("retry-after", "3"),
@@ -240,29 +215,18 @@ fn reject_is_sent_in_the_format_of_the_api() {
         assert_eq!(header(answer, name), Some(value), "{name}");
     }
     // The filter leaves its own reply unchanged on the response path, and reports nothing more.
-    assert_eq!(
-        rig.response(sequence, &[(":status", "504")], false),
-        ResponseHeadersAction::default()
-    );
+    assert_eq!(rig.response(sequence, &[(":status", "504")], false), ResponseHeadersAction::default());
     assert_eq!(rig.log(sequence), []);
 }
 
 #[test]
 fn answers_carry_what_is_left_of_a_budget() {
     let left = |unit: Unit| {
-        Some(wire::RateLimit {
-            unit: unit.into(),
-            limit: 1_000,
-            remaining: 250,
-            reset_ms: 90_000,
-        })
+        Some(wire::RateLimit { unit: unit.into(), limit: 1_000, remaining: 250, reset_ms: 90_000 })
     };
     let mut rig = Rig::connected();
     let (sequence, _) = rig.waiting("m1");
-    let granted = Grant {
-        rate_limit: left(Unit::Tokens),
-        ..grant(sequence)
-    };
+    let granted = Grant { rate_limit: left(Unit::Tokens), ..grant(sequence) };
     rig.command(2, [Kind::Grant(granted)]);
     let edits = rig.response(sequence, &[(":status", "200")], false).edits;
     for (name, value) in [
@@ -275,16 +239,9 @@ fn answers_carry_what_is_left_of_a_budget() {
 
     let mut rig = Rig::connected();
     let (sequence, _) = rig.waiting("m1");
-    let reject = Reject {
-        sequence,
-        status: 429,
-        rate_limit: left(Unit::Requests),
-        ..Reject::default()
-    };
+    let reject = Reject { sequence, status: 429, rate_limit: left(Unit::Requests), ..Reject::default() };
     let outputs = rig.command(2, [Kind::Reject(reject)]);
-    let [Output::Reply(_, answer)] = &outputs[..] else {
-        panic!("an answer: {outputs:?}")
-    };
+    let [Output::Reply(_, answer)] = &outputs[..] else { panic!("an answer: {outputs:?}") };
     assert_eq!(header(answer, "x-ratelimit-remaining-requests"), Some("250"));
     assert_eq!(header(answer, "x-ratelimit-limit-tokens"), None);
 }
@@ -292,36 +249,12 @@ fn answers_carry_what_is_left_of_a_budget() {
 #[test]
 fn malformed_requests_are_refused_and_reported() {
     for (headers, body, status, code, word) in [
-        (
-            &[("content-length", "1001")][..],
-            "",
-            413,
-            "request_too_large",
-            "limits.body_bytes",
-        ),
-        (
-            &[("content-encoding", "gzip")],
-            "",
-            400,
-            "invalid_request",
-            "envoy.filters.http.decompressor",
-        ),
+        (&[("content-length", "1001")][..], "", 413, "request_too_large", "limits.body_bytes"),
+        (&[("content-encoding", "gzip")], "", 400, "invalid_request", "envoy.filters.http.decompressor"),
         (&[], "{", 400, "invalid_request", "at byte 1"),
         (&[], "", 400, "invalid_request", "empty"),
-        (
-            &[],
-            r#"{"model":"z"}"#,
-            404,
-            "model_not_found",
-            "No pool serves the model \"z\"",
-        ),
-        (
-            &[],
-            &" ".repeat(1_001),
-            413,
-            "request_too_large",
-            "larger than 1000 bytes",
-        ),
+        (&[], r#"{"model":"z"}"#, 404, "model_not_found", "No pool serves the model \"z\""),
+        (&[], &" ".repeat(1_001), 413, "request_too_large", "larger than 1000 bytes"),
     ] {
         let mut rig = Rig::connected();
         let (sequence, answer) = match rig.headers(headers, false) {
@@ -351,9 +284,7 @@ fn malformed_requests_are_refused_and_reported() {
 #[test]
 fn request_without_a_body_is_refused_at_once() {
     let mut rig = Rig::connected();
-    let HeadersAction::Reply(_, answer) = rig.headers(&[], true) else {
-        panic!("answered")
-    };
+    let HeadersAction::Reply(_, answer) = rig.headers(&[], true) else { panic!("answered") };
     assert_eq!(answer.status, 400);
 }
 
@@ -364,15 +295,10 @@ fn disconnect_of_the_client_is_reported() {
     assert_eq!(rig.log(unread), []);
 
     let (waiting, _) = rig.waiting("m1");
-    assert_eq!(
-        rig.log(waiting),
-        [Output::Sent(3, Event::Cancel(Cancel { sequence: waiting }))]
-    );
+    assert_eq!(rig.log(waiting), [Output::Sent(3, Event::Cancel(Cancel { sequence: waiting }))]);
 
     let running = rig.running("m1");
-    rig.host
-        .0
-        .insert("response.code_details", b"downstream_remote_disconnect".to_vec());
+    rig.host.0.insert("response.code_details", b"downstream_remote_disconnect".to_vec());
     rig.host.0.insert("upstream.address", b"1.1.1.1:1".to_vec());
     let completed = Completed {
         sequence: running,
@@ -405,12 +331,7 @@ fn errors_of_envoy_are_replaced_by_penstocks() {
             "upstream_unavailable",
             EndReason::Unavailable,
         ),
-        (
-            "no_healthy_upstream",
-            503,
-            "upstream_unavailable",
-            EndReason::Unavailable,
-        ),
+        ("no_healthy_upstream", 503, "upstream_unavailable", EndReason::Unavailable),
         (
             "upstream_reset_before_response_started{connection_termination}",
             502,
@@ -420,14 +341,9 @@ fn errors_of_envoy_are_replaced_by_penstocks() {
     ] {
         let mut rig = Rig::connected();
         let sequence = rig.running("m1");
-        rig.host
-            .0
-            .insert("response.code_details", details.as_bytes().to_vec());
-        let ResponseHeadersAction { edits, body } = rig.response(
-            sequence,
-            &[(":status", "503"), ("content-type", "text/plain")],
-            false,
-        );
+        rig.host.0.insert("response.code_details", details.as_bytes().to_vec());
+        let ResponseHeadersAction { edits, body } =
+            rig.response(sequence, &[(":status", "503"), ("content-type", "text/plain")], false);
         let body: serde_json::Value = serde_json::from_slice(&body.unwrap()).unwrap();
         assert_eq!(body["error"]["code"], code);
         for edit in [
@@ -438,12 +354,7 @@ fn errors_of_envoy_are_replaced_by_penstocks() {
             assert!(edits.contains(&edit), "{edits:?}");
         }
         assert!(edits.contains(&set("retry-after", "1")) == (status == 503));
-        let completed = Completed {
-            sequence,
-            status,
-            end: end.into(),
-            ..Completed::default()
-        };
+        let completed = Completed { sequence, status, end: end.into(), ..Completed::default() };
         assert_eq!(rig.log(sequence), [Output::Sent(3, Event::Completed(completed))]);
     }
 }
@@ -452,20 +363,12 @@ fn errors_of_envoy_are_replaced_by_penstocks() {
 fn errors_of_a_server_pass_unchanged() {
     let mut rig = Rig::connected();
     let sequence = rig.running("m1");
-    rig.host
-        .0
-        .insert("response.code_details", b"via_upstream".to_vec());
-    let responded = rig.response(
-        sequence,
-        &[(":status", "503"), ("content-type", "application/json")],
-        true,
-    );
+    rig.host.0.insert("response.code_details", b"via_upstream".to_vec());
+    let responded = rig.response(sequence, &[(":status", "503"), ("content-type", "application/json")], true);
     assert_eq!(responded.body, None);
     assert_eq!(responded.edits.len(), 4);
     assert_eq!(rig.outputs(), [], "it has ended with its headers");
-    let [Output::Sent(_, Event::Completed(completed))] = &rig.log(sequence)[..] else {
-        panic!("completed")
-    };
+    let [Output::Sent(_, Event::Completed(completed))] = &rig.log(sequence)[..] else { panic!("completed") };
     assert_eq!((completed.status, completed.end()), (503, EndReason::Served));
 }
 
@@ -473,28 +376,14 @@ fn errors_of_a_server_pass_unchanged() {
 fn interrupted_response_reports_the_tokens_seen() {
     let mut rig = Rig::connected();
     let sequence = rig.running("m1");
-    rig.response(
-        sequence,
-        &[(":status", "200"), ("content-type", "text/event-stream")],
-        false,
-    );
-    rig.response_body(
-        sequence,
-        "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n",
-        false,
-    );
+    rig.response(sequence, &[(":status", "200"), ("content-type", "text/event-stream")], false);
+    rig.response_body(sequence, "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n", false);
     rig.outputs();
-    rig.host.0.insert(
-        "response.code_details",
-        b"upstream_reset_after_response_started{remote_reset}".to_vec(),
-    );
-    let [Output::Sent(_, Event::Completed(completed))] = &rig.log(sequence)[..] else {
-        panic!("completed")
-    };
-    assert_eq!(
-        (completed.end(), completed.output_chunks),
-        (EndReason::ResetInsideAnswer, 1)
-    );
+    rig.host
+        .0
+        .insert("response.code_details", b"upstream_reset_after_response_started{remote_reset}".to_vec());
+    let [Output::Sent(_, Event::Completed(completed))] = &rig.log(sequence)[..] else { panic!("completed") };
+    assert_eq!((completed.end(), completed.output_chunks), (EndReason::ResetInsideAnswer, 1));
     assert_eq!(completed.output_tokens, None);
 }
 
@@ -503,17 +392,12 @@ fn other_paths_pass_round_robin_over_the_ready_endpoints() {
     let mut rig = Rig::connected();
     let pass = |rig: &mut Rig| rig.headers(&[(":method", "GET"), ("x-penstock-pool", "evil")], true);
     let pool = set("x-penstock-pool", "chat");
-    let HeadersAction::Pass(edits) = pass(&mut rig) else {
-        panic!("passes")
-    };
+    let HeadersAction::Pass(edits) = pass(&mut rig) else { panic!("passes") };
     assert!(
         edits.contains(&set("x-envoy-max-retries", "2")),
         "Envoy chooses, and tries three servers: {edits:?}"
     );
-    assert_eq!(
-        without_retry(edits),
-        [HeaderEdit::Remove("x-penstock-pool".into()), pool.clone()]
-    );
+    assert_eq!(without_retry(edits), [HeaderEdit::Remove("x-penstock-pool".into()), pool.clone()]);
 
     let ready = |ready: &[&str]| {
         Kind::Endpoints(Endpoints {
@@ -526,9 +410,7 @@ fn other_paths_pass_round_robin_over_the_ready_endpoints() {
     rig.command(1, [ready(&["a:1", "b:2"])]);
     let mut seen = Vec::new();
     for _ in 0..4 {
-        let HeadersAction::Pass(edits) = pass(&mut rig) else {
-            panic!("passes")
-        };
+        let HeadersAction::Pass(edits) = pass(&mut rig) else { panic!("passes") };
         seen.push(format!("{:?}", edits.last().unwrap()));
     }
     seen.sort();
@@ -536,9 +418,7 @@ fn other_paths_pass_round_robin_over_the_ready_endpoints() {
     assert_eq!(seen.len(), 2);
 
     rig.command(1, [ready(&[])]);
-    let HeadersAction::Unroutable(answer) = pass(&mut rig) else {
-        panic!("nowhere")
-    };
+    let HeadersAction::Unroutable(answer) = pass(&mut rig) else { panic!("nowhere") };
     assert_eq!(answer.status, 503);
     assert!(String::from_utf8_lossy(&answer.body).contains("no_endpoints"));
     assert_eq!(header(&answer, "x-penstock-outcome"), None);
@@ -550,16 +430,9 @@ fn traceparent_is_registered_if_the_policy_asks_for_it() {
     const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     let mut rig = Rig::connected();
     let mut registered = |tracing: bool, given: &str| {
-        let path = [Route {
-            path: "/v1/chat/completions".into(),
-            api: penstock_wire::Api::ChatCompletions.into(),
-        }];
-        let policy = Policy {
-            tracing,
-            body_bytes_max: 1_000,
-            routes: path.into(),
-            ..Policy::default()
-        };
+        let path =
+            [Route { path: "/v1/chat/completions".into(), api: penstock_wire::Api::ChatCompletions.into() }];
+        let policy = Policy { tracing, body_bytes_max: 1_000, routes: path.into(), ..Policy::default() };
         rig.command(0, [Kind::Policy(policy)]);
         let sequence = rig.paused(&[("traceparent", given)]);
         rig.body(sequence, r#"{"model":"m"}"#, true);
@@ -572,10 +445,7 @@ fn traceparent_is_registered_if_the_policy_asks_for_it() {
     assert_eq!(registered(false, PARENT), "");
     assert_eq!(registered(true, ""), "");
     // A longer value of a later version is cut at the limit.
-    assert_eq!(
-        registered(true, &format!("{PARENT}-{}", "7".repeat(99))).len(),
-        64
-    );
+    assert_eq!(registered(true, &format!("{PARENT}-{}", "7".repeat(99))).len(), 64);
 }
 
 #[test]
@@ -651,9 +521,7 @@ fn the_start_at_another_endpoint_is_reported_before_its_first_byte() {
     let mut rig = asking_for_first_bytes();
     let sequence = rig.running("m1");
     rig.host.0.insert("upstream.address", b"2.2.2.2:2".to_vec());
-    rig.host
-        .0
-        .insert("upstream.request_attempt_count", 2_u64.to_le_bytes().to_vec());
+    rig.host.0.insert("upstream.request_attempt_count", 2_u64.to_le_bytes().to_vec());
     rig.response(sequence, &STREAMED, false);
     assert_eq!(first_byte(&rig.outputs()), [("2.2.2.2:2", false)]);
     rig.response_body(sequence, "data: {}\n\n", false);
@@ -675,13 +543,8 @@ fn a_hello_says_whether_the_first_byte_has_arrived() {
     rig.outputs();
     rig.advance(Duration::from_secs(1));
     let opened = rig.open();
-    let [Output::Sent(1, Event::Hello(hello))] = &opened[..] else {
-        panic!("{opened:?}")
-    };
-    let running = hello
-        .running
-        .iter()
-        .map(|running| (running.started, running.first_byte));
+    let [Output::Sent(1, Event::Hello(hello))] = &opened[..] else { panic!("{opened:?}") };
+    let running = hello.running.iter().map(|running| (running.started, running.first_byte));
     assert_eq!(running.collect::<Vec<_>>(), [(true, true), (true, false)]);
 }
 
@@ -690,11 +553,7 @@ fn a_response_of_known_length_reports_its_end_alone() {
     let mut rig = asking_for_first_bytes();
     let sequence = rig.running("m1");
     rig.host.0.insert("upstream.address", b"1.1.1.1:1".to_vec());
-    let headers = [
-        (":status", "200"),
-        ("content-type", "application/json"),
-        ("content-length", "2"),
-    ];
+    let headers = [(":status", "200"), ("content-type", "application/json"), ("content-length", "2")];
     rig.response(sequence, &headers, false);
     rig.response_body(sequence, "{}", true);
     assert_eq!(rig.outputs(), []);

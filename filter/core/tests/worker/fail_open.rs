@@ -1,24 +1,22 @@
 //! `then: open`: while the companion is down, the filter admits requests by itself, up to a bound over all workers.
 
-use std::{cell::Cell, rc::Rc, time::Duration};
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
 
-use crate::{
-    credits::credit,
-    harness::{CONFIG, Output, Rig, Shared, grant, without_retry},
-};
-use penstock_filter_core::{
-    config::Config,
-    effect::{BodyAction, HeadersAction},
-    header_sanitizer::HeaderEdit,
-    local_reply::LocalReply,
-    shared_data::{SetIf, SharedData},
-};
-use penstock_wire::{
-    Completed, Endpoints, Hello, HelloAck, Policy, Pool, Refused, Route, Running, command::Kind,
-    filter_frame::Event,
-};
+use penstock_filter_core::config::Config;
+use penstock_filter_core::effect::{BodyAction, HeadersAction};
+use penstock_filter_core::header_sanitizer::HeaderEdit;
+use penstock_filter_core::local_reply::LocalReply;
+use penstock_filter_core::shared_data::{SetIf, SharedData};
+use penstock_wire::command::Kind;
+use penstock_wire::filter_frame::Event;
+use penstock_wire::{Completed, Endpoints, Hello, HelloAck, Policy, Pool, Refused, Route, Running};
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
+
+use crate::credits::credit;
+use crate::harness::{CONFIG, Output, Rig, Shared, grant, without_retry};
 
 const HOLD: Duration = Duration::from_secs(5);
 
@@ -70,9 +68,7 @@ fn arrive_with(rig: &mut Rig, headers: &[(&str, &str)]) -> (u64, BodyAction) {
     let sequence = rig.paused(headers);
     let body = br#"{"model":"m1"}"#;
     let read = |start: usize, length: usize| body.get(start..start + length).map(<[u8]>::to_vec);
-    let bodied = rig
-        .worker
-        .handle_request_body(rig.now, sequence, body.len(), true, read);
+    let bodied = rig.worker.handle_request_body(rig.now, sequence, body.len(), true, read);
     let bodied = match bodied {
         BodyAction::Continue(edits) => BodyAction::Continue(without_retry(edits)),
         other => other,
@@ -113,23 +109,17 @@ fn waiting_requests_are_admitted_in_order_after_hold_while_there_is_room() {
     rig.open_failed();
     rig.advance(Duration::from_millis(1));
     let outputs = rig.tick();
-    let [
-        Output::Resume(101, first),
-        Output::Resume(102, second),
-        Output::Reply(103, third),
-        ..,
-    ] = &outputs[..]
+    let [Output::Resume(101, first), Output::Resume(102, second), Output::Reply(103, third), ..] =
+        &outputs[..]
     else {
         panic!("{outputs:?}")
     };
     assert_eq!(*first, format!("{:?}", edits_to("b:1,c:1,d:1")));
     assert_eq!(*second, format!("{:?}", edits_to("c:1,d:1,a:1")));
     assert_eq!((third.status, code(third).as_str()), (503, "gateway_unavailable"));
-    for header in [
-        ("retry-after", "1"),
-        ("x-penstock-outcome", "gateway_unavailable"),
-        ("x-penstock-queue-ms", "5000"),
-    ] {
+    for header in
+        [("retry-after", "1"), ("x-penstock-outcome", "gateway_unavailable"), ("x-penstock-queue-ms", "5000")]
+    {
         let (name, value) = (header.0, header.1.to_owned());
         assert!(third.headers.contains(&(name, value)), "{:?}", third.headers);
     }
@@ -150,13 +140,8 @@ fn new_requests_are_admitted_or_refused_at_once_after_hold() {
     let mut rig = open(0, &Shared::default(), Some(2));
     assert_eq!(arrive(&mut rig).1, BodyAction::Continue(edits_to("b:1,c:1,d:1")));
     assert_eq!(arrive(&mut rig).1, BodyAction::Continue(edits_to("c:1,d:1,a:1")));
-    let (_, BodyAction::Reply(answer)) = arrive(&mut rig) else {
-        panic!("answered")
-    };
-    assert_eq!(
-        (answer.status, code(&answer).as_str()),
-        (503, "gateway_unavailable")
-    );
+    let (_, BodyAction::Reply(answer)) = arrive(&mut rig) else { panic!("answered") };
+    assert_eq!((answer.status, code(&answer).as_str()), (503, "gateway_unavailable"));
     assert_eq!(rig.outputs(), []);
     // A request that ends frees its room.
     rig.log(1);
@@ -177,17 +162,10 @@ fn new_requests_are_admitted_or_refused_at_once_after_hold() {
     let running: Vec<_> = hello
         .running
         .iter()
-        .map(
-            |Running {
-                 register,
-                 pool,
-                 endpoint,
-                 ..
-             }| {
-                let sequence = register.as_ref().map(|register| register.sequence);
-                (sequence, pool.as_str(), endpoint.as_str())
-            },
-        )
+        .map(|Running { register, pool, endpoint, .. }| {
+            let sequence = register.as_ref().map(|register| register.sequence);
+            (sequence, pool.as_str(), endpoint.as_str())
+        })
         .collect();
     assert_eq!(running, [(Some(2), "chat", "c:1"), (Some(4), "chat", "a:1")]);
 }
@@ -199,14 +177,9 @@ fn without_a_bound_all_are_admitted_to_the_endpoints_they_allow() {
         assert!(admitted(&mut rig).is_some());
     }
     let pin = [("x-penstock-endpoint", "d:1")];
-    assert_eq!(
-        arrive_with(&mut rig, &pin).1,
-        BodyAction::Continue(edits_to("d:1"))
-    );
+    assert_eq!(arrive_with(&mut rig, &pin).1, BodyAction::Continue(edits_to("d:1")));
     let elsewhere = [("x-gateway-destination-endpoint-subset", "z:1")];
-    let (_, BodyAction::Reply(answer)) = arrive_with(&mut rig, &elsewhere) else {
-        panic!("answered")
-    };
+    let (_, BodyAction::Reply(answer)) = arrive_with(&mut rig, &elsewhere) else { panic!("answered") };
     assert_eq!((answer.status, code(&answer).as_str()), (503, "no_endpoints"));
 }
 
@@ -384,11 +357,7 @@ fn requests_admitted_before_the_hello_ack_are_listed_in_the_next_hello() {
 
 #[test]
 fn without_hold_the_stream_is_reopened_only_once() {
-    let text = CONFIG.replacen(
-        r#""hold_ms": 5000, "then": "closed""#,
-        r#""hold_ms": 0, "then": "open""#,
-        1,
-    );
+    let text = CONFIG.replacen(r#""hold_ms": 5000, "then": "closed""#, r#""hold_ms": 0, "then": "open""#, 1);
     let config = Config::parse(text.as_bytes()).expect("a valid configuration");
     let mut rig = Rig::with(1, &config, &Shared::default());
     let ack = || Kind::HelloAck(HelloAck { version: 2, term: 1 });
@@ -472,15 +441,11 @@ fn later_policy_can_switch_to_fail_closed() {
     let mut rig = open(0, &Shared::default(), None);
     assert!(admitted(&mut rig).is_some());
     let mut rig = connected(0, &Shared::default(), None);
-    let closed = Config::parse(CONFIG.as_bytes())
-        .expect("a valid configuration")
-        .policy;
+    let closed = Config::parse(CONFIG.as_bytes()).expect("a valid configuration").policy;
     rig.command(1, [Kind::Policy(closed)]);
     rig.closed();
     rig.advance(HOLD);
-    let HeadersAction::Pause(sequence, _) = rig.headers(&[], false) else {
-        panic!("paused")
-    };
+    let HeadersAction::Pause(sequence, _) = rig.headers(&[], false) else { panic!("paused") };
     let reply = rig.body(sequence, r#"{"model":"m1"}"#, true).expect("a reply");
     assert_eq!(code(&reply), "gateway_unavailable");
 }
@@ -490,9 +455,7 @@ fn client_without_room_is_advised_by_the_time_that_requests_take() {
     let mut rig = open(0, &Shared::default(), Some(2));
     assert!(admitted(&mut rig).is_some() && admitted(&mut rig).is_some());
     let advice = |rig: &mut Rig| {
-        let (_, BodyAction::Reply(answer)) = arrive(rig) else {
-            panic!("answered")
-        };
+        let (_, BodyAction::Reply(answer)) = arrive(rig) else { panic!("answered") };
         let advice = answer.headers.iter().find(|(name, _)| *name == "retry-after-ms");
         advice.expect("an advice").1.clone()
     };

@@ -1,31 +1,26 @@
 //! A worker without a host: the test provides the clock, the gRPC stream and the HTTP streams.
 
-use std::{
-    cell::{Cell, RefCell},
-    collections::BTreeMap,
-    rc::Rc,
-    time::Duration,
-};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
 
-use penstock_filter_core::{
-    config::Config,
-    effect::{BodyAction, Effect, HeadersAction, ResponseHeadersAction, SessionId},
-    failed_attempts::FailedAttempts,
-    header_sanitizer::HeaderEdit,
-    headers::{Headers, serialize},
-    local_reply::LocalReply,
-    process_identity::RandomBits,
-    properties::Properties,
-    rewrite::Rewrite,
-    session::{Epoch, SessionEffect},
-    shared_data::{SetIf, SharedData},
-    time::Instant,
-    worker::Worker,
-};
-use penstock_wire::{
-    Admitted, Command, CompanionFrame, FilterFrame, Grant, HelloAck, Register, command::Kind,
-    filter_frame::Event,
-};
+use penstock_filter_core::config::Config;
+use penstock_filter_core::effect::{BodyAction, Effect, HeadersAction, ResponseHeadersAction, SessionId};
+use penstock_filter_core::failed_attempts::FailedAttempts;
+use penstock_filter_core::header_sanitizer::HeaderEdit;
+use penstock_filter_core::headers::{Headers, serialize};
+use penstock_filter_core::local_reply::LocalReply;
+use penstock_filter_core::process_identity::RandomBits;
+use penstock_filter_core::properties::Properties;
+use penstock_filter_core::rewrite::Rewrite;
+use penstock_filter_core::session::{Epoch, SessionEffect};
+use penstock_filter_core::shared_data::{SetIf, SharedData};
+use penstock_filter_core::time::Instant;
+use penstock_filter_core::worker::Worker;
+use penstock_wire::command::Kind;
+use penstock_wire::filter_frame::Event;
+use penstock_wire::{Admitted, Command, CompanionFrame, FilterFrame, Grant, HelloAck, Register};
 use prost::Message;
 
 /// Envoy's properties by path, joined with dots.
@@ -121,11 +116,7 @@ impl SharedData for NoSharedData {
 
 /// The random bits of a root context; `lo` of the epoch numbers the root contexts.
 pub(crate) fn random_bits(lo: u64) -> RandomBits {
-    RandomBits {
-        epoch: Epoch { hi: 1, lo },
-        envoy: 70 + lo,
-        key: [7; 16],
-    }
+    RandomBits { epoch: Epoch { hi: 1, lo }, envoy: 70 + lo, key: [7; 16] }
 }
 
 /// `CONFIG` with one key's value, or several keys, replaced.
@@ -160,10 +151,7 @@ impl Rig {
 
     /// The worker shares this with others of its module.
     pub(crate) fn sharing(self, failed_attempts: &FailedAttempts) -> Self {
-        Self {
-            worker: self.worker.sharing(failed_attempts.clone()),
-            ..self
-        }
+        Self { worker: self.worker.sharing(failed_attempts.clone()), ..self }
     }
 
     /// A worker with an established session.
@@ -223,17 +211,9 @@ impl Rig {
     /// Sends the next frame of the companion.
     pub(crate) fn command<const N: usize>(&mut self, ack: u64, kinds: [Kind; N]) -> Vec<Output> {
         self.companion_frames += 1;
-        let commands = kinds
-            .into_iter()
-            .map(|kind| Command { kind: Some(kind) })
-            .collect();
-        let frame = CompanionFrame {
-            seq: self.companion_frames,
-            ack,
-            commands,
-        };
-        self.worker
-            .handle_message(self.now, SessionId::MAIN, &frame.encode_to_vec());
+        let commands = kinds.into_iter().map(|kind| Command { kind: Some(kind) }).collect();
+        let frame = CompanionFrame { seq: self.companion_frames, ack, commands };
+        self.worker.handle_message(self.now, SessionId::MAIN, &frame.encode_to_vec());
         self.outputs()
     }
 
@@ -250,12 +230,8 @@ impl Rig {
                 Effect::Session(_, SessionEffect::Send(message)) => {
                     let frame = FilterFrame::decode(message.as_slice()).expect("a frame");
                     assert!(frame.event.is_some() || !frame.admitted.is_empty());
-                    outputs.extend(
-                        frame
-                            .admitted
-                            .into_iter()
-                            .map(|report| Output::Reported(frame.seq, report)),
-                    );
+                    outputs
+                        .extend(frame.admitted.into_iter().map(|report| Output::Reported(frame.seq, report)));
                     let Some(mut event) = frame.event else {
                         continue;
                     };
@@ -264,16 +240,12 @@ impl Rig {
                     }
                     Output::Sent(frame.seq, event)
                 }
-                Effect::Resume {
-                    context,
-                    edits,
-                    rewrite: None,
-                } => Output::Resume(context, format!("{:?}", without_retry(edits))),
-                Effect::Resume {
-                    context,
-                    edits,
-                    rewrite: Some(rewrite),
-                } => Output::Rewritten(context, format!("{:?}", without_retry(edits)), rewrite),
+                Effect::Resume { context, edits, rewrite: None } => {
+                    Output::Resume(context, format!("{:?}", without_retry(edits)))
+                }
+                Effect::Resume { context, edits, rewrite: Some(rewrite) } => {
+                    Output::Rewritten(context, format!("{:?}", without_retry(edits)), rewrite)
+                }
                 Effect::Reply { context, reply } => Output::Reply(context, reply),
                 Effect::CountReceived { sequence, .. } => Output::CountReceived(sequence),
                 Effect::LogError(text) => Output::Error(text),
@@ -284,19 +256,15 @@ impl Rig {
     }
 
     pub(crate) fn headers(&mut self, extra: &[(&str, &str)], end: bool) -> HeadersAction {
-        let mut pairs = vec![
-            (":method", "POST"),
-            (":path", "/v1/chat/completions?x=1"),
-            ("x-request-id", "id-1"),
-        ];
+        let mut pairs =
+            vec![(":method", "POST"), (":path", "/v1/chat/completions?x=1"), ("x-request-id", "id-1")];
         for (name, value) in extra {
             pairs.retain(|(known, _)| known != name);
             pairs.push((name, value));
         }
         let map = serialize(pairs);
         self.contexts += 1;
-        self.worker
-            .handle_request_headers(self.now, self.contexts, Headers::new(&map), end, &self.host)
+        self.worker.handle_request_headers(self.now, self.contexts, Headers::new(&map), end, &self.host)
     }
 
     /// Sends the headers of a request that must be paused. Returns its sequence number.
@@ -309,10 +277,7 @@ impl Rig {
 
     pub(crate) fn body(&mut self, sequence: u64, body: &str, end: bool) -> Option<LocalReply> {
         let read = |start, length| slice(body, start, length);
-        match self
-            .worker
-            .handle_request_body(self.now, sequence, body.len(), end, read)
-        {
+        match self.worker.handle_request_body(self.now, sequence, body.len(), end, read) {
             BodyAction::Pause => None,
             BodyAction::Reply(reply) => Some(reply),
             BodyAction::Continue(edits) => panic!("continues: {edits:?}"),
@@ -322,10 +287,7 @@ impl Rig {
     /// Sends a request that must wait. Returns its sequence number and the outputs.
     pub(crate) fn waiting(&mut self, model: &str) -> (u64, Vec<Output>) {
         let sequence = self.paused(&[]);
-        assert_eq!(
-            self.body(sequence, &format!(r#"{{"model":"{model}"}}"#), true),
-            None
-        );
+        assert_eq!(self.body(sequence, &format!(r#"{{"model":"{model}"}}"#), true), None);
         (sequence, self.outputs())
     }
 
@@ -343,15 +305,13 @@ impl Rig {
         end: bool,
     ) -> ResponseHeadersAction {
         let map = serialize(pairs.iter().copied());
-        self.worker
-            .handle_response_headers(self.now, Some(sequence), Headers::new(&map), end, &self.host)
+        self.worker.handle_response_headers(self.now, Some(sequence), Headers::new(&map), end, &self.host)
     }
 
     pub(crate) fn response_body(&mut self, sequence: u64, body: &str, end: bool) {
         let read =
             |start: usize, length: usize| body.as_bytes().get(start..start + length).map(<[u8]>::to_vec);
-        self.worker
-            .handle_response_body(self.now, sequence, body.len(), end, read);
+        self.worker.handle_response_body(self.now, sequence, body.len(), end, read);
     }
 
     pub(crate) fn log(&mut self, sequence: u64) -> Vec<Output> {

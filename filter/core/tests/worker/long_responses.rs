@@ -1,9 +1,11 @@
 //! Long JSON responses, of which only the end is read.
 
-use crate::harness::{Output, Rig, slice};
-use penstock_wire::{Completed, filter_frame::Event};
+use penstock_wire::Completed;
+use penstock_wire::filter_frame::Event;
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
+
+use crate::harness::{Output, Rig, slice};
 
 /// Answers a request of the model `m1` with `body`, in pieces of `piece` bytes. Returns the bytes that the worker fetched, and the
 /// prompt's tokens that it reports.
@@ -11,11 +13,8 @@ fn answered(rig: &mut Rig, body: &str, piece: usize) -> (usize, Option<u64>) {
     let sequence = rig.running("m1");
     rig.outputs();
     let length = body.len().to_string();
-    let headers = [
-        (":status", "200"),
-        ("content-type", "application/json"),
-        ("content-length", length.as_str()),
-    ];
+    let headers =
+        [(":status", "200"), ("content-type", "application/json"), ("content-length", length.as_str())];
     rig.response(sequence, &headers, false);
     let mut fetched = 0;
     for begin in (0..body.len()).step_by(piece) {
@@ -26,8 +25,7 @@ fn answered(rig: &mut Rig, body: &str, piece: usize) -> (usize, Option<u64>) {
             fetched += bytes.len();
             Some(bytes)
         };
-        rig.worker
-            .handle_response_body(rig.now, sequence, present.len(), end, read);
+        rig.worker.handle_response_body(rig.now, sequence, present.len(), end, read);
     }
     let outputs = rig.log(sequence);
     let [Output::Sent(_, Event::Completed(Completed { prompt_tokens, .. }))] = outputs[..] else {
@@ -37,21 +35,14 @@ fn answered(rig: &mut Rig, body: &str, piece: usize) -> (usize, Option<u64>) {
 }
 
 fn embedding(end: &str) -> String {
-    format!(
-        r#"{{"data":[{{"embedding":[{}0]}}]{end}}}"#,
-        "0.25,".repeat(10_000)
-    )
+    format!(r#"{{"data":[{{"embedding":[{}0]}}]{end}}}"#, "0.25,".repeat(10_000))
 }
 
 #[test]
 fn counts_at_the_end_are_reported() {
     let body = embedding(r#","usage":{"prompt_tokens":7}"#);
     for piece in [100, 16_384, body.len()] {
-        assert_eq!(
-            answered(&mut Rig::connected(), &body, piece),
-            (4_096, Some(7)),
-            "{piece}"
-        );
+        assert_eq!(answered(&mut Rig::connected(), &body, piece), (4_096, Some(7)), "{piece}");
     }
 }
 
@@ -71,11 +62,8 @@ fn an_interrupted_response_says_nothing_about_where_counts_are() {
     let body = embedding(r#","usage":{"prompt_tokens":7}"#);
     let sequence = rig.running("m1");
     let length = body.len().to_string();
-    let headers = [
-        (":status", "200"),
-        ("content-type", "application/json"),
-        ("content-length", length.as_str()),
-    ];
+    let headers =
+        [(":status", "200"), ("content-type", "application/json"), ("content-length", length.as_str())];
     rig.response(sequence, &headers, false);
     rig.response_body(sequence, &body[..20_000], false);
     rig.log(sequence);

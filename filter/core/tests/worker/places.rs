@@ -1,13 +1,13 @@
 //! Several workers of one Envoy without a companion: the bound is never exceeded, and room is never left unused.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::collections::BTreeSet;
+use std::time::Duration;
 
-use proptest::{collection::vec, prelude::*};
+use proptest::collection::vec;
+use proptest::prelude::*;
 
-use crate::{
-    fail_open,
-    harness::{Rig, Shared},
-};
+use crate::fail_open;
+use crate::harness::{Rig, Shared};
 
 const WORKERS: usize = 3;
 const EXPIRES: Duration = Duration::from_secs(10);
@@ -44,13 +44,8 @@ struct World {
 
 impl World {
     fn new(bound: u64) -> Self {
-        let mut world = Self {
-            shared: Shared::default(),
-            bound,
-            epochs: 0,
-            workers: Vec::new(),
-            calm: EXPIRES,
-        };
+        let mut world =
+            Self { shared: Shared::default(), bound, epochs: 0, workers: Vec::new(), calm: EXPIRES };
         for _ in 0..WORKERS {
             let worker = world.worker();
             world.workers.push(worker);

@@ -1,11 +1,13 @@
 //! Whatever the network loses, the companion learns of every request that was cancelled, and of all that still wait.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::collections::BTreeSet;
+use std::time::Duration;
 
-use proptest::{collection::vec, prelude::*};
+use penstock_wire::filter_frame::Event;
+use proptest::collection::vec;
+use proptest::prelude::*;
 
 use crate::harness::{Output, Rig};
-use penstock_wire::filter_frame::Event;
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
@@ -46,9 +48,7 @@ struct Model {
 impl Model {
     fn sent(&mut self, outputs: Vec<Output>) {
         for out in outputs {
-            let Output::Sent(seq, event) = out else {
-                panic!("only frames: {out:?}")
-            };
+            let Output::Sent(seq, event) = out else { panic!("only frames: {out:?}") };
             self.stream.push(event);
             assert_eq!(seq, self.stream.len() as u64, "frames are numbered without gaps");
         }
@@ -56,11 +56,7 @@ impl Model {
 
     fn cancels(&self, events: &[Event]) -> Vec<u64> {
         let cancel = |event: &Event| {
-            if let Event::Cancel(cancel) = event {
-                Some(cancel.sequence)
-            } else {
-                None
-            }
+            if let Event::Cancel(cancel) = event { Some(cancel.sequence) } else { None }
         };
         events.iter().filter_map(cancel).collect()
     }
@@ -81,9 +77,7 @@ impl Model {
         self.stream.clear();
         self.delivered = 0;
         self.sent(outputs);
-        let Some(Event::Hello(hello)) = self.stream.first() else {
-            panic!("Hello first")
-        };
+        let Some(Event::Hello(hello)) = self.stream.first() else { panic!("Hello first") };
         let waiting: Vec<u64> = hello.waiting.iter().map(|register| register.sequence).collect();
         assert_eq!(waiting, self.waiting);
         assert_eq!(self.cancels(&self.stream), self.left);

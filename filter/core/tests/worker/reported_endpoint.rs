@@ -1,18 +1,17 @@
 //! Routes that report the endpoint in the response headers.
 
-use crate::harness::{Output, Rig, Shared, config, grant};
 use penstock_filter_core::header_sanitizer::HeaderEdit;
-use penstock_wire::{command::Kind, filter_frame::Event};
+use penstock_wire::command::Kind;
+use penstock_wire::filter_frame::Event;
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
+use crate::harness::{Output, Rig, Shared, config, grant};
+
 #[test]
 fn endpoint_reported_by_the_route_is_neither_fetched_nor_set() {
-    let mut rig = Rig::with(
-        7,
-        &config(r#""node": "n""#, r#""node": "n", "routes_tell": true"#),
-        &Shared::default(),
-    );
+    let mut rig =
+        Rig::with(7, &config(r#""node": "n""#, r#""node": "n", "routes_tell": true"#), &Shared::default());
     rig.open();
     rig.hello_ack(2);
     let (sequence, _) = rig.waiting("m1");
@@ -36,8 +35,6 @@ fn endpoint_reported_by_the_route_is_neither_fetched_nor_set() {
     );
     rig.response_body(sequence, "{}", true);
     let outputs = rig.log(sequence);
-    let [Output::Sent(_, Event::Completed(completed))] = &outputs[..] else {
-        panic!("{outputs:?}")
-    };
+    let [Output::Sent(_, Event::Completed(completed))] = &outputs[..] else { panic!("{outputs:?}") };
     assert_eq!(completed.endpoint, "1.1.1.1:1");
 }

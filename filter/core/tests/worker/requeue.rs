@@ -2,18 +2,18 @@
 
 use std::time::Duration;
 
-use crate::harness::{Output, Rig, Shared, config, grant, register};
-use penstock_filter_core::{
-    effect::{Effect, HeadersAction, ResponseHeadersAction},
-    header_sanitizer::HeaderEdit,
-};
+use penstock_filter_core::effect::{Effect, HeadersAction, ResponseHeadersAction};
+use penstock_filter_core::header_sanitizer::HeaderEdit;
+use penstock_wire::command::Kind;
+use penstock_wire::filter_frame::Event;
 use penstock_wire::{
     Command, CompanionFrame, Completed, EndReason, Grant, Refused, Register, RequestKey, RequeueOn,
-    command::Kind, filter_frame::Event,
 };
 use prost::Message;
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
+
+use crate::harness::{Output, Rig, Shared, config, grant, register};
 
 const LISTENER: &str = "envoy://penstock-requeue/";
 const NODE: &str = r#""node": "n""#;
@@ -33,26 +33,17 @@ fn first_worker(epoch: u64, shared: &Shared) -> Rig {
 
 /// A worker of the requeue listener.
 fn requeue_worker(epoch: u64, shared: &Shared) -> Rig {
-    connected(
-        epoch,
-        &format!(r#""requeue": "{LISTENER}", "reenters": true"#),
-        shared,
-    )
+    connected(epoch, &format!(r#""requeue": "{LISTENER}", "reenters": true"#), shared)
 }
 
 fn may_requeue(sequence: u64) -> Grant {
-    Grant {
-        requeue: true,
-        ..grant(sequence)
-    }
+    Grant { requeue: true, ..grant(sequence) }
 }
 
 /// Grants a request. Returns its requeue token.
 fn granted(rig: &mut Rig, sequence: u64) -> String {
     let outputs = rig.command(0, [Kind::Grant(may_requeue(sequence))]);
-    let [Output::Resume(_, edits)] = &outputs[..] else {
-        panic!("{outputs:?}")
-    };
+    let [Output::Resume(_, edits)] = &outputs[..] else { panic!("{outputs:?}") };
     let before = format!(
         r#"[Set("x-penstock-pool", "chat"), Set("x-gateway-destination-endpoint", "1.1.1.1:1,2.2.2.2:2"), Set("x-penstock-route", "1.1.1.1:1,2.2.2.2:2,{LISTENER}"), Set("x-penstock-requeue", ""#
     );
@@ -68,25 +59,15 @@ fn entered(rig: &mut Rig, token: &str) -> u64 {
         ("x-gateway-destination-endpoint", "1.1.1.1:1,2.2.2.2:2"),
         ("x-penstock-route", &list),
     ];
-    let HeadersAction::Pause(sequence, edits) = rig.headers(&headers, false) else {
-        panic!("paused")
-    };
-    let removed = [
-        "x-gateway-destination-endpoint",
-        "x-penstock-requeue",
-        "x-penstock-route",
-    ];
+    let HeadersAction::Pause(sequence, edits) = rig.headers(&headers, false) else { panic!("paused") };
+    let removed = ["x-gateway-destination-endpoint", "x-penstock-requeue", "x-penstock-route"];
     assert_eq!(edits, removed.map(|name| HeaderEdit::Remove(name.into())));
     assert_eq!(rig.body(sequence, r#"{"model":"m1"}"#, true), None);
     sequence
 }
 
 fn requeued_from(epoch_lo: u64, sequence: u64) -> Option<RequestKey> {
-    Some(RequestKey {
-        epoch_hi: 1,
-        epoch_lo,
-        sequence,
-    })
+    Some(RequestKey { epoch_hi: 1, epoch_lo, sequence })
 }
 
 #[test]
@@ -123,21 +104,14 @@ fn request_may_be_requeued_twice() {
     let token = granted(&mut second, b);
     second.advance(Duration::from_millis(40));
     let c = entered(&mut second, &token);
-    let expected = Register {
-        age_us: 70_000,
-        requeues: 2,
-        requeued_from: requeued_from(6, b),
-        ..register(c, "m1")
-    };
+    let expected =
+        Register { age_us: 70_000, requeues: 2, requeued_from: requeued_from(6, b), ..register(c, "m1") };
     assert_eq!(second.outputs(), [Output::Sent(3, Event::Register(expected))]);
     // The last grant may exclude a requeue.
     let edits =
         r#"[Set("x-penstock-pool", "chat"), Set("x-gateway-destination-endpoint", "1.1.1.1:1,2.2.2.2:2")]"#;
     let outputs = second.command(0, [Kind::Grant(grant(c))]);
-    assert!(
-        matches!(&outputs[..], [Output::Resume(_, said)] if said == edits),
-        "{outputs:?}"
-    );
+    assert!(matches!(&outputs[..], [Output::Resume(_, said)] if said == edits), "{outputs:?}");
 }
 
 #[test]
@@ -152,23 +126,14 @@ fn without_listener_key_or_endpoints_there_is_no_token() {
     for rig in [&mut no_listener, &mut keyless] {
         let (sequence, _) = rig.waiting("m1");
         let outputs = rig.command(0, [Kind::Grant(may_requeue(sequence))]);
-        assert!(
-            matches!(&outputs[..], [Output::Resume(_, said)] if said == plain),
-            "{outputs:?}"
-        );
+        assert!(matches!(&outputs[..], [Output::Resume(_, said)] if said == plain), "{outputs:?}");
     }
     let mut rig = first_worker(5, &Shared::default());
     let (sequence, _) = rig.waiting("m1");
-    let nowhere = Grant {
-        endpoints: Vec::new(),
-        ..may_requeue(sequence)
-    };
+    let nowhere = Grant { endpoints: Vec::new(), ..may_requeue(sequence) };
     let outputs = rig.command(0, [Kind::Grant(nowhere)]);
     let pool = r#"[Set("x-penstock-pool", "chat")]"#;
-    assert!(
-        matches!(&outputs[..], [Output::Resume(_, said)] if said == pool),
-        "{outputs:?}"
-    );
+    assert!(matches!(&outputs[..], [Output::Resume(_, said)] if said == pool), "{outputs:?}");
 }
 
 #[test]
@@ -181,10 +146,7 @@ fn grant_of_a_version_1_companion_has_no_token() {
     let plain =
         r#"[Set("x-penstock-pool", "chat"), Set("x-gateway-destination-endpoint", "1.1.1.1:1,2.2.2.2:2")]"#;
     let outputs = rig.command(2, [Kind::Grant(grant(sequence))]);
-    assert!(
-        matches!(&outputs[..], [Output::Resume(_, said)] if said == plain),
-        "{outputs:?}"
-    );
+    assert!(matches!(&outputs[..], [Output::Resume(_, said)] if said == plain), "{outputs:?}");
 }
 
 #[test]
@@ -196,9 +158,7 @@ fn hello_names_an_envoy_without_a_requeue_listener() {
         (Rig::with(6, &crate::harness::config(NODE, NODE), &shared), true),
     ] {
         let outputs = rig.open();
-        let [Output::Sent(1, Event::Hello(hello))] = &outputs[..] else {
-            panic!("{outputs:?}")
-        };
+        let [Output::Sent(1, Event::Hello(hello))] = &outputs[..] else { panic!("{outputs:?}") };
         assert_eq!(hello.no_requeue, expected);
     }
 }
@@ -241,11 +201,7 @@ fn requeue_listener_refuses_requests_without_a_valid_token() {
             request_id: "id-1".into(),
             ..Refused::default()
         };
-        assert_eq!(
-            rig.outputs(),
-            [Output::Sent(2, Event::Refused(refused))],
-            "{headers:?}"
-        );
+        assert_eq!(rig.outputs(), [Output::Sent(2, Event::Refused(refused))], "{headers:?}");
         assert_eq!(rig.log(sequence), []);
     }
 }
@@ -267,9 +223,7 @@ fn trust_of_a_requeued_request_follows_its_original_client() {
     let shared = Shared::default();
     let keys = r#""trust": {"networks": ["10.0.0.0/8"]}, "fairness_id""#;
     let node = format!(r#""node": "n", "requeue": "{LISTENER}""#);
-    let text = crate::harness::CONFIG
-        .replacen(r#""fairness_id""#, keys, 1)
-        .replacen(NODE, &node, 1);
+    let text = crate::harness::CONFIG.replacen(r#""fairness_id""#, keys, 1).replacen(NODE, &node, 1);
     let config = penstock_filter_core::config::Config::parse(text.as_bytes()).expect("a valid configuration");
     let mut first = Rig::with(5, &config, &shared);
     first.open();
@@ -279,18 +233,14 @@ fn trust_of_a_requeued_request_follows_its_original_client() {
     for (network, untrusted) in [("10.0.0.0/8", false), ("192.0.2.0/24", true)] {
         let keys = format!(r#""trust": {{"networks": ["{network}"]}}, "fairness_id""#);
         let node = r#""node": "n", "reenters": true"#;
-        let text = crate::harness::CONFIG
-            .replacen(r#""fairness_id""#, &keys, 1)
-            .replacen(NODE, node, 1);
+        let text = crate::harness::CONFIG.replacen(r#""fairness_id""#, &keys, 1).replacen(NODE, node, 1);
         let config =
             penstock_filter_core::config::Config::parse(text.as_bytes()).expect("a valid configuration");
         let mut second = Rig::with(6, &config, &shared);
         second.open();
         second.host.0.insert("source.address", b"192.0.2.2:0".to_vec());
         entered(&mut second, &token);
-        let [Output::Sent(_, Event::Register(said))] = &second.outputs()[..] else {
-            panic!("a register")
-        };
+        let [Output::Sent(_, Event::Register(said))] = &second.outputs()[..] else { panic!("a register") };
         assert_eq!((said.client.as_str(), said.untrusted), ("10.0.0.9", untrusted));
     }
 }
@@ -300,33 +250,22 @@ fn response_of_a_requeued_request_passes_unchanged() {
     let mut rig = first_worker(5, &Shared::default());
     let (sequence, _) = rig.waiting("m1");
     granted(&mut rig, sequence);
-    rig.host
-        .0
-        .insert("upstream.address", LISTENER.as_bytes().to_vec());
-    rig.host
-        .0
-        .insert("upstream.request_attempt_count", 3_u64.to_le_bytes().to_vec());
-    rig.host
-        .0
-        .insert("response.code_details", b"via_upstream".to_vec());
+    rig.host.0.insert("upstream.address", LISTENER.as_bytes().to_vec());
+    rig.host.0.insert("upstream.request_attempt_count", 3_u64.to_le_bytes().to_vec());
+    rig.host.0.insert("response.code_details", b"via_upstream".to_vec());
     let answer = [
         (":status", "503"),
         ("x-penstock-outcome", "dispatched"),
         ("x-gateway-destination-endpoint-served", "3.3.3.3:3"),
     ];
-    assert_eq!(
-        rig.response(sequence, &answer, false),
-        ResponseHeadersAction::default()
-    );
+    assert_eq!(rig.response(sequence, &answer, false), ResponseHeadersAction::default());
     rig.response_body(sequence, r#"{"usage":{"prompt_tokens":7}}"#, true);
     assert_eq!(rig.outputs(), []);
 
     // The next Hello doesn't list it; only its end is reported.
     rig.closed();
     rig.advance(Duration::from_millis(50));
-    let [Output::Sent(1, Event::Hello(hello))] = &rig.open()[..] else {
-        panic!("Hello")
-    };
+    let [Output::Sent(1, Event::Hello(hello))] = &rig.open()[..] else { panic!("Hello") };
     assert_eq!((hello.waiting.len(), hello.running.len()), (0, 0));
     let completed = Completed {
         sequence,
@@ -348,10 +287,7 @@ fn through(
 ) -> Vec<(&'static str, String)> {
     answer.retain(|(name, _)| *name != SERVED);
     answer.push((SERVED, route.into()));
-    let pairs: Vec<_> = answer
-        .iter()
-        .map(|(name, value)| (*name, value.as_str()))
-        .collect();
+    let pairs: Vec<_> = answer.iter().map(|(name, value)| (*name, value.as_str())).collect();
     let edits = rig.response(sequence, &pairs, false).edits;
     for edit in edits {
         match edit {
@@ -378,10 +314,7 @@ fn routed_edits(endpoints: &[&str], causes: &str, may_requeue: bool) -> Vec<Head
         pool.requeue_on = Some(RequeueOn {
             connect: causes.contains(&"connect".into()),
             reset: causes.contains(&"reset".into()),
-            statuses: causes
-                .iter()
-                .filter_map(|cause| u32::try_from(cause.as_u64()?).ok())
-                .collect(),
+            statuses: causes.iter().filter_map(|cause| u32::try_from(cause.as_u64()?).ok()).collect(),
         });
     }
     let mut rig = Rig::with(5, &config, &Shared::default());
@@ -393,13 +326,7 @@ fn routed_edits(endpoints: &[&str], causes: &str, may_requeue: bool) -> Vec<Head
         endpoints: endpoints.iter().map(ToString::to_string).collect(),
         ..grant(sequence)
     };
-    let frame = CompanionFrame {
-        seq: 2,
-        ack: 0,
-        commands: vec![Command {
-            kind: Some(Kind::Grant(grant)),
-        }],
-    };
+    let frame = CompanionFrame { seq: 2, ack: 0, commands: vec![Command { kind: Some(Kind::Grant(grant)) }] };
     rig.receive(&frame.encode_to_vec());
     match rig.worker.poll_effect() {
         Some(Effect::Resume { edits, .. }) => edits,
@@ -424,15 +351,11 @@ fn routes_that_requeue_need_no_headers_but_the_pool_and_the_server() {
     let (pool, server) = ("x-penstock-pool", "x-gateway-destination-endpoint");
     let (list, token) = ("x-penstock-route", "property penstock.requeue");
     let (retry_on, statuses) = ("x-envoy-retry-on", "x-envoy-retriable-status-codes");
-    assert_eq!(
-        names(&routed_edits(&["1.1.1.1:1"], EVERY, true)),
-        [pool, server, token]
-    );
+    assert_eq!(names(&routed_edits(&["1.1.1.1:1"], EVERY, true)), [pool, server, token]);
     // The route lists one server and has every cause. Headers say what differs, and where the request goes.
-    for (endpoints, causes) in [
-        (&["1.1.1.1:1", "2.2.2.2:2"][..], EVERY),
-        (&["1.1.1.1:1"], r#"["reset", 429, 503]"#),
-    ] {
+    for (endpoints, causes) in
+        [(&["1.1.1.1:1", "2.2.2.2:2"][..], EVERY), (&["1.1.1.1:1"], r#"["reset", 429, 503]"#)]
+    {
         let edits = names(&routed_edits(endpoints, causes, true));
         for name in [pool, server, list, token, retry_on, statuses] {
             assert!(edits.iter().any(|edit| edit == name), "{name}: {edits:?}");
@@ -440,10 +363,7 @@ fn routes_that_requeue_need_no_headers_but_the_pool_and_the_server() {
     }
     // Without a token no route requeues, and a request with one server isn't sent again.
     let (no_retry, no_statuses) = (format!("no {retry_on}"), format!("no {statuses}"));
-    assert_eq!(
-        names(&routed_edits(&["1.1.1.1:1"], EVERY, false)),
-        [pool, server, &no_retry, &no_statuses]
-    );
+    assert_eq!(names(&routed_edits(&["1.1.1.1:1"], EVERY, false)), [pool, server, &no_retry, &no_statuses]);
 }
 
 #[test]
@@ -478,10 +398,7 @@ fn served_endpoint_reaches_the_client_after_any_number_of_requeues() {
     second.outputs();
     second.command(0, [Kind::Grant(grant(c))]);
 
-    let lies = vec![
-        (":status", "200".to_owned()),
-        ("x-penstock-served-again", "spoofed".into()),
-    ];
+    let lies = vec![(":status", "200".to_owned()), ("x-penstock-served-again", "spoofed".into())];
     let answer = through(&mut second, c, "2.2.2.2:2", lies);
     let answer = through(&mut second, b, LISTENER, answer);
     let answer = through(&mut first, a, LISTENER, answer);
@@ -493,14 +410,8 @@ fn served_endpoint_reaches_the_client_after_any_number_of_requeues() {
     // A local reply of the requeue listener's filter has no served endpoint.
     let (a, _) = first.waiting("m1");
     granted(&mut first, a);
-    let expired = vec![
-        (":status", "503".to_owned()),
-        ("x-penstock-outcome", "expired_ttl".into()),
-    ];
-    first
-        .host
-        .0
-        .insert("response.code_details", b"via_upstream".to_vec());
+    let expired = vec![(":status", "503".to_owned()), ("x-penstock-outcome", "expired_ttl".into())];
+    first.host.0.insert("response.code_details", b"via_upstream".to_vec());
     let answer = through(&mut first, a, LISTENER, expired);
     assert!(answer.iter().all(|(name, _)| *name != SERVED), "{answer:?}");
 }
@@ -510,17 +421,10 @@ fn first_exchange_reports_a_response_that_the_requeue_filter_has_not_seen() {
     let mut rig = first_worker(5, &Shared::default());
     let (sequence, _) = rig.waiting("m1");
     granted(&mut rig, sequence);
-    rig.host
-        .0
-        .insert("upstream.address", LISTENER.as_bytes().to_vec());
-    rig.host
-        .0
-        .insert("response.code_details", b"via_upstream".to_vec());
+    rig.host.0.insert("upstream.address", LISTENER.as_bytes().to_vec());
+    rig.host.0.insert("response.code_details", b"via_upstream".to_vec());
     // The requeue listener's VM has trapped, so Envoy sends a local reply.
-    let answer = [
-        (":status", "503"),
-        ("x-gateway-destination-endpoint-served", "3.3.3.3:3"),
-    ];
+    let answer = [(":status", "503"), ("x-gateway-destination-endpoint-served", "3.3.3.3:3")];
     let edits = rig.response(sequence, &answer, true).edits;
     assert!(
         matches!(
@@ -541,17 +445,10 @@ fn disconnect_of_a_requeued_client_is_reported_by_both_exchanges() {
     let mut second = requeue_worker(6, &shared);
     let b = entered(&mut second, &token);
     second.outputs();
-    let [Output::Sent(3, Event::Cancel(cancel))] = &second.log(b)[..] else {
-        panic!("cancelled")
-    };
+    let [Output::Sent(3, Event::Cancel(cancel))] = &second.log(b)[..] else { panic!("cancelled") };
     assert_eq!(cancel.sequence, b);
-    first
-        .host
-        .0
-        .insert("response.code_details", b"downstream_remote_disconnect".to_vec());
-    let [Output::Sent(3, Event::Completed(completed))] = &first.log(a)[..] else {
-        panic!("completed")
-    };
+    first.host.0.insert("response.code_details", b"downstream_remote_disconnect".to_vec());
+    let [Output::Sent(3, Event::Completed(completed))] = &first.log(a)[..] else { panic!("completed") };
     assert_eq!(completed.end(), EndReason::ClientLeft);
 }
 

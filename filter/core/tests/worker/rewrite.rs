@@ -1,10 +1,13 @@
 //! A grant with a target model: the rewrite of the body, the registration afterwards, and the token of a requeued request.
 
-use crate::harness::{Output, Rig, Shared, config, grant, register};
 use penstock_filter_core::rewrite::Rewrite;
-use penstock_wire::{Grant, Hello, Register, RequestKey, command::Kind, filter_frame::Event};
+use penstock_wire::command::Kind;
+use penstock_wire::filter_frame::Event;
+use penstock_wire::{Grant, Hello, Register, RequestKey};
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
+
+use crate::harness::{Output, Rig, Shared, config, grant, register};
 
 const LISTENER: &str = "envoy://penstock-requeue/";
 
@@ -18,11 +21,7 @@ fn rig(epoch: u64, is_requeue_listener: bool, shared: &Shared) -> Rig {
 }
 
 fn grant_to(sequence: u64, target: &str) -> Grant {
-    Grant {
-        target_model: target.into(),
-        requeue: true,
-        ..grant(sequence)
-    }
+    Grant { target_model: target.into(), requeue: true, ..grant(sequence) }
 }
 
 /// Sends a request with this body, which must wait. Returns its sequence number.
@@ -41,9 +40,7 @@ fn granted(rig: &mut Rig, grant: Grant) -> (String, Option<Rewrite>, String) {
         _ => None,
     });
     let (edits, rewrite) = resumed.expect("resumed");
-    let (_, token) = edits
-        .split_once(r#"Set("x-penstock-requeue", ""#)
-        .expect("a token");
+    let (_, token) = edits.split_once(r#"Set("x-penstock-requeue", ""#).expect("a token");
     let token = token.split('"').next().expect("its end").to_owned();
     (edits, rewrite, token)
 }
@@ -52,12 +49,7 @@ fn granted(rig: &mut Rig, grant: Grant) -> (String, Option<Rewrite>, String) {
 fn model_in_the_body_is_replaced_and_the_length_updated() {
     let shared = Shared::default();
     for (body, sized, target, after) in [
-        (
-            r#"{"model":"m1","n":1}"#,
-            true,
-            "much-longer",
-            r#"{"model":"much-longer","n":1}"#,
-        ),
+        (r#"{"model":"m1","n":1}"#, true, "much-longer", r#"{"model":"much-longer","n":1}"#),
         (
             r#"{"n":[{"model":"no"}], "mod\u0065l" : "\u006d\u0031" }"#,
             true,
@@ -101,18 +93,10 @@ fn running_request_is_listed_with_its_target_model() {
     rig.closed();
     rig.outputs();
     rig.advance(std::time::Duration::from_secs(2));
-    let [Output::Sent(1, Event::Hello(Hello { running, .. }))] = &rig.open()[..] else {
-        panic!("a Hello")
-    };
-    let registered: Vec<_> = running
-        .iter()
-        .filter_map(|entry| entry.register.as_ref())
-        .collect();
+    let [Output::Sent(1, Event::Hello(Hello { running, .. }))] = &rig.open()[..] else { panic!("a Hello") };
+    let registered: Vec<_> = running.iter().filter_map(|entry| entry.register.as_ref()).collect();
     assert_eq!(registered.len(), 1);
-    assert_eq!(
-        (registered[0].model.as_str(), registered[0].target_model.as_str()),
-        ("m1", "m1-real")
-    );
+    assert_eq!((registered[0].model.as_str(), registered[0].target_model.as_str()), ("m1", "m1-real"));
 }
 
 #[test]
@@ -128,11 +112,7 @@ fn requeued_request_keeps_its_requested_model() {
     let again = waits(&mut second, &[("x-penstock-requeue", &token)], rewritten);
     let mut expected = Register {
         requeues: 1,
-        requeued_from: Some(RequestKey {
-            epoch_hi: 1,
-            epoch_lo: 5,
-            sequence: asked,
-        }),
+        requeued_from: Some(RequestKey { epoch_hi: 1, epoch_lo: 5, sequence: asked }),
         target_model: "x-real".into(),
         fairness_id: "u".into(),
         fairness_id_private: true,
@@ -141,10 +121,7 @@ fn requeued_request_keeps_its_requested_model() {
         body_bytes: rewritten.len() as u64,
         ..register(again, "g1")
     };
-    assert_eq!(
-        second.outputs(),
-        [Output::Sent(2, Event::Register(expected.clone()))]
-    );
+    assert_eq!(second.outputs(), [Output::Sent(2, Event::Register(expected.clone()))]);
 
     // The next grant keeps the target model or sets another; the token still has the requested model.
     let (_, none, kept) = granted(&mut second, grant_to(again, "x-real"));
@@ -152,11 +129,8 @@ fn requeued_request_keeps_its_requested_model() {
     let third = waits(&mut second, &[("x-penstock-requeue", &kept)], rewritten);
     expected.sequence = third;
     expected.requeues = 2;
-    expected.requeued_from = expected.requeued_from.map(|key| RequestKey {
-        epoch_lo: 6,
-        sequence: again,
-        ..key
-    });
+    expected.requeued_from =
+        expected.requeued_from.map(|key| RequestKey { epoch_lo: 6, sequence: again, ..key });
     assert_eq!(second.outputs(), [Output::Sent(3, Event::Register(expected))]);
     let (_, other, _) = granted(&mut second, grant_to(third, "g1"));
     assert_eq!(other.expect("back again").text, b"\"g1\"");
@@ -172,9 +146,7 @@ fn token_of_a_request_without_target_model_has_no_model() {
     let mut second = rig(6, true, &shared);
     let headers = [("x-penstock-requeue", token.as_str())];
     let again = waits(&mut second, &headers, r#"{"model":"m1"}"#);
-    let [Output::Sent(_, Event::Register(register))] = &second.outputs()[..] else {
-        panic!("one Register")
-    };
+    let [Output::Sent(_, Event::Register(register))] = &second.outputs()[..] else { panic!("one Register") };
     assert_eq!((register.sequence, register.model.as_str()), (again, "m1"));
     assert_eq!(register.target_model, "");
 }

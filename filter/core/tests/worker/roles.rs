@@ -2,17 +2,15 @@
 
 use std::time::Duration;
 
-use crate::harness::{Output, Rig, grant};
 use penstock_filter_core::limits::UNANSWERED_PROBES_MAX;
-use penstock_wire::{
-    Cancel, Endpoints, Heartbeat, Hello, HelloAck, Role,
-    command::Kind,
-    endpoints_digest,
-    filter_frame::Event,
-    limits::{LEADER_WAIT, PROBE_WAIT, VERSION_MAX},
-};
+use penstock_wire::command::Kind;
+use penstock_wire::filter_frame::Event;
+use penstock_wire::limits::{LEADER_WAIT, PROBE_WAIT, VERSION_MAX};
+use penstock_wire::{Cancel, Endpoints, Heartbeat, Hello, HelloAck, Role, endpoints_digest};
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
+
+use crate::harness::{Output, Rig, grant};
 
 const TICK: Duration = Duration::from_millis(50);
 
@@ -39,26 +37,15 @@ fn only_hello(outputs: Vec<Output>) -> Hello {
 }
 
 fn standby(leader: &str, term: u64) -> Kind {
-    Kind::Role(Role {
-        term,
-        leader: leader.to_owned(),
-        here: false,
-    })
+    Kind::Role(Role { term, leader: leader.to_owned(), here: false })
 }
 
 fn leads(term: u64) -> Kind {
-    Kind::Role(Role {
-        term,
-        leader: String::new(),
-        here: true,
-    })
+    Kind::Role(Role { term, leader: String::new(), here: true })
 }
 
 fn hello_ack(term: u64) -> Kind {
-    Kind::HelloAck(HelloAck {
-        version: VERSION_MAX,
-        term,
-    })
+    Kind::HelloAck(HelloAck { version: VERSION_MAX, term })
 }
 
 #[test]
@@ -144,10 +131,7 @@ fn companion_that_has_the_lease_is_waited_for() {
         rig.command(1, [standby("", term)]);
         for second in 0..2 * LEADER_WAIT.as_secs() {
             rig.advance(Duration::from_secs(1));
-            assert_eq!(
-                rig.tick(),
-                [Output::Sent(second + 2, Event::Heartbeat(Heartbeat {}))]
-            );
+            assert_eq!(rig.tick(), [Output::Sent(second + 2, Event::Heartbeat(Heartbeat {}))]);
         }
     }
 }

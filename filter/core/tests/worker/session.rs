@@ -3,15 +3,14 @@
 
 use std::time::Duration;
 
-use crate::harness::{Output, Rig, Shared, config, grant, register};
-use penstock_wire::{
-    Bye, Cancel, Endpoints, Heartbeat, Hello, HelloAck, Policy, Register, Running, Started,
-    command::Kind,
-    filter_frame::Event,
-    limits::{HELLO_PART_REQUESTS, UNACKED_EVENTS_MAX},
-};
+use penstock_wire::command::Kind;
+use penstock_wire::filter_frame::Event;
+use penstock_wire::limits::{HELLO_PART_REQUESTS, UNACKED_EVENTS_MAX};
+use penstock_wire::{Bye, Cancel, Endpoints, Heartbeat, Hello, HelloAck, Policy, Register, Running, Started};
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
+
+use crate::harness::{Output, Rig, Shared, config, grant, register};
 
 fn hello(stream: u32) -> Hello {
     Hello {
@@ -66,15 +65,9 @@ fn hello_lists_waiting_and_running_requests() {
     rig.outputs();
     let sent = reopen(&mut rig);
     let expected = Hello {
-        waiting: vec![Register {
-            age_us: 50_000,
-            ..register(waiting, "m2")
-        }],
+        waiting: vec![Register { age_us: 50_000, ..register(waiting, "m2") }],
         running: vec![Running {
-            register: Some(Register {
-                age_us: 57_000,
-                ..register(running, "m1")
-            }),
+            register: Some(Register { age_us: 57_000, ..register(running, "m1") }),
             pool: "chat".into(),
             endpoint: "1.1.1.1:1".into(),
             age_us: 57_000,
@@ -125,16 +118,9 @@ fn large_hello_is_sent_in_parts() {
             }
         })
         .collect();
-    let shape: Vec<_> = parts
-        .iter()
-        .map(|part| (part.part, part.last, part.waiting.len()))
-        .collect();
+    let shape: Vec<_> = parts.iter().map(|part| (part.part, part.last, part.waiting.len())).collect();
     assert_eq!(shape, [(0, false, HELLO_PART_REQUESTS), (1, true, 3)]);
-    let sequences: Vec<u64> = parts
-        .iter()
-        .flat_map(|part| &part.waiting)
-        .map(|r| r.sequence)
-        .collect();
+    let sequences: Vec<u64> = parts.iter().flat_map(|part| &part.waiting).map(|r| r.sequence).collect();
     assert!(sequences.is_sorted());
     assert_eq!(sequences.len(), count);
 }
@@ -151,11 +137,7 @@ fn terminal_events_are_repeated_until_acknowledged() {
     let cancel = |seq, id: u64| Output::Sent(seq, Event::Cancel(Cancel { sequence: id }));
     assert_eq!(
         reopen(&mut rig),
-        [
-            Output::Sent(1, Event::Hello(hello(2))),
-            cancel(2, ids[1]),
-            cancel(3, ids[2])
-        ]
+        [Output::Sent(1, Event::Hello(hello(2))), cancel(2, ids[1]), cancel(3, ids[2])]
     );
     rig.hello_ack(1);
     rig.command(3, []);
@@ -172,10 +154,7 @@ fn ends_without_a_stream_are_reported_on_the_next_one() {
     assert_eq!(rig.log(waiting), []);
     rig.advance(TICK);
     let sent = rig.open();
-    assert_eq!(
-        sent[1..],
-        [Output::Sent(2, Event::Cancel(Cancel { sequence: waiting }))]
-    );
+    assert_eq!(sent[1..], [Output::Sent(2, Event::Cancel(Cancel { sequence: waiting }))]);
 }
 
 #[test]
@@ -201,10 +180,7 @@ fn unacknowledged_events_are_bounded_and_their_resend_is_no_reason_to_reconnect(
     rig.hello_ack(1);
     let (sequence, sent) = rig.waiting("m1");
     let seq = 2 + UNACKED_EVENTS_MAX as u64;
-    assert_eq!(
-        sent,
-        [Output::Sent(seq, Event::Register(register(sequence, "m1")))]
-    );
+    assert_eq!(sent, [Output::Sent(seq, Event::Register(register(sequence, "m1")))]);
 }
 
 #[test]
@@ -258,10 +234,7 @@ fn without_a_common_version_the_reconnect_is_much_later() {
     rig.advance(Duration::from_secs(1));
     rig.open();
     // Logged once, however often the filter reconnects.
-    assert_eq!(
-        rig.command(0, [Kind::HelloAck(HelloAck { version: 0, term: 1 })]),
-        []
-    );
+    assert_eq!(rig.command(0, [Kind::HelloAck(HelloAck { version: 0, term: 1 })]), []);
 }
 
 #[test]
@@ -277,9 +250,7 @@ fn companion_with_a_lower_term_is_refused() {
     let (sequence, _) = rig.waiting("m1");
     assert_eq!(
         rig.hello_ack(4),
-        [Output::Warning(
-            "companion session 3 closed: its companion is older than the last one".into()
-        )]
+        [Output::Warning("companion session 3 closed: its companion is older than the last one".into())]
     );
     assert_eq!(rig.command(1, [Kind::Grant(grant(sequence))]), []);
     assert_eq!(rig.tick(), [Output::ResetStream]);
@@ -291,16 +262,12 @@ fn frames_out_of_order_reset_the_stream() {
     rig.receive(b"\xff\xff");
     assert_eq!(
         rig.outputs(),
-        [Output::Warning(
-            "companion session 1 closed: the companion sent a malformed frame".into()
-        )]
+        [Output::Warning("companion session 1 closed: the companion sent a malformed frame".into())]
     );
     let mut rig = Rig::connected();
     assert_eq!(
         rig.command(99, []),
-        [Output::Warning(
-            "companion session 1 closed: the companion's frames are out of order".into()
-        )]
+        [Output::Warning("companion session 1 closed: the companion's frames are out of order".into())]
     );
 }
 
@@ -310,16 +277,12 @@ fn bye_of_the_companion_lets_the_filter_reconnect_to_its_successor() {
     rig.waiting("m1");
     assert_eq!(
         rig.command(2, [Kind::Bye(Bye {})]),
-        [Output::Info(
-            "companion session 1 closed: the companion ends, or stands by".into()
-        )]
+        [Output::Info("companion session 1 closed: the companion ends, or stands by".into())]
     );
     assert_eq!(rig.tick(), [Output::ResetStream]);
     rig.advance(TICK);
     let sent = rig.open();
-    let [Output::Sent(1, Event::Hello(hello))] = &sent[..] else {
-        panic!("{sent:?}")
-    };
+    let [Output::Sent(1, Event::Hello(hello))] = &sent[..] else { panic!("{sent:?}") };
     assert_eq!(hello.waiting.len(), 1);
 }
 
@@ -335,9 +298,7 @@ fn requests_wait_for_hold_and_no_longer() {
     let (late, _) = rig.waiting("m1");
     rig.advance(Duration::from_millis(1));
     let outputs = rig.tick();
-    let [Output::Reply(101, first), Output::Reply(102, second)] = &outputs[..] else {
-        panic!("{outputs:?}")
-    };
+    let [Output::Reply(101, first), Output::Reply(102, second)] = &outputs[..] else { panic!("{outputs:?}") };
     assert_eq!((first.status, second.status), (503, 503));
     assert!(String::from_utf8_lossy(&first.body).contains("gateway_unavailable"));
     assert_eq!(rig.log(waiting), []);
@@ -358,10 +319,7 @@ fn requests_wait_for_hold_and_no_longer() {
         panic!("{sent:?}")
     };
     assert_eq!(hello.waiting[0].sequence, patient);
-    assert_eq!(
-        (first.code.as_str(), first.registered),
-        ("gateway_unavailable", true)
-    );
+    assert_eq!((first.code.as_str(), first.registered), ("gateway_unavailable", true));
     assert!(!last.registered);
 }
 
@@ -372,10 +330,7 @@ fn hold_counts_from_the_configuration_at_a_cold_start() {
     rig.waiting("m1");
     rig.advance(Duration::from_millis(1));
     let outputs = rig.tick();
-    assert!(
-        matches!(outputs[..], [Output::Reply(101, _), Output::OpenStream]),
-        "{outputs:?}"
-    );
+    assert!(matches!(outputs[..], [Output::Reply(101, _), Output::OpenStream]), "{outputs:?}");
 }
 
 #[test]
@@ -388,17 +343,13 @@ fn ttl_and_deadline_are_enforced_while_the_companion_is_down() {
     rig.open_failed();
     rig.advance(Duration::from_millis(200));
     let outputs = rig.tick();
-    let Output::Reply(101, answer) = &outputs[0] else {
-        panic!("{outputs:?}")
-    };
+    let Output::Reply(101, answer) = &outputs[0] else { panic!("{outputs:?}") };
     assert_eq!(answer.status, 504);
     assert!(answer.headers.contains(&("x-should-retry", "false".into())));
     rig.open_failed();
     rig.advance(Duration::from_millis(29_800));
     let outputs = rig.tick();
-    let Output::Reply(102, answer) = &outputs[0] else {
-        panic!("{outputs:?}")
-    };
+    let Output::Reply(102, answer) = &outputs[0] else { panic!("{outputs:?}") };
     assert!(String::from_utf8_lossy(&answer.body).contains("Request timed out after 30s in queue"));
     assert!(String::from_utf8_lossy(&answer.body).contains("queue_timeout"));
 }
@@ -413,10 +364,7 @@ fn without_a_ready_endpoint_the_longer_ttl_counts_from_the_arrival_while_the_com
         let mut rig = Rig::with(1, &config(from, &to), &Shared::default());
         rig.open();
         rig.hello_ack(2);
-        let none = Endpoints {
-            pool: "patient".into(),
-            ..Endpoints::default()
-        };
+        let none = Endpoints { pool: "patient".into(), ..Endpoints::default() };
         rig.command(1, [Kind::Endpoints(none)]);
         rig.waiting("p1");
         rig.closed();
@@ -425,15 +373,9 @@ fn without_a_ready_endpoint_the_longer_ttl_counts_from_the_arrival_while_the_com
         rig.open_failed();
         rig.advance(Duration::from_millis(1));
         let outputs = rig.tick();
-        let Some(Output::Reply(101, answer)) = outputs.first() else {
-            panic!("{outputs:?}")
-        };
+        let Some(Output::Reply(101, answer)) = outputs.first() else { panic!("{outputs:?}") };
         assert_eq!(answer.status, 503, "{answer:?}");
-        assert!(
-            answer
-                .headers
-                .contains(&("x-penstock-outcome", "no_endpoints".into()))
-        );
+        assert!(answer.headers.contains(&("x-penstock-outcome", "no_endpoints".into())));
         assert!(String::from_utf8_lossy(&answer.body).contains("no_endpoints"));
     }
 }
@@ -450,24 +392,12 @@ fn filter_enforces_no_deadlines_while_the_companion_is_up() {
 fn new_policy_applies_from_the_next_request_on() {
     let mut rig = Rig::connected();
     let before = rig.paused(&[]);
-    rig.command(
-        1,
-        [Kind::Policy(Policy {
-            digest: "d1".into(),
-            body_bytes_max: 10,
-            ..Policy::default()
-        })],
-    );
+    rig.command(1, [Kind::Policy(Policy { digest: "d1".into(), body_bytes_max: 10, ..Policy::default() })]);
     assert_eq!(rig.body(before, r#"{"model":"m1"}"#, true), None);
-    assert!(matches!(
-        rig.headers(&[], true),
-        penstock_filter_core::effect::HeadersAction::Pass(_)
-    ));
+    assert!(matches!(rig.headers(&[], true), penstock_filter_core::effect::HeadersAction::Pass(_)));
     rig.outputs();
     let sent = reopen(&mut rig);
-    let [Output::Sent(1, Event::Hello(hello))] = &sent[..] else {
-        panic!("{sent:?}")
-    };
+    let [Output::Sent(1, Event::Hello(hello))] = &sent[..] else { panic!("{sent:?}") };
     assert_eq!(hello.policy_digest, "d1");
 }
 
@@ -477,10 +407,7 @@ fn only_terminal_events_are_repeated() {
     let running = rig.running("m1");
     rig.response(running, &[(":status", "200")], false);
     let sent = rig.outputs();
-    assert!(
-        matches!(sent[..], [Output::Sent(3, Event::Started(Started { .. }))]),
-        "{sent:?}"
-    );
+    assert!(matches!(sent[..], [Output::Sent(3, Event::Started(Started { .. }))]), "{sent:?}");
     assert_eq!(reopen(&mut rig).len(), 1);
 }
 

@@ -3,22 +3,19 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use penstock_filter_core::{
-    effect::{Effect, SessionId},
-    limits::REPORT_HOLD,
-    local_reply::LocalReply,
-    session::SessionEffect,
-};
+use penstock_filter_core::effect::{Effect, SessionId};
+use penstock_filter_core::limits::REPORT_HOLD;
+use penstock_filter_core::local_reply::LocalReply;
+use penstock_filter_core::session::SessionEffect;
+use penstock_wire::command::Kind;
+use penstock_wire::filter_frame::Event;
 use penstock_wire::{
-    self as wire, Admitted, Command, CompanionFrame, Completed, Endpoints, FilterFrame, Hello, HelloAck,
-    Role, command::Kind, filter_frame::Event,
+    self as wire, Admitted, Command, CompanionFrame, Completed, Endpoints, FilterFrame, Hello, HelloAck, Role,
 };
 use prost::Message;
 
-use crate::{
-    credits::{A, BODY, arrive, credit},
-    harness::*,
-};
+use crate::credits::{A, BODY, arrive, credit};
+use crate::harness::*;
 
 const SPLIT: (&str, &str) = (r#""digest": "d0""#, r#""digest": "d0", "session_per_pool": true"#);
 /// Longer than a session waits before it opens the next stream.
@@ -42,11 +39,7 @@ struct Split {
 impl Split {
     /// A worker whose policy gives the pools `chat` and `patient` sessions of their own, if `is_split`.
     fn new(is_split: bool) -> Self {
-        let config = if is_split {
-            config(SPLIT.0, SPLIT.1)
-        } else {
-            config("", "")
-        };
+        let config = if is_split { config(SPLIT.0, SPLIT.1) } else { config("", "") };
         Self {
             rig: Rig::with(2, &config, &Shared::default()),
             sent: BTreeMap::new(),
@@ -86,14 +79,7 @@ impl Split {
         self.open(id);
         let last = self.sent.get(&id).and_then(|events| events.last());
         if matches!(last, Some(Event::Hello(hello)) if hello.probe) {
-            self.command(
-                id,
-                Kind::Role(Role {
-                    here: true,
-                    term: 7,
-                    ..Role::default()
-                }),
-            );
+            self.command(id, Kind::Role(Role { here: true, term: 7, ..Role::default() }));
         }
         self.acknowledge(id, 7);
     }
@@ -140,11 +126,7 @@ impl Split {
     fn command(&mut self, id: SessionId, kind: Kind) {
         let seq = self.frames.entry(id).or_default();
         *seq += 1;
-        let frame = CompanionFrame {
-            seq: *seq,
-            ack: 0,
-            commands: vec![Command { kind: Some(kind) }],
-        };
+        let frame = CompanionFrame { seq: *seq, ack: 0, commands: vec![Command { kind: Some(kind) }] };
         let message = frame.encode_to_vec();
         self.rig.worker.handle_message(self.rig.now, id, &message);
         self.collect();
@@ -216,10 +198,7 @@ fn sequences(registers: &[wire::Register]) -> Vec<u64> {
 }
 
 fn running(hello: &Hello) -> Vec<u64> {
-    let registers = hello
-        .running
-        .iter()
-        .filter_map(|running| running.register.as_ref());
+    let registers = hello.running.iter().filter_map(|running| running.register.as_ref());
     registers.map(|register| register.sequence).collect()
 }
 
@@ -250,18 +229,9 @@ fn the_end_of_a_request_is_reported_in_its_session() {
     let sequence = split.request("p1");
     split.taken("patient");
     let id = split.id("patient");
-    split.command(
-        id,
-        Kind::Grant(wire::Grant {
-            pool: "patient".into(),
-            ..grant(sequence)
-        }),
-    );
+    split.command(id, Kind::Grant(wire::Grant { pool: "patient".into(), ..grant(sequence) }));
     assert_eq!(split.resumed.len(), 1);
-    split
-        .rig
-        .worker
-        .handle_log(split.rig.now, sequence, &split.rig.host);
+    split.rig.worker.handle_log(split.rig.now, sequence, &split.rig.host);
     split.collect();
     assert!(
         matches!(&split.taken("patient")[..], [Event::Completed(Completed { sequence: ended, .. })] if *ended == sequence)
@@ -271,17 +241,9 @@ fn the_end_of_a_request_is_reported_in_its_session() {
     split.rig.worker.handle_closed(split.rig.now, SessionId::MAIN);
     split.reconnect();
     let events = split.taken("patient");
-    assert!(
-        events.iter().any(|event| matches!(event, Event::Completed(_))),
-        "{events:?}"
-    );
+    assert!(events.iter().any(|event| matches!(event, Event::Completed(_))), "{events:?}");
     let events = split.taken("");
-    assert!(
-        events
-            .iter()
-            .all(|event| matches!(event, Event::Hello(_) | Event::Heartbeat(_))),
-        "{events:?}"
-    );
+    assert!(events.iter().all(|event| matches!(event, Event::Hello(_) | Event::Heartbeat(_))), "{events:?}");
 }
 
 #[test]
@@ -291,14 +253,7 @@ fn another_sessions_companion_decides_nothing_about_a_request() {
     for pool in ["", "chat"] {
         let id = split.id(pool);
         split.command(id, Kind::Grant(grant(sequence)));
-        split.command(
-            id,
-            Kind::Reject(wire::Reject {
-                sequence,
-                status: 503,
-                ..wire::Reject::default()
-            }),
-        );
+        split.command(id, Kind::Reject(wire::Reject { sequence, status: 503, ..wire::Reject::default() }));
         assert!(split.resumed.is_empty() && split.replies.is_empty(), "{pool}");
         assert!(
             matches!(&split.taken(pool)[..], [Event::Cancel(cancel)] if cancel.sequence == sequence),
@@ -327,16 +282,9 @@ fn a_pool_without_its_leader_holds_its_requests_while_the_others_go_on() {
     assert!(split.replies.is_empty());
     split.rig.advance(Duration::from_secs(2));
     split.tick();
-    let [reply] = &split.replies[..] else {
-        panic!("{:?}", split.replies)
-    };
+    let [reply] = &split.replies[..] else { panic!("{:?}", split.replies) };
     assert_eq!(reply.status, 503);
-    assert!(
-        !split
-            .taken("")
-            .iter()
-            .any(|event| matches!(event, Event::Refused(_)))
-    );
+    assert!(!split.taken("").iter().any(|event| matches!(event, Event::Refused(_))));
 }
 
 #[test]
@@ -368,22 +316,13 @@ fn sessions_that_the_policy_introduces_list_the_requests_that_the_main_session_h
     split.connect();
     let waits = split.request("m1");
     let runs = split.request("m2");
-    split.command(
-        SessionId::MAIN,
-        Kind::Grant(wire::Grant {
-            pool: "chat".into(),
-            ..grant(runs)
-        }),
-    );
+    split.command(SessionId::MAIN, Kind::Grant(wire::Grant { pool: "chat".into(), ..grant(runs) }));
     let policy = Split::policy("d2", true, &[("chat", "m*", 5_000), ("patient", "p*", 5_000)]);
     split.command(SessionId::MAIN, Kind::Policy(policy));
     assert!(split.reset.is_empty(), "the main session goes on");
     split.reconnect();
     let hello = split.hello("chat");
-    assert_eq!(
-        (sequences(&hello.waiting), running(&hello)),
-        (vec![waits], vec![runs])
-    );
+    assert_eq!((sequences(&hello.waiting), running(&hello)), (vec![waits], vec![runs]));
     assert_eq!(hello.policy_digest, "d2");
     let hello = split.hello("patient");
     assert!(hello.waiting.is_empty() && hello.running.is_empty());
@@ -398,19 +337,13 @@ fn a_request_whose_pool_the_policy_lacks_is_listed_in_the_session_of_the_pool_th
     split.connect();
     let waits = split.request("m1");
     let runs = split.request("m2");
-    let granted = wire::Grant {
-        pool: "chat".into(),
-        ..grant(runs)
-    };
+    let granted = wire::Grant { pool: "chat".into(), ..grant(runs) };
     split.command(SessionId::MAIN, Kind::Grant(granted));
     let policy = Split::policy("d2", true, &[("talk", "m*", 5_000), ("patient", "p*", 5_000)]);
     split.command(SessionId::MAIN, Kind::Policy(policy));
     split.reconnect();
     let hello = split.hello("talk");
-    assert_eq!(
-        (sequences(&hello.waiting), running(&hello)),
-        (vec![waits], vec![runs])
-    );
+    assert_eq!((sequences(&hello.waiting), running(&hello)), (vec![waits], vec![runs]));
 }
 
 #[test]
@@ -435,31 +368,18 @@ fn the_session_of_a_removed_pool_ends_with_its_last_request() {
     let mut split = Split::connected();
     let sequence = split.request("p1");
     let patient = split.id("patient");
-    split.command(
-        patient,
-        Kind::Grant(wire::Grant {
-            pool: "patient".into(),
-            ..grant(sequence)
-        }),
-    );
+    split.command(patient, Kind::Grant(wire::Grant { pool: "patient".into(), ..grant(sequence) }));
     let policy = Split::policy("d2", true, &[("chat", "m*", 5_000)]);
     split.command(SessionId::MAIN, Kind::Policy(policy));
     split.tick();
     assert!(split.reset.is_empty(), "its request runs");
-    split
-        .rig
-        .worker
-        .handle_log(split.rig.now, sequence, &split.rig.host);
+    split.rig.worker.handle_log(split.rig.now, sequence, &split.rig.host);
     split.collect();
     split.tick();
     assert!(split.reset.is_empty(), "its end isn't acknowledged");
     let seq = split.frames.get_mut(&patient).expect("frames");
     *seq += 1;
-    let frame = CompanionFrame {
-        seq: *seq,
-        ack: 3,
-        commands: Vec::new(),
-    };
+    let frame = CompanionFrame { seq: *seq, ack: 3, commands: Vec::new() };
     let message = frame.encode_to_vec();
     split.rig.worker.handle_message(split.rig.now, patient, &message);
     split.tick();
@@ -477,17 +397,11 @@ fn the_session_of_a_removed_pool_that_nobody_leads_ends_when_its_reports_are_giv
     let mut split = Split::connected();
     let sequence = split.request("p1");
     let patient = split.id("patient");
-    let granted = wire::Grant {
-        pool: "patient".into(),
-        ..grant(sequence)
-    };
+    let granted = wire::Grant { pool: "patient".into(), ..grant(sequence) };
     split.command(patient, Kind::Grant(granted));
     let policy = Split::policy("d2", true, &[("chat", "m*", 5_000)]);
     split.command(SessionId::MAIN, Kind::Policy(policy));
-    split
-        .rig
-        .worker
-        .handle_log(split.rig.now, sequence, &split.rig.host);
+    split.rig.worker.handle_log(split.rig.now, sequence, &split.rig.host);
     split.rig.worker.handle_closed(split.rig.now, patient);
     split.tick();
     assert!(split.reset.is_empty(), "its leader may come back");
@@ -511,11 +425,7 @@ fn a_pools_entry_in_the_policy_is_that_of_its_own_session() {
     split.request("p1");
     split.rig.advance(Duration::from_secs(2));
     split.tick();
-    assert_eq!(
-        split.replies.len(),
-        1,
-        "chat's hold is 1 s now, patient's 100 s as before"
-    );
+    assert_eq!(split.replies.len(), 1, "chat's hold is 1 s now, patient's 100 s as before");
     split.reconnect();
     assert_eq!(split.hello("chat").policy_digest, "d2");
     assert_eq!(split.hello("patient").policy_digest, "d0");
@@ -530,26 +440,14 @@ fn a_companion_without_a_term_is_accepted_after_one_with_a_term() {
     split.tick();
     split.opened.clear();
     split.open(SessionId::MAIN);
-    split.command(
-        SessionId::MAIN,
-        Kind::Role(Role {
-            here: true,
-            term: 0,
-            ..Role::default()
-        }),
-    );
+    split.command(SessionId::MAIN, Kind::Role(Role { here: true, term: 0, ..Role::default() }));
     split.acknowledge(SessionId::MAIN, 0);
     split.tick();
     assert!(split.reset.is_empty());
     let refused = split.rig.paused(&[]);
     assert!(split.rig.body(refused, r#"{"model":"unknown"}"#, true).is_some());
     split.collect();
-    assert!(
-        split
-            .taken("")
-            .iter()
-            .any(|event| matches!(event, Event::Refused(_)))
-    );
+    assert!(split.taken("").iter().any(|event| matches!(event, Event::Refused(_))));
 }
 
 /// The admission of a request that arrives.
@@ -566,10 +464,7 @@ fn a_credit_counts_for_the_pool_of_its_session_and_its_requests_are_reported_the
     split.command(chat, Kind::Credit(credit(1, &[(A, 1)])));
     let (sequence, admitted) = is_admitted(&mut split);
     assert!(admitted);
-    split
-        .rig
-        .worker
-        .handle_log(split.rig.now, sequence, &split.rig.host);
+    split.rig.worker.handle_log(split.rig.now, sequence, &split.rig.host);
     split.collect();
     assert_eq!(split.reports("chat").len(), 1);
     assert_eq!((split.reports(""), split.reports("patient")), (vec![], vec![]));
@@ -598,18 +493,12 @@ fn a_credit_is_returned_when_its_pool_gets_another_session() {
     split.command(SessionId::MAIN, Kind::Policy(policy));
     let (events, reports) = (split.taken(""), split.reports(""));
     assert!(matches!(&events[..], [Event::CreditReturned(_)]), "{events:?}");
-    assert!(
-        matches!(&reports[..], [Admitted { completed: None, .. }]),
-        "{reports:?}"
-    );
+    assert!(matches!(&reports[..], [Admitted { completed: None, .. }]), "{reports:?}");
     assert!(!is_admitted(&mut split).1);
     // The pool's session lists the request, and reports its end.
     split.reconnect();
     assert!(running(&split.hello("chat")).contains(&sequence));
-    split
-        .rig
-        .worker
-        .handle_log(split.rig.now, sequence, &split.rig.host);
+    split.rig.worker.handle_log(split.rig.now, sequence, &split.rig.host);
     split.collect();
     let events = split.taken("chat");
     assert!(matches!(&events[..], [Event::Completed(_)]), "{events:?}");

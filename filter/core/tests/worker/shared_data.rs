@@ -1,14 +1,15 @@
 //! Data that the workers of one Envoy share: the process identity and the current policy.
 
-use crate::harness::{NoSharedData, Output, Rig, Shared, config};
-use penstock_filter_core::{
-    effect::HeadersAction,
-    shared_data::{SetIf, SharedData},
-};
-use penstock_wire::{Hello, Policy, Route, command::Kind, filter_frame::Event};
+use penstock_filter_core::effect::HeadersAction;
+use penstock_filter_core::shared_data::{SetIf, SharedData};
+use penstock_wire::command::Kind;
+use penstock_wire::filter_frame::Event;
+use penstock_wire::{Hello, Policy, Route};
 use prost::Message;
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
+
+use crate::harness::{NoSharedData, Output, Rig, Shared, config};
 
 fn hello(rig: &mut Rig) -> Hello {
     match &rig.open()[..] {
@@ -21,9 +22,7 @@ fn hello(rig: &mut Rig) -> Hello {
 fn all_workers_of_an_envoy_send_the_id_that_the_first_drew() {
     let shared = Shared::default();
     let config = config("", "");
-    let ids: Vec<u64> = [5, 6, 7]
-        .map(|epoch| hello(&mut Rig::with(epoch, &config, &shared)).envoy)
-        .into();
+    let ids: Vec<u64> = [5, 6, 7].map(|epoch| hello(&mut Rig::with(epoch, &config, &shared)).envoy).into();
     assert_eq!(ids, [75, 75, 75]);
     assert_eq!(hello(&mut Rig::with(8, &config, &Shared::default())).envoy, 78);
 }
@@ -69,29 +68,20 @@ fn new_worker_starts_with_the_current_policy() {
     let policy = Policy {
         digest: "d1".into(),
         body_bytes_max: 10,
-        routes: vec![Route {
-            path: "/other".into(),
-            api: penstock_wire::Api::Completions.into(),
-        }],
+        routes: vec![Route { path: "/other".into(), api: penstock_wire::Api::Completions.into() }],
         ..Policy::default()
     };
     rig.command(0, [Kind::Policy(policy.clone())]);
 
     let mut next = Rig::with(6, &first, &shared);
     assert!(matches!(next.headers(&[], false), HeadersAction::Pass(_)));
-    assert!(matches!(
-        next.headers(&[(":path", "/other")], false),
-        HeadersAction::Pause(1, _)
-    ));
+    assert!(matches!(next.headers(&[(":path", "/other")], false), HeadersAction::Pause(1, _)));
     assert_eq!(hello(&mut next).policy_digest, "d1");
 
     // The policy of another companion doesn't apply, and a malformed one is ignored.
     let other = config(r#""companion": "c""#, r#""companion": "d""#);
     assert_eq!(hello(&mut Rig::with(7, &other, &shared)).policy_digest, "d0");
-    assert_eq!(
-        shared.get("penstock/policy/c").map(|(kept, _)| kept),
-        Some(policy.encode_to_vec())
-    );
+    assert_eq!(shared.get("penstock/policy/c").map(|(kept, _)| kept), Some(policy.encode_to_vec()));
     shared.set("penstock/policy/c", b"\xff", SetIf::Always);
     assert_eq!(hello(&mut Rig::with(8, &first, &shared)).policy_digest, "d0");
 }

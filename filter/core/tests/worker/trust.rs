@@ -1,10 +1,13 @@
 //! Trusted and untrusted clients: the claims that are registered, and the headers that reach a server.
 
-use crate::harness::{Output, Rig, Shared, config, register, without_retry};
-use penstock_filter_core::{effect::HeadersAction, header_sanitizer::HeaderEdit};
-use penstock_wire::{Register, filter_frame::Event};
+use penstock_filter_core::effect::HeadersAction;
+use penstock_filter_core::header_sanitizer::HeaderEdit;
+use penstock_wire::Register;
+use penstock_wire::filter_frame::Event;
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
+
+use crate::harness::{Output, Rig, Shared, config, register, without_retry};
 
 const CLAIMS: [(&str, &str); 13] = [
     ("x-tenant", "acme"),
@@ -33,17 +36,12 @@ fn rig(trust: &str) -> Rig {
 }
 
 fn removals(names: &[&'static str]) -> Vec<HeaderEdit> {
-    names
-        .iter()
-        .map(|name| HeaderEdit::Remove((*name).into()))
-        .collect()
+    names.iter().map(|name| HeaderEdit::Remove((*name).into())).collect()
 }
 
 /// Sends a request with all claims. Returns the removed headers and the registration.
 fn register_with_claims(rig: &mut Rig) -> (Vec<HeaderEdit>, Register) {
-    let HeadersAction::Pause(sequence, edits) = rig.headers(&CLAIMS, false) else {
-        panic!("held")
-    };
+    let HeadersAction::Pause(sequence, edits) = rig.headers(&CLAIMS, false) else { panic!("held") };
     assert_eq!(rig.body(sequence, r#"{"model":"m1"}"#, true), None);
     match rig.outputs().pop() {
         Some(Output::Sent(_, Event::Register(registered))) => (edits, registered),
@@ -90,10 +88,9 @@ fn untrusted_client_may_claim_only_identities_and_priority() {
 #[test]
 fn trusted_client_may_make_all_claims() {
     // If all clients are trusted, the address isn't registered.
-    for (trust, client) in [
-        (r#""all""#, ""),
-        (r#"{"networks": ["192.168.0.0/16", "10.0.0.9/32"]}"#, "10.0.0.9"),
-    ] {
+    for (trust, client) in
+        [(r#""all""#, ""), (r#"{"networks": ["192.168.0.0/16", "10.0.0.9/32"]}"#, "10.0.0.9")]
+    {
         let (edits, registered) = register_with_claims(&mut rig(trust));
         assert_eq!(edits, removals(&ALWAYS), "{trust}");
         let expected = Register {
@@ -116,18 +113,11 @@ fn trusted_client_may_make_all_claims() {
 #[test]
 fn requests_that_pass_through_lose_the_same_headers() {
     let passing = [&CLAIMS[..], &[(":method", "GET")]].concat();
-    for (trust, lost) in [
-        (r#""all""#, &[][..]),
-        (r#"{"networks": []}"#, &["x-class", "x-strict", "x-jump"]),
-    ] {
-        let HeadersAction::Pass(edits) = rig(trust).headers(&passing, true) else {
-            panic!("passes")
-        };
+    for (trust, lost) in [(r#""all""#, &[][..]), (r#"{"networks": []}"#, &["x-class", "x-strict", "x-jump"])]
+    {
+        let HeadersAction::Pass(edits) = rig(trust).headers(&passing, true) else { panic!("passes") };
         let mut edits = without_retry(edits);
-        assert_eq!(
-            edits.pop(),
-            Some(HeaderEdit::Set("x-penstock-pool", "chat".into()))
-        );
+        assert_eq!(edits.pop(), Some(HeaderEdit::Set("x-penstock-pool", "chat".into())));
         assert_eq!(edits, removals(&[&ALWAYS[..], lost].concat()));
     }
 }

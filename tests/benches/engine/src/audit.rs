@@ -3,9 +3,5 @@
 pub(crate) use penstock_engine::AuditError;
 
 pub(crate) fn check(what: &'static str, holds: bool) -> Result<(), AuditError> {
-    if holds {
-        Ok(())
-    } else {
-        Err(AuditError::Broken { what })
-    }
+    if holds { Ok(()) } else { Err(AuditError::Broken { what }) }
 }

@@ -8,10 +8,7 @@ pub(crate) struct CpuClock(Duration);
 
 impl CpuClock {
     pub(crate) fn now() -> Self {
-        let mut time = libc::timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: the call fills the structure it is given, which lives on this stack.
         let failed = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
         assert_eq!(failed, 0, "every thread has a CPU clock");

@@ -34,11 +34,7 @@ pub(crate) struct Case {
 
 impl Case {
     pub(crate) const fn new(flows: u64, classes: u64, waiting: u64) -> Self {
-        Self {
-            flows,
-            classes,
-            waiting,
-        }
+        Self { flows, classes, waiting }
     }
 
     /// All cases.
@@ -56,11 +52,7 @@ impl Case {
 
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            flows,
-            classes,
-            waiting,
-        } = self;
+        let Self { flows, classes, waiting } = self;
         write!(f, "{flows:>6} flows {classes:>4} classes {waiting:>6} waiting")
     }
 }
@@ -104,12 +96,7 @@ fn policy(classes: u64) -> Policy {
             ttl: Duration::from_secs(3_600),
             ..Queue::default()
         },
-        gate: Gate::Bounded {
-            unit: StockUnit::Requests,
-            lower: bound,
-            upper: bound,
-            watermark: bound,
-        },
+        gate: Gate::Bounded { unit: StockUnit::Requests, lower: bound, upper: bound, watermark: bound },
         classes: if classes > 1 { vec![set] } else { Vec::new() },
         ..Policy::default()
     }
@@ -129,21 +116,14 @@ impl World {
     fn new(case: Case) -> Self {
         let mut engine = Engine::new(policy(case.classes), 1, Instant::ZERO);
         for id in 1..=ENDPOINTS {
-            let input = Input::Endpoint {
-                id: EndpointId(id),
-                state: EndpointState::default(),
-            };
+            let input = Input::Endpoint { id: EndpointId(id), state: EndpointState::default() };
             engine.handle(Instant::ZERO, input);
         }
         engine.handle(Instant::ZERO, Input::Ready);
         Self {
             engine,
-            names: (0..case.flows)
-                .map(|flow| format!("tenant-{flow}").into())
-                .collect(),
-            classes: (0..case.classes)
-                .map(|class| format!("class-{class}").into())
-                .collect(),
+            names: (0..case.flows).map(|flow| format!("tenant-{flow}").into()).collect(),
+            classes: (0..case.classes).map(|class| format!("class-{class}").into()).collect(),
             rng: Lcg::new(1),
             next: 0,
             running: VecDeque::with_capacity(4 * IN_FLIGHT as usize),
@@ -190,15 +170,8 @@ impl World {
     /// Completes the request that has run longest, and grants the next.
     fn complete(&mut self, now: Instant) {
         let id = self.running.pop_front().expect("a request always runs");
-        let usage = Usage {
-            prompt: Some(Tokens(300)),
-            cached: None,
-            output: Some(Tokens(id % 400)),
-        };
-        let input = Input::Completed {
-            id: RequestId(id),
-            service: Service::Served(usage),
-        };
+        let usage = Usage { prompt: Some(Tokens(300)), cached: None, output: Some(Tokens(id % 400)) };
+        let input = Input::Completed { id: RequestId(id), service: Service::Served(usage) };
         self.engine.handle(now, input);
         self.collect();
     }
@@ -240,10 +213,7 @@ impl World {
             let registered = Wall::now();
             self.complete(now);
             let decided = Wall::now();
-            for (steps, step) in durations
-                .iter_mut()
-                .zip([registered - start, decided - registered])
-            {
+            for (steps, step) in durations.iter_mut().zip([registered - start, decided - registered]) {
                 steps.push(u64::try_from(step.as_nanos()).unwrap_or(u64::MAX));
             }
         }

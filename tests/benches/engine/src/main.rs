@@ -44,10 +44,7 @@ mod report;
 #[path = "../../../../companion/engine/src/slab.rs"]
 mod slab;
 mod cpu_clock;
-#[expect(
-    dead_code,
-    reason = "a source file of the engine, of which only a part is used here"
-)]
+#[expect(dead_code, reason = "a source file of the engine, of which only a part is used here")]
 mod tree;
 
 use std::path::Path;
@@ -67,10 +64,7 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let option = |name: &str, default: u64| {
         let position = arguments.iter().position(|a| a == name);
-        position
-            .and_then(|position| arguments.get(position + 1)?.parse().ok())
-            .unwrap_or(default)
-            .max(1)
+        position.and_then(|position| arguments.get(position + 1)?.parse().ok()).unwrap_or(default).max(1)
     };
     let plan = Plan {
         rounds: usize::try_from(option("--rounds", 7)).unwrap_or(7),
@@ -114,10 +108,7 @@ fn measure_cycles(plan: &Plan) -> Vec<(Case, Vec<cycles::Sample>)> {
 }
 
 fn measure_picks(plan: &Plan) -> Vec<pick::Row> {
-    let mut rows: Vec<_> = pick::CLASSES
-        .iter()
-        .map(|&classes| pick::Row::new(classes))
-        .collect();
+    let mut rows: Vec<_> = pick::CLASSES.iter().map(|&classes| pick::Row::new(classes)).collect();
     for round in 0..plan.rounds {
         for index in rotated(round, rows.len()) {
             rows[index].measure(round, plan.batches);

@@ -11,12 +11,11 @@ mod released;
 use std::fmt;
 use std::time::Duration;
 
+pub(crate) use self::alone::Alone;
+pub(crate) use self::engine::Whole;
+pub(crate) use self::released::Released;
 use crate::cpu_clock::CpuClock;
 use crate::lcg::Lcg;
-
-pub(crate) use alone::Alone;
-pub(crate) use engine::Whole;
-pub(crate) use released::Released;
 
 /// Numbers of classes.
 pub(crate) const CLASSES: [usize; 4] = [1, 8, 64, 1_024];
@@ -77,10 +76,7 @@ struct Source {
 
 impl Source {
     fn new(classes: usize) -> Self {
-        Self {
-            costs: (0..classes as u64).map(Lcg::new).collect(),
-            classes: Vec::new(),
-        }
+        Self { costs: (0..classes as u64).map(Lcg::new).collect(), classes: Vec::new() }
     }
 
     fn item(&mut self, class: usize) -> Item {
@@ -124,10 +120,7 @@ pub(crate) fn measure<S: Subject>(classes: usize, batches: usize) -> Sample {
         durations[1] += start.elapsed();
     }
     let each = |duration: Duration| duration.as_nanos() as f64 / (batches * BATCH) as f64;
-    Sample {
-        pick_ns: each(durations[0]),
-        enqueue_ns: each(durations[1]),
-    }
+    Sample { pick_ns: each(durations[0]), enqueue_ns: each(durations[1]) }
 }
 
 /// All subjects at one number of classes.
@@ -141,10 +134,7 @@ impl Row {
     pub(crate) const NAMES: [&'static str; 3] = [Released::NAME, Alone::NAME, Whole::NAME];
 
     pub(crate) fn new(classes: usize) -> Self {
-        Self {
-            classes,
-            samples: Default::default(),
-        }
+        Self { classes, samples: Default::default() }
     }
 
     /// One round.

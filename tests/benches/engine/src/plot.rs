@@ -9,11 +9,7 @@ use crate::figures::{grouped, median};
 use crate::pick;
 
 const SIZE: (u32, u32) = (720, 420);
-const COLOURS: [RGBColor; 3] = [
-    RGBColor(192, 80, 77),
-    RGBColor(31, 119, 180),
-    RGBColor(44, 140, 60),
-];
+const COLOURS: [RGBColor; 3] = [RGBColor(192, 80, 77), RGBColor(31, 119, 180), RGBColor(44, 140, 60)];
 
 /// Draws the picks of `figures`.
 ///
@@ -28,17 +24,12 @@ pub(crate) fn draw(file: &Path, figures: &Value) {
         });
         points.collect()
     };
-    let all = pick::Row::NAMES
-        .iter()
-        .flat_map(|name| line(name, &|s| s["max"].as_f64().unwrap_or(1.0)));
+    let all = pick::Row::NAMES.iter().flat_map(|name| line(name, &|s| s["max"].as_f64().unwrap_or(1.0)));
     let top = all.map(|(_, y)| y).fold(100.0, f64::max) * 2.0;
     let area = SVGBackend::new(file, SIZE).into_drawing_area();
     area.fill(&WHITE).expect("draw");
     let mut chart = ChartBuilder::on(&area)
-        .caption(
-            "One pick, all classes backlogged (median, least to most)",
-            ("sans-serif", 17),
-        )
+        .caption("One pick, all classes backlogged (median, least to most)", ("sans-serif", 17))
         .margin(12)
         .x_label_area_size(42)
         .y_label_area_size(62)

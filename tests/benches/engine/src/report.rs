@@ -6,20 +6,15 @@ use serde_json::{Map, Value, json};
 
 use crate::cycles::{self, Case};
 use crate::figures::{grouped, keep, machine, median, put, spread};
-use crate::pick;
-use crate::plot;
+use crate::{pick, plot};
 
 /// Writes everything below docs/bench/.
 pub(crate) fn write(docs: &Path, rounds: usize, cycles: &[(Case, Vec<cycles::Sample>)], picks: &[pick::Row]) {
-    let cycles: Vec<Value> = cycles
-        .iter()
-        .map(|(case, samples)| case_figures(*case, samples))
-        .collect();
+    let cycles: Vec<Value> = cycles.iter().map(|(case, samples)| case_figures(*case, samples)).collect();
     let rows: Vec<Value> = picks.iter().map(row_figures).collect();
     let time = |flows: u64, waiting: u64| {
-        let found = cycles
-            .iter()
-            .find(|c| c["flows"] == flows && c["waiting"] == waiting && c["classes"] == 1);
+        let found =
+            cycles.iter().find(|c| c["flows"] == flows && c["waiting"] == waiting && c["classes"] == 1);
         1.0 / median(&found.expect("every case was measured")["cycles_per_s"])
     };
     let most = time(100_000, 100_000);

@@ -19,15 +19,14 @@ mod ring;
 
 use penstock_engine::Instant;
 
+use self::drr::{Drr, Quantum};
+use self::node::{Node, Unit};
+use self::order::{Order, Queue};
+use self::queued::Queued;
 use crate::arrival::Arrival;
 use crate::cost::Charge;
 use crate::ids::{ChildId, ClassId, EligibilityId, FlowId, Id, JobId, ModelId};
 use crate::policy::CostUnit;
-
-use drr::{Drr, Quantum};
-use node::{Node, Unit};
-use order::{Order, Queue};
-use queued::Queued;
 
 /// Classes, and a queue for each.
 pub(crate) struct Classes {
@@ -44,10 +43,8 @@ impl Classes {
     /// Creates one class for each quantum.
     pub(crate) fn new(quanta: impl Iterator<Item = u64>) -> Self {
         let mut deficits = Drr::fixed(Unit::Class);
-        let children: Vec<ChildId> = (0..)
-            .zip(quanta)
-            .map(|(class, quantum)| deficits.add(class, Quantum::whole(quantum)))
-            .collect();
+        let children: Vec<ChildId> =
+            (0..).zip(quanta).map(|(class, quantum)| deficits.add(class, Quantum::whole(quantum))).collect();
         Self {
             deficits,
             order: Order::default(),
@@ -78,10 +75,7 @@ impl Classes {
             suspended: false,
             strict: 0,
             score: id,
-            arrival: Arrival {
-                at: Instant::from_nanos(id),
-                sequence: id,
-            },
+            arrival: Arrival { at: Instant::from_nanos(id), sequence: id },
         };
         if self.order.insert(&mut self.queues[class], job, &queued) {
             let head = self.order.head_of(job);

@@ -37,10 +37,7 @@ impl Control {
         if self.leadership.is_unrecorded(hello.envoy) {
             // The filter is called when the lease is renewed. Until then it stays, as at a companion that takes over: if it asked
             // another companion for long enough, that one would lead beside this one.
-            role = wire::Role {
-                term: self.settings.term,
-                ..wire::Role::default()
-            };
+            role = wire::Role { term: self.settings.term, ..wire::Role::default() };
         }
         if role.leader.is_empty() && matches!(self.leadership.role, Role::Standby { .. }) {
             self.report(ElectionReport::Wanted);
@@ -52,23 +49,13 @@ impl Control {
     /// The answer to a filter that asks for the leader.
     pub(super) fn role_command(&self) -> wire::Role {
         match &self.leadership.role {
-            Role::Standby {
-                leader: Some(leader),
-                term,
-            } => wire::Role {
-                term: *term,
-                leader: leader.as_ref().to_owned(),
-                here: false,
-            },
-            Role::Alone | Role::Leader if self.leadership.leads() => wire::Role {
-                term: self.settings.term,
-                leader: String::new(),
-                here: true,
-            },
-            Role::TakingOver => wire::Role {
-                term: self.settings.term,
-                ..wire::Role::default()
-            },
+            Role::Standby { leader: Some(leader), term } => {
+                wire::Role { term: *term, leader: leader.as_ref().to_owned(), here: false }
+            }
+            Role::Alone | Role::Leader if self.leadership.leads() => {
+                wire::Role { term: self.settings.term, leader: String::new(), here: true }
+            }
+            Role::TakingOver => wire::Role { term: self.settings.term, ..wire::Role::default() },
             Role::Alone | Role::Leader | Role::Standby { leader: None, .. } => wire::Role::default(),
         }
     }

@@ -33,11 +33,7 @@ fn pushback_bounds_at_what_was_in_flight_and_each_served_request_raises_it() {
         bounds.push(endpoint.bound);
     }
     assert_eq!(bounds, [4, 5, 6]);
-    assert_eq!(
-        endpoint.pushback.limit(),
-        None,
-        "the configured bound holds again"
-    );
+    assert_eq!(endpoint.pushback.limit(), None, "the configured bound holds again");
     endpoint.start(Load::default());
     serve(&mut endpoint, gate);
     assert_eq!(endpoint.bound, 6);
@@ -83,11 +79,7 @@ fn pushback_ends_when_the_endpoint_is_no_longer_ready() {
 fn pushback_limits_requests_under_every_gate_that_dispatches_by_itself() {
     let tokens = gate(StockUnit::Tokens, 1_000);
     let endpoint = pushed_back(tokens, 2);
-    assert_eq!(
-        (endpoint.bound, endpoint.has_room()),
-        (1_000, false),
-        "the bound is in tokens"
-    );
+    assert_eq!((endpoint.bound, endpoint.has_room()), (1_000, false), "the bound is in tokens");
     let mut endpoint = pushed_back(Gate::Open, 2);
     assert_eq!((endpoint.bound, endpoint.has_room()), (2, false));
     serve(&mut endpoint, Gate::Open);

@@ -28,11 +28,7 @@ fn only_served_requests_double_a_slow_start() {
 fn under_a_bound_in_tokens_a_slow_start_limits_requests() {
     let gate = gate(StockUnit::Tokens, 1_000);
     let mut endpoint = new(gate);
-    let load = Load {
-        tokens: 300,
-        prefill: 100,
-        ..Load::default()
-    };
+    let load = Load { tokens: 300, prefill: 100, ..Load::default() };
     assert_eq!(endpoint.bound, 1_000, "the bound is in tokens");
     let took = [(); 5].map(|()| boundful(&mut endpoint, gate, load));
     // 300, 600, 900 are below 1,000: the fourth goes.
@@ -46,10 +42,7 @@ fn an_endpoint_that_becomes_ready_again_starts_slowly() {
     endpoint.list(state(false), true);
     endpoint.list(state(true), false);
     follow(&mut endpoint, gate);
-    assert_eq!(
-        endpoint.bound, 4,
-        "listed while the pool started, and never unready since"
-    );
+    assert_eq!(endpoint.bound, 4, "listed while the pool started, and never unready since");
     endpoint.list(state(true), false);
     follow(&mut endpoint, gate);
     assert_eq!(endpoint.bound, 4, "nothing has changed");

@@ -76,8 +76,7 @@ impl Engine {
         table.top_up(name, index, tokens.0, &now);
         if self.reports_quotas {
             let reports = table.report_top_up(name, index, tokens.0, &now).into_iter();
-            self.effects
-                .extend(reports.map(|report| Effect::Quota(QuotaReport::Used(report))));
+            self.effects.extend(reports.map(|report| Effect::Quota(QuotaReport::Used(report))));
         }
         self.update_hold_of(name);
     }

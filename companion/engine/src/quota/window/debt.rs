@@ -64,10 +64,8 @@ impl Window {
         };
         let now = (self.now, take(self.debt) + excess);
         let paid = self.steps.iter().rev().map(|step| (step.number, take(step.paid)));
-        let mut counted: Vec<_> = core::iter::once(now)
-            .chain(paid)
-            .filter(|(_, amount)| *amount > 0)
-            .collect();
+        let mut counted: Vec<_> =
+            core::iter::once(now).chain(paid).filter(|(_, amount)| *amount > 0).collect();
         counted.reverse();
         counted
     }
@@ -96,12 +94,8 @@ impl Window {
         self.debt -= turns * self.limit;
         let steps = self.turns_as_steps(turns);
         for step in &mut self.steps {
-            *step = Step {
-                number: step.number.saturating_add(steps),
-                own: 0,
-                paid: step.counted(),
-                reserved: 0,
-            };
+            *step =
+                Step { number: step.number.saturating_add(steps), own: 0, paid: step.counted(), reserved: 0 };
         }
         self.steps.retain(|step| step.paid > 0);
     }
@@ -152,8 +146,7 @@ impl Window {
             left += step.counted();
             left >= rest
         });
-        self.leaves_after(turns, last_paid.unwrap_or(newest))
-            .saturating_add(self.kept)
+        self.leaves_after(turns, last_paid.unwrap_or(newest)).saturating_add(self.kept)
     }
 
     /// The window at the step in which it falls to its limit, if a lower limit has left it above, in debt.

@@ -6,10 +6,10 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use proptest::prelude::*;
-
-use super::{Counted, Window};
 use proptest::sample::Index;
-use slow::Slow;
+
+use self::slow::Slow;
+use super::{Counted, Window};
 
 #[test]
 fn a_request_goes_while_anything_is_left_and_the_excess_is_paid_before_the_next_one() {
@@ -18,11 +18,7 @@ fn a_request_goes_while_anything_is_left_and_the_excess_is_paid_before_the_next_
     assert_eq!(window.room(), 1);
     window.reserve(1, 151);
     assert_eq!((window.room(), window.debt()), (0, 150));
-    assert_eq!(
-        window.has_room_in(),
-        Some(20),
-        "the first step pays 99, the second 1, the first again 50"
-    );
+    assert_eq!(window.has_room_in(), Some(20), "the first step pays 99, the second 1, the first again 50");
     window.advance(19);
     assert_eq!((window.room(), window.debt()), (0, 50));
     window.advance(20);
@@ -60,11 +56,7 @@ fn a_refund_takes_back_everything_also_after_a_part_of_it_was_paid() {
         window.reserve(0, 1_000);
         window.advance(later);
         window.settle(0, 1_000, 0, 0, 0);
-        assert_eq!(
-            (window.room(), window.used(), window.debt()),
-            (100, 0, 0),
-            "after {later}"
-        );
+        assert_eq!((window.room(), window.used(), window.debt()), (100, 0, 0), "after {later}");
         assert!(window.is_empty(), "after {later}");
     }
 }
@@ -100,11 +92,7 @@ fn a_top_up_is_room_now_and_ends_with_the_window() {
     let mut window = Window::new(100, 10, 0);
     window.reserve(0, 130);
     window.top_up(0, 50);
-    assert_eq!(
-        (window.room(), window.debt()),
-        (20, 0),
-        "the debt is paid by it first"
-    );
+    assert_eq!((window.room(), window.debt()), (20, 0), "the debt is paid by it first");
     window.advance(3);
     assert_eq!(window.reserve(3, 15), 15);
     assert_eq!(window.room(), 5);
@@ -218,19 +206,11 @@ fn of_a_request_that_has_outlived_the_window_what_it_still_fills_and_owes_counts
     window.advance(11);
     assert_eq!((window.room(), window.debt()), (0, 200), "100 were paid");
     let first = window.settle(0, 99, 0, 99, 301);
-    assert_eq!(
-        first,
-        Counted::Later(vec![]),
-        "the other request is why all of it is owed"
-    );
+    assert_eq!(first, Counted::Later(vec![]), "the other request is why all of it is owed");
     window.advance(12);
     let second = window.settle(1, 301, 0, 311, 0);
     let expected = vec![(10, 99), (11, 1), (12, 200 + 10)];
-    assert_eq!(
-        second,
-        Counted::Later(expected),
-        "paid, owed, and used beyond the estimate"
-    );
+    assert_eq!(second, Counted::Later(expected), "paid, owed, and used beyond the estimate");
     let mut elsewhere = Window::new(100, 10, 12);
     for (step, amount) in [(10, 99), (11, 1), (12, 210)] {
         elsewhere.add_used(step, amount);
@@ -249,11 +229,7 @@ fn of_a_refunded_debt_only_what_was_used_counts_after_the_window() {
     window.reserve(0, 1_000);
     window.advance(15);
     let counted = window.settle(0, 1_000, 0, 180, 0);
-    assert_eq!(
-        counted,
-        Counted::Later(vec![(10, 80)]),
-        "100 counted in the window of the dispatch"
-    );
+    assert_eq!(counted, Counted::Later(vec![(10, 80)]), "100 counted in the window of the dispatch");
     assert_eq!((window.used(), window.debt()), (80, 0));
 }
 

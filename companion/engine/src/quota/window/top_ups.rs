@@ -18,13 +18,7 @@ pub(super) struct TopUps {
 
 impl TopUps {
     pub(super) const fn none(now: StepNumber) -> Self {
-        Self {
-            left: 0,
-            taken: 0,
-            paid: 0,
-            since: now,
-            until: now,
-        }
+        Self { left: 0, taken: 0, paid: 0, since: now, until: now }
     }
 
     /// Adds others, and what was used of them.

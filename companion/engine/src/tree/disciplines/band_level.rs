@@ -88,11 +88,7 @@ pub(crate) struct Weighted {
 
 impl Weighted {
     fn node(&mut self, band: ChildId) -> &mut dyn Node {
-        if self.has_quantum[band.index()] {
-            &mut self.drr
-        } else {
-            &mut self.rest
-        }
+        if self.has_quantum[band.index()] { &mut self.drr } else { &mut self.rest }
     }
 }
 

@@ -36,17 +36,10 @@ impl FlowLevel {
             Discipline::RoundRobin => Rule::RoundRobin,
             Discipline::Fifo => Rule::Fifo,
             Discipline::Drr => {
-                return Self::Drr(FlowDrr {
-                    drr: Drr::joining(Unit::Flow),
-                    idle: None,
-                });
+                return Self::Drr(FlowDrr { drr: Drr::joining(Unit::Flow), idle: None });
             }
         };
-        Self::VirtualTime(Box::new(VirtualTimeScheduler::new(
-            rule,
-            config.usage_window,
-            now,
-        )))
+        Self::VirtualTime(Box::new(VirtualTimeScheduler::new(rule, config.usage_window, now)))
     }
 
     /// Adds a flow without charges.
@@ -193,9 +186,7 @@ impl FlowLevel {
             Self::VirtualTime(scheduler) => Some(scheduler),
             Self::Drr(_) => None,
         };
-        scheduler
-            .into_iter()
-            .flat_map(move |scheduler| scheduler.usage_by_model(child))
+        scheduler.into_iter().flat_map(move |scheduler| scheduler.usage_by_model(child))
     }
 
     /// `eligibility` has opened or closed. Returns `false` if the flows under it have to be updated one by one.

@@ -11,10 +11,7 @@ use crate::ids::{ChildId, ModelTreeId};
 #[derive(Debug)]
 pub(crate) enum ModelLevel {
     /// All models share one tree, created when it is first needed.
-    Shared {
-        tree: Option<ModelTreeId>,
-        runnable: bool,
-    },
+    Shared { tree: Option<ModelTreeId>, runnable: bool },
     /// Every model has a tree, all with the same quantum.
     PerModel(Drr<ModelTreeId>),
 }
@@ -29,10 +26,7 @@ impl ModelLevel {
         if config.per_model {
             Self::PerModel(Drr::joining(Unit::Flow))
         } else {
-            Self::Shared {
-                tree: None,
-                runnable: false,
-            }
+            Self::Shared { tree: None, runnable: false }
         }
     }
 

@@ -10,21 +10,11 @@ use crate::policy::CostUnit;
 
 /// A head that costs this to class and flow.
 fn head(cost: u64) -> Head {
-    Head {
-        class_cost: cost,
-        cost,
-        ..Head::NONE
-    }
+    Head { class_cost: cost, cost, ..Head::NONE }
 }
 
 fn charge(cost: u64) -> Charge {
-    Charge {
-        cost,
-        class_cost: cost,
-        weight: 1.0,
-        unit: CostUnit::Tokens,
-        model: ModelId::FIRST,
-    }
+    Charge { cost, class_cost: cost, weight: 1.0, unit: CostUnit::Tokens, model: ModelId::FIRST }
 }
 
 #[test]
@@ -53,11 +43,7 @@ fn each_unit_counts_its_cost() {
     for (unit, taken) in [(Unit::Class, 3), (Unit::Flow, 50)] {
         let mut node = Drr::joining(unit);
         let child = node.add(42, Quantum::whole(100));
-        let next = Head {
-            class_cost: 3,
-            cost: 50,
-            ..Head::NONE
-        };
+        let next = Head { class_cost: 3, cost: 50, ..Head::NONE };
         node.enqueue(child, &next);
         assert_eq!((node.owner(child), node.next_head()), (42, Some(next)));
         node.serve(child, &charge(0));

@@ -1,10 +1,9 @@
 //! The invariants of a virtual time scheduler.
 
-use crate::audit::{AuditError, check};
-use crate::ids::{ChildId, EligibilityId, FlowId};
-
 use super::super::node::{Head, Node};
 use super::{Key, Place, Rule, VirtualTimeScheduler};
+use crate::audit::{AuditError, check};
+use crate::ids::{ChildId, EligibilityId, FlowId};
 
 impl VirtualTimeScheduler {
     /// Checks `child` against its flow: the enqueued head, and whether nothing of it waits or runs.
@@ -59,10 +58,7 @@ impl VirtualTimeScheduler {
                 "an eligibility set leads to its queue",
                 found != (is_unrestricted && queue.eligibility == EligibilityId::ANY),
             )?;
-            check(
-                "a queue is open while its eligibility set is",
-                queue.closed_at.is_none() == is_open,
-            )?;
+            check("a queue is open while its eligibility set is", queue.closed_at.is_none() == is_open)?;
             let is_empty = queue.members.is_empty();
             check("a queue has members", is_unrestricted || !is_empty)?;
             check(
@@ -70,26 +66,17 @@ impl VirtualTimeScheduler {
                 self.open.key(id).is_some() == (is_open && !is_empty),
             )?;
             for child in queue.members.ids() {
-                check(
-                    "a member leads to its queue",
-                    self.children[child].place == Place::In(id),
-                )?;
+                check("a member leads to its queue", self.children[child].place == Place::In(id))?;
                 let Some(key) = queue.members.key(&self.positions, child) else {
                     return check("a member has a position", false);
                 };
-                let key = Key {
-                    tag: key.tag + queue.origin,
-                    arrival: key.arrival,
-                };
+                let key = Key { tag: key.tag + queue.origin, arrival: key.arrival };
                 if is_open && least.is_none_or(|(other, _)| key < other) {
                     least = Some((key, child));
                 }
             }
         }
-        check(
-            "the least tag is picked",
-            self.pick() == least.map(|(_, child)| child),
-        )?;
+        check("the least tag is picked", self.pick() == least.map(|(_, child)| child))?;
         self.open.audit()?;
         self.idle.audit()?;
         self.usage.audit()

@@ -6,10 +6,9 @@
 //! with it would keep its requests here waiting long afterwards. A charge that was not counted is not corrected either: a
 //! refund of it would be a credit.
 
+use super::{Place, Rule, VirtualTimeScheduler};
 use crate::cost::{Charge, VirtualTime};
 use crate::ids::ChildId;
-
-use super::{Place, Rule, VirtualTimeScheduler};
 
 impl VirtualTimeScheduler {
     /// The owner of `child` is charged in another leaf. Returns whether the tag of a waiting child changed.

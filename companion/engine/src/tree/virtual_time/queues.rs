@@ -1,20 +1,14 @@
 //! The queues of a virtual time scheduler, one per eligibility set, and the effect of opening and closing them.
 
+use super::super::node::Head;
+use super::{Key, Place, Queue, VirtualTimeScheduler};
 use crate::cost::VirtualTime;
 use crate::ids::{ChildId, EligibilityId, QueueId};
 use crate::indexed_heap::SharedHeap;
 
-use super::super::node::Head;
-use super::{Key, Place, Queue, VirtualTimeScheduler};
-
 impl Queue {
     pub(super) fn new(eligibility: EligibilityId, closed_at: Option<VirtualTime>) -> Self {
-        Self {
-            eligibility,
-            members: SharedHeap::default(),
-            origin: VirtualTime::default(),
-            closed_at,
-        }
+        Self { eligibility, members: SharedHeap::default(), origin: VirtualTime::default(), closed_at }
     }
 }
 
@@ -136,10 +130,7 @@ impl VirtualTimeScheduler {
         let least = changed.members.least();
         match least.filter(|_| changed.closed_at.is_none()) {
             Some((_, key)) => {
-                let key = Key {
-                    tag: key.tag + changed.origin,
-                    arrival: key.arrival,
-                };
+                let key = Key { tag: key.tag + changed.origin, arrival: key.arrival };
                 self.open.set(queue, key);
             }
             None => self.open.remove(queue),

@@ -1,8 +1,7 @@
 //! What children run, here and at other engines, under [`Rule::Usage`].
 
-use crate::ids::{ChildId, ModelId};
-
 use super::{Rule, VirtualTimeScheduler};
+use crate::ids::{ChildId, ModelId};
 
 impl VirtualTimeScheduler {
     /// The estimated cost of the requests for `model` that `child` runs here.

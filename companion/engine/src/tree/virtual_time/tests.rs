@@ -120,8 +120,7 @@ impl World {
 
     /// Settles the last charge of `child`.
     fn settle(&mut self, child: ChildId, real: Option<u64>) {
-        self.scheduler
-            .settle(child, &self.charge_of(child), Receipt::default(), real);
+        self.scheduler.settle(child, &self.charge_of(child), Receipt::default(), real);
         self.retag(child);
         self.audit();
     }
@@ -139,11 +138,7 @@ impl World {
 
     fn audit(&self) {
         let open = |set| {
-            set != closable()
-                || self
-                    .heads
-                    .iter()
-                    .any(|head| head.eligibility == closable() && head.open)
+            set != closable() || self.heads.iter().any(|head| head.eligibility == closable() && head.open)
         };
         self.scheduler.audit(open).expect("sound");
     }
@@ -226,11 +221,7 @@ fn usage_orders_by_the_window_and_running_requests() {
     let mut world = World::new(Rule::Usage);
     let (a, b) = (world.waiting(1.0, 100), world.waiting(2.0, 100));
     let order: Vec<ChildId> = (0..6).map(|_| world.serve()).collect();
-    assert_eq!(
-        order,
-        [a, b, b, a, b, b],
-        "by estimate per weight; ties by arrival"
-    );
+    assert_eq!(order, [a, b, b, a, b, b], "by estimate per weight; ties by arrival");
     for _ in 0..2 {
         world.settle(a, Some(10));
     }
@@ -249,11 +240,7 @@ fn usage_orders_by_the_window_and_running_requests() {
     world.settle(a, Some(5_000));
     assert_eq!(world.scheduler.pick(), Some(b));
     world.advance(60);
-    assert_eq!(
-        world.scheduler.finish(b),
-        VirtualTime::default(),
-        "its second left the window"
-    );
+    assert_eq!(world.scheduler.finish(b), VirtualTime::default(), "its second left the window");
     assert_eq!(world.scheduler.finish(a), VirtualTime::step(5_000, 1.0));
     world.audit();
     world.advance(119);
@@ -270,14 +257,8 @@ fn usage_counts_the_model_of_the_head() {
     world.enqueue(a);
     assert_eq!(world.scheduler.pick(), Some(a), "0 of that model");
     // A settlement for the other model doesn't move it.
-    let charge = Charge {
-        class_cost: 1,
-        model: ModelId::FIRST,
-        ..world.charge_of(a)
-    };
-    world
-        .scheduler
-        .settle(a, &charge, Receipt::default(), Some(9_999));
+    let charge = Charge { class_cost: 1, model: ModelId::FIRST, ..world.charge_of(a) };
+    world.scheduler.settle(a, &charge, Receipt::default(), Some(9_999));
     world.audit();
     assert_eq!(world.scheduler.pick(), Some(a));
 }
@@ -328,11 +309,8 @@ fn a_refunded_charge_leaves_no_trace() {
             for turn in 0..200 {
                 assert_eq!(touched.serve(), other.serve(), "{rule:?}, turn {turn}");
             }
-            let finish = |world: &World| {
-                (0..4)
-                    .map(|child| world.scheduler.finish(id(child)))
-                    .collect::<Vec<_>>()
-            };
+            let finish =
+                |world: &World| (0..4).map(|child| world.scheduler.finish(id(child))).collect::<Vec<_>>();
             assert_eq!(finish(&touched), finish(&other), "{rule:?}");
         }
     }
@@ -416,25 +394,18 @@ fn closed_world(rule: Rule, children: usize) -> World {
 
 #[test]
 fn a_charge_of_a_child_that_waits_under_a_closed_set_counts_once() {
-    for (rule, charged, settled) in [
-        (Rule::Wfq, 400, 1_000),
-        (Rule::RoundRobin, 1, 1),
-        (Rule::Vtc, 400, 1_000),
-    ] {
+    for (rule, charged, settled) in
+        [(Rule::Wfq, 400, 1_000), (Rule::RoundRobin, 1, 1), (Rule::Vtc, 400, 1_000)]
+    {
         let mut world = closed_world(rule, 1);
         let child = id(0);
         // A request of it that a filter admitted by itself, or that ran already.
-        let charge = Charge {
-            cost: 400,
-            ..world.charge_of(child)
-        };
+        let charge = Charge { cost: 400, ..world.charge_of(child) };
         world.scheduler.charge(child, &charge);
         world.enqueue(child);
         let finish = |world: &World| world.scheduler.finish(child);
         assert_eq!(finish(&world), VirtualTime::step(charged, 1.0), "{rule:?}");
-        world
-            .scheduler
-            .settle(child, &charge, Receipt::default(), Some(1_000));
+        world.scheduler.settle(child, &charge, Receipt::default(), Some(1_000));
         world.enqueue(child);
         assert_eq!(finish(&world), VirtualTime::step(settled, 1.0), "{rule:?}");
         world.scheduler.open(closable());
@@ -495,9 +466,7 @@ fn children_whose_charges_no_longer_matter_are_forgotten_and_their_memory_reused
             model: ModelId::FIRST,
         };
         world.scheduler.charge(child, &charge);
-        world
-            .scheduler
-            .settle(child, &charge, Receipt::default(), Some(1_000_000));
+        world.scheduler.settle(child, &charge, Receipt::default(), Some(1_000_000));
         world.scheduler.set_idle(child);
         world.advance(1_000);
         assert_eq!(forget(&mut world), 0, "{rule:?}");

@@ -50,24 +50,15 @@ fn within(backlogs: impl IntoIterator<Item = Backlog>, turns: f64) -> Amount {
         let part = |all: u128, per_turn: u128| (all as f64).min(per_turn as f64 / ONE * turns);
         Amount(part(requests, rate), part(cost, weight))
     };
-    groups
-        .into_values()
-        .map(of_group)
-        .fold(Amount::default(), Amount::plus)
+    groups.into_values().map(of_group).fold(Amount::default(), Amount::plus)
 }
 
 fn backlog<'a>(items: impl Iterator<Item = &'a Item>, cost: impl Fn(&Item) -> u64, weight: f64) -> Backlog {
-    items.fold(
-        Backlog {
-            weight,
-            ..Backlog::default()
-        },
-        |sum, item| Backlog {
-            requests: sum.requests + 1,
-            cost: sum.cost + cost(item),
-            ..sum
-        },
-    )
+    items.fold(Backlog { weight, ..Backlog::default() }, |sum, item| Backlog {
+        requests: sum.requests + 1,
+        cost: sum.cost + cost(item),
+        ..sum
+    })
 }
 
 impl Model {
@@ -123,10 +114,7 @@ impl Model {
             let least = self.waiting().filter(could_go).map(&tag).min();
             return least.map_or(0.0, |least| in_cost_per_weight(tag(item) - least));
         }
-        let lag = self
-            .virtual_times
-            .get(&leaf)
-            .map_or(0, |times| times.lag(&item.name));
+        let lag = self.virtual_times.get(&leaf).map_or(0, |times| times.lag(&item.name));
         in_cost_per_weight(lag)
     }
 
@@ -135,8 +123,7 @@ impl Model {
             return in_leaf;
         }
         let of_class = |class: usize| {
-            self.waiting()
-                .filter(move |other| self.tree(other) == self.tree(item) && other.class == class)
+            self.waiting().filter(move |other| self.tree(other) == self.tree(item) && other.class == class)
         };
         let by_class_cost = |class: usize| {
             let quantum = self.classes[class].quantum as f64;
@@ -149,10 +136,7 @@ impl Model {
         others.fold(in_leaf, |sum, class| {
             let Amount(requests, _) = within([by_class_cost(class)], turns);
             let all = backlog(of_class(class), |other| self.cost(other), 1.0);
-            sum.plus(Amount(
-                requests,
-                requests * all.cost as f64 / all.requests.max(1) as f64,
-            ))
+            sum.plus(Amount(requests, requests * all.cost as f64 / all.requests.max(1) as f64))
         })
     }
 
@@ -165,9 +149,8 @@ impl Model {
         for other in self.waiting().filter(others) {
             models.entry(other.model.clone()).or_default().push(other);
         }
-        let models = models
-            .into_values()
-            .map(|items| backlog(items.into_iter(), |other| self.cost(other), 1.0));
+        let models =
+            models.into_values().map(|items| backlog(items.into_iter(), |other| self.cost(other), 1.0));
         in_tree.plus(within(models, in_tree.1 + self.cost(item) as f64))
     }
 

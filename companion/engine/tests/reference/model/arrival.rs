@@ -48,10 +48,7 @@ impl Model {
             Some(item) => {
                 self.items.retain(|item| item.id != id);
                 self.refresh_backlogs();
-                self.items.push(Item {
-                    suspended: false,
-                    ..item
-                });
+                self.items.push(Item { suspended: false, ..item });
             }
             None => {
                 self.arrivals += 1;
@@ -106,18 +103,12 @@ impl Model {
     }
 
     fn make(&mut self, request: Request) -> Item {
-        let Prompt::Tokens(prompt) = request.prompt else {
-            panic!("the model learns nothing")
-        };
+        let Prompt::Tokens(prompt) = request.prompt else { panic!("the model learns nothing") };
         let expected = request.expected_output.expect("the model learns nothing").0;
         let arrived = request.arrived.min(self.now);
         let uncached = prompt.0.saturating_sub(request.cached.0);
         let class = self.classify(request.class_set, &request.class, uncached);
-        let name = if request.flow.is_empty() {
-            "anonymous".into()
-        } else {
-            (*request.flow).into()
-        };
+        let name = if request.flow.is_empty() { "anonymous".into() } else { (*request.flow).into() };
         let item = Item {
             id: request.id,
             band: request.band.into(),
@@ -135,9 +126,7 @@ impl Model {
             jump: request.head_start,
             ttft_target: request.ttft_target,
             deadline: request.deadline,
-            eligible: request
-                .eligible
-                .map(|eligible| eligible.iter().copied().collect()),
+            eligible: request.eligible.map(|eligible| eligible.iter().copied().collect()),
             prefix: request.prefix,
             suspended: false,
             running: None,
@@ -165,11 +154,7 @@ impl Model {
         if sets.is_empty() {
             return 0;
         }
-        let index = if usize::from(set) < sets.len() {
-            usize::from(set)
-        } else {
-            0
-        };
+        let index = if usize::from(set) < sets.len() { usize::from(set) } else { 0 };
         let first: usize = sets[..index].iter().map(|set| set.classes.len()).sum();
         let set = &sets[index];
         let bucket = set
@@ -184,9 +169,7 @@ impl Model {
                     .iter()
                     .position(|class| *class.family == *family && class.bucket.as_ref() == wanted)
             };
-            bucket
-                .and_then(|_| with_bucket(bucket))
-                .or_else(|| with_bucket(None))
+            bucket.and_then(|_| with_bucket(bucket)).or_else(|| with_bucket(None))
         };
         let by_default = || {
             let family = set.default_family.as_ref().unwrap_or(&set.classes[0].family);
@@ -222,9 +205,7 @@ impl Model {
         if ends <= self.now {
             return Err(outcome);
         }
-        let of_identity = self
-            .waiting()
-            .filter(|other| other.band == item.band && other.name == item.name);
+        let of_identity = self.waiting().filter(|other| other.band == item.band && other.name == item.name);
         let in_flow = of_identity.count() as u64;
         let flow_limit = self.policy.flows.capacities.get(&item.name).copied();
         if in_flow >= flow_limit.unwrap_or(queue.flow_capacity) {
@@ -244,11 +225,7 @@ impl Model {
         if fits(self.waiting().collect()) {
             return Ok(());
         }
-        let full = if in_flow > 0 {
-            Outcome::RejectedQueueFull
-        } else {
-            Outcome::RejectedTooManyFlows
-        };
+        let full = if in_flow > 0 { Outcome::RejectedQueueFull } else { Outcome::RejectedTooManyFlows };
         let stays = self.waiting().filter(|other| other.band <= item.band);
         let displaceable = self.waiting().any(|other| other.band > item.band);
         if queue.overflow == Overflow::Reject || !displaceable || !fits(stays.collect()) {
@@ -267,15 +244,11 @@ impl Model {
         let victims = || self.waiting().filter(|item| item.band == band);
         let turn = |item: &&Item| self.preemption_order[&(band, item.name.clone())];
         let name = victims().min_by_key(turn).expect("a request waits").name.clone();
-        let youngest = victims()
-            .filter(|item| item.name == name)
-            .max_by_key(|item| (item.arrived, item.sequence));
+        let youngest =
+            victims().filter(|item| item.name == name).max_by_key(|item| (item.arrived, item.sequence));
         let youngest = youngest.expect("a request waits").id;
         self.preemptions += 1;
-        self.preemption_order
-            .get_mut(&(band, name))
-            .expect("a request waits")
-            .0 = self.preemptions;
+        self.preemption_order.get_mut(&(band, name)).expect("a request waits").0 = self.preemptions;
         self.reject_waiting(youngest, Outcome::Displaced, effects);
     }
 

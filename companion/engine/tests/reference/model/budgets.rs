@@ -50,23 +50,16 @@ impl Model {
         let resident_after = resident + item.prompt + item.output;
         let fits = iteration <= limit
             && budget.kv_tokens_max.is_none_or(|limit| resident_after <= limit)
-            && budget
-                .requests_max
-                .is_none_or(|limit| count + server.foreign < limit);
-        let batch = budget
-            .requests_max
-            .map_or(0.0, |limit| (count + server.foreign + 1) as f64 / limit as f64);
+            && budget.requests_max.is_none_or(|limit| count + server.foreign < limit);
+        let batch =
+            budget.requests_max.map_or(0.0, |limit| (count + server.foreign + 1) as f64 / limit as f64);
         (count == 0 || fits).then_some(((iteration / limit).max(batch), iteration))
     }
 
     fn iteration(&self, id: EndpointId, server: &Server, budget: &Budget, item: &Item) -> f64 {
         let count = self.taken_at(id) as f64;
         let foreign = server.foreign as f64;
-        let scale = if count > 0.0 {
-            (count + foreign) / count
-        } else {
-            0.0
-        };
+        let scale = if count > 0.0 { (count + foreign) / count } else { 0.0 };
         let uncached = item.prompt.saturating_sub(item.cached) as f64;
         let outputs = self.sum_at(id, |running| running.output);
         let mean_output = ((outputs + item.output as f64) / (count + 1.0)).max(1.0);
@@ -143,21 +136,12 @@ impl Model {
         };
         let wait = if waits {
             let held = self.held_for(&item.name).as_nanos() as u64;
-            self.predicted_wait(self.requests_ahead(item))
-                .unwrap_or(0)
-                .max(held)
+            self.predicted_wait(self.requests_ahead(item)).unwrap_or(0).max(held)
         } else {
             0
         };
-        let eligible = |id: &EndpointId| {
-            item.eligible
-                .as_ref()
-                .is_none_or(|eligible| eligible.contains(id))
-        };
-        let eligible_endpoints = self
-            .endpoints
-            .iter()
-            .filter(|(id, server)| server.ready && eligible(id));
+        let eligible = |id: &EndpointId| item.eligible.as_ref().is_none_or(|eligible| eligible.contains(id));
+        let eligible_endpoints = self.endpoints.iter().filter(|(id, server)| server.ready && eligible(id));
         let mut first_tokens = Vec::new();
         for (&id, server) in eligible_endpoints {
             let Some(budget) = &server.budget else {
@@ -181,10 +165,7 @@ impl Model {
         let item = self.item(id);
         if self.by_budget() {
             let fitting = self.fitting(item);
-            let least = fitting
-                .values()
-                .map(|utilisation| utilisation.0)
-                .fold(f64::INFINITY, f64::min);
+            let least = fitting.values().map(|utilisation| utilisation.0).fold(f64::INFINITY, f64::min);
             return fitting
                 .into_iter()
                 .map(|(id, (used, iteration))| {

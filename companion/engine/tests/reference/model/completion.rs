@@ -89,13 +89,7 @@ impl Model {
         }
         if let Some(cost) = settled_cost.filter(|_| self.discipline() == Discipline::Usage) {
             let bucket = self.bucket();
-            self.used.push(Used {
-                leaf,
-                name: item.name.clone(),
-                model: item.model.clone(),
-                bucket,
-                cost,
-            });
+            self.used.push(Used { leaf, name: item.name.clone(), model: item.model.clone(), bucket, cost });
         }
     }
 
@@ -112,10 +106,7 @@ impl Model {
         }
         self.items.retain(|item| item.id != id);
         self.refresh_backlogs();
-        *self
-            .outcomes
-            .get_mut(&(item.band.shown(), running.outcome))
-            .expect("counted") -= 1;
+        *self.outcomes.get_mut(&(item.band.shown(), running.outcome)).expect("counted") -= 1;
         self.wait(item);
         if self.draining {
             self.reject_waiting(id, Outcome::ShuttingDown, effects);
@@ -179,11 +170,7 @@ impl Model {
         if self.any_ready() {
             (item.arrived.after(queue.ttl), Outcome::ExpiredTtl)
         } else {
-            let longest = if queue.no_endpoint_ttl > queue.ttl {
-                queue.no_endpoint_ttl
-            } else {
-                queue.ttl
-            };
+            let longest = if queue.no_endpoint_ttl > queue.ttl { queue.no_endpoint_ttl } else { queue.ttl };
             (item.arrived.after(longest), Outcome::NoEndpoints)
         }
     }

@@ -12,11 +12,7 @@ use super::{BANDS, Item, Leaf, Level, Model, Running, Tree};
 
 impl Model {
     pub(super) fn tree(&self, item: &Item) -> Tree {
-        let model = if self.policy.per_model {
-            item.model.clone()
-        } else {
-            "".into()
-        };
+        let model = if self.policy.per_model { item.model.clone() } else { "".into() };
         (item.band, model)
     }
 
@@ -80,19 +76,14 @@ impl Model {
             }
             if self.classes.len() > 1 {
                 let classes = self.classes.iter().enumerate();
-                let quanta: Vec<_> = classes
-                    .map(|(index, class)| (index, class.quantum * QUARTERS))
-                    .collect();
-                self.class_rings
-                    .entry(tree)
-                    .or_insert_with(|| DrrRing::fixed(quanta));
+                let quanta: Vec<_> =
+                    classes.map(|(index, class)| (index, class.quantum * QUARTERS)).collect();
+                self.class_rings.entry(tree).or_insert_with(|| DrrRing::fixed(quanta));
             }
             if discipline == Discipline::Drr {
                 self.flow_rings.entry(leaf).or_insert_with(DrrRing::joining);
             } else {
-                self.virtual_times
-                    .entry(leaf)
-                    .or_insert_with(|| VirtualTime::new(discipline));
+                self.virtual_times.entry(leaf).or_insert_with(|| VirtualTime::new(discipline));
             }
         }
     }
@@ -155,12 +146,7 @@ impl Model {
                 target.map_or(nanos, |target| arrived + target.as_nanos())
             }
         };
-        (
-            Reverse(item.strict),
-            score,
-            item.arrived.as_nanos(),
-            item.sequence,
-        )
+        (Reverse(item.strict), score, item.arrived.as_nanos(), item.sequence)
     }
 
     pub(super) fn is_head(&self, item: &Item) -> bool {
@@ -170,10 +156,7 @@ impl Model {
 
     /// The first request of the flow whose own endpoints have room; if there is none, the first.
     fn first(&self, leaf: &Leaf, name: &str) -> Option<&Item> {
-        let of_flow = || {
-            self.active()
-                .filter(|item| *item.name == *name && self.leaf(item) == *leaf)
-        };
+        let of_flow = || self.active().filter(|item| *item.name == *name && self.leaf(item) == *leaf);
         let open = |item: &&Item| self.lane(item).is_none() || !self.endpoints_for(item).is_empty();
         let first = of_flow().filter(open).min_by_key(|item| self.order_in_flow(item));
         first.or_else(|| of_flow().min_by_key(|item| self.order_in_flow(item)))
@@ -188,14 +171,11 @@ impl Model {
 
     fn next_of_leaf(&self, leaf: &Leaf) -> Option<Item> {
         if let Some(ring) = self.flow_rings.get(leaf) {
-            let name = ring
-                .clone()
-                .pick(|name| self.head(leaf, name).map(|item| self.cost(item)))?;
+            let name = ring.clone().pick(|name| self.head(leaf, name).map(|item| self.cost(item)))?;
             return self.head(leaf, &name).cloned();
         }
-        let heads = self
-            .waiting()
-            .filter(|item| self.leaf(item) == *leaf && self.is_head(item) && self.can_go(item));
+        let heads =
+            self.waiting().filter(|item| self.leaf(item) == *leaf && self.is_head(item) && self.can_go(item));
         heads.min_by_key(|item| self.order_key(item)).cloned()
     }
 
@@ -221,9 +201,7 @@ impl Model {
             return self.next_of_leaf(&(tree.clone(), 0));
         };
         let next = |class: &usize| self.next_of_leaf(&(tree.clone(), *class));
-        let class = ring
-            .clone()
-            .pick(|class| next(class).map(|item| self.class_cost(&item)))?;
+        let class = ring.clone().pick(|class| next(class).map(|item| self.class_cost(&item)))?;
         next(&class)
     }
 
@@ -233,9 +211,7 @@ impl Model {
         }
         let next = |model: &str| self.next_of_tree(&(band, model.into()));
         let ring = self.model_rings.get(&band)?;
-        let model = ring
-            .clone()
-            .pick(|model| next(model).map(|item| self.cost(&item)))?;
+        let model = ring.clone().pick(|model| next(model).map(|item| self.cost(&item)))?;
         next(&model)
     }
 
@@ -244,11 +220,7 @@ impl Model {
         let next = |band: &Level| self.next_of_band(*band);
         // Under strict priority no band has a turn. Under weighted bands, those without weight go when no other can.
         let has_turn = |band: &Level| self.band_quantum(*band) > 0;
-        let without_turn = || {
-            BANDS
-                .into_iter()
-                .find(|band| !has_turn(band) && next(band).is_some())
-        };
+        let without_turn = || BANDS.into_iter().find(|band| !has_turn(band) && next(band).is_some());
         let cost = |band: &Level| next(band).filter(|_| has_turn(band)).map(|item| self.cost(&item));
         let with_turn = self.band_ring.clone().and_then(|mut ring| ring.pick(cost));
         let band = with_turn.or_else(without_turn)?;
@@ -339,10 +311,8 @@ impl Model {
         let weight = self.policy.flows.weight_of(&item.name);
         if self.discipline() != Discipline::Drr {
             let discipline = self.discipline();
-            let virtual_time = self
-                .virtual_times
-                .entry(leaf.clone())
-                .or_insert_with(|| VirtualTime::new(discipline));
+            let virtual_time =
+                self.virtual_times.entry(leaf.clone()).or_insert_with(|| VirtualTime::new(discipline));
             let (before, now) = virtual_time.charge(&item.name, cost, weight);
             self.hold_back_blocked_lanes(item, before, now);
         }
@@ -363,10 +333,7 @@ impl Model {
             is_answering: false,
             taken,
         });
-        self.items.push(Item {
-            running,
-            ..item.clone()
-        });
+        self.items.push(Item { running, ..item.clone() });
         self.record_prefix(item.id, endpoint);
         self.count(item.band.shown(), outcome);
         self.reserve_quota(item);
@@ -399,19 +366,12 @@ impl Model {
         lanes.dedup();
         for lane in lanes {
             let in_lane = || heads.iter().filter(|item| self.lane(item) == lane);
-            let first = in_lane()
-                .map(|item| self.order_key(item).1)
-                .min()
-                .expect("not empty");
+            let first = in_lane().map(|item| self.order_key(item).1).min().expect("not empty");
             let shift = (now - first).min(now - before).max(0);
             let names: Vec<Box<str>> = in_lane().map(|item| item.name.clone()).collect();
             let virtual_time = self.virtual_times.get_mut(&leaf).expect("the leaf was charged");
             for name in names {
-                virtual_time
-                    .flows
-                    .get_mut(&name)
-                    .expect("a waiting flow has virtual time")
-                    .finish += shift;
+                virtual_time.flows.get_mut(&name).expect("a waiting flow has virtual time").finish += shift;
             }
         }
     }

@@ -41,21 +41,11 @@ impl<K: Clone + PartialEq> DrrRing<K> {
             backlogged: false,
             period: 0,
         };
-        Self {
-            joining: false,
-            children: children.into_iter().map(child).collect(),
-            cursor: 0,
-            periods: 0,
-        }
+        Self { joining: false, children: children.into_iter().map(child).collect(), cursor: 0, periods: 0 }
     }
 
     pub const fn joining() -> Self {
-        Self {
-            joining: true,
-            children: Vec::new(),
-            cursor: 0,
-            periods: 0,
-        }
+        Self { joining: true, children: Vec::new(), cursor: 0, periods: 0 }
     }
 
     fn find(&self, key: &K) -> Option<usize> {
@@ -104,14 +94,8 @@ impl<K: Clone + PartialEq> DrrRing<K> {
     fn join(&mut self, key: K, quantum: u64) {
         assert!(self.joining, "a fixed ring has all children");
         self.periods += 1;
-        let child = Child {
-            key,
-            quantum,
-            deficit: 0,
-            in_visit: false,
-            backlogged: true,
-            period: self.periods,
-        };
+        let child =
+            Child { key, quantum, deficit: 0, in_visit: false, backlogged: true, period: self.periods };
         self.children.insert(self.cursor, child);
         self.cursor = (self.cursor + 1) % self.children.len();
     }
@@ -168,10 +152,7 @@ impl<K: Clone + PartialEq> DrrRing<K> {
         let child = &mut self.children[index];
         let amount = child.deficit.min(cost * QUARTERS);
         child.deficit -= amount;
-        Taken {
-            period: child.period,
-            amount,
-        }
+        Taken { period: child.period, amount }
     }
 
     pub fn refund(&mut self, key: &K, taken: Taken) {
@@ -185,7 +166,6 @@ impl<K: Clone + PartialEq> DrrRing<K> {
 
     /// The deficit in whole units.
     pub fn deficit(&self, key: &K) -> u64 {
-        self.find(key)
-            .map_or(0, |index| self.children[index].deficit / QUARTERS)
+        self.find(key).map_or(0, |index| self.children[index].deficit / QUARTERS)
     }
 }

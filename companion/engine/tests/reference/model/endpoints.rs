@@ -38,9 +38,7 @@ impl Model {
     pub(super) fn list(&mut self, id: EndpointId, state: EndpointState) {
         let first = *self.first_listed.get_or_insert(self.now);
         let second = Duration::from_secs(1);
-        let starting = self
-            .ready_since
-            .is_none_or(|since| self.now <= first.max(since).after(second));
+        let starting = self.ready_since.is_none_or(|since| self.now <= first.max(since).after(second));
         let before = self.endpoints.get(&id).copied();
         let mut server = before.unwrap_or(Server {
             state,
@@ -63,24 +61,14 @@ impl Model {
     /// Marks an endpoint down after failures of two different requests within 10 s, or after one failure following an
     /// ejection.
     pub(super) fn fail(&mut self, id: RequestId, endpoint: EndpointId) {
-        let Some(mut server) = self
-            .endpoints
-            .get(&endpoint)
-            .copied()
-            .filter(|server| server.ready)
-        else {
+        let Some(mut server) = self.endpoints.get(&endpoint).copied().filter(|server| server.ready) else {
             return;
         };
         if !server.probed {
             self.failed.push((endpoint, id, self.now));
         }
-        let failures = self
-            .failed
-            .iter()
-            .filter(|failure| failure.0 == endpoint && failure.1 != id);
-        let recent = failures
-            .filter(|failure| self.now.since(failure.2) <= Duration::from_secs(10))
-            .count();
+        let failures = self.failed.iter().filter(|failure| failure.0 == endpoint && failure.1 != id);
+        let recent = failures.filter(|failure| self.now.since(failure.2) <= Duration::from_secs(10)).count();
         let is_last_ready = self.endpoints.values().filter(|server| server.ready).count() == 1;
         if (server.probed || recent > 0) && !is_last_ready {
             let ejection = self.policy.outlier_ejection;
@@ -122,13 +110,9 @@ impl Model {
         if self.in_tokens() {
             return full;
         }
-        let ramp = server
-            .ramp
-            .map_or(u128::MAX, |(bound, _)| u128::from(bound) * ONE);
+        let ramp = server.ramp.map_or(u128::MAX, |(bound, _)| u128::from(bound) * ONE);
         let pushback = server.pushback.map_or(u128::MAX, |most| u128::from(most) * ONE);
-        full.min(ramp)
-            .saturating_sub(u128::from(server.foreign) * ONE)
-            .min(pushback)
+        full.min(ramp).saturating_sub(u128::from(server.foreign) * ONE).min(pushback)
     }
 
     pub(super) fn bounds(&self) -> (u64, u64) {
@@ -177,13 +161,12 @@ impl Model {
             server.times = 0;
             server.probed &= server.down.is_some();
             server.pushback = server.pushback.map(|most| most + 1);
-            server.ramp = server.ramp.map(|(bound, served)| {
-                if served + 1 == bound {
-                    (2 * bound, 0)
-                } else {
-                    (bound, served + 1)
-                }
-            });
+            server.ramp =
+                server.ramp.map(
+                    |(bound, served)| {
+                        if served + 1 == bound { (2 * bound, 0) } else { (bound, served + 1) }
+                    },
+                );
         }
         self.end_slow_starts();
     }
@@ -211,12 +194,7 @@ impl Model {
 
     /// The server without what lowers its bound.
     pub(super) fn unlimited(server: &Server) -> Server {
-        Server {
-            ramp: None,
-            foreign: 0,
-            pushback: None,
-            ..*server
-        }
+        Server { ramp: None, foreign: 0, pushback: None, ..*server }
     }
 
     /// An endpoint itself refused a request: it takes no more than it has in flight without that request.
@@ -248,10 +226,7 @@ impl Model {
 
     /// The requests that run there.
     pub(super) fn runs_at(&self, id: EndpointId) -> impl Iterator<Item = (&Item, &Running)> {
-        let running = self
-            .items
-            .iter()
-            .filter_map(|item| Some((item, item.running.as_ref()?)));
+        let running = self.items.iter().filter_map(|item| Some((item, item.running.as_ref()?)));
         running.filter(move |(_, running)| running.endpoint == id)
     }
 
@@ -301,9 +276,9 @@ impl Model {
         let free = ready.filter(|&(&id, server)| {
             let running = self.taken_at(id);
             let counted = match self.budget_of(server) {
-                Some(budget) => budget
-                    .requests_max
-                    .is_none_or(|limit| running == 0 || running + server.foreign < limit),
+                Some(budget) => {
+                    budget.requests_max.is_none_or(|limit| running == 0 || running + server.foreign < limit)
+                }
                 None => self.stock_of(id) < self.own_bound(server),
             };
             counted
@@ -346,11 +321,7 @@ impl Model {
                 *counts.entry(running.endpoint).or_default() += 1;
             }
         }
-        counts
-            .into_iter()
-            .filter(|&(_, count)| count >= limit)
-            .map(|(id, _)| id)
-            .collect()
+        counts.into_iter().filter(|&(_, count)| count >= limit).map(|(id, _)| id).collect()
     }
 
     /// Endpoints that can take the item now, with their stock.
@@ -358,10 +329,7 @@ impl Model {
         let excluded = self.excluded(&item.name);
         let mut room = self.with_room();
         room.retain(|id, _| {
-            let eligible = item
-                .eligible
-                .as_ref()
-                .is_none_or(|eligible| eligible.contains(id));
+            let eligible = item.eligible.as_ref().is_none_or(|eligible| eligible.contains(id));
             eligible && !excluded.contains(id) && !self.is_busy(*id, &self.endpoints[id], item.class)
         });
         room

@@ -26,28 +26,13 @@ impl EngineEffects {
         held: Duration,
     ) {
         let effect = self.0.pop_front();
-        let Some(Effect::Reject {
-            retry_after: Some(after),
-            ..
-        }) = &effect
-        else {
+        let Some(Effect::Reject { retry_after: Some(after), .. }) = &effect else {
             panic!("{id:?} is rejected with {outcome:?}, but the engine's effect is {effect:?}");
         };
         let most = (wait + wait / 10).min(Duration::from_secs(120)).max(held);
         let wait = wait.max(held);
-        assert!(
-            (wait..=most).contains(after),
-            "{after:?} isn't from {wait:?} to {most:?}"
-        );
-        assert_eq!(
-            effect,
-            Some(Effect::Reject {
-                id,
-                outcome,
-                waited,
-                retry_after: Some(*after)
-            })
-        );
+        assert!((wait..=most).contains(after), "{after:?} isn't from {wait:?} to {most:?}");
+        assert_eq!(effect, Some(Effect::Reject { id, outcome, waited, retry_after: Some(*after) }));
     }
 
     /// Expects a rejection with exactly this retry-after.
@@ -70,14 +55,7 @@ impl EngineEffects {
         cost: u64,
     ) -> EndpointId {
         let effect = self.0.pop_front();
-        let Some(Effect::Grant {
-            endpoints,
-            prompt,
-            cached,
-            output,
-            ..
-        }) = &effect
-        else {
+        let Some(Effect::Grant { endpoints, prompt, cached, output, .. }) = &effect else {
             panic!("{id:?} is granted, but the engine's effect is {effect:?}");
         };
         let (endpoints, prompt, cached, output) = (endpoints.clone(), prompt, cached, output);
@@ -89,11 +67,7 @@ impl EngineEffects {
                 b.0.total_cmp(&a.0).then(used)
             };
             let least = choices.values().copied().min_by(order);
-            assert_eq!(
-                choices.remove(endpoint),
-                least,
-                "{endpoint:?} isn't the best choice"
-            );
+            assert_eq!(choices.remove(endpoint), least, "{endpoint:?} isn't the best choice");
         }
         let (first, cost) = (endpoints[0], Tokens(cost));
         assert_eq!(

@@ -15,10 +15,7 @@ const TOKEN: u128 = 1_000_000_000_000_000_000;
 impl Model {
     /// Whether the identity is at its limit of running requests.
     pub(super) fn is_at_limit(&self, name: &str) -> bool {
-        let running = self
-            .items
-            .iter()
-            .filter(|item| *item.name == *name && item.running.is_some());
+        let running = self.items.iter().filter(|item| *item.name == *name && item.running.is_some());
         let limit = self.policy.flows.max_in_flight;
         limit.is_some_and(|limit| running.count() as u64 >= limit) || self.is_held(name)
     }
@@ -35,10 +32,8 @@ impl Model {
 
     /// The same with ceilings relative to `bound`.
     pub(super) fn can_go_below(&self, item: &Item, bound: u64) -> bool {
-        let blocked = self
-            .classes
-            .get(item.class)
-            .is_some_and(|class| self.blocked_classes.contains(&class.name));
+        let blocked =
+            self.classes.get(item.class).is_some_and(|class| self.blocked_classes.contains(&class.name));
         !blocked && !self.is_over_ceiling(item.band, bound) && self.can_run(item)
     }
 
@@ -76,10 +71,7 @@ impl Model {
         let in_class = || self.waiting().filter(|other| other.class == item.class);
         let below = |sum: u64, limit: Option<u64>| limit.is_none_or(|limit| sum < limit * endpoints);
         below(in_class().count() as u64, class.requests_per_endpoint)
-            && below(
-                in_class().map(|item| item.prompt).sum(),
-                class.prompt_tokens_per_endpoint,
-            )
+            && below(in_class().map(|item| item.prompt).sum(), class.prompt_tokens_per_endpoint)
             && below(
                 in_class().map(|item| item.cached.min(item.prompt)).sum(),
                 class.cached_tokens_per_endpoint,
@@ -93,8 +85,7 @@ impl Model {
     }
 
     pub(super) fn rate_capacity(&self) -> u128 {
-        self.billionths()
-            .map_or(0, |billionths| (billionths * u128::from(SECOND)).max(TOKEN))
+        self.billionths().map_or(0, |billionths| (billionths * u128::from(SECOND)).max(TOKEN))
     }
 
     /// The level of the bucket now.
@@ -126,11 +117,7 @@ impl Model {
 
     fn width(&self) -> u64 {
         let window = self.policy.usage_window.as_nanos() as u64;
-        if window > 300 * SECOND {
-            window.div_ceil(300)
-        } else {
-            SECOND
-        }
+        if window > 300 * SECOND { window.div_ceil(300) } else { SECOND }
     }
 
     pub(super) fn bucket(&self) -> i64 {

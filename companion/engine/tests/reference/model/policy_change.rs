@@ -17,11 +17,7 @@ impl Model {
         let old = std::mem::replace(&mut self.policy, policy);
         self.discard_unused_prefixes();
         let capacity = self.rate_capacity();
-        self.rate.0 = if had_rate {
-            self.rate.0.min(capacity)
-        } else {
-            capacity
-        };
+        self.rate.0 = if had_rate { self.rate.0.min(capacity) } else { capacity };
         self.end_slow_starts();
         self.change_weights(&old);
         self.change_bands(&old);
@@ -117,11 +113,8 @@ impl Model {
         self.items.sort_by_key(|item| (item.arrived, item.sequence));
         let items = self.items.iter();
         self.nodes = items.map(|item| (self.leaf(item), item.name.clone())).collect();
-        let in_bands: BTreeSet<(Level, Box<str>)> = self
-            .items
-            .iter()
-            .map(|item| (item.band, item.name.clone()))
-            .collect();
+        let in_bands: BTreeSet<(Level, Box<str>)> =
+            self.items.iter().map(|item| (item.band, item.name.clone())).collect();
         self.preemption_order.retain(|flow, _| in_bands.contains(flow));
         for index in 0..self.items.len() {
             self.charge_again(index);
@@ -140,10 +133,7 @@ impl Model {
         }
         let (cost, weight, is_settled) = (running.cost, running.weight, running.settled.is_some());
         let leaf = self.leaf(&item);
-        let virtual_time = self
-            .virtual_times
-            .entry(leaf)
-            .or_insert_with(|| VirtualTime::new(discipline));
+        let virtual_time = self.virtual_times.entry(leaf).or_insert_with(|| VirtualTime::new(discipline));
         if !is_settled {
             virtual_time.charge(&item.name, cost, weight);
         }

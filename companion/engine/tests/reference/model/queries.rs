@@ -94,12 +94,8 @@ impl Model {
                     .get(leaf)
                     .is_some_and(|virtual_time| virtual_time.flows.contains_key(name))
         };
-        let unused: Vec<_> = self
-            .nodes
-            .iter()
-            .filter(|(other, name)| other == leaf && !remembered(name))
-            .cloned()
-            .collect();
+        let unused: Vec<_> =
+            self.nodes.iter().filter(|(other, name)| other == leaf && !remembered(name)).cloned().collect();
         for node in unused {
             self.nodes.remove(&node);
         }

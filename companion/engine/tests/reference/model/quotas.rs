@@ -12,9 +12,9 @@ use penstock_engine::input::{QuotaReset, QuotaUsage, UsageKind, UsedAt};
 use penstock_engine::policy::{CostUnit, Over, Quota, QuotaPeriod, QuotaWindow};
 use penstock_engine::{Effect, Input, Instant, Outcome, RequestId};
 
+use self::slow::Slow;
 use super::engine_effects::EngineEffects;
 use super::{Item, Level, Model};
-use slow::Slow;
 
 const SECOND: i128 = 1_000_000_000;
 
@@ -58,15 +58,7 @@ fn first_day(month: i64) -> i64 {
 
 impl Clock {
     const fn new(now: Instant) -> Self {
-        Self {
-            set_at: now,
-            utc: 0,
-            latest: 0,
-            day: 0,
-            month: 0,
-            days_begun: 0,
-            months_begun: 0,
-        }
+        Self { set_at: now, utc: 0, latest: 0, day: 0, month: 0, days_begun: 0, months_begun: 0 }
     }
 
     fn utc_at(&self, now: Instant) -> i128 {
@@ -78,11 +70,7 @@ impl Clock {
         self.latest = self.latest.max(self.utc_at(now));
         (self.set_at, self.utc) = (now, utc.as_nanos() as i128);
         let follows = self.latest - self.utc >= 3_600 * SECOND;
-        self.latest = if follows {
-            self.utc
-        } else {
-            self.latest.max(self.utc)
-        };
+        self.latest = if follows { self.utc } else { self.latest.max(self.utc) };
         let (days, months) = (self.days_begun, self.months_begun);
         self.move_to(now, follows);
         // A clock that is set ahead begins one day, however many it skips.
@@ -152,11 +140,7 @@ fn step_width(window: Duration) -> u64 {
 
 impl Model {
     fn quota(&self, name: &str) -> Option<&Quota> {
-        self.policy
-            .flows
-            .quotas
-            .iter()
-            .find(|quota| quota.flows.matches(name))
+        self.policy.flows.quotas.iter().find(|quota| quota.flows.matches(name))
     }
 
     fn step_of(&self, period: QuotaPeriod, now: Instant) -> i64 {
@@ -179,10 +163,8 @@ impl Model {
     /// The windows of a flow at present; `None`: it has no quota.
     fn windows(&mut self, name: &str) -> Option<(Vec<QuotaWindow>, &mut Vec<Slow>)> {
         let definitions = self.quota(name)?.windows.clone();
-        let steps: Vec<i64> = definitions
-            .iter()
-            .map(|window| self.step_of(window.period, self.now))
-            .collect();
+        let steps: Vec<i64> =
+            definitions.iter().map(|window| self.step_of(window.period, self.now)).collect();
         let kept = |period| match period {
             // The oldest step begins before the window does.
             QuotaPeriod::Sliding(_) => 61,
@@ -190,9 +172,7 @@ impl Model {
         };
         let new = || {
             let windows = definitions.iter().zip(&steps);
-            windows
-                .map(|(window, &step)| Slow::new(window.limit, kept(window.period), step))
-                .collect()
+            windows.map(|(window, &step)| Slow::new(window.limit, kept(window.period), step)).collect()
         };
         let windows = self.quotas.flows.entry(name.into()).or_insert_with(new);
         for (window, step) in windows.iter_mut().zip(steps) {
@@ -211,10 +191,7 @@ impl Model {
     /// The first moment with room in all windows.
     fn has_room_at(&self, name: &str) -> Instant {
         let definitions = &self.quota(name).expect("it has a quota").windows;
-        let full = definitions
-            .iter()
-            .zip(&self.quotas.flows[name])
-            .filter(|(_, window)| window.room() == 0);
+        let full = definitions.iter().zip(&self.quotas.flows[name]).filter(|(_, window)| window.room() == 0);
         let begins = full.map(|(definition, window)| {
             let step = window.has_room_in().expect("nothing runs elsewhere");
             self.begin_of(definition.period, step)
@@ -239,11 +216,7 @@ impl Model {
 
     /// The time for which the budget of a flow holds it.
     pub(super) fn held_for(&self, name: &str) -> Duration {
-        if self.is_held(name) {
-            self.has_room_at(name).since(self.now)
-        } else {
-            Duration::ZERO
-        }
+        if self.is_held(name) { self.has_room_at(name).since(self.now) } else { Duration::ZERO }
     }
 
     pub(super) fn quota_wake(&self) -> Option<Instant> {
@@ -286,10 +259,7 @@ impl Model {
     }
 
     fn demoted(&mut self, item: &Item) -> Item {
-        let demoted = Item {
-            band: Level::Demoted,
-            ..item.clone()
-        };
+        let demoted = Item { band: Level::Demoted, ..item.clone() };
         self.ensure_flow(self.leaf(&demoted), &item.name);
         self.release(item);
         demoted

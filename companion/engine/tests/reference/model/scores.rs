@@ -21,9 +21,7 @@ impl Model {
         let ready = self.endpoints.get(&endpoint).is_some_and(|server| server.ready);
         if ready && self.keeps_prefixes() {
             let prefix = self.item(id).prefix.clone();
-            self.scorer_inputs
-                .computed
-                .extend(prefix.iter().map(|&hash| (hash, endpoint)));
+            self.scorer_inputs.computed.extend(prefix.iter().map(|&hash| (hash, endpoint)));
         }
     }
 
@@ -44,9 +42,7 @@ impl Model {
         let endpoints = &self.endpoints;
         let ready = |id: &EndpointId| endpoints.get(id).is_some_and(|server| server.ready);
         self.scorer_inputs.computed.retain(|(_, id)| ready(id));
-        self.scorer_inputs
-            .stats
-            .retain(|id, _| endpoints.contains_key(id));
+        self.scorer_inputs.stats.retain(|id, _| endpoints.contains_key(id));
     }
 
     /// The score of an endpoint; 0 if only the stock has a vote. `free` is the stock's vote; `ahead` is set if the
@@ -76,10 +72,7 @@ impl Model {
         }
         if asks_prefixes {
             // Prompts have a token count here, so the length of a cached prefix is not known.
-            let is_cached = item
-                .prefix
-                .iter()
-                .any(|&hash| self.scorer_inputs.computed.contains(&(hash, id)));
+            let is_cached = item.prefix.iter().any(|&hash| self.scorer_inputs.computed.contains(&(hash, id)));
             votes.push((weights.prefix, f64::from(u8::from(is_cached))));
         }
         if let Some(adapters) = stats.adapters {

@@ -48,13 +48,7 @@ pub struct VirtualTime {
 
 impl VirtualTime {
     pub const fn new(discipline: Discipline) -> Self {
-        Self {
-            discipline,
-            now: 0,
-            served: None,
-            last_advance: None,
-            flows: BTreeMap::new(),
-        }
+        Self { discipline, now: 0, served: None, last_advance: None, flows: BTreeMap::new() }
     }
 
     /// The least start of a flow that becomes backlogged.
@@ -64,11 +58,7 @@ impl VirtualTime {
             Discipline::Vtc => {
                 let backlogged = self.flows.values().filter(|flow| flow.backlogged);
                 let last = || self.served.as_ref().map(|name| self.flows[name].finish);
-                backlogged
-                    .map(|flow| flow.finish)
-                    .min()
-                    .or_else(last)
-                    .unwrap_or(self.now)
+                backlogged.map(|flow| flow.finish).min().or_else(last).unwrap_or(self.now)
             }
             Discipline::Usage | Discipline::Drr | Discipline::Fifo => 0,
         }
@@ -130,12 +120,7 @@ impl VirtualTime {
         let flow = self.flows.get_mut(name).expect("lifted");
         flow.finish += step;
         let (before, finish) = (self.now, flow.finish);
-        let last_advance = LastAdvance {
-            flow: name.into(),
-            step,
-            now: before,
-            served: self.served.clone(),
-        };
+        let last_advance = LastAdvance { flow: name.into(), step, now: before, served: self.served.clone() };
         match self.discipline {
             Discipline::Wfq | Discipline::RoundRobin => {
                 self.last_advance = (finish > before).then_some(last_advance);
@@ -201,9 +186,7 @@ impl VirtualTime {
         loop {
             let start_level = self.start_level();
             let idle = self.flows.iter().filter(|(name, _)| !used(name));
-            let forgotten = idle
-                .filter(|(_, flow)| flow.finish <= start_level)
-                .map(|(name, _)| name.clone());
+            let forgotten = idle.filter(|(_, flow)| flow.finish <= start_level).map(|(name, _)| name.clone());
             let Some(name) = forgotten.min_by_key(|name| self.flows[name].finish) else {
                 return;
             };

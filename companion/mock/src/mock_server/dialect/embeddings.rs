@@ -13,11 +13,7 @@ impl Dialect for Embeddings {
         let data: Vec<Value> = (0..answer.inputs)
             .map(|index| {
                 let vector = vector(index);
-                let embedding = if answer.base64 {
-                    json!(base64(&vector))
-                } else {
-                    json!(vector)
-                };
+                let embedding = if answer.base64 { json!(base64(&vector)) } else { json!(vector) };
                 json!({"object": "embedding", "index": index, "embedding": embedding})
             })
             .collect();
@@ -46,16 +42,11 @@ fn base64(vector: &[f32]) -> String {
     let bytes: Vec<u8> = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
     let mut out = String::new();
     for chunk in bytes.chunks(3) {
-        let word = (0..3).fold(0_u32, |word, index| {
-            word << 8 | u32::from(chunk.get(index).copied().unwrap_or(0))
-        });
+        let word =
+            (0..3).fold(0_u32, |word, index| word << 8 | u32::from(chunk.get(index).copied().unwrap_or(0)));
         for digit in 0..4 {
             let value = (word >> (18 - 6 * digit)) & 63;
-            out.push(if digit <= chunk.len() {
-                char::from(ALPHABET[value as usize])
-            } else {
-                '='
-            });
+            out.push(if digit <= chunk.len() { char::from(ALPHABET[value as usize]) } else { '=' });
         }
     }
     out

@@ -14,10 +14,7 @@ impl Dialect for Messages {
 
     fn start(&self, answer: &Answer, out: &mut Sse) {
         let message = message(answer, &[], None, 1);
-        out.event(
-            "message_start",
-            &json!({"type": "message_start", "message": message}),
-        );
+        out.event("message_start", &json!({"type": "message_start", "message": message}));
         let block = json!({"type": "text", "text": ""});
         let start = json!({"type": "content_block_start", "index": 0, "content_block": block});
         out.event("content_block_start", &start);
@@ -26,17 +23,11 @@ impl Dialect for Messages {
 
     fn token(&self, _: &Answer, text: &str, out: &mut Sse) {
         let delta = json!({"type": "text_delta", "text": text});
-        out.event(
-            "content_block_delta",
-            &json!({"type": "content_block_delta", "index": 0, "delta": delta}),
-        );
+        out.event("content_block_delta", &json!({"type": "content_block_delta", "index": 0, "delta": delta}));
     }
 
     fn end(&self, answer: &Answer, out: &mut Sse) {
-        out.event(
-            "content_block_stop",
-            &json!({"type": "content_block_stop", "index": 0}),
-        );
+        out.event("content_block_stop", &json!({"type": "content_block_stop", "index": 0}));
         let delta = json!({
             "type": "message_delta",
             "delta": {"stop_reason": stop_reason(answer), "stop_sequence": null},

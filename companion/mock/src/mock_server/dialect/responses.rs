@@ -9,13 +9,7 @@ pub(super) struct Responses;
 impl Dialect for Responses {
     fn complete(&self, answer: &Answer) -> Value {
         let (status, details) = final_status(answer);
-        response(
-            answer,
-            status,
-            &details,
-            &[item(answer, "completed")],
-            &usage(answer),
-        )
+        response(answer, status, &details, &[item(answer, "completed")], &usage(answer))
     }
 
     fn start(&self, answer: &Answer, out: &mut Sse) {
@@ -24,28 +18,13 @@ impl Dialect for Responses {
         item["content"] = json!([]);
         send(out, "response.created", 0, json!({"response": started}));
         send(out, "response.in_progress", 1, json!({"response": started}));
-        send(
-            out,
-            "response.output_item.added",
-            2,
-            json!({"output_index": 0, "item": item}),
-        );
-        send(
-            out,
-            "response.content_part.added",
-            3,
-            with_position(answer, json!({"part": part("")})),
-        );
+        send(out, "response.output_item.added", 2, json!({"output_index": 0, "item": item}));
+        send(out, "response.content_part.added", 3, with_position(answer, json!({"part": part("")})));
     }
 
     fn token(&self, answer: &Answer, text: &str, out: &mut Sse) {
         let delta = with_position(answer, json!({"delta": text, "logprobs": []}));
-        send(
-            out,
-            "response.output_text.delta",
-            OPENING + answer.output - 1,
-            delta,
-        );
+        send(out, "response.output_text.delta", OPENING + answer.output - 1, delta);
     }
 
     fn end(&self, answer: &Answer, out: &mut Sse) {
@@ -57,12 +36,7 @@ impl Dialect for Responses {
         let done = json!({"output_index": 0, "item": item(answer, "completed")});
         send(out, "response.output_item.done", next + 2, done);
         let (status, _) = final_status(answer);
-        send(
-            out,
-            &format!("response.{status}"),
-            next + 3,
-            json!({"response": self.complete(answer)}),
-        );
+        send(out, &format!("response.{status}"), next + 3, json!({"response": self.complete(answer)}));
     }
 }
 

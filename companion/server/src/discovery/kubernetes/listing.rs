@@ -16,11 +16,7 @@ pub(super) struct Listing<T> {
 
 impl<T> Default for Listing<T> {
     fn default() -> Self {
-        Self {
-            objects: BTreeMap::new(),
-            next: None,
-            was_complete: false,
-        }
+        Self { objects: BTreeMap::new(), next: None, was_complete: false }
     }
 }
 

@@ -56,9 +56,7 @@ fn find<'a>(pod: &'a Pod, name: Option<&'a str>) -> Option<(&'a str, &'a str)> {
 fn count(label: &str, text: &str) -> Result<u64, String> {
     match text.trim().parse() {
         Ok(count) if count > 0 => Ok(count),
-        Ok(_) | Err(_) => Err(format!(
-            "label {label} is not a whole number of at least 1, but `{text}`"
-        )),
+        Ok(_) | Err(_) => Err(format!("label {label} is not a whole number of at least 1, but `{text}`")),
     }
 }
 
@@ -68,9 +66,7 @@ mod tests {
 
     fn pod(labels: &[(&str, &str)], annotations: &[(&str, &str)]) -> Pod {
         let map = |pairs: &[(&str, &str)]| {
-            let pairs = pairs
-                .iter()
-                .map(|(name, value)| ((*name).into(), (*value).into()));
+            let pairs = pairs.iter().map(|(name, value)| ((*name).into(), (*value).into()));
             Some(pairs.collect())
         };
         let mut pod = Pod::default();
@@ -92,17 +88,11 @@ mod tests {
         let defaults = EndpointDefaults::default();
         let pod = pod(
             &[("accelerator", "h100"), ("vllm/max-num-seqs", "64")],
-            &[
-                ("vllm/max-num-seqs", "32"),
-                ("vllm/max-num-batched-tokens", "16384"),
-            ],
+            &[("vllm/max-num-seqs", "32"), ("vllm/max-num-batched-tokens", "16384")],
         );
         let (found, problems) = values(&pod, &names(), &defaults, true);
-        let expected = EndpointDefaults {
-            variant: "h100".into(),
-            max_batch: 64,
-            max_batched_tokens: Some(16_384),
-        };
+        let expected =
+            EndpointDefaults { variant: "h100".into(), max_batch: 64, max_batched_tokens: Some(16_384) };
         assert_eq!((found, problems), (expected, Vec::new()));
         let (found, _) = values(&pod, &PodLabels::default(), &defaults, false);
         assert_eq!(found, defaults);

@@ -11,14 +11,12 @@ use serde_json::Value;
 
 /// The API versions, newest first, because a cluster may have both during a migration.
 pub(super) fn versions() -> [ApiResource; 2] {
-    [
-        ("inference.networking.k8s.io", "v1"),
-        ("inference.networking.x-k8s.io", "v1alpha2"),
-    ]
-    .map(|(group, version)| {
-        let kind = GroupVersionKind::gvk(group, version, "InferencePool");
-        ApiResource::from_gvk_with_plural(&kind, "inferencepools")
-    })
+    [("inference.networking.k8s.io", "v1"), ("inference.networking.x-k8s.io", "v1alpha2")].map(
+        |(group, version)| {
+            let kind = GroupVersionKind::gvk(group, version, "InferencePool");
+            ApiResource::from_gvk_with_plural(&kind, "inferencepools")
+        },
+    )
 }
 
 /// The pods of a pool.
@@ -66,10 +64,7 @@ pub(super) fn selection(data: &Value) -> Result<Selection, String> {
     if ports.is_empty() || ports.contains(&0) {
         return Err("a port is missing: set spec.targetPorts, or spec.targetPortNumber in v1alpha2".into());
     }
-    Ok(Selection {
-        labels: labels.collect::<Vec<_>>().join(","),
-        ports,
-    })
+    Ok(Selection { labels: labels.collect::<Vec<_>>().join(","), ports })
 }
 
 #[cfg(test)]
@@ -85,16 +80,10 @@ mod tests {
             "targetPorts": [{"number": 8001}, {"number": 8000}],
             "endpointPickerRef": {"name": "epp", "port": {"number": 9002}},
         }});
-        let expected = Selection {
-            labels: "app=llama,tier=gold".into(),
-            ports: vec![8000, 8001],
-        };
+        let expected = Selection { labels: "app=llama,tier=gold".into(), ports: vec![8000, 8001] };
         assert_eq!(selection(&new), Ok(expected));
         let old = json!({"spec": {"selector": {"app": "llama"}, "targetPortNumber": 8000}});
-        let expected = Selection {
-            labels: "app=llama".into(),
-            ports: vec![8000],
-        };
+        let expected = Selection { labels: "app=llama".into(), ports: vec![8000] };
         assert_eq!(selection(&old), Ok(expected));
     }
 
@@ -102,23 +91,11 @@ mod tests {
     fn selections_of_all_pods_or_no_port_are_rejected() {
         for (spec, word) in [
             (json!({"selector": {}, "targetPortNumber": 8000}), "every pod"),
-            (
-                json!({"selector": {"matchLabels": {}}, "targetPorts": [{"number": 1}]}),
-                "every pod",
-            ),
-            (
-                json!({"selector": {"app": 1}, "targetPortNumber": 8000}),
-                "labels",
-            ),
+            (json!({"selector": {"matchLabels": {}}, "targetPorts": [{"number": 1}]}), "every pod"),
+            (json!({"selector": {"app": 1}, "targetPortNumber": 8000}), "labels"),
             (json!({"selector": {"app": "a"}}), "targetPorts"),
-            (
-                json!({"selector": {"app": "a"}, "targetPortNumber": 0}),
-                "targetPorts",
-            ),
-            (
-                json!({"selector": {"app": "a"}, "targetPortNumber": 70000}),
-                "u16",
-            ),
+            (json!({"selector": {"app": "a"}, "targetPortNumber": 0}), "targetPorts"),
+            (json!({"selector": {"app": "a"}, "targetPortNumber": 70000}), "u16"),
             (json!({"targetPortNumber": 8000}), "selector"),
         ] {
             let why = selection(&json!({ "spec": spec })).expect_err("refused");

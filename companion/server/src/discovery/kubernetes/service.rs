@@ -100,10 +100,7 @@ impl Slices {
         for (slice, number) in self.with_port(port)? {
             for endpoint in &slice.endpoints {
                 // All addresses of an endpoint are the same server.
-                let ip = endpoint
-                    .addresses
-                    .iter()
-                    .find_map(|text| text.parse::<IpAddr>().ok());
+                let ip = endpoint.addresses.iter().find_map(|text| text.parse::<IpAddr>().ok());
                 let Some(address) = ip.map(|ip| SocketAddr::new(ip, number)) else {
                     continue;
                 };
@@ -131,10 +128,7 @@ impl Slices {
             max_batch: defaults.max_batch,
             servers,
         });
-        Ok(Discovered {
-            endpoints: endpoints.collect(),
-            pending: pending.into_iter().collect(),
-        })
+        Ok(Discovered { endpoints: endpoints.collect(), pending: pending.into_iter().collect() })
     }
 
     /// The slices that have the port, with its number.
@@ -161,10 +155,7 @@ impl Slices {
         match port {
             Some(port) if slices.is_empty() && !others.is_empty() => {
                 let names: Vec<&str> = others.into_iter().collect();
-                Err(format!(
-                    "it has no port `{port}`; its ports are {}",
-                    names.join(", ")
-                ))
+                Err(format!("it has no port `{port}`; its ports are {}", names.join(", ")))
             }
             _ => Ok(slices),
         }
@@ -193,10 +184,7 @@ fn state(endpoint: &SliceEndpoint) -> State {
 /// The name of the pod behind an endpoint.
 fn pod(endpoint: &SliceEndpoint) -> Option<String> {
     let target = endpoint.target_ref.as_ref()?;
-    target
-        .name
-        .clone()
-        .filter(|_| target.kind.as_deref() == Some("Pod"))
+    target.name.clone().filter(|_| target.kind.as_deref() == Some("Pod"))
 }
 
 #[cfg(test)]
@@ -248,48 +236,28 @@ mod tests {
                 &json!([
                     endpoint("10.0.0.1", json!({"ready": true})),
                     endpoint("10.0.0.2", json!({"ready": false})),
-                    endpoint(
-                        "10.0.0.3",
-                        json!({"ready": false, "serving": true, "terminating": true})
-                    ),
+                    endpoint("10.0.0.3", json!({"ready": false, "serving": true, "terminating": true})),
                 ]),
             ),
             slice("two", &ports, &json!([{"addresses": ["10.0.0.4"]}])),
-            slice(
-                "six",
-                &ports,
-                &json!([endpoint("fd00::1", json!({"ready": true}))]),
-            ),
+            slice("six", &ports, &json!([endpoint("fd00::1", json!({"ready": true}))])),
         ]);
         let expected = vec!["10.0.0.1:8000 p10.0.0.1".to_owned(), "10.0.0.4:8000 ".to_owned()];
         assert_eq!(addresses(&slices, Some("http")), Ok((expected, 1)));
         let why = addresses(&slices, None).expect_err("two ports");
-        assert!(
-            why.contains("metrics, http") && why.contains("endpoints.kubernetes.port"),
-            "{why}"
-        );
+        assert!(why.contains("metrics, http") && why.contains("endpoints.kubernetes.port"), "{why}");
         let why = addresses(&slices, Some("grpc")).expect_err("no such port");
         assert!(why.contains("`grpc`") && why.contains("http, metrics"), "{why}");
         for name in ["one", "two"] {
             slices.handle(Event::Delete(slice(name, &ports, &json!([]))));
         }
-        assert_eq!(
-            addresses(&slices, Some("http")),
-            Ok((vec!["[fd00::1]:8000 pfd00::1".into()], 0))
-        );
+        assert_eq!(addresses(&slices, Some("http")), Ok((vec!["[fd00::1]:8000 pfd00::1".into()], 0)));
     }
 
     #[test]
     fn a_service_without_endpoints_is_an_empty_list() {
         assert_eq!(addresses(&of(vec![]), Some("http")), Ok((vec![], 0)));
-        let unnamed = slice(
-            "one",
-            &json!([{"port": 80}]),
-            &json!([{"addresses": ["10.0.0.1"]}]),
-        );
-        assert_eq!(
-            addresses(&of(vec![unnamed]), None),
-            Ok((vec!["10.0.0.1:80 ".into()], 0))
-        );
+        let unnamed = slice("one", &json!([{"port": 80}]), &json!([{"addresses": ["10.0.0.1"]}]));
+        assert_eq!(addresses(&of(vec![unnamed]), None), Ok((vec!["10.0.0.1:80 ".into()], 0)));
     }
 }

@@ -41,16 +41,10 @@ struct Server {
 impl Server {
     /// Serves pools of one API version only, as most clusters do.
     async fn start(pools: &str) -> (Self, Client) {
-        let server = Self {
-            store: Arc::default(),
-            revision: watch::Sender::new(0),
-        };
+        let server = Self { store: Arc::default(), revision: watch::Sender::new(0) };
         let app = Router::new()
             .route(&format!("{pools}/namespaces/{{ns}}/inferencepools"), get(many))
-            .route(
-                &format!("{pools}/namespaces/{{ns}}/inferencepools/{{name}}"),
-                get(one),
-            )
+            .route(&format!("{pools}/namespaces/{{ns}}/inferencepools/{{name}}"), get(one))
             .route("/api/v1/namespaces/{ns}/pods", get(many))
             .route(
                 pools,
@@ -60,16 +54,11 @@ impl Server {
             )
             .fallback(unserved)
             .with_state(server.clone());
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
-            .await
-            .expect("a port");
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("bound");
         tokio::spawn(async move { axum::serve(listener, app).await });
         let uri = format!("http://{address}").parse().expect("a URI");
-        (
-            server,
-            Client::try_from(without_retries(kube::Config::new(uri))).expect("a client"),
-        )
+        (server, Client::try_from(without_retries(kube::Config::new(uri))).expect("a client"))
     }
 
     fn change(&self, change: impl FnOnce(&mut Store)) {
@@ -100,10 +89,7 @@ impl Server {
     }
 
     fn pool(&self, spec: &Value) {
-        self.put(
-            "inferencepools",
-            &json!({"metadata": {"name": "llama"}, "spec": spec}),
-        );
+        self.put("inferencepools", &json!({"metadata": {"name": "llama"}, "spec": spec}));
     }
 
     fn pod(&self, name: &str, app: &str, ip: &str, ready: bool) {
@@ -149,24 +135,17 @@ async fn many(
 ) -> Response {
     let kind = uri.path().rsplit('/').next().expect("a path").to_owned();
     let fits = move |object: &Value| {
-        let labels = query
-            .get("labelSelector")
-            .map(|text| text.split_once('=').expect("one label"));
+        let labels = query.get("labelSelector").map(|text| text.split_once('=').expect("one label"));
         labels.is_none_or(|(label, value)| object["metadata"]["labels"][label] == value)
     };
-    let wants = |key: &str| {
-        uri.query()
-            .is_some_and(|text| text.split('&').any(|text| text.starts_with(key)))
-    };
+    let wants = |key: &str| uri.query().is_some_and(|text| text.split('&').any(|text| text.starts_with(key)));
     if server.store.lock().expect("no panic").down {
         return StatusCode::SERVICE_UNAVAILABLE.into_response();
     }
     if !wants("watch=true") {
         let store = server.store.lock().expect("no panic");
-        let of_kind = store
-            .objects
-            .iter()
-            .filter(|((stored_kind, _), object)| *stored_kind == kind && fits(object));
+        let of_kind =
+            store.objects.iter().filter(|((stored_kind, _), object)| *stored_kind == kind && fits(object));
         let items: Vec<_> = of_kind.map(|(_, object)| object.clone()).collect();
         let revision = store.events.len().to_string();
         return axum::Json(json!({"metadata": {"resourceVersion": revision}, "items": items}))
@@ -235,11 +214,7 @@ fn start_with(client: Client, labels: PodLabels, states: States) -> mpsc::Receiv
     };
     let mut report = Report::new("chat".into(), settings(discovery), sender, states);
     tokio::spawn(async move {
-        let target = Target {
-            namespace: "ml",
-            name: "llama",
-            labels: &labels,
-        };
+        let target = Target { namespace: "ml", name: "llama", labels: &labels };
         follow(&mut report, &client, target, &mut Pauses::new(SOON)).await;
     });
     found
@@ -251,10 +226,7 @@ async fn until(found: &mut mpsc::Receiver<Found>, expected: &[(&str, &str)]) {
         let entry = |endpoint: &Endpoint| (endpoint.address.to_string(), endpoint.labels[POD].clone());
         let list: Vec<_> = found.endpoints.iter().map(entry).collect();
         list.len() == expected.len()
-            && list
-                .iter()
-                .zip(expected)
-                .all(|(a, b)| (a.0.as_str(), a.1.as_str()) == *b)
+            && list.iter().zip(expected).all(|(a, b)| (a.0.as_str(), a.1.as_str()) == *b)
     })
     .await;
 }
@@ -300,11 +272,7 @@ async fn the_endpoints_are_the_ready_pods_of_the_selector() {
 
     let ports = json!([{"number": 8000}, {"number": 8001}]);
     server.pool(&json!({"selector": {"matchLabels": {"app": "qwen"}}, "targetPorts": ports}));
-    until(
-        &mut found,
-        &[("10.0.0.9:8000", "other"), ("10.0.0.9:8001", "other")],
-    )
-    .await;
+    until(&mut found, &[("10.0.0.9:8000", "other"), ("10.0.0.9:8001", "other")]).await;
     server.remove("inferencepools", "llama");
     until(&mut found, &[]).await;
     until_state(&states, Some("ml/llama does not exist")).await;
@@ -382,39 +350,20 @@ fn a_pod_is_an_endpoint_while_it_is_ready_and_pending_until_then() {
     };
     let ip = Some("10.0.0.1");
     assert_eq!(see("True", Some("Running"), None, ip), Seen::Endpoint);
-    assert_eq!(
-        see("False", Some("Running"), None, ip),
-        Seen::Pending,
-        "its readiness probe fails"
-    );
-    assert_eq!(
-        see("False", Some("Pending"), None, None),
-        Seen::Pending,
-        "it isn't scheduled yet"
-    );
-    assert_eq!(
-        see("True", Some("Running"), None, None),
-        Seen::Pending,
-        "it has no address yet"
-    );
+    assert_eq!(see("False", Some("Running"), None, ip), Seen::Pending, "its readiness probe fails");
+    assert_eq!(see("False", Some("Pending"), None, None), Seen::Pending, "it isn't scheduled yet");
+    assert_eq!(see("True", Some("Running"), None, None), Seen::Pending, "it has no address yet");
     let ends = Some("2026-01-01T00:00:00Z");
     assert_eq!(see("True", Some("Running"), ends, ip), Seen::Nothing);
     assert_eq!(see("False", Some("Running"), ends, ip), Seen::Nothing);
-    assert_eq!(
-        see("False", Some("Failed"), None, ip),
-        Seen::Nothing,
-        "an evicted pod never comes back"
-    );
+    assert_eq!(see("False", Some("Failed"), None, ip), Seen::Nothing, "an evicted pod never comes back");
     assert_eq!(see("False", Some("Succeeded"), None, ip), Seen::Nothing);
 }
 
 #[tokio::test]
 async fn pods_that_are_not_ready_are_pending_by_variant_and_port() {
     let (server, client) = Server::start(NEW).await;
-    let labels = PodLabels {
-        variant: Some("accelerator".into()),
-        ..PodLabels::default()
-    };
+    let labels = PodLabels { variant: Some("accelerator".into()), ..PodLabels::default() };
     let pod = |name: &str, accelerator: &str, ready: &str| {
         json!({
             "metadata": {"name": name, "labels": {"app": "llama", "accelerator": accelerator}},
@@ -427,11 +376,7 @@ async fn pods_that_are_not_ready_are_pending_by_variant_and_port() {
     server.put("pods", &pod("b", "h100", "False"));
     server.put("pods", &pod("c", "l4", "False"));
     let mut found = start_with(client, labels, states("chat"));
-    let group = |variant: &str, servers| PendingServers {
-        variant: variant.into(),
-        max_batch: 256,
-        servers,
-    };
+    let group = |variant: &str, servers| PendingServers { variant: variant.into(), max_batch: 256, servers };
     until_found(&mut found, |found| {
         found.endpoints.len() == 2 && found.pending == [group("h100", 2), group("l4", 2)]
     })
@@ -440,10 +385,7 @@ async fn pods_that_are_not_ready_are_pending_by_variant_and_port() {
     let mut ready = pod("b", "h100", "True");
     ready["status"]["podIP"] = "10.0.0.2".into();
     server.put("pods", &ready);
-    until_found(&mut found, |found| {
-        found.endpoints.len() == 4 && found.pending == [group("l4", 2)]
-    })
-    .await;
+    until_found(&mut found, |found| found.endpoints.len() == 4 && found.pending == [group("l4", 2)]).await;
     server.remove("pods", "c");
     until_found(&mut found, |found| found.pending.is_empty()).await;
 }
@@ -466,10 +408,7 @@ fn pods_of_the_last_list_count_during_a_new_list() {
     assert!(!is_complete_after(&mut pods, Event::Init));
     assert!(!is_complete_after(&mut pods, Event::InitApply(pod("a"))));
     assert!(is_complete_after(&mut pods, Event::InitDone));
-    assert!(
-        !is_complete_after(&mut pods, Event::Init),
-        "half a list is no list"
-    );
+    assert!(!is_complete_after(&mut pods, Event::Init), "half a list is no list");
     assert_eq!(pods.discovered(&[1]).endpoints.len(), 1);
     assert!(!is_complete_after(&mut pods, Event::InitApply(pod("b"))));
     assert!(is_complete_after(&mut pods, Event::InitDone));
@@ -480,10 +419,7 @@ fn pods_of_the_last_list_count_during_a_new_list() {
 #[tokio::test]
 async fn a_pods_labels_name_the_variant_of_its_endpoints() {
     let (server, client) = Server::start(NEW).await;
-    let labels = PodLabels {
-        variant: Some("accelerator".into()),
-        ..PodLabels::default()
-    };
+    let labels = PodLabels { variant: Some("accelerator".into()), ..PodLabels::default() };
     server.pool(&json!({"selector": {"matchLabels": {"app": "llama"}}, "targetPorts": [{"number": 8000}]}));
     for (name, ip, accelerator) in [("a", "10.0.0.1", json!("h100")), ("b", "10.0.0.2", Value::Null)] {
         let labels = match accelerator {

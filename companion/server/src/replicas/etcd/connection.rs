@@ -38,11 +38,7 @@ impl Endpoints {
             members.push(member);
             places.push(place);
         }
-        Ok(Self {
-            members,
-            attempts: AtomicUsize::new(0),
-            place: places.join(", "),
-        })
+        Ok(Self { members, attempts: AtomicUsize::new(0), place: places.join(", ") })
     }
 
     pub(super) fn place(&self) -> &str {
@@ -62,10 +58,8 @@ impl Endpoints {
 
 /// A member, and its URL.
 fn member(text: &str, answer_max: Duration) -> Result<(Endpoint, String), Error> {
-    let failed = |why: &dyn std::fmt::Display| Error::Endpoint {
-        endpoint: text.to_owned(),
-        why: why.to_string(),
-    };
+    let failed =
+        |why: &dyn std::fmt::Display| Error::Endpoint { endpoint: text.to_owned(), why: why.to_string() };
     let url = Url::parse(text).map_err(|why| failed(&why))?;
     if !matches!(url.scheme(), "http" | "https") {
         return Err(failed(&"the scheme must be http or https"));

@@ -5,11 +5,7 @@ use super::*;
 const LONG: Duration = Duration::from_secs(60);
 
 fn record(term: u64) -> Record {
-    Record {
-        term,
-        leader: "10.0.0.1:9190".into(),
-        ..Record::default()
-    }
+    Record { term, leader: "10.0.0.1:9190".into(), ..Record::default() }
 }
 
 async fn acquire(store: &File, version: u64, term: u64) -> Outcome {
@@ -56,10 +52,7 @@ async fn one_process_has_the_lease_until_it_ends() {
     // The end of a process closes its files.
     drop(first);
     let freed = until(&mut views, |view| view.holder == Holder::None).await;
-    assert!(
-        freed.record.expect("it stays").released,
-        "the last leader is certainly gone"
-    );
+    assert!(freed.record.expect("it stays").released, "the last leader is certainly gone");
     assert_eq!(acquire(&second, 1, 6).await, Outcome::Done { version: 2 });
 }
 
@@ -71,24 +64,14 @@ async fn a_release_leaves_the_record_and_frees_the_lock() {
     acquire(&first, 0, 5).await;
     let mut views = watch(&path);
     until(&mut views, |view| view.holder == Holder::Other).await;
-    let released = Request::Release {
-        version: 1,
-        record: Record {
-            released: true,
-            ..record(5)
-        },
-    };
+    let released = Request::Release { version: 1, record: Record { released: true, ..record(5) } };
     let outcome = first.execute(&released).await.expect("written");
     assert_eq!(outcome, Outcome::Done { version: 2 });
     let freed = until(&mut views, |view| view.holder == Holder::None).await;
     assert_eq!(freed.version, 2);
     let again = first.execute(&Request::Renew { version: 2 }).await.expect("read");
     assert_eq!(again, Outcome::Refused, "the lease was given up");
-    assert_eq!(
-        acquire(&second, 1, 6).await,
-        Outcome::Refused,
-        "the state is a later one"
-    );
+    assert_eq!(acquire(&second, 1, 6).await, Outcome::Refused, "the state is a later one");
     assert_eq!(acquire(&second, 2, 6).await, Outcome::Done { version: 3 });
 }
 
@@ -98,22 +81,13 @@ async fn the_holder_alone_renews_and_writes() {
     let path = folder.path().join("lease");
     let (first, second) = (File::new(&path), File::new(&path));
     acquire(&first, 0, 5).await;
-    for (store, expected) in [
-        (&first, Outcome::Done { version: 1 }),
-        (&second, Outcome::Refused),
-    ] {
+    for (store, expected) in [(&first, Outcome::Done { version: 1 }), (&second, Outcome::Refused)] {
         let renewed = store.execute(&Request::Renew { version: 1 }).await.expect("read");
         assert_eq!(renewed, expected);
     }
-    let write = |version| Request::Write {
-        version,
-        record: record(5),
-    };
+    let write = |version| Request::Write { version, record: record(5) };
     assert_eq!(second.execute(&write(1)).await.expect("read"), Outcome::Refused);
-    assert_eq!(
-        first.execute(&write(1)).await.expect("written"),
-        Outcome::Done { version: 2 }
-    );
+    assert_eq!(first.execute(&write(1)).await.expect("written"), Outcome::Done { version: 2 });
     assert_eq!(first.execute(&write(1)).await.expect("read"), Outcome::Refused);
 }
 
@@ -138,9 +112,6 @@ async fn errors_name_the_file() {
     assert!(error.to_string().contains("lease.record is no record"), "{error}");
     let nowhere = File::new(&folder.path().join("absent/lease"));
     let version = 0;
-    let request = Request::Acquire {
-        version,
-        record: record(1),
-    };
+    let request = Request::Acquire { version, record: record(1) };
     nowhere.execute(&request).await.expect_err("no folder");
 }

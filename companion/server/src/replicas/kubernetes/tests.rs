@@ -35,9 +35,7 @@ struct Server {
 
 impl Server {
     async fn start() -> Self {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
-            .await
-            .expect("a port");
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("bound");
         let uri = format!("http://{address}").parse().expect("a URI");
         let server = Self {
@@ -95,10 +93,7 @@ async fn one(State(server): State<Server>) -> Response {
 
 async fn many(State(server): State<Server>, uri: axum::http::Uri) -> Response {
     let query = uri.query().unwrap_or_default();
-    assert!(
-        query.contains("metadata.name"),
-        "the permission is for one object: {query}"
-    );
+    assert!(query.contains("metadata.name"), "the permission is for one object: {query}");
     if !query.contains("watch=true") {
         let revision = server.store.lock().expect("no panic").revision.to_string();
         let items: Vec<_> = server.lease().into_iter().collect();
@@ -160,10 +155,7 @@ fn failure(code: StatusCode, reason: &str) -> Response {
 }
 
 fn term(term: u64) -> Record {
-    Record {
-        term,
-        ..Record::default()
-    }
+    Record { term, ..Record::default() }
 }
 
 async fn version(store: &Kubernetes) -> u64 {
@@ -205,15 +197,10 @@ async fn the_first_candidate_creates_the_object_and_keeps_it() {
     assert_eq!(acquire(&store, 5).await, Outcome::Done { version: 1 });
     let lease = server.lease().expect("it exists");
     let spec = &lease["spec"];
-    assert_eq!(
-        (&spec["holderIdentity"], &spec["leaseDurationSeconds"]),
-        (&"first".into(), &600.into())
-    );
+    assert_eq!((&spec["holderIdentity"], &spec["leaseDurationSeconds"]), (&"first".into(), &600.into()));
     assert_eq!(spec["leaseTransitions"], 0);
     assert_eq!(spec["acquireTime"], spec["renewTime"]);
-    let text = lease["metadata"]["annotations"][RECORD]
-        .as_str()
-        .expect("a record");
+    let text = lease["metadata"]["annotations"][RECORD].as_str().expect("a record");
     assert_eq!(serde_json::from_str::<Record>(text).expect("JSON"), term(5));
 
     // A renewal keeps the record, and what others add to the object.
@@ -221,53 +208,29 @@ async fn the_first_candidate_creates_the_object_and_keeps_it() {
     labelled["metadata"]["labels"] = json!({"team": "a"});
     server.put(Some(labelled));
     let renew = |version| Request::Renew { version };
-    assert_eq!(
-        store.execute(&renew(1)).await.expect("an answer"),
-        Outcome::Refused
-    );
+    assert_eq!(store.execute(&renew(1)).await.expect("an answer"), Outcome::Refused);
     let view = store.observe().await.expect("an answer");
     assert_eq!((view.holder, view.version), (Holder::Me, 2));
     let renewed = store.execute(&renew(2)).await.expect("an answer");
     assert_eq!(renewed, Outcome::Done { version: 3 });
     let lease = server.lease().expect("it exists");
     assert_eq!(lease["metadata"]["labels"]["team"], "a");
-    assert_eq!(
-        lease["metadata"]["annotations"][RECORD].as_str().map(str::len),
-        Some(encode(&term(5)).len())
-    );
+    assert_eq!(lease["metadata"]["annotations"][RECORD].as_str().map(str::len), Some(encode(&term(5)).len()));
 }
 
 #[tokio::test]
 async fn of_two_candidates_one_acquires() {
     let server = Server::start().await;
-    let (first, second) = (
-        server.candidate("first", DURATION),
-        server.candidate("second", DURATION),
-    );
+    let (first, second) = (server.candidate("first", DURATION), server.candidate("second", DURATION));
     let seen = version(&second).await;
     acquire(&first, 5).await;
     let record = term(6);
-    let request = Request::Acquire {
-        version: seen,
-        record,
-    };
-    assert_eq!(
-        second.execute(&request).await.expect("an answer"),
-        Outcome::Refused
-    );
+    let request = Request::Acquire { version: seen, record };
+    assert_eq!(second.execute(&request).await.expect("an answer"), Outcome::Refused);
     let view = second.observe().await.expect("an answer");
     assert_eq!((view.holder, view.record), (Holder::Other, Some(term(5))));
-    for request in [
-        Request::Renew { version: 1 },
-        Request::Release {
-            version: 1,
-            record: term(5),
-        },
-    ] {
-        assert_eq!(
-            second.execute(&request).await.expect("an answer"),
-            Outcome::Refused
-        );
+    for request in [Request::Renew { version: 1 }, Request::Release { version: 1, record: term(5) }] {
+        assert_eq!(second.execute(&request).await.expect("an answer"), Outcome::Refused);
     }
 }
 
@@ -284,35 +247,20 @@ async fn a_holder_counts_as_gone_when_the_object_does_not_change() {
     assert_eq!((gone.version, gone.record), (1, Some(term(5))));
     assert_eq!(acquire(&second, 6).await, Outcome::Done { version: 2 });
     assert_eq!(server.lease().expect("it exists")["spec"]["leaseTransitions"], 1);
-    let late = first
-        .execute(&Request::Renew { version: 1 })
-        .await
-        .expect("an answer");
+    let late = first.execute(&Request::Renew { version: 1 }).await.expect("an answer");
     assert_eq!(late, Outcome::Refused);
 }
 
 #[tokio::test]
 async fn a_release_frees_the_lease_at_once() {
     let server = Server::start().await;
-    let (first, second) = (
-        server.candidate("first", DURATION),
-        server.candidate("second", DURATION),
-    );
+    let (first, second) = (server.candidate("first", DURATION), server.candidate("second", DURATION));
     acquire(&first, 5).await;
     let mut views = follow(second.clone());
     until(&mut views, |view| view.holder == Holder::Other).await;
-    let record = Record {
-        released: true,
-        ..term(5)
-    };
-    let request = Request::Release {
-        version: 1,
-        record: record.clone(),
-    };
-    assert_eq!(
-        first.execute(&request).await.expect("an answer"),
-        Outcome::Done { version: 2 }
-    );
+    let record = Record { released: true, ..term(5) };
+    let request = Request::Release { version: 1, record: record.clone() };
+    assert_eq!(first.execute(&request).await.expect("an answer"), Outcome::Done { version: 2 });
     let free = until(&mut views, |view| view.holder == Holder::None).await;
     assert_eq!((free.version, free.record), (2, Some(record)));
     assert_eq!(acquire(&second, 6).await, Outcome::Done { version: 3 });
@@ -324,17 +272,10 @@ async fn a_deleted_object_is_created_again() {
     let store = server.candidate("first", DURATION);
     acquire(&store, 5).await;
     server.put(None);
-    let renewed = store
-        .execute(&Request::Renew { version: 1 })
-        .await
-        .expect("an answer");
+    let renewed = store.execute(&Request::Renew { version: 1 }).await.expect("an answer");
     assert_eq!(renewed, Outcome::Refused);
     let view = store.observe().await.expect("an answer");
-    assert_eq!(
-        (view.holder, view.version),
-        (Holder::None, 2),
-        "newer than the object"
-    );
+    assert_eq!((view.holder, view.version), (Holder::None, 2), "newer than the object");
     assert_eq!(acquire(&store, 6).await, Outcome::Done { version: 3 });
 }
 
@@ -344,14 +285,8 @@ async fn an_outage_is_an_error_and_no_refusal() {
     let store = server.candidate("first", DURATION);
     acquire(&store, 5).await;
     server.down(true);
-    store
-        .execute(&Request::Renew { version: 1 })
-        .await
-        .expect_err("it is down");
+    store.execute(&Request::Renew { version: 1 }).await.expect_err("it is down");
     server.down(false);
-    let renewed = store
-        .execute(&Request::Renew { version: 1 })
-        .await
-        .expect("an answer");
+    let renewed = store.execute(&Request::Renew { version: 1 }).await.expect("an answer");
     assert_eq!(renewed, Outcome::Done { version: 2 });
 }

@@ -27,11 +27,7 @@ impl FileClock {
             let away = wall.saturating_sub(Duration::from_millis(wall_then));
             Duration::from_millis(clock).saturating_add(away)
         });
-        Self {
-            at_open,
-            wall_at_open: wall,
-            opened: Instant::now(),
-        }
+        Self { at_open, wall_at_open: wall, opened: Instant::now() }
     }
 
     /// The present moment, at which the wall clock shows `wall`.
@@ -74,13 +70,7 @@ impl Moment {
     /// A moment at which all clocks show the same.
     #[cfg(test)]
     pub(super) fn of(time: Duration) -> Self {
-        Self {
-            clock: time,
-            wall: time,
-            earliest: time,
-            latest: time,
-            monotonic: Instant::now(),
-        }
+        Self { clock: time, wall: time, earliest: time, latest: time, monotonic: Instant::now() }
     }
 }
 

@@ -46,13 +46,7 @@ pub(super) fn past(database: &Database, pool: &str, now: Moment) -> Result<Vec<Q
         };
         let (from, _) = present(period, now);
         if bucket.saturating_add(period.kept()) > from && past.len() < QUOTA_ROWS_MAX {
-            let counted = Counted {
-                flow: flow.into(),
-                counter,
-                period,
-                bucket,
-                amount: amount.value(),
-            };
+            let counted = Counted { flow: flow.into(), counter, period, bucket, amount: amount.value() };
             past.push(counted.usage(from));
         }
     }
@@ -193,10 +187,7 @@ mod tests {
             used: Arc::default(),
             quota_resets: resets
                 .iter()
-                .map(|flow| QuotaReset {
-                    flow: (*flow).into(),
-                    ago: Duration::ZERO,
-                })
+                .map(|flow| QuotaReset { flow: (*flow).into(), ago: Duration::ZERO })
                 .collect(),
             quotas: quotas.into(),
             running: None,
@@ -215,10 +206,7 @@ mod tests {
         let (database, _folder) = database();
         assert_eq!(read(&database, "chat", time(0)), []);
         write_at(&database, "chat", &[ago("a", 0, 5), ago("b", 0, 3)], time(0));
-        let requests = QuotaUsage {
-            unit: CostUnit::Requests,
-            ..ago("a", 2, 1)
-        };
+        let requests = QuotaUsage { unit: CostUnit::Requests, ..ago("a", 2, 1) };
         let later = [
             ago("a", 2, 7),
             ago("a", 0, 2),
@@ -231,10 +219,7 @@ mod tests {
         let mut found = read(&database, "chat", time(10));
         found.sort_by_key(|usage| usage.amount);
         let expected = [
-            QuotaUsage {
-                used_at: UsedAt::Ago(Duration::from_secs(9)),
-                ..requests
-            },
+            QuotaUsage { used_at: UsedAt::Ago(Duration::from_secs(9)), ..requests },
             ago("a", 7, 2),
             ago("b", 9, 3),
             ago("a", 9, 12),
@@ -246,10 +231,8 @@ mod tests {
     #[test]
     fn top_ups_are_kept_beside_usage() {
         let (database, _folder) = database();
-        let topped_up = |seconds, amount| QuotaUsage {
-            kind: UsageKind::ToppedUp,
-            ..ago("a", seconds, amount)
-        };
+        let topped_up =
+            |seconds, amount| QuotaUsage { kind: UsageKind::ToppedUp, ..ago("a", seconds, amount) };
         let both = [ago("a", 0, 5), topped_up(0, 30), topped_up(0, 2)];
         write_at(&database, "chat", &both, time(0));
         let found = read(&database, "chat", time(10));
@@ -260,10 +243,7 @@ mod tests {
     fn a_reset_deletes_what_its_flow_used_in_its_pool() {
         let (database, _folder) = database();
         let day = |amount| usage("a", QuotaPeriod::Day, UsedAt::Since(999_993_600), amount);
-        let topped_up = QuotaUsage {
-            kind: UsageKind::ToppedUp,
-            ..ago("a", 0, 9)
-        };
+        let topped_up = QuotaUsage { kind: UsageKind::ToppedUp, ..ago("a", 0, 9) };
         let before = [ago("a", 0, 5), day(5), topped_up, ago("b", 0, 6)];
         write_at(&database, "chat", &before, time(0));
         write_at(&database, "code", &before, time(0));
@@ -277,17 +257,10 @@ mod tests {
     #[test]
     fn usage_is_kept_for_ten_windows() {
         let (database, _folder) = database();
-        let both = [
-            ago("a", 0, 5),
-            usage("a", QuotaPeriod::Day, UsedAt::Since(999_993_600), 5),
-        ];
+        let both = [ago("a", 0, 5), usage("a", QuotaPeriod::Day, UsedAt::Since(999_993_600), 5)];
         write_at(&database, "chat", &both, time(0));
         assert_eq!(read(&database, "chat", time(599)).len(), 2);
-        assert_eq!(
-            read(&database, "chat", time(600)),
-            both[1..],
-            "it isn't read any more"
-        );
+        assert_eq!(read(&database, "chat", time(600)), both[1..], "it isn't read any more");
         write_at(&database, "other", &[], time(599));
         assert_eq!(read(&database, "chat", time(0)).len(), 2);
         write_at(&database, "other", &[], time(600));
@@ -301,11 +274,7 @@ mod tests {
         let (database, _folder) = database();
         let today = [usage("a", QuotaPeriod::Day, UsedAt::Since(999_993_600), 5)];
         write_at(&database, "chat", &today, time(0));
-        let jumped = Moment {
-            latest: time(400 * 86_400),
-            wall: time(400 * 86_400),
-            ..Moment::of(time(1))
-        };
+        let jumped = Moment { latest: time(400 * 86_400), wall: time(400 * 86_400), ..Moment::of(time(1)) };
         let writing = database.begin_write().expect("one writer");
         write(&writing, &[], 1, jumped).expect("written");
         writing.commit().expect("written");

@@ -6,11 +6,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use penstock_engine::input::{Band, PastUsage};
+use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition, TableHandle};
+
 use super::file_clock::Moment;
 use crate::stores::write_buffer::{UsageBatch, UsageKey};
 use crate::stores::{ROWS_MAX, millis};
-use penstock_engine::input::{Band, PastUsage};
-use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition, TableHandle};
 
 /// Pool, start of the bucket in milliseconds, band, class, flow, model.
 type Key = (&'static str, u64, u8, &'static str, &'static str, &'static str);
@@ -54,12 +55,7 @@ pub(super) fn past_usage(
         let (key, cost) = row?;
         let (_, start, band, class, flow, model) = key.value();
         if let Some(band) = band_from_number(band) {
-            let key = UsageKey {
-                band,
-                class: class.into(),
-                flow: flow.into(),
-                model: model.into(),
-            };
+            let key = UsageKey { band, class: class.into(), flow: flow.into(), model: model.into() };
             past.push(key.used(cost.value(), Duration::from_millis(now.saturating_sub(start))));
         }
     }
@@ -84,14 +80,10 @@ pub(super) fn write(
     for entry in known.iter()? {
         let (pool, window) = entry?;
         let (pool, (from, before)) = (pool.value(), within(now, window.value()));
-        used.retain_in((pool, 0, 0, "", "", "")..(pool, from, 0, "", "", ""), |_, _| {
-            false
-        })?;
+        used.retain_in((pool, 0, 0, "", "", "")..(pool, from, 0, "", "", ""), |_, _| false)?;
         let future = (pool, before, 0, "", "", "")..(pool, u64::MAX, u8::MAX, "", "", "");
         used.retain_in(future, |_, _| false)?;
-        let first_row = used
-            .range((pool, 0, 0, "", "", "")..(pool, before, 0, "", "", ""))?
-            .next();
+        let first_row = used.range((pool, 0, 0, "", "", "")..(pool, before, 0, "", "", ""))?.next();
         if first_row.is_none() && !windows.contains_key(pool) {
             expired.push(pool.to_owned());
         }
@@ -106,14 +98,7 @@ pub(super) fn write(
         let time = now.saturating_sub(millis(monotonic.saturating_duration_since(batch.taken)));
         let start = bucket(time, millis(window));
         for (key, cost) in batch.used.iter() {
-            let row = (
-                &*batch.pool,
-                start,
-                key.band as u8,
-                &*key.class,
-                &*key.flow,
-                &*key.model,
-            );
+            let row = (&*batch.pool, start, key.band as u8, &*key.class, &*key.flow, &*key.model);
             let before = used.get(row)?.map(|cost| cost.value());
             rows += u64::from(before.is_none());
             // Rows beyond the limit aren't stored; their usage is unknown after a restart.

@@ -14,14 +14,7 @@ use crate::stores::write_buffer::UsageKey;
 /// The environment variable that passes the file to the test that runs as a child process.
 const CHILD_FILE: &str = "PENSTOCK_TEST_STORE";
 fn kept(alpha_ms: f64) -> Kept {
-    Kept {
-        parameters: Parameters {
-            alpha_ms,
-            beta_ms: 0.05,
-            gamma_ms: 0.0005,
-        },
-        ttft_bias: 1.25,
-    }
+    Kept { parameters: Parameters { alpha_ms, beta_ms: 0.05, gamma_ms: 0.0005 }, ttft_bias: 1.25 }
 }
 
 fn name(pool: &str, variant: &str) -> (String, String) {
@@ -54,9 +47,8 @@ fn write_two_pools(path: &Path) {
 /// The sorted names in a folder.
 fn names(folder: &TempDir) -> Vec<String> {
     let entries = std::fs::read_dir(folder.path()).expect("a folder");
-    let mut names: Vec<_> = entries
-        .map(|entry| entry.expect("an entry").file_name().into_string().expect("text"))
-        .collect();
+    let mut names: Vec<_> =
+        entries.map(|entry| entry.expect("an entry").file_name().into_string().expect("text")).collect();
     names.sort();
     names
 }
@@ -69,25 +61,13 @@ fn stored_models_are_found_by_pool_and_variant() {
     let mut store = StoreFile::open(&path).expect("read");
     assert_eq!(store.models_of("chat"), [("a".to_owned(), kept(8.0))]);
     assert_eq!(store.models_of("code"), [("b".to_owned(), kept(9.0))]);
-    assert_eq!(
-        store.models_of("cha"),
-        [],
-        "a pool of another name has learned nothing"
-    );
-    learn(
-        &mut store,
-        [(name("chat", "a"), kept(10.0)), (name("chat", "c"), kept(11.0))],
-    )
-    .expect("written");
+    assert_eq!(store.models_of("cha"), [], "a pool of another name has learned nothing");
+    learn(&mut store, [(name("chat", "a"), kept(10.0)), (name("chat", "c"), kept(11.0))]).expect("written");
     drop(store);
     let store = StoreFile::open(&path).expect("read");
     let expected = [("a".to_owned(), kept(10.0)), ("c".to_owned(), kept(11.0))];
     assert_eq!(store.models_of("chat"), expected);
-    assert_eq!(
-        store.models_of("code").len(),
-        1,
-        "nothing is forgotten when other variants are written"
-    );
+    assert_eq!(store.models_of("code").len(), 1, "nothing is forgotten when other variants are written");
     assert_eq!(names(&folder), ["kept.redb"]);
 }
 
@@ -106,11 +86,7 @@ fn a_failed_write_is_repeated_with_the_next_one() {
     learn(&mut store, [(name("chat", "d"), kept(2.0))]).expect("written anew");
     drop(store);
     let store = StoreFile::open(&path).expect("read");
-    let variants: Vec<_> = store
-        .models_of("chat")
-        .into_iter()
-        .map(|(variant, _)| variant)
-        .collect();
+    let variants: Vec<_> = store.models_of("chat").into_iter().map(|(variant, _)| variant).collect();
     assert_eq!(variants, ["a", "c", "d"]);
     assert_eq!(store.models_of("code").len(), 1);
 }
@@ -120,12 +96,10 @@ fn a_file_that_is_no_store_is_set_aside_whole() {
     let folder = folder();
     let path = file(&folder);
     let mut expected = Vec::new();
-    let noise: Vec<u8> = (0..50_000_u32)
-        .flat_map(|number| number.wrapping_mul(2_654_435_761).to_le_bytes())
-        .collect();
-    for (number, contents) in [b"x".as_slice(), b"# not a store\n", &[0; 9_000], &noise]
-        .into_iter()
-        .enumerate()
+    let noise: Vec<u8> =
+        (0..50_000_u32).flat_map(|number| number.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    for (number, contents) in
+        [b"x".as_slice(), b"# not a store\n", &[0; 9_000], &noise].into_iter().enumerate()
     {
         std::fs::write(&path, contents).expect("written");
         let mut store = StoreFile::open(&path).expect("begun anew");
@@ -134,10 +108,7 @@ fn a_file_that_is_no_store_is_set_aside_whole() {
         drop(store);
         assert_eq!(StoreFile::open(&path).expect("read").models_of("chat").len(), 1);
         let aside = format!("kept.redb.damaged-{}", number + 1);
-        assert_eq!(
-            std::fs::read(folder.path().join(&aside)).expect("aside"),
-            contents
-        );
+        assert_eq!(std::fs::read(folder.path().join(&aside)).expect("aside"), contents);
         expected.push(aside);
     }
     expected.insert(0, "kept.redb".into());
@@ -182,9 +153,7 @@ fn a_damaged_byte_is_detected_or_harmless() {
     write_two_pools(&file(&folder));
     let whole = std::fs::read(file(&folder)).expect("entry is there");
     let models = StoreFile::open(&file(&folder)).expect("read").models;
-    let used: Vec<usize> = (0..whole.len())
-        .filter(|position| whole[*position] != 0)
-        .collect();
+    let used: Vec<usize> = (0..whole.len()).filter(|position| whole[*position] != 0).collect();
     let mut found = 0;
     let step = (used.len() / 60).max(1);
     for position in used.iter().step_by(step) {
@@ -206,11 +175,7 @@ fn a_file_of_another_format_is_set_aside_whole() {
     let database = Database::create(&path).expect("a store");
     let writing = database.begin_write().expect("one writer");
     let next = FORMAT + 1;
-    writing
-        .open_table(ABOUT)
-        .expect("its table")
-        .insert(ABOUT_FORMAT, next)
-        .expect("written");
+    writing.open_table(ABOUT).expect("its table").insert(ABOUT_FORMAT, next).expect("written");
     writing.commit().expect("written");
     drop(database);
 
@@ -223,10 +188,7 @@ fn a_file_of_another_format_is_set_aside_whole() {
     let aside = Database::open(folder.path().join("kept.redb.damaged-1")).expect("whole");
     let reading = aside.begin_read().expect("readable");
     let about = reading.open_table(ABOUT).expect("its table");
-    let format = about
-        .get(ABOUT_FORMAT)
-        .expect("readable")
-        .map(|format| format.value());
+    let format = about.get(ABOUT_FORMAT).expect("readable").map(|format| format.value());
     assert_eq!(format, Some(next));
 }
 
@@ -300,10 +262,7 @@ fn a_path_where_no_file_can_be_is_an_error_with_the_path() {
         let error = StoreFile::open(&place).expect_err("no file can be there");
         assert!(matches!(error, Error::Io { .. }), "{error:?}");
         let text = error.to_string();
-        assert!(
-            text.starts_with(&format!("usage.store: {}: ", place.display())),
-            "{text}"
-        );
+        assert!(text.starts_with(&format!("usage.store: {}: ", place.display())), "{text}");
     }
     assert_eq!(names(&folder), ["plain"], "nothing was set aside");
 }
@@ -317,11 +276,7 @@ fn writes_until_it_is_killed() {
         return;
     };
     let mut store = StoreFile::open(Path::new(&path)).expect("read");
-    let begun = store
-        .models
-        .values()
-        .next()
-        .map_or(0.0, |model| model.parameters.alpha_ms);
+    let begun = store.models.values().next().map_or(0.0, |model| model.parameters.alpha_ms);
     for number in 1_u32.. {
         let kept = kept(begun + f64::from(number));
         let learned = (0..16).map(|variant| (name("chat", &variant.to_string()), kept));
@@ -337,12 +292,7 @@ fn killing_a_writing_process_loses_no_saved_model() {
     let mut last = 0.0;
     for round in 1..=12 {
         let mut child = Command::new(std::env::current_exe().expect("this program"))
-            .args([
-                "stores::file::tests::writes_until_it_is_killed",
-                "--exact",
-                "--ignored",
-                "--nocapture",
-            ])
+            .args(["stores::file::tests::writes_until_it_is_killed", "--exact", "--ignored", "--nocapture"])
             .env(CHILD_FILE, &path)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -350,8 +300,7 @@ fn killing_a_writing_process_loses_no_saved_model() {
             .expect("this program runs");
         let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
         let numbers = lines.map_while(Result::ok).filter_map(|line| {
-            line.strip_prefix("kept ")
-                .map(|number| number.parse::<f64>().expect("a number"))
+            line.strip_prefix("kept ").map(|number| number.parse::<f64>().expect("a number"))
         });
         let number = numbers.take(round).last().expect("the child writes");
         let error = StoreFile::open(&path).expect_err("the file is in use");
@@ -360,16 +309,9 @@ fn killing_a_writing_process_loses_no_saved_model() {
         child.wait().expect("the child ends");
 
         let store = StoreFile::open(&path).expect("whole");
-        let found: Vec<f64> = store
-            .models
-            .values()
-            .map(|model| model.parameters.alpha_ms)
-            .collect();
+        let found: Vec<f64> = store.models.values().map(|model| model.parameters.alpha_ms).collect();
         assert_eq!(found.len(), 16);
-        assert!(
-            found.iter().all(|alpha_ms| *alpha_ms == found[0]),
-            "half a write: {found:?}"
-        );
+        assert!(found.iter().all(|alpha_ms| *alpha_ms == found[0]), "half a write: {found:?}");
         assert!(found[0] >= number, "{number} was kept, {} is there", found[0]);
         assert!(found[0] > last, "each child continues");
         last = found[0];
@@ -378,21 +320,13 @@ fn killing_a_writing_process_loses_no_saved_model() {
 }
 
 fn key(flow: &str) -> UsageKey {
-    UsageKey {
-        band: Band::Sheddable,
-        class: "0.chat".into(),
-        flow: flow.into(),
-        model: "m".into(),
-    }
+    UsageKey { band: Band::Sheddable, class: "0.chat".into(), flow: flow.into(), model: "m".into() }
 }
 
 const MINUTE: Duration = Duration::from_secs(60);
 
 fn windows(pools: &[(&str, Duration)]) -> BTreeMap<String, Duration> {
-    pools
-        .iter()
-        .map(|(pool, window)| ((*pool).to_owned(), *window))
-        .collect()
+    pools.iter().map(|(pool, window)| ((*pool).to_owned(), *window)).collect()
 }
 
 /// Writes usage at time `now`.
@@ -422,19 +356,14 @@ fn used(
 /// By flow: cost and age in seconds.
 fn past(database: &Database, pool: &str, window: Duration, now: Duration) -> Vec<(String, u64, u64)> {
     let past = rows::past_usage(database, pool, window, now).expect("readable");
-    let mut usage: Vec<_> = past
-        .into_iter()
-        .map(|used| (used.flow.into(), used.cost.0, used.ago.as_secs()))
-        .collect();
+    let mut usage: Vec<_> =
+        past.into_iter().map(|used| (used.flow.into(), used.cost.0, used.ago.as_secs())).collect();
     usage.sort();
     usage
 }
 
 fn expected(usage: &[(&str, u64, u64)]) -> Vec<(String, u64, u64)> {
-    usage
-        .iter()
-        .map(|(flow, cost, ago)| ((*flow).to_owned(), *cost, *ago))
-        .collect()
+    usage.iter().map(|(flow, cost, ago)| ((*flow).to_owned(), *cost, *ago)).collect()
 }
 
 #[test]
@@ -454,10 +383,7 @@ fn usage_is_stored_as_long_as_its_window() {
     let first = &rows::past_usage(database, "chat", MINUTE, time(45)).expect("readable")[0];
     let place = (first.band, &*first.class, &*first.model);
     assert_eq!(place, (Band::Sheddable, "0.chat", "m"));
-    assert_eq!(
-        past(database, "chat", MINUTE, time(61)),
-        expected(&[("a", 2, 31)])
-    );
+    assert_eq!(past(database, "chat", MINUTE, time(61)), expected(&[("a", 2, 31)]));
     assert_eq!(
         past(database, "chat", 10 * MINUTE, time(61)),
         expected(&[("a", 2, 31), ("a", 12, 61), ("b", 1, 61)]),
@@ -484,13 +410,7 @@ fn a_long_window_has_wider_buckets() {
     let pools = windows(&[("chat", day)]);
     let begun = Duration::from_secs(288 * 10_000);
     for second in 0..600 {
-        used(
-            database,
-            "chat",
-            &[("a", 1)],
-            begun + Duration::from_secs(second),
-            &pools,
-        );
+        used(database, "chat", &[("a", 1)], begun + Duration::from_secs(second), &pools);
     }
     let rows = past(database, "chat", day, begun + Duration::from_secs(600));
     assert_eq!(rows, expected(&[("a", 24, 24), ("a", 288, 312), ("a", 288, 600)]));
@@ -505,21 +425,11 @@ fn rows_from_the_future_are_deleted_beyond_a_window() {
     let time = |seconds: u64| Duration::from_secs(1_000_000 + seconds);
     used(database, "chat", &[("near", 1)], time(30), &pools);
     used(database, "chat", &[("far", 1)], time(3_600), &pools);
-    assert_eq!(
-        past(database, "chat", MINUTE, time(3_601)),
-        expected(&[("far", 1, 1)])
-    );
+    assert_eq!(past(database, "chat", MINUTE, time(3_601)), expected(&[("far", 1, 1)]));
     used(database, "chat", &[("near", 1)], time(30), &pools);
     used(database, "chat", &[("now", 1)], time(0), &pools);
-    assert_eq!(
-        past(database, "chat", MINUTE, time(0)),
-        expected(&[("near", 1, 0), ("now", 1, 0)])
-    );
-    assert_eq!(
-        past(database, "chat", 100 * MINUTE, time(3_601)).len(),
-        2,
-        "far is gone"
-    );
+    assert_eq!(past(database, "chat", MINUTE, time(0)), expected(&[("near", 1, 0), ("now", 1, 0)]));
+    assert_eq!(past(database, "chat", 100 * MINUTE, time(3_601)).len(), 2, "far is gone");
 }
 
 #[test]
@@ -528,10 +438,7 @@ fn usage_stays_when_the_wall_clock_jumps_ahead_and_after_a_restart_under_that_cl
     let path = file(&folder);
     let start = Duration::from_secs(1_000_000_000);
     let jump = Duration::from_secs(400 * 86_400);
-    let kept = Windows {
-        usage: Some(MINUTE),
-        has_quotas: true,
-    };
+    let kept = Windows { usage: Some(MINUTE), has_quotas: true };
     let windows = BTreeMap::from([("chat".to_owned(), kept)]);
     let batch = |taken| UsageBatch {
         number: 1,
@@ -566,10 +473,7 @@ fn usage_stays_when_the_wall_clock_jumps_ahead_and_after_a_restart_under_that_cl
     let quotas = quota_rows::past(database, "chat", now).expect("readable");
     assert_eq!((quotas.len(), quotas[0].amount), (1, 7));
     let is_recent = |age| age >= Duration::from_secs(18) && age < MINUTE;
-    assert!(
-        matches!(quotas[0].used_at, UsedAt::Ago(age) if is_recent(age)),
-        "{quotas:?}"
-    );
+    assert!(matches!(quotas[0].used_at, UsedAt::Ago(age) if is_recent(age)), "{quotas:?}");
     assert_eq!(past(database, "chat", MINUTE, now.clock).len(), 1);
 }
 
@@ -579,11 +483,7 @@ fn a_file_without_tables_for_usage_is_read_and_written() {
     let path = file(&folder);
     let database = Database::create(&path).expect("new");
     let writing = database.begin_write().expect("one writer");
-    writing
-        .open_table(ABOUT)
-        .expect("its table")
-        .insert(ABOUT_FORMAT, FORMAT)
-        .expect("written");
+    writing.open_table(ABOUT).expect("its table").insert(ABOUT_FORMAT, FORMAT).expect("written");
     writing
         .open_table(MODELS)
         .expect("its table")

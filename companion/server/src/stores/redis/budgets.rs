@@ -124,15 +124,10 @@ pub(super) async fn resets(
     now: u64,
 ) -> Result<HashMap<Box<str>, u64>, RedisError> {
     let mut command = ::redis::cmd("ZRANGEBYSCORE");
-    command
-        .arg(resets_key(pool))
-        .arg(format!("({}", oldest_reset(now)));
+    command.arg(resets_key(pool)).arg(format!("({}", oldest_reset(now)));
     command.arg("+inf").arg("WITHSCORES");
     let resets: Vec<(String, u64)> = command.query_async(connection).await?;
-    Ok(resets
-        .into_iter()
-        .map(|(flow, time)| (flow.into(), time))
-        .collect())
+    Ok(resets.into_iter().map(|(flow, time)| (flow.into(), time)).collect())
 }
 
 /// The resets that this companion has written, by flow. Its engine has applied them at once, and counts by its own clock what is later.
@@ -186,19 +181,12 @@ pub(super) fn add(batch: &UsageBatch, writer_id: &str, taken_at: u64, now: u64) 
     }
     let mut command = ::redis::cmd("EVAL");
     command.arg(ADD).arg(hashes.len() + 3);
-    command
-        .arg(last_key(&batch.pool, writer_id))
-        .arg(index_key(&batch.pool))
-        .arg(resets_key(&batch.pool));
+    command.arg(last_key(&batch.pool, writer_id)).arg(index_key(&batch.pool)).arg(resets_key(&batch.pool));
     let prefix = hash_prefix(&batch.pool);
     for &(period, bucket) in hashes.keys() {
         command.arg(format!("{prefix}{}", hash_name(period, bucket)));
     }
-    command
-        .arg(batch.number)
-        .arg(millis(EXCHANGE_KEPT))
-        .arg(QUOTA_FLOWS_MAX)
-        .arg(prefix);
+    command.arg(batch.number).arg(millis(EXCHANGE_KEPT)).arg(QUOTA_FLOWS_MAX).arg(prefix);
     command
         .arg(millis(QUOTA_RESET_KEPT))
         .arg(oldest_reset(now))
@@ -213,10 +201,7 @@ pub(super) fn add(batch: &UsageBatch, writer_id: &str, taken_at: u64, now: u64) 
         let expires = bucket.saturating_add(period.kept());
         let expires = expires.max(now.saturating_add(period.length()));
         let expires = expires.saturating_add(millis(SLACK));
-        command
-            .arg(hash_name(period, bucket))
-            .arg(expires)
-            .arg(fields.len());
+        command.arg(hash_name(period, bucket)).arg(expires).arg(fields.len());
         for (field, amount) in fields {
             command.arg(field).arg(amount.min(i64::MAX.unsigned_abs()));
         }
@@ -292,14 +277,7 @@ mod tests {
         let resets = HashMap::from([("later".into(), 100_001), ("earlier".into(), 97_200)]);
         let mut of_others = resets.clone();
         let mut own = OwnResets::default();
-        own.add(
-            &[QuotaReset {
-                flow: "later".into(),
-                ago: Duration::from_millis(500),
-            }],
-            100_001,
-            100_001,
-        );
+        own.add(&[QuotaReset { flow: "later".into(), ago: Duration::from_millis(500) }], 100_001, 100_001);
         own.remove_from(&mut of_others);
         assert_eq!(of_others.len(), 1, "its own isn't one of them");
         drop_reset(&mut batch, &resets, 100_000);

@@ -43,10 +43,7 @@ pub(super) struct Elsewhere<K> {
 
 impl<K> Default for Elsewhere<K> {
     fn default() -> Self {
-        Self {
-            companions: BTreeMap::new(),
-            sums: HashMap::new(),
-        }
+        Self { companions: BTreeMap::new(), sums: HashMap::new() }
     }
 }
 
@@ -76,10 +73,7 @@ impl<K: Clone + Eq + Hash> Elsewhere<K> {
         let before = if sums.is_empty() {
             self.companions.remove(companion)
         } else {
-            let list = Companion {
-                valid_until: now + ttl,
-                running: sums.clone(),
-            };
+            let list = Companion { valid_until: now + ttl, running: sums.clone() };
             self.companions.insert(companion.to_owned(), list)
         };
         let before = before.map(|list| list.running).unwrap_or_default();
@@ -89,13 +83,9 @@ impl<K: Clone + Eq + Hash> Elsewhere<K> {
     /// Removes the lists that are no longer valid. Returns the sums that changed.
     pub(super) fn expire(&mut self, now: Instant) -> Vec<(K, u64)> {
         let companions = &mut self.companions;
-        let expired: Vec<Companion<K>> = companions
-            .extract_if(.., |_, list| list.valid_until <= now)
-            .map(|(_, list)| list)
-            .collect();
-        let changed = expired
-            .into_iter()
-            .flat_map(|list| self.replace(list.running, HashMap::new()));
+        let expired: Vec<Companion<K>> =
+            companions.extract_if(.., |_, list| list.valid_until <= now).map(|(_, list)| list).collect();
+        let changed = expired.into_iter().flat_map(|list| self.replace(list.running, HashMap::new()));
         changed.collect()
     }
 
@@ -148,12 +138,7 @@ mod tests {
     const TTL: Duration = Duration::from_secs(5);
 
     fn key(flow: &str) -> UsageKey {
-        UsageKey {
-            band: Band::Default,
-            class: "".into(),
-            flow: flow.into(),
-            model: "m".into(),
-        }
+        UsageKey { band: Band::Default, class: "".into(), flow: flow.into(), model: "m".into() }
     }
 
     fn list(running: &[(&str, u64)]) -> Vec<(UsageKey, u64)> {
@@ -162,10 +147,8 @@ mod tests {
     }
 
     fn sorted(changed: Vec<(UsageKey, u64)>) -> Vec<(String, u64)> {
-        let mut changed: Vec<_> = changed
-            .into_iter()
-            .map(|(key, sum)| (String::from(key.flow), sum))
-            .collect();
+        let mut changed: Vec<_> =
+            changed.into_iter().map(|(key, sum)| (String::from(key.flow), sum)).collect();
         changed.sort();
         changed
     }
@@ -183,10 +166,7 @@ mod tests {
         assert_eq!(update("a", &[("x", 5), ("y", 1)]), pairs(&[("x", 5), ("y", 1)]));
         assert_eq!(update("b", &[("x", 7), ("x", 1)]), pairs(&[("x", 13)]));
         assert_eq!(update("a", &[("x", 5), ("y", 1)]), []);
-        assert_eq!(
-            update("a", &[("x", 2), ("z", 3)]),
-            pairs(&[("x", 10), ("y", 0), ("z", 3)])
-        );
+        assert_eq!(update("a", &[("x", 2), ("z", 3)]), pairs(&[("x", 10), ("y", 0), ("z", 3)]));
         assert_eq!(update("a", &[]), pairs(&[("x", 8), ("z", 0)]));
         assert_eq!(update("b", &[("x", u64::MAX)]), pairs(&[("x", u64::MAX)]));
         assert_eq!(update("b", &[]), pairs(&[("x", 0)]));
@@ -200,10 +180,7 @@ mod tests {
         assert_eq!(elsewhere.next_expiry(), None);
         elsewhere.update("dead", list(&[("x", 5)]), now, TTL);
         elsewhere.update("alive", list(&[("x", 2)]), now, TTL);
-        assert_eq!(
-            elsewhere.update("alive", list(&[("x", 2)]), now + second, TTL),
-            []
-        );
+        assert_eq!(elsewhere.update("alive", list(&[("x", 2)]), now + second, TTL), []);
         assert_eq!(elsewhere.next_expiry(), Some(now + TTL));
         assert_eq!(elsewhere.expire(now + TTL - second), []);
         assert_eq!(sorted(elsewhere.expire(now + TTL)), pairs(&[("x", 2)]));

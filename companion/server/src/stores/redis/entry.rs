@@ -8,10 +8,9 @@ use ::redis::streams::StreamId;
 use penstock_data_plane::filter_policy::band_name;
 use penstock_engine::input::{Band, PastUsage, QuotaReset, QuotaUsage};
 
-use crate::stores::millis;
 use crate::stores::quota::{Counted, Counter, PeriodCode, settled_by, time_of};
-use crate::stores::quota_buffer;
 use crate::stores::write_buffer::UsageKey;
+use crate::stores::{millis, quota_buffer};
 
 /// Field: the writer's id.
 pub(super) const BY: &str = "by";
@@ -114,9 +113,7 @@ fn parse_quotas(text: &str, settled: &str, taken_at: u64) -> Option<Vec<(Counted
 
 /// Flows and times of resets that are as of `taken_at`, the server's time in milliseconds.
 pub(super) fn reset_times(resets: &[QuotaReset], taken_at: u64) -> impl Iterator<Item = (&str, u64)> {
-    resets
-        .iter()
-        .map(move |reset| (&*reset.flow, taken_at.saturating_sub(millis(reset.ago))))
+    resets.iter().map(move |reset| (&*reset.flow, taken_at.saturating_sub(millis(reset.ago))))
 }
 
 /// The list of [`RESETS`] as JSON.
@@ -163,12 +160,7 @@ pub(super) fn parse_list(text: &str) -> Option<Vec<(UsageKey, u64)>> {
             .into_iter()
             .find(|known| band_name(*known) == band)?;
         let fits = [&class, &flow, &model].iter().all(|name| name.len() <= NAME_MAX);
-        let key = UsageKey {
-            band,
-            class,
-            flow,
-            model,
-        };
+        let key = UsageKey { band, class, flow, model };
         fits.then_some((key, cost))
     });
     Some(used.collect())
@@ -221,11 +213,7 @@ pub(super) struct DuplicateFilter(HashMap<String, u64>);
 impl DuplicateFilter {
     /// Whether the entry wasn't seen before; remembers it.
     pub(super) fn is_new(&mut self, entry: &Entry) -> bool {
-        if self
-            .0
-            .get(&entry.writer_id)
-            .is_some_and(|last| *last >= entry.number)
-        {
+        if self.0.get(&entry.writer_id).is_some_and(|last| *last >= entry.number) {
             return false;
         }
         if self.0.len() >= WRITERS_MAX && !self.0.contains_key(&entry.writer_id) {
@@ -258,10 +246,7 @@ mod tests {
         let value = |text: &str| Value::BulkString(text.as_bytes().to_vec());
         StreamId {
             id: id.into(),
-            map: fields
-                .iter()
-                .map(|(name, text)| ((*name).to_owned(), value(text)))
-                .collect(),
+            map: fields.iter().map(|(name, text)| ((*name).to_owned(), value(text))).collect(),
             ..StreamId::default()
         }
     }
@@ -272,10 +257,7 @@ mod tests {
         let encoded = encode(&used);
         let fields = [(BY, "me"), (NUMBER, "7"), (AGE, "1500"), (USED, &*encoded)];
         let entry = parse(&id("10000-3", &fields)).expect("it is one");
-        assert_eq!(
-            (entry.writer_id.as_str(), entry.number, entry.time),
-            ("me", 7, 8_500)
-        );
+        assert_eq!((entry.writer_id.as_str(), entry.number, entry.time), ("me", 7, 8_500));
         assert_eq!(entry.used, used);
         let past: Vec<_> = entry.past_usage(9_000).collect();
         assert_eq!(past[0].ago, Duration::from_millis(500));
@@ -317,10 +299,7 @@ mod tests {
     #[test]
     fn an_entry_has_the_resets_and_top_ups_of_its_companion() {
         let whole = [(BY, "me"), (NUMBER, "7"), (AGE, "0"), (USED, "[]")];
-        let resets = [QuotaReset {
-            flow: "a\"".into(),
-            ago: Duration::from_millis(300),
-        }];
+        let resets = [QuotaReset { flow: "a\"".into(), ago: Duration::from_millis(300) }];
         let topped_up = QuotaUsage {
             flow: "a".into(),
             unit: CostUnit::Tokens,
@@ -335,11 +314,7 @@ mod tests {
         let settled = encode_settled(topped_up, 9_000);
         let entry = id(
             "9000-1",
-            &[
-                &whole[..],
-                &[(RESETS, &resets), (QUOTAS, &quotas), (SETTLED, &settled)],
-            ]
-            .concat(),
+            &[&whole[..], &[(RESETS, &resets), (QUOTAS, &quotas), (SETTLED, &settled)]].concat(),
         );
         let mut parsed = parse(&entry).expect("it is one");
         assert_eq!(parsed.resets, [("a\"".into(), 8_700)]);

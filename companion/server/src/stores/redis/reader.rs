@@ -143,12 +143,7 @@ impl Reader {
 
     fn handle(&mut self, command: Command) {
         match command {
-            Command::Attach {
-                pool,
-                windows,
-                writer_id,
-                past_usage,
-            } => match self.streams.get_mut(&pool) {
+            Command::Attach { pool, windows, writer_id, past_usage } => match self.streams.get_mut(&pool) {
                 Some(stream) if stream.writer_id == writer_id => stream.windows = windows,
                 Some(_) | None => {
                     let mut quotas = Quotas::default();
@@ -190,8 +185,7 @@ impl Reader {
                         past_quotas: past.used,
                         ..SharedUsage::none(pool)
                     };
-                    self.undelivered
-                        .extend(Some(past).filter(|past| !past.is_empty()));
+                    self.undelivered.extend(Some(past).filter(|past| !past.is_empty()));
                 }
             }
         }
@@ -221,12 +215,8 @@ impl Reader {
 
     fn next_expiry(&self) -> Option<Instant> {
         let streams = self.streams.values();
-        let lists = streams.flat_map(|stream| {
-            [
-                stream.elsewhere.next_expiry(),
-                stream.quotas.elsewhere.next_expiry(),
-            ]
-        });
+        let lists = streams
+            .flat_map(|stream| [stream.elsewhere.next_expiry(), stream.quotas.elsewhere.next_expiry()]);
         lists.flatten().min()
     }
 
@@ -252,9 +242,7 @@ impl Reader {
             let oldest = now.saturating_sub(millis(kept(stream.windows)));
             // Without the upper bound, nothing would be read for long after a switch to a server whose clock is behind.
             stream.last_read = Some(
-                stream
-                    .last_read
-                    .map_or((from, 0), |last_read| last_read.min((now, 0)).max((oldest, 0))),
+                stream.last_read.map_or((from, 0), |last_read| last_read.min((now, 0)).max((oldest, 0))),
             );
         }
         while self.read_once(&mut connection, None).await? {
@@ -273,9 +261,7 @@ impl Reader {
         loop {
             self.deliver().await;
             let to_expiry = |expiry: Instant| expiry.saturating_duration_since(Instant::now());
-            let wait = self
-                .next_expiry()
-                .map_or(WAIT, |expiry| to_expiry(expiry).min(WAIT));
+            let wait = self.next_expiry().map_or(WAIT, |expiry| to_expiry(expiry).min(WAIT));
             // The server counts milliseconds, and 0 would be for ever.
             let wait = Duration::from_millis(millis(wait) + 1);
             let reading =
@@ -398,10 +384,7 @@ impl Reader {
 
 /// The server's time in milliseconds.
 async fn now(connection: &mut MultiplexedConnection) -> Result<u64, RedisError> {
-    ::redis::cmd("TIME")
-        .query_async(connection)
-        .await
-        .map(server_millis)
+    ::redis::cmd("TIME").query_async(connection).await.map(server_millis)
 }
 
 /// The answer to TIME in milliseconds.

@@ -102,9 +102,7 @@ impl Restore {
         pipe.cmd("XREVRANGE").arg(used_key(pool)).arg("+").arg("-");
         pipe.arg("COUNT").arg(1);
         pipe.cmd("ZRANGEBYSCORE").arg(resets_key(pool));
-        pipe.arg(format!("({}", oldest_reset(now)))
-            .arg("+inf")
-            .arg("WITHSCORES");
+        pipe.arg(format!("({}", oldest_reset(now))).arg("+inf").arg("WITHSCORES");
         let (newest_entry, resets): (StreamRangeReply, Vec<(String, u64)>) =
             pipe.query_async(connection).await?;
         let position = newest(&newest_entry.ids);
@@ -113,19 +111,13 @@ impl Restore {
             logged: Instant::now(),
             position,
             latest: position,
-            resets: resets
-                .into_iter()
-                .map(|(flow, time)| (flow.into(), time))
-                .collect(),
+            resets: resets.into_iter().map(|(flow, time)| (flow.into(), time)).collect(),
             names: Names::default(),
             pending: VecDeque::new(),
             fields: BTreeMap::new(),
             count: 0,
             fields_max: FIELDS_MAX,
-            deducted: Deducted {
-                to: position,
-                ..Deducted::default()
-            },
+            deducted: Deducted { to: position, ..Deducted::default() },
         })
     }
 
@@ -186,9 +178,7 @@ impl Restore {
         self.names.is_complete = names.len() < NAMES_MAX;
         self.names.rank += names.len();
         // New hashes come first, and move the others: some are read twice.
-        let new = names
-            .into_iter()
-            .filter(|name| self.names.seen.insert(name.clone()));
+        let new = names.into_iter().filter(|name| self.names.seen.insert(name.clone()));
         self.pending.extend(new.map(|name| (name, 0)));
         Ok(())
     }
@@ -255,10 +245,7 @@ impl Restore {
         }
         let (millis, number) = self.deducted.to;
         let mut command = ::redis::cmd("XRANGE");
-        command
-            .arg(used_key(pool))
-            .arg(format!("({millis}-{number}"))
-            .arg("+");
+        command.arg(used_key(pool)).arg(format!("({millis}-{number}")).arg("+");
         command.arg("COUNT").arg(ENTRIES_MAX);
         let entries: StreamRangeReply = command.query_async(connection).await?;
         if entries.ids.is_empty() {
@@ -280,9 +267,7 @@ impl Restore {
     }
 
     fn deduct_entry(&mut self, entry: &Entry, position: Position) {
-        self.deducted
-            .flows
-            .extend(entry.resets.iter().map(|(flow, _)| flow.clone()));
+        self.deducted.flows.extend(entry.resets.iter().map(|(flow, _)| flow.clone()));
         for (counted, _) in &entry.quotas {
             let bucket = (counted.period, counted.period.bucket(counted.bucket));
             let hash = self.fields.get_mut(&bucket);
@@ -295,25 +280,16 @@ impl Restore {
 
     /// What was used before the first position. `now`: the server's time in milliseconds.
     pub(super) fn finish(self, pool: &str, now: u64) -> PastQuotas {
-        let resets = self.resets.into_iter().map(|(flow, time)| QuotaReset {
-            flow,
-            ago: Duration::from_millis(now.saturating_sub(time)),
-        });
-        let mut past = PastQuotas {
-            resets: resets.collect(),
-            used: Vec::new(),
-        };
+        let resets = self
+            .resets
+            .into_iter()
+            .map(|(flow, time)| QuotaReset { flow, ago: Duration::from_millis(now.saturating_sub(time)) });
+        let mut past = PastQuotas { resets: resets.collect(), used: Vec::new() };
         for ((period, bucket), hash) in self.fields {
             let fields = hash.into_iter().filter(|(_, field)| field.amount > 0);
             let rows = fields.filter_map(|(name, field)| {
                 let (counter, flow) = parse_field(&name)?;
-                let counted = Counted {
-                    flow: flow.into(),
-                    counter,
-                    period,
-                    bucket,
-                    amount: field.amount,
-                };
+                let counted = Counted { flow: flow.into(), counter, period, bucket, amount: field.amount };
                 (!self.deducted.flows.contains(flow)).then(|| counted.usage(now))
             });
             past.used.extend(rows);
@@ -357,13 +333,8 @@ mod tests {
 
     fn chunk(next: u64, fields: &[(&str, u64)], newest: &str) -> Chunk {
         let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
-        let fields = fields
-            .iter()
-            .flat_map(|(name, amount)| [text(name), text(&amount.to_string())]);
-        let entry = StreamId {
-            id: newest.into(),
-            ..StreamId::default()
-        };
+        let fields = fields.iter().flat_map(|(name, amount)| [text(name), text(&amount.to_string())]);
+        let entry = StreamId { id: newest.into(), ..StreamId::default() };
         (vec![(next, Value::Array(fields.collect()))], vec![entry])
     }
 
@@ -399,16 +370,8 @@ mod tests {
         restore.deduct_entry(&entry(2, &[("c", 5)], &["d"]), (250, 0));
         let mut past = restore.finish("p", 130_000);
         past.used.sort_by(|a, b| a.flow.cmp(&b.flow));
-        let used: Vec<_> = past
-            .used
-            .iter()
-            .map(|usage| (&*usage.flow, usage.amount))
-            .collect();
-        assert_eq!(
-            used,
-            [("a", 10), ("b", 20), ("c", 28)],
-            "the reset of d comes with the stream"
-        );
+        let used: Vec<_> = past.used.iter().map(|usage| (&*usage.flow, usage.amount)).collect();
+        assert_eq!(used, [("a", 10), ("b", 20), ("c", 28)], "the reset of d comes with the stream");
     }
 
     #[test]

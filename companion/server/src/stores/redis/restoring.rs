@@ -31,19 +31,14 @@ pub(super) struct Waiting {
 }
 
 pub(super) fn waiting(receiver: Option<oneshot::Sender<PastQuotas>>) -> Restoring {
-    Restoring::Waits(Box::new(Waiting {
-        receiver,
-        restore: None,
-    }))
+    Restoring::Waits(Box::new(Waiting { receiver, restore: None }))
 }
 
 impl Redis {
     /// Begins to restore what was used of the pool's budgets, unless it is restored. It must begin before this companion writes any usage of
     /// its own, and counts usage of others from then on.
     pub(super) async fn begin_restore(&mut self, pool: &Arc<str>) -> Result<(), RedisError> {
-        let waits = self
-            .waiting(pool)
-            .is_some_and(|waiting| waiting.restore.is_none());
+        let waits = self.waiting(pool).is_some_and(|waiting| waiting.restore.is_none());
         if !waits {
             return Ok(());
         }
@@ -51,10 +46,7 @@ impl Redis {
         let connection = self.connected().await?;
         let begun = Restore::begin(connection, pool, now).await;
         let begun = self.check(begun)?;
-        let from = Command::QuotasFrom {
-            pool: pool.clone(),
-            position: begun.position(),
-        };
+        let from = Command::QuotasFrom { pool: pool.clone(), position: begun.position() };
         if let Some(waiting) = self.waiting(pool) {
             waiting.restore = Some(begun);
         }
@@ -73,10 +65,7 @@ impl Redis {
             return Ok(());
         };
         if restore.is_too_old() {
-            tracing::warn!(
-                pool = &**pool,
-                "usage.store: restoring budgets took too long, and begins anew"
-            );
+            tracing::warn!(pool = &**pool, "usage.store: restoring budgets took too long, and begins anew");
             return self.begin_restore(pool).await;
         }
         let read = match self.connected().await {

@@ -96,8 +96,7 @@ impl Quotas {
 impl Stream {
     /// These sums have changed.
     pub(super) fn change(&mut self, changed: Vec<(UsageKey, u64)>) {
-        self.changed
-            .extend(changed.into_iter().map(|(key, sum)| key.runs(sum)));
+        self.changed.extend(changed.into_iter().map(|(key, sum)| key.runs(sum)));
     }
 
     /// Everything found since the last call; `None`: nothing.
@@ -105,11 +104,8 @@ impl Stream {
         let settled = std::mem::take(&mut self.found);
         let running = std::mem::take(&mut self.changed);
         let quotas = self.take_quotas(pool);
-        let usage = SharedUsage {
-            settled,
-            running,
-            ..quotas.unwrap_or_else(|| SharedUsage::none(pool.clone()))
-        };
+        let usage =
+            SharedUsage { settled, running, ..quotas.unwrap_or_else(|| SharedUsage::none(pool.clone())) };
         (!usage.is_empty()).then_some(usage)
     }
 
@@ -142,10 +138,7 @@ impl Stream {
         self.quotas.found.clear();
         // Usage windows that aren't read yet begin later than the hashes end, if there is an entry in between.
         if self.last_read.is_some() || self.windows.usage.is_none() {
-            self.last_read = Some(
-                self.last_read
-                    .map_or(position, |last_read| last_read.min(position)),
-            );
+            self.last_read = Some(self.last_read.map_or(position, |last_read| last_read.min(position)));
         }
     }
 
@@ -223,10 +216,7 @@ mod tests {
             [("g", 2, 100), ("f", 3, 0), ("f", 5, 0), ("f", 6, 0)],
             "the companion that resets knows what is later"
         );
-        let reset = QuotaReset {
-            flow: "f".into(),
-            ago: Duration::from_millis(60),
-        };
+        let reset = QuotaReset { flow: "f".into(), ago: Duration::from_millis(60) };
         assert_eq!(quotas.resets, [reset]);
         // A companion's own resets need no delivery.
         quotas.remember_resets(&mut entry("a", 990, &[("f", 980)], &[]));

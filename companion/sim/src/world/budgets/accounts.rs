@@ -104,11 +104,7 @@ impl PoolAccounts {
     /// The account of a flow; `None`: it has no budget.
     pub(super) fn flow(&mut self, name: &str) -> Option<&mut FlowAccount> {
         if !self.flows.contains_key(name) {
-            let quota = self
-                .policy
-                .quotas
-                .iter()
-                .find(|quota| quota.flows.matches(name))?;
+            let quota = self.policy.quotas.iter().find(|quota| quota.flows.matches(name))?;
             let account = FlowAccount::new(quota.clone(), &self.calendar, self.local);
             self.flows.insert(name.into(), account);
         }
@@ -137,13 +133,9 @@ impl PoolAccounts {
                 };
                 self.requests.insert(*id, request);
             }
-            CostEventKind::Started {
-                id,
-                flow,
-                is_granted,
-                is_demoted,
-                estimate,
-            } => return self.start(*id, flow, (*is_granted, *is_demoted), *estimate),
+            CostEventKind::Started { id, flow, is_granted, is_demoted, estimate } => {
+                return self.start(*id, flow, (*is_granted, *is_demoted), *estimate);
+            }
             CostEventKind::Requeued(id) => {
                 self.settle(*id, None);
                 if let Some(request) = self.requests.get_mut(id) {
@@ -215,9 +207,7 @@ impl PoolAccounts {
             return Ok(());
         }
         if was_demoted {
-            return Err(format!(
-                "{request_id} of flow {name} was demoted, and is charged now"
-            ));
+            return Err(format!("{request_id} of flow {name} was demoted, and is charged now"));
         }
         if is_granted && !flow.quota.shadow && !flow.has_room() {
             let windows = flow.windows.clone();
@@ -236,10 +226,7 @@ impl PoolAccounts {
     fn settle(&mut self, id: RequestId, real: Option<u64>) {
         let now = (self.local, self.event);
         let calendar = self.calendar.clone();
-        let charged = self
-            .requests
-            .get_mut(&id)
-            .and_then(|request| request.charged.take());
+        let charged = self.requests.get_mut(&id).and_then(|request| request.charged.take());
         if let Some((name, charge)) = charged
             && let Some(flow) = self.flows.get_mut(&name)
         {
@@ -258,24 +245,17 @@ impl PoolAccounts {
         if self.may_share(name) {
             return Ok(());
         }
-        let is_right = self
-            .flow(name)
-            .is_some_and(|flow| flow.decides(Over::Refuse) && !flow.has_room());
+        let is_right = self.flow(name).is_some_and(|flow| flow.decides(Over::Refuse) && !flow.has_room());
         if is_right {
             return Ok(());
         }
-        Err(format!(
-            "{request_id} of flow {name} is refused, and its flow is within its budget"
-        ))
+        Err(format!("{request_id} of flow {name} is refused, and its flow is within its budget"))
     }
 
     fn note_report(&mut self, report: &QuotaReport) {
         match report {
             QuotaReport::Running(running) => {
-                let amount = Amount {
-                    tokens: running.tokens.0,
-                    requests: running.requests,
-                };
+                let amount = Amount { tokens: running.tokens.0, requests: running.requests };
                 self.reported_running.insert(running.flow.clone(), amount);
             }
             QuotaReport::Used(used) => self.note_used(used),
@@ -326,10 +306,7 @@ impl PoolAccounts {
         }
         let is_known = |name: &str| engine.iter().any(|budget| *budget.quota.flow == *name);
         let counts = |flow: &FlowAccount| flow.windows.iter().any(|window| window.counted() > 0);
-        let forgotten = self
-            .flows
-            .iter()
-            .find(|(name, flow)| counts(flow) && !is_known(name));
+        let forgotten = self.flows.iter().find(|(name, flow)| counts(flow) && !is_known(name));
         if let Some((name, _)) = forgotten {
             return Err(format!("the engine has forgotten what flow {name} has used"));
         }
@@ -341,9 +318,7 @@ impl PoolAccounts {
         for (name, reported) in core::mem::take(&mut self.reported_running) {
             let running = self.flow(&name).map(|flow| flow.running);
             if running != Some(reported) {
-                return Err(format!(
-                    "flow {name} runs {running:?}, and the engine reports {reported:?}"
-                ));
+                return Err(format!("flow {name} runs {running:?}, and the engine reports {reported:?}"));
             }
         }
         let reported = core::mem::take(&mut self.reported_used);
@@ -352,9 +327,7 @@ impl PoolAccounts {
             let used = used.unwrap_or_else(|| vec![0; flow.to_report.len()]);
             if used != flow.to_report {
                 let own = &flow.to_report;
-                return Err(format!(
-                    "flow {name} used {own:?}, and the engine reports {used:?}"
-                ));
+                return Err(format!("flow {name} used {own:?}, and the engine reports {used:?}"));
             }
             flow.to_report.fill(0);
         }
@@ -387,8 +360,7 @@ impl PoolAccounts {
     /// When a flow has used more.
     pub(super) fn check_law(&self) -> Result<(), String> {
         for (name, flow) in self.flows.iter().filter(|(_, flow)| !flow.quota.shadow) {
-            flow.check_law()
-                .map_err(|violation| format!("flow {name} has {violation}"))?;
+            flow.check_law().map_err(|violation| format!("flow {name} has {violation}"))?;
         }
         Ok(())
     }

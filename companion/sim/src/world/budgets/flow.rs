@@ -171,11 +171,7 @@ impl FlowAccount {
         self.running.tokens += estimate;
         self.running.requests += 1;
         self.note_room(local, event);
-        Charge {
-            steps: dispatched,
-            estimate,
-            number: self.charges.len() - 1,
-        }
+        Charge { steps: dispatched, estimate, number: self.charges.len() - 1 }
     }
 
     /// A request has ended. `real`: its tokens; `None`: nothing was served.
@@ -201,17 +197,10 @@ impl FlowAccount {
             let settled = window.settle(step, estimate, real, running.of(unit));
             let excess = real.saturating_sub(estimate);
             let [(dispatched, _), _] = charged.counted[index];
-            let excess_at = if settled.has_left {
-                place(definition.period, calendar, local)
-            } else {
-                dispatched
-            };
+            let excess_at =
+                if settled.has_left { place(definition.period, calendar, local) } else { dispatched };
             charged.counted[index] = [(dispatched, real.min(estimate)), (excess_at, excess)];
-            self.to_report[index] += if settled.has_left {
-                settled.still_counted + excess
-            } else {
-                real
-            };
+            self.to_report[index] += if settled.has_left { settled.still_counted + excess } else { real };
         }
         self.note_room(local, event);
     }

@@ -125,10 +125,7 @@ impl Window {
         if real > estimate {
             self.take(if has_left { self.now } else { step }, real - estimate);
         }
-        Settled {
-            has_left,
-            still_counted,
-        }
+        Settled { has_left, still_counted }
     }
 
     /// What wasn't used lowers the debt first, then what was paid of it, the latest first, then the request's own step.

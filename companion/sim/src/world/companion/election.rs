@@ -1,13 +1,12 @@
 //! A companion's part in the election of the leader: a candidate, its requests to the store, and the changes of the role that it
 //! reports to the control.
 
+use core::time::Duration;
 use std::collections::VecDeque;
 
 use penstock_control::{ElectionReport, Event, LeadershipChange, Role};
 use penstock_election::{Answer, Candidate, Input, Output, Request, RoleChange, Settings, View};
 use penstock_engine::Instant;
-
-use core::time::Duration;
 
 use super::super::World;
 use super::super::event::SimEvent;
@@ -57,11 +56,7 @@ impl Election {
         now: Instant,
         unix_ms: u64,
     ) -> Self {
-        let settings = Settings {
-            address,
-            duration: Duration::from_nanos(lease),
-            pool,
-        };
+        let settings = Settings { address, duration: Duration::from_nanos(lease), pool };
         Self {
             candidate: Candidate::new(settings, now, unix_ms),
             sequence: 0,
@@ -194,10 +189,8 @@ impl World {
         }
         let generation = self.companions[other].generation;
         let delay = self.rng.below(CLAIM_TRAVELS);
-        self.event_queue.schedule(
-            self.now + delay,
-            SimEvent::Claim(generation, Self::companion_address(index)),
-        );
+        self.event_queue
+            .schedule(self.now + delay, SimEvent::Claim(generation, Self::companion_address(index)));
     }
 
     /// Another companion's claim arrives.
@@ -223,10 +216,7 @@ impl World {
 
     pub(super) fn set_candidate_timer(&mut self, index: usize) {
         let companion = &self.companions[index];
-        let due = companion
-            .election
-            .as_ref()
-            .and_then(|election| election.candidate.poll_timeout());
+        let due = companion.election.as_ref().and_then(|election| election.candidate.poll_timeout());
         let Some(due) = due.filter(|_| !companion.frozen) else {
             return;
         };
@@ -257,9 +247,7 @@ impl World {
         if let Some(election) = &mut companion.election {
             election.changes -= 1;
             match &change {
-                LeadershipChange::Lead {
-                    is_last_leader_gone, ..
-                } => {
+                LeadershipChange::Lead { is_last_leader_gone, .. } => {
                     election.is_store_unreachable = false;
                     election.is_last_leader_gone = *is_last_leader_gone;
                     *self.summary.takeovers.entry("lease taken").or_default() += 1;
@@ -267,11 +255,7 @@ impl World {
                 LeadershipChange::Renewed { .. } => election.is_store_unreachable = false,
                 LeadershipChange::StoreUnreachable { .. } => {
                     election.is_store_unreachable = true;
-                    *self
-                        .summary
-                        .takeovers
-                        .entry("leader without the store")
-                        .or_default() += 1;
+                    *self.summary.takeovers.entry("leader without the store").or_default() += 1;
                 }
                 LeadershipChange::StandBy { .. } => {}
             }
@@ -353,22 +337,13 @@ impl World {
 
 fn leadership_change(change: RoleChange) -> LeadershipChange {
     match change {
-        RoleChange::Lead {
-            term,
-            known,
-            is_last_leader_gone,
-            grants_until,
-        } => LeadershipChange::Lead {
-            term,
-            known,
-            is_last_leader_gone,
-            grants_until,
-        },
+        RoleChange::Lead { term, known, is_last_leader_gone, grants_until } => {
+            LeadershipChange::Lead { term, known, is_last_leader_gone, grants_until }
+        }
         RoleChange::Renewed { term, grants_until } => LeadershipChange::Renewed { term, grants_until },
         RoleChange::StoreUnreachable { recorded } => LeadershipChange::StoreUnreachable { recorded },
-        RoleChange::StandBy { leader, term } => LeadershipChange::StandBy {
-            leader: leader.map(Into::into),
-            term,
-        },
+        RoleChange::StandBy { leader, term } => {
+            LeadershipChange::StandBy { leader: leader.map(Into::into), term }
+        }
     }
 }

@@ -90,22 +90,16 @@ impl World {
     }
 
     fn observe(&mut self, index: usize, observation: &Observation) {
-        if let Observation::Decided {
-            labels,
-            outcome: Outcome::Bypassed | Outcome::Dispatched,
-            ..
-        } = observation
+        if let Observation::Decided { labels, outcome: Outcome::Bypassed | Outcome::Dispatched, .. } =
+            observation
         {
             self.check_grant_allowed(index, &labels.request_id);
         }
         let (labels, arrived, left, requeued) = match observation {
             Observation::Arrived(labels) => (labels, 1, 0, 0),
-            Observation::Decided { labels, .. }
-            | Observation::Refused {
-                labels,
-                was_granted: false,
-                ..
-            } => (labels, 0, 1, 0),
+            Observation::Decided { labels, .. } | Observation::Refused { labels, was_granted: false, .. } => {
+                (labels, 0, 1, 0)
+            }
             Observation::Requeued(labels) => (labels, 0, 0, 1),
             _ => return self.check_second_outcome(index, observation),
         };

@@ -81,10 +81,7 @@ impl World {
         let companion = &mut self.companions[index];
         if companion.control.is_some() && !companion.frozen {
             companion.frozen = true;
-            self.event_queue.schedule(
-                self.now + duration,
-                SimEvent::CompanionThaws(companion.generation),
-            );
+            self.event_queue.schedule(self.now + duration, SimEvent::CompanionThaws(companion.generation));
             if companion.election.is_some() {
                 let event = SimEvent::KeepalivesFail(companion.generation);
                 self.event_queue.schedule(self.now + KEEPALIVE, event);
@@ -106,18 +103,15 @@ impl World {
             if self.rng.percent(50) {
                 self.set_candidate_timer(index);
             }
-            self.event_queue
-                .schedule(self.now, SimEvent::CandidateInbox(generation));
+            self.event_queue.schedule(self.now, SimEvent::CandidateInbox(generation));
         }
         // After a freeze the inbox and the timer are ready at the same time: either may come first.
         if self.rng.percent(50) {
-            self.event_queue
-                .schedule(self.now, SimEvent::CompanionInbox(generation));
+            self.event_queue.schedule(self.now, SimEvent::CompanionInbox(generation));
             self.set_timer(index);
         } else {
             self.set_timer(index);
-            self.event_queue
-                .schedule(self.now, SimEvent::CompanionInbox(generation));
+            self.event_queue.schedule(self.now, SimEvent::CompanionInbox(generation));
         }
     }
 
@@ -170,8 +164,7 @@ impl World {
 
     fn schedule_exit(&mut self, index: usize, wait: Nanos) {
         let generation = self.companions[index].generation;
-        self.event_queue
-            .schedule(self.now + wait, SimEvent::CompanionExit(generation));
+        self.event_queue.schedule(self.now + wait, SimEvent::CompanionExit(generation));
     }
 
     /// A draining companion exits when nothing runs, and with a small probability before.
@@ -188,8 +181,7 @@ impl World {
         } else if idle || companion.refuses_streams || self.rng.percent(5) {
             self.kill_companion(index, false);
             let downtime = self.rng.exponential(SECOND);
-            self.event_queue
-                .schedule(self.now + downtime, SimEvent::CompanionStarts(index));
+            self.event_queue.schedule(self.now + downtime, SimEvent::CompanionStarts(index));
         } else {
             self.schedule_exit(index, 100 * MILLI);
         }

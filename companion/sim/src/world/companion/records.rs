@@ -65,10 +65,7 @@ impl World {
         frame: &FilterFrame,
         batch: &mut Batch,
     ) -> Option<u64> {
-        for Admitted {
-            running, completed, ..
-        } in &frame.admitted
-        {
+        for Admitted { running, completed, .. } in &frame.admitted {
             let register = running.as_ref().and_then(|running| running.register.as_ref());
             if let Some(completed) = completed {
                 batch.ended.push(((root, completed.sequence), conn));
@@ -79,9 +76,7 @@ impl World {
         match frame.event.as_ref()? {
             FilterEvent::Hello(hello) => self.record_hello(index, root, conn, hello, batch),
             FilterEvent::Register(register) => {
-                batch
-                    .registered
-                    .push(((root, register.sequence), register.age_us, conn));
+                batch.registered.push(((root, register.sequence), register.age_us, conn));
             }
             FilterEvent::Cancel(cancel) => batch.ended.push(((root, cancel.sequence), conn)),
             FilterEvent::Completed(completed) => batch.ended.push(((root, completed.sequence), conn)),
@@ -98,16 +93,9 @@ impl World {
 
     fn record_hello(&mut self, index: usize, root: u64, conn: ConnId, hello: &Hello, batch: &mut Batch) {
         let waiting = hello.waiting.iter();
-        batch
-            .registered
-            .extend(waiting.map(|register| ((root, register.sequence), register.age_us, conn)));
-        let running = hello
-            .running
-            .iter()
-            .filter_map(|running| running.register.as_ref());
-        batch
-            .running
-            .extend(running.map(|register| ((root, register.sequence), conn)));
+        batch.registered.extend(waiting.map(|register| ((root, register.sequence), register.age_us, conn)));
+        let running = hello.running.iter().filter_map(|running| running.register.as_ref());
+        batch.running.extend(running.map(|register| ((root, register.sequence), conn)));
         // One of several companions discards Hellos while it doesn't lead.
         if hello.last && self.companions[index].election.is_none() {
             self.open_session(index, root, conn);
@@ -157,9 +145,7 @@ impl World {
         self.note_unclear_batch(index);
         let now = self.companion_now(index);
         let root = self.stream_roots.get(&conn.0);
-        self.companions[index]
-            .session_streams
-            .retain(|_, stream| *stream != conn.0);
+        self.companions[index].session_streams.retain(|_, stream| *stream != conn.0);
         let Some(root) = root.and_then(|root| self.roots.get_mut(root)) else {
             return;
         };
@@ -174,11 +160,7 @@ impl World {
     /// addition to the ones that it grants from now on.
     pub(super) fn release(&mut self, index: usize, root: u64) {
         let tenure = self.companions[index].tenure;
-        for client in self
-            .clients
-            .iter_mut()
-            .filter(|client| client.roots.contains(&root))
-        {
+        for client in self.clients.iter_mut().filter(|client| client.roots.contains(&root)) {
             client.released_by.push(tenure);
         }
         for http in self.http_streams.values_mut().filter(|http| http.root == root) {

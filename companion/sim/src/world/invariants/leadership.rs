@@ -29,14 +29,8 @@ impl World {
         }
         self.exempt_unknown_requests(index);
         // A filter that has left takes no grant.
-        let is_taken = self
-            .roots
-            .get(&root)
-            .is_some_and(|root| !root.dead && root.stream == Some(conn.0));
-        let http = self
-            .roots
-            .get(&root)
-            .and_then(|root| root.http_streams.get(&sequence));
+        let is_taken = self.roots.get(&root).is_some_and(|root| !root.dead && root.stream == Some(conn.0));
+        let http = self.roots.get(&root).and_then(|root| root.http_streams.get(&sequence));
         let Some(http) = http.and_then(|id| self.http_streams.get(id)).filter(|_| is_taken) else {
             return;
         };
@@ -65,9 +59,7 @@ impl World {
         };
         let startup_wait = self.scenario.startup_wait;
         let has_waited = election.lacks_filters
-            || election
-                .leads_since
-                .is_some_and(|since| since.after(startup_wait) <= now);
+            || election.leads_since.is_some_and(|since| since.after(startup_wait) <= now);
         let is_here = |root: &Root| root.attachments[index].session_stream.is_some();
         if !has_waited {
             return;
@@ -92,18 +84,12 @@ impl World {
                 None => is_counted(http),
             })
         };
-        let at_server = self
-            .jobs
-            .values()
-            .filter(|job| job.server == server && !job.fallback)
-            .filter(counts)
-            .count() as u64;
-        let at_pool = self
-            .jobs
-            .values()
-            .filter(|job| self.servers[job.server].pool == pool)
-            .filter(counts)
-            .count() as u64;
+        let at_server =
+            self.jobs.values().filter(|job| job.server == server && !job.fallback).filter(counts).count()
+                as u64;
+        let at_pool =
+            self.jobs.values().filter(|job| self.servers[job.server].pool == pool).filter(counts).count()
+                as u64;
         let scenario = &self.scenario.pools[pool];
         if let Some(bound) = scenario.server_bound.filter(|bound| at_server > *bound) {
             return self.fail(|| format!("{at_server} requests are at a server with a bound of {bound}"));

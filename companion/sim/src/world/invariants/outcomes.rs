@@ -16,10 +16,8 @@ impl World {
             .find(|(name, _)| *name == "x-penstock-outcome")
             .map(|(_, outcome)| outcome.as_str());
         let body = String::from_utf8_lossy(&reply.body);
-        let code = body
-            .split_once(r#""code":""#)
-            .and_then(|(_, rest)| rest.split_once('"'))
-            .map(|(code, _)| code);
+        let code =
+            body.split_once(r#""code":""#).and_then(|(_, rest)| rest.split_once('"')).map(|(code, _)| code);
         let (Some(outcome), Some(code)) = (outcome, code) else {
             return;
         };
@@ -46,11 +44,7 @@ impl World {
             {
                 labels
             }
-            Observation::Refused {
-                labels,
-                was_granted: true,
-                ..
-            } => labels,
+            Observation::Refused { labels, was_granted: true, .. } => labels,
             _ => return,
         };
         self.summary.second_outcomes += 1;

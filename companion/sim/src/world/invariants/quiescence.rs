@@ -39,9 +39,8 @@ impl World {
         if self.scenario.lease == 0 {
             return 0;
         }
-        let leaders: Vec<usize> = (0..self.companions.len())
-            .filter(|index| self.is_in_charge(*index))
-            .collect();
+        let leaders: Vec<usize> =
+            (0..self.companions.len()).filter(|index| self.is_in_charge(*index)).collect();
         let &[leader] = leaders.as_slice() else {
             leftovers.push(format!("the companions {leaders:?} lead"));
             return leaders.first().copied().unwrap_or_default();
@@ -54,12 +53,10 @@ impl World {
             let role = companion.control.as_ref().map(|control| control.role());
             match role {
                 Some(Role::Leader) => {}
-                Some(Role::Standby {
-                    leader: Some(named), ..
-                }) if **named == *address => {}
-                role => leftovers.push(format!(
-                    "companion {index} is {role:?}, and companion {leader} leads"
-                )),
+                Some(Role::Standby { leader: Some(named), .. }) if **named == *address => {}
+                role => {
+                    leftovers.push(format!("companion {index} is {role:?}, and companion {leader} leads"))
+                }
             }
         }
         leader
@@ -72,10 +69,7 @@ impl World {
                 leftovers.push(format!("root {id} keeps {exchanges} exchanges"));
             }
             if !root.unreported_ends.is_empty() {
-                leftovers.push(format!(
-                    "root {id} has not reported the ends of {:?}",
-                    root.unreported_ends
-                ));
+                leftovers.push(format!("root {id} has not reported the ends of {:?}", root.unreported_ends));
             }
             if unacknowledged > 0 {
                 leftovers.push(format!("root {id} keeps {unacknowledged} unacknowledged events"));
@@ -101,11 +95,8 @@ impl World {
         let is_standby = matches!(control.role(), Role::Standby { .. });
         let expected = if is_standby { 0 } else { self.roots.len() };
         if status.sessions.len() != expected || status.sessions.iter().any(|session| !session.open) {
-            let sessions: Vec<_> = status
-                .sessions
-                .iter()
-                .map(|session| (&session.id, session.open))
-                .collect();
+            let sessions: Vec<_> =
+                status.sessions.iter().map(|session| (&session.id, session.open)).collect();
             leftovers.push(format!("companion {index} keeps the sessions {sessions:?}"));
         }
         for pool in &status.pools {
@@ -119,11 +110,7 @@ impl World {
             if snapshot.credit > 0 {
                 leftovers.push(format!("pool {} has lent {} places", pool.name, snapshot.credit));
             }
-            if snapshot
-                .flows
-                .iter()
-                .any(|flow| flow.waiting > 0 || flow.in_flight > 0)
-            {
+            if snapshot.flows.iter().any(|flow| flow.waiting > 0 || flow.in_flight > 0) {
                 leftovers.push(format!("a flow of pool {} still has requests", pool.name));
             }
         }
@@ -135,11 +122,8 @@ impl World {
     }
 
     fn collect_stream_leftovers(&self, leftovers: &mut Vec<String>) {
-        let open = self
-            .streams
-            .values()
-            .filter(|stream| stream.open_at_companion && stream.open_at_filter)
-            .count();
+        let open =
+            self.streams.values().filter(|stream| stream.open_at_companion && stream.open_at_filter).count();
         if open > self.roots.len() {
             leftovers.push(format!("{open} streams are open for {} roots", self.roots.len()));
         }

@@ -39,18 +39,12 @@ impl World {
         let pool = self.clients[http.client as usize].pool;
         let queue = &self.scenario.pools[pool].policy.queue;
         let nanos = |duration: Duration| Nanos::try_from(duration.as_nanos()).unwrap_or(Nanos::MAX);
-        let factor = if self.scenario.faults.contains(&FaultKind::RulesChanged) {
-            2
-        } else {
-            1
-        };
+        let factor = if self.scenario.faults.contains(&FaultKind::RulesChanged) { 2 } else { 1 };
         let ttl = nanos(queue.ttl) * factor;
         let longest = ttl.max(nanos(queue.no_endpoint_ttl));
         let arrived = http.arrived_at;
         let last_unready = self.waits.unready_at[pool].min(arrived + longest);
-        let due = (arrived + ttl)
-            .max(last_unready)
-            .max(http.body_read_at.unwrap_or_default());
+        let due = (arrived + ttl).max(last_unready).max(http.body_read_at.unwrap_or_default());
         // Clocks of several companions have other rates than those of Envoys.
         let misjudged = match self.scenario.lease {
             0 => 0,

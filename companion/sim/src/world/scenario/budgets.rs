@@ -55,12 +55,6 @@ fn quota_window(unit: CostUnit, rng: &mut Rng) -> QuotaWindow {
         CostUnit::Requests => rng.between(1, 40),
         CostUnit::Tokens => rng.between(100, 20_000),
     };
-    let period = rng.choose(&[
-        sliding(1),
-        sliding(10),
-        sliding(300),
-        QuotaPeriod::Day,
-        QuotaPeriod::Month,
-    ]);
+    let period = rng.choose(&[sliding(1), sliding(10), sliding(300), QuotaPeriod::Day, QuotaPeriod::Month]);
     QuotaWindow { unit, limit, period }
 }

@@ -12,20 +12,9 @@ use super::ClosedLoop;
 impl ClosedLoop<'_> {
     pub(super) fn apply_effect(&mut self, effect: Effect) {
         match effect {
-            Effect::Grant {
-                id,
-                endpoints,
-                prompt,
-                cached,
-                output,
-                ..
-            } => {
-                let granted = Granted {
-                    endpoint: endpoints[0],
-                    prompt: prompt.0,
-                    cached: cached.0,
-                    output: output.0,
-                };
+            Effect::Grant { id, endpoints, prompt, cached, output, .. } => {
+                let granted =
+                    Granted { endpoint: endpoints[0], prompt: prompt.0, cached: cached.0, output: output.0 };
                 self.grant(id, granted);
             }
             Effect::Reject { id, outcome, .. } => {
@@ -54,10 +43,7 @@ impl ClosedLoop<'_> {
         self.waiting -= 1;
         let server = granted.endpoint.0 as usize;
         self.autopilot.granted(self.now, id, granted);
-        let pending = self
-            .pending
-            .get_mut(&id.0)
-            .expect("invariant: a granted request is pending");
+        let pending = self.pending.get_mut(&id.0).expect("invariant: a granted request is pending");
         pending.granted = self.now;
         if core::mem::take(&mut pending.is_limited) {
             self.autopilot.arrived(self.now);
@@ -74,9 +60,7 @@ impl ClosedLoop<'_> {
             output: pending.drawn.output,
         };
         match self.servers[server].submit(self.now, job) {
-            Ok(()) => self
-                .server_timers
-                .set(server, self.servers[server].poll_timeout()),
+            Ok(()) => self.server_timers.set(server, self.servers[server].poll_timeout()),
             Err(_) => self.refused_by(server, id),
         }
     }

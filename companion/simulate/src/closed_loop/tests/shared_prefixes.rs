@@ -8,15 +8,7 @@ use super::*;
 fn rag() -> Mix {
     Mix {
         name: "rag",
-        parts: vec![(
-            1.0,
-            RequestKind {
-                name: "rag",
-                input: 4_000.0,
-                output: 60.0,
-                spread: 0.2,
-            },
-        )],
+        parts: vec![(1.0, RequestKind { name: "rag", input: 4_000.0, output: 60.0, spread: 0.2 })],
     }
 }
 
@@ -35,21 +27,11 @@ fn outcome(shared_prefix: Option<SharedPrefix>) -> Outcome {
     let mut scenario = Scenario::new(servers(1, 0.05), GateBy::Learned, Arrivals::steady(rag(), 20.0));
     scenario.slo = explicit();
     scenario.shared_prefix = shared_prefix;
-    scenario.kept = vec![(
-        "default".into(),
-        Kept {
-            parameters: parameters(&Hardware::default()),
-            ttft_bias: 1.0,
-        },
-    )];
+    scenario.kept =
+        vec![("default".into(), Kept { parameters: parameters(&Hardware::default()), ttft_bias: 1.0 })];
     (scenario.warmup, scenario.duration) = (Duration::from_secs(300), Some(Duration::from_secs(900)));
     let record = run(&scenario).unwrap();
-    let settled = || {
-        record
-            .samples
-            .iter()
-            .filter(|sample| sample.time > scenario.warmup)
-    };
+    let settled = || record.samples.iter().filter(|sample| sample.time > scenario.warmup);
     Outcome {
         in_flight: mean(settled().map(|sample| sample.in_flight[0] as f64)),
         itl_ms: mean(record.finished.iter().map(Finished::itl_ms)),
@@ -58,11 +40,7 @@ fn outcome(shared_prefix: Option<SharedPrefix>) -> Outcome {
 }
 
 fn shared(part: f64, is_cached: bool, is_reported: bool) -> Option<SharedPrefix> {
-    Some(SharedPrefix {
-        part,
-        is_cached,
-        is_reported,
-    })
+    Some(SharedPrefix { part, is_cached, is_reported })
 }
 
 /// n* for a mean request of which this part is cached.
@@ -101,10 +79,7 @@ fn a_server_that_reports_its_cached_tokens_runs_more_because_of_them() {
 /// Such a server seems to compute its prompts fast: the model learns lower costs of prompt tokens instead of cached ones.
 #[test]
 fn a_server_that_caches_and_reports_nothing_meets_the_targets_and_loses_little() {
-    let (reported, silent) = (
-        outcome(shared(0.7, true, true)),
-        outcome(shared(0.7, true, false)),
-    );
+    let (reported, silent) = (outcome(shared(0.7, true, true)), outcome(shared(0.7, true, false)));
     assert!(silent.itl_ms < ITL_MS, "{silent:?}");
     assert!(silent.rate > 0.8 * reported.rate, "{silent:?} {reported:?}");
 }

@@ -1,9 +1,9 @@
 //! Tests of sources with several profiles: models with latency targets, and policy classes.
 
+use penstock_config::Document;
 use serde_json::json;
 
 use super::{Source, assert_errors, assert_pool, page};
-use penstock_config::Document;
 
 #[test]
 fn wva_models_become_pools() {
@@ -22,25 +22,16 @@ fn wva_models_become_pools() {
         assert_eq!(values["pools"][1]["name"], json!("y.b"));
         assert_pool(
             &values,
-            &[
-                ("stock.watermark_per_backend", json!("auto")),
-                ("slo.slo_multiplier", json!(2)),
-            ],
+            &[("stock.watermark_per_backend", json!("auto")), ("slo.slo_multiplier", json!(2))],
         );
         let document = Document::parse(&page, "page").expect("valid");
         let targets = document.config().pools[1].slo.explicit.expect("given");
-        assert_eq!(
-            (targets.ttft_ms, targets.itl_ms),
-            (Some(500.0), Some(12.5)),
-            "{text}"
-        );
+        assert_eq!((targets.ttft_ms, targets.itl_ms), (Some(500.0), Some(12.5)), "{text}");
         assert_eq!(document.config().pools[0].slo.explicit, None);
     }
     // A default alone is for every model.
-    let (page, values) = super::page(
-        Source::Wva,
-        "kind: ConfigMap\ndata:\n  default: |\n    tuningEnabled: true\n",
-    );
+    let (page, values) =
+        super::page(Source::Wva, "kind: ConfigMap\ndata:\n  default: |\n    tuningEnabled: true\n");
     assert_eq!(values["pools"].as_array().map(Vec::len), Some(1), "{page}");
     assert_eq!(values["pools"][0].get("models"), None);
     assert_pool(&values, &[("slo.slo_multiplier", json!(3))]);
@@ -51,12 +42,7 @@ fn wva_models_become_pools() {
     );
     assert_pool(&values, &[("slo.slo_multiplier", json!(4))]);
     assert_eq!(values["pools"].as_array().map(Vec::len), Some(2));
-    for word in [
-        "another namespace",
-        "`c` names no model",
-        "`d: 1` has no equivalent here",
-        "answered 404",
-    ] {
+    for word in ["another namespace", "`c` names no model", "`d: 1` has no equivalent here", "answered 404"] {
         assert!(page.replace("\n  # ", " ").contains(word), "{word} in\n{page}");
     }
 }
@@ -76,11 +62,7 @@ fn wva_errors_name_the_line() {
         (with("targetITL: 50\n    targetTTFT: 0"), 6, "both, or neither"),
         (with("targetTTFT: -1\n    targetITL: 5"), 6, "milliseconds"),
         (with("targetTTFT: fast\n    targetITL: 5"), 6, "milliseconds"),
-        (
-            "kind: ConfigMap\ndata:\n  a: |\n    model_id: m\n".into(),
-            4,
-            "model_id and namespace",
-        ),
+        ("kind: ConfigMap\ndata:\n  a: |\n    model_id: m\n".into(), 4, "model_id and namespace"),
         ("a: {namespace: m}\n".into(), 1, "model_id and namespace"),
         ("default: {}\n---\ndata:\n  default: {}\n".into(), 4, "twice"),
         ("default: {tuningEnabled: false}\n".into(), 1, "nothing learns"),
@@ -97,17 +79,11 @@ const ONE: &str = "default_policy_family: f\nuncached_isl_buckets: [{min_tokens:
 
 #[test]
 fn dynamos_classes_become_the_same_classes() {
-    let nested = |key: &str| {
-        format!(
-            "{key}:\n{}",
-            ONE.lines().map(|line| format!("  {line}\n")).collect::<String>()
-        )
-    };
+    let nested =
+        |key: &str| format!("{key}:\n{}", ONE.lines().map(|line| format!("  {line}\n")).collect::<String>());
     let held = format!(
         "kind: ConfigMap\ndata:\n  policy.yaml: |\n{}",
-        ONE.lines()
-            .map(|line| format!("    {line}\n"))
-            .collect::<String>()
+        ONE.lines().map(|line| format!("    {line}\n")).collect::<String>()
     );
     for text in [ONE.to_owned(), nested("router_policy_config"), held] {
         let (_, values) = page(Source::Dynamo, &text);
@@ -115,10 +91,7 @@ fn dynamos_classes_become_the_same_classes() {
             &values,
             &[
                 ("arbitration.classes.default_policy_family", json!("f")),
-                (
-                    "arbitration.classes.uncached_isl_buckets",
-                    json!([{"min_tokens": 0, "bucket": "b"}]),
-                ),
+                ("arbitration.classes.uncached_isl_buckets", json!([{"min_tokens": 0, "bucket": "b"}])),
                 (
                     "arbitration.classes.policy_classes",
                     json!([{"name": "c", "policy_family": "f", "cache_bucket": "b", "quantum": 7}]),
@@ -135,10 +108,7 @@ fn dynamos_classes_become_the_same_classes() {
         "models:\n  org/m-1.5:\n    default_policy_family: \"on\"\n    uncached_isl_buckets: [{min_tokens: 0, bucket: \"1\"}]\n    policy_classes: [{name: \"null\", policy_family: \"on\", cache_bucket: \"1\", quantum: 1, colour: red}]\nrequest_classifier: {type: thunderagent}\n",
     );
     let classes = &values["pools"][0]["arbitration"]["classes"];
-    assert_eq!(
-        classes["models"]["org/m-1.5"]["policy_classes"][0]["name"],
-        json!("null")
-    );
+    assert_eq!(classes["models"]["org/m-1.5"]["policy_classes"][0]["name"], json!("null"));
     for word in [
         "`colour: red` has no equivalent here",
         "`request_classifier: {type: thunderagent}` has no equivalent here",
@@ -146,10 +116,7 @@ fn dynamos_classes_become_the_same_classes() {
         assert!(page.contains(word), "{word} in\n{page}");
     }
     let (page, values) = super::page(Source::Dynamo, "worker_selection: {aggregated: default}\n");
-    assert_eq!(
-        values["pools"][0]["arbitration"]["classes"].get("policy_classes"),
-        None
-    );
+    assert_eq!(values["pools"][0]["arbitration"]["classes"].get("policy_classes"), None);
     assert!(page.contains("see `pools[].scheduler`"), "{page}");
 }
 
@@ -161,24 +128,12 @@ fn dynamo_errors_name_the_line() {
         (class("policy_family: f"), 6, "quantum is required"),
         (class("quantum: 1, queue_policy: lcfs"), 6, "fcfs or wspt"),
         (class("quantum: 1, prefill_busy_threshold: -1"), 6, "at least 0"),
-        (
-            class("quantum: 1, prefill_busy_threshold_frac: -0.5"),
-            6,
-            "at least 0",
-        ),
-        (
-            class("quantum: 1, busy_worker_ratio: 16, prefill_busy_threshold: 1"),
-            6,
-            "at most 1",
-        ),
+        (class("quantum: 1, prefill_busy_threshold_frac: -0.5"), 6, "at least 0"),
+        (class("quantum: 1, busy_worker_ratio: 16, prefill_busy_threshold: 1"), 6, "at most 1"),
         (class("quantum: 1, busy_worker_ratio: 0.5"), 6, "this needs"),
         // Rules across keys are checked by Penstock; the error has the line of the source.
         (class("quantum: 1, policy_family: g"), 6, "or neither"),
-        (
-            class("quantum: 1, policy_family: f, cache_bucket: nowhere"),
-            6,
-            "none of uncached",
-        ),
+        (class("quantum: 1, policy_family: f, cache_bucket: nowhere"), 6, "none of uncached"),
         (ONE.replace("name: c", "name: 'c d'"), 4, "letters, digits"),
         (ONE.replace("family: f\nun", "family: g\nun"), 1, "not a family"),
         (ONE.replace("min_tokens: 0", "min_tokens: 1"), 2, "begins at 0"),

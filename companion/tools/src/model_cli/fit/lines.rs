@@ -45,11 +45,7 @@ impl Format {
     /// Detects the format of a line.
     pub(super) fn detect(line: &[u8]) -> Result<Self, String> {
         if !is_object(line) {
-            return Err(format!(
-                "not a JSON object; expected {} or {}",
-                Self::Windows,
-                Self::Requests
-            ));
+            return Err(format!("not a JSON object; expected {} or {}", Self::Windows, Self::Requests));
         }
         let keys: DistinctiveKeys = fields(line)?;
         let window = keys.rate.is_some() || keys.ttft.is_some() || keys.itl.is_some();
@@ -77,9 +73,7 @@ impl Format {
     pub(super) fn check(self, line: &[u8]) -> Result<(), String> {
         match Self::detect(line)? {
             format if format == self => Ok(()),
-            _ => Err(format!(
-                "all lines of a file must have the same format, and the first line has {self}"
-            )),
+            _ => Err(format!("all lines of a file must have the same format, and the first line has {self}")),
         }
     }
 }
@@ -167,10 +161,7 @@ impl<'a> Request<'a> {
     pub(super) fn parse(line: &'a [u8]) -> Result<Self, String> {
         let raw: RawRequest<'a> = fields(line)?;
         if raw.done < raw.dispatched {
-            return Err(format!(
-                "done: {} is before dispatched, {}",
-                raw.done, raw.dispatched
-            ));
+            return Err(format!("done: {} is before dispatched, {}", raw.done, raw.dispatched));
         }
         match raw.first {
             Some(first) if first < raw.dispatched => {
@@ -273,10 +264,7 @@ mod tests {
         assert_eq!(request("1.5", "null"), Ok((None, "a".into())));
         assert_eq!(request(r#""a""#, "7"), Ok((Some(1_500.0), "7".into())));
         assert_eq!(request(r#""a""#, "null"), Ok((Some(1_500.0), String::new())));
-        assert_eq!(
-            request(r#","endpoint":"a""#, ""),
-            Ok((Some(1_500.0), String::new()))
-        );
+        assert_eq!(request(r#","endpoint":"a""#, ""), Ok((Some(1_500.0), String::new())));
         for (from, to, why) in [
             ("\"done\":2", "\"done\":0.5", "done: 0.5 is before dispatched, 1"),
             ("1.5", "0.5", "first: 0.5 is before dispatched, 1"),

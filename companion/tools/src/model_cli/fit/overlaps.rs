@@ -54,24 +54,13 @@ impl<'a> Overlaps<'a> {
         for endpoint in endpoints.values_mut() {
             // The sort is stable, so requests with equal times stay in the order of the file.
             let first_ms = |number: u32| requests[number as usize].first_ms;
-            endpoint
-                .served
-                .sort_by(|a, b| first_ms(*a).total_cmp(&first_ms(*b)));
+            endpoint.served.sort_by(|a, b| first_ms(*a).total_cmp(&first_ms(*b)));
             for (position, number) in (0..).zip(&endpoint.served) {
                 positions[*number as usize] = position;
             }
         }
-        let events: Vec<_> = events
-            .into_iter()
-            .map(|(_, event, number)| (event, number))
-            .collect();
-        Self {
-            requests,
-            events: events.into_iter(),
-            endpoints,
-            positions,
-            decoding_before: BTreeMap::new(),
-        }
+        let events: Vec<_> = events.into_iter().map(|(_, event, number)| (event, number)).collect();
+        Self { requests, events: events.into_iter(), endpoints, positions, decoding_before: BTreeMap::new() }
     }
 
     /// The next request that ends, and the load during its decoding; `None` if it has no time between tokens.
@@ -111,10 +100,8 @@ impl<'a> Overlaps<'a> {
         overlapping.extend(later.iter().take_while(starts_in_time));
         overlapping.sort_unstable_by_key(|other| position(*other));
         let own = overlapping.iter().position(|other| *other == number)?;
-        let mut spans: Vec<Span> = overlapping
-            .into_iter()
-            .map(|other| span(&self.requests[other as usize], request))
-            .collect();
+        let mut spans: Vec<Span> =
+            overlapping.into_iter().map(|other| span(&self.requests[other as usize], request)).collect();
         overlap::decode_conditions(&mut spans, own, prompt_ms)
     }
 }
@@ -132,9 +119,7 @@ fn has_time_between_tokens(request: &Ended) -> bool {
 /// of `other`.
 fn span(other: &Ended, request: &Ended) -> Span {
     let first_token = other.first_min_ms..other.first_max_ms;
-    let uncertain = [request.first_ms, request.last_ms]
-        .iter()
-        .any(|end| first_token.contains(end));
+    let uncertain = [request.first_ms, request.last_ms].iter().any(|end| first_token.contains(end));
     Span {
         first_ms: other.first_ms,
         last_ms: other.last_ms,

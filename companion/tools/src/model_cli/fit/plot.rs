@@ -24,11 +24,7 @@ pub(super) struct Thinned<T> {
 
 impl<T> Default for Thinned<T> {
     fn default() -> Self {
-        Self {
-            kept: Vec::new(),
-            seen: 0,
-            step: 1,
-        }
+        Self { kept: Vec::new(), seen: 0, step: 1 }
     }
 }
 
@@ -77,10 +73,8 @@ impl Plot {
 
     /// Writes the plot to a file.
     pub(super) fn write(&self, path: &Path) -> Result<(), Error> {
-        std::fs::write(path, drawing::svg(self)).map_err(|source| Error::Plot {
-            path: path.into(),
-            why: source.to_string(),
-        })
+        std::fs::write(path, drawing::svg(self))
+            .map_err(|source| Error::Plot { path: path.into(), why: source.to_string() })
     }
 }
 
@@ -100,11 +94,7 @@ mod tests {
         for number in 0..100_000_u32 {
             pairs.push((f64::from(number), 1.0));
         }
-        assert!(
-            (POINTS_MAX / 2..POINTS_MAX).contains(&pairs.kept.len()),
-            "{}",
-            pairs.kept.len()
-        );
+        assert!((POINTS_MAX / 2..POINTS_MAX).contains(&pairs.kept.len()), "{}", pairs.kept.len());
         let steps: Vec<f64> = pairs.kept.windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
         assert!(steps.iter().all(|step| *step == steps[0]), "{:?}", &steps[..9]);
     }

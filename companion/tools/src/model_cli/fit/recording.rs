@@ -27,11 +27,7 @@ pub(super) struct Ended {
 impl Ended {
     /// Time to the first token; 0 if it isn't known.
     pub(super) fn ttft_ms(&self) -> f64 {
-        if self.first_known {
-            self.first_ms - self.dispatched_ms
-        } else {
-            0.0
-        }
+        if self.first_known { self.first_ms - self.dispatched_ms } else { 0.0 }
     }
 }
 
@@ -77,11 +73,7 @@ pub(super) fn read(source: &mut Source<'_>) -> Result<Vec<Ended>, Error> {
         }
         requests.push(request);
     }
-    let mean_ttft_ms = if first_tokens.1 > 0.0 {
-        first_tokens.0 / first_tokens.1
-    } else {
-        0.0
-    };
+    let mean_ttft_ms = if first_tokens.1 > 0.0 { first_tokens.0 / first_tokens.1 } else { 0.0 };
     estimate_first_tokens(&mut requests, mean_ttft_ms);
     Ok(requests)
 }
@@ -92,9 +84,7 @@ fn estimate_first_tokens(requests: &mut [Ended], mean_ttft_ms: f64) {
     let mut order: Vec<u32> = (0..).take(requests.len()).collect();
     order.sort_by(|a, b| {
         let (a, b) = (&requests[*a as usize], &requests[*b as usize]);
-        a.endpoint
-            .cmp(&b.endpoint)
-            .then(a.dispatched_ms.total_cmp(&b.dispatched_ms))
+        a.endpoint.cmp(&b.endpoint).then(a.dispatched_ms.total_cmp(&b.dispatched_ms))
     });
     let (mut endpoint, mut min_ms) = (None, f64::NEG_INFINITY);
     for index in order.iter().map(|index| *index as usize) {
@@ -117,9 +107,7 @@ fn estimate_first_tokens(requests: &mut [Ended], mean_ttft_ms: f64) {
         if request.first_known {
             max_ms = max_ms.min(request.first_ms);
         } else {
-            let max_ms = max_ms
-                .min(request.dispatched_ms + 2.0 * mean_ttft_ms)
-                .min(request.last_ms);
+            let max_ms = max_ms.min(request.dispatched_ms + 2.0 * mean_ttft_ms).min(request.last_ms);
             request.first_max_ms = max_ms.max(request.first_min_ms);
             let expected_ms = request.dispatched_ms + mean_ttft_ms;
             request.first_ms = expected_ms.clamp(request.first_min_ms, request.first_max_ms);
@@ -160,10 +148,6 @@ mod tests {
         assert_eq!(estimated(2), (30.0, 60.0, 60.0));
         assert_eq!(estimated(3), (10.0, 110.0, 210.0), "alone at its endpoint");
         assert_eq!(estimated(4), (60.0, 130.0, 230.0));
-        assert_eq!(
-            estimated(5),
-            (995.0, 1_000.0, 1_000.0),
-            "not after its last token"
-        );
+        assert_eq!(estimated(5), (995.0, 1_000.0, 1_000.0), "not after its last token");
     }
 }

@@ -120,12 +120,7 @@ impl Learning {
         if self.unfitted >= WINDOW_REQUESTS || request.last_ms - self.fitted_at_ms >= WINDOW_MS {
             self.fit(request.last_ms);
         }
-        Answer {
-            learned: self.learned(),
-            nis: None,
-            accepted: decode.is_some(),
-            condition: self.condition,
-        }
+        Answer { learned: self.learned(), nis: None, accepted: decode.is_some(), condition: self.condition }
     }
 
     fn fit(&mut self, now_ms: f64) {
@@ -136,17 +131,12 @@ impl Learning {
         let fit = self.learner.fit(now_ms, &self.traffic, &Targets::default());
         self.state = self.learner.state();
         self.condition = fit.map(|fit| fit.condition);
-        self.parameters = fit
-            .map(|fit| fit.parameters)
-            .or(self.learner.parameters())
-            .or(self.parameters);
+        self.parameters = fit.map(|fit| fit.parameters).or(self.learner.parameters()).or(self.parameters);
     }
 
     /// The time that a prompt token adds to an iteration, as far as it is learned.
     fn prompt_ms(&self) -> f64 {
-        self.learner
-            .prompt_ms()
-            .unwrap_or_else(|| self.first_tokens.value())
+        self.learner.prompt_ms().unwrap_or_else(|| self.first_tokens.value())
     }
 
     fn learned(&self) -> Learned {

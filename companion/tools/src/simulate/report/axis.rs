@@ -93,10 +93,7 @@ mod tests {
         assert_eq!(Axis::linear(97.0, 4).ticks, [0.0, 50.0, 100.0]);
         assert_eq!(Axis::linear(1_234.0, 4).ticks, [0.0, 500.0, 1_000.0, 1_500.0]);
         assert_eq!(Axis::linear(0.0, 4).ticks.len(), 3);
-        assert_eq!(
-            Axis::between(2.0, 8.0, 10).ticks,
-            [2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]
-        );
+        assert_eq!(Axis::between(2.0, 8.0, 10).ticks, [2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]);
         assert_eq!(Axis::between(3.0, 3.0, 10).ticks, [3.0]);
     }
 
@@ -104,10 +101,7 @@ mod tests {
     fn places_are_from_0_to_1() {
         let axis = Axis::linear(100.0, 4);
         assert!(axis.holds(100.0) && !axis.holds(101.0));
-        assert_eq!(
-            [0.0, 25.0, 100.0, 200.0].map(|value| axis.place(value)),
-            [0.0, 0.25, 1.0, 1.0]
-        );
+        assert_eq!([0.0, 25.0, 100.0, 200.0].map(|value| axis.place(value)), [0.0, 0.25, 1.0, 1.0]);
         let values = [20.0, 30_000.0, 0.0];
         let axis = Axis::fitting(values.into_iter(), 4);
         assert!(axis.is_logarithmic());

@@ -80,26 +80,17 @@ mod tests {
                 .map(|value| (value, value.map_or_else(|| "–".into(), |value| value.to_string())))
                 .to_vec(),
         };
-        let groups = [
-            group("t1", [Some(10.0), Some(40.0)]),
-            group("<t2>", [None, Some(20.0)]),
-        ];
+        let groups = [group("t1", [Some(10.0), Some(40.0)]), group("<t2>", [None, Some(20.0)])];
         let svg = svg("title", "ms", &groups);
-        let widths: Vec<&str> = svg
-            .split("width=\"")
-            .skip(1)
-            .map(|rest| &rest[..rest.find('"').expect("its end")])
-            .collect();
+        let widths: Vec<&str> =
+            svg.split("width=\"").skip(1).map(|rest| &rest[..rest.find('"').expect("its end")]).collect();
         assert_eq!(widths, ["80.5", "322.0", "0.0", "161.0"]);
         assert!(svg.contains("&lt;t2&gt;") && svg.contains(">ms<") && !svg.contains("NaN"));
     }
 
     #[test]
     fn bars_without_values_have_no_length() {
-        let group = Group {
-            name: "t1".into(),
-            bars: vec![(Some(0.0), "0".into())],
-        };
+        let group = Group { name: "t1".into(), bars: vec![(Some(0.0), "0".into())] };
         assert!(svg("title", "ms", &[group]).contains("width=\"0.0\""));
     }
 }

@@ -6,10 +6,9 @@ mod over_time;
 
 use std::fmt::Write as _;
 
-pub(super) use by_run::{by_policy, by_servers};
-pub(super) use by_tenant::by_tenant;
-pub(super) use over_time::over_time;
-
+pub(super) use self::by_run::{by_policy, by_servers};
+pub(super) use self::by_tenant::by_tenant;
+pub(super) use self::over_time::over_time;
 use super::axis::Axis;
 use super::html::{escape, table};
 use super::lines::{Line, class};

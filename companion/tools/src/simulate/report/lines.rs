@@ -107,11 +107,7 @@ impl LineChart<'_> {
                 label
             );
         }
-        let logarithmic = if self.y.is_logarithmic() {
-            " (logarithmic)"
-        } else {
-            ""
-        };
+        let logarithmic = if self.y.is_logarithmic() { " (logarithmic)" } else { "" };
         let _ = writeln!(
             svg,
             "<text x=\"0\" y=\"12\">{}{logarithmic}</text><text x=\"{right}\" y=\"{:.1}\" \
@@ -139,10 +135,7 @@ impl LineChart<'_> {
                 && !line.points.get(index + 1).is_some_and(|(_, y)| y.is_some());
             // A point without neighbours has no line.
             if self.has_dots || is_alone {
-                let _ = write!(
-                    dots,
-                    "<circle class=\"dot\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\"/>"
-                );
+                let _ = write!(dots, "<circle class=\"dot\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\"/>");
             }
             is_drawing = true;
         }
@@ -188,17 +181,10 @@ mod tests {
     fn lines_break_where_there_is_no_value_and_lone_points_are_dots() {
         let points = [Some(1.0), Some(2.0), None, Some(3.0), None, Some(4.0), Some(5.0)];
         let points = (0..).map(f64::from).zip(points).collect();
-        let svg = chart(&[Line {
-            name: "<x>".into(),
-            points,
-        }]);
+        let svg = chart(&[Line { name: "<x>".into(), points }]);
         let path = svg.split("class=\"series\" d=\"").nth(1).expect("a line");
         let path = &path[..path.find('"').expect("its end")];
-        assert_eq!(
-            (path.matches('M').count(), path.matches('L').count()),
-            (3, 2),
-            "{path}"
-        );
+        assert_eq!((path.matches('M').count(), path.matches('L').count()), (3, 2), "{path}");
         assert_eq!(svg.matches("<circle").count(), 1);
         assert!(!svg.contains("<x>") && svg.contains("a &amp; b") && svg.contains(">requests<"));
         assert!(!svg.contains("NaN") && !svg.contains("inf"));
@@ -207,10 +193,7 @@ mod tests {
     #[test]
     fn large_ticks_count_in_thousands() {
         assert_eq!(tick_labels(&[0.0, 2.5, 10_000.0]), ["0", "2.50", "10,000"]);
-        assert_eq!(
-            tick_labels(&[10.0, 1_000.0, 1_000_000.0]),
-            ["10", "1 k", "1,000 k"]
-        );
+        assert_eq!(tick_labels(&[10.0, 1_000.0, 1_000_000.0]), ["10", "1 k", "1,000 k"]);
     }
 
     #[test]

@@ -37,12 +37,7 @@ pub(in crate::simulate) fn html(outcome: &Outcome) -> String {
         }
     }
     if outcome.has_range() {
-        section(
-            &mut page,
-            "By the number of servers",
-            "",
-            &figures::by_servers(outcome),
-        );
+        section(&mut page, "By the number of servers", "", &figures::by_servers(outcome));
     } else if outcome.policies.len() > 1 {
         section(&mut page, "By policy", "", &figures::by_policy(outcome));
     }
@@ -90,13 +85,7 @@ fn shown(outcome: &Outcome) -> String {
     let runs: Vec<String> = outcome
         .policies
         .iter()
-        .map(|policy| {
-            format!(
-                "{} with {}",
-                policy.name,
-                counted(policy.shown().servers, "server")
-            )
-        })
+        .map(|policy| format!("{} with {}", policy.name, counted(policy.shown().servers, "server")))
         .collect();
     let why = if outcome.has_range() {
         format!(
@@ -131,9 +120,8 @@ fn tenants(outcome: &Outcome) -> String {
     for policy in &outcome.policies {
         let run = policy.shown();
         let cells = tenant_cells(&run.results, TENANTS_SHOWN);
-        let rows = cells
-            .into_iter()
-            .map(|(name, cells)| std::iter::once(name.to_owned()).chain(cells).collect());
+        let rows =
+            cells.into_iter().map(|(name, cells)| std::iter::once(name.to_owned()).chain(cells).collect());
         let caption = format!("{}, {}", policy.name, counted(run.servers, "server"));
         let columns = std::iter::once("tenant").chain(TENANT_COLUMNS);
         html.push_str(&table(&caption, columns, rows));

@@ -1,8 +1,7 @@
 //! The engine's classes without the rest of the engine: comparable with a queue that does nothing else.
 
-use crate::tree::Classes;
-
 use super::{Item, Subject, quantum};
+use crate::tree::Classes;
 
 pub(crate) struct Alone(Classes);
 

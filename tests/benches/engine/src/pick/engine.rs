@@ -44,20 +44,11 @@ impl Subject for Whole {
             },
             gate: Gate::Manual,
             classes: vec![set],
-            flows: Flows {
-                discipline: Discipline::Fifo,
-                ..Flows::default()
-            },
+            flows: Flows { discipline: Discipline::Fifo, ..Flows::default() },
             ..Policy::default()
         };
-        let mut whole = Self {
-            engine: Engine::new(policy, 1, Instant::ZERO),
-            now: 0,
-        };
-        whole.handle(Input::Endpoint {
-            id: EndpointId(1),
-            state: EndpointState::default(),
-        });
+        let mut whole = Self { engine: Engine::new(policy, 1, Instant::ZERO), now: 0 };
+        whole.handle(Input::Endpoint { id: EndpointId(1), state: EndpointState::default() });
         whole.handle(Input::Ready);
         whole
     }
@@ -85,10 +76,7 @@ impl Subject for Whole {
     }
 
     fn end(&mut self, id: u64) {
-        self.handle(Input::Settle {
-            id: RequestId(id),
-            service: Service::Served(Usage::default()),
-        });
+        self.handle(Input::Settle { id: RequestId(id), service: Service::Served(Usage::default()) });
         while self.engine.poll_effect().is_some() {}
     }
 }

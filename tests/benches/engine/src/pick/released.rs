@@ -31,13 +31,8 @@ impl Subject for Released {
         let config = RouterPolicyConfig::from_yaml(&yaml).expect("the policy is valid");
         let profile = config.resolve_profile(None, None, RouterQueuePolicy::Fcfs);
         let named = |(class, config): (usize, &PolicyClassConfig)| config.name == format!("class-{class}");
-        assert!(
-            profile.classes().iter().enumerate().all(named),
-            "classes have the order of the policy"
-        );
-        Self {
-            queue: PolicyQueue::new(profile),
-        }
+        assert!(profile.classes().iter().enumerate().all(named), "classes have the order of the policy");
+        Self { queue: PolicyQueue::new(profile) }
     }
 
     fn prepare(&self, item: Item) -> Item {

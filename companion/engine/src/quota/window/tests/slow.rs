@@ -176,10 +176,7 @@ impl Slow {
     }
 
     pub(super) fn reset(&mut self) {
-        *self = Self {
-            elsewhere: self.elsewhere,
-            ..Self::new(self.limit, self.kept, self.now)
-        };
+        *self = Self { elsewhere: self.elsewhere, ..Self::new(self.limit, self.kept, self.now) };
     }
 
     /// The first step that `is` accepts, if nothing happens until then.

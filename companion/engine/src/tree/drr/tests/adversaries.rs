@@ -15,10 +15,7 @@ const COST_MAX: u64 = 900;
 /// head of the first class, if any; `true`: the first class was served. Asserts the bound after each dispatch.
 fn duel(quantum: u64, common: [u64; 2], arrives: impl Fn(bool, u64) -> Option<u64>) -> [u64; 2] {
     let mut node: Drr<u32> = Drr::fixed(Unit::Class);
-    let children = [
-        node.add(0, Quantum::whole(quantum)),
-        node.add(1, Quantum::whole(quantum)),
-    ];
+    let children = [node.add(0, Quantum::whole(quantum)), node.add(1, Quantum::whole(quantum))];
     let mut next = common;
     let mut served = [0_u64; 2];
     let enqueue = |node: &mut Drr<u32>, child: ChildId, cost| node.enqueue(child, &head(cost));
@@ -66,9 +63,7 @@ fn a_dearer_arrival_inside_every_visit_earns_no_second_quantum() {
 fn a_cheap_arrival_before_every_visit_costs_no_quantum() {
     for quantum in [1, 10, 100, 450, 900, 5_000] {
         for cost in [1, 30, COST_MAX] {
-            let [first, second] = duel(quantum, [COST_MAX, cost], |adversary, _| {
-                (!adversary).then_some(1)
-            });
+            let [first, second] = duel(quantum, [COST_MAX, cost], |adversary, _| (!adversary).then_some(1));
             assert!(first > 0 && second > 0, "both are served: {first}, {second}");
         }
     }

@@ -42,13 +42,7 @@ impl Slow {
         if !self.joining {
             self.ring.push(self.classes.len());
         }
-        self.classes.push(Class {
-            quantum,
-            deficit: 0,
-            open: false,
-            waits: Waits::Nothing,
-            period: 0,
-        });
+        self.classes.push(Class { quantum, deficit: 0, open: false, waits: Waits::Nothing, period: 0 });
     }
 
     fn set(&mut self, class: usize, waits: Waits) {
@@ -153,10 +147,7 @@ impl World {
             false => Drr::fixed(Unit::Class),
         };
         let mut world = Self {
-            slow: Slow {
-                joining,
-                ..Slow::default()
-            },
+            slow: Slow { joining, ..Slow::default() },
             node,
             children: Vec::new(),
             charged: Vec::new(),

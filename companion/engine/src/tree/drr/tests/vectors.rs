@@ -154,12 +154,7 @@ fn the_exact_order_of_all_vectors_that_have_one() {
         let expected = &case["expect"]["exact"];
         if !expected.is_null() {
             tested += 1;
-            assert_eq!(
-                order(run(&case, &mut exact(&case))),
-                *expected,
-                "{}",
-                case["name"]
-            );
+            assert_eq!(order(run(&case, &mut exact(&case))), *expected, "{}", case["name"]);
         }
     }
     assert_eq!(tested, 40);
@@ -175,9 +170,8 @@ fn order_and_deficits_with_arrivals_cancels_and_blocked_classes() {
         assert_eq!(deficits.len(), dispatched.len());
         for (number, (expected, (_, found))) in deficits.iter().zip(&dispatched).enumerate() {
             let classes = case["classes"].as_array().expect("classes").iter();
-            let expected: Vec<_> = classes
-                .map(|class| expected[class["name"].as_str().expect("name")].as_u64())
-                .collect();
+            let expected: Vec<_> =
+                classes.map(|class| expected[class["name"].as_str().expect("name")].as_u64()).collect();
             let found: Vec<_> = found.iter().copied().map(Some).collect();
             assert_eq!(found, expected, "{} after dispatch {number}", case["name"]);
         }

@@ -17,13 +17,10 @@ pub(super) const fn check(_to: &Path) -> Result<(), Error> {
 
 /// The plot as SVG.
 pub(super) fn svg(plot: &Plot) -> String {
-    let panels: Vec<_> = [
-        ("time between tokens", &plot.itl),
-        ("time to the first token", &plot.ttft),
-    ]
-    .into_iter()
-    .filter(|(title, pairs)| !pairs.kept.is_empty() || *title == "time between tokens")
-    .collect();
+    let panels: Vec<_> = [("time between tokens", &plot.itl), ("time to the first token", &plot.ttft)]
+        .into_iter()
+        .filter(|(title, pairs)| !pairs.kept.is_empty() || *title == "time between tokens")
+        .collect();
     let mut text = String::new();
     let columns = panels.len();
     let width = SIZE.0 * u32::try_from(columns).expect("invariant: one or two");
@@ -34,9 +31,7 @@ pub(super) fn svg(plot: &Plot) -> String {
             .zip(panels)
             .try_for_each(|(area, (title, pairs))| panel(area, title, &pairs.kept))
     });
-    drawn
-        .and_then(|()| root.present())
-        .expect("invariant: drawing into a string doesn't fail");
+    drawn.and_then(|()| root.present()).expect("invariant: drawing into a string doesn't fail");
     drop(root);
     text
 }
@@ -78,21 +73,13 @@ mod tests {
     fn plot_is_svg_with_one_circle_per_point() {
         let mut plot = Plot::default();
         let empty = svg(&plot);
-        assert!(
-            empty.starts_with("<svg") && empty.trim_end().ends_with("</svg>"),
-            "{empty}"
-        );
+        assert!(empty.starts_with("<svg") && empty.trim_end().ends_with("</svg>"), "{empty}");
         plot.itl(10.0, 11.0);
         plot.itl(f64::NAN, 11.0);
         plot.ttft(30.0, 28.0);
         let svg = super::svg(&plot);
         assert_eq!(svg.matches("<circle").count(), 2);
-        for text in [
-            "time between tokens",
-            "time to the first token",
-            "observed, ms",
-            "fitted, ms",
-        ] {
+        for text in ["time between tokens", "time to the first token", "observed, ms", "fitted, ms"] {
             assert!(svg.contains(text), "{text}");
         }
     }

@@ -56,10 +56,7 @@ const MEASURES: [Measure; 4] = [
 /// A value for each number of servers.
 pub(in crate::simulate::report) fn by_servers(outcome: &Outcome) -> Vec<String> {
     let counts = || outcome.runs().map(|(_, run)| run.servers as f64);
-    let (first, last) = (
-        counts().fold(f64::INFINITY, f64::min),
-        counts().fold(0.0, f64::max),
-    );
+    let (first, last) = (counts().fold(f64::INFINITY, f64::min), counts().fold(0.0, f64::max));
     let figures = MEASURES.iter().map(|measure| {
         let of_run = |run: &Run| (run.servers as f64, (measure.value)(&run.results));
         let lines: Vec<Line> = outcome
@@ -87,13 +84,7 @@ pub(in crate::simulate::report) fn by_servers(outcome: &Outcome) -> Vec<String> 
         };
         let number = |x: f64| format!("{x:.0}");
         let data = data("servers", &lines, number, measure.text);
-        figure(
-            measure.title,
-            measure.about,
-            &legend(outcome),
-            &chart.svg(),
-            &data,
-        )
+        figure(measure.title, measure.about, &legend(outcome), &chart.svg(), &data)
     });
     figures.collect()
 }
@@ -105,19 +96,12 @@ pub(in crate::simulate::report) fn by_policy(outcome: &Outcome) -> Vec<String> {
             let value = (measure.value)(&run.results);
             (value, (measure.text)(value))
         };
-        let bars: Vec<_> = outcome
-            .policies
-            .iter()
-            .map(|policy| bar(policy.shown()))
-            .collect();
+        let bars: Vec<_> = outcome.policies.iter().map(|policy| bar(policy.shown())).collect();
         let texts = bars.iter().map(|(_, text)| text.clone());
         let names = outcome.policies.iter().map(|policy| policy.name.clone());
         let rows = names.zip(texts).map(|(name, text)| vec![name, text]);
         let data = table("", ["policy", measure.unit], rows);
-        let group = Group {
-            name: String::new(),
-            bars,
-        };
+        let group = Group { name: String::new(), bars };
         let svg = bars::svg(measure.title, measure.unit, &[group]);
         figure(measure.title, measure.about, &legend(outcome), &svg, &data)
     });

@@ -36,11 +36,7 @@ pub(in crate::simulate::report) fn by_tenant(outcome: &Outcome) -> Vec<String> {
         (value, percentage(value))
     });
     let hidden = first.len().saturating_sub(TENANTS_SHOWN);
-    let more = if hidden > 0 {
-        format!(" The {TENANTS_SHOWN} heaviest tenants.")
-    } else {
-        String::new()
-    };
+    let more = if hidden > 0 { format!(" The {TENANTS_SHOWN} heaviest tenants.") } else { String::new() };
     let tenant_figure = |title: &str, about: &str, unit: &str, groups: &[Group]| {
         let columns = std::iter::once("tenant").chain(outcome.policies.iter().map(|policy| &*policy.name));
         let rows = groups.iter().map(|group| {

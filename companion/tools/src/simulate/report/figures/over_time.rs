@@ -16,17 +16,12 @@ const ARRIVALS_CLASS: usize = 7;
 
 /// The course of one run of each policy.
 pub(in crate::simulate::report) fn over_time(outcome: &Outcome) -> Vec<String> {
-    let shown: Vec<(&str, &Results)> = outcome
-        .policies
-        .iter()
-        .map(|policy| (&*policy.name, &policy.shown().results))
-        .collect();
+    let shown: Vec<(&str, &Results)> =
+        outcome.policies.iter().map(|policy| (&*policy.name, &policy.shown().results)).collect();
     let all = &shown[0].1.series;
     let unit = TimeUnit::of(all.part.saturating_mul(60));
     let each = |values: fn(&Series) -> Vec<Option<f64>>| -> Vec<Line> {
-        let lines = shown
-            .iter()
-            .map(|(name, results)| line(unit, name, &results.series, values));
+        let lines = shown.iter().map(|(name, results)| line(unit, name, &results.series, values));
         lines.collect()
     };
     let legend = legend(outcome);
@@ -110,10 +105,7 @@ fn line(unit: TimeUnit, name: &str, series: &Series, values: fn(&Series) -> Vec<
     let part = unit.number(series.part);
     Line {
         name: name.into(),
-        points: (0..)
-            .map(|index| part * (f64::from(index) + 0.5))
-            .zip(values(series))
-            .collect(),
+        points: (0..).map(|index| part * (f64::from(index) + 0.5)).zip(values(series)).collect(),
     }
 }
 

@@ -11,10 +11,11 @@ use std::fs::File;
 use std::io::{self, BufWriter, Read};
 use std::path::{Path, PathBuf};
 
-use crate::jsonl::{LINE_BYTES_MAX, Lines, is_cut};
 use penstock_config::{self as config, Config, Environment, Pool};
 use penstock_errors::EXIT_USAGE;
-use run::{Run, Stop};
+
+use self::run::{Run, Stop};
+use crate::jsonl::{LINE_BYTES_MAX, Lines, is_cut};
 
 /// Arguments of `penstock replay`.
 #[derive(Debug, clap::Args)]
@@ -86,10 +87,7 @@ pub fn run(args: &Args, environment: &Environment) -> Result<(), Error> {
     let config = Config::read(&args.policy, environment)?;
     let pool = config.pools.into_iter().next();
     let pool = pool.expect("invariant: a configuration has a pool");
-    let file = File::open(&args.ops).map_err(|source| Error::Open {
-        path: args.ops.clone(),
-        source,
-    })?;
+    let file = File::open(&args.ops).map_err(|source| Error::Open { path: args.ops.clone(), source })?;
     let out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
     script(pool, args.gate, &args.ops, file, out)
 }
@@ -114,26 +112,17 @@ pub fn script(
 fn run_lines<W: io::Write>(run: &mut Run<W>, path: &Path, script: impl Read) -> Result<(), Error> {
     let mut script = Lines::new(script);
     loop {
-        let next = script.next().map_err(|source| Error::Read {
-            path: path.into(),
-            source,
-        })?;
+        let next = script.next().map_err(|source| Error::Read { path: path.into(), source })?;
         let Some((number, line)) = next else {
             return Ok(());
         };
         let result = if is_cut(line) {
-            Err(Stop::Line(format!(
-                "a line must have fewer than {LINE_BYTES_MAX} bytes"
-            )))
+            Err(Stop::Line(format!("a line must have fewer than {LINE_BYTES_MAX} bytes")))
         } else {
             run.line(line)
         };
         result.map_err(|stop| match stop {
-            Stop::Line(message) => Error::Line {
-                path: path.into(),
-                line: number,
-                message,
-            },
+            Stop::Line(message) => Error::Line { path: path.into(), line: number, message },
             Stop::Output(error) => Error::Output(error),
         })?;
         // A process that writes the script through a pipe may wait for this answer.

@@ -17,12 +17,12 @@ mod settings;
 mod traffic;
 mod window_sums;
 
-pub use event_loop::{run, run_watched};
-pub use load_series::{Load, LoadSeries};
-pub use record::{Finished, Record, Refused, ReplicasDesired, Sample};
-pub use scenario::{Change, GateBy, Placement, Scenario, ServerSpec, SharedPrefix};
-pub use settings::parameters;
-pub use traffic::{Arrivals, Mix, Phase, Planned, RequestKind, Tenant};
+pub use self::event_loop::{run, run_watched};
+pub use self::load_series::{Load, LoadSeries};
+pub use self::record::{Finished, Record, Refused, ReplicasDesired, Sample};
+pub use self::scenario::{Change, GateBy, Placement, Scenario, ServerSpec, SharedPrefix};
+pub use self::settings::parameters;
+pub use self::traffic::{Arrivals, Mix, Phase, Planned, RequestKind, Tenant};
 
 #[cfg(test)]
 mod tests;

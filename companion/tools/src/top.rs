@@ -19,11 +19,11 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
 
-pub(crate) use source::Source;
-pub use source::{Args as SourceArgs, Error};
-use state::{Command, State};
-pub(crate) use text::render;
-pub(crate) use view::View;
+pub(crate) use self::source::Source;
+pub use self::source::{Args as SourceArgs, Error};
+use self::state::{Command, State};
+pub(crate) use self::text::render;
+pub(crate) use self::view::View;
 
 /// Keys that wait to be processed; more than a person types at once.
 const KEYS_MAX: usize = 64;
@@ -73,11 +73,7 @@ pub async fn run(args: Args, environment: &Environment) -> Result<(), Error> {
 /// The companion doesn't answer, or the answer is not a /status document.
 pub(crate) async fn print_once(source: &Source, json: bool) -> Result<(), Error> {
     let document = source.status().await?;
-    let text = if json {
-        format!("{}\n", document.trim_end())
-    } else {
-        render(&parse(source, &document)?)
-    };
+    let text = if json { format!("{}\n", document.trim_end()) } else { render(&parse(source, &document)?) };
     match io::stdout().write_all(text.as_bytes()) {
         // The reader has closed the pipe, as `head` does.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -148,10 +144,7 @@ fn command(event: &Event) -> Option<Command> {
     match event {
         Event::Resize(_, _) => Some(Command::Redraw),
         Event::Key(KeyEvent {
-            code,
-            modifiers,
-            kind: KeyEventKind::Press | KeyEventKind::Repeat,
-            ..
+            code, modifiers, kind: KeyEventKind::Press | KeyEventKind::Repeat, ..
         }) => match code {
             KeyCode::Char('c' | 'd') if modifiers.contains(KeyModifiers::CONTROL) => Some(Command::Quit),
             KeyCode::Char('q') | KeyCode::Esc => Some(Command::Quit),
@@ -186,10 +179,7 @@ mod tests {
         ] {
             assert_eq!(pressed(code, KeyModifiers::NONE), expected, "{code:?}");
         }
-        assert_eq!(
-            pressed(KeyCode::Char('c'), KeyModifiers::CONTROL),
-            Some(Command::Quit)
-        );
+        assert_eq!(pressed(KeyCode::Char('c'), KeyModifiers::CONTROL), Some(Command::Quit));
         assert_eq!(pressed(KeyCode::Char('c'), KeyModifiers::NONE), None);
         assert_eq!(command(&Event::Resize(80, 24)), Some(Command::Redraw));
     }
@@ -203,10 +193,7 @@ mod tests {
             A::from_arg_matches(&matches.expect("valid")).expect("valid")
         }
         let top: Args = parsed(&["--url", "unix:/s", "--interval", "250ms"]);
-        assert_eq!(
-            (top.source.url.as_deref(), top.interval),
-            (Some("unix:/s"), Duration::from_millis(250))
-        );
+        assert_eq!((top.source.url.as_deref(), top.interval), (Some("unix:/s"), Duration::from_millis(250)));
         let status: crate::status_cmd::Args = parsed(&["--json", "--config", "penstock.yaml"]);
         assert!(format!("{status:?}").contains("penstock.yaml"));
     }

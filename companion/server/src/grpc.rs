@@ -20,7 +20,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{FutureExt as _, Stream, StreamExt};
-use generated::arbiter_server::{Arbiter, ArbiterServer};
 use penstock_control::{ConnId, Event, Role, Scope};
 use penstock_wire::limits;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -28,6 +27,7 @@ use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream, UnixListenerStre
 use tonic::{Request, Response, Status, Streaming};
 use tonic_health::server::HealthReporter;
 
+use self::generated::arbiter_server::{Arbiter, ArbiterServer};
 use crate::driver::{FRAMES, Handle, RoleTerms};
 use crate::listener::Listener;
 use crate::replicas::Elections;
@@ -63,16 +63,9 @@ impl Sessions {
         tls: Option<ServerTlsConfig>,
         shutdown: impl Future<Output = ()>,
     ) -> Result<(), tonic::transport::Error> {
-        let Self {
-            driver,
-            roles,
-            elections,
-        } = self;
-        let service = ArbiterServer::new(Service {
-            driver,
-            conns: Arc::default(),
-        })
-        .max_decoding_message_size(limits::MESSAGE_BYTES_MAX);
+        let Self { driver, roles, elections } = self;
+        let service = ArbiterServer::new(Service { driver, conns: Arc::default() })
+            .max_decoding_message_size(limits::MESSAGE_BYTES_MAX);
         let (health, health_service) = tonic_health::server::health_reporter();
         tokio::spawn(report_health(health, roles));
         let mut server = tonic::transport::Server::builder();
@@ -99,9 +92,7 @@ impl Sessions {
                 router.serve_with_incoming_shutdown(incoming, shutdown).await
             }
             Listener::Unix(listener, _path) => {
-                router
-                    .serve_with_incoming_shutdown(UnixListenerStream::new(listener), shutdown)
-                    .await
+                router.serve_with_incoming_shutdown(UnixListenerStream::new(listener), shutdown).await
             }
         }
     }
@@ -124,9 +115,7 @@ async fn report_health(health: HealthReporter, mut roles: watch::Receiver<RoleTe
 
 fn leads_any(roles: &RoleTerms) -> bool {
     let is_split = roles.keys().any(|scope| *scope != Scope::Gateway);
-    let present = roles
-        .iter()
-        .filter(|(scope, _)| !is_split || scope.pool().is_some());
+    let present = roles.iter().filter(|(scope, _)| !is_split || scope.pool().is_some());
     let mut roles = present.map(|(_, term)| &term.role);
     roles.any(|role| matches!(role, Role::Alone | Role::Leader))
 }
@@ -145,12 +134,7 @@ impl Arbiter for Service {
         self.driver.open(conn, frames).await.map_err(gone)?;
         // Dropped with the response stream, whose end ends the session.
         let (response, response_ended) = oneshot::channel::<()>();
-        tokio::spawn(read_to_end(
-            conn,
-            request.into_inner(),
-            self.driver.clone(),
-            response_ended,
-        ));
+        tokio::spawn(read_to_end(conn, request.into_inner(), self.driver.clone(), response_ended));
         let outgoing = ReceiverStream::new(outgoing).map(move |frame| {
             let _response = &response;
             Ok(frame)

@@ -7,7 +7,7 @@ mod string;
 mod string_decoder;
 mod visitor;
 
-pub(crate) use reader::Reader;
-pub(crate) use string::split_text;
-pub use visitor::SyntaxError;
-pub(crate) use visitor::{Cause, Container, JsonString, Literal, ReadError, Visitor};
+pub(crate) use self::reader::Reader;
+pub(crate) use self::string::split_text;
+pub use self::visitor::SyntaxError;
+pub(crate) use self::visitor::{Cause, Container, JsonString, Literal, ReadError, Visitor};

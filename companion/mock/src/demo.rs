@@ -31,15 +31,15 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
+use self::accounting::Accounting;
+use self::companion::Counts;
+use self::companions::{Companions, Sample};
+use self::gateway::Gateway;
+use self::screen::Screen;
+use self::snapshot::Snapshot;
+use self::takeover::{Kill, LOG_LINES, Takeover};
+use self::tenants::TENANTS;
 use crate::mock_server::{self, Running};
-use accounting::Accounting;
-use companion::Counts;
-use companions::{Companions, Sample};
-use gateway::Gateway;
-use screen::Screen;
-use snapshot::Snapshot;
-use takeover::{Kill, LOG_LINES, Takeover};
-use tenants::TENANTS;
 
 /// Number of simulated servers.
 const SERVERS: u64 = 3;
@@ -76,11 +76,7 @@ pub struct Args {
 
 fn positive(text: &str) -> Result<Duration, String> {
     let time = humantime::parse_duration(text).map_err(|error| format!("{error}; write `20s` or `5m`"))?;
-    if time.is_zero() {
-        Err("the time must be above 0".to_owned())
-    } else {
-        Ok(time)
-    }
+    if time.is_zero() { Err("the time must be above 0".to_owned()) } else { Ok(time) }
 }
 
 /// Why the demo failed.
@@ -319,10 +315,7 @@ async fn finish(
         ..server_counts(servers).await
     };
     let mismatches = accounting.mismatches();
-    print(&format!(
-        "\n{}",
-        summary::render(&snapshot, &accounting, &mismatches, &roles)
-    ));
+    print(&format!("\n{}", summary::render(&snapshot, &accounting, &mismatches, &roles)));
     if !mismatches.is_empty() {
         return Err(Error::Unaccounted(mismatches));
     }
@@ -351,9 +344,7 @@ async fn final_counts(companions: &Companions) -> Option<Counts> {
     let deadline = Instant::now() + SETTLE;
     loop {
         let counts = companions.counts().await;
-        let idle = counts
-            .as_ref()
-            .is_some_and(|counts| counts.stock == 0 && counts.waiting == 0);
+        let idle = counts.as_ref().is_some_and(|counts| counts.stock == 0 && counts.waiting == 0);
         if idle || Instant::now() >= deadline {
             return counts;
         }

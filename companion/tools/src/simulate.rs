@@ -20,13 +20,12 @@ use penstock_config::Environment;
 use penstock_simulate::closed_loop::Placement;
 use penstock_simulate::simulation::Simulation;
 
-pub use args::Args;
-pub use error::Error;
-
+pub use self::args::Args;
+pub use self::error::Error;
+use self::input::Input;
+use self::outcome::{Outcome, PolicyRuns, Run};
+use self::policies::Policies;
 use crate::progress::Progress;
-use input::Input;
-use outcome::{Outcome, PolicyRuns, Run};
-use policies::Policies;
 
 /// Runs the simulation, writes the files of `--out`, and returns what is to be printed.
 ///
@@ -40,11 +39,7 @@ pub fn run(args: &Args, environment: &Environment) -> Result<String, Error> {
     let input = Input::read(args, &policies)?;
     let outcome = simulate(args, &policies, input)?;
     let json = document::json(&outcome);
-    let mut printed = if args.json {
-        json.clone()
-    } else {
-        table::text(&outcome)
-    };
+    let mut printed = if args.json { json.clone() } else { table::text(&outcome) };
     if let Some(directory) = &args.out {
         for (name, text) in [("report.html", report::html(&outcome)), ("results.json", json)] {
             let path = directory.join(name);

@@ -25,7 +25,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-pub use log::Stats;
+pub use self::log::Stats;
 
 /// The model name in /v1/models if every name is served.
 const DEFAULT_MODEL: &str = "mock";
@@ -140,10 +140,9 @@ impl From<Args> for Settings {
             },
             models: args.models,
             output_tokens: args.output_tokens,
-            pushback: args.max_requests.map(|requests_max| Pushback {
-                requests_max,
-                status: args.refuse_status,
-            }),
+            pushback: args
+                .max_requests
+                .map(|requests_max| Pushback { requests_max, status: args.refuse_status }),
             seed: args.seed,
         }
     }
@@ -236,41 +235,24 @@ pub async fn start(settings: Settings) -> Result<Running, Error> {
     let server = Server::new(hardware, settings.seed)?;
     let model = settings.models.first().map_or(DEFAULT_MODEL, String::as_str);
     let metrics = metrics::Metrics::new(model, &hardware)?;
-    let listener = TcpListener::bind(listen)
-        .await
-        .map_err(|error| match error.kind() {
-            io::ErrorKind::AddrInUse => Error::InUse(listen),
-            _ => Error::Listen(listen, error),
-        })?;
-    let address = listener
-        .local_addr()
-        .map_err(|error| Error::Listen(listen, error))?;
+    let listener = TcpListener::bind(listen).await.map_err(|error| match error.kind() {
+        io::ErrorKind::AddrInUse => Error::InUse(listen),
+        _ => Error::Listen(listen, error),
+    })?;
+    let address = listener.local_addr().map_err(|error| Error::Listen(listen, error))?;
 
     let (driver, handle) = driver::Driver::new(server, metrics.clone(), &settings);
     let driver_task = tokio::spawn(driver.run());
-    let app = api::App {
-        driver: handle.clone(),
-        metrics,
-        address,
-        models: settings.models.into(),
-    };
+    let app = api::App { driver: handle.clone(), metrics, address, models: settings.models.into() };
     let (stop, stopped) = oneshot::channel::<()>();
     let http = tokio::spawn(async move {
         let stopped = async {
             let _ = stopped.await;
         };
         // axum retries accept errors by itself and returns no error.
-        let _ = axum::serve(listener, api::router(app))
-            .with_graceful_shutdown(stopped)
-            .await;
+        let _ = axum::serve(listener, api::router(app)).with_graceful_shutdown(stopped).await;
     });
-    Ok(Running {
-        address,
-        driver: Some(handle),
-        stop: Some(stop),
-        http,
-        driver_task,
-    })
+    Ok(Running { address, driver: Some(handle), stop: Some(stop), http, driver_task })
 }
 
 /// Serves until SIGINT or SIGTERM, then waits for running requests.

@@ -19,9 +19,10 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use page::Block;
 use penstock_config::{self as config, Document, yaml};
 use penstock_errors::EXIT_USAGE;
+
+use self::page::Block;
 
 /// Bytes of a source file.
 const SOURCE_BYTES_MAX: u64 = 4 << 20;
@@ -120,10 +121,7 @@ struct SourceError {
 
 impl SourceError {
     fn new(line: u64, message: impl Into<String>) -> Self {
-        Self {
-            line,
-            message: message.into(),
-        }
+        Self { line, message: message.into() }
     }
 }
 
@@ -136,10 +134,7 @@ struct Imported {
 
 impl From<Block> for Imported {
     fn from(page: Block) -> Self {
-        Self {
-            page,
-            line_of: Box::new(|_| 1),
-        }
+        Self { page, line_of: Box::new(|_| 1) }
     }
 }
 
@@ -161,11 +156,7 @@ pub fn run(args: &Args) -> Result<String, Error> {
 /// # Errors
 /// As [`run`], except for reading.
 fn convert(source: Source, text: &str, file: &str, batched_tokens: u64) -> Result<String, Error> {
-    let in_file = |SourceError { line, message }| Error::Line {
-        file: file.to_owned(),
-        line,
-        message,
-    };
+    let in_file = |SourceError { line, message }| Error::Line { file: file.to_owned(), line, message };
     let imported = match source {
         Source::Dynamo => dynamo::import(text, batched_tokens),
         Source::Wva => wva::import(text),
@@ -195,9 +186,7 @@ fn opening(source: Source, file: &str) -> String {
         Source::Kthena => "the environment of Kthena's router",
         Source::Gie => "the queueing configuration of the Gateway API Inference Extension",
     };
-    let name = Path::new(file)
-        .file_name()
-        .map_or(file.into(), |name| name.to_string_lossy());
+    let name = Path::new(file).file_name().map_or(file.into(), |name| name.to_string_lossy());
     let mut block = Block::default();
     block.comment(format!("Converted from {title} in {name}."));
     block.comment(
@@ -207,23 +196,14 @@ fn opening(source: Source, file: &str) -> String {
 }
 
 fn read(path: &Path) -> Result<(String, String), Error> {
-    let failed = |source| Error::Read {
-        path: path.into(),
-        source,
-    };
+    let failed = |source| Error::Read { path: path.into(), source };
     let mut bytes = Vec::new();
     let name = if path == Path::new("-") {
-        io::stdin()
-            .lock()
-            .take(SOURCE_BYTES_MAX + 1)
-            .read_to_end(&mut bytes)
-            .map_err(failed)?;
+        io::stdin().lock().take(SOURCE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
         "stdin".to_owned()
     } else {
         let file = File::open(path).map_err(failed)?;
-        file.take(SOURCE_BYTES_MAX + 1)
-            .read_to_end(&mut bytes)
-            .map_err(failed)?;
+        file.take(SOURCE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
         path.display().to_string()
     };
     if bytes.len() as u64 > SOURCE_BYTES_MAX {
@@ -235,11 +215,7 @@ fn read(path: &Path) -> Result<(String, String), Error> {
     }
     match yaml::utf8(bytes) {
         Ok(text) => Ok((text.strip_prefix('\u{feff}').unwrap_or(&text).to_owned(), name)),
-        Err(error) => Err(Error::Line {
-            file: name,
-            line: error.line,
-            message: error.message,
-        }),
+        Err(error) => Err(Error::Line { file: name, line: error.line, message: error.message }),
     }
 }
 

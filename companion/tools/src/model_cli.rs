@@ -93,18 +93,11 @@ impl Error {
     }
 
     fn reading(path: &Path) -> impl Fn(io::Error) -> Self {
-        move |source| Self::Read {
-            path: path.into(),
-            source,
-        }
+        move |source| Self::Read { path: path.into(), source }
     }
 
     fn at(path: &Path, line: u64, why: impl Into<String>) -> Self {
-        Self::Line {
-            path: path.into(),
-            line,
-            why: why.into(),
-        }
+        Self::Line { path: path.into(), line, why: why.into() }
     }
 }
 

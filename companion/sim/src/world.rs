@@ -30,22 +30,22 @@ mod waits;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use clients::Client;
-use companion::Companion;
-use envoy::{Envoy, Root};
-use event::SimEvent;
-use event_queue::EventQueue;
-use http::HttpStream;
-use lease_store::LeaseStore;
-use network::Stream;
-use partitions::Cuts;
-use reloads::Overrides;
-pub use report::{Failure, Summary};
-use rng::Rng;
-use scenario::Scenario;
-use servers::{Job, Mode, Server};
-use time::{Nanos, SECOND};
-use waits::Waits;
+use self::clients::Client;
+use self::companion::Companion;
+use self::envoy::{Envoy, Root};
+use self::event::SimEvent;
+use self::event_queue::EventQueue;
+use self::http::HttpStream;
+use self::lease_store::LeaseStore;
+use self::network::Stream;
+use self::partitions::Cuts;
+use self::reloads::Overrides;
+pub use self::report::{Failure, Summary};
+use self::rng::Rng;
+use self::scenario::Scenario;
+use self::servers::{Job, Mode, Server};
+use self::time::{Nanos, SECOND};
+use self::waits::Waits;
 
 /// Lines of a trace that are kept.
 const TRACE_LINES_MAX: usize = 4_000;
@@ -133,11 +133,7 @@ pub fn run(seed: u64) -> Result<Summary, Box<Failure>> {
         Err(second) if second == first => first,
         second => format!("{first}; the second run of the same seed ended with {second:?}"),
     };
-    Err(Box::new(Failure {
-        seed,
-        violation,
-        trace: traced.trace.into(),
-    }))
+    Err(Box::new(Failure { seed, violation, trace: traced.trace.into() }))
 }
 
 impl World {
@@ -206,18 +202,11 @@ impl World {
             self.note(|| scenario);
         }
         self.start();
-        self.run_until(
-            |world| world.clients.len() as u64 >= world.scenario.requests,
-            None,
-        )?;
+        self.run_until(|world| world.clients.len() as u64 >= world.scenario.requests, None)?;
         self.repair_all();
         let drained = self.now + DRAIN_TIME_MAX + self.clock_set_back;
         self.run_until(Self::all_ended, Some(drained))?;
-        let quiet_time = if self.scenario.lease > 0 {
-            QUIET_TIME_REPLICATED
-        } else {
-            QUIET_TIME
-        };
+        let quiet_time = if self.scenario.lease > 0 { QUIET_TIME_REPLICATED } else { QUIET_TIME };
         let quiet = self.now + quiet_time + self.clock_set_back;
         self.run_until(|world| world.now >= quiet, Some(quiet))?;
         self.check_quiescence();
@@ -237,8 +226,7 @@ impl World {
             let companion_is_late = self.rng.percent(20);
             if companion_is_late {
                 let wait = self.rng.exponential(3 * SECOND);
-                self.event_queue
-                    .schedule(self.now + wait, SimEvent::CompanionStarts(index));
+                self.event_queue.schedule(self.now + wait, SimEvent::CompanionStarts(index));
             } else {
                 self.start_companion(index, false);
             }
@@ -259,21 +247,15 @@ impl World {
             let Some((time, event)) = self.event_queue.pop() else {
                 return Err("the event queue is empty".to_owned());
             };
-            self.events_at_once = if time > self.now {
-                0
-            } else {
-                self.events_at_once + 1
-            };
+            self.events_at_once = if time > self.now { 0 } else { self.events_at_once + 1 };
             self.now = time;
             if self.events_at_once > EVENTS_AT_ONCE_MAX {
                 return Err(format!("time stands still: {event:?}"));
             }
             if deadline.is_some_and(|deadline| time > deadline) && !finished(self) {
                 self.check_quiescence();
-                let violation = self
-                    .failure
-                    .take()
-                    .unwrap_or_else(|| "the world doesn't become idle".to_owned());
+                let violation =
+                    self.failure.take().unwrap_or_else(|| "the world doesn't become idle".to_owned());
                 self.note(|| violation.clone());
                 return Err(violation);
             }
@@ -356,11 +338,7 @@ impl World {
                 self.trace.pop_front();
             }
             let micros = (self.now - START) / 1_000;
-            self.trace.push_back(format!(
-                "{:>6}.{:06} {line}",
-                micros / 1_000_000,
-                micros % 1_000_000
-            ));
+            self.trace.push_back(format!("{:>6}.{:06} {line}", micros / 1_000_000, micros % 1_000_000));
         }
     }
 }

@@ -18,12 +18,12 @@ use penstock_model::Parameters;
 use penstock_model::learner::State;
 use serde::Serialize;
 
+use self::lines::Format;
+use self::plot::Plot;
 use super::{Error, print};
 use crate::jsonl::{LINE_BYTES_MAX, Lines, is_cut};
 use crate::number::ParameterTriple;
 use crate::progress::Progress;
-use lines::Format;
-use plot::Plot;
 
 /// Arguments of `penstock model fit`.
 #[derive(Debug, clap::Args)]
@@ -34,12 +34,7 @@ pub(super) struct Args {
     #[arg(value_name = "OBS.jsonl")]
     observations: PathBuf,
     /// Initial alpha, beta and gamma in milliseconds.
-    #[arg(
-        long,
-        value_name = "A,B,G",
-        conflicts_with = "no_bootstrap",
-        allow_hyphen_values = true
-    )]
+    #[arg(long, value_name = "A,B,G", conflicts_with = "no_bootstrap", allow_hyphen_values = true)]
     init: Option<ParameterTriple>,
     /// Start with the defaults 5,0.05,0.00005 instead of an estimate from the first window. Has no effect on requests.
     #[arg(long)]
@@ -168,9 +163,7 @@ impl<'a> Source<'a> {
     fn detect_format(&mut self) -> Result<Option<Format>, Error> {
         if let Some((number, line)) = self.lines.next().map_err(Error::reading(self.path))? {
             self.format = Some(
-                complete(line)
-                    .and_then(Format::detect)
-                    .map_err(|why| Error::at(self.path, number, why))?,
+                complete(line).and_then(Format::detect).map_err(|why| Error::at(self.path, number, why))?,
             );
             self.first = Some(line.to_vec());
         }
@@ -204,9 +197,5 @@ impl<'a> Source<'a> {
 }
 
 fn complete(line: &[u8]) -> Result<&[u8], String> {
-    if is_cut(line) {
-        Err(format!("a line must have fewer than {LINE_BYTES_MAX} bytes"))
-    } else {
-        Ok(line)
-    }
+    if is_cut(line) { Err(format!("a line must have fewer than {LINE_BYTES_MAX} bytes")) } else { Ok(line) }
 }
