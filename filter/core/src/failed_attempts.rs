@@ -19,7 +19,10 @@ const REFUSED: u32 = 429;
 
 /// The latest such attempt of each granted request. Clones share it: those of all workers of one wasm module.
 #[derive(Clone, Debug, Default)]
-pub struct FailedAttempts(Rc<RefCell<BTreeMap<(u64, u64, u64), PushedBack>>>);
+pub struct FailedAttempts(Rc<RefCell<Attempts>>);
+
+/// By epoch and sequence of the request.
+type Attempts = BTreeMap<(u64, u64, u64), PushedBack>;
 
 const fn key(epoch: Epoch, sequence: u64) -> (u64, u64, u64) {
     (epoch.hi, epoch.lo, sequence)

@@ -176,13 +176,13 @@ fn requeued_request_carries_the_report_of_its_last_attempt() {
     assert_eq!(registered(true), Some(unknown.clone()));
     let refused = refusal(sequence, 429, Some(2_000));
     let head = [(":status", "429"), ("retry-after", "2")];
-    assert_eq!(logged(&mut front, "id-1", SERVER, &head), [refused.clone()]);
+    assert_eq!(logged(&mut front, "id-1", SERVER, &head), vec![refused.clone()]);
     assert_eq!(registered(true), Some(refused));
     assert_eq!(registered(false), None, "the log meant another request with its id");
     let own = b"socket creation failure".to_vec();
     front.host.0.insert("upstream.transport_failure_reason", own);
     let unsent = refusal(sequence, 0, None);
-    assert_eq!(logged(&mut front, "id-1", SERVER, &[]), [unsent.clone()]);
+    assert_eq!(logged(&mut front, "id-1", SERVER, &[]), vec![unsent.clone()]);
     assert_eq!(registered(false), Some(unsent));
     assert_eq!(registered(true), Some(unknown));
     assert_eq!(failed_attempts.count(), 1);
