@@ -6,7 +6,6 @@ use std::hash::Hasher as _;
 use std::net::IpAddr;
 
 use penstock_config::{ApiKeys, Config, Per, Pool, Source, Then, Trust};
-use penstock_engine::input::Band;
 use penstock_engine::policy::{Gate, StockUnit};
 use penstock_engine::units::Decimal;
 use penstock_envoy::bootstrap::COMPANION_CLUSTER;
@@ -223,16 +222,6 @@ const fn in_tokens(pool: &Pool) -> bool {
 fn wants_hashes(pool: &Pool) -> bool {
     let has_choice = pool.endpoints.len() > 1 || pool.discovery.is_some();
     pool.policy.counts_cached_tokens() || pool.policy.scheduler.prefix > 0.0 && has_choice
-}
-
-/// A band's name for clients and in the configuration.
-#[must_use]
-pub const fn band_name(band: Band) -> &'static str {
-    match band {
-        Band::Critical => "critical",
-        Band::Default => "default",
-        Band::Sheddable => "sheddable",
-    }
 }
 
 const fn api_name(api: wire::Api) -> &'static str {

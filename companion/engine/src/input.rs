@@ -37,7 +37,17 @@ pub enum Band {
 
 impl Band {
     /// The bands, most critical first.
-    pub(crate) const ALL: [Self; 3] = [Self::Critical, Self::Default, Self::Sheddable];
+    pub const ALL: [Self; 3] = [Self::Critical, Self::Default, Self::Sheddable];
+
+    /// The name for clients, in the configuration, metrics and logs.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Critical => "critical",
+            Self::Default => "default",
+            Self::Sheddable => "sheddable",
+        }
+    }
 }
 
 /// The length of a prompt.

@@ -425,6 +425,17 @@ pub enum CostUnit {
     Requests,
 }
 
+impl CostUnit {
+    /// The name in the configuration and in `/status`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Tokens => "tokens",
+            Self::Requests => "requests",
+        }
+    }
+}
+
 /// The order within a flow and a strict tier; ties by arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {

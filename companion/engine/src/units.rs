@@ -37,4 +37,17 @@ impl Decimal {
         let whole = self.0.div_ceil(Self::ONE);
         if whole > u64::MAX as u128 { u64::MAX } else { whole as u64 }
     }
+
+    /// The nearest float, to show.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
+    pub const fn to_f64(self) -> f64 {
+        self.0 as f64 / Self::ONE as f64
+    }
+}
+
+/// A ratio from its thousandths.
+#[must_use]
+pub fn thousandths(value: u64) -> f64 {
+    u32::try_from(value).map_or(f64::INFINITY, f64::from) / 1_000.0
 }

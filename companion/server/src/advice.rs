@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use penstock_config::{Config, Pool as PoolConfig};
 use penstock_control::{PoolStatus, Status};
-use penstock_data_plane::filter_policy::band_name;
 use penstock_engine::Instant;
 use penstock_engine::input::Band;
 use penstock_engine::snapshot::EndpointSnapshot;
@@ -30,7 +29,6 @@ const NAMED: usize = 3;
 const FOREIGN_PERCENT: u64 = 10;
 /// The bound of an open gate.
 const UNBOUNDED: u64 = u64::MAX;
-const BANDS: [Band; 3] = [Band::Critical, Band::Default, Band::Sheddable];
 
 /// The input of advice.
 #[derive(Clone, Copy, Debug)]
@@ -148,7 +146,7 @@ fn pool_advice(facts: &Facts<'_>, pool: &PoolStatus) -> Vec<String> {
     advice.extend(flow_capacity(&facts));
     advice.extend(class_capacity(&facts));
     advice.extend(ttl(&facts));
-    advice.extend(BANDS.into_iter().filter_map(|band| starved(&facts, band)));
+    advice.extend(Band::ALL.into_iter().filter_map(|band| starved(&facts, band)));
     advice.extend(foreign(&facts));
     advice.extend(unread(&facts));
     advice.extend(model::advice(&facts));
@@ -214,9 +212,9 @@ fn stuck(facts: &PoolFacts<'_>) -> Option<String> {
     let snapshot = &facts.pool.snapshot;
     let waiting = snapshot.waiting.saturating_sub(facts.pool.orphaned_waiting);
     let recent = facts.recent?;
-    let waits = BANDS.into_iter().filter_map(|band| recent.passed_over_since(band));
+    let waits = Band::ALL.into_iter().filter_map(|band| recent.passed_over_since(band));
     let waited = facts.now.since(waits.min()?);
-    let last_grant = BANDS.into_iter().filter_map(|band| recent.last_grant(band)).max();
+    let last_grant = Band::ALL.into_iter().filter_map(|band| recent.last_grant(band)).max();
     let is_quiet = last_grant.is_none_or(|instant| facts.now.since(instant) >= STUCK);
     let is_open = snapshot.ready_endpoints > 0 && snapshot.stock < snapshot.lower && snapshot.dispatching;
     (waiting > 0 && is_open && is_quiet && waited >= STUCK).then(|| {
@@ -302,16 +300,16 @@ fn starved(facts: &PoolFacts<'_>, band: Band) -> Option<String> {
     let waiting = facts.pool.snapshot.bands[band as usize].waiting;
     let recent = facts.recent?;
     let since = recent.passed_over_since(band)?;
-    let served = BANDS
+    let served = Band::ALL
         .into_iter()
         .filter(|other| *other != band)
         .filter(|other| recent.last_grant(*other).is_some_and(|grant| grant > since));
-    let names: Vec<&str> = served.map(band_name).collect();
+    let names: Vec<&str> = served.map(Band::as_str).collect();
     let waited = facts.now.since(since);
     (waiting > 0 && waited >= STARVED && !names.is_empty()).then(|| {
         format!(
             "band {} starves: {waiting} wait and none was granted for {}s, while {} requests were. Give it a share (arbitration.bands.mode: weighted), limit the other bands (bands.ceiling), or add servers.",
-            band_name(band),
+            band.as_str(),
             waited.as_secs(),
             names.join(" and ")
         )

@@ -4,7 +4,6 @@ use std::time::{Duration, SystemTime};
 
 use penstock_control::{FlowBudget, PoolBudgets};
 use penstock_engine::Instant;
-use penstock_engine::policy::{CostUnit, Over, QuotaPeriod};
 use penstock_engine::snapshot::{FlowQuotaSnapshot, QuotaWindowSnapshot};
 use serde_json::{Value, json};
 
@@ -30,41 +29,6 @@ impl Present {
     }
 }
 
-/// What happens to the requests of a flow without room, as the configuration names it.
-pub(crate) const fn over_name(over: Over) -> &'static str {
-    match over {
-        Over::Demote => "demote",
-        Over::Hold => "hold",
-        Over::Refuse => "refuse",
-    }
-}
-
-/// The unit of a window, as the configuration names it.
-pub(crate) const fn unit_name(unit: CostUnit) -> &'static str {
-    match unit {
-        CostUnit::Tokens => "tokens",
-        CostUnit::Requests => "requests",
-    }
-}
-
-/// The time of a window: `day`, `month`, or a duration such as `1h` or `1m30s`.
-pub(crate) fn period_name(period: QuotaPeriod) -> String {
-    let duration = match period {
-        QuotaPeriod::Day => return "day".into(),
-        QuotaPeriod::Month => return "month".into(),
-        QuotaPeriod::Sliding(duration) => duration,
-    };
-    let seconds = duration.as_secs();
-    let parts = [
-        (seconds / 3_600, "h"),
-        (seconds / 60 % 60, "m"),
-        (seconds % 60, "s"),
-        (u64::from(duration.subsec_millis()), "ms"),
-    ];
-    let parts = parts.iter().filter(|(number, _)| *number > 0);
-    parts.map(|(number, unit)| format!("{number}{unit}")).collect()
-}
-
 /// The row of a flow.
 pub(crate) fn row(pool: &str, quota: &FlowQuotaSnapshot, present: Present) -> Value {
     let has_room = quota.windows.iter().all(|window| window.remaining > 0);
@@ -72,7 +36,7 @@ pub(crate) fn row(pool: &str, quota: &FlowQuotaSnapshot, present: Present) -> Va
     json!({
         "pool": pool,
         "flow": quota.flow,
-        "over": over_name(quota.over),
+        "over": quota.over.as_str(),
         "shadow": quota.shadow,
         "has_room": has_room,
         "windows": windows.collect::<Vec<_>>(),
@@ -81,8 +45,8 @@ pub(crate) fn row(pool: &str, quota: &FlowQuotaSnapshot, present: Present) -> Va
 
 fn of_window(window: &QuotaWindowSnapshot, present: Present) -> Value {
     json!({
-        "unit": unit_name(window.unit),
-        "per": period_name(window.period),
+        "unit": window.unit.as_str(),
+        "per": window.period.to_string(),
         "limit": window.limit,
         "used": window.used,
         "reserved": window.reserved,
@@ -124,6 +88,8 @@ pub(crate) fn add_to_status(
 
 #[cfg(test)]
 mod tests {
+    use penstock_engine::policy::{CostUnit, Over, QuotaPeriod};
+
     use super::*;
 
     fn budget(flow: &str, remaining: u64, is_public: bool) -> FlowBudget {
@@ -192,14 +158,5 @@ mod tests {
         assert_eq!(document["pools"][0]["budgets"], json!([]));
         let row = &document["pools"][1]["budgets"][0];
         assert_eq!((&row["flow"], &row["has_room"]), (&json!("ann"), &json!(false)));
-    }
-
-    #[test]
-    fn periods_are_named_as_in_the_configuration() {
-        let sliding = |ms: u64| period_name(QuotaPeriod::Sliding(Duration::from_millis(ms)));
-        let names = [1_000, 90_000, 3_600_000, 86_400_000, 5_400_500].map(sliding);
-        assert_eq!(names, ["1s", "1m30s", "1h", "24h", "1h30m500ms"]);
-        assert_eq!(period_name(QuotaPeriod::Day), "day");
-        assert_eq!(period_name(QuotaPeriod::Month), "month");
     }
 }

@@ -21,7 +21,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use penstock_config::{Alias, Config};
 use penstock_control::{PoolBudgets, PoolStatus, Status};
-use penstock_engine::units::Decimal;
 use prometheus::core::{Collector, MetricVec, MetricVecBuilder};
 use prometheus::{Encoder, Histogram, IntCounter, IntCounterVec, IntGaugeVec, Registry, TextEncoder};
 
@@ -248,19 +247,6 @@ fn remove_series<B: MetricVecBuilder>(family: &MetricVec<B>, is_gone: &IsGone<'_
             let _ = family.remove_label_values(&values);
         }
     }
-}
-
-/// A decimal as the nearest float.
-#[must_use]
-#[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
-pub fn decimal(value: Decimal) -> f64 {
-    value.billionths() as f64 / Decimal::ONE as f64
-}
-
-/// A ratio from its thousandths.
-#[must_use]
-pub fn thousandths(value: u64) -> f64 {
-    u32::try_from(value).map_or(f64::INFINITY, f64::from) / 1_000.0
 }
 
 fn int<T: TryInto<i64>>(value: T) -> i64 {

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_control::{Labels, Observation, Status};
-use penstock_data_plane::filter_policy::band_name;
 use penstock_engine::effect::QuotaReport;
 use penstock_engine::{Instant, Outcome};
 use penstock_wire::names::code;
@@ -319,7 +318,7 @@ impl Observer {
             pool = %labels.pool,
             request_id = labels.request_id,
             flow,
-            band = band_name(labels.band),
+            band = labels.band.as_str(),
             outcome = outcome.as_str(),
             status = (outcome == Outcome::Cancelled).then_some(CLIENT_LEFT),
             waited_ms = millis(waited),

@@ -5,14 +5,13 @@ use std::time::Duration;
 
 use penstock_config::Replicas;
 use penstock_control::{ModelStatus, PoolStatus, Status, VariantStatus};
-use penstock_data_plane::filter_policy::band_name;
 use penstock_engine::Instant;
 use penstock_engine::snapshot::{EndpointSnapshot, FlowSnapshot};
+use penstock_engine::units::thousandths;
 use serde_json::{Value, json};
 
 use crate::advice::Advice;
 use crate::discovery::{State as DiscoveryState, States};
-use crate::metrics::{decimal, thousandths};
 use crate::reload::ActiveConfig;
 use crate::role::Roles;
 
@@ -130,10 +129,10 @@ fn pool(
         "orphaned_stock": status.orphaned_stock,
         "lower": snapshot.lower,
         "upper": snapshot.upper,
-        "watermark": decimal(snapshot.watermark),
+        "watermark": snapshot.watermark.to_f64(),
         "waiting": snapshot.waiting,
         "bands": snapshot.bands.iter().map(|band| json!({
-            "name": band_name(band.band),
+            "name": band.band.as_str(),
             "waiting": band.waiting,
         })).collect::<Vec<_>>(),
         "classes": snapshot.classes.iter().map(|class| json!({
@@ -148,7 +147,7 @@ fn pool(
                 FlowVisibility::All if !flow.key.is_empty() => &flow.key,
                 FlowVisibility::All | FlowVisibility::Public => status.shown(&flow.key),
             },
-            "band": band_name(flow.band),
+            "band": flow.band.as_str(),
             "waiting": flow.waiting,
             "in_flight": flow.in_flight,
             "served_tokens": flow.served_tokens.0,

@@ -1,6 +1,7 @@
 //! Quotas: what flows may use in windows of time. The configuration calls them budgets.
 
 use alloc::vec::Vec;
+use core::fmt;
 use core::time::Duration;
 
 use super::{CostUnit, FlowGlob, Flows};
@@ -40,6 +41,26 @@ pub enum QuotaPeriod {
     Month,
 }
 
+/// As the configuration writes it: `day`, `month`, or a duration such as `1h` or `1m30s`.
+impl fmt::Display for QuotaPeriod {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let duration = match self {
+            Self::Day => return formatter.write_str("day"),
+            Self::Month => return formatter.write_str("month"),
+            Self::Sliding(duration) => duration,
+        };
+        let seconds = duration.as_secs();
+        let parts = [
+            (seconds / 3_600, "h"),
+            (seconds / 60 % 60, "m"),
+            (seconds % 60, "s"),
+            (u64::from(duration.subsec_millis()), "ms"),
+        ];
+        let mut parts = parts.iter().filter(|(number, _)| *number > 0);
+        parts.try_for_each(|(number, unit)| write!(formatter, "{number}{unit}"))
+    }
+}
+
 /// What happens to the requests of a flow without room in its quota.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(rename_all = "snake_case"))]
@@ -52,6 +73,18 @@ pub enum Over {
     Hold,
     /// Answered 429 `budget_exceeded`.
     Refuse,
+}
+
+impl Over {
+    /// The name in the configuration, metrics and `/status`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Demote => "demote",
+            Self::Hold => "hold",
+            Self::Refuse => "refuse",
+        }
+    }
 }
 
 impl Flows {
@@ -70,6 +103,7 @@ impl Flows {
 
 #[cfg(test)]
 mod tests {
+    use alloc::string::ToString as _;
     use alloc::vec;
 
     use super::*;
@@ -85,5 +119,14 @@ mod tests {
         let flows = Flows { quotas: vec![quota("free-?"), quota("free-*"), quota("*e")], ..Flows::default() };
         let found = ["free-1", "free-12", "acme", "umbrella"].map(|name| flows.quota_of(name));
         assert_eq!(found, [Some(0), Some(1), Some(2), None]);
+    }
+
+    #[test]
+    fn periods_are_named_as_in_the_configuration() {
+        let sliding = |ms: u64| QuotaPeriod::Sliding(Duration::from_millis(ms)).to_string();
+        let names = [1_000, 90_000, 3_600_000, 86_400_000, 5_400_500].map(sliding);
+        assert_eq!(names, ["1s", "1m30s", "1h", "24h", "1h30m500ms"]);
+        assert_eq!(QuotaPeriod::Day.to_string(), "day");
+        assert_eq!(QuotaPeriod::Month.to_string(), "month");
     }
 }

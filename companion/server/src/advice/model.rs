@@ -6,7 +6,6 @@ use penstock_model::learner::State;
 use penstock_model::slo::Source;
 
 use super::PoolFacts;
-use crate::metrics::decimal;
 
 /// A bound is far from n* when one is more than this many times the other.
 const FAR: f64 = 2.0;
@@ -22,13 +21,13 @@ pub(super) fn advice(facts: &PoolFacts<'_>) -> Vec<String> {
             if model.slo.source == Source::None {
                 advice.push(format!(
                     "stock.watermark_per_backend is auto, but there is no latency target: the gate is {} requests per server (auto_initial). Set slo.target_ttft and slo.target_itl.",
-                    decimal(initial)
+                    initial.to_f64()
                 ));
             }
-            advice.extend(ready().filter_map(|variant| without_model(variant, decimal(initial))));
+            advice.extend(ready().filter_map(|variant| without_model(variant, initial.to_f64())));
         }
         Gate::Bounded { unit: StockUnit::Requests, watermark, .. } => {
-            advice.extend(ready().filter_map(|variant| far_from_model(variant, decimal(watermark))))
+            advice.extend(ready().filter_map(|variant| far_from_model(variant, watermark.to_f64())))
         }
         Gate::Bounded { unit: StockUnit::Tokens, .. } | Gate::Open | Gate::Manual => {}
     }

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_data_plane::filter_policy::band_name;
 use penstock_engine::input::Band;
 use serde::ser::SerializeMap as _;
 use serde::{Deserialize, Serialize, Serializer};
@@ -119,7 +118,7 @@ impl History {
             instance: &self.instance,
             interval_ms: millis(INTERVAL),
             samples_max: SAMPLES_MAX,
-            bands: [Band::Critical, Band::Default, Band::Sheddable].map(band_name),
+            bands: Band::ALL.map(Band::as_str),
             last,
             age_ms: age.map(millis),
             samples: samples.map(|(number, sample)| view(*number, sample, pool, visibility)).collect(),

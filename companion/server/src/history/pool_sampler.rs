@@ -8,13 +8,14 @@ use penstock_control::PoolStatus;
 use penstock_engine::Outcome;
 use penstock_engine::policy::{Gate, StockUnit};
 use penstock_engine::snapshot::EndpointSnapshot;
+use penstock_engine::units::thousandths;
 use penstock_model::Traffic;
 
 use super::limits::{Room, WINDOW_SAMPLES};
 use super::quantile::QuantileWindow;
 use super::sample::{EndpointSample, PoolSample, REASONS, Refused, ReplicaCounts};
 use super::tenants::{Tenants, requests};
-use crate::metrics::{Buckets, EndpointTotals, PoolTotals, thousandths};
+use crate::metrics::{Buckets, EndpointTotals, PoolTotals};
 
 /// One pool at the sample before.
 #[derive(Debug)]

@@ -7,11 +7,11 @@ use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use penstock_control::Status;
+use penstock_engine::units::thousandths;
 use serde::Deserialize;
 use serde_json::json;
 
 use super::App;
-use crate::metrics::thousandths;
 use crate::phase::Phase;
 use crate::role::Roles;
 

@@ -8,7 +8,6 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use penstock_control::{Labels, RequestState, RequestStatus};
-use penstock_data_plane::filter_policy::band_name;
 use serde_json::{Value, json};
 
 use super::App;
@@ -67,7 +66,7 @@ fn active(request: &RequestStatus, visibility: FlowVisibility) -> Value {
         "outcome": request.outcome.map(penstock_engine::Outcome::as_str),
         "requeues": request.requeues,
         "pool": &*request.labels.pool,
-        "band": band_name(request.labels.band),
+        "band": request.labels.band.as_str(),
         "class": name(&request.class),
         "tokens": tokens(&request.labels),
         "flow": flow(&request.labels, visibility),
@@ -86,7 +85,7 @@ fn ended(request: &EndedRequest, visibility: FlowVisibility) -> Value {
         "outcome": request.outcome.as_str(),
         "requeues": request.requeues,
         "pool": &*request.labels.pool,
-        "band": band_name(request.labels.band),
+        "band": request.labels.band.as_str(),
         "class": name(&request.labels.class),
         "tokens": tokens(&request.labels),
         "flow": flow(&request.labels, visibility),

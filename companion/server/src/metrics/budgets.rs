@@ -6,7 +6,6 @@ use penstock_engine::snapshot::QuotaWindowSnapshot;
 use prometheus::{IntCounterVec, IntGaugeVec};
 
 use super::{Maker, OTHER, int};
-use crate::budgets::{over_name, period_name};
 
 /// All families of budgets, made for one scrape. A flow that has used nothing has no series. Flows without a name of their own are summed
 /// as `other`.
@@ -49,7 +48,7 @@ impl Gauges {
                 self.set_flow(&pool.pool, budget);
             }
             for (flow, over, count) in &pool.shadowed {
-                let labels = [&*pool.pool, flow, over_name(*over)];
+                let labels = [&*pool.pool, flow, over.as_str()];
                 self.shadowed.with_label_values(&labels).inc_by(*count);
             }
         }
@@ -71,9 +70,8 @@ impl Gauges {
 
 /// `1h` for a window of tokens, `1h requests` for one of requests: a budget may have both.
 fn window_name(window: &QuotaWindowSnapshot) -> String {
-    let period = period_name(window.period);
     match window.unit {
-        CostUnit::Tokens => period,
-        CostUnit::Requests => format!("{period} requests"),
+        CostUnit::Tokens => window.period.to_string(),
+        CostUnit::Requests => format!("{} requests", window.period),
     }
 }

@@ -3,12 +3,12 @@
 use std::collections::{BTreeSet, HashSet};
 
 use penstock_control::{PoolStatus, Status};
-use penstock_data_plane::filter_policy::band_name;
 use penstock_engine::policy::Discipline;
 use penstock_engine::snapshot::FlowSnapshot;
+use penstock_engine::units::thousandths;
 use prometheus::{GaugeVec, IntCounterVec, IntGauge, IntGaugeVec, Registry};
 
-use super::{Maker, OTHER, REQUEST, decimal, int, thousandths};
+use super::{Maker, OTHER, REQUEST, int};
 
 /// The bound of a gate without one (`watermark_per_backend: none`).
 const UNBOUNDED: u64 = u64::MAX;
@@ -141,7 +141,7 @@ impl QueueGauges {
         self.bytes_capacity.with_label_values(&[name]).set(int(snapshot.waiting_bytes_max));
         for band in &snapshot.bands {
             for (limit, held) in [("flow", band.held_by_flow), ("other", band.held_otherwise)] {
-                self.held.with_label_values(&[name, band_name(band.band), limit]).set(int(held));
+                self.held.with_label_values(&[name, band.band.as_str(), limit]).set(int(held));
             }
         }
         self.active_flows.with_label_values(&[name]).set(int(active_flows(&snapshot.flows)));
@@ -150,7 +150,7 @@ impl QueueGauges {
             self.length_by_model.with_label_values(&labels).add(int(model.waiting));
         }
         for flow in &snapshot.flows {
-            let labels = [name, pool.shown(&flow.key), band_name(flow.band)];
+            let labels = [name, pool.shown(&flow.key), flow.band.as_str()];
             self.length.with_label_values(&labels).add(int(flow.waiting));
             #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
             self.cost_tokens.with_label_values(&labels).add(flow.waiting_cost.0 as f64);
@@ -209,7 +209,7 @@ impl FairnessGauges {
             } else {
                 OTHER
             };
-            let labels = [name, band_name(gap.band), &gap.class, model];
+            let labels = [name, gap.band.as_str(), &gap.class, model];
             let gauge = self.gap_ratio.with_label_values(&labels);
             gauge.set(gauge.get().max(gap.ratio));
         }
@@ -317,7 +317,7 @@ impl StockGauges {
         if snapshot.upper != UNBOUNDED {
             self.upper_bound.with_label_values(name).set(int(snapshot.upper));
             self.lower_bound.with_label_values(name).set(int(snapshot.lower));
-            self.watermark.with_label_values(name).set(decimal(snapshot.watermark));
+            self.watermark.with_label_values(name).set(snapshot.watermark.to_f64());
         }
         self.saturation.with_label_values(name).set(thousandths(snapshot.saturation_milli));
         self.draining_stock.with_label_values(name).set(int(snapshot.draining_stock));

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hashbrown::HashMap;
-use penstock_data_plane::filter_policy::band_name;
 use penstock_engine::input::Band;
 use penstock_engine::{Instant, Outcome};
 use prometheus::core::{MetricVec, MetricVecBuilder};
@@ -117,7 +116,7 @@ impl Series {
     /// Counts a grant or a rejection, also under the metric that only requests with this outcome have.
     pub(crate) fn count_decision(&mut self, outcome: Outcome, band: Band, waited: Option<Duration>) {
         let [pool, model, target] = [&*self.pool, &*self.model, &*self.target];
-        let (name, band_label) = (outcome.as_str(), band_name(band));
+        let (name, band_label) = (outcome.as_str(), band.as_str());
         let metrics = &self.metrics;
         let decided = self.decided[outcome as usize][band as usize].get_or_insert_with(|| Decided {
             requests: metrics.requests.decided.with_label_values(&[pool, model, target, name, band_label]),
@@ -147,7 +146,7 @@ impl Series {
     /// Counts that a decision that was counted is the second one on its request, which had been granted.
     pub(crate) fn count_second_outcome(&self, outcome: Outcome, band: Band) {
         let [pool, model, target] = self.labels();
-        let values = [pool, model, target, outcome.as_str(), band_name(band)];
+        let values = [pool, model, target, outcome.as_str(), band.as_str()];
         let counter = &self.metrics.requests.refused_after_grant;
         counter.with_label_values(&values).inc();
     }

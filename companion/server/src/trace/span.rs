@@ -7,7 +7,6 @@ use opentelemetry::trace::{Span as _, SpanKind, Status, Tracer as _};
 use opentelemetry::{Context, KeyValue};
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::SdkTracer;
-use penstock_data_plane::filter_policy::band_name;
 use penstock_engine::Outcome;
 
 use super::SpanRecord;
@@ -60,7 +59,7 @@ fn attributes(record: &SpanRecord) -> Vec<KeyValue> {
         text("penstock.pool", &labels.pool),
         text("penstock.model", &labels.model.requested),
         text("penstock.target_model", &labels.model.target),
-        text("penstock.band", band_name(labels.band)),
+        text("penstock.band", labels.band.as_str()),
         text("penstock.flow", flow),
         text("penstock.outcome", record.outcome.as_str()),
         KeyValue::new("penstock.wait_ms", record.waited.as_secs_f64() * 1_000.0),

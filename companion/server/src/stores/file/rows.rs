@@ -111,6 +111,5 @@ pub(super) fn write(
 }
 
 fn band_from_number(number: u8) -> Option<Band> {
-    let bands = [Band::Critical, Band::Default, Band::Sheddable];
-    bands.into_iter().find(|band| *band as u8 == number)
+    Band::ALL.into_iter().find(|band| *band as u8 == number)
 }

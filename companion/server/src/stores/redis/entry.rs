@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use ::redis::Value;
 use ::redis::streams::StreamId;
-use penstock_data_plane::filter_policy::band_name;
 use penstock_engine::input::{Band, PastUsage, QuotaReset, QuotaUsage};
 
 use crate::stores::quota::{Counted, Counter, PeriodCode, settled_by, time_of};
@@ -146,7 +145,7 @@ pub(super) fn parse_running_quotas(text: &str) -> Option<Vec<quota_buffer::Runni
 pub(super) fn encode(used: &[(UsageKey, u64)]) -> String {
     let members: Vec<_> = used
         .iter()
-        .map(|(key, cost)| (band_name(key.band), &*key.class, &*key.flow, &*key.model, cost))
+        .map(|(key, cost)| (key.band.as_str(), &*key.class, &*key.flow, &*key.model, cost))
         .collect();
     serde_json::to_string(&members).unwrap_or_default()
 }
@@ -156,9 +155,7 @@ pub(super) fn parse_list(text: &str) -> Option<Vec<(UsageKey, u64)>> {
     let members: Vec<Member> = serde_json::from_str(text).ok()?;
     let members = members.into_iter().take(MEMBERS_MAX);
     let used = members.filter_map(|(band, class, flow, model, cost)| {
-        let band = [Band::Critical, Band::Default, Band::Sheddable]
-            .into_iter()
-            .find(|known| band_name(*known) == band)?;
+        let band = Band::ALL.into_iter().find(|known| known.as_str() == band)?;
         let fits = [&class, &flow, &model].iter().all(|name| name.len() <= NAME_MAX);
         let key = UsageKey { band, class, flow, model };
         fits.then_some((key, cost))
