@@ -61,7 +61,7 @@ fn code_of_the_companions_service_is_current() {
         .expect("client and server");
     hold(
         &out.path().join("penstock.companions.v1.rs"),
-        &root().join("companion/server/src/grpc/companions/generated.rs"),
+        &root().join("companion/server/src/replicas/companions/generated.rs"),
     );
 }
 

@@ -7,7 +7,7 @@ use penstock_engine::Instant;
 use penstock_engine::snapshot::{FlowQuotaSnapshot, QuotaWindowSnapshot};
 use serde_json::{Value, json};
 
-use crate::status::FlowVisibility;
+use crate::visibility::FlowVisibility;
 
 /// Budgets of a pool in `/status`.
 const STATUS_ROWS_MAX: usize = 100;

@@ -32,7 +32,7 @@ use crate::essential;
 use crate::incoming_frames::IncomingFrames;
 use crate::observe::Observer;
 use crate::recent_stats::RecentStats;
-use crate::replicas::{Report, Reporters};
+use crate::reports::{Report, Reporters};
 use crate::stores::Recorders;
 use crate::utc_watch::UtcWatch;
 

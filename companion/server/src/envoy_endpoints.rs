@@ -20,12 +20,11 @@ use tokio::sync::{mpsc, watch};
 
 use crate::discovery::{Finders, NewestLists, States};
 use crate::envoy_pools::EnvoyPools;
-use crate::essential;
 use crate::found::Found;
 use crate::listener::Listener;
 use crate::metrics::Metrics;
-use crate::reload::file;
 use crate::serve::Error;
+use crate::{essential, watched_file};
 
 /// The name of the task that serves HTTP.
 const HTTP: &str = "HTTP";
@@ -130,7 +129,7 @@ impl EnvoyEndpoints {
     /// Returns at SIGTERM or SIGINT.
     async fn follow(&mut self, mut lists: NewestLists, signals: &mut Signals) {
         let (sender, mut file_changes) = mpsc::channel(1);
-        file::watch(self.file.clone(), sender, || ());
+        watched_file::watch(self.file.clone(), sender, || ());
         self.finders.follow(&self.config);
         loop {
             tokio::select! {

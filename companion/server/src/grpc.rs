@@ -1,7 +1,6 @@
 //! The gRPC server: turns streams into events and back, without interpreting frames.
 
 mod codec;
-pub(crate) mod companions;
 #[expect(
     unreachable_pub,
     clippy::allow_attributes,

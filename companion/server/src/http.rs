@@ -1,7 +1,6 @@
 //! The HTTP server: health, metrics, status, the dashboard, the configuration, and drain. The rules for access are in
-//! [`admin`].
+//! [`crate::admin`].
 
-pub mod admin;
 mod budgets;
 mod config;
 mod dashboard;
@@ -36,7 +35,8 @@ use crate::metrics::Metrics;
 use crate::phase::Phase;
 use crate::reload;
 use crate::role::{RoleReceiver, Roles};
-use crate::status::{self, FlowVisibility};
+use crate::status;
+use crate::visibility::FlowVisibility;
 
 /// The state of the HTTP server.
 #[derive(Clone, Debug)]

@@ -1,5 +1,6 @@
 //! The companion as a service: `penstock serve`.
 
+pub mod admin;
 pub mod advice;
 mod budgets;
 pub mod clock;
@@ -29,6 +30,7 @@ mod pool_events;
 pub mod recent_stats;
 pub mod reload;
 pub mod replicas;
+pub mod reports;
 pub mod role;
 pub mod role_publisher;
 pub mod scrape;
@@ -45,3 +47,5 @@ pub mod tls;
 pub mod trace;
 pub mod usage_forwarding;
 mod utc_watch;
+pub mod visibility;
+mod watched_file;

@@ -7,7 +7,6 @@
 
 mod api_keys;
 mod changes;
-pub(crate) mod file;
 mod reloader;
 
 use std::path::PathBuf;
@@ -19,11 +18,11 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 pub use self::reloader::spawn;
+use crate::admin::Admin;
 use crate::control_settings::ProcessIdentity;
 use crate::driver::{Gone, Handle as Driver};
 use crate::envoy_pools::EnvoyPools;
 use crate::found::Found;
-use crate::http::admin::Admin;
 use crate::metrics::Metrics;
 use crate::replicas::Elections;
 use crate::role::RoleReceiver;

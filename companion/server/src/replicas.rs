@@ -4,6 +4,7 @@
 //! role to the control. Both happen outside of the thread that decides about requests.
 
 mod claims;
+pub(crate) mod companions;
 #[cfg_attr(not(feature = "etcd"), path = "replicas/without_etcd.rs")]
 mod etcd;
 mod file;
@@ -14,7 +15,6 @@ mod membership;
 mod pool_lease;
 #[cfg(any(feature = "etcd", feature = "kubernetes"))]
 mod record;
-mod reports;
 mod store;
 mod task;
 
@@ -26,12 +26,12 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinHandle};
 
 pub use self::membership::{Elections, Start, join};
-pub use self::reports::{Report, Reporter, Reporters};
 use self::store::LeaseStore;
 use self::task::{Command, Task};
 use crate::clock::{self, Clock};
 use crate::driver::Gone;
 use crate::essential;
+use crate::reports::Reporter;
 
 /// Commands of the process that wait for the task.
 const COMMANDS: usize = 4;

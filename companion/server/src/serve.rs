@@ -16,12 +16,12 @@ use tokio::task::JoinHandle;
 
 use self::decisions::{Decisions, Surroundings};
 use self::signals::{EndSignal, Signals};
+use crate::admin::Admin;
 use crate::clock::Clock;
 use crate::control_settings::ProcessIdentity;
 use crate::decision_runtime::DecisionRuntime;
 use crate::driver::{self, Handle};
 use crate::envoy_pools::EnvoyPools;
-use crate::http::admin::Admin;
 use crate::listener::{self, Listener};
 use crate::metrics::Metrics;
 use crate::observe::Observer;
@@ -31,7 +31,8 @@ use crate::replicas::{self, Elections};
 use crate::role::RoleReceiver;
 use crate::stores::Stores;
 use crate::{
-    discovery, essential, grpc, history, http, pool_events, reload, stores, tls, trace, usage_forwarding,
+    admin, discovery, essential, grpc, history, http, pool_events, reload, stores, tls, trace,
+    usage_forwarding,
 };
 
 /// How long a shutdown waits for peers that don't read, for the stores, and for the last spans.
@@ -83,7 +84,7 @@ pub enum Error {
     Tls(#[from] tls::Error),
     /// The admin token can't be used.
     #[error(transparent)]
-    Admin(#[from] http::admin::Error),
+    Admin(#[from] admin::Error),
     /// An address can't be listened on.
     #[error(transparent)]
     Listen(#[from] listener::Error),

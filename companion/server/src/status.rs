@@ -14,21 +14,13 @@ use crate::advice::Advice;
 use crate::discovery::{State as DiscoveryState, States};
 use crate::reload::ActiveConfig;
 use crate::role::Roles;
+use crate::visibility::FlowVisibility;
 
 /// Flows in the document; with more, those with the most waiting and running requests.
 const FLOWS_MAX: usize = 1_000;
 
 /// Models of a pool in the document; with more, those with the most waiting and running requests.
 const MODELS_MAX: usize = 1_000;
-
-/// Which identities of flows are visible.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FlowVisibility {
-    /// Those that came in a header, up to the limit.
-    Public,
-    /// All, because the request carries the admin token.
-    All,
-}
 
 /// The part of the configuration that the document shows.
 #[derive(Debug, Default)]

@@ -1,11 +1,12 @@
-//! No file imports a file that imports it, directly or over others. A parent and its private child may.
+//! No module imports a module that imports it, directly or over others: neither the modules of a crate, nor those inside one of them. A
+//! parent and its private child may.
 
 use crate::crates::{directory, metadata, own};
 use crate::module_tree::ModuleTree;
 use crate::source::shown;
 
 #[test]
-fn files_import_without_cycles() {
+fn modules_import_without_cycles() {
     let metadata = metadata();
     let mut wrong = Vec::new();
     for package in own(&metadata) {
@@ -15,10 +16,9 @@ fn files_import_without_cycles() {
                 continue;
             }
             for cycle in ModuleTree::of_crate(&root_file).cycles() {
-                let files: Vec<_> = cycle.iter().map(|file| file.display().to_string()).collect();
-                wrong.push(format!("{}: {}", shown(&source), files.join(", ")));
+                wrong.push(format!("{}: {}", shown(&source), cycle.join(", ")));
             }
         }
     }
-    assert!(wrong.is_empty(), "import cycles between files:\n{}", wrong.join("\n"));
+    assert!(wrong.is_empty(), "import cycles between modules:\n{}", wrong.join("\n"));
 }

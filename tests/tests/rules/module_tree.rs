@@ -1,7 +1,7 @@
 //! The modules of one crate and the imports between their files, read with `syn`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use syn::visit::{self, Visit};
 
@@ -13,10 +13,8 @@ const REEXPORTS_MAX: usize = 8;
 /// A module's path below its crate, such as `["tree", "drr"]`.
 type ModulePath = Vec<String>;
 
-/// One file of a crate.
+/// One module of a crate.
 struct Module {
-    /// Relative to the crate's source folder.
-    file: PathBuf,
     /// Other modules can name it through its parent.
     is_private: bool,
     /// Names that `use` brings into the module, with the paths they stand for.
@@ -34,12 +32,11 @@ impl ModuleTree {
     /// Reads a crate from its root file, without modules under `#[cfg(test)]`.
     pub(crate) fn of_crate(root_file: &Path) -> Self {
         let mut tree = Self { modules: BTreeMap::new() };
-        let source = root_file.parent().expect("a file lies in a folder");
-        tree.add(source, root_file, Vec::new(), false);
+        tree.add(root_file, Vec::new(), false);
         tree
     }
 
-    fn add(&mut self, source: &Path, file: &Path, path: ModulePath, is_private: bool) {
+    fn add(&mut self, file: &Path, path: ModulePath, is_private: bool) {
         let syntax =
             syn::parse_file(&read(file)).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
         let mut collector = Collector::default();
@@ -53,15 +50,10 @@ impl ModuleTree {
             if let Some(child_file) = candidates.iter().find(|candidate| candidate.is_file()) {
                 let mut child_path = path.clone();
                 child_path.push(child.clone());
-                self.add(source, child_file, child_path, *is_private);
+                self.add(child_file, child_path, *is_private);
             }
         }
-        let module = Module {
-            file: file.strip_prefix(source).expect("below the source folder").to_path_buf(),
-            is_private,
-            imported: collector.imported,
-            used: collector.used,
-        };
+        let module = Module { is_private, imported: collector.imported, used: collector.used };
         self.modules.insert(path, module);
     }
 
@@ -109,53 +101,75 @@ impl ModuleTree {
         Some(module)
     }
 
-    /// Which file uses which; a parent and its private child do not count.
+    /// Which module uses which.
     fn imports(&self) -> BTreeMap<&ModulePath, BTreeSet<ModulePath>> {
-        let mut imports = BTreeMap::new();
-        for (path, module) in &self.modules {
-            let mut targets: BTreeSet<ModulePath> = BTreeSet::new();
-            for used in module.used.iter().chain(module.imported.values()) {
-                if let Some(target) = self.defining(path, used, 0)
-                    && target != *path
-                    && !self.is_parent_and_private_child(path, &target)
-                {
-                    targets.insert(target);
-                }
-            }
-            imports.insert(path, targets);
-        }
-        imports
+        let targets = |path: &ModulePath, module: &Module| {
+            let used = module.used.iter().chain(module.imported.values());
+            let targets = used.filter_map(|used| self.defining(path, used, 0));
+            targets.filter(|target| target != path).collect()
+        };
+        self.modules.iter().map(|(path, module)| (path, targets(path, module))).collect()
     }
 
-    fn is_parent_and_private_child(&self, one: &[String], other: &[String]) -> bool {
-        let (parent, child) = if one.len() < other.len() { (one, other) } else { (other, one) };
-        child.len() == parent.len() + 1
-            && child.starts_with(parent)
-            && self.modules.get(child).is_some_and(|module| module.is_private)
-    }
-
-    /// Groups of files that import one another, each as its files, sorted.
-    pub(crate) fn cycles(&self) -> Vec<Vec<PathBuf>> {
+    /// Groups of modules that import one another, each as its names, sorted.
+    ///
+    /// Every module that has children is a level of its own: its nodes are the module's own file, and each child together with all that is
+    /// below the child. So an import from deep inside one subject into another counts as one of the subject. A private child belongs to its
+    /// parent, so imports between these two are none of this level.
+    pub(crate) fn cycles(&self) -> Vec<Vec<String>> {
         let imports = self.imports();
-        let reachable: BTreeMap<&ModulePath, BTreeSet<&ModulePath>> =
-            imports.keys().map(|start| (*start, reachable(&imports, start))).collect();
-        let mut grouped = BTreeSet::new();
-        let mut cycles = Vec::new();
-        for start in imports.keys().copied() {
-            if grouped.contains(start) || !reachable[start].contains(start) {
-                continue;
-            }
-            let group: BTreeSet<&ModulePath> =
-                reachable[start].iter().copied().filter(|other| reachable[other].contains(start)).collect();
-            cycles.push(group.iter().map(|path| self.modules[*path].file.clone()).collect());
-            grouped.extend(group);
+        let parents: BTreeSet<&[String]> =
+            self.modules.keys().filter_map(|path| path.split_last()).map(|(_, parent)| parent).collect();
+        parents.into_iter().flat_map(|parent| groups(&self.level(parent, &imports))).collect()
+    }
+
+    /// The imports between the nodes of one level.
+    fn level(
+        &self,
+        parent: &[String],
+        imports: &BTreeMap<&ModulePath, BTreeSet<ModulePath>>,
+    ) -> BTreeMap<ModulePath, BTreeSet<ModulePath>> {
+        let node = |path: &ModulePath| {
+            path.starts_with(parent).then(|| path[..path.len().min(parent.len() + 1)].to_vec())
+        };
+        let is_private = |node: &ModulePath| node.len() > parent.len() && self.modules[node].is_private;
+        let mut level: BTreeMap<ModulePath, BTreeSet<ModulePath>> = BTreeMap::new();
+        for (path, targets) in imports {
+            let Some(from) = node(path) else { continue };
+            let to = level.entry(from.clone()).or_default();
+            to.extend(targets.iter().filter_map(node).filter(|to| {
+                let is_between_parent_and_child = from == parent || to == parent;
+                *to != from && !(is_between_parent_and_child && (is_private(&from) || is_private(to)))
+            }));
         }
-        cycles
+        level
     }
 }
 
+/// A module's path as Rust has it.
+fn shown(path: &[String]) -> String {
+    path.iter().fold("crate".to_owned(), |path, name| path + "::" + name)
+}
+
+/// The groups of nodes that reach one another, each as its names.
+fn groups(imports: &BTreeMap<ModulePath, BTreeSet<ModulePath>>) -> Vec<Vec<String>> {
+    let reachable: BTreeMap<_, _> = imports.keys().map(|start| (start, reachable(imports, start))).collect();
+    let mut grouped = BTreeSet::new();
+    let mut groups = Vec::new();
+    for start in imports.keys() {
+        if grouped.contains(start) || !reachable[start].contains(start) {
+            continue;
+        }
+        let group: BTreeSet<_> =
+            reachable[start].iter().copied().filter(|other| reachable[*other].contains(start)).collect();
+        groups.push(group.iter().map(|path| shown(path)).collect());
+        grouped.extend(group);
+    }
+    groups
+}
+
 fn reachable<'a>(
-    imports: &'a BTreeMap<&'a ModulePath, BTreeSet<ModulePath>>,
+    imports: &'a BTreeMap<ModulePath, BTreeSet<ModulePath>>,
     start: &ModulePath,
 ) -> BTreeSet<&'a ModulePath> {
     let mut found = BTreeSet::new();
@@ -244,4 +258,64 @@ fn is_test_only(attributes: &[syn::Attribute]) -> bool {
         attribute.path().is_ident("cfg")
             && attribute.parse_args::<syn::Path>().is_ok_and(|condition| condition.is_ident("test"))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use tempfile::TempDir;
+
+    use super::*;
+
+    /// The cycles of a crate with these files.
+    fn cycles(files: &[(&str, &str)]) -> Vec<Vec<String>> {
+        let folder = TempDir::new().expect("a folder");
+        for (name, text) in files {
+            let path: PathBuf = folder.path().join(name);
+            std::fs::create_dir_all(path.parent().expect("a folder")).expect("created");
+            std::fs::write(path, text).expect("written");
+        }
+        ModuleTree::of_crate(&folder.path().join("lib.rs")).cycles()
+    }
+
+    #[test]
+    fn a_circle_through_private_children_is_one_of_their_parents() {
+        let found = cycles(&[
+            ("lib.rs", "mod http; mod reload;"),
+            ("http.rs", "mod admin; mod status; pub(crate) use self::admin::Admin;"),
+            ("http/admin.rs", "pub(crate) struct Admin;"),
+            ("http/status.rs", "use crate::reload::Handle;"),
+            ("reload.rs", "mod reloader; pub(crate) struct Handle;"),
+            ("reload/reloader.rs", "fn admin() -> crate::http::Admin { todo!() }"),
+        ]);
+        assert_eq!(found, [["crate::http", "crate::reload"]]);
+    }
+
+    #[test]
+    fn a_circle_is_found_at_any_level() {
+        let found = cycles(&[
+            ("lib.rs", "mod outer;"),
+            ("outer.rs", "mod one; mod two; mod three;"),
+            ("outer/one.rs", "mod inner; pub(super) struct One;"),
+            ("outer/one/inner.rs", "use super::super::two::Two;"),
+            ("outer/two.rs", "use super::three::Three; pub(super) struct Two;"),
+            ("outer/three.rs", "use super::one::One; pub(super) struct Three;"),
+        ]);
+        assert_eq!(found, [["crate::outer::one", "crate::outer::three", "crate::outer::two"]]);
+    }
+
+    #[test]
+    fn a_parent_and_its_private_child_are_no_circle_but_a_parent_and_a_public_one_are() {
+        let of = |declaration: &str| {
+            cycles(&[
+                ("lib.rs", "mod parent;"),
+                ("parent.rs", &format!("{declaration} use self::child::Child; pub(crate) struct Parent;")),
+                ("parent/child.rs", "mod grandchild; use super::Parent; pub(super) struct Child;"),
+                ("parent/child/grandchild.rs", "use super::super::Parent;"),
+            ])
+        };
+        assert_eq!(of("mod child;"), Vec::<Vec<String>>::new());
+        assert_eq!(of("pub(crate) mod child;"), [["crate::parent", "crate::parent::child"]]);
+    }
 }

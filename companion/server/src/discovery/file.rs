@@ -9,7 +9,7 @@ use penstock_config::{self as config, Endpoint};
 use tokio::sync::mpsc;
 
 use super::{Report, Settings};
-use crate::reload::file;
+use crate::watched_file;
 
 /// Bytes of the file.
 const FILE_MAX: u64 = 4 << 20;
@@ -17,7 +17,7 @@ const FILE_MAX: u64 = 4 << 20;
 /// Reads the file now and after every change.
 pub(super) async fn run(mut report: Report, path: PathBuf) {
     let (changed, mut changes) = mpsc::channel(1);
-    file::watch(path.clone(), changed, || ());
+    watched_file::watch(path.clone(), changed, || ());
     // The last error. A different one is logged as well.
     let mut last_error = None;
     while changes.recv().await.is_some() {

@@ -3,7 +3,7 @@
 use penstock_control::{Control, Scope};
 
 use super::{Driver, RoleTerm};
-use crate::replicas::Report;
+use crate::reports::Report;
 
 impl Driver {
     /// Publishes the roles, and what the elections must know.

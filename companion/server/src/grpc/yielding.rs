@@ -4,11 +4,11 @@ use std::net::SocketAddr;
 
 use tonic::{Request, Response, Status};
 
-use super::companions::{
+use crate::replicas::Elections;
+use crate::replicas::companions::{
     ClaimsRequest, ClaimsResponse, Companions, CompanionsServer, MESSAGE_BYTES_MAX, YieldRequest,
     YieldResponse,
 };
-use crate::replicas::Elections;
 
 /// Answers other companions.
 pub(super) struct Service(Elections);

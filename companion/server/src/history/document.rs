@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use super::History;
 use super::limits::{INTERVAL, SAMPLES_MAX};
 use super::sample::{EndpointSample, PoolSample, Quantiles, REASONS, Refused, ReplicaCounts, Sample, Use};
-use crate::status::FlowVisibility;
+use crate::visibility::FlowVisibility;
 
 /// `?since=12&instance=18b2-3f1&pool=chat`
 #[derive(Debug, Default, Deserialize)]

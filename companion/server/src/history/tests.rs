@@ -18,7 +18,7 @@ use super::{History, HistoryQuery, pause};
 use crate::control_settings::{self, ProcessIdentity};
 use crate::metrics::Metrics;
 use crate::observe::Observer;
-use crate::status::FlowVisibility;
+use crate::visibility::FlowVisibility;
 
 const ENDPOINT: &str = "127.0.0.1:8001";
 

@@ -7,7 +7,7 @@ use axum::extract::connect_info::Connected;
 use axum::serve::IncomingStream;
 use tokio::net::{TcpListener, UnixListener};
 
-use super::admin::Peer;
+use crate::admin::Peer;
 
 /// Where a request came from; `None`: a unix socket.
 #[derive(Clone, Copy, Debug)]

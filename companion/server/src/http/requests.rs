@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::App;
 use crate::driver::RequestLookup;
 use crate::ended_requests::EndedRequest;
-use crate::status::FlowVisibility;
+use crate::visibility::FlowVisibility;
 
 /// Stands for a private flow.
 const OTHER: &str = "other";

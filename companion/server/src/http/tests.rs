@@ -13,11 +13,11 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use super::{App, serve};
+use crate::admin::Admin;
 use crate::clock::Clock;
 use crate::control_settings::{self, ProcessIdentity};
 use crate::discovery::States;
 use crate::envoy_pools::EnvoyPools;
-use crate::http::admin::Admin;
 use crate::listener::Listener;
 use crate::metrics::Metrics;
 use crate::observe::Observer;
@@ -68,7 +68,7 @@ impl Companion {
         // Each test sets the role that the HTTP API shows; there is no election.
         settings.is_replicated = false;
         let observer = Observer::new(metrics.clone(), config.metric_flows);
-        let started = driver::spawn(settings, clock, observer, crate::replicas::Reporters::default());
+        let started = driver::spawn(settings, clock, observer, crate::reports::Reporters::default());
         let driver = started.handle;
         let (role, roles) = match config.replicas {
             None => (None, None),

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use penstock_config::{ApiKeyTable, Config};
 use tokio::sync::mpsc;
 
-use super::file;
+use crate::watched_file;
 
 /// The watch on the file.
 #[derive(Default)]
@@ -25,7 +25,7 @@ impl KeyFileWatch {
         }
         self.watched = file.map(|file| {
             let (sender, changes) = mpsc::channel(1);
-            file::watch(file.clone(), sender, || ());
+            watched_file::watch(file.clone(), sender, || ());
             (file.clone(), changes)
         });
     }

@@ -14,18 +14,18 @@ use tokio::time::Instant;
 use super::api_keys::{self, KeyFileWatch};
 use super::{
     ActiveConfig, COMMANDS, Change, ChangeError, ChangeRequest, Command, FlagOverrides, Handle, Loaded,
-    Start, changes, file,
+    Start, changes,
 };
+use crate::admin::Admin;
 use crate::control_settings::{self, ProcessIdentity};
 use crate::driver::{Gone, Handle as Driver};
 use crate::envoy_pools::EnvoyPools;
 use crate::found::Found;
-use crate::http::admin::Admin;
 use crate::metrics::Metrics;
 use crate::replicas::Elections;
 use crate::role::RoleReceiver;
 use crate::stores::{Restored, Stores};
-use crate::{essential, health, scrape, usage_forwarding};
+use crate::{essential, health, scrape, usage_forwarding, watched_file};
 
 /// The name of a document from an HTTP body in error messages.
 const BODY: &str = "body";
@@ -48,7 +48,7 @@ pub async fn spawn(start: Start) -> Result<Handle, reqwest::Error> {
         last_error: None,
     };
     let (sender, receiver) = watch::channel(active);
-    file::watch(file.clone(), commands.clone(), || Command::CheckFile);
+    watched_file::watch(file.clone(), commands.clone(), || Command::CheckFile);
     let mut reloader = Reloader {
         active: sender,
         discovered: BTreeMap::new(),
@@ -437,7 +437,7 @@ impl Reloader {
         let text = changes::without_flags(document, &self.saved_document)
             .map_err(|why| unwritable(io::Error::other(why)))?;
         let (path, bytes) = (self.file.clone(), text.clone().into_bytes());
-        let written = tokio::task::spawn_blocking(move || file::replace(&path, &bytes));
+        let written = tokio::task::spawn_blocking(move || watched_file::replace(&path, &bytes));
         let written = written.await.map_err(|_| ChangeError::ShuttingDown)?;
         written.map_err(unwritable)?;
         self.file_bytes = text.into_bytes();

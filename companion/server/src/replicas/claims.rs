@@ -8,8 +8,8 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::companions::Peers;
 use crate::driver::Handle;
-use crate::grpc::companions::Peers;
 
 /// The claims of one companion, on and by others.
 #[derive(Debug)]

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, mpsc};
 
 use super::store::{LeaseStore, Outcome, StoreError};
-use crate::reload::file as watched;
+use crate::watched_file;
 
 /// Attempts to take a lock that another companion may be testing at this moment.
 const ATTEMPTS: u32 = 10;
@@ -89,7 +89,7 @@ impl LeaseStore for File {
 
     async fn watch(&self, views: &mpsc::Sender<View>) -> StoreError {
         let (changed, mut changes) = mpsc::channel(1);
-        watched::watch(self.0.record_path.clone(), changed, || ());
+        watched_file::watch(self.0.record_path.clone(), changed, || ());
         loop {
             let view = match self.observe().await {
                 Ok(view) => view,

@@ -12,12 +12,13 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use super::claims::Claims;
-use super::{Election, Error, Reporters, RoleSink};
+use super::companions::Peers;
+use super::{Election, Error, RoleSink};
 use crate::clock::Clock;
 use crate::driver::{Gone, Handle, RoleTerms};
 use crate::essential;
-use crate::grpc::companions::Peers;
 use crate::metrics::Metrics;
+use crate::reports::Reporters;
 use crate::role::RoleReceiver;
 use crate::role_publisher::RolePublisher;
 

@@ -11,10 +11,10 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use super::health::{Health, Operation};
-use super::reports::Reporter;
 use super::store::{LeaseStore, Outcome, StoreError};
 use super::{RoleSink, Status};
 use crate::clock::{Clock, sleep_until};
+use crate::reports::Reporter;
 
 /// The first pause before a failed watch connects again.
 const RECONNECT_FIRST: Duration = Duration::from_millis(100);

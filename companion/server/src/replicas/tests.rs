@@ -3,6 +3,7 @@
 use penstock_election::KnownEnvoy;
 
 use super::*;
+use crate::reports::Report;
 
 const LONG: Duration = Duration::from_secs(60);
 

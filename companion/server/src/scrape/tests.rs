@@ -88,7 +88,7 @@ impl World {
             ),
             Clock::start(),
             observer,
-            crate::replicas::Reporters::default(),
+            crate::reports::Reporters::default(),
         );
         let mut readers = Readers::new(driver.clone()).expect("a client");
         readers.follow(&config).await;

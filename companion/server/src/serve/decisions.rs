@@ -13,7 +13,8 @@ use crate::decision_runtime::DecisionRuntime;
 use crate::driver::{self, RoleTerms};
 use crate::metrics::Metrics;
 use crate::observe::Observer;
-use crate::replicas::{self, Elections, Reporters};
+use crate::replicas::{self, Elections};
+use crate::reports::Reporters;
 use crate::role::RoleReceiver;
 use crate::{stores, usage_forwarding};
 

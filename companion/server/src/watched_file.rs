@@ -150,7 +150,7 @@ fn places(path: &Path) -> BTreeSet<PathBuf> {
 ///
 /// # Errors
 /// When the folder can't be written.
-pub(super) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     // A missing file is created.
     let path = match path.canonicalize() {
         Ok(path) => path,

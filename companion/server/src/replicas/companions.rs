@@ -16,14 +16,14 @@ use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
 use self::generated::companions_client::CompanionsClient;
-pub(super) use self::generated::companions_server::{Companions, CompanionsServer};
-pub(super) use self::generated::{ClaimsRequest, ClaimsResponse, YieldRequest, YieldResponse};
+pub(crate) use self::generated::companions_server::{Companions, CompanionsServer};
+pub(crate) use self::generated::{ClaimsRequest, ClaimsResponse, YieldRequest, YieldResponse};
 use crate::tls;
 
 /// How long another companion may take to accept a connection, and to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
 /// Bytes of a message. Names and addresses are short.
-pub(super) const MESSAGE_BYTES_MAX: usize = 4_096;
+pub(crate) const MESSAGE_BYTES_MAX: usize = 4_096;
 
 /// Why another companion didn't answer.
 #[derive(Debug, thiserror::Error)]

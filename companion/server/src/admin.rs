@@ -57,7 +57,7 @@ impl Admin {
     }
 
     /// Whether the request carries the token. Without a configured token, no request does.
-    pub(super) fn has_token(&self, headers: &HeaderMap) -> bool {
+    pub(crate) fn has_token(&self, headers: &HeaderMap) -> bool {
         let given = headers.get(header::AUTHORIZATION).map(|value| value.as_bytes());
         let given = given.and_then(|value| {
             let (scheme, token) = value.split_at_checked(7)?;
@@ -71,7 +71,7 @@ impl Admin {
 
     /// Whether the request may change something: it carries the token, or no token is configured and the request comes
     /// from this machine.
-    pub(super) fn check_change(&self, headers: &HeaderMap, peer: Peer) -> Result<(), Unauthorized> {
+    pub(crate) fn check_change(&self, headers: &HeaderMap, peer: Peer) -> Result<(), Unauthorized> {
         match (&self.token, peer) {
             (Some(_), _) if self.has_token(headers) => Ok(()),
             (Some(_), _) => Err(Unauthorized(
@@ -84,7 +84,7 @@ impl Admin {
         }
     }
 
-    pub(super) fn allows_host(&self, host: &str) -> bool {
+    pub(crate) fn allows_host(&self, host: &str) -> bool {
         let name = match host.rsplit_once(':') {
             Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
             Some(_) | None => host,
@@ -115,7 +115,7 @@ fn read_token(path: &Path) -> Result<Vec<u8>, Error> {
 
 /// The origin of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Peer {
+pub(crate) enum Peer {
     /// A loopback address or a unix socket.
     ThisMachine,
     /// Any other address.
@@ -130,7 +130,7 @@ impl From<SocketAddr> for Peer {
 
 /// Status 401 with the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Unauthorized(&'static str);
+pub(crate) struct Unauthorized(&'static str);
 
 impl IntoResponse for Unauthorized {
     fn into_response(self) -> Response {

@@ -49,7 +49,7 @@ impl Reporters {
     }
 
     /// Forgets a scope whose election has ended.
-    pub(super) fn remove(&self, scope: &Scope) {
+    pub(crate) fn remove(&self, scope: &Scope) {
         let mut reporters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         reporters.remove(scope);
     }
@@ -90,7 +90,7 @@ impl Reporter {
     }
 
     /// Returns all reports since the last call, as soon as there is one. Dropping the future loses none.
-    pub(super) async fn take(&self) -> Vec<Input> {
+    pub(crate) async fn take(&self) -> Vec<Input> {
         loop {
             let inputs = self.take_pending();
             if !inputs.is_empty() {
