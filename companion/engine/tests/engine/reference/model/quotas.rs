@@ -1,0 +1,437 @@
+//! Quotas: every flow has its windows from the start, and whoever asks moves them step by step to the present.
+
+#[path = "../../../../src/quota/window/tests/slow.rs"]
+#[expect(dead_code, reason = "the unit tests of windows use the rest")]
+mod slow;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use penstock_engine::effect::QuotaReport;
+use penstock_engine::input::{QuotaReset, QuotaUsage, UsageKind, UsedAt};
+use penstock_engine::policy::{CostUnit, Over, Quota, QuotaPeriod, QuotaWindow};
+use penstock_engine::{Effect, Input, Instant, Outcome, RequestId};
+
+use self::slow::Slow;
+use super::engine_effects::EngineEffects;
+use super::{Item, Level, Model};
+
+const SECOND: i128 = 1_000_000_000;
+
+/// UTC, and how many days and months have begun.
+#[derive(Clone, Copy, Debug)]
+struct Clock {
+    set_at: Instant,
+    utc: i128,
+    latest: i128,
+    day: i64,
+    month: i64,
+    days_begun: i64,
+    months_begun: i64,
+}
+
+/// The days of a month. Both it and the days of months are counted since 1970 began.
+const fn days_of(month: i64) -> i64 {
+    let year = 1970 + month / 12;
+    let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    match month % 12 {
+        1 if is_leap => 29,
+        1 => 28,
+        3 | 5 | 8 | 10 => 30,
+        _ => 31,
+    }
+}
+
+/// The month that contains a day.
+fn month_of(day: i64) -> i64 {
+    let (mut month, mut end) = (0, days_of(0));
+    while end <= day {
+        month += 1;
+        end += days_of(month);
+    }
+    month
+}
+
+fn first_day(month: i64) -> i64 {
+    (0..month).map(days_of).sum()
+}
+
+impl Clock {
+    const fn new(now: Instant) -> Self {
+        Self { set_at: now, utc: 0, latest: 0, day: 0, month: 0, days_begun: 0, months_begun: 0 }
+    }
+
+    fn utc_at(&self, now: Instant) -> i128 {
+        self.utc + i128::from(now.as_nanos()) - i128::from(self.set_at.as_nanos())
+    }
+
+    fn set(&mut self, now: Instant, utc: Duration) {
+        self.move_to(now, false);
+        self.latest = self.latest.max(self.utc_at(now));
+        (self.set_at, self.utc) = (now, utc.as_nanos() as i128);
+        let follows = self.latest - self.utc >= 3_600 * SECOND;
+        self.latest = if follows { self.utc } else { self.latest.max(self.utc) };
+        let (days, months) = (self.days_begun, self.months_begun);
+        self.move_to(now, follows);
+        // A clock that is set ahead begins one day, however many it skips.
+        self.days_begun = self.days_begun.min(days + 1);
+        self.months_begun = self.months_begun.min(months + 1);
+    }
+
+    fn move_to(&mut self, now: Instant, follows: bool) {
+        let day = (self.utc_at(now).div_euclid(86_400 * SECOND)) as i64;
+        let month = month_of(day);
+        self.days_begun += (day - self.day).max(0);
+        self.months_begun += (month - self.month).max(0);
+        if follows || day > self.day {
+            self.day = day;
+        }
+        if follows || month > self.month {
+            self.month = month;
+        }
+    }
+
+    fn begin_of_day(&self, day: i64) -> Instant {
+        let nanos = i128::from(day) * 86_400 * SECOND - self.utc + i128::from(self.set_at.as_nanos());
+        Instant::from_nanos(nanos.max(0) as u64)
+    }
+}
+
+/// What a running request has reserved: the step of each window, what it took of its top-ups, and the estimate.
+#[derive(Clone, Debug)]
+struct Reserved {
+    steps: Vec<(i64, u64)>,
+    tokens: u64,
+}
+
+/// When a flow was reset: the engine's time in nanoseconds, and the day and the month by the order of their beginnings.
+#[derive(Clone, Copy)]
+struct ResetAt {
+    nanos: i128,
+    day: i64,
+    month: i64,
+}
+
+#[derive(Clone)]
+pub struct Quotas {
+    clock: Clock,
+    flows: BTreeMap<Box<str>, Vec<Slow>>,
+    reserved: BTreeMap<RequestId, Reserved>,
+    resets: BTreeMap<Box<str>, ResetAt>,
+    shadowed: Vec<RequestId>,
+}
+
+impl Quotas {
+    pub const fn new(now: Instant) -> Self {
+        Self {
+            clock: Clock::new(now),
+            flows: BTreeMap::new(),
+            reserved: BTreeMap::new(),
+            resets: BTreeMap::new(),
+            shadowed: Vec::new(),
+        }
+    }
+}
+
+/// The nanoseconds of a step of a window.
+fn step_width(window: Duration) -> u64 {
+    (window.as_nanos() as u64).div_ceil(60)
+}
+
+impl Model {
+    fn quota(&self, name: &str) -> Option<&Quota> {
+        self.policy.flows.quotas.iter().find(|quota| quota.flows.matches(name))
+    }
+
+    fn step_of(&self, period: QuotaPeriod, now: Instant) -> i64 {
+        match period {
+            QuotaPeriod::Sliding(window) => (now.as_nanos() / step_width(window)) as i64,
+            QuotaPeriod::Day => self.quotas.clock.days_begun,
+            QuotaPeriod::Month => self.quotas.clock.months_begun,
+        }
+    }
+
+    fn begin_of(&self, period: QuotaPeriod, step: i64) -> Instant {
+        let clock = &self.quotas.clock;
+        match period {
+            QuotaPeriod::Sliding(window) => Instant::from_nanos(step as u64 * step_width(window)),
+            QuotaPeriod::Day => clock.begin_of_day(clock.day + step - clock.days_begun),
+            QuotaPeriod::Month => clock.begin_of_day(first_day(clock.month + step - clock.months_begun)),
+        }
+    }
+
+    /// The windows of a flow at present; `None`: it has no quota.
+    fn windows(&mut self, name: &str) -> Option<(Vec<QuotaWindow>, &mut Vec<Slow>)> {
+        let definitions = self.quota(name)?.windows.clone();
+        let steps: Vec<i64> =
+            definitions.iter().map(|window| self.step_of(window.period, self.now)).collect();
+        let kept = |period| match period {
+            // The oldest step begins before the window does.
+            QuotaPeriod::Sliding(_) => 61,
+            QuotaPeriod::Day | QuotaPeriod::Month => 1,
+        };
+        let new = || {
+            let windows = definitions.iter().zip(&steps);
+            windows.map(|(window, &step)| Slow::new(window.limit, kept(window.period), step)).collect()
+        };
+        let windows = self.quotas.flows.entry(name.into()).or_insert_with(new);
+        for (window, step) in windows.iter_mut().zip(steps) {
+            while window.now < step {
+                window.step();
+            }
+        }
+        Some((definitions, windows))
+    }
+
+    fn has_room(&self, name: &str) -> bool {
+        let windows = self.quotas.flows.get(name);
+        windows.is_none_or(|windows| windows.iter().all(|window| window.room() > 0))
+    }
+
+    /// The first moment with room in all windows.
+    fn has_room_at(&self, name: &str) -> Instant {
+        let definitions = &self.quota(name).expect("it has a quota").windows;
+        let full = definitions.iter().zip(&self.quotas.flows[name]).filter(|(_, window)| window.room() == 0);
+        let begins = full.map(|(definition, window)| {
+            let step = window.has_room_in().expect("nothing runs elsewhere");
+            self.begin_of(definition.period, step)
+        });
+        begins.max().expect("a window is full").max(self.now)
+    }
+
+    /// Moves the windows of all flows to the present.
+    pub(super) fn advance_quotas(&mut self) {
+        self.quotas.clock.move_to(self.now, false);
+        let names: Vec<Box<str>> = self.quotas.flows.keys().cloned().collect();
+        for name in names {
+            self.windows(&name);
+        }
+        self.refresh_backlogs();
+    }
+
+    pub(super) fn is_held(&self, name: &str) -> bool {
+        let holds = |quota: &Quota| quota.over == Over::Hold && !quota.shadow;
+        self.quota(name).is_some_and(holds) && !self.has_room(name)
+    }
+
+    /// The time for which the budget of a flow holds it.
+    pub(super) fn held_for(&self, name: &str) -> Duration {
+        if self.is_held(name) { self.has_room_at(name).since(self.now) } else { Duration::ZERO }
+    }
+
+    pub(super) fn quota_wake(&self) -> Option<Instant> {
+        let held = self.quotas.flows.keys().filter(|name| self.is_held(name));
+        held.map(|name| self.has_room_at(name)).min()
+    }
+
+    /// What happens to the item because its flow has no room.
+    fn over_quota(&mut self, item: &Item, effects: &mut EngineEffects) -> Option<Over> {
+        let quota = self.quota(&item.name)?;
+        let (over, shadow) = (quota.over, quota.shadow);
+        if item.band == Level::Demoted || self.has_room(&item.name) {
+            return None;
+        }
+        if !shadow {
+            return Some(over);
+        }
+        if !self.quotas.shadowed.contains(&item.id) {
+            self.quotas.shadowed.push(item.id);
+            let flow = item.name.clone();
+            effects.expect_next(Effect::Quota(QuotaReport::Shadowed { flow, over }));
+        }
+        None
+    }
+
+    pub(super) fn admit_newcomer(&mut self, item: Item, effects: &mut EngineEffects) -> Option<Item> {
+        // Requests get new chances with their ids.
+        self.quotas.shadowed.retain(|id| *id != item.id);
+        match self.over_quota(&item, effects) {
+            None | Some(Over::Hold) => Some(item),
+            Some(Over::Demote) => Some(self.demoted(&item)),
+            Some(Over::Refuse) => {
+                let retry_after = self.has_room_at(&item.name).since(self.now);
+                self.release(&item);
+                self.count(item.band.shown(), Outcome::RejectedBudget);
+                effects.expect_budget_reject(item.id, self.now.since(item.arrived), retry_after);
+                None
+            }
+        }
+    }
+
+    fn demoted(&mut self, item: &Item) -> Item {
+        let demoted = Item { band: Level::Demoted, ..item.clone() };
+        self.ensure_flow(self.leaf(&demoted), &item.name);
+        self.release(item);
+        demoted
+    }
+
+    /// Whether `id`, whose turn it is, goes.
+    pub(super) fn admits_next(&mut self, id: RequestId, effects: &mut EngineEffects) -> bool {
+        let item = self.item(id).clone();
+        match self.over_quota(&item, effects) {
+            None => return true,
+            Some(Over::Hold) => unreachable!("a held flow has no turn"),
+            Some(Over::Demote) => {
+                self.items.retain(|other| other.id != id);
+                self.refresh_backlogs();
+                let demoted = self.demoted(&item);
+                self.wait(demoted);
+            }
+            Some(Over::Refuse) => {
+                let retry_after = self.has_room_at(&item.name).since(self.now);
+                self.remove_waiting(id);
+                self.count(item.band.shown(), Outcome::RejectedBudget);
+                effects.expect_budget_reject(id, self.now.since(item.arrived), retry_after);
+            }
+        }
+        false
+    }
+
+    /// The item starts to run. Demoted ones cost their quota nothing.
+    pub(super) fn reserve_quota(&mut self, item: &Item) {
+        if item.band == Level::Demoted {
+            return;
+        }
+        let tokens = self.cost_of(item, Default::default());
+        let Some((definitions, windows)) = self.windows(&item.name) else {
+            return;
+        };
+        let reserve = |(definition, window): (&QuotaWindow, &mut Slow)| {
+            let of_top_ups = window.reserve(in_unit(tokens, definition.unit));
+            (window.now, of_top_ups)
+        };
+        let steps = definitions.iter().zip(windows).map(reserve).collect();
+        self.quotas.reserved.insert(item.id, Reserved { steps, tokens });
+    }
+
+    /// The item has really used `real` tokens; `None`: nothing was served.
+    pub(super) fn settle_quota(&mut self, item: &Item, real: Option<u64>) {
+        if let Some(reserved) = self.quotas.reserved.remove(&item.id)
+            && let Some((definitions, windows)) = self.windows(&item.name)
+        {
+            let of_windows = definitions.iter().zip(windows);
+            for ((definition, window), (step, of_top_ups)) in of_windows.zip(reserved.steps) {
+                let estimate = in_unit(reserved.tokens, definition.unit);
+                let real = real.map_or(0, |tokens| in_unit(tokens, definition.unit));
+                window.settle(step, estimate, of_top_ups, real);
+            }
+        }
+        self.refresh_backlogs();
+    }
+
+    pub(super) fn apply_to_quotas(&mut self, input: Input) {
+        match input {
+            Input::Utc(utc) => {
+                self.quotas.clock.set(self.now, utc);
+                self.advance_quotas();
+            }
+            Input::QuotaUsage { settled, .. } => {
+                settled.iter().for_each(|usage| self.add_quota_usage(usage));
+            }
+            Input::TopUp { flow, tokens } => {
+                if let Some((definitions, windows)) = self.windows(named(&flow)) {
+                    let of_tokens = definitions.iter().zip(windows);
+                    of_tokens
+                        .filter(|(definition, _)| definition.unit == CostUnit::Tokens)
+                        .for_each(|(_, window)| window.top_up(window.now, tokens.0));
+                }
+            }
+            Input::ResetQuota(flow) => self.reset_quota(named(&flow), Duration::ZERO),
+            Input::QuotaResets(resets) => {
+                for QuotaReset { flow, ago } in &resets {
+                    self.reset_quota(named(flow), *ago);
+                }
+            }
+            _ => unreachable!("only inputs about quotas come here, and no history"),
+        }
+        self.refresh_backlogs();
+    }
+
+    fn reset_quota(&mut self, name: &str, ago: Duration) {
+        if self.quota(name).is_none() {
+            return;
+        }
+        let (clock, ago) = (self.quotas.clock, ago.as_nanos() as i128);
+        let day = (clock.utc_at(self.now) - ago).div_euclid(86_400 * SECOND) as i64;
+        let month = if day < 0 { clock.month - 1 } else { month_of(day) };
+        let reset = ResetAt {
+            nanos: i128::from(self.now.as_nanos()) - ago,
+            day: clock.days_begun - (clock.day - day).max(0),
+            month: clock.months_begun - (clock.month - month).max(0),
+        };
+        let latest = self.quotas.resets.entry(name.into()).or_insert(reset);
+        if reset.nanos >= latest.nanos {
+            *latest = reset;
+        }
+        if ago > 0 {
+            return;
+        }
+        if let Some((_, windows)) = self.windows(name) {
+            windows.iter_mut().for_each(Slow::reset);
+        }
+        let of_flow = self.items.iter().filter(|item| *item.name == *name);
+        let ids: Vec<RequestId> = of_flow.map(|item| item.id).collect();
+        self.quotas.reserved.retain(|id, _| !ids.contains(id));
+    }
+
+    /// The usage of a flow in this step of a window was settled before the flow's last reset, or is from before that.
+    fn is_forgotten(&self, usage: &QuotaUsage, step: Option<i64>) -> bool {
+        let Some(reset) = self.quotas.resets.get(named(&usage.flow)) else {
+            return false;
+        };
+        let of_reset = match usage.period {
+            QuotaPeriod::Sliding(length) => reset.nanos.div_euclid(step_width(length).into()) as i64,
+            QuotaPeriod::Day => reset.day,
+            QuotaPeriod::Month => reset.month,
+        };
+        let settled = i128::from(self.now.as_nanos()) - usage.settled_ago.as_nanos() as i128;
+        settled < reset.nanos || step.is_some_and(|step| step < of_reset)
+    }
+
+    fn add_quota_usage(&mut self, usage: &QuotaUsage) {
+        let (now, clock) = (self.now, self.quotas.clock);
+        let step = match (usage.used_at, usage.period) {
+            (UsedAt::Debt, _) => None,
+            (UsedAt::Ago(ago), QuotaPeriod::Sliding(length)) => {
+                let then = i128::from(now.as_nanos()) - ago.as_nanos() as i128;
+                Some(then.div_euclid(step_width(length).into()) as i64)
+            }
+            (UsedAt::Since(seconds), QuotaPeriod::Day) => {
+                let ago = (clock.day - seconds.div_euclid(86_400)).max(0);
+                Some(clock.days_begun - ago)
+            }
+            (UsedAt::Since(seconds), QuotaPeriod::Month) => {
+                let ago = (clock.month - month_of(seconds.div_euclid(86_400))).max(0);
+                Some(clock.months_begun - ago)
+            }
+            _ => return,
+        };
+        if self.is_forgotten(usage, step) {
+            return;
+        }
+        let Some((definitions, windows)) = self.windows(named(&usage.flow)) else {
+            return;
+        };
+        let of_window = definitions.iter().zip(windows);
+        for (_, window) in
+            of_window.filter(|(window, _)| (window.unit, window.period) == (usage.unit, usage.period))
+        {
+            match (step, usage.kind) {
+                (None, _) => window.add_debt(usage.amount),
+                (Some(step), UsageKind::Used) => window.add_used(step, usage.amount),
+                (Some(step), UsageKind::ToppedUp) => window.top_up(step, usage.amount),
+            }
+        }
+    }
+}
+
+const fn in_unit(tokens: u64, unit: CostUnit) -> u64 {
+    match unit {
+        CostUnit::Tokens => tokens,
+        CostUnit::Requests => 1,
+    }
+}
+
+fn named(flow: &str) -> &str {
+    if flow.is_empty() { "anonymous" } else { flow }
+}

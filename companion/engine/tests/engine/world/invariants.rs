@@ -1,0 +1,474 @@
+//! Checks invariants that hold for every policy, from the inputs and effects alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use penstock_engine::input::{Amended, Band, EndpointState, Relisted, Service};
+use penstock_engine::policy::{Gate, Over, StockUnit};
+use penstock_engine::snapshot::EndpointSnapshot;
+use penstock_engine::{Effect, EndpointId, Engine, Input, Instant, Outcome, Policy, Request, RequestId};
+
+/// A request isn't granted the endpoint that failed it for at least this time.
+const PAUSE_MIN: Duration = Duration::from_millis(penstock_engine::limits::PAUSE_MIN_MS);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Arrived in this step.
+    New,
+    Waiting,
+    Suspended,
+    Running {
+        endpoint: EndpointId,
+        settled: bool,
+    },
+    /// Completed in this step.
+    Ended {
+        settled: bool,
+    },
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    request: Request,
+    state: State,
+    /// The endpoint that failed or refused it since its last grant, and when.
+    failed: Option<(EndpointId, Instant)>,
+    /// It refused it.
+    was_refused: bool,
+}
+
+pub(crate) struct InvariantChecker {
+    policy: Policy,
+    latest: Instant,
+    arrivals: u64,
+    requeues: u64,
+    entries: BTreeMap<RequestId, Entry>,
+    endpoints: BTreeMap<EndpointId, EndpointState>,
+    /// Requests that filters may run there without asking.
+    lent: BTreeMap<EndpointId, u64>,
+    /// Endpoints with a failure since they were listed.
+    failures: BTreeSet<EndpointId>,
+    /// Endpoints that the engine reports as marked down.
+    down: BTreeSet<EndpointId>,
+    /// Number of grants since the rate was set, and the time at which it was set.
+    granted: (u64, Instant),
+    /// A quota of a policy could demote requests: they wait as sheddable.
+    demotes: bool,
+    /// The policy had so few identities that flows may share one.
+    shared: bool,
+}
+
+impl InvariantChecker {
+    pub(crate) fn new(policy: Policy) -> Self {
+        Self {
+            shared: has_few(&policy),
+            demotes: demotes(&policy),
+            policy,
+            latest: Instant::ZERO,
+            arrivals: 0,
+            requeues: 0,
+            entries: BTreeMap::new(),
+            endpoints: BTreeMap::new(),
+            lent: BTreeMap::new(),
+            failures: BTreeSet::new(),
+            down: BTreeSet::new(),
+            granted: (0, Instant::ZERO),
+        }
+    }
+
+    pub(crate) fn live(&self) -> impl Iterator<Item = RequestId> {
+        self.entries.keys().copied()
+    }
+
+    /// Checks the effects of one step.
+    pub(crate) fn step(&mut self, now: Instant, input: Option<Input>, effects: &[Effect], engine: &Engine) {
+        self.latest = self.latest.max(now);
+        let snapshot = engine.snapshot();
+        let counters = snapshot.counters;
+        let requeued = counters.requeues > self.requeues;
+        self.requeues = counters.requeues;
+        if let Some(input) = &input {
+            self.apply(input, requeued);
+        }
+        self.check_ejections(&snapshot.endpoints);
+        let mut granted = None;
+        for effect in effects {
+            if let Effect::Traced { id, .. } = effect {
+                assert_eq!(granted, Some(*id), "a trace follows its grant");
+            }
+            granted = None;
+            match effect {
+                Effect::Grant { id, endpoints, outcome, .. } => {
+                    self.grant(*id, endpoints, *outcome, engine);
+                    granted = Some(*id);
+                }
+                Effect::Reject { id, .. } => {
+                    let entry = self.entries.remove(id).expect("a rejected request exists");
+                    assert!(!entry.runs(), "{id:?} is rejected while it runs");
+                }
+                Effect::Cancelled { id, .. } => {
+                    let entry = self.entries.remove(id).expect("a cancelled request exists");
+                    let waits = matches!(entry.state, State::Waiting | State::Suspended);
+                    assert!(waits, "only a waiting request is cancelled");
+                    assert!(matches!(input, Some(Input::Cancel(cancelled)) if cancelled == *id));
+                }
+                Effect::Settled { id, .. } => self.settled(*id, input.as_ref()),
+                Effect::UsageRunning { .. } | Effect::Quota(_) => {}
+                Effect::UsageSettled { cost, .. } => assert!(cost.0 > 0, "reported usage is above 0"),
+                Effect::Traced { .. } => {}
+            }
+        }
+        self.entries.retain(|id, entry| match entry.state {
+            State::Ended { settled } => {
+                assert!(settled, "{id:?} ended without being settled");
+                false
+            }
+            State::New | State::Waiting | State::Suspended | State::Running { .. } => true,
+        });
+        for (id, entry) in &mut self.entries {
+            if entry.state == State::New {
+                entry.state = State::Waiting;
+            }
+            let gone = matches!(input, Some(Input::Cancel(removed) | Input::ModelRemoved(removed)) if removed == *id);
+            assert!(!gone || entry.runs(), "{id:?} was removed and still waits");
+        }
+        self.compare(engine);
+    }
+
+    fn apply(&mut self, input: &Input, requeued: bool) {
+        match input {
+            Input::Register(request) | Input::Resume(request) => self.record_arrival(request, State::New),
+            Input::Adopt { request, endpoint } => {
+                self.adopt(request, *endpoint);
+            }
+            Input::Sent { id, endpoint } => {
+                if let Some(State::Running { endpoint: current, .. }) = self.state_mut(*id) {
+                    *current = *endpoint;
+                }
+            }
+            Input::Completed { id, service } => {
+                if matches!(service, Service::Served(_))
+                    && let Some(endpoint) = self.entries.get(id).and_then(Entry::runs_at)
+                {
+                    self.end_refusals(endpoint);
+                }
+                self.record_end(*id);
+            }
+            Input::Settle { id, .. } if self.policy.gate == Gate::Manual => self.record_end(*id),
+            Input::Settle { .. } => {}
+            Input::Requeue(id) | Input::Retry(id) | Input::Refused { id, .. } => {
+                let entry = self.entries.get_mut(id).filter(|entry| entry.runs());
+                assert!(!requeued || entry.is_some(), "only a running request is requeued");
+                if let Some(entry) = entry.filter(|_| requeued) {
+                    entry.failed = match (entry.state, input) {
+                        (State::Running { endpoint, .. }, Input::Retry(_) | Input::Refused { .. }) => {
+                            Some((endpoint, self.latest))
+                        }
+                        _ => None,
+                    };
+                    entry.was_refused = matches!(input, Input::Refused { .. });
+                    entry.state = State::Waiting;
+                }
+            }
+            Input::Endpoint { id, state } => {
+                self.endpoints.insert(*id, *state);
+            }
+            Input::EndpointRemoved(id) => {
+                self.endpoints.remove(id);
+                self.failures.remove(id);
+            }
+            Input::Policy(policy) => {
+                self.policy = (**policy).clone();
+                self.shared |= has_few(policy);
+                self.demotes |= demotes(policy);
+                self.granted = (0, self.latest);
+            }
+            Input::Failed { endpoint, .. } => {
+                self.failures.insert(*endpoint);
+            }
+            Input::Suspend(id) => self.suspend(*id, State::Waiting, State::Suspended),
+            Input::Continue(id) => self.suspend(*id, State::Suspended, State::Waiting),
+            Input::Amend(amended) => self.amend(amended),
+            Input::Relist(relisted) => self.relist(relisted),
+            Input::AdmittedByCredit { request, lent, endpoint } => {
+                if !self.entries.contains_key(&request.id) {
+                    self.adopt(request, *endpoint);
+                    lent.iter().for_each(|lent| self.take_back(*lent, 1));
+                }
+            }
+            Input::Lend { endpoint, requests } => {
+                let is_lent = self.lent.contains_key(endpoint);
+                let is_used = self.running().any(|used| used == *endpoint);
+                if self.endpoints.contains_key(endpoint) || is_used || is_lent {
+                    *self.lent.entry(*endpoint).or_default() += requests;
+                }
+            }
+            Input::TakeBack { endpoint, requests } => self.take_back(*endpoint, *requests),
+            Input::PastUsage(_)
+            | Input::Utc(_)
+            | Input::QuotaUsage { .. }
+            | Input::QuotaHistory(_)
+            | Input::QuotaResets(_)
+            | Input::TopUp { .. }
+            | Input::ResetQuota(_)
+            | Input::SharedUsage { .. }
+            | Input::FirstByte(_)
+            | Input::PushedBack { .. }
+            | Input::Load { .. }
+            | Input::ServerStats { .. }
+            | Input::Budget { .. }
+            | Input::Cancel(_)
+            | Input::ModelRemoved(_)
+            | Input::Dispatch { .. }
+            | Input::Drain(_)
+            | Input::Hold
+            | Input::Ready => {}
+        }
+    }
+
+    /// `endpoint` has served a request, so those that it refused may go there again.
+    fn end_refusals(&mut self, endpoint: EndpointId) {
+        for entry in self.entries.values_mut() {
+            let is_over = entry.was_refused && entry.failed.is_some_and(|(refused, _)| refused == endpoint);
+            entry.failed = entry.failed.filter(|_| !is_over);
+        }
+    }
+
+    fn adopt(&mut self, request: &Request, endpoint: EndpointId) {
+        let running = State::Running { endpoint, settled: false };
+        match self.entries.get_mut(&request.id) {
+            Some(entry) if entry.runs() => {}
+            Some(entry) => entry.state = running,
+            None => self.record_arrival(request, running),
+        }
+    }
+
+    fn take_back(&mut self, endpoint: EndpointId, requests: u64) {
+        if let Some(lent) = self.lent.get_mut(&endpoint) {
+            *lent = lent.saturating_sub(requests);
+        }
+        self.lent.retain(|_, lent| *lent > 0);
+    }
+
+    fn relist(&mut self, relisted: &Relisted) {
+        for id in &relisted.removed {
+            self.endpoints.remove(id);
+            self.failures.remove(id);
+        }
+        self.endpoints.extend(relisted.listed.iter().copied());
+        for amended in &relisted.amended {
+            self.amend(amended);
+        }
+    }
+
+    fn amend(&mut self, amended: &Amended) {
+        if let Some(entry) = self.entries.get_mut(&amended.id) {
+            entry.request.eligible.clone_from(&amended.eligible);
+        }
+    }
+
+    fn suspend(&mut self, id: RequestId, before: State, after: State) {
+        if let Some(state) = self.state_mut(id).filter(|state| **state == before) {
+            *state = after;
+        }
+    }
+
+    fn record_end(&mut self, id: RequestId) {
+        if let Some(state) = self.state_mut(id)
+            && let State::Running { settled, .. } = *state
+        {
+            *state = State::Ended { settled };
+        }
+    }
+
+    fn record_arrival(&mut self, request: &Request, state: State) {
+        if !self.entries.contains_key(&request.id) {
+            self.arrivals += 1;
+            let request = request.clone();
+            let failed = None;
+            self.entries.insert(request.id, Entry { request, state, failed, was_refused: false });
+        }
+    }
+
+    fn state_mut(&mut self, id: RequestId) -> Option<&mut State> {
+        self.entries.get_mut(&id).map(|entry| &mut entry.state)
+    }
+
+    fn grant(&mut self, id: RequestId, endpoints: &[EndpointId], outcome: Outcome, engine: &Engine) {
+        let entry = &self.entries[&id];
+        assert!(!entry.runs(), "{id:?} is granted twice");
+        assert_ne!(entry.state, State::Suspended, "{id:?} is suspended and can't be granted");
+        let state = match outcome {
+            Outcome::Bypassed => State::New,
+            _ => entry.state,
+        };
+        assert_eq!(entry.state, state, "only a new request bypasses");
+        assert!((1..=3).contains(&endpoints.len()));
+        let request = entry.request.clone();
+        for (index, endpoint) in endpoints.iter().enumerate() {
+            assert!(self.is_ready(*endpoint), "{endpoint:?} isn't ready");
+            assert!(!endpoints[..index].contains(endpoint), "{endpoint:?} twice");
+            let eligible = request.eligible.as_ref();
+            assert!(eligible.is_none_or(|eligible| eligible.contains(endpoint)));
+            let avoided = entry.failed.filter(|(_, since)| self.latest < since.after(PAUSE_MIN));
+            assert!(
+                avoided.is_none_or(|(failed, _)| failed != *endpoint),
+                "{endpoint:?} has just failed {id:?}"
+            );
+        }
+        self.check_limits(&request, endpoints, engine);
+        let settled = false;
+        *self.state_mut(id).expect("a granted request exists") =
+            State::Running { endpoint: endpoints[0], settled };
+        self.granted.0 += 1;
+        // Under a manual gate the rate doesn't limit.
+        if let Some(rate) = self.policy.queue.max_rate.filter(|_| self.policy.gate != Gate::Manual) {
+            let elapsed = self.latest.since(self.granted.1).as_secs_f64();
+            let most = rate.max(1.0) + rate * elapsed + 1e-6;
+            assert!(self.granted.0 as f64 <= most, "{} of {most}", self.granted.0);
+        }
+    }
+
+    const fn counts_requests(&self) -> bool {
+        match self.policy.gate {
+            Gate::Bounded { unit: StockUnit::Tokens, .. } => false,
+            Gate::Bounded { unit: StockUnit::Requests, .. }
+            | Gate::Auto { .. }
+            | Gate::Open
+            | Gate::Manual => true,
+        }
+    }
+
+    /// Checks the limits of the gate and of the flow before the grant.
+    fn check_limits(&self, request: &Request, endpoints: &[EndpointId], engine: &Engine) {
+        let running = self.running().filter(|&endpoint| self.is_ready(endpoint)).count() as u64;
+        let lent = self.lent.iter().filter(|(endpoint, _)| self.is_ready(**endpoint));
+        let stock = running + lent.map(|(_, lent)| lent).sum::<u64>();
+        let by_budget = matches!(self.policy.gate, Gate::Auto { .. });
+        assert!(
+            by_budget || !self.counts_requests() || stock < engine.upper() || stock == 0,
+            "over {}",
+            engine.upper()
+        );
+        if self.shared {
+            return;
+        }
+        let of_flow = || self.entries.values().filter(|entry| entry.request.flow == request.flow);
+        let most = self.policy.flows.max_in_flight.unwrap_or(u64::MAX);
+        assert!((of_flow().filter(|entry| entry.runs()).count() as u64) < most, "over max_in_flight");
+        let most = self.policy.flows.max_in_flight_per_endpoint.unwrap_or(u64::MAX);
+        for endpoint in endpoints {
+            let there = of_flow().filter(|entry| entry.runs_at() == Some(*endpoint)).count() as u64;
+            assert!(there < most, "over max_in_flight at {endpoint:?}");
+        }
+    }
+
+    fn settled(&mut self, id: RequestId, input: Option<&Input>) {
+        let expected = matches!(input, Some(Input::Completed { id: ended, .. } | Input::Settle { id: ended, .. }) if *ended == id);
+        assert!(expected, "{id:?} is settled without an input for it");
+        match self.state_mut(id) {
+            Some(State::Running { settled, .. } | State::Ended { settled }) if !*settled => *settled = true,
+            other => panic!("{id:?} is settled: {other:?}"),
+        }
+    }
+
+    fn running(&self) -> impl Iterator<Item = EndpointId> {
+        self.entries.values().filter_map(Entry::runs_at)
+    }
+
+    fn is_ready(&self, id: EndpointId) -> bool {
+        self.is_healthy(id) && !self.down.contains(&id)
+    }
+
+    fn is_healthy(&self, id: EndpointId) -> bool {
+        self.endpoints.get(&id).is_some_and(|state| state.ready)
+    }
+
+    /// Checks that only endpoints with a failure are marked down, until a later time, and never the last healthy one.
+    fn check_ejections(&mut self, endpoints: &[EndpointSnapshot]) {
+        let down = endpoints.iter().filter(|endpoint| endpoint.down_until.is_some());
+        self.down = down.clone().map(|endpoint| endpoint.id).collect();
+        assert!(self.down.is_subset(&self.failures), "an endpoint without a failure is marked down");
+        assert!(down.clone().all(|endpoint| endpoint.down_until > Some(self.latest)));
+        let healthy = || self.endpoints.keys().filter(|&&id| self.is_healthy(id));
+        assert!(healthy().count() == 0 || healthy().any(|&id| self.is_ready(id)), "all are marked down");
+    }
+
+    fn compare(&mut self, engine: &Engine) {
+        let snapshot = engine.snapshot();
+        // A waiting request that is adopted runs without an effect.
+        let waiting = || self.entries.values().filter(|entry| !entry.runs());
+        assert_eq!(snapshot.waiting, waiting().count() as u64, "waiting");
+        let suspended = waiting().filter(|entry| entry.state == State::Suspended);
+        // A request that failed may let others pass.
+        let may_pass = waiting().filter(|entry| entry.failed.is_some() && entry.state != State::Suspended);
+        let least = suspended.count() as u64;
+        let most = least + may_pass.count() as u64;
+        assert!((least..=most).contains(&snapshot.suspended), "suspended");
+        for band in snapshot.bands {
+            let of_band = waiting().filter(|entry| entry.request.band == band.band);
+            let expected = of_band.count() as u64;
+            let fits = match band.band {
+                Band::Critical | Band::Default if self.demotes => band.waiting <= expected,
+                Band::Sheddable if self.demotes => band.waiting >= expected,
+                _ => band.waiting == expected,
+            };
+            assert!(fits, "{} wait, not {expected}, in {:?}", band.waiting, band.band);
+        }
+        assert_eq!(snapshot.counters.arrivals, self.arrivals, "arrivals");
+        let outcomes = snapshot.counters.outcomes_total();
+        assert_eq!(outcomes + snapshot.waiting, self.arrivals, "outcomes and waiting");
+        for endpoint in &snapshot.endpoints {
+            let count = self.running().filter(|&endpoint_id| endpoint_id == endpoint.id).count() as u64;
+            let same = endpoint.stock == count || !self.counts_requests();
+            assert!(same, "{count} run: {endpoint:?}");
+            assert_eq!(endpoint.ready, self.is_ready(endpoint.id));
+            let lent = self.lent.get(&endpoint.id).copied().unwrap_or(0);
+            assert_eq!(endpoint.credit, lent, "lent at {:?}", endpoint.id);
+        }
+        let in_flight: u64 = snapshot.flows.iter().map(|flow| flow.in_flight).sum();
+        assert_eq!(in_flight, self.running().count() as u64, "in flight");
+        assert_eq!(snapshot.credit, self.lent.values().sum::<u64>(), "lent");
+        let due = engine.poll_timeout().is_some_and(|endpoint_id| endpoint_id <= self.latest);
+        assert!(!due || self.policy.gate == Gate::Manual, "a timer is due after all timers were handled");
+    }
+
+    /// Ends all requests and removes all endpoints.
+    pub(crate) fn close(mut self, now: Instant, handle: &mut impl FnMut(Instant, Option<Input>, &mut Self)) {
+        let now = now.max(self.latest);
+        handle(now, Some(Input::Drain(true)), &mut self);
+        let service = penstock_engine::input::Service::Nothing;
+        for id in self.live().collect::<Vec<_>>() {
+            handle(now, Some(Input::Completed { id, service }), &mut self);
+        }
+        assert_eq!(self.live().next(), None, "a request is left");
+        for id in self.endpoints.keys().copied().collect::<Vec<_>>() {
+            handle(now, Some(Input::EndpointRemoved(id)), &mut self);
+        }
+        for (endpoint, requests) in self.lent.clone() {
+            handle(now, Some(Input::TakeBack { endpoint, requests }), &mut self);
+        }
+    }
+}
+
+fn has_few(policy: &Policy) -> bool {
+    policy.flows.identities_max < crate::random::NAMES.len()
+}
+
+impl Entry {
+    const fn runs(&self) -> bool {
+        self.runs_at().is_some()
+    }
+
+    const fn runs_at(&self) -> Option<EndpointId> {
+        match self.state {
+            State::Running { endpoint, .. } => Some(endpoint),
+            State::New | State::Waiting | State::Suspended | State::Ended { .. } => None,
+        }
+    }
+}
+
+fn demotes(policy: &Policy) -> bool {
+    let mut quotas = policy.flows.quotas.iter();
+    quotas.any(|quota| quota.over == Over::Demote && !quota.shadow)
+}
