@@ -37,11 +37,11 @@ autoscaling *what:
 # Kills, ends, freezes and cuts off the leader of two companions whose lease is in the API server of KUBECONFIG, a cluster for tests (needs
 # kubectl).
 replicas-kubernetes *args:
-    cargo test --package penstock-tests --features api-server --test replicas_kubernetes -- --test-threads 1 --nocapture {{ args }}
+    cargo test --package penstock-tests --features api-server --test kubernetes -- replicas:: --test-threads 1 --nocapture {{ args }}
 
 # Lists, loses and finds the pods of an InferencePool in the API server of KUBECONFIG, a cluster for tests (needs kubectl).
 discovery-kubernetes *args:
-    cargo test --package penstock-tests --features api-server --test discovery_kubernetes -- --test-threads 1 --nocapture {{ args }}
+    cargo test --package penstock-tests --features api-server --test kubernetes -- discovery:: --test-threads 1 --nocapture {{ args }}
 
 # Sends requests through a real Envoy Gateway with the resources of `penstock gateway-resources`; ENVOY_GATEWAY is the path of envoy-gateway,
 # which `bash .ci/go-program envoy-gateway github.com/envoyproxy/gateway/cmd/envoy-gateway@v1.9.1` builds and prints.
@@ -94,11 +94,11 @@ fuzz target="all" seconds="60":
 
 # Regenerates the protocol code.
 proto:
-    PENSTOCK_REGENERATE=1 cargo test --package penstock-tests --test generated
+    PENSTOCK_REGENERATE=1 cargo test --package penstock-tests --test rules generated
 
 # Regenerates the reference page of all configuration keys.
 reference:
-    PENSTOCK_REGENERATE=1 cargo test --workspace --test config
+    PENSTOCK_REGENERATE=1 cargo test --workspace --test configuration config::
 
 # Draws docs/top.svg, a picture of `penstock top` beside a running demo. Needs tmux.
 capture:

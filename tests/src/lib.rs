@@ -54,4 +54,4 @@ pub use self::prometheus::Prometheus;
 pub use self::redis::Redis;
 pub use self::refusing_server::RefusingServer;
 pub use self::upstream::{Call, Events, Upstream};
-pub use self::wait::{run, until};
+pub use self::wait::{run, run_alone, until};

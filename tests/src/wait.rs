@@ -3,7 +3,7 @@
 //! The runtime outlives every test, so that a gateway or a model server that several tests share keeps running.
 
 use std::future::Future;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use tokio::runtime::{Builder, Runtime};
@@ -18,8 +18,18 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
     Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime can be built")
 });
 
+/// Held by every test that runs, exclusively by one that runs alone.
+static TESTS: RwLock<()> = RwLock::new(());
+
 /// Runs a test's future to its end on the shared runtime.
 pub fn run<F: Future>(test: F) -> F::Output {
+    let _together = TESTS.read().unwrap_or_else(PoisonError::into_inner);
+    RUNTIME.block_on(test)
+}
+
+/// Runs a test as [`run`] does, while no other test of this program runs: it loads the machine, or a busy machine would fail it.
+pub fn run_alone<F: Future>(test: F) -> F::Output {
+    let _alone = TESTS.write().unwrap_or_else(PoisonError::into_inner);
     RUNTIME.block_on(test)
 }
 

@@ -3,7 +3,6 @@
 
 mod model;
 
-
 use std::mem::discriminant;
 use std::time::Duration;
 

@@ -10,8 +10,8 @@ use penstock_engine::policy::{CostUnit, Over, QuotaPeriod};
 use penstock_engine::units::Tokens;
 use penstock_engine::{Input, Outcome};
 
-use crate::support::*;
 use super::{amounts, requests, sized, sliding, tokens, used, window, with_quota};
+use crate::support::*;
 
 const DAY: u64 = 86_400;
 

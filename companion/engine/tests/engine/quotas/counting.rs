@@ -10,8 +10,8 @@ use penstock_engine::snapshot::QuotaWindowSnapshot;
 use penstock_engine::units::Tokens;
 use penstock_engine::{Effect, EndpointId, Input, Instant, Outcome, RequestId};
 
-use crate::support::*;
 use super::{amounts, requests, sized, sliding, tokens, used, window, with_quota};
+use crate::support::*;
 
 #[test]
 fn a_request_reserves_its_estimate_and_settles_what_it_used_under_every_discipline() {

@@ -7,8 +7,8 @@ use penstock_engine::policy::{BandMode, Discipline, Over, Policy, QuotaPeriod};
 use penstock_engine::units::Decimal;
 use penstock_engine::{Input, Outcome, RequestId};
 
-use crate::support::*;
 use super::{requests, sliding, with_quota};
+use crate::support::*;
 
 /// One place, and one request a flow.
 fn narrow() -> Policy {

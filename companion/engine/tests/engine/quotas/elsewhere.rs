@@ -10,8 +10,8 @@ use penstock_engine::policy::{CostUnit, Over, QuotaPeriod};
 use penstock_engine::units::Tokens;
 use penstock_engine::{Effect, Input, Outcome};
 
-use crate::support::*;
 use super::{amounts, requests, sized, sliding, tokens, used, window, with_quota};
+use crate::support::*;
 
 fn running(flow: &str, tokens: u64, requests: u64) -> QuotaRunning {
     QuotaRunning { flow: flow.into(), tokens: Tokens(tokens), requests }

@@ -10,8 +10,8 @@ use penstock_engine::queue_position::BlockReason;
 use penstock_engine::units::Tokens;
 use penstock_engine::{Effect, Input, Outcome, Request, RequestId};
 
-use crate::support::*;
 use super::{requests, sized, sliding, tokens, used, with_quota};
+use crate::support::*;
 
 fn long_ttl(mut policy: Policy) -> Policy {
     policy.queue.ttl = Duration::from_secs(100_000);

@@ -6,8 +6,8 @@ use penstock_engine::input::Band;
 use penstock_engine::policy::{Over, Policy, QuotaPeriod};
 use penstock_engine::{Effect, Input, Outcome, RequestId};
 
-use crate::support::*;
 use super::{amounts, quota, requests, sized, sliding, tokens, used, window, with_quota};
+use crate::support::*;
 
 fn change(policy: Policy) -> Input {
     Input::Policy(Box::new(policy))

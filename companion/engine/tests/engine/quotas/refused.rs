@@ -8,8 +8,8 @@ use penstock_engine::input::Band;
 use penstock_engine::policy::{Discipline, Over, QuotaPeriod};
 use penstock_engine::{Effect, Input, Outcome};
 
-use crate::support::*;
 use super::{quota, requests, sized, sliding, tokens, used, with_quota};
+use crate::support::*;
 
 /// The outcome and the retry-after of the only effect.
 fn rejection(effects: &[Effect]) -> (Outcome, Duration) {

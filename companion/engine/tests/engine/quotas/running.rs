@@ -7,8 +7,8 @@ use penstock_engine::policy::{Class, ClassSet, Over};
 use penstock_engine::units::Tokens;
 use penstock_engine::{Effect, Input, Request};
 
-use crate::support::*;
 use super::{quota, sized, sliding, tokens, used, with_quota};
+use crate::support::*;
 
 /// A harness whose flows differ by band, class and model, and that reports.
 fn harness(over: Over) -> Harness {

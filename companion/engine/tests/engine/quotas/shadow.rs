@@ -6,8 +6,8 @@ use penstock_engine::input::Band;
 use penstock_engine::policy::{Over, Policy, QuotaPeriod};
 use penstock_engine::{Effect, Input};
 
-use crate::support::*;
 use super::{amounts, requests, with_quota};
+use crate::support::*;
 
 fn shadow(over: Over) -> Policy {
     let mut policy = with_quota(over, &[requests(1, QuotaPeriod::Day)]);

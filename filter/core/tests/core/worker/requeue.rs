@@ -233,7 +233,8 @@ fn trust_of_a_requeued_request_follows_its_original_client() {
     for (network, untrusted) in [("10.0.0.0/8", false), ("192.0.2.0/24", true)] {
         let keys = format!(r#""trust": {{"networks": ["{network}"]}}, "fairness_id""#);
         let node = r#""node": "n", "reenters": true"#;
-        let text = crate::worker::harness::CONFIG.replacen(r#""fairness_id""#, &keys, 1).replacen(NODE, node, 1);
+        let text =
+            crate::worker::harness::CONFIG.replacen(r#""fairness_id""#, &keys, 1).replacen(NODE, node, 1);
         let config =
             penstock_filter_core::config::Config::parse(text.as_bytes()).expect("a valid configuration");
         let mut second = Rig::with(6, &config, &shared);

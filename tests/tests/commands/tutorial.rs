@@ -1,10 +1,7 @@
 //! docs/tutorial.md: every command of the page runs, in order, in one shell and an empty folder, and prints what the page shows.
 
-#[path = "tutorial/output.rs"]
 mod output;
-#[path = "tutorial/page.rs"]
 mod page;
-#[path = "tutorial/ports.rs"]
 mod ports;
 
 use std::path::{Path, PathBuf};

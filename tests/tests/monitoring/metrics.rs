@@ -1,7 +1,6 @@
 //! The metrics of a running companion: all of them are present, label values stay within their limit for any number of tenants, and
 //! the alert rules and the dashboard name only existing metrics.
 
-#[path = "metrics/rules.rs"]
 mod rules;
 
 use std::collections::{BTreeMap, BTreeSet};

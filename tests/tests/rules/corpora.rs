@@ -1,6 +1,6 @@
 //! Runs the fuzzer's corpora again in every test run: `tests/fuzz/corpora`, one folder per target.
 
-#[path = "../fuzz/src/lib.rs"]
+#[path = "../../fuzz/src/lib.rs"]
 pub mod fuzz;
 
 use std::fs;

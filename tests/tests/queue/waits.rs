@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use penstock_tests::gateway::{config, pool};
-use penstock_tests::{ClientRequest, Gateway, Upstream, run};
+use penstock_tests::{ClientRequest, Gateway, Upstream, run_alone};
 
 const TTL: Duration = Duration::from_secs(3);
 
 #[test]
 fn a_lone_server_that_resets_requests_and_comes_and_goes_extends_no_wait() {
-    run(async {
+    run_alone(async {
         let server = Upstream::scripted().await;
         let more = "  health: {path: /health, interval: 100ms, unhealthy_after: 1}\n  queue: {ttl: 3s, no_endpoint_ttl: 3s}\n";
         let gateway = Gateway::start(&config("", &[pool("chat", "m", &[&server], more)])).await;

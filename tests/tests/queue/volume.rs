@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use penstock_tests::gateway::config;
-use penstock_tests::{Answer, ClientRequest, Gateway, Upstream, run};
+use penstock_tests::{Answer, ClientRequest, Gateway, Upstream, run_alone};
 
 const REQUESTS: usize = 10_000;
 const CLIENTS: usize = 64;
@@ -15,7 +15,7 @@ const UPPER: usize = 4;
 
 #[test]
 fn ten_thousand_requests_stay_within_the_bound_and_add_up() {
-    run(async {
+    run_alone(async {
         // The servers answer once the bound has been reached; they must never exceed it.
         let servers = Upstream::several(3, Duration::from_micros(500), 3 * UPPER).await;
         let addresses: Vec<_> = servers.iter().map(|s| format!("'{}'", s.address())).collect();

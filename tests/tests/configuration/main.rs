@@ -1,0 +1,6 @@
+//! The configuration: its page, changes of it, and endpoints that are found.
+
+mod config;
+mod discovery;
+mod envoy_endpoints;
+mod reload;

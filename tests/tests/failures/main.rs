@@ -1,0 +1,11 @@
+//! Servers, companions and filters that fail, through a real Envoy.
+
+mod companion;
+mod misconfigured_filter;
+mod module;
+mod nothing_lost;
+mod open_files;
+mod pushback;
+mod requeue;
+mod retry;
+mod shutdown;

@@ -1,0 +1,13 @@
+//! What clients send and receive, through a real Envoy: bodies, answers, identities and the trust in them.
+
+mod answers;
+mod api_keys;
+mod bodies;
+mod client_tls;
+mod identity;
+mod idle;
+mod openai;
+mod rewrite;
+mod secrets;
+mod spoof;
+mod trust;

@@ -1,0 +1,4 @@
+//! Metrics and traces.
+
+mod metrics;
+mod traces;

@@ -1,0 +1,16 @@
+//! Who waits and who is served, through a real Envoy: shares, order, limits, deadlines and credits.
+
+mod cached_tokens;
+mod cancel;
+mod credits;
+mod endpoint_constraints;
+mod limits;
+mod models;
+mod order;
+mod prefill;
+mod refusals;
+mod requests;
+mod shares;
+mod source_systems;
+mod volume;
+mod waits;
