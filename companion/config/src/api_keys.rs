@@ -9,9 +9,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use penstock_wire::limits::{API_KEYS_MAX, NAME_BYTES_MAX};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::error::Error;
 use super::tree::{Kind, Node, Place};
+use super::value::{self, List, Short};
 use super::yaml::{self, YamlError};
 
 /// A tenant's key, identified by its SHA-256.
@@ -25,19 +28,51 @@ const FILE_BYTES_MAX: u64 = 8 << 20;
 /// A text without spaces of this length is taken for a key.
 const KEY_CHARS_MIN: usize = 20;
 
-/// The API keys of tenants, and where requests hold them.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// API keys of tenants. A request with a wrong key is answered 401 `invalid_api_key`, on every path.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub struct ApiKeys {
-    /// The file with the digests.
+    /// The file with the SHA-256 digests of the keys, by tenant: `acme: ["sha256:..."]`; `penstock api-key` makes a key and its digest.
+    /// At most 10,000. The file is read again when it changes.
     pub file: PathBuf,
-    /// The request headers that may hold a key, in lower case, in order.
+    /// The request headers that may hold a key. The first one that holds one counts. `authorization` holds it as `Bearer KEY`, every
+    /// other header as it is.
+    #[serde(default = "key_headers", deserialize_with = "value::list")]
+    #[schemars(with = "List<String>")]
     pub headers: Vec<String>,
-    /// A request without a key is refused.
+    /// Whether a request without a key is answered 401. Otherwise the sources of `fairness_id` decide.
+    #[serde(default = "yes")]
     pub required: bool,
-    /// The headers with keys pass on to the model server.
+    /// Whether the headers with keys pass on to the model server. Otherwise the filter removes them.
+    #[serde(default)]
     pub forward: bool,
     /// The content of the file. Empty, which lets no key in, until [`Config::read_api_keys`](super::Config::read_api_keys).
+    #[serde(skip)]
     pub table: ApiKeyTable,
+}
+
+fn key_headers() -> Vec<String> {
+    ["authorization", "x-api-key", "api-key"].map(str::to_owned).into()
+}
+
+const fn yes() -> bool {
+    true
+}
+
+impl From<String> for ApiKeys {
+    fn from(file: String) -> Self {
+        Self {
+            file: file.into(),
+            headers: key_headers(),
+            required: yes(),
+            forward: false,
+            table: ApiKeyTable::default(),
+        }
+    }
+}
+
+impl Short for ApiKeys {
+    const ALLOWED: &'static str = "the path of a file, or {file: ...}";
 }
 
 /// The tenants of all keys. Cheap to clone.

@@ -12,12 +12,12 @@ use serde_json::Value;
 use siphasher::sip::SipHasher13;
 
 use super::environment::Environment;
-use super::error::{Error, Violation};
-use super::listen::{Address, AddressError};
+use super::error::Error;
+use super::listen::Address;
 use super::reader::Reader;
 use super::tree::Node;
-use super::value::List;
-use super::{Config, Endpoint, EndpointDefaults, convert, patch, raw, redis_url, yaml};
+use super::value::{List, Shortened};
+use super::{Config, Endpoint, EndpointDefaults, keys, patch, redis_url, yaml};
 
 /// Reads a list of endpoints in the form of `endpoints.static`, from the text of a file that `endpoints.file` names. An empty
 /// text is an empty list. `file` names the text in errors. `needs_batched_tokens`: by [`super::Pool::needs_batched_tokens`].
@@ -31,15 +31,15 @@ pub fn parse_endpoints(
     needs_batched_tokens: bool,
 ) -> Result<Vec<Endpoint>, Error> {
     let tree = yaml::document(text).map_err(|error| Error::from_yaml(error, file))?;
-    let list = List::<raw::EndpointEntry>::deserialize(Reader(&tree))
+    let list = List::<Shortened<keys::Endpoint>>::deserialize(Reader(&tree))
         .map_err(|error| Error::from_read(error, &tree, file))?;
     if list.0.is_empty() {
         return Ok(Vec::new());
     }
-    convert::endpoint_list(list.0, defaults, "")
+    keys::endpoint_list(list.0, defaults, "")
         .and_then(|endpoints| {
             if needs_batched_tokens {
-                convert::check_batched_tokens(&endpoints, "")?;
+                keys::check_batched_tokens(&endpoints, "")?;
             }
             Ok(endpoints)
         })
@@ -58,17 +58,14 @@ pub fn http_address(file: Option<&Path>, environment: &Environment) -> Result<Ad
     let name = "environment";
     let mut tree = yaml::document("").map_err(|error| Error::from_yaml(error, name))?;
     environment.of_key("listen").apply(&mut tree)?;
-    let listen = raw_document(&tree, name)?.listen;
-    listen.http.parse().map_err(|error: AddressError| {
-        Error::from_violation(Violation::new("listen.http", error.to_string()), &tree, name)
-    })
+    Ok(keys_of(&tree, name)?.listen.http)
 }
 
-fn raw_document(tree: &Node, file: &str) -> Result<raw::Document, Error> {
+fn keys_of(tree: &Node, file: &str) -> Result<keys::Document, Error> {
     if tree.is_null() {
-        return Ok(raw::Document::default());
+        return Ok(keys::Document::default());
     }
-    raw::Document::deserialize(Reader(tree)).map_err(|error| Error::from_read(error, tree, file))
+    keys::Document::deserialize(Reader(tree)).map_err(|error| Error::from_read(error, tree, file))
 }
 
 /// A valid document.
@@ -120,7 +117,7 @@ impl Document {
     }
 
     fn from_tree(tree: &Node, file: &str) -> Result<Self, Error> {
-        let document = raw_document(tree, file)?;
+        let document = keys_of(tree, file)?;
         let effective = document.clone().with_effective_defaults();
         let trust_is_given = document.identity.trust.is_some();
         let config =

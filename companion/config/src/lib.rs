@@ -1,9 +1,9 @@
 //! The configuration: from a text to types that can only hold valid values.
 //!
 //! 1. [`yaml`] reads the text into a [`tree`] that remembers lines, and [`Environment`] writes variables into the tree.
-//! 2. `reader` reads the tree into the `raw` types, which have a field for every key. Their scalars come from `value`, so
+//! 2. `reader` reads the tree into the types of `keys`, which have a field for every key. Their scalars come from `value`, so
 //!    ranges are checked here.
-//! 3. `convert` checks rules across keys and makes [`Config`], which the rest of the program uses.
+//! 3. `keys` checks rules across keys and makes [`Config`], which the rest of the program uses.
 //!
 //! An error names the file, the line, the key's path and the values that are allowed. [`Document`] keeps the keys and values as
 //! they are written, for changes at run time.
@@ -11,16 +11,15 @@
 mod api_keys;
 mod bind_check;
 mod compiled;
-mod convert;
 mod document;
 mod environment;
 mod error;
 mod identity;
+mod keys;
 mod listen;
 mod nearest;
 mod patch;
 mod pool;
-mod raw;
 mod reader;
 mod redis_url;
 mod reference;
@@ -41,11 +40,11 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 pub use self::api_keys::{ApiKeyTable, ApiKeys, DIGEST_PREFIX, Digest};
 pub use self::bind_check::BindError;
-pub use self::convert::is_variant;
 pub use self::document::{Document, http_address, parse_endpoints};
 pub use self::environment::Environment;
 pub use self::error::Error;
-pub use self::identity::{Identity, MaxPriority, Source, Trust};
+pub use self::identity::{Identity, MaxPriority, Source};
+pub use self::keys::is_variant;
 pub use self::listen::{Address, AddressError, Admin, Listen, ListenTls, Tls};
 pub use self::pool::{
     Discovered, Discovery, Endpoint, EndpointDefaults, Health, KubernetesObject, PendingServers, PodLabels,
@@ -55,6 +54,7 @@ pub use self::redis_url::RedisUrl;
 pub use self::reference::reference;
 pub use self::replicas::{Companions, Lease, Per, Replicas};
 pub use self::schema::schema;
+pub use self::value::{List, Trust};
 
 /// The configuration of a companion.
 #[derive(Clone, Debug)]
@@ -114,8 +114,8 @@ pub struct SloKeys(pub penstock_model::slo::Policy);
 
 impl<'de> Deserialize<'de> for SloKeys {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let raw = raw::Slo::deserialize(deserializer)?;
-        convert::slo(&raw, "").map(Self).map_err(|violation| D::Error::custom(violation.message))
+        let raw = keys::Slo::deserialize(deserializer)?;
+        keys::slo(&raw, "").map(Self).map_err(|violation| D::Error::custom(violation.message))
     }
 }
 

@@ -243,14 +243,18 @@ pub enum KubernetesObject {
     },
 }
 
-/// The names of labels or annotations of pods. `None`: no label.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// The names of labels of pods, or of annotations. A pod without the label has the value of `endpoints.defaults`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
 pub struct PodLabels {
-    /// The label with the variant.
+    /// The label with the variant. Null: none.
+    #[schemars(length(min = 1, max = 317))]
     pub variant: Option<String>,
-    /// The label with the batch size.
+    /// The label with the batch size. Null: none.
+    #[schemars(length(min = 1, max = 317))]
     pub max_batch: Option<String>,
-    /// The label with the batched tokens.
+    /// The label with the batched tokens. Null: none.
+    #[schemars(length(min = 1, max = 317))]
     pub max_batched_tokens: Option<String>,
 }
 

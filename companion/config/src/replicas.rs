@@ -4,6 +4,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 /// The companions of a gateway. The one that holds the lease is the leader and grants; the others are standbys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replicas {
@@ -20,10 +23,13 @@ pub struct Replicas {
     pub duration: Duration,
 }
 
-/// What one lease is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a lease covers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
 pub enum Per {
     /// All pools have the same leader.
+    #[default]
     Gateway,
     /// Each pool has a lease and a leader of its own, and the pools spread over the companions.
     Pool,

@@ -3,8 +3,9 @@
 mod check;
 mod replicas;
 mod schema;
+#[cfg(all(feature = "etcd", feature = "kubernetes", feature = "redb", feature = "redis", feature = "tls"))]
+mod wrong;
 mod wrong_documents;
-mod wrong_pools;
 
 use penstock_engine::policy as engine;
 use penstock_engine::units::Decimal;
@@ -14,11 +15,6 @@ use super::{Config, EndpointDefaults, parse_endpoints};
 /// A valid pool in three lines. Tests add wrong keys from the fourth line on.
 const POOL: &str = "pools:\n- name: a\n  endpoints: {static: ['127.0.0.1:8001']}\n";
 const SMALL: &str = "pools: [{name: a, endpoints: {static: ['127.0.0.1:8001']}}]";
-
-/// The error of a wrong document.
-fn error(text: &str) -> String {
-    Config::parse(text, "f.yaml").expect_err("an error").to_string()
-}
 
 /// Checks that `text` has an error at `line` for `key`, and that its message contains `word`.
 fn assert_error(text: &str, line: u64, key: &str, word: &str) {
@@ -42,30 +38,6 @@ fn a_name_and_endpoints_are_enough() {
     };
     assert_eq!((lower.billionths(), upper.billionths()), (1_800_000_000, 2_200_000_000));
     assert_eq!(watermark, Decimal::whole(2));
-}
-
-#[test]
-fn errors_name_line_and_path() {
-    let wrong = "pools:\n- name: a\n  endpoints: {static: ['127.0.0.1:8001']}\n  queue:\n    ttl: soon\n";
-    let message = error(wrong);
-    assert!(message.starts_with("f.yaml:5: pools[0].queue.ttl: "), "{message}");
-    assert!(message.contains("30s"), "{message}");
-    let message = error(&SMALL.replace("name: a,", "name: a, colour: red,"));
-    assert!(message.contains("f.yaml:1: pools[0]") && message.contains("colour"), "{message}");
-}
-
-#[test]
-fn keys_that_contradict_each_other_are_errors() {
-    let stock = |keys: &str| error(&SMALL.replace("name: a,", &format!("name: a, stock: {{{keys}}},")));
-    assert!(stock("deviation: 1").contains("pools[0].stock.deviation"));
-    assert!(stock("watermark_per_backend: 0").contains("at least 1"));
-    assert!(stock("lower_bound_per_backend: 5").contains("pools[0].stock.lower_bound_per_backend: 0 <="));
-    assert!(error("pools: []").contains("at least one pool"));
-    assert!(error("listen: {gateway: 0.0.0.0:80}\n").contains("pools"));
-    let twice = SMALL.replace("['127.0.0.1:8001']", "['127.0.0.1:8001', {address: '127.0.0.1:8001'}]");
-    assert!(error(&twice).contains("listed twice"));
-    let two = "pools: [{name: a, endpoints: {static: ['127.0.0.1:1']}}, {name: a, endpoints: {static: ['127.0.0.1:2']}}]";
-    assert!(error(two).contains("pools[1].name"));
 }
 
 #[test]

@@ -8,5 +8,6 @@ mod shape;
 mod size;
 
 pub(super) use self::number::*;
-pub(super) use self::shape::*;
+pub use self::shape::{List, Trust};
+pub(super) use self::shape::{OneOrMany, OrderedMap, Scalar, Short, Shortened, list, shortened};
 pub(super) use self::size::*;

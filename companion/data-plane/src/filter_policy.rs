@@ -38,7 +38,7 @@ pub fn frame(config: &Config, tracing: bool) -> wire::Policy {
             class: sources(&identity.class),
             strict: sources(&identity.strict),
             jump: sources(&identity.jump),
-            trust: Some(trust(&identity.trust)),
+            trust: Some(trust(identity.trust.as_ref())),
             api_keys: identity.api_keys.as_ref().map(api_keys),
         }),
         pools: config
@@ -96,8 +96,8 @@ pub fn plugin_configuration(config: &Config, node: &str, tracing: bool) -> Value
                 "strict": json_sources(&identity.strict),
                 "jump": json_sources(&identity.jump),
                 "trust": match &identity.trust {
-                    Trust::All => json!("all"),
-                    Trust::Networks(networks) => json!({
+                    None | Some(Trust::All) => json!("all"),
+                    Some(Trust::Networks(networks)) => json!({
                         "networks": networks.iter().map(ToString::to_string).collect::<Vec<_>>(),
                     }),
                 },
@@ -146,7 +146,7 @@ fn json_requeue_on(causes: Option<&wire::RequeueOn>) -> Value {
     names.chain(causes.statuses.iter().map(|status| json!(status))).collect()
 }
 
-fn trust(trust: &Trust) -> wire::Trust {
+fn trust(trust: Option<&Trust>) -> wire::Trust {
     let network = |network: &ipnet::IpNet| wire::Network {
         address: match network.network() {
             IpAddr::V4(address) => address.octets().to_vec(),
@@ -155,8 +155,8 @@ fn trust(trust: &Trust) -> wire::Trust {
         prefix: u32::from(network.prefix_len()),
     };
     match trust {
-        Trust::All => wire::Trust { all: true, networks: Vec::new() },
-        Trust::Networks(networks) => {
+        None | Some(Trust::All) => wire::Trust { all: true, networks: Vec::new() },
+        Some(Trust::Networks(networks)) => {
             wire::Trust { all: false, networks: networks.iter().map(network).collect() }
         }
     }

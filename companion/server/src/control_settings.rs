@@ -65,7 +65,7 @@ pub fn settings(config: &Config, identity: &ProcessIdentity) -> Settings {
             .collect(),
         pool: None,
         policy: filter_policy::frame(config, identity.exports_spans),
-        objectives: config.identity.objectives.clone(),
+        objectives: config.identity.objectives.clone().into_iter().collect(),
         max_priority: max_priority(&config.identity.max_priority),
         sessions_expected: identity.sessions_expected,
         startup_wait: config.startup_wait,

@@ -109,6 +109,6 @@ fn reference_page_is_current() {
     let stored = std::fs::read_to_string(&page).unwrap_or_default();
     assert!(
         stored == fresh,
-        "docs/reference.md isn't what companion/config/src/raw gives: run `just reference`"
+        "docs/reference.md isn't what companion/config/src/keys gives: run `just reference`"
     );
 }

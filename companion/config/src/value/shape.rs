@@ -3,17 +3,21 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
+use std::ops::Deref;
 
 use ipnet::IpNet;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 use serde::ser::{Serialize, SerializeMap as _, Serializer};
 
-/// Trusted clients: `all`, `none`, or a list of networks. `none` is an empty list.
+/// The trusted clients, by their address as Envoy sees it: `all`, `none`, or a list of networks. For other clients, claims such as a
+/// high priority are ignored.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Trusted {
+pub enum Trust {
+    /// Every client.
     All,
-    Networks(Vec<Network>),
+    /// Clients in one of these networks. An empty list trusts no client.
+    Networks(Vec<IpNet>),
 }
 
 /// A network, written `10.0.0.0/8` or `fd00::/8`. Address bits after the prefix are ignored.
@@ -39,52 +43,50 @@ impl<'de> Deserialize<'de> for Network {
     }
 }
 
-impl<'de> Deserialize<'de> for Trusted {
+impl<'de> Deserialize<'de> for Trust {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct TrustedVisitor;
-        impl<'de> Visitor<'de> for TrustedVisitor {
-            type Value = Trusted;
+        struct TrustVisitor;
+        impl<'de> Visitor<'de> for TrustVisitor {
+            type Value = Trust;
             fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
                 formatter.write_str("all, none, or a list of networks like [10.0.0.0/8, fd00::/8]")
             }
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Trusted, E> {
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Trust, E> {
                 match text {
-                    "all" => Ok(Trusted::All),
-                    "none" => Ok(Trusted::Networks(Vec::new())),
+                    "all" => Ok(Trust::All),
+                    "none" => Ok(Trust::Networks(Vec::new())),
                     other => Err(E::invalid_value(de::Unexpected::Str(other), &self)),
                 }
             }
-            fn visit_seq<A: de::SeqAccess<'de>>(self, mut list: A) -> Result<Trusted, A::Error> {
+            fn visit_seq<A: de::SeqAccess<'de>>(self, mut list: A) -> Result<Trust, A::Error> {
                 let mut networks = Vec::new();
-                while let Some(network) = list.next_element()? {
+                while let Some(Network(network)) = list.next_element()? {
                     networks.push(network);
                 }
-                Ok(Trusted::Networks(networks))
+                Ok(Trust::Networks(networks))
             }
         }
-        deserializer.deserialize_any(TrustedVisitor)
+        deserializer.deserialize_any(TrustVisitor)
     }
 }
 
-impl Serialize for Trusted {
+impl Serialize for Trust {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
             Self::All => serializer.serialize_str("all"),
             Self::Networks(networks) if networks.is_empty() => serializer.serialize_str("none"),
-            Self::Networks(networks) => {
-                serializer.collect_seq(networks.iter().map(|network| network.0.to_string()))
-            }
+            Self::Networks(networks) => serializer.collect_seq(networks.iter().map(ToString::to_string)),
         }
     }
 }
 
-impl JsonSchema for Trusted {
+impl JsonSchema for Trust {
     fn inline_schema() -> bool {
         true
     }
 
     fn schema_name() -> Cow<'static, str> {
-        "Trusted".into()
+        "Trust".into()
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
@@ -244,8 +246,25 @@ impl<T: JsonSchema> JsonSchema for OneOrMany<T> {
 }
 
 /// A list. `null` is an empty list.
-#[derive(Clone, Debug)]
-pub(crate) struct List<T>(pub(crate) Vec<T>);
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct List<T>(pub(crate) Vec<T>);
+
+impl<T> Deref for List<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        &self.0
+    }
+}
+
+/// Reads a [`List`] as a vector.
+pub(crate) fn list<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    List::deserialize(deserializer).map(|list| list.0)
+}
 
 impl<T> Default for List<T> {
     fn default() -> Self {
@@ -279,31 +298,60 @@ impl<T: JsonSchema> JsonSchema for List<T> {
     }
 }
 
-/// Visits a text or a mapping: `"a"` is short for `{address: "a"}`, if that is what the type makes of a text.
-pub(crate) struct TextOr<T> {
-    allowed: &'static str,
-    value: PhantomData<T>,
+/// A mapping of which one key is enough, so that its value may stand for the mapping.
+pub(crate) trait Short: From<String> {
+    /// Both forms, in words.
+    const ALLOWED: &'static str;
 }
 
-impl<T> TextOr<T> {
-    /// `allowed` describes both forms.
-    pub(crate) const fn new(allowed: &'static str) -> Self {
-        Self { allowed, value: PhantomData }
+/// A text or a mapping: `"a"` is short for `{address: "a"}`, if that is what the type makes of a text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Shortened<T>(pub(crate) T);
+
+impl<'de, T: Deserialize<'de> + Short> Deserialize<'de> for Shortened<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct EitherVisitor<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de> + Short> Visitor<'de> for EitherVisitor<T> {
+            type Value = T;
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str(T::ALLOWED)
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
+                Ok(T::from(text.to_owned()))
+            }
+            fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
+                T::deserialize(de::value::MapAccessDeserializer::new(map))
+            }
+        }
+        deserializer.deserialize_any(EitherVisitor(PhantomData)).map(Self)
     }
 }
 
-impl<'de, T> Visitor<'de> for TextOr<T>
+impl<T: Serialize> Serialize for Shortened<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+impl<T: JsonSchema> JsonSchema for Shortened<T> {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        format!("Shortened_{}", T::schema_name()).into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        json_schema!({"anyOf": [{"type": "string"}, generator.subschema_for::<T>()]})
+    }
+}
+
+/// Reads a [`Shortened`] mapping or null.
+pub(crate) fn shortened<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
 where
-    T: Deserialize<'de> + From<String>,
+    D: Deserializer<'de>,
+    T: Deserialize<'de> + Short,
 {
-    type Value = T;
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(self.allowed)
-    }
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
-        Ok(T::from(text.to_owned()))
-    }
-    fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
-        T::deserialize(de::value::MapAccessDeserializer::new(map))
-    }
+    Option::<Shortened<T>>::deserialize(deserializer).map(|entry| entry.map(|entry| entry.0))
 }

@@ -3,12 +3,14 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use penstock_engine::policy::{Admit, Overflow};
+use penstock_engine::policy::{self as engine, Admit, Overflow};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::millis;
+use crate::RequeueOn;
+use crate::error::Violation;
 use crate::value::{Bytes, Count, PositiveDuration, Rate, WholeNumber};
 
 /// Limits of the queue.
@@ -76,6 +78,42 @@ impl Default for Queue {
             admit: Admit::All,
             credits: Credits::Auto,
         }
+    }
+}
+
+impl Queue {
+    /// The engine's limits.
+    pub(super) fn limits(&self) -> engine::Queue {
+        engine::Queue {
+            enabled: self.enabled,
+            total_capacity: self.total_capacity.0,
+            total_bytes: self.total_bytes.0,
+            flow_capacity: self.flow_capacity.0,
+            ttl: self.ttl.0,
+            no_endpoint_ttl: self.no_endpoint_ttl.0,
+            overflow: self.overflow,
+            admit: self.admit,
+            max_rate: self.max_rate.map(|rate| rate.0),
+        }
+    }
+
+    /// The failures after which a request is sent again; `path` is the pool's.
+    pub(super) fn requeue_on(&self, path: &str) -> Result<RequeueOn, Violation> {
+        let causes = &self.requeue_on;
+        for (index, cause) in causes.iter().enumerate() {
+            if causes[..index].contains(cause) {
+                return Err(Violation::new(
+                    format!("{path}.queue.requeue_on[{index}]"),
+                    "each cause is listed once",
+                ));
+            }
+        }
+        Ok(RequeueOn {
+            connect: causes.contains(&RequeueCause::Connect),
+            reset: causes.contains(&RequeueCause::Reset),
+            too_many_requests: causes.contains(&RequeueCause::TooManyRequests),
+            unavailable: causes.contains(&RequeueCause::Unavailable),
+        })
     }
 }
 

@@ -1,18 +1,183 @@
 //! `replicas`: several companions for one gateway.
 
+use std::borrow::Cow;
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::ser::{SerializeMap as _, Serializer};
+use serde::{Deserialize, Serialize};
 use url::Url;
 
 use super::{HOST_BYTES_MAX, LABEL_BYTES_MAX, check_name};
 use crate::error::Violation;
 use crate::listen::socket_address;
-use crate::{Address, Companions, Config, Lease, Per, Replicas, Store, compiled, raw};
+use crate::value::{Port, PositiveDuration};
+use crate::{Address, Config, Per, Store, compiled};
 
-/// Companions of a gateway, and likewise URLs of an etcd.
+/// Several companions for one gateway. One of them is the leader and grants; the others are standbys, of which one becomes
+/// the leader when the leader ends.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Replicas {
+    /// The addresses at which all companions listen for filters: a list of `ip:port`, or `{dns: {name: NAME, port: PORT}}` for
+    /// all addresses of a DNS name.
+    pub(crate) companions: Companions,
+    /// The address of this companion among `companions`, `ip:port`. Null: `listen.grpc`. Where companions share one file, set
+    /// `PENSTOCK_REPLICAS__ADVERTISE` for each.
+    #[serde(default)]
+    pub(crate) advertise: Option<String>,
+    /// The lease that makes one companion the leader: exactly one of `etcd`, `kubernetes` and `file`.
+    pub(crate) lease: Lease,
+    /// The time from the last renewal of the lease after which another companion may take over; 1s to 60s.
+    #[serde(default = "default_duration")]
+    pub(crate) duration: PositiveDuration,
+    /// What a lease covers.
+    #[serde(default)]
+    pub(crate) per: Per,
+}
+
+const fn default_duration() -> PositiveDuration {
+    PositiveDuration(Duration::from_secs(3))
+}
+
+/// The lease that makes one companion the leader: exactly one of these keys.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+#[schemars(extend("oneOf" = [
+    {"required": ["etcd"], "properties": {"etcd": {"type": "object"}}},
+    {"required": ["kubernetes"], "properties": {"kubernetes": {"type": "object"}}},
+    {"required": ["file"], "properties": {"file": {"type": "string"}}},
+]))]
+pub(crate) struct Lease {
+    /// A key of etcd.
+    pub(crate) etcd: Option<EtcdLease>,
+    /// A Lease object in Kubernetes.
+    pub(crate) kubernetes: Option<KubernetesLease>,
+    /// The path of a file, for companions that run on one machine.
+    pub(crate) file: Option<PathBuf>,
+}
+
+/// A lease in etcd.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct EtcdLease {
+    /// The URLs of etcd's members, like `http://127.0.0.1:2379`.
+    #[schemars(length(min = 1))]
+    pub(crate) endpoints: Vec<String>,
+    /// The beginning of the keys that Penstock uses. Gateways that share an etcd need different ones.
+    #[serde(default = "default_prefix")]
+    #[schemars(regex(pattern = "^/"))]
+    pub(crate) prefix: String,
+}
+
+fn default_prefix() -> String {
+    "/penstock".into()
+}
+
+/// A lease in Kubernetes.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct KubernetesLease {
+    /// The namespace of the Lease object.
+    #[schemars(length(min = 1, max = 63))]
+    pub(crate) namespace: String,
+    /// The name of the Lease object. Gateways of one namespace need different ones.
+    #[schemars(length(min = 1, max = 253))]
+    pub(crate) name: String,
+}
+
+/// A list of addresses, or `{dns: {name, port}}`.
+#[derive(Clone, Debug)]
+pub(crate) enum Companions {
+    List(Vec<String>),
+    Dns(DnsCompanions),
+}
+
+/// All addresses of a DNS name.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct DnsCompanions {
+    /// The DNS name.
+    #[schemars(length(min = 1, max = 253))]
+    pub(crate) name: String,
+    /// The port at which every companion listens for filters.
+    pub(crate) port: Port,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CompanionsMap {
+    dns: DnsCompanions,
+}
+
+impl<'de> Deserialize<'de> for Companions {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct CompanionsVisitor;
+        impl<'de> Visitor<'de> for CompanionsVisitor {
+            type Value = Companions;
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str(
+                    "a list of addresses like [127.0.0.1:9190, 127.0.0.1:9290], or {dns: {name: NAME, port: PORT}}",
+                )
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Companions, A::Error> {
+                let mut addresses = Vec::new();
+                while let Some(address) = list.next_element()? {
+                    addresses.push(address);
+                }
+                Ok(Companions::List(addresses))
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Companions, A::Error> {
+                CompanionsMap::deserialize(MapAccessDeserializer::new(map))
+                    .map(|map| Companions::Dns(map.dns))
+            }
+        }
+        deserializer.deserialize_any(CompanionsVisitor)
+    }
+}
+
+impl Serialize for Companions {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::List(addresses) => serializer.collect_seq(addresses),
+            Self::Dns(name) => {
+                let mut map = serializer.serialize_map(Some(1))?;
+                map.serialize_entry("dns", name)?;
+                map.end()
+            }
+        }
+    }
+}
+
+impl JsonSchema for Companions {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Companions".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        json_schema!({"anyOf": [
+            {"type": "array", "minItems": 1, "items": {"type": "string"}},
+            {
+                "type": "object",
+                "properties": {"dns": generator.subschema_for::<DnsCompanions>()},
+                "required": ["dns"],
+                "additionalProperties": false,
+            },
+        ]})
+    }
+}
+
+/// The most companions of a gateway, and the most URLs of an etcd.
 const MEMBERS_MAX: usize = 32;
 /// Bytes of the beginning of etcd's keys.
 const PREFIX_BYTES_MAX: usize = 256;
@@ -22,13 +187,13 @@ const OBJECT_BYTES_MAX: usize = 180;
 const DURATION: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(60);
 
 /// Checks `replicas`, except where it depends on other keys, which [`Config::check_replicas`] does. `grpc` is `listen.grpc`.
-pub(super) fn convert(raw: raw::Replicas, grpc: &Address) -> Result<Replicas, Violation> {
+pub(super) fn convert(raw: Replicas, grpc: &Address) -> Result<crate::Replicas, Violation> {
     if !DURATION.contains(&raw.duration.0) {
         return Err(Violation::new("replicas.duration", "a duration from 1s to 60s is required"));
     }
     let companions = companions(raw.companions)?;
     let advertise = advertise(raw.advertise.as_deref(), grpc)?;
-    if let Companions::List(list) = &companions
+    if let crate::Companions::List(list) = &companions
         && !list.contains(&advertise)
     {
         return Err(Violation::new(
@@ -39,21 +204,18 @@ pub(super) fn convert(raw: raw::Replicas, grpc: &Address) -> Result<Replicas, Vi
             ),
         ));
     }
-    Ok(Replicas {
+    Ok(crate::Replicas {
         companions,
         advertise,
         lease: lease(raw.lease)?,
-        per: match raw.per {
-            raw::Per::Gateway => Per::Gateway,
-            raw::Per::Pool => Per::Pool,
-        },
+        per: raw.per,
         duration: raw.duration.0,
     })
 }
 
-fn companions(raw: raw::Companions) -> Result<Companions, Violation> {
+fn companions(raw: Companions) -> Result<crate::Companions, Violation> {
     let list = match raw {
-        raw::Companions::Dns(raw::DnsCompanions { name, port }) => {
+        Companions::Dns(DnsCompanions { name, port }) => {
             let key = "replicas.companions.dns.name";
             if name.parse::<IpAddr>().is_ok() {
                 return Err(Violation::new(
@@ -62,12 +224,12 @@ fn companions(raw: raw::Companions) -> Result<Companions, Violation> {
                 ));
             }
             check_name(&name, HOST_BYTES_MAX, "a name", key)?;
-            return Ok(Companions::Dns {
+            return Ok(crate::Companions::Dns {
                 name,
                 port: u16::try_from(port.0).expect("invariant: a port is at most 65535"),
             });
         }
-        raw::Companions::List(list) => list,
+        Companions::List(list) => list,
     };
     check_count(list.len(), "replicas.companions", "address")?;
     let mut addresses = Vec::with_capacity(list.len());
@@ -79,7 +241,7 @@ fn companions(raw: raw::Companions) -> Result<Companions, Violation> {
         }
         addresses.push(address);
     }
-    Ok(Companions::List(addresses))
+    Ok(crate::Companions::List(addresses))
 }
 
 /// The address of this companion: `text`, or else the address of `listen.grpc`.
@@ -130,7 +292,7 @@ fn reachable(text: &str, key: &str) -> Result<SocketAddr, Violation> {
     Ok(address)
 }
 
-fn lease(raw: raw::Lease) -> Result<Lease, Violation> {
+fn lease(raw: Lease) -> Result<crate::Lease, Violation> {
     match (raw.etcd, raw.kubernetes, raw.file) {
         (Some(etcd), None, None) => self::etcd(etcd),
         (None, Some(object), None) => kubernetes(object),
@@ -139,7 +301,7 @@ fn lease(raw: raw::Lease) -> Result<Lease, Violation> {
     }
 }
 
-fn etcd(raw: raw::EtcdLease) -> Result<Lease, Violation> {
+fn etcd(raw: EtcdLease) -> Result<crate::Lease, Violation> {
     compiled::require("etcd", cfg!(feature = "etcd"), "replicas.lease.etcd")?;
     check_count(raw.endpoints.len(), "replicas.lease.etcd.endpoints", "URL")?;
     for (index, url) in raw.endpoints.iter().enumerate() {
@@ -163,7 +325,7 @@ fn etcd(raw: raw::EtcdLease) -> Result<Lease, Violation> {
             ),
         ));
     }
-    Ok(Lease::Etcd { prefix: prefix.to_owned(), endpoints: raw.endpoints })
+    Ok(crate::Lease::Etcd { prefix: prefix.to_owned(), endpoints: raw.endpoints })
 }
 
 fn is_etcd_url(text: &str) -> bool {
@@ -180,19 +342,19 @@ fn is_etcd_url(text: &str) -> bool {
         })
 }
 
-fn kubernetes(raw: raw::KubernetesLease) -> Result<Lease, Violation> {
+fn kubernetes(raw: KubernetesLease) -> Result<crate::Lease, Violation> {
     let key = "replicas.lease.kubernetes";
     compiled::require("kubernetes", cfg!(feature = "kubernetes"), key)?;
     check_name(&raw.namespace, LABEL_BYTES_MAX, "a namespace", &format!("{key}.namespace"))?;
     check_name(&raw.name, HOST_BYTES_MAX, "a name", &format!("{key}.name"))?;
-    Ok(Lease::Kubernetes { namespace: raw.namespace, name: raw.name })
+    Ok(crate::Lease::Kubernetes { namespace: raw.namespace, name: raw.name })
 }
 
-fn file(path: PathBuf) -> Result<Lease, Violation> {
+fn file(path: PathBuf) -> Result<crate::Lease, Violation> {
     if path.as_os_str().is_empty() {
         return Err(Violation::new("replicas.lease.file", "must be the path of a file, not empty"));
     }
-    Ok(Lease::File(path))
+    Ok(crate::Lease::File(path))
 }
 
 fn check_count(count: usize, key: &str, noun: &str) -> Result<(), Violation> {
@@ -210,7 +372,7 @@ impl Config {
             return Ok(());
         };
         self.check_companion_addresses(replicas)?;
-        if let (Per::Pool, Lease::Kubernetes { name, .. }) = (replicas.per, &replicas.lease)
+        if let (Per::Pool, crate::Lease::Kubernetes { name, .. }) = (replicas.per, &replicas.lease)
             && name.len() > OBJECT_BYTES_MAX
         {
             return Err(Violation::new(
@@ -233,13 +395,13 @@ impl Config {
     }
 
     /// Checks that filters reach companions on other machines by mutual TLS.
-    fn check_companion_addresses(&self, replicas: &Replicas) -> Result<(), Violation> {
+    fn check_companion_addresses(&self, replicas: &crate::Replicas) -> Result<(), Violation> {
         if self.tls.is_some() {
             return Ok(());
         }
         let listed: &[SocketAddr] = match &replicas.companions {
-            Companions::List(list) => list,
-            Companions::Dns { .. } => &[],
+            crate::Companions::List(list) => list,
+            crate::Companions::Dns { .. } => &[],
         };
         let keys = (0..).map(|index| format!("replicas.companions[{index}]"));
         let mut addresses =

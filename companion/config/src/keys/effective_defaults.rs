@@ -4,18 +4,18 @@ use std::time::Duration;
 
 use penstock_engine::policy::StockUnit;
 
-use super::{Document, EndpointEntry, Pool, Scrape, Watermark};
-use crate::value::{Multiplier, PositiveDuration, Trusted};
+use super::stock::WATERMARK;
+use super::{Document, Pool, Scrape, Watermark};
+use crate::Trust;
+use crate::value::{Multiplier, PositiveDuration, Shortened};
 
 /// How long scraped values count, unless the interval is so long that they would be stale before they are read again.
 const STALE_AFTER: Duration = Duration::from_secs(5);
-/// The default of `stock.watermark_per_backend`, in requests.
-pub(crate) const WATERMARK: u64 = 2;
 
 impl Document {
     /// The same document with every effective value. It has the same meaning, except that `identity.trust` counts as given.
     pub(crate) fn with_effective_defaults(mut self) -> Self {
-        self.identity.trust.get_or_insert(Trusted::All);
+        self.identity.trust.get_or_insert(Trust::All);
         for pool in &mut self.pools {
             pool.fill_in_defaults();
         }
@@ -27,7 +27,7 @@ impl Pool {
     fn fill_in_defaults(&mut self) {
         self.scrape.stale_after = Some(self.scrape.stale_after());
         let defaults = &self.endpoints.defaults;
-        for EndpointEntry(endpoint) in self.endpoints.listed.iter_mut().flatten() {
+        for Shortened(endpoint) in self.endpoints.listed.iter_mut().flatten() {
             endpoint.variant.get_or_insert_with(|| defaults.variant.clone());
             endpoint.max_batch = endpoint.max_batch.or(Some(defaults.max_batch));
             endpoint.max_batched_tokens = endpoint.max_batched_tokens.or(defaults.max_batched_tokens);

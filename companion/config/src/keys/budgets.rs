@@ -1,10 +1,106 @@
-//! Budgets of flows, which the engine calls quotas.
+//! `arbitration.flows.budgets`: what flows may use in windows of time, which the engine calls quotas.
+
+use std::borrow::Cow;
+use std::fmt;
 
 use penstock_engine::limits::{QUOTA_WINDOWS_MAX, QUOTAS_MAX};
-use penstock_engine::policy::{CostUnit, FlowGlob, Quota, QuotaPeriod, QuotaWindow};
+use penstock_engine::policy::{CostUnit, FlowGlob, Over, Quota, QuotaPeriod, QuotaWindow};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{self, Deserializer, Visitor};
+use serde::ser::Serializer;
+use serde::{Deserialize, Serialize};
 
 use crate::error::Violation;
-use crate::raw::{Budget, BudgetWindow, Period};
+use crate::value::{Count, PositiveDuration};
+
+/// What each of some flows may use in windows of time.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Budget {
+    /// A glob of flows' identities, as `key` defines them. `"*"` matches every flow.
+    #[serde(rename = "match")]
+    #[schemars(length(min = 1, max = 256))]
+    pub(crate) flows: String,
+    /// The windows, each unit and period once. A request goes while anything is left in all of them; what it takes beyond is paid
+    /// back before the next one goes.
+    #[schemars(length(min = 1, max = 8))]
+    pub(crate) windows: Vec<BudgetWindow>,
+    /// The way of requests for which nothing is left.
+    #[serde(default)]
+    pub(crate) over: Over,
+    /// Decides nothing, and counts what it would have decided.
+    #[serde(default)]
+    pub(crate) shadow: bool,
+}
+
+/// A window of time: exactly one of `tokens` and `requests`.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(extend("oneOf" = [
+    {"required": ["tokens"], "properties": {"tokens": {"type": "integer"}}},
+    {"required": ["requests"], "properties": {"requests": {"type": "integer"}}},
+]))]
+pub(crate) struct BudgetWindow {
+    /// Tokens, weighted by `usage.input_token_weight` and `usage.output_token_weight`. Cached prompt tokens cost nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) tokens: Option<Count>,
+    /// Requests.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) requests: Option<Count>,
+    /// The last so much time, at least `1s`, counted in steps of a 60th; or the calendar's day or month, in UTC.
+    pub(crate) per: Period,
+}
+
+/// The time of a window.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Period(QuotaPeriod);
+
+impl<'de> Deserialize<'de> for Period {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct PeriodVisitor;
+        impl Visitor<'_> for PeriodVisitor {
+            type Value = Period;
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("day, month, or a duration of at least 1s with its unit, like 1m or 1h")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Period, E> {
+                match text {
+                    "day" => Ok(Period(QuotaPeriod::Day)),
+                    "month" => Ok(Period(QuotaPeriod::Month)),
+                    text => PositiveDuration::parse(text)
+                        .filter(|duration| duration.0.as_secs() >= 1)
+                        .map(|duration| Period(QuotaPeriod::Sliding(duration.0)))
+                        .ok_or_else(|| E::invalid_value(de::Unexpected::Str(text), &self)),
+                }
+            }
+        }
+        deserializer.deserialize_any(PeriodVisitor)
+    }
+}
+
+impl Serialize for Period {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            QuotaPeriod::Sliding(duration) => PositiveDuration(duration).serialize(serializer),
+            QuotaPeriod::Day => serializer.serialize_str("day"),
+            QuotaPeriod::Month => serializer.serialize_str("month"),
+        }
+    }
+}
+
+impl JsonSchema for Period {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Period".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        json_schema!({"anyOf": [{"enum": ["day", "month"]}, PositiveDuration::json_schema(generator)]})
+    }
+}
 
 /// The longest glob, in bytes.
 const GLOB_BYTES_MAX: usize = 256;
@@ -59,11 +155,7 @@ fn convert_windows(raw: &[BudgetWindow], path: &str) -> Result<Vec<QuotaWindow>,
                 return Err(Violation::new(path, "a window has exactly one of tokens and requests"));
             }
         };
-        let period = match window.per {
-            Period::Sliding(duration) => QuotaPeriod::Sliding(duration.0),
-            Period::Day => QuotaPeriod::Day,
-            Period::Month => QuotaPeriod::Month,
-        };
+        let period = window.per.0;
         if windows.iter().any(|other| (other.unit, other.period) == (unit, period)) {
             return Err(Violation::new(
                 path,
@@ -122,60 +214,12 @@ mod tests {
     }
 
     #[test]
-    fn wrong_budgets_are_named_with_what_is_allowed() {
+    fn a_pool_has_at_most_256_budgets() {
         let many = format!("[{}]", "{match: a, windows: [{tokens: 1, per: day}]},".repeat(257));
-        let windows = "{tokens: 1, per: 1s},".repeat(9);
-        let windows = format!("[{{match: a, windows: [{windows}]}}]");
-        for (budgets, key, words) in [
-            ("[{windows: [{tokens: 1, per: day}]}]", "budgets[0].match", "has no default"),
-            ("[{match: '', windows: [{tokens: 1, per: day}]}]", "budgets[0].match", "`*` matches every flow"),
-            ("[{match: a}]", "budgets[0].windows", "has no default"),
-            ("[{match: a, windows: []}]", "budgets[0].windows", "1 to 8 windows"),
-            (&windows, "budgets[0].windows", "1 to 8 windows"),
-            (&many, "budgets", "at most 256"),
-            (
-                "[{match: a, windows: [{per: day}]}]",
-                "budgets[0].windows[0]",
-                "exactly one of tokens and requests",
-            ),
-            (
-                "[{match: a, windows: [{tokens: 1, requests: 1, per: day}]}]",
-                "budgets[0].windows[0]",
-                "exactly one",
-            ),
-            ("[{match: a, windows: [{tokens: 0, per: day}]}]", "budgets[0].windows[0].tokens", "at least 1"),
-            ("[{match: a, windows: [{tokens: 1}]}]", "budgets[0].windows[0].per", "has no default"),
-            (
-                "[{match: a, windows: [{tokens: 1, per: week}]}]",
-                "budgets[0].windows[0].per",
-                "day, month, or a duration",
-            ),
-            ("[{match: a, windows: [{tokens: 1, per: 0s}]}]", "budgets[0].windows[0].per", "at least 1s"),
-            ("[{match: a, windows: [{tokens: 1, per: 999ms}]}]", "budgets[0].windows[0].per", "at least 1s"),
-            ("[{match: a, windows: [{tokens: 1, per: 60}]}]", "budgets[0].windows[0].per", "with its unit"),
-            (
-                "[{match: a, windows: [{tokens: 1, per: 1m}, {tokens: 2, per: 60s}]}]",
-                "budgets[0].windows[1]",
-                "same unit and time",
-            ),
-            ("[{match: a, windows: [{tokens: 1, per: day}], over: drop}]", "budgets[0].over", "refuse"),
-            (
-                "[{match: a, windows: [{tokens: 1, per: day}], shadow: 1}]",
-                "budgets[0].shadow",
-                "true or false",
-            ),
-            (
-                "[{match: a, windows: [{tokens: 1, per: day}]}, {match: a, windows: [{tokens: 1, per: day}]}]",
-                "budgets[1].match",
-                "listed twice",
-            ),
-        ] {
-            let message = quotas(budgets).expect_err(budgets);
-            assert!(
-                message.starts_with(&format!("f.yaml:6: pools[0].arbitration.flows.{key}:")),
-                "{budgets}: {message}"
-            );
-            assert!(message.contains(words), "{budgets}: {message}");
-        }
+        let message = quotas(&many).expect_err("too many");
+        assert!(
+            message.starts_with("f.yaml:6: pools[0].arbitration.flows.budgets: at most 256"),
+            "{message}"
+        );
     }
 }

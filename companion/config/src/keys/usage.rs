@@ -3,7 +3,9 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
+use penstock_model::{Targets, slo};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, MapAccess, Unexpected, Visitor};
@@ -11,8 +13,10 @@ use serde::ser::SerializeMap as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::millis;
+use crate::error::Violation;
 use crate::redis_url::{self, RedisUrl};
 use crate::value::{LatencyTarget, Multiplier, PositiveDuration, TokenWeight};
+use crate::{Store, compiled};
 
 /// The cost of tokens, and the storage of usage.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
@@ -28,7 +32,7 @@ pub(crate) struct Usage {
     /// Where the companion keeps learned performance models, the windows of the discipline `usage`, and what flows have used of
     /// their budgets. `memory`: nowhere, so a restart begins without them. `{redb: PATH}`: in a file, which pools may share.
     /// `{redis: URL}`: in a redis server, where companions share the usage and the budgets of pools with the same name.
-    pub(crate) store: Store,
+    pub(crate) store: Stored,
 }
 
 impl Default for Usage {
@@ -37,7 +41,7 @@ impl Default for Usage {
             window: millis(300_000),
             input_token_weight: TokenWeight(1.0),
             output_token_weight: TokenWeight(2.0),
-            store: Store::Memory,
+            store: Stored::default(),
         }
     }
 }
@@ -59,14 +63,9 @@ impl Default for Model {
 
 /// `memory`, `{redb: PATH}` or `{redis: URL}`.
 #[derive(Clone, Debug, Default)]
-pub(crate) enum Store {
-    #[default]
-    Memory,
-    Redb(PathBuf),
-    Redis(RedisUrl),
-}
+pub(crate) struct Stored(pub(crate) Option<Store>);
 
-impl<'de> Deserialize<'de> for Store {
+impl<'de> Deserialize<'de> for Stored {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(StoreVisitor)
     }
@@ -75,27 +74,27 @@ impl<'de> Deserialize<'de> for Store {
 struct StoreVisitor;
 
 impl<'de> Visitor<'de> for StoreVisitor {
-    type Value = Store;
+    type Value = Stored;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("memory, {redb: PATH}, or {redis: URL}")
     }
 
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<Store, E> {
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Stored, E> {
         match text {
-            "memory" => Ok(Store::Memory),
+            "memory" => Ok(Stored(None)),
             // The error doesn't repeat a URL, which may contain a password.
             other if other.contains("://") => Err(E::custom("write a URL as {redis: URL}")),
             other => Err(E::invalid_value(Unexpected::Str(other), &self)),
         }
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Store, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Stored, A::Error> {
         let keys = StoreKeys::deserialize(MapAccessDeserializer::new(map))?;
         match (keys.redb, keys.redis) {
-            (Some(path), None) if !path.as_os_str().is_empty() => Ok(Store::Redb(path)),
+            (Some(path), None) if !path.as_os_str().is_empty() => Ok(Stored(Some(Store::Redb(path)))),
             (None, Some(url)) => match RedisUrl::parse(&url) {
-                Some(url) => Ok(Store::Redis(url)),
+                Some(url) => Ok(Stored(Some(Store::Redis(url)))),
                 None => Err(de::Error::custom(format!(
                     "redis: this is not the URL of a redis server; allowed is {}",
                     redis_url::ALLOWED
@@ -106,16 +105,16 @@ impl<'de> Visitor<'de> for StoreVisitor {
     }
 }
 
-impl Serialize for Store {
+impl Serialize for Stored {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Memory => serializer.serialize_str("memory"),
-            Self::Redb(path) => {
+        match &self.0 {
+            None => serializer.serialize_str("memory"),
+            Some(Store::Redb(path)) => {
                 let mut map = serializer.serialize_map(Some(1))?;
                 map.serialize_entry("redb", path)?;
                 map.end()
             }
-            Self::Redis(url) => {
+            Some(Store::Redis(url)) => {
                 let mut map = serializer.serialize_map(Some(1))?;
                 map.serialize_entry("redis", url.with_password())?;
                 map.end()
@@ -124,7 +123,7 @@ impl Serialize for Store {
     }
 }
 
-impl JsonSchema for Store {
+impl JsonSchema for Stored {
     fn inline_schema() -> bool {
         true
     }
@@ -179,4 +178,45 @@ impl Default for Slo {
             target_itl: None,
         }
     }
+}
+
+impl Stored {
+    /// Checks that this binary can open the store; `key` is that of `store`.
+    pub(super) fn checked(self, key: &str) -> Result<Option<Store>, Violation> {
+        match &self.0 {
+            None => {}
+            Some(Store::Redb(_)) => {
+                compiled::require("redb", cfg!(feature = "redb"), &format!("{key}.redb"))?
+            }
+            Some(Store::Redis(_)) => {
+                compiled::require("redis", cfg!(feature = "redis"), &format!("{key}.redis"))?;
+            }
+        }
+        Ok(self.0)
+    }
+}
+
+/// Checks `slo`; `path` is the pool's.
+pub(crate) fn slo(raw: &Slo, path: &str) -> Result<slo::Policy, Violation> {
+    let millis = |duration: Duration| duration.as_secs_f64() * 1_000.0;
+    let explicit = match (raw.target_ttft, raw.target_itl) {
+        (None, None) => None,
+        (Some(ttft), Some(itl)) => {
+            Some(Targets { ttft_ms: Some(millis(ttft.0)), itl_ms: Some(millis(itl.0)) })
+        }
+        (ttft, _) => {
+            let given = if ttft.is_some() { "target_ttft" } else { "target_itl" };
+            return Err(Violation::new(
+                format!("{path}.slo.{given}"),
+                "give target_ttft and target_itl both, or neither",
+            ));
+        }
+    };
+    Ok(slo::Policy {
+        multiplier: match raw.slo_multiplier.0 {
+            0.0 => slo::Policy::default().multiplier,
+            given => given,
+        },
+        explicit,
+    })
 }

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use penstock_engine::policy::{CostUnit, Discipline};
+use penstock_engine::policy::{self as engine, CostUnit, Discipline};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Classes;
-use super::budgets::Budget;
+use super::budgets::{self, Budget};
+use super::{Classes, Slo};
+use crate::error::Violation;
 use crate::value::{BandWeight, Count, FlowWeight, List, OneOrMany, Share};
 
 /// The order in which queued requests are granted: by band, then by class, then by flow, then by the order inside the flow.
@@ -163,4 +164,86 @@ pub(crate) enum Order {
     /// Earliest arrival plus target for the first token first. The target is the request's `x-slo-ttft-ms`, else
     /// `slo.target_ttft`.
     SloDeadline,
+}
+
+/// Checks `bands`; `path` is that of `arbitration`.
+pub(super) fn convert_bands(raw: &Bands, path: &str) -> Result<engine::Bands, Violation> {
+    let weights = [raw.weights.critical, raw.weights.default, raw.weights.sheddable].map(|weight| weight.0);
+    if weights.iter().all(|weight| *weight == 0.0) {
+        return Err(Violation::new(
+            format!("{path}.bands.weights"),
+            "the weights can't all be 0; a band that is left out has 0",
+        ));
+    }
+    let ceiling = &raw.ceiling;
+    Ok(engine::Bands {
+        mode: match raw.mode {
+            BandMode::Strict => engine::BandMode::Strict,
+            BandMode::Weighted => engine::BandMode::Weighted(weights),
+        },
+        ceilings: [ceiling.critical, ceiling.default, ceiling.sheddable]
+            .map(|ceiling| ceiling.map(|share| share.0)),
+    })
+}
+
+/// Checks `flows` at `path`. `identities_max` is `limits.flows`.
+pub(super) fn convert_flows(
+    raw: Flows,
+    identities_max: usize,
+    path: &str,
+) -> Result<engine::Flows, Violation> {
+    Ok(engine::Flows {
+        discipline: raw.discipline,
+        cost: raw.cost,
+        weights: raw.weights.into_iter().map(|(flow, weight)| (flow.into(), weight.0)).collect(),
+        default_weight: raw.default_weight.0,
+        capacities: raw.capacities.into_iter().map(|(flow, capacity)| (flow.into(), capacity.0)).collect(),
+        max_in_flight: raw.max_in_flight.map(|count| count.0),
+        max_in_flight_per_endpoint: raw.max_in_flight_per_endpoint.map(|count| count.0),
+        quotas: budgets::convert(raw.budgets.0, &format!("{path}.budgets"))?,
+        identities_max,
+    })
+}
+
+/// The parts of a flow's identity. `none` is an empty list.
+pub(super) fn convert_key(raw: &[FlowKey], path: &str) -> Result<Vec<engine::FlowKey>, Violation> {
+    let violation = |message: &str| Err(Violation::new(format!("{path}.flows.key"), message));
+    if raw.is_empty() {
+        return violation(
+            "at least one of fairness_id, user, model, target_model is required, or none alone",
+        );
+    }
+    if raw == [FlowKey::None] {
+        return Ok(Vec::new());
+    }
+    let mut keys = Vec::with_capacity(raw.len());
+    for key in raw {
+        let key = match key {
+            FlowKey::FairnessId => engine::FlowKey::FairnessId,
+            FlowKey::User => engine::FlowKey::User,
+            FlowKey::Model => engine::FlowKey::Model,
+            FlowKey::TargetModel => engine::FlowKey::TargetModel,
+            FlowKey::None => return violation("none stands alone"),
+        };
+        if keys.contains(&key) {
+            return violation("each part is listed once");
+        }
+        keys.push(key);
+    }
+    Ok(keys)
+}
+
+/// The engine's order, with the pool's target for the first token.
+pub(super) const fn convert_order(raw: Order, slo: &Slo) -> engine::Order {
+    match raw {
+        Order::Fcfs => engine::Order::Fcfs,
+        Order::Wspt => engine::Order::Wspt,
+        Order::Edf => engine::Order::Edf,
+        Order::SloDeadline => engine::Order::SloDeadline {
+            target: match slo.target_ttft {
+                Some(target) => Some(target.0),
+                None => None,
+            },
+        },
+    }
 }
