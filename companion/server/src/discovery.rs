@@ -7,6 +7,8 @@ mod dns;
 mod file;
 #[cfg_attr(not(feature = "kubernetes"), path = "discovery/without_kubernetes.rs")]
 mod kubernetes;
+#[cfg_attr(not(feature = "kubernetes"), path = "discovery/without_pool_events.rs")]
+pub(crate) mod pool_events;
 mod states;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,10 +27,11 @@ use tokio::time::Instant;
 #[cfg(feature = "kubernetes")]
 pub(crate) use self::kubernetes::{connect, reference};
 pub use self::states::{State, States};
-use crate::clock::sleep_until;
-use crate::found::Found;
+use crate::active::reload;
+use crate::base::clock::sleep_until;
+use crate::base::essential;
+use crate::base::found::Found;
 use crate::metrics::Metrics;
-use crate::{essential, reload};
 
 /// Lists that wait to be applied; tasks beyond the limit wait as well.
 const FOUND: usize = 64;

@@ -15,6 +15,8 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod totals;
+#[cfg_attr(not(feature = "otlp"), expect(dead_code, reason = "used by the exporter, which is a feature"))]
+pub mod trace;
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -32,7 +34,7 @@ pub(crate) use self::responses::WAIT_SECONDS;
 pub(crate) use self::series::CompletedRequest;
 pub(crate) use self::table::SeriesTable;
 pub(crate) use self::totals::{BUCKETS, Buckets, EndpointTotals, PoolTotals, Totals};
-use crate::role::Roles;
+use crate::base::role::Roles;
 
 /// The labels of all metrics of requests.
 const REQUEST: [&str; 3] = ["pool", "model", "target_model"];

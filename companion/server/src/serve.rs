@@ -1,6 +1,7 @@
 //! `penstock serve`: starts the parts of the companion, waits for a signal, and shuts down.
 
 mod decisions;
+pub mod envoy_endpoints;
 mod signals;
 
 use std::net::SocketAddr;
@@ -16,24 +17,24 @@ use tokio::task::JoinHandle;
 
 use self::decisions::{Decisions, Surroundings};
 use self::signals::{EndSignal, Signals};
-use crate::admin::Admin;
-use crate::clock::Clock;
-use crate::control_settings::ProcessIdentity;
-use crate::decision_runtime::DecisionRuntime;
-use crate::driver::{self, Handle};
-use crate::envoy_pools::EnvoyPools;
-use crate::listener::{self, Listener};
-use crate::metrics::Metrics;
-use crate::observe::Observer;
-use crate::phase::{Phase, ending};
-use crate::reload::{FlagOverrides, Loaded};
-use crate::replicas::{self, Elections};
-use crate::role::RoleReceiver;
-use crate::stores::Stores;
-use crate::{
-    admin, discovery, essential, grpc, history, http, pool_events, reload, stores, tls, trace,
-    usage_forwarding,
-};
+use crate::active::envoy_pools::EnvoyPools;
+use crate::active::reload::{self, FlagOverrides, Loaded};
+use crate::base::admin::{self, Admin};
+use crate::base::clock::Clock;
+use crate::base::listener::{self, Listener};
+use crate::base::phase::{Phase, ending};
+use crate::base::role::RoleReceiver;
+use crate::base::{essential, tls};
+use crate::decisions::control_settings::ProcessIdentity;
+use crate::decisions::decision_runtime::DecisionRuntime;
+use crate::decisions::driver::{self, Handle};
+use crate::decisions::observe::Observer;
+use crate::decisions::usage_forwarding;
+use crate::discovery::{self, pool_events};
+use crate::election::{self, Elections};
+use crate::metrics::{Metrics, trace};
+use crate::stores::{self, Stores};
+use crate::surface::{grpc, history, http};
 
 /// How long a shutdown waits for peers that don't read, for the stores, and for the last spans.
 const FLUSH_MAX: Duration = Duration::from_secs(1);
@@ -107,7 +108,7 @@ pub enum Error {
     },
     /// The leader lease's store can't be used.
     #[error(transparent)]
-    Replicas(#[from] replicas::Error),
+    Replicas(#[from] election::Error),
     /// The decision thread can't start.
     #[error("decision thread: {0}")]
     Thread(#[source] std::io::Error),
@@ -166,7 +167,7 @@ pub async fn run(args: Args, environment: Environment, module: &'static [u8]) ->
     };
     log_start(&companion.config.active().config);
     #[cfg(feature = "injected-defect")]
-    crate::injected_defect::follow_signal(companion.driver.clone()).map_err(Error::Signal)?;
+    crate::decisions::injected_defect::follow_signal(companion.driver.clone()).map_err(Error::Signal)?;
     match companion.run_until_signal().await {
         Ok(signal) => tokio::select! {
             () = companion.shut_down(signal) => Ok(()),

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use penstock_config::Lease;
 use penstock_election::{KnownEnvoy, Role, RoleChange, Settings};
-use penstock_server::clock::Clock;
-use penstock_server::driver::Gone;
-use penstock_server::replicas::{self, Election, RoleSink, Status};
-use penstock_server::reports::{Report, Reporter};
+use penstock_server::base::clock::Clock;
+use penstock_server::decisions::driver::Gone;
+use penstock_server::decisions::reports::{Report, Reporter};
+use penstock_server::election::{self, Election, RoleSink, Status};
 use penstock_tests::wait::soon;
 use penstock_tests::{Etcd, run, until};
 use serde_json::json;
@@ -41,7 +41,7 @@ impl Companion {
         let (sender, roles) = mpsc::unbounded_channel();
         let reporter = Reporter::new();
         let election =
-            replicas::spawn(&lease, None, settings, Clock::start(), Sink(sender), reporter.clone());
+            election::spawn(&lease, None, settings, Clock::start(), Sink(sender), reporter.clone());
         Self { election: election.expect("usable"), reporter, roles }
     }
 

@@ -41,11 +41,11 @@ fn protocol_code_is_current() {
         .extern_path(".penstock.v1.FilterFrame", "::bytes::Bytes")
         .extern_path(".penstock.v1.CompanionFrame", "::bytes::Bytes")
         .extern_path(".penstock.v1", "::penstock_wire")
-        .codec_path("crate::grpc::codec::SessionCodec")
+        .codec_path("crate::surface::grpc::codec::SessionCodec")
         .out_dir(&service)
         .compile_fds(descriptors)
         .expect("service");
-    hold(&service.join("penstock.v1.rs"), &root().join("companion/server/src/grpc/generated.rs"));
+    hold(&service.join("penstock.v1.rs"), &root().join("companion/server/src/surface/grpc/generated.rs"));
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn code_of_the_companions_service_is_current() {
         .expect("client and server");
     hold(
         &out.path().join("penstock.companions.v1.rs"),
-        &root().join("companion/server/src/replicas/companions/generated.rs"),
+        &root().join("companion/server/src/election/companions/generated.rs"),
     );
 }
 
@@ -78,6 +78,6 @@ fn etcd_code_is_current() {
         .expect("client");
     hold(
         &out.path().join("etcdserverpb.rs"),
-        &root().join("companion/server/src/replicas/etcd/generated.rs"),
+        &root().join("companion/server/src/election/etcd/generated.rs"),
     );
 }

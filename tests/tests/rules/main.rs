@@ -9,5 +9,6 @@ mod generated;
 mod module_tree;
 mod pages;
 mod panics;
+mod rooms;
 mod sizes;
 mod source;

@@ -123,6 +123,13 @@ impl ModuleTree {
         parents.into_iter().flat_map(|parent| groups(&self.level(parent, &imports))).collect()
     }
 
+    /// Which modules of the crate's root use which, each with all that is below it.
+    pub(crate) fn top_level(&self) -> BTreeMap<String, BTreeSet<String>> {
+        let names = |paths: BTreeSet<ModulePath>| paths.into_iter().flatten().collect();
+        let level = self.level(&[], &self.imports()).into_iter();
+        level.filter_map(|(path, targets)| Some((path.into_iter().next()?, names(targets)))).collect()
+    }
+
     /// The imports between the nodes of one level.
     fn level(
         &self,

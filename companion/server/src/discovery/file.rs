@@ -9,7 +9,7 @@ use penstock_config::{self as config, Endpoint};
 use tokio::sync::mpsc;
 
 use super::{Report, Settings};
-use crate::watched_file;
+use crate::base::watched_file;
 
 /// Bytes of the file.
 const FILE_MAX: u64 = 4 << 20;
@@ -58,8 +58,8 @@ mod tests {
     use penstock_config::Discovery;
 
     use super::*;
+    use crate::base::found::Found;
     use crate::discovery::{settings, states};
-    use crate::found::Found;
 
     fn ports(found: &Found) -> Vec<u16> {
         found.discovered.endpoints.iter().map(|endpoint| endpoint.address.port()).collect()

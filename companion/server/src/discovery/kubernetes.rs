@@ -27,7 +27,7 @@ use penstock_errors::root_cause;
 use self::listing::Listing;
 use self::pool::Selection;
 use super::{Report, Settings};
-use crate::clock::sleep_until;
+use crate::base::clock::sleep_until;
 
 /// The pause after the first failure in a row. Each further one doubles it.
 const PAUSE_FIRST: Duration = Duration::from_millis(200);

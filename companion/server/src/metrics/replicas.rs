@@ -6,7 +6,7 @@ use penstock_control::Status;
 use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec};
 
 use super::{Maker, Metrics, int};
-use crate::role::Roles;
+use crate::base::role::Roles;
 
 const RENEW_SECONDS: [f64; 12] = [0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
 

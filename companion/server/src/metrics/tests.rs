@@ -9,9 +9,9 @@ use penstock_engine::input::Band;
 use penstock_engine::{Instant, Outcome};
 
 use super::Metrics;
-use crate::control_settings::{self, ProcessIdentity};
-use crate::observe::Observer;
-use crate::role::{Role, Roles};
+use crate::base::role::{Role, Roles};
+use crate::decisions::control_settings::{self, ProcessIdentity};
+use crate::decisions::observe::Observer;
 
 const ENDPOINT: &str = "127.0.0.1:8001";
 

@@ -7,16 +7,17 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::Error;
-use crate::clock::Clock;
-use crate::control_settings::{self, ProcessIdentity};
-use crate::decision_runtime::DecisionRuntime;
-use crate::driver::{self, RoleTerms};
+use crate::base::clock::Clock;
+use crate::base::role::RoleReceiver;
+use crate::decisions::control_settings::{self, ProcessIdentity};
+use crate::decisions::decision_runtime::DecisionRuntime;
+use crate::decisions::driver::{self, RoleTerms};
+use crate::decisions::observe::Observer;
+use crate::decisions::reports::Reporters;
+use crate::decisions::usage_forwarding;
+use crate::election::{self, Elections};
 use crate::metrics::Metrics;
-use crate::observe::Observer;
-use crate::replicas::{self, Elections};
-use crate::reports::Reporters;
-use crate::role::RoleReceiver;
-use crate::{stores, usage_forwarding};
+use crate::stores;
 
 /// What the driver and the elections share with the rest of the companion.
 pub(super) struct Surroundings<'a> {
@@ -65,14 +66,14 @@ impl Decisions {
         let started = runtime.enter(spawn);
         // Fails when the driver has ended, which `run_until_signal` notices.
         let _ = usage_forwarding::send_restored(restored, &started.handle).await;
-        let member = replicas::Start {
+        let member = election::Start {
             driver: started.handle.clone(),
             roles: started.roles.clone(),
             reports,
             metrics: metrics.clone(),
             clock,
         };
-        let (elections, replica_roles) = replicas::join(config, member)?;
+        let (elections, replica_roles) = election::join(config, member)?;
         Ok(Self {
             driver: started.handle,
             task: started.task,

@@ -2,7 +2,7 @@
 
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::reload;
+use crate::active::reload;
 
 /// Why the companion shuts down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -44,7 +44,7 @@ use super::message::Windows;
 use super::quota::PastQuotas;
 use super::write_buffer::{SharedUsage, UsageBatch};
 use super::{Error, Models, RUNNING_TTL, millis, model_from_numbers, model_numbers};
-use crate::essential;
+use crate::base::essential;
 
 /// To connect and authenticate.
 const CONNECT_MAX: Duration = Duration::from_secs(1);

@@ -22,7 +22,7 @@ use super::redis::Redis;
 use super::write_buffer::{SharedUsage, WriteBuffer};
 use super::writer::{Store, StoreWriter};
 use super::{Error, RETRY_FIRST};
-use crate::essential;
+use crate::base::essential;
 use crate::metrics::Metrics;
 
 /// How long the start and a reload wait for a redis server. What it answers later is applied then.

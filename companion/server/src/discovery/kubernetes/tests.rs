@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 
 use super::*;
+use crate::base::found::Found;
 use crate::discovery::{States, settings, states};
-use crate::found::Found;
 
 const NEW: &str = "/apis/inference.networking.k8s.io/v1";
 const OLD: &str = "/apis/inference.networking.x-k8s.io/v1alpha2";

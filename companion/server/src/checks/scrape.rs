@@ -1,0 +1,234 @@
+//! Reads the metrics pages of the model servers, and sends their contents to the driver.
+//!
+//! One task for each endpoint. A server that doesn't answer, or sends an endless page, costs only its task a limited
+//! amount of memory and delays nothing else. Values count until `stale_after`; then the driver gets one event without
+//! values. The log has a line whenever a page becomes readable or unreadable.
+
+mod adapters;
+mod line;
+mod page;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use penstock_config::{Config, Scrape};
+use penstock_control::{Event, Scraped};
+use penstock_errors::root_cause;
+use reqwest::{Client, StatusCode, header, redirect};
+use tokio::time::{Instant, MissedTickBehavior};
+
+use self::page::{Page, TooLong};
+use crate::base::essential;
+use crate::checks::endpoint_tasks::{self, EndpointTasks, Place};
+use crate::decisions::driver::Handle;
+
+/// How long a server with an unusable page isn't read again.
+const UNUSABLE_RETRY: Duration = Duration::from_secs(30);
+
+/// The tasks that read metrics.
+#[derive(Debug)]
+pub struct Readers {
+    client: Client,
+    driver: Handle,
+    tasks: EndpointTasks<Scrape>,
+}
+
+impl Readers {
+    /// No readers yet.
+    ///
+    /// # Errors
+    /// When the HTTP client can't be made.
+    pub fn new(driver: Handle) -> Result<Self, reqwest::Error> {
+        Ok(Self { client: client()?, driver, tasks: EndpointTasks::default() })
+    }
+
+    /// Reads the metrics of exactly the endpoints whose pools have scraping. New readers are spread over their interval.
+    /// An endpoint that is no longer read has no known values.
+    pub async fn follow(&mut self, config: &Config) {
+        let (client, driver) = (&self.client, &self.driver);
+        let stopped = self.tasks.follow(
+            config,
+            |pool| pool.scrape.clone(),
+            |pool, address, scrape, Place { index, count }| {
+                let begin = Instant::now() + scrape.interval / count.max(1) * index;
+                let reader = Reader { client: client.clone(), pool, address, scrape };
+                essential::spawn("metrics of model servers", reader.run(begin, driver.clone()))
+            },
+        );
+        let event = |(pool, address)| Event::Scraped { pool, address, scraped: None, adapters: None };
+        endpoint_tasks::notify_stopped(driver, stopped, event).await;
+    }
+}
+
+/// A client that connects only to the listed addresses: without redirects and proxies.
+fn client() -> Result<Client, reqwest::Error> {
+    Client::builder().redirect(redirect::Policy::none()).no_proxy().build()
+}
+
+/// Why a page can't be used.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("{0}")]
+    Http(String),
+    #[error("the server answers {0}")]
+    Status(StatusCode),
+    #[error("no answer in time")]
+    Slow,
+    #[error(transparent)]
+    TooLong(#[from] TooLong),
+    #[error("the page has none of the series of vLLM, SGLang or TGI")]
+    Unknown,
+}
+
+impl Failure {
+    /// The next attempt will fail in the same way.
+    fn is_lasting(&self) -> bool {
+        match self {
+            Self::Status(status) => !status.is_server_error() || *status == StatusCode::NOT_IMPLEMENTED,
+            Self::TooLong(_) | Self::Unknown => true,
+            Self::Http(_) | Self::Slow => false,
+        }
+    }
+}
+
+/// The contents of a page.
+struct Answer {
+    scraped: Scraped,
+    /// Adapters in memory, by their model names; `None`: the page doesn't list them.
+    adapters: Option<Box<[Box<str>]>>,
+}
+
+/// Reads one endpoint's page periodically.
+struct Reader {
+    client: Client,
+    pool: Arc<str>,
+    address: String,
+    scrape: Scrape,
+}
+
+impl Reader {
+    async fn run(self, begin: Instant, driver: Handle) {
+        let url = format!("http://{}{}", self.address, self.scrape.path);
+        let mut ticks = tokio::time::interval_at(begin, self.scrape.interval);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut state = State::new(self.scrape.stale_after);
+        loop {
+            let stale = async {
+                match state.stale_at() {
+                    Some(instant) => tokio::time::sleep_until(instant).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let answer = tokio::select! {
+                _ = ticks.tick() => {
+                    let deadline = state.stale_at().unwrap_or_else(|| Instant::now() + self.scrape.stale_after);
+                    tokio::time::timeout_at(deadline, self.read(&url))
+                        .await
+                        .unwrap_or(Err(Failure::Slow))
+                }
+                () = stale => Err(Failure::Slow),
+            };
+            if answer.as_ref().is_err_and(Failure::is_lasting) {
+                ticks.reset_after(UNUSABLE_RETRY.max(self.scrape.interval));
+            }
+            let scraped = answer.as_ref().ok().map(|page| page.scraped);
+            let adapters = answer.as_ref().ok().and_then(|page| page.adapters.clone());
+            let why = answer.err();
+            match state.update(Instant::now(), scraped.is_some()) {
+                Change::Nothing => continue,
+                Change::StillRead => {}
+                Change::Readable => {
+                    tracing::info!(pool = %self.pool, endpoint = self.address, "metrics of the endpoint are read");
+                }
+                Change::Stale | Change::NeverRead => {
+                    let why = why.map_or_else(String::new, |failure| failure.to_string());
+                    tracing::warn!(
+                        pool = %self.pool,
+                        endpoint = self.address,
+                        why,
+                        "metrics of the endpoint can't be read ({url}): its cache usage and the load from other clients \
+                         are unknown; check scrape.path"
+                    );
+                }
+            }
+            let event =
+                Event::Scraped { pool: self.pool.clone(), address: self.address.clone(), scraped, adapters };
+            if driver.send(event).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn read(&self, url: &str) -> Result<Answer, Failure> {
+        let request = self.client.get(url).header(header::ACCEPT, "text/plain; version=0.0.4");
+        let mut answer = request.send().await.map_err(|error| failed(&error))?;
+        if answer.status() != StatusCode::OK {
+            return Err(Failure::Status(answer.status()));
+        }
+        let mut page = Page::default();
+        while let Some(chunk) = answer.chunk().await.map_err(|error| failed(&error))? {
+            page.add(&chunk)?;
+        }
+        let adapters = page.adapters();
+        let scraped = page.finish().ok_or(Failure::Unknown)?;
+        Ok(Answer { scraped, adapters })
+    }
+}
+
+fn failed(error: &reqwest::Error) -> Failure {
+    Failure::Http(root_cause(error))
+}
+
+/// How a result changes the state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Change {
+    /// The page can't be read, as before, or not for long enough to matter.
+    Nothing,
+    /// The page was read, as before.
+    StillRead,
+    /// The page was read for the first time, or again.
+    Readable,
+    /// The first attempt failed.
+    NeverRead,
+    /// The last values are too old.
+    Stale,
+}
+
+/// The state of one endpoint's page.
+#[derive(Debug)]
+struct State {
+    stale_after: Duration,
+    /// When the page was read last; `None`: never, or too long ago.
+    read: Option<Instant>,
+    tried: bool,
+}
+
+impl State {
+    const fn new(stale_after: Duration) -> Self {
+        Self { stale_after, read: None, tried: false }
+    }
+
+    /// When the last values become too old; `None`: there are none.
+    fn stale_at(&self) -> Option<Instant> {
+        self.read.map(|instant| instant + self.stale_after)
+    }
+
+    fn update(&mut self, now: Instant, is_read: bool) -> Change {
+        let first = !core::mem::replace(&mut self.tried, true);
+        if is_read {
+            let before = self.read.replace(now);
+            return if before.is_some() { Change::StillRead } else { Change::Readable };
+        }
+        match self.stale_at() {
+            Some(instant) if now >= instant => {
+                self.read = None;
+                Change::Stale
+            }
+            None if first => Change::NeverRead,
+            Some(_) | None => Change::Nothing,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

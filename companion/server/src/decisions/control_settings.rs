@@ -1,0 +1,127 @@
+//! The control's settings, built from the configuration and the identity of this process.
+
+use std::collections::HashMap;
+
+use penstock_config::{Config, Pool, Store};
+use penstock_control::{
+    CreditSettings, EndpointSettings, Kept, MaxPriority, PendingServers, PoolSettings, Rewrite, Settings,
+};
+use penstock_data_plane::filter_policy;
+
+use crate::base::clock;
+
+/// Values that are fixed at the start and distinguish this companion from earlier and later ones.
+#[derive(Clone, Copy, Debug)]
+pub struct ProcessIdentity {
+    sessions_expected: Option<usize>,
+    term: u64,
+    seed: u64,
+    exports_spans: bool,
+}
+
+impl ProcessIdentity {
+    /// The identity of a companion that starts now. A later companion has a larger term, unless the clock is set back by
+    /// more than the time between the two starts. With `exports_spans`, filters report what spans need.
+    #[must_use]
+    pub fn now(sessions_expected: Option<usize>, exports_spans: bool) -> Self {
+        let since_epoch = clock::unix();
+        Self {
+            sessions_expected,
+            term: u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX),
+            seed: u64::try_from(since_epoch.as_nanos() & u128::from(u64::MAX)).unwrap_or(0),
+            exports_spans,
+        }
+    }
+}
+
+/// The control's settings for this configuration, without learned models.
+#[must_use]
+pub fn settings(config: &Config, identity: &ProcessIdentity) -> Settings {
+    Settings {
+        pools: config
+            .pools
+            .iter()
+            .map(|pool| PoolSettings {
+                name: pool.name.clone(),
+                models: pool.models.clone(),
+                endpoints: endpoints(pool),
+                pending: pending(pool),
+                policy: pool.policy.clone(),
+                flow_key: pool.flow_key.clone(),
+                class_globs: pool.class_globs.clone(),
+                capacity_status: pool.capacity_status,
+                requeues: pool.requeues,
+                credit: pool.gives_credit.then(|| CreditSettings {
+                    prefix_min_tokens: pool.prefix_min_tokens,
+                    ..CreditSettings::default()
+                }),
+                slo: pool.slo,
+                transient: pool.transient,
+                reported: pool.store.is_some(),
+                shared: matches!(pool.store, Some(Store::Redis(_))),
+                kept: Vec::new(),
+                rewrite: pool.rewrite.iter().map(rewrite).collect(),
+            })
+            .collect(),
+        pool: None,
+        policy: filter_policy::frame(config, identity.exports_spans),
+        objectives: config.identity.objectives.clone().into_iter().collect(),
+        max_priority: max_priority(&config.identity.max_priority),
+        sessions_expected: identity.sessions_expected,
+        startup_wait: config.startup_wait,
+        flows_shown: config.metric_flows,
+        term: identity.term,
+        is_replicated: config.replicas.is_some(),
+        seed: identity.seed,
+    }
+}
+
+fn rewrite(rewrite: &penstock_config::Rewrite) -> Rewrite {
+    Rewrite { model: rewrite.model.clone(), targets: rewrite.targets.clone() }
+}
+
+fn max_priority(max_priority: &penstock_config::MaxPriority) -> MaxPriority {
+    let tenants = max_priority.tenants.iter();
+    MaxPriority {
+        default: max_priority.default,
+        tenants: tenants.map(|(tenant, band)| (tenant.clone(), *band)).collect(),
+    }
+}
+
+/// The control's settings for this configuration, with each pool's learned models, which are taken out of `models`.
+#[must_use]
+pub fn with_models(
+    config: &Config,
+    identity: &ProcessIdentity,
+    models: &mut HashMap<String, Vec<(String, Kept)>>,
+) -> Settings {
+    let mut settings = settings(config, identity);
+    for pool in &mut settings.pools {
+        pool.kept = models.remove(&pool.name).unwrap_or_default();
+    }
+    settings
+}
+
+/// The control's settings for a pool's endpoints.
+#[must_use]
+pub fn endpoints(pool: &Pool) -> Vec<EndpointSettings> {
+    let endpoints = pool.endpoints.iter().map(|endpoint| EndpointSettings {
+        address: endpoint.address.to_string(),
+        weight: endpoint.weight,
+        ready: pool.health.is_none(),
+        variant: endpoint.variant.clone(),
+        max_batch: endpoint.max_batch,
+        max_batched_tokens: endpoint.max_batched_tokens,
+        taints: endpoint.taints.clone(),
+    });
+    endpoints.collect()
+}
+
+fn pending(pool: &Pool) -> Vec<PendingServers> {
+    let pending = pool.pending.iter().map(|pending| PendingServers {
+        variant: pending.variant.clone(),
+        max_batch: pending.max_batch,
+        servers: pending.servers,
+    });
+    pending.collect()
+}

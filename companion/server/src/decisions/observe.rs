@@ -1,0 +1,533 @@
+//! Turns observations into counters, spans and log lines. Each request is one line at debug; each kind of rejection is at
+//! most one line a second at warn. Prompts, bodies and private identities appear in none of them.
+
+mod filter_codes;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use penstock_control::{Labels, Observation, Status};
+use penstock_engine::effect::QuotaReport;
+use penstock_engine::{Instant, Outcome};
+use penstock_wire::names::code;
+
+use self::filter_codes::{CODES, LATER};
+use crate::metrics::trace::{SpanRecord, Tracer};
+use crate::metrics::{CompletedRequest, Metrics, NO_POOL, OTHER, SeriesTable};
+use crate::stores::Recorders;
+
+/// A kind of rejection is logged once in this interval, with the number of suppressed lines.
+const WARN_INTERVAL: Duration = Duration::from_secs(1);
+/// The kind of the log line about an Envoy without file descriptors.
+const OUT_OF_FILES: &str = "out_of_files";
+/// The logged status of a request that waited when its client left. No response was sent.
+const CLIENT_LEFT: u16 = 499;
+
+/// Updates the metrics, writes the log, and passes models and usage to the stores. Owned by the driver; nothing is shared.
+#[derive(Debug)]
+pub struct Observer {
+    metrics: Arc<Metrics>,
+    table: SeriesTable,
+    /// By pool and code: the last log line, and the rejections since then, that one included.
+    warned: HashMap<(Arc<str>, &'static str), (Instant, u64)>,
+    recorders: Recorders,
+    tracer: Option<Tracer>,
+}
+
+impl Observer {
+    /// An observer that exports at most `values_max` values of a label that clients choose.
+    #[must_use]
+    pub fn new(metrics: Arc<Metrics>, values_max: usize) -> Self {
+        metrics.set_values_max(values_max);
+        Self {
+            table: SeriesTable::new(metrics.clone()),
+            metrics,
+            warned: HashMap::new(),
+            recorders: Recorders::default(),
+            tracer: None,
+        }
+    }
+
+    /// Records learned models and usage.
+    #[must_use]
+    pub fn with_recorders(self, recorders: Recorders) -> Self {
+        Self { recorders, ..self }
+    }
+
+    /// Exports a span for each request, if there is a tracer.
+    #[must_use]
+    pub fn with_tracer(self, tracer: Option<Tracer>) -> Self {
+        Self { tracer, ..self }
+    }
+
+    /// Sets the limit and the recorders. Series beyond a smaller limit stay.
+    pub fn configure(&mut self, values_max: usize, recorders: Recorders) {
+        self.metrics.set_values_max(values_max);
+        self.recorders = recorders;
+    }
+
+    /// Records that deciding on `messages` took `elapsed`.
+    pub fn record_batch(&self, elapsed: Duration, messages: usize) {
+        #[expect(clippy::cast_precision_loss, reason = "a batch is small")]
+        self.metrics.decision.observe(elapsed.as_secs_f64() / messages.max(1) as f64);
+    }
+
+    /// Drops the series of pools and endpoints that no longer exist, before the metrics are rendered with this status.
+    pub fn retain_labels(&mut self, now: Instant, status: &Status) {
+        self.table.retain_labels(now, status);
+        let is_pool = |name: &str| name == NO_POOL || status.pools.iter().any(|pool| &*pool.name == name);
+        self.warned.retain(|(pool, _), _| is_pool(pool));
+    }
+
+    /// Replaces the names of models beyond the limit on label values by `other`.
+    pub fn limit_models(&mut self, status: &mut Status) {
+        self.table.limit_models(status);
+    }
+
+    /// Handles an observation made at `now`.
+    pub fn observe(&mut self, now: Instant, observation: Observation) {
+        match observation {
+            Observation::SessionOpened { .. }
+            | Observation::SessionClosed { .. }
+            | Observation::OutdatedFilter(_)
+            | Observation::SessionOrphaned { .. } => self.observe_session(&observation),
+            Observation::EndpointDown { pool, endpoint } => {
+                tracing::warn!(pool = %pool, endpoint, "endpoint marked down: requests to it failed");
+            }
+            Observation::OutOfFiles(pool) => self.warn_about_files(now, &pool),
+            Observation::PushedBack { pool, endpoint, status } => {
+                let counter = &self.metrics.requests.pushback;
+                let values = [&*pool, &*endpoint, pushback_status(status)];
+                counter.with_label_values(&values).inc();
+                tracing::debug!(pool = %pool, endpoint = %endpoint, status, "endpoint refused a request: its bound was lowered");
+            }
+            Observation::EndpointBack { pool, endpoint } => {
+                tracing::info!(pool = %pool, endpoint, "endpoint no longer marked down: the next request probes it");
+            }
+            Observation::Learned { pool, variant, kept } => {
+                self.recorders.record_model(&pool, variant, kept);
+            }
+            Observation::Used { pool, used } => self.recorders.record_usage(&pool, used),
+            Observation::Running { pool, running } => self.recorders.record_running(&pool, running),
+            Observation::Quota { pool, report } => self.record_quota(&pool, report),
+            Observation::Arrived(_)
+            | Observation::BadDeadline(_)
+            | Observation::PriorityLowered(_)
+            | Observation::Requeued(_)
+            | Observation::Decided { .. }
+            | Observation::Refused { .. }
+            | Observation::Misrouted { .. }
+            | Observation::Dropped { .. } => self.observe_request(now, observation),
+            Observation::Completed { .. } => self.observe_completion(now, observation),
+        }
+    }
+
+    /// Stores what flows use of their budgets.
+    fn record_quota(&self, pool: &str, report: QuotaReport) {
+        match report {
+            QuotaReport::Used(used) => self.recorders.record_quota_used(pool, used),
+            QuotaReport::Running(running) => self.recorders.record_quota_running(pool, running),
+            QuotaReport::Reset(flow) => self.recorders.record_quota_reset(pool, &flow),
+            QuotaReport::Forgotten(flow) => self.recorders.forget_quota(pool, &flow),
+            QuotaReport::Shadowed { .. } => {}
+        }
+    }
+
+    /// Handles an observation of a request before its completion.
+    fn observe_request(&mut self, now: Instant, observation: Observation) {
+        match observation {
+            Observation::Arrived(labels) => self.table.series(now, &labels).count_arrival(),
+            Observation::BadDeadline(labels) => self.count_push_error(now, &labels, code::BAD_DEADLINE),
+            Observation::PriorityLowered(labels) => {
+                let values = self.table.series(now, &labels).labels();
+                self.metrics.requests.priority_lowered.with_label_values(&values).inc();
+            }
+            Observation::Requeued(labels) => {
+                let values = self.table.series(now, &labels).labels();
+                self.metrics.requests.requeues.with_label_values(&values).inc();
+                tracing::debug!(
+                    pool = %labels.pool,
+                    request_id = labels.request_id,
+                    "request requeued: no endpoint accepted it"
+                );
+            }
+            Observation::Decided { labels, outcome, code, waited, endpoint, was_queued } => {
+                self.observe_decision(now, &labels, outcome, code, waited, &endpoint);
+                if !code.is_empty() && !was_queued {
+                    self.count_push_error(now, &labels, code);
+                }
+            }
+            Observation::Refused { .. } => self.observe_filter_rejection(now, observation),
+            Observation::Misrouted { labels, endpoint } => self.observe_misrouted(&labels, &endpoint),
+            Observation::Dropped { .. } => self.observe_drop(now, observation),
+            _ => {}
+        }
+    }
+
+    fn observe_misrouted(&self, labels: &Labels, endpoint: &str) {
+        self.metrics.requests.misrouted.with_label_values(&[&labels.pool]).inc();
+        tracing::warn!(
+            pool = %labels.pool,
+            request_id = labels.request_id,
+            endpoint,
+            "Envoy sent the request to another endpoint than the granted one"
+        );
+    }
+
+    /// Counts the gateway's own answer to a granted request, which no endpoint answered.
+    fn count_own_answer(&mut self, now: Instant, labels: &Arc<Labels>, status: u16, duration: Duration) {
+        let answered =
+            CompletedRequest { status, duration, ttft: None, itl: None, input_tokens: 0, output_tokens: 0 };
+        self.table.record_completion(now, labels, "", &answered);
+    }
+
+    /// Handles the end of a granted request that no endpoint accepted, or whose end none reported.
+    fn observe_drop(&mut self, now: Instant, observation: Observation) {
+        let Observation::Dropped { labels, outcome, requeues, status, code, waited } = observation else {
+            return;
+        };
+        if let Some(status) = status {
+            self.count_own_answer(now, &labels, status, waited);
+        }
+        if !outcome.is_grant() {
+            let series = self.table.series(now, &labels);
+            series.count_decision(outcome, labels.band, Some(waited));
+            series.count_second_outcome(outcome, labels.band);
+        }
+        // The time after the grant isn't known: no endpoint reported an end.
+        self.export_span(|| SpanRecord {
+            granted: true,
+            code,
+            requeues,
+            ..SpanRecord::new(labels.clone(), outcome, waited, waited)
+        });
+        tracing::debug!(
+            pool = %labels.pool,
+            request_id = labels.request_id,
+            outcome = outcome.as_str(),
+            code,
+            requeues,
+            waited_ms = millis(waited),
+            "request ended without an endpoint"
+        );
+        if status.is_some() {
+            let flow = if labels.private { OTHER } else { &labels.flow };
+            self.warn_about_rejection(now, &labels.pool, code, flow);
+        }
+    }
+
+    fn observe_session(&self, observation: &Observation) {
+        match observation {
+            Observation::SessionOpened { conn, node, waiting, running } => {
+                self.metrics.resyncs.inc();
+                tracing::info!(
+                    conn = conn.0,
+                    node,
+                    "session opened: its filter has {waiting} waiting and {running} running requests"
+                );
+            }
+            Observation::SessionClosed { conn, why } => {
+                tracing::info!(conn = conn.0, why, "session closed");
+            }
+            Observation::OutdatedFilter(node) => {
+                tracing::error!(
+                    node,
+                    "session refused: this Envoy's filter is too old to check the keys of identity.api_keys, so its requests \
+                     aren't granted, and paths that aren't queued pass unchecked: update the filter"
+                );
+            }
+            Observation::SessionOrphaned { conn, waiting, running } => {
+                let grace = penstock_wire::limits::SESSION_GRACE;
+                tracing::warn!(
+                    conn = conn.0,
+                    "session lost: {waiting} waiting and {running} running requests keep their places for {grace:?}"
+                );
+            }
+            _ => {}
+        }
+    }
+
+    fn observe_completion(&mut self, now: Instant, observation: Observation) {
+        let Observation::Completed {
+            labels,
+            outcome,
+            waited,
+            endpoint,
+            status,
+            ttft,
+            itl,
+            duration,
+            prompt_tokens,
+            output_tokens,
+            requeues,
+        } = observation
+        else {
+            return;
+        };
+        let completed = CompletedRequest {
+            status,
+            duration,
+            ttft,
+            itl,
+            input_tokens: prompt_tokens.unwrap_or(0),
+            output_tokens: output_tokens.unwrap_or(0),
+        };
+        self.table.record_completion(now, &labels, &endpoint, &completed);
+        self.export_span(|| SpanRecord {
+            granted: true,
+            first_byte: ttft,
+            endpoint: (*endpoint).into(),
+            status,
+            input_tokens: prompt_tokens,
+            output_tokens,
+            requeues,
+            ..SpanRecord::new(labels.clone(), outcome, waited, duration)
+        });
+        tracing::debug!(
+            pool = %labels.pool,
+            request_id = labels.request_id,
+            endpoint = &*endpoint,
+            status,
+            duration_ms = millis(duration),
+            ttft_ms = ttft.map(millis),
+            prompt_tokens,
+            output_tokens,
+            requeues,
+            "request ended"
+        );
+    }
+    fn observe_decision(
+        &mut self,
+        now: Instant,
+        labels: &Arc<Labels>,
+        outcome: Outcome,
+        code: &'static str,
+        waited: Duration,
+        endpoint: &str,
+    ) {
+        if !outcome.is_grant() {
+            self.export_span(|| SpanRecord {
+                code,
+                ..SpanRecord::new(labels.clone(), outcome, waited, waited)
+            });
+        }
+        self.table.series(now, labels).count_decision(outcome, labels.band, Some(waited));
+        let flow = if labels.private { OTHER } else { &labels.flow };
+        tracing::debug!(
+            pool = %labels.pool,
+            request_id = labels.request_id,
+            flow,
+            band = labels.band.as_str(),
+            outcome = outcome.as_str(),
+            status = (outcome == Outcome::Cancelled).then_some(CLIENT_LEFT),
+            waited_ms = millis(waited),
+            endpoint,
+            "request decided"
+        );
+        if !code.is_empty() && outcome != Outcome::Cancelled {
+            self.warn_about_rejection(now, &labels.pool, code, flow);
+        }
+    }
+
+    fn observe_filter_rejection(&mut self, now: Instant, observation: Observation) {
+        let Observation::Refused { node, labels, outcome, code, waited, was_granted, requeues } = observation
+        else {
+            return;
+        };
+        if *code == *code::FILTER_MISCONFIGURED {
+            self.warn_about_filter(now, &node);
+        }
+        let outcome = Outcome::from_name(&outcome).unwrap_or(Outcome::Internal);
+        let code = CODES.into_iter().find(|known| *known == &*code);
+        let code = code.unwrap_or(code::INTERNAL);
+        let series = self.table.series(now, &labels);
+        series.count_decision(outcome, labels.band, waited);
+        if was_granted {
+            series.count_second_outcome(outcome, labels.band);
+        } else if waited.is_none() && !LATER.contains(&code) {
+            self.count_push_error(now, &labels, code);
+        }
+        tracing::debug!(
+            pool = %labels.pool,
+            request_id = labels.request_id,
+            outcome = outcome.as_str(),
+            code,
+            requeues,
+            "request rejected by its filter"
+        );
+    }
+
+    fn export_span(&self, record: impl FnOnce() -> SpanRecord) {
+        if let Some(tracer) = &self.tracer {
+            tracer.record(record());
+        }
+    }
+
+    fn count_push_error(&mut self, now: Instant, labels: &Labels, code: &str) {
+        let [pool, model, target_model] = self.table.series(now, labels).labels();
+        self.metrics.requests.push_errors.with_label_values(&[pool, model, target_model, code]).inc();
+    }
+
+    /// Logs one line for each interval.
+    fn warn_about_filter(&mut self, now: Instant, node: &str) {
+        let key = (Arc::from(NO_POOL), code::FILTER_MISCONFIGURED);
+        let (last, count) = self.warned.entry(key).or_insert((now, 0));
+        if *count == 0 || now.since(*last) >= WARN_INTERVAL {
+            tracing::error!(
+                node,
+                suppressed = count.saturating_sub(1),
+                "an Envoy doesn't pass request bodies to its filter, so requests are answered 503 filter_misconfigured: set \
+                 `allow_on_headers_stop_iteration: true` in the filter's plugin configuration"
+            );
+            (*last, *count) = (now, 1);
+        } else {
+            *count += 1;
+        }
+    }
+
+    /// Logs one line for each pool and interval.
+    fn warn_about_files(&mut self, now: Instant, pool: &Arc<str>) {
+        let (last, count) = self.warned.entry((pool.clone(), OUT_OF_FILES)).or_insert((now, 0));
+        if *count == 0 || now.since(*last) >= WARN_INTERVAL {
+            tracing::error!(
+                pool = %pool,
+                suppressed = count.saturating_sub(1),
+                "an Envoy has no file descriptor left for connections to servers, so requests wait: raise its limit of open files \
+                 (LimitNOFILE), or print a bootstrap with fewer connections (envoy-config --open-files)"
+            );
+            (*last, *count) = (now, 1);
+        } else {
+            *count += 1;
+        }
+    }
+
+    /// Logs one line for each pool, code and interval.
+    fn warn_about_rejection(&mut self, now: Instant, pool: &Arc<str>, code: &'static str, flow: &str) {
+        let (last, count) = self.warned.entry((pool.clone(), code)).or_insert((now, 0));
+        if *count == 0 || now.since(*last) >= WARN_INTERVAL {
+            tracing::warn!(pool = %pool, code, flow, suppressed = count.saturating_sub(1), "request rejected");
+            (*last, *count) = (now, 1);
+        } else {
+            *count += 1;
+        }
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The label of a status with which a server refuses a request.
+const fn pushback_status(status: u16) -> &'static str {
+    match status {
+        429 => "429",
+        _ => "503",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use penstock_control::Status;
+    use penstock_engine::input::Band;
+
+    use super::*;
+
+    fn labels() -> Arc<Labels> {
+        Arc::new(Labels {
+            tokens: None,
+            pool: "chat".into(),
+            model: "m".into(),
+            class: Box::default(),
+            traceparent: Box::default(),
+            flow: "acme".into(),
+            private: false,
+            band: Band::Default,
+            request_id: "r".into(),
+        })
+    }
+
+    fn page(metrics: &Metrics) -> String {
+        let status = Status {
+            sessions: Vec::new(),
+            pools: Vec::new(),
+            started: true,
+            gathered: true,
+            draining: false,
+            handed_over: false,
+            envoys: 0,
+            requests: 0,
+        };
+        String::from_utf8(metrics.render(&status, &[], None).expect("text")).expect("text")
+    }
+
+    #[test]
+    fn each_incident_is_counted_under_its_metric() {
+        let metrics = Arc::new(Metrics::new().expect("distinct"));
+        let mut observer = Observer::new(metrics.clone(), 10);
+        observer.observe(Instant::ZERO, Observation::Requeued(labels()));
+        observer.observe(Instant::ZERO, Observation::Requeued(labels()));
+        observer.observe(Instant::ZERO, Observation::PriorityLowered(labels()));
+        observer.observe(
+            Instant::ZERO,
+            Observation::Misrouted { labels: labels(), endpoint: "127.0.0.1:1".into() },
+        );
+        observer.observe(
+            Instant::ZERO,
+            Observation::SessionOpened {
+                conn: penstock_control::ConnId(1),
+                node: "n".into(),
+                waiting: 0,
+                running: 0,
+            },
+        );
+        let page = page(&metrics);
+        let labels_text = r#"{model="m",pool="chat",target_model="m"}"#;
+        for line in [
+            format!("penstock_requeues_total{labels_text} 2"),
+            format!("penstock_priority_lowered_total{labels_text} 1"),
+            r#"penstock_misrouted_total{pool="chat"} 1"#.to_owned(),
+            "penstock_resyncs_total 1".to_owned(),
+            "penstock_unacked_events 0".to_owned(),
+            "penstock_sessions 0".to_owned(),
+        ] {
+            assert!(page.lines().any(|present| present == line), "{line} isn't in\n{page}");
+        }
+        for name in ["requeues_total", "priority_lowered_total", "unacked_events"] {
+            let help = format!("# HELP penstock_{name} ");
+            assert!(page.contains(&help), "{name} has no help in\n{page}");
+        }
+    }
+
+    /// A filter that rejected a request by itself tells the companion when it is back.
+    #[test]
+    fn what_filters_decided_is_counted_like_what_the_companion_decides() {
+        let metrics = Arc::new(Metrics::new().expect("distinct"));
+        let mut observer = Observer::new(metrics.clone(), 10);
+        for (outcome, code) in [
+            ("expired_ttl", code::QUEUE_TIMEOUT),
+            ("rejected_invalid", code::INVALID_API_KEY),
+            ("cancelled", code::CANCELLED),
+        ] {
+            let rejected = Observation::Refused {
+                node: "edge".into(),
+                labels: labels(),
+                outcome: outcome.into(),
+                code: code.into(),
+                waited: None,
+                was_granted: false,
+                requeues: 0,
+            };
+            observer.observe(Instant::ZERO, rejected);
+        }
+        let page = page(&metrics);
+        let labels_text = r#"model="m",pool="chat",target_model="m""#;
+        for line in [
+            format!("penstock_requests_expired_total{{{labels_text}}} 1"),
+            format!("penstock_requests_cancelled_total{{{labels_text}}} 1"),
+            format!(r#"penstock_queue_push_errors_total{{error_type="invalid_api_key",{labels_text}}} 1"#),
+        ] {
+            assert!(page.lines().any(|present| present == line), "{line} isn't in\n{page}");
+        }
+    }
+}

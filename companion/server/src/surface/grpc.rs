@@ -1,0 +1,192 @@
+//! The gRPC server: turns streams into events and back, without interpreting frames.
+
+mod codec;
+#[expect(
+    unreachable_pub,
+    clippy::allow_attributes,
+    clippy::default_constructed_unit_structs,
+    reason = "generated code"
+)]
+#[rustfmt::skip]
+mod generated;
+mod yielding;
+
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::{FutureExt as _, Stream, StreamExt};
+use penstock_control::{ConnId, Event, Role, Scope};
+use penstock_wire::limits;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream, UnixListenerStream};
+use tonic::{Request, Response, Status, Streaming};
+use tonic_health::server::HealthReporter;
+
+use self::generated::arbiter_server::{Arbiter, ArbiterServer};
+use crate::base::listener::Listener;
+use crate::base::tls::{self, ServerTlsConfig};
+use crate::decisions::driver::{FRAMES, Handle, RoleTerms};
+use crate::election::Elections;
+
+/// The HTTP/2 window. A burst of small frames must fit into it, or h2 takes the burst for an attack and closes the
+/// connection.
+const WINDOW_BYTES: u32 = 64 << 20;
+
+struct Service {
+    driver: Handle,
+    conns: Arc<AtomicU64>,
+}
+
+/// What filters and other companions reach over gRPC.
+pub struct Sessions {
+    /// The decision task.
+    pub driver: Handle,
+    /// What this companion does, and since which term.
+    pub roles: watch::Receiver<RoleTerms>,
+    /// The elections, in which other companions may ask this one for a pool.
+    pub elections: Elections,
+}
+
+impl Sessions {
+    /// Serves gRPC until `shutdown` returns, and then until all streams have ended with their queued frames sent.
+    ///
+    /// # Errors
+    /// When the transport fails.
+    pub async fn serve(
+        self,
+        listener: Listener,
+        tls: Option<ServerTlsConfig>,
+        shutdown: impl Future<Output = ()>,
+    ) -> Result<(), tonic::transport::Error> {
+        let Self { driver, roles, elections } = self;
+        let service = ArbiterServer::new(Service { driver, conns: Arc::default() })
+            .max_decoding_message_size(limits::MESSAGE_BYTES_MAX);
+        let (health, health_service) = tonic_health::server::health_reporter();
+        tokio::spawn(report_health(health, roles));
+        let mut server = tonic::transport::Server::builder();
+        if let Some(tls) = tls {
+            server = tls::apply(server, tls)?;
+        }
+        let router = server
+            .initial_stream_window_size(WINDOW_BYTES)
+            .initial_connection_window_size(WINDOW_BYTES)
+            .http2_keepalive_interval(Some(Duration::from_secs(5)))
+            .http2_keepalive_timeout(Some(Duration::from_secs(5)))
+            .tcp_nodelay(true)
+            .add_service(health_service)
+            .add_service(yielding::Service::server(elections))
+            .add_service(service);
+        match listener {
+            Listener::Tcp(listener) => {
+                let incoming = TcpListenerStream::new(listener).map(|accepted| {
+                    accepted.inspect(|stream| {
+                        // It only affects latency, so a failure is ignored.
+                        let _ = stream.set_nodelay(true);
+                    })
+                });
+                router.serve_with_incoming_shutdown(incoming, shutdown).await
+            }
+            Listener::Unix(listener, _path) => {
+                router.serve_with_incoming_shutdown(UnixListenerStream::new(listener), shutdown).await
+            }
+        }
+    }
+}
+/// Reports the service as serving while this companion leads, for load balancers that check that; where each pool has a leader
+/// of its own, while it leads one. Ends with the driver.
+async fn report_health(health: HealthReporter, mut roles: watch::Receiver<RoleTerms>) {
+    loop {
+        let leads = leads_any(&roles.borrow_and_update());
+        if leads {
+            health.set_serving::<ArbiterServer<Service>>().await;
+        } else {
+            health.set_not_serving::<ArbiterServer<Service>>().await;
+        }
+        if roles.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+fn leads_any(roles: &RoleTerms) -> bool {
+    let is_split = roles.keys().any(|scope| *scope != Scope::Gateway);
+    let present = roles.iter().filter(|(scope, _)| !is_split || scope.pool().is_some());
+    let mut roles = present.map(|(_, term)| &term.role);
+    roles.any(|role| matches!(role, Role::Alone | Role::Leader))
+}
+
+#[tonic::async_trait]
+impl Arbiter for Service {
+    type SessionStream = Pin<Box<dyn Stream<Item = Result<Bytes, Status>> + Send>>;
+
+    async fn session(
+        &self,
+        request: Request<Streaming<Bytes>>,
+    ) -> Result<Response<Self::SessionStream>, Status> {
+        let conn = ConnId(self.conns.fetch_add(1, Ordering::Relaxed));
+        let (frames, outgoing) = mpsc::channel(FRAMES);
+        let gone = |_| Status::unavailable("the companion is ending");
+        self.driver.open(conn, frames).await.map_err(gone)?;
+        // Dropped with the response stream, whose end ends the session.
+        let (response, response_ended) = oneshot::channel::<()>();
+        tokio::spawn(read_to_end(conn, request.into_inner(), self.driver.clone(), response_ended));
+        let outgoing = ReceiverStream::new(outgoing).map(move |frame| {
+            let _response = &response;
+            Ok(frame)
+        });
+        Ok(Response::new(Box::pin(outgoing)))
+    }
+}
+
+/// Passes incoming frames to the driver, and then closes the session. A panic ends this session alone: a session that is
+/// open and not read would keep its requests for ever.
+async fn read_to_end(
+    conn: ConnId,
+    incoming: Streaming<Bytes>,
+    driver: Handle,
+    response_ended: oneshot::Receiver<()>,
+) {
+    let reading = read(conn, incoming, driver.clone(), response_ended);
+    if AssertUnwindSafe(reading).catch_unwind().await.is_err() {
+        tracing::error!(
+            conn = conn.0,
+            "a defect ended a session, so the filter opens another one; please report this with the log"
+        );
+    }
+    // Sending fails after the driver has ended, and the session with it.
+    let _ = driver.send(Event::Closed(conn)).await;
+}
+
+/// Passes incoming frames to the driver until the stream or its response ends.
+async fn read(
+    conn: ConnId,
+    mut incoming: Streaming<Bytes>,
+    driver: Handle,
+    mut response_ended: oneshot::Receiver<()>,
+) {
+    loop {
+        let message = tokio::select! {
+            biased;
+            message = incoming.message() => message,
+            _ = &mut response_ended => break,
+        };
+        match message {
+            Ok(Some(frame)) => {
+                if driver.frame(conn, frame).await.is_err() {
+                    return;
+                }
+                // A flooding stream must not starve the other tasks of the thread.
+                tokio::task::consume_budget().await;
+            }
+            Ok(None) => break,
+            Err(status) => {
+                tracing::debug!(conn = conn.0, %status, "stream of the session failed");
+                break;
+            }
+        }
+    }
+}
