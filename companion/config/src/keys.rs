@@ -33,6 +33,7 @@ pub(crate) use self::servers::{Down, Health, Rewrite, Scheduler, Scrape};
 pub(crate) use self::stock::{Stock, Watermark};
 pub(crate) use self::usage::{Model, Slo, Usage, slo};
 use super::error::Violation;
+use super::name::is_name;
 use super::value::{Bytes, Count, FlowCount, List, PositiveDuration};
 use super::{Admin, Alias, BindError, Config, Identity, Listen, Queued, Tls, compiled};
 
@@ -217,17 +218,6 @@ fn check_aliases(aliases: Vec<Alias>) -> Result<Vec<Alias>, Violation> {
         }
     }
     Ok(aliases)
-}
-
-/// Bytes of a host name, by DNS.
-pub(crate) const HOST_BYTES_MAX: usize = 253;
-/// Bytes of the names of pools, variants and taints, which are used in labels, paths and files.
-pub(crate) const LABEL_BYTES_MAX: usize = 63;
-
-/// Whether a name has 1 to `max` letters, digits, `-`, `_` or `.`.
-pub(crate) fn is_name(text: &str, max: usize) -> bool {
-    (1..=max).contains(&text.len())
-        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
 }
 
 /// Checks a name of at most `max` bytes; `noun` is its kind, with an article.

@@ -17,6 +17,7 @@ mod error;
 mod identity;
 mod keys;
 mod listen;
+mod name;
 mod nearest;
 mod patch;
 mod pool;

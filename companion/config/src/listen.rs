@@ -11,7 +11,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::Violation;
-use crate::keys::{HOST_BYTES_MAX, is_name};
+use crate::name::{HOST_BYTES_MAX, is_name};
 use crate::value::{self, List};
 
 /// The addresses to listen on.

@@ -10,8 +10,9 @@ use penstock_wire::limits::NAME_BYTES_MAX;
 use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 
-use super::{HOST_BYTES_MAX, LABEL_BYTES_MAX, check_name, millis};
+use super::{check_name, millis};
 use crate::error::Violation;
+use crate::name::{HOST_BYTES_MAX, LABEL_BYTES_MAX};
 use crate::value::{Count, ExactDecimal, List, Port, PositiveDuration, Short, Shortened};
 use crate::{Discovery, KubernetesObject, PodLabels, compiled};
 

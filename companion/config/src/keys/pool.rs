@@ -7,10 +7,11 @@ use serde::{Deserialize, Serialize};
 use super::arbitration::{convert_bands, convert_flows, convert_key, convert_order};
 use super::classes::{self, ClassSets};
 use super::{
-    Arbitration, Credits, Down, Endpoints, Health, LABEL_BYTES_MAX, Model, Queue, Rewrite, Scheduler, Scrape,
-    Slo, Stock, Usage, check_name, endpoints, millis, servers, slo, stock,
+    Arbitration, Credits, Down, Endpoints, Health, Model, Queue, Rewrite, Scheduler, Scrape, Slo, Stock,
+    Usage, check_name, endpoints, millis, servers, slo, stock,
 };
 use crate::error::Violation;
+use crate::name::LABEL_BYTES_MAX;
 use crate::pool::has_only_fraction;
 use crate::value::{CapacityStatus, List, PositiveDuration};
 use crate::{Discovery, Then};

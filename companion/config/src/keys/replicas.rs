@@ -14,9 +14,10 @@ use serde::ser::{SerializeMap as _, Serializer};
 use serde::{Deserialize, Serialize};
 use url::Url;
 
-use super::{HOST_BYTES_MAX, LABEL_BYTES_MAX, check_name};
+use super::check_name;
 use crate::error::Violation;
 use crate::listen::socket_address;
+use crate::name::{HOST_BYTES_MAX, LABEL_BYTES_MAX};
 use crate::value::{Port, PositiveDuration};
 use crate::{Address, Config, Per, Store, compiled};
 
