@@ -9,7 +9,7 @@ pub struct FilterFrame {
     /// The highest `CompanionFrame.seq` that the filter has handled; 0 before the first.
     #[prost(uint64, tag = "2")]
     pub ack: u64,
-    /// In their order, all before the event. A frame with reports may have no event. Since version 4.
+    /// In their order, all before the event. A frame with reports may have no event.
     #[prost(message, repeated, tag = "11")]
     pub admitted: ::prost::alloc::vec::Vec<Admitted>,
     #[prost(oneof = "filter_frame::Event", tags = "3, 4, 5, 6, 7, 8, 9, 10, 12, 15")]
@@ -114,35 +114,31 @@ pub struct Hello {
     pub waiting: ::prost::alloc::vec::Vec<Register>,
     #[prost(message, repeated, tag = "11")]
     pub running: ::prost::alloc::vec::Vec<Running>,
-    /// 64 random bits that identify the Envoy process, the same for all its workers; 0: unknown. Since version 2.
+    /// 64 random bits that identify the Envoy process, the same for all its workers; 0: unknown.
     #[prost(fixed64, tag = "12")]
     pub envoy: u64,
-    /// This Envoy has no requeue listener: a grant names fallbacks instead. Since version 2.
+    /// This Envoy has no requeue listener: a grant names fallbacks instead.
     #[prost(bool, tag = "13")]
     pub no_requeue: bool,
-    /// The highest term that the filter has accepted in a `HelloAck`. Since version 3.
+    /// The highest term that the filter has accepted in a `HelloAck`.
     #[prost(uint64, tag = "14")]
     pub term: u64,
     /// The filter doesn't know whether this companion leads, and lists its requests only after a `Role` with `here`: in a
-    /// complete `Hello`, which begins at part 0 again. Since version 3.
+    /// complete `Hello`, which begins at part 0 again.
     #[prost(bool, tag = "15")]
     pub probe: bool,
     /// The term with which a standby has named a leader, if no session has come of it since: the filter can't reach that
-    /// leader, or it has ended. A standby names only a leader with a higher term. 0: none. Since version 3.
+    /// leader, or it has ended. A standby names only a leader with a higher term. 0: none.
     #[prost(uint64, tag = "16")]
     pub unreachable_term: u64,
     /// Digest of all `Endpoints` that the filter knows, from any companion; 0: none. If it is that of the companion, the
-    /// companion doesn't send them. Since version 3.
+    /// companion doesn't send them.
     #[prost(fixed64, tag = "17")]
     pub endpoints_digest: u64,
     /// The only pool whose requests this session carries. Empty: the requests of all pools that have no session of their own,
-    /// and those of no pool. Since version 3.
+    /// and those of no pool.
     #[prost(string, tag = "18")]
     pub pool: ::prost::alloc::string::String,
-    /// The filter checks API keys. A companion whose policy has `api_keys` opens no session for a filter that doesn't. Since
-    /// version 3.
-    #[prost(bool, tag = "19")]
-    pub checks_api_keys: bool,
     /// What the host's monotonic clock shows now; 0: unknown. Filters of one host read one clock, so the
     /// companion knows the order of their requests however long each Hello takes.
     #[prost(uint64, tag = "20")]
@@ -164,7 +160,7 @@ pub struct Running {
     /// The server has begun its response.
     #[prost(bool, tag = "5")]
     pub started: bool,
-    /// The first byte of the response's body has arrived. Since version 2.
+    /// The first byte of the response's body has arrived.
     #[prost(bool, tag = "6")]
     pub first_byte: bool,
 }
@@ -177,8 +173,7 @@ pub struct HelloAck {
     #[prost(uint64, tag = "2")]
     pub term: u64,
 }
-/// Which companion leads. Sent in answer to a probe, by a standby in answer to any `Hello`, and when the leader changes. Only
-/// to filters that support version 3.
+/// Which companion leads. Sent in answer to a probe, by a standby in answer to any `Hello`, and when the leader changes.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Role {
     /// The term of the leader; 0: unknown. Without a leader, a term above the filter's means that this companion is taking over:
@@ -267,27 +262,27 @@ pub struct Register {
     #[prost(bool, tag = "27")]
     pub bad_slo_ttft: bool,
     /// The client isn't in a trusted network. The filter has removed its claims, except priority and identities, which
-    /// the companion must not take at face value. Since version 2.
+    /// the companion must not take at face value.
     #[prost(bool, tag = "28")]
     pub untrusted: bool,
-    /// The key of this request before it was requeued; absent: it is new. Since version 2.
+    /// The key of this request before it was requeued; absent: it is new.
     #[prost(message, optional, tag = "29")]
     pub requeued_from: ::core::option::Option<RequestKey>,
-    /// The client's `traceparent`, if the policy asks for it. Since version 2.
+    /// The client's `traceparent`, if the policy asks for it.
     #[prost(string, tag = "30")]
     pub traceparent: ::prost::alloc::string::String,
-    /// The model in the body, if an earlier grant replaced the requested one; empty: the body names `model`. Since version 2.
+    /// The model in the body, if an earlier grant replaced the requested one; empty: the body names `model`.
     #[prost(string, tag = "31")]
     pub target_model: ::prost::alloc::string::String,
     /// The last attempt to send it before it was requeued that is reported by this message, under the request's key at that time. It may
-    /// come earlier than the report itself, which comes over another session. Without an endpoint: that of the grant. Since version 2.
+    /// come earlier than the report itself, which comes over another session. Without an endpoint: that of the grant.
     #[prost(message, optional, tag = "32")]
     pub failed_attempt: ::core::option::Option<PushedBack>,
-    /// An API key has verified `fairness_id`, so it counts even if the client is untrusted. Since version 3.
+    /// An API key has verified `fairness_id`, so it counts even if the client is untrusted.
     #[prost(bool, tag = "33")]
     pub tenant_verified: bool,
     /// The request was admitted by credit before it was requeued, at this endpoint, `ip:port`, and the companion may not know of
-    /// that. Empty: it wasn't. Since version 4.
+    /// that. Empty: it wasn't.
     #[prost(string, tag = "34")]
     pub leased_endpoint: ::prost::alloc::string::String,
 }
@@ -326,7 +321,7 @@ pub struct Started {
     #[prost(uint64, tag = "5")]
     pub after_us: u64,
     /// The first byte of the response's body has arrived. Sent where the pool asks for it: in the only `Started` of the
-    /// request, which then waits for this byte, or in a second one. Since version 2.
+    /// request, which then waits for this byte, or in a second one.
     #[prost(bool, tag = "6")]
     pub first_byte: bool,
 }
@@ -392,8 +387,7 @@ pub struct Refused {
     pub requeues: u32,
 }
 /// A server refused a granted request by itself, by a status of the pool's `requeue_on`. Envoy tries the next endpoint of the
-/// grant, or the response goes to the client. Sent once for each attempt, before any other event about its result, and only
-/// in version 2.
+/// grant, or the response goes to the client. Sent once for each attempt, before any other event about its result.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PushedBack {
     #[prost(uint64, tag = "1")]
@@ -417,7 +411,7 @@ pub struct PushedBack {
 /// refuses the request, or if the credit is returned: then the request runs on without the credit, which is one request smaller
 /// at `running.endpoint` from then on, whether or not the companion knows the request. `Completed` reports its end, or a second
 /// `Admitted` if the companion may not have received the first one. A request of which the companion knows already isn't counted
-/// again. The filter holds it for a moment, so that several share a frame; its ages are those before. Since version 4.
+/// again. The filter holds it for a moment, so that several share a frame; its ages are those before.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Admitted {
     /// The request. `age_us` is the time since its admission, and that of `register` the time since the arrival of its headers.
@@ -433,7 +427,7 @@ pub struct Admitted {
 }
 /// The filter has given up a credit: it was recalled, has expired, was replaced by one with a higher number, or came over another
 /// session than that of its pool. The filter has sent `Admitted` for each request that runs by this credit before, except for
-/// those that were requeued. Since version 4.
+/// those that were requeued.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CreditReturned {
     #[prost(string, tag = "1")]
@@ -463,11 +457,11 @@ pub struct Policy {
     pub identity: ::core::option::Option<Identity>,
     #[prost(message, repeated, tag = "5")]
     pub pools: ::prost::alloc::vec::Vec<Pool>,
-    /// `Register` carries the client's `traceparent`. Since version 2.
+    /// `Register` carries the client's `traceparent`.
     #[prost(bool, tag = "6")]
     pub tracing: bool,
     /// Each pool has a leader of its own: the filter opens a session for each pool, beside the one without a pool. In a pool's
-    /// session, only this pool's entry of `pools` counts. Since version 3.
+    /// session, only this pool's entry of `pools` counts.
     #[prost(bool, tag = "7")]
     pub session_per_pool: bool,
 }
@@ -493,10 +487,10 @@ pub struct Identity {
     pub strict: ::prost::alloc::vec::Vec<Source>,
     #[prost(message, repeated, tag = "6")]
     pub jump: ::prost::alloc::vec::Vec<Source>,
-    /// The clients whose claims count; absent: all clients. Since version 2.
+    /// The clients whose claims count; absent: all clients.
     #[prost(message, optional, tag = "7")]
     pub trust: ::core::option::Option<Trust>,
-    /// The API keys of tenants; absent: the filter checks none. Since version 3.
+    /// The API keys of tenants; absent: the filter checks none.
     #[prost(message, optional, tag = "8")]
     pub api_keys: ::core::option::Option<ApiKeys>,
 }
@@ -600,23 +594,22 @@ pub struct Pool {
     /// The HTTP status for a request that waited longer: 429 or 503.
     #[prost(uint32, tag = "7")]
     pub capacity_status: u32,
-    /// The pool's endpoints, for a start without a companion. Since version 2.
+    /// The pool's endpoints, for a start without a companion.
     #[prost(string, repeated, tag = "8")]
     pub endpoints: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// As in `Endpoints`, for a start without a companion. Since version 2.
+    /// As in `Endpoints`, for a start without a companion.
     #[prost(uint64, optional, tag = "9")]
     pub fallback_bound: ::core::option::Option<u64>,
-    /// `fallback_bound` counts tokens of prompt and expected output instead of requests. Since version 2.
+    /// `fallback_bound` counts tokens of prompt and expected output instead of requests.
     #[prost(bool, tag = "10")]
     pub fallback_bound_in_tokens: bool,
-    /// `Register` carries `prefix_hashes` for this pool's requests. Since version 2.
+    /// `Register` carries `prefix_hashes` for this pool's requests.
     #[prost(bool, tag = "11")]
     pub prefix_hashes: bool,
-    /// `Started` says when the first byte of a streamed response to this pool's requests arrives. Since version 2.
+    /// `Started` says when the first byte of a streamed response to this pool's requests arrives.
     #[prost(bool, tag = "12")]
     pub first_byte: bool,
     /// What a server may do before a byte of its response for the request to be sent again; absent: `connect` and `reset`.
-    /// Since version 2.
     #[prost(message, optional, tag = "13")]
     pub requeue_on: ::core::option::Option<RequeueOn>,
 }
@@ -641,10 +634,10 @@ pub struct Endpoints {
     pub pool: ::prost::alloc::string::String,
     #[prost(string, repeated, tag = "2")]
     pub ready: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// How much this Envoy may have in flight in the pool while the companion is down; absent: no limit. Since version 2.
+    /// How much this Envoy may have in flight in the pool while the companion is down; absent: no limit.
     #[prost(uint64, optional, tag = "3")]
     pub fallback_bound: ::core::option::Option<u64>,
-    /// Only `fallback_bound` has changed, and `ready` is empty here: the filter keeps its endpoints. Since version 3.
+    /// Only `fallback_bound` has changed, and `ready` is empty here: the filter keeps its endpoints.
     #[prost(bool, tag = "4")]
     pub keep_ready: bool,
 }
@@ -669,10 +662,10 @@ pub struct Grant {
     /// The model to write into the body; empty: the body stays as it is.
     #[prost(string, tag = "7")]
     pub target_model: ::prost::alloc::string::String,
-    /// The request may be requeued if none of the endpoints accepts it. Since version 2.
+    /// The request may be requeued if none of the endpoints accepts it.
     #[prost(bool, tag = "8")]
     pub requeue: bool,
-    /// What is left of the flow's budget, this request included. Filters that don't know it send no headers of it.
+    /// What is left of the flow's budget, this request included.
     #[prost(message, optional, tag = "9")]
     pub rate_limit: ::core::option::Option<RateLimit>,
 }
@@ -758,7 +751,7 @@ pub struct Reject {
 }
 /// The filter may admit requests of this pool by itself: at each endpoint as many at a time as it has credit for. The credit
 /// counts as stock. It belongs to this stream and ends with it. A second message with the same `id` adds to the credit and renews it;
-/// with an `id` that the filter has returned, it is ignored. Only to filters that support version 4.
+/// with an `id` that the filter has returned, it is ignored.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Credit {
     #[prost(string, tag = "1")]

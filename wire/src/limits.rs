@@ -5,12 +5,7 @@ use core::time::Duration;
 /// The oldest protocol version that this build supports.
 pub const VERSION_MIN: u32 = 1;
 /// The newest protocol version that this build supports.
-pub const VERSION_MAX: u32 = 4;
-
-/// The first protocol version with `Role`.
-pub const ROLE_VERSION: u32 = 3;
-/// The first protocol version with admission credits.
-pub const CREDIT_VERSION: u32 = 4;
+pub const VERSION_MAX: u32 = 1;
 
 /// Requests in one part of a `Hello`.
 pub const HELLO_PART_REQUESTS: usize = 256;

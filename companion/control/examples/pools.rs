@@ -94,8 +94,8 @@ impl Session {
         session.send(Message::Hello(wire::Hello {
             epoch_lo: 1,
             stream: 1,
-            version_min: 1,
-            version_max: 2,
+            version_min: wire::limits::VERSION_MIN,
+            version_max: wire::limits::VERSION_MAX,
             node: "envoy".into(),
             last: true,
             ..Default::default()

@@ -166,7 +166,7 @@ impl Takeover {
             epoch_hi: 1,
             epoch_lo: session as u64 + 1,
             stream: 1,
-            version_min: 1,
+            version_min: wire::limits::VERSION_MIN,
             version_max: wire::limits::VERSION_MAX,
             node: format!("envoy-{}", session / self.size.contexts),
             envoy: (session / self.size.contexts) as u64 + 1,

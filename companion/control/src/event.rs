@@ -182,8 +182,6 @@ pub enum Observation {
         /// The reason.
         why: &'static str,
     },
-    /// A filter is too old to check API keys, so it gets no session. With Envoy's node name.
-    OutdatedFilter(Box<str>),
     /// A session has closed without Bye, and its root context has no other stream. Its requests keep their place for
     /// [`wire::limits::SESSION_GRACE`].
     SessionOrphaned {

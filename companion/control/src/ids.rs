@@ -70,10 +70,8 @@ impl EnvoyId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Peer {
     pub(crate) envoy: EnvoyId,
-    /// The filter can requeue a request: its protocol version has that, and its Envoy has a requeue listener.
+    /// The filter can requeue a request: its Envoy has a requeue listener.
     pub(crate) can_requeue: bool,
-    /// The filter can admit requests by credit.
-    pub(crate) can_lease: bool,
 }
 
 /// A pool. It keeps its id over every reload until its last request has ended; later another pool may get the id.

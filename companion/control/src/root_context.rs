@@ -6,9 +6,6 @@ use penstock_engine::Instant;
 use crate::ended_requests::EndedRequests;
 use crate::ids::{ConnId, EnvoyId, Peer, Route};
 
-/// The first protocol version in which a filter can requeue a request.
-const REQUEUE_VERSION: u32 = 2;
-
 /// A root context and the routes of its requests.
 #[derive(Debug)]
 pub(crate) struct RootContext {
@@ -16,10 +13,6 @@ pub(crate) struct RootContext {
     pub(crate) conn: Option<ConnId>,
     /// The number of its stream. A Hello with a lower number is out of date.
     pub(crate) stream: u32,
-    /// The protocol version of its stream.
-    pub(crate) version: u32,
-    /// Its filter checks API keys.
-    pub(crate) checks_api_keys: bool,
     /// Envoy's node name.
     pub(crate) node: Box<str>,
     pub(crate) envoy: EnvoyId,
@@ -46,8 +39,6 @@ impl RootContext {
         Self {
             conn: None,
             stream: 0,
-            version: 0,
-            checks_api_keys: false,
             node: Box::default(),
             envoy,
             has_requeue_listener: false,
@@ -65,11 +56,7 @@ impl RootContext {
     }
 
     pub(crate) const fn peer(&self) -> Peer {
-        Peer {
-            envoy: self.envoy,
-            can_requeue: self.has_requeue_listener && self.version >= REQUEUE_VERSION,
-            can_lease: self.version >= penstock_wire::limits::CREDIT_VERSION,
-        }
+        Peer { envoy: self.envoy, can_requeue: self.has_requeue_listener }
     }
 
     /// Its requests in the order of their ids, which is the order in which they came.

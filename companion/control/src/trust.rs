@@ -1,13 +1,12 @@
 //! The claims of clients that aren't trusted: such a client may claim less than a trusted one, never more.
 //!
 //! Its priority can only lower the band, its identities become a few flows of its own address, and every other claim is
-//! ignored. A tenant that an API key has verified is no claim: it counts for clients that aren't trusted too. A filter of
-//! protocol version 1 doesn't judge its clients, so this module compares their addresses with the policy's networks.
+//! ignored. A tenant that an API key has verified is no claim: it counts for clients that aren't trusted too.
+//! The filter compares addresses with the policy's networks.
 
 use core::net::{IpAddr, Ipv6Addr};
 
 use penstock_engine::input::Band;
-use penstock_wire as wire;
 
 use crate::registration::Registration;
 use crate::settings::{MaxPriority, Settings};
@@ -16,8 +15,6 @@ use crate::settings::{MaxPriority, Settings};
 const FLOWS_PER_ADDRESS: u64 = 64;
 /// Stands for an address that the filter doesn't know.
 const UNKNOWN: &str = "unknown";
-/// The first protocol version in which the filter judges its clients.
-const JUDGED_VERSION: u32 = 2;
 
 /// The band of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,23 +25,14 @@ pub(crate) struct Claim {
 }
 
 /// Removes the claims that the client may not make, and returns its band.
-pub(crate) fn apply(registration: &mut Registration<'_>, version: u32, settings: &Settings) -> Claim {
-    let is_trusted = is_client_trusted(registration, version, &settings.policy);
+pub(crate) fn apply(registration: &mut Registration<'_>, settings: &Settings) -> Claim {
     // The ceiling is that of the tenant which the client names. Unless the tenant is verified, a client without trust can only
     // lower its own band by it.
-    let claim = claim(registration, is_trusted, settings);
-    if !is_trusted {
+    let claim = claim(registration, settings);
+    if registration.is_untrusted {
         restrict(registration);
     }
     claim
-}
-
-fn is_client_trusted(registration: &Registration<'_>, version: u32, policy: &wire::Policy) -> bool {
-    if registration.is_untrusted {
-        return false;
-    }
-    let trust = policy.identity.as_ref().and_then(|identity| identity.trust.as_ref());
-    version >= JUDGED_VERSION || trust.is_none_or(|trust| is_trusted(trust, registration.client))
 }
 
 fn restrict(registration: &mut Registration<'_>) {
@@ -60,25 +48,20 @@ fn restrict(registration: &mut Registration<'_>) {
     registration.tolerations = &[];
 }
 
-fn claim(registration: &Registration<'_>, is_trusted: bool, settings: &Settings) -> Claim {
+fn claim(registration: &Registration<'_>, settings: &Settings) -> Claim {
     let claimed = band(registration.priority, &settings.objectives);
-    let band = within_ceiling(claimed, registration, is_trusted, &settings.max_priority);
+    let band = within_ceiling(claimed, registration, &settings.max_priority);
     Claim { band, is_lowered: band != claimed && !registration.priority.trim().is_empty() }
 }
 
 /// The band that a request gets for a claim.
-fn within_ceiling(
-    claimed: Band,
-    registration: &Registration<'_>,
-    is_trusted: bool,
-    ceilings: &MaxPriority,
-) -> Band {
+fn within_ceiling(claimed: Band, registration: &Registration<'_>, ceilings: &MaxPriority) -> Band {
     let MaxPriority { default, tenants } = ceilings;
     // A less critical band is the greater value.
     let within = |band: Band, ceiling: Option<Band>| ceiling.map_or(band, |ceiling| band.max(ceiling));
     let own_ceiling = tenants.get(&*registration.tenant).copied();
-    let claimable = if is_trusted { claimed } else { lowered(claimed) };
-    if is_trusted || registration.is_tenant_verified {
+    let claimable = if registration.is_untrusted { lowered(claimed) } else { claimed };
+    if !registration.is_untrusted || registration.is_tenant_verified {
         within(claimable, own_ceiling.or(*default))
     } else {
         within(within(claimable, own_ceiling), *default)
@@ -135,31 +118,10 @@ fn hash(text: &str) -> u64 {
     hash ^ (hash >> 32)
 }
 
-fn is_trusted(trust: &wire::Trust, client: &str) -> bool {
-    let Ok(client) = client.parse::<IpAddr>() else {
-        return trust.all;
-    };
-    let client = client.to_canonical();
-    trust.all || trust.networks.iter().any(|network| is_in(network, client))
-}
-
-fn is_in(network: &wire::Network, client: IpAddr) -> bool {
-    let client = match client {
-        IpAddr::V4(client) => client.octets().to_vec(),
-        IpAddr::V6(client) => client.octets().to_vec(),
-    };
-    let bits = usize::try_from(network.prefix).unwrap_or(usize::MAX);
-    if client.len() != network.address.len() || bits > 8 * client.len() {
-        return false;
-    }
-    client.iter().zip(&network.address).enumerate().all(|(index, (a, b))| {
-        let bits = bits.saturating_sub(8 * index).min(8);
-        u32::from(a ^ b) >> (8 - bits) == 0
-    })
-}
-
 #[cfg(test)]
 mod tests {
+    use penstock_wire as wire;
+
     use super::*;
     use crate::ids::Epoch;
     use crate::wire_in;
@@ -213,7 +175,7 @@ mod tests {
         };
         let band_of = |tenant_verified| {
             let message = wire::Register { tenant_verified, ..claims() };
-            within_ceiling(Band::Critical, &parsed(&message), false, &max_priority)
+            within_ceiling(Band::Critical, &parsed(&message), &max_priority)
         };
         assert_eq!(band_of(false), Band::Sheddable);
         assert_eq!(
@@ -223,21 +185,10 @@ mod tests {
         );
     }
 
-    fn policy(networks: &[(&[u8], u32)]) -> wire::Policy {
-        let network =
-            |(address, prefix): &(&[u8], u32)| wire::Network { address: address.to_vec(), prefix: *prefix };
-        let trust = wire::Trust { all: false, networks: networks.iter().map(network).collect() };
-        wire::Policy {
-            identity: Some(wire::Identity { trust: Some(trust), ..Default::default() }),
-            ..Default::default()
-        }
-    }
-
     #[test]
     fn claims_of_a_client_without_trust_are_removed() {
         let message = claims();
         let mut registration = parsed(&message);
-        assert!(!is_client_trusted(&registration, 2, &wire::Policy::default()));
         restrict(&mut registration);
         let expected = wire::Register {
             sequence: 1,
@@ -259,29 +210,6 @@ mod tests {
         assert_eq!(flows.first().map(String::as_str), Some("::/00"));
         assert_eq!(flow_of_address("::1", ""), "");
         assert!(flow_of_address("", "a").starts_with("unknown/"));
-    }
-
-    #[test]
-    fn clients_of_an_old_filter_are_judged_by_the_policy() {
-        let trusted = |version, client: &str, policy: &wire::Policy| {
-            let message = wire::Register { untrusted: false, client: client.into(), ..claims() };
-            is_client_trusted(&parsed(&message), version, policy)
-        };
-        let none = policy(&[]);
-        assert!(trusted(1, "10.1.2.3", &wire::Policy::default()), "without a list every client is trusted");
-        assert!(trusted(2, "10.1.2.3", &none), "the filter has judged");
-        assert!(!trusted(1, "10.1.2.3", &none));
-        let some = policy(&[(&[10, 0, 0, 0], 9), (&[0xfd; 16], 128)]);
-        for (client, is_trusted) in [
-            ("10.127.0.1", true),
-            ("10.128.0.1", false),
-            ("::ffff:10.0.0.1", true),
-            ("fdfd:fdfd:fdfd:fdfd:fdfd:fdfd:fdfd:fdfd", true),
-            ("fdfd:fdfd:fdfd:fdfd:fdfd:fdfd:fdfd:fdfc", false),
-            ("", false),
-        ] {
-            assert_eq!(trusted(1, client, &some), is_trusted, "{client}");
-        }
     }
 
     #[test]

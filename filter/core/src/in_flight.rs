@@ -111,8 +111,7 @@ impl InFlightStore<'_> {
     }
 }
 
-/// Size of a record: epoch (two numbers), requests, tokens, time of writing; each number in 8 bytes, little endian. A filter
-/// of the previous release may read it during an update.
+/// Size of a record: epoch (two numbers), requests, tokens, time of writing; each number in 8 bytes, little endian.
 const RECORD_BYTES: usize = 40;
 
 fn encode(worker: Epoch, now: Instant, load: Load) -> impl Iterator<Item = u8> {

@@ -43,9 +43,6 @@ pub const RETRY_AFTER_TEXT_BYTES_MAX: usize = 20;
 pub const TRACEPARENT_BYTES_MAX: usize = 64;
 /// Entries of any list in a policy: routes, pools, globs of a pool, networks, sources.
 pub const POLICY_LIST_MAX: usize = 10_000;
-/// Probes that a companion leaves unanswered before it is taken for one that doesn't know them. A frozen companion answers none,
-/// and a Hello to it would wait for longer than a probe.
-pub const UNANSWERED_PROBES_MAX: u32 = 5;
 /// How often the deadlines of waiting requests are checked while the companion is down.
 pub const DEADLINE_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// The shortest time between two ticks.

@@ -36,62 +36,40 @@ pub(crate) struct RequeueToken {
 }
 
 const TAG_BYTES: usize = 16;
-const FIXED_BYTES: usize = 38;
-const BYTES_MAX: usize =
-    TAG_BYTES + FIXED_BYTES + LENGTH_BYTES + 3 * NAME_BYTES_MAX + 1 + LIST_ENTRY_BYTES_MAX;
-/// Bytes of a length.
+/// Four numbers of 8 bytes, and one of 4.
+const NUMBER_BYTES: usize = 36;
+/// Bytes of a string's length.
 const LENGTH_BYTES: usize = 2;
-/// Set in the length of the addresses: the length of a tenant follows.
-const HAS_TENANT: u16 = 1 << 15;
-const _: () = assert!(NAME_BYTES_MAX + 1 + LIST_ENTRY_BYTES_MAX < HAS_TENANT as usize);
-/// Between the client's address and the leased endpoint. Neither contains it.
-const SEPARATOR: u8 = 0;
+const STRINGS: usize = 4;
+const BYTES_MAX: usize =
+    TAG_BYTES + NUMBER_BYTES + STRINGS * LENGTH_BYTES + 3 * NAME_BYTES_MAX + LIST_ENTRY_BYTES_MAX;
+const _: () = assert!(NAME_BYTES_MAX <= u16::MAX as usize && LIST_ENTRY_BYTES_MAX <= u16::MAX as usize);
 
 impl RequeueToken {
-    /// The token as a header value, in hexadecimal digits: the tag, four numbers of 8 bytes, one of 4 and one of 2 (the
-    /// length of the client's address), little endian, then the address and the model. An absent string is empty. A filter
-    /// of the previous release may read it during an update.
-    ///
-    /// With a tenant, the length has the bit `HAS_TENANT`, the tenant's length follows it, and the tenant follows the address.
-    /// The previous release refuses such a token: it would give the request another tenant.
-    ///
-    /// A leased endpoint is appended to the address, after a zero byte. The previous release takes it for a part of the client's
-    /// address. No trusted network contains such an address, so that filter treats the client as untrusted.
+    /// The token as a header value, in hexadecimal digits: the tag, the numbers, little endian, and the strings, each after its
+    /// length. An absent string is empty.
     pub(crate) fn sign(&self, key: &SigningKey) -> String {
         self.sign_after("", key)
     }
 
-    /// The same after `prefix`.
+    /// The token as in [`Self::sign`], after `prefix`.
     pub(crate) fn sign_after(&self, prefix: &str, key: &SigningKey) -> String {
         let numbers = [self.epoch.hi, self.epoch.lo, self.sequence, self.arrived.as_nanos()];
-        let client = self.client.as_deref().unwrap_or_default();
-        let model = self.requested_model.as_deref().unwrap_or_default();
-        let tenant = self.tenant.as_deref().unwrap_or_default();
-        let leased = self.leased_endpoint.as_deref();
-        let leased_length = leased.map_or(0, |endpoint| endpoint.len().saturating_add(1));
-        let addresses_length = client.len().saturating_add(leased_length);
-        let strings = addresses_length.saturating_add(tenant.len()).saturating_add(model.len());
-        let mut content =
-            Vec::with_capacity(strings.saturating_add(FIXED_BYTES).saturating_add(LENGTH_BYTES));
+        let strings = [&self.client, &self.tenant, &self.leased_endpoint, &self.requested_model]
+            .map(|text| text.as_deref().unwrap_or_default());
+        let length = strings
+            .iter()
+            .fold(NUMBER_BYTES + STRINGS * LENGTH_BYTES, |length, text| length.saturating_add(text.len()));
+        let mut content = Vec::with_capacity(length);
         for number in numbers {
             content.extend_from_slice(&number.to_le_bytes());
         }
         content.extend_from_slice(&self.requeues.to_le_bytes());
-        // Each string has a limit, so its length always fits.
-        let length = |bytes: usize| u16::try_from(bytes).unwrap_or(u16::MAX);
-        if tenant.is_empty() {
-            content.extend_from_slice(&length(addresses_length).to_le_bytes());
-        } else {
-            content.extend_from_slice(&(length(addresses_length) | HAS_TENANT).to_le_bytes());
-            content.extend_from_slice(&length(tenant.len()).to_le_bytes());
+        for text in strings {
+            // Each string has a limit, so its length always fits.
+            content.extend_from_slice(&u16::try_from(text.len()).unwrap_or(u16::MAX).to_le_bytes());
+            content.extend_from_slice(text.as_bytes());
         }
-        content.extend_from_slice(client.as_bytes());
-        if let Some(endpoint) = leased {
-            content.push(SEPARATOR);
-            content.extend_from_slice(endpoint.as_bytes());
-        }
-        content.extend_from_slice(tenant.as_bytes());
-        content.extend_from_slice(model.as_bytes());
         let digits = content.len().saturating_add(TAG_BYTES).saturating_mul(2);
         let mut text = String::with_capacity(prefix.len().saturating_add(digits));
         text.push_str(prefix);
@@ -115,20 +93,12 @@ impl RequeueToken {
             return None;
         }
         let (numbers, content) = content.split_first_chunk::<32>()?;
-        let (requeues, content) = content.split_first_chunk()?;
-        let (length, content) = content.split_first_chunk()?;
-        let length = u16::from_le_bytes(*length);
-        let (tenant_length, content) = if length & HAS_TENANT == 0 {
-            (0, content)
-        } else {
-            let (length, content) = content.split_first_chunk()?;
-            (u16::from_le_bytes(*length), content)
-        };
-        let (addresses, content) = content.split_at_checked((length & !HAS_TENANT).into())?;
-        let (tenant, model) = content.split_at_checked(tenant_length.into())?;
-        let mut addresses = addresses.splitn(2, |byte| *byte == SEPARATOR);
-        let client = addresses.next().unwrap_or_default();
-        let leased_endpoint = addresses.next().unwrap_or_default();
+        let (requeues, mut content) = content.split_first_chunk()?;
+        let mut next = || split_string(&mut content);
+        let (client, tenant, leased_endpoint, requested_model) = (next()?, next()?, next()?, next()?);
+        if !content.is_empty() {
+            return None;
+        }
         let numbers = numbers.as_chunks().0;
         let [hi, lo, sequence, arrived] = *numbers.first_chunk()?;
         Some(Self {
@@ -136,17 +106,20 @@ impl RequeueToken {
             sequence: u64::from_le_bytes(sequence),
             requeues: u32::from_le_bytes(*requeues),
             arrived: Instant::from_nanos(u64::from_le_bytes(arrived)),
-            client: non_empty(client)?,
-            tenant: non_empty(tenant)?,
-            leased_endpoint: non_empty(leased_endpoint)?,
-            requested_model: non_empty(model)?,
+            client,
+            tenant,
+            leased_endpoint,
+            requested_model,
         })
     }
 }
 
-/// The string, or an inner `None` if it is empty; an outer `None` if it isn't UTF-8.
+/// Splits a string off `content`: an inner `None` if it is empty; an outer `None` if there is none, or it isn't UTF-8.
 #[expect(clippy::option_option, reason = "the outer option is the error")]
-fn non_empty(bytes: &[u8]) -> Option<Option<String>> {
+fn split_string(content: &mut &[u8]) -> Option<Option<String>> {
+    let (length, rest) = content.split_first_chunk()?;
+    let (bytes, rest) = rest.split_at_checked(u16::from_le_bytes(*length).into())?;
+    *content = rest;
     let text = core::str::from_utf8(bytes).ok()?;
     Some((!text.is_empty()).then(|| text.to_owned()))
 }
@@ -182,7 +155,7 @@ mod tests {
     #[test]
     fn signed_token_verifies() {
         let signed = token().sign(&KEY);
-        assert_eq!(signed.len(), 2 * (TAG_BYTES + FIXED_BYTES + 11 + 4));
+        assert_eq!(signed.len(), 2 * (TAG_BYTES + NUMBER_BYTES + STRINGS * LENGTH_BYTES + 11 + 4));
         assert_eq!(RequeueToken::verify(signed.as_bytes(), &KEY), Some(token()));
         let anonymous = RequeueToken { client: None, requested_model: None, ..token() };
         assert_eq!(RequeueToken::verify(anonymous.sign(&KEY).as_bytes(), &KEY), Some(anonymous));
@@ -197,22 +170,6 @@ mod tests {
             ..token()
         };
         assert_eq!(RequeueToken::verify(longest.sign(&KEY).as_bytes(), &KEY), Some(longest));
-    }
-
-    /// Where the previous release reads the length of the client's address.
-    #[test]
-    fn previous_release_refuses_a_token_with_a_tenant() {
-        let length = |token: RequeueToken| {
-            let signed = token.sign(&KEY);
-            let position = 2 * (TAG_BYTES + FIXED_BYTES - LENGTH_BYTES);
-            let digits = signed.as_bytes()[position..].first_chunk::<4>().unwrap();
-            let bytes = digits.as_chunks::<2>().0.iter().map(|pair| hex_byte(*pair).unwrap());
-            u16::from_le_bytes(bytes.collect::<Vec<_>>().try_into().unwrap())
-        };
-        assert_eq!(length(token()), 11);
-        let tenant = Some("acme".into());
-        let flagged = length(RequeueToken { tenant, ..token() });
-        assert!(usize::from(flagged) > BYTES_MAX, "longer than any token");
     }
 
     #[test]

@@ -6,8 +6,8 @@
 //! Streams are opened and reset only from a tick, where the host allows it.
 //!
 //! Of several companions one leads. A standby answers with a `Role` that names the leader, and the session opens its next
-//! stream there; while no leader is known, the stream stays open until the standby learns of one. A session that knows such
-//! companions first sends a probe, without its requests, so that they are listed only to the leader.
+//! stream there; while no leader is known, the stream stays open until the standby learns of one. From its second stream on, a session
+//! first sends a probe, without its requests, so that they are listed only to the leader.
 
 mod ending;
 mod frame_window;
@@ -22,8 +22,8 @@ use std::collections::VecDeque;
 
 use penstock_wire::filter_frame::Event;
 use penstock_wire::limits::{
-    BACKOFF_LEADERLESS_MAX, BACKOFF_MAX, BACKOFF_MIN, HEARTBEAT_INTERVAL, PROBE_WAIT, ROLE_VERSION,
-    VERSION_MAX, VERSION_MIN, VERSION_RETRY,
+    BACKOFF_LEADERLESS_MAX, BACKOFF_MAX, BACKOFF_MIN, HEARTBEAT_INTERVAL, PROBE_WAIT, VERSION_MAX,
+    VERSION_MIN, VERSION_RETRY,
 };
 use penstock_wire::{Bye, Command, CompanionFrame, Heartbeat, HelloAck, Register, Running, command};
 use prost::Message;
@@ -106,12 +106,8 @@ pub(crate) struct Session {
     window: FrameWindow,
     unacked_events: VecDeque<UnackedEvent>,
     held: HeldReports,
-    /// The protocol version of the last established stream.
-    version: u32,
     /// The companion that leads, according to the last standby.
     leader: Option<String>,
-    /// Consecutive probes without an answer.
-    unanswered_probes: u32,
     /// The term with which a standby has named a leader since the last established stream.
     redirected: Option<NonZeroU64>,
     /// The companion leads and waits for the Hello.
@@ -144,9 +140,7 @@ impl Session {
             window: FrameWindow::default(),
             unacked_events: VecDeque::new(),
             held: HeldReports::default(),
-            version: VERSION_MIN,
             leader: None,
-            unanswered_probes: 0,
             redirected: None,
             must_greet: false,
             term: 0,
@@ -222,14 +216,15 @@ impl Session {
         }
     }
 
-    /// The stream is open. Sends a probe to companions that know probes. `true`: call [`Self::greet`] instead.
+    /// The stream is open. Sends a probe, unless no companion has led so far: then the filter has few requests to list, and a probe would
+    /// only cost time. `true`: call [`Self::greet`] instead.
     pub(crate) fn handle_opened(&mut self, now: Instant, policy_digest: &str) -> bool {
         self.has_unlisted = false;
         self.stream = self.stream.saturating_add(1);
         self.window.reset();
         self.keep_held();
         self.heartbeat_at = now.after(HEARTBEAT_INTERVAL);
-        if self.version < ROLE_VERSION {
+        if self.term == 0 {
             return true;
         }
         let until = now.after(PROBE_WAIT);
@@ -383,7 +378,6 @@ impl Session {
             self.abort(now, OLDER_COMPANION);
         } else {
             self.term = self.term.max(ack.term);
-            self.version = ack.version;
             self.backoff = BACKOFF_MIN;
             self.redirected = None;
             self.last_warning = None;
@@ -420,13 +414,6 @@ impl Session {
             | Link::Established
             | Link::Broken { .. }
             | Link::Closed { .. } => {}
-        }
-    }
-
-    /// Sends an event of protocol version 2 once, if the companion knows that version.
-    pub(crate) fn send_once_in_version_2(&mut self, now: Instant, event: Event) {
-        if self.link == Link::Established && self.version >= 2 {
-            self.send_once(now, event);
         }
     }
 

@@ -24,7 +24,7 @@ pub struct Network {
 }
 
 impl Trust {
-    /// Parses the trust of a policy. `None` trusts all clients, as version 1 of the protocol did. A malformed network is
+    /// Parses the trust of a policy. `None` trusts all clients. A malformed network is
     /// skipped, so that it never adds trust.
     #[must_use]
     pub fn new(trust: Option<&wire::Trust>) -> Self {

@@ -49,7 +49,7 @@ impl Control {
         let Some(context) = self.contexts.get(&key.epoch) else {
             return;
         };
-        let (version, peer) = (context.version, context.peer());
+        let peer = context.peer();
         let is_context_full = context.requests.len() >= REQUESTS_MAX;
         if context.requests.contains_key(&key.sequence) || self.aliases.contains(key) {
             return;
@@ -60,7 +60,7 @@ impl Control {
             return self.send_rejection_again(key);
         }
         self.count_leased(now, &registration, arrival);
-        let claim = trust::apply(&mut registration, version, &self.settings);
+        let claim = trust::apply(&mut registration, &self.settings);
         let previous = self.resolve_previous(now, &registration, arrival);
         let has_outcome = match previous {
             Previous::TakenOver => return,

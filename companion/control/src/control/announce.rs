@@ -1,7 +1,5 @@
 //! Announces the endpoints of the pools to the sessions.
 
-use penstock_wire as wire;
-
 use super::Control;
 use crate::ids::{Epoch, PoolId};
 use crate::pool::AnnouncementChange;
@@ -102,16 +100,14 @@ impl Control {
         let Some(pool) = self.pools.get(id).filter(|pool| !pool.is_retired()) else {
             return;
         };
-        let whole = wire_out::endpoints(&pool.announcement());
-        let bound = wire_out::fallback_bound(&pool.announcement());
+        let command = if change == AnnouncementChange::Bound {
+            wire_out::fallback_bound(&pool.announcement())
+        } else {
+            wire_out::endpoints(&pool.announcement())
+        };
         for epoch in self.open_epochs() {
-            let knows_ready = change == AnnouncementChange::Bound
-                && self
-                    .contexts
-                    .get(&epoch)
-                    .is_some_and(|context| context.version >= wire::limits::ROLE_VERSION);
             if except != Some(epoch) {
-                self.send(epoch, if knows_ready { bound.clone() } else { whole.clone() });
+                self.send(epoch, command.clone());
             }
         }
     }

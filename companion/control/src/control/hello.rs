@@ -17,8 +17,6 @@ use crate::session::Stage;
 const REPLACED: &str = "a later stream speaks for this filter";
 /// The reason for the end of a stream whose Hello was on its way when the store of leases failed.
 const UNRECORDED: &str = "its Envoy is new, and the store of leases doesn't answer";
-/// The reason for the end of a stream whose filter would let every request in, with any tenant.
-const UNCHECKED_KEYS: &str = "its filter is too old to check the API keys of identity.api_keys";
 
 impl Control {
     /// A part of a Hello has arrived. With the last part the session is open.
@@ -27,7 +25,6 @@ impl Control {
             return self.ask(now, conn, &hello);
         }
         let bytes = hello.encoded_len();
-        let is_outdated = self.needs_keys_checked() && !hello.checks_api_keys;
         let Some(session) = self.sessions.get_mut(&conn) else {
             return;
         };
@@ -42,15 +39,10 @@ impl Control {
         if self.leadership.is_unrecorded(hello.envoy) {
             return self.close(now, conn, UNRECORDED);
         }
-        let Some(version) = common_version(&hello, self.settings.policy.session_per_pool) else {
-            session.push(refusal(self.settings.term));
+        let Some(version) = common_version(&hello) else {
+            session.push(Kind::HelloAck(wire::HelloAck { version: 0, term: self.settings.term }));
             return self.close(now, conn, "no version of the protocol is common");
         };
-        if is_outdated {
-            session.push(refusal(self.settings.term));
-            self.observe(Observation::OutdatedFilter(hello.node.as_str().into()));
-            return self.close(now, conn, UNCHECKED_KEYS);
-        }
         let epoch = Epoch::new(hello.epoch_hi, hello.epoch_lo);
         match self.contexts.get(&epoch) {
             Some(context) if context.stream >= hello.stream => return self.close(now, conn, REPLACED),
@@ -67,7 +59,7 @@ impl Control {
             Stage::Greeting(greeting) => greeting,
             Stage::Established(_) | Stage::Asking(_) => return,
         };
-        self.attach(now, conn, epoch, version, &hello);
+        self.attach(now, conn, epoch, &hello);
         self.observe(Observation::SessionOpened {
             conn,
             node: hello.node.as_str().into(),
@@ -78,30 +70,6 @@ impl Control {
         self.resync(now, epoch, *greeting);
         self.note_hello(now, epoch);
         self.start_if_gathered(now);
-    }
-
-    /// The policy has API keys, which every filter must check.
-    fn needs_keys_checked(&self) -> bool {
-        let identity = self.settings.policy.identity.as_ref();
-        identity.is_some_and(|identity| identity.api_keys.is_some())
-    }
-
-    /// Ends the sessions of filters that don't check API keys, if the policy has some now.
-    pub(super) fn close_unchecked(&mut self, now: Instant) {
-        if !self.needs_keys_checked() {
-            return;
-        }
-        let outdated = self.contexts.values().filter(|context| !context.checks_api_keys);
-        let mut outdated: Vec<_> =
-            outdated.filter_map(|context| Some((context.conn?, context.node.clone()))).collect();
-        outdated.sort_unstable();
-        for (conn, node) in outdated {
-            if let Some(session) = self.sessions.get_mut(&conn) {
-                session.push(refusal(self.settings.term));
-            }
-            self.observe(Observation::OutdatedFilter(node));
-            self.close(now, conn, UNCHECKED_KEYS);
-        }
     }
 
     /// The filter must not list its requests here, or not yet.
@@ -125,7 +93,7 @@ impl Control {
     }
 
     /// The stream belongs to the root context from now on, and replaces its previous stream.
-    fn attach(&mut self, now: Instant, conn: ConnId, epoch: Epoch, version: u32, hello: &wire::Hello) {
+    fn attach(&mut self, now: Instant, conn: ConnId, epoch: Epoch, hello: &wire::Hello) {
         let envoy = EnvoyId::new(hello.envoy, epoch);
         let is_new = !self.contexts.contains_key(&epoch);
         let context = self.contexts.entry(epoch).or_insert_with(|| RootContext::new(envoy));
@@ -136,8 +104,6 @@ impl Control {
         let peer_before = context.peer();
         context.envoy = envoy;
         context.has_requeue_listener = !hello.no_requeue;
-        context.version = version;
-        context.checks_api_keys = hello.checks_api_keys;
         context.stream = hello.stream;
         context.orphaned_since = None;
         context.followed_at = now;
@@ -184,14 +150,8 @@ impl Control {
     }
 }
 
-/// The answer to a filter that this companion can't serve: the filter tries again after a while.
-const fn refusal(term: u64) -> Kind {
-    Kind::HelloAck(wire::HelloAck { version: 0, term })
-}
-
-/// The newest protocol version that both sides have. Sessions for each pool need filters that know roles.
-fn common_version(hello: &wire::Hello, session_per_pool: bool) -> Option<u32> {
-    let least = if session_per_pool { wire::limits::ROLE_VERSION } else { wire::limits::VERSION_MIN };
+/// The newest protocol version that both sides have.
+fn common_version(hello: &wire::Hello) -> Option<u32> {
     let version = hello.version_max.min(wire::limits::VERSION_MAX);
-    (version >= hello.version_min.max(least)).then_some(version)
+    (version >= hello.version_min.max(wire::limits::VERSION_MIN)).then_some(version)
 }

@@ -252,17 +252,12 @@ impl Control {
         let mut conns: Vec<ConnId> = self.sessions.keys().copied().collect();
         conns.sort_unstable();
         for conn in conns {
-            let Some(epoch) = self.established(conn) else {
+            if self.established(conn).is_none() {
                 self.close_greeting(conn);
                 continue;
-            };
-            let context = self.contexts.get(&epoch);
-            let knows_roles = context.is_some_and(|context| context.version >= wire::limits::ROLE_VERSION);
-            let command = if knows_roles && !role.leader.is_empty() {
-                Kind::Role(role.clone())
-            } else {
-                Kind::Bye(wire::Bye {})
-            };
+            }
+            let command =
+                if role.leader.is_empty() { Kind::Bye(wire::Bye {}) } else { Kind::Role(role.clone()) };
             let Some(mut session) = self.sessions.remove(&conn) else {
                 continue;
             };

@@ -16,7 +16,6 @@ impl Control {
     pub(super) fn reload(&mut self, now: Instant, settings: Settings) {
         let settings = Settings { term: self.settings.term, seed: self.settings.seed, ..settings };
         let old = core::mem::replace(&mut self.settings, settings);
-        self.close_unchecked(now);
         if self.settings.policy != old.policy {
             // Filters need the policy before the endpoints of pools that only it names.
             for epoch in self.open_epochs() {

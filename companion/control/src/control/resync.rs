@@ -93,10 +93,7 @@ impl Control {
         let Some(route) = self.find(key) else {
             return self.register(now, registration, Arrival::Running(running));
         };
-        let Some(context) = self.contexts.get(&key.epoch) else {
-            return;
-        };
-        trust::apply(&mut registration, context.version, &self.settings);
+        trust::apply(&mut registration, &self.settings);
         let input = PoolInput::StillRuns { id: route.id, registration: &registration, running };
         self.drive_pool(now, route.pool, input);
     }

@@ -395,7 +395,7 @@ impl Pool {
         }
     }
 
-    /// The root context of a request has another Envoy or protocol version.
+    /// The root context of a request is of another Envoy, or of one with another configuration.
     pub(super) fn set_peer(&mut self, id: RequestId, peer: Peer) {
         if let Some(request) = self.requests.get_mut(&id) {
             request.set_peer(peer);

@@ -24,7 +24,7 @@ pub(crate) enum PoolInput<'a> {
     Reenter { id: RequestId, peer: Peer, registration: &'a Registration<'a>, arrival: Arrival<'a> },
     /// A request for this pool was rejected by a limit of all pools together. It counts as load.
     CountArrival,
-    /// The root context of a request has another Envoy or protocol version.
+    /// The root context of a request is of another Envoy, or of one with another configuration.
     PeerChanged { id: RequestId, peer: Peer },
     /// A Hello reports that the filter has the request waiting.
     StillWaits(RequestId),

@@ -55,8 +55,8 @@ impl Pool {
 
     /// The filter of a newcomer could have admitted it by credit.
     pub(super) fn could_lease(&mut self, now: Instant, registering: &Registering<'_>) -> bool {
-        let Registering { registration, peer, .. } = registering;
-        if self.rules.credit.is_none() || !peer.can_lease || !registration.may_lease() {
+        let registration = registering.registration;
+        if self.rules.credit.is_none() || !registration.may_lease() {
             return false;
         }
         let longest = self.prompt_bytes_max(now);

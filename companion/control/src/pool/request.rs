@@ -176,14 +176,14 @@ impl OpenRequest {
         EnvoyId::new(self.envoy_process, self.key.epoch)
     }
 
-    /// Its root context is of another Envoy or protocol version, or it came in again over another root context.
+    /// Its root context is of another Envoy, or of one with another configuration, or it came in again over another root context.
     pub(super) const fn set_peer(&mut self, peer: Peer) {
         self.envoy_process = peer.envoy.process();
         self.can_requeue = peer.can_requeue;
     }
 
     pub(super) const fn peer(&self) -> Peer {
-        Peer { envoy: self.envoy(), can_requeue: self.can_requeue, can_lease: self.could_lease }
+        Peer { envoy: self.envoy(), can_requeue: self.can_requeue }
     }
 
     /// The request is in the engine's queue.

@@ -106,7 +106,7 @@ impl Companion {
     /// Opens a session; of the whole gateway without a pool.
     fn open(&mut self, conn: u64, pool: &str, waiting: Vec<wire::Register>, running: Vec<wire::Running>) {
         self.handle(Event::Opened(ConnId(conn)));
-        let filter = Filter { version: 3, stream: u32::try_from(conn).expect("a small number"), ..filter(2) };
+        let filter = Filter { stream: u32::try_from(conn).expect("a small number"), ..filter(2) };
         let hello = wire::Hello { pool: pool.into(), ..hello(filter, waiting, running) };
         self.send(conn, Message::Hello(hello));
     }
@@ -234,17 +234,6 @@ fn requests_of_a_pool_that_no_longer_serves_their_model_are_answered_and_counted
     assert_eq!(outputs.decided, ["model_not_found"]);
     companion.send(1, Message::Completed(wire::Completed { sequence: 1, status: 200, ..Default::default() }));
     assert_eq!(companion.take().granted(), [(1, 3)]);
-}
-
-#[test]
-fn a_filter_that_knows_no_sessions_for_pools_is_refused() {
-    let mut companion = Companion::new(&["a"]);
-    companion.handle(Event::Opened(ConnId(1)));
-    let old = Filter { version: 2, ..filter(2) };
-    companion.send(1, Message::Hello(hello(old, vec![of("a", 1)], Vec::new())));
-    let outputs = companion.take();
-    assert_eq!(outputs.acknowledged(), [(1, 0)]);
-    assert_eq!(outputs.closed, [1], "it holds its requests itself");
 }
 
 #[test]

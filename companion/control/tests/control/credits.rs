@@ -31,9 +31,9 @@ pub(crate) fn settings() -> Settings {
     settings
 }
 
-/// A filter that knows credits.
+/// A filter on this stream.
 pub(crate) fn lender(stream: u32) -> Filter {
-    Filter { stream, version: 4, ..filter(2) }
+    Filter { stream, ..filter(2) }
 }
 
 /// A world with an open session on connection 1.
@@ -129,14 +129,6 @@ fn stock_and_credit_stay_at_half_of_the_bound() {
     ask(&mut world, 1..50);
     // One place of the 50 was taken by the request that asked.
     assert_eq!(counts(&world), (0, 49));
-}
-
-#[test]
-fn a_filter_of_an_older_version_gets_none() {
-    let mut world = World::with(settings());
-    let older = Filter { version: 3, ..lender(1) };
-    world.greet(1, older, Vec::new(), Vec::new());
-    assert_eq!(credits(&ask(&mut world, 1..50)).len(), 0);
 }
 
 #[test]

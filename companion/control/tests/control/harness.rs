@@ -90,13 +90,12 @@ pub(crate) struct Filter {
     pub(crate) epoch: u64,
     pub(crate) stream: u32,
     pub(crate) envoy: u64,
-    pub(crate) version: u32,
     pub(crate) has_requeue_listener: bool,
 }
 
-/// A filter of version 2 on its first stream, of the Envoy that all filters have by default.
+/// A filter on its first stream, of the Envoy that all filters have by default.
 pub(crate) const fn filter(epoch: u64) -> Filter {
-    Filter { epoch, stream: 1, envoy: 77, version: 2, has_requeue_listener: true }
+    Filter { epoch, stream: 1, envoy: 77, has_requeue_listener: true }
 }
 
 pub(crate) struct World {
@@ -254,7 +253,6 @@ pub(crate) struct Taken {
     pub(crate) misrouted: usize,
     pub(crate) out_of_files: usize,
     /// Filters that got no session because they don't check API keys.
-    pub(crate) outdated: usize,
     /// Requests that wait and run, of sessions that were lost.
     pub(crate) orphaned: Vec<(usize, usize)>,
     /// Settled costs that count in a window, by pool.
@@ -297,7 +295,6 @@ impl Taken {
             Observation::Dropped { outcome, requeues, .. } => {
                 self.second.push((outcome.as_str().into(), requeues));
             }
-            Observation::OutdatedFilter(_) => self.outdated += 1,
             Observation::SessionOrphaned { waiting, running, .. } => self.orphaned.push((waiting, running)),
             Observation::PushedBack { endpoint, status, .. } => self.pushed_back.push((endpoint, status)),
             Observation::OutOfFiles(_) => self.out_of_files += 1,
@@ -395,8 +392,8 @@ pub(crate) fn hello(
         epoch_hi: 1,
         epoch_lo: filter.epoch,
         stream: filter.stream,
-        version_min: 1,
-        version_max: filter.version,
+        version_min: wire::limits::VERSION_MIN,
+        version_max: wire::limits::VERSION_MAX,
         node: "envoy".into(),
         last: true,
         waiting,

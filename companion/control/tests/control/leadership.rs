@@ -20,10 +20,6 @@ fn replicated() -> World {
     World::with(Settings { is_replicated: true, ..settings() })
 }
 
-fn version_3(epoch: u64) -> Filter {
-    Filter { version: 3, ..filter(epoch) }
-}
-
 impl World {
     fn probe(&mut self, conn: u64, filter: Filter) {
         self.open(conn);
@@ -71,9 +67,9 @@ impl World {
     /// A leader with one session, on stream 1, whose lease lasts for a minute.
     fn leading() -> Self {
         let mut world = replicated();
-        world.probe(1, version_3(1));
+        world.probe(1, filter(1));
         world.lead(9, &[(ENVOY, 1)]);
-        world.hello(1, version_3(1), Vec::new(), Vec::new());
+        world.hello(1, filter(1), Vec::new(), Vec::new());
         world.take();
         world
     }
@@ -109,11 +105,11 @@ fn heartbeat() -> Message {
 #[test]
 fn companion_without_others_answers_a_probe() {
     let mut world = World::new();
-    world.probe(1, version_3(1));
+    world.probe(1, filter(1));
     assert_eq!(world.take().roles(), [(1, &here(7))]);
-    world.hello(1, version_3(1), vec![register(1)], Vec::new());
+    world.hello(1, filter(1), vec![register(1)], Vec::new());
     let taken = world.take();
-    assert_eq!(taken.commands[0].1, Kind::HelloAck(wire::HelloAck { version: 3, term: 7 }));
+    assert_eq!(taken.commands[0].1, Kind::HelloAck(wire::HelloAck { version: 1, term: 7 }));
     assert_eq!(taken.granted(), [1]);
 }
 
@@ -122,21 +118,18 @@ fn standby_names_the_leader_and_discards_the_hello() {
     let mut world = replicated();
     world.stand_by(Some(OTHER), 8);
     world.open(1);
-    world.hello(1, version_3(1), vec![register(1)], vec![runs(2)]);
+    world.hello(1, filter(1), vec![register(1)], vec![runs(2)]);
     world.send(1, Message::Register(register(3)));
     let taken = world.take();
     assert_eq!(taken.roles(), [(1, &elsewhere(OTHER, 8))]);
     assert_eq!((taken.commands.len(), taken.arrived, taken.reports.len()), (1, 0, 0));
     assert!(world.control.is_idle());
-    // A filter that doesn't know roles tries another companion by itself.
-    world.greet(2, filter(2), Vec::new(), Vec::new());
-    assert_eq!(world.take().closed, [2]);
 }
 
 #[test]
 fn standby_without_a_leader_asks_for_an_election_and_passes_its_result_on() {
     let mut world = replicated();
-    world.probe(1, version_3(1));
+    world.probe(1, filter(1));
     let taken = world.take();
     assert_eq!(taken.roles(), [(1, &elsewhere("", 0))]);
     assert_eq!(taken.reports, [ElectionReport::Wanted]);
@@ -154,7 +147,7 @@ fn filter_that_cannot_reach_the_leader_waits_for_the_next_one() {
         probe: true,
         last: false,
         unreachable_term: 8,
-        ..hello(version_3(1), Vec::new(), Vec::new())
+        ..hello(filter(1), Vec::new(), Vec::new())
     };
     world.send(1, Message::Hello(probe.clone()));
     let taken = world.take();
@@ -173,20 +166,20 @@ fn filter_that_cannot_reach_the_leader_waits_for_the_next_one() {
 #[test]
 fn new_leader_grants_when_all_filters_of_the_last_one_have_listed_their_requests() {
     let mut world = replicated();
-    world.probe(1, version_3(1));
+    world.probe(1, filter(1));
     world.take();
     world.lead(9, &[(ENVOY, 2)]);
     assert_eq!(*world.control.role(), Role::TakingOver);
     let roles = world.take();
     assert_eq!(roles.roles(), [(1, &elsewhere("", 9))], "the second filter is missing");
-    world.probe(2, version_3(2));
+    world.probe(2, filter(2));
     let taken = world.take();
     let called = (taken.roles().contains(&(1, &here(9))), taken.roles().contains(&(2, &here(9))));
     assert_eq!(called, (true, true), "{taken:?}");
     assert_eq!(*world.control.role(), Role::Leader);
-    world.hello(1, version_3(1), vec![register(1)], Vec::new());
+    world.hello(1, filter(1), vec![register(1)], Vec::new());
     assert_eq!(world.take().granted(), [] as [u64; 0], "the other filter may run a request");
-    world.hello(2, version_3(2), Vec::new(), vec![runs(1)]);
+    world.hello(2, filter(2), Vec::new(), vec![runs(1)]);
     assert_eq!(world.take().granted(), [] as [u64; 0], "the only place is taken");
     world.send(2, completed(1));
     assert_eq!(world.take().granted(), [1]);
@@ -204,7 +197,7 @@ fn takeover_waits_for_missing_filters_until_the_last_leader_must_have_stopped() 
     let mut world = replicated();
     world.lead(9, &[(ENVOY, 2)]);
     world.pass(SECOND_LONG);
-    world.probe(1, version_3(1));
+    world.probe(1, filter(1));
     world.take();
     world.pass_beating(5, &[1]);
     assert_eq!(world.take().roles(), []);
@@ -216,11 +209,11 @@ fn takeover_waits_for_missing_filters_until_the_last_leader_must_have_stopped() 
 fn filter_that_knows_the_endpoints_is_not_sent_them() {
     let greeted = |digest, is_taken_over: bool| {
         let mut world = if is_taken_over { replicated() } else { World::new() };
-        world.probe(1, version_3(1));
+        world.probe(1, filter(1));
         if is_taken_over {
             world.lead(9, &[(ENVOY, 1)]);
         }
-        let hello = wire::Hello { endpoints_digest: digest, ..hello(version_3(1), Vec::new(), Vec::new()) };
+        let hello = wire::Hello { endpoints_digest: digest, ..hello(filter(1), Vec::new(), Vec::new()) };
         world.send(1, Message::Hello(hello));
         world.take().endpoints().len()
     };
@@ -234,10 +227,10 @@ fn filter_that_knows_the_endpoints_is_not_sent_them() {
 #[test]
 fn new_bound_is_sent_without_the_endpoints() {
     let mut world = World::with(settings_of(&[SERVER, SECOND]));
-    world.greet(1, version_3(1), Vec::new(), Vec::new());
+    world.greet(1, filter(1), Vec::new(), Vec::new());
     world.greet(2, filter(2), Vec::new(), Vec::new());
     world.take();
-    let other = Filter { envoy: ENVOY + 1, ..version_3(3) };
+    let other = Filter { envoy: ENVOY + 1, ..filter(3) };
     world.greet(3, other, Vec::new(), Vec::new());
     let taken = world.take();
     let mut sent: Vec<_> = taken
@@ -246,19 +239,19 @@ fn new_bound_is_sent_without_the_endpoints() {
         .map(|(conn, sent)| (*conn, sent.keep_ready, sent.ready.len(), sent.fallback_bound))
         .collect();
     sent.sort_unstable();
-    // The filter of version 2 gets the whole list.
-    assert_eq!(sent, [(1, true, 0, Some(1)), (2, false, 2, Some(1)), (3, false, 2, Some(1))]);
+    // Only the newcomer gets the whole list.
+    assert_eq!(sent, [(1, true, 0, Some(1)), (2, true, 0, Some(1)), (3, false, 2, Some(1))]);
 }
 
 #[test]
 fn another_root_context_of_the_envoy_does_not_stand_in_for_a_missing_one() {
     let mut world = replicated();
     world.lead(9, &[(ENVOY, 2)]);
-    world.probe(1, version_3(1));
-    world.probe(3, version_3(3));
+    world.probe(1, filter(1));
+    world.probe(3, filter(3));
     assert_eq!(*world.control.role(), Role::TakingOver, "the second one may run requests");
     world.close(3);
-    world.probe(2, version_3(2));
+    world.probe(2, filter(2));
     assert_eq!(*world.control.role(), Role::Leader);
 }
 
@@ -278,7 +271,7 @@ fn unknown_filters_are_sent_to_the_last_leader_before_they_are_served() {
     let mut world = replicated();
     world.stand_by(Some(OTHER), 8);
     world.lead(9, &[(5, 1)]);
-    world.probe(1, version_3(1));
+    world.probe(1, filter(1));
     world.take();
     world.pass_beating(6, &[1]);
     let taken = world.take();
@@ -286,7 +279,7 @@ fn unknown_filters_are_sent_to_the_last_leader_before_they_are_served() {
     assert_eq!(taken.reports, []);
     // The last leader doesn't answer, and the filter is back.
     world.close(1);
-    world.probe(2, version_3(1));
+    world.probe(2, filter(1));
     world.pass_beating(24, &[2]);
     assert_eq!(world.take().roles().last(), Some(&(2, &here(9))));
 }
@@ -296,7 +289,7 @@ fn unknown_filter_that_has_found_the_last_leader_makes_no_second_one() {
     let mut world = replicated();
     world.stand_by(Some(OTHER), 8);
     world.lead(9, &[(5, 1)]);
-    world.probe(1, version_3(1));
+    world.probe(1, filter(1));
     world.pass_beating(6, &[1]);
     assert_eq!(world.take().roles().last(), Some(&(1, &elsewhere(OTHER, 8))));
     // The last leader can't reach the store, and holds the filter.
@@ -310,7 +303,7 @@ fn unknown_filter_that_has_found_the_last_leader_makes_no_second_one() {
 fn last_leader_that_is_gone_is_not_waited_for() {
     let mut world = replicated();
     world.lead_after(9, &[(ENVOY, 2)], true);
-    world.probe(1, version_3(1));
+    world.probe(1, filter(1));
     world.take();
     let startup_wait = settings().startup_wait;
     world.pass(startup_wait);
@@ -320,10 +313,10 @@ fn last_leader_that_is_gone_is_not_waited_for() {
 #[test]
 fn hellos_on_their_way_are_waited_for() {
     let mut world = replicated();
-    world.probe(1, version_3(1));
-    world.probe(2, version_3(2));
+    world.probe(1, filter(1));
+    world.probe(2, filter(2));
     world.lead(9, &[(ENVOY, 2)]);
-    world.hello(1, version_3(1), vec![register(1)], Vec::new());
+    world.hello(1, filter(1), vec![register(1)], Vec::new());
     world.take();
     let startup_wait = settings().startup_wait;
     world.pass(startup_wait);
@@ -344,7 +337,7 @@ fn lapsed_lease_stops_grants_until_it_is_renewed() {
     world.send(1, Message::Register(register(1)));
     assert_eq!(world.take().granted(), [] as [u64; 0]);
     assert_eq!(world.waiting(), 1);
-    world.probe(2, version_3(2));
+    world.probe(2, filter(2));
     assert_eq!(world.take().roles(), [(2, &elsewhere("", 0))]);
     let lapses = world.now.after(2 * SECOND_LONG);
     world.renew(lapses);
@@ -368,8 +361,8 @@ fn leader_goes_on_without_the_store_while_its_filters_follow() {
     world.send(1, completed(1));
     // The filter leaves, perhaps to another leader.
     world.close(1);
-    world.probe(2, version_3(2));
-    world.hello(2, version_3(2), Vec::new(), Vec::new());
+    world.probe(2, filter(2));
+    world.hello(2, filter(2), Vec::new(), Vec::new());
     world.take();
     world.pass_beating(6, &[2]);
     world.send(2, Message::Register(register(1)));
@@ -382,8 +375,8 @@ fn leader_goes_on_without_the_store_while_its_filters_follow() {
 #[test]
 fn leader_without_the_store_stops_when_a_filter_says_bye() {
     let mut world = World::leading();
-    world.probe(2, version_3(2));
-    world.hello(2, version_3(2), Vec::new(), Vec::new());
+    world.probe(2, filter(2));
+    world.hello(2, filter(2), Vec::new(), Vec::new());
     let lapses = world.now.after(2 * SECOND_LONG);
     world.renew(lapses);
     world.lose_store(&[(ENVOY, 2)]);
@@ -407,7 +400,7 @@ fn leader_without_the_store_stops_when_a_filter_says_bye() {
 
 #[test]
 fn leader_without_the_store_takes_no_envoy_that_the_record_does_not_name() {
-    let stranger = Filter { envoy: ENVOY + 1, ..version_3(2) };
+    let stranger = Filter { envoy: ENVOY + 1, ..filter(2) };
     let mut world = World::leading();
     let lapses = world.now.after(2 * SECOND_LONG);
     world.renew(lapses);
@@ -490,7 +483,7 @@ fn frames_that_waited_in_a_frozen_process_prove_nothing() {
 fn filter_of_a_later_leader_ends_the_grants_of_an_earlier_one() {
     let mut world = World::leading();
     world.open(2);
-    let later = wire::Hello { term: 10, ..hello(version_3(2), Vec::new(), Vec::new()) };
+    let later = wire::Hello { term: 10, ..hello(filter(2), Vec::new(), Vec::new()) };
     world.send(2, Message::Hello(later));
     let taken = world.take();
     assert_eq!(taken.reports, [ElectionReport::Superseded { term: 10 }]);
@@ -512,9 +505,9 @@ fn leader_that_steps_down_forgets_its_requests_and_names_the_next_one() {
     assert_eq!((world.stock(), world.waiting()), (0, 0));
     assert!(world.control.is_idle());
     // It leads again, and the same filter comes back.
-    world.probe(2, Filter { stream: 2, ..version_3(1) });
+    world.probe(2, Filter { stream: 2, ..filter(1) });
     world.lead(11, &[(ENVOY, 1)]);
-    let filter = Filter { stream: 2, ..version_3(1) };
+    let filter = Filter { stream: 2, ..filter(1) };
     world.hello(2, filter, vec![register(2)], vec![runs(1)]);
     assert_eq!(world.take().granted(), [] as [u64; 0]);
     world.send(2, completed(1));
@@ -525,7 +518,7 @@ fn leader_that_steps_down_forgets_its_requests_and_names_the_next_one() {
 fn stream_in_the_middle_of_its_hello_is_closed_when_the_leader_steps_down() {
     let mut world = World::leading();
     world.open(2);
-    let first_part = wire::Hello { last: false, ..hello(version_3(2), Vec::new(), Vec::new()) };
+    let first_part = wire::Hello { last: false, ..hello(filter(2), Vec::new(), Vec::new()) };
     world.send(2, Message::Hello(first_part));
     world.stand_by(Some(OTHER), 10);
     assert_eq!(world.take().closed, [1, 2]);
@@ -560,6 +553,6 @@ fn leader_that_resigns_says_goodbye() {
     assert_eq!(taken.commands, [(1, Kind::Bye(wire::Bye {}))]);
     assert_eq!(taken.closed, [1]);
     // A stream that opens now belongs to a filter that waits for the next leader.
-    world.probe(2, version_3(1));
+    world.probe(2, filter(1));
     assert_eq!(world.take().roles(), [(2, &elsewhere("", 0))]);
 }

@@ -303,7 +303,6 @@ impl Run {
             epoch,
             stream: *stream,
             envoy: self.rng.below(2),
-            version: [1, 2, 4, 4][usize::try_from(self.rng.below(4)).expect("small")],
             has_requeue_listener: self.rng.below(4) > 0,
         };
         self.world.open(self.last_conn);

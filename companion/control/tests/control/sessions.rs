@@ -18,7 +18,7 @@ fn a_hello_is_answered_with_policy_and_endpoints() {
     assert_eq!(
         taken.commands,
         [
-            (1, Kind::HelloAck(wire::HelloAck { version: 2, term: 7 })),
+            (1, Kind::HelloAck(wire::HelloAck { version: 1, term: 7 })),
             (1, Kind::Policy(settings().policy)),
             (
                 1,

@@ -77,30 +77,3 @@ fn claims_without_trust_can_only_lower_the_priority() {
         assert_eq!((address, number.len()), ("10.0.0.1", 2), "{}", flow.key);
     }
 }
-
-#[test]
-fn the_companion_judges_the_clients_of_a_filter_of_version_1() {
-    let mut settings = settings_of(&[SERVER]);
-    settings.policy.identity = Some(wire::Identity {
-        trust: Some(wire::Trust {
-            all: false,
-            networks: vec![wire::Network { address: vec![10, 0, 0, 0], prefix: 8 }],
-        }),
-        ..Default::default()
-    });
-    let mut world = World::with(settings);
-    let old = Filter { version: 1, envoy: 0, ..filter(1) };
-    world.greet(1, old, Vec::new(), Vec::new());
-    for (sequence, client, lowered) in [(1, "10.1.1.1", 0), (2, "11.1.1.1", 1)] {
-        world.take();
-        world.send(
-            1,
-            Message::Register(wire::Register {
-                priority: "critical".into(),
-                client: client.into(),
-                ..register(sequence)
-            }),
-        );
-        assert_eq!(world.take().lowered, lowered, "{client}");
-    }
-}

@@ -74,7 +74,6 @@ impl EndedRequests {
             Observation::Decided { .. }
             | Observation::SessionOpened { .. }
             | Observation::SessionClosed { .. }
-            | Observation::OutdatedFilter(_)
             | Observation::SessionOrphaned { .. }
             | Observation::EndpointDown { .. }
             | Observation::EndpointBack { .. }

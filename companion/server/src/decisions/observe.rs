@@ -90,7 +90,6 @@ impl Observer {
         match observation {
             Observation::SessionOpened { .. }
             | Observation::SessionClosed { .. }
-            | Observation::OutdatedFilter(_)
             | Observation::SessionOrphaned { .. } => self.observe_session(&observation),
             Observation::EndpointDown { pool, endpoint } => {
                 tracing::warn!(pool = %pool, endpoint, "endpoint marked down: requests to it failed");
@@ -229,13 +228,6 @@ impl Observer {
             }
             Observation::SessionClosed { conn, why } => {
                 tracing::info!(conn = conn.0, why, "session closed");
-            }
-            Observation::OutdatedFilter(node) => {
-                tracing::error!(
-                    node,
-                    "session refused: this Envoy's filter is too old to check the keys of identity.api_keys, so its requests \
-                     aren't granted, and paths that aren't queued pass unchecked: update the filter"
-                );
             }
             Observation::SessionOrphaned { conn, waiting, running } => {
                 let grace = penstock_wire::limits::SESSION_GRACE;

@@ -21,8 +21,6 @@ const SLOTS: usize = 10;
 pub struct RecentStats {
     pools: Vec<(Arc<str>, PoolStats)>,
     misconfigured: Option<(Instant, Box<str>)>,
-    /// The last refused session of a filter that doesn't check API keys, and Envoy's node name.
-    outdated: Option<(Instant, Box<str>)>,
 }
 
 /// The statistics of one pool.
@@ -92,7 +90,6 @@ impl RecentStats {
             Observation::Dropped { labels, outcome, .. } if !outcome.is_grant() => {
                 self.record_outcome(now, labels, *outcome);
             }
-            Observation::OutdatedFilter(node) => self.outdated = Some((now, node.clone())),
             Observation::SessionOpened { .. }
             | Observation::SessionClosed { .. }
             | Observation::SessionOrphaned { .. }
@@ -117,13 +114,6 @@ impl RecentStats {
     #[must_use]
     pub fn misconfigured_envoy(&self, now: Instant) -> Option<&str> {
         let (last, node) = self.misconfigured.as_ref()?;
-        (now.since(*last) < WINDOW).then_some(node)
-    }
-
-    /// The node name of an Envoy whose filter was too old to check API keys in the last [`WINDOW`].
-    #[must_use]
-    pub fn outdated_envoy(&self, now: Instant) -> Option<&str> {
-        let (last, node) = self.outdated.as_ref()?;
         (now.since(*last) < WINDOW).then_some(node)
     }
 

@@ -106,11 +106,6 @@ fn overall(facts: &Facts<'_>) -> Vec<String> {
             "Envoy `{node}` doesn't pass request bodies to its filter, so requests are answered 503 filter_misconfigured. Set allow_on_headers_stop_iteration: true in the filter's plugin configuration (PluginConfig), as `penstock envoy-config` does."
         ));
     }
-    if let Some(node) = facts.recent.outdated_envoy(facts.now) {
-        advice.push(format!(
-            "the filter of Envoy `{node}` is too old to check the keys of identity.api_keys: it gets no session, and paths that aren't queued pass unchecked. Update the filter."
-        ));
-    }
     let stands_by = facts.roles.is_some_and(|roles| !roles.leads_any());
     if !status.sessions.iter().any(|session| session.open) && facts.uptime >= STUCK && !stands_by {
         advice.push(

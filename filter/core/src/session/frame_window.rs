@@ -31,11 +31,6 @@ impl FrameWindow {
         self.sent
     }
 
-    /// Whether the companion has sent a frame.
-    pub(super) fn has_received(&self) -> bool {
-        self.received > 0
-    }
-
     /// Whether more bytes are unacknowledged than a reachable companion would leave.
     pub(super) fn is_full(&self) -> bool {
         self.unacked_bytes > UNACKED_BYTES_MAX

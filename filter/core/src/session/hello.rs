@@ -49,7 +49,6 @@ impl HelloHeader<'_> {
             stream: self.stream,
             version_min: VERSION_MIN,
             version_max: VERSION_MAX,
-            checks_api_keys: true,
             policy_digest: self.policy_digest.to_owned(),
             node: self.settings.node.clone(),
             envoy: self.settings.envoy.map_or(0, NonZeroU64::get),

@@ -3,10 +3,9 @@
 use core::num::NonZeroU64;
 
 use penstock_wire::Role;
-use penstock_wire::limits::{LEADER_WAIT, PROBE_WAIT, TAKEOVER_WAIT, VERSION_MIN};
+use penstock_wire::limits::{LEADER_WAIT, PROBE_WAIT, TAKEOVER_WAIT};
 
 use super::{Link, OLDER_COMPANION, Session, SessionEffect};
-use crate::limits::UNANSWERED_PROBES_MAX;
 use crate::time::Instant;
 
 impl Session {
@@ -51,16 +50,6 @@ impl Session {
 
     /// Gives up a stream without a leader, because another companion may know one.
     pub(super) fn try_another_companion(&mut self, now: Instant) {
-        if self.window.has_received() {
-            self.unanswered_probes = 0;
-        } else {
-            self.unanswered_probes = self.unanswered_probes.saturating_add(1);
-        }
-        if self.unanswered_probes >= UNANSWERED_PROBES_MAX {
-            // The companion may be one that doesn't know probes.
-            self.version = VERSION_MIN;
-            self.unanswered_probes = 0;
-        }
         let retry_at = self.mark_down(now);
         self.effects.push_back(SessionEffect::ResetStream);
         self.link = Link::Closed { retry_at };

@@ -100,7 +100,7 @@ impl Worker {
         // The companion lowers the endpoint's bound only for a request that it knows.
         let sequence = event.sequence;
         self.report_admission(now, sequence);
-        self.sessions.of_mut(Some(&pool)).send_once_in_version_2(now, Event::PushedBack(event));
+        self.sessions.of_mut(Some(&pool)).send_once(now, Event::PushedBack(event));
     }
 
     fn granted_exchange(&self, request: Headers<'_>) -> Option<(&Exchange, &Granted)> {

@@ -131,7 +131,7 @@ impl Rig {
         rig.effects();
         rig.worker.handle_opened(rig.now, SessionId::MAIN);
         rig.effects();
-        rig.receive(Kind::HelloAck(HelloAck { version: 4, term: 1 }));
+        rig.receive(Kind::HelloAck(HelloAck { version: 1, term: 1 }));
         rig
     }
 

@@ -12,9 +12,6 @@ use crate::session::Stage;
 impl Control {
     /// A filter asks for the leader.
     pub(in crate::control) fn ask(&mut self, now: Instant, conn: ConnId, hello: &wire::Hello) {
-        if hello.version_max < wire::limits::ROLE_VERSION {
-            return self.close(now, conn, "this companion doesn't lead");
-        }
         let Some(session) = self.sessions.get_mut(&conn) else {
             return;
         };

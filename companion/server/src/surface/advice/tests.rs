@@ -226,16 +226,6 @@ fn overall_advice_covers_configuration_drain_and_sessions() {
 }
 
 #[test]
-fn filter_that_does_not_check_api_keys_is_named() {
-    let mut scene = scene("");
-    let refused = penstock_control::Observation::OutdatedFilter("edge".into());
-    scene.recent.record(time(NOW), &refused);
-    let advice = overall(&scene.facts());
-    assert_eq!(advice.len(), 1, "{advice:?}");
-    assert!(advice[0].contains("`edge`") && advice[0].contains("Update the filter"), "{advice:?}");
-}
-
-#[test]
 fn unready_endpoints_are_named() {
     let mut scene = scene("");
     scene.pool().snapshot.endpoints[1].ready = false;

@@ -19,7 +19,7 @@ pub mod arbiter_server {
             + std::marker::Send
             + 'static;
         /// The first frame of the filter carries a `Hello`. The first command of the companion is a `HelloAck`, after the last part
-        /// of the `Hello`, or, since version 3, a `Role`.
+        /// of the `Hello`, or a `Role`.
         async fn session(
             &self,
             request: tonic::Request<tonic::Streaming<::bytes::Bytes>>,

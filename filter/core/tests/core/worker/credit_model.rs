@@ -287,13 +287,14 @@ impl World {
         self.rig.closed();
         self.check();
         self.rig.advance(Duration::from_millis(50));
-        let outputs = self.rig.open();
+        assert_eq!(self.rig.tick(), [Output::OpenStream]);
+        let outputs = self.rig.open_silently();
         self.companion.received = 0;
         self.collect(outputs);
         self.deliver(1);
         self.command(Kind::Role(Role { here: true, ..Role::default() }));
         self.deliver(1);
-        let outputs = self.rig.hello_ack_in(4, 1);
+        let outputs = self.rig.hello_ack(1);
         self.collect(outputs);
     }
 

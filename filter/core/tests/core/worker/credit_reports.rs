@@ -6,7 +6,7 @@ use penstock_filter_core::headers::{Headers, serialize};
 use penstock_filter_core::limits::{REPORT_HOLD, REPORTS_MAX};
 use penstock_wire::command::Kind;
 use penstock_wire::filter_frame::Event;
-use penstock_wire::{Admitted, Completed, EndReason, Hello, Register, Role, Running, Started};
+use penstock_wire::{Admitted, Completed, EndReason, Hello, Register, Running, Started};
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
@@ -30,12 +30,10 @@ pub(crate) fn reopen(rig: &mut Rig) -> (Hello, Vec<Message>) {
 /// Opens the next stream, and establishes the session. Returns the Hello and the events after it.
 fn open_next(rig: &mut Rig) -> (Hello, Vec<Message>) {
     rig.advance(millis(50));
-    rig.open();
-    let leads = Role { here: true, ..Role::default() };
-    let mut sent = messages(rig.command(0, [Kind::Role(leads)]));
+    let mut sent = messages(rig.open());
     let Message::Event(Event::Hello(hello)) = sent.remove(0) else { panic!("{sent:?}") };
     assert!(!hello.probe);
-    assert_eq!(rig.hello_ack_in(4, 1), []);
+    assert_eq!(rig.hello_ack(1), []);
     (hello, sent)
 }
 
@@ -176,7 +174,7 @@ fn asking_for_first_bytes() -> Rig {
     let to = r#""capacity_status": 429, "first_byte": true"#;
     let mut rig = Rig::with(2, &config(r#""capacity_status": 429"#, to), &Shared::default());
     rig.open();
-    rig.hello_ack_in(4, 1);
+    rig.hello_ack(1);
     rig.command(0, [Kind::Credit(credit(1, &[(A, 1)]))]);
     rig
 }
@@ -234,8 +232,8 @@ fn end_is_repeated_until_it_is_acknowledged() {
     sent.extend(end(&mut rig, b));
     let (_, repeated) = reopen(&mut rig);
     assert_eq!(repeated, sent);
-    // The probe, the Hello, and the frame with both.
-    rig.command(3, []);
+    // The Hello, and the frame with both.
+    rig.command(2, []);
     let (_, repeated) = reopen(&mut rig);
     assert_eq!(repeated, []);
 }
@@ -312,7 +310,7 @@ fn requeued_request_frees_its_slot_at_its_end() {
     config.requeue_listener = Some("envoy://requeue/".into());
     let mut rig = Rig::with(2, &config, &Shared::default());
     rig.open();
-    rig.hello_ack_in(4, 1);
+    rig.hello_ack(1);
     rig.command(0, [Kind::Credit(credit(1, &[(A, 1)]))]);
     let sequence = admitted(&mut rig);
     rig.host.0.insert("upstream.address", b"envoy://requeue/".to_vec());
@@ -335,7 +333,7 @@ fn refusal_by_a_server_is_reported_after_the_admission() {
     config.logs_attempts = true;
     let mut rig = Rig::with(2, &config, &Shared::default());
     rig.open();
-    rig.hello_ack_in(4, 1);
+    rig.hello_ack(1);
     rig.host.0.insert("upstream.address", A.as_bytes().to_vec());
     rig.command(0, [Kind::Credit(credit(1, &[(A, 1)]))]);
     let (sequence, edits) = arrive(&mut rig, &[], BODY);
@@ -411,7 +409,7 @@ fn held_reports_of_a_lost_stream_go_over_the_next_one_if_their_requests_have_end
         panic!("{sent:?}")
     };
     assert_eq!(completed.sequence, whole);
-    rig.command(3, []);
+    rig.command(2, []);
     assert_eq!(rig.worker.unacknowledged(), 0);
 }
 

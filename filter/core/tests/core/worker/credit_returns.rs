@@ -68,7 +68,7 @@ fn with_requeue_listener() -> (Rig, u64) {
     config.requeue_listener = Some("envoy://requeue/".into());
     let mut rig = Rig::with(2, &config, &Shared::default());
     rig.open();
-    rig.hello_ack_in(4, 1);
+    rig.hello_ack(1);
     rig.command(0, [Kind::Credit(credit(1, &[(A, 1)]))]);
     let sequence = admitted(&mut rig);
     (rig, sequence)

@@ -37,7 +37,7 @@ pub(crate) fn credit(id: u64, slots: &[(&str, u32)]) -> Credit {
 pub(crate) fn connected() -> Rig {
     let mut rig = Rig::with(2, &config("", ""), &Shared::default());
     rig.open();
-    rig.hello_ack_in(4, 1);
+    rig.hello_ack(1);
     // All responses come from the only endpoint of most credits.
     rig.host.0.insert("upstream.address", A.as_bytes().to_vec());
     rig
@@ -211,7 +211,7 @@ fn with_requeue_listener(epoch: u64, keys: &str, shared: &Shared) -> Rig {
     let keys = format!(r#""node": "n", "requeue": "envoy://requeue/"{keys}"#);
     let mut rig = Rig::with(epoch, &config(r#""node": "n""#, &keys), shared);
     rig.open();
-    rig.hello_ack_in(4, 1);
+    rig.hello_ack(1);
     rig
 }
 
@@ -370,7 +370,7 @@ fn request_of_no_pool_is_registered() {
     let config = penstock_filter_core::config::Config::parse(text.as_bytes()).expect("a valid configuration");
     let mut rig = Rig::with(2, &config, &Shared::default());
     rig.open();
-    rig.hello_ack_in(4, 1);
+    rig.hello_ack(1);
     rig.command(0, [Kind::Credit(credit(1, &[(A, 1)]))]);
     registered(&mut rig);
 }

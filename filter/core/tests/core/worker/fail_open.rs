@@ -11,6 +11,7 @@ use penstock_filter_core::local_reply::LocalReply;
 use penstock_filter_core::shared_data::{SetIf, SharedData};
 use penstock_wire::command::Kind;
 use penstock_wire::filter_frame::Event;
+use penstock_wire::limits::VERSION_MAX;
 use penstock_wire::{Completed, Endpoints, Hello, HelloAck, Policy, Pool, Refused, Route, Running};
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
@@ -340,7 +341,7 @@ fn requests_admitted_before_the_hello_ack_are_listed_in_the_next_hello() {
     let (first, bodied) = arrive(&mut rig);
     assert!(matches!(bodied, BodyAction::Continue(_)));
     assert_eq!(rig.outputs(), []);
-    let ack = || Kind::HelloAck(HelloAck { version: 2, term: 2 });
+    let ack = || Kind::HelloAck(HelloAck { version: VERSION_MAX, term: 2 });
     assert_eq!(rig.command(0, [ack(), Kind::Grant(grant(first))]), []);
     // The companion resumes: no further request is admitted without it, and a new Hello lists the running ones.
     assert_eq!(rig.waiting("m1").1, []);
@@ -360,7 +361,7 @@ fn without_hold_the_stream_is_reopened_only_once() {
     let text = CONFIG.replacen(r#""hold_ms": 5000, "then": "closed""#, r#""hold_ms": 0, "then": "open""#, 1);
     let config = Config::parse(text.as_bytes()).expect("a valid configuration");
     let mut rig = Rig::with(1, &config, &Shared::default());
-    let ack = || Kind::HelloAck(HelloAck { version: 2, term: 1 });
+    let ack = || Kind::HelloAck(HelloAck { version: VERSION_MAX, term: 1 });
     for _ in 0..2 {
         rig.open();
         assert!(admitted(&mut rig).is_some());

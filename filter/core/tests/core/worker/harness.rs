@@ -20,7 +20,8 @@ use penstock_filter_core::time::Instant;
 use penstock_filter_core::worker::Worker;
 use penstock_wire::command::Kind;
 use penstock_wire::filter_frame::Event;
-use penstock_wire::{Admitted, Command, CompanionFrame, FilterFrame, Grant, HelloAck, Register};
+use penstock_wire::limits::VERSION_MAX;
+use penstock_wire::{Admitted, Command, CompanionFrame, FilterFrame, Grant, HelloAck, Register, Role};
 use prost::Message;
 
 /// Envoy's properties by path, joined with dots.
@@ -73,6 +74,8 @@ pub(crate) struct Rig {
     pub(crate) now: Instant,
     /// Frames that the companion has sent on this stream.
     companion_frames: u64,
+    /// Frames of the stream before those of which [`Output`] and [`Self::command`] count the first as 1.
+    probes: u64,
     contexts: u32,
     /// The host's clock in the last Hello. Outputs leave it out, because most tests are about other fields.
     pub(crate) hello_clock_us: u64,
@@ -144,6 +147,7 @@ impl Rig {
             host,
             now,
             companion_frames: 0,
+            probes: 0,
             contexts: 100,
             hello_clock_us: 0,
         }
@@ -171,26 +175,33 @@ impl Rig {
         self.outputs()
     }
 
-    /// Opens the stream that the worker asks for. Returns the outputs on it.
+    /// Opens the stream that the worker asks for, to a companion that leads. Returns the outputs from the Hello on.
     pub(crate) fn open(&mut self) -> Vec<Output> {
         assert_eq!(self.tick(), [Output::OpenStream]);
         self.open_requested()
     }
 
-    /// The stream that the worker has asked for is open. Returns the outputs on it.
+    /// Opens the stream that the worker has asked for, as [`Self::open`] does.
     pub(crate) fn open_requested(&mut self) -> Vec<Output> {
-        self.companion_frames = 0;
+        let outputs = self.open_silently();
+        match &outputs[..] {
+            [Output::Sent(1, Event::Hello(hello))] if hello.probe => {
+                self.probes = 1;
+                self.command(0, [Kind::Role(Role { here: true, ..Role::default() })])
+            }
+            _ => outputs,
+        }
+    }
+
+    /// The stream that the worker has asked for is open, and the companion hasn't sent anything. Returns the outputs on it.
+    pub(crate) fn open_silently(&mut self) -> Vec<Output> {
+        (self.companion_frames, self.probes) = (0, 0);
         self.worker.handle_opened(self.now, SessionId::MAIN);
         self.outputs()
     }
 
     pub(crate) fn hello_ack(&mut self, term: u64) -> Vec<Output> {
-        self.hello_ack_in(1, term)
-    }
-
-    /// The same in this protocol version.
-    pub(crate) fn hello_ack_in(&mut self, version: u32, term: u64) -> Vec<Output> {
-        self.command(0, [Kind::HelloAck(HelloAck { version, term })])
+        self.command(0, [Kind::HelloAck(HelloAck { version: VERSION_MAX, term })])
     }
 
     /// The stream of the main session has ended.
@@ -212,7 +223,7 @@ impl Rig {
     pub(crate) fn command<const N: usize>(&mut self, ack: u64, kinds: [Kind; N]) -> Vec<Output> {
         self.companion_frames += 1;
         let commands = kinds.into_iter().map(|kind| Command { kind: Some(kind) }).collect();
-        let frame = CompanionFrame { seq: self.companion_frames, ack, commands };
+        let frame = CompanionFrame { seq: self.companion_frames, ack: ack + self.probes, commands };
         self.worker.handle_message(self.now, SessionId::MAIN, &frame.encode_to_vec());
         self.outputs()
     }
@@ -229,16 +240,16 @@ impl Rig {
                 Effect::Session(_, SessionEffect::LogInfo(text)) => Output::Info(text),
                 Effect::Session(_, SessionEffect::Send(message)) => {
                     let frame = FilterFrame::decode(message.as_slice()).expect("a frame");
+                    let seq = frame.seq - self.probes;
                     assert!(frame.event.is_some() || !frame.admitted.is_empty());
-                    outputs
-                        .extend(frame.admitted.into_iter().map(|report| Output::Reported(frame.seq, report)));
+                    outputs.extend(frame.admitted.into_iter().map(|report| Output::Reported(seq, report)));
                     let Some(mut event) = frame.event else {
                         continue;
                     };
                     if let Event::Hello(hello) = &mut event {
                         self.hello_clock_us = std::mem::take(&mut hello.clock_us);
                     }
-                    Output::Sent(frame.seq, event)
+                    Output::Sent(seq, event)
                 }
                 Effect::Resume { context, edits, rewrite: None } => {
                     Output::Resume(context, format!("{:?}", without_retry(edits)))

@@ -25,10 +25,10 @@ fn with_causes(causes: &str) -> Config {
     config
 }
 
-fn connected(config: &Config, version: u32) -> Rig {
+fn connected(config: &Config) -> Rig {
     let mut rig = Rig::with(2, config, &Shared::default());
     rig.open();
-    rig.hello_ack_in(version, 1);
+    rig.hello_ack(1);
     rig
 }
 
@@ -73,7 +73,7 @@ fn granted_request_tells_envoy_when_to_send_it_again() {
     ] {
         let mut config = with_causes(causes);
         config.logs_attempts = logs_attempts;
-        let mut rig = connected(&config, 2);
+        let mut rig = connected(&config);
         let (sequence, _) = rig.waiting("m1");
         let frame = penstock_wire::CompanionFrame {
             seq: 2,
@@ -95,7 +95,7 @@ fn granted_request_tells_envoy_when_to_send_it_again() {
 
 #[test]
 fn refused_attempt_is_reported_with_its_status_and_pause() {
-    let mut rig = connected(&with_causes("[429]"), 2);
+    let mut rig = connected(&with_causes("[429]"));
     let sequence = rig.running("m1");
     let head = |status| [(":status", status), ("retry-after", "7")];
     assert_eq!(logged(&mut rig, "id-1", SERVER, &head("429")), [refusal(sequence, 429, Some(7_000))]);
@@ -119,7 +119,7 @@ fn refused_attempt_is_reported_with_its_status_and_pause() {
 
 #[test]
 fn refusal_belongs_to_the_latest_grant_under_its_id() {
-    let mut rig = connected(&with_causes("[429]"), 2);
+    let mut rig = connected(&with_causes("[429]"));
     let (first, second) = (rig.running("m1"), rig.running("m1"));
     let head = [(":status", "429")];
     assert_eq!(logged(&mut rig, "id-1", SERVER, &head), [refusal(second, 429, None)]);
@@ -134,19 +134,12 @@ fn refusal_belongs_to_the_latest_grant_under_its_id() {
 }
 
 #[test]
-fn companion_of_version_1_gets_no_report() {
-    let mut rig = connected(&with_causes("[429]"), 1);
-    rig.running("m1");
-    assert_eq!(logged(&mut rig, "id-1", SERVER, &[(":status", "429")]), []);
-}
-
-#[test]
 fn requeued_request_carries_the_report_of_its_last_attempt() {
     let shared = Shared::default();
     let failed_attempts = FailedAttempts::default();
     let mut front = Rig::with(2, &with_causes("[429]"), &shared).sharing(&failed_attempts);
     front.open();
-    front.hello_ack_in(2, 1);
+    front.hello_ack(1);
     let (sequence, _) = front.waiting("m1");
     let grant = Grant { requeue: true, ..grant(sequence) };
     let outputs = front.command(0, [Kind::Grant(grant)]);
@@ -158,7 +151,7 @@ fn requeued_request_carries_the_report_of_its_last_attempt() {
     let registered = |was_refused: bool| {
         let mut rig = Rig::with(3, &requeue, &shared).sharing(&failed_attempts);
         rig.open();
-        rig.hello_ack_in(2, 1);
+        rig.hello_ack(1);
         let mut headers = vec![("x-penstock-requeue", token)];
         if was_refused {
             headers.push(("x-penstock-refused", "1"));
@@ -193,7 +186,7 @@ fn requeued_request_carries_the_report_of_its_last_attempt() {
 
 #[test]
 fn client_cannot_say_that_its_request_was_refused() {
-    let mut rig = connected(&with_causes("[429]"), 2);
+    let mut rig = connected(&with_causes("[429]"));
     let HeadersAction::Pause(sequence, edits) = rig.headers(&[("x-penstock-refused", "1")], false) else {
         panic!("paused")
     };
@@ -209,7 +202,7 @@ fn client_cannot_say_that_its_request_was_refused() {
 #[test]
 fn attempt_for_which_envoy_had_no_socket_is_reported_as_none_of_the_servers() {
     for causes in [r#"["connect", "reset", 429, 503]"#, r#"["connect"]"#] {
-        let mut rig = connected(&with_causes(causes), 2);
+        let mut rig = connected(&with_causes(causes));
         let sequence = rig.running("m1");
         // A server that refuses the connection is another matter.
         let remote = b"delayed connect error: Connection refused".to_vec();

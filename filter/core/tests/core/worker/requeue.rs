@@ -137,7 +137,7 @@ fn without_listener_key_or_endpoints_there_is_no_token() {
 }
 
 #[test]
-fn grant_of_a_version_1_companion_has_no_token() {
+fn grant_without_requeue_has_no_token() {
     let config = config(NODE, &format!(r#""node": "n", "requeue": "{LISTENER}""#));
     let mut rig = Rig::with(5, &config, &Shared::default());
     rig.open();

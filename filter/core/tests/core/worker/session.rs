@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use penstock_wire::command::Kind;
 use penstock_wire::filter_frame::Event;
-use penstock_wire::limits::{HELLO_PART_REQUESTS, UNACKED_EVENTS_MAX};
+use penstock_wire::limits::{HELLO_PART_REQUESTS, UNACKED_EVENTS_MAX, VERSION_MAX, VERSION_MIN};
 use penstock_wire::{Bye, Cancel, Endpoints, Heartbeat, Hello, HelloAck, Policy, Register, Running, Started};
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
@@ -17,9 +17,8 @@ fn hello(stream: u32) -> Hello {
         epoch_hi: 1,
         epoch_lo: 2,
         stream,
-        version_min: 1,
-        version_max: 4,
-        checks_api_keys: true,
+        version_min: VERSION_MIN,
+        version_max: VERSION_MAX,
         policy_digest: "d0".into(),
         node: "n".into(),
         envoy: 72,

@@ -9,6 +9,7 @@ use penstock_filter_core::local_reply::LocalReply;
 use penstock_filter_core::session::SessionEffect;
 use penstock_wire::command::Kind;
 use penstock_wire::filter_frame::Event;
+use penstock_wire::limits::VERSION_MAX;
 use penstock_wire::{
     self as wire, Admitted, Command, CompanionFrame, Completed, Endpoints, FilterFrame, Hello, HelloAck, Role,
 };
@@ -91,7 +92,7 @@ impl Split {
     }
 
     fn acknowledge(&mut self, id: SessionId, term: u64) {
-        self.command(id, Kind::HelloAck(HelloAck { version: 3, term }));
+        self.command(id, Kind::HelloAck(HelloAck { version: VERSION_MAX, term }));
     }
 
     fn tick(&mut self) {
