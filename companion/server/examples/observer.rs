@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 use penstock_control::{Labels, Observation};
 use penstock_engine::Outcome;
 use penstock_engine::input::Band;
-use penstock_server::decisions::observe::Observer;
-use penstock_server::metrics::Metrics;
+use penstock_server::{Metrics, Observer};
 
 const REQUESTS: usize = 300_000;
 const ROUNDS: usize = 7;

@@ -1,4 +1,4 @@
 //! What is in force: the active configuration, and the endpoints that Envoy has.
 
-pub mod envoy_pools;
-pub mod reload;
+pub(crate) mod envoy_pools;
+pub(crate) mod reload;

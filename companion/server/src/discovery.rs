@@ -26,7 +26,7 @@ use tokio::time::Instant;
 
 #[cfg(feature = "kubernetes")]
 pub(crate) use self::kubernetes::{connect, reference};
-pub use self::states::{State, States};
+pub(crate) use self::states::{State, States};
 use crate::active::reload;
 use crate::base::clock::sleep_until;
 use crate::base::essential;
@@ -42,7 +42,7 @@ const NAME: &str = "discovery";
 
 /// The tasks that discover endpoints, one for each pool with discovery. Dropping it ends them.
 #[derive(Debug)]
-pub struct Finders {
+pub(crate) struct Finders {
     found: mpsc::Sender<Found>,
     states: States,
     tasks: BTreeMap<Arc<str>, (Settings, AbortOnDrop)>,
@@ -80,13 +80,13 @@ impl Drop for AbortOnDrop {
 impl Finders {
     /// No tasks yet.
     #[must_use]
-    pub const fn new(found: mpsc::Sender<Found>, states: States) -> Self {
+    pub(crate) const fn new(found: mpsc::Sender<Found>, states: States) -> Self {
         Self { found, states, tasks: BTreeMap::new() }
     }
 
     /// Starts and ends tasks, so that each pool with discovery has one. A task whose settings haven't changed keeps
     /// running.
-    pub fn follow(&mut self, config: &Config) {
+    pub(crate) fn follow(&mut self, config: &Config) {
         self.states.follow(config);
         let wanted: BTreeMap<&str, Settings> =
             config.pools.iter().filter_map(|pool| Some((pool.name.as_str(), Settings::of(pool)?))).collect();
@@ -105,7 +105,7 @@ impl Finders {
 /// Discovered lists as they are to be applied: lists of a pool that follow each other closely, or while earlier ones are
 /// applied, are one, the newest.
 #[derive(Debug)]
-pub struct NewestLists {
+pub(crate) struct NewestLists {
     found: mpsc::Receiver<Found>,
     newest: BTreeMap<Arc<str>, Found>,
     due: Option<Instant>,
@@ -114,14 +114,14 @@ pub struct NewestLists {
 impl NewestLists {
     /// The sender is for [`Finders::new`].
     #[must_use]
-    pub fn new() -> (mpsc::Sender<Found>, Self) {
+    pub(crate) fn new() -> (mpsc::Sender<Found>, Self) {
         let (sender, found) = mpsc::channel(FOUND);
         let lists = Self { found, newest: BTreeMap::new(), due: None };
         (sender, lists)
     }
 
     /// The newest lists of all pools that have new ones, with at most one for each pool. A call that is cancelled loses none.
-    pub async fn next(&mut self) -> Vec<Found> {
+    pub(crate) async fn next(&mut self) -> Vec<Found> {
         loop {
             tokio::select! {
                 // Lists that have come meanwhile count before the time is over.
@@ -144,7 +144,7 @@ impl NewestLists {
 /// # Panics
 /// Outside a tokio runtime.
 #[must_use]
-pub fn spawn(config: &reload::Handle, metrics: Arc<Metrics>) -> States {
+pub(crate) fn spawn(config: &reload::Handle, metrics: Arc<Metrics>) -> States {
     let states = States::new(&config.active().config, metrics);
     essential::spawn(NAME, run(config.clone(), states.clone()));
     states
@@ -299,7 +299,6 @@ pub(crate) fn list<'a>(addresses: impl Iterator<Item = &'a SocketAddr>) -> Strin
     }
 }
 
-/// The states of one pool.
 #[cfg(test)]
 fn states(pool: &str) -> States {
     let text = format!("pools: [{{name: {pool}, endpoints: {{file: list.yaml}}}}]");

@@ -15,7 +15,7 @@ mod membership;
 mod pool_lease;
 #[cfg(any(feature = "etcd", feature = "kubernetes"))]
 mod record;
-pub mod role_publisher;
+pub(crate) mod role_publisher;
 mod store;
 mod task;
 
@@ -26,7 +26,7 @@ use penstock_election::{Candidate, Role, RoleChange, Settings};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinHandle};
 
-pub use self::membership::{Elections, Start, join};
+pub(crate) use self::membership::{Elections, Start, join};
 use self::store::LeaseStore;
 use self::task::{Command, Task};
 use crate::base::clock::{self, Clock};
@@ -91,7 +91,7 @@ pub struct Status {
 
 /// Sends commands to an election. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Commands(mpsc::Sender<Command>);
+pub(crate) struct Commands(mpsc::Sender<Command>);
 
 /// The running election.
 #[derive(Debug)]
@@ -161,7 +161,7 @@ impl Election {
 
     /// Has this companion leave the pool to the one at `to`, if it leads the pool and the pool prefers the other one. Returns whether
     /// it does.
-    pub async fn yield_to(commands: Commands, to: String) -> bool {
+    pub(crate) async fn yield_to(commands: Commands, to: String) -> bool {
         let (reply, answer) = oneshot::channel();
         let sent = commands.0.send(Command::Yield { to, reply }).await;
         sent.is_ok() && answer.await.unwrap_or(false)
@@ -169,12 +169,12 @@ impl Election {
 
     /// Sends commands to the election.
     #[must_use]
-    pub fn commands(&self) -> Commands {
+    pub(crate) fn commands(&self) -> Commands {
         Commands(self.commands.clone())
     }
 
     /// Ends the task when it is still running, and leaves a held lease to expire.
-    pub fn abort_handle(&self) -> AbortHandle {
+    pub(crate) fn abort_handle(&self) -> AbortHandle {
         self.task.abort_handle()
     }
 

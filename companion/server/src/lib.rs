@@ -13,17 +13,24 @@
 //! - [`surface`]: what filters, operators and tools reach
 //! - [`serve`]: puts the rooms together
 
-pub mod active;
-pub mod base;
-pub mod checks;
-pub mod decisions;
-pub mod discovery;
+mod active;
+mod base;
+mod checks;
+mod decisions;
+mod discovery;
 pub mod election;
-pub mod metrics;
+mod metrics;
 pub mod serve;
 #[cfg_attr(
     not(all(feature = "redb", feature = "redis")),
     expect(dead_code, reason = "used by the stores that are features")
 )]
 pub mod stores;
-pub mod surface;
+mod surface;
+
+pub use self::base::clock::Clock;
+pub use self::decisions::control_settings;
+pub use self::decisions::driver::Gone;
+pub use self::decisions::observe::Observer;
+pub use self::decisions::reports::{Report, Reporter};
+pub use self::metrics::Metrics;

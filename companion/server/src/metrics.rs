@@ -16,7 +16,7 @@ mod table;
 mod tests;
 mod totals;
 #[cfg_attr(not(feature = "otlp"), expect(dead_code, reason = "used by the exporter, which is a feature"))]
-pub mod trace;
+pub(crate) mod trace;
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -41,7 +41,7 @@ const REQUEST: [&str; 3] = ["pool", "model", "target_model"];
 const DECISION_SECONDS: [f64; 9] =
     [0.000_000_5, 0.000_001, 0.000_002, 0.000_005, 0.000_01, 0.000_05, 0.000_1, 0.001, 0.01];
 /// The label value that stands for all values beyond the limit.
-pub const OTHER: &str = "other";
+pub(crate) const OTHER: &str = "other";
 /// The pool label of requests without a pool.
 pub(crate) const NO_POOL: &str = "none";
 /// The limit on values of a label that clients choose, before a configuration sets it.
@@ -69,19 +69,18 @@ pub struct Metrics {
     has_nexus_alias: AtomicBool,
 }
 
-/// The labels of requests, and more.
 fn request_labels<'a>(more: &[&'a str]) -> Vec<&'a str> {
     REQUEST.iter().chain(more).copied().collect()
 }
 
 impl Metrics {
     /// Sets whether the endpoints of a pool can be discovered.
-    pub fn set_discovery_up(&self, pool: &str, is_up: bool) {
+    pub(crate) fn set_discovery_up(&self, pool: &str, is_up: bool) {
         self.discovery_up.with_label_values(&[pool]).set(is_up.into());
     }
 
     /// The pool has no discovery any more.
-    pub fn remove_discovery(&self, pool: &str) {
+    pub(crate) fn remove_discovery(&self, pool: &str) {
         // Fails if there is no such series.
         let _ = self.discovery_up.remove_label_values(&[pool]);
     }
@@ -142,7 +141,7 @@ impl Metrics {
     }
 
     /// Applies a configuration: the limit on label values, the aliases, and the series that each pool has from the start.
-    pub fn follow(&self, config: &Config) {
+    pub(crate) fn follow(&self, config: &Config) {
         self.set_values_max(config.metric_flows);
         let has_nexus_alias = config.metric_aliases.contains(&Alias::Nexus);
         self.has_nexus_alias.store(has_nexus_alias, Ordering::Relaxed);
@@ -155,7 +154,7 @@ impl Metrics {
     }
 
     /// Sets the limit on values of a label that clients choose.
-    pub fn set_values_max(&self, values_max: usize) {
+    pub(crate) fn set_values_max(&self, values_max: usize) {
         self.values_max.store(values_max, Ordering::Relaxed);
     }
 
@@ -176,7 +175,7 @@ impl Metrics {
     ///
     /// # Errors
     /// When a metric can't be encoded.
-    pub fn render(
+    pub(crate) fn render(
         &self,
         status: &Status,
         budgets: &[PoolBudgets],
@@ -212,7 +211,7 @@ impl Metrics {
     ///
     /// # Errors
     /// When a metric can't be encoded.
-    pub fn render_discovery(&self) -> prometheus::Result<Vec<u8>> {
+    pub(crate) fn render_discovery(&self) -> prometheus::Result<Vec<u8>> {
         const FAMILIES: [&str; 3] =
             ["penstock_build_info", "penstock_config_reload_failures_total", "penstock_discovery_up"];
         let mut families = self.registry.gather();

@@ -1,9 +1,9 @@
 //! What filters, operators and tools reach: gRPC, HTTP and the documents behind it.
 
-pub mod advice;
+pub(crate) mod advice;
 pub(crate) mod budgets;
-pub mod grpc;
-pub mod history;
-pub mod http;
-pub mod status;
-pub mod visibility;
+pub(crate) mod grpc;
+pub(crate) mod history;
+pub(crate) mod http;
+pub(crate) mod status;
+pub(crate) mod visibility;

@@ -9,7 +9,7 @@ use penstock_envoy::bootstrap::Module;
 use penstock_filter_core::config::Config as PluginConfig;
 use penstock_filter_core::time::Instant as FilterInstant;
 use penstock_filter_core::worker::Worker;
-use penstock_server::decisions::control_settings;
+use penstock_server::control_settings;
 
 use super::host::{DRAW, Shared};
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use penstock_control::{ConnId, Control, Event, Output, Settings};
 use penstock_engine::Instant;
-use penstock_server::decisions::control_settings;
+use penstock_server::control_settings;
 use penstock_wire as wire;
 use prost::Message;
 use wire::filter_frame::Event as FilterEvent;

@@ -4,10 +4,8 @@ use std::time::Duration;
 
 use penstock_config::Lease;
 use penstock_election::{KnownEnvoy, Role, RoleChange, Settings};
-use penstock_server::base::clock::Clock;
-use penstock_server::decisions::driver::Gone;
-use penstock_server::decisions::reports::{Report, Reporter};
 use penstock_server::election::{self, Election, RoleSink, Status};
+use penstock_server::{Clock, Gone, Report, Reporter};
 use penstock_tests::wait::soon;
 use penstock_tests::{Etcd, run, until};
 use serde_json::json;

@@ -40,7 +40,7 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// Updates Envoy's pools and endpoints.
 #[derive(Debug)]
-pub struct EnvoyPools {
+pub(crate) struct EnvoyPools {
     writer: Option<mpsc::Sender<Admit>>,
     /// The endpoints in Envoy's bootstrap, and those that a warning has named. Empty with a folder.
     known: BTreeMap<String, BTreeSet<SocketAddr>>,
@@ -68,7 +68,7 @@ impl EnvoyPools {
     ///
     /// # Panics
     /// Outside a tokio runtime.
-    pub fn open(
+    pub(crate) fn open(
         folder: Option<&Path>,
         admin: Option<SocketAddr>,
         config: &Config,
@@ -113,7 +113,7 @@ impl EnvoyPools {
 
     /// The servers of pools with discovery that the folder had at the start.
     #[must_use]
-    pub fn remembered(&self, config: &Config) -> Vec<Found> {
+    pub(crate) fn remembered(&self, config: &Config) -> Vec<Found> {
         let found = config.pools.iter().filter_map(|pool| {
             let servers = self.remembered.get(&pool.name).filter(|servers| !servers.is_empty())?;
             let endpoints = servers.iter().map(|server| pool.endpoint_defaults.endpoint(*server));
@@ -127,13 +127,13 @@ impl EnvoyPools {
     }
 
     /// Discovery has found lists of these pools.
-    pub fn note_found<'a>(&mut self, pools: impl Iterator<Item = &'a str>) {
+    pub(crate) fn note_found<'a>(&mut self, pools: impl Iterator<Item = &'a str>) {
         self.found.extend(pools.map(str::to_owned));
     }
 
     /// Returns when Envoy has all pools and endpoints of this configuration, or should have them by now. Removed ones
     /// are deleted later.
-    pub async fn admit(&mut self, config: &Config) {
+    pub(crate) async fn admit(&mut self, config: &Config) {
         let needed = settings::stream_idle_timeout(config);
         if needed > self.stream_idle_timeout {
             tracing::warn!(

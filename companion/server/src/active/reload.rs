@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-pub use self::reloader::spawn;
+pub(crate) use self::reloader::spawn;
 use crate::active::envoy_pools::EnvoyPools;
 use crate::base::admin::Admin;
 use crate::base::found::Found;
@@ -33,31 +33,31 @@ const COMMANDS: usize = 64;
 
 /// The configuration at one moment. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct ActiveConfig {
+pub(crate) struct ActiveConfig {
     /// The document that is shown and changed: every key, with the flags applied.
-    pub document: Arc<Document>,
+    pub(crate) document: Arc<Document>,
     /// The same as types, with discovered servers beside the configured ones, and with the API keys of their file. Replaced
     /// whenever anything in it changes.
-    pub config: Arc<Config>,
+    pub(crate) config: Arc<Config>,
     /// Who may change the configuration.
-    pub admin: Arc<Admin>,
+    pub(crate) admin: Arc<Admin>,
     /// The document's origin: the file's path, `PUT /config` or `PATCH /config`.
-    pub source: Arc<str>,
+    pub(crate) source: Arc<str>,
     /// When the document became active.
-    pub since: Instant,
+    pub(crate) since: Instant,
     /// How many documents, or files of API keys, became active after the first.
-    pub reloads: u64,
+    pub(crate) reloads: u64,
     /// How often the file, or that of the API keys, could not become active.
-    pub failures: u64,
+    pub(crate) failures: u64,
     /// Why the present content of the file, or else of that of the API keys, is not active. `None`: it is active, or was until
     /// a change by HTTP.
-    pub last_error: Option<Arc<str>>,
+    pub(crate) last_error: Option<Arc<str>>,
 }
 
 impl ActiveConfig {
     /// The `config` object of `/status`.
     #[must_use]
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         json!({
             "source": &*self.source,
             "digest": self.document.digest(),
@@ -71,7 +71,7 @@ impl ActiveConfig {
 
 /// A requested change of the document.
 #[derive(Clone, Debug)]
-pub enum Change {
+pub(crate) enum Change {
     /// Replaces the document by this text.
     Put(String),
     /// Applies this merge patch.
@@ -80,7 +80,7 @@ pub enum Change {
 
 /// Why a change was rejected.
 #[derive(Debug, thiserror::Error)]
-pub enum ChangeError {
+pub(crate) enum ChangeError {
     /// The active document isn't the one for which the change was made.
     #[error("the configuration has changed since; its ETag is now \"{0}\"")]
     Stale(String),
@@ -138,7 +138,7 @@ enum Command {
 
 /// Sends commands to the task and reads the active configuration. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Handle {
+pub(crate) struct Handle {
     commands: mpsc::Sender<Command>,
     active: watch::Receiver<ActiveConfig>,
 }
@@ -146,25 +146,25 @@ pub struct Handle {
 impl Handle {
     /// The configuration as it is now.
     #[must_use]
-    pub fn active(&self) -> ActiveConfig {
+    pub(crate) fn active(&self) -> ActiveConfig {
         self.active.borrow().clone()
     }
 
     /// Follows the active configuration, including its `last_error`.
     #[must_use]
-    pub fn watch(&self) -> watch::Receiver<ActiveConfig> {
+    pub(crate) fn watch(&self) -> watch::Receiver<ActiveConfig> {
         self.active.clone()
     }
 
     /// Reloads the file, as SIGHUP requests.
-    pub async fn reload(&self) {
+    pub(crate) async fn reload(&self) {
         // Sending fails during shutdown, when there is nothing left to reload.
         let _ = self.commands.send(Command::Reload).await;
     }
 
     /// Sets the discovered servers of pools that are still configured to be discovered in this way. Returns when they are
     /// endpoints.
-    pub async fn set_discovered(&self, found: Vec<Found>) {
+    pub(crate) async fn set_discovered(&self, found: Vec<Found>) {
         let (done, applied) = oneshot::channel();
         // Sending fails during shutdown, when endpoints no longer matter.
         if self.commands.send(Command::SetDiscovered(found, done)).await.is_ok() {
@@ -177,7 +177,7 @@ impl Handle {
     ///
     /// # Errors
     /// When the document isn't changed.
-    pub async fn change(
+    pub(crate) async fn change(
         &self,
         change: Change,
         only_if: Option<Vec<String>>,
@@ -191,7 +191,7 @@ impl Handle {
     }
 
     /// Ends the task, so that nothing changes any more, and returns the open stores.
-    pub async fn stop(&self) -> Option<Stores> {
+    pub(crate) async fn stop(&self) -> Option<Stores> {
         let (reply, answer) = oneshot::channel();
         self.commands.send(Command::Stop(reply)).await.ok()?;
         answer.await.ok()
@@ -200,57 +200,56 @@ impl Handle {
 
 /// The configuration as it was read at the start.
 #[derive(Debug)]
-pub struct Loaded {
+pub(crate) struct Loaded {
     /// The configuration file.
-    pub file: PathBuf,
+    pub(crate) file: PathBuf,
     /// The file's bytes when it was read.
-    pub file_bytes: Vec<u8>,
+    pub(crate) file_bytes: Vec<u8>,
     /// The file's document with variables, and without flags.
-    pub file_document: Value,
+    pub(crate) file_document: Value,
     /// The values that keys have when the document is saved, if they can't change at run time: those of the file without
     /// variables and flags. The file's document, if the file is invalid without the variables.
-    pub saved_document: Value,
+    pub(crate) saved_document: Value,
     /// The file's document with flags.
-    pub document: Document,
+    pub(crate) document: Document,
     /// The same as types, with the API keys of their file.
-    pub config: Config,
+    pub(crate) config: Config,
     /// The flags that replace keys of the document.
-    pub flags: FlagOverrides,
+    pub(crate) flags: FlagOverrides,
 }
 
 /// The initial state of the task.
 #[derive(Debug)]
-pub struct Start {
+pub(crate) struct Start {
     /// The configuration.
-    pub loaded: Loaded,
+    pub(crate) loaded: Loaded,
     /// Who may change the configuration.
-    pub admin: Admin,
+    pub(crate) admin: Admin,
     /// Variables that override the file.
-    pub environment: Environment,
-    /// The identity of this process.
-    pub identity: ProcessIdentity,
+    pub(crate) environment: Environment,
+    pub(crate) identity: ProcessIdentity,
     /// The decision task.
-    pub driver: Driver,
+    pub(crate) driver: Driver,
     /// The exported metrics.
-    pub metrics: Arc<Metrics>,
+    pub(crate) metrics: Arc<Metrics>,
     /// The open stores.
-    pub stores: Stores,
+    pub(crate) stores: Stores,
     /// The pools and endpoints that Envoy has.
-    pub envoy: EnvoyPools,
+    pub(crate) envoy: EnvoyPools,
     /// The elections of leaders, one for each pool if each has a leader.
-    pub elections: Elections,
+    pub(crate) elections: Elections,
     /// The roles of this companion.
-    pub roles: RoleReceiver,
+    pub(crate) roles: RoleReceiver,
 }
 
 /// Keys of `listen` that flags of the command line replace.
 #[derive(Clone, Debug)]
-pub struct FlagOverrides(Value);
+pub(crate) struct FlagOverrides(Value);
 
 impl FlagOverrides {
     /// The addresses of the companion and of Envoy's listener, as far as flags give them.
     #[must_use]
-    pub fn new(
+    pub(crate) fn new(
         grpc: Option<&config::Address>,
         http: Option<&config::Address>,
         gateway: Option<std::net::SocketAddr>,
@@ -273,7 +272,7 @@ impl FlagOverrides {
     ///
     /// # Errors
     /// When the document is invalid with the flags.
-    pub fn apply(&self, document: Document) -> Result<Document, config::Error> {
+    pub(crate) fn apply(&self, document: Document) -> Result<Document, config::Error> {
         if self.0.as_object().is_none_or(serde_json::Map::is_empty) {
             return Ok(document);
         }

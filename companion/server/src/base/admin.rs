@@ -17,7 +17,7 @@ use subtle::ConstantTimeEq as _;
 const TOKEN_BYTES_MIN: usize = 8;
 
 /// The rules for access.
-pub struct Admin {
+pub(crate) struct Admin {
     token: Option<Vec<u8>>,
     hosts: Vec<String>,
 }
@@ -49,7 +49,7 @@ impl Admin {
     ///
     /// # Errors
     /// When the file can't be read, or doesn't contain a valid token.
-    pub fn new(config: &config::Admin) -> Result<Self, Error> {
+    pub(crate) fn new(config: &config::Admin) -> Result<Self, Error> {
         Ok(Self {
             token: config.token_file.as_deref().map(read_token).transpose()?,
             hosts: config.hosts.clone(),

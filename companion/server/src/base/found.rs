@@ -6,11 +6,11 @@ use penstock_config::{Discovered, Discovery};
 
 /// The discovered servers of a pool.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub(crate) struct Found {
     /// The pool's name.
-    pub pool: Arc<str>,
+    pub(crate) pool: Arc<str>,
     /// The discovery that found them; outdated if the pool has another one by now.
-    pub discovery: Discovery,
+    pub(crate) discovery: Discovery,
     /// All of them, each address once.
-    pub discovered: Discovered,
+    pub(crate) discovered: Discovered,
 }

@@ -15,16 +15,14 @@ const BACKLOG: u16 = 1_024;
 
 /// An open listener. A unix socket's file is removed on drop.
 #[derive(Debug)]
-pub enum Listener {
-    /// TCP.
+pub(crate) enum Listener {
     Tcp(TcpListener),
-    /// A unix socket and its file.
     Unix(UnixListener, SocketFile),
 }
 
 /// The file of a unix socket. Removed on drop, unless another file has taken its place.
 #[derive(Debug)]
-pub struct SocketFile {
+pub(crate) struct SocketFile {
     path: PathBuf,
     /// Device and inode.
     identity: Option<(u64, u64)>,
@@ -54,7 +52,7 @@ impl Listener {
     ///
     /// # Errors
     /// When the address is in use or not allowed.
-    pub fn open(address: &Address, key: &'static str) -> Result<Self, Error> {
+    pub(crate) fn open(address: &Address, key: &'static str) -> Result<Self, Error> {
         let opened = match address {
             Address::Tcp(socket) => tcp(*socket).map(Self::Tcp),
             Address::Unix(path) => unix(path),

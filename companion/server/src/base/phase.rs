@@ -4,7 +4,7 @@ use tokio::sync::watch;
 
 /// A phase; later ones compare greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Phase {
+pub(crate) enum Phase {
     /// New requests are accepted.
     Serving,
     /// New requests are rejected; running requests may finish.
@@ -14,7 +14,7 @@ pub enum Phase {
 }
 
 /// Returns when the companion ends.
-pub async fn ending(mut phase: watch::Receiver<Phase>) {
+pub(crate) async fn ending(mut phase: watch::Receiver<Phase>) {
     // An error means that the sender is gone, so the companion has ended.
     let _ = phase.wait_for(|phase| *phase == Phase::Ending).await;
 }

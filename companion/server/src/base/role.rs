@@ -10,19 +10,19 @@ use tokio::sync::watch;
 
 /// The role of this companion. Only with `replicas`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Role {
+pub(crate) struct Role {
     /// This companion leads: it grants. Otherwise it is a standby.
-    pub is_leader: bool,
+    pub(crate) is_leader: bool,
     /// The leader's term; 0: unknown.
-    pub term: u64,
+    pub(crate) term: u64,
     /// Where the leader listens for filters, `ip:port`; of a leader, its own address. `None`: no leader is known.
-    pub leader: Option<String>,
+    pub(crate) leader: Option<String>,
 }
 
 impl Role {
     /// The role in one word.
     #[must_use]
-    pub const fn as_str(&self) -> &'static str {
+    pub(crate) const fn as_str(&self) -> &'static str {
         if self.is_leader { "leader" } else { "standby" }
     }
 
@@ -33,7 +33,7 @@ impl Role {
 
 /// The roles of this companion: one for all pools, or one for each.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Roles {
+pub(crate) enum Roles {
     /// All pools have the same leader.
     Gateway(Role),
     /// Each pool has a leader of its own. A pool that isn't there has no known leader.
@@ -43,16 +43,15 @@ pub enum Roles {
 impl Roles {
     /// The roles of a companion that knows no leader.
     #[must_use]
-    pub fn unknown(per: Per) -> Self {
+    pub(crate) fn unknown(per: Per) -> Self {
         match per {
             Per::Gateway => Self::Gateway(Role::default()),
             Per::Pool => Self::Pools(BTreeMap::new()),
         }
     }
 
-    /// The role for a pool.
     #[must_use]
-    pub fn of(&self, pool: &str) -> Role {
+    pub(crate) fn of(&self, pool: &str) -> Role {
         match self {
             Self::Gateway(role) => role.clone(),
             Self::Pools(pools) => pools.get(pool).cloned().unwrap_or_default(),
@@ -61,7 +60,7 @@ impl Roles {
 
     /// This companion leads a pool.
     #[must_use]
-    pub fn leads_any(&self) -> bool {
+    pub(crate) fn leads_any(&self) -> bool {
         match self {
             Self::Gateway(role) => role.is_leader,
             Self::Pools(pools) => pools.values().any(|role| role.is_leader),
@@ -71,7 +70,7 @@ impl Roles {
     /// The role for all pools. Where each pool has a leader of its own, that of a pool which this companion leads, otherwise that
     /// of one with a known leader.
     #[must_use]
-    pub fn summary(&self) -> Role {
+    pub(crate) fn summary(&self) -> Role {
         match self {
             Self::Gateway(role) => role.clone(),
             Self::Pools(pools) => {
@@ -84,7 +83,7 @@ impl Roles {
 
     /// The object `replicas` of `/status`.
     #[must_use]
-    pub fn status(&self, replicas: &Replicas) -> Value {
+    pub(crate) fn status(&self, replicas: &Replicas) -> Value {
         let companions: Vec<String> = match &replicas.companions {
             Companions::List(addresses) => addresses.iter().map(SocketAddr::to_string).collect(),
             Companions::Dns { name, port } => vec![format!("{name}:{port}")],
@@ -99,7 +98,7 @@ impl Roles {
 
     /// The object `replicas` of a pool in `/status`; `None` if all pools have the same leader.
     #[must_use]
-    pub fn pool_status(&self, pool: &str) -> Option<Value> {
+    pub(crate) fn pool_status(&self, pool: &str) -> Option<Value> {
         match self {
             Self::Gateway(_) => None,
             Self::Pools(_) => Some(self.of(pool).status()),
@@ -108,7 +107,7 @@ impl Roles {
 }
 
 /// Follows the roles of this companion; `None` without `replicas`.
-pub type RoleReceiver = Option<watch::Receiver<Roles>>;
+pub(crate) type RoleReceiver = Option<watch::Receiver<Roles>>;
 
 #[cfg(test)]
 mod tests {

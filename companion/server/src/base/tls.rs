@@ -11,7 +11,7 @@ use std::time::Duration;
 use penstock_config::Tls;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
-pub use tonic::transport::ServerTlsConfig;
+pub(crate) use tonic::transport::ServerTlsConfig;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity, Server};
 
 /// A peer that doesn't finish the handshake within this time is disconnected.
@@ -58,7 +58,7 @@ pub enum Error {
 ///
 /// # Errors
 /// When a file can't be read, contains something else, or the key doesn't belong to the certificate.
-pub fn server(tls: &Tls) -> Result<ServerTlsConfig, Error> {
+pub(crate) fn server(tls: &Tls) -> Result<ServerTlsConfig, Error> {
     let (cert, key) = identity(tls)?;
     let client_ca = read("tls.client_ca", &tls.client_ca, "certificate", has_certificates)?;
     let config = ServerTlsConfig::new()
@@ -75,7 +75,7 @@ pub fn server(tls: &Tls) -> Result<ServerTlsConfig, Error> {
 ///
 /// # Errors
 /// When the certificates don't match, which [`server`] has checked.
-pub fn apply(server: Server, config: ServerTlsConfig) -> Result<Server, tonic::transport::Error> {
+pub(crate) fn apply(server: Server, config: ServerTlsConfig) -> Result<Server, tonic::transport::Error> {
     server.tls_config(config)
 }
 

@@ -5,7 +5,7 @@ use tonic::transport::{Endpoint, Server};
 
 /// Never constructed: [`server`] fails.
 #[derive(Clone, Debug)]
-pub enum ServerTlsConfig {}
+pub(crate) enum ServerTlsConfig {}
 
 /// TLS is configured, and this binary lacks it.
 #[derive(Debug, thiserror::Error)]
@@ -16,7 +16,7 @@ pub struct Error;
 ///
 /// # Errors
 /// Always.
-pub const fn server(_tls: &Tls) -> Result<ServerTlsConfig, Error> {
+pub(crate) const fn server(_tls: &Tls) -> Result<ServerTlsConfig, Error> {
     Err(Error)
 }
 
@@ -36,6 +36,6 @@ pub(crate) fn apply_to_client(
 ///
 /// # Errors
 /// None.
-pub fn apply(_server: Server, config: ServerTlsConfig) -> Result<Server, tonic::transport::Error> {
+pub(crate) fn apply(_server: Server, config: ServerTlsConfig) -> Result<Server, tonic::transport::Error> {
     match config {}
 }

@@ -21,7 +21,7 @@ const TIMEOUT_MAX: Duration = Duration::from_secs(2);
 
 /// The running health checks.
 #[derive(Debug)]
-pub struct Checks {
+pub(crate) struct Checks {
     client: Client,
     driver: Handle,
     tasks: EndpointTasks<Health>,
@@ -32,12 +32,12 @@ impl Checks {
     ///
     /// # Errors
     /// When the HTTP client can't be made.
-    pub fn new(driver: Handle) -> Result<Self, reqwest::Error> {
+    pub(crate) fn new(driver: Handle) -> Result<Self, reqwest::Error> {
         Ok(Self { client: Client::builder().no_proxy().build()?, driver, tasks: EndpointTasks::default() })
     }
 
     /// Checks exactly the endpoints whose pools have health checks. An endpoint that is no longer checked is ready.
-    pub async fn follow(&mut self, config: &Config) {
+    pub(crate) async fn follow(&mut self, config: &Config) {
         let (client, driver) = (&self.client, &self.driver);
         let stopped = self.tasks.follow(
             config,

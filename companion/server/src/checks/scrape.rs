@@ -27,7 +27,7 @@ const UNUSABLE_RETRY: Duration = Duration::from_secs(30);
 
 /// The tasks that read metrics.
 #[derive(Debug)]
-pub struct Readers {
+pub(crate) struct Readers {
     client: Client,
     driver: Handle,
     tasks: EndpointTasks<Scrape>,
@@ -38,13 +38,13 @@ impl Readers {
     ///
     /// # Errors
     /// When the HTTP client can't be made.
-    pub fn new(driver: Handle) -> Result<Self, reqwest::Error> {
+    pub(crate) fn new(driver: Handle) -> Result<Self, reqwest::Error> {
         Ok(Self { client: client()?, driver, tasks: EndpointTasks::default() })
     }
 
     /// Reads the metrics of exactly the endpoints whose pools have scraping. New readers are spread over their interval.
     /// An endpoint that is no longer read has no known values.
-    pub async fn follow(&mut self, config: &Config) {
+    pub(crate) async fn follow(&mut self, config: &Config) {
         let (client, driver) = (&self.client, &self.driver);
         let stopped = self.tasks.follow(
             config,

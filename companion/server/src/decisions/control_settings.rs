@@ -90,7 +90,7 @@ fn max_priority(max_priority: &penstock_config::MaxPriority) -> MaxPriority {
 
 /// The control's settings for this configuration, with each pool's learned models, which are taken out of `models`.
 #[must_use]
-pub fn with_models(
+pub(crate) fn with_models(
     config: &Config,
     identity: &ProcessIdentity,
     models: &mut HashMap<String, Vec<(String, Kept)>>,
@@ -104,7 +104,7 @@ pub fn with_models(
 
 /// The control's settings for a pool's endpoints.
 #[must_use]
-pub fn endpoints(pool: &Pool) -> Vec<EndpointSettings> {
+pub(crate) fn endpoints(pool: &Pool) -> Vec<EndpointSettings> {
     let endpoints = pool.endpoints.iter().map(|endpoint| EndpointSettings {
         address: endpoint.address.to_string(),
         weight: endpoint.weight,

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 
 /// A thread with a runtime. Dropping it ends the thread and everything that was spawned on it.
 #[derive(Debug)]
-pub struct DecisionRuntime {
+pub(crate) struct DecisionRuntime {
     runtime: Handle,
     end: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -23,7 +23,7 @@ impl DecisionRuntime {
     ///
     /// # Errors
     /// When the operating system gives no thread or no event queue for sockets.
-    pub fn start() -> io::Result<Self> {
+    pub(crate) fn start() -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
         let (end, ended) = oneshot::channel::<()>();
@@ -35,7 +35,7 @@ impl DecisionRuntime {
     }
 
     /// Runs `create` on the calling thread. Tasks and sockets that it creates belong to the decision thread.
-    pub fn enter<T>(&self, create: impl FnOnce() -> T) -> T {
+    pub(crate) fn enter<T>(&self, create: impl FnOnce() -> T) -> T {
         let _entered = self.runtime.enter();
         create()
     }

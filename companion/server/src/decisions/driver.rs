@@ -43,7 +43,7 @@ const INBOX: usize = 8_192;
 /// Messages that are taken at a time; the decisions about them share frames.
 const BATCH: usize = 256;
 /// Frames that wait for a slow peer. A stream with more is closed, and the filter resyncs on its next stream.
-pub const FRAMES: usize = 4_096;
+pub(crate) const FRAMES: usize = 4_096;
 
 /// A message to the driver. Nearly all messages are frames, and a message is moved a dozen times: large contents are
 /// boxed.
@@ -66,39 +66,38 @@ enum Message {
 
 /// The state of all pools and sessions at one moment, and the statistics of the last minutes.
 #[derive(Clone, Debug)]
-pub struct Overview {
+pub(crate) struct Overview {
     /// The present state.
-    pub status: Status,
+    pub(crate) status: Status,
     /// The statistics of the last minutes.
-    pub recent: RecentStats,
+    pub(crate) recent: RecentStats,
 }
 
 /// The role of this companion and its term.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RoleTerm {
-    /// The role.
-    pub role: Role,
+pub(crate) struct RoleTerm {
+    pub(crate) role: Role,
     /// The term of this companion as a leader; of a standby, the last one.
-    pub term: u64,
+    pub(crate) term: u64,
 }
 
 /// The role of this companion in each scope.
-pub type RoleTerms = BTreeMap<Scope, RoleTerm>;
+pub(crate) type RoleTerms = BTreeMap<Scope, RoleTerm>;
 
 /// A driver that has been started.
 #[derive(Debug)]
-pub struct Started {
+pub(crate) struct Started {
     /// Sends messages to the driver.
-    pub handle: Handle,
+    pub(crate) handle: Handle,
     /// Its task, which ends when the last handle is dropped. A panic in a decision ends the process.
-    pub task: tokio::task::JoinHandle<()>,
+    pub(crate) task: tokio::task::JoinHandle<()>,
     /// The companion's roles.
-    pub roles: watch::Receiver<RoleTerms>,
+    pub(crate) roles: watch::Receiver<RoleTerms>,
 }
 
 /// The result of looking up a request.
 #[derive(Clone, Debug)]
-pub enum RequestLookup {
+pub(crate) enum RequestLookup {
     /// The request waits or runs.
     Active(Box<RequestStatus>),
     /// The request ended a short time ago.
@@ -109,7 +108,7 @@ pub enum RequestLookup {
 
 /// Sends messages to the driver. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Handle(mpsc::Sender<Message>);
+pub(crate) struct Handle(mpsc::Sender<Message>);
 
 /// The driver has ended, because the companion is shutting down or has a defect.
 #[derive(Debug, thiserror::Error)]
@@ -121,7 +120,7 @@ impl Handle {
     ///
     /// # Errors
     /// When the driver has ended.
-    pub async fn open(&self, conn: ConnId, frames: mpsc::Sender<Bytes>) -> Result<(), Gone> {
+    pub(crate) async fn open(&self, conn: ConnId, frames: mpsc::Sender<Bytes>) -> Result<(), Gone> {
         self.message(Message::Open(conn, frames)).await
     }
 
@@ -129,7 +128,7 @@ impl Handle {
     ///
     /// # Errors
     /// When the driver has ended.
-    pub async fn frame(&self, conn: ConnId, frame: Bytes) -> Result<(), Gone> {
+    pub(crate) async fn frame(&self, conn: ConnId, frame: Bytes) -> Result<(), Gone> {
         match self.0.try_send(Message::Frame(conn, frame)) {
             Ok(()) => Ok(()),
             Err(TrySendError::Closed(_)) => Err(Gone),
@@ -141,7 +140,7 @@ impl Handle {
     ///
     /// # Errors
     /// When the driver has ended.
-    pub async fn send(&self, event: Event) -> Result<(), Gone> {
+    pub(crate) async fn send(&self, event: Event) -> Result<(), Gone> {
         self.message(Message::Event(Box::new(event))).await
     }
 
@@ -149,7 +148,7 @@ impl Handle {
     ///
     /// # Errors
     /// When the driver has ended.
-    pub async fn change_leadership(&self, scope: Scope, change: LeadershipChange) -> Result<(), Gone> {
+    pub(crate) async fn change_leadership(&self, scope: Scope, change: LeadershipChange) -> Result<(), Gone> {
         self.query(|reply| Message::Leadership(Box::new((scope, change)), reply)).await
     }
 
@@ -157,7 +156,7 @@ impl Handle {
     ///
     /// # Errors
     /// When the driver has ended.
-    pub async fn add_usage(
+    pub(crate) async fn add_usage(
         &self,
         pool: Arc<str>,
         past: Vec<PastUsage>,
@@ -170,7 +169,11 @@ impl Handle {
     ///
     /// # Errors
     /// When the driver has ended.
-    pub async fn configure_observer(&self, values_max: usize, recorders: Recorders) -> Result<(), Gone> {
+    pub(crate) async fn configure_observer(
+        &self,
+        values_max: usize,
+        recorders: Recorders,
+    ) -> Result<(), Gone> {
         self.message(Message::ConfigureObserver(values_max, recorders)).await
     }
 
@@ -178,7 +181,7 @@ impl Handle {
     ///
     /// # Errors
     /// When the driver has ended.
-    pub async fn status(&self) -> Result<Status, Gone> {
+    pub(crate) async fn status(&self) -> Result<Status, Gone> {
         self.query(Message::Status).await
     }
 
@@ -186,7 +189,7 @@ impl Handle {
     ///
     /// # Errors
     /// When the driver has ended.
-    pub async fn overview(&self) -> Result<Overview, Gone> {
+    pub(crate) async fn overview(&self) -> Result<Overview, Gone> {
         self.query(Message::Overview).await
     }
 
@@ -194,7 +197,7 @@ impl Handle {
     ///
     /// # Errors
     /// When the driver has ended.
-    pub async fn request(&self, request_id: &str) -> Result<RequestLookup, Gone> {
+    pub(crate) async fn request(&self, request_id: &str) -> Result<RequestLookup, Gone> {
         self.query(|reply| Message::Request(request_id.into(), reply)).await
     }
 
@@ -202,7 +205,7 @@ impl Handle {
     ///
     /// # Errors
     /// When the driver has ended.
-    pub async fn idle(&self) -> Result<(), Gone> {
+    pub(crate) async fn idle(&self) -> Result<(), Gone> {
         self.query(Message::Idle).await
     }
 
@@ -210,7 +213,7 @@ impl Handle {
     ///
     /// # Errors
     /// When the driver has ended.
-    pub async fn shut_down(&self) -> Result<(), Gone> {
+    pub(crate) async fn shut_down(&self) -> Result<(), Gone> {
         self.message(Message::ShutDown).await
     }
 
@@ -252,7 +255,7 @@ struct Driver {
 
 /// Starts the driver. What the elections of leaders must know goes to `elections`.
 #[must_use]
-pub fn spawn(settings: Settings, clock: Clock, observer: Observer, elections: Reporters) -> Started {
+pub(crate) fn spawn(settings: Settings, clock: Clock, observer: Observer, elections: Reporters) -> Started {
     let (inbox, messages) = mpsc::channel(INBOX);
     let controls = Controls::new(settings, clock.now());
     let terms = controls.iter().map(|(scope, control)| {

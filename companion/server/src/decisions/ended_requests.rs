@@ -9,37 +9,34 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hashbrown::{DefaultHashBuilder, HashMap};
-use penstock_control::{Labels, Observation, code_of};
+use penstock_control::{Labels, Observation};
 use penstock_engine::{Instant, Outcome};
 
 /// How long an ended request can be looked up.
-pub const RETENTION: Duration = Duration::from_secs(60);
+pub(crate) const RETENTION: Duration = Duration::from_secs(60);
 /// The memory limit, with the labels and their texts.
 const BYTES_MAX: usize = 16 << 20;
 
-/// A request that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EndedRequest {
-    /// The request's labels.
-    pub labels: Arc<Labels>,
-    /// The request's outcome.
-    pub outcome: Outcome,
+pub(crate) struct EndedRequest {
+    pub(crate) labels: Arc<Labels>,
+    pub(crate) outcome: Outcome,
     /// The error code of Penstock's own response; empty: there was none.
-    pub code: Box<str>,
+    pub(crate) code: Box<str>,
     /// The time in the queue.
-    pub waited: Duration,
+    pub(crate) waited: Duration,
     /// The endpoint that served the request; empty: none is known.
-    pub endpoint: Arc<str>,
+    pub(crate) endpoint: Arc<str>,
     /// The HTTP status of the endpoint's response; 0: the client got none.
-    pub status: u16,
+    pub(crate) status: u16,
     /// How often the request was requeued.
-    pub requeues: u32,
+    pub(crate) requeues: u32,
     ended_at: Instant,
 }
 
 /// The requests that ended in the last minute, in order, and indexed by the hash of their id.
 #[derive(Debug, Default)]
-pub struct EndedRequests {
+pub(crate) struct EndedRequests {
     /// Each with the hash of its id.
     ended: VecDeque<(u64, EndedRequest)>,
     /// The number of the first entry of `ended`; numbers are consecutive.
@@ -52,7 +49,7 @@ pub struct EndedRequests {
 
 impl EndedRequests {
     /// Records an observation; only ends of requests have an effect.
-    pub fn record(&mut self, now: Instant, observation: &Observation) {
+    pub(crate) fn record(&mut self, now: Instant, observation: &Observation) {
         let ended = match observation {
             Observation::Decided { labels, outcome, code, waited, .. } if !outcome.is_grant() => {
                 EndedRequest::new(now, labels, *outcome, code, *waited, 0)
@@ -93,7 +90,7 @@ impl EndedRequests {
     }
 
     /// How the last request with this id ended, if it can still be looked up.
-    pub fn find(&mut self, now: Instant, request_id: &str) -> Option<&EndedRequest> {
+    pub(crate) fn find(&mut self, now: Instant, request_id: &str) -> Option<&EndedRequest> {
         self.expire(now);
         let number = self.by_id.get(&self.hasher.hash_one(request_id))?;
         let index = usize::try_from(number.checked_sub(self.first)?).ok()?;
@@ -182,7 +179,7 @@ impl EndedRequest {
 
     /// Why the request ended as it did: a sentence for people.
     #[must_use]
-    pub fn reason(&self) -> String {
+    pub(crate) fn reason(&self) -> String {
         let mut reason = self.last_reason();
         if self.requeues > 0 {
             let times = self.requeues;
@@ -246,14 +243,9 @@ const fn rejection(outcome: Outcome) -> &'static str {
     }
 }
 
-/// The error code of an outcome's response; empty: it has none.
-#[must_use]
-pub fn code(outcome: Outcome) -> &'static str {
-    code_of(outcome).unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
+    use penstock_control::code_of;
     use penstock_engine::input::Band;
 
     use super::*;
@@ -280,7 +272,7 @@ mod tests {
         Observation::Decided {
             labels: labels(request_id),
             outcome,
-            code: code(outcome),
+            code: code_of(outcome).unwrap_or_default(),
             waited: Duration::from_millis(1_500),
             endpoint: "127.0.0.1:1".into(),
             was_queued: true,

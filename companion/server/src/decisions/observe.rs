@@ -51,37 +51,37 @@ impl Observer {
 
     /// Records learned models and usage.
     #[must_use]
-    pub fn with_recorders(self, recorders: Recorders) -> Self {
+    pub(crate) fn with_recorders(self, recorders: Recorders) -> Self {
         Self { recorders, ..self }
     }
 
     /// Exports a span for each request, if there is a tracer.
     #[must_use]
-    pub fn with_tracer(self, tracer: Option<Tracer>) -> Self {
+    pub(crate) fn with_tracer(self, tracer: Option<Tracer>) -> Self {
         Self { tracer, ..self }
     }
 
     /// Sets the limit and the recorders. Series beyond a smaller limit stay.
-    pub fn configure(&mut self, values_max: usize, recorders: Recorders) {
+    pub(crate) fn configure(&mut self, values_max: usize, recorders: Recorders) {
         self.metrics.set_values_max(values_max);
         self.recorders = recorders;
     }
 
     /// Records that deciding on `messages` took `elapsed`.
-    pub fn record_batch(&self, elapsed: Duration, messages: usize) {
+    pub(crate) fn record_batch(&self, elapsed: Duration, messages: usize) {
         #[expect(clippy::cast_precision_loss, reason = "a batch is small")]
         self.metrics.decision.observe(elapsed.as_secs_f64() / messages.max(1) as f64);
     }
 
     /// Drops the series of pools and endpoints that no longer exist, before the metrics are rendered with this status.
-    pub fn retain_labels(&mut self, now: Instant, status: &Status) {
+    pub(crate) fn retain_labels(&mut self, now: Instant, status: &Status) {
         self.table.retain_labels(now, status);
         let is_pool = |name: &str| name == NO_POOL || status.pools.iter().any(|pool| &*pool.name == name);
         self.warned.retain(|(pool, _), _| is_pool(pool));
     }
 
     /// Replaces the names of models beyond the limit on label values by `other`.
-    pub fn limit_models(&mut self, status: &mut Status) {
+    pub(crate) fn limit_models(&mut self, status: &mut Status) {
         self.table.limit_models(status);
     }
 

@@ -12,20 +12,20 @@ use penstock_engine::{Instant, Outcome};
 use penstock_wire::names::code;
 
 /// The time that the counts cover.
-pub const WINDOW: Duration = Duration::from_secs(SLOT_S * SLOTS as u64);
+pub(crate) const WINDOW: Duration = Duration::from_secs(SLOT_S * SLOTS as u64);
 const SLOT_S: u64 = 30;
 const SLOTS: usize = 10;
 
 /// The statistics of all pools.
 #[derive(Clone, Debug, Default)]
-pub struct RecentStats {
+pub(crate) struct RecentStats {
     pools: Vec<(Arc<str>, PoolStats)>,
     misconfigured: Option<(Instant, Box<str>)>,
 }
 
 /// The statistics of one pool.
 #[derive(Clone, Debug, Default)]
-pub struct PoolStats {
+pub(crate) struct PoolStats {
     slots: [Slot; SLOTS],
     bands: [BandStats; 3],
     /// The last request that was rejected because of its flow's limit.
@@ -34,19 +34,18 @@ pub struct PoolStats {
 
 /// Counts of requests by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Granted.
-    pub granted: u64,
+pub(crate) struct Counts {
+    pub(crate) granted: u64,
     /// Expired after the ttl.
-    pub expired: u64,
+    pub(crate) expired: u64,
     /// Rejected or displaced because the queue was full.
-    pub full: u64,
+    pub(crate) full: u64,
     /// Rejected because of the flow's limit.
-    pub flow_capacity: u64,
+    pub(crate) flow_capacity: u64,
     /// Rejected because of the class's limit.
-    pub class_capacity: u64,
+    pub(crate) class_capacity: u64,
     /// Rejected because no endpoint was ready.
-    pub no_endpoints: u64,
+    pub(crate) no_endpoints: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -63,13 +62,11 @@ struct BandStats {
     waiting: u64,
     /// The first arrival since the last grant of the band, or since its queue was empty.
     since: Option<Instant>,
-    /// The last grant.
     last_grant: Option<Instant>,
 }
 
 impl RecentStats {
-    /// Records an observation.
-    pub fn record(&mut self, now: Instant, observation: &Observation) {
+    pub(crate) fn record(&mut self, now: Instant, observation: &Observation) {
         match observation {
             Observation::Arrived(labels) => {
                 let band = &mut self.pool_mut(labels).bands[labels.band as usize];
@@ -112,20 +109,20 @@ impl RecentStats {
 
     /// The node name of an Envoy that didn't pass a request's body to its filter in the last [`WINDOW`].
     #[must_use]
-    pub fn misconfigured_envoy(&self, now: Instant) -> Option<&str> {
+    pub(crate) fn misconfigured_envoy(&self, now: Instant) -> Option<&str> {
         let (last, node) = self.misconfigured.as_ref()?;
         (now.since(*last) < WINDOW).then_some(node)
     }
 
     /// The statistics of a pool, if anything has happened in it.
     #[must_use]
-    pub fn pool(&self, name: &str) -> Option<&PoolStats> {
+    pub(crate) fn pool(&self, name: &str) -> Option<&PoolStats> {
         let found = self.pools.iter().find(|(known, _)| **known == *name);
         found.map(|(_, pool)| pool)
     }
 
     /// Drops the statistics of pools that no longer exist.
-    pub fn retain_pools(&mut self, exists: impl Fn(&str) -> bool) {
+    pub(crate) fn retain_pools(&mut self, exists: impl Fn(&str) -> bool) {
         self.pools.retain(|(name, _)| exists(name));
     }
 
@@ -179,7 +176,7 @@ impl RecentStats {
 impl PoolStats {
     /// The counts of the last [`WINDOW`], with the resolution of a slot.
     #[must_use]
-    pub fn counts(&self, now: Instant) -> Counts {
+    pub(crate) fn counts(&self, now: Instant) -> Counts {
         let last = slot_number(now);
         let first = last.saturating_sub(SLOTS as u64 - 1);
         let recent = self.slots.iter().filter(|slot| (first..=last).contains(&slot.number));
@@ -189,21 +186,20 @@ impl PoolStats {
     /// Since when requests of `band` have waited without a grant of the band; `None`: none waits. The true time may be
     /// earlier, never later.
     #[must_use]
-    pub fn passed_over_since(&self, band: Band) -> Option<Instant> {
+    pub(crate) fn passed_over_since(&self, band: Band) -> Option<Instant> {
         let band = &self.bands[band as usize];
         let since = band.since.or(band.last_grant)?;
         (band.waiting > 0).then_some(since)
     }
 
-    /// The last grant of `band`.
     #[must_use]
-    pub fn last_grant(&self, band: Band) -> Option<Instant> {
+    pub(crate) fn last_grant(&self, band: Band) -> Option<Instant> {
         self.bands[band as usize].last_grant
     }
 
     /// The last request that was rejected because of its flow's limit; within [`WINDOW`] if [`Self::counts`] has any.
     #[must_use]
-    pub fn last_flow_rejection(&self) -> Option<&Labels> {
+    pub(crate) fn last_flow_rejection(&self) -> Option<&Labels> {
         self.last_flow_rejection.as_deref()
     }
 

@@ -38,12 +38,12 @@ pub struct Reporter(Arc<Shared>);
 
 /// The reporters of all scopes. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub struct Reporters(Arc<Mutex<HashMap<Scope, Reporter>>>);
+pub(crate) struct Reporters(Arc<Mutex<HashMap<Scope, Reporter>>>);
 
 impl Reporters {
     /// That of a scope. The driver and the scope's election share it, whichever comes first.
     #[must_use]
-    pub fn of(&self, scope: &Scope) -> Reporter {
+    pub(crate) fn of(&self, scope: &Scope) -> Reporter {
         let mut reporters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         reporters.entry(scope.clone()).or_default().clone()
     }

@@ -17,7 +17,7 @@ const CHUNK: usize = 16_384;
 ///
 /// # Errors
 /// When the driver has ended.
-pub async fn send_restored(restored: Restored, driver: &Handle) -> Result<(), Gone> {
+pub(crate) async fn send_restored(restored: Restored, driver: &Handle) -> Result<(), Gone> {
     for restored in restored.into_past_usage() {
         let mut past = restored.settled.into_iter().peekable();
         while past.peek().is_some() {
@@ -61,7 +61,7 @@ fn history(pool: &Arc<str>, past: Vec<QuotaUsage>) -> Event {
 }
 
 /// Forwards the past and running usage of other companions as it arrives. Only the first call for `stores` has an effect.
-pub fn forward_shared(stores: &mut Stores, driver: Handle) {
+pub(crate) fn forward_shared(stores: &mut Stores, driver: Handle) {
     if let Some(mut inbox) = stores.take_shared_usage() {
         essential::spawn("usage of other companions", async move {
             while let Some(shared) = inbox.recv().await {

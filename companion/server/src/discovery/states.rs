@@ -10,7 +10,7 @@ use crate::metrics::Metrics;
 
 /// The states of all pools with discovery. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct States {
+pub(crate) struct States {
     inner: Arc<Mutex<Inner>>,
     metrics: Arc<Metrics>,
 }
@@ -24,13 +24,13 @@ struct Inner {
 
 /// The discovery of one pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct State {
+pub(crate) struct State {
     /// It works.
-    pub is_up: bool,
+    pub(crate) is_up: bool,
     /// Since when, by the wall clock.
-    pub since: SystemTime,
+    pub(crate) since: SystemTime,
     /// Why it doesn't; empty while it works.
-    pub reason: String,
+    pub(crate) reason: String,
     /// It has found a list, even an empty one, and that was applied.
     has_answered: bool,
 }
@@ -38,7 +38,7 @@ pub struct State {
 impl States {
     /// Those of the pools of this configuration, which have had no answer.
     #[must_use]
-    pub fn new(config: &Config, metrics: Arc<Metrics>) -> Self {
+    pub(crate) fn new(config: &Config, metrics: Arc<Metrics>) -> Self {
         let states = Self { inner: Arc::default(), metrics };
         states.follow(config);
         let mut inner = states.inner();
@@ -108,13 +108,13 @@ impl States {
 
     /// The state of a pool; `None`: it has no discovery.
     #[must_use]
-    pub fn get(&self, pool: &str) -> Option<State> {
+    pub(crate) fn get(&self, pool: &str) -> Option<State> {
         self.inner().pools.get(pool).cloned()
     }
 
     /// A pool that has had no answer, and why; `None`: each had one at some time since the start.
     #[must_use]
-    pub fn unanswered(&self) -> Option<(Arc<str>, String)> {
+    pub(crate) fn unanswered(&self) -> Option<(Arc<str>, String)> {
         let inner = self.inner();
         let mut pools = inner.pools.iter().filter(|_| !inner.were_complete);
         let (pool, state) = pools.find(|(_, state)| !state.has_answered)?;

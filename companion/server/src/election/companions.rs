@@ -34,7 +34,6 @@ pub(crate) enum ClaimError {
     /// The connection failed.
     #[error("{}", penstock_errors::root_cause(.0))]
     Connect(#[from] tonic::transport::Error),
-    /// It answered with an error.
     #[error("{}", .0.message())]
     Answer(#[from] Status),
 }

@@ -29,23 +29,22 @@ const FOLLOWER: &str = "the state of the lease store";
 
 /// What a companion needs to take part in the elections of leaders.
 #[derive(Debug)]
-pub struct Start {
+pub(crate) struct Start {
     /// The driver, which owns the controls.
-    pub driver: Handle,
+    pub(crate) driver: Handle,
     /// The controls' roles.
-    pub roles: watch::Receiver<RoleTerms>,
+    pub(crate) roles: watch::Receiver<RoleTerms>,
     /// The reports of the controls.
-    pub reports: Reporters,
-    /// The metrics.
-    pub metrics: Arc<Metrics>,
+    pub(crate) reports: Reporters,
+    pub(crate) metrics: Arc<Metrics>,
     /// The companion's clock.
-    pub clock: Clock,
+    pub(crate) clock: Clock,
 }
 
 /// The elections in which this companion takes part: one for all pools, or one for each. Cheap to clone. Without `replicas`
 /// there is none.
 #[derive(Clone, Debug)]
-pub struct Elections(Option<Arc<Shared>>);
+pub(crate) struct Elections(Option<Arc<Shared>>);
 
 #[derive(Debug)]
 struct Shared {
@@ -74,7 +73,7 @@ struct Members {
 ///
 /// # Errors
 /// If the lease store can't be used with this binary or this configuration.
-pub fn join(config: &Config, start: Start) -> Result<(Elections, RoleReceiver), Error> {
+pub(crate) fn join(config: &Config, start: Start) -> Result<(Elections, RoleReceiver), Error> {
     let Some(replicas) = &config.replicas else {
         return Ok((Elections::none(), None));
     };
@@ -105,7 +104,7 @@ pub fn join(config: &Config, start: Start) -> Result<(Elections, RoleReceiver), 
 impl Elections {
     /// Those of a companion that is alone.
     #[must_use]
-    pub const fn none() -> Self {
+    pub(crate) const fn none() -> Self {
         Self(None)
     }
 
@@ -113,7 +112,7 @@ impl Elections {
     ///
     /// # Errors
     /// If the lease store can't be used with this binary or this configuration.
-    pub fn configure(&self, config: &Config) -> Result<(), Error> {
+    pub(crate) fn configure(&self, config: &Config) -> Result<(), Error> {
         let Some(shared) = &self.0 else {
             return Ok(());
         };
@@ -145,13 +144,13 @@ impl Elections {
 
     /// This companion is asking the leader of the pool to leave the pool to it.
     #[must_use]
-    pub fn claims(&self, pool: &str) -> bool {
+    pub(crate) fn claims(&self, pool: &str) -> bool {
         self.0.as_ref().is_some_and(|shared| shared.claims.has(pool))
     }
 
     /// Leaves a pool to the companion at `address`, if this companion leads the pool, and the pool prefers the other one, which
     /// says that it asks for it. Returns whether it does.
-    pub async fn yield_to(&self, pool: &str, address: SocketAddr) -> bool {
+    pub(crate) async fn yield_to(&self, pool: &str, address: SocketAddr) -> bool {
         let Some(shared) = &self.0 else {
             return false;
         };
@@ -174,7 +173,7 @@ impl Elections {
 
     /// Gives all leases up, so that other companions lead at once, and takes no further part. Returns when the store has
     /// confirmed it. While the store can't be reached that may take forever, so the caller sets a limit.
-    pub async fn resign(&self) {
+    pub(crate) async fn resign(&self) {
         let Some(shared) = &self.0 else {
             return;
         };

@@ -14,7 +14,7 @@ use crate::metrics::Metrics;
 
 /// Publishes the roles of this companion, and counts failovers.
 #[derive(Debug)]
-pub struct RolePublisher {
+pub(crate) struct RolePublisher {
     per: Per,
     roles: watch::Sender<Roles>,
     metrics: Arc<Metrics>,
@@ -27,7 +27,11 @@ pub struct RolePublisher {
 impl RolePublisher {
     /// A publisher for the companion that filters reach at `advertise`. It starts as a standby that knows no leader.
     #[must_use]
-    pub fn new(per: Per, advertise: SocketAddr, metrics: Arc<Metrics>) -> (Self, watch::Receiver<Roles>) {
+    pub(crate) fn new(
+        per: Per,
+        advertise: SocketAddr,
+        metrics: Arc<Metrics>,
+    ) -> (Self, watch::Receiver<Roles>) {
         let (roles, receiver) = watch::channel(Roles::unknown(per));
         let publisher =
             Self { per, roles, metrics, advertise: advertise.to_string(), last_leaders: BTreeMap::new() };
@@ -35,7 +39,7 @@ impl RolePublisher {
     }
 
     /// Publishes the roles of the controls.
-    pub fn publish(&mut self, terms: &RoleTerms) {
+    pub(crate) fn publish(&mut self, terms: &RoleTerms) {
         let present = |scope: &Scope| match self.per {
             Per::Gateway => *scope == Scope::Gateway,
             Per::Pool => scope.pool().is_some(),

@@ -58,23 +58,23 @@ impl ReplicaMetrics {
 
 impl Metrics {
     /// Counts that this companion became the leader after another.
-    pub fn count_failover(&self) {
+    pub(crate) fn count_failover(&self) {
         self.replicas.failovers().inc();
     }
 
     /// How often this companion became the leader after another.
-    #[must_use]
-    pub fn failovers(&self) -> u64 {
+    #[cfg(test)]
+    pub(crate) fn failovers(&self) -> u64 {
         self.replicas.failovers().get()
     }
 
     /// Records a confirmed renewal of the leader's lease, and the time from the request to the answer.
-    pub fn record_lease_renewal(&self, took: Duration) {
+    pub(crate) fn record_lease_renewal(&self, took: Duration) {
         self.replicas.renew_seconds().observe(took.as_secs_f64());
     }
 
     /// Sets whether the store of the leader's lease answers.
-    pub fn set_lease_store_up(&self, is_up: bool) {
+    pub(crate) fn set_lease_store_up(&self, is_up: bool) {
         self.replicas.lease_store_up.with_label_values::<&str>(&[]).set(is_up.into());
     }
 }

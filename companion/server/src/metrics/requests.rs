@@ -4,7 +4,6 @@ use prometheus::IntCounterVec;
 
 use super::{IsGone, Maker, REQUEST, remove_series, request_labels};
 
-/// The counters.
 #[derive(Debug)]
 pub(crate) struct RequestCounters {
     pub(crate) arrivals: IntCounterVec,

@@ -63,7 +63,6 @@ pub(crate) struct CompletedRequest {
     pub(crate) itl: Option<Duration>,
     /// Prompt tokens, as counted by the server.
     pub(crate) input_tokens: u64,
-    /// Output tokens.
     pub(crate) output_tokens: u64,
 }
 
@@ -107,7 +106,6 @@ impl Series {
         [&self.pool, &self.model, &self.target]
     }
 
-    /// Counts an arrival.
     pub(crate) fn count_arrival(&mut self) {
         let labels = [&*self.pool, &*self.model, &*self.target];
         self.arrivals.get(&self.metrics.requests.arrivals, &labels).inc();
@@ -151,7 +149,6 @@ impl Series {
         counter.with_label_values(&values).inc();
     }
 
-    /// Counts the tokens of a completed request.
     fn count_tokens(&mut self, completed: &CompletedRequest) {
         let labels = [&*self.pool, &*self.model, &*self.target];
         let metrics = &self.metrics;

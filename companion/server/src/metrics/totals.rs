@@ -19,7 +19,6 @@ pub(crate) type Buckets = [u64; BUCKETS];
 /// The totals of all pools since the start of the companion.
 pub(crate) type Totals = HashMap<Box<str>, PoolTotals>;
 
-/// The totals of one pool.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PoolTotals {
     /// Decided requests by outcome.
@@ -28,13 +27,11 @@ pub(crate) struct PoolTotals {
     pub(crate) queue: Buckets,
     /// Prompt tokens.
     pub(crate) input_tokens: u64,
-    /// Output tokens.
     pub(crate) output_tokens: u64,
     /// By address.
     pub(crate) endpoints: HashMap<Box<str>, EndpointTotals>,
 }
 
-/// The totals of one endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct EndpointTotals {
     /// Times to the first byte.

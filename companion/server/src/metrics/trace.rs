@@ -33,7 +33,7 @@ const DELAY_MS: usize = 5_000;
 /// The settings of the export, read once at the start. The OpenTelemetry library reads its other variables (endpoint,
 /// headers, TLS, compression, resource, sampler) itself when [`spawn`] builds the exporter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub(crate) struct Settings {
     /// `OTEL_BSP_MAX_QUEUE_SIZE`.
     queue: usize,
     /// `OTEL_BSP_MAX_EXPORT_BATCH_SIZE`.
@@ -46,7 +46,7 @@ impl Settings {
     /// Reads the settings; `variable` returns the value of an environment variable. `None`: no collector is named, or
     /// `OTEL_SDK_DISABLED` or `OTEL_TRACES_EXPORTER` turn traces off.
     #[must_use]
-    pub fn from_environment(variable: impl Fn(&str) -> Option<String>) -> Option<Self> {
+    pub(crate) fn from_environment(variable: impl Fn(&str) -> Option<String>) -> Option<Self> {
         if !traces::are_on(&variable) {
             return None;
         }
@@ -65,7 +65,7 @@ impl Settings {
 
 /// Queues the spans of ended requests. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Tracer {
+pub(crate) struct Tracer {
     queue: mpsc::Sender<SpanRecord>,
     dropped: IntCounter,
 }
@@ -130,7 +130,7 @@ impl Tracer {
 ///
 /// # Errors
 /// When the exporter can't be built from the environment, with the reason.
-pub fn spawn(
+pub(crate) fn spawn(
     settings: &Settings,
     metrics: &Metrics,
     ending: impl Future<Output = ()> + Send + 'static,

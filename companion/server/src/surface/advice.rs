@@ -32,33 +32,33 @@ const UNBOUNDED: u64 = u64::MAX;
 
 /// The input of advice.
 #[derive(Clone, Copy, Debug)]
-pub struct Facts<'a> {
+pub(crate) struct Facts<'a> {
     /// The present state.
-    pub status: &'a Status,
+    pub(crate) status: &'a Status,
     /// The statistics of the last minutes.
-    pub recent: &'a RecentStats,
+    pub(crate) recent: &'a RecentStats,
     /// The active configuration.
-    pub config: &'a Config,
+    pub(crate) config: &'a Config,
     /// Why the file's present content isn't active; `None`: it is.
-    pub config_error: Option<&'a str>,
+    pub(crate) config_error: Option<&'a str>,
     /// The roles of this companion; `None` without `replicas`. A standby has no sessions and no requests of a pool, so it has no
     /// advice on that.
-    pub roles: Option<&'a Roles>,
+    pub(crate) roles: Option<&'a Roles>,
     /// Whether the discovery of each pool works.
-    pub discoveries: Option<&'a States>,
+    pub(crate) discoveries: Option<&'a States>,
     /// The time of the state.
-    pub now: Instant,
+    pub(crate) now: Instant,
     /// The time since the companion's start.
-    pub uptime: Duration,
+    pub(crate) uptime: Duration,
 }
 
 /// The advice on everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Advice {
+pub(crate) struct Advice {
     /// Advice on the companion as a whole.
-    pub overall: Vec<String>,
+    pub(crate) overall: Vec<String>,
     /// Advice on each pool, in the order of the status.
-    pub pools: Vec<Vec<String>>,
+    pub(crate) pools: Vec<Vec<String>>,
 }
 
 /// The input of advice on one pool.
@@ -74,7 +74,7 @@ struct PoolFacts<'a> {
 
 /// The advice that follows from the facts.
 #[must_use]
-pub fn of(facts: &Facts<'_>) -> Advice {
+pub(crate) fn of(facts: &Facts<'_>) -> Advice {
     let pools = facts.status.pools.iter();
     Advice {
         overall: overall(facts),

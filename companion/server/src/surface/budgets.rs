@@ -29,7 +29,6 @@ impl Present {
     }
 }
 
-/// The row of a flow.
 pub(crate) fn row(pool: &str, quota: &FlowQuotaSnapshot, present: Present) -> Value {
     let has_room = quota.windows.iter().all(|window| window.remaining > 0);
     let windows = quota.windows.iter().map(|window| of_window(window, present));

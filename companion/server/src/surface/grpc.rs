@@ -42,13 +42,13 @@ struct Service {
 }
 
 /// What filters and other companions reach over gRPC.
-pub struct Sessions {
+pub(crate) struct Sessions {
     /// The decision task.
-    pub driver: Handle,
+    pub(crate) driver: Handle,
     /// What this companion does, and since which term.
-    pub roles: watch::Receiver<RoleTerms>,
+    pub(crate) roles: watch::Receiver<RoleTerms>,
     /// The elections, in which other companions may ask this one for a pool.
-    pub elections: Elections,
+    pub(crate) elections: Elections,
 }
 
 impl Sessions {
@@ -56,7 +56,7 @@ impl Sessions {
     ///
     /// # Errors
     /// When the transport fails.
-    pub async fn serve(
+    pub(crate) async fn serve(
         self,
         listener: Listener,
         tls: Option<ServerTlsConfig>,

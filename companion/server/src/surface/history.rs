@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-pub use self::document::HistoryQuery;
+pub(crate) use self::document::HistoryQuery;
 use self::limits::{INTERVAL, TIME_SHARE};
 use self::ring::Ring;
 use self::sample::Sample;
@@ -33,7 +33,7 @@ use crate::metrics::Metrics;
 
 /// The samples of this companion.
 #[derive(Debug)]
-pub struct History {
+pub(crate) struct History {
     /// Distinguishes this companion from earlier and later ones at the same address.
     instance: Box<str>,
     ring: Mutex<Ring>,
@@ -68,7 +68,7 @@ impl History {
 
 /// Starts the task that takes the samples. It ends with the driver.
 #[must_use]
-pub fn spawn(
+pub(crate) fn spawn(
     driver: &Handle,
     metrics: &Arc<Metrics>,
     config: &reload::Handle,

@@ -40,36 +40,36 @@ use crate::surface::visibility::FlowVisibility;
 
 /// The state of the HTTP server.
 #[derive(Clone, Debug)]
-pub struct App {
+pub(crate) struct App {
     /// The decision task.
-    pub driver: Handle,
+    pub(crate) driver: Handle,
     /// The exported metrics.
-    pub metrics: Arc<Metrics>,
+    pub(crate) metrics: Arc<Metrics>,
     /// The clock of the decisions.
-    pub clock: Clock,
+    pub(crate) clock: Clock,
     /// Open Envoy sessions without which `/readyz` is 503; `None`: any number is enough.
-    pub sessions_expected: Option<usize>,
+    pub(crate) sessions_expected: Option<usize>,
     /// Envoy's listener, which must be open for `/readyz`; `None`: its address isn't known.
-    pub gateway: Option<SocketAddr>,
+    pub(crate) gateway: Option<SocketAddr>,
     /// The active configuration, which contains the rules for access.
-    pub config: reload::Handle,
+    pub(crate) config: reload::Handle,
     /// The phase of the companion's life.
-    pub phase: watch::Receiver<Phase>,
+    pub(crate) phase: watch::Receiver<Phase>,
     /// The roles among several companions.
-    pub roles: RoleReceiver,
+    pub(crate) roles: RoleReceiver,
     /// Whether the discovery of each pool works.
-    pub discoveries: States,
+    pub(crate) discoveries: States,
     /// The samples of the last minutes.
-    pub history: Arc<History>,
+    pub(crate) history: Arc<History>,
     /// The filter's WebAssembly module.
-    pub module: &'static [u8],
+    pub(crate) module: &'static [u8],
 }
 
 /// Serves HTTP until `shutdown` returns.
 ///
 /// # Errors
 /// When the transport fails.
-pub async fn serve(
+pub(crate) async fn serve(
     listener: Listener,
     app: App,
     shutdown: impl Future<Output = ()> + Send + 'static,

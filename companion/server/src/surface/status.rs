@@ -24,7 +24,7 @@ const MODELS_MAX: usize = 1_000;
 
 /// The part of the configuration that the document shows.
 #[derive(Debug, Default)]
-pub struct ConfigReport<'a> {
+pub(crate) struct ConfigReport<'a> {
     /// The document's origin, and the result of its last reload.
     summary: Value,
     /// The endpoints' labels by pool and address, where there are any.
@@ -36,9 +36,8 @@ pub struct ConfigReport<'a> {
 }
 
 impl<'a> ConfigReport<'a> {
-    /// The report of the active configuration.
     #[must_use]
-    pub fn new(active: &'a ActiveConfig) -> Self {
+    pub(crate) fn new(active: &'a ActiveConfig) -> Self {
         let mut labels = BTreeMap::new();
         for pool in &active.config.pools {
             for endpoint in pool.endpoints.iter().filter(|endpoint| !endpoint.labels.is_empty()) {
@@ -50,14 +49,14 @@ impl<'a> ConfigReport<'a> {
 
     /// Adds the states of discovery.
     #[must_use]
-    pub const fn with_discoveries(mut self, discoveries: &'a States) -> Self {
+    pub(crate) const fn with_discoveries(mut self, discoveries: &'a States) -> Self {
         self.discoveries = Some(discoveries);
         self
     }
 
     /// Adds the roles of this companion among `replicas`.
     #[must_use]
-    pub fn with_roles(mut self, roles: Option<&'a Roles>, replicas: Option<&'a Replicas>) -> Self {
+    pub(crate) fn with_roles(mut self, roles: Option<&'a Roles>, replicas: Option<&'a Replicas>) -> Self {
         self.replicas = roles.zip(replicas);
         self
     }
@@ -65,7 +64,7 @@ impl<'a> ConfigReport<'a> {
 
 /// The document of the state at `now`.
 #[must_use]
-pub fn document(
+pub(crate) fn document(
     status: &Status,
     now: Instant,
     uptime: Duration,

@@ -2,7 +2,7 @@
 
 /// Which identities of flows are visible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FlowVisibility {
+pub(crate) enum FlowVisibility {
     /// Those that came in a header, up to the limit.
     Public,
     /// All, because the request carries the admin token.

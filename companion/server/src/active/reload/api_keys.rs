@@ -9,7 +9,6 @@ use tokio::sync::mpsc;
 
 use crate::base::watched_file;
 
-/// The watch on the file.
 #[derive(Default)]
 pub(super) struct KeyFileWatch {
     /// The file, and a message for each possible change. Dropping the receiver ends the watch.

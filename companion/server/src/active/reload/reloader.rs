@@ -36,7 +36,7 @@ const BODY: &str = "body";
 ///
 /// # Errors
 /// When the HTTP client for health checks and metrics can't be made.
-pub async fn spawn(start: Start) -> Result<Handle, reqwest::Error> {
+pub(crate) async fn spawn(start: Start) -> Result<Handle, reqwest::Error> {
     let Loaded { file, file_bytes, file_document, saved_document, document, config, flags } = start.loaded;
     let (commands, inbox) = mpsc::channel(COMMANDS);
     let active = ActiveConfig {

@@ -19,7 +19,7 @@ impl Handle {
     ///
     /// # Errors
     /// When the driver has ended.
-    pub async fn budgets(&self) -> Result<Vec<PoolBudgets>, Gone> {
+    pub(crate) async fn budgets(&self) -> Result<Vec<PoolBudgets>, Gone> {
         self.query(Message::Budgets).await
     }
 
@@ -27,7 +27,7 @@ impl Handle {
     ///
     /// # Errors
     /// When the driver has ended.
-    pub async fn change_budget(
+    pub(crate) async fn change_budget(
         &self,
         pool: Arc<str>,
         flow: &str,

@@ -15,7 +15,7 @@ use crate::surface::visibility::FlowVisibility;
 /// `?since=12&instance=18b2-3f1&pool=chat`
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct HistoryQuery {
+pub(crate) struct HistoryQuery {
     /// Only samples with a larger number, if `instance` is this companion's.
     since: u64,
     /// The companion that numbered the samples; without it, this one.
@@ -104,7 +104,11 @@ impl History {
     ///
     /// # Errors
     /// When it can't be written as JSON, which is a defect.
-    pub fn document(&self, query: &HistoryQuery, visibility: FlowVisibility) -> serde_json::Result<Vec<u8>> {
+    pub(crate) fn document(
+        &self,
+        query: &HistoryQuery,
+        visibility: FlowVisibility,
+    ) -> serde_json::Result<Vec<u8>> {
         let is_same = |instance: &String| **instance == *self.instance;
         let since = match &query.instance {
             Some(instance) if !is_same(instance) => 0,

@@ -46,7 +46,6 @@ const fn largest_row() -> usize {
 /// The rows of one pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Room {
-    /// Endpoints.
     pub(super) endpoints: usize,
     /// Public tenants, and as many private ones.
     pub(super) tenants: usize,

@@ -24,7 +24,6 @@ pub(super) struct Sample {
     pub(super) pools: Box<[PoolSample]>,
 }
 
-/// One pool.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct PoolSample {
     pub(super) name: Arc<str>,
@@ -71,7 +70,6 @@ pub(super) struct ReplicaCounts {
     pub(super) pending: u32,
 }
 
-/// One endpoint.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct EndpointSample {
     pub(super) address: Arc<str>,
@@ -86,7 +84,6 @@ pub(super) struct EndpointSample {
     pub(super) ttft: Option<Quantiles>,
 }
 
-/// One tenant.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct TenantSample {
     pub(super) name: Arc<str>,
