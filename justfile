@@ -15,19 +15,19 @@ release:
 test *args:
     cargo test --workspace {{ args }}
 
-# Runs every check that a change must pass.
-check:
-    bash .ci/run
+# Runs every check that a change must pass, or one part: contributor, world.
+check *part:
+    bash .ci/run {{ part }}
 
 # Measures and writes docs/bench: engine, shares, gateway (needs wrk and oha), long, outcome, sources or scale; without an argument, the first three.
 # `outcome --chat FILE --code FILE` compares policies on traces, else on made-up traffic.
 # `gateway --peer-binary epp=PATH` measures an endpoint picker of another project in the same run.
 bench *what:
-    bash tests/benches/run {{ what }}
+    bash tests/studies/run {{ what }}
 
 # Prints the learned parameters of three servers of known speed behind a real gateway, beside the true ones; two minutes.
 model-live *args:
-    bash tests/benches/run model-live {{ args }}
+    bash tests/studies/run model-live {{ args }}
 
 # Has a real Prometheus answer the queries of the autoscaler examples in docs/model.md, from an overloaded gateway; a minute. `kube`: applies
 # the manifests of the pages to the API server of KUBECONFIG, a cluster for tests, and has a companion count its pods.
@@ -54,7 +54,7 @@ dashboard *args:
 
 # Draws docs/images, the dashboard of `penstock demo`, after 15 minutes or as many as the argument says. Needs chromium like `just dashboard`.
 screenshots minutes="15":
-    CHROMIUM=$(bash .ci/chromium) cargo run --package penstock-tests --features browser --example screenshots -- {{ minutes }}
+    CHROMIUM=$(bash .ci/chromium) bash tests/studies/run screenshots {{ minutes }}
 
 # Builds the images of deploy/images and runs them. As root; needs buildah, musl-gcc and curl, or apt-get to get them.
 images:
@@ -71,21 +71,21 @@ helm-kubernetes envoy:
 
 # Measures the model's cost per completed request and per window.
 model-cost:
-    cargo run --release --package penstock-model --example cost
+    bash tests/studies/run model-cost
 
 # Counts the companion's instructions and allocations per request, over real sockets. Needs valgrind. An argument chooses the loads whose
 # names contain it.
 session-cost *load:
-    cargo run --release --package penstock-server --example session_cost -- {{ load }}
+    bash tests/studies/run session-cost {{ load }}
 
 # Simulates random worlds with faults until one fails or the time is over: just soak --for 4h
 soak *args:
-    cargo run --package penstock-sim --example soak -- {{ args }}
+    bash tests/studies/run soak {{ args }}
 
 # Runs the model in a closed loop with servers of known parameters, in virtual time; writes docs/bench/model.json, model.md and plots.
 # All parts, or learned, gate, servers or replicas.
 model *what:
-    cargo run --release --package penstock-simulate --example model -- {{ what }}
+    bash tests/studies/run model {{ what }}
 
 # Fuzzes the readers of untrusted input: one target or all, for `seconds` each; `keep` adds the findings to the corpora. Needs a nightly
 # toolchain.

@@ -15,7 +15,6 @@ pub mod collector;
 pub mod companion;
 pub mod envoy;
 pub mod etcd;
-pub mod figures;
 pub mod gateway;
 pub mod h2c;
 pub mod metrics;
@@ -24,7 +23,6 @@ pub mod module;
 pub mod pages;
 #[cfg(feature = "browser")]
 pub mod path_proxy;
-pub mod peers;
 pub mod poisson_clients;
 pub mod process;
 pub mod prometheus;
