@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use clap_complete::Shell;
 use penstock_config::{self as config, Environment};
-use penstock_errors::EXIT_USAGE;
+use penstock_errors::{EXIT_USAGE, Failure};
 use penstock_filter_module as filter_module;
 use penstock_mock::{demo, mock_server};
 use penstock_server::serve;
@@ -121,7 +121,7 @@ pub fn main() -> ExitCode {
     };
     let filter = match EnvFilter::try_new(format!("{QUIET},{}", cli.log)) {
         Ok(filter) => filter,
-        Err(error) => return failed(&format!("--log {}: {error}", cli.log), EXIT_USAGE),
+        Err(error) => return report(&format!("--log {}: {error}", cli.log), EXIT_USAGE),
     };
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     match cli.log_format {
@@ -130,65 +130,39 @@ pub fn main() -> ExitCode {
     }
     match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime.block_on(run(cli, Environment::new(std::env::vars_os()))),
-        Err(error) => failed(&format!("can't start the runtime: {error}"), 1),
+        Err(error) => report(&format!("can't start the runtime: {error}"), 1),
     }
 }
 
 async fn run(cli: Cli, environment: Environment) -> ExitCode {
     match cli.command {
-        Command::Serve(args) => {
-            ended(serve::run(args, environment, filter_module::MODULE).await, serve::Error::exit_code)
-        }
+        Command::Serve(args) => ended(serve::run(args, environment, filter_module::MODULE).await),
         Command::Up(args) => run_up(args, cli.log, cli.log_format, environment).await,
-        Command::Demo(args) => ended(demo::run(args, environment).await, demo::Error::exit_code),
+        Command::Demo(args) => ended(demo::run(args, environment).await),
         Command::EnvoyConfig(args) => {
             let out = args.out.clone();
             match (envoy_config::render(args, &environment), out) {
                 (Ok(bootstrap), None) => print(&bootstrap),
-                (Ok(bootstrap), Some(file)) => {
-                    ended(envoy_config::write(&bootstrap, &file), envoy_config::Error::exit_code)
-                }
-                (Err(error), _) => failed(&error.to_string(), error.exit_code()),
+                (Ok(bootstrap), Some(file)) => ended(envoy_config::write(&bootstrap, &file)),
+                (Err(error), _) => failed(&error),
             }
         }
-        Command::EnvoyEndpoints(args) => {
-            ended(envoy_endpoints::run(args, environment).await, serve::Error::exit_code)
-        }
-        Command::GatewayResources(args) => match gateway_resources::render(&args, &environment) {
-            Ok(resources) => print(&resources),
-            Err(error) => failed(&error.to_string(), error.exit_code()),
+        Command::EnvoyEndpoints(args) => ended(envoy_endpoints::run(args, environment).await),
+        Command::GatewayResources(args) => printed(gateway_resources::render(&args, &environment)),
+        Command::Filter(args) => match filter_module::write_to(&args.out) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => report(&error.to_string(), 1),
         },
-        Command::Filter(args) => ended(filter_module::write_to(&args.out), |_| 1),
         Command::Validate(args) => validate(&args, &environment),
-        Command::ApiKey(args) => match api_key::run(&args) {
-            Ok(text) => print(&text),
-            Err(error) => failed(&error.to_string(), error.exit_code()),
-        },
-        Command::Status(args) => ended(status_cmd::run(args, &environment).await, top::Error::exit_code),
-        Command::Top(args) => ended(top::run(args, &environment).await, top::Error::exit_code),
-        Command::Replay(args) => match replay::run(&args, &environment) {
-            // Like a compiler's messages, an error about a line starts with the line's place.
-            Err(error @ replay::Error::Line { .. }) => {
-                eprintln!("{error}");
-                ExitCode::from(error.exit_code())
-            }
-            result => ended(result, replay::Error::exit_code),
-        },
+        Command::ApiKey(args) => printed(api_key::run(&args)),
+        Command::Status(args) => ended(status_cmd::run(args, &environment).await),
+        Command::Top(args) => ended(top::run(args, &environment).await),
+        Command::Replay(args) => ended(replay::run(&args, &environment)),
         // It prints its results as they come.
-        Command::Model(args) => printed(
-            model_cli::run(&args).map(|()| String::new()),
-            model_cli::Error::has_place,
-            model_cli::Error::exit_code,
-        ),
-        Command::Simulate(args) => printed(
-            simulate::run(&args, &environment),
-            simulate::Error::has_place,
-            simulate::Error::exit_code,
-        ),
-        Command::MockServer(args) => ended(mock_server::run(args).await, mock_server::Error::exit_code),
-        Command::Import(args) => {
-            printed(import::run(&args), import::Error::has_place, import::Error::exit_code)
-        }
+        Command::Model(args) => ended(model_cli::run(&args)),
+        Command::Simulate(args) => printed(simulate::run(&args, &environment)),
+        Command::MockServer(args) => ended(mock_server::run(args).await),
+        Command::Import(args) => printed(import::run(&args)),
         Command::Completions(args) => print(&completions(args.shell)),
     }
 }
@@ -201,7 +175,7 @@ async fn run_up(args: up::Args, log: String, log_format: LogFormat, environment:
     };
     let flags = vec!["--log".into(), log, "--log-format".into(), format.into()];
     let options = up::Options { flags, environment, ..args.into() };
-    ended(up::run(options).await, up::Error::exit_code)
+    ended(up::run(options).await)
 }
 
 /// Prints a command's result on stdout. A reader that closes the pipe, as `head` does, is no error.
@@ -210,7 +184,7 @@ fn print(text: &str) -> ExitCode {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-        Err(error) => failed(&format!("can't write to stdout: {error}"), 1),
+        Err(error) => report(&format!("can't write to stdout: {error}"), 1),
     }
 }
 
@@ -221,36 +195,32 @@ fn validate(args: &Validate, environment: &Environment) -> ExitCode {
     };
     match config::Config::read(file, environment).and_then(config::Config::read_api_keys) {
         Ok(_) => print(&format!("{}: valid\n", file.display())),
-        Err(error) => failed(&error.to_string(), EXIT_USAGE),
+        Err(error) => report(&error.to_string(), EXIT_USAGE),
     }
 }
 
-/// Prints a command's result or error. Like a compiler's message, an error about a line of a file starts with the line's place.
-fn printed<E: std::error::Error>(
-    result: Result<String, E>,
-    has_place: impl Fn(&E) -> bool,
-    code: impl Fn(&E) -> u8,
-) -> ExitCode {
-    match result {
-        Ok(text) => print(&text),
-        Err(error) if has_place(&error) => {
-            eprintln!("{error}");
-            ExitCode::from(code(&error))
-        }
-        Err(error) => failed(&error.to_string(), code(&error)),
-    }
+/// Prints a command's result or error.
+fn printed(result: Result<String, impl Failure>) -> ExitCode {
+    result.map_or_else(|error| failed(&error), |text| print(&text))
 }
 
 /// Prints a command's error, if any, and returns the exit code.
-fn ended<E: std::error::Error>(result: Result<(), E>, code: impl Fn(&E) -> u8) -> ExitCode {
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => failed(&error.to_string(), code(&error)),
+fn ended(result: Result<(), impl Failure>) -> ExitCode {
+    result.map_or_else(|error| failed(&error), |()| ExitCode::SUCCESS)
+}
+
+/// Prints a command's error and returns the exit code. Like a compiler's message, an error about a line of a file starts with the
+/// line's place.
+fn failed(error: &impl Failure) -> ExitCode {
+    if error.has_place() {
+        eprintln!("{error}");
+        return ExitCode::from(error.exit_code());
     }
+    report(&error.to_string(), error.exit_code())
 }
 
 /// Prints an error and returns the exit code.
-fn failed(message: &str, code: u8) -> ExitCode {
+fn report(message: &str, code: u8) -> ExitCode {
     eprintln!("penstock: {message}");
     ExitCode::from(code)
 }

@@ -26,6 +26,7 @@ use std::io::{self, Write};
 use std::pin::pin;
 use std::time::Duration;
 
+use penstock_errors::Failure;
 use penstock_model_server::Hardware;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
@@ -102,18 +103,12 @@ pub enum Error {
     Takeover(Vec<String>),
 }
 
-impl Error {
-    /// The process' exit code: 2 for bad usage or configuration, 1 for a failure at run time.
-    #[must_use]
-    pub const fn exit_code(&self) -> u8 {
+impl Failure for Error {
+    fn is_usage(&self) -> bool {
         match self {
-            Self::Server(error) => error.exit_code(),
-            Self::Gateway(gateway::Error::Up(error)) => error.exit_code(),
-            Self::Gateway(gateway::Error::Directory(_))
-            | Self::Client(_)
-            | Self::Signals(_)
-            | Self::Unaccounted(_)
-            | Self::Takeover(_) => 1,
+            Self::Server(error) => error.is_usage(),
+            Self::Gateway(gateway::Error::Up(error)) => error.is_usage(),
+            _ => false,
         }
     }
 }

@@ -19,6 +19,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use clap::value_parser;
+use penstock_errors::Failure;
 use penstock_model_server::{Hardware, HardwareError, Server};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -170,14 +171,9 @@ pub enum Error {
     Metrics(#[from] prometheus::Error),
 }
 
-impl Error {
-    /// The process' exit code: 2 for bad usage, 1 for a failure at run time.
-    #[must_use]
-    pub const fn exit_code(&self) -> u8 {
-        match self {
-            Self::Hardware(_) => 2,
-            Self::InUse(_) | Self::Listen(..) | Self::Signals(_) | Self::Metrics(_) => 1,
-        }
+impl Failure for Error {
+    fn is_usage(&self) -> bool {
+        matches!(self, Self::Hardware(_))
     }
 }
 

@@ -12,6 +12,7 @@ use std::time::Duration;
 use clap::Args as ClapArgs;
 use penstock_config::{self as config, Address, Config, Document, Environment, Queued};
 use penstock_control::Event;
+use penstock_errors::Failure;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -129,24 +130,9 @@ pub enum Error {
     EndedEarly(&'static str),
 }
 
-impl Error {
-    /// 2: bad usage or configuration; 1: failed at run time.
-    #[must_use]
-    pub const fn exit_code(&self) -> u8 {
-        match self {
-            Self::Config(_) | Self::Bind(_) | Self::Tls(_) | Self::Admin(_) | Self::Replicas(_) => 2,
-            Self::Listen(_)
-            | Self::Store(_)
-            | Self::Metrics(_)
-            | Self::Health(_)
-            | Self::Envoy { .. }
-            | Self::Thread(_)
-            | Self::Signal(_)
-            | Self::Grpc(_)
-            | Self::Http(_)
-            | Self::Defect(_)
-            | Self::EndedEarly(_) => 1,
-        }
+impl Failure for Error {
+    fn is_usage(&self) -> bool {
+        matches!(self, Self::Config(_) | Self::Bind(_) | Self::Tls(_) | Self::Admin(_) | Self::Replicas(_))
     }
 }
 

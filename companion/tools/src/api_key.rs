@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io::{self, Read as _};
 
 use penstock_config::DIGEST_PREFIX;
-use penstock_errors::EXIT_USAGE;
+use penstock_errors::Failure;
 use penstock_wire::limits::{API_KEY_BYTES_MAX, NAME_BYTES_MAX};
 use rand::TryRng as _;
 use rand::rngs::{SysError, SysRng};
@@ -47,14 +47,9 @@ pub enum Error {
     Key,
 }
 
-impl Error {
-    /// The exit code: 2 for a key that can't be used, 1 for a failure at run time.
-    #[must_use]
-    pub const fn exit_code(&self) -> u8 {
-        match self {
-            Self::Key => EXIT_USAGE,
-            Self::Random(_) | Self::Read(_) => 1,
-        }
+impl Failure for Error {
+    fn is_usage(&self) -> bool {
+        matches!(self, Self::Key)
     }
 }
 

@@ -20,7 +20,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use penstock_config::{self as config, Document, yaml};
-use penstock_errors::EXIT_USAGE;
+use penstock_errors::{Failure, is_wrong_path};
 
 use self::page::Block;
 
@@ -89,24 +89,15 @@ pub enum Error {
     BatchedTokens,
 }
 
-impl Error {
-    /// The exit code: 2 if the user must change the arguments or the file, 1 if reading failed.
-    #[must_use]
-    pub fn exit_code(&self) -> u8 {
+impl Failure for Error {
+    fn is_usage(&self) -> bool {
         match self {
-            Self::Line { .. } | Self::BatchedTokens => EXIT_USAGE,
-            Self::Read { source, .. } => match source.kind() {
-                io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied | io::ErrorKind::IsADirectory => {
-                    EXIT_USAGE
-                }
-                _ => 1,
-            },
+            Self::Line { .. } | Self::BatchedTokens => true,
+            Self::Read { source, .. } => is_wrong_path(source),
         }
     }
 
-    /// Whether the message begins with a place in a file, like a compiler's.
-    #[must_use]
-    pub const fn has_place(&self) -> bool {
+    fn has_place(&self) -> bool {
         matches!(self, Self::Line { .. })
     }
 }

@@ -10,3 +10,5 @@ pub mod replay;
 pub mod simulate;
 pub mod status_cmd;
 pub mod top;
+
+pub use penstock_errors::Failure;

@@ -11,7 +11,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
-use penstock_errors::EXIT_USAGE;
+use penstock_errors::{Failure, is_wrong_path};
 use serde::Serialize;
 
 /// Arguments of `penstock model`.
@@ -70,28 +70,21 @@ pub enum Error {
     Output(#[from] io::Error),
 }
 
-impl Error {
-    /// The process' exit code: 2 for invalid input, 1 for a failure at run time.
-    #[must_use]
-    pub fn exit_code(&self) -> u8 {
+impl Failure for Error {
+    fn is_usage(&self) -> bool {
         match self {
-            Self::Usage(_) | Self::Line { .. } => EXIT_USAGE,
-            Self::Read { source, .. } => match source.kind() {
-                io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied | io::ErrorKind::IsADirectory => {
-                    EXIT_USAGE
-                }
-                _ => 1,
-            },
-            Self::Plot { .. } | Self::Output(_) => 1,
+            Self::Usage(_) | Self::Line { .. } => true,
+            Self::Read { source, .. } => is_wrong_path(source),
+            Self::Plot { .. } | Self::Output(_) => false,
         }
     }
 
-    /// Whether the message starts with a place in a file, like a compiler's.
-    #[must_use]
-    pub const fn has_place(&self) -> bool {
+    fn has_place(&self) -> bool {
         matches!(self, Self::Line { .. })
     }
+}
 
+impl Error {
     fn reading(path: &Path) -> impl Fn(io::Error) -> Self {
         move |source| Self::Read { path: path.into(), source }
     }

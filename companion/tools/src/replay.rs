@@ -12,7 +12,7 @@ use std::io::{self, BufWriter, Read};
 use std::path::{Path, PathBuf};
 
 use penstock_config::{self as config, Config, Environment, Pool};
-use penstock_errors::EXIT_USAGE;
+use penstock_errors::Failure;
 
 use self::run::{Run, Stop};
 use crate::jsonl::{LINE_BYTES_MAX, Lines, is_cut};
@@ -68,14 +68,13 @@ pub enum Error {
     Output(io::Error),
 }
 
-impl Error {
-    /// The exit code: 2 if the user must change the arguments or a file, 1 if reading or writing failed.
-    #[must_use]
-    pub const fn exit_code(&self) -> u8 {
-        match self {
-            Self::Policy(_) | Self::Open { .. } | Self::Line { .. } => EXIT_USAGE,
-            Self::Read { .. } | Self::Output(_) => 1,
-        }
+impl Failure for Error {
+    fn is_usage(&self) -> bool {
+        matches!(self, Self::Policy(_) | Self::Open { .. } | Self::Line { .. })
+    }
+
+    fn has_place(&self) -> bool {
+        matches!(self, Self::Line { .. })
     }
 }
 

@@ -204,6 +204,8 @@ mod tests {
     use penstock_config as config;
     use tempfile::TempDir;
 
+    use penstock_errors::Failure as _;
+
     use super::*;
 
     const POOLS: &str = "pools: [{name: a, endpoints: {static: ['127.0.0.1:8001']}}]\n";

@@ -17,6 +17,7 @@ use penstock_data_plane::traces;
 use penstock_envoy::certificate::Certificate;
 use penstock_envoy::folder::Folder;
 use penstock_envoy::{bootstrap, find, limits, yaml};
+use penstock_errors::Failure;
 use penstock_filter_module as filter_module;
 use siphasher::sip::SipHasher13;
 
@@ -107,18 +108,9 @@ pub enum Error {
     Yaml(#[from] yaml::Error),
 }
 
-impl Error {
-    /// The exit code: 2 for bad usage or configuration, 1 for a failure at run time.
-    #[must_use]
-    pub const fn exit_code(&self) -> u8 {
-        match self {
-            Self::Config(_) | Self::HttpFilter(_) => 2,
-            Self::Filter(_)
-            | Self::Folder { .. }
-            | Self::Certificate { .. }
-            | Self::Out { .. }
-            | Self::Yaml(_) => 1,
-        }
+impl Failure for Error {
+    fn is_usage(&self) -> bool {
+        matches!(self, Self::Config(_) | Self::HttpFilter(_))
     }
 }
 

@@ -15,6 +15,7 @@ use penstock_data_plane::traces;
 use penstock_envoy::bootstrap::{Address, Companions, Module, RemoteModule};
 use penstock_envoy::gateway_resources::{self, Gateway, Listener, Pool, Servers};
 use penstock_envoy::yaml;
+use penstock_errors::Failure;
 use penstock_filter_module as filter_module;
 
 use crate::flags::{self, GatewayName, HostPort, PoolService};
@@ -119,14 +120,9 @@ pub enum Error {
     Yaml(#[from] yaml::Error),
 }
 
-impl Error {
-    /// The exit code: 2 for bad usage or configuration, 1 for a failure at run time.
-    #[must_use]
-    pub const fn exit_code(&self) -> u8 {
-        match self {
-            Self::Yaml(_) => 1,
-            _ => 2,
-        }
+impl Failure for Error {
+    fn is_usage(&self) -> bool {
+        !matches!(self, Self::Yaml(_))
     }
 }
 

@@ -25,6 +25,7 @@ use std::path::PathBuf;
 pub use config::Environment;
 use penstock_config as config;
 use penstock_envoy::find;
+use penstock_errors::Failure;
 use penstock_filter_module as filter_module;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -153,27 +154,18 @@ pub enum Error {
     Interrupted,
 }
 
-impl Error {
-    /// The process' exit code: 2 for bad usage or configuration, 1 for a failure at run time.
-    #[must_use]
-    pub const fn exit_code(&self) -> u8 {
-        match self {
+impl Failure for Error {
+    fn is_usage(&self) -> bool {
+        matches!(
+            self,
             Self::Neither
-            | Self::Both
-            | Self::Backend(_)
-            | Self::Config(_)
-            | Self::Certificate(_)
-            | Self::HttpFilter(_)
-            | Self::UnixSocket(_) => 2,
-            Self::Port(_)
-            | Self::Find(_)
-            | Self::Filter(_)
-            | Self::Directory(_)
-            | Self::Signal(_)
-            | Self::Died { .. }
-            | Self::NotReady(..)
-            | Self::Interrupted => 1,
-        }
+                | Self::Both
+                | Self::Backend(_)
+                | Self::Config(_)
+                | Self::Certificate(_)
+                | Self::HttpFilter(_)
+                | Self::UnixSocket(_)
+        )
     }
 }
 

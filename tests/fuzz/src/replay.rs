@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use penstock_tools::Failure as _;
 use penstock_tools::replay::{self, Error};
 use serde_json::Value;
 

@@ -190,7 +190,7 @@ const ARROWS: &[Arrow] = &[
     },
     Arrow {
         name: "penstock-mock",
-        workspace: &["penstock-engine", "penstock-model-server", "penstock-up"],
+        workspace: &["penstock-engine", "penstock-errors", "penstock-model-server", "penstock-up"],
         outside: None,
         never: &["tonic", "kube", "penstock-sim", "penstock-filter-core", "proxy-wasm"],
     },

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use penstock_errors::Failure as _;
 use penstock_model_server::Hardware;
 use serde_json::{Value, json};
 

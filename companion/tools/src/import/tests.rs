@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum as _;
 use penstock_config::Document;
+use penstock_errors::Failure as _;
 use serde_json::{Value, json};
 
 use super::{BATCHED_TOKENS, Source, convert};

@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use penstock_config as config;
-use penstock_errors::EXIT_USAGE;
+use penstock_errors::{Failure, is_wrong_path};
 use penstock_model_server::HardwareError;
 use penstock_simulate::trace::TraceError;
 
@@ -48,28 +48,21 @@ pub enum Error {
     },
 }
 
-impl Error {
-    /// The exit code: 2 if the user must change the arguments or a file, 1 if reading or writing failed.
-    #[must_use]
-    pub fn exit_code(&self) -> u8 {
+impl Failure for Error {
+    fn is_usage(&self) -> bool {
         match self {
-            Self::Config(_) | Self::Usage(_) | Self::Hardware(_) | Self::Line { .. } => EXIT_USAGE,
-            Self::Read { source, .. } => match source.kind() {
-                io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied | io::ErrorKind::IsADirectory => {
-                    EXIT_USAGE
-                }
-                _ => 1,
-            },
-            Self::Write { .. } => 1,
+            Self::Config(_) | Self::Usage(_) | Self::Hardware(_) | Self::Line { .. } => true,
+            Self::Read { source, .. } => is_wrong_path(source),
+            Self::Write { .. } => false,
         }
     }
 
-    /// Whether the message starts with a place in a file, like a compiler's.
-    #[must_use]
-    pub const fn has_place(&self) -> bool {
+    fn has_place(&self) -> bool {
         matches!(self, Self::Line { .. })
     }
+}
 
+impl Error {
     pub(super) fn reading(path: &Path) -> impl Fn(io::Error) -> Self {
         move |source| Self::Read { path: path.into(), source }
     }

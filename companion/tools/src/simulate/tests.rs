@@ -4,6 +4,7 @@ use std::path::Path;
 
 use clap::Parser;
 use penstock_config::Environment;
+use penstock_errors::Failure as _;
 use serde_json::Value;
 
 use super::*;

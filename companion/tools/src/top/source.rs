@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use penstock_config::{Address, Environment, http_address};
+use penstock_errors::Failure;
 use penstock_errors::root_cause;
 use reqwest::header::AUTHORIZATION;
 use reqwest::{StatusCode, Url};
@@ -76,14 +77,9 @@ pub enum Error {
     Terminal(#[from] std::io::Error),
 }
 
-impl Error {
-    /// The process' exit code.
-    #[must_use]
-    pub const fn exit_code(&self) -> u8 {
-        match self {
-            Self::Url(..) | Self::Config(_) | Self::AnyPort(_) | Self::Token { .. } => 2,
-            Self::Unreachable { .. } | Self::Answer { .. } | Self::Terminal(_) => 1,
-        }
+impl Failure for Error {
+    fn is_usage(&self) -> bool {
+        matches!(self, Self::Url(..) | Self::Config(_) | Self::AnyPort(_) | Self::Token { .. })
     }
 }
 
