@@ -1,11 +1,15 @@
 //! All metrics of the companion: names, help, labels, and a limit on the values of labels that clients choose.
 //!
-//! The observer updates counters and histograms. Gauges are made from the present status at each scrape, so that they
-//! are current, unknown values have no series, and concurrent scrapes don't interfere.
+//! The observer updates counters and histograms, which last. The rest is made from the present status at each scrape ([`page`]), so that
+//! it is current.
+//!
+//! A new value of the status is one call in `queue`, `model`, `budgets` or `replicas`. What is counted when it happens is a field of
+//! `requests` or `responses` and a line in the observer. The end-to-end test of metrics lists all names.
 
 mod budgets;
 mod maker;
 mod model;
+mod page;
 mod queue;
 mod replicas;
 mod requests;
@@ -23,10 +27,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use penstock_config::{Alias, Config};
 use penstock_control::{PoolBudgets, PoolStatus, Status};
-use prometheus::core::{Collector, MetricVec, MetricVecBuilder};
 use prometheus::{Encoder, Histogram, IntCounter, IntCounterVec, IntGaugeVec, Registry, TextEncoder};
 
 use self::maker::{Family, Maker};
+use self::page::Page;
 use self::replicas::ReplicaMetrics;
 use self::requests::RequestCounters;
 use self::responses::ResponseMetrics;
@@ -46,9 +50,6 @@ pub(crate) const OTHER: &str = "other";
 pub(crate) const NO_POOL: &str = "none";
 /// The limit on values of a label that clients choose, before a configuration sets it.
 const VALUES_MAX: usize = 1_000;
-
-/// Decides by a label's name and value whether its series is removed.
-type IsGone<'a> = dyn Fn(&str, &str) -> bool + 'a;
 
 /// All registered metrics.
 #[derive(Debug)]
@@ -165,9 +166,9 @@ impl Metrics {
 
     /// Removes every series of requests with a label for which `is_gone`, called with name and value, returns true.
     pub(crate) fn remove_series(&self, is_gone: impl Fn(&str, &str) -> bool) {
-        self.requests.remove_series(&is_gone);
-        self.responses.remove_series(&is_gone);
-        remove_series(&self.store_writes, &is_gone);
+        for family in &self.families {
+            family.remove_series(&is_gone);
+        }
     }
 
     /// The page in Prometheus' text format, with gauges from this status and these budgets. `roles` is `None` without `replicas`. The gauges of
@@ -181,28 +182,35 @@ impl Metrics {
         budgets: &[PoolBudgets],
         roles: Option<&Roles>,
     ) -> prometheus::Result<Vec<u8>> {
-        let make = Maker::new();
-        replicas::render(&make, status, roles)?;
+        let mut page = Page::default();
+        replicas::render(&mut page, status, roles);
         let led = roles.and_then(|roles| only_led_pools(status, roles));
         let status = led.as_ref().unwrap_or(status);
-        queue::Gauges::new(&make)?.set(status, self.values_max());
-        model::Gauges::new(&make)?.set(status);
+        queue::render(&mut page, status, self.values_max());
+        model::render(&mut page, status);
         let is_led = |name: &str| roles.is_none_or(|roles| roles.of(name).is_leader);
-        budgets::Gauges::new(&make)?.set(budgets.iter().filter(|budgets| is_led(&budgets.pool)));
+        let led: Vec<_> = budgets.iter().filter(|budgets| is_led(&budgets.pool)).collect();
+        budgets::render(&mut page, &led);
         if self.has_nexus_alias.load(Ordering::Relaxed) {
-            queue::register_nexus_alias(&make.registry, status)?;
+            queue::add_nexus_alias(&mut page, status);
         }
+        let (filled, empty): (Vec<_>, Vec<_>) =
+            page.into_families().into_iter().partition(|family| !family.get_metric().is_empty());
         let mut families = self.registry.gather();
-        families.extend(make.registry.gather());
+        let with_series: HashSet<String> = families.iter().map(|family| family.name().to_owned()).collect();
+        families.extend(filled);
         let mut text = Vec::new();
         TextEncoder::new().encode(&families, &mut text)?;
-        let with_series: HashSet<&str> = families.iter().map(|family| family.name()).collect();
-        for family in self.families.iter().chain(make.families.borrow().iter()) {
-            // Families without series appear too, so that the page names every metric.
-            if !with_series.contains(&*family.name) {
-                let Family { name, help, kind } = family;
-                text.extend_from_slice(format!("# HELP {name} {help}\n# TYPE {name} {kind}\n").as_bytes());
-            }
+        // Families without series appear too, so that the page names every metric.
+        for Family { name, help, kind, .. } in
+            self.families.iter().filter(|family| !with_series.contains(&family.name))
+        {
+            text.extend_from_slice(format!("# HELP {name} {help}\n# TYPE {name} {kind}\n").as_bytes());
+        }
+        for family in empty {
+            let (name, help) = (family.name(), family.help());
+            let kind = format!("{:?}", family.get_field_type()).to_lowercase();
+            text.extend_from_slice(format!("# HELP {name} {help}\n# TYPE {name} {kind}\n").as_bytes());
         }
         Ok(text)
     }
@@ -229,27 +237,7 @@ fn only_led_pools(status: &Status, roles: &Roles) -> Option<Status> {
     (pools.len() < status.pools.len()).then(|| Status { pools, ..status.clone() })
 }
 
-/// Removes the series of a family with a label that is gone.
-fn remove_series<B: MetricVecBuilder>(family: &MetricVec<B>, is_gone: &IsGone<'_>) {
-    let descriptions = family.desc();
-    let Some(names) = descriptions.first().map(|description| &description.variable_labels) else {
-        return;
-    };
-    for collected in family.collect() {
-        for metric in collected.get_metric() {
-            let labels = metric.get_label();
-            if !labels.iter().any(|label| is_gone(label.name(), label.value())) {
-                continue;
-            }
-            // A metric sorts its labels by name, a family keeps the order of its definition.
-            let value = |name: &String| labels.iter().find(|label| label.name() == name);
-            let values: Vec<&str> = names.iter().filter_map(value).map(|label| label.value()).collect();
-            // Fails when the series is removed already.
-            let _ = family.remove_label_values(&values);
-        }
-    }
-}
-
-fn int<T: TryInto<i64>>(value: T) -> i64 {
-    value.try_into().unwrap_or(i64::MAX)
+/// A number of things as a sample.
+fn count(number: usize) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
 }

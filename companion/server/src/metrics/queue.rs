@@ -1,353 +1,277 @@
-//! Gauges of waiting and running requests, and the totals that the engines count themselves.
+//! Waiting and running requests, shares, and the totals that the engines count themselves.
 
 use std::collections::{BTreeSet, HashSet};
 
-use penstock_control::{PoolStatus, Status};
+use penstock_control::{ModelStatus, PoolStatus, Status};
 use penstock_engine::policy::Discipline;
-use penstock_engine::snapshot::FlowSnapshot;
+use penstock_engine::snapshot::{FlowSnapshot, Snapshot};
 use penstock_engine::units::thousandths;
-use prometheus::{GaugeVec, IntCounterVec, IntGauge, IntGaugeVec, Registry};
 
-use super::{Maker, OTHER, REQUEST, int};
+use super::page::{Page, Series};
+use super::{OTHER, REQUEST, count};
 
 /// The bound of a gate without one (`watermark_per_backend: none`).
 const UNBOUNDED: u64 = u64::MAX;
 
-/// All gauges of queues and stocks, made for one scrape.
-#[derive(Debug)]
-pub(super) struct Gauges {
-    queue: QueueGauges,
-    fairness: FairnessGauges,
-    stock: StockGauges,
-    unacked_events: IntGaugeVec,
-    sessions: IntGaugeVec,
-    clock_backwards: IntCounterVec,
-    dequeue_attempts: IntCounterVec,
-    dequeue_successes: IntCounterVec,
+/// Adds the families. At most `values_max` model names are shown.
+pub(super) fn render(page: &mut Page, status: &Status, values_max: usize) {
+    let open = status.sessions.iter().filter(|session| session.open).count();
+    page.gauge("sessions", "Open sessions of filters.", [], |series| series.add([], count(open)));
+    let unacked: u64 = status.sessions.iter().map(|session| session.unacked).sum();
+    page.gauge(
+        "unacked_events",
+        "Frames of filters that are handled and not acknowledged yet.",
+        [],
+        |series| series.add([], unacked),
+    );
+    waiting(page, status);
+    shares(page, status);
+    gaps(page, status, values_max);
+    bounds(page, status);
+    stock(page, status);
+    counters(page, status);
 }
 
-impl Gauges {
-    /// All families, without series.
-    pub(super) fn new(make: &Maker) -> prometheus::Result<Self> {
-        Ok(Self {
-            queue: QueueGauges::new(make)?,
-            fairness: FairnessGauges::new(make)?,
-            stock: StockGauges::new(make)?,
-            unacked_events: make.gauge(
-                "unacked_events",
-                "Frames of filters that are handled and not acknowledged yet.",
-                &[],
-            )?,
-            sessions: make.gauge("sessions", "Open sessions of filters.", &[])?,
-            clock_backwards: make.counter(
-                "clock_backwards_total",
-                "Clock readings before an earlier one, which were clamped.",
-                &["pool"],
-            )?,
-            dequeue_attempts: make.counter(
-                "dequeue_attempts_total",
-                "Attempts to dispatch a waiting request.",
-                &["pool"],
-            )?,
-            dequeue_successes: make.counter(
-                "dequeue_successes_total",
-                "Attempts that dispatched a request.",
-                &["pool"],
-            )?,
-        })
-    }
-
-    /// Sets all gauges, with at most `values_max` model names.
-    pub(super) fn set(&self, status: &Status, values_max: usize) {
-        let mut models: HashSet<&str> = HashSet::new();
-        let open = status.sessions.iter().filter(|session| session.open).count();
-        let no_labels: [&str; 0] = [];
-        self.sessions.with_label_values(&no_labels).set(int(open));
-        let unacked: u64 = status.sessions.iter().map(|session| session.unacked).sum();
-        self.unacked_events.with_label_values(&no_labels).set(int(unacked));
-        for pool in &status.pools {
-            self.queue.set(pool);
-            self.fairness.set(pool, &mut models, values_max);
-            self.stock.set(pool);
-            let name = &[pool.name.as_ref()];
-            let counters = pool.snapshot.counters;
-            self.clock_backwards.with_label_values(name).inc_by(counters.clock_backwards);
-            self.dequeue_attempts.with_label_values(name).inc_by(counters.dequeue_attempts);
-            self.dequeue_successes.with_label_values(name).inc_by(counters.dequeue_successes);
-        }
-    }
-}
-
-#[derive(Debug)]
-struct QueueGauges {
-    length: IntGaugeVec,
-    held: IntGaugeVec,
-    length_by_model: IntGaugeVec,
-    cost_tokens: GaugeVec,
-    bytes: IntGaugeVec,
-    capacity: IntGaugeVec,
-    bytes_capacity: IntGaugeVec,
-    active_flows: IntGaugeVec,
-}
-
-impl QueueGauges {
-    fn new(make: &Maker) -> prometheus::Result<Self> {
-        Ok(Self {
-            length: make.gauge("queue_length", "Waiting requests.", &["pool", "flow", "band"])?,
-            held: make.gauge(
-                "queue_held",
-                "Waiting requests that a limit of their own holds back. limit=\"flow\": their flow's budget or max_in_flight. \
-                 limit=\"other\": all others while the pool has room that none of them may use, or dispatches at queue.max_rate.",
-                &["pool", "band", "limit"],
-            )?,
-            length_by_model: make.gauge(
-                "queue_length_by_model",
-                "Waiting requests by the requested model and the target model.",
-                &REQUEST,
-            )?,
-            cost_tokens: make.float_gauge(
-                "queue_cost_tokens",
-                "Estimated cost of the waiting requests.",
-                &["pool", "flow", "band"],
-            )?,
-            bytes: make.gauge(
-                "queue_bytes",
-                "Bytes of the bodies that Envoy holds for waiting requests.",
-                &["pool"],
-            )?,
-            capacity: make.gauge(
-                "queue_capacity",
-                "Requests that may wait (queue.total_capacity); 0 if none may.",
-                &["pool"],
-            )?,
-            bytes_capacity: make.gauge(
-                "queue_bytes_capacity",
-                "Bytes of bodies that may wait (queue.total_bytes); 0 if none may.",
-                &["pool"],
-            )?,
-            active_flows: make.gauge(
-                "active_flows",
-                "Flows with waiting or running requests.",
-                &["pool"],
-            )?,
-        })
-    }
-
-    fn set(&self, pool: &PoolStatus) {
-        let name = pool.name.as_ref();
-        let snapshot = &pool.snapshot;
-        self.bytes.with_label_values(&[name]).set(int(snapshot.waiting_bytes));
-        self.capacity.with_label_values(&[name]).set(int(snapshot.waiting_max));
-        self.bytes_capacity.with_label_values(&[name]).set(int(snapshot.waiting_bytes_max));
-        for band in &snapshot.bands {
-            for (limit, held) in [("flow", band.held_by_flow), ("other", band.held_otherwise)] {
-                self.held.with_label_values(&[name, band.band.as_str(), limit]).set(int(held));
+fn waiting(page: &mut Page, status: &Status) {
+    page.gauge("queue_length", "Waiting requests.", ["pool", "flow", "band"], |series| {
+        by_flow(series, status, |flow| flow.waiting);
+    });
+    page.gauge(
+        "queue_cost_tokens",
+        "Estimated cost of the waiting requests.",
+        ["pool", "flow", "band"],
+        |series| by_flow(series, status, |flow| flow.waiting_cost.0),
+    );
+    page.gauge(
+        "queue_held",
+        "Waiting requests that a limit of their own holds back. limit=\"flow\": their flow's budget or max_in_flight. \
+         limit=\"other\": all others while the pool has room that none of them may use, or dispatches at queue.max_rate.",
+        ["pool", "band", "limit"],
+        |series| {
+            for pool in &status.pools {
+                for band in &pool.snapshot.bands {
+                    for (limit, held) in [("flow", band.held_by_flow), ("other", band.held_otherwise)] {
+                        series.add([&pool.name, band.band.as_str(), limit], held);
+                    }
+                }
             }
-        }
-        self.active_flows.with_label_values(&[name]).set(int(active_flows(&snapshot.flows)));
-        for model in &pool.models {
-            let labels = [name, &model.model.requested, &model.model.target];
-            self.length_by_model.with_label_values(&labels).add(int(model.waiting));
-        }
-        for flow in &snapshot.flows {
-            let labels = [name, pool.shown(&flow.key), flow.band.as_str()];
-            self.length.with_label_values(&labels).add(int(flow.waiting));
-            #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
-            self.cost_tokens.with_label_values(&labels).add(flow.waiting_cost.0 as f64);
-        }
-    }
+        },
+    );
+    page.gauge(
+        "queue_length_by_model",
+        "Waiting requests by the requested model and the target model.",
+        REQUEST,
+        |series| by_model(series, status, |model| model.waiting),
+    );
+    page.pool_gauge(
+        "queue_bytes",
+        "Bytes of the bodies that Envoy holds for waiting requests.",
+        status,
+        |pool| pool.snapshot.waiting_bytes,
+    );
+    page.pool_gauge(
+        "queue_capacity",
+        "Requests that may wait (queue.total_capacity); 0 if none may.",
+        status,
+        |pool| pool.snapshot.waiting_max,
+    );
+    page.pool_gauge(
+        "queue_bytes_capacity",
+        "Bytes of bodies that may wait (queue.total_bytes); 0 if none may.",
+        status,
+        |pool| pool.snapshot.waiting_bytes_max,
+    );
+    page.pool_gauge("active_flows", "Flows with waiting or running requests.", status, |pool| {
+        count(active_flows(&pool.snapshot.flows))
+    });
 }
 
-#[derive(Debug)]
-struct FairnessGauges {
-    class_deficit_tokens: IntGaugeVec,
-    usage_window_tokens: GaugeVec,
-    usage_running_elsewhere_tokens: GaugeVec,
-    service_tokens: IntCounterVec,
-    gap_ratio: GaugeVec,
-}
-
-impl FairnessGauges {
-    fn new(make: &Maker) -> prometheus::Result<Self> {
-        Ok(Self {
-            usage_window_tokens: make.float_gauge(
-                "usage_window_tokens",
-                "Weighted tokens of all flows in the sliding window and in flight, with the usage discipline.",
-                &["pool"],
-            )?,
-            usage_running_elsewhere_tokens: make.float_gauge(
-                "usage_running_elsewhere_tokens",
-                "The part of usage_window_tokens that runs at other companions of the same redis store, at its estimate.",
-                &["pool"],
-            )?,
-            class_deficit_tokens: make.gauge(
-                "class_deficit_tokens",
-                "Tokens that a policy class may dispatch before its next turn, over bands and models.",
-                &["pool", "class"],
-            )?,
-            service_tokens: make.counter(
-                "fairness_service_tokens_total",
-                "Service of a flow, at its settled cost.",
-                &["pool", "flow"],
-            )?,
-            gap_ratio: make.float_gauge(
-                "fairness_gap_ratio",
-                "Largest gap in service per weight between two waiting flows, over the gap that fairness allows. Compares the \
-                 first 16 flows that wait; the others are served by the same rule.",
-                &["pool", "band", "class", "model"],
-            )?,
-        })
-    }
-
-    fn set<'a>(&self, pool: &'a PoolStatus, models: &mut HashSet<&'a str>, values_max: usize) {
-        let name = pool.name.as_ref();
-        let snapshot = &pool.snapshot;
-        for gap in &snapshot.fairness_lags {
-            let model = if models.len() < values_max || models.contains(&*gap.model) {
-                models.insert(&gap.model);
-                &gap.model
-            } else {
-                OTHER
-            };
-            let labels = [name, gap.band.as_str(), &gap.class, model];
-            let gauge = self.gap_ratio.with_label_values(&labels);
-            gauge.set(gauge.get().max(gap.ratio));
-        }
-        for (flow, cost) in &pool.served {
-            self.service_tokens.with_label_values(&[name, flow]).inc_by(*cost);
-        }
-        self.service_tokens.with_label_values(&[name, OTHER]).inc_by(pool.other_served);
-        if pool.discipline == Discipline::Usage {
-            for (gauge, tokens) in [
-                (&self.usage_window_tokens, snapshot.usage),
-                (&self.usage_running_elsewhere_tokens, snapshot.running_elsewhere),
-            ] {
-                #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
-                gauge.with_label_values(&[name]).set(tokens.0 as f64);
+fn shares(page: &mut Page, status: &Status) {
+    let usage = |tokens: fn(&Snapshot) -> u64| {
+        move |pool: &PoolStatus| (pool.discipline == Discipline::Usage).then(|| tokens(&pool.snapshot))
+    };
+    page.pool_gauge(
+        "usage_window_tokens",
+        "Weighted tokens of all flows in the sliding window and in flight, with the usage discipline.",
+        status,
+        usage(|snapshot| snapshot.usage.0),
+    );
+    page.pool_gauge(
+        "usage_running_elsewhere_tokens",
+        "The part of usage_window_tokens that runs at other companions of the same redis store, at its estimate.",
+        status,
+        usage(|snapshot| snapshot.running_elsewhere.0),
+    );
+    page.gauge(
+        "class_deficit_tokens",
+        "Tokens that a policy class may dispatch before its next turn, over bands and models.",
+        ["pool", "class"],
+        |series| {
+            for pool in &status.pools {
+                for class in &pool.snapshot.classes {
+                    series.add([&pool.name, &class.name], class.deficit);
+                }
             }
-        }
-        for class in &snapshot.classes {
-            self.class_deficit_tokens.with_label_values(&[name, &class.name]).set(int(class.deficit));
+        },
+    );
+    page.counter(
+        "fairness_service_tokens_total",
+        "Service of a flow, at its settled cost.",
+        ["pool", "flow"],
+        |series| {
+            for pool in &status.pools {
+                for (flow, cost) in &pool.served {
+                    series.add([&pool.name, flow], *cost);
+                }
+                series.add([&pool.name, OTHER], pool.other_served);
+            }
+        },
+    );
+}
+
+/// Adds the gaps in service. At most `values_max` model names are shown.
+fn gaps(page: &mut Page, status: &Status, values_max: usize) {
+    page.gauge(
+        "fairness_gap_ratio",
+        "Largest gap in service per weight between two waiting flows, over the gap that fairness allows. Compares the \
+         first 16 flows that wait; the others are served by the same rule.",
+        ["pool", "band", "class", "model"],
+        |series| {
+            let mut models: HashSet<&str> = HashSet::new();
+            for pool in &status.pools {
+                for gap in &pool.snapshot.fairness_lags {
+                    let is_shown = models.len() < values_max || models.contains(&*gap.model);
+                    let model = if is_shown {
+                        models.insert(&gap.model);
+                        &gap.model
+                    } else {
+                        OTHER
+                    };
+                    series.raise([&pool.name, gap.band.as_str(), &gap.class, model], gap.ratio);
+                }
+            }
+        },
+    );
+}
+
+fn bounds(page: &mut Page, status: &Status) {
+    let bounded = |pool: &PoolStatus| pool.snapshot.upper != UNBOUNDED;
+    page.pool_gauge(
+        "upper_bound",
+        "Below this stock a new request bypasses the queue; in the unit of stock_level; absent without a bound.",
+        status,
+        |pool| bounded(pool).then_some(pool.snapshot.upper),
+    );
+    page.pool_gauge(
+        "lower_bound",
+        "Below this stock waiting requests are dispatched; in the unit of stock_level; absent without a bound.",
+        status,
+        |pool| bounded(pool).then_some(pool.snapshot.lower),
+    );
+    page.pool_gauge(
+        "watermark",
+        "The stock between the bounds, summed over ready endpoints; in the unit of stock_level; absent without a bound.",
+        status,
+        |pool| bounded(pool).then(|| pool.snapshot.watermark.to_f64()),
+    );
+    page.pool_gauge(
+        "saturation",
+        "The larger of stock/upper bound, 0 without a bound, and waiting/total capacity. 1 with an empty queue: the \
+         servers are busy, and the next request waits. queue_length/queue_capacity tells how full the queue is.",
+        status,
+        |pool| thousandths(pool.snapshot.saturation_milli),
+    );
+    page.pool_gauge("ready_endpoints", "Endpoints that may be given requests.", status, |pool| {
+        count(pool.snapshot.endpoints.iter().filter(|endpoint| endpoint.ready).count())
+    });
+    page.pool_gauge(
+        "lease_credit",
+        "Places at endpoints that filters may fill without asking. The bounds and saturation count them as if they were \
+         taken.",
+        status,
+        |pool| pool.snapshot.credit,
+    );
+}
+
+fn stock(page: &mut Page, status: &Status) {
+    page.gauge(
+        "stock_level",
+        "Dispatched to an endpoint and not ended: requests, or tokens with stock.unit: tokens.",
+        ["pool", "endpoint"],
+        |series| {
+            for pool in &status.pools {
+                for endpoint in &pool.snapshot.endpoints {
+                    series.add([&pool.name, pool.address(endpoint.id)], endpoint.stock);
+                }
+            }
+        },
+    );
+    page.gauge(
+        "stock_by_model",
+        "Requests dispatched and not ended, at ready endpoints and others, by the requested model and the target \
+         model.",
+        REQUEST,
+        |series| by_model(series, status, |model| model.running),
+    );
+    page.pool_gauge(
+        "draining_stock",
+        "Running on endpoints that aren't ready: requests, or tokens with stock.unit: tokens.",
+        status,
+        |pool| pool.snapshot.draining_stock,
+    );
+    page.pool_gauge(
+        "orphaned_stock",
+        "Running requests of lost sessions; released after the grace period.",
+        status,
+        |pool| pool.orphaned_stock,
+    );
+}
+
+fn counters(page: &mut Page, status: &Status) {
+    page.pool_counter(
+        "lease_admissions_total",
+        "Requests that filters admitted without asking, counted when they are reported.",
+        status,
+        |pool| pool.snapshot.counters.admitted_by_credit,
+    );
+    page.pool_counter(
+        "clock_backwards_total",
+        "Clock readings before an earlier one, which were clamped.",
+        status,
+        |pool| pool.snapshot.counters.clock_backwards,
+    );
+    page.pool_counter("dequeue_attempts_total", "Attempts to dispatch a waiting request.", status, |pool| {
+        pool.snapshot.counters.dequeue_attempts
+    });
+    page.pool_counter("dequeue_successes_total", "Attempts that dispatched a request.", status, |pool| {
+        pool.snapshot.counters.dequeue_successes
+    });
+}
+
+fn by_flow(series: &mut Series<3>, status: &Status, value: impl Fn(&FlowSnapshot) -> u64) {
+    for pool in &status.pools {
+        for flow in &pool.snapshot.flows {
+            series.add([&pool.name, pool.shown(&flow.key), flow.band.as_str()], value(flow));
         }
     }
 }
 
-#[derive(Debug)]
-struct StockGauges {
-    stock_level: IntGaugeVec,
-    stock_by_model: IntGaugeVec,
-    draining_stock: IntGaugeVec,
-    orphaned_stock: IntGaugeVec,
-    upper_bound: IntGaugeVec,
-    lower_bound: IntGaugeVec,
-    watermark: GaugeVec,
-    saturation: GaugeVec,
-    ready_endpoints: IntGaugeVec,
-    lease_credit: IntGaugeVec,
-    lease_admissions: IntCounterVec,
-}
-
-impl StockGauges {
-    fn new(make: &Maker) -> prometheus::Result<Self> {
-        Ok(Self {
-            stock_level: make.gauge(
-                "stock_level",
-                "Dispatched to an endpoint and not ended: requests, or tokens with stock.unit: tokens.",
-                &["pool", "endpoint"],
-            )?,
-            stock_by_model: make.gauge(
-                "stock_by_model",
-                "Requests dispatched and not ended, at ready endpoints and others, by the requested model and the target \
-                 model.",
-                &REQUEST,
-            )?,
-            draining_stock: make.gauge(
-                "draining_stock",
-                "Running on endpoints that aren't ready: requests, or tokens with stock.unit: tokens.",
-                &["pool"],
-            )?,
-            orphaned_stock: make.gauge(
-                "orphaned_stock",
-                "Running requests of lost sessions; released after the grace period.",
-                &["pool"],
-            )?,
-            upper_bound: make.gauge(
-                "upper_bound",
-                "Below this stock a new request bypasses the queue; in the unit of stock_level; absent without a bound.",
-                &["pool"],
-            )?,
-            lower_bound: make.gauge(
-                "lower_bound",
-                "Below this stock waiting requests are dispatched; in the unit of stock_level; absent without a bound.",
-                &["pool"],
-            )?,
-            watermark: make.float_gauge(
-                "watermark",
-                "The stock between the bounds, summed over ready endpoints; in the unit of stock_level; absent without a bound.",
-                &["pool"],
-            )?,
-            saturation: make.float_gauge(
-                "saturation",
-                "The larger of stock/upper bound, 0 without a bound, and waiting/total capacity. 1 with an empty queue: the \
-                 servers are busy, and the next request waits. queue_length/queue_capacity tells how full the queue is.",
-                &["pool"],
-            )?,
-            ready_endpoints: make.gauge(
-                "ready_endpoints",
-                "Endpoints that may be given requests.",
-                &["pool"],
-            )?,
-            lease_credit: make.gauge(
-                "lease_credit",
-                "Places at endpoints that filters may fill without asking. The bounds and saturation count them as if they were \
-                 taken.",
-                &["pool"],
-            )?,
-            lease_admissions: make.counter(
-                "lease_admissions_total",
-                "Requests that filters admitted without asking, counted when they are reported.",
-                &["pool"],
-            )?,
-        })
-    }
-
-    fn set(&self, pool: &PoolStatus) {
-        let name = &[pool.name.as_ref()];
-        let snapshot = &pool.snapshot;
-        if snapshot.upper != UNBOUNDED {
-            self.upper_bound.with_label_values(name).set(int(snapshot.upper));
-            self.lower_bound.with_label_values(name).set(int(snapshot.lower));
-            self.watermark.with_label_values(name).set(snapshot.watermark.to_f64());
-        }
-        self.saturation.with_label_values(name).set(thousandths(snapshot.saturation_milli));
-        self.draining_stock.with_label_values(name).set(int(snapshot.draining_stock));
-        self.orphaned_stock.with_label_values(name).set(int(pool.orphaned_stock));
-        let ready = snapshot.endpoints.iter().filter(|endpoint| endpoint.ready);
-        self.ready_endpoints.with_label_values(name).set(int(ready.count()));
-        self.lease_credit.with_label_values(name).set(int(snapshot.credit));
-        self.lease_admissions.with_label_values(name).inc_by(snapshot.counters.admitted_by_credit);
+fn by_model(series: &mut Series<3>, status: &Status, value: impl Fn(&ModelStatus) -> u64) {
+    for pool in &status.pools {
         for model in &pool.models {
-            let labels = [name[0], &model.model.requested, &model.model.target];
-            self.stock_by_model.with_label_values(&labels).add(int(model.running));
-        }
-        for endpoint in &snapshot.endpoints {
-            self.stock_level
-                .with_label_values(&[name[0], pool.address(endpoint.id)])
-                .set(int(endpoint.stock));
+            series.add([&pool.name, &model.model.requested, &model.model.target], value(model));
         }
     }
-}
-
-/// Registers the waiting requests of all pools under Nexus' name.
-pub(super) fn register_nexus_alias(registry: &Registry, status: &Status) -> prometheus::Result<()> {
-    let depth = IntGauge::new("nexus_queue_depth", "Waiting requests in all pools.")?;
-    let waiting: u64 = status.pools.iter().map(|pool| pool.snapshot.waiting).sum();
-    depth.set(int(waiting));
-    registry.register(Box::new(depth))
 }
 
 /// Distinct identities with waiting or running requests in any band.
 fn active_flows(flows: &[FlowSnapshot]) -> usize {
     let active = flows.iter().filter(|flow| flow.waiting > 0 || flow.in_flight > 0);
     active.map(|flow| &flow.key).collect::<BTreeSet<_>>().len()
+}
+
+/// Adds the waiting requests of all pools under Nexus' name.
+pub(super) fn add_nexus_alias(page: &mut Page, status: &Status) {
+    let waiting: u64 = status.pools.iter().map(|pool| pool.snapshot.waiting).sum();
+    page.alias("nexus_queue_depth", "Waiting requests in all pools.", waiting);
 }

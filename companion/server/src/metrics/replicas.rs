@@ -5,7 +5,8 @@ use std::time::Duration;
 use penstock_control::Status;
 use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec};
 
-use super::{Maker, Metrics, int};
+use super::page::Page;
+use super::{Maker, Metrics};
 use crate::base::role::Roles;
 
 const RENEW_SECONDS: [f64; 12] = [0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
@@ -79,32 +80,28 @@ impl Metrics {
     }
 }
 
-/// Adds the gauges of the roles for one scrape, without series if `roles` is `None`. Where each pool has a leader of its own,
-/// `term` has the label `pool`.
-pub(super) fn render(make: &Maker, status: &Status, roles: Option<&Roles>) -> prometheus::Result<()> {
-    let is_split = matches!(roles, Some(Roles::Pools(_)));
-    let leader = make.gauge(
+/// Adds the gauges of the roles, without series if `roles` is `None`. Where each pool has a leader of its own, `term` has the label
+/// `pool`.
+pub(super) fn render(page: &mut Page, status: &Status, roles: Option<&Roles>) {
+    const TERM: &str = "The term of the leader that this companion knows; 0: unknown. Only with replicas; by pool, if each has a leader.";
+    let by_pool: Vec<_> = status.pools.iter().filter(|pool| !pool.retired).collect();
+    page.gauge(
         "leader",
         "1 while this companion leads the pool, 0 while it is a standby. Only with replicas.",
-        &["pool"],
-    )?;
-    let term = make.gauge(
-        "term",
-        "The term of the leader that this companion knows; 0: unknown. Only with replicas; by pool, if each has a leader.",
-        if is_split { &["pool"] } else { &[] },
-    )?;
-    let Some(roles) = roles else {
-        return Ok(());
-    };
-    for pool in status.pools.iter().filter(|pool| !pool.retired) {
-        let role = roles.of(&pool.name);
-        leader.with_label_values(&[&*pool.name]).set(role.is_leader.into());
-        if is_split {
-            term.with_label_values(&[&*pool.name]).set(int(role.term));
-        }
+        ["pool"],
+        |series| {
+            for pool in &by_pool {
+                series.add([&pool.name], roles.map(|roles| roles.of(&pool.name).is_leader));
+            }
+        },
+    );
+    if let Some(roles @ Roles::Pools(_)) = roles {
+        page.gauge("term", TERM, ["pool"], |series| {
+            for pool in by_pool {
+                series.add([&pool.name], roles.of(&pool.name).term);
+            }
+        });
+    } else {
+        page.gauge("term", TERM, [], |series| series.add([], roles.map(|roles| roles.summary().term)));
     }
-    if !is_split {
-        term.with_label_values::<&str>(&[]).set(int(roles.summary().term));
-    }
-    Ok(())
 }

@@ -2,7 +2,7 @@
 
 use prometheus::IntCounterVec;
 
-use super::{IsGone, Maker, REQUEST, remove_series, request_labels};
+use super::{Maker, REQUEST, request_labels};
 
 #[derive(Debug)]
 pub(crate) struct RequestCounters {
@@ -89,25 +89,6 @@ impl RequestCounters {
         // Filters report many of these at once, and only a series that existed before shows an increase.
         let code = penstock_wire::names::code::GATEWAY_UNAVAILABLE;
         self.push_errors.with_label_values(&[pool, "", "", code]);
-    }
-
-    pub(super) fn remove_series(&self, is_gone: &IsGone<'_>) {
-        for family in [
-            &self.arrivals,
-            &self.decided,
-            &self.refused_after_grant,
-            &self.bypass,
-            &self.expired,
-            &self.cancelled,
-            &self.push_errors,
-            &self.preemptions,
-            &self.requeues,
-            &self.priority_lowered,
-            &self.misrouted,
-            &self.pushback,
-        ] {
-            remove_series(family, is_gone);
-        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use prometheus::{HistogramVec, IntCounterVec};
 
-use super::{IsGone, Maker, REQUEST, remove_series, request_labels};
+use super::{Maker, REQUEST, request_labels};
 
 /// The upper bounds of the buckets of queue times, times to the first byte and durations.
 pub(crate) const WAIT_SECONDS: [f64; 15] =
@@ -64,14 +64,5 @@ impl ResponseMetrics {
                 &WAIT_SECONDS,
             )?,
         })
-    }
-
-    pub(super) fn remove_series(&self, is_gone: &IsGone<'_>) {
-        for family in [&self.responses, &self.input_tokens, &self.output_tokens] {
-            remove_series(family, is_gone);
-        }
-        for family in [&self.queue_latency, &self.ttft, &self.itl, &self.duration] {
-            remove_series(family, is_gone);
-        }
     }
 }
