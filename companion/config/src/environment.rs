@@ -105,7 +105,7 @@ impl Environment {
         Self(Arc::new(kept))
     }
 
-    /// The same environment with further variables that override keys, or with other values of them.
+    /// This environment with further variables that override keys, or with other values of them.
     #[must_use]
     pub fn with(&self, variables: impl IntoIterator<Item = (String, String)>) -> Self {
         let mut overrides = self.0.overrides.clone();

@@ -129,7 +129,7 @@ impl Config {
         Document::read(path, environment).map(Document::into_config)
     }
 
-    /// The same configuration with the API keys of the file that `identity.api_keys` names.
+    /// This configuration with the API keys of the file that `identity.api_keys` names.
     ///
     /// # Errors
     /// When the file can't be read or isn't valid.

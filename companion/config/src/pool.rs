@@ -222,7 +222,7 @@ pub enum Discovery {
     Kubernetes {
         /// The object.
         object: KubernetesObject,
-        /// Its namespace; `None`: that of the companion's pod, or of the context in `KUBECONFIG`.
+        /// The object's namespace; `None`: that of the companion's pod, or of the context in `KUBECONFIG`.
         namespace: Option<String>,
         /// Where pods say what their model servers are.
         labels: PodLabels,

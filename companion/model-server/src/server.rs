@@ -78,7 +78,7 @@ pub struct Event {
     pub time: Instant,
     /// The job.
     pub id: JobId,
-    /// Its progress.
+    /// The job's progress.
     pub progress: JobProgress,
 }
 

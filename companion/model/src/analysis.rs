@@ -23,7 +23,7 @@ pub struct Variant {
     pub sizes_by_bootstrap: bool,
     /// Observed over predicted time to the first token; 0 if not known.
     pub ttft_bias: f64,
-    /// Its endpoints in the last window.
+    /// The variant's endpoints in the last window.
     pub windows: Vec<Observed>,
 }
 
@@ -65,7 +65,7 @@ pub struct VariantAnalysis {
     pub required: Option<u64>,
     /// lambda* of all of its servers.
     pub capacity: f64,
-    /// Its part of the load, requests per second.
+    /// The variant's part of the load, requests per second.
     pub demand: f64,
     /// demand / capacity; 0 with an error.
     pub utilization: f64,

@@ -10,7 +10,7 @@ pub const SLACK: f64 = 2.0;
 /// The latency that counts as good.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Goal {
-    /// The same targets for every request.
+    /// One pair of targets for every request.
     Targets(Targets),
     /// Targets by the size of each request: as on a server with these parameters whose iterations take this many times alpha.
     Multiple {

@@ -39,7 +39,7 @@ struct Source {
     tenant: u32,
     mix: Mix,
     schedule: Schedule,
-    /// Its part of the schedule's load.
+    /// The tenant's part of the schedule's load.
     share: f64,
 }
 

@@ -37,7 +37,7 @@ pub struct Simulation {
     pub tenants: Arc<[Tenant]>,
     /// The results leave out requests that arrive before this time.
     pub warmup: Duration,
-    /// The same seed gives the same results.
+    /// Equal seeds give equal results.
     pub seed: u64,
 }
 

@@ -36,7 +36,7 @@ pub enum Format {
 /// A request of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceRequest {
-    /// Its arrival, from the first request.
+    /// The request's arrival, from the first request.
     pub at: Duration,
     /// Prompt tokens; at least 1.
     pub input: u64,

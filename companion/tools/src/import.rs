@@ -215,7 +215,7 @@ fn pool(name: &str) -> Block {
     pool_with(name, "")
 }
 
-/// The same with further keys of `endpoints`, each after a comma.
+/// A pool with further keys of `endpoints`, each after a comma.
 fn pool_with(name: &str, more: &str) -> Block {
     let mut pool = Block::default();
     pool.pair("name", page::text(name), "");

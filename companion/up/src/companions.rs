@@ -166,7 +166,7 @@ impl Etcd {
         Ok(Some(Self { binary, client: free()?, peer: free()?, data: folder }))
     }
 
-    /// Its command line.
+    /// The command line of etcd.
     pub(super) fn command(&self) -> tokio::process::Command {
         let (client, peer) = (format!("http://{}", self.client), format!("http://{}", self.peer));
         let mut command = tokio::process::Command::new(&self.binary);

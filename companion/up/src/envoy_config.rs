@@ -82,7 +82,7 @@ pub enum Error {
     /// The folder can't be written.
     #[error("--envoy {}: {why}", folder.display())]
     Folder {
-        /// Its path.
+        /// The path.
         folder: PathBuf,
         /// The cause.
         why: io::Error,
@@ -90,7 +90,7 @@ pub enum Error {
     /// The file that names the certificate for clients can't be written.
     #[error("listen.tls: {}: {why}", file.display())]
     Certificate {
-        /// Its path.
+        /// The path.
         file: PathBuf,
         /// The cause.
         why: io::Error,
@@ -98,7 +98,7 @@ pub enum Error {
     /// The file of `--out` can't be written.
     #[error("--out {}: {why}", file.display())]
     Out {
-        /// Its path.
+        /// The path.
         file: PathBuf,
         /// The cause.
         why: io::Error,

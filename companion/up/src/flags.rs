@@ -14,9 +14,9 @@ const NAME_MAX: usize = 253;
 /// `NAMESPACE/NAME` of a Gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GatewayName {
-    /// Its namespace.
+    /// The Gateway's namespace.
     pub namespace: String,
-    /// Its name.
+    /// The Gateway's name.
     pub name: String,
 }
 

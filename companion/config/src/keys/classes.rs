@@ -82,17 +82,17 @@ pub(crate) struct Class {
     /// prefill from its dispatch to the first byte of the answer; without streaming, to the answer's end.
     #[serde(default)]
     pub(crate) prefill_busy_threshold: Option<WholeNumber>,
-    /// The same threshold as a fraction of the endpoint's `max_batched_tokens`.
+    /// `prefill_busy_threshold` as a fraction of the endpoint's `max_batched_tokens`.
     #[serde(default)]
     pub(crate) prefill_busy_threshold_frac: Option<Fraction>,
     /// Requests that may wait in the class, for each ready endpoint of the pool. The request that crosses the limit is still
     /// queued. The limit is one for all requests of the class, whichever endpoints they may go to.
     #[serde(default)]
     pub(crate) request_queue_limit_per_worker: Option<WholeNumber>,
-    /// The same limit in prompt tokens.
+    /// `request_queue_limit_per_worker` in prompt tokens.
     #[serde(default)]
     pub(crate) raw_isl_token_queue_limit_per_worker: Option<WholeNumber>,
-    /// The same limit in cached prompt tokens.
+    /// `request_queue_limit_per_worker` in cached prompt tokens.
     #[serde(default)]
     pub(crate) cached_token_queue_limit_per_worker: Option<WholeNumber>,
 }

@@ -13,7 +13,7 @@ use crate::value::{Multiplier, PositiveDuration, Shortened};
 const STALE_AFTER: Duration = Duration::from_secs(5);
 
 impl Document {
-    /// The same document with every effective value. It has the same meaning, except that `identity.trust` counts as given.
+    /// This document with every effective value. The meaning stays, except that `identity.trust` counts as given.
     pub(crate) fn with_effective_defaults(mut self) -> Self {
         self.identity.trust.get_or_insert(Trust::All);
         for pool in &mut self.pools {

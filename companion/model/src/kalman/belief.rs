@@ -62,13 +62,13 @@ impl Belief {
         self.with_added_variance(DRIFT_VARIANCE)
     }
 
-    /// The same parameters with four times the covariance: a filter that rejects every window becomes less certain.
+    /// These parameters with four times the covariance: a filter that rejects every window becomes less certain.
     #[must_use]
     pub fn widened(&self) -> Self {
         Self { covariance: limited(self.covariance * REJECTED_FACTOR), ..*self }
     }
 
-    /// The same parameters with the initial variance added.
+    /// These parameters with the initial variance added.
     #[must_use]
     pub fn loosened(&self) -> Self {
         self.with_added_variance(INITIAL_VARIANCE)

@@ -37,7 +37,7 @@ pub fn run(scenario: &Scenario) -> Result<Record, HardwareError> {
     run_watched(scenario, |_| {})
 }
 
-/// The same, and calls `watch` with the simulated time after each step.
+/// Runs the scenario, and calls `watch` with the simulated time after each step.
 ///
 /// # Errors
 /// The hardware of a server is invalid.

@@ -49,7 +49,7 @@ impl Finished {
 pub struct Refused {
     /// Name of the request's kind, or of its tenant.
     pub kind: Arc<str>,
-    /// Its arrival, from the start of the run.
+    /// The request's arrival, from the start of the run.
     pub arrived: Duration,
     /// From its arrival to its refusal.
     pub waited: Duration,

@@ -107,7 +107,7 @@ pub struct Scenario {
     pub duration: Option<Duration>,
     /// Before this time only samples are recorded.
     pub warmup: Duration,
-    /// The same seed gives the same run.
+    /// Equal seeds give equal runs.
     pub seed: u64,
 }
 

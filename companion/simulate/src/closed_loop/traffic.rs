@@ -64,7 +64,7 @@ impl Mix {
         }
     }
 
-    /// The same mix with requests of one size per kind.
+    /// This mix with requests of one size per kind.
     #[must_use]
     pub fn uniform(mut self) -> Self {
         for (_, kind) in &mut self.parts {
@@ -133,7 +133,7 @@ pub struct Phase {
 /// A tenant of listed requests.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tenant {
-    /// Its name, under which the results count its requests.
+    /// The tenant's name, under which the results count its requests.
     pub name: Arc<str>,
     /// The flow of its requests in the engine.
     pub flow: Arc<str>,
@@ -144,7 +144,7 @@ pub struct Tenant {
 /// A request whose arrival and sizes are given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Planned {
-    /// Its arrival, from the start of the run.
+    /// The request's arrival, from the start of the run.
     pub at: Duration,
     /// The index of its tenant.
     pub tenant: u32,

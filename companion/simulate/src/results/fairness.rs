@@ -19,7 +19,7 @@ pub(super) fn parts(tenants: &[TenantTokens]) -> Vec<f64> {
     bands.into_iter().flat_map(|band| parts_of(&of_band(band).collect::<Vec<_>>())).collect()
 }
 
-/// The same for tenants of one band.
+/// Served tokens over the max-min fair part, of tenants of one band.
 fn parts_of(tenants: &[&TenantTokens]) -> Vec<f64> {
     let total = tenants.iter().map(|tenant| tenant.served).sum::<u64>() as f64;
     let demands: Vec<(f64, f64)> =

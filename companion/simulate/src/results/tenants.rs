@@ -13,15 +13,15 @@ use crate::closed_loop::{Planned, Record, Tenant};
 /// The results of one tenant.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TenantResults {
-    /// Its name.
+    /// The tenant's name.
     pub name: Arc<str>,
     /// Requests that were served.
     pub served: usize,
     /// Requests that were rejected or expired.
     pub refused: usize,
-    /// Its part of all served tokens, from 0 to 1.
+    /// The tenant's part of all served tokens, from 0 to 1.
     pub share: f64,
-    /// Its weight.
+    /// The tenant's weight.
     pub weight: f64,
     /// From the arrival to the first token, for served requests.
     pub ttft_ms: Percentiles,

@@ -17,9 +17,9 @@ pub(super) struct Dispatched<'a> {
     pub(super) t: &'a RawValue,
     /// The request's name.
     pub(super) dispatch: &'a str,
-    /// Its class.
+    /// The request's class.
     pub(super) class: &'a str,
-    /// Its flow.
+    /// The request's flow.
     pub(super) flow: &'a str,
     /// The cost to its class, in tokens.
     pub(super) cost: u64,

@@ -123,7 +123,7 @@ pub(super) struct Enqueue<'a> {
     /// The request's name.
     #[serde(borrow)]
     pub(super) id: Cow<'a, str>,
-    /// Its flow.
+    /// The request's flow.
     #[serde(borrow, default = "default_flow")]
     pub(super) flow: Cow<'a, str>,
     #[serde(default)]
@@ -146,7 +146,7 @@ pub(super) struct Enqueue<'a> {
 }
 
 impl Enqueue<'_> {
-    /// Its band.
+    /// The request's band.
     pub(super) const fn band(&self) -> Band {
         match self.band {
             BandName::Critical => Band::Critical,
@@ -170,7 +170,7 @@ impl Enqueue<'_> {
         self.output.0
     }
 
-    /// Its strict tier.
+    /// The request's strict tier.
     pub(super) const fn strict(&self) -> u8 {
         self.strict.0
     }

@@ -102,7 +102,7 @@ impl From<TraceFormat> for trace::Format {
 pub(super) enum Scenario {
     /// Four equal tenants with chats at 80 % of the capacity.
     Steady,
-    /// The same at 50 %, and at 300 % for the first 10 s of each minute.
+    /// Four equal tenants with chats at 50 %, and at 300 % for the first 10 s of each minute.
     Burst,
     /// A minute of chats and a minute of long prompts in turn, each at 90 % of its own capacity.
     Alternate,

@@ -103,7 +103,7 @@ impl Input {
         })
     }
 
-    /// The same requests, dealt to `count` tenants.
+    /// These requests, dealt to `count` tenants.
     fn dealt(self, count: usize, seed: u64) -> Self {
         let mut tenants = Tenants::new(count, seed);
         let requests = self.requests.iter().map(|request| Planned { tenant: tenants.draw(), ..*request });

@@ -14,7 +14,7 @@ const NOISE: f64 = 0.05;
 const WARMUP: Duration = Duration::from_secs(300);
 const DURATION: Duration = Duration::from_secs(300 + 900);
 
-/// The same hardware at half the speed.
+/// Servers at half the speed.
 fn twice_as_slow(hardware: Hardware) -> Hardware {
     Hardware {
         alpha_ms: 2.0 * hardware.alpha_ms,

@@ -75,7 +75,7 @@ fn open(placement: Placement) -> Setup {
     Setup { policy, placement, has_priorities: false }
 }
 
-/// The same limit of requests per second for every tenant, the best of several, before a balancer without a gate.
+/// One limit of requests per second for every tenant, the best of several, before a balancer without a gate.
 fn rate_limited(cell: &Cell) -> Value {
     let equal = cell.capacity / tenants::count() as f64;
     let runs = RATE_FACTORS.map(|factor| {

@@ -23,7 +23,7 @@ pub(crate) const ALTERNATION: Duration = Duration::from_mins(1);
 /// The shape of the traffic.
 #[derive(Clone, Debug)]
 pub(crate) enum Shape {
-    /// The same kind of request all the time.
+    /// One kind of request all the time.
     Steady(Vec<Planned>),
     /// Two kinds in turn, each at the load that the cell asks for.
     Alternating([Vec<Planned>; 2]),
