@@ -1,18 +1,17 @@
 //! `listen`, `tls` and `admin`: the addresses to listen on, and what protects them.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator};
+use schemars::JsonSchema;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::Violation;
 use crate::name::{HOST_BYTES_MAX, is_name};
-use crate::value::{self, List};
+use crate::value::{self, List, inline_schema};
 
 /// The addresses to listen on.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
@@ -138,19 +137,7 @@ impl Serialize for Address {
     }
 }
 
-impl JsonSchema for Address {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "Address".into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        String::json_schema(generator)
-    }
-}
+inline_schema!(Address, |generator| String::json_schema(generator));
 
 fn read_gateway<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
     socket_address(&String::deserialize(deserializer)?).map_err(D::Error::custom)

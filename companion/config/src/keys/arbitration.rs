@@ -67,7 +67,7 @@ pub(crate) enum BandMode {
 }
 
 /// The bands' weights. A band that is left out has weight 0.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct BandWeights {
     /// The weight of critical requests.
@@ -173,6 +173,12 @@ pub(super) fn convert_bands(raw: &Bands, path: &str) -> Result<engine::Bands, Vi
         return Err(Violation::new(
             format!("{path}.bands.weights"),
             "the weights can't all be 0; a band that is left out has 0",
+        ));
+    }
+    if matches!(raw.mode, BandMode::Strict) && raw.weights != Bands::default().weights {
+        return Err(Violation::new(
+            format!("{path}.bands.weights"),
+            "the weights have no effect under mode: strict; leave them out, or write mode: weighted",
         ));
     }
     let ceiling = &raw.ceiling;

@@ -1,17 +1,16 @@
 //! `arbitration.flows.budgets`: what flows may use in windows of time, which the engine calls quotas.
 
-use std::borrow::Cow;
 use std::fmt;
 
 use penstock_engine::limits::{QUOTA_WINDOWS_MAX, QUOTAS_MAX};
 use penstock_engine::policy::{CostUnit, FlowGlob, Over, Quota, QuotaPeriod, QuotaWindow};
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::{JsonSchema, json_schema};
 use serde::de::{self, Deserializer, Visitor};
 use serde::ser::Serializer;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Violation;
-use crate::value::{Count, PositiveDuration};
+use crate::value::{Count, PositiveDuration, inline_schema};
 
 /// What each of some flows may use in windows of time.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
@@ -88,19 +87,10 @@ impl Serialize for Period {
     }
 }
 
-impl JsonSchema for Period {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "Period".into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        json_schema!({"anyOf": [{"enum": ["day", "month"]}, PositiveDuration::json_schema(generator)]})
-    }
-}
+inline_schema!(
+    Period,
+    |generator| json_schema!({"anyOf": [{"enum": ["day", "month"]}, PositiveDuration::json_schema(generator)]})
+);
 
 /// The longest glob, in bytes.
 const GLOB_BYTES_MAX: usize = 256;

@@ -1,17 +1,16 @@
 //! `queue`: limits of the queue.
 
-use std::borrow::Cow;
 use std::fmt;
 
 use penstock_engine::policy::{self as engine, Admit, Overflow};
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::{JsonSchema, json_schema};
 use serde::de::{self, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::millis;
 use crate::RequeueOn;
 use crate::error::Violation;
-use crate::value::{Bytes, Count, PositiveDuration, Rate, WholeNumber};
+use crate::value::{Bytes, Count, PositiveDuration, Rate, WholeNumber, inline_schema};
 
 /// Limits of the queue.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
@@ -176,19 +175,10 @@ impl Serialize for Requeues {
     }
 }
 
-impl JsonSchema for Requeues {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "Requeues".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({"anyOf": [{"enum": ["until_ttl"]}, {"type": "integer", "minimum": 0, "maximum": 1000}]})
-    }
-}
+inline_schema!(
+    Requeues,
+    |_| json_schema!({"anyOf": [{"enum": ["until_ttl"]}, {"type": "integer", "minimum": 0, "maximum": 1000}]})
+);
 
 /// A failure of an endpoint: `connect`, `reset`, or the status 429 or 503.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -246,16 +236,4 @@ impl Serialize for RequeueCause {
     }
 }
 
-impl JsonSchema for RequeueCause {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "RequeueCause".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({"enum": ["connect", "reset", 429, 503]})
-    }
-}
+inline_schema!(RequeueCause, |_| json_schema!({"enum": ["connect", "reset", 429, 503]}));

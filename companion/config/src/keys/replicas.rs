@@ -1,13 +1,12 @@
 //! `replicas`: several companions for one gateway.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::{JsonSchema, json_schema};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::ser::{SerializeMap as _, Serializer};
@@ -18,7 +17,7 @@ use super::check_name;
 use crate::error::Violation;
 use crate::listen::socket_address;
 use crate::name::{HOST_BYTES_MAX, LABEL_BYTES_MAX};
-use crate::value::{Port, PositiveDuration};
+use crate::value::{Port, PositiveDuration, inline_schema};
 use crate::{Address, Config, Per, Store, compiled};
 
 /// Several companions for one gateway. One of them is the leader and grants; the others are standbys, of which one becomes
@@ -156,27 +155,15 @@ impl Serialize for Companions {
     }
 }
 
-impl JsonSchema for Companions {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "Companions".into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        json_schema!({"anyOf": [
-            {"type": "array", "minItems": 1, "items": {"type": "string"}},
-            {
-                "type": "object",
-                "properties": {"dns": generator.subschema_for::<DnsCompanions>()},
-                "required": ["dns"],
-                "additionalProperties": false,
-            },
-        ]})
-    }
-}
+inline_schema!(Companions, |generator| json_schema!({"anyOf": [
+    {"type": "array", "minItems": 1, "items": {"type": "string"}},
+    {
+        "type": "object",
+        "properties": {"dns": generator.subschema_for::<DnsCompanions>()},
+        "required": ["dns"],
+        "additionalProperties": false,
+    },
+]}));
 
 /// The most companions of a gateway, and the most URLs of an etcd.
 const MEMBERS_MAX: usize = 32;

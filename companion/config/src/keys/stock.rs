@@ -2,17 +2,16 @@
 //!
 //! Bounds are exact decimals. A key that has no effect beside the chosen watermark is an error.
 
-use std::borrow::Cow;
 use std::fmt;
 
 use penstock_engine::policy::{Gate, StockUnit};
 use penstock_engine::units::Decimal;
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::{JsonSchema, json_schema};
 use serde::de::{self, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::Violation;
-use crate::value::{Count, ExactDecimal};
+use crate::value::{Count, ExactDecimal, inline_schema};
 
 /// Limits of the work that runs at the endpoints (the stock). While the stock is below the lower bound, waiting requests are
 /// granted. While it is below the upper bound, a new request is granted without waiting.
@@ -36,6 +35,8 @@ pub(crate) struct Stock {
 
 /// The default of `stock.watermark_per_backend`, in requests.
 pub(crate) const WATERMARK: u64 = 2;
+/// The default of `stock.auto_initial`.
+const AUTO_INITIAL: Count = Count(8);
 
 impl Default for Stock {
     fn default() -> Self {
@@ -45,7 +46,7 @@ impl Default for Stock {
             deviation: Deviation(ExactDecimal(Decimal::from_billionths(Decimal::ONE / 10))),
             lower_bound_per_backend: None,
             upper_bound_per_backend: None,
-            auto_initial: Count(8),
+            auto_initial: AUTO_INITIAL,
         }
     }
 }
@@ -82,19 +83,7 @@ impl Stock {
 #[serde(transparent)]
 pub(crate) struct Deviation(pub(crate) ExactDecimal);
 
-impl JsonSchema for Deviation {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "Deviation".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1})
-    }
-}
+inline_schema!(Deviation, |_| json_schema!({"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}));
 
 /// `watermark_per_backend`: a whole number of at least 1, `auto`, or `none`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,19 +134,10 @@ impl Serialize for Watermark {
     }
 }
 
-impl JsonSchema for Watermark {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "Watermark".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({"anyOf": [{"type": "integer", "minimum": 1}, {"enum": ["auto", "none"]}]})
-    }
-}
+inline_schema!(
+    Watermark,
+    |_| json_schema!({"anyOf": [{"type": "integer", "minimum": 1}, {"enum": ["auto", "none"]}]})
+);
 
 /// Checks `stock`; `path` is the pool's.
 pub(super) fn convert(stock: &Stock, path: &str) -> Result<Gate, Violation> {
@@ -165,8 +145,17 @@ pub(super) fn convert(stock: &Stock, path: &str) -> Result<Gate, Violation> {
     if deviation == 0 || deviation >= Decimal::ONE {
         return Err(Violation::new(format!("{path}.stock.deviation"), "a deviation is above 0 and below 1"));
     }
+    if !matches!(stock.watermark_per_backend, Some(Watermark::Auto)) && stock.auto_initial != AUTO_INITIAL {
+        return Err(Violation::new(
+            format!("{path}.stock.auto_initial"),
+            "this has no effect without watermark_per_backend: auto; leave it out",
+        ));
+    }
     match (stock.watermark_per_backend, stock.unit) {
-        (Some(Watermark::None), _) => Ok(Gate::Open),
+        (Some(Watermark::None), _) => {
+            refuse_bounds(stock, path, "watermark_per_backend: none has no bounds; leave this out")?;
+            Ok(Gate::Open)
+        }
         (Some(Watermark::Auto), StockUnit::Requests) => convert_auto(stock, path),
         (Some(Watermark::Fixed(watermark)), _) => convert_bounded(stock, watermark, path),
         (None, StockUnit::Requests) => convert_bounded(stock, WATERMARK, path),
@@ -205,18 +194,22 @@ fn convert_bounded(stock: &Stock, watermark: u64, path: &str) -> Result<Gate, Vi
 }
 
 fn convert_auto(stock: &Stock, path: &str) -> Result<Gate, Violation> {
+    let message = "watermark_per_backend: auto sets the bounds itself; leave this out, or give a number as the watermark";
+    refuse_bounds(stock, path, message)?;
+    Ok(Gate::Auto { initial: Decimal::whole(stock.auto_initial.0) })
+}
+
+/// Refuses bounds beside a watermark that doesn't use them.
+fn refuse_bounds(stock: &Stock, path: &str, message: &str) -> Result<(), Violation> {
     for (key, bound) in [
         ("lower_bound_per_backend", stock.lower_bound_per_backend),
         ("upper_bound_per_backend", stock.upper_bound_per_backend),
     ] {
         if bound.is_some() {
-            return Err(Violation::new(
-                format!("{path}.stock.{key}"),
-                "watermark_per_backend: auto sets the bounds itself; leave this out, or give a number as the watermark",
-            ));
+            return Err(Violation::new(format!("{path}.stock.{key}"), message));
         }
     }
-    Ok(Gate::Auto { initial: Decimal::whole(stock.auto_initial.0) })
+    Ok(())
 }
 
 #[cfg(test)]
@@ -239,7 +232,7 @@ mod tests {
         assert_eq!(gate("watermark_per_backend: auto"), initial(8));
         assert_eq!(gate("watermark_per_backend: auto\n    auto_initial: 3"), initial(3));
         assert!(matches!(
-            gate("auto_initial: 3"),
+            gate("auto_initial: 8"),
             Ok(Gate::Bounded { watermark, .. }) if watermark == Decimal::whole(2)
         ));
         assert_eq!(gate("watermark_per_backend: auto\n    lower_bound_per_backend: null"), initial(8));

@@ -1,12 +1,11 @@
 //! `usage`, `model` and `slo`: the cost of tokens, the storage of usage, the performance model, and latency targets.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use penstock_model::{Targets, slo};
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::{JsonSchema, json_schema};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, MapAccess, Unexpected, Visitor};
 use serde::ser::SerializeMap as _;
@@ -15,7 +14,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::millis;
 use crate::error::Violation;
 use crate::redis_url::{self, RedisUrl};
-use crate::value::{LatencyTarget, Multiplier, PositiveDuration, TokenWeight};
+use crate::value::{LatencyTarget, Multiplier, PositiveDuration, TokenWeight, inline_schema};
 use crate::{Store, compiled};
 
 /// The cost of tokens, and the storage of usage.
@@ -123,33 +122,21 @@ impl Serialize for Stored {
     }
 }
 
-impl JsonSchema for Stored {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "Store".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({"anyOf": [
-            {"const": "memory"},
-            {
-                "type": "object",
-                "properties": {"redb": {"type": "string", "minLength": 1}},
-                "required": ["redb"],
-                "additionalProperties": false,
-            },
-            {
-                "type": "object",
-                "properties": {"redis": {"type": "string", "pattern": "^rediss?://"}},
-                "required": ["redis"],
-                "additionalProperties": false,
-            },
-        ]})
-    }
-}
+inline_schema!(Stored, |_| json_schema!({"anyOf": [
+    {"const": "memory"},
+    {
+        "type": "object",
+        "properties": {"redb": {"type": "string", "minLength": 1}},
+        "required": ["redb"],
+        "additionalProperties": false,
+    },
+    {
+        "type": "object",
+        "properties": {"redis": {"type": "string", "pattern": "^rediss?://"}},
+        "required": ["redis"],
+        "additionalProperties": false,
+    },
+]}));
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]

@@ -1,11 +1,10 @@
 //! Numbers with a range: counts, weights, rates, fractions.
 
-use std::borrow::Cow;
 use std::fmt;
 
 use penstock_engine::limits::FLOWS_MAX;
 use penstock_engine::units::Decimal;
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::json_schema;
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 use serde::ser::{Serialize, Serializer};
 
@@ -109,19 +108,7 @@ macro_rules! numbers {
             }
         }
 
-        impl JsonSchema for $name {
-            fn inline_schema() -> bool {
-                true
-            }
-
-            fn schema_name() -> Cow<'static, str> {
-                stringify!($name).into()
-            }
-
-            fn json_schema(_: &mut SchemaGenerator) -> Schema {
-                json_schema!($schema)
-            }
-        }
+        inline_schema!($name, |_| json_schema!($schema));
     )+};
 }
 
@@ -240,19 +227,7 @@ impl<'de> Deserialize<'de> for ExactDecimal {
     }
 }
 
-impl JsonSchema for ExactDecimal {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "ExactDecimal".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({"type": "number", "minimum": 0})
-    }
-}
+inline_schema!(ExactDecimal, |_| json_schema!({"type": "number", "minimum": 0}));
 
 /// A fraction of the whole, above 0 and at most 1, exact to nine digits after the point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -269,19 +244,7 @@ impl<'de> Deserialize<'de> for Share {
     }
 }
 
-impl JsonSchema for Share {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "Share".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({"type": "number", "exclusiveMinimum": 0, "maximum": 1})
-    }
-}
+inline_schema!(Share, |_| json_schema!({"type": "number", "exclusiveMinimum": 0, "maximum": 1}));
 
 #[cfg(test)]
 mod tests {

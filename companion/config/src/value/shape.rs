@@ -80,22 +80,10 @@ impl Serialize for Trust {
     }
 }
 
-impl JsonSchema for Trust {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "Trust".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({"anyOf": [
-            {"enum": ["all", "none"]},
-            {"type": "array", "items": {"type": "string", "pattern": "^\\s*[0-9A-Fa-f.:]+/[0-9]+\\s*$"}},
-        ]})
-    }
-}
+inline_schema!(Trust, |_| json_schema!({"anyOf": [
+    {"enum": ["all", "none"]},
+    {"type": "array", "items": {"type": "string", "pattern": "^\\s*[0-9A-Fa-f.:]+/[0-9]+\\s*$"}},
+]}));
 
 /// A word or a whole number, as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,19 +114,7 @@ impl Serialize for Scalar {
     }
 }
 
-impl JsonSchema for Scalar {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "Scalar".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({"anyOf": [{"type": "string"}, {"type": "integer", "minimum": 0}]})
-    }
-}
+inline_schema!(Scalar, |_| json_schema!({"anyOf": [{"type": "string"}, {"type": "integer", "minimum": 0}]}));
 
 /// A mapping that keeps the order in which it was written, because its first entry that matches counts.
 #[derive(Clone, Debug)]

@@ -1,10 +1,9 @@
 //! Durations and sizes with their units: `30s`, `256MiB`.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::json_schema;
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 use serde::ser::{Serialize, Serializer};
 
@@ -67,19 +66,10 @@ impl Serialize for PositiveDuration {
     }
 }
 
-impl JsonSchema for PositiveDuration {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "Duration".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({"type": "string", "format": "duration-with-unit", "pattern": DURATION_PATTERN})
-    }
-}
+inline_schema!(
+    PositiveDuration,
+    |_| json_schema!({"type": "string", "format": "duration-with-unit", "pattern": DURATION_PATTERN})
+);
 
 /// A number of bytes, written `32MiB`, `1500KB` or `4096`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,22 +108,10 @@ impl Serialize for Bytes {
     }
 }
 
-impl JsonSchema for Bytes {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "Bytes".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({"anyOf": [
-            {"type": "string", "format": "size-with-unit", "pattern": SIZE_PATTERN},
-            {"type": "integer", "minimum": 0},
-        ]})
-    }
-}
+inline_schema!(Bytes, |_| json_schema!({"anyOf": [
+    {"type": "string", "format": "size-with-unit", "pattern": SIZE_PATTERN},
+    {"type": "integer", "minimum": 0},
+]}));
 
 /// A latency target above zero: `500ms`, or a number of milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,22 +159,10 @@ impl Serialize for LatencyTarget {
     }
 }
 
-impl JsonSchema for LatencyTarget {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "LatencyTarget".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({"anyOf": [
-            {"type": "string", "format": "duration-with-unit", "pattern": DURATION_PATTERN},
-            {"type": "number", "exclusiveMinimum": 0},
-        ]})
-    }
-}
+inline_schema!(LatencyTarget, |_| json_schema!({"anyOf": [
+    {"type": "string", "format": "duration-with-unit", "pattern": DURATION_PATTERN},
+    {"type": "number", "exclusiveMinimum": 0},
+]}));
 
 #[cfg(test)]
 mod tests {
