@@ -101,7 +101,7 @@ impl Control {
             open_requests: 0,
             last_event_at: now,
             woken_at: now,
-            leadership: Leadership::new(settings.is_replicated),
+            leadership: Leadership::new(settings.is_replicated, settings.term),
             is_silent: false,
             settings,
             no_pool: "none".into(),

@@ -16,12 +16,13 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use hashbrown::HashMap;
+use penstock_election::{Report, RoleChange};
 use penstock_engine::Instant;
 use penstock_wire as wire;
 use wire::filter_frame::Event as Message;
 
 use crate::control::Control;
-use crate::event::{Event, LeadershipChange, Output};
+use crate::event::{Event, Output};
 use crate::ids::ConnId;
 use crate::settings::Settings;
 
@@ -195,7 +196,7 @@ impl Controls {
     }
 
     /// The election has decided about the leader of a scope. An unknown scope is ignored.
-    pub fn change_leadership(&mut self, now: Instant, scope: &Scope, change: LeadershipChange) {
+    pub fn change_leadership(&mut self, now: Instant, scope: &Scope, change: RoleChange) {
         if let Some(member) = self.find(scope) {
             self.handle_in(now, member, Event::Leadership(change));
         }
@@ -273,7 +274,7 @@ impl Controls {
     }
 
     /// As [`Control::take_known_envoys`], of one scope.
-    pub fn take_known_envoys(&mut self, scope: &Scope) -> Option<Vec<penstock_election::KnownEnvoy>> {
+    pub fn take_known_envoys(&mut self, scope: &Scope) -> Option<Report> {
         let index = self.find(scope)?;
         self.members.get_mut(index)?.as_mut()?.control.take_known_envoys()
     }

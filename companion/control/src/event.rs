@@ -4,16 +4,15 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use penstock_autopilot::{Kept, PendingServers, Scraped};
-use penstock_election::KnownEnvoy;
+use penstock_election::{Report, RoleChange};
 use penstock_engine::effect::QuotaReport;
 use penstock_engine::input::{PastUsage, QuotaReset, QuotaRunning, QuotaUsage, RunningUsage};
-use penstock_engine::{Instant, Outcome};
+use penstock_engine::Outcome;
 use penstock_wire as wire;
 
 use crate::budgets::BudgetChange;
 use crate::ids::ConnId;
 use crate::labels::Labels;
-use crate::leadership::ElectionReport;
 use crate::settings::{EndpointSettings, Settings};
 
 /// Everything that can happen to a control.
@@ -107,45 +106,9 @@ pub enum Event {
     /// Reject new and waiting requests (`true`), or take requests again (`false`).
     Drain(bool),
     /// The election of the leader has decided. Only with several companions.
-    Leadership(LeadershipChange),
+    Leadership(RoleChange),
     /// Another companion takes over: every session gets a Bye and is closed, and nothing is granted any more.
     HandOver,
-}
-
-/// A decision of the election of the leader.
-#[derive(Clone, Debug)]
-pub enum LeadershipChange {
-    /// This companion has the leader lease. It leads when the filters of the last leader ask here.
-    Lead {
-        /// Higher than any before.
-        term: u64,
-        /// The last leader's Envoys.
-        known: Vec<KnownEnvoy>,
-        /// The last leader has ended for certain: it gave the lease back, or this companion took its address.
-        is_last_leader_gone: bool,
-        /// When the lease lapses, unless it is renewed.
-        grants_until: Instant,
-    },
-    /// The leader lease was renewed.
-    Renewed {
-        /// The term in the store, which is higher than before if the lease had ended meanwhile.
-        term: u64,
-        /// When the lease lapses, unless it is renewed again.
-        grants_until: Instant,
-    },
-    /// The store of leader leases didn't answer. Its record names exactly the leader's Envoys, so no other companion takes over before one
-    /// of their filters has left.
-    StoreUnreachable {
-        /// The Envoys that the record names.
-        recorded: Vec<KnownEnvoy>,
-    },
-    /// Another companion has the leader lease, or none. A leader gives up its sessions and requests.
-    StandBy {
-        /// Where the leader listens for filters; `None`: unknown.
-        leader: Option<Arc<str>>,
-        /// The leader's term; 0: unknown.
-        term: u64,
-    },
 }
 
 /// An output of a control.
@@ -158,7 +121,7 @@ pub enum Output {
     /// For metrics and logs.
     Observe(Observation),
     /// For the election of the leader. Only with several companions.
-    Election(ElectionReport),
+    Election(Report),
 }
 
 /// An event for metrics and logs.

@@ -1,53 +1,17 @@
 //! Which of several companions leads, as this one knows it.
 
 use core::time::Duration;
-use std::sync::Arc;
-
 use hashbrown::{HashMap, HashSet};
-use penstock_election::KnownEnvoy;
+use penstock_election::{KnownEnvoy, Role, RoleStatus};
 use penstock_engine::Instant;
 
 use crate::ids::Epoch;
 
-/// A report to the election of the leader.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ElectionReport {
-    /// A filter asks this standby for the leader, and none is known that the filter could reach.
-    Wanted,
-    /// A filter has accepted a leader with this term, which is higher than the one here.
-    Superseded {
-        /// The higher term.
-        term: u64,
-    },
-    /// This companion has the lease, but the filters stay with the last leader.
-    Unfollowed {
-        /// The term of this companion.
-        term: u64,
-    },
-}
-
-/// The role of this companion.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// It leads, because there is no other companion.
-    Alone,
-    /// Another companion leads, or none.
-    Standby {
-        /// Where the leader listens for filters; `None`: no leader is known.
-        leader: Option<Arc<str>>,
-        /// The leader's term; 0: unknown.
-        term: u64,
-    },
-    /// It has the lease, and waits for the filters of the last leader.
-    TakingOver,
-    /// It leads.
-    Leader,
-}
-
 /// What a control knows about the leader.
 #[derive(Debug)]
 pub(crate) struct Leadership {
-    pub(crate) role: Role,
+    /// The role of this companion, its term, and the leader that a standby knows.
+    pub(crate) known: RoleStatus,
     /// While it has the lease.
     pub(crate) lease: Option<Lease>,
     /// While it is taking over.
@@ -61,10 +25,11 @@ pub(crate) struct Leadership {
 }
 
 impl Leadership {
-    pub(crate) fn new(is_replicated: bool) -> Self {
-        let role = if is_replicated { Role::Standby { leader: None, term: 0 } } else { Role::Alone };
+    /// `term`: that of a companion without replicas.
+    pub(crate) fn new(is_replicated: bool, term: u64) -> Self {
+        let alone = RoleStatus { role: Role::Alone, term, leader: None };
         Self {
-            role,
+            known: if is_replicated { RoleStatus::default() } else { alone },
             lease: None,
             takeover: None,
             awaited: HashSet::new(),
@@ -75,11 +40,7 @@ impl Leadership {
 
     /// Sessions may be established here.
     pub(crate) fn leads(&self) -> bool {
-        match self.role {
-            Role::Alone => true,
-            Role::Leader => self.may_grant(),
-            Role::Standby { .. } | Role::TakingOver => false,
-        }
+        self.known.is_leader() && self.may_grant()
     }
 
     /// The lease hasn't lapsed.
@@ -142,7 +103,7 @@ pub(crate) struct Takeover {
     /// The last leader has ended for certain.
     pub(crate) is_last_leader_gone: bool,
     /// Where the last leader listened for filters.
-    pub(crate) last_leader: Option<Arc<str>>,
+    pub(crate) last_leader: Option<String>,
 }
 
 /// A filter that doesn't know the leader.

@@ -46,7 +46,7 @@ mod wire_out;
 pub use penstock_autopilot::{
     AutopilotStatus, Desired, DesiredSource, Kept, PendingServers, Scraped, Totals, VariantStatus,
 };
-pub use penstock_election::KnownEnvoy;
+pub use penstock_election::{KnownEnvoy, RoleChange};
 
 pub use self::answer::code_of;
 pub use self::audit::AuditError;
@@ -54,10 +54,9 @@ pub use self::budgets::{BudgetChange, FlowBudget, NoBudget, PoolBudgets};
 pub use self::control::Control;
 pub use self::controls::{Controls, Scope};
 pub use self::cost_trace::{CostEvent, CostEventKind};
-pub use self::event::{Event, LeadershipChange, Observation, Output};
+pub use self::event::{Event, Observation, Output};
 pub use self::ids::ConnId;
 pub use self::labels::{EstimatedTokens, Labels};
-pub use self::leadership::{ElectionReport, Role};
 pub use self::request_status::{RequestState, RequestStatus};
 pub use self::settings::{CreditSettings, EndpointSettings, MaxPriority, PoolSettings, Rewrite, Settings};
 pub use self::status::{ModelStatus, PoolStatus, ServerStatus, SessionStatus, Status};

@@ -13,7 +13,7 @@ use penstock_engine::Instant;
 
 use self::spreading::Spreading;
 use crate::limits::{ANSWERS, ENVOYS_MAX, GRANTS, RENEWALS, RETRIES};
-use crate::messages::{Answer, Holder, Input, Output, Request, Role, RoleChange, Status, View};
+use crate::messages::{Answer, Holder, Input, Output, Report, Request, Role, RoleChange, RoleStatus, View};
 use crate::record::{KnownEnvoy, Record};
 
 /// The settings of a candidate.
@@ -110,10 +110,10 @@ impl Candidate {
         match input {
             Input::Observed(view) => self.observe(view),
             Input::Answered(answer) => self.take_answer(now, answer),
-            Input::Wanted => self.wanted = true,
-            Input::Superseded { term } => self.superseded(term),
-            Input::Unfollowed { term } => self.unfollowed(now, term),
-            Input::Known { term, envoys } => self.known(term, envoys),
+            Input::Reported(Report::Wanted) => self.wanted = true,
+            Input::Reported(Report::Superseded { term }) => self.superseded(term),
+            Input::Reported(Report::Unfollowed { term }) => self.unfollowed(now, term),
+            Input::Reported(Report::Known { term, envoys }) => self.known(term, envoys),
             Input::Yield { to } => self.yield_to(now, &to),
             Input::Resign if self.phase == Phase::Running => {
                 self.phase = Phase::Resigning;
@@ -187,14 +187,14 @@ impl Candidate {
 
     /// The state for display.
     #[must_use]
-    pub fn status(&self) -> Status {
+    pub fn status(&self) -> RoleStatus {
         match &self.leading {
-            Some(leading) => Status {
+            Some(leading) => RoleStatus {
                 role: Role::Leader,
                 term: leading.record.term,
                 leader: Some(self.settings.address.clone()),
             },
-            None => Status {
+            None => RoleStatus {
                 role: Role::Standby,
                 term: self.highest_term,
                 leader: self.reported.as_ref().and_then(|(leader, _)| leader.clone()),

@@ -15,6 +15,8 @@ mod record;
 
 pub use self::candidate::{Candidate, Settings};
 pub use self::limits::ENVOYS_MAX;
-pub use self::messages::{Answer, Holder, Input, Output, Request, Role, RoleChange, Status, View};
+pub use self::messages::{
+    Answer, Holder, Input, Output, Report, Request, Role, RoleChange, RoleStatus, View,
+};
 pub use self::preference::{prefers, score};
 pub use self::record::{KnownEnvoy, Record};

@@ -47,26 +47,8 @@ pub enum Input {
     Observed(View),
     /// From the store: the answer to the last request. Answers to earlier requests must be dropped.
     Answered(Answer),
-    /// From the control: a filter asks this standby, and there is no leader that the filter can reach.
-    Wanted,
-    /// From the control: a filter follows a leader with this term.
-    Superseded {
-        /// The term that the filter named.
-        term: u64,
-    },
-    /// From the control of a new leader: the filters stay with the last leader.
-    Unfollowed {
-        /// The term of the control.
-        term: u64,
-    },
-    /// From the control of a leader: the Envoys with sessions here. The first one after [`RoleChange::Lead`] says that the
-    /// takeover is complete, later ones that the Envoys changed.
-    Known {
-        /// The term of the control.
-        term: u64,
-        /// The Envoys with sessions here.
-        envoys: Vec<KnownEnvoy>,
-    },
+    /// From the control.
+    Reported(Report),
     /// From another companion: it asks for the pool. A leader steps down if [`Candidate::yields_to`](crate::Candidate::yields_to)
     /// that companion.
     Yield {
@@ -77,6 +59,37 @@ pub enum Input {
     Resign,
     /// From the process: send no more requests. The lease expires by itself.
     Stop,
+}
+
+impl From<Report> for Input {
+    fn from(report: Report) -> Self {
+        Self::Reported(report)
+    }
+}
+
+/// A report of the control to its candidate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Report {
+    /// A filter asks this standby, and there is no leader that the filter can reach.
+    Wanted,
+    /// A filter follows a leader with this term, which is higher than the one here.
+    Superseded {
+        /// The term that the filter named.
+        term: u64,
+    },
+    /// This companion has the lease, but the filters stay with the last leader.
+    Unfollowed {
+        /// The term of the control.
+        term: u64,
+    },
+    /// The Envoys with sessions at this leader. The first one after [`RoleChange::Lead`] says that the takeover is complete, later
+    /// ones that the Envoys changed.
+    Known {
+        /// The term of the control.
+        term: u64,
+        /// The Envoys with sessions here.
+        envoys: Vec<KnownEnvoy>,
+    },
 }
 
 /// A request to the store. The candidate waits for the answer before it sends the next request. If the answer is late, it
@@ -113,12 +126,12 @@ pub enum Request {
     },
 }
 
-/// A change for the control.
+/// A decision of the election, for the control.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RoleChange {
-    /// This companion leads from now on.
+    /// This companion has the lease. It leads when the filters of the last leader ask here.
     Lead {
-        /// Its term.
+        /// Higher than any before.
         term: u64,
         /// The Envoys of the last leader. Their requests must be counted before the first grant.
         known: Vec<KnownEnvoy>,
@@ -127,9 +140,9 @@ pub enum RoleChange {
         /// When granting must stop, unless the lease is renewed.
         grants_until: Instant,
     },
-    /// The leader holds the lease for longer. Its term may have risen.
+    /// The leader holds the lease for longer.
     Renewed {
-        /// Its term.
+        /// The term in the store, which is higher than before if the lease had ended meanwhile.
         term: u64,
         /// When granting must stop, unless the lease is renewed again.
         grants_until: Instant,
@@ -140,7 +153,7 @@ pub enum RoleChange {
         /// The Envoys that the record names.
         recorded: Vec<KnownEnvoy>,
     },
-    /// This companion doesn't lead, and grants nothing.
+    /// This companion doesn't lead, and grants nothing. A leader gives up its sessions and requests.
     StandBy {
         /// Where the leader listens for filters; `None` if no other leader is known.
         leader: Option<String>,
@@ -165,23 +178,35 @@ pub enum Output {
     },
 }
 
-/// What a companion is at present.
+/// What a companion is at present. A candidate, which knows only the lease, is a leader or a standby.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Role {
-    /// It grants.
-    Leader,
-    /// It waits.
+    /// It leads, because there is no other companion.
+    Alone,
+    /// Another companion leads, or none.
     #[default]
     Standby,
+    /// It has the lease, and waits for the filters of the last leader.
+    TakingOver,
+    /// It leads: it grants.
+    Leader,
 }
 
-/// The state of a candidate, for display.
+/// The role of a companion, and the leader that it knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Status {
+pub struct RoleStatus {
     /// The companion's role.
     pub role: Role,
-    /// The highest known term; 0 if none is known.
+    /// The companion's term; of a standby, the highest term that it knows; 0 if it knows none.
     pub term: u64,
-    /// Where the leader listens for filters; `None` if no leader is known.
+    /// Where the leader listens for filters; `None` if no leader is known. A control doesn't know where its own companion listens.
     pub leader: Option<String>,
+}
+
+impl RoleStatus {
+    /// The companion leads. Until the filters follow it, it doesn't.
+    #[must_use]
+    pub const fn is_leader(&self) -> bool {
+        matches!(self.role, Role::Alone | Role::Leader)
+    }
 }

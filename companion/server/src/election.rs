@@ -22,7 +22,7 @@ mod task;
 use std::time::Duration;
 
 use penstock_config::Lease;
-use penstock_election::{Candidate, Role, RoleChange, Settings};
+use penstock_election::{Candidate, RoleChange, RoleStatus, Settings};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinHandle};
 
@@ -79,12 +79,8 @@ pub enum Error {
 /// The state of this companion among its replicas, for display.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
-    /// This companion's role.
-    pub role: Role,
-    /// The highest known term; 0 if none is known.
-    pub term: u64,
-    /// Where the leader listens for filters; `None` if no leader is known.
-    pub leader: Option<String>,
+    /// Whether this companion has the lease.
+    pub role: RoleStatus,
     /// The lease store answers.
     pub store_up: bool,
 }

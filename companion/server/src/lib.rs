@@ -32,5 +32,5 @@ pub use self::base::clock::Clock;
 pub use self::decisions::control_settings;
 pub use self::decisions::driver::Gone;
 pub use self::decisions::observe::Observer;
-pub use self::decisions::reports::{Report, Reporter};
+pub use self::decisions::reports::Reporter;
 pub use self::metrics::Metrics;

@@ -188,7 +188,7 @@ impl Metrics {
         let status = led.as_ref().unwrap_or(status);
         queue::render(&mut page, status, self.values_max());
         model::render(&mut page, status);
-        let is_led = |name: &str| roles.is_none_or(|roles| roles.of(name).is_leader);
+        let is_led = |name: &str| roles.is_none_or(|roles| roles.of(name).is_leader());
         let led: Vec<_> = budgets.iter().filter(|budgets| is_led(&budgets.pool)).collect();
         budgets::render(&mut page, &led);
         if self.has_nexus_alias.load(Ordering::Relaxed) {
@@ -232,7 +232,7 @@ impl Metrics {
 
 /// The status without the pools for which this companion stands by; `None`: there are none.
 fn only_led_pools(status: &Status, roles: &Roles) -> Option<Status> {
-    let leads = |pool: &&PoolStatus| roles.of(&pool.name).is_leader;
+    let leads = |pool: &&PoolStatus| roles.of(&pool.name).is_leader();
     let pools: Vec<_> = status.pools.iter().filter(leads).cloned().collect();
     (pools.len() < status.pools.len()).then(|| Status { pools, ..status.clone() })
 }

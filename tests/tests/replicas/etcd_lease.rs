@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use penstock_config::Lease;
-use penstock_election::{KnownEnvoy, Role, RoleChange, Settings};
+use penstock_election::{KnownEnvoy, Report, Role, RoleChange, RoleStatus, Settings};
 use penstock_server::election::{self, Election, RoleSink, Status};
-use penstock_server::{Clock, Gone, Report, Reporter};
+use penstock_server::{Clock, Gone, Reporter};
 use penstock_tests::wait::soon;
 use penstock_tests::{Etcd, run, until};
 use serde_json::json;
@@ -117,8 +117,8 @@ fn the_second_companion_stands_by_and_leads_once_the_first_one_resigns() {
         let mut second = Companion::start(etcd.url(), "10.0.0.2:9190");
         let leader = Some("10.0.0.1:9190".to_owned());
         assert_eq!(second.next_role().await, RoleChange::StandBy { leader: leader.clone(), term });
-        let status = second.status_with(|status| status.leader.is_some()).await;
-        assert_eq!((status.role, status.term, status.leader), (Role::Standby, term, leader));
+        let status = second.status_with(|status| status.role.leader.is_some()).await;
+        assert_eq!(status.role, RoleStatus { role: Role::Standby, term, leader });
         assert_eq!(first.next_renewal().await, term);
 
         soon("the release", first.election.resign()).await;
@@ -170,7 +170,7 @@ fn a_restart_of_etcd_changes_no_leader() {
         etcd.restart().await;
         let renewed = first.next_renewal().await;
         assert!(renewed >= term);
-        assert_eq!(first.election.status().borrow().role, Role::Leader);
+        assert_eq!(first.election.status().borrow().role.role, Role::Leader);
         // The standby's watch works again, too.
         soon("the release", first.election.resign()).await;
         let (next_term, _) = second.leads().await;
@@ -191,7 +191,7 @@ fn an_etcd_that_answers_nothing_changes_no_leader() {
         etcd.thaw();
         assert!(first.next_renewal().await >= term);
         let status = first.status_with(|status| status.store_up).await;
-        assert_eq!(status.role, Role::Leader);
+        assert_eq!(status.role.role, Role::Leader);
     });
 }
 

@@ -40,7 +40,7 @@ impl Control {
             return self.close(now, conn, UNRECORDED);
         }
         let Some(version) = common_version(&hello) else {
-            session.push(Kind::HelloAck(wire::HelloAck { version: 0, term: self.settings.term }));
+            session.push(Kind::HelloAck(wire::HelloAck { version: 0, term: self.leadership.known.term }));
             return self.close(now, conn, "no version of the protocol is common");
         };
         let epoch = Epoch::new(hello.epoch_hi, hello.epoch_lo);
@@ -74,7 +74,7 @@ impl Control {
 
     /// The filter must not list its requests here, or not yet.
     fn must_ask(&self, hello: &wire::Hello) -> bool {
-        let is_outdated = self.leadership.lease.is_some() && hello.term > self.settings.term;
+        let is_outdated = self.leadership.lease.is_some() && hello.term > self.term();
         hello.probe || is_outdated || !self.leadership.leads() || self.leadership.is_unrecorded(hello.envoy)
     }
 
@@ -141,7 +141,7 @@ impl Control {
 
     /// Sends the commands with which every session begins.
     fn greet(&mut self, epoch: Epoch, version: u32, hello: &wire::Hello) {
-        let term = self.settings.term;
+        let term = self.term();
         self.send(epoch, Kind::HelloAck(wire::HelloAck { version, term }));
         if hello.policy_digest != self.settings.policy.digest {
             self.send(epoch, Kind::Policy(self.settings.policy.clone()));

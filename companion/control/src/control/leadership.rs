@@ -9,21 +9,18 @@
 
 mod asking;
 
-use std::sync::Arc;
-
 use hashbrown::{HashMap, HashSet};
-use penstock_election::KnownEnvoy;
+use penstock_election::{KnownEnvoy, Report, Role, RoleChange, RoleStatus};
 use penstock_engine::Instant;
 use penstock_wire as wire;
 use wire::command::Kind;
 
 use super::Control;
 use crate::envoys;
-use crate::event::{LeadershipChange, Observation, Output};
+use crate::event::{Observation, Output};
 use crate::ids::{ConnId, Epoch, Route};
 use crate::leadership::{
-    Asking, ElectionReport, FOLLOWED_MAX, HELLOS_WAIT_MAX, Lapse, Lease, Role, STRANGERS_WAIT, TAKEOVER_WAIT,
-    Takeover,
+    Asking, FOLLOWED_MAX, HELLOS_WAIT_MAX, Lapse, Lease, STRANGERS_WAIT, TAKEOVER_WAIT, Takeover,
 };
 use crate::pool::PoolInput;
 use crate::session::{Session, Stage};
@@ -33,10 +30,10 @@ use crate::timers::Timer;
 const STANDS_BY: &str = "this companion no longer leads";
 
 impl Control {
-    /// The role of this companion.
+    /// The role of this companion. A standby knows where the leader listens for filters.
     #[must_use]
-    pub const fn role(&self) -> &Role {
-        &self.leadership.role
+    pub const fn role(&self) -> &RoleStatus {
+        &self.leadership.known
     }
 
     /// Sessions may be established here.
@@ -46,33 +43,32 @@ impl Control {
     }
 
     /// The term of this companion, if it leads.
-    #[must_use]
-    pub const fn term(&self) -> u64 {
-        self.settings.term
+    pub(super) const fn term(&self) -> u64 {
+        self.leadership.known.term
     }
 
-    /// The Envoys with sessions here, if this companion leads, has counted their requests, and they have changed since the
-    /// last call.
-    pub fn take_known_envoys(&mut self) -> Option<Vec<KnownEnvoy>> {
-        if !self.is_started || self.leadership.role != Role::Leader {
+    /// The Envoys with sessions here, as [`Report::Known`], if this companion leads, has counted their requests, and they have changed
+    /// since the last call.
+    pub fn take_known_envoys(&mut self) -> Option<Report> {
+        if !self.is_started || self.leadership.known.role != Role::Leader {
             return None;
         }
         if !core::mem::take(&mut self.leadership.has_changed) {
             return None;
         }
-        let mut known: Vec<KnownEnvoy> = self.envoys.known();
-        known.sort_unstable();
-        Some(known)
+        let mut envoys: Vec<KnownEnvoy> = self.envoys.known();
+        envoys.sort_unstable();
+        Some(Report::Known { term: self.term(), envoys })
     }
 
-    pub(super) fn change_leadership(&mut self, now: Instant, change: LeadershipChange) {
+    pub(super) fn change_leadership(&mut self, now: Instant, change: RoleChange) {
         match change {
-            LeadershipChange::Lead { term, known, is_last_leader_gone, grants_until } => {
+            RoleChange::Lead { term, known, is_last_leader_gone, grants_until } => {
                 self.begin_takeover(now, term, &known, is_last_leader_gone, grants_until)
             }
-            LeadershipChange::Renewed { term, grants_until } => self.renew_lease(now, term, grants_until),
-            LeadershipChange::StoreUnreachable { recorded } => self.note_store_unreachable(now, recorded),
-            LeadershipChange::StandBy { leader, term } => self.stand_by(now, leader, term),
+            RoleChange::Renewed { term, grants_until } => self.renew_lease(now, term, grants_until),
+            RoleChange::StoreUnreachable { recorded } => self.note_store_unreachable(now, recorded),
+            RoleChange::StandBy { leader, term } => self.stand_by(now, leader, term),
         }
     }
 
@@ -85,14 +81,11 @@ impl Control {
         is_last_leader_gone: bool,
         grants_until: Instant,
     ) {
-        if matches!(self.leadership.role, Role::Alone | Role::Leader) {
+        if self.leadership.known.is_leader() {
             return;
         }
-        let last_leader = match core::mem::replace(&mut self.leadership.role, Role::TakingOver) {
-            Role::Standby { leader, .. } => leader,
-            Role::Alone | Role::TakingOver | Role::Leader => None,
-        };
-        self.settings.term = term;
+        let taking_over = RoleStatus { role: Role::TakingOver, term, leader: None };
+        let last_leader = core::mem::replace(&mut self.leadership.known, taking_over).leader;
         self.extend_lease(grants_until);
         self.leadership.takeover = Some(Takeover {
             since: now,
@@ -104,7 +97,7 @@ impl Control {
         let wait = if is_last_leader_gone { self.settings.startup_wait } else { TAKEOVER_WAIT };
         self.timers.set(now.after(wait), Timer::Takeover);
         self.lead_if_followed(now);
-        if self.leadership.role == Role::TakingOver {
+        if self.leadership.known.role == Role::TakingOver {
             // They stay, although others may be missing for a while.
             self.call_asking();
         }
@@ -115,7 +108,8 @@ impl Control {
         if self.leadership.lease.is_none() {
             return;
         }
-        self.settings.term = self.settings.term.max(term);
+        let known = &mut self.leadership.known;
+        known.term = known.term.max(term);
         let had_lapsed = !self.leadership.may_grant();
         let was_without_store = self.leadership.is_without_store();
         self.extend_lease(grants_until);
@@ -129,7 +123,7 @@ impl Control {
     }
 
     fn resume_grants(&mut self, now: Instant) {
-        if !self.leadership.may_grant() || self.leadership.role != Role::Leader {
+        if !self.leadership.may_grant() || self.leadership.known.role != Role::Leader {
             return;
         }
         if self.is_started {
@@ -213,7 +207,7 @@ impl Control {
         let Some(lease) = &mut self.leadership.lease else {
             return;
         };
-        if lease.lapsed.replace(reason).is_some() || self.leadership.role != Role::Leader {
+        if lease.lapsed.replace(reason).is_some() || self.leadership.known.role != Role::Leader {
             return;
         }
         for pool in self.pools.ids() {
@@ -222,12 +216,12 @@ impl Control {
     }
 
     /// Another companion leads, or none: gives up all sessions and requests.
-    fn stand_by(&mut self, now: Instant, leader: Option<Arc<str>>, term: u64) {
-        if self.leadership.role == Role::Alone {
+    fn stand_by(&mut self, now: Instant, leader: Option<String>, term: u64) {
+        if self.leadership.known.role == Role::Alone {
             return;
         }
-        let was_leader = self.leadership.role == Role::Leader;
-        self.leadership.role = Role::Standby { leader, term };
+        let was_leader = self.leadership.known.role == Role::Leader;
+        self.leadership.known = RoleStatus { role: Role::Standby, term, leader };
         self.leadership.lease = None;
         self.leadership.takeover = None;
         self.leadership.awaited.clear();
@@ -358,7 +352,7 @@ impl Control {
             Some(since) => since.after(TAKEOVER_WAIT),
             // Filters that the last leader didn't know may have found it meanwhile.
             None if self.asking().is_empty() => {
-                return self.report(ElectionReport::Unfollowed { term: self.settings.term });
+                return self.report(Report::Unfollowed { term: self.term() });
             }
             None if strangers_until <= now => return self.lead(now),
             None => strangers_until,
@@ -375,11 +369,7 @@ impl Control {
         let Some(leader) = last_leader else {
             return;
         };
-        let role = wire::Role {
-            term: self.settings.term.saturating_sub(1),
-            leader: leader.as_ref().to_owned(),
-            here: false,
-        };
+        let role = wire::Role { term: self.term().saturating_sub(1), leader, here: false };
         for (conn, _, _) in self.asking() {
             self.answer_asking(conn, role.clone());
         }
@@ -387,7 +377,7 @@ impl Control {
 
     /// This companion leads from now on. It grants when the filters that ask for the leader have sent their Hellos.
     fn lead(&mut self, now: Instant) {
-        self.leadership.role = Role::Leader;
+        self.leadership.known.role = Role::Leader;
         self.leadership.takeover = None;
         self.leadership.has_changed = true;
         let called = self.call_asking();
@@ -406,8 +396,8 @@ impl Control {
 
     /// The startup wait is over: dispatch begins, unless Hellos of filters that asked for the leader are on their way.
     pub(super) fn end_startup_wait(&mut self, now: Instant) {
-        match self.leadership.role {
-            Role::Standby { .. } | Role::TakingOver => {}
+        match self.leadership.known.role {
+            Role::Standby | Role::TakingOver => {}
             Role::Leader if now < self.leadership.awaited_until && self.is_hello_on_its_way() => {
                 self.timers.set(now.after(self.settings.startup_wait), Timer::Startup);
             }
@@ -431,7 +421,7 @@ impl Control {
             })
     }
 
-    fn report(&mut self, report: ElectionReport) {
+    fn report(&mut self, report: Report) {
         self.outputs.push_back(Output::Election(report));
     }
 }

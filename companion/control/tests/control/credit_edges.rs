@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use penstock_control::{Event, LeadershipChange, Settings};
+use penstock_control::{Event, Settings};
+use penstock_election::RoleChange;
 use penstock_engine::Outcome;
 use penstock_wire::filter_frame::Event as Message;
 use penstock_wire::{self as wire};
@@ -44,7 +45,7 @@ fn lent_by_leader(seconds: u64) -> World {
     replicated.is_replicated = true;
     let mut world = World::with(replicated);
     let grants_until = world.now.after(Duration::from_secs(seconds));
-    world.handle(Event::Leadership(LeadershipChange::Lead {
+    world.handle(Event::Leadership(RoleChange::Lead {
         term: 8,
         known: Vec::new(),
         is_last_leader_gone: true,
@@ -277,7 +278,7 @@ fn a_report_that_no_pool_takes_is_counted_and_not_answered() {
 #[test]
 fn a_companion_that_stands_by_has_lent_nothing() {
     let mut world = lent_by_leader(100);
-    world.handle(Event::Leadership(LeadershipChange::StandBy { leader: None, term: 9 }));
+    world.handle(Event::Leadership(RoleChange::StandBy { leader: None, term: 9 }));
     assert_eq!(counts(&world), (0, 0));
     assert!(world.control.is_idle());
 }

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_control::{
-    ConnId, Control, ElectionReport, EndpointSettings, Event, Kept, MaxPriority, Observation, Output,
-    PoolSettings, Settings,
+    ConnId, Control, EndpointSettings, Event, Kept, MaxPriority, Observation, Output, PoolSettings, Settings,
 };
 use penstock_engine::effect::QuotaReport;
 use penstock_engine::input::{PastUsage, RunningUsage};
@@ -266,7 +265,7 @@ pub(crate) struct Taken {
     /// Endpoints that refused a request, with the status.
     pub(crate) pushed_back: Vec<(Arc<str>, u16)>,
     /// For the election of the leader.
-    pub(crate) reports: Vec<ElectionReport>,
+    pub(crate) reports: Vec<penstock_election::Report>,
     /// Endpoints that were marked down (`true`), or are tried again.
     pub(crate) marked: Vec<(Box<str>, bool)>,
 }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use penstock_control::{ElectionReport, Event, KnownEnvoy, LeadershipChange, Role, Settings};
+use penstock_control::{Event, Settings};
+use penstock_election::{KnownEnvoy, Report, Role, RoleChange, RoleStatus};
 use penstock_engine::Instant;
 use penstock_wire as wire;
 use wire::command::Kind;
@@ -37,7 +38,7 @@ impl World {
         self.send(conn, Message::Hello(hello(filter, waiting, running)));
     }
 
-    fn change(&mut self, change: LeadershipChange) {
+    fn change(&mut self, change: RoleChange) {
         self.handle(Event::Leadership(change));
     }
 
@@ -48,20 +49,20 @@ impl World {
     fn lead_after(&mut self, term: u64, known: &[(u64, u32)], is_last_leader_gone: bool) {
         let known = known_envoys(known);
         let grants_until = self.now.after(60 * SECOND_LONG);
-        self.change(LeadershipChange::Lead { term, known, is_last_leader_gone, grants_until });
+        self.change(RoleChange::Lead { term, known, is_last_leader_gone, grants_until });
     }
 
     fn lose_store(&mut self, recorded: &[(u64, u32)]) {
         let recorded = known_envoys(recorded);
-        self.change(LeadershipChange::StoreUnreachable { recorded });
+        self.change(RoleChange::StoreUnreachable { recorded });
     }
 
     fn renew(&mut self, grants_until: Instant) {
-        self.change(LeadershipChange::Renewed { term: 9, grants_until });
+        self.change(RoleChange::Renewed { term: 9, grants_until });
     }
 
     fn stand_by(&mut self, leader: Option<&str>, term: u64) {
-        self.change(LeadershipChange::StandBy { leader: leader.map(Into::into), term });
+        self.change(RoleChange::StandBy { leader: leader.map(Into::into), term });
     }
 
     /// A leader with one session, on stream 1, whose lease lasts for a minute.
@@ -132,7 +133,7 @@ fn standby_without_a_leader_asks_for_an_election_and_passes_its_result_on() {
     world.probe(1, filter(1));
     let taken = world.take();
     assert_eq!(taken.roles(), [(1, &elsewhere("", 0))]);
-    assert_eq!(taken.reports, [ElectionReport::Wanted]);
+    assert_eq!(taken.reports, [Report::Wanted]);
     world.send(1, heartbeat());
     world.stand_by(Some(OTHER), 8);
     assert_eq!(world.take().roles(), [(1, &elsewhere(OTHER, 8))]);
@@ -152,7 +153,7 @@ fn filter_that_cannot_reach_the_leader_waits_for_the_next_one() {
     world.send(1, Message::Hello(probe.clone()));
     let taken = world.take();
     assert_eq!(taken.roles(), [(1, &elsewhere("", 0))]);
-    assert_eq!(taken.reports, [ElectionReport::Wanted]);
+    assert_eq!(taken.reports, [Report::Wanted]);
     // The filter couldn't reach an earlier leader.
     world.open(2);
     let probe = wire::Hello { unreachable_term: 7, ..probe };
@@ -169,14 +170,14 @@ fn new_leader_grants_when_all_filters_of_the_last_one_have_listed_their_requests
     world.probe(1, filter(1));
     world.take();
     world.lead(9, &[(ENVOY, 2)]);
-    assert_eq!(*world.control.role(), Role::TakingOver);
+    assert_eq!(world.control.role().role, Role::TakingOver);
     let roles = world.take();
     assert_eq!(roles.roles(), [(1, &elsewhere("", 9))], "the second filter is missing");
     world.probe(2, filter(2));
     let taken = world.take();
     let called = (taken.roles().contains(&(1, &here(9))), taken.roles().contains(&(2, &here(9))));
     assert_eq!(called, (true, true), "{taken:?}");
-    assert_eq!(*world.control.role(), Role::Leader);
+    assert_eq!(world.control.role().role, Role::Leader);
     world.hello(1, filter(1), vec![register(1)], Vec::new());
     assert_eq!(world.take().granted(), [] as [u64; 0], "the other filter may run a request");
     world.hello(2, filter(2), Vec::new(), vec![runs(1)]);
@@ -184,11 +185,9 @@ fn new_leader_grants_when_all_filters_of_the_last_one_have_listed_their_requests
     world.send(2, completed(1));
     assert_eq!(world.take().granted(), [1]);
     // The election learns of the Envoys when their requests are counted.
-    let known = world.control.take_known_envoys();
-    assert_eq!(
-        known,
-        Some(vec![KnownEnvoy { envoy: ENVOY, contexts: 2, digest: context_digest(1) + context_digest(2) }])
-    );
+    let digest = context_digest(1) + context_digest(2);
+    let envoys = vec![KnownEnvoy { envoy: ENVOY, contexts: 2, digest }];
+    assert_eq!(world.control.take_known_envoys(), Some(Report::Known { term: 9, envoys }));
     assert_eq!(world.control.take_known_envoys(), None);
 }
 
@@ -249,10 +248,10 @@ fn another_root_context_of_the_envoy_does_not_stand_in_for_a_missing_one() {
     world.lead(9, &[(ENVOY, 2)]);
     world.probe(1, filter(1));
     world.probe(3, filter(3));
-    assert_eq!(*world.control.role(), Role::TakingOver, "the second one may run requests");
+    assert_eq!(world.control.role().role, Role::TakingOver, "the second one may run requests");
     world.close(3);
     world.probe(2, filter(2));
-    assert_eq!(*world.control.role(), Role::Leader);
+    assert_eq!(world.control.role().role, Role::Leader);
 }
 
 #[test]
@@ -261,9 +260,12 @@ fn lease_is_given_back_if_the_filters_stay_with_the_last_leader() {
     world.stand_by(Some(OTHER), 8);
     world.lead(9, &[(ENVOY, 1)]);
     world.pass(6 * SECOND_LONG);
-    assert_eq!(world.take().reports, [ElectionReport::Unfollowed { term: 9 }]);
+    assert_eq!(world.take().reports, [Report::Unfollowed { term: 9 }]);
     world.stand_by(Some(OTHER), 8);
-    assert_eq!(*world.control.role(), Role::Standby { leader: Some(OTHER.into()), term: 8 });
+    assert_eq!(
+        *world.control.role(),
+        RoleStatus { role: Role::Standby, term: 8, leader: Some(OTHER.into()) }
+    );
 }
 
 #[test]
@@ -295,8 +297,8 @@ fn unknown_filter_that_has_found_the_last_leader_makes_no_second_one() {
     // The last leader can't reach the store, and holds the filter.
     world.close(1);
     world.pass(24 * SECOND_LONG);
-    assert_eq!(world.take().reports, [ElectionReport::Unfollowed { term: 9 }]);
-    assert_eq!(*world.control.role(), Role::TakingOver);
+    assert_eq!(world.take().reports, [Report::Unfollowed { term: 9 }]);
+    assert_eq!(world.control.role().role, Role::TakingOver);
 }
 
 #[test]
@@ -486,7 +488,7 @@ fn filter_of_a_later_leader_ends_the_grants_of_an_earlier_one() {
     let later = wire::Hello { term: 10, ..hello(filter(2), Vec::new(), Vec::new()) };
     world.send(2, Message::Hello(later));
     let taken = world.take();
-    assert_eq!(taken.reports, [ElectionReport::Superseded { term: 10 }]);
+    assert_eq!(taken.reports, [Report::Superseded { term: 10 }]);
     assert_eq!(taken.roles(), [(2, &elsewhere("", 0))]);
     world.send(1, Message::Register(register(1)));
     assert_eq!(world.take().granted(), [] as [u64; 0]);

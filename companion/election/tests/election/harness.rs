@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use penstock_election::{
-    Answer, Candidate, Holder, Input, KnownEnvoy, Output, Record, Request, RoleChange, Settings, View,
+    Answer, Candidate, Holder, Input, KnownEnvoy, Output, Record, Report, Request, RoleChange, Settings, View,
 };
 use penstock_engine::Instant;
 
@@ -77,7 +77,7 @@ impl Bench {
     /// A leader that completed its takeover and has these Envoys.
     pub(crate) fn leader_of(ids: &[u64]) -> (Self, u64) {
         let (mut bench, term) = Self::leader();
-        bench.handle(Input::Known { term, envoys: envoys(ids) });
+        bench.handle(Report::Known { term, envoys: envoys(ids) });
         assert_eq!(bench.written().envoys, envoys(ids));
         bench.done();
         (bench, term)
@@ -87,7 +87,7 @@ impl Bench {
     pub(crate) fn takeover() -> (Self, Record) {
         let mut bench = Self::new();
         bench.observe(Holder::None, Some(others_record(UNIX_MS + 50)));
-        bench.handle(Input::Wanted);
+        bench.handle(Report::Wanted);
         let record = bench.acquisition();
         bench.done();
         assert!(matches!(bench.roles()[..], [RoleChange::Lead { .. }]));
@@ -98,8 +98,8 @@ impl Bench {
         self.now
     }
 
-    pub(crate) fn handle(&mut self, input: Input) {
-        self.candidate.handle(self.now, input);
+    pub(crate) fn handle(&mut self, input: impl Into<Input>) {
+        self.candidate.handle(self.now, input.into());
     }
 
     /// A state that is newer than all before.

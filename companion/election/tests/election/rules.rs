@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use penstock_election::{Answer, Holder, Input, Output, Record, Request, Role, RoleChange, View};
+use penstock_election::{Answer, Holder, Input, Output, Record, Report, Request, Role, RoleChange, View};
 
 use crate::harness::{Bench, DURATION, OTHER, OWN, UNIX_MS, envoys, others_record, stand_by};
 
@@ -41,7 +41,7 @@ fn grants_end_two_thirds_of_the_duration_after_the_request_was_sent() {
 fn leader_whose_envoys_the_store_does_not_know_must_stop_without_the_store() {
     let (mut bench, term) = Bench::leader();
     let envoys = envoys(&[1]);
-    bench.handle(Input::Known { term, envoys });
+    bench.handle(Report::Known { term, envoys });
     assert!(matches!(bench.request(), Request::Write { .. }));
     bench.handle(Input::Answered(Answer::Failed));
     assert_eq!(bench.roles(), []);
@@ -52,7 +52,7 @@ fn leader_without_a_filter_that_the_record_names_must_stop_without_the_store() {
     let (mut bench, term) = Bench::leader_of(&[1]);
     let mut envoys = envoys(&[1]);
     envoys[0].contexts -= 1;
-    bench.handle(Input::Known { term, envoys });
+    bench.handle(Report::Known { term, envoys });
     assert!(matches!(bench.request(), Request::Write { .. }));
     bench.handle(Input::Answered(Answer::Failed));
     assert_eq!(bench.roles(), []);
@@ -98,14 +98,14 @@ fn a_suspended_process_asks_the_store_again_before_it_calls_it_unreachable() {
 fn one_request_is_outstanding_and_the_latest_envoys_are_written() {
     let (mut bench, term) = Bench::leader();
     for ids in [&[1][..], &[1, 2], &[1, 2, 3]] {
-        bench.handle(Input::Known { term, envoys: envoys(ids) });
+        bench.handle(Report::Known { term, envoys: envoys(ids) });
     }
     assert_eq!(bench.written().envoys, envoys(&[1]));
     bench.done();
     assert_eq!(bench.written().envoys, envoys(&[1, 2, 3]));
     bench.done();
     assert_eq!(bench.outputs(), [], "a write is no renewal, and nothing else changed");
-    bench.handle(Input::Known { term: term - 1, envoys: Vec::new() });
+    bench.handle(Report::Known { term: term - 1, envoys: Vec::new() });
     assert_eq!(bench.outputs(), [], "a report of an earlier term");
 }
 
@@ -149,7 +149,7 @@ fn a_free_lease_is_taken_at_once_only_if_no_leader_can_be_in_charge() {
     assert_eq!(bench.roles(), [stand_by(Some(OTHER), 5)], "the leader may only have lost the store");
     bench.pass(10 * DURATION);
     assert_eq!(bench.outputs(), []);
-    bench.handle(Input::Wanted);
+    bench.handle(Report::Wanted);
     let record = bench.acquisition();
     assert_eq!(record.taking_over_from.as_deref(), Some(OTHER));
     assert_eq!(record.envoys, envoys(&[7, 8]), "if this one fails, its successor needs them");
@@ -159,14 +159,14 @@ fn a_free_lease_is_taken_at_once_only_if_no_leader_can_be_in_charge() {
 fn a_wish_for_a_leader_waits_until_the_lease_expires_or_another_one_leads() {
     let mut bench = Bench::new();
     bench.observe(Holder::Other, Some(others_record(5)));
-    bench.handle(Input::Wanted);
+    bench.handle(Report::Wanted);
     assert_eq!(bench.roles(), [stand_by(Some(OTHER), 5)]);
     bench.observe(Holder::None, Some(others_record(5)));
     bench.acquisition();
 
     let mut bench = Bench::new();
     bench.observe(Holder::Other, Some(others_record(5)));
-    bench.handle(Input::Wanted);
+    bench.handle(Report::Wanted);
     bench.observe(Holder::Other, Some(others_record(6)));
     bench.observe(Holder::None, Some(others_record(6)));
     assert_eq!(
@@ -235,7 +235,7 @@ fn a_leader_whose_lease_expired_unused_takes_it_again_without_interruption() {
     let term = term + 1;
     assert_eq!(bench.roles(), [RoleChange::Renewed { term, grants_until }]);
     // Reports of the same leadership with the old term count.
-    bench.handle(Input::Known { term: term - 1, envoys: envoys(&[1, 2]) });
+    bench.handle(Report::Known { term: term - 1, envoys: envoys(&[1, 2]) });
     assert_eq!(bench.written().term, term);
 }
 
@@ -272,7 +272,7 @@ fn a_leader_waits_while_another_one_tries_to_take_over() {
     bench.observe(Holder::Other, Some(trying.clone()));
     bench.observe(Holder::None, Some(trying));
     assert_eq!(bench.roles(), [stand_by(Some(OTHER), term + 9)]);
-    bench.handle(Input::Wanted);
+    bench.handle(Report::Wanted);
     assert_eq!(bench.acquisition().taking_over_from.as_deref(), Some(OTHER));
 }
 
@@ -297,9 +297,9 @@ fn a_leader_that_others_succeeded_in_its_absence_stands_by() {
 #[test]
 fn a_leader_that_a_filter_refuses_stops_and_leads_again_only_with_a_higher_term() {
     let (mut bench, term) = Bench::leader_of(&[1]);
-    bench.handle(Input::Superseded { term });
+    bench.handle(Report::Superseded { term });
     assert_eq!(bench.outputs(), [], "its own term");
-    bench.handle(Input::Superseded { term: term + 9 });
+    bench.handle(Report::Superseded { term: term + 9 });
     let outputs = bench.outputs();
     assert_eq!(outputs[0], Output::Role(stand_by(None, term + 9)));
     let Output::Request(Request::Release { record, .. }) = &outputs[1] else {
@@ -313,14 +313,14 @@ fn a_leader_that_a_filter_refuses_stops_and_leads_again_only_with_a_higher_term(
     let (mut bench, term) = Bench::leader_of(&[1]);
     let trying = Record { taking_over_from: Some(OWN.into()), ..others_record(term + 9) };
     bench.observe(Holder::Other, Some(trying));
-    bench.handle(Input::Superseded { term: term + 9 });
+    bench.handle(Report::Superseded { term: term + 9 });
     assert_eq!(bench.roles(), [stand_by(Some(OTHER), term + 9)]);
 }
 
 #[test]
 fn a_takeover_is_complete_when_the_control_reports_its_envoys() {
     let (mut bench, record) = Bench::takeover();
-    bench.handle(Input::Known { term: record.term, envoys: envoys(&[7]) });
+    bench.handle(Report::Known { term: record.term, envoys: envoys(&[7]) });
     let written = bench.written();
     assert_eq!(written.taking_over_from, None);
     assert_eq!(written.envoys, envoys(&[7]));
@@ -330,9 +330,9 @@ fn a_takeover_is_complete_when_the_control_reports_its_envoys() {
 fn a_leader_that_the_filters_do_not_follow_gives_the_lease_back() {
     let (mut bench, acquired) = Bench::takeover();
     let term = acquired.term;
-    bench.handle(Input::Unfollowed { term: term - 1 });
+    bench.handle(Report::Unfollowed { term: term - 1 });
     assert_eq!(bench.outputs(), [], "a report of an earlier term");
-    bench.handle(Input::Unfollowed { term });
+    bench.handle(Report::Unfollowed { term });
     let outputs = bench.outputs();
     assert_eq!(outputs[0], Output::Role(stand_by(Some(OTHER), term)));
     let Output::Request(Request::Release { record, .. }) = &outputs[1] else {
@@ -342,7 +342,7 @@ fn a_leader_that_the_filters_do_not_follow_gives_the_lease_back() {
     bench.done();
     assert_eq!(bench.roles(), []);
     bench.pass(DURATION / 2);
-    bench.handle(Input::Wanted);
+    bench.handle(Report::Wanted);
     assert_eq!(bench.outputs(), [], "not so soon again");
     bench.pass(DURATION / 2);
     bench.acquisition();
@@ -362,8 +362,8 @@ fn a_companion_that_resigns_stops_granting_and_then_releases_the_lease() {
     assert!(!bench.candidate.is_done());
     bench.done();
     assert!(bench.candidate.is_done());
-    bench.handle(Input::Wanted);
-    bench.handle(Input::Known { term, envoys: envoys(&[1]) });
+    bench.handle(Report::Wanted);
+    bench.handle(Report::Known { term, envoys: envoys(&[1]) });
     bench.pass(2 * DURATION);
     assert_eq!(bench.outputs(), []);
 }
@@ -387,7 +387,7 @@ fn a_resigning_companion_tries_to_release_until_the_store_answers() {
 fn a_companion_that_resigns_during_an_acquisition_gives_the_lease_back() {
     let mut bench = Bench::new();
     bench.observe(Holder::None, Some(others_record(5)));
-    bench.handle(Input::Wanted);
+    bench.handle(Report::Wanted);
     let acquired = bench.acquisition();
     bench.handle(Input::Resign);
     assert_eq!(bench.outputs(), []);

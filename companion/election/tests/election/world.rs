@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 
 use penstock_election::{
-    Answer, Candidate, Holder, Input, KnownEnvoy, Output, Record, Request, Role, RoleChange, Settings, View,
+    Answer, Candidate, Holder, Input, KnownEnvoy, Output, Record, Report, Request, Role, RoleChange,
+    Settings, View,
 };
 use penstock_engine::Instant;
 use rand::{RngExt as _, SeedableRng as _};
@@ -226,7 +227,7 @@ impl World {
                     let is_wanted = self.now_us >= FAULTS_US || self.rng.random_bool(0.3);
                     let process = self.nodes[node].process;
                     if is_wanted && self.runs(node, process) {
-                        self.input(node, Input::Wanted);
+                        self.input(node, Report::Wanted);
                     }
                 }
                 self.at(self.now_us + 500_000, Event::Want);
@@ -247,9 +248,9 @@ impl World {
         }
     }
 
-    fn input(&mut self, node: usize, input: Input) {
+    fn input(&mut self, node: usize, input: impl Into<Input>) {
         let now = self.local(node);
-        self.nodes[node].candidate.handle(now, input);
+        self.nodes[node].candidate.handle(now, input.into());
         self.carry_out(node);
     }
 
@@ -342,11 +343,11 @@ impl World {
         }
         if self.now_us < FAULTS_US && self.rng.random_bool(0.3) {
             self.counts.unfollowed += 1;
-            self.input(node, Input::Unfollowed { term });
+            self.input(node, Report::Unfollowed { term });
         } else {
             let envoy = self.rng.random();
             let envoys = vec![KnownEnvoy { envoy, contexts: 1, digest: 7 }];
-            self.input(node, Input::Known { term, envoys });
+            self.input(node, Report::Known { term, envoys });
         }
     }
 
@@ -476,7 +477,7 @@ impl World {
             }
             3 if self.runs(node, process) => {
                 let term = self.highest_led;
-                self.input(node, Input::Superseded { term });
+                self.input(node, Report::Superseded { term });
             }
             4 if self.runs(node, process) => {
                 self.counts.resigned += 1;
@@ -488,7 +489,7 @@ impl World {
                 let envoy = self.rng.random();
                 let envoys = vec![KnownEnvoy { envoy, contexts: 1, digest: 7 }];
                 if self.runs(node, process) {
-                    self.input(node, Input::Known { term, envoys });
+                    self.input(node, Report::Known { term, envoys });
                 }
             }
         }

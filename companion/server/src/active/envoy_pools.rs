@@ -302,7 +302,7 @@ impl FolderWriter {
     /// Writes the files whose contents this companion decides as a leader. `None`: there are none.
     fn write_own_part(&mut self) -> std::io::Result<Option<Versions>> {
         let roles = self.role.as_ref().map(|roles| roles.borrow().clone());
-        let leads = |pool: &str| roles.as_ref().is_none_or(|roles| roles.of(pool).is_leader);
+        let leads = |pool: &str| roles.as_ref().is_none_or(|roles| roles.of(pool).is_leader());
         let first = self.pools.first().map_or("", |pool| &pool.name);
         let lists = leads(first);
         let pools = self.file_pools();
@@ -398,10 +398,11 @@ fn has_applied(page: &str, versions: &Versions) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use penstock_election::{Role, RoleStatus};
     use tokio::sync::watch;
 
     use super::*;
-    use crate::base::role::{Role, Roles};
+    use crate::base::role::Roles;
 
     fn pool(name: &str, ports: &[u16]) -> Pool {
         Pool {
@@ -480,14 +481,14 @@ mod tests {
             Config::parse(&text, "f.yaml").expect("valid")
         };
         let files = || std::fs::read_to_string(folder.path().join("endpoints-a.json")).unwrap_or_default();
-        let (role, roles) = watch::channel(Roles::Gateway(Role::default()));
+        let (role, roles) = watch::channel(Roles::Gateway(RoleStatus::default()));
         let discovering = config("file: list.yaml");
         let standby = EnvoyPools::open(Some(folder.path()), None, &discovering, Some(roles));
         let mut standby = standby.expect("a folder");
         // The leader has found a server, and ends.
         let leader = config("static: ['127.0.0.1:1']");
         EnvoyPools::open(Some(folder.path()), None, &leader, None).expect("the leader");
-        role.send_replace(Roles::Gateway(Role { is_leader: true, ..Role::default() }));
+        role.send_replace(Roles::Gateway(RoleStatus { role: Role::Leader, ..RoleStatus::default() }));
         standby.admit(&discovering).await;
         assert!(files().contains("\"port_value\":1"), "{}", files());
         standby.note_found(["a"].into_iter());
@@ -516,8 +517,8 @@ mod tests {
             Config::parse(&text, "f.yaml").expect("valid")
         };
         let files = || std::fs::read_to_string(folder.path().join("endpoints-a.json")).unwrap_or_default();
-        let of_role = |is_leader| Roles::Gateway(Role { is_leader, ..Role::default() });
-        let (role, roles) = watch::channel(of_role(false));
+        let of_role = |role| Roles::Gateway(RoleStatus { role, ..RoleStatus::default() });
+        let (role, roles) = watch::channel(of_role(Role::Standby));
         let mut standby =
             EnvoyPools::open(Some(folder.path()), None, &config(2), Some(roles)).expect("a folder");
         standby.admit(&config(3)).await;
@@ -525,12 +526,12 @@ mod tests {
         EnvoyPools::open(Some(folder.path()), None, &config(1), None).expect("the present leader");
         assert!(files().contains("\"port_value\":1"), "{}", files());
 
-        role.send_replace(of_role(true));
+        role.send_replace(of_role(Role::Leader));
         // The change of the role is handled before or with the next command.
         standby.admit(&config(3)).await;
         let text = files();
         assert!(text.contains("\"port_value\":3") && !text.contains("\"port_value\":1"), "{text}");
-        role.send_replace(of_role(false));
+        role.send_replace(of_role(Role::Standby));
         standby.admit(&config(4)).await;
         assert_eq!(files(), text, "a standby again");
     }

@@ -15,9 +15,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use hashbrown::HashMap;
 use penstock_control::{
-    ConnId, Controls, ElectionReport, Event, LeadershipChange, NoBudget, Output, PoolBudgets, RequestStatus,
-    Role, Scope, Settings, Status,
+    ConnId, Controls, Event, NoBudget, Output, PoolBudgets, RequestStatus, Scope, Settings, Status,
 };
+use penstock_election::{RoleChange, RoleStatus};
 use penstock_engine::Instant;
 use penstock_engine::input::{PastUsage, RunningUsage};
 use penstock_engine::snapshot::FlowQuotaSnapshot;
@@ -32,7 +32,7 @@ use crate::decisions::ended_requests::{EndedRequest, EndedRequests};
 use crate::decisions::incoming_frames::IncomingFrames;
 use crate::decisions::observe::Observer;
 use crate::decisions::recent_stats::RecentStats;
-use crate::decisions::reports::{Report, Reporters};
+use crate::decisions::reports::Reporters;
 use crate::decisions::utc_watch::UtcWatch;
 use crate::stores::Recorders;
 
@@ -51,7 +51,7 @@ enum Message {
     Open(ConnId, mpsc::Sender<Bytes>),
     Frame(ConnId, Bytes),
     Event(Box<Event>),
-    Leadership(Box<(Scope, LeadershipChange)>, oneshot::Sender<()>),
+    Leadership(Box<(Scope, RoleChange)>, oneshot::Sender<()>),
     ConfigureObserver(usize, Recorders),
     Status(oneshot::Sender<Status>),
     Overview(oneshot::Sender<Overview>),
@@ -73,16 +73,8 @@ pub(crate) struct Overview {
     pub(crate) recent: RecentStats,
 }
 
-/// The role of this companion and its term.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct RoleTerm {
-    pub(crate) role: Role,
-    /// The term of this companion as a leader; of a standby, the last one.
-    pub(crate) term: u64,
-}
-
 /// The role of this companion in each scope.
-pub(crate) type RoleTerms = BTreeMap<Scope, RoleTerm>;
+pub(crate) type ScopeRoles = BTreeMap<Scope, RoleStatus>;
 
 /// A driver that has been started.
 #[derive(Debug)]
@@ -92,7 +84,7 @@ pub(crate) struct Started {
     /// Its task, which ends when the last handle is dropped. A panic in a decision ends the process.
     pub(crate) task: tokio::task::JoinHandle<()>,
     /// The companion's roles.
-    pub(crate) roles: watch::Receiver<RoleTerms>,
+    pub(crate) roles: watch::Receiver<ScopeRoles>,
 }
 
 /// The result of looking up a request.
@@ -148,7 +140,7 @@ impl Handle {
     ///
     /// # Errors
     /// When the driver has ended.
-    pub(crate) async fn change_leadership(&self, scope: Scope, change: LeadershipChange) -> Result<(), Gone> {
+    pub(crate) async fn change_leadership(&self, scope: Scope, change: RoleChange) -> Result<(), Gone> {
         self.query(|reply| Message::Leadership(Box::new((scope, change)), reply)).await
     }
 
@@ -248,7 +240,7 @@ struct Driver {
     /// Callers of [`Handle::idle`].
     idle_waiters: Vec<oneshot::Sender<()>>,
     shutting_down: bool,
-    roles: watch::Sender<RoleTerms>,
+    roles: watch::Sender<ScopeRoles>,
     elections: Reporters,
     utc: UtcWatch,
 }
@@ -258,12 +250,8 @@ struct Driver {
 pub(crate) fn spawn(settings: Settings, clock: Clock, observer: Observer, elections: Reporters) -> Started {
     let (inbox, messages) = mpsc::channel(INBOX);
     let controls = Controls::new(settings, clock.now());
-    let terms = controls.iter().map(|(scope, control)| {
-        let role = control.role().clone();
-        let term = control.term();
-        (scope.clone(), RoleTerm { role, term })
-    });
-    let (roles, receiver) = watch::channel(terms.collect());
+    let roles = controls.iter().map(|(scope, control)| (scope.clone(), control.role().clone()));
+    let (roles, receiver) = watch::channel(roles.collect());
     let driver = Driver {
         controls,
         roles,
@@ -428,11 +416,7 @@ impl Driver {
                     self.recent.record(now, &observation);
                     self.observer.observe(now, observation);
                 }
-                Output::Election(report) => self.elections.of(&scope).report(match report {
-                    ElectionReport::Wanted => Report::Wanted,
-                    ElectionReport::Superseded { term } => Report::Superseded { term },
-                    ElectionReport::Unfollowed { term } => Report::Unfollowed { term },
-                }),
+                Output::Election(report) => self.elections.of(&scope).report(report),
             }
         }
         self.report_leadership();

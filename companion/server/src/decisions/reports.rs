@@ -5,32 +5,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use penstock_control::Scope;
-use penstock_election::{Input, KnownEnvoy};
+use penstock_election::{Input, Report};
 use tokio::sync::Notify;
-
-/// A report of the control.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Report {
-    /// A filter asks this standby, and there is no leader that the filter can reach.
-    Wanted,
-    /// A filter follows a leader with this term.
-    Superseded {
-        /// The term that the filter named.
-        term: u64,
-    },
-    /// The filters stay with the last leader.
-    Unfollowed {
-        /// The term of the control.
-        term: u64,
-    },
-    /// The Envoys with sessions here changed, or the takeover is complete.
-    Known {
-        /// The term of the control.
-        term: u64,
-        /// The Envoys with sessions here.
-        envoys: Vec<KnownEnvoy>,
-    },
-}
 
 /// Carries reports from the driver to the election. Cheap to clone.
 #[derive(Clone, Debug, Default)]
@@ -66,7 +42,7 @@ struct Pending {
     wanted: bool,
     superseded: Option<u64>,
     unfollowed: Option<u64>,
-    known: Option<(u64, Vec<KnownEnvoy>)>,
+    known: Option<Report>,
 }
 
 impl Reporter {
@@ -83,7 +59,7 @@ impl Reporter {
             Report::Wanted => pending.wanted = true,
             Report::Superseded { term } => pending.superseded = pending.superseded.max(Some(term)),
             Report::Unfollowed { term } => pending.unfollowed = pending.unfollowed.max(Some(term)),
-            Report::Known { term, envoys } => pending.known = Some((term, envoys)),
+            Report::Known { .. } => pending.known = Some(report),
         }
         drop(pending);
         self.0.changed.notify_one();
@@ -103,18 +79,18 @@ impl Reporter {
     fn take_pending(&self) -> Vec<Input> {
         let mut pending = self.0.pending.lock().unwrap_or_else(PoisonError::into_inner);
         let pending = std::mem::take(&mut *pending);
-        let known = pending.known.map(|(term, envoys)| Input::Known { term, envoys });
-        let unfollowed = pending.unfollowed.map(|term| Input::Unfollowed { term });
-        let superseded = pending.superseded.map(|term| Input::Superseded { term });
-        let wanted = pending.wanted.then_some(Input::Wanted);
-        let inputs = [known, unfollowed, superseded, wanted];
-        inputs.into_iter().flatten().collect()
+        let unfollowed = pending.unfollowed.map(|term| Report::Unfollowed { term });
+        let superseded = pending.superseded.map(|term| Report::Superseded { term });
+        let wanted = pending.wanted.then_some(Report::Wanted);
+        let reports = [pending.known, unfollowed, superseded, wanted];
+        reports.into_iter().flatten().map(Input::Reported).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt as _;
+    use penstock_election::KnownEnvoy;
 
     use super::*;
 
@@ -134,12 +110,9 @@ mod tests {
         ] {
             reporter.report(report);
         }
-        let envoys = vec![KnownEnvoy { envoy: 2, contexts: 1, digest: 7 }];
         let inputs = reporter.take().now_or_never();
-        assert_eq!(
-            inputs,
-            Some(vec![Input::Known { term: 3, envoys }, Input::Superseded { term: 9 }, Input::Wanted])
-        );
+        let latest = [known(2), Report::Superseded { term: 9 }, Report::Wanted];
+        assert_eq!(inputs, Some(latest.map(Input::Reported).to_vec()));
         assert_eq!(reporter.take().now_or_never(), None);
     }
 }

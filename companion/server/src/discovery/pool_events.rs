@@ -67,7 +67,7 @@ async fn run(config: reload::Handle, driver: Handle, roles: RoleReceiver) {
         let targets = targets(&config);
         let leads = |pool: &str| {
             let roles = roles.as_ref().map(|roles| roles.borrow().of(pool));
-            roles.is_none_or(|role| role.is_leader)
+            roles.is_none_or(|role| role.is_leader())
         };
         pools.retain(|pool, _| targets.contains_key(&**pool) && leads(pool));
         if !targets.keys().any(|pool| leads(pool)) {

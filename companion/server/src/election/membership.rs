@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use penstock_config::{Companions, Config, Per, Replicas};
-use penstock_control::{LeadershipChange, Scope};
+use penstock_control::Scope;
 use penstock_election::{RoleChange, Settings, prefers};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -17,7 +17,7 @@ use super::{Election, Error, RoleSink};
 use crate::base::clock::Clock;
 use crate::base::essential;
 use crate::base::role::RoleReceiver;
-use crate::decisions::driver::{Gone, Handle, RoleTerms};
+use crate::decisions::driver::{Gone, Handle, ScopeRoles};
 use crate::decisions::reports::Reporters;
 use crate::election::role_publisher::RolePublisher;
 use crate::metrics::Metrics;
@@ -33,7 +33,7 @@ pub(crate) struct Start {
     /// The driver, which owns the controls.
     pub(crate) driver: Handle,
     /// The controls' roles.
-    pub(crate) roles: watch::Receiver<RoleTerms>,
+    pub(crate) roles: watch::Receiver<ScopeRoles>,
     /// The reports of the controls.
     pub(crate) reports: Reporters,
     pub(crate) metrics: Arc<Metrics>,
@@ -54,7 +54,7 @@ struct Shared {
     reports: Reporters,
     metrics: Arc<Metrics>,
     clock: Clock,
-    roles: watch::Receiver<RoleTerms>,
+    roles: watch::Receiver<ScopeRoles>,
     members: Mutex<Members>,
     stores: Arc<StoreStates>,
 }
@@ -263,7 +263,6 @@ struct ControlSink {
 
 impl RoleSink for ControlSink {
     async fn apply(&mut self, change: RoleChange) -> Result<(), Gone> {
-        let change = leadership_change(change);
         self.driver.change_leadership(self.scope.clone(), change).await
     }
 
@@ -279,21 +278,8 @@ impl RoleSink for ControlSink {
     }
 }
 
-fn leadership_change(change: RoleChange) -> LeadershipChange {
-    match change {
-        RoleChange::Lead { term, known, is_last_leader_gone, grants_until } => {
-            LeadershipChange::Lead { term, known, is_last_leader_gone, grants_until }
-        }
-        RoleChange::Renewed { term, grants_until } => LeadershipChange::Renewed { term, grants_until },
-        RoleChange::StoreUnreachable { recorded } => LeadershipChange::StoreUnreachable { recorded },
-        RoleChange::StandBy { leader, term } => {
-            LeadershipChange::StandBy { leader: leader.map(Into::into), term }
-        }
-    }
-}
-
 /// Publishes the roles of the controls, and leaves the elections of those that have ended. Ends with the driver.
-async fn publish(mut publisher: RolePublisher, mut roles: watch::Receiver<RoleTerms>, elections: Elections) {
+async fn publish(mut publisher: RolePublisher, mut roles: watch::Receiver<ScopeRoles>, elections: Elections) {
     loop {
         publisher.publish(&roles.borrow_and_update());
         if let Some(shared) = &elections.0 {

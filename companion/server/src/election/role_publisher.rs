@@ -5,11 +5,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use penstock_config::Per;
-use penstock_control::{Role as ControlRole, Scope};
+use penstock_control::Scope;
+use penstock_election::RoleStatus;
 use tokio::sync::watch;
 
-use crate::base::role::{Role, Roles};
-use crate::decisions::driver::{RoleTerm, RoleTerms};
+use crate::base::role::Roles;
+use crate::decisions::driver::ScopeRoles;
 use crate::metrics::Metrics;
 
 /// Publishes the roles of this companion, and counts failovers.
@@ -39,22 +40,21 @@ impl RolePublisher {
     }
 
     /// Publishes the roles of the controls.
-    pub(crate) fn publish(&mut self, terms: &RoleTerms) {
-        let present = |scope: &Scope| match self.per {
+    pub(crate) fn publish(&mut self, known: &ScopeRoles) {
+        let per = self.per;
+        let is_present = |scope: &Scope| match per {
             Per::Gateway => *scope == Scope::Gateway,
             Per::Pool => scope.pool().is_some(),
         };
-        let terms: Vec<_> = terms.iter().filter(|(scope, _)| present(scope)).collect();
-        let roles: Vec<(&Scope, Role)> =
-            terms.into_iter().map(|(scope, term)| (scope, self.role(scope, term))).collect();
-        self.last_leaders.retain(|scope, _| roles.iter().any(|(present, _)| *present == scope));
-        let roles = match self.per {
-            Per::Gateway => {
-                Roles::Gateway(roles.into_iter().map(|(_, role)| role).next().unwrap_or_default())
+        let present: Vec<_> = known.iter().filter(|(scope, _)| is_present(scope)).collect();
+        self.last_leaders.retain(|scope, _| present.iter().any(|(present, _)| *present == scope));
+        let mut roles =
+            present.into_iter().map(|(scope, role)| (scope, self.with_leader(scope, role.clone())));
+        let roles = match per {
+            Per::Gateway => Roles::Gateway(roles.next().map(|(_, role)| role).unwrap_or_default()),
+            Per::Pool => {
+                Roles::Pools(roles.filter_map(|(scope, role)| Some((scope.pool()?.clone(), role))).collect())
             }
-            Per::Pool => Roles::Pools(
-                roles.into_iter().filter_map(|(scope, role)| Some((scope.pool()?.clone(), role))).collect(),
-            ),
         };
         self.roles.send_if_modified(|before| {
             let is_changed = *before != roles;
@@ -63,32 +63,25 @@ impl RolePublisher {
         });
     }
 
-    fn role(&mut self, scope: &Scope, term: &RoleTerm) -> Role {
-        match &term.role {
-            ControlRole::Leader | ControlRole::Alone => self.leader(scope, term.term),
-            ControlRole::Standby { leader, term } => {
-                let leader = leader.as_deref().map(str::to_owned);
-                if let Some(leader) = &leader {
-                    self.last_leaders.insert(scope.clone(), leader.clone());
-                }
-                Role { is_leader: false, term: *term, leader }
+    /// Names the leader, which may be this companion, and counts a failover.
+    fn with_leader(&mut self, scope: &Scope, mut role: RoleStatus) -> RoleStatus {
+        if role.is_leader() {
+            let last = self.last_leaders.insert(scope.clone(), self.advertise.clone());
+            if last.is_some_and(|last| last != self.advertise) {
+                self.metrics.count_failover();
             }
-            // Until the filters follow it, it doesn't lead.
-            ControlRole::TakingOver => Role { is_leader: false, term: term.term, leader: None },
+            role.leader = Some(self.advertise.clone());
+        } else if let Some(leader) = &role.leader {
+            self.last_leaders.insert(scope.clone(), leader.clone());
         }
-    }
-
-    fn leader(&mut self, scope: &Scope, term: u64) -> Role {
-        let last = self.last_leaders.insert(scope.clone(), self.advertise.clone());
-        if last.is_some_and(|last| last != self.advertise) {
-            self.metrics.count_failover();
-        }
-        Role { is_leader: true, term, leader: Some(self.advertise.clone()) }
+        role
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use penstock_election::Role;
+
     use super::*;
 
     const OTHER: &str = "127.0.0.1:9290";
@@ -100,19 +93,19 @@ mod tests {
         (publisher, roles, metrics)
     }
 
-    fn leads(term: u64) -> RoleTerm {
-        RoleTerm { role: ControlRole::Leader, term }
+    fn leads(term: u64) -> RoleStatus {
+        RoleStatus { role: Role::Leader, term, leader: None }
     }
 
-    fn stands_by(leader: Option<&str>, term: u64) -> RoleTerm {
-        RoleTerm { role: ControlRole::Standby { leader: leader.map(Into::into), term }, term: 0 }
+    fn stands_by(leader: Option<&str>, term: u64) -> RoleStatus {
+        RoleStatus { role: Role::Standby, term, leader: leader.map(Into::into) }
     }
 
     #[test]
     fn a_companion_that_leads_after_another_has_had_a_failover() {
         let (mut publisher, roles, metrics) = publisher(Per::Gateway);
-        let mut publish = |term| publisher.publish(&RoleTerms::from([(Scope::Gateway, term)]));
-        assert_eq!(*roles.borrow(), Roles::Gateway(Role::default()));
+        let mut publish = |term| publisher.publish(&ScopeRoles::from([(Scope::Gateway, term)]));
+        assert_eq!(*roles.borrow(), Roles::Gateway(RoleStatus::default()));
         publish(leads(1));
         assert_eq!(metrics.failovers(), 0, "no other companion has led");
         publish(stands_by(Some(OTHER), 2));
@@ -125,7 +118,7 @@ mod tests {
         publish(stands_by(None, 4));
         publish(leads(5));
         assert_eq!(metrics.failovers(), 1, "no other companion has led meanwhile");
-        let expected = Role { is_leader: true, term: 5, leader: Some("127.0.0.1:9190".into()) };
+        let expected = RoleStatus { role: Role::Leader, term: 5, leader: Some("127.0.0.1:9190".into()) };
         assert_eq!(*roles.borrow(), Roles::Gateway(expected));
     }
 
@@ -133,19 +126,19 @@ mod tests {
     fn each_pool_has_a_role_and_failovers_of_all_pools_are_counted() {
         let (mut publisher, roles, metrics) = publisher(Per::Pool);
         let pool = |name: &str| Scope::Pool(name.into());
-        publisher.publish(&RoleTerms::from([
+        publisher.publish(&ScopeRoles::from([
             (Scope::Gateway, leads(0)),
             (pool("a"), leads(3)),
             (pool("b"), stands_by(Some(OTHER), 4)),
         ]));
-        assert!(roles.borrow().of("a").is_leader && !roles.borrow().of("b").is_leader);
-        publisher.publish(&RoleTerms::from([
+        assert!(roles.borrow().of("a").is_leader() && !roles.borrow().of("b").is_leader());
+        publisher.publish(&ScopeRoles::from([
             (Scope::Gateway, leads(0)),
             (pool("a"), leads(3)),
             (pool("b"), leads(5)),
         ]));
         assert_eq!(metrics.failovers(), 1);
-        publisher.publish(&RoleTerms::from([(Scope::Gateway, leads(0)), (pool("a"), leads(3))]));
-        assert_eq!(roles.borrow().of("b"), Role::default(), "the pool is gone");
+        publisher.publish(&ScopeRoles::from([(Scope::Gateway, leads(0)), (pool("a"), leads(3))]));
+        assert_eq!(roles.borrow().of("b"), RoleStatus::default(), "the pool is gone");
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use penstock_election::{Answer, Candidate, Input, Output, Request, Role, RoleChange, View};
+use penstock_election::{Answer, Candidate, Input, Output, Request, RoleChange, View};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
@@ -125,7 +125,7 @@ impl<S: LeaseStore, R: RoleSink> Task<S, R> {
         while let Some(output) = self.candidate.poll_output() {
             match output {
                 Output::Role(change) => {
-                    log(self.pool.as_deref(), &change, self.status.borrow().role);
+                    log(self.pool.as_deref(), &change, self.status.borrow().role.is_leader());
                     if self.sink.apply(change).await.is_err() {
                         return false;
                     }
@@ -143,13 +143,7 @@ impl<S: LeaseStore, R: RoleSink> Task<S, R> {
                 Output::Claim { .. } => {}
             }
         }
-        let status = self.candidate.status();
-        self.status.send_replace(Status {
-            role: status.role,
-            term: status.term,
-            leader: status.leader,
-            store_up: self.health.is_up(),
-        });
+        self.status.send_replace(Status { role: self.candidate.status(), store_up: self.health.is_up() });
         true
     }
 
@@ -224,16 +218,17 @@ async fn watch_forever<S: LeaseStore>(
     }
 }
 
-fn log(pool: Option<&str>, change: &RoleChange, role: Role) {
+fn log(pool: Option<&str>, change: &RoleChange, was_leader: bool) {
     match change {
         RoleChange::Lead { term, known, .. } => {
             tracing::info!(pool, term, envoys = known.len(), "this companion leads");
         }
         RoleChange::StandBy { leader, term } => {
             let leader = leader.as_deref().unwrap_or("none known");
-            match role {
-                Role::Leader => tracing::info!(pool, term, leader, "this companion no longer leads"),
-                Role::Standby => tracing::info!(pool, term, leader, "this companion is a standby"),
+            if was_leader {
+                tracing::info!(pool, term, leader, "this companion no longer leads");
+            } else {
+                tracing::info!(pool, term, leader, "this companion is a standby");
             }
         }
         RoleChange::Renewed { .. } | RoleChange::StoreUnreachable { .. } => {}

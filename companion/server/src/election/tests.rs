@@ -1,9 +1,8 @@
 //! The election of two companions with a lease in a file.
 
-use penstock_election::KnownEnvoy;
+use penstock_election::{KnownEnvoy, Report, Role};
 
 use super::*;
-use crate::decisions::reports::Report;
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -95,6 +94,6 @@ async fn the_status_says_when_the_store_works_again() {
     std::fs::remove_file(&record).expect("it exists");
     companion.leads().await;
     let up = tokio::time::timeout(LONG, status.wait_for(|status| status.store_up)).await;
-    let role = up.expect("soon").expect("the election runs").role;
+    let role = up.expect("soon").expect("the election runs").role.role;
     assert_eq!(role, Role::Leader);
 }

@@ -91,7 +91,7 @@ pub(super) fn render(page: &mut Page, status: &Status, roles: Option<&Roles>) {
         ["pool"],
         |series| {
             for pool in &by_pool {
-                series.add([&pool.name], roles.map(|roles| roles.of(&pool.name).is_leader));
+                series.add([&pool.name], roles.map(|roles| roles.of(&pool.name).is_leader()));
             }
         },
     );

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use penstock_config::Config;
 use penstock_control::{Control, Labels, ModelStatus, Observation, Status};
+use penstock_election::{Role, RoleStatus};
 use penstock_engine::input::Band;
 use penstock_engine::{Instant, Outcome};
 
 use super::Metrics;
-use crate::base::role::{Role, Roles};
+use crate::base::role::Roles;
 use crate::decisions::control_settings::{self, ProcessIdentity};
 use crate::decisions::observe::Observer;
 
@@ -322,14 +323,14 @@ fn metrics_of_replicas_have_series_only_with_several_companions() {
     let world = World::new(config(&["chat"], replicas));
     world.metrics.set_lease_store_up(false);
     world.metrics.record_lease_renewal(Duration::from_millis(3));
-    let page = |is_leader| {
-        let role = Roles::Gateway(Role { is_leader, term: 12, leader: None });
+    let page = |role| {
+        let role = Roles::Gateway(RoleStatus { role, term: 12, leader: None });
         let status = status(&world.config, time(1));
         let page = world.metrics.render(&status, &[], Some(&role)).expect("text");
         String::from_utf8(page).expect("text")
     };
-    for is_leader in [true, false] {
-        let page = page(is_leader);
+    for (role, is_leader) in [(Role::Leader, true), (Role::Standby, false)] {
+        let page = page(role);
         has(&page, &format!("penstock_leader{{pool=\"chat\"}} {}", u8::from(is_leader)));
         for line in [
             "penstock_term 12",

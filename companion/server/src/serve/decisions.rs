@@ -11,7 +11,7 @@ use crate::base::clock::Clock;
 use crate::base::role::RoleReceiver;
 use crate::decisions::control_settings::{self, ProcessIdentity};
 use crate::decisions::decision_runtime::DecisionRuntime;
-use crate::decisions::driver::{self, RoleTerms};
+use crate::decisions::driver::{self, ScopeRoles};
 use crate::decisions::observe::Observer;
 use crate::decisions::reports::Reporters;
 use crate::decisions::usage_forwarding;
@@ -44,7 +44,7 @@ pub(super) struct Decisions {
     /// The driver's task.
     pub(super) task: JoinHandle<()>,
     /// The controls' roles.
-    pub(super) roles: watch::Receiver<RoleTerms>,
+    pub(super) roles: watch::Receiver<ScopeRoles>,
     /// With several companions.
     pub(super) elections: Elections,
     /// The roles for the HTTP API.

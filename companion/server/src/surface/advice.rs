@@ -80,7 +80,7 @@ pub(crate) fn of(facts: &Facts<'_>) -> Advice {
         overall: overall(facts),
         pools: pools
             .map(|pool| {
-                let stands_by = facts.roles.is_some_and(|roles| !roles.of(&pool.name).is_leader);
+                let stands_by = facts.roles.is_some_and(|roles| !roles.of(&pool.name).is_leader());
                 if stands_by { Vec::new() } else { pool_advice(facts, pool) }
             })
             .collect(),

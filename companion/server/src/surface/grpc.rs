@@ -19,7 +19,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{FutureExt as _, Stream, StreamExt};
-use penstock_control::{ConnId, Event, Role, Scope};
+use penstock_control::{ConnId, Event, Scope};
+use penstock_election::RoleStatus;
 use penstock_wire::limits;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream, UnixListenerStream};
@@ -29,7 +30,7 @@ use tonic_health::server::HealthReporter;
 use self::generated::arbiter_server::{Arbiter, ArbiterServer};
 use crate::base::listener::Listener;
 use crate::base::tls::{self, ServerTlsConfig};
-use crate::decisions::driver::{FRAMES, Handle, RoleTerms};
+use crate::decisions::driver::{FRAMES, Handle, ScopeRoles};
 use crate::election::Elections;
 
 /// The HTTP/2 window. A burst of small frames must fit into it, or h2 takes the burst for an attack and closes the
@@ -46,7 +47,7 @@ pub(crate) struct Sessions {
     /// The decision task.
     pub(crate) driver: Handle,
     /// What this companion does, and since which term.
-    pub(crate) roles: watch::Receiver<RoleTerms>,
+    pub(crate) roles: watch::Receiver<ScopeRoles>,
     /// The elections, in which other companions may ask this one for a pool.
     pub(crate) elections: Elections,
 }
@@ -98,7 +99,7 @@ impl Sessions {
 }
 /// Reports the service as serving while this companion leads, for load balancers that check that; where each pool has a leader
 /// of its own, while it leads one. Ends with the driver.
-async fn report_health(health: HealthReporter, mut roles: watch::Receiver<RoleTerms>) {
+async fn report_health(health: HealthReporter, mut roles: watch::Receiver<ScopeRoles>) {
     loop {
         let leads = leads_any(&roles.borrow_and_update());
         if leads {
@@ -112,11 +113,10 @@ async fn report_health(health: HealthReporter, mut roles: watch::Receiver<RoleTe
     }
 }
 
-fn leads_any(roles: &RoleTerms) -> bool {
+fn leads_any(roles: &ScopeRoles) -> bool {
     let is_split = roles.keys().any(|scope| *scope != Scope::Gateway);
     let present = roles.iter().filter(|(scope, _)| !is_split || scope.pool().is_some());
-    let mut roles = present.map(|(_, term)| &term.role);
-    roles.any(|role| matches!(role, Role::Alone | Role::Leader))
+    present.map(|(_, role)| role).any(RoleStatus::is_leader)
 }
 
 #[tonic::async_trait]

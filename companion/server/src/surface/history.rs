@@ -95,7 +95,7 @@ async fn take_samples(sources: Sources, history: Arc<History>) {
         };
         if let Some(roles) = &sources.roles {
             let roles = roles.borrow().clone();
-            status.pools.retain(|pool| roles.of(&pool.name).is_leader);
+            status.pools.retain(|pool| roles.of(&pool.name).is_leader());
         }
         // Grows steadily, even if an administrator sets the clock.
         let time = started.saturating_add(clock.uptime());

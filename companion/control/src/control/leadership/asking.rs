@@ -1,12 +1,13 @@
 //! The filters that ask for the leader.
 
+use penstock_election::{Report, Role};
 use penstock_engine::Instant;
 use penstock_wire as wire;
 use wire::command::Kind;
 
 use super::Control;
 use crate::ids::{ConnId, Epoch};
-use crate::leadership::{Asking, ElectionReport, Lapse, Role};
+use crate::leadership::{Asking, Lapse};
 use crate::session::Stage;
 
 impl Control {
@@ -21,8 +22,8 @@ impl Control {
             since: now,
             is_called: false,
         });
-        if self.leadership.lease.is_some() && hello.term > self.settings.term {
-            self.report(ElectionReport::Superseded { term: hello.term });
+        if self.leadership.lease.is_some() && hello.term > self.term() {
+            self.report(Report::Superseded { term: hello.term });
             self.lapse(now, Lapse::Superseded);
         }
         let mut role = self.role_command();
@@ -34,10 +35,10 @@ impl Control {
         if self.leadership.is_unrecorded(hello.envoy) {
             // The filter is called when the lease is renewed. Until then it stays, as at a companion that takes over: if it asked
             // another companion for long enough, that one would lead beside this one.
-            role = wire::Role { term: self.settings.term, ..wire::Role::default() };
+            role = wire::Role { term: self.term(), ..wire::Role::default() };
         }
-        if role.leader.is_empty() && matches!(self.leadership.role, Role::Standby { .. }) {
-            self.report(ElectionReport::Wanted);
+        if role.leader.is_empty() && self.leadership.known.role == Role::Standby {
+            self.report(Report::Wanted);
         }
         self.answer_asking(conn, role);
         self.lead_if_followed(now);
@@ -45,15 +46,15 @@ impl Control {
 
     /// The answer to a filter that asks for the leader.
     pub(super) fn role_command(&self) -> wire::Role {
-        match &self.leadership.role {
-            Role::Standby { leader: Some(leader), term } => {
-                wire::Role { term: *term, leader: leader.as_ref().to_owned(), here: false }
+        let known = &self.leadership.known;
+        let term = known.term;
+        match (known.role, &known.leader) {
+            (Role::Standby, Some(leader)) => wire::Role { term, leader: leader.clone(), here: false },
+            (Role::Alone | Role::Leader, _) if self.leadership.leads() => {
+                wire::Role { term, leader: String::new(), here: true }
             }
-            Role::Alone | Role::Leader if self.leadership.leads() => {
-                wire::Role { term: self.settings.term, leader: String::new(), here: true }
-            }
-            Role::TakingOver => wire::Role { term: self.settings.term, ..wire::Role::default() },
-            Role::Alone | Role::Leader | Role::Standby { leader: None, .. } => wire::Role::default(),
+            (Role::TakingOver, _) => wire::Role { term, ..wire::Role::default() },
+            (Role::Alone | Role::Leader | Role::Standby, _) => wire::Role::default(),
         }
     }
 

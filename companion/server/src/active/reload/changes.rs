@@ -81,7 +81,7 @@ pub(super) fn check_leads(next: &Value, now: &Value, roles: &Roles) -> Result<()
         let role = roles.of(name);
         match (next_pools.get(name), now_pools.get(name)) {
             (next, now) if next == now => {}
-            (Some(_), Some(_)) if role.is_leader => {}
+            (Some(_), Some(_)) if role.is_leader() => {}
             (Some(_), Some(_)) => {
                 return Err(ChangeError::OtherLeader { pool: name.clone(), leader: role.leader });
             }

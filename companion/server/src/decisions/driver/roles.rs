@@ -1,18 +1,16 @@
 //! The companion's roles, for the HTTP API and the elections.
 
-use penstock_control::{Control, Scope};
+use penstock_control::Scope;
 
-use super::{Driver, RoleTerm};
-use crate::decisions::reports::Report;
+use super::Driver;
 
 impl Driver {
     /// Publishes the roles, and what the elections must know.
     pub(super) fn report_leadership(&mut self) {
         while let Some(scope) = self.controls.next_touched() {
             self.publish_role(&scope);
-            if let Some(envoys) = self.controls.take_known_envoys(&scope) {
-                let term = self.controls.control(&scope).map_or(0, Control::term);
-                self.elections.of(&scope).report(Report::Known { term, envoys });
+            if let Some(known) = self.controls.take_known_envoys(&scope) {
+                self.elections.of(&scope).report(known);
             }
         }
         let (roles, controls) = (&self.roles, &self.controls);
@@ -25,13 +23,10 @@ impl Driver {
         let Some(control) = self.controls.control(scope) else {
             return;
         };
-        let (role, term) = (control.role(), control.term());
         self.roles.send_if_modified(|known| {
-            let is_same = |known: &RoleTerm| known.term == term && known.role == *role;
-            let is_changed = !known.get(scope).is_some_and(is_same);
+            let is_changed = known.get(scope) != Some(control.role());
             if is_changed {
-                let role = role.clone();
-                known.insert(scope.clone(), RoleTerm { role, term });
+                known.insert(scope.clone(), control.role().clone());
             }
             is_changed
         });

@@ -57,7 +57,7 @@ pub(super) async fn change(
         return error(StatusCode::UNPROCESSABLE_ENTITY, "invalid_budget_change", why);
     };
     let role = app.roles().map(|roles| roles.of(&pool));
-    if let Some(role) = role.filter(|role| !role.is_leader) {
+    if let Some(role) = role.filter(|role| !role.is_leader()) {
         let why = format!("this companion is a standby for the pool `{pool}`");
         return not_the_leader(&why, role.leader.as_deref());
     }

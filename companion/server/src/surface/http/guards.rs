@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::remote::Remote;
 use crate::active::reload;
-use crate::base::role::{Role, RoleReceiver};
+use crate::base::role::RoleReceiver;
 
 /// Rejects requests with foreign Host headers, so that a web page can't read responses through its visitor's browser.
 pub(super) async fn host_is_allowed(
@@ -34,8 +34,10 @@ pub(super) async fn host_is_allowed(
 /// Rejects changes at a standby of all pools: the leader's configuration counts, and only the leader has requests to drain.
 pub(super) async fn leads(State(roles): State<RoleReceiver>, request: Request, next: Next) -> Response {
     match roles.as_ref().map(|roles| roles.borrow().summary()) {
-        None | Some(Role { is_leader: true, .. }) => next.run(request).await,
-        Some(role) => not_the_leader("this companion is a standby", role.leader.as_deref()),
+        Some(role) if !role.is_leader() => {
+            not_the_leader("this companion is a standby", role.leader.as_deref())
+        }
+        Some(_) | None => next.run(request).await,
     }
 }
 

@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::App;
 use crate::base::phase::Phase;
-use crate::base::role::Roles;
+use crate::base::role::{self, Roles};
 
 /// How long `/readyz` waits for a connection to Envoy's listener.
 const PROBE_MAX: Duration = Duration::from_millis(500);
@@ -43,7 +43,8 @@ pub(super) async fn show(State(app): State<Arc<App>>, Query(query): Query<ReadyQ
         (None, Ok(())) => "ready\n".into_response(),
         (None, Err(why)) => (code, format!("not ready: {why}\n")).into_response(),
         (Some(role), ready) => {
-            let mut body = json!({"ready": ready.is_ok(), "role": role.as_str(), "leader": role.leader});
+            let mut body =
+                json!({"ready": ready.is_ok(), "role": role::as_str(&role), "leader": role.leader});
             if let Err(why) = ready {
                 body["why"] = why.into();
             }
@@ -105,7 +106,7 @@ fn open_sessions(status: &Status, roles: Option<&Roles>) -> usize {
     };
     match roles {
         Some(Roles::Pools(pools)) => {
-            let led = pools.iter().filter(|(_, role)| role.is_leader);
+            let led = pools.iter().filter(|(_, role)| role.is_leader());
             led.map(|(pool, _)| open(Some(&**pool))).min().unwrap_or(0)
         }
         Some(Roles::Gateway(_)) | None => open(None),

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use penstock_config::{Document, Environment};
+use penstock_election::{Role, RoleStatus};
 use reqwest::{Method, Response};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -19,7 +20,7 @@ use crate::base::admin::Admin;
 use crate::base::clock::Clock;
 use crate::base::listener::Listener;
 use crate::base::phase::Phase;
-use crate::base::role::{Role, Roles};
+use crate::base::role::Roles;
 use crate::decisions::control_settings::{self, ProcessIdentity};
 use crate::decisions::driver;
 use crate::decisions::observe::Observer;
@@ -129,12 +130,12 @@ impl Companion {
     }
 
     fn leads(&self) {
-        let role = Role { is_leader: true, term: 5, leader: Some("127.0.0.1:9190".into()) };
+        let role = RoleStatus { role: Role::Leader, term: 5, leader: Some("127.0.0.1:9190".into()) };
         self.role.as_ref().expect("replicas").send_replace(Roles::Gateway(role));
     }
 
     fn stands_by(&self, leader: Option<&str>) {
-        let role = Role { is_leader: false, term: 4, leader: leader.map(str::to_owned) };
+        let role = RoleStatus { role: Role::Standby, term: 4, leader: leader.map(str::to_owned) };
         self.role.as_ref().expect("replicas").send_replace(Roles::Gateway(role));
     }
 
@@ -197,10 +198,10 @@ async fn leader_of_chat() -> Companion {
     let pools = "pools: [{name: chat, models: [a], endpoints: {static: ['127.0.0.1:8001']}}, \
                  {name: code, models: [b], endpoints: {static: ['127.0.0.1:8002']}}]\n";
     let companion = Companion::with_pools(&head, pools, Vec::new()).await;
-    let role = |is_leader, leader: &str| Role { is_leader, term: 5, leader: Some(leader.into()) };
+    let role = |role, leader: &str| RoleStatus { role, term: 5, leader: Some(leader.into()) };
     let roles = Roles::Pools(BTreeMap::from([
-        ("chat".into(), role(true, "127.0.0.1:9190")),
-        ("code".into(), role(false, OTHER)),
+        ("chat".into(), role(Role::Leader, "127.0.0.1:9190")),
+        ("code".into(), role(Role::Standby, OTHER)),
     ]));
     companion.role.as_ref().expect("replicas").send_replace(roles);
     companion

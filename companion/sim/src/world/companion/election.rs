@@ -4,8 +4,10 @@
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use penstock_control::{ElectionReport, Event, LeadershipChange, Role};
-use penstock_election::{Answer, Candidate, Input, Output, Request, RoleChange, Settings, View};
+use penstock_control::Event;
+use penstock_election::{
+    Answer, Candidate, Input, Output, Report, Request, Role, RoleChange, Settings, View,
+};
 use penstock_engine::Instant;
 
 use super::super::World;
@@ -166,7 +168,7 @@ impl World {
                 Output::Role(change) => {
                     election.changes += 1;
                     self.note(|| format!("candidate {generation} decides: {change:?}"));
-                    self.deliver_to_companion(index, Event::Leadership(leadership_change(change)));
+                    self.deliver_to_companion(index, Event::Leadership(change));
                 }
                 // A later request replaces an earlier one that hasn't been sent.
                 Output::Request(request) => election.held = Some(request),
@@ -236,7 +238,7 @@ impl World {
     }
 
     /// A companion's control handles a change of its role.
-    pub(super) fn change_leadership(&mut self, index: usize, change: LeadershipChange, batch: &mut Batch) {
+    pub(super) fn change_leadership(&mut self, index: usize, change: RoleChange, batch: &mut Batch) {
         // What came before belongs to the role before.
         self.note_leader(index, false);
         self.apply_outputs(index);
@@ -247,17 +249,17 @@ impl World {
         if let Some(election) = &mut companion.election {
             election.changes -= 1;
             match &change {
-                LeadershipChange::Lead { is_last_leader_gone, .. } => {
+                RoleChange::Lead { is_last_leader_gone, .. } => {
                     election.is_store_unreachable = false;
                     election.is_last_leader_gone = *is_last_leader_gone;
                     *self.summary.takeovers.entry("lease taken").or_default() += 1;
                 }
-                LeadershipChange::Renewed { .. } => election.is_store_unreachable = false,
-                LeadershipChange::StoreUnreachable { .. } => {
+                RoleChange::Renewed { .. } => election.is_store_unreachable = false,
+                RoleChange::StoreUnreachable { .. } => {
                     election.is_store_unreachable = true;
                     *self.summary.takeovers.entry("leader without the store").or_default() += 1;
                 }
-                LeadershipChange::StandBy { .. } => {}
+                RoleChange::StandBy { .. } => {}
             }
         }
         if let Some(control) = &mut companion.control {
@@ -276,7 +278,7 @@ impl World {
 
     pub(in crate::world) fn is_in_charge(&self, index: usize) -> bool {
         let control = self.companions[index].control.as_ref();
-        control.is_some_and(|control| *control.role() == Role::Leader)
+        control.is_some_and(|control| control.role().role == Role::Leader)
     }
 
     /// Notes that a companion has begun to lead, if it has. `by_timer`: after a wait for filters that didn't come.
@@ -304,16 +306,11 @@ impl World {
     }
 
     /// A report of a companion's control to its candidate.
-    pub(super) fn report_to_election(&mut self, index: usize, report: ElectionReport) {
-        let input = match report {
-            ElectionReport::Wanted => Input::Wanted,
-            ElectionReport::Superseded { term } => Input::Superseded { term },
-            ElectionReport::Unfollowed { term } => {
-                *self.summary.takeovers.entry("lease given back").or_default() += 1;
-                Input::Unfollowed { term }
-            }
-        };
-        self.elect(index, input);
+    pub(super) fn report_to_election(&mut self, index: usize, report: Report) {
+        if let Report::Unfollowed { .. } = report {
+            *self.summary.takeovers.entry("lease given back").or_default() += 1;
+        }
+        self.elect(index, report.into());
     }
 
     /// Reports the Envoys of a leader to its candidate, if they have changed.
@@ -322,28 +319,14 @@ impl World {
         let (Some(control), true) = (&mut companion.control, companion.election.is_some()) else {
             return;
         };
-        if let Some(envoys) = control.take_known_envoys() {
-            let term = control.term();
+        if let Some(known) = control.take_known_envoys() {
             self.exempt_unknown_requests(index);
-            self.elect(index, Input::Known { term, envoys });
+            self.elect(index, known.into());
         }
     }
 
     /// The wall clock in ms since 1970.
     pub(super) const fn unix_ms(&self) -> u64 {
         self.now / MILLI
-    }
-}
-
-fn leadership_change(change: RoleChange) -> LeadershipChange {
-    match change {
-        RoleChange::Lead { term, known, is_last_leader_gone, grants_until } => {
-            LeadershipChange::Lead { term, known, is_last_leader_gone, grants_until }
-        }
-        RoleChange::Renewed { term, grants_until } => LeadershipChange::Renewed { term, grants_until },
-        RoleChange::StoreUnreachable { recorded } => LeadershipChange::StoreUnreachable { recorded },
-        RoleChange::StandBy { leader, term } => {
-            LeadershipChange::StandBy { leader: leader.map(Into::into), term }
-        }
     }
 }

@@ -1,6 +1,7 @@
 //! The invariants of several companions: who may grant, and what the leaders together grant.
 
-use penstock_control::{ConnId, Role};
+use penstock_control::ConnId;
+use penstock_election::Role;
 
 use super::super::World;
 use super::super::envoy::Root;
@@ -19,8 +20,8 @@ impl World {
         let (Some(control), Some(election)) = (&companion.control, &companion.election) else {
             return;
         };
-        let (generation, tenure, term) = (companion.generation, companion.tenure, control.term());
-        if *control.role() != Role::Leader {
+        let (generation, tenure, term) = (companion.generation, companion.tenure, control.role().term);
+        if control.role().role != Role::Leader {
             return self.fail(|| format!("companion {generation} grants, and doesn't lead"));
         }
         if !self.holds_lease(generation) && !election.is_store_unreachable {

@@ -1,6 +1,6 @@
 //! Final checks of the idle world: every request has ended, no component keeps any state of it, and one companion leads.
 
-use penstock_control::Role;
+use penstock_election::{Role, RoleStatus};
 
 use super::super::World;
 
@@ -52,8 +52,8 @@ impl World {
         for (index, companion) in self.companions.iter().enumerate() {
             let role = companion.control.as_ref().map(|control| control.role());
             match role {
-                Some(Role::Leader) => {}
-                Some(Role::Standby { leader: Some(named), .. }) if **named == *address => {}
+                Some(RoleStatus { role: Role::Leader, .. }) => {}
+                Some(RoleStatus { role: Role::Standby, leader: Some(named), .. }) if *named == address => {}
                 role => {
                     leftovers.push(format!("companion {index} is {role:?}, and companion {leader} leads"))
                 }
@@ -92,7 +92,7 @@ impl World {
         if status.requests > 0 {
             leftovers.push(format!("companion {index} keeps {} requests", status.requests));
         }
-        let is_standby = matches!(control.role(), Role::Standby { .. });
+        let is_standby = control.role().role == Role::Standby;
         let expected = if is_standby { 0 } else { self.roots.len() };
         if status.sessions.len() != expected || status.sessions.iter().any(|session| !session.open) {
             let sessions: Vec<_> =

@@ -7,8 +7,8 @@
 use std::time::{Duration, Instant as Clock};
 
 use penstock_control::{
-    ConnId, Control, EndpointSettings, Event, KnownEnvoy, LeadershipChange, MaxPriority, Output,
-    PoolSettings, Settings,
+    ConnId, Control, EndpointSettings, Event, KnownEnvoy, MaxPriority, Output, PoolSettings, RoleChange,
+    Settings,
 };
 use penstock_engine::Instant;
 use penstock_engine::policy::{FlowKey, Gate, Policy, Queue, StockUnit};
@@ -248,7 +248,7 @@ impl Takeover {
         };
         let known =
             (1..=self.size.envoys as u64).map(|envoy| KnownEnvoy { envoy, contexts, digest: digest(envoy) });
-        let change = LeadershipChange::Lead {
+        let change = RoleChange::Lead {
             term: 2,
             known: known.collect(),
             is_last_leader_gone: false,
