@@ -15,6 +15,7 @@ mod credit;
 mod pushback;
 mod reservation;
 
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -41,23 +42,8 @@ use crate::time::Instant;
 /// later. Endpoints that are listed or become ready by then skip the slow start.
 const START: Duration = Duration::from_secs(1);
 
-/// A change of an endpoint that can open or close eligibility sets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Changed {
-    pub(crate) id: EndpointId,
-    pub(crate) had_room: bool,
-    pub(crate) has_room: bool,
-    /// The inputs of class thresholds changed.
-    pub(crate) busyness: bool,
-}
-
-impl Changed {
-    /// `None` if no eligibility set can notice.
-    fn noticeable(self) -> Option<Self> {
-        (self.had_room != self.has_room || self.busyness).then_some(self)
-    }
-}
-
+/// The endpoints of a pool. After every call that takes `&mut self`, the owner passes [`Self::next_changed`] on until it is `None`:
+/// [`crate::Engine`] makes such calls by its `change_endpoints` alone.
 #[derive(Debug)]
 pub(crate) struct Endpoints {
     all: Slab<EndpointIndex, Endpoint>,
@@ -79,6 +65,8 @@ pub(crate) struct Endpoints {
     scorer: EndpointScorer,
     first_listed: Option<Instant>,
     dispatching_since: Option<Instant>,
+    /// Endpoints whose changes can open or close eligibility sets, oldest first.
+    changed: VecDeque<EndpointId>,
 }
 
 impl Endpoints {
@@ -101,9 +89,15 @@ impl Endpoints {
             scorer: EndpointScorer::default(),
             first_listed: None,
             dispatching_since: None,
+            changed: VecDeque::new(),
         };
         endpoints.set_weights(weights, counts_cached);
         endpoints
+    }
+
+    /// The next endpoint whose change can open or close eligibility sets.
+    pub(crate) fn next_changed(&mut self) -> Option<EndpointId> {
+        self.changed.pop_front()
     }
 
     /// The stock of ready endpoints, in the unit of the gate.
@@ -177,23 +171,22 @@ impl Endpoints {
         id: EndpointId,
         state: EndpointState,
         rng: &mut Rng,
-    ) -> Option<Changed> {
+    ) {
         if !self.is_listed(id) && self.listed >= ENDPOINTS_MAX {
-            return None;
+            return;
         }
         let first = *self.first_listed.get_or_insert(now);
         let starting = self.dispatching_since.is_none_or(|since| now <= first.max(since).after(START));
         let index = self.index_or_insert(id);
-        self.change(index, rng, |endpoint| endpoint.list(state, starting))
+        self.change(index, rng, |endpoint| endpoint.list(state, starting));
     }
 
-    pub(crate) fn unlist(&mut self, id: EndpointId, rng: &mut Rng) -> Option<Changed> {
-        let index = *self.indices.get(&id)?;
+    pub(crate) fn unlist(&mut self, id: EndpointId, rng: &mut Rng) {
+        let Some(&index) = self.indices.get(&id) else { return };
         self.set_stats(id, ServerStats::default());
         let gate = self.gate;
-        let changed = self.change(index, rng, |endpoint| endpoint.unlist(gate));
+        self.change(index, rng, |endpoint| endpoint.unlist(gate));
         self.remove_unused(index);
-        changed
     }
 
     /// `request` failed at `id` before a response. Ignored unless `id` is ready.
@@ -204,12 +197,12 @@ impl Endpoints {
         request: RequestId,
         policy: OutlierEjection,
         rng: &mut Rng,
-    ) -> Option<Changed> {
-        let index = self.indices.get(&id).copied().filter(|_| self.is_ready(id))?;
+    ) {
+        let Some(index) = self.indices.get(&id).copied().filter(|_| self.is_ready(id)) else { return };
         let last = self.ready == 1;
         self.change(index, rng, |endpoint| {
             endpoint.fail(now, request, policy, last);
-        })
+        });
     }
 
     /// When the first mark ends.
@@ -217,40 +210,40 @@ impl Endpoints {
         self.ejected.first().map(|(until, _)| until)
     }
 
-    /// Ends the first mark if it ends by `now`; `None` if it doesn't.
-    pub(crate) fn probe_due(&mut self, now: Instant, rng: &mut Rng) -> Option<Option<Changed>> {
-        let (_, id) = self.ejected.first().filter(|&(until, _)| until <= now)?;
-        let index = self.indices[&id];
-        Some(self.change(index, rng, Endpoint::probe))
+    /// Ends the first mark if it ends by `now`. Returns whether it does.
+    pub(crate) fn probe_due(&mut self, now: Instant, rng: &mut Rng) -> bool {
+        let Some((_, id)) = self.ejected.first().filter(|&(until, _)| until <= now) else {
+            return false;
+        };
+        self.change(self.indices[&id], rng, Endpoint::probe);
+        true
     }
 
     /// With no endpoint ready, ends the mark of the healthy endpoint that would be probed first. Called after every
     /// change of listed or healthy endpoints.
-    pub(crate) fn probe_early(&mut self, rng: &mut Rng) -> Option<Changed> {
+    pub(crate) fn probe_early(&mut self, rng: &mut Rng) {
         if self.any_ready() {
-            return None;
+            return;
         }
         let is_healthy = |id| self.get(id).is_some_and(|endpoint| endpoint.healthy);
         let first = self.ejected.iter().find(|&(_, id)| is_healthy(id));
-        let index = self.indices[&first?.1];
-        self.change(index, rng, Endpoint::probe)
+        if let Some((_, first)) = first {
+            self.change(self.indices[&first], rng, Endpoint::probe);
+        }
     }
 
     /// The server of `id` reports this many running requests, of all its clients; `None`: no report.
-    pub(crate) fn observe(&mut self, id: EndpointId, running: Option<u64>, rng: &mut Rng) -> Option<Changed> {
-        let index = self.listed_index(id)?;
-        self.change(index, rng, |endpoint| endpoint.observe(running))
+    pub(crate) fn observe(&mut self, id: EndpointId, running: Option<u64>, rng: &mut Rng) {
+        if let Some(index) = self.listed_index(id) {
+            self.change(index, rng, |endpoint| endpoint.observe(running));
+        }
     }
 
-    pub(crate) fn set_budget(
-        &mut self,
-        id: EndpointId,
-        budget: Option<Budget>,
-        rng: &mut Rng,
-    ) -> Option<Changed> {
-        let index = self.listed_index(id)?;
+    pub(crate) fn set_budget(&mut self, id: EndpointId, budget: Option<Budget>, rng: &mut Rng) {
         let gate = self.gate;
-        self.change(index, rng, |endpoint| endpoint.set_budget(budget, gate))
+        if let Some(index) = self.listed_index(id) {
+            self.change(index, rng, |endpoint| endpoint.set_budget(budget, gate));
+        }
     }
 
     fn listed_index(&self, id: EndpointId) -> Option<EndpointIndex> {
@@ -263,58 +256,40 @@ impl Endpoints {
     }
 
     /// A request starts at `id`, listed or not. The returned index is valid until [`Self::ended`].
-    pub(crate) fn started(
-        &mut self,
-        id: EndpointId,
-        load: Load,
-        rng: &mut Rng,
-    ) -> (EndpointIndex, Option<Changed>) {
+    pub(crate) fn started(&mut self, id: EndpointId, load: Load, rng: &mut Rng) -> EndpointIndex {
         let index = self.index_or_insert(id);
-        (index, self.change_load(index, rng, |endpoint| endpoint.start(load)))
+        self.change_load(index, rng, |endpoint| endpoint.start(load));
+        index
     }
 
     /// A request with this load ends. `served`: its server processed it.
-    pub(crate) fn ended(
-        &mut self,
-        index: EndpointIndex,
-        load: Load,
-        served: bool,
-        rng: &mut Rng,
-    ) -> Option<Changed> {
-        let changed = self.change_load(index, rng, |endpoint| endpoint.end(load, served));
+    pub(crate) fn ended(&mut self, index: EndpointIndex, load: Load, served: bool, rng: &mut Rng) {
+        self.change_load(index, rng, |endpoint| endpoint.end(load, served));
         self.remove_unused(index);
-        changed
     }
 
     /// The answer of a request with this load has begun.
-    pub(crate) fn prefilled(&mut self, index: EndpointIndex, load: Load) -> Option<Changed> {
+    pub(crate) fn prefilled(&mut self, index: EndpointIndex, load: Load) {
         if let Gate::Auto { .. } = self.gate {
             self.dirty.add(index);
         }
         let endpoint = &mut self.all[index];
         endpoint.end_prefill(load);
-        let has_room = endpoint.has_room();
-        let changed =
-            Changed { id: endpoint.id, had_room: has_room, has_room, busyness: load.in_prefill > 0 };
-        changed.noticeable()
+        if load.in_prefill > 0 {
+            self.changed.push_back(endpoint.id);
+        }
     }
 
     /// The load of a running request is known better.
-    pub(crate) fn correct_load(
-        &mut self,
-        index: EndpointIndex,
-        from: Load,
-        to: Load,
-        rng: &mut Rng,
-    ) -> Option<Changed> {
+    pub(crate) fn correct_load(&mut self, index: EndpointIndex, from: Load, to: Load, rng: &mut Rng) {
         self.change_load(index, rng, |endpoint| {
             endpoint.end(from, false);
             endpoint.start(to);
-        })
+        });
     }
 
     /// Changes the gate, and so every bound.
-    pub(crate) fn set_gate(&mut self, gate: Gate, rng: &mut Rng) -> Vec<Changed> {
+    pub(crate) fn set_gate(&mut self, gate: Gate, rng: &mut Rng) {
         // Shares of one gate can't be subtracted from the sum of another, so all are cleared first.
         self.share = Share::default();
         for (_, endpoint) in self.all.iter_mut() {
@@ -322,12 +297,10 @@ impl Endpoints {
         }
         self.gate = gate;
         let indices: Vec<EndpointIndex> = self.all.ids().collect();
-        let changed = indices
-            .into_iter()
-            .filter_map(|index| self.change(index, rng, |endpoint| endpoint.update_bound(gate)))
-            .collect();
+        for index in indices {
+            self.change(index, rng, |endpoint| endpoint.update_bound(gate));
+        }
         self.bounds = Bounds::over(self.gate, self.share);
-        changed
     }
 
     fn index_or_insert(&mut self, id: EndpointId) -> EndpointIndex {
@@ -336,12 +309,7 @@ impl Endpoints {
 
     /// Changes the load of an endpoint, and updates sums and index. Cheaper than [`Self::change`], because listed,
     /// ready and marked endpoints stay so.
-    fn change_load(
-        &mut self,
-        index: EndpointIndex,
-        rng: &mut Rng,
-        change: impl FnOnce(&mut Endpoint),
-    ) -> Option<Changed> {
+    fn change_load(&mut self, index: EndpointIndex, rng: &mut Rng, change: impl FnOnce(&mut Endpoint)) {
         if let Gate::Auto { .. } = self.gate {
             self.dirty.add(index);
         }
@@ -362,22 +330,13 @@ impl Endpoints {
             self.share += endpoint.share;
             self.bounds = Bounds::over(self.gate, self.share);
         }
-        let changed = Changed {
-            id: endpoint.id,
-            had_room,
-            has_room: endpoint.has_room(),
-            busyness: in_prefill != endpoint.running.in_prefill,
-        };
-        changed.noticeable()
+        if had_room != endpoint.has_room() || in_prefill != endpoint.running.in_prefill {
+            self.changed.push_back(endpoint.id);
+        }
     }
 
     /// Changes an endpoint in any way, and updates sums and index.
-    fn change(
-        &mut self,
-        index: EndpointIndex,
-        rng: &mut Rng,
-        change: impl FnOnce(&mut Endpoint),
-    ) -> Option<Changed> {
+    fn change(&mut self, index: EndpointIndex, rng: &mut Rng, change: impl FnOnce(&mut Endpoint)) {
         if let Gate::Auto { .. } = self.gate {
             self.dirty.add(index);
         }
@@ -411,13 +370,10 @@ impl Endpoints {
             }
             self.bounds = Bounds::over(self.gate, self.share);
         }
-        let changed = Changed {
-            id: endpoint.id,
-            had_room,
-            has_room: endpoint.has_room(),
-            busyness: busyness != endpoint.busyness(),
-        };
-        changed.noticeable()
+        // Room and the inputs of class thresholds are all that an eligibility set can notice.
+        if had_room != endpoint.has_room() || busyness != endpoint.busyness() {
+            self.changed.push_back(endpoint.id);
+        }
     }
 
     /// Updates the stock and the tie of an endpoint.

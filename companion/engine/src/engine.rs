@@ -172,9 +172,8 @@ impl Engine {
         }
         self.tree.advance(self.now);
         self.drain_rate.advance(self.now, self.is_saturated());
-        while let Some(changed) = self.endpoints.probe_due(self.now, &mut self.rng) {
-            self.endpoint_changed(changed);
-        }
+        let now = self.now;
+        while self.change_endpoints(|endpoints, rng| endpoints.probe_due(now, rng)) {}
         self.end_pauses();
         self.quotas.advance(self.now);
         self.wake_held();

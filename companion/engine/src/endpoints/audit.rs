@@ -25,6 +25,7 @@ struct Sums {
 impl Endpoints {
     /// Checks every invariant against all running requests, sorted by endpoint.
     pub(crate) fn audit(&self, now: Instant, running: &[(EndpointId, Load)]) -> Result<(), AuditError> {
+        check("every change was passed on", self.changed.is_empty())?;
         self.audit_ejected(now)?;
         let mut sums = Sums::default();
         for (index, endpoint) in self.all.iter() {

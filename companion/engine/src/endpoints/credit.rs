@@ -1,6 +1,6 @@
 //! Admission credit at endpoints: requests that filters may run without asking. They count as if they ran.
 
-use super::{Changed, Endpoints};
+use super::Endpoints;
 use crate::endpoint::{Endpoint, half};
 use crate::input::EndpointId;
 use crate::rng::Rng;
@@ -45,18 +45,18 @@ impl Endpoints {
     }
 
     /// Filters may run so many requests more at `id`. Ignored for an endpoint that isn't known.
-    pub(crate) fn lend(&mut self, id: EndpointId, requests: u64, rng: &mut Rng) -> Option<Changed> {
-        let index = *self.indices.get(&id)?;
-        self.change_load(index, rng, |endpoint| endpoint.credit += requests)
+    pub(crate) fn lend(&mut self, id: EndpointId, requests: u64, rng: &mut Rng) {
+        if let Some(&index) = self.indices.get(&id) {
+            self.change_load(index, rng, |endpoint| endpoint.credit += requests);
+        }
     }
 
     /// Filters may run so many requests less at `id`, at most all that were lent.
-    pub(crate) fn take_back(&mut self, id: EndpointId, requests: u64, rng: &mut Rng) -> Option<Changed> {
-        let index = *self.indices.get(&id)?;
-        let changed = self.change_load(index, rng, |endpoint| {
+    pub(crate) fn take_back(&mut self, id: EndpointId, requests: u64, rng: &mut Rng) {
+        let Some(&index) = self.indices.get(&id) else { return };
+        self.change_load(index, rng, |endpoint| {
             endpoint.credit = endpoint.credit.saturating_sub(requests);
         });
         self.remove_unused(index);
-        changed
     }
 }

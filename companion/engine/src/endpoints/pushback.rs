@@ -1,6 +1,6 @@
 //! Endpoints that refuse requests by themselves.
 
-use super::{Changed, Endpoints};
+use super::Endpoints;
 use crate::endpoint::Endpoint;
 use crate::input::{EndpointId, RequestId};
 use crate::rng::Rng;
@@ -14,9 +14,10 @@ impl Endpoints {
         request: RequestId,
         runs_here: bool,
         rng: &mut Rng,
-    ) -> Option<Changed> {
-        let index = self.indices.get(&id).copied().filter(|_| self.is_ready(id))?;
-        self.change(index, rng, |endpoint| endpoint.push_back(request, runs_here))
+    ) {
+        if let Some(index) = self.indices.get(&id).copied().filter(|_| self.is_ready(id)) {
+            self.change(index, rng, |endpoint| endpoint.push_back(request, runs_here));
+        }
     }
 
     /// How many endpoints are bounded by their own refusals.

@@ -53,13 +53,11 @@ impl Engine {
     }
 
     pub(super) fn lend(&mut self, endpoint: EndpointId, requests: u64) {
-        let changed = self.endpoints.lend(endpoint, requests, &mut self.rng);
-        self.endpoint_changed(changed);
+        self.change_endpoints(|endpoints, rng| endpoints.lend(endpoint, requests, rng));
     }
 
     pub(super) fn take_back(&mut self, endpoint: EndpointId, requests: u64) {
-        let changed = self.endpoints.take_back(endpoint, requests, &mut self.rng);
-        self.endpoint_changed(changed);
+        self.change_endpoints(|endpoints, rng| endpoints.take_back(endpoint, requests, rng));
     }
 
     pub(super) fn admitted_by_credit(

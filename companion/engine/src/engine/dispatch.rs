@@ -60,17 +60,14 @@ impl Engine {
             return false;
         };
         for id in able {
-            let changed = self.endpoints.reserve(id);
-            self.endpoint_changed(changed);
+            self.change_endpoints(|endpoints, _| endpoints.reserve(id));
         }
         true
     }
 
     /// Ends all reservations.
     pub(super) fn release_reserved(&mut self) {
-        while let Some(changed) = self.endpoints.release_reserved() {
-            self.endpoint_changed(changed);
-        }
+        while self.change_endpoints(|endpoints, _| endpoints.release_reserved()) {}
     }
 
     /// The endpoints for `id`, best first; empty if none takes it now. `dirty_only`: `id` is the blocked head, so only

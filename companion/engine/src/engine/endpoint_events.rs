@@ -3,30 +3,39 @@
 
 use super::Engine;
 use crate::budget::Budget;
-use crate::endpoints::Changed;
+use crate::endpoints::Endpoints;
 use crate::input::{EndpointId, EndpointState, Relisted, RequestId};
+use crate::rng::Rng;
 
 impl Engine {
+    /// The only way to change what eligibility sets depend on: the tree follows each change at once.
+    #[inline]
+    pub(super) fn change_endpoints<T>(&mut self, change: impl FnOnce(&mut Endpoints, &mut Rng) -> T) -> T {
+        let result = change(&mut self.endpoints, &mut self.rng);
+        while let Some(id) = self.endpoints.next_changed() {
+            self.tree.endpoint_changed(id, &self.endpoints);
+        }
+        result
+    }
+
     pub(super) fn list_endpoint(&mut self, id: EndpointId, state: EndpointState) {
-        let changed = self.endpoints.list(self.now, id, state, &mut self.rng);
-        self.endpoint_changed(changed);
+        let now = self.now;
+        self.change_endpoints(|endpoints, rng| endpoints.list(now, id, state, rng));
         self.readiness_changed();
     }
 
     pub(super) fn unlist_endpoint(&mut self, id: EndpointId) {
-        let changed = self.endpoints.unlist(id, &mut self.rng);
-        self.endpoint_changed(changed);
+        self.change_endpoints(|endpoints, rng| endpoints.unlist(id, rng));
         self.readiness_changed();
     }
 
     pub(super) fn relist(&mut self, relisted: Relisted) {
+        let now = self.now;
         for id in relisted.removed {
-            let changed = self.endpoints.unlist(id, &mut self.rng);
-            self.endpoint_changed(changed);
+            self.change_endpoints(|endpoints, rng| endpoints.unlist(id, rng));
         }
         for (id, state) in relisted.listed {
-            let changed = self.endpoints.list(self.now, id, state, &mut self.rng);
-            self.endpoint_changed(changed);
+            self.change_endpoints(|endpoints, rng| endpoints.list(now, id, state, rng));
         }
         self.readiness_changed();
         for amended in relisted.amended {
@@ -35,32 +44,22 @@ impl Engine {
     }
 
     pub(super) fn request_failed(&mut self, request: RequestId, endpoint: EndpointId) {
-        let policy = self.policy.outlier_ejection;
-        let changed = self.endpoints.failed(self.now, endpoint, request, policy, &mut self.rng);
-        self.endpoint_changed(changed);
+        let (now, policy) = (self.now, self.policy.outlier_ejection);
+        self.change_endpoints(|endpoints, rng| endpoints.failed(now, endpoint, request, policy, rng));
     }
 
     pub(super) fn observe_load(&mut self, id: EndpointId, running: Option<u64>) {
-        let changed = self.endpoints.observe(id, running, &mut self.rng);
-        self.endpoint_changed(changed);
+        self.change_endpoints(|endpoints, rng| endpoints.observe(id, running, rng));
     }
 
     pub(super) fn set_budget(&mut self, id: EndpointId, budget: Option<Budget>) {
-        let changed = self.endpoints.set_budget(id, budget, &mut self.rng);
-        self.endpoint_changed(changed);
+        self.change_endpoints(|endpoints, rng| endpoints.set_budget(id, budget, rng));
     }
 
     /// Listed or healthy endpoints changed: another endpoint may have to be probed early, and requests may wait for longer
     /// or less long.
     fn readiness_changed(&mut self) {
-        let probed = self.endpoints.probe_early(&mut self.rng);
-        self.endpoint_changed(probed);
+        self.change_endpoints(Endpoints::probe_early);
         self.expiry.set_ready(self.endpoints.any_ready());
-    }
-
-    pub(super) fn endpoint_changed(&mut self, changed: Option<Changed>) {
-        if let Some(changed) = changed {
-            self.tree.endpoint_changed(changed.id, &self.endpoints);
-        }
     }
 }

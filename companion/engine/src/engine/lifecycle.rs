@@ -39,8 +39,7 @@ impl Engine {
         outcome: Outcome,
     ) {
         let (load, predicted_cached) = self.expected_at(id, endpoint);
-        let (endpoint, changed) = self.endpoints.started(endpoint, load, &mut self.rng);
-        self.endpoint_changed(changed);
+        let endpoint = self.change_endpoints(|endpoints, rng| endpoints.started(endpoint, load, rng));
         let job = &self.jobs[id];
         self.endpoints.prompt_sent(endpoint, &job.prefix);
         self.counters.count(job.band.shown(), outcome);
@@ -80,8 +79,7 @@ impl Engine {
     /// The load of `running` leaves its endpoint. `served`: the server processed the request.
     #[inline]
     fn stop(&mut self, running: &Running, served: bool) {
-        let changed = self.endpoints.ended(running.endpoint, running.load, served, &mut self.rng);
-        self.endpoint_changed(changed);
+        self.change_endpoints(|endpoints, rng| endpoints.ended(running.endpoint, running.load, served, rng));
     }
 
     pub(super) fn sent(&mut self, id: RequestId, endpoint: EndpointId) {
@@ -100,8 +98,7 @@ impl Engine {
             // Its tokens are counted, so no estimate is better.
             load = running.load;
         }
-        let (index, changed) = self.endpoints.started(endpoint, load, &mut self.rng);
-        self.endpoint_changed(changed);
+        let index = self.change_endpoints(|endpoints, rng| endpoints.started(endpoint, load, rng));
         self.endpoints.prompt_sent(index, &self.jobs[id].prefix);
         self.stop(&running, false);
         let flow = self.jobs[id].queued.flow;
@@ -121,9 +118,9 @@ impl Engine {
         if core::mem::replace(&mut running.is_answering, true) {
             return;
         }
-        let changed = self.endpoints.prefilled(running.endpoint, running.load);
-        running.load = running.load.prefilled();
-        self.endpoint_changed(changed);
+        let (endpoint, load) = (running.endpoint, running.load);
+        running.load = load.prefilled();
+        self.change_endpoints(|endpoints, _| endpoints.prefilled(endpoint, load));
     }
 
     pub(super) fn settle(&mut self, id: RequestId, service: Service) {
@@ -148,8 +145,8 @@ impl Engine {
             if running.is_answering {
                 load = load.prefilled();
             }
-            let changed = self.endpoints.correct_load(running.endpoint, running.load, load, &mut self.rng);
-            self.endpoint_changed(changed);
+            let from = running.load;
+            self.change_endpoints(|endpoints, rng| endpoints.correct_load(running.endpoint, from, load, rng));
         }
         if let Some(running) = self.jobs.running_mut(id) {
             running.load = load;

@@ -19,9 +19,8 @@ impl Engine {
         self.expiry.invalidate();
         self.rate_limiter.set(self.policy.queue.max_rate, self.now);
         self.endpoints.set_weights(self.policy.scheduler, self.policy.counts_cached_tokens());
-        for changed in self.endpoints.set_gate(self.policy.gate, &mut self.rng) {
-            self.endpoint_changed(Some(changed));
-        }
+        let gate = self.policy.gate;
+        self.change_endpoints(|endpoints, rng| endpoints.set_gate(gate, rng));
         self.rebuild_tree();
         self.reserve_all_again();
     }

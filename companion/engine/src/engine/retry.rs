@@ -31,8 +31,7 @@ impl Engine {
 
     pub(super) fn pushed_back(&mut self, id: RequestId, endpoint: EndpointId) {
         let runs_here = self.endpoint_of(id) == Some(endpoint);
-        let changed = self.endpoints.pushed_back(endpoint, id, runs_here, &mut self.rng);
-        self.endpoint_changed(changed);
+        self.change_endpoints(|endpoints, rng| endpoints.pushed_back(endpoint, id, runs_here, rng));
     }
 
     /// `id`, which isn't in the queue yet, avoids `endpoint`, which failed or refused it.
