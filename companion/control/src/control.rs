@@ -23,16 +23,17 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 use penstock_engine::Instant;
-use penstock_engine::input::Input;
 use penstock_wire as wire;
 
 use crate::aliases::Aliases;
 use crate::envoys::Envoys;
-use crate::event::{Event, Observation, Output};
+use crate::event::{Event, Output};
 use crate::host_clocks::HostClocks;
 use crate::ids::{ConnId, Epoch, PoolId, RequestKey, Route};
+use crate::labels::Labels;
 use crate::leadership::Leadership;
 use crate::limits::{STREAMS_MAX, SUSPENDED_MIN};
+use crate::observation::{Observation, RequestNews, SessionNews};
 use crate::pool::PoolInput;
 use crate::pools::Pools;
 use crate::request_index::RequestIndex;
@@ -164,50 +165,9 @@ impl Control {
             Event::Settings(settings) => self.reload(now, *settings),
             Event::Utc(utc) => self.set_utc(now, utc),
             Event::Drain(drains) => self.set_draining(now, drains),
-            Event::EndpointReady { pool, address, ready: is_ready } => {
-                let address = address.as_str();
-                self.drive_named_pool(now, &pool, PoolInput::EndpointReady { address, is_ready });
-            }
-            Event::Scraped { pool, address, scraped, adapters } => {
-                self.drive_named_pool(now, &pool, PoolInput::Scraped { address: &address, scraped, adapters })
-            }
-            Event::Endpoints { pool, endpoints, pending } => self.drive_named_pool(
-                now,
-                &pool,
-                PoolInput::Endpoints { endpoints: &endpoints, pending: &pending },
-            ),
-            Event::Used { .. }
-            | Event::QuotaResets { .. }
-            | Event::QuotaHistory { .. }
-            | Event::QuotaUsage { .. } => self.add_usage(now, event),
-            Event::ChangeBudget { pool, flow, change } => {
-                self.drive_named_pool(now, &pool, PoolInput::ChangeBudget { flow, change });
-            }
+            Event::Pool(pool, event) => self.drive_named_pool(now, &pool, PoolInput::Event(event)),
         }
         self.finish_event();
-    }
-
-    /// Passes usage from elsewhere, or from before, to its pool.
-    fn add_usage(&mut self, now: Instant, event: Event) {
-        match event {
-            Event::Used { pool, past, running } => {
-                let settled = past;
-                self.drive_named_pool(now, &pool, PoolInput::Usage { settled, running });
-            }
-            Event::QuotaResets { pool, resets } => {
-                let input = PoolInput::QuotasElsewhere(Input::QuotaResets(resets));
-                self.drive_named_pool(now, &pool, input);
-            }
-            Event::QuotaHistory { pool, past } => {
-                let input = PoolInput::QuotasElsewhere(Input::QuotaHistory(past));
-                self.drive_named_pool(now, &pool, input);
-            }
-            Event::QuotaUsage { pool, settled, running } => {
-                let input = PoolInput::QuotasElsewhere(Input::QuotaUsage { settled, running });
-                self.drive_named_pool(now, &pool, input);
-            }
-            _ => {}
-        }
     }
 
     /// When [`Control::handle_timeout`] is due; `None` if time alone changes nothing.
@@ -330,5 +290,13 @@ impl Control {
         if !self.is_silent {
             self.outputs.push_back(Output::Observe(observation));
         }
+    }
+
+    fn observe_request(&mut self, labels: Arc<Labels>, news: RequestNews) {
+        self.observe(Observation::Request(labels, news));
+    }
+
+    fn observe_session(&mut self, conn: ConnId, news: SessionNews) {
+        self.observe(Observation::Session(conn, news));
     }
 }

@@ -152,14 +152,7 @@ impl Controls {
                 }
             }
             Event::Opened(_) | Event::Leadership(_) => self.handle_in(now, GATEWAY, event),
-            Event::EndpointReady { ref pool, .. }
-            | Event::Scraped { ref pool, .. }
-            | Event::Endpoints { ref pool, .. }
-            | Event::Used { ref pool, .. }
-            | Event::ChangeBudget { ref pool, .. }
-            | Event::QuotaResets { ref pool, .. }
-            | Event::QuotaHistory { ref pool, .. }
-            | Event::QuotaUsage { ref pool, .. } => {
+            Event::Pool(ref pool, _) => {
                 let member = self.by_pool.get(pool).copied().unwrap_or(GATEWAY);
                 self.handle_in(now, member, event);
             }

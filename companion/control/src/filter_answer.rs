@@ -1,10 +1,7 @@
 //! An answer that a filter gave by itself: a `Refused` message, parsed.
 
+use crate::observation::{Refused, RequestNews};
 use core::time::Duration;
-use std::sync::Arc;
-
-use crate::event::Observation;
-use crate::labels::Labels;
 
 /// A filter answered a request by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,20 +19,14 @@ pub(crate) struct FilterAnswer<'a> {
 impl FilterAnswer<'_> {
     /// The observation of the answer. `waited`: since the request's arrival, if that is known. `was_granted`: a grant of the request
     /// was observed before.
-    pub(crate) fn observation(
-        &self,
-        labels: Arc<Labels>,
-        waited: Option<Duration>,
-        was_granted: bool,
-    ) -> Observation {
-        Observation::Refused {
+    pub(crate) fn news(&self, waited: Option<Duration>, was_granted: bool) -> RequestNews {
+        RequestNews::Refused(Refused {
             node: self.node.clone(),
-            labels,
             outcome: self.outcome.into(),
             code: self.code.into(),
             waited,
             was_granted,
             requeues: self.requeues,
-        }
+        })
     }
 }

@@ -25,6 +25,7 @@ mod ids;
 mod labels;
 mod leadership;
 mod limits;
+mod observation;
 mod pool;
 mod pools;
 mod pushback;
@@ -54,9 +55,12 @@ pub use self::budgets::{BudgetChange, FlowBudget, NoBudget, PoolBudgets};
 pub use self::control::Control;
 pub use self::controls::{Controls, Scope};
 pub use self::cost_trace::{CostEvent, CostEventKind};
-pub use self::event::{Event, Observation, Output};
+pub use self::event::{Event, Output, PoolEvent};
 pub use self::ids::ConnId;
 pub use self::labels::{EstimatedTokens, Labels};
+pub use self::observation::{
+    Completed, Decided, Dropped, Observation, PoolNews, Refused, RequestNews, SessionNews,
+};
 pub use self::request_status::{RequestState, RequestStatus};
 pub use self::settings::{CreditSettings, EndpointSettings, MaxPriority, PoolSettings, Rewrite, Settings};
 pub use self::status::{ModelStatus, PoolStatus, ServerStatus, SessionStatus, Status};

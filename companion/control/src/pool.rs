@@ -51,8 +51,10 @@ pub(crate) use self::request::{Grant, OpenRequest};
 use self::rules::Rules;
 use self::visible_flows::VisibleFlows;
 use crate::cost_trace::CostEventKind;
-use crate::event::Observation;
+use crate::event::PoolEvent;
+use crate::labels::Labels;
 use crate::limits::WINDOW;
+use crate::observation::{Observation, PoolNews, RequestNews};
 use crate::settings::PoolSettings;
 
 /// A pool.
@@ -75,7 +77,7 @@ pub(crate) struct Pool {
     /// The request whose arrival the engine is deciding on.
     arriving: Option<RequestId>,
     /// The request that leaves the queue without a decision of the engine, and the observation of its end.
-    leaving: Option<(RequestId, Observation)>,
+    leaving: Option<(RequestId, RequestNews)>,
     /// The configuration no longer has the pool. It stays until its last request has ended.
     is_retired: bool,
     effects: VecDeque<PoolEffect>,
@@ -142,16 +144,7 @@ impl Pool {
             PoolInput::CreditSuspended(epoch) => self.credit_suspended(epoch),
             PoolInput::CreditEnded(epoch) => self.credit_ended(now, epoch),
             PoolInput::EnvoyLeft(envoy) => self.avoided.forget_envoy(envoy),
-            PoolInput::EndpointReady { address, is_ready } => self.set_endpoint_ready(now, address, is_ready),
-            PoolInput::Scraped { address, scraped, adapters } => {
-                self.take_scraped(now, address, scraped, adapters)
-            }
-            PoolInput::Usage { settled, running } => {
-                self.decide(now, Input::SharedUsage { settled, running });
-            }
-            PoolInput::ChangeBudget { flow, change } => self.change_budget(now, flow, change),
-            PoolInput::QuotasElsewhere(input) => self.decide(now, input),
-            PoolInput::Endpoints { endpoints, pending } => self.relist(now, endpoints, pending),
+            PoolInput::Event(event) => self.handle_event(now, event),
             PoolInput::Reload(settings) => self.reload(now, settings),
             PoolInput::Retire => self.retire(now),
             PoolInput::EvictUnserved => self.evict_unserved(now),
@@ -161,6 +154,25 @@ impl Pool {
             PoolInput::Ready => self.decide(now, Input::Ready),
             PoolInput::Hold => self.decide(now, Input::Hold),
             PoolInput::Forget(id) => self.forget(now, id),
+        }
+    }
+
+    fn handle_event(&mut self, now: Instant, event: PoolEvent) {
+        match event {
+            PoolEvent::EndpointReady { address, ready } => self.set_endpoint_ready(now, &address, ready),
+            PoolEvent::Scraped { address, scraped, adapters } => {
+                self.take_scraped(now, &address, scraped, adapters)
+            }
+            PoolEvent::Endpoints { endpoints, pending } => self.relist(now, &endpoints, &pending),
+            PoolEvent::Usage { settled, running } => {
+                self.decide(now, Input::SharedUsage { settled, running })
+            }
+            PoolEvent::ChangeBudget { flow, change } => self.change_budget(now, flow, change),
+            PoolEvent::QuotaResets(resets) => self.decide(now, Input::QuotaResets(resets)),
+            PoolEvent::QuotaHistory(past) => self.decide(now, Input::QuotaHistory(past)),
+            PoolEvent::QuotaUsage { settled, running } => {
+                self.decide(now, Input::QuotaUsage { settled, running })
+            }
         }
     }
 
@@ -186,8 +198,7 @@ impl Pool {
         let backlog = Backlog { requests: self.engine.waiting_for_room(), is_full: self.engine.is_full() };
         self.autopilot.handle_timeout(now, backlog);
         for (variant, kept) in self.autopilot.take_kept() {
-            let pool = self.name.clone();
-            self.observe(Observation::Learned { pool, variant, kept });
+            self.observe_pool(PoolNews::Learned { variant, kept });
         }
         if self.apply_budgets(now) {
             // The bound for requests that go without the companion follows from the budgets.
@@ -267,6 +278,14 @@ impl Pool {
 
     fn observe(&mut self, observation: Observation) {
         self.effects.push_back(PoolEffect::Observe(observation));
+    }
+
+    fn observe_request(&mut self, labels: Arc<Labels>, news: RequestNews) {
+        self.observe(Observation::Request(labels, news));
+    }
+
+    fn observe_pool(&mut self, news: PoolNews) {
+        self.observe(Observation::Pool(self.name.clone(), news));
     }
 
     /// Removes a request that has ended.

@@ -66,10 +66,10 @@ pub struct PoolSettings {
     pub slo: penstock_model::slo::Policy,
     /// For so long after it has become ready, the performance model doesn't learn from an endpoint.
     pub transient: Duration,
-    /// Settled costs are output as [`Observation::Used`](crate::Observation::Used), if its discipline has windows, and what happens to
-    /// budgets as [`Observation::Quota`](crate::Observation::Quota).
+    /// Settled costs are output as [`PoolNews::Used`](crate::PoolNews::Used), if its discipline has windows, and what happens to
+    /// budgets as [`PoolNews::Quota`](crate::PoolNews::Quota).
     pub reported: bool,
-    /// What flows run is output as [`Observation::Running`](crate::Observation::Running), if its discipline has windows,
+    /// What flows run is output as [`PoolNews::Running`](crate::PoolNews::Running), if its discipline has windows,
     /// because other companions count it.
     pub shared: bool,
     /// Parameters that were learned before this companion's start, by variant.

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::input::{Band, EndpointId, QuotaRunning, QuotaUsage, RequestId};
+use crate::input::{Band, EndpointId, PastUsage, QuotaRunning, QuotaUsage, RequestId, RunningUsage};
 use crate::outcome::Outcome;
 use crate::policy::Over;
 use crate::units::Tokens;
@@ -13,35 +13,9 @@ use crate::units::Tokens;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// The request is dispatched.
-    Grant {
-        /// The request.
-        id: RequestId,
-        /// The first choice, then fallbacks; never empty.
-        endpoints: Vec<EndpointId>,
-        /// [`Outcome::Bypassed`] or [`Outcome::Dispatched`].
-        outcome: Outcome,
-        /// Time in the queue since its first arrival; zero if it bypassed.
-        waited: Duration,
-        /// The charge.
-        cost: Tokens,
-        /// Prompt tokens, counted or estimated.
-        prompt: Tokens,
-        /// The part of the prompt that a server has cached.
-        cached: Tokens,
-        /// Expected output tokens.
-        output: Tokens,
-    },
+    Grant(Grant),
     /// The request is rejected.
-    Reject {
-        /// The request.
-        id: RequestId,
-        /// The reason.
-        outcome: Outcome,
-        /// Time since its first arrival.
-        waited: Duration,
-        /// When to try again; `None` where a retry is pointless.
-        retry_after: Option<Duration>,
-    },
+    Reject(Reject),
     /// The client disconnected while the request waited. The outcome is counted; there is no response to send.
     Cancelled {
         /// The request.
@@ -50,48 +24,13 @@ pub enum Effect {
         waited: Duration,
     },
     /// Details of the preceding grant, while [`crate::Engine::trace`] is on.
-    Traced {
-        /// The request.
-        id: RequestId,
-        /// The name of its class; empty where no classes are configured.
-        class: Box<str>,
-        /// Its flow.
-        flow: Box<str>,
-        /// The charge to its class.
-        class_cost: Tokens,
-        /// The charge to its flow.
-        flow_cost: Tokens,
-        /// Each class of its band and model, in the order of the ring, with its deficit after the grant.
-        deficits: Vec<(Box<str>, u64)>,
-    },
+    Traced(Trace),
     /// A settled cost above 0 that counts in a usage window, while [`crate::Engine::report_usage`] is on. Another engine
     /// takes it as [`crate::Input::PastUsage`].
-    UsageSettled {
-        /// The flow's band.
-        band: Band,
-        /// The name of the class; empty where no classes are configured.
-        class: Box<str>,
-        /// The flow.
-        flow: Box<str>,
-        /// The model that the client requested.
-        model: Box<str>,
-        /// The cost.
-        cost: Tokens,
-    },
+    UsageSettled(PastUsage),
     /// What a flow runs of a model has changed, under [`crate::policy::Discipline::Usage`] and while
-    /// [`crate::Engine::report_running_usage`] is on. Another engine takes it as [`crate::input::RunningUsage`].
-    UsageRunning {
-        /// The flow's band.
-        band: Band,
-        /// The name of the class; empty where no classes are configured.
-        class: Box<str>,
-        /// The flow.
-        flow: Box<str>,
-        /// The model that the client requested.
-        model: Box<str>,
-        /// The sum of the estimated costs of all its running requests that aren't settled.
-        running: Tokens,
-    },
+    /// [`crate::Engine::report_running_usage`] is on. Another engine takes it as it is.
+    UsageRunning(RunningUsage),
     /// What has happened to the quota of a flow.
     Quota(QuotaReport),
     /// A granted request ended, and this is its final cost.
@@ -103,6 +42,57 @@ pub enum Effect {
         /// The final cost; zero: refunded.
         cost: Tokens,
     },
+}
+
+/// A request is dispatched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The request.
+    pub id: RequestId,
+    /// The first choice, then fallbacks; never empty.
+    pub endpoints: Vec<EndpointId>,
+    /// [`Outcome::Bypassed`] or [`Outcome::Dispatched`].
+    pub outcome: Outcome,
+    /// Time in the queue since its first arrival; zero if it bypassed.
+    pub waited: Duration,
+    /// The charge.
+    pub cost: Tokens,
+    /// Prompt tokens, counted or estimated.
+    pub prompt: Tokens,
+    /// The part of the prompt that a server has cached.
+    pub cached: Tokens,
+    /// Expected output tokens.
+    pub output: Tokens,
+}
+
+/// A request is rejected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reject {
+    /// The request.
+    pub id: RequestId,
+    /// The reason.
+    pub outcome: Outcome,
+    /// Time since its first arrival.
+    pub waited: Duration,
+    /// When to try again; `None` where a retry is pointless.
+    pub retry_after: Option<Duration>,
+}
+
+/// Details of a grant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trace {
+    /// The request.
+    pub id: RequestId,
+    /// The name of its class; empty where no classes are configured.
+    pub class: Box<str>,
+    /// Its flow.
+    pub flow: Box<str>,
+    /// The charge to its class.
+    pub class_cost: Tokens,
+    /// The charge to its flow.
+    pub flow_cost: Tokens,
+    /// Each class of its band and model, in the order of the ring, with its deficit after the grant.
+    pub deficits: Vec<(Box<str>, u64)>,
 }
 
 /// What has happened to the quota of a flow.

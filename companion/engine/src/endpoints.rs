@@ -165,13 +165,7 @@ impl Endpoints {
     }
 
     /// Lists `id`, or changes its state. Past [`ENDPOINTS_MAX`] a new endpoint is ignored.
-    pub(crate) fn list(
-        &mut self,
-        now: Instant,
-        id: EndpointId,
-        state: EndpointState,
-        rng: &mut Rng,
-    ) {
+    pub(crate) fn list(&mut self, now: Instant, id: EndpointId, state: EndpointState, rng: &mut Rng) {
         if !self.is_listed(id) && self.listed >= ENDPOINTS_MAX {
             return;
         }

@@ -22,7 +22,7 @@ use core::time::Duration;
 pub use self::preview::Preview;
 use crate::counters::Counters;
 use crate::drain_rate::DrainRate;
-use crate::effect::Effect;
+use crate::effect::{Effect, Reject};
 use crate::endpoints::Endpoints;
 use crate::expiry::{Expiry, Ttls};
 use crate::hashed_name::NameHasher;
@@ -325,12 +325,12 @@ impl Engine {
             }
         });
         self.release(job);
-        self.push(Effect::Reject {
+        self.push(Effect::Reject(Reject {
             id: job.id,
             outcome,
             waited: self.now.since(job.queued.arrival.at),
             retry_after,
-        });
+        }));
     }
 
     /// Completions per second by the performance models, until the drain rate is measured.

@@ -274,7 +274,7 @@ pub struct PastUsage {
     pub ago: Duration,
 }
 
-/// What a flow runs on other engines.
+/// What a flow runs on an engine, or on several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunningUsage {
     /// Its band.
@@ -285,7 +285,8 @@ pub struct RunningUsage {
     pub flow: Box<str>,
     /// The model that the client requested.
     pub model: Box<str>,
-    /// The sum of the estimated costs, in the policy's unit. It replaces the last sum; 0: nothing runs any more.
+    /// The sum of the estimated costs of all its running requests that aren't settled, in the policy's unit. It replaces the last sum;
+    /// 0: nothing runs any more.
     pub running: Tokens,
 }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use penstock_control::{ConnId, Control, Event, Output, Settings};
+use penstock_control::{ConnId, Control, Event, Output, PoolEvent, Settings};
 use penstock_engine::Instant;
 use penstock_server::control_settings;
 use penstock_wire as wire;
@@ -107,14 +107,13 @@ impl World {
             }
             11..=13 => self.advance(choices),
             14 => {
-                let event = Event::EndpointReady {
-                    pool: pools
-                        .get(usize::from(choices.below(4)))
-                        .cloned()
-                        .unwrap_or_else(|| "unknown".into()),
-                    address: choices.item(&ADDRESSES).to_owned(),
-                    ready: choices.one_in(2),
-                };
+                let event = Event::Pool(
+                    pools.get(usize::from(choices.below(4))).cloned().unwrap_or_else(|| "unknown".into()),
+                    PoolEvent::EndpointReady {
+                        address: choices.item(&ADDRESSES).to_owned(),
+                        ready: choices.one_in(2),
+                    },
+                );
                 self.handle(event);
             }
             _ => match choices.below(8) {

@@ -15,10 +15,10 @@ use wildmatch::WildMatch;
 
 use super::Control;
 use crate::answer::{self, Answer};
-use crate::event::Observation;
 use crate::ids::{PoolId, RequestKey, Route};
 use crate::labels::Labels;
 use crate::limits::{REQUESTS_IN_ALL_MAX, REQUESTS_MAX};
+use crate::observation::{Decided, RequestNews};
 use crate::pool::{Pool, PoolInput, Registering};
 use crate::registration::{Arrival, Registration};
 use crate::rejection::Rejection;
@@ -260,9 +260,9 @@ impl Control {
         let labels = self.labels_of_refused(refused);
         let was_granted = origin.is_some_and(|origin| self.has_ended(origin));
         if !was_granted {
-            self.observe(Observation::Arrived(labels.clone()));
+            self.observe_request(labels.clone(), RequestNews::Arrived);
         }
-        self.observe(answer.observation(labels, None, was_granted));
+        self.observe_request(labels, answer.news(None, was_granted));
     }
 
     /// The filter hasn't received the rejection of a request that has ended.
@@ -287,15 +287,15 @@ impl Control {
         let is_leased = matches!(arrival, Arrival::Leased { .. });
         if self.record_end(key) {
             let labels = Arc::new(labels);
-            self.observe(Observation::Arrived(labels.clone()));
-            self.observe(Observation::Decided {
-                labels,
+            self.observe_request(labels.clone(), RequestNews::Arrived);
+            let decided = Decided {
                 outcome: if is_leased { Outcome::Leased } else { outcome },
                 code: if is_leased { "" } else { answer.code },
                 waited: Duration::ZERO,
                 endpoint: Arc::default(),
                 was_queued: false,
-            });
+            };
+            self.observe_request(labels, RequestNews::Decided(decided));
         }
         if !is_leased {
             self.reject(key, Rejection::immediate(answer, outcome));

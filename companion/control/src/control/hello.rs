@@ -6,9 +6,9 @@ use prost::Message;
 use wire::command::Kind;
 
 use super::Control;
-use crate::event::Observation;
 use crate::ids::{ConnId, EnvoyId, Epoch};
 use crate::limits::{CONTEXTS_MAX, NODE_CHARS_MAX};
+use crate::observation::SessionNews;
 use crate::pool::PoolInput;
 use crate::root_context::RootContext;
 use crate::session::Stage;
@@ -60,12 +60,14 @@ impl Control {
             Stage::Established(_) | Stage::Asking(_) => return,
         };
         self.attach(now, conn, epoch, &hello);
-        self.observe(Observation::SessionOpened {
+        self.observe_session(
             conn,
-            node: hello.node.as_str().into(),
-            waiting: greeting.waiting.len(),
-            running: greeting.running.len(),
-        });
+            SessionNews::Opened {
+                node: hello.node.as_str().into(),
+                waiting: greeting.waiting.len(),
+                running: greeting.running.len(),
+            },
+        );
         self.greet(epoch, version, &hello);
         self.resync(now, epoch, *greeting);
         self.note_hello(now, epoch);

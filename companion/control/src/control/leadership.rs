@@ -17,11 +17,12 @@ use wire::command::Kind;
 
 use super::Control;
 use crate::envoys;
-use crate::event::{Observation, Output};
+use crate::event::Output;
 use crate::ids::{ConnId, Epoch, Route};
 use crate::leadership::{
     Asking, FOLLOWED_MAX, HELLOS_WAIT_MAX, Lapse, Lease, STRANGERS_WAIT, TAKEOVER_WAIT, Takeover,
 };
+use crate::observation::SessionNews;
 use crate::pool::PoolInput;
 use crate::session::{Session, Stage};
 use crate::timers::Timer;
@@ -259,7 +260,7 @@ impl Control {
             if let Some(frame) = session.next_frame(self.last_event_at) {
                 self.outputs.push_back(Output::Send(conn, Box::new(frame)));
             }
-            self.observe(Observation::SessionClosed { conn, why: STANDS_BY });
+            self.observe_session(conn, SessionNews::Closed(STANDS_BY));
             self.outputs.push_back(Output::Close(conn, STANDS_BY));
         }
     }

@@ -12,8 +12,9 @@ use penstock_wire as wire;
 use wire::command::Kind;
 
 use super::Control;
-use crate::event::{Observation, Output};
+use crate::event::Output;
 use crate::ids::{ConnId, Epoch, Route};
+use crate::observation::SessionNews;
 use crate::pool::PoolInput;
 use crate::session::Stage;
 use crate::timers::Timer;
@@ -28,7 +29,7 @@ impl Control {
         let Stage::Established(epoch) = session.stage else {
             return;
         };
-        self.observe(Observation::SessionClosed { conn, why: reason });
+        self.observe_session(conn, SessionNews::Closed(reason));
         let Some(context) = self.contexts.get_mut(&epoch) else {
             return;
         };
@@ -41,11 +42,10 @@ impl Control {
         self.timers.set(now.after(wire::limits::SESSION_GRACE), Timer::Grace(epoch));
         self.suspend_credits(now, epoch);
         let waiting = self.waiting_routes(epoch);
-        self.observe(Observation::SessionOrphaned {
+        self.observe_session(
             conn,
-            waiting: waiting.len(),
-            running: total.saturating_sub(waiting.len()),
-        });
+            SessionNews::Orphaned { waiting: waiting.len(), running: total.saturating_sub(waiting.len()) },
+        );
         // Newest first: otherwise the engine would consider the next request of the session, which is suspended next.
         for route in waiting.into_iter().rev() {
             self.drive_pool(now, route.pool, PoolInput::Suspend(route.id));
@@ -124,7 +124,7 @@ impl Control {
                 self.outputs.push_back(Output::Send(conn, Box::new(frame)));
             }
             let why = "this companion ends";
-            self.observe(Observation::SessionClosed { conn, why });
+            self.observe_session(conn, SessionNews::Closed(why));
             self.outputs.push_back(Output::Close(conn, why));
         }
     }

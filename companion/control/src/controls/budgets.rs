@@ -8,7 +8,7 @@ use penstock_engine::snapshot::FlowQuotaSnapshot;
 use super::{Controls, GATEWAY};
 use crate::budgets::{BudgetChange, NoBudget, PoolBudgets};
 use crate::control::Control;
-use crate::event::Event;
+use crate::event::{Event, PoolEvent};
 
 impl Controls {
     /// The budgets of all pools, in time proportional to the number of flows with one.
@@ -30,7 +30,7 @@ impl Controls {
     ) -> Result<FlowQuotaSnapshot, NoBudget> {
         let before = self.deciding(pool)?.budget(now, pool, flow)?;
         change.check(&before)?;
-        let event = Event::ChangeBudget { pool: pool.clone(), flow: flow.into(), change };
+        let event = Event::Pool(pool.clone(), PoolEvent::ChangeBudget { flow: flow.into(), change });
         self.handle(now, event);
         self.deciding(pool)?.budget(now, pool, flow)
     }

@@ -17,9 +17,9 @@ use super::request::{Demand, OpenRequest, Stage};
 use super::rules::Rules;
 use super::{Pool, PoolEffect};
 use crate::cost_trace::CostEventKind;
-use crate::event::Observation;
 use crate::ids::{Peer, RequestKey};
 use crate::labels::{EstimatedTokens, Labels, flow_name};
+use crate::observation::{Dropped, RequestNews};
 use crate::registration::{Arrival, Registration, Running};
 
 impl Pool {
@@ -163,13 +163,13 @@ impl Pool {
 
     pub(super) fn observe_arrival(&mut self, registering: &Registering<'_>, labels: &Arc<Labels>) {
         if !registering.has_outcome {
-            self.observe(Observation::Arrived(labels.clone()));
+            self.observe_request(labels.clone(), RequestNews::Arrived);
         }
         if registering.claim.is_lowered {
-            self.observe(Observation::PriorityLowered(labels.clone()));
+            self.observe_request(labels.clone(), RequestNews::PriorityLowered);
         }
         if self.rules.is_deadline_invalid(registering.registration) {
-            self.observe(Observation::BadDeadline(labels.clone()));
+            self.observe_request(labels.clone(), RequestNews::BadDeadline);
         }
     }
 
@@ -273,16 +273,14 @@ impl Pool {
         let Some(request) = self.requests.get(&id) else {
             return;
         };
-        let (labels, requeues) = (request.labels.clone(), request.requeues);
-        let end = Observation::Dropped {
-            labels,
+        let dropped = Dropped {
             outcome: Outcome::Dispatched,
-            requeues,
+            requeues: request.requeues,
             status: None,
             code: "",
             waited,
         };
-        self.leave(now, id, end);
+        self.leave(now, id, RequestNews::Dropped(dropped));
     }
 
     /// A request that no endpoint took comes in again under another key.
@@ -383,7 +381,7 @@ impl Pool {
         let labels = request.labels.clone();
         self.model_counts.change(&labels.model, request.is_waiting(), true);
         request.stage = Stage::Waiting;
-        self.observe(Observation::Requeued(labels));
+        self.observe_request(labels, RequestNews::Requeued);
         self.record_cost_event(|| CostEventKind::Requeued(id));
         self.amend(now, id);
         self.autopilot.dropped(now, id);

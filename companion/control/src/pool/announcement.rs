@@ -5,7 +5,7 @@ use penstock_wire as wire;
 
 use super::Pool;
 use super::endpoints::Endpoints;
-use crate::event::Observation;
+use crate::observation::PoolNews;
 
 /// The last announcement, without the endpoints' part, which each endpoint remembers.
 #[derive(Debug, Default)]
@@ -88,11 +88,11 @@ impl Pool {
             }
         }
         for (id, is_down) in marked {
-            let (pool, endpoint) = (self.name.clone(), (*self.endpoints.address(id)).into());
-            self.observe(if is_down {
-                Observation::EndpointDown { pool, endpoint }
+            let endpoint = (*self.endpoints.address(id)).into();
+            self.observe_pool(if is_down {
+                PoolNews::EndpointDown(endpoint)
             } else {
-                Observation::EndpointBack { pool, endpoint }
+                PoolNews::EndpointBack(endpoint)
             });
         }
         let change = if is_changed {

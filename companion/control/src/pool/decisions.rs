@@ -4,30 +4,18 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use penstock_autopilot as autopilot;
-use penstock_engine::input::{EndpointId, Input, PastUsage, RequestId, RunningUsage};
-use penstock_engine::units::Tokens;
-use penstock_engine::{Effect, Instant, Outcome, QuotaReport};
+use penstock_engine::input::{Input, RequestId};
+use penstock_engine::{Effect, Instant, Outcome, QuotaReport, effect};
 use penstock_wire::names::code;
 
 use super::request::{Demand, Grant, Granted, OpenRequest, Stage};
 use super::{Pool, PoolEffect};
 use crate::answer;
 use crate::cost_trace::CostEventKind;
-use crate::event::Observation;
 use crate::ids::RequestKey;
 use crate::labels::{Labels, flow_name};
+use crate::observation::{Decided, Dropped, PoolNews, RequestNews};
 use crate::rejection::Rejection;
-
-/// A grant of the engine.
-struct Decided {
-    id: RequestId,
-    endpoints: Vec<EndpointId>,
-    outcome: Outcome,
-    waited: Duration,
-    prompt: Tokens,
-    cached: Tokens,
-    output: Tokens,
-}
 
 impl Pool {
     /// Applies all decisions that the engine has made. `completed`: the request that ended with the last input. The settled
@@ -35,16 +23,11 @@ impl Pool {
     pub(super) fn apply_decisions(&mut self, now: Instant, completed: Option<(RequestId, &Labels)>) {
         while let Some(effect) = self.engine.poll_effect() {
             match effect {
-                Effect::Grant { id, endpoints, outcome, waited, prompt, cached, output, cost: _ } => {
-                    self.grant(now, &Decided { id, endpoints, outcome, waited, prompt, cached, output })
-                }
-                Effect::Reject { id, outcome, waited, retry_after } => {
-                    self.reject(now, id, outcome, waited, retry_after)
-                }
+                Effect::Grant(decided) => self.grant(now, &decided),
+                Effect::Reject(decided) => self.reject(now, decided),
                 Effect::Cancelled { id, waited } => self.cancelled(id, waited),
-                effect @ (Effect::UsageSettled { .. } | Effect::UsageRunning { .. }) => {
-                    self.observe_usage(effect)
-                }
+                Effect::UsageSettled(used) => self.observe_pool(PoolNews::Used(used)),
+                Effect::UsageRunning(running) => self.observe_pool(PoolNews::Running(running)),
                 Effect::Settled { id, band: _, cost } => {
                     if let Some((_, labels)) = completed.filter(|(completed, _)| *completed == id) {
                         let flow = flow_name(&labels.flow);
@@ -56,38 +39,16 @@ impl Pool {
                 }
                 Effect::Quota(report) => {
                     self.record_cost_event(|| CostEventKind::Reported(report.clone()));
-                    let pool = self.name.clone();
-                    self.observe(Observation::Quota { pool, report });
+                    self.observe_pool(PoolNews::Quota(report));
                 }
                 // Only an engine that is asked for these has them.
-                Effect::Traced { .. } => {}
+                Effect::Traced(_) => {}
             }
         }
         self.check_credits(now);
     }
 
-    /// Outputs an effect on usage.
-    fn observe_usage(&mut self, effect: Effect) {
-        let pool = self.name.clone();
-        match effect {
-            Effect::UsageSettled { band, class, flow, model, cost } => {
-                let used = PastUsage { band, class, flow, model, cost, ago: Duration::ZERO };
-                self.observe(Observation::Used { pool, used });
-            }
-            Effect::UsageRunning { band, class, flow, model, running } => {
-                let running = RunningUsage { band, class, flow, model, running };
-                self.observe(Observation::Running { pool, running });
-            }
-            Effect::Grant { .. }
-            | Effect::Reject { .. }
-            | Effect::Cancelled { .. }
-            | Effect::Quota(_)
-            | Effect::Traced { .. }
-            | Effect::Settled { .. } => {}
-        }
-    }
-
-    fn grant(&mut self, now: Instant, decided: &Decided) {
+    fn grant(&mut self, now: Instant, decided: &effect::Grant) {
         self.record_start(decided.id, true);
         let saturation_milli = self.saturation_milli();
         let Some(request) = self.requests.get_mut(&decided.id) else {
@@ -157,14 +118,8 @@ impl Pool {
         self.effects.push_back(PoolEffect::Grant { key, labels, grant, rate_limit });
     }
 
-    fn reject(
-        &mut self,
-        now: Instant,
-        id: RequestId,
-        outcome: Outcome,
-        waited: Duration,
-        retry_after: Option<Duration>,
-    ) {
+    fn reject(&mut self, now: Instant, decided: effect::Reject) {
+        let effect::Reject { id, outcome, waited, retry_after } = decided;
         if self.arriving == Some(id) && is_for_lack_of_room(outcome) {
             self.note_lack(now);
         }
@@ -218,8 +173,8 @@ impl Pool {
             return;
         };
         self.record_cost_event(|| CostEventKind::Left { id, outcome: None });
-        if let Some((_, observation)) = self.leaving.take_if(|(leaving, _)| *leaving == id) {
-            return self.observe(observation);
+        if let Some((_, end)) = self.leaving.take_if(|(leaving, _)| *leaving == id) {
+            return self.observe_request(request.labels, end);
         }
         match request.admitted {
             Some(_) => self.observe_dropped(&request, Outcome::Cancelled, None, waited),
@@ -234,8 +189,8 @@ impl Pool {
         }
     }
 
-    /// Takes a waiting request out of the queue, and observes its end by `end`, unless its time is over and the engine rejects it.
-    pub(super) fn leave(&mut self, now: Instant, id: RequestId, end: Observation) {
+    /// Takes a waiting request out of the queue, and observes its end as `end`, unless its time is over and the engine rejects it.
+    pub(super) fn leave(&mut self, now: Instant, id: RequestId, end: RequestNews) {
         self.leaving = Some((id, end));
         self.decide(now, Input::Cancel(id));
         self.leaving = None;
@@ -251,14 +206,10 @@ impl Pool {
         endpoint: Arc<str>,
         was_queued: bool,
     ) {
-        self.observe(Observation::Decided {
-            labels: labels.clone(),
-            outcome,
-            code,
-            waited,
-            endpoint,
-            was_queued,
-        });
+        self.observe_request(
+            labels.clone(),
+            RequestNews::Decided(Decided { outcome, code, waited, endpoint, was_queued }),
+        );
     }
 
     /// Observes that a request ended after its first grant, and no endpoint is known to have ended it. `answer`: status and code of the
@@ -270,14 +221,16 @@ impl Pool {
         answer: Option<(u16, &'static str)>,
         waited: Duration,
     ) {
-        self.observe(Observation::Dropped {
-            labels: request.labels.clone(),
-            outcome,
-            requeues: request.requeues,
-            status: answer.map(|(status, _)| status),
-            code: answer.map_or("", |(_, code)| code),
-            waited,
-        });
+        self.observe_request(
+            request.labels.clone(),
+            RequestNews::Dropped(Dropped {
+                outcome,
+                requeues: request.requeues,
+                status: answer.map(|(status, _)| status),
+                code: answer.map_or("", |(_, code)| code),
+                waited,
+            }),
+        );
     }
 
     pub(super) fn saturation_milli(&self) -> u32 {

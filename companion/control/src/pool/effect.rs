@@ -6,9 +6,9 @@ use penstock_engine::RequestId;
 use penstock_wire::limits::CREDIT_TTL;
 
 use super::request::Grant;
-use crate::event::Observation;
 use crate::ids::{CreditId, RequestKey};
 use crate::labels::Labels;
+use crate::observation::Observation;
 use crate::rate_limit::RateLimit;
 use crate::rejection::Rejection;
 

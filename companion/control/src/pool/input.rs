@@ -2,17 +2,15 @@
 
 use core::time::Duration;
 
-use penstock_autopilot::{PendingServers, Scraped};
 use penstock_engine::RequestId;
-use penstock_engine::input::{Input, PastUsage, RunningUsage};
 
-use crate::budgets::BudgetChange;
 use crate::completion::Completion;
+use crate::event::PoolEvent;
 use crate::filter_answer::FilterAnswer;
 use crate::ids::{CreditId, EnvoyId, Epoch, Peer, RequestKey};
 use crate::pushback::Pushback;
 use crate::registration::{Arrival, CreditPlace, Registration, Running};
-use crate::settings::{EndpointSettings, PoolSettings};
+use crate::settings::PoolSettings;
 use crate::trust::Claim;
 
 /// An input. One about a request that has ended, or an endpoint that isn't known, changes nothing.
@@ -55,18 +53,8 @@ pub(crate) enum PoolInput<'a> {
     CreditEnded(Epoch),
     /// The last root context of an Envoy is gone.
     EnvoyLeft(EnvoyId),
-    /// The health of an endpoint has changed.
-    EndpointReady { address: &'a str, is_ready: bool },
-    /// The metrics of a model server were read; `None` if that has failed for too long.
-    Scraped { address: &'a str, scraped: Option<Scraped>, adapters: Option<Box<[Box<str>]>> },
-    /// Usage from before this companion's start, or of another companion, and what other companions run.
-    Usage { settled: Vec<PastUsage>, running: Vec<RunningUsage> },
-    /// An operator changes a flow's budget.
-    ChangeBudget { flow: Box<str>, change: BudgetChange },
-    /// What flows used of their budgets elsewhere or before, what they run elsewhere, or resets there, as the engine takes it.
-    QuotasElsewhere(Input),
-    /// The list of endpoints, and of the servers that are no endpoints yet, whole.
-    Endpoints { endpoints: &'a [EndpointSettings], pending: &'a [PendingServers] },
+    /// Something has happened outside of the sessions.
+    Event(PoolEvent),
     /// The pool's configuration, whole.
     Reload(&'a PoolSettings),
     /// The configuration no longer has the pool.

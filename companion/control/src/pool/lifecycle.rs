@@ -10,16 +10,14 @@ use super::Pool;
 use super::request::{Granted, OpenRequest};
 use crate::completion::Completion;
 use crate::cost_trace::CostEventKind;
-use crate::event::Observation;
 use crate::filter_answer::FilterAnswer;
-use crate::labels::Labels;
+use crate::observation::{Completed, RequestNews};
 
 /// The request was served, and its usage isn't known: the estimate is settled.
 const AT_ESTIMATE: Service = Service::Served(Usage { prompt: None, cached: None, output: None });
 
 /// How a request was admitted that has ended.
-pub(super) struct Admission<'a> {
-    pub(super) labels: &'a Arc<Labels>,
+pub(super) struct Admission {
     pub(super) outcome: Outcome,
     pub(super) arrived: Instant,
     /// From the arrival to the grant.
@@ -46,11 +44,11 @@ impl Pool {
         };
         let (waited, was_granted) = (now.since(request.arrived), request.admitted.is_some());
         let is_waiting = request.is_waiting();
-        let observation = answer.observation(request.labels.clone(), Some(waited), was_granted);
+        let end = answer.news(Some(waited), was_granted);
         if is_waiting {
-            self.leave(now, id, observation);
+            self.leave(now, id, end);
         } else if let Some(request) = self.close(id) {
-            self.observe(observation);
+            self.observe_request(request.labels.clone(), end);
             self.end(now, id, Service::Nothing, &request);
         }
     }
@@ -150,7 +148,7 @@ impl Pool {
             request.granted_mut().is_none_or(|granted| core::mem::replace(&mut granted.is_off_list, true));
         if !is_known {
             let endpoint = address.into();
-            self.observe(Observation::Misrouted { labels, endpoint });
+            self.observe_request(labels, RequestNews::Misrouted(endpoint));
         }
     }
 
@@ -191,14 +189,14 @@ impl Pool {
             self.autopilot.served(now, id, served);
         }
         let admission = Admission {
-            labels: &request.labels,
             outcome: request.admitted.unwrap_or(Outcome::Dispatched),
             arrived: request.arrived,
             waited: request.waited().unwrap_or_default(),
             requeues: request.requeues,
         };
-        let observation = self.completion_observation(now, &admission, completion);
-        self.observe(observation);
+        let news = self.completion_news(now, &admission, completion);
+        let labels = request.labels.clone();
+        self.observe_request(labels, news);
         if let Some(request) = self.close(id) {
             self.end(now, id, service, &request);
         }
@@ -211,7 +209,6 @@ impl Pool {
         };
         let ran = completion.last_byte.or(completion.first_byte).unwrap_or_default();
         let admission = Admission {
-            labels: &request.labels,
             outcome: request.admitted.unwrap_or(Outcome::Dispatched),
             arrived: request.arrived,
             waited: now.since(request.arrived).saturating_sub(ran),
@@ -219,7 +216,7 @@ impl Pool {
         };
         let (labels, waited, is_first) =
             (request.labels.clone(), admission.waited, request.admitted.is_none());
-        let end = self.completion_observation(now, &admission, completion);
+        let end = self.completion_news(now, &admission, completion);
         if is_first {
             let endpoint = self.endpoints.share(completion.endpoint.unwrap_or_default());
             self.observe_decided(&labels, Outcome::Dispatched, "", waited, endpoint, true);
@@ -238,15 +235,14 @@ impl Pool {
         granted.grant.may_requeue && is_elsewhere && !completion.is_served
     }
 
-    pub(super) fn completion_observation(
+    pub(super) fn completion_news(
         &self,
         now: Instant,
-        admission: &Admission<'_>,
+        admission: &Admission,
         completion: &Completion<'_>,
-    ) -> Observation {
-        let Admission { labels, outcome, arrived, waited, requeues } = *admission;
-        Observation::Completed {
-            labels: labels.clone(),
+    ) -> RequestNews {
+        let Admission { outcome, arrived, waited, requeues } = *admission;
+        RequestNews::Completed(Completed {
             outcome,
             waited,
             endpoint: completion.endpoint.map_or_else(Arc::default, |address| self.endpoints.share(address)),
@@ -257,7 +253,7 @@ impl Pool {
             prompt_tokens: completion.prompt_tokens,
             output_tokens: completion.output_tokens,
             requeues,
-        }
+        })
     }
 
     /// Takes a closed request out of stock and settles its cost.

@@ -7,7 +7,7 @@ use penstock_engine::input::{EndpointId, Input, RequestId};
 
 use super::Pool;
 use super::request::{OpenRequest, Refusal};
-use crate::event::Observation;
+use crate::observation::PoolNews;
 use crate::pushback::Pushback;
 
 impl Pool {
@@ -16,12 +16,9 @@ impl Pool {
         let Some(endpoint) = self.endpoint(pushback.endpoint) else {
             return;
         };
-        let pool = self.name.clone();
-        self.observe(match pushback.status {
-            Some(status) => {
-                Observation::PushedBack { pool, endpoint: self.endpoints.address(endpoint), status }
-            }
-            None => Observation::OutOfFiles(pool),
+        self.observe_pool(match pushback.status {
+            Some(status) => PoolNews::PushedBack { endpoint: self.endpoints.address(endpoint), status },
+            None => PoolNews::OutOfFiles,
         });
         let is_granted = |id: &RequestId| {
             let granted = self.requests.get(id).and_then(OpenRequest::granted);

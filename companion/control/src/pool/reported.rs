@@ -49,7 +49,6 @@ impl Pool {
         let EndedThere { running, completion } = end;
         let (id, key) = (request.id, registering.registration.key);
         let admission = Admission {
-            labels,
             outcome: Outcome::Leased,
             arrived: request.arrived,
             waited: now.before(running.age).since(request.arrived),
@@ -66,8 +65,8 @@ impl Pool {
             self.autopilot.leased_and_ended(now, id, granted, served);
         }
         self.apply_decisions(now, None);
-        let observation = self.completion_observation(now, &admission, completion);
-        self.observe(observation);
+        let news = self.completion_news(now, &admission, completion);
+        self.observe_request(labels.clone(), news);
         self.effects.push_back(PoolEffect::Counted(key));
         self.record_cost_event(|| CostEventKind::Ended { id, service });
         self.engine.handle(now, Input::Completed { id, service });

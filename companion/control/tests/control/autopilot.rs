@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_control::{Event, Kept, PendingServers, Settings};
+use penstock_control::{Event, Kept, PendingServers, PoolEvent, Settings};
 use penstock_engine::policy::Gate;
 use penstock_engine::units::Decimal;
 use penstock_model::learner::State;
@@ -235,7 +235,7 @@ fn a_new_endpoint_is_gated_by_its_variants_model() {
     let mut two = known(&[SERVER, SECOND]);
     two.pools[0].endpoints[1].variant = "h100".into();
     let endpoints = two.pools[0].endpoints.clone();
-    world.handle(Event::Endpoints { pool: "chat".into(), endpoints, pending: Vec::new() });
+    world.handle(Event::Pool("chat".into(), PoolEvent::Endpoints { endpoints, pending: Vec::new() }));
     assert_eq!(upper(&world), 2 * one);
     assert_eq!(variants(&world), [("default".into(), 1, 0, true), ("h100".into(), 1, 0, true)]);
 }

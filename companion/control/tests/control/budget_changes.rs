@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use penstock_control::{BudgetChange, Event, FlowBudget, PoolBudgets, Settings};
+use penstock_control::{BudgetChange, Event, FlowBudget, PoolBudgets, PoolEvent, Settings};
 use penstock_engine::policy::{CostUnit, FlowGlob, Over, Quota, QuotaPeriod, QuotaWindow};
 use penstock_wire as wire;
 use wire::filter_frame::Event as Message;
@@ -56,7 +56,7 @@ fn used(world: &World, flow: &str) -> u64 {
 
 fn change(world: &mut World, flow: &str, change: BudgetChange) {
     let (pool, flow) = ("chat".into(), flow.into());
-    world.handle(Event::ChangeBudget { pool, flow, change });
+    world.handle(Event::Pool(pool, PoolEvent::ChangeBudget { flow, change }));
 }
 
 #[test]

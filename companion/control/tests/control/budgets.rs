@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use penstock_control::Event;
+use penstock_control::{Event, PoolEvent};
 use penstock_engine::Outcome;
 use penstock_engine::effect::QuotaReport;
 use penstock_engine::input::{QuotaReset, QuotaRunning, QuotaUsage, UsageKind, UsedAt};
@@ -42,7 +42,7 @@ fn used(period: QuotaPeriod, used_at: UsedAt, amount: u64) -> QuotaUsage {
 }
 
 fn history(past: QuotaUsage) -> Event {
-    Event::QuotaHistory { pool: "chat".into(), past: vec![past] }
+    Event::Pool("chat".into(), PoolEvent::QuotaHistory(vec![past]))
 }
 
 /// What a request of acme gets, and all that was reported of budgets until then.
@@ -79,7 +79,7 @@ fn a_budget_that_was_used_before_the_start_is_used_up() {
     world.open_session(1, 1, Vec::new(), Vec::new());
     assert_eq!(ask(&mut world, 1).0, [Outcome::Bypassed]);
     assert_eq!(ask(&mut world, 2).0, [Outcome::RejectedBudget]);
-    world.handle(Event::QuotaHistory { pool: "unknown".into(), past: Vec::new() });
+    world.handle(Event::Pool("unknown".into(), PoolEvent::QuotaHistory(Vec::new())));
 }
 
 #[test]
@@ -98,10 +98,14 @@ fn what_exceeded_a_budget_before_the_start_is_owed() {
 fn what_runs_at_another_companion_is_reserved_until_it_ends() {
     let mut world = with_budget(2, HOUR);
     world.open_session(1, 1, Vec::new(), Vec::new());
-    let elsewhere = |requests| Event::QuotaUsage {
-        pool: "chat".into(),
-        settled: Vec::new(),
-        running: vec![QuotaRunning { flow: "acme".into(), tokens: Tokens(0), requests }],
+    let elsewhere = |requests| {
+        Event::Pool(
+            "chat".into(),
+            PoolEvent::QuotaUsage {
+                settled: Vec::new(),
+                running: vec![QuotaRunning { flow: "acme".into(), tokens: Tokens(0), requests }],
+            },
+        )
     };
     world.handle(elsewhere(2));
     assert_eq!(ask(&mut world, 1).0, [Outcome::RejectedBudget]);
@@ -118,7 +122,7 @@ fn a_reset_at_another_companion_forgets_what_was_used_here() {
     let resets = vec![QuotaReset { flow: "acme".into(), ago: Duration::ZERO }];
     for pool in ["unknown", "chat"] {
         let (pool, resets) = (pool.into(), resets.clone());
-        world.handle(Event::QuotaResets { pool, resets });
+        world.handle(Event::Pool(pool, PoolEvent::QuotaResets(resets)));
     }
     let reports = world.take().quotas;
     assert_eq!(reports[0], ("chat".into(), QuotaReport::Forgotten("acme".into())));

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use penstock_control::{ConnId, Controls, Event, Observation, Output, PoolSettings, Scope, Settings};
+use penstock_control::{
+    ConnId, Controls, Decided, Event, Observation, Output, PoolSettings, RequestNews, Scope, Settings,
+};
 use penstock_election::{Role, RoleChange};
 use penstock_engine::Instant;
 use penstock_wire as wire;
@@ -130,7 +132,9 @@ impl Companion {
                     outputs.commands.extend(kinds.map(|kind| (conn.0, kind)));
                 }
                 Output::Close(conn, _) => outputs.closed.push(conn.0),
-                Output::Observe(Observation::Decided { code, .. }) => outputs.decided.push(code),
+                Output::Observe(Observation::Request(_, RequestNews::Decided(Decided { code, .. }))) => {
+                    outputs.decided.push(code)
+                }
                 Output::Observe(_) => {}
                 Output::Election(_) => outputs.elections.push(scope),
             }

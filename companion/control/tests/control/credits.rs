@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use penstock_control::{CreditSettings, Event, Settings};
+use penstock_control::{CreditSettings, Event, PoolEvent, Settings};
 use penstock_engine::policy::{Gate, StockUnit};
 use penstock_engine::units::Decimal;
 use penstock_engine::{Instant, Outcome};
@@ -278,7 +278,10 @@ fn every_change_that_could_decide_otherwise_recalls_credit() {
             world.handle(Event::Settings(Box::new(Settings { pools: Vec::new(), ..settings() })));
         },
         |world| {
-            world.handle(Event::EndpointReady { pool: "chat".into(), address: SERVER.into(), ready: false });
+            world.handle(Event::Pool(
+                "chat".into(),
+                PoolEvent::EndpointReady { address: SERVER.into(), ready: false },
+            ));
         },
         |world| {
             world.send(1, Message::Register(register(10)));
@@ -370,11 +373,15 @@ fn an_endpoint_that_fails_leased_requests_is_marked_down() {
 fn places_in_use_are_no_foreign_load() {
     let mut world = lent();
     world.report(1, admitted(10, 1));
-    let scraped = |running| Event::Scraped {
-        pool: "chat".into(),
-        address: SERVER.into(),
-        scraped: Some(penstock_control::Scraped { running: Some(running), ..Default::default() }),
-        adapters: None,
+    let scraped = |running| {
+        Event::Pool(
+            "chat".into(),
+            PoolEvent::Scraped {
+                address: SERVER.into(),
+                scraped: Some(penstock_control::Scraped { running: Some(running), ..Default::default() }),
+                adapters: None,
+            },
+        )
     };
     world.handle(scraped(4));
     let foreign = |world: &World| world.control.status(world.now).pools[0].snapshot.endpoints[0].foreign;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use penstock_control::{Event, Settings};
+use penstock_control::{Event, PoolEvent, Settings};
 use penstock_engine::policy::{Gate, StockUnit};
 use penstock_engine::units::Decimal;
 use penstock_wire as wire;
@@ -45,7 +45,7 @@ fn the_bound_is_shared_by_the_envoys() {
     assert_eq!(announced(&mut world), [(2, Some(10), 2)], "another worker of the same Envoy");
     world.greet(3, of_envoy(3, 9), Vec::new(), Vec::new());
     assert_eq!(announced(&mut world), [(1, Some(5), 0), (2, Some(5), 0), (3, Some(5), 2)]);
-    let down = Event::EndpointReady { pool: "chat".into(), address: SECOND.into(), ready: false };
+    let down = Event::Pool("chat".into(), PoolEvent::EndpointReady { address: SECOND.into(), ready: false });
     world.handle(down.clone());
     assert_eq!(announced(&mut world), [(1, Some(2), 1), (2, Some(2), 1), (3, Some(2), 1)]);
     world.handle(down);

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use penstock_control::{Event, PoolStatus, Settings};
+use penstock_control::{Event, PoolEvent, PoolStatus, Settings};
 use penstock_engine::input::{Band, PastUsage, RunningUsage};
 use penstock_engine::policy::Discipline;
 use penstock_engine::units::Tokens;
@@ -168,16 +168,20 @@ fn what_a_flow_runs_is_observed_until_it_ends() {
 #[test]
 fn what_runs_at_another_companion_puts_its_flow_last_until_it_ends_there() {
     let mut world = by_usage();
-    let elsewhere = |tokens| Event::Used {
-        pool: "chat".into(),
-        past: Vec::new(),
-        running: vec![RunningUsage {
-            band: Band::Default,
-            class: "".into(),
-            flow: "heavy".into(),
-            model: register(1).model.into(),
-            running: Tokens(tokens),
-        }],
+    let elsewhere = |tokens| {
+        Event::Pool(
+            "chat".into(),
+            PoolEvent::Usage {
+                settled: Vec::new(),
+                running: vec![RunningUsage {
+                    band: Band::Default,
+                    class: "".into(),
+                    flow: "heavy".into(),
+                    model: register(1).model.into(),
+                    running: Tokens(tokens),
+                }],
+            },
+        )
     };
     world.handle(elsewhere(1_000));
     for (sequence, flow) in (1..).zip(["first", "heavy", "light", "heavy", "light"]) {
@@ -195,10 +199,14 @@ fn what_runs_at_another_companion_puts_its_flow_last_until_it_ends_there() {
 fn past_usage_puts_its_flow_last_and_shows_no_flow() {
     let mut world = by_usage();
     let model: Box<str> = register(1).model.into();
-    let told = |pool: &str| Event::Used {
-        pool: pool.into(),
-        past: vec![PastUsage { model: model.clone(), ..past("heavy", 1_000) }],
-        running: Vec::new(),
+    let told = |pool: &str| {
+        Event::Pool(
+            pool.into(),
+            PoolEvent::Usage {
+                settled: vec![PastUsage { model: model.clone(), ..past("heavy", 1_000) }],
+                running: Vec::new(),
+            },
+        )
     };
     world.handle(told("nobody's"));
     world.handle(told("chat"));

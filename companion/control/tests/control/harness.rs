@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_control::{
-    ConnId, Control, EndpointSettings, Event, Kept, MaxPriority, Observation, Output, PoolSettings, Settings,
+    ConnId, Control, Decided, Dropped, EndpointSettings, Event, Kept, MaxPriority, Observation, Output,
+    PoolNews, PoolSettings, Refused, RequestNews, SessionNews, Settings,
 };
 use penstock_engine::effect::QuotaReport;
 use penstock_engine::input::{PastUsage, RunningUsage};
@@ -273,35 +274,49 @@ pub(crate) struct Taken {
 impl Taken {
     fn observe(&mut self, observation: Observation) {
         match observation {
-            Observation::Used { pool, used } => self.used.push((pool, used)),
-            Observation::Running { pool, running } => self.running.push((pool, running)),
-            Observation::Quota { pool, report } => self.quotas.push((pool, report)),
-            Observation::Learned { pool, variant, kept } => self.learned.push((pool, variant, kept)),
-            Observation::Decided { outcome, .. } => self.outcomes.push(outcome),
-            Observation::Arrived(_) => self.arrived += 1,
-            Observation::BadDeadline(_) => self.bad_deadlines += 1,
-            Observation::PriorityLowered(_) => self.lowered += 1,
-            Observation::Requeued(_) => self.requeued += 1,
-            Observation::Misrouted { .. } => self.misrouted += 1,
-            Observation::Refused { outcome, was_granted: true, requeues, .. } => {
-                self.second.push((outcome, requeues))
+            Observation::Pool(pool, PoolNews::Used(used)) => self.used.push((pool, used)),
+            Observation::Pool(pool, PoolNews::Running(running)) => self.running.push((pool, running)),
+            Observation::Pool(pool, PoolNews::Quota(report)) => self.quotas.push((pool, report)),
+            Observation::Pool(pool, PoolNews::Learned { variant, kept }) => {
+                self.learned.push((pool, variant, kept))
             }
-            Observation::Refused { outcome, .. } => self.refused.push(outcome),
-            Observation::Dropped {
-                outcome: Outcome::Bypassed | Outcome::Leased | Outcome::Dispatched,
-                ..
-            } => {}
-            Observation::Dropped { outcome, requeues, .. } => {
+            Observation::Request(_, RequestNews::Decided(Decided { outcome, .. })) => {
+                self.outcomes.push(outcome)
+            }
+            Observation::Request(_, RequestNews::Arrived) => self.arrived += 1,
+            Observation::Request(_, RequestNews::BadDeadline) => self.bad_deadlines += 1,
+            Observation::Request(_, RequestNews::PriorityLowered) => self.lowered += 1,
+            Observation::Request(_, RequestNews::Requeued) => self.requeued += 1,
+            Observation::Request(_, RequestNews::Misrouted(_)) => self.misrouted += 1,
+            Observation::Request(
+                _,
+                RequestNews::Refused(Refused { outcome, was_granted: true, requeues, .. }),
+            ) => self.second.push((outcome, requeues)),
+            Observation::Request(_, RequestNews::Refused(Refused { outcome, .. })) => {
+                self.refused.push(outcome)
+            }
+            Observation::Request(
+                _,
+                RequestNews::Dropped(Dropped {
+                    outcome: Outcome::Bypassed | Outcome::Leased | Outcome::Dispatched,
+                    ..
+                }),
+            ) => {}
+            Observation::Request(_, RequestNews::Dropped(Dropped { outcome, requeues, .. })) => {
                 self.second.push((outcome.as_str().into(), requeues));
             }
-            Observation::SessionOrphaned { waiting, running, .. } => self.orphaned.push((waiting, running)),
-            Observation::PushedBack { endpoint, status, .. } => self.pushed_back.push((endpoint, status)),
-            Observation::OutOfFiles(_) => self.out_of_files += 1,
-            Observation::EndpointDown { endpoint, .. } => self.marked.push((endpoint, true)),
-            Observation::EndpointBack { endpoint, .. } => self.marked.push((endpoint, false)),
-            Observation::SessionOpened { .. }
-            | Observation::SessionClosed { .. }
-            | Observation::Completed { .. } => {}
+            Observation::Session(_, SessionNews::Orphaned { waiting, running, .. }) => {
+                self.orphaned.push((waiting, running))
+            }
+            Observation::Pool(_, PoolNews::PushedBack { endpoint, status, .. }) => {
+                self.pushed_back.push((endpoint, status))
+            }
+            Observation::Pool(_, PoolNews::OutOfFiles) => self.out_of_files += 1,
+            Observation::Pool(_, PoolNews::EndpointDown(endpoint)) => self.marked.push((endpoint, true)),
+            Observation::Pool(_, PoolNews::EndpointBack(endpoint)) => self.marked.push((endpoint, false)),
+            Observation::Session(_, SessionNews::Opened { .. })
+            | Observation::Session(_, SessionNews::Closed(_))
+            | Observation::Request(_, RequestNews::Completed(_)) => {}
         }
     }
 

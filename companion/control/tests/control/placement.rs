@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use penstock_control::{Event, MaxPriority, Rewrite, Settings};
+use penstock_control::{Event, MaxPriority, PoolEvent, Rewrite, Settings};
 use penstock_engine::input::Band;
 use penstock_engine::policy::FlowKey;
 use penstock_wire as wire;
@@ -35,11 +35,10 @@ fn tolerating(sequence: u64, taints: &[&str]) -> wire::Register {
 }
 
 fn endpoints(world: &mut World, settings: Settings) -> Taken {
-    world.handle(Event::Endpoints {
-        pool: "chat".into(),
-        endpoints: settings.pools[0].endpoints.clone(),
-        pending: Vec::new(),
-    });
+    world.handle(Event::Pool(
+        "chat".into(),
+        PoolEvent::Endpoints { endpoints: settings.pools[0].endpoints.clone(), pending: Vec::new() },
+    ));
     world.take()
 }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use penstock_control::{CreditSettings, EndpointSettings, Event, Kept, Rewrite, Settings};
+use penstock_control::{CreditSettings, EndpointSettings, Event, Kept, PoolEvent, Rewrite, Settings};
 use penstock_engine::Outcome;
 use penstock_engine::input::Band;
 use penstock_engine::policy::{Discipline, FlowKey, Gate, StockUnit};
@@ -273,7 +273,7 @@ impl Run {
             5 => {
                 let address = rng.address();
                 let ready = rng.one_in(2);
-                world.handle(Event::EndpointReady { pool: "chat".into(), address, ready });
+                world.handle(Event::Pool("chat".into(), PoolEvent::EndpointReady { address, ready }));
             }
             8 if rng.one_in(2) => {
                 let other = rng.settings(&self.settings);
@@ -281,7 +281,10 @@ impl Run {
             }
             9 if rng.one_in(2) => {
                 let endpoints = rng.endpoints();
-                world.handle(Event::Endpoints { pool: "chat".into(), endpoints, pending: Vec::new() });
+                world.handle(Event::Pool(
+                    "chat".into(),
+                    PoolEvent::Endpoints { endpoints, pending: Vec::new() },
+                ));
             }
             6 if rng.one_in(5) => world.handle(Event::Drain(rng.one_in(3))),
             7 if rng.one_in(5) && !open.is_empty() => world.send(open[0], Message::Bye(wire::Bye {})),

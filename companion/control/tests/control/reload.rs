@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use penstock_control::{Event, PoolSettings, Settings};
+use penstock_control::{Event, PoolEvent, PoolSettings, Settings};
 use penstock_engine::Outcome;
 use penstock_engine::input::Band;
 use penstock_engine::policy::{Class, ClassSet, Discipline, FlowKey, Gate, Order, StockUnit};
@@ -38,7 +38,7 @@ fn reload(world: &mut World, settings: Settings) -> Taken {
 
 fn endpoints(world: &mut World, servers: &[&str]) -> Taken {
     let endpoints = settings_of(servers).pools.remove(0).endpoints;
-    world.handle(Event::Endpoints { pool: "chat".into(), endpoints, pending: Vec::new() });
+    world.handle(Event::Pool("chat".into(), PoolEvent::Endpoints { endpoints, pending: Vec::new() }));
     world.take()
 }
 
@@ -192,14 +192,17 @@ fn an_endpoint_number_is_reused_when_it_is_free() {
 #[test]
 fn a_kept_endpoint_keeps_its_health_and_a_new_one_has_its_settings_health() {
     let mut world = world(&[SERVER, SECOND]);
-    world.handle(Event::EndpointReady { pool: "chat".into(), address: SECOND.into(), ready: false });
+    world.handle(Event::Pool(
+        "chat".into(),
+        PoolEvent::EndpointReady { address: SECOND.into(), ready: false },
+    ));
     world.take();
     let mut checked = settings_of(&[SERVER, SECOND, THIRD]);
     for endpoint in &mut checked.pools[0].endpoints {
         endpoint.ready = false;
     }
     assert_eq!(reload(&mut world, checked), Taken::default(), "only the first is ready");
-    world.handle(Event::EndpointReady { pool: "chat".into(), address: THIRD.into(), ready: true });
+    world.handle(Event::Pool("chat".into(), PoolEvent::EndpointReady { address: THIRD.into(), ready: true }));
     assert_eq!(world.take().endpoints()[0].1.ready, [SERVER, THIRD]);
     // The health is no longer checked.
     let taken = reload(&mut world, settings_of(&[SERVER, SECOND, THIRD]));
@@ -246,7 +249,10 @@ fn a_removed_endpoint_is_announced_where_no_bound_changes() {
 #[test]
 fn endpoints_of_an_unknown_pool_are_ignored() {
     let mut world = with_waiting(&[SERVER], 1..=2);
-    world.handle(Event::Endpoints { pool: "nobody".into(), endpoints: Vec::new(), pending: Vec::new() });
+    world.handle(Event::Pool(
+        "nobody".into(),
+        PoolEvent::Endpoints { endpoints: Vec::new(), pending: Vec::new() },
+    ));
     assert_eq!(world.take(), Taken::default());
 }
 

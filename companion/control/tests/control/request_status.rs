@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use penstock_control::{RequestState, RequestStatus};
+use penstock_control::{Event, PoolEvent, RequestState, RequestStatus};
 use penstock_engine::Outcome;
 use penstock_engine::policy::{CostUnit, FlowGlob, Over, Quota, QuotaPeriod, QuotaWindow};
 use penstock_wire as wire;
@@ -101,11 +101,10 @@ fn an_orphaned_request_shows_that_reason() {
 #[test]
 fn a_pool_without_a_ready_endpoint_shows_how_long_requests_wait() {
     let mut world = four();
-    world.handle(penstock_control::Event::EndpointReady {
-        pool: "chat".into(),
-        address: SERVER.into(),
-        ready: false,
-    });
+    world.handle(Event::Pool(
+        "chat".into(),
+        PoolEvent::EndpointReady { address: SERVER.into(), ready: false },
+    ));
     let why = why(&world, "r2");
     assert!(why.starts_with("no endpoint of its pool is ready"), "{why}");
     assert!(why.contains("60s"), "{why}");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use penstock_control::Event;
+use penstock_control::{Event, PoolEvent};
 use penstock_wire as wire;
 use wire::filter_frame::Event as Message;
 
@@ -27,7 +27,10 @@ fn world() -> World {
 fn waiting_again() -> World {
     let mut world = world();
     world.send(2, Message::Register(register(1)));
-    world.handle(Event::EndpointReady { pool: "chat".into(), address: SERVER.into(), ready: false });
+    world.handle(Event::Pool(
+        "chat".into(),
+        PoolEvent::EndpointReady { address: SERVER.into(), ready: false },
+    ));
     world.send(2, Message::Register(again(9, 1, 1)));
     let taken = world.take();
     assert_eq!((taken.granted(), taken.counts()), (vec![1], (1, 1, 0)));

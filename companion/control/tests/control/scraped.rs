@@ -1,6 +1,6 @@
 //! Metrics of the model servers: requests that the companion didn't grant take room while the metrics report them.
 
-use penstock_control::{Event, PoolStatus, Scraped, ServerStatus};
+use penstock_control::{Event, PoolEvent, PoolStatus, Scraped, ServerStatus};
 use penstock_engine::policy::{Gate, StockUnit};
 use penstock_engine::units::Decimal;
 use penstock_wire as wire;
@@ -28,7 +28,10 @@ fn scraped(running: u64) -> Scraped {
 }
 
 fn report(world: &mut World, address: &str, scraped: Option<Scraped>) {
-    world.handle(Event::Scraped { pool: "chat".into(), address: address.into(), scraped, adapters: None });
+    world.handle(Event::Pool(
+        "chat".into(),
+        PoolEvent::Scraped { address: address.into(), scraped, adapters: None },
+    ));
 }
 
 fn pool(world: &World) -> PoolStatus {
@@ -85,12 +88,10 @@ fn metrics_of_unlisted_endpoints_are_ignored() {
     let mut world = world();
     let before = pool(&world).servers;
     report(&mut world, SECOND, Some(scraped(9)));
-    world.handle(Event::Scraped {
-        pool: "nobody".into(),
-        address: SERVER.into(),
-        scraped: Some(scraped(9)),
-        adapters: None,
-    });
+    world.handle(Event::Pool(
+        "nobody".into(),
+        PoolEvent::Scraped { address: SERVER.into(), scraped: Some(scraped(9)), adapters: None },
+    ));
     assert_eq!(pool(&world).servers, before);
     assert_eq!(pool(&world).snapshot.endpoints[0].bound, 3);
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use penstock_control::{Event, RequestState};
+use penstock_control::{Event, PoolEvent, RequestState};
 use penstock_engine::Outcome;
 use penstock_wire as wire;
 use wire::filter_frame::Event as Message;
@@ -31,7 +31,7 @@ fn waits_again(request: wire::Register) -> World {
 }
 
 fn set_ready(world: &mut World, address: &str, ready: bool) {
-    world.handle(Event::EndpointReady { pool: "chat".into(), address: address.into(), ready });
+    world.handle(Event::Pool("chat".into(), PoolEvent::EndpointReady { address: address.into(), ready }));
 }
 
 /// The request that waits again was rejected with this outcome and code, and no other outcome was counted.

@@ -8,13 +8,7 @@ use crate::rng::Rng;
 impl Endpoints {
     /// The server of `id` itself refused `request`. Ignored unless `id` is ready. `runs_here`: the request is counted among
     /// those of `id`.
-    pub(crate) fn pushed_back(
-        &mut self,
-        id: EndpointId,
-        request: RequestId,
-        runs_here: bool,
-        rng: &mut Rng,
-    ) {
+    pub(crate) fn pushed_back(&mut self, id: EndpointId, request: RequestId, runs_here: bool, rng: &mut Rng) {
         if let Some(index) = self.indices.get(&id).copied().filter(|_| self.is_ready(id)) {
             self.change(index, rng, |endpoint| endpoint.push_back(request, runs_here));
         }

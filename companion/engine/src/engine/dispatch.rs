@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use super::Engine;
 use crate::cost::TokenEstimate;
-use crate::effect::Effect;
+use crate::effect::{Effect, Grant, Trace};
 use crate::endpoint::Endpoint;
 use crate::gate::is_over_ceiling;
 use crate::ids::JobId;
@@ -171,7 +171,7 @@ impl Engine {
         let estimate = &job.estimate;
         let load = self.jobs.running(id).map(|running| running.load);
         let cached = load.map_or(estimate.cached, |load| load.prompt() - load.prefill);
-        let grant = Effect::Grant {
+        let grant = Effect::Grant(Grant {
             id: job.id,
             endpoints,
             outcome,
@@ -180,7 +180,7 @@ impl Engine {
             prompt: Tokens(estimate.prompt),
             cached: Tokens(cached.min(estimate.prompt)),
             output: Tokens(estimate.output),
-        };
+        });
         self.push(grant);
     }
 
@@ -189,14 +189,14 @@ impl Engine {
         let job = &self.jobs[id];
         let queued = &job.queued;
         let flow_cost = self.jobs.running(id).map_or(queued.cost, |running| running.charge.cost);
-        let effect = Effect::Traced {
+        let effect = Effect::Traced(Trace {
             id: job.id,
             class: self.tree.classes().get(queued.class).name().into(),
             flow: (*self.tree.identity_of(queued.flow).name).into(),
             class_cost: Tokens(queued.class_cost),
             flow_cost: Tokens(flow_cost),
             deficits: self.tree.deficits(queued.flow),
-        };
+        });
         self.push(effect);
     }
 }

@@ -1,12 +1,13 @@
 //! A job after its admission: its start, its cost, and its end.
 
 use alloc::vec::Vec;
+use core::time::Duration;
 
 use super::Engine;
 use crate::cost::Charge;
 use crate::effect::Effect;
 use crate::ids::{JobId, ModelId};
-use crate::input::{EndpointId, RequestId, Service};
+use crate::input::{EndpointId, PastUsage, RequestId, RunningUsage, Service};
 use crate::job::Running;
 use crate::load::Load;
 use crate::outcome::Outcome;
@@ -196,13 +197,14 @@ impl Engine {
         let Some(model) = self.tree.model_name(model) else {
             return;
         };
-        let effect = Effect::UsageSettled {
+        let effect = Effect::UsageSettled(PastUsage {
             band: job.band.shown(),
             class: self.tree.classes().get(job.queued.class).name().into(),
             flow: (*self.tree.identity_of(job.queued.flow).name).into(),
             model: (**model).into(),
             cost: Tokens(cost),
-        };
+            ago: Duration::ZERO,
+        });
         self.push(effect);
     }
 
@@ -224,13 +226,13 @@ impl Engine {
     /// The report that the flow of `id` runs `running` of `model`; `None`: several models share the id.
     pub(super) fn running_usage(&self, id: JobId, model: ModelId, running: u128) -> Option<Effect> {
         let job = &self.jobs[id];
-        Some(Effect::UsageRunning {
+        Some(Effect::UsageRunning(RunningUsage {
             band: job.band.shown(),
             class: self.tree.classes().get(job.queued.class).name().into(),
             flow: (*self.tree.identity_of(job.queued.flow).name).into(),
             model: (**self.tree.model_name(model)?).into(),
             running: Tokens(u64::try_from(running).unwrap_or(u64::MAX)),
-        })
+        }))
     }
 
     pub(super) fn completed(&mut self, id: RequestId, service: Service) {

@@ -2,6 +2,7 @@
 
 use Band::{Critical, Default, Sheddable};
 use ShortEffect::{Bypassed, Dispatched, Rejected, Settled};
+use penstock_engine::effect::Grant;
 use penstock_engine::input::{Band, EndpointState, Prompt, Service, Usage};
 use penstock_engine::policy::Admit;
 use penstock_engine::units::{Decimal, Tokens};
@@ -162,7 +163,7 @@ fn without_limits_the_shortest_iteration_is_first() {
 fn fallbacks_are_the_endpoints_where_the_request_fits() {
     let mut harness = harness(&[budget(13.0), budget(25.0), budget(28.0), budget(60.0), budget(90.0)]);
     let effects = harness.effects(Input::Register(request(1, "f", Default)));
-    let [Effect::Grant { endpoints, .. }] = &effects[..] else { panic!("{effects:?}") };
+    let [Effect::Grant(Grant { endpoints, .. })] = &effects[..] else { panic!("{effects:?}") };
     assert_eq!(*endpoints, [5, 4, 3].map(EndpointId));
     for (id, endpoint) in [(2, 1), (3, 2), (4, 4)] {
         harness.handle(Input::Register(restricted(request(id, "f", Default), &[endpoint])));
@@ -170,10 +171,10 @@ fn fallbacks_are_the_endpoints_where_the_request_fits() {
     // With a request of 600 tokens more: 26 ms at 1, 2 and 4, 23 ms at the rest.
     let long = sized(5, 600, 50);
     let effects = harness.effects(Input::Register(long));
-    let [Effect::Grant { endpoints, .. }] = &effects[..] else { panic!("{effects:?}") };
+    let [Effect::Grant(Grant { endpoints, .. })] = &effects[..] else { panic!("{effects:?}") };
     assert_eq!(*endpoints, [5, 4, 3].map(EndpointId));
     let effects = harness.effects(Input::Register(restricted(sized(6, 600, 50), &[1, 2, 4])));
-    let [Effect::Grant { endpoints, .. }] = &effects[..] else { panic!("{effects:?}") };
+    let [Effect::Grant(Grant { endpoints, .. })] = &effects[..] else { panic!("{effects:?}") };
     assert_eq!(*endpoints, [EndpointId(4)]);
 }
 

@@ -3,6 +3,7 @@
 
 use Band::{Critical, Default};
 use ShortEffect::{Bypassed, Dispatched, Rejected, Settled};
+use penstock_engine::effect::Trace;
 use penstock_engine::input::{Band, ClassKey, EndpointState, Prompt};
 use penstock_engine::policy::{Bucket, Class, ClassMode, ClassSet, Gate, Order};
 use penstock_engine::units::Tokens;
@@ -31,7 +32,7 @@ fn next(harness: &mut Harness, blocked: &[&str]) -> Option<(u64, Vec<u64>)> {
     harness.engine.trace(true);
     let blocked = blocked.iter().map(|&name| name.into()).collect();
     let effects = harness.effects(Input::Dispatch { blocked });
-    let [Effect::Grant { .. }, Effect::Traced { id, deficits, .. }] = &effects[..] else {
+    let [Effect::Grant(_), Effect::Traced(Trace { id, deficits, .. })] = &effects[..] else {
         assert_eq!(effects, []);
         return None;
     };
@@ -95,7 +96,7 @@ fn family_and_uncached_tokens_select_the_class() {
         harness.engine.trace(true);
         let effects = harness.effects(Input::Dispatch { blocked: vec![] });
         match &effects[1] {
-            Effect::Traced { class, class_cost, .. } => (class.to_string(), class_cost.0),
+            Effect::Traced(Trace { class, class_cost, .. }) => (class.to_string(), class_cost.0),
             other => panic!("{other:?}"),
         }
     };

@@ -5,6 +5,7 @@ use std::time::Duration;
 use Band::{Critical, Default, Sheddable};
 use Outcome as O;
 use ShortEffect::{Bypassed, Dispatched, Rejected, Settled};
+use penstock_engine::effect::{Grant, Reject};
 use penstock_engine::input::{Band, Prompt, Service, Usage};
 use penstock_engine::policy::{CostUnit, Gate};
 use penstock_engine::units::Tokens;
@@ -187,7 +188,7 @@ fn stock_follows_the_endpoint_that_the_request_was_sent_to() {
     policy.gate = gate(1, 1);
     let mut harness = Harness::new(policy, 2);
     let granted = harness.effects(Input::Register(request(1, "f", Default)));
-    let Some(Effect::Grant { endpoints, .. }) = granted.first() else { panic!("{granted:?}") };
+    let Some(Effect::Grant(Grant { endpoints, .. })) = granted.first() else { panic!("{granted:?}") };
     assert_eq!(endpoints.len(), 2, "the first choice and a fallback");
     let (first, other) = (endpoints[0], endpoints[1]);
     harness.handle(Input::Sent { id: RequestId(1), endpoint: other });
@@ -377,7 +378,8 @@ fn retry_after_is_the_requests_ahead_over_the_drain_rate() {
         harness.register(id, "f", Default);
     }
     let refused = harness.effects(Input::Register(request(99, "f", Default)));
-    let [Effect::Reject { outcome: O::RejectedQueueFull, retry_after: Some(wait), .. }] = refused[..] else {
+    let [Effect::Reject(Reject { outcome: O::RejectedQueueFull, retry_after: Some(wait), .. })] = refused[..]
+    else {
         panic!("{refused:?}")
     };
     assert!(wait >= Duration::from_secs(40) && wait <= Duration::from_secs(44), "{wait:?}");
@@ -437,7 +439,7 @@ fn learned_outputs_and_ratios_make_the_next_estimate() {
         unknown
     };
     let cost = |effects: Vec<Effect>| match effects[..] {
-        [Effect::Grant { cost, .. }] => cost.0,
+        [Effect::Grant(Grant { cost, .. })] => cost.0,
         _ => panic!("{effects:?}"),
     };
     assert_eq!(cost(harness.effects(Input::Register(unknown(1)))), 1_000 + 2 * 256);

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use penstock_engine::effect::{Grant, Reject};
 use penstock_engine::input::{Band, Prompt, Service, Usage};
 use penstock_engine::policy::{Discipline, Gate};
 use penstock_engine::units::{Decimal, Tokens};
@@ -112,17 +113,17 @@ impl World {
         self.engine.audit().expect("all invariants hold");
         while let Some(effect) = self.engine.poll_effect() {
             match effect {
-                Effect::Grant { id, .. } => {
+                Effect::Grant(Grant { id, .. }) => {
                     self.waiting.remove(&id);
                     self.running.push(id);
                 }
-                Effect::Reject { id, .. } | Effect::Cancelled { id, .. } => {
+                Effect::Reject(Reject { id, .. }) | Effect::Cancelled { id, .. } => {
                     self.waiting.remove(&id);
                 }
                 Effect::Settled { .. }
-                | Effect::Traced { .. }
-                | Effect::UsageSettled { .. }
-                | Effect::UsageRunning { .. }
+                | Effect::Traced(_)
+                | Effect::UsageSettled(_)
+                | Effect::UsageRunning(_)
                 | Effect::Quota(_) => {}
             }
         }

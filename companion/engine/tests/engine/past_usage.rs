@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use penstock_engine::effect::{Grant, Reject};
 use penstock_engine::input::{Band, PastUsage, Service, Usage};
 use penstock_engine::policy::{Class, ClassSet, CostUnit, Discipline};
 use penstock_engine::units::Tokens;
@@ -120,13 +121,14 @@ fn settled_usage_is_reported_once_with_its_model() {
     let id = RequestId(1);
     let cost = Tokens(6 + 2 * 20);
     let effects = harness.effects(Input::Settle { id, service });
-    let expected = Effect::UsageSettled {
+    let expected = Effect::UsageSettled(PastUsage {
         band: Band::Sheddable,
         class: "0.chat".into(),
         flow: "acme".into(),
         model: "gpt".into(),
         cost,
-    };
+        ago: Duration::ZERO,
+    });
     assert_eq!(effects, [expected]);
     let band = Band::Sheddable;
     assert_eq!(harness.effects(Input::Completed { id, service }), [Effect::Settled { id, band, cost }]);
@@ -160,20 +162,16 @@ impl Recorder {
         self.engine.audit().expect("all invariants hold");
         while let Some(effect) = self.engine.poll_effect() {
             match effect {
-                Effect::Grant { id, .. } => {
+                Effect::Grant(Grant { id, .. }) => {
                     self.running.push(id);
                     self.granted.push(id);
                 }
-                Effect::UsageSettled { band, class, flow, model, cost } => {
-                    let ago = Duration::ZERO;
-                    let past = PastUsage { band, class, flow, model, cost, ago };
-                    self.reported.push((self.now, past));
-                }
-                Effect::Reject { id, .. } => panic!("{id:?} is rejected"),
+                Effect::UsageSettled(past) => self.reported.push((self.now, past)),
+                Effect::Reject(Reject { id, .. }) => panic!("{id:?} is rejected"),
                 Effect::Settled { .. }
                 | Effect::Cancelled { .. }
-                | Effect::Traced { .. }
-                | Effect::UsageRunning { .. }
+                | Effect::Traced(_)
+                | Effect::UsageRunning(_)
                 | Effect::Quota(_) => {}
             }
         }

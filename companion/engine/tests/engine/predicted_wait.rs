@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use Band::{Critical, Default};
 use ShortEffect::{Bypassed, Dispatched, Rejected, Settled};
+use penstock_engine::effect::Reject;
 use penstock_engine::input::{Band, ClassKey};
 use penstock_engine::policy::{BandMode, Class, ClassSet, Discipline};
 use penstock_engine::{Budget, Effect, Input, Outcome, Policy, Request, RequestId};
@@ -14,7 +15,7 @@ use crate::support::*;
 /// The retry-after of the only effect, a rejection.
 fn retry_after(harness: &mut Harness, request: Request) -> Duration {
     match &harness.effects(Input::Register(request))[..] {
-        [Effect::Reject { retry_after: Some(after), .. }] => *after,
+        [Effect::Reject(Reject { retry_after: Some(after), .. })] => *after,
         other => panic!("{other:?}"),
     }
 }

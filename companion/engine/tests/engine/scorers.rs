@@ -1,5 +1,6 @@
 //! The choice of an endpoint if scorers other than the stock have a weight.
 
+use penstock_engine::effect::Grant;
 use penstock_engine::input::ServerStats;
 use penstock_engine::policy::{Gate, Scorers};
 use penstock_engine::{Effect, EndpointId, Input, Policy, Request, RequestId};
@@ -30,7 +31,7 @@ fn with_adapters(adapters: &[&str]) -> ServerStats {
 /// The granted endpoints, best first.
 fn endpoint_order(harness: &mut Harness, request: Request) -> Vec<u32> {
     match &harness.effects(Input::Register(request))[..] {
-        [Effect::Grant { endpoints, .. }] => endpoints.iter().map(|id| id.0).collect(),
+        [Effect::Grant(Grant { endpoints, .. })] => endpoints.iter().map(|id| id.0).collect(),
         other => panic!("{other:?}"),
     }
 }

@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 
+use penstock_engine::effect::Grant;
 use penstock_engine::input::{Band, Prompt, Service, Usage};
 use penstock_engine::limits::{FLOWS_MAX, OVERFLOW_FLOWS};
 use penstock_engine::policy::{CostUnit, Discipline};
@@ -57,12 +58,12 @@ proptest! {
             let usage = Usage { prompt: Some(Tokens(real)), cached: None, output: Some(Tokens(0)) };
             for effect in harness.effects(Input::Completed { id: RequestId(id), service: Service::Served(usage) }) {
                 match effect {
-                    Effect::Grant { id, .. } => {
+                    Effect::Grant(Grant { id, .. }) => {
                         running.push_back(id.0);
                         left[(id.0 / 1_000 - 1) as usize] -= 1;
                     }
                     Effect::Settled { id, cost, .. } if id.0 >= 1_000 => served[(id.0 / 1_000 - 1) as usize] += cost.0,
-                    Effect::Settled { .. } | Effect::Traced { .. } | Effect::UsageSettled { .. } | Effect::UsageRunning { .. } | Effect::Quota(_) | Effect::Reject { .. } | Effect::Cancelled { .. } => {}
+                    Effect::Settled { .. } | Effect::Traced(_) | Effect::UsageSettled(_) | Effect::UsageRunning(_) | Effect::Quota(_) | Effect::Reject(_) | Effect::Cancelled { .. } => {}
                 }
             }
             if left.contains(&0) {
@@ -136,7 +137,7 @@ proptest! {
                 request.prompt = Prompt::Tokens(Tokens(estimate));
                 request.expected_output = Some(Tokens(0));
                 for effect in harness.effects(Input::Register(request)) {
-                    if let Effect::Grant { id, .. } = effect {
+                    if let Effect::Grant(Grant { id, .. }) = effect {
                         running.push_back(id.0);
                     }
                 }
@@ -148,7 +149,7 @@ proptest! {
                 let usage = Usage { prompt: Some(Tokens(real)), cached: None, output: Some(Tokens(0)) };
                 let completed = Input::Completed { id: RequestId(id), service: Service::Served(usage) };
                 for effect in harness.effects(completed) {
-                    if let Effect::Grant { id, .. } = effect {
+                    if let Effect::Grant(Grant { id, .. }) = effect {
                         running.push_back(id.0);
                     }
                 }

@@ -5,6 +5,7 @@ pub mod budgets;
 
 use std::time::Duration;
 
+use penstock_engine::effect::{Grant, Reject};
 use penstock_engine::input::{Band, EndpointState, Prompt, Service, Usage};
 use penstock_engine::policy::{CostUnit, Flows, Gate, StockUnit};
 use penstock_engine::units::{Decimal, Tokens};
@@ -70,15 +71,15 @@ pub enum ShortEffect {
 
 pub fn shorten(effect: &Effect) -> ShortEffect {
     match effect {
-        Effect::Grant { id, endpoints, outcome: Outcome::Bypassed, waited, .. } => {
+        Effect::Grant(Grant { id, endpoints, outcome: Outcome::Bypassed, waited, .. }) => {
             assert_eq!(*waited, Duration::ZERO);
             ShortEffect::Bypassed(id.0, endpoints[0].0)
         }
-        Effect::Grant { id, endpoints, outcome, .. } => {
+        Effect::Grant(Grant { id, endpoints, outcome, .. }) => {
             assert_eq!(*outcome, Outcome::Dispatched);
             ShortEffect::Dispatched(id.0, endpoints[0].0)
         }
-        Effect::Reject { id, outcome, retry_after, .. } => {
+        Effect::Reject(Reject { id, outcome, retry_after, .. }) => {
             let retry_after = retry_after.expect("a rejection has a retry-after");
             // A budget's is exact.
             let is_capped = *outcome != Outcome::RejectedBudget;
@@ -86,10 +87,7 @@ pub fn shorten(effect: &Effect) -> ShortEffect {
             ShortEffect::Rejected(id.0, *outcome)
         }
         Effect::Cancelled { id, .. } => ShortEffect::Cancelled(id.0),
-        Effect::Traced { .. }
-        | Effect::UsageSettled { .. }
-        | Effect::UsageRunning { .. }
-        | Effect::Quota(_) => {
+        Effect::Traced(_) | Effect::UsageSettled(_) | Effect::UsageRunning(_) | Effect::Quota(_) => {
             unreachable!("tracing and usage reports are off")
         }
         Effect::Settled { id, cost, .. } => ShortEffect::Settled(id.0, cost.0),

@@ -125,9 +125,9 @@ fn a_flow_is_kept_while_it_runs_elsewhere_and_no_longer() {
 fn reported(harness: &mut Harness, input: Input) -> Vec<(String, u64)> {
     let effects = harness.effects(input).into_iter();
     let sums = effects.filter_map(|effect| match effect {
-        Effect::UsageRunning { band, class, flow, model, running } => {
-            assert_eq!((band, &*flow, &*model), (Band::Default, "acme", "m"));
-            Some((class.into(), running.0))
+        Effect::UsageRunning(usage) => {
+            assert_eq!((usage.band, &*usage.flow, &*usage.model), (Band::Default, "acme", "m"));
+            Some((usage.class.into(), usage.running.0))
         }
         _ => None,
     });

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_config::{Config, Health};
-use penstock_control::Event;
+use penstock_control::{Event, PoolEvent};
 use penstock_errors::root_cause;
 use reqwest::{Client, StatusCode};
 use tokio::time::MissedTickBehavior;
@@ -47,7 +47,7 @@ impl Checks {
                 essential::spawn("health checks", check)
             },
         );
-        let event = |(pool, address)| Event::EndpointReady { pool, address, ready: true };
+        let event = |(pool, address)| Event::Pool(pool, PoolEvent::EndpointReady { address, ready: true });
         endpoint_tasks::notify_stopped(driver, stopped, event).await;
     }
 }
@@ -90,7 +90,7 @@ async fn watch(client: Client, pool: Arc<str>, address: String, health: Health, 
                 "endpoint not ready: its health check failed ({url}); check the server, or health.path"
             );
         }
-        let event = Event::EndpointReady { pool: pool.clone(), address: address.clone(), ready };
+        let event = Event::Pool(pool.clone(), PoolEvent::EndpointReady { address: address.clone(), ready });
         if driver.send(event).await.is_err() {
             return;
         }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_config::{Config, Scrape};
-use penstock_control::{Event, Scraped};
+use penstock_control::{Event, PoolEvent, Scraped};
 use penstock_errors::root_cause;
 use reqwest::{Client, StatusCode, header, redirect};
 use tokio::time::{Instant, MissedTickBehavior};
@@ -55,7 +55,9 @@ impl Readers {
                 essential::spawn("metrics of model servers", reader.run(begin, driver.clone()))
             },
         );
-        let event = |(pool, address)| Event::Scraped { pool, address, scraped: None, adapters: None };
+        let event = |(pool, address)| {
+            Event::Pool(pool, PoolEvent::Scraped { address, scraped: None, adapters: None })
+        };
         endpoint_tasks::notify_stopped(driver, stopped, event).await;
     }
 }
@@ -151,8 +153,10 @@ impl Reader {
                     );
                 }
             }
-            let event =
-                Event::Scraped { pool: self.pool.clone(), address: self.address.clone(), scraped, adapters };
+            let event = Event::Pool(
+                self.pool.clone(),
+                PoolEvent::Scraped { address: self.address.clone(), scraped, adapters },
+            );
             if driver.send(event).await.is_err() {
                 return;
             }

@@ -15,7 +15,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hashbrown::HashMap;
 use penstock_control::{
-    ConnId, Controls, Event, NoBudget, Output, PoolBudgets, RequestStatus, Scope, Settings, Status,
+    ConnId, Controls, Event, NoBudget, Output, PoolBudgets, PoolEvent, RequestStatus, Scope, Settings, Status,
 };
 use penstock_election::{RoleChange, RoleStatus};
 use penstock_engine::Instant;
@@ -154,7 +154,7 @@ impl Handle {
         past: Vec<PastUsage>,
         running: Vec<RunningUsage>,
     ) -> Result<(), Gone> {
-        self.send(Event::Used { pool, past, running }).await
+        self.send(Event::Pool(pool, PoolEvent::Usage { settled: past, running })).await
     }
 
     /// Sets how many values of a label that clients choose are exported, and the recorders of learned models and usage.

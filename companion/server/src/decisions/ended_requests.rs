@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hashbrown::{DefaultHashBuilder, HashMap};
-use penstock_control::{Labels, Observation};
+use penstock_control::{Dropped, Labels, Observation, Refused, RequestNews};
 use penstock_engine::{Instant, Outcome};
 
 /// How long an ended request can be looked up.
@@ -50,41 +50,29 @@ pub(crate) struct EndedRequests {
 impl EndedRequests {
     /// Records an observation; only ends of requests have an effect.
     pub(crate) fn record(&mut self, now: Instant, observation: &Observation) {
-        let ended = match observation {
-            Observation::Decided { labels, outcome, code, waited, .. } if !outcome.is_grant() => {
-                EndedRequest::new(now, labels, *outcome, code, *waited, 0)
+        let Observation::Request(labels, news) = observation else { return };
+        let ended = match news {
+            RequestNews::Decided(decided) if !decided.outcome.is_grant() => {
+                EndedRequest::new(now, labels, decided.outcome, decided.code, decided.waited, 0)
             }
-            Observation::Refused { labels, outcome, code, waited, requeues, .. } => {
+            RequestNews::Refused(Refused { outcome, code, waited, requeues, .. }) => {
                 let outcome = Outcome::from_name(outcome).unwrap_or(Outcome::Internal);
                 EndedRequest::new(now, labels, outcome, code, waited.unwrap_or_default(), *requeues)
             }
-            Observation::Dropped { labels, outcome, code, waited, requeues, .. } => {
+            RequestNews::Dropped(Dropped { outcome, code, waited, requeues, .. }) => {
                 EndedRequest::new(now, labels, *outcome, code, *waited, *requeues)
             }
-            Observation::Completed { labels, outcome, waited, endpoint, status, requeues, .. } => {
-                EndedRequest {
-                    endpoint: endpoint.clone(),
-                    status: *status,
-                    ..EndedRequest::new(now, labels, *outcome, "", *waited, *requeues)
-                }
-            }
-            Observation::Decided { .. }
-            | Observation::SessionOpened { .. }
-            | Observation::SessionClosed { .. }
-            | Observation::SessionOrphaned { .. }
-            | Observation::EndpointDown { .. }
-            | Observation::EndpointBack { .. }
-            | Observation::PushedBack { .. }
-            | Observation::OutOfFiles(_)
-            | Observation::Arrived(_)
-            | Observation::BadDeadline(_)
-            | Observation::PriorityLowered(_)
-            | Observation::Requeued(_)
-            | Observation::Misrouted { .. }
-            | Observation::Learned { .. }
-            | Observation::Used { .. }
-            | Observation::Running { .. }
-            | Observation::Quota { .. } => return,
+            RequestNews::Completed(ended) => EndedRequest {
+                endpoint: ended.endpoint.clone(),
+                status: ended.status,
+                ..EndedRequest::new(now, labels, ended.outcome, "", ended.waited, ended.requeues)
+            },
+            RequestNews::Arrived
+            | RequestNews::BadDeadline
+            | RequestNews::PriorityLowered
+            | RequestNews::Requeued
+            | RequestNews::Decided(_)
+            | RequestNews::Misrouted(_) => return,
         };
         self.insert(ended);
     }
@@ -245,7 +233,7 @@ const fn rejection(outcome: Outcome) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use penstock_control::code_of;
+    use penstock_control::{Completed, Decided, code_of};
     use penstock_engine::input::Band;
 
     use super::*;
@@ -269,14 +257,16 @@ mod tests {
     }
 
     fn decided(request_id: &str, outcome: Outcome) -> Observation {
-        Observation::Decided {
-            labels: labels(request_id),
-            outcome,
-            code: code_of(outcome).unwrap_or_default(),
-            waited: Duration::from_millis(1_500),
-            endpoint: "127.0.0.1:1".into(),
-            was_queued: true,
-        }
+        Observation::Request(
+            labels(request_id),
+            RequestNews::Decided(Decided {
+                outcome,
+                code: code_of(outcome).unwrap_or_default(),
+                waited: Duration::from_millis(1_500),
+                endpoint: "127.0.0.1:1".into(),
+                was_queued: true,
+            }),
+        )
     }
 
     #[test]
@@ -307,18 +297,22 @@ mod tests {
     #[test]
     fn a_granted_request_has_the_reason_with_its_endpoint() {
         let mut requests = EndedRequests::default();
-        let completed = |status, endpoint: &str| Observation::Completed {
-            labels: labels("a"),
-            outcome: Outcome::Dispatched,
-            waited: Duration::from_millis(20),
-            endpoint: endpoint.into(),
-            status,
-            ttft: None,
-            itl: None,
-            duration: Duration::from_secs(1),
-            prompt_tokens: None,
-            output_tokens: None,
-            requeues: 0,
+        let completed = |status, endpoint: &str| {
+            Observation::Request(
+                labels("a"),
+                RequestNews::Completed(Completed {
+                    outcome: Outcome::Dispatched,
+                    waited: Duration::from_millis(20),
+                    endpoint: endpoint.into(),
+                    status,
+                    ttft: None,
+                    itl: None,
+                    duration: Duration::from_secs(1),
+                    prompt_tokens: None,
+                    output_tokens: None,
+                    requeues: 0,
+                }),
+            )
         };
         let reason = |requests: &mut EndedRequests| {
             let found = requests.find(time(0), "a");
@@ -328,13 +322,17 @@ mod tests {
         assert_eq!(reason(&mut requests), "it was granted after 0.020 s and was answered 200 by 127.0.0.1:1");
         requests.record(time(0), &completed(0, "127.0.0.1:1"));
         assert!(reason(&mut requests).ends_with("endpoint 127.0.0.1:1 gave no answer"));
-        let dropped = |code| Observation::Dropped {
-            labels: labels("a"),
-            outcome: Outcome::Dispatched,
-            requeues: 0,
-            status: None,
-            code,
-            waited: Duration::ZERO,
+        let dropped = |code| {
+            Observation::Request(
+                labels("a"),
+                RequestNews::Dropped(Dropped {
+                    outcome: Outcome::Dispatched,
+                    requeues: 0,
+                    status: None,
+                    code,
+                    waited: Duration::ZERO,
+                }),
+            )
         };
         requests.record(time(0), &dropped("queue_timeout"));
         assert_eq!(
@@ -348,14 +346,16 @@ mod tests {
     #[test]
     fn a_requeued_request_that_expired_has_that_reason_and_shows_its_requeues() {
         let mut requests = EndedRequests::default();
-        let expired = Observation::Dropped {
-            labels: labels("a"),
-            outcome: Outcome::ExpiredTtl,
-            requeues: 3,
-            status: Some(503),
-            code: "queue_timeout",
-            waited: Duration::from_secs(30),
-        };
+        let expired = Observation::Request(
+            labels("a"),
+            RequestNews::Dropped(Dropped {
+                outcome: Outcome::ExpiredTtl,
+                requeues: 3,
+                status: Some(503),
+                code: "queue_timeout",
+                waited: Duration::from_secs(30),
+            }),
+        );
         requests.record(time(0), &expired);
         let found = requests.find(time(0), "a").expect("it is remembered");
         assert_eq!((found.outcome, found.requeues), (Outcome::ExpiredTtl, 3));

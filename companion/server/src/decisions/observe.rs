@@ -7,7 +7,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_control::{Labels, Observation, Status};
+use penstock_control::{
+    Completed, ConnId, Decided, Dropped, Labels, Observation, PoolNews, Refused, RequestNews, SessionNews,
+    Status,
+};
 use penstock_engine::effect::QuotaReport;
 use penstock_engine::{Instant, Outcome};
 use penstock_wire::names::code;
@@ -88,37 +91,31 @@ impl Observer {
     /// Handles an observation made at `now`.
     pub fn observe(&mut self, now: Instant, observation: Observation) {
         match observation {
-            Observation::SessionOpened { .. }
-            | Observation::SessionClosed { .. }
-            | Observation::SessionOrphaned { .. } => self.observe_session(&observation),
-            Observation::EndpointDown { pool, endpoint } => {
+            Observation::Session(conn, news) => self.observe_session(conn, &news),
+            Observation::Pool(pool, news) => self.observe_pool(now, &pool, news),
+            Observation::Request(labels, news) => self.observe_request(now, &labels, news),
+        }
+    }
+
+    fn observe_pool(&mut self, now: Instant, pool: &Arc<str>, news: PoolNews) {
+        match news {
+            PoolNews::EndpointDown(endpoint) => {
                 tracing::warn!(pool = %pool, endpoint, "endpoint marked down: requests to it failed");
             }
-            Observation::OutOfFiles(pool) => self.warn_about_files(now, &pool),
-            Observation::PushedBack { pool, endpoint, status } => {
+            PoolNews::OutOfFiles => self.warn_about_files(now, pool),
+            PoolNews::PushedBack { endpoint, status } => {
                 let counter = &self.metrics.requests.pushback;
-                let values = [&*pool, &*endpoint, pushback_status(status)];
+                let values = [&**pool, &*endpoint, pushback_status(status)];
                 counter.with_label_values(&values).inc();
                 tracing::debug!(pool = %pool, endpoint = %endpoint, status, "endpoint refused a request: its bound was lowered");
             }
-            Observation::EndpointBack { pool, endpoint } => {
+            PoolNews::EndpointBack(endpoint) => {
                 tracing::info!(pool = %pool, endpoint, "endpoint no longer marked down: the next request probes it");
             }
-            Observation::Learned { pool, variant, kept } => {
-                self.recorders.record_model(&pool, variant, kept);
-            }
-            Observation::Used { pool, used } => self.recorders.record_usage(&pool, used),
-            Observation::Running { pool, running } => self.recorders.record_running(&pool, running),
-            Observation::Quota { pool, report } => self.record_quota(&pool, report),
-            Observation::Arrived(_)
-            | Observation::BadDeadline(_)
-            | Observation::PriorityLowered(_)
-            | Observation::Requeued(_)
-            | Observation::Decided { .. }
-            | Observation::Refused { .. }
-            | Observation::Misrouted { .. }
-            | Observation::Dropped { .. } => self.observe_request(now, observation),
-            Observation::Completed { .. } => self.observe_completion(now, observation),
+            PoolNews::Learned { variant, kept } => self.recorders.record_model(pool, variant, kept),
+            PoolNews::Used(used) => self.recorders.record_usage(pool, used),
+            PoolNews::Running(running) => self.recorders.record_running(pool, running),
+            PoolNews::Quota(report) => self.record_quota(pool, report),
         }
     }
 
@@ -133,17 +130,16 @@ impl Observer {
         }
     }
 
-    /// Handles an observation of a request before its completion.
-    fn observe_request(&mut self, now: Instant, observation: Observation) {
-        match observation {
-            Observation::Arrived(labels) => self.table.series(now, &labels).count_arrival(),
-            Observation::BadDeadline(labels) => self.count_push_error(now, &labels, code::BAD_DEADLINE),
-            Observation::PriorityLowered(labels) => {
-                let values = self.table.series(now, &labels).labels();
+    fn observe_request(&mut self, now: Instant, labels: &Arc<Labels>, news: RequestNews) {
+        match news {
+            RequestNews::Arrived => self.table.series(now, labels).count_arrival(),
+            RequestNews::BadDeadline => self.count_push_error(now, labels, code::BAD_DEADLINE),
+            RequestNews::PriorityLowered => {
+                let values = self.table.series(now, labels).labels();
                 self.metrics.requests.priority_lowered.with_label_values(&values).inc();
             }
-            Observation::Requeued(labels) => {
-                let values = self.table.series(now, &labels).labels();
+            RequestNews::Requeued => {
+                let values = self.table.series(now, labels).labels();
                 self.metrics.requests.requeues.with_label_values(&values).inc();
                 tracing::debug!(
                     pool = %labels.pool,
@@ -151,16 +147,11 @@ impl Observer {
                     "request requeued: no endpoint accepted it"
                 );
             }
-            Observation::Decided { labels, outcome, code, waited, endpoint, was_queued } => {
-                self.observe_decision(now, &labels, outcome, code, waited, &endpoint);
-                if !code.is_empty() && !was_queued {
-                    self.count_push_error(now, &labels, code);
-                }
-            }
-            Observation::Refused { .. } => self.observe_filter_rejection(now, observation),
-            Observation::Misrouted { labels, endpoint } => self.observe_misrouted(&labels, &endpoint),
-            Observation::Dropped { .. } => self.observe_drop(now, observation),
-            _ => {}
+            RequestNews::Decided(decided) => self.observe_decision(now, labels, &decided),
+            RequestNews::Refused(refused) => self.observe_filter_rejection(now, labels, &refused),
+            RequestNews::Misrouted(endpoint) => self.observe_misrouted(labels, &endpoint),
+            RequestNews::Dropped(dropped) => self.observe_drop(now, labels, &dropped),
+            RequestNews::Completed(completed) => self.observe_completion(now, labels, &completed),
         }
     }
 
@@ -182,15 +173,13 @@ impl Observer {
     }
 
     /// Handles the end of a granted request that no endpoint accepted, or whose end none reported.
-    fn observe_drop(&mut self, now: Instant, observation: Observation) {
-        let Observation::Dropped { labels, outcome, requeues, status, code, waited } = observation else {
-            return;
-        };
+    fn observe_drop(&mut self, now: Instant, labels: &Arc<Labels>, dropped: &Dropped) {
+        let Dropped { outcome, requeues, status, code, waited } = *dropped;
         if let Some(status) = status {
-            self.count_own_answer(now, &labels, status, waited);
+            self.count_own_answer(now, labels, status, waited);
         }
         if !outcome.is_grant() {
-            let series = self.table.series(now, &labels);
+            let series = self.table.series(now, labels);
             series.count_decision(outcome, labels.band, Some(waited));
             series.count_second_outcome(outcome, labels.band);
         }
@@ -216,9 +205,9 @@ impl Observer {
         }
     }
 
-    fn observe_session(&self, observation: &Observation) {
-        match observation {
-            Observation::SessionOpened { conn, node, waiting, running } => {
+    fn observe_session(&self, conn: ConnId, news: &SessionNews) {
+        match news {
+            SessionNews::Opened { node, waiting, running } => {
                 self.metrics.resyncs.inc();
                 tracing::info!(
                     conn = conn.0,
@@ -226,26 +215,24 @@ impl Observer {
                     "session opened: its filter has {waiting} waiting and {running} running requests"
                 );
             }
-            Observation::SessionClosed { conn, why } => {
+            SessionNews::Closed(why) => {
                 tracing::info!(conn = conn.0, why, "session closed");
             }
-            Observation::SessionOrphaned { conn, waiting, running } => {
+            SessionNews::Orphaned { waiting, running } => {
                 let grace = penstock_wire::limits::SESSION_GRACE;
                 tracing::warn!(
                     conn = conn.0,
                     "session lost: {waiting} waiting and {running} running requests keep their places for {grace:?}"
                 );
             }
-            _ => {}
         }
     }
 
-    fn observe_completion(&mut self, now: Instant, observation: Observation) {
-        let Observation::Completed {
-            labels,
+    fn observe_completion(&mut self, now: Instant, labels: &Arc<Labels>, completed: &Completed) {
+        let &Completed {
             outcome,
             waited,
-            endpoint,
+            ref endpoint,
             status,
             ttft,
             itl,
@@ -253,10 +240,7 @@ impl Observer {
             prompt_tokens,
             output_tokens,
             requeues,
-        } = observation
-        else {
-            return;
-        };
+        } = completed;
         let completed = CompletedRequest {
             status,
             duration,
@@ -265,11 +249,11 @@ impl Observer {
             input_tokens: prompt_tokens.unwrap_or(0),
             output_tokens: output_tokens.unwrap_or(0),
         };
-        self.table.record_completion(now, &labels, &endpoint, &completed);
+        self.table.record_completion(now, labels, endpoint, &completed);
         self.export_span(|| SpanRecord {
             granted: true,
             first_byte: ttft,
-            endpoint: (*endpoint).into(),
+            endpoint: (**endpoint).into(),
             status,
             input_tokens: prompt_tokens,
             output_tokens,
@@ -279,7 +263,7 @@ impl Observer {
         tracing::debug!(
             pool = %labels.pool,
             request_id = labels.request_id,
-            endpoint = &*endpoint,
+            endpoint = &**endpoint,
             status,
             duration_ms = millis(duration),
             ttft_ms = ttft.map(millis),
@@ -289,15 +273,9 @@ impl Observer {
             "request ended"
         );
     }
-    fn observe_decision(
-        &mut self,
-        now: Instant,
-        labels: &Arc<Labels>,
-        outcome: Outcome,
-        code: &'static str,
-        waited: Duration,
-        endpoint: &str,
-    ) {
+
+    fn observe_decision(&mut self, now: Instant, labels: &Arc<Labels>, decided: &Decided) {
+        let Decided { outcome, code, waited, ref endpoint, was_queued } = *decided;
         if !outcome.is_grant() {
             self.export_span(|| SpanRecord {
                 code,
@@ -314,31 +292,31 @@ impl Observer {
             outcome = outcome.as_str(),
             status = (outcome == Outcome::Cancelled).then_some(CLIENT_LEFT),
             waited_ms = millis(waited),
-            endpoint,
+            endpoint = &**endpoint,
             "request decided"
         );
         if !code.is_empty() && outcome != Outcome::Cancelled {
             self.warn_about_rejection(now, &labels.pool, code, flow);
         }
+        if !code.is_empty() && !was_queued {
+            self.count_push_error(now, labels, code);
+        }
     }
 
-    fn observe_filter_rejection(&mut self, now: Instant, observation: Observation) {
-        let Observation::Refused { node, labels, outcome, code, waited, was_granted, requeues } = observation
-        else {
-            return;
-        };
-        if *code == *code::FILTER_MISCONFIGURED {
-            self.warn_about_filter(now, &node);
+    fn observe_filter_rejection(&mut self, now: Instant, labels: &Arc<Labels>, refused: &Refused) {
+        let Refused { node, outcome, code, waited, was_granted, requeues } = refused;
+        if **code == *code::FILTER_MISCONFIGURED {
+            self.warn_about_filter(now, node);
         }
-        let outcome = Outcome::from_name(&outcome).unwrap_or(Outcome::Internal);
-        let code = CODES.into_iter().find(|known| *known == &*code);
+        let outcome = Outcome::from_name(outcome).unwrap_or(Outcome::Internal);
+        let code = CODES.into_iter().find(|known| *known == &**code);
         let code = code.unwrap_or(code::INTERNAL);
-        let series = self.table.series(now, &labels);
-        series.count_decision(outcome, labels.band, waited);
-        if was_granted {
+        let series = self.table.series(now, labels);
+        series.count_decision(outcome, labels.band, *waited);
+        if *was_granted {
             series.count_second_outcome(outcome, labels.band);
         } else if waited.is_none() && !LATER.contains(&code) {
-            self.count_push_error(now, &labels, code);
+            self.count_push_error(now, labels, code);
         }
         tracing::debug!(
             pool = %labels.pool,
@@ -457,21 +435,19 @@ mod tests {
     fn each_incident_is_counted_under_its_metric() {
         let metrics = Arc::new(Metrics::new().expect("distinct"));
         let mut observer = Observer::new(metrics.clone(), 10);
-        observer.observe(Instant::ZERO, Observation::Requeued(labels()));
-        observer.observe(Instant::ZERO, Observation::Requeued(labels()));
-        observer.observe(Instant::ZERO, Observation::PriorityLowered(labels()));
+        observer.observe(Instant::ZERO, Observation::Request(labels(), RequestNews::Requeued));
+        observer.observe(Instant::ZERO, Observation::Request(labels(), RequestNews::Requeued));
+        observer.observe(Instant::ZERO, Observation::Request(labels(), RequestNews::PriorityLowered));
         observer.observe(
             Instant::ZERO,
-            Observation::Misrouted { labels: labels(), endpoint: "127.0.0.1:1".into() },
+            Observation::Request(labels(), RequestNews::Misrouted("127.0.0.1:1".into())),
         );
         observer.observe(
             Instant::ZERO,
-            Observation::SessionOpened {
-                conn: penstock_control::ConnId(1),
-                node: "n".into(),
-                waiting: 0,
-                running: 0,
-            },
+            Observation::Session(
+                penstock_control::ConnId(1),
+                SessionNews::Opened { node: "n".into(), waiting: 0, running: 0 },
+            ),
         );
         let page = page(&metrics);
         let labels_text = r#"{model="m",pool="chat",target_model="m"}"#;
@@ -501,15 +477,17 @@ mod tests {
             ("rejected_invalid", code::INVALID_API_KEY),
             ("cancelled", code::CANCELLED),
         ] {
-            let rejected = Observation::Refused {
-                node: "edge".into(),
-                labels: labels(),
-                outcome: outcome.into(),
-                code: code.into(),
-                waited: None,
-                was_granted: false,
-                requeues: 0,
-            };
+            let rejected = Observation::Request(
+                labels(),
+                RequestNews::Refused(Refused {
+                    node: "edge".into(),
+                    outcome: outcome.into(),
+                    code: code.into(),
+                    waited: None,
+                    was_granted: false,
+                    requeues: 0,
+                }),
+            );
             observer.observe(Instant::ZERO, rejected);
         }
         let page = page(&metrics);

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_control::{Labels, Observation};
+use penstock_control::{Labels, Observation, RequestNews};
 use penstock_engine::input::Band;
 use penstock_engine::{Instant, Outcome};
 use penstock_wire::names::code;
@@ -66,44 +66,35 @@ struct BandStats {
 }
 
 impl RecentStats {
+    /// Records an observation.
     pub(crate) fn record(&mut self, now: Instant, observation: &Observation) {
-        match observation {
-            Observation::Arrived(labels) => {
+        let Observation::Request(labels, news) = observation else { return };
+        match news {
+            RequestNews::Arrived => {
                 let band = &mut self.pool_mut(labels).bands[labels.band as usize];
                 band.waiting += 1;
                 band.since.get_or_insert(now);
             }
-            Observation::Decided { labels, outcome, .. } => self.record_decision(now, labels, *outcome),
-            Observation::Refused { labels, code, node, was_granted, .. } => {
-                if **code == *code::FILTER_MISCONFIGURED {
-                    self.misconfigured = Some((now, node.clone()));
+            RequestNews::Decided(decided) => self.record_decision(now, labels, decided.outcome),
+            RequestNews::Refused(refused) => {
+                if *refused.code == *code::FILTER_MISCONFIGURED {
+                    self.misconfigured = Some((now, refused.node.clone()));
                 }
-                if !was_granted {
+                if !refused.was_granted {
                     let band = &mut self.pool_mut(labels).bands[labels.band as usize];
                     band.request_left();
                 }
             }
             // The grant was the request's end for its band. Its refusal is one like others.
-            Observation::Dropped { labels, outcome, .. } if !outcome.is_grant() => {
-                self.record_outcome(now, labels, *outcome);
+            RequestNews::Dropped(dropped) if !dropped.outcome.is_grant() => {
+                self.record_outcome(now, labels, dropped.outcome);
             }
-            Observation::SessionOpened { .. }
-            | Observation::SessionClosed { .. }
-            | Observation::SessionOrphaned { .. }
-            | Observation::EndpointDown { .. }
-            | Observation::EndpointBack { .. }
-            | Observation::PushedBack { .. }
-            | Observation::OutOfFiles(_)
-            | Observation::BadDeadline(_)
-            | Observation::PriorityLowered(_)
-            | Observation::Requeued(_)
-            | Observation::Dropped { .. }
-            | Observation::Misrouted { .. }
-            | Observation::Learned { .. }
-            | Observation::Used { .. }
-            | Observation::Running { .. }
-            | Observation::Quota { .. }
-            | Observation::Completed { .. } => {}
+            RequestNews::BadDeadline
+            | RequestNews::PriorityLowered
+            | RequestNews::Requeued
+            | RequestNews::Dropped(_)
+            | RequestNews::Misrouted(_)
+            | RequestNews::Completed(_) => {}
         }
     }
 
@@ -243,6 +234,7 @@ const fn slot_number(now: Instant) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use penstock_control::Decided;
 
     fn labels(band: Band) -> Arc<Labels> {
         Arc::new(Labels {
@@ -263,18 +255,20 @@ mod tests {
     }
 
     fn arrived(band: Band) -> Observation {
-        Observation::Arrived(labels(band))
+        Observation::Request(labels(band), RequestNews::Arrived)
     }
 
     fn decided(band: Band, outcome: Outcome) -> Observation {
-        Observation::Decided {
-            labels: labels(band),
-            outcome,
-            code: "",
-            waited: Duration::ZERO,
-            endpoint: Arc::default(),
-            was_queued: false,
-        }
+        Observation::Request(
+            labels(band),
+            RequestNews::Decided(Decided {
+                outcome,
+                code: "",
+                waited: Duration::ZERO,
+                endpoint: Arc::default(),
+                was_queued: false,
+            }),
+        )
     }
 
     #[test]

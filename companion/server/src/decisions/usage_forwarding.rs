@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use penstock_control::Event;
+use penstock_control::{Event, PoolEvent};
 use penstock_engine::input::{QuotaReset, QuotaUsage};
 
 use crate::base::essential;
@@ -35,7 +35,7 @@ async fn send_resets(pool: &Arc<str>, resets: Vec<QuotaReset>, driver: &Handle) 
         return Ok(());
     }
     let pool = pool.clone();
-    driver.send(Event::QuotaResets { pool, resets }).await
+    driver.send(Event::Pool(pool, PoolEvent::QuotaResets(resets))).await
 }
 
 /// Sends what was used of budgets. The engine replays what it gets of a flow at once, so a message has all of its flows.
@@ -57,7 +57,7 @@ async fn send_history(pool: &Arc<str>, mut quotas: Vec<QuotaUsage>, driver: &Han
 }
 
 fn history(pool: &Arc<str>, past: Vec<QuotaUsage>) -> Event {
-    Event::QuotaHistory { pool: pool.clone(), past }
+    Event::Pool(pool.clone(), PoolEvent::QuotaHistory(past))
 }
 
 /// Forwards the past and running usage of other companions as it arrives. Only the first call for `stores` has an effect.
@@ -78,7 +78,8 @@ async fn forward(shared: SharedUsage, driver: &Handle) -> Result<(), Gone> {
     send_resets(&pool, quota_resets, driver).await?;
     send_history(&pool, past_quotas, driver).await?;
     if !quotas.is_empty() || !quotas_running.is_empty() {
-        let event = Event::QuotaUsage { pool: pool.clone(), settled: quotas, running: quotas_running };
+        let event =
+            Event::Pool(pool.clone(), PoolEvent::QuotaUsage { settled: quotas, running: quotas_running });
         driver.send(event).await?;
     }
     if !settled.is_empty() || !running.is_empty() {

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_config::Config;
-use penstock_control::{Control, Labels, ModelStatus, Observation, Status};
+use penstock_control::{
+    Completed, Control, Decided, Dropped, Labels, ModelStatus, Observation, Refused, RequestNews, Status,
+};
 use penstock_election::{Role, RoleStatus};
 use penstock_engine::input::Band;
 use penstock_engine::{Instant, Outcome};
@@ -46,19 +48,21 @@ fn labels(pool: &str, model: &str) -> Arc<Labels> {
 }
 
 fn completed(labels: Arc<Labels>, endpoint: &str) -> Observation {
-    Observation::Completed {
+    Observation::Request(
         labels,
-        outcome: Outcome::Bypassed,
-        waited: Duration::ZERO,
-        endpoint: endpoint.into(),
-        status: 200,
-        ttft: Some(Duration::from_millis(10)),
-        itl: None,
-        duration: Duration::from_millis(20),
-        prompt_tokens: Some(5),
-        output_tokens: None,
-        requeues: 0,
-    }
+        RequestNews::Completed(Completed {
+            outcome: Outcome::Bypassed,
+            waited: Duration::ZERO,
+            endpoint: endpoint.into(),
+            status: 200,
+            ttft: Some(Duration::from_millis(10)),
+            itl: None,
+            duration: Duration::from_millis(20),
+            prompt_tokens: Some(5),
+            output_tokens: None,
+            requeues: 0,
+        }),
+    )
 }
 
 struct World {
@@ -95,7 +99,7 @@ fn has(page: &str, line: &str) {
 fn model_names_are_limited_and_idle_ones_make_room() {
     let mut world = World::new(config(&["chat"], "metrics: {flows: 2}\n"));
     for (second, model) in [(100, "a"), (200, "b"), (300, "c"), (300, "d"), (650, "a")] {
-        world.observe(second, Observation::Arrived(labels("chat", model)));
+        world.observe(second, Observation::Request(labels("chat", model), RequestNews::Arrived));
     }
     let page = world.page(650);
     let arrived = |model: &str, count: u32| {
@@ -105,7 +109,7 @@ fn model_names_are_limited_and_idle_ones_make_room() {
     has(&page, &arrived("b", 1));
     has(&page, &arrived("other", 2));
     // b is idle for ten minutes, and a isn't.
-    world.observe(800, Observation::Arrived(labels("chat", "d")));
+    world.observe(800, Observation::Request(labels("chat", "d"), RequestNews::Arrived));
     let page = world.page(800);
     has(&page, &arrived("a", 2));
     has(&page, &arrived("d", 1));
@@ -116,7 +120,7 @@ fn model_names_are_limited_and_idle_ones_make_room() {
 #[test]
 fn gauges_and_counters_of_models_have_the_same_names() {
     let mut world = World::new(config(&["chat"], "metrics: {flows: 2}\n"));
-    world.observe(1, Observation::Arrived(labels("chat", "m2")));
+    world.observe(1, Observation::Request(labels("chat", "m2"), RequestNews::Arrived));
     let mut status = status(&world.config, time(2));
     status.pools[0].models = ["m0", "m1", "m2", "m3"]
         .map(|name| ModelStatus { model: name.into(), waiting: 3, running: 2 })
@@ -154,9 +158,9 @@ fn a_pool_without_a_gate_has_no_series_of_bounds() {
 fn models_without_a_pool_use_at_most_half_of_the_limit() {
     let mut world = World::new(config(&["chat"], "metrics: {flows: 4}\n"));
     for model in ["a", "b", "c", "d"] {
-        world.observe(1, Observation::Arrived(labels("none", model)));
+        world.observe(1, Observation::Request(labels("none", model), RequestNews::Arrived));
     }
-    world.observe(1, Observation::Arrived(labels("chat", "llama")));
+    world.observe(1, Observation::Request(labels("chat", "llama"), RequestNews::Arrived));
     let page = world.page(1);
     let arrived = |pool: &str, model: &str, count: u32| {
         format!(r#"penstock_arrivals_total{{model="{model}",pool="{pool}",target_model="{model}"}} {count}"#)
@@ -171,17 +175,19 @@ fn models_without_a_pool_use_at_most_half_of_the_limit() {
 fn the_series_of_a_removed_pool_are_deleted() {
     let mut world = World::new(config(&["chat", "embed"], ""));
     for pool in ["chat", "embed", "none"] {
-        world.observe(1, Observation::Arrived(labels(pool, "m")));
+        world.observe(1, Observation::Request(labels(pool, "m"), RequestNews::Arrived));
         world.observe(
             1,
-            Observation::Decided {
-                labels: labels(pool, "m"),
-                outcome: Outcome::RejectedQueueFull,
-                code: "queue_full",
-                waited: Duration::ZERO,
-                endpoint: "".into(),
-                was_queued: false,
-            },
+            Observation::Request(
+                labels(pool, "m"),
+                RequestNews::Decided(Decided {
+                    outcome: Outcome::RejectedQueueFull,
+                    code: "queue_full",
+                    waited: Duration::ZERO,
+                    endpoint: "".into(),
+                    was_queued: false,
+                }),
+            ),
         );
         world.observe(1, completed(labels(pool, "m"), ENDPOINT));
     }
@@ -195,7 +201,7 @@ fn the_series_of_a_removed_pool_are_deleted() {
     assert!(!world.page(3).contains(r#"pool="embed""#));
     // The pool is added again, and its counters start at 0.
     world.config = config(&["chat", "embed"], "");
-    world.observe(4, Observation::Arrived(labels("embed", "m")));
+    world.observe(4, Observation::Request(labels("embed", "m"), RequestNews::Arrived));
     let page = world.page(4);
     has(&page, r#"penstock_arrivals_total{model="m",pool="embed",target_model="m"} 1"#);
     has(&page, r#"penstock_arrivals_total{model="m",pool="chat",target_model="m"} 1"#);
@@ -221,15 +227,17 @@ fn the_series_of_a_removed_endpoint_are_deleted_once_idle() {
 #[test]
 fn unknown_outcomes_and_codes_of_a_filter_are_no_labels() {
     let mut world = World::new(config(&["chat"], ""));
-    let refused = Observation::Refused {
-        node: "envoy".into(),
-        labels: labels("none", "m"),
-        outcome: "made_up".into(),
-        code: "made_up_too".into(),
-        waited: None,
-        was_granted: false,
-        requeues: 0,
-    };
+    let refused = Observation::Request(
+        labels("none", "m"),
+        RequestNews::Refused(Refused {
+            node: "envoy".into(),
+            outcome: "made_up".into(),
+            code: "made_up_too".into(),
+            waited: None,
+            was_granted: false,
+            requeues: 0,
+        }),
+    );
     world.observe(1, refused);
     let page = world.page(1);
     assert!(!page.contains("made_up"), "{page}");
@@ -240,31 +248,41 @@ fn unknown_outcomes_and_codes_of_a_filter_are_no_labels() {
 #[test]
 fn a_second_outcome_is_counted_as_such() {
     let mut world = World::new(config(&["chat"], ""));
-    let granted = |outcome| Observation::Decided {
-        labels: labels("chat", "m"),
-        outcome,
-        code: "",
-        waited: Duration::ZERO,
-        endpoint: ENDPOINT.into(),
-        was_queued: false,
+    let granted = |outcome| {
+        Observation::Request(
+            labels("chat", "m"),
+            RequestNews::Decided(Decided {
+                outcome,
+                code: "",
+                waited: Duration::ZERO,
+                endpoint: ENDPOINT.into(),
+                was_queued: false,
+            }),
+        )
     };
-    let dropped = |outcome, status, code| Observation::Dropped {
-        labels: labels("chat", "m"),
-        outcome,
-        requeues: 1,
-        status,
-        code,
-        waited: Duration::from_secs(3),
+    let dropped = |outcome, status, code| {
+        Observation::Request(
+            labels("chat", "m"),
+            RequestNews::Dropped(Dropped {
+                outcome,
+                requeues: 1,
+                status,
+                code,
+                waited: Duration::from_secs(3),
+            }),
+        )
     };
-    let refused = Observation::Refused {
-        node: "envoy".into(),
-        labels: labels("chat", "m"),
-        outcome: "gateway_unavailable".into(),
-        code: "gateway_unavailable".into(),
-        waited: None,
-        was_granted: true,
-        requeues: 1,
-    };
+    let refused = Observation::Request(
+        labels("chat", "m"),
+        RequestNews::Refused(Refused {
+            node: "envoy".into(),
+            outcome: "gateway_unavailable".into(),
+            code: "gateway_unavailable".into(),
+            waited: None,
+            was_granted: true,
+            requeues: 1,
+        }),
+    );
     for observation in [
         granted(Outcome::Bypassed),
         dropped(Outcome::ExpiredTtl, Some(503), "queue_timeout"),

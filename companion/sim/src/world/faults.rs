@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use penstock_control::Event;
+use penstock_control::{Event, PoolEvent};
 
 use super::World;
 use super::event::{Repair, SimEvent};
@@ -439,7 +439,7 @@ impl World {
         }
         server.ready = ready;
         let (pool, address) = (self.scenario.pools[server.pool].name.as_str().into(), server.address.clone());
-        self.deliver_to_all(&Event::EndpointReady { pool, address, ready });
+        self.deliver_to_all(&Event::Pool(pool, PoolEvent::EndpointReady { address, ready }));
     }
 
     /// Ends all faults for the rest of the world's run.

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use penstock_control::{EndpointSettings, Event, Settings};
+use penstock_control::{EndpointSettings, Event, PoolEvent, Settings};
 use penstock_engine::Policy;
 use penstock_engine::policy::{BandMode, CostUnit, Discipline, Gate, StockUnit, TokenWeights};
 use penstock_engine::units::Decimal;
@@ -158,7 +158,7 @@ impl World {
         let pool = settings.pools.into_iter().find(|pool| pool.name == *name);
         let endpoints: Vec<EndpointSettings> = pool.map(|pool| pool.endpoints).unwrap_or_default();
         let pool = name.as_str().into();
-        self.deliver_to_all(&Event::Endpoints { pool, endpoints, pending: Vec::new() });
+        self.deliver_to_all(&Event::Pool(pool, PoolEvent::Endpoints { endpoints, pending: Vec::new() }));
     }
 
     /// Removes a pool from the configuration for a while, unless it is the only one left.

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use penstock_config::Pool;
 use penstock_control::code_of;
+use penstock_engine::effect::{Grant, Reject, Trace};
 use penstock_engine::input::{
     ClassKey, EndpointId, EndpointState, Prompt, Request, RequestId, Service, Usage,
 };
@@ -276,11 +277,11 @@ impl<W: Write> Run<W> {
         let mut bypass = None;
         while let Some(effect) = self.engine().poll_effect() {
             match effect {
-                Effect::Grant { id, outcome, .. } => {
+                Effect::Grant(Grant { id, outcome, .. }) => {
                     self.requests.set_running(id);
                     bypass = self.gate.then_some(outcome == Outcome::Bypassed);
                 }
-                Effect::Traced { id, class, flow, class_cost, flow_cost, deficits } => {
+                Effect::Traced(Trace { id, class, flow, class_cost, flow_cost, deficits }) => {
                     let dispatched = Dispatched {
                         t,
                         dispatch: self.requests.name(id),
@@ -294,7 +295,7 @@ impl<W: Write> Run<W> {
                     answer::write(&mut self.out, &dispatched)?;
                     answered = true;
                 }
-                Effect::Reject { id, outcome, .. } => {
+                Effect::Reject(Reject { id, outcome, .. }) => {
                     let name = self.requests.remove(id);
                     self.answer_rejected(t, &name, outcome, newcomer == Some(id))?;
                     answered = true;
@@ -303,8 +304,8 @@ impl<W: Write> Run<W> {
                     self.requests.remove(id);
                 }
                 Effect::Settled { .. }
-                | Effect::UsageSettled { .. }
-                | Effect::UsageRunning { .. }
+                | Effect::UsageSettled(_)
+                | Effect::UsageRunning(_)
                 | Effect::Quota(_) => {}
             }
         }

@@ -8,6 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant as Wall};
 
+use penstock_engine::effect::Grant;
 use penstock_engine::input::{ClassKey, EndpointState, Prompt, Service, Usage};
 use penstock_engine::policy::{Class, ClassSet, Gate, Queue, StockUnit};
 use penstock_engine::units::{Decimal, Tokens};
@@ -161,7 +162,7 @@ impl World {
 
     fn collect(&mut self) {
         while let Some(effect) = self.engine.poll_effect() {
-            if let Effect::Grant { id, .. } = effect {
+            if let Effect::Grant(Grant { id, .. }) = effect {
                 self.running.push_back(id.0);
             }
         }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use penstock_engine::effect::Grant;
 use penstock_engine::input::{Band, ClassKey, Prompt, Service, Usage};
 use penstock_engine::policy::{
     BandMode, Bands, Class, ClassMode, ClassSet, CostUnit, Discipline, Flows, Gate, Policy, Queue,
@@ -212,7 +213,7 @@ impl Load {
         }
         while let Some(effect) = self.harness.engine.poll_effect() {
             match effect {
-                Effect::Grant { id, cost, .. } => {
+                Effect::Grant(Grant { id, cost, .. }) => {
                     self.running.push_back(id.0);
                     let job = self.jobs[id.0 as usize].clone();
                     self.dispatched.push(Dispatched { id: id.0, job, cost: cost.0 });
@@ -221,11 +222,11 @@ impl Load {
                     let place = self.jobs[id.0 as usize].place.clone();
                     *self.served.entry(place).or_default() += cost.0;
                 }
-                Effect::Reject { .. } => panic!("rejected: {effect:?}"),
+                Effect::Reject(_) => panic!("rejected: {effect:?}"),
                 Effect::Cancelled { .. }
-                | Effect::Traced { .. }
-                | Effect::UsageSettled { .. }
-                | Effect::UsageRunning { .. }
+                | Effect::Traced(_)
+                | Effect::UsageSettled(_)
+                | Effect::UsageRunning(_)
                 | Effect::Quota(_) => {}
             }
         }

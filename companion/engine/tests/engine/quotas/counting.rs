@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use Band::Default;
 use ShortEffect::{Bypassed, Dispatched, Rejected, Settled};
+use penstock_engine::effect::Reject;
 use penstock_engine::input::{Band, Service, Usage};
 use penstock_engine::policy::{CostUnit, Discipline, FlowGlob, Over, QuotaPeriod};
 use penstock_engine::snapshot::QuotaWindowSnapshot;
@@ -97,7 +98,7 @@ fn room_returns_at_most_two_steps_after_the_request_has_left_the_window() {
         assert!(after >= length && after <= length + length / 30, "{after:?} of {length:?}");
         let refused = harness.effects(Input::Register(request(2, "f", Default)));
         assert!(
-            matches!(&refused[..], [Effect::Reject { retry_after: Some(said), .. }] if *said == after),
+            matches!(&refused[..], [Effect::Reject(Reject { retry_after: Some(said), .. })] if *said == after),
             "{after:?}: {refused:?}"
         );
         harness.now = back.before(Duration::from_nanos(1));

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use Band::Default;
 use ShortEffect::{Bypassed, Dispatched, Rejected, Settled};
+use penstock_engine::effect::Reject;
 use penstock_engine::input::{Band, Service};
 use penstock_engine::policy::{Discipline, Over, Policy, QuotaPeriod};
 use penstock_engine::queue_position::BlockReason;
@@ -134,7 +135,7 @@ fn a_rejection_of_a_held_flow_says_when_its_quota_has_room() {
     assert_eq!(harness.register(1, "f", Default), [Bypassed(1, 1)]);
     assert_eq!(harness.register(2, "f", Default), []);
     let retry_after = |effects: &[Effect]| match effects {
-        [Effect::Reject { retry_after, .. }] => retry_after.expect("a rejection has one"),
+        [Effect::Reject(Reject { retry_after, .. })] => retry_after.expect("a rejection has one"),
         other => panic!("{other:?}"),
     };
     let full = harness.effects(Input::Register(request(3, "f", Default)));
@@ -196,7 +197,7 @@ fn a_held_request_whose_deadline_comes_before_its_room_is_rejected_at_once() {
     assert!(
         matches!(
             rejected[..],
-            [Effect::Reject { outcome: Outcome::RejectedUnmeetable, retry_after: Some(wait), .. }]
+            [Effect::Reject(Reject { outcome: Outcome::RejectedUnmeetable, retry_after: Some(wait), .. })]
                 if wait == Duration::from_secs(610)
         ),
         "{rejected:?}"

@@ -2,6 +2,7 @@
 
 use Band::{Critical, Default, Sheddable};
 use ShortEffect::{Bypassed, Dispatched, Rejected, Settled};
+use penstock_engine::effect::Grant;
 use penstock_engine::input::Band;
 use penstock_engine::policy::{Over, Policy, QuotaPeriod};
 use penstock_engine::{Effect, Input, Outcome, RequestId};
@@ -80,7 +81,7 @@ fn demoted_requests_return_to_their_bands_when_no_quota_demotes_them_any_more() 
     harness.handle(change(policy));
     assert_eq!(harness.engine.snapshot().bands.map(|band| band.waiting), [1, 0, 1]);
     let effects = harness.effects(used(1, 1));
-    let is_second = |effect: &Effect| matches!(effect, Effect::Grant { id: RequestId(2), .. });
+    let is_second = |effect: &Effect| matches!(effect, Effect::Grant(Grant { id: RequestId(2), .. }));
     assert!(effects.iter().any(is_second), "{effects:?}");
 }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use Band::Default;
 use ShortEffect::{Bypassed, Dispatched, Rejected, Settled};
+use penstock_engine::effect::Reject;
 use penstock_engine::input::Band;
 use penstock_engine::policy::{Discipline, Over, QuotaPeriod};
 use penstock_engine::{Effect, Input, Outcome};
@@ -13,7 +14,7 @@ use crate::support::*;
 
 /// The outcome and the retry-after of the only effect.
 fn rejection(effects: &[Effect]) -> (Outcome, Duration) {
-    let [Effect::Reject { outcome, retry_after, .. }] = effects else {
+    let [Effect::Reject(Reject { outcome, retry_after, .. })] = effects else {
         panic!("{effects:?}");
     };
     (*outcome, retry_after.expect("a rejection has one"))

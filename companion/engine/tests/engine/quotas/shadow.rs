@@ -21,9 +21,8 @@ fn a_shadow_decides_nothing_and_reports_each_request_once() {
         let mut policy = shadow(over);
         policy.gate = gate(2, 2);
         let mut harness = Harness::new(policy, 1);
-        let granted = |effects: &[Effect]| {
-            effects.iter().filter(|effect| matches!(effect, Effect::Grant { .. })).count()
-        };
+        let granted =
+            |effects: &[Effect]| effects.iter().filter(|effect| matches!(effect, Effect::Grant(_))).count();
         let reported = |effects: &[Effect]| {
             let shadowed = Effect::Quota(QuotaReport::Shadowed { flow: "f".into(), over });
             effects.iter().filter(|effect| **effect == shadowed).count()

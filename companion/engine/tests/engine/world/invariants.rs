@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use penstock_engine::effect::{Grant, Reject, Trace};
 use penstock_engine::input::{Amended, Band, EndpointState, Relisted, Service};
 use penstock_engine::policy::{Gate, Over, StockUnit};
 use penstock_engine::snapshot::EndpointSnapshot;
@@ -93,16 +94,16 @@ impl InvariantChecker {
         self.check_ejections(&snapshot.endpoints);
         let mut granted = None;
         for effect in effects {
-            if let Effect::Traced { id, .. } = effect {
+            if let Effect::Traced(Trace { id, .. }) = effect {
                 assert_eq!(granted, Some(*id), "a trace follows its grant");
             }
             granted = None;
             match effect {
-                Effect::Grant { id, endpoints, outcome, .. } => {
+                Effect::Grant(Grant { id, endpoints, outcome, .. }) => {
                     self.grant(*id, endpoints, *outcome, engine);
                     granted = Some(*id);
                 }
-                Effect::Reject { id, .. } => {
+                Effect::Reject(Reject { id, .. }) => {
                     let entry = self.entries.remove(id).expect("a rejected request exists");
                     assert!(!entry.runs(), "{id:?} is rejected while it runs");
                 }
@@ -113,9 +114,9 @@ impl InvariantChecker {
                     assert!(matches!(input, Some(Input::Cancel(cancelled)) if cancelled == *id));
                 }
                 Effect::Settled { id, .. } => self.settled(*id, input.as_ref()),
-                Effect::UsageRunning { .. } | Effect::Quota(_) => {}
-                Effect::UsageSettled { cost, .. } => assert!(cost.0 > 0, "reported usage is above 0"),
-                Effect::Traced { .. } => {}
+                Effect::UsageRunning(_) | Effect::Quota(_) => {}
+                Effect::UsageSettled(usage) => assert!(usage.cost.0 > 0, "reported usage is above 0"),
+                Effect::Traced(_) => {}
             }
         }
         self.entries.retain(|id, entry| match entry.state {

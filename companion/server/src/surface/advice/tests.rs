@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use penstock_control::{
-    AutopilotStatus, Desired, DesiredSource, Labels, Observation, Scraped, ServerStatus, VariantStatus,
+    AutopilotStatus, Decided, Desired, DesiredSource, Labels, Observation, RequestNews, Scraped,
+    ServerStatus, VariantStatus,
 };
 use penstock_engine::input::EndpointId;
 use penstock_engine::policy::{Discipline, Policy};
@@ -149,7 +150,7 @@ impl Scene {
 
     fn arrived(&mut self, seconds: u64, band: Band) {
         let labels = Self::labels(band, false);
-        self.recent.record(time(seconds), &Observation::Arrived(labels));
+        self.recent.record(time(seconds), &Observation::Request(labels, RequestNews::Arrived));
     }
 
     fn decided(&mut self, seconds: u64, band: Band, outcome: Outcome) {
@@ -157,14 +158,16 @@ impl Scene {
     }
 
     fn decided_with(&mut self, seconds: u64, labels: Arc<Labels>, outcome: Outcome) {
-        let observation = Observation::Decided {
+        let observation = Observation::Request(
             labels,
-            outcome,
-            code: "",
-            waited: Duration::ZERO,
-            endpoint: std::sync::Arc::default(),
-            was_queued: false,
-        };
+            RequestNews::Decided(Decided {
+                outcome,
+                code: "",
+                waited: Duration::ZERO,
+                endpoint: std::sync::Arc::default(),
+                was_queued: false,
+            }),
+        );
         self.recent.record(time(seconds), &observation);
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_config::Config;
-use penstock_control::{Control, Labels, Observation, Status};
+use penstock_control::{Completed, Control, Decided, Labels, Observation, RequestNews, Status};
 use penstock_engine::input::Band;
 use penstock_engine::snapshot::FlowSnapshot;
 use penstock_engine::units::Tokens;
@@ -57,30 +57,34 @@ impl World {
     }
 
     fn decide(&mut self, pool: &str, outcome: Outcome, waited_ms: u64) {
-        self.observe(Observation::Decided {
-            labels: labels(pool),
-            outcome,
-            code: "",
-            waited: Duration::from_millis(waited_ms),
-            endpoint: Arc::default(),
-            was_queued: true,
-        });
+        self.observe(Observation::Request(
+            labels(pool),
+            RequestNews::Decided(Decided {
+                outcome,
+                code: "",
+                waited: Duration::from_millis(waited_ms),
+                endpoint: Arc::default(),
+                was_queued: true,
+            }),
+        ));
     }
 
     fn complete(&mut self, ttft_ms: u64, itl_ms: u64) {
-        self.observe(Observation::Completed {
-            labels: labels("chat"),
-            outcome: Outcome::Dispatched,
-            waited: Duration::ZERO,
-            endpoint: ENDPOINT.into(),
-            status: 200,
-            ttft: Some(Duration::from_millis(ttft_ms)),
-            itl: Some(Duration::from_millis(itl_ms)),
-            duration: Duration::from_millis(ttft_ms),
-            prompt_tokens: Some(100),
-            output_tokens: Some(10),
-            requeues: 0,
-        });
+        self.observe(Observation::Request(
+            labels("chat"),
+            RequestNews::Completed(Completed {
+                outcome: Outcome::Dispatched,
+                waited: Duration::ZERO,
+                endpoint: ENDPOINT.into(),
+                status: 200,
+                ttft: Some(Duration::from_millis(ttft_ms)),
+                itl: Some(Duration::from_millis(itl_ms)),
+                duration: Duration::from_millis(ttft_ms),
+                prompt_tokens: Some(100),
+                output_tokens: Some(10),
+                requeues: 0,
+            }),
+        ));
     }
 
     /// The use of the first pool by a flow: public or private.

@@ -1,6 +1,6 @@
 //! A control's outputs: frames and observations, each checked against the invariants.
 
-use penstock_control::{Observation, Output};
+use penstock_control::{Decided, Observation, Output, Refused, RequestNews};
 use penstock_engine::Outcome;
 use penstock_wire::command::Kind;
 
@@ -90,17 +90,20 @@ impl World {
     }
 
     fn observe(&mut self, index: usize, observation: &Observation) {
-        if let Observation::Decided { labels, outcome: Outcome::Bypassed | Outcome::Dispatched, .. } =
-            observation
+        if let Observation::Request(
+            labels,
+            RequestNews::Decided(Decided { outcome: Outcome::Bypassed | Outcome::Dispatched, .. }),
+        ) = observation
         {
             self.check_grant_allowed(index, &labels.request_id);
         }
         let (labels, arrived, left, requeued) = match observation {
-            Observation::Arrived(labels) => (labels, 1, 0, 0),
-            Observation::Decided { labels, .. } | Observation::Refused { labels, was_granted: false, .. } => {
+            Observation::Request(labels, RequestNews::Arrived) => (labels, 1, 0, 0),
+            Observation::Request(labels, RequestNews::Decided(_))
+            | Observation::Request(labels, RequestNews::Refused(Refused { was_granted: false, .. })) => {
                 (labels, 0, 1, 0)
             }
-            Observation::Requeued(labels) => (labels, 0, 0, 1),
+            Observation::Request(labels, RequestNews::Requeued) => (labels, 0, 0, 1),
             _ => return self.check_second_outcome(index, observation),
         };
         let generation = self.companions[index].generation;

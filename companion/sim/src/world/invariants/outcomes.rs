@@ -1,6 +1,6 @@
 //! Checks of outcomes: an answer names its own, and a request that was granted has a second one only if it left the queue again.
 
-use penstock_control::{Observation, code_of};
+use penstock_control::{Dropped, Observation, Refused, RequestNews, code_of};
 use penstock_engine::Outcome;
 use penstock_filter_core::local_reply::LocalReply;
 
@@ -39,12 +39,12 @@ impl World {
     /// Checks the end of a request that was granted. Its outcome is a second one if it left the queue again.
     pub(in super::super) fn check_second_outcome(&mut self, index: usize, observation: &Observation) {
         let labels = match observation {
-            Observation::Dropped { labels, outcome, .. }
+            Observation::Request(labels, RequestNews::Dropped(Dropped { outcome, .. }))
                 if !matches!(outcome, Outcome::Bypassed | Outcome::Leased | Outcome::Dispatched) =>
             {
                 labels
             }
-            Observation::Refused { labels, was_granted: true, .. } => labels,
+            Observation::Request(labels, RequestNews::Refused(Refused { was_granted: true, .. })) => labels,
             _ => return,
         };
         self.summary.second_outcomes += 1;

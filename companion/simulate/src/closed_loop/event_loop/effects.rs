@@ -1,6 +1,7 @@
 //! The engine's decisions: grants go to servers, and refused requests leave.
 
 use penstock_autopilot::Granted;
+use penstock_engine::effect::{Grant, Reject};
 use penstock_engine::input::Service;
 use penstock_engine::{Effect, Input, Instant, Outcome, RequestId};
 use penstock_model_server::{Job, JobId};
@@ -12,12 +13,12 @@ use super::ClosedLoop;
 impl ClosedLoop<'_> {
     pub(super) fn apply_effect(&mut self, effect: Effect) {
         match effect {
-            Effect::Grant { id, endpoints, prompt, cached, output, .. } => {
+            Effect::Grant(Grant { id, endpoints, prompt, cached, output, .. }) => {
                 let granted =
                     Granted { endpoint: endpoints[0], prompt: prompt.0, cached: cached.0, output: output.0 };
                 self.grant(id, granted);
             }
-            Effect::Reject { id, outcome, .. } => {
+            Effect::Reject(Reject { id, outcome, .. }) => {
                 self.waiting -= 1;
                 let pending = self.pending.get(&id.0);
                 let counted = pending.filter(|pending| !pending.is_limited && outcome.is_no_demand());
@@ -30,9 +31,9 @@ impl ClosedLoop<'_> {
                 self.waiting -= 1;
                 self.refused(id, None);
             }
-            Effect::Traced { .. }
-            | Effect::UsageSettled { .. }
-            | Effect::UsageRunning { .. }
+            Effect::Traced(_)
+            | Effect::UsageSettled(_)
+            | Effect::UsageRunning(_)
             | Effect::Quota(_)
             | Effect::Settled { .. } => {}
         }

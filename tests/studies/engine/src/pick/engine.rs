@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use penstock_engine::effect::Grant;
 use penstock_engine::input::{ClassKey, EndpointState, Prompt, Service, Usage};
 use penstock_engine::policy::{Class, ClassSet, Discipline, Flows, Gate, Queue};
 use penstock_engine::units::Tokens;
@@ -70,7 +71,7 @@ impl Subject for Whole {
     fn pick(&mut self) -> u64 {
         self.handle(Input::Dispatch { blocked: Vec::new() });
         match self.engine.poll_effect() {
-            Some(Effect::Grant { id, .. }) => id.0,
+            Some(Effect::Grant(Grant { id, .. })) => id.0,
             other => panic!("no grant but {other:?}"),
         }
     }

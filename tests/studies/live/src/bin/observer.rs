@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use penstock_control::{Labels, Observation};
+use penstock_control::{Completed, Decided, Labels, Observation, RequestNews};
 use penstock_engine::Outcome;
 use penstock_engine::input::Band;
 use penstock_server::{Metrics, Observer};
@@ -55,27 +55,31 @@ fn labels(number: usize) -> Labels {
 /// The observations of a request that waits, is dispatched and is answered.
 fn request(labels: &Arc<Labels>, endpoint: &str) -> [Observation; 3] {
     [
-        Observation::Arrived(labels.clone()),
-        Observation::Decided {
-            labels: labels.clone(),
-            outcome: Outcome::Dispatched,
-            code: "",
-            waited: Duration::from_millis(120),
-            endpoint: endpoint.into(),
-            was_queued: true,
-        },
-        Observation::Completed {
-            labels: labels.clone(),
-            outcome: Outcome::Dispatched,
-            waited: Duration::from_millis(120),
-            endpoint: endpoint.into(),
-            status: 200,
-            ttft: Some(Duration::from_millis(300)),
-            itl: Some(Duration::from_millis(20)),
-            duration: Duration::from_secs(4),
-            prompt_tokens: Some(700),
-            output_tokens: Some(180),
-            requeues: 0,
-        },
+        Observation::Request(labels.clone(), RequestNews::Arrived),
+        Observation::Request(
+            labels.clone(),
+            RequestNews::Decided(Decided {
+                outcome: Outcome::Dispatched,
+                code: "",
+                waited: Duration::from_millis(120),
+                endpoint: endpoint.into(),
+                was_queued: true,
+            }),
+        ),
+        Observation::Request(
+            labels.clone(),
+            RequestNews::Completed(Completed {
+                outcome: Outcome::Dispatched,
+                waited: Duration::from_millis(120),
+                endpoint: endpoint.into(),
+                status: 200,
+                ttft: Some(Duration::from_millis(300)),
+                itl: Some(Duration::from_millis(20)),
+                duration: Duration::from_secs(4),
+                prompt_tokens: Some(700),
+                output_tokens: Some(180),
+                requeues: 0,
+            }),
+        ),
     ]
 }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use penstock_engine::effect::{Grant, Reject};
 use penstock_engine::units::Tokens;
 use penstock_engine::{Effect, EndpointId, Outcome, RequestId};
 
@@ -26,23 +27,23 @@ impl EngineEffects {
         held: Duration,
     ) {
         let effect = self.0.pop_front();
-        let Some(Effect::Reject { retry_after: Some(after), .. }) = &effect else {
+        let Some(Effect::Reject(Reject { retry_after: Some(after), .. })) = &effect else {
             panic!("{id:?} is rejected with {outcome:?}, but the engine's effect is {effect:?}");
         };
         let most = (wait + wait / 10).min(Duration::from_secs(120)).max(held);
         let wait = wait.max(held);
         assert!((wait..=most).contains(after), "{after:?} isn't from {wait:?} to {most:?}");
-        assert_eq!(effect, Some(Effect::Reject { id, outcome, waited, retry_after: Some(*after) }));
+        assert_eq!(effect, Some(Effect::Reject(Reject { id, outcome, waited, retry_after: Some(*after) })));
     }
 
     /// Expects a rejection with exactly this retry-after.
     pub(super) fn expect_budget_reject(&mut self, id: RequestId, waited: Duration, retry_after: Duration) {
-        self.expect_next(Effect::Reject {
+        self.expect_next(Effect::Reject(Reject {
             id,
             outcome: Outcome::RejectedBudget,
             waited,
             retry_after: Some(retry_after),
-        });
+        }));
     }
 
     /// Expects a grant of `id`, checks its endpoints, and returns the first.
@@ -55,7 +56,7 @@ impl EngineEffects {
         cost: u64,
     ) -> EndpointId {
         let effect = self.0.pop_front();
-        let Some(Effect::Grant { endpoints, prompt, cached, output, .. }) = &effect else {
+        let Some(Effect::Grant(Grant { endpoints, prompt, cached, output, .. })) = &effect else {
             panic!("{id:?} is granted, but the engine's effect is {effect:?}");
         };
         let (endpoints, prompt, cached, output) = (endpoints.clone(), prompt, cached, output);
@@ -72,7 +73,7 @@ impl EngineEffects {
         let (first, cost) = (endpoints[0], Tokens(cost));
         assert_eq!(
             effect,
-            Some(Effect::Grant {
+            Some(Effect::Grant(Grant {
                 id,
                 endpoints,
                 outcome,
@@ -81,7 +82,7 @@ impl EngineEffects {
                 prompt: *prompt,
                 cached: *cached,
                 output: *output,
-            })
+            }))
         );
         first
     }

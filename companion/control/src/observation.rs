@@ -1,0 +1,179 @@
+//! What a control reports for metrics and logs.
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use penstock_autopilot::Kept;
+use penstock_engine::Outcome;
+use penstock_engine::effect::QuotaReport;
+use penstock_engine::input::{PastUsage, RunningUsage};
+
+use crate::ids::ConnId;
+use crate::labels::Labels;
+
+/// An event for metrics and logs.
+#[derive(Clone, Debug)]
+pub enum Observation {
+    /// Of the session on this stream.
+    Session(ConnId, SessionNews),
+    /// Of the pool with this name.
+    Pool(Arc<str>, PoolNews),
+    /// Of the request with these labels.
+    Request(Arc<Labels>, RequestNews),
+}
+
+/// What has happened to a session.
+#[derive(Clone, Debug)]
+pub enum SessionNews {
+    /// The session has opened: its Hello is complete.
+    Opened {
+        /// Envoy's node name.
+        node: Box<str>,
+        /// Waiting requests in its Hello.
+        waiting: usize,
+        /// Running requests in its Hello.
+        running: usize,
+    },
+    /// The session has closed, for this reason.
+    Closed(&'static str),
+    /// The session has closed without Bye, and its root context has no other stream. Its requests keep their place for
+    /// [`penstock_wire::limits::SESSION_GRACE`].
+    Orphaned {
+        /// Its waiting requests.
+        waiting: usize,
+        /// Its running requests.
+        running: usize,
+    },
+}
+
+/// What has happened in a pool.
+#[derive(Clone, Debug)]
+pub enum PoolNews {
+    /// The endpoint at this address was marked down because requests failed there.
+    EndpointDown(Box<str>),
+    /// The endpoint at this address, which was marked down, is probed.
+    EndpointBack(Box<str>),
+    /// A server refused a request by itself, before a response, and its bound was lowered.
+    PushedBack {
+        /// The endpoint's address.
+        endpoint: Arc<str>,
+        /// The HTTP status of the server's response: 429 or 503.
+        status: u16,
+    },
+    /// An Envoy had no file descriptor for a connection to a server of the pool.
+    OutOfFiles,
+    /// The parameters of a variant have changed enough to be stored.
+    Learned {
+        /// The variant's name.
+        variant: String,
+        /// The parameters.
+        kept: Kept,
+    },
+    /// A cost was settled that counts in a window. Only of pools that are [`reported`](crate::PoolSettings::reported). The flow may be
+    /// private.
+    Used(PastUsage),
+    /// What a flow runs of a model has changed, in a pool with windows. Only of pools that are
+    /// [`shared`](crate::PoolSettings::shared). The flow may be private.
+    Running(RunningUsage),
+    /// What has happened to the budget of a flow. All of it but what a shadow would have done, only of pools that are
+    /// [`reported`](crate::PoolSettings::reported). The flow may be private.
+    Quota(QuotaReport),
+}
+
+/// What has happened to a request.
+#[derive(Clone, Debug)]
+pub enum RequestNews {
+    /// The request has arrived.
+    Arrived,
+    /// A deadline header that the pool uses is not a valid number, and is ignored.
+    BadDeadline,
+    /// The request claimed a higher priority than its tenant or a client without trust may have, and got a lower band.
+    PriorityLowered,
+    /// The granted request waits again, because no endpoint took it or its endpoints are gone. Another grant isn't observed. If it
+    /// leaves the queue in another way, that is observed as [`Self::Dropped`] or [`Self::Refused`].
+    Requeued,
+    /// The first outcome of the request: it left the queue, or never entered it.
+    Decided(Decided),
+    /// The filter answered the request by itself.
+    Refused(Refused),
+    /// Envoy sent the request to the endpoint at this address, which wasn't granted.
+    Misrouted(Box<str>),
+    /// The granted request has ended.
+    Completed(Completed),
+    /// The request has ended after its first grant, and no endpoint is known to have ended it: its client left before it was
+    /// sent, its session is gone, or it waited again and left the queue without another grant.
+    Dropped(Dropped),
+}
+
+/// The first outcome of a request.
+#[derive(Clone, Debug)]
+pub struct Decided {
+    /// The outcome.
+    pub outcome: Outcome,
+    /// The code of the answer; empty for a granted request.
+    pub code: &'static str,
+    /// Since the request's arrival.
+    pub waited: Duration,
+    /// The first choice of the grant; empty for a request that isn't granted.
+    pub endpoint: Arc<str>,
+    /// It was in the queue. Otherwise it was granted or rejected at its arrival.
+    pub was_queued: bool,
+}
+
+/// A filter's own answer to a request.
+#[derive(Clone, Debug)]
+pub struct Refused {
+    /// The filter's Envoy: its node name.
+    pub node: Box<str>,
+    /// An outcome's name.
+    pub outcome: Box<str>,
+    /// The code of the answer.
+    pub code: Box<str>,
+    /// Since the request's arrival; `None`: it isn't known here.
+    pub waited: Option<Duration>,
+    /// The request was granted before, so that its outcome is its second one here.
+    pub was_granted: bool,
+    /// How often the request was requeued.
+    pub requeues: u32,
+}
+
+/// The end of a granted request.
+#[derive(Clone, Debug)]
+pub struct Completed {
+    /// The outcome of its first grant.
+    pub outcome: Outcome,
+    /// In the queue, from the arrival to the last grant.
+    pub waited: Duration,
+    /// The last address that Envoy used; empty if it used none.
+    pub endpoint: Arc<str>,
+    /// The HTTP status that the client got; 0 if it got none.
+    pub status: u16,
+    /// From the arrival to the first byte of the response, including the wait; `None` without a response.
+    pub ttft: Option<Duration>,
+    /// Mean time between tokens; `None` with fewer than two, or if they weren't counted.
+    pub itl: Option<Duration>,
+    /// From the arrival to the end.
+    pub duration: Duration,
+    /// As the model server counted.
+    pub prompt_tokens: Option<u64>,
+    /// As the model server counted, otherwise the events of the stream.
+    pub output_tokens: Option<u64>,
+    /// How often it was requeued.
+    pub requeues: u32,
+}
+
+/// The end of a request after its first grant, without a report of an endpoint.
+#[derive(Clone, Debug)]
+pub struct Dropped {
+    /// How it left the queue the last time: the outcome of its first grant, or, if it waited again, that of its rejection or
+    /// [`Outcome::Cancelled`], which is its second outcome.
+    pub outcome: Outcome,
+    /// How often it was requeued.
+    pub requeues: u32,
+    /// The status of the answer; `None` if there was none.
+    pub status: Option<u16>,
+    /// The code of the answer; empty if there was none.
+    pub code: &'static str,
+    /// In the queue, from the arrival to the last grant, or to the end if the request waited again.
+    pub waited: Duration,
+}
