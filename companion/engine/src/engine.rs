@@ -9,7 +9,7 @@ mod credit;
 mod dispatch;
 mod endpoint_events;
 mod lifecycle;
-mod preview;
+mod prepare;
 mod queue_position;
 mod quota;
 mod reconfigure;
@@ -19,7 +19,7 @@ mod snapshot;
 use alloc::collections::{BTreeSet, VecDeque};
 use core::time::Duration;
 
-pub use self::preview::Preview;
+pub use self::prepare::Prepared;
 use crate::counters::Counters;
 use crate::drain_rate::DrainRate;
 use crate::effect::{Effect, Reject};

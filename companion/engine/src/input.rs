@@ -141,6 +141,19 @@ pub struct Request {
     /// Chained hashes of the prompt's prefixes. The first covers 256 bytes, each next one the square root of two times
     /// as many. At most [`crate::limits::PREFIX_HASHES_MAX`] count. Empty: unknown.
     pub prefix: Box<[u64]>,
+    /// Set by [`crate::Engine::prepare`]; `None`: the input that brings the request estimates its tokens.
+    pub estimates: Option<Estimates>,
+}
+
+/// What [`crate::Engine::prepare`] has found out about a request. The input that brings the request uses it again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Estimates {
+    /// Tokens of the prompt.
+    pub(crate) prompt: u64,
+    /// Expected tokens of the output.
+    pub(crate) output: u64,
+    /// The hash of the flow whose output that is. Past the limit of flows, the request shares another flow.
+    pub(crate) flow_hash: u64,
 }
 
 impl Request {
@@ -166,6 +179,7 @@ impl Request {
             ttft_target: None,
             eligible: None,
             prefix: Box::default(),
+            estimates: None,
         }
     }
 }

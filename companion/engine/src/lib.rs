@@ -49,7 +49,7 @@ pub mod units;
 pub use self::audit::AuditError;
 pub use self::budget::Budget;
 pub use self::effect::{Effect, QuotaReport};
-pub use self::engine::{Engine, Preview};
+pub use self::engine::{Engine, Prepared};
 pub use self::input::{EndpointId, Input, ModelName, Request, RequestId};
 pub use self::outcome::Outcome;
 pub use self::policy::Policy;

@@ -8,6 +8,7 @@ use penstock_engine::Instant;
 use penstock_wire::command::Kind;
 
 use super::Control;
+use crate::event::PoolEvent;
 use crate::pool::PoolInput;
 use crate::settings::Settings;
 
@@ -55,7 +56,8 @@ impl Control {
             if self.is_draining {
                 self.drive_pool(now, pool, PoolInput::Drain(true));
             }
-            let list = PoolInput::Endpoints { endpoints: &settings.endpoints, pending: &settings.pending };
+            let (endpoints, pending) = (settings.endpoints.clone(), settings.pending.clone());
+            let list = PoolInput::Event(PoolEvent::Endpoints { endpoints, pending });
             self.drive_pool(now, pool, list);
         }
         for pool in arranged.retired {

@@ -132,14 +132,13 @@ impl Pool {
 
     /// Sets the cached tokens of a request, and with them its class and its tokens.
     fn classify(&self, request: &mut Request, labels: &mut Labels) {
-        request.cached = self.engine.cached_tokens(request);
-        let preview = self.engine.preview(request);
-        labels.class = preview.class.into();
+        let prepared = self.engine.prepare(request);
+        labels.class = prepared.class.into();
         let count = |tokens: Tokens| u32::try_from(tokens.0).unwrap_or(u32::MAX);
         labels.tokens = Some(EstimatedTokens {
-            prompt: count(preview.prompt),
-            cached: count(preview.cached),
-            expected_output: count(preview.output),
+            prompt: count(prepared.prompt),
+            cached: count(prepared.cached),
+            expected_output: count(prepared.output),
         });
     }
 
@@ -421,7 +420,6 @@ fn engine_request(
     let ttft_target = registration.ttft_target.filter(|_| rules.orders_by_ttft_target());
     let deadline = registration.deadline.into_iter().chain(ttft_target).min();
     Request {
-        id,
         arrived,
         flow: labels.flow.clone(),
         band: labels.band,
@@ -429,16 +427,14 @@ fn engine_request(
         class_set: rules.class_set(registration.model),
         model: labels.model.clone(),
         prompt: Prompt::Bytes(registration.prompt_bytes),
-        cached: Tokens(0),
-        expected_output: None,
         max_output: registration.output_tokens_max.map(Tokens),
         body_bytes: registration.body_bytes,
         strict: registration.strict,
         head_start: registration.head_start,
         ttft_target,
         deadline: deadline.map(|after| arrived.after(after)),
-        eligible: None,
         prefix: prefixes(registration, &labels.model.target),
+        ..Request::new(id)
     }
 }
 

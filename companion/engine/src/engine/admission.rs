@@ -122,7 +122,7 @@ impl Engine {
     fn insert_job(&mut self, request: Request) -> JobId {
         let arrival = Arrival { at: request.arrived.min(self.now), sequence: self.arrivals };
         self.arrivals += 1;
-        let prompt = self.token_history.prompt_tokens(&request.model.target, request.prompt);
+        let prompt = self.prompt_of(&request);
         let cached = request.cached.0.min(prompt);
         let model = self.tree.model_id(&request.model.requested);
         let class = self.tree.classes().classify(request.class_set, &request.class, prompt - cached);
@@ -131,7 +131,9 @@ impl Engine {
         let (flow, shared_name) = self.tree.flow_or_insert(request.flow, band, model, class, policy);
         let target = self.shared_target(model, request.model);
         let name = self.tree.identity_of(flow).hashed_name();
-        let output = self.expected_output(request.expected_output, request.max_output, name, &target);
+        let known = request.estimates.filter(|estimates| estimates.flow_hash == name.hash);
+        let estimate = || self.expected_output(request.expected_output, request.max_output, name, &target);
+        let output = known.map_or_else(estimate, |estimates| estimates.output);
         let estimate = TokenEstimate { prompt, cached: request.cached.0, output };
         let order = self.tree.classes().get(class).order(self.policy.order);
         self.jobs.insert(Job {

@@ -68,7 +68,7 @@ fn a_class_over_its_threshold_is_reported() {
         long.class = ClassKey::Family("long".into());
         long
     };
-    assert_eq!(harness.engine.preview(&long(1)).class, "long");
+    assert_eq!(harness.engine.prepare(&mut long(1)).class, "long");
     assert_eq!(harness.handle(Input::Register(long(1))), [Bypassed(1, 1)]);
     assert_eq!(harness.handle(Input::Register(long(2))), []);
     assert_eq!(block_reason(&harness, 2), Some(BlockReason::ClassThreshold));

@@ -250,7 +250,7 @@ impl<'a> ClosedLoop<'a> {
         request.eligible = settings::eligible(self.scenario.placement, id, self.servers.len());
         if let Some(shared) = &self.scenario.shared_prefix {
             request.prefix = prefixes::hashes(shared, id, bytes);
-            request.cached = self.engine.cached_tokens(&request);
+            self.engine.prepare(&mut request);
         }
         self.engine.handle(self.now, Input::Register(request));
         let has_started = self.engine.endpoint_of(RequestId(id)).is_some();
