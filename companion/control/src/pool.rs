@@ -45,6 +45,7 @@ use self::credits::Credits;
 pub(crate) use self::effect::{LentCredit, PoolEffect};
 use self::endpoints::Endpoints;
 pub(crate) use self::input::{PoolInput, Registering};
+use self::lending::Doubtful;
 use self::model_counts::ModelCounts;
 use self::public_budgets::PublicBudgets;
 pub(crate) use self::request::{Grant, OpenRequest};
@@ -118,6 +119,11 @@ impl Pool {
 
     /// Handles one input. What follows from it is in the effects.
     pub(crate) fn handle(&mut self, now: Instant, input: PoolInput<'_>) {
+        self.handle_input(now, input);
+        self.after(now);
+    }
+
+    fn handle_input(&mut self, now: Instant, input: PoolInput<'_>) {
         match input {
             PoolInput::Register(registering) => self.register(now, &registering),
             PoolInput::Reenter { id, peer, registration, arrival } => {
@@ -192,17 +198,20 @@ impl Pool {
         self.engine.handle_timeout(now);
         self.apply_decisions(now, None);
         self.renew_credits(now);
-        if self.autopilot.poll_timeout().is_none_or(|due| due > now) {
-            return;
+        if self.autopilot.poll_timeout().is_some_and(|due| due <= now) {
+            let requests = self.engine.waiting_for_room();
+            self.autopilot.handle_timeout(now, Backlog { requests, is_full: self.engine.is_full() });
+            for (variant, kept) in self.autopilot.take_kept() {
+                self.observe_pool(PoolNews::Learned { variant, kept });
+            }
         }
-        let backlog = Backlog { requests: self.engine.waiting_for_room(), is_full: self.engine.is_full() };
-        self.autopilot.handle_timeout(now, backlog);
-        for (variant, kept) in self.autopilot.take_kept() {
-            self.observe_pool(PoolNews::Learned { variant, kept });
-        }
-        if self.apply_budgets(now) {
-            // The bound for requests that go without the companion follows from the budgets.
-            self.announced.mark_stale();
+        self.after(now);
+    }
+
+    /// Follows every input: the engine takes the budgets that the autopilot has changed.
+    fn after(&mut self, now: Instant) {
+        while let Some(input) = self.autopilot.poll_input() {
+            self.decide(now, input);
         }
     }
 
@@ -254,20 +263,24 @@ impl Pool {
         self.requests.iter().map(|(&id, request)| (id, request))
     }
 
-    /// Hands an input to the engine and applies its decisions.
+    /// Hands an input to the engine, applies its decisions, recalls credit at endpoints that it has made unfit, and marks the announcement
+    /// stale if the input may have changed it: ready endpoints, or the bound for requests that go without the companion.
     fn decide(&mut self, now: Instant, input: Input) {
+        let (changes_announcement, doubtful) = match &input {
+            Input::Policy(_) | Input::Budget { .. } => (true, Doubtful::None),
+            Input::Relist(_) => (true, Doubtful::All),
+            Input::Endpoint { id, .. } => (true, Doubtful::One(*id)),
+            Input::Load { id: endpoint, .. }
+            | Input::Failed { endpoint, .. }
+            | Input::PushedBack { endpoint, .. } => (false, Doubtful::One(*endpoint)),
+            _ => (false, Doubtful::None),
+        };
         self.engine.handle(now, input);
         self.apply_decisions(now, None);
-    }
-
-    /// Hands the autopilot's inputs to the engine. `true` if there was one.
-    fn apply_budgets(&mut self, now: Instant) -> bool {
-        let mut is_changed = false;
-        while let Some(input) = self.autopilot.poll_input() {
-            self.decide(now, input);
-            is_changed = true;
+        self.recall_unfit_credits(doubtful);
+        if changes_announcement {
+            self.announced.mark_stale();
         }
-        is_changed
     }
 
     /// The endpoint at an address that is listed or has requests running; `None` for every other address.

@@ -15,6 +15,14 @@ use crate::ids::{CreditId, Epoch, Peer};
 use crate::registration::CreditPlace;
 use crate::settings::CreditSettings;
 
+/// Endpoints that may no longer take credit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Doubtful {
+    None,
+    One(EndpointId),
+    All,
+}
+
 impl Pool {
     /// A request was granted without waiting, at this endpoint. If its filter could have admitted it by credit, it may get credit there.
     pub(super) fn consider_credit(&mut self, now: Instant, id: RequestId, endpoint: EndpointId) {
@@ -138,19 +146,20 @@ impl Pool {
         self.recall_credits(|_| true);
     }
 
-    /// Recalls the credit at endpoints that take no credit any more.
-    pub(super) fn recall_unfit_credits(&mut self) {
-        if self.credits.is_any_active() {
-            let engine = &self.engine;
-            let recalled = self.credits.recall(|id| !engine.keeps_credit_at(id));
-            self.send_recalls(recalled);
+    /// Recalls the credit at those of the endpoints that take no credit any more.
+    pub(super) fn recall_unfit_credits(&mut self, doubtful: Doubtful) {
+        if !self.credits.is_any_active() {
+            return;
         }
-    }
-
-    /// The same for one endpoint.
-    pub(super) fn recall_unfit_credit_at(&mut self, endpoint: EndpointId) {
-        if self.credits.is_any_active() && !self.engine.keeps_credit_at(endpoint) {
-            self.recall_credits(|id| id == endpoint);
+        let engine = &self.engine;
+        match doubtful {
+            Doubtful::None => {}
+            Doubtful::One(endpoint) if engine.keeps_credit_at(endpoint) => {}
+            Doubtful::One(endpoint) => self.recall_credits(|id| id == endpoint),
+            Doubtful::All => {
+                let recalled = self.credits.recall(|id| !engine.keeps_credit_at(id));
+                self.send_recalls(recalled);
+            }
         }
     }
 

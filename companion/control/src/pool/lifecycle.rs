@@ -167,7 +167,6 @@ impl Pool {
         }
         for endpoint in endpoints {
             self.decide(now, Input::Failed { id, endpoint });
-            self.recall_unfit_credit_at(endpoint);
         }
     }
 

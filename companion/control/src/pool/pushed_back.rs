@@ -56,7 +56,6 @@ impl Pool {
         let refusal = Refusal { endpoint, retry_after };
         granted.refusals = granted.refusals.iter().copied().chain([refusal]).collect();
         self.decide(now, Input::PushedBack { id, endpoint });
-        self.recall_unfit_credit_at(endpoint);
     }
 
     /// The input with which a request that no endpoint took returns to its place. `failed_attempt`: the last that its filter knows

@@ -37,11 +37,9 @@ impl Pool {
         if old.policy != self.rules.policy {
             self.decide(now, Input::Policy(Box::new(self.rules.policy.clone())));
         }
-        self.apply_budgets(now);
         // Every key may decide otherwise now.
         self.recall_credits(|_| true);
         self.credits.forget_longest_prompt();
-        self.announced.mark_stale();
     }
 
     /// The configuration no longer has the pool: no endpoint is listed any more, and what runs ends as usual.
@@ -67,11 +65,8 @@ impl Pool {
         }
         if relisted != Relisted::default() {
             self.decide(now, Input::Relist(Box::new(relisted)));
-            self.recall_unfit_credits();
         }
-        self.apply_budgets(now);
         self.forget_unlisted();
-        self.announced.mark_stale();
     }
 
     /// Forgets endpoints that aren't listed and where the last request has ended. Takes constant time if there is none.
@@ -102,8 +97,6 @@ impl Pool {
         let state = endpoint.state;
         self.autopilot.ready(now, id, is_ready);
         self.decide(now, Input::Endpoint { id, state });
-        self.recall_unfit_credit_at(id);
-        self.announced.mark_stale();
     }
 
     /// The metrics of a model server were read, or have become too old.
@@ -129,7 +122,6 @@ impl Pool {
         self.decide(now, Input::ServerStats { id, stats });
         let running = scraped.and_then(|scraped| scraped.running);
         self.decide(now, Input::Load { id, running });
-        self.recall_unfit_credit_at(id);
     }
 
     /// Rejects the waiting requests for models that the pool no longer serves.
