@@ -1,15 +1,17 @@
 //! The filter's view of the configuration: the protocol's Policy message, and the plugin configuration that Envoy gives
 //! the filter at a cold start, before a companion has connected.
 
-use std::collections::BTreeMap;
 use std::hash::Hasher as _;
 use std::net::IpAddr;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use penstock_config::{ApiKeys, Config, Per, Pool, Source, Then, Trust};
 use penstock_engine::policy::{Gate, StockUnit};
 use penstock_engine::units::Decimal;
 use penstock_envoy::bootstrap::COMPANION_CLUSTER;
 use penstock_wire as wire;
+use prost::Message as _;
 use serde_json::{Value, json};
 use siphasher::sip::SipHasher13;
 
@@ -69,7 +71,7 @@ pub fn frame(config: &Config, tracing: bool) -> wire::Policy {
     };
     // Fixed keys and algorithm, so that the digest doesn't change with the Rust release.
     let mut hasher = SipHasher13::new_with_keys(0, 0);
-    hasher.write(&prost::Message::encode_to_vec(&policy));
+    hasher.write(&policy.encode_to_vec());
     policy.digest = format!("{:016x}", hasher.finish());
     policy
 }
@@ -77,52 +79,8 @@ pub fn frame(config: &Config, tracing: bool) -> wire::Policy {
 /// The filter's plugin configuration: the companion's cluster, this gateway's name, and the policy for a cold start.
 #[must_use]
 pub fn plugin_configuration(config: &Config, node: &str, tracing: bool) -> Value {
-    let policy = frame(config, tracing);
-    let identity = &config.identity;
-    json!({
-        "companion": COMPANION_CLUSTER,
-        "node": node,
-        "policy": {
-            "digest": policy.digest,
-            "body_bytes_max": policy.body_bytes_max,
-            "tracing": policy.tracing,
-            "session_per_pool": policy.session_per_pool,
-            "routes": ROUTES.map(|(path, api)| json!({"path": path, "api": api_name(api)})),
-            "identity": {
-                "fairness_id": json_sources(&identity.fairness_id),
-                "user": json_sources(&identity.user),
-                "priority": json_sources(&identity.priority),
-                "class": json_sources(&identity.class),
-                "strict": json_sources(&identity.strict),
-                "jump": json_sources(&identity.jump),
-                "trust": match &identity.trust {
-                    None | Some(Trust::All) => json!("all"),
-                    Some(Trust::Networks(networks)) => json!({
-                        "networks": networks.iter().map(ToString::to_string).collect::<Vec<_>>(),
-                    }),
-                },
-                "api_keys": identity.api_keys.as_ref().map(json_api_keys),
-            },
-            "pools": policy.pools.iter().map(|pool| json!({
-                "name": pool.name,
-                "models": pool.models,
-                "hold_ms": pool.hold_ms,
-                "then": match pool.fallback() {
-                    wire::Fallback::Open => "open",
-                    wire::Fallback::Closed => "closed",
-                },
-                "ttl_ms": pool.ttl_ms,
-                "no_endpoint_ttl_ms": pool.no_endpoint_ttl_ms,
-                "capacity_status": pool.capacity_status,
-                "endpoints": pool.endpoints,
-                "open_bound": pool.fallback_bound,
-                "open_in_tokens": pool.fallback_bound_in_tokens,
-                "prefix_hashes": pool.prefix_hashes,
-                "first_byte": pool.first_byte,
-                "requeue_on": json_requeue_on(pool.requeue_on.as_ref()),
-            })).collect::<Vec<_>>(),
-        },
-    })
+    let policy = STANDARD.encode(frame(config, tracing).encode_to_vec());
+    json!({ "companion": COMPANION_CLUSTER, "node": node, "policy": policy })
 }
 
 fn requeue_on(pool: &Pool) -> wire::RequeueOn {
@@ -136,14 +94,6 @@ fn requeue_on(pool: &Pool) -> wire::RequeueOn {
             .filter_map(|(is_listed, status)| is_listed.then_some(status))
             .collect(),
     }
-}
-
-/// The causes as a list of names and statuses.
-fn json_requeue_on(causes: Option<&wire::RequeueOn>) -> Value {
-    let Some(causes) = causes else { return Value::Null };
-    let names = [(causes.connect, "connect"), (causes.reset, "reset")];
-    let names = names.into_iter().filter(|(is_listed, _)| *is_listed).map(|(_, name)| json!(name));
-    names.chain(causes.statuses.iter().map(|status| json!(status))).collect()
 }
 
 fn trust(trust: Option<&Trust>) -> wire::Trust {
@@ -173,21 +123,6 @@ fn api_keys(keys: &ApiKeys) -> wire::ApiKeys {
         forward: keys.forward,
         keys: entries.collect(),
     }
-}
-
-/// The keys as digests by tenant.
-fn json_api_keys(keys: &ApiKeys) -> Value {
-    let mut digests: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-    for (digest, tenant) in keys.table.iter() {
-        let digits = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-        digests.entry(tenant).or_default().push(digits);
-    }
-    json!({
-        "headers": keys.headers,
-        "required": keys.required,
-        "forward": keys.forward,
-        "keys": digests,
-    })
 }
 
 /// The requests that an Envoy may run before it has ever reached a companion: the sum of the endpoints' bounds, as if
@@ -224,17 +159,6 @@ fn wants_hashes(pool: &Pool) -> bool {
     pool.policy.counts_cached_tokens() || pool.policy.scheduler.prefix > 0.0 && has_choice
 }
 
-const fn api_name(api: wire::Api) -> &'static str {
-    match api {
-        wire::Api::Unspecified => "unspecified",
-        wire::Api::ChatCompletions => "chat_completions",
-        wire::Api::Completions => "completions",
-        wire::Api::Embeddings => "embeddings",
-        wire::Api::Responses => "responses",
-        wire::Api::Messages => "messages",
-    }
-}
-
 fn sources(sources: &[Source]) -> Vec<wire::Source> {
     use wire::source::From;
     sources
@@ -251,19 +175,6 @@ fn sources(sources: &[Source]) -> Vec<wire::Source> {
                         .collect(),
                 }),
             }),
-        })
-        .collect()
-}
-
-fn json_sources(sources: &[Source]) -> Vec<Value> {
-    sources
-        .iter()
-        .map(|source| match source {
-            Source::Header(name) => json!({"header": name}),
-            Source::Body(name) => json!({"body": name}),
-            Source::Metadata(path) => json!({"metadata": path}),
-            // A list of pairs, because the first match counts and an object has no order.
-            Source::Model(rules) => json!({"model": rules}),
         })
         .collect()
 }
@@ -293,14 +204,6 @@ pools: [{name: a, endpoints: {static: ['127.0.0.1:8001']}}]";
         assert_eq!((keys.required, keys.forward), (false, false));
         let listed: Vec<_> = keys.keys.iter().map(|key| (key.sha256.as_slice(), &*key.tenant)).collect();
         assert_eq!(listed, [(&[1; 32][..], "other"), (&[2; 32][..], "acme")]);
-        let plugin = plugin_configuration(&first, "edge", false);
-        assert_eq!(
-            plugin["policy"]["identity"]["api_keys"],
-            json!({
-                "headers": ["authorization", "x-api-key", "api-key"], "required": false, "forward": false,
-                "keys": {"acme": ["02".repeat(32)], "other": ["01".repeat(32)]},
-            })
-        );
         let second = config(&format!("acme: ['{two}']"));
         assert_ne!(frame(&first, false).digest, frame(&second, false).digest);
     }
@@ -324,23 +227,13 @@ pools: [{name: a, endpoints: {static: ['127.0.0.1:8001']}}]";
         let Some(From::Model(table)) = &identity.jump[0].from else { panic!("a table") };
         let rules: Vec<_> = table.rules.iter().map(|rule| (&*rule.glob, &*rule.value)).collect();
         assert_eq!(rules, [("z*", "30"), ("*", "5")]);
-        let plugin = plugin_configuration(&config, "edge", false);
-        let identity = &plugin["policy"]["identity"];
-        assert_eq!(identity["jump"], json!([{"model": [["z*", "30"], ["*", "5"]]}]));
-        assert_eq!(identity["strict"], json!([{"header": "x-tier"}]));
-        assert_eq!(identity["class"][0], json!({"header": "x-penstock-class"}));
     }
 
     /// A pool's message, from its keys.
     fn message(keys: &str) -> wire::Pool {
         let text = format!("pools: [{{name: a, {keys}}}]");
         let config = Config::parse(&text, "f.yaml").expect("valid");
-        let plugin = plugin_configuration(&config, "edge", false);
-        let pool = frame(&config, false).pools.remove(0);
-        let shown = &plugin["policy"]["pools"][0];
-        assert_eq!(shown["prefix_hashes"], pool.prefix_hashes);
-        assert_eq!(shown["first_byte"], pool.first_byte);
-        pool
+        frame(&config, false).pools.remove(0)
     }
 
     #[test]
@@ -354,11 +247,8 @@ pools: [{name: a, endpoints: {static: ['127.0.0.1:8001']}}]";
             let expected = wire::RequeueOn { connect, reset, statuses: statuses.to_vec() };
             assert_eq!(message(&keys).requeue_on, Some(expected), "{listed}");
         }
-        let text = "pools: [{name: a, endpoints: {static: ['127.0.0.1:1']}}]";
-        let config = Config::parse(text, "f.yaml").expect("valid");
-        let plugin = plugin_configuration(&config, "edge", false);
-        let shown = &plugin["policy"]["pools"][0]["requeue_on"];
-        assert_eq!(shown, &json!(["connect", "reset", 429, 503]), "the default is all");
+        let all = wire::RequeueOn { connect: true, reset: true, statuses: vec![429, 503] };
+        assert_eq!(message("endpoints: {static: ['127.0.0.1:1']}").requeue_on, Some(all), "the default");
     }
 
     #[test]
@@ -425,17 +315,20 @@ pools:
             [(Open, 2, Some(8), false), (Closed, 1, Some(110), true), (Closed, 1, None, false)],
             "3.5 times 2.2 of the first pool, rounded up"
         );
-        let plugin = plugin_configuration(&config, "edge", false);
-        let policy = &plugin["policy"];
-        let networks = json!({"networks": ["10.0.0.0/8", "fd00::/8"]});
-        assert_eq!(policy["identity"]["trust"], networks);
-        let pool = &policy["pools"][0];
-        assert_eq!(pool["endpoints"], json!(["127.0.0.1:1", "[::1]:2"]));
-        assert_eq!((&pool["then"], &pool["open_bound"]), (&json!("open"), &json!(8)));
+        assert_eq!(policy.pools[0].endpoints, ["127.0.0.1:1", "[::1]:2"]);
         let small = "pools: [{name: a, endpoints: {static: ['127.0.0.1:8001']}}]";
         let config = Config::parse(small, "f.yaml").expect("valid");
         let trust = frame(&config, false).identity.and_then(|identity| identity.trust).expect("present");
         assert!(trust.all && trust.networks.is_empty());
-        assert_eq!(plugin_configuration(&config, "edge", false)["policy"]["identity"]["trust"], "all");
+    }
+
+    #[test]
+    fn the_plugin_has_the_policy_in_base64() {
+        let config = Config::parse("pools: [{name: a, endpoints: {static: ['127.0.0.1:8001']}}]", "f.yaml");
+        let config = config.expect("valid");
+        let plugin = plugin_configuration(&config, "edge", false);
+        assert_eq!((&plugin["companion"], &plugin["node"]), (&json!(COMPANION_CLUSTER), &json!("edge")));
+        let policy = STANDARD.decode(plugin["policy"].as_str().expect("text")).expect("base64");
+        assert_eq!(wire::Policy::decode(&*policy), Ok(frame(&config, false)));
     }
 }

@@ -6,12 +6,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use http::HeaderMap;
 use penstock_tests::envoy::{SESSIONS, SESSIONS_IN_ALL};
 use penstock_tests::gateway::{pool, slots};
 use penstock_tests::h2c::H2c;
 use penstock_tests::{Answer, ClientGroup, ClientRequest, Companion, Envoy, Upstream, module, run};
+use prost::Message as _;
 
 /// A pool for every model, with `places` places at each server.
 fn pools(servers: &[Upstream], places: u32, more: &str) -> Vec<String> {
@@ -178,8 +181,12 @@ fn reloaded_vm_starts_with_the_active_policy() {
         companion.kill().await;
         // The models in its plugin configuration are out of date.
         let stale = |plugin: &mut serde_json::Value| {
-            plugin["policy"]["digest"] = "stale".into();
-            plugin["policy"]["pools"][0]["models"] = serde_json::json!(["stale"]);
+            let encoded = plugin["policy"].as_str().expect("text");
+            let policy = STANDARD.decode(encoded).expect("base64");
+            let mut policy = penstock_wire::Policy::decode(&*policy).expect("a policy");
+            policy.digest = "stale".into();
+            policy.pools[0].models = vec!["stale".into()];
+            plugin["policy"] = STANDARD.encode(policy.encode_to_vec()).into();
         };
         let mut envoy = Envoy::alone(&companion, "envoy", None, stale).await;
         let mut crowd = ClientGroup::default();

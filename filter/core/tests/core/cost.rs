@@ -16,7 +16,11 @@ use penstock_filter_core::shared_data::{SetIf, SharedData};
 use penstock_filter_core::time::Instant;
 use penstock_filter_core::worker::Worker;
 use penstock_wire::command::Kind;
-use penstock_wire::{Command, CompanionFrame, Credit, EndpointCredit, Grant, HelloAck};
+use penstock_wire::source::From;
+use penstock_wire::{
+    Api, Command, CompanionFrame, Credit, EndpointCredit, Grant, HelloAck, Identity, Policy, Pool, Route,
+    Source,
+};
 use prost::Message;
 
 /// An allocator that counts the allocations of each thread.
@@ -102,23 +106,49 @@ struct Rig {
     allocations: (u64, u64),
 }
 
-const CONFIG: &str = r#"{"companion": "c", "node": "n", "requeue": "127.0.0.1:1", "routes_tell": true, "policy": {
-    "digest": "d", "body_bytes_max": 1000000,
-    "routes": [{"path": "/v1/chat/completions", "api": "chat_completions"}],
-    "identity": {"fairness_id": [{"header": "x-gateway-inference-fairness-id"}, {"header": "x-tenant-id"},
-                                 {"body": "user"}],
-                 "user": [{"body": "user"}], "priority": [{"header": "x-priority"}],
-                 "trust": "all"},
-    "pools": [{"name": "chat", "models": [], "hold_ms": 5000, "then": "closed", "ttl_ms": 30000,
-               "no_endpoint_ttl_ms": 60000, "capacity_status": 429}]}}"#;
+fn config() -> Config {
+    let source = |from| Source { from: Some(from) };
+    let header = |name: &str| source(From::Header(name.into()));
+    let user = source(From::Body("user".into()));
+    let identity = Identity {
+        fairness_id: vec![header("x-gateway-inference-fairness-id"), header("x-tenant-id"), user.clone()],
+        user: vec![user],
+        priority: vec![header("x-priority")],
+        ..Identity::default()
+    };
+    let pool = Pool {
+        name: "chat".into(),
+        hold_ms: 5_000,
+        ttl_ms: 30_000,
+        no_endpoint_ttl_ms: 60_000,
+        capacity_status: 429,
+        ..Pool::default()
+    };
+    Config {
+        companion: "c".into(),
+        node: "n".into(),
+        requeue_listener: Some("127.0.0.1:1".into()),
+        is_requeue_listener: false,
+        routes_report_endpoint: true,
+        logs_attempts: false,
+        routes_requeue: false,
+        policy: Policy {
+            digest: "d".into(),
+            body_bytes_max: 1_000_000,
+            routes: vec![Route { path: "/v1/chat/completions".into(), api: Api::ChatCompletions.into() }],
+            identity: Some(identity),
+            pools: vec![pool],
+            ..Policy::default()
+        },
+    }
+}
 
 impl Rig {
-    fn new(config: &str) -> Self {
+    fn new(config: &Config) -> Self {
         let random = RandomBits { epoch: Epoch { hi: 1, lo: 2 }, envoy: 3, key: [7; 16] };
-        let config = Config::parse(config.as_bytes()).expect("a valid configuration");
         let now = Instant::from_nanos(1_000_000_000_000);
         let mut rig = Self {
-            worker: Worker::new(now, &random, &config, Box::new(SingleWorker)),
+            worker: Worker::new(now, &random, config, Box::new(SingleWorker)),
             host: Host::default(),
             now,
             received: 0,
@@ -315,11 +345,11 @@ impl Cost {
 
 /// The least cost of several equal requests: the first ones grow tables, and a tree node splits now and then.
 fn least(run: impl FnMut(&mut Rig) -> Cost) -> Cost {
-    least_with(CONFIG, run)
+    least_with(&config(), run)
 }
 
 /// The same with this configuration of the plugin.
-fn least_with(config: &str, mut run: impl FnMut(&mut Rig) -> Cost) -> Cost {
+fn least_with(config: &Config, mut run: impl FnMut(&mut Rig) -> Cost) -> Cost {
     let mut rig = Rig::new(config);
     let costs = (0..32).map(|_| run(&mut rig));
     costs.min_by_key(|cost| cost.allocations).expect("some")
@@ -359,18 +389,19 @@ fn cost_of_a_whole_response() {
 #[test]
 fn cost_of_a_streamed_response() {
     // One of them is the template of the stream's events.
-    assert_streamed(CONFIG, 35);
+    assert_streamed(&config(), 35);
 }
 
 /// The first byte is reported in the message that is sent anyway.
 #[test]
 fn cost_of_a_streamed_response_whose_first_byte_is_reported() {
-    let config = CONFIG.replace("\"capacity_status\": 429", "\"capacity_status\": 429, \"first_byte\": true");
+    let mut config = config();
+    config.policy.pools[0].first_byte = true;
     // The message waits for the byte in a box of its own.
     assert_streamed(&config, 36);
 }
 
-fn assert_streamed(config: &str, allocations: u64) {
+fn assert_streamed(config: &Config, allocations: u64) {
     let stream =
         |chunks: usize| least_with(config, |rig| rig.request(&chat(), &STREAMED, &vec![CHUNK; chunks]));
     let (few, many) = (stream(2), stream(102));

@@ -7,29 +7,26 @@ use penstock_filter_core::local_reply::LocalReply;
 use penstock_wire::command::Kind;
 use penstock_wire::filter_frame::Event;
 use penstock_wire::names::POOL_HEADER;
-use penstock_wire::{self as wire, Grant, Refused, Register};
+use penstock_wire::{self as wire, ApiKey, ApiKeys, Grant, Refused, Register};
+use sha2::{Digest, Sha256};
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
-use crate::worker::harness::{CONFIG, Output, Rig, Shared, grant, register};
+use crate::worker::harness::{Output, Rig, Shared, config, grant, identity, register};
 
 const KEY: &str = "pk-secret";
-/// SHA-256 of [`KEY`].
-const DIGEST: &str = "be7197d27934b570d8a966469dfe5f6f32a7731fe728e811f05970b16d7917c0";
 
-fn keys(more: &str) -> String {
-    format!(
-        r#""identity": {{"api_keys": {{"headers": ["authorization", "x-api-key"], "keys": {{"acme": ["{DIGEST}"]}}, {more}}}, "#
-    )
-}
-
-fn config(more: &str, node: &str) -> Config {
-    let text = CONFIG.replacen(r#""identity": {"#, &keys(more), 1).replacen(
-        r#""node": "n""#,
-        &format!(r#""node": "n"{node}"#),
-        1,
-    );
-    Config::parse(text.as_bytes()).expect("the configuration is right")
+/// A configuration with the key, which is `required` or not, and with a change.
+fn keyed(required: bool, change: impl FnOnce(&mut Config)) -> Config {
+    config(|config| {
+        identity(config).api_keys = Some(ApiKeys {
+            headers: vec!["authorization".into(), "x-api-key".into()],
+            required,
+            forward: false,
+            keys: vec![ApiKey { sha256: Sha256::digest(KEY).to_vec(), tenant: "acme".into() }],
+        });
+        change(config);
+    })
 }
 
 fn connected(epoch: u64, config: &Config, shared: &Shared) -> Rig {
@@ -39,11 +36,11 @@ fn connected(epoch: u64, config: &Config, shared: &Shared) -> Rig {
     rig
 }
 
-const REQUIRED: &str = r#""required": true, "forward": false"#;
-const OPTIONAL: &str = r#""required": false, "forward": false"#;
+const REQUIRED: bool = true;
+const OPTIONAL: bool = false;
 
-fn rig(more: &str) -> Rig {
-    connected(2, &config(more, ""), &Shared::default())
+fn rig(required: bool) -> Rig {
+    connected(2, &keyed(required, |_| {}), &Shared::default())
 }
 
 /// A request whose every other source names another tenant. Returns its removed headers and its registration.
@@ -72,16 +69,19 @@ fn with_key() -> [(&'static str, &'static str); 1] {
 
 #[test]
 fn a_key_gives_the_tenant_whatever_the_client_claims() {
-    for more in [REQUIRED, OPTIONAL] {
-        let (edits, registered) = registered(&mut rig(more), &with_key());
+    for required in [REQUIRED, OPTIONAL] {
+        let (edits, registered) = registered(&mut rig(required), &with_key());
         assert_eq!(edits, [HeaderEdit::Remove("x-api-key".into())]);
         assert_eq!(&*registered.fairness_id, "acme");
         assert!(registered.tenant_verified && !registered.fairness_id_private);
         assert_eq!(&*registered.user, "evil", "other identities are claims");
     }
     let bearer = ("authorization", format!("Bearer {KEY}"));
-    let forwarding = r#""required": true, "forward": true"#;
-    let (edits, registered) = registered(&mut rig(forwarding), &[(bearer.0, &bearer.1)]);
+    let forwarding = keyed(REQUIRED, |config| {
+        identity(config).api_keys.get_or_insert_default().forward = true;
+    });
+    let mut rig = connected(2, &forwarding, &Shared::default());
+    let (edits, registered) = registered(&mut rig, &[(bearer.0, &bearer.1)]);
     assert_eq!((edits, &*registered.fairness_id), (vec![], "acme"));
 }
 
@@ -139,7 +139,7 @@ fn a_path_that_passes_through_needs_a_key_as_well() {
 fn a_new_policy_replaces_the_keys() {
     let mut rig = rig(REQUIRED);
     registered(&mut rig, &with_key());
-    let mut policy = config(REQUIRED, "").policy;
+    let mut policy = keyed(REQUIRED, |_| {}).policy;
     policy.digest = "d1".into();
     if let Some(keys) = policy.identity.as_mut().and_then(|identity| identity.api_keys.as_mut()) {
         keys.keys.clear();
@@ -151,14 +151,14 @@ fn a_new_policy_replaces_the_keys() {
 #[test]
 fn a_worker_with_keys_in_its_configuration_does_not_trust_an_older_stored_policy() {
     let shared = Shared::default();
-    let mut rig = Rig::with(2, &crate::worker::harness::config("", ""), &shared);
+    let mut rig = Rig::with(2, &config(|_| {}), &shared);
     rig.open();
     rig.hello_ack(2);
-    let stored = wire::Policy { digest: "d1".into(), ..config(REQUIRED, "").policy };
+    let stored = wire::Policy { digest: "d1".into(), ..keyed(REQUIRED, |_| {}).policy };
     let open = wire::Policy { identity: None, ..stored };
     rig.command(0, [Kind::Policy(open)]);
     assert!(matches!(rig.headers(&[], false), HeadersAction::Pause(..)));
-    let mut later = Rig::with(3, &config(REQUIRED, ""), &shared);
+    let mut later = Rig::with(3, &keyed(REQUIRED, |_| {}), &shared);
     refused(later.headers(&[], false));
     later.tick();
     let outputs = later.open_requested();
@@ -169,8 +169,8 @@ fn a_worker_with_keys_in_its_configuration_does_not_trust_an_older_stored_policy
 #[test]
 fn a_requeued_request_keeps_the_tenant_of_its_key() {
     let (shared, listener) = (Shared::default(), "envoy://penstock-requeue/");
-    let requeue = format!(r#", "requeue": "{listener}""#);
-    let mut first = connected(5, &config(REQUIRED, &requeue), &shared);
+    let mut requeue = keyed(REQUIRED, |config| config.requeue_listener = Some(listener.into()));
+    let mut first = connected(5, &requeue, &shared);
     let (_, before) = registered(&mut first, &with_key());
     let granted = Grant { requeue: true, ..grant(before.sequence) };
     let outputs = first.command(0, [Kind::Grant(granted)]);
@@ -180,8 +180,8 @@ fn a_requeued_request_keeps_the_tenant_of_its_key() {
     assert!(!edits.contains(KEY), "{edits}");
 
     // The key was removed at the first listener.
-    let reenters = format!(r#"{requeue}, "reenters": true"#);
-    let mut second = connected(6, &config(REQUIRED, &reenters), &shared);
+    requeue.is_requeue_listener = true;
+    let mut second = connected(6, &requeue, &shared);
     let (_, after) = registered(&mut second, &[("x-penstock-requeue", token)]);
     let expected = Register {
         fairness_id: "acme".into(),

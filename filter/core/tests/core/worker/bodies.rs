@@ -22,7 +22,7 @@ fn trailers_end_the_body() {
 
 /// A worker that accepts long bodies.
 fn roomy() -> Rig {
-    let roomy = config(r#""body_bytes_max": 1000"#, r#""body_bytes_max": 1000000"#);
+    let roomy = config(|config| config.policy.body_bytes_max = 1_000_000);
     let mut rig = Rig::with(2, &roomy, &Shared::default());
     rig.open();
     rig.hello_ack(1);

@@ -6,7 +6,7 @@ use penstock_filter_core::headers::{Headers, serialize};
 use penstock_filter_core::limits::{REPORT_HOLD, REPORTS_MAX};
 use penstock_wire::command::Kind;
 use penstock_wire::filter_frame::Event;
-use penstock_wire::{Admitted, Completed, EndReason, Hello, Register, Running, Started};
+use penstock_wire::{Admitted, Completed, EndReason, Hello, Register, RequeueOn, Running, Started};
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
@@ -171,8 +171,8 @@ fn streamed_response_removes_its_slot() {
 
 /// A worker whose pool asks for the first byte of streamed responses.
 fn asking_for_first_bytes() -> Rig {
-    let to = r#""capacity_status": 429, "first_byte": true"#;
-    let mut rig = Rig::with(2, &config(r#""capacity_status": 429"#, to), &Shared::default());
+    let config = config(|config| config.policy.pools[0].first_byte = true);
+    let mut rig = Rig::with(2, &config, &Shared::default());
     rig.open();
     rig.hello_ack(1);
     rig.command(0, [Kind::Credit(credit(1, &[(A, 1)]))]);
@@ -306,8 +306,7 @@ fn stream_of_an_earlier_credit_is_reported_as_that_of_a_granted_request() {
 
 #[test]
 fn requeued_request_frees_its_slot_at_its_end() {
-    let mut config = config("", "");
-    config.requeue_listener = Some("envoy://requeue/".into());
+    let config = config(|config| config.requeue_listener = Some("envoy://requeue/".into()));
     let mut rig = Rig::with(2, &config, &Shared::default());
     rig.open();
     rig.hello_ack(1);
@@ -329,8 +328,10 @@ fn requeued_request_frees_its_slot_at_its_end() {
 
 #[test]
 fn refusal_by_a_server_is_reported_after_the_admission() {
-    let mut config = config(r#""capacity_status": 429"#, r#""capacity_status": 429, "requeue_on": [429]"#);
-    config.logs_attempts = true;
+    let config = config(|config| {
+        config.policy.pools[0].requeue_on = Some(RequeueOn { statuses: vec![429], ..RequeueOn::default() });
+        config.logs_attempts = true;
+    });
     let mut rig = Rig::with(2, &config, &Shared::default());
     rig.open();
     rig.hello_ack(1);

@@ -64,8 +64,7 @@ fn granted_and_waiting_requests_are_not_reported_by_a_return() {
 
 /// A worker with credit 1, which has one slot, and a request that is admitted by it.
 fn with_requeue_listener() -> (Rig, u64) {
-    let mut config = config("", "");
-    config.requeue_listener = Some("envoy://requeue/".into());
+    let config = config(|config| config.requeue_listener = Some("envoy://requeue/".into()));
     let mut rig = Rig::with(2, &config, &Shared::default());
     rig.open();
     rig.hello_ack(1);

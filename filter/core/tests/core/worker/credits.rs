@@ -35,7 +35,7 @@ pub(crate) fn credit(id: u64, slots: &[(&str, u32)]) -> Credit {
 
 /// A worker whose companion supports credits.
 pub(crate) fn connected() -> Rig {
-    let mut rig = Rig::with(2, &config("", ""), &Shared::default());
+    let mut rig = Rig::with(2, &config(|_| {}), &Shared::default());
     rig.open();
     rig.hello_ack(1);
     // All responses come from the only endpoint of most credits.
@@ -206,10 +206,13 @@ fn request_with_a_longer_prompt_than_the_credit_allows_is_registered() {
     assert_eq!(arrive(&mut rig, &[], &body("12345")).1, None);
 }
 
-/// A worker with a requeue listener and more keys, connected and without credit.
-fn with_requeue_listener(epoch: u64, keys: &str, shared: &Shared) -> Rig {
-    let keys = format!(r#""node": "n", "requeue": "envoy://requeue/"{keys}"#);
-    let mut rig = Rig::with(epoch, &config(r#""node": "n""#, &keys), shared);
+/// A worker of the first listener or of the requeue listener, connected and without credit.
+fn with_requeue_listener(epoch: u64, is_requeue_listener: bool, shared: &Shared) -> Rig {
+    let config = config(|config| {
+        config.requeue_listener = Some("envoy://requeue/".into());
+        config.is_requeue_listener = is_requeue_listener;
+    });
+    let mut rig = Rig::with(epoch, &config, shared);
     rig.open();
     rig.hello_ack(1);
     rig
@@ -218,13 +221,13 @@ fn with_requeue_listener(epoch: u64, keys: &str, shared: &Shared) -> Rig {
 #[test]
 fn requeued_request_is_registered_with_the_endpoint_of_its_credit() {
     let shared = Shared::default();
-    let rig = |epoch, keys: &str| {
-        let mut rig = with_requeue_listener(epoch, keys, &shared);
+    let rig = |epoch, is_requeue_listener| {
+        let mut rig = with_requeue_listener(epoch, is_requeue_listener, &shared);
         let credit = Credit { requeue: true, ..credit(1, &[(A, 9)]) };
         rig.command(0, [Kind::Credit(credit)]);
         rig
     };
-    let mut first = rig(5, "");
+    let mut first = rig(5, false);
     let (sequence, edits) = arrive(&mut first, &[], BODY);
     let edits = edits.expect("admitted");
     let [_, endpoint, route, HeaderEdit::Set("x-penstock-requeue", token)] = &edits[..] else {
@@ -234,7 +237,7 @@ fn requeued_request_is_registered_with_the_endpoint_of_its_credit() {
     let expected = format!("{A},envoy://requeue/");
     assert_eq!(route, &HeaderEdit::Set("x-penstock-route", expected));
 
-    let mut second = rig(6, r#", "reenters": true"#);
+    let mut second = rig(6, true);
     assert_eq!(arrive(&mut second, &[("x-penstock-requeue", token)], BODY).1, None);
     let outputs = second.outputs();
     let [Output::Sent(_, Event::Register(register))] = &outputs[..] else { panic!("{outputs:?}") };
@@ -245,14 +248,14 @@ fn requeued_request_is_registered_with_the_endpoint_of_its_credit() {
 #[test]
 fn granted_request_has_no_leased_endpoint_when_it_is_requeued() {
     let shared = Shared::default();
-    let mut first = with_requeue_listener(5, "", &shared);
+    let mut first = with_requeue_listener(5, false, &shared);
     let (sequence, _) = first.waiting("m1");
     let requeue = Grant { requeue: true, ..grant(sequence) };
     let outputs = first.command(0, [Kind::Grant(requeue)]);
     let [Output::Resume(_, edits)] = &outputs[..] else { panic!("{outputs:?}") };
     let (_, token) = edits.split_once(r#""x-penstock-requeue", ""#).expect("a token");
     let token = token.split('"').next().expect("quoted");
-    let mut second = with_requeue_listener(6, r#", "reenters": true"#, &shared);
+    let mut second = with_requeue_listener(6, true, &shared);
     arrive(&mut second, &[("x-penstock-requeue", token)], BODY);
     let outputs = second.outputs();
     let [Output::Sent(_, Event::Register(register))] = &outputs[..] else { panic!("{outputs:?}") };
@@ -365,9 +368,7 @@ fn equally_loaded_endpoints_take_turns() {
 
 #[test]
 fn request_of_no_pool_is_registered() {
-    let pools = crate::worker::harness::CONFIG.find(r#""pools""#).expect("pools");
-    let text = format!(r#"{}"pools": []}}}}"#, &crate::worker::harness::CONFIG[..pools]);
-    let config = penstock_filter_core::config::Config::parse(text.as_bytes()).expect("a valid configuration");
+    let config = config(|config| config.policy.pools.clear());
     let mut rig = Rig::with(2, &config, &Shared::default());
     rig.open();
     rig.hello_ack(1);

@@ -483,8 +483,7 @@ fn prompt_hashes_are_registered_if_the_pool_wants_them() {
 
 /// A worker whose pool asks for the first byte of streamed responses.
 fn asking_for_first_bytes() -> Rig {
-    let to = r#""capacity_status": 429, "first_byte": true"#;
-    let config = config(r#""capacity_status": 429"#, to);
+    let config = config(|config| config.policy.pools[0].first_byte = true);
     let mut rig = Rig::with(2, &config, &Shared::default());
     rig.open();
     rig.hello_ack(1);

@@ -12,21 +12,22 @@ use penstock_filter_core::shared_data::{SetIf, SharedData};
 use penstock_wire::command::Kind;
 use penstock_wire::filter_frame::Event;
 use penstock_wire::limits::VERSION_MAX;
-use penstock_wire::{Completed, Endpoints, Hello, HelloAck, Policy, Pool, Refused, Route, Running};
+use penstock_wire::{Completed, Endpoints, Fallback, Hello, HelloAck, Policy, Pool, Refused, Route, Running};
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
 use crate::worker::credits::credit;
-use crate::worker::harness::{CONFIG, Output, Rig, Shared, grant, without_retry};
+use crate::worker::harness::{Output, Rig, Shared, config, grant, without_retry};
 
 const HOLD: Duration = Duration::from_secs(5);
 
-/// A configuration whose pool `chat` fails open, with additional keys.
-fn config(keys: &str) -> Config {
-    let closed = r#""hold_ms": 5000, "then": "closed""#;
-    assert!(CONFIG.contains(closed));
-    let text = CONFIG.replacen(closed, &format!(r#""hold_ms": 5000, "then": "open"{keys}"#), 1);
-    Config::parse(text.as_bytes()).expect("a valid configuration")
+/// A configuration whose pool `chat` fails open, with a change of that pool.
+fn failing_open(change: impl FnOnce(&mut Pool)) -> Config {
+    config(|config| {
+        let pool = &mut config.policy.pools[0];
+        pool.fallback = Fallback::Open.into();
+        change(pool);
+    })
 }
 
 fn endpoints(bound: Option<u64>) -> Kind {
@@ -46,7 +47,7 @@ fn lost(epoch: u64, shared: &Shared, bound: Option<u64>) -> Rig {
 }
 
 fn connected(epoch: u64, shared: &Shared, bound: Option<u64>) -> Rig {
-    let mut rig = Rig::with(epoch, &config(""), shared);
+    let mut rig = Rig::with(epoch, &failing_open(|_| {}), shared);
     rig.open();
     rig.hello_ack(2);
     rig.command(1, [endpoints(bound)]);
@@ -256,7 +257,11 @@ fn record_of_a_dead_worker_expires() {
 
 #[test]
 fn bound_may_count_tokens() {
-    let config = config(r#", "open_bound": 700, "open_in_tokens": true, "endpoints": ["s:1"]"#);
+    let config = failing_open(|pool| {
+        pool.fallback_bound = Some(700);
+        pool.fallback_bound_in_tokens = true;
+        pool.endpoints = vec!["s:1".into()];
+    });
     let mut rig = Rig::with(1, &config, &Shared::default());
     rig.advance(HOLD);
     // Each counts 256 tokens, because its prompt is empty.
@@ -278,7 +283,7 @@ fn stored_policy_provides_endpoints_and_bound_at_a_cold_start() {
         pools: vec![Pool {
             name: "chat".into(),
             hold_ms: 1_000,
-            fallback: penstock_wire::Fallback::Open.into(),
+            fallback: Fallback::Open.into(),
             ttl_ms: 30_000,
             no_endpoint_ttl_ms: 60_000,
             capacity_status: 503,
@@ -290,7 +295,7 @@ fn stored_policy_provides_endpoints_and_bound_at_a_cold_start() {
     };
     let mut first = connected(1, &shared, None);
     first.command(1, [Kind::Policy(policy)]);
-    let mut rig = Rig::with(2, &config(""), &shared);
+    let mut rig = Rig::with(2, &failing_open(|_| {}), &shared);
     rig.advance(Duration::from_millis(999));
     let (sequence, _) = rig.waiting("m1");
     rig.advance(Duration::from_millis(1));
@@ -305,7 +310,7 @@ fn stored_policy_provides_endpoints_and_bound_at_a_cold_start() {
 
 #[test]
 fn without_known_endpoints_envoy_chooses() {
-    let mut rig = Rig::with(1, &config(""), &Shared::default());
+    let mut rig = Rig::with(1, &failing_open(|_| {}), &Shared::default());
     rig.advance(HOLD);
     let edits = vec![HeaderEdit::Set("x-penstock-pool", "chat".into())];
     assert_eq!(arrive(&mut rig).1, BodyAction::Continue(edits));
@@ -358,8 +363,7 @@ fn requests_admitted_before_the_hello_ack_are_listed_in_the_next_hello() {
 
 #[test]
 fn without_hold_the_stream_is_reopened_only_once() {
-    let text = CONFIG.replacen(r#""hold_ms": 5000, "then": "closed""#, r#""hold_ms": 0, "then": "open""#, 1);
-    let config = Config::parse(text.as_bytes()).expect("a valid configuration");
+    let config = failing_open(|pool| pool.hold_ms = 0);
     let mut rig = Rig::with(1, &config, &Shared::default());
     let ack = || Kind::HelloAck(HelloAck { version: VERSION_MAX, term: 1 });
     for _ in 0..2 {
@@ -394,8 +398,8 @@ impl SharedData for CountedSharedData {
 
 #[test]
 fn records_cost_shared_data_calls_only_with_heartbeats_while_the_companion_is_up() {
-    let closed = Config::parse(CONFIG.as_bytes()).expect("a valid configuration");
-    for (config, per_heartbeat) in [(closed, 0), (config(""), 2)] {
+    let closed = config(|_| {});
+    for (config, per_heartbeat) in [(closed, 0), (failing_open(|_| {}), 2)] {
         let calls = Rc::new(Cell::new(0));
         let mut rig = Rig::with_shared_data(
             1,
@@ -426,7 +430,7 @@ fn records_cost_shared_data_calls_only_with_heartbeats_while_the_companion_is_up
 
 #[test]
 fn policys_bound_applies_if_the_companion_sends_none() {
-    let config = config(r#", "open_bound": 1"#);
+    let config = failing_open(|pool| pool.fallback_bound = Some(1));
     let mut rig = Rig::with(1, &config, &Shared::default());
     rig.open();
     rig.hello_ack(1);
@@ -442,7 +446,7 @@ fn later_policy_can_switch_to_fail_closed() {
     let mut rig = open(0, &Shared::default(), None);
     assert!(admitted(&mut rig).is_some());
     let mut rig = connected(0, &Shared::default(), None);
-    let closed = Config::parse(CONFIG.as_bytes()).expect("a valid configuration").policy;
+    let closed = config(|_| {}).policy;
     rig.command(1, [Kind::Policy(closed)]);
     rig.closed();
     rig.advance(HOLD);

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -21,7 +22,11 @@ use penstock_filter_core::worker::Worker;
 use penstock_wire::command::Kind;
 use penstock_wire::filter_frame::Event;
 use penstock_wire::limits::VERSION_MAX;
-use penstock_wire::{Admitted, Command, CompanionFrame, FilterFrame, Grant, HelloAck, Register, Role};
+use penstock_wire::source::From;
+use penstock_wire::{
+    Admitted, Api, Command, CompanionFrame, FilterFrame, Grant, HelloAck, Identity, ModelRule, ModelTable,
+    Network, Policy, Pool, Register, Role, Route, Source, Trust,
+};
 use prost::Message;
 
 /// Envoy's properties by path, joined with dots.
@@ -55,18 +60,6 @@ pub(crate) enum Output {
     CountReceived(u64),
     Error(String),
 }
-
-pub(crate) const CONFIG: &str = r#"{"companion": "c", "node": "n", "policy": {
-    "digest": "d0", "body_bytes_max": 1000,
-    "routes": [{"path": "/v1/chat/completions", "api": "chat_completions"}, {"path": "/v1/messages", "api": "messages"}],
-    "identity": {"fairness_id": [{"header": "x-tenant"}, {"metadata": "jwt/sub"}, {"body": "user"}],
-                 "user": [{"body": "user"}], "priority": [{"header": "x-priority"}, {"model": {"g*": "critical"}}],
-                 "strict": [{"header": "x-strict"}],
-                 "jump": [{"header": "x-jump"}], "class": [{"header": "x-class"}]},
-    "pools": [{"name": "chat", "models": ["m*", "g*"], "hold_ms": 5000, "then": "closed", "ttl_ms": 30000,
-               "no_endpoint_ttl_ms": 60000, "capacity_status": 429},
-              {"name": "patient", "models": ["p*"], "hold_ms": 100000, "then": "closed", "ttl_ms": 30000,
-               "no_endpoint_ttl_ms": 60000, "capacity_status": 503}]}}"#;
 
 pub(crate) struct Rig {
     pub(crate) worker: Worker,
@@ -122,16 +115,85 @@ pub(crate) fn random_bits(lo: u64) -> RandomBits {
     RandomBits { epoch: Epoch { hi: 1, lo }, envoy: 70 + lo, key: [7; 16] }
 }
 
-/// `CONFIG` with one key's value, or several keys, replaced.
-pub(crate) fn config(from: &str, to: &str) -> Config {
-    assert!(CONFIG.contains(from), "{from}");
-    Config::parse(CONFIG.replace(from, to).as_bytes()).expect("the configuration is right")
+/// A configuration of two pools that fail closed, with a change.
+pub(crate) fn config(change: impl FnOnce(&mut Config)) -> Config {
+    let pool = |name: &str, globs: &[&str], hold_ms, capacity_status| Pool {
+        name: name.into(),
+        models: globs.iter().map(ToString::to_string).collect(),
+        hold_ms,
+        ttl_ms: 30_000,
+        no_endpoint_ttl_ms: 60_000,
+        capacity_status,
+        ..Pool::default()
+    };
+    let route = |path: &str, api: Api| Route { path: path.into(), api: api.into() };
+    let source = |from| Source { from: Some(from) };
+    let critical = ModelRule { glob: "g*".into(), value: "critical".into() };
+    let mut config = Config {
+        companion: "c".into(),
+        node: "n".into(),
+        requeue_listener: None,
+        is_requeue_listener: false,
+        routes_report_endpoint: false,
+        logs_attempts: false,
+        routes_requeue: false,
+        policy: Policy {
+            digest: "d0".into(),
+            body_bytes_max: 1_000,
+            routes: vec![
+                route("/v1/chat/completions", Api::ChatCompletions),
+                route("/v1/messages", Api::Messages),
+            ],
+            identity: Some(Identity {
+                fairness_id: vec![
+                    header("x-tenant"),
+                    source(From::Metadata("jwt/sub".into())),
+                    source(From::Body("user".into())),
+                ],
+                user: vec![source(From::Body("user".into()))],
+                priority: vec![
+                    header("x-priority"),
+                    source(From::Model(ModelTable { rules: vec![critical] })),
+                ],
+                strict: vec![header("x-strict")],
+                jump: vec![header("x-jump")],
+                class: vec![header("x-class")],
+                ..Identity::default()
+            }),
+            pools: vec![pool("chat", &["m*", "g*"], 5_000, 429), pool("patient", &["p*"], 100_000, 503)],
+            ..Policy::default()
+        },
+    };
+    change(&mut config);
+    config
+}
+
+pub(crate) fn header(name: &str) -> Source {
+    Source { from: Some(From::Header(name.into())) }
+}
+
+/// Where `config` reads identities.
+pub(crate) fn identity(config: &mut Config) -> &mut Identity {
+    config.policy.identity.get_or_insert_default()
+}
+
+/// Trust in the clients of these networks, each `address/prefix`.
+pub(crate) fn trust_in(networks: &[&str]) -> Option<Trust> {
+    let network = |text: &&str| {
+        let (address, prefix) = text.split_once('/').expect("address/prefix");
+        let address = match address.parse().expect("an address") {
+            IpAddr::V4(address) => address.octets().to_vec(),
+            IpAddr::V6(address) => address.octets().to_vec(),
+        };
+        Network { address, prefix: prefix.parse().expect("a number") }
+    };
+    Some(Trust { all: false, networks: networks.iter().map(network).collect() })
 }
 
 impl Rig {
     /// A worker directly after its configuration.
     pub(crate) fn new() -> Self {
-        Self::with(2, &config("", ""), &Shared::default())
+        Self::with(2, &config(|_| {}), &Shared::default())
     }
 
     /// A worker of an Envoy with this shared data.
@@ -369,7 +431,7 @@ pub(crate) fn register(sequence: u64, model: &str) -> Register {
     Register {
         sequence,
         request_id: "id-1".into(),
-        api: penstock_wire::Api::ChatCompletions.into(),
+        api: Api::ChatCompletions.into(),
         model: model.into(),
         body_bytes: model.len() as u64 + 12,
         ..Register::default()

@@ -7,7 +7,7 @@ use penstock_filter_core::header_sanitizer::HeaderEdit;
 use penstock_filter_core::headers::{Headers, serialize};
 use penstock_wire::command::Kind;
 use penstock_wire::filter_frame::Event;
-use penstock_wire::{Grant, PushedBack};
+use penstock_wire::{Grant, PushedBack, RequeueOn};
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
@@ -17,12 +17,16 @@ const LISTENER: &str = "envoy://requeue/";
 const SERVER: &str = "1.1.1.1:1";
 
 /// A filter with these causes in its first pool, with a requeue listener.
-fn with_causes(causes: &str) -> Config {
-    let mut config =
-        config(r#""capacity_status": 429"#, &format!(r#""capacity_status": 429, "requeue_on": {causes}"#));
-    config.requeue_listener = Some(LISTENER.into());
-    config.logs_attempts = true;
-    config
+fn with_causes(causes: RequeueOn) -> Config {
+    config(|config| {
+        config.policy.pools[0].requeue_on = Some(causes);
+        config.requeue_listener = Some(LISTENER.into());
+        config.logs_attempts = true;
+    })
+}
+
+fn causes(connect: bool, reset: bool, statuses: &[u32]) -> RequeueOn {
+    RequeueOn { connect, reset, statuses: statuses.to_vec() }
 }
 
 fn connected(config: &Config) -> Rig {
@@ -62,16 +66,16 @@ fn granted_request_tells_envoy_when_to_send_it_again() {
     for (logs_attempts, causes, retry_on, statuses) in [
         (
             true,
-            r#"["connect", "reset", 429, 503]"#,
+            causes(true, true, &[429, 503]),
             Some("connect-failure,refused-stream,reset,retriable-status-codes"),
             Some("429,503"),
         ),
         // The companion couldn't tell a refusal from a failed connection.
-        (false, r#"["connect", "reset", 429, 503]"#, Some("connect-failure,refused-stream,reset"), None),
-        (true, r#"["connect"]"#, Some("connect-failure,refused-stream"), None),
-        (true, "[]", None, None),
+        (false, causes(true, true, &[429, 503]), Some("connect-failure,refused-stream,reset"), None),
+        (true, causes(true, false, &[]), Some("connect-failure,refused-stream"), None),
+        (true, causes(false, false, &[]), None, None),
     ] {
-        let mut config = with_causes(causes);
+        let mut config = with_causes(causes.clone());
         config.logs_attempts = logs_attempts;
         let mut rig = connected(&config);
         let (sequence, _) = rig.waiting("m1");
@@ -88,14 +92,14 @@ fn granted_request_tells_envoy_when_to_send_it_again() {
         };
         for expected in [edit("x-envoy-retry-on", retry_on), edit("x-envoy-retriable-status-codes", statuses)]
         {
-            assert!(edits.contains(&expected), "{causes}: {edits:?}");
+            assert!(edits.contains(&expected), "{causes:?}: {edits:?}");
         }
     }
 }
 
 #[test]
 fn refused_attempt_is_reported_with_its_status_and_pause() {
-    let mut rig = connected(&with_causes("[429]"));
+    let mut rig = connected(&with_causes(causes(false, false, &[429])));
     let sequence = rig.running("m1");
     let head = |status| [(":status", status), ("retry-after", "7")];
     assert_eq!(logged(&mut rig, "id-1", SERVER, &head("429")), [refusal(sequence, 429, Some(7_000))]);
@@ -119,7 +123,7 @@ fn refused_attempt_is_reported_with_its_status_and_pause() {
 
 #[test]
 fn refusal_belongs_to_the_latest_grant_under_its_id() {
-    let mut rig = connected(&with_causes("[429]"));
+    let mut rig = connected(&with_causes(causes(false, false, &[429])));
     let (first, second) = (rig.running("m1"), rig.running("m1"));
     let head = [(":status", "429")];
     assert_eq!(logged(&mut rig, "id-1", SERVER, &head), [refusal(second, 429, None)]);
@@ -137,7 +141,8 @@ fn refusal_belongs_to_the_latest_grant_under_its_id() {
 fn requeued_request_carries_the_report_of_its_last_attempt() {
     let shared = Shared::default();
     let failed_attempts = FailedAttempts::default();
-    let mut front = Rig::with(2, &with_causes("[429]"), &shared).sharing(&failed_attempts);
+    let mut front =
+        Rig::with(2, &with_causes(causes(false, false, &[429])), &shared).sharing(&failed_attempts);
     front.open();
     front.hello_ack(1);
     let (sequence, _) = front.waiting("m1");
@@ -146,7 +151,7 @@ fn requeued_request_carries_the_report_of_its_last_attempt() {
     let [Output::Resume(_, edits)] = &outputs[..] else { panic!("{outputs:?}") };
     let (_, token) = edits.split_once(r#"Set("x-penstock-requeue", ""#).expect("it has a token");
     let token = token.split('"').next().expect("quoted");
-    let mut requeue = with_causes("[429]");
+    let mut requeue = with_causes(causes(false, false, &[429]));
     requeue.is_requeue_listener = true;
     let registered = |was_refused: bool| {
         let mut rig = Rig::with(3, &requeue, &shared).sharing(&failed_attempts);
@@ -186,7 +191,7 @@ fn requeued_request_carries_the_report_of_its_last_attempt() {
 
 #[test]
 fn client_cannot_say_that_its_request_was_refused() {
-    let mut rig = connected(&with_causes("[429]"));
+    let mut rig = connected(&with_causes(causes(false, false, &[429])));
     let HeadersAction::Pause(sequence, edits) = rig.headers(&[("x-penstock-refused", "1")], false) else {
         panic!("paused")
     };
@@ -201,8 +206,8 @@ fn client_cannot_say_that_its_request_was_refused() {
 
 #[test]
 fn attempt_for_which_envoy_had_no_socket_is_reported_as_none_of_the_servers() {
-    for causes in [r#"["connect", "reset", 429, 503]"#, r#"["connect"]"#] {
-        let mut rig = connected(&with_causes(causes));
+    for causes in [causes(true, true, &[429, 503]), causes(true, false, &[])] {
+        let mut rig = connected(&with_causes(causes.clone()));
         let sequence = rig.running("m1");
         // A server that refuses the connection is another matter.
         let remote = b"delayed connect error: Connection refused".to_vec();
@@ -210,6 +215,6 @@ fn attempt_for_which_envoy_had_no_socket_is_reported_as_none_of_the_servers() {
         assert_eq!(logged(&mut rig, "id-1", SERVER, &[]), []);
         let own = b"socket creation failure".to_vec();
         rig.host.0.insert("upstream.transport_failure_reason", own);
-        assert_eq!(logged(&mut rig, "id-1", SERVER, &[]), [refusal(sequence, 0, None)], "{causes}");
+        assert_eq!(logged(&mut rig, "id-1", SERVER, &[]), [refusal(sequence, 0, None)], "{causes:?}");
     }
 }

@@ -10,8 +10,8 @@ use crate::worker::harness::{Output, Rig, Shared, config, grant};
 
 #[test]
 fn endpoint_reported_by_the_route_is_neither_fetched_nor_set() {
-    let mut rig =
-        Rig::with(7, &config(r#""node": "n""#, r#""node": "n", "routes_tell": true"#), &Shared::default());
+    let config = config(|config| config.routes_report_endpoint = true);
+    let mut rig = Rig::with(7, &config, &Shared::default());
     rig.open();
     rig.hello_ack(2);
     let (sequence, _) = rig.waiting("m1");

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use penstock_filter_core::config::Config;
 use penstock_filter_core::effect::{Effect, HeadersAction, ResponseHeadersAction};
 use penstock_filter_core::header_sanitizer::HeaderEdit;
 use penstock_wire::command::Kind;
@@ -13,14 +14,20 @@ use prost::Message;
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
-use crate::worker::harness::{Output, Rig, Shared, config, grant, register};
+use crate::worker::harness::{Output, Rig, Shared, config, grant, identity, register, trust_in};
 
 const LISTENER: &str = "envoy://penstock-requeue/";
-const NODE: &str = r#""node": "n""#;
 
-fn connected(epoch: u64, keys: &str, shared: &Shared) -> Rig {
-    let config = config(NODE, &format!(r#""node": "n", {keys}"#));
-    let mut rig = Rig::with(epoch, &config, shared);
+/// The configuration of the first listener, with a change.
+fn first_listener(change: impl FnOnce(&mut Config)) -> Config {
+    config(|config| {
+        config.requeue_listener = Some(LISTENER.into());
+        change(config);
+    })
+}
+
+fn connected(epoch: u64, shared: &Shared, change: impl FnOnce(&mut Config)) -> Rig {
+    let mut rig = Rig::with(epoch, &first_listener(change), shared);
     rig.open();
     rig.hello_ack(2);
     rig
@@ -28,12 +35,12 @@ fn connected(epoch: u64, keys: &str, shared: &Shared) -> Rig {
 
 /// A worker of the first listener.
 fn first_worker(epoch: u64, shared: &Shared) -> Rig {
-    connected(epoch, &format!(r#""requeue": "{LISTENER}""#), shared)
+    connected(epoch, shared, |_| {})
 }
 
 /// A worker of the requeue listener.
 fn requeue_worker(epoch: u64, shared: &Shared) -> Rig {
-    connected(epoch, &format!(r#""requeue": "{LISTENER}", "reenters": true"#), shared)
+    connected(epoch, shared, |config| config.is_requeue_listener = true)
 }
 
 fn may_requeue(sequence: u64) -> Grant {
@@ -119,7 +126,7 @@ fn without_listener_key_or_endpoints_there_is_no_token() {
     let plain =
         r#"[Set("x-penstock-pool", "chat"), Set("x-gateway-destination-endpoint", "1.1.1.1:1,2.2.2.2:2")]"#;
     let mut no_listener = Rig::connected();
-    let keyless = config(NODE, &format!(r#""node": "n", "requeue": "{LISTENER}""#));
+    let keyless = first_listener(|_| {});
     let mut keyless = Rig::with_shared_data(5, &keyless, Box::new(crate::worker::harness::NoSharedData));
     keyless.open();
     keyless.hello_ack(2);
@@ -138,7 +145,7 @@ fn without_listener_key_or_endpoints_there_is_no_token() {
 
 #[test]
 fn grant_without_requeue_has_no_token() {
-    let config = config(NODE, &format!(r#""node": "n", "requeue": "{LISTENER}""#));
+    let config = first_listener(|_| {});
     let mut rig = Rig::with(5, &config, &Shared::default());
     rig.open();
     assert_eq!(rig.hello_ack(1), []);
@@ -152,10 +159,9 @@ fn grant_without_requeue_has_no_token() {
 #[test]
 fn hello_names_an_envoy_without_a_requeue_listener() {
     let shared = Shared::default();
-    let config = config(NODE, &format!(r#""node": "n", "requeue": "{LISTENER}""#));
     for (mut rig, expected) in [
-        (Rig::with(5, &config, &shared), false),
-        (Rig::with(6, &crate::worker::harness::config(NODE, NODE), &shared), true),
+        (Rig::with(5, &first_listener(|_| {}), &shared), false),
+        (Rig::with(6, &config(|_| {}), &shared), true),
     ] {
         let outputs = rig.open();
         let [Output::Sent(1, Event::Hello(hello))] = &outputs[..] else { panic!("{outputs:?}") };
@@ -221,22 +227,14 @@ fn first_listener_ignores_tokens() {
 #[test]
 fn trust_of_a_requeued_request_follows_its_original_client() {
     let shared = Shared::default();
-    let keys = r#""trust": {"networks": ["10.0.0.0/8"]}, "fairness_id""#;
-    let node = format!(r#""node": "n", "requeue": "{LISTENER}""#);
-    let text = crate::worker::harness::CONFIG.replacen(r#""fairness_id""#, keys, 1).replacen(NODE, &node, 1);
-    let config = penstock_filter_core::config::Config::parse(text.as_bytes()).expect("a valid configuration");
-    let mut first = Rig::with(5, &config, &shared);
-    first.open();
-    first.hello_ack(2);
+    let mut first = connected(5, &shared, |config| identity(config).trust = trust_in(&["10.0.0.0/8"]));
     let (sequence, _) = first.waiting("m1");
     let token = granted(&mut first, sequence);
-    for (network, untrusted) in [("10.0.0.0/8", false), ("192.0.2.0/24", true)] {
-        let keys = format!(r#""trust": {{"networks": ["{network}"]}}, "fairness_id""#);
-        let node = r#""node": "n", "reenters": true"#;
-        let text =
-            crate::worker::harness::CONFIG.replacen(r#""fairness_id""#, &keys, 1).replacen(NODE, node, 1);
-        let config =
-            penstock_filter_core::config::Config::parse(text.as_bytes()).expect("a valid configuration");
+    for (trust, untrusted) in [(trust_in(&["10.0.0.0/8"]), false), (trust_in(&["192.0.2.0/24"]), true)] {
+        let config = config(|config| {
+            config.is_requeue_listener = true;
+            identity(config).trust = trust;
+        });
         let mut second = Rig::with(6, &config, &shared);
         second.open();
         second.host.0.insert("source.address", b"192.0.2.2:0".to_vec());
@@ -307,8 +305,7 @@ fn through(
 
 /// The edits of a grant of `endpoints` in a pool with these causes of a requeue, where the routes requeue by themselves.
 fn routed_edits(endpoints: &[&str], causes: &str, may_requeue: bool) -> Vec<HeaderEdit> {
-    let keys = format!(r#""node": "n", "requeue": "{LISTENER}", "routes_requeue": true"#);
-    let mut config = config(NODE, &keys);
+    let mut config = first_listener(|config| config.routes_requeue = true);
     config.logs_attempts = true;
     let causes: Vec<serde_json::Value> = serde_json::from_str(causes).expect("JSON");
     for pool in &mut config.policy.pools {
@@ -387,9 +384,11 @@ const SERVED: &str = "x-gateway-destination-endpoint-served";
 #[test]
 fn served_endpoint_reaches_the_client_after_any_number_of_requeues() {
     let shared = Shared::default();
-    let keys = |more: &str| format!(r#""requeue": "{LISTENER}", "routes_tell": true{more}"#);
-    let mut first = connected(5, &keys(""), &shared);
-    let mut second = connected(6, &keys(r#", "reenters": true"#), &shared);
+    let mut first = connected(5, &shared, |config| config.routes_report_endpoint = true);
+    let mut second = connected(6, &shared, |config| {
+        config.routes_report_endpoint = true;
+        config.is_requeue_listener = true;
+    });
     let (a, _) = first.waiting("m1");
     let token = granted(&mut first, a);
     let b = entered(&mut second, &token);
@@ -459,7 +458,7 @@ fn refusal_of_a_requeued_request_names_the_request_that_was_granted() {
     let mut first = first_worker(5, &shared);
     let (a, _) = first.waiting("m1");
     let token = granted(&mut first, a);
-    let config = config(NODE, r#""node": "n", "reenters": true"#);
+    let config = config(|config| config.is_requeue_listener = true);
     let mut second = Rig::with(6, &config, &shared);
     second.advance(Duration::from_secs(5));
     let sequence = second.paused(&[("x-penstock-requeue", &token)]);

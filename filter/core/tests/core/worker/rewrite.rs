@@ -13,8 +13,11 @@ const LISTENER: &str = "envoy://penstock-requeue/";
 
 /// A worker of the first listener or of the requeue listener.
 fn rig(epoch: u64, is_requeue_listener: bool, shared: &Shared) -> Rig {
-    let keys = format!(r#""node": "n", "requeue": "{LISTENER}", "reenters": {is_requeue_listener}"#);
-    let mut rig = Rig::with(epoch, &config(r#""node": "n""#, &keys), shared);
+    let config = config(|config| {
+        config.requeue_listener = Some(LISTENER.into());
+        config.is_requeue_listener = is_requeue_listener;
+    });
+    let mut rig = Rig::with(epoch, &config, shared);
     rig.open();
     rig.hello_ack(2);
     rig

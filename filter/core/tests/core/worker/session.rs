@@ -356,11 +356,11 @@ fn ttl_and_deadline_are_enforced_while_the_companion_is_down() {
 #[test]
 fn without_a_ready_endpoint_the_longer_ttl_counts_from_the_arrival_while_the_companion_is_down() {
     for (endpoint_ttl, answered_after) in [(60_000, 60_000), (10_000, 30_000)] {
-        let (from, to) = (
-            r#""no_endpoint_ttl_ms": 60000, "capacity_status": 503"#,
-            format!(r#""no_endpoint_ttl_ms": {endpoint_ttl}, "capacity_status": 429"#),
-        );
-        let mut rig = Rig::with(1, &config(from, &to), &Shared::default());
+        let config = config(|config| {
+            let patient = &mut config.policy.pools[1];
+            (patient.no_endpoint_ttl_ms, patient.capacity_status) = (endpoint_ttl, 429);
+        });
+        let mut rig = Rig::with(1, &config, &Shared::default());
         rig.open();
         rig.hello_ack(2);
         let none = Endpoints { pool: "patient".into(), ..Endpoints::default() };

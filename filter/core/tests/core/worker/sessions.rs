@@ -18,7 +18,6 @@ use prost::Message;
 use crate::worker::credits::{A, BODY, arrive, credit};
 use crate::worker::harness::*;
 
-const SPLIT: (&str, &str) = (r#""digest": "d0""#, r#""digest": "d0", "session_per_pool": true"#);
 /// Longer than a session waits before it opens the next stream.
 const LATER: Duration = Duration::from_secs(1);
 
@@ -40,7 +39,7 @@ struct Split {
 impl Split {
     /// A worker whose policy gives the pools `chat` and `patient` sessions of their own, if `is_split`.
     fn new(is_split: bool) -> Self {
-        let config = if is_split { config(SPLIT.0, SPLIT.1) } else { config("", "") };
+        let config = config(|config| config.policy.session_per_pool = is_split);
         Self {
             rig: Rig::with(2, &config, &Shared::default()),
             sent: BTreeMap::new(),

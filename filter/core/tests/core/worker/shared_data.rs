@@ -21,7 +21,7 @@ fn hello(rig: &mut Rig) -> Hello {
 #[test]
 fn all_workers_of_an_envoy_send_the_id_that_the_first_drew() {
     let shared = Shared::default();
-    let config = config("", "");
+    let config = config(|_| {});
     let ids: Vec<u64> = [5, 6, 7].map(|epoch| hello(&mut Rig::with(epoch, &config, &shared)).envoy).into();
     assert_eq!(ids, [75, 75, 75]);
     assert_eq!(hello(&mut Rig::with(8, &config, &Shared::default())).envoy, 78);
@@ -45,13 +45,13 @@ impl SharedData for Raced {
 
 #[test]
 fn one_identity_wins_if_two_workers_draw_at_once() {
-    let mut rig = Rig::with_shared_data(5, &config("", ""), Box::new(Raced(Shared::default())));
+    let mut rig = Rig::with_shared_data(5, &config(|_| {}), Box::new(Raced(Shared::default())));
     assert_eq!(hello(&mut rig).envoy, 9);
 }
 
 #[test]
 fn without_shared_data_an_envoy_has_no_identity() {
-    let mut rig = Rig::with_shared_data(5, &config("", ""), Box::new(NoSharedData));
+    let mut rig = Rig::with_shared_data(5, &config(|_| {}), Box::new(NoSharedData));
     assert_eq!(hello(&mut rig).envoy, 0);
     rig.hello_ack(1);
     let running = rig.running("m1");
@@ -61,7 +61,7 @@ fn without_shared_data_an_envoy_has_no_identity() {
 #[test]
 fn new_worker_starts_with_the_current_policy() {
     let shared = Shared::default();
-    let first = config("", "");
+    let first = config(|_| {});
     let mut rig = Rig::with(5, &first, &shared);
     rig.open();
     rig.hello_ack(1);
@@ -79,7 +79,7 @@ fn new_worker_starts_with_the_current_policy() {
     assert_eq!(hello(&mut next).policy_digest, "d1");
 
     // The policy of another companion doesn't apply, and a malformed one is ignored.
-    let other = config(r#""companion": "c""#, r#""companion": "d""#);
+    let other = config(|config| config.companion = "d".into());
     assert_eq!(hello(&mut Rig::with(7, &other, &shared)).policy_digest, "d0");
     assert_eq!(shared.get("penstock/policy/c").map(|(kept, _)| kept), Some(policy.encode_to_vec()));
     shared.set("penstock/policy/c", b"\xff", SetIf::Always);

@@ -2,12 +2,14 @@
 
 use penstock_filter_core::effect::HeadersAction;
 use penstock_filter_core::header_sanitizer::HeaderEdit;
-use penstock_wire::Register;
 use penstock_wire::filter_frame::Event;
+use penstock_wire::{Register, Trust};
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
-use crate::worker::harness::{Output, Rig, Shared, config, register, without_retry};
+use crate::worker::harness::{
+    Output, Rig, Shared, config, header, identity, register, trust_in, without_retry,
+};
 
 const CLAIMS: [(&str, &str); 13] = [
     ("x-tenant", "acme"),
@@ -26,9 +28,8 @@ const CLAIMS: [(&str, &str); 13] = [
 ];
 
 /// A worker with this trust setting and an established session.
-fn rig(trust: &str) -> Rig {
-    let identity = format!(r#""identity": {{"trust": {trust}, "#);
-    let config = config(r#""identity": {"#, &identity);
+fn rig(trust: Option<Trust>) -> Rig {
+    let config = config(|config| identity(config).trust = trust);
     let mut rig = Rig::with(2, &config, &Shared::default());
     rig.open();
     rig.hello_ack(2);
@@ -63,16 +64,16 @@ const ALWAYS: [&str; 7] = [
 #[test]
 fn untrusted_client_may_claim_only_identities_and_priority() {
     for (trust, client) in [
-        (r#"{"networks": []}"#, "10.0.0.9:555"),
-        (r#"{"networks": ["10.0.1.0/24", "::/0"]}"#, "10.0.0.9:555"),
-        (r#"{"networks": ["10.0.0.0/8"]}"#, "[2001:db8::1]:555"),
-        (r#"{"networks": ["0.0.0.0/0", "::/0"]}"#, "envoy://internal/"),
+        (&[][..], "10.0.0.9:555"),
+        (&["10.0.1.0/24", "::/0"], "10.0.0.9:555"),
+        (&["10.0.0.0/8"], "[2001:db8::1]:555"),
+        (&["0.0.0.0/0", "::/0"], "envoy://internal/"),
     ] {
-        let mut rig = rig(trust);
+        let mut rig = rig(trust_in(trust));
         rig.host.0.insert("source.address", client.as_bytes().to_vec());
         let (edits, registered) = register_with_claims(&mut rig);
         let lost = [&ALWAYS[..], &["x-class", "x-strict", "x-jump"]].concat();
-        assert_eq!(edits, removals(&lost), "{trust} {client}");
+        assert_eq!(edits, removals(&lost), "{trust:?} {client}");
         let expected = Register {
             fairness_id: "acme".into(),
             priority: "critical".into(),
@@ -81,18 +82,17 @@ fn untrusted_client_may_claim_only_identities_and_priority() {
             client: registered.client.clone(),
             ..register(1, "m1")
         };
-        assert_eq!(registered, expected, "{trust} {client}");
+        assert_eq!(registered, expected, "{trust:?} {client}");
     }
 }
 
 #[test]
 fn trusted_client_may_make_all_claims() {
     // If all clients are trusted, the address isn't registered.
-    for (trust, client) in
-        [(r#""all""#, ""), (r#"{"networks": ["192.168.0.0/16", "10.0.0.9/32"]}"#, "10.0.0.9")]
-    {
-        let (edits, registered) = register_with_claims(&mut rig(trust));
-        assert_eq!(edits, removals(&ALWAYS), "{trust}");
+    let all = Some(Trust { all: true, networks: Vec::new() });
+    for (trust, client) in [(all, ""), (trust_in(&["192.168.0.0/16", "10.0.0.9/32"]), "10.0.0.9")] {
+        let (edits, registered) = register_with_claims(&mut rig(trust.clone()));
+        assert_eq!(edits, removals(&ALWAYS), "{trust:?}");
         let expected = Register {
             fairness_id: "acme".into(),
             priority: "critical".into(),
@@ -106,15 +106,14 @@ fn trusted_client_may_make_all_claims() {
             client: client.into(),
             ..register(1, "m1")
         };
-        assert_eq!(registered, expected, "{trust}");
+        assert_eq!(registered, expected, "{trust:?}");
     }
 }
 
 #[test]
 fn requests_that_pass_through_lose_the_same_headers() {
     let passing = [&CLAIMS[..], &[(":method", "GET")]].concat();
-    for (trust, lost) in [(r#""all""#, &[][..]), (r#"{"networks": []}"#, &["x-class", "x-strict", "x-jump"])]
-    {
+    for (trust, lost) in [(None, &[][..]), (trust_in(&[]), &["x-class", "x-strict", "x-jump"])] {
         let HeadersAction::Pass(edits) = rig(trust).headers(&passing, true) else { panic!("passes") };
         let mut edits = without_retry(edits);
         assert_eq!(edits.pop(), Some(HeaderEdit::Set("x-penstock-pool", "chat".into())));
@@ -124,10 +123,11 @@ fn requests_that_pass_through_lose_the_same_headers() {
 
 #[test]
 fn pseudo_headers_are_never_removed() {
-    let config = config(
-        r#""class": [{"header": "x-class"}]"#,
-        r#""class": [{"header": ":authority"}], "trust": {"networks": []}"#,
-    );
+    let config = config(|config| {
+        let identity = identity(config);
+        identity.class = vec![header(":authority")];
+        identity.trust = trust_in(&[]);
+    });
     let mut rig = Rig::with(2, &config, &Shared::default());
     let HeadersAction::Pause(_, edits) = rig.headers(&[(":authority", "a"), ("x-jump", "1")], false) else {
         panic!("held")
