@@ -179,7 +179,7 @@ impl Autopilot {
     }
 
     /// A request is reported that its filter admitted by credit. It is demand, and nothing is learned from its times.
-    pub fn leased(&mut self, now: Instant, id: RequestId, granted: Granted) {
+    pub fn admitted_by_credit(&mut self, now: Instant, id: RequestId, granted: Granted) {
         self.adopted(now, id, granted);
         if let Some(&index) = self.indices.get(&granted.endpoint) {
             self.endpoints[index].stats.granted += 1;
@@ -188,7 +188,7 @@ impl Autopilot {
 
     /// A request is reported at its end that its filter admitted by credit. It is demand, and nothing is learned from its times. `served`:
     /// `None` if it wasn't served to its end.
-    pub fn leased_and_ended(
+    pub fn admitted_by_credit_and_ended(
         &mut self,
         now: Instant,
         id: RequestId,
@@ -200,7 +200,7 @@ impl Autopilot {
         };
         let endpoint = &mut self.endpoints[index];
         if !endpoint.had_credit(now) {
-            self.leased(now, id, granted);
+            self.admitted_by_credit(now, id, granted);
             return match served {
                 Some(served) => self.served(now, id, served),
                 None => self.dropped(now, id),
@@ -319,12 +319,12 @@ impl Autopilot {
 
     /// Filters may run requests at an endpoint that are reported only at their end, or no longer. Nothing is learned from the times of
     /// requests there meanwhile, because the load beside them isn't known.
-    pub fn lent(&mut self, now: Instant, id: EndpointId, is_lent: bool) {
+    pub fn set_credit(&mut self, now: Instant, id: EndpointId, has_credit: bool) {
         let Some(&index) = self.indices.get(&id) else {
             return;
         };
         let endpoint = &mut self.endpoints[index];
-        if core::mem::replace(&mut endpoint.has_credit, is_lent) && !is_lent {
+        if core::mem::replace(&mut endpoint.has_credit, has_credit) && !has_credit {
             endpoint.credit_until = Some(now);
         }
     }

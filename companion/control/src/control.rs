@@ -227,7 +227,7 @@ impl Control {
     /// No request waits or runs, and no filter may run one without asking.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.open_requests == 0 && !self.pools.is_any_lent()
+        self.open_requests == 0 && !self.pools.has_credit_out()
     }
 
     fn open(&mut self, now: Instant, conn: ConnId) {

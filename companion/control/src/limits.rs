@@ -38,9 +38,9 @@ pub(crate) const SPENT_LISTS_MAX: usize = 16;
 pub(crate) const SPENT_COMMANDS_MAX: usize = 256;
 /// A timer that is late by this much was missed because the process was suspended.
 pub(crate) const SUSPENDED_MIN: Duration = Duration::from_secs(1);
-/// Places that a filter is lent in a pool.
+/// Places that a filter may have in a pool.
 pub(crate) const CREDIT_MAX: u64 = 1_024;
-/// The least that a filter is lent at once, if there is room for it.
+/// The least that a filter gets at once, if there is room for it.
 pub(crate) const CREDIT_MIN: u64 = 4;
 /// A filter that hasn't returned a recalled credit after this time loses its session, and with it the credit.
 pub(crate) const RECALL_WAIT: Duration = SILENCE;

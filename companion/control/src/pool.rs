@@ -16,9 +16,9 @@ mod eligibility;
 mod endpoints;
 mod explain;
 mod input;
-mod lending;
 mod lifecycle;
 mod model_counts;
+mod places;
 mod public_budgets;
 mod pushed_back;
 mod reconfigure;
@@ -42,11 +42,11 @@ use self::announcement::Announced;
 pub(crate) use self::announcement::{Announcement, AnnouncementChange};
 use self::avoided::AvoidedEndpoints;
 use self::credits::Credits;
-pub(crate) use self::effect::{LentCredit, PoolEffect};
+pub(crate) use self::effect::{GivenCredit, PoolEffect};
 use self::endpoints::Endpoints;
 pub(crate) use self::input::{PoolInput, Registering};
-use self::lending::Doubtful;
 use self::model_counts::ModelCounts;
+use self::places::Doubtful;
 use self::public_budgets::PublicBudgets;
 pub(crate) use self::request::{Grant, OpenRequest};
 use self::rules::Rules;
@@ -246,12 +246,12 @@ impl Pool {
 
     /// The pool is retired, its last request has ended, and all credit has come back.
     pub(crate) fn is_over(&self) -> bool {
-        self.is_retired && self.requests.is_empty() && !self.is_lent()
+        self.is_retired && self.requests.is_empty() && !self.has_credit_out()
     }
 
     /// Filters may run requests that aren't known.
-    pub(crate) const fn is_lent(&self) -> bool {
-        self.credits.lent() > 0
+    pub(crate) const fn has_credit_out(&self) -> bool {
+        self.credits.given() > 0
     }
 
     pub(crate) const fn is_retired(&self) -> bool {

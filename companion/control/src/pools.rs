@@ -159,8 +159,8 @@ impl Pools {
     }
 
     /// Filters may run requests that aren't known.
-    pub(crate) fn is_any_lent(&self) -> bool {
-        self.iter().any(|(_, pool)| pool.is_lent())
+    pub(crate) fn has_credit_out(&self) -> bool {
+        self.iter().any(|(_, pool)| pool.has_credit_out())
     }
 
     /// The first configured pool that serves the model.

@@ -72,7 +72,7 @@ pub(crate) struct Registration<'a> {
 impl Registration<'_> {
     /// A filter with credit admits such a request by itself, unless its prompt is too long: it is new, names no endpoints, and has no time
     /// limit.
-    pub(crate) const fn may_lease(&self) -> bool {
+    pub(crate) const fn may_use_credit(&self) -> bool {
         let is_new = self.requeues == 0 && self.previous_key.is_none();
         let is_unrestricted = self.subset.is_empty() && self.pin.is_none() && self.tolerations.is_empty();
         is_new && is_unrestricted && self.deadline.is_none() && self.ttft_target.is_none()
@@ -89,12 +89,12 @@ pub(crate) enum Arrival<'a> {
     /// Another companion granted it, and it runs.
     Running(Running<'a>),
     /// Its filter admitted it by credit.
-    Leased {
+    ByCredit {
         /// Its endpoint is that of the place.
         running: Running<'a>,
         /// The name of the pool that gave the credit; empty: unknown.
         pool: &'a str,
-        /// The place that it takes along, if its filter holds it; `None`: it counts beside what is lent.
+        /// The place that it takes along, if its filter holds it; `None`: it counts beside the credit.
         place: Option<CreditPlace<'a>>,
         /// How it ended; `None`: it runs.
         end: Option<&'a Completion<'a>>,
@@ -110,7 +110,7 @@ impl<'a> Arrival<'a> {
     pub(crate) const fn running(&self) -> Option<Running<'a>> {
         match self {
             Self::New | Self::Waiting => None,
-            Self::Running(running) | Self::Leased { running, .. } => Some(*running),
+            Self::Running(running) | Self::ByCredit { running, .. } => Some(*running),
         }
     }
 }

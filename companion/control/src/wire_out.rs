@@ -8,7 +8,7 @@ use wire::command::Kind;
 
 use crate::ids::CreditId;
 use crate::labels::Labels;
-use crate::pool::{Announcement, Grant, LentCredit};
+use crate::pool::{Announcement, GivenCredit, Grant};
 use crate::rate_limit::RateLimit;
 use crate::rejection::Rejection;
 
@@ -97,24 +97,24 @@ pub(crate) fn fallback_bound(announcement: &Announcement<'_>) -> Kind {
     })
 }
 
-/// Lends places of a pool, or renews what was lent.
-pub(crate) fn credit(pool: &str, lent: &LentCredit) -> Kind {
-    let places = lent.places.iter().map(|(address, places)| wire::EndpointCredit {
+/// Gives places of a pool, or renews a credit.
+pub(crate) fn credit(pool: &str, given: &GivenCredit) -> Kind {
+    let places = given.places.iter().map(|(address, places)| wire::EndpointCredit {
         address: (**address).to_owned(),
         requests: u32::try_from(*places).unwrap_or(u32::MAX),
     });
     Kind::Credit(wire::Credit {
         pool: pool.to_owned(),
-        id: lent.credit.number,
-        ttl_ms: u32::try_from(LentCredit::TTL.as_millis()).unwrap_or(u32::MAX),
+        id: given.credit.number,
+        ttl_ms: u32::try_from(GivenCredit::TTL.as_millis()).unwrap_or(u32::MAX),
         endpoints: places.collect(),
-        prompt_bytes_max: lent.prompt_bytes_max,
-        saturation_milli: lent.saturation_milli,
-        requeue: lent.may_requeue,
+        prompt_bytes_max: given.prompt_bytes_max,
+        saturation_milli: given.saturation_milli,
+        requeue: given.may_requeue,
     })
 }
 
-/// Recalls what was lent.
+/// Recalls a credit.
 pub(crate) fn recall(pool: &str, credit: CreditId) -> Kind {
     Kind::Recall(wire::Recall { pool: pool.to_owned(), credit: credit.number })
 }

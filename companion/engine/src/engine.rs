@@ -183,10 +183,10 @@ impl Engine {
         match input {
             Input::Register(request) => self.register(request),
             Input::Adopt { request, endpoint } => self.adopt(request, endpoint, Outcome::Dispatched),
-            Input::Lend { endpoint, requests } => self.lend(endpoint, requests),
+            Input::GiveCredit { endpoint, requests } => self.give_credit(endpoint, requests),
             Input::TakeBack { endpoint, requests } => self.take_back(endpoint, requests),
-            Input::AdmittedByCredit { request, lent, endpoint } => {
-                self.admitted_by_credit(request, lent, endpoint)
+            Input::AdmittedByCredit { request, place, endpoint } => {
+                self.admitted_by_credit(request, place, endpoint)
             }
             Input::Resume(request) => self.resume(request),
             Input::Cancel(id) => self.cancel(id),

@@ -317,13 +317,13 @@ pub enum Input {
         endpoint: EndpointId,
     },
     /// Filters may run so many requests at this endpoint without asking. They count as stock. Ignored for an endpoint that isn't known.
-    Lend {
+    GiveCredit {
         /// The endpoint.
         endpoint: EndpointId,
         /// The number of requests.
         requests: u64,
     },
-    /// Filters give up so much of what was lent at this endpoint.
+    /// Filters give up so much of their credit at this endpoint.
     TakeBack {
         /// The endpoint.
         endpoint: EndpointId,
@@ -334,8 +334,8 @@ pub enum Input {
     AdmittedByCredit {
         /// The running request.
         request: Request,
-        /// Where one place that was lent ends with it; `None`: the request counts beside what is lent.
-        lent: Option<EndpointId>,
+        /// Where a place of the credit ends with it; `None`: the request counts beside the credit.
+        place: Option<EndpointId>,
         /// Where it runs.
         endpoint: EndpointId,
     },

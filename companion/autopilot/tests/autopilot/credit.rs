@@ -22,22 +22,22 @@ fn leased(world: &mut World, endpoint: u32, n: u64, prompt: u64, output: u64) {
     for id in ids {
         world.autopilot.arrived(world.now);
         let granted = Granted { endpoint: EndpointId(endpoint), prompt, cached: prompt - COMPUTED, output };
-        world.autopilot.leased(world.now, id, granted);
+        world.autopilot.admitted_by_credit(world.now, id, granted);
         world.autopilot.served(world.now, id, served);
     }
 }
 
 #[test]
 fn nothing_is_learned_from_times_while_filters_may_run_unknown_requests() {
-    for is_lent in [false, true] {
+    for has_credit in [false, true] {
         let mut world = World::new(sure(&["default"]));
         world.traffic(0, &TRUE, 500);
         assert!(near(alpha_ms(&world), TRUE.alpha_ms, 0.05));
-        world.autopilot.lent(world.now, EndpointId(0), is_lent);
+        world.autopilot.set_credit(world.now, EndpointId(0), has_credit);
         world.traffic(0, &SLOW, 1_500);
         world.pass(WINDOW);
         let has_learned = !near(alpha_ms(&world), TRUE.alpha_ms, 0.2);
-        assert_eq!(has_learned, !is_lent, "{}", alpha_ms(&world));
+        assert_eq!(has_learned, !has_credit, "{}", alpha_ms(&world));
     }
 }
 
@@ -45,9 +45,9 @@ fn nothing_is_learned_from_times_while_filters_may_run_unknown_requests() {
 fn learning_goes_on_with_the_requests_that_are_granted_after_the_credit_has_come_back() {
     let mut world = World::new(sure(&["default"]));
     world.traffic(0, &TRUE, 500);
-    world.autopilot.lent(world.now, EndpointId(0), true);
+    world.autopilot.set_credit(world.now, EndpointId(0), true);
     world.traffic(0, &SLOW, 500);
-    world.autopilot.lent(world.now, EndpointId(0), false);
+    world.autopilot.set_credit(world.now, EndpointId(0), false);
     world.traffic(0, &SLOW, 1_500);
     world.pass(WINDOW);
     assert!(!near(alpha_ms(&world), TRUE.alpha_ms, 0.2), "{}", alpha_ms(&world));
@@ -69,18 +69,18 @@ fn a_leased_request_is_as_much_demand_as_a_granted_one() {
 #[test]
 fn an_endpoint_is_kept_until_its_credit_has_come_back() {
     let mut world = World::new(sure(&["default", "default"]));
-    world.autopilot.lent(world.now, EndpointId(1), true);
+    world.autopilot.set_credit(world.now, EndpointId(1), true);
     let one = &settings(&["default"]).endpoints;
     world.autopilot.relist(world.now, one, &[]);
     world.autopilot.forget_unlisted();
     leased(&mut world, 1, 1, 512, 64);
     let id = world.name();
     let granted = Granted { endpoint: EndpointId(1), prompt: 512, cached: 0, output: 64 };
-    world.autopilot.leased(world.now, id, granted);
+    world.autopilot.admitted_by_credit(world.now, id, granted);
     assert_eq!(world.autopilot.in_flight().count(), 1);
     world.autopilot.dropped(world.now, id);
-    world.autopilot.lent(world.now, EndpointId(1), false);
+    world.autopilot.set_credit(world.now, EndpointId(1), false);
     world.autopilot.forget_unlisted();
-    world.autopilot.leased(world.now, id, granted);
+    world.autopilot.admitted_by_credit(world.now, id, granted);
     assert_eq!(world.autopilot.in_flight().count(), 0, "it is unknown");
 }

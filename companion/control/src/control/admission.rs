@@ -59,7 +59,7 @@ impl Control {
         if has_ended && !matches!(arrival, Arrival::Running(_)) {
             return self.send_rejection_again(key);
         }
-        self.count_leased(now, &registration, arrival);
+        self.count_by_credit(now, &registration, arrival);
         let claim = trust::apply(&mut registration, &self.settings);
         let previous = self.resolve_previous(now, &registration, arrival);
         let has_outcome = match previous {
@@ -106,11 +106,11 @@ impl Control {
 
     /// The pool of a request: that of its model, or the one that gave the credit by which it was admitted.
     fn pool_for(&mut self, model: &str, arrival: Arrival<'_>) -> Option<PoolId> {
-        let lender = match arrival {
-            Arrival::Leased { pool, .. } => self.pools.named(pool),
+        let named = match arrival {
+            Arrival::ByCredit { pool, .. } => self.pools.named(pool),
             Arrival::New | Arrival::Waiting | Arrival::Running(_) => None,
         };
-        let serving = lender.or_else(|| self.pools.serving(model));
+        let serving = named.or_else(|| self.pools.serving(model));
         serving.or_else(|| self.own_pool(arrival))
     }
 
@@ -174,7 +174,7 @@ impl Control {
                 Previous::TakenOver
             }
             Arrival::Running(_) if has_ended => Previous::Ended,
-            Arrival::New | Arrival::Waiting | Arrival::Running(_) | Arrival::Leased { .. } => {
+            Arrival::New | Arrival::Waiting | Arrival::Running(_) | Arrival::ByCredit { .. } => {
                 Previous::Unknown(previous)
             }
         }
@@ -284,20 +284,20 @@ impl Control {
         answer: Answer,
         outcome: Outcome,
     ) {
-        let is_leased = matches!(arrival, Arrival::Leased { .. });
+        let is_by_credit = matches!(arrival, Arrival::ByCredit { .. });
         if self.record_end(key) {
             let labels = Arc::new(labels);
             self.observe_request(labels.clone(), RequestNews::Arrived);
             let decided = Decided {
-                outcome: if is_leased { Outcome::Leased } else { outcome },
-                code: if is_leased { "" } else { answer.code },
+                outcome: if is_by_credit { Outcome::Leased } else { outcome },
+                code: if is_by_credit { "" } else { answer.code },
                 waited: Duration::ZERO,
                 endpoint: Arc::default(),
                 was_queued: false,
             };
             self.observe_request(labels, RequestNews::Decided(decided));
         }
-        if !is_leased {
+        if !is_by_credit {
             self.reject(key, Rejection::immediate(answer, outcome));
         }
     }

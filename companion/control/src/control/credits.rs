@@ -3,7 +3,7 @@
 //! | the report says | not known here | known here, or under another key | ended here |
 //! |---|---|---|---|
 //! | it runs | count it in place of one place | take the place away | take the place away |
-//! | it has ended | count it beside what is lent, and end it | as `Completed` | ignore it |
+//! | it has ended | count it beside the credit, and end it | as `Completed` | ignore it |
 
 use penstock_engine::Instant;
 use penstock_wire as wire;
@@ -29,7 +29,7 @@ impl Control {
         let key = registration.key;
         let place =
             CreditPlace { credit: CreditId { epoch, number: admitted.credit }, endpoint: &running.endpoint };
-        let arrival = |place, end| Arrival::Leased {
+        let arrival = |place, end| Arrival::ByCredit {
             running: wire_in::running(running),
             pool: &running.pool,
             place,
@@ -55,7 +55,7 @@ impl Control {
                     self.consume_place(now, &running.pool, place);
                 }
                 if is_open && running.started {
-                    self.leased_started(now, key, running);
+                    self.started_by_credit(now, key, running);
                 }
             }
         }
@@ -68,7 +68,7 @@ impl Control {
     }
 
     /// The response of a request that was known by a Hello has begun.
-    fn leased_started(&mut self, now: Instant, key: RequestKey, running: &wire::Running) {
+    fn started_by_credit(&mut self, now: Instant, key: RequestKey, running: &wire::Running) {
         if let Some(route) = self.find(key) {
             let input = PoolInput::Started {
                 id: route.id,
@@ -131,8 +131,8 @@ impl Control {
     }
 
     /// If a request comes in again that its filter admitted by credit, and that isn't known here, it is counted under its previous key
-    /// first, beside what is lent. From then on it goes the way of every requeued request.
-    pub(super) fn count_leased(
+    /// first, beside the credit. From then on it goes the way of every requeued request.
+    pub(super) fn count_by_credit(
         &mut self,
         now: Instant,
         registration: &Registration<'_>,
@@ -163,7 +163,7 @@ impl Control {
             requeues: 0,
             ..registration.clone()
         };
-        let arrival = Arrival::Leased {
+        let arrival = Arrival::ByCredit {
             running: Running { endpoint, age: core::time::Duration::ZERO, has_first_byte: false },
             pool: "",
             place: None,

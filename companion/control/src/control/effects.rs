@@ -32,9 +32,9 @@ impl Control {
                 PoolEffect::Counted(key) => {
                     self.record_end(key);
                 }
-                PoolEffect::Lend(lent) => {
-                    let command = wire_out::credit(self.pool_name(pool), &lent);
-                    self.send(lent.credit.epoch, command);
+                PoolEffect::GiveCredit(given) => {
+                    let command = wire_out::credit(self.pool_name(pool), &given);
+                    self.send(given.credit.epoch, command);
                 }
                 PoolEffect::Recall(credit) => {
                     let command = wire_out::recall(self.pool_name(pool), credit);

@@ -45,7 +45,7 @@ impl Pool {
             key: registration.key,
             envoy_process: peer.envoy.process(),
             can_requeue: peer.can_requeue,
-            could_lease: arrival.is_new() && self.could_lease(now, registering),
+            could_use_credit: arrival.is_new() && self.could_use_credit(now, registering),
             labels: labels.clone(),
             arrived: request.arrived,
             constraints,
@@ -99,9 +99,9 @@ impl Pool {
     ) {
         self.observe_admitted(registering, labels, endpoint);
         match registering.arrival {
-            Arrival::Leased { place, .. } => {
+            Arrival::ByCredit { place, .. } => {
                 let epoch = registering.registration.key.epoch;
-                self.admit_leased(now, epoch, request, endpoint, place);
+                self.admit_by_credit(now, epoch, request, endpoint, place);
             }
             Arrival::New | Arrival::Waiting | Arrival::Running(_) => self.adopt(now, request, endpoint),
         }
@@ -155,7 +155,9 @@ impl Pool {
         };
         let (address, granted_at) = (self.endpoints.address(endpoint), now.before(running.age));
         match arrival {
-            Arrival::Leased { .. } => Stage::leased(address, granted_at, self.may_requeue_leased(peer)),
+            Arrival::ByCredit { .. } => {
+                Stage::by_credit(address, granted_at, self.may_requeue_by_credit(peer))
+            }
             Arrival::New | Arrival::Waiting | Arrival::Running(_) => Stage::adopted(address, granted_at),
         }
     }
@@ -306,8 +308,8 @@ impl Pool {
         request.key = registration.key;
         request.set_peer(peer);
         match (granted, arrival) {
-            // No leased request comes in again.
-            (_, Arrival::Leased { .. }) => {}
+            // No request that was admitted by credit comes in again.
+            (_, Arrival::ByCredit { .. }) => {}
             (_, Arrival::New | Arrival::Waiting) => {
                 request.requeues = registration.requeues;
                 request.is_rewritten |= registration.rewritten_to.is_some();
@@ -403,7 +405,7 @@ impl Pool {
 /// The outcome of a request that runs already.
 const fn outcome_of(arrival: Arrival<'_>) -> Outcome {
     match arrival {
-        Arrival::Leased { .. } => Outcome::Leased,
+        Arrival::ByCredit { .. } => Outcome::Leased,
         Arrival::New | Arrival::Waiting | Arrival::Running(_) => Outcome::Dispatched,
     }
 }

@@ -27,10 +27,10 @@ impl Pool {
         same("requests that the autopilot has in flight", self.autopilot.in_flight().count(), in_flight)?;
         holds("the autopilot's endpoints add up to what it has in flight", self.autopilot.audit())?;
         holds("the credits add up", self.credits.audit())?;
-        let lent = snapshot.endpoints.iter().filter(|endpoint| endpoint.credit > 0);
+        let given = snapshot.endpoints.iter().filter(|endpoint| endpoint.credit > 0);
         holds(
-            "the engine counts the places that are lent",
-            lent.map(|endpoint| (endpoint.id, endpoint.credit)).eq(self.credits.by_endpoint()),
+            "the engine counts the places that filters have",
+            given.map(|endpoint| (endpoint.id, endpoint.credit)).eq(self.credits.by_endpoint()),
         )?;
         holds("the endpoints' tables agree", self.endpoints.audit())
     }

@@ -30,8 +30,8 @@ pub(super) struct Credits {
     last_number: u64,
     /// Root contexts with places that weren't recalled.
     active: usize,
-    /// Places that are lent, recalled ones included.
-    lent: u64,
+    /// Places that filters have, recalled ones included.
+    given: u64,
     /// The last time at which a request waited.
     waited_at: Option<Instant>,
     /// A request waited after the last event.
@@ -72,7 +72,7 @@ pub(super) struct Renewal {
     pub(super) may_requeue: bool,
 }
 
-/// Places to lend.
+/// Places to give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Offer {
     pub(super) number: u64,
@@ -129,7 +129,7 @@ impl Credits {
             holders: HashMap::new(),
             last_number: generation << 32,
             active: 0,
-            lent: 0,
+            given: 0,
             waited_at: None,
             is_waiting: false,
             longest_prompt: None,
@@ -142,9 +142,9 @@ impl Credits {
         self.active > 0
     }
 
-    /// Places that are lent, recalled ones included.
-    pub(super) const fn lent(&self) -> u64 {
-        self.lent
+    /// Places that filters have, recalled ones included.
+    pub(super) const fn given(&self) -> u64 {
+        self.given
     }
 
     /// Whether a request waits, after each event.
@@ -181,7 +181,7 @@ impl Credits {
         self.holders.entry(epoch).or_insert_with(new).activity.record(now);
     }
 
-    /// How many places to lend to a root context that has just asked, up to `room`; `None`: none. A root context is busy with `least` requests
+    /// How many places to give to a root context that has just asked, up to `room`; `None`: none. A root context is busy with `least` requests
     /// in a second. What it has doubles each time, so that a few messages suffice whatever it needs.
     pub(super) fn offer(
         &mut self,
@@ -206,8 +206,8 @@ impl Credits {
         Some(Offer { number: holder.id + u64::from(is_new), places, is_new, may_requeue })
     }
 
-    /// The offer is lent at this endpoint.
-    pub(super) fn lend(&mut self, now: Instant, epoch: Epoch, offer: Offer, endpoint: EndpointId) {
+    /// The offer is made at this endpoint.
+    pub(super) fn give(&mut self, now: Instant, epoch: Epoch, offer: Offer, endpoint: EndpointId) {
         let Some(holder) = self.holders.get_mut(&epoch) else {
             return;
         };
@@ -216,7 +216,7 @@ impl Credits {
             holder.id = offer.number;
             self.active += 1;
         }
-        self.lent += offer.places;
+        self.given += offer.places;
         match holder.places.iter_mut().find(|(id, _)| *id == endpoint) {
             Some((_, places)) => *places += offer.places,
             None => holder.places.push((endpoint, offer.places)),
@@ -231,7 +231,7 @@ impl Credits {
             return false;
         };
         let was_active = holder.is_active();
-        self.lent -= 1;
+        self.given -= 1;
         for (id, places) in &mut holder.places {
             if *id == endpoint {
                 *places -= 1;
@@ -253,7 +253,7 @@ impl Credits {
             return Vec::new();
         };
         self.active -= usize::from(holder.is_active());
-        self.lent -= holder.places();
+        self.given -= holder.places();
         holder.is_recalled = false;
         core::mem::take(&mut holder.places)
     }
@@ -272,7 +272,7 @@ impl Credits {
             return Vec::new();
         };
         self.active -= usize::from(holder.is_active());
-        self.lent -= holder.places();
+        self.given -= holder.places();
         holder.places
     }
 
@@ -338,10 +338,10 @@ impl Credits {
     /// The counters agree with the entries, nothing is empty, and credits are renewed as long as there are any.
     pub(super) fn audit(&self) -> bool {
         let active = self.holders.values().filter(|holder| holder.is_active()).count();
-        let lent: u64 = self.holders.values().map(Holder::places).sum();
+        let given: u64 = self.holders.values().map(Holder::places).sum();
         let mut places = self.holders.values().flat_map(|holder| &holder.places);
         active == self.active
-            && lent == self.lent
+            && given == self.given
             && (active == 0 || self.renewal_at.is_some())
             && places.all(|(_, places)| *places > 0)
     }
@@ -375,9 +375,9 @@ mod tests {
         credits
     }
 
-    fn lend(credits: &mut Credits, ms: u64, room: u64) -> Option<u64> {
+    fn give(credits: &mut Credits, ms: u64, room: u64) -> Option<u64> {
         let offer = credits.offer(at(ms), epoch(), BUSY, true, || room)?;
-        credits.lend(at(ms), epoch(), offer, HERE);
+        credits.give(at(ms), epoch(), offer, HERE);
         assert!(credits.audit());
         Some(offer.places)
     }
@@ -388,21 +388,21 @@ mod tests {
         for _ in 1..BUSY {
             credits.record_use(at(0), epoch());
         }
-        assert_eq!(lend(&mut credits, 0, 99), None);
+        assert_eq!(give(&mut credits, 0, 99), None);
         credits.record_use(at(0), epoch());
-        assert_eq!(lend(&mut credits, 0, 99), Some(CREDIT_MIN));
-        assert_eq!(lend(&mut credits, 0, 99), Some(CREDIT_MIN));
-        assert_eq!(lend(&mut credits, 0, 99), Some(2 * CREDIT_MIN));
-        assert_eq!(lend(&mut credits, 0, 3), Some(3));
-        assert_eq!(lend(&mut credits, 0, 0), None);
+        assert_eq!(give(&mut credits, 0, 99), Some(CREDIT_MIN));
+        assert_eq!(give(&mut credits, 0, 99), Some(CREDIT_MIN));
+        assert_eq!(give(&mut credits, 0, 99), Some(2 * CREDIT_MIN));
+        assert_eq!(give(&mut credits, 0, 3), Some(3));
+        assert_eq!(give(&mut credits, 0, 0), None);
         assert_eq!(credits.by_endpoint(), [(HERE, 4 * CREDIT_MIN + 3)]);
     }
 
     #[test]
     fn one_root_context_holds_at_most_the_limit() {
         let mut credits = busy();
-        while lend(&mut credits, 0, u64::MAX).is_some() {}
-        assert_eq!(credits.lent(), CREDIT_MAX);
+        while give(&mut credits, 0, u64::MAX).is_some() {}
+        assert_eq!(credits.given(), CREDIT_MAX);
     }
 
     #[test]
@@ -414,22 +414,22 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_lent_within_a_second_after_a_wait() {
+    fn no_credit_is_given_within_a_second_after_a_wait() {
         let mut credits = busy();
         credits.note_wait(at(100), true);
         credits.note_wait(at(500), false);
-        assert_eq!(lend(&mut credits, 1_499, 9), None, "it waited until then");
-        assert_eq!(lend(&mut credits, 1_500, 9), Some(CREDIT_MIN));
+        assert_eq!(give(&mut credits, 1_499, 9), None, "it waited until then");
+        assert_eq!(give(&mut credits, 1_500, 9), Some(CREDIT_MIN));
     }
 
     #[test]
     fn a_returned_credit_gives_its_places_back_once_and_the_next_has_another_number() {
         let mut credits = busy();
-        lend(&mut credits, 0, 9);
+        give(&mut credits, 0, 9);
         assert_eq!(credits.returned(credit(2)), []);
         assert_eq!(credits.recall(|id| id == HERE), [credit(1)]);
         assert_eq!(credits.recall(|_| true), [], "it is recalled once");
-        assert_eq!(lend(&mut credits, 0, 9), None, "nothing is added to a recalled credit");
+        assert_eq!(give(&mut credits, 0, 9), None, "nothing is added to a recalled credit");
         assert_eq!(credits.returned(credit(1)), [(HERE, CREDIT_MIN)]);
         assert_eq!(credits.returned(credit(1)), []);
         let next = credits.offer(at(0), epoch(), BUSY, true, || 9).expect("busy");
@@ -439,10 +439,10 @@ mod tests {
     #[test]
     fn a_consumed_place_is_gone_and_an_unknown_one_changes_nothing() {
         let mut credits = busy();
-        lend(&mut credits, 0, 2);
+        give(&mut credits, 0, 2);
         assert!(!credits.consume(credit(1), EndpointId(2)) && !credits.consume(credit(2), HERE));
         assert!(credits.consume(credit(1), HERE) && credits.consume(credit(1), HERE));
-        assert!(!credits.consume(credit(1), HERE) && credits.lent() == 0);
+        assert!(!credits.consume(credit(1), HERE) && credits.given() == 0);
         assert!(!credits.is_any_active() && credits.audit());
         assert_eq!(credits.returned(credit(1)), []);
     }
@@ -450,7 +450,7 @@ mod tests {
     #[test]
     fn credits_of_busy_root_contexts_are_renewed() {
         let mut credits = busy();
-        lend(&mut credits, 0, 9);
+        give(&mut credits, 0, 9);
         assert_eq!(credits.renewal_at(), Some(at(1_000)));
         assert_eq!(credits.take_renewals(at(999), BUSY), []);
         let renewal = Renewal { credit: credit(1), may_requeue: true };
@@ -464,9 +464,9 @@ mod tests {
     #[test]
     fn a_lost_stream_keeps_the_places_until_the_end() {
         let mut credits = busy();
-        lend(&mut credits, 0, 9);
+        give(&mut credits, 0, 9);
         credits.suspend(epoch());
-        assert_eq!((credits.is_any_active(), credits.lent()), (false, CREDIT_MIN));
+        assert_eq!((credits.is_any_active(), credits.given()), (false, CREDIT_MIN));
         assert_eq!(credits.recall(|_| true), []);
         assert_eq!(credits.end(epoch()), [(HERE, CREDIT_MIN)]);
         assert_eq!(credits.end(epoch()), []);

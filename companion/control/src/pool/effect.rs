@@ -27,8 +27,8 @@ pub(crate) enum PoolEffect {
     },
     /// Send a rejection. The request has ended.
     Reject { key: RequestKey, rejection: Rejection },
-    /// Lend places to a filter, or renew what it was lent.
-    Lend(LentCredit),
+    /// Give places to a filter, or renew its credit.
+    GiveCredit(GivenCredit),
     /// Ask a filter to give up a credit.
     Recall(CreditId),
     /// The request has ended.
@@ -41,7 +41,7 @@ pub(crate) enum PoolEffect {
 
 /// A credit for a filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct LentCredit {
+pub(crate) struct GivenCredit {
     pub(crate) credit: CreditId,
     /// An address and the number of its new places; `None`: the credit is renewed.
     pub(crate) places: Option<(Arc<str>, u64)>,
@@ -52,7 +52,7 @@ pub(crate) struct LentCredit {
     pub(crate) may_requeue: bool,
 }
 
-impl LentCredit {
+impl GivenCredit {
     /// For how long the filter may use it.
     pub(crate) const TTL: core::time::Duration = CREDIT_TTL;
 }

@@ -26,7 +26,7 @@ pub(super) struct EndedThere<'a> {
 impl<'a> EndedThere<'a> {
     /// `None`: the request runs, or its end is another one.
     pub(super) fn of(registering: &Registering<'a>) -> Option<Self> {
-        let Arrival::Leased { running, end, .. } = registering.arrival else {
+        let Arrival::ByCredit { running, end, .. } = registering.arrival else {
             return None;
         };
         let completion = end.filter(|end| end.endpoint == Some(running.endpoint) && !end.is_unanswered)?;
@@ -58,11 +58,11 @@ impl Pool {
         self.observe_arrival(registering, labels);
         self.observe_admitted(registering, labels, endpoint);
         self.avoided.remove(registering.peer.envoy, endpoint);
-        self.add_leased(now, key.epoch, request, endpoint, None);
+        self.add_by_credit(now, key.epoch, request, endpoint, None);
         let service = completion.service;
         if let Some(granted) = self.expected_usage(id, endpoint) {
             let served = completion.served.filter(|_| service != Service::Nothing);
-            self.autopilot.leased_and_ended(now, id, granted, served);
+            self.autopilot.admitted_by_credit_and_ended(now, id, granted, served);
         }
         self.apply_decisions(now, None);
         let news = self.completion_news(now, &admission, completion);

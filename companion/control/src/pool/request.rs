@@ -20,7 +20,7 @@ pub(crate) struct OpenRequest {
     /// See [`Peer::can_requeue`].
     pub(super) can_requeue: bool,
     /// Its filter could have admitted it by credit.
-    pub(super) could_lease: bool,
+    pub(super) could_use_credit: bool,
     pub(crate) labels: Arc<Labels>,
     pub(super) arrived: Instant,
     /// The endpoints that its client chose; `None` if the client chose none.
@@ -130,7 +130,7 @@ impl Grant {
 
 impl Stage {
     /// In stock, by the filter's own admission at this endpoint.
-    pub(super) fn leased(endpoint: Arc<str>, granted_at: Instant, may_requeue: bool) -> Self {
+    pub(super) fn by_credit(endpoint: Arc<str>, granted_at: Instant, may_requeue: bool) -> Self {
         let grant = Grant {
             endpoints: vec![endpoint],
             outcome: Outcome::Leased,

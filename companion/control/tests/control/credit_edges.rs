@@ -10,7 +10,7 @@ use penstock_wire::filter_frame::Event as Message;
 use penstock_wire::{self as wire};
 
 use crate::credits::{
-    admitted, ask, counts, credits, ended, gate, lender, lent, lent_places, places, recalls, returned,
+    admitted, ask, counts, credits, ended, gate, lent, lent_places, named, places, recalls, returned,
     settings, world,
 };
 use crate::harness::*;
@@ -52,7 +52,7 @@ fn lent_by_leader(seconds: u64) -> World {
         grants_until,
     }));
     world.pass(Duration::from_secs(3));
-    world.greet(1, lender(1), Vec::new(), Vec::new());
+    world.greet(1, named(1), Vec::new(), Vec::new());
     world.pass(Duration::from_secs(2));
     world.take();
     assert_eq!(places(&ask(&mut world, 1..5)), [4]);
@@ -96,7 +96,7 @@ fn a_filter_that_has_lost_its_stream_for_an_unanswered_recall_goes_on_with_its_n
     let mut world = recalled();
     world.pass_beating(10, &[1, 2]);
     assert_eq!(world.take().closed, [1]);
-    world.greet(3, lender(2), Vec::new(), vec![runs(50)]);
+    world.greet(3, named(2), Vec::new(), vec![runs(50)]);
     assert_eq!(world.take().granted(), [97]);
     assert_eq!(counts(&world), (98, 0));
 }

@@ -7,7 +7,7 @@ use penstock_wire::{self as wire};
 use crate::credits::{admitted, ended, lent};
 use crate::harness::*;
 
-/// Not held by the filter, so the request counts beside what is lent.
+/// Not held by the filter, so the request counts beside the credit.
 const CREDIT: u64 = 7;
 
 /// The observations of a world since the last call, and its pool's state.

@@ -32,14 +32,14 @@ pub(crate) fn settings() -> Settings {
 }
 
 /// A filter on this stream.
-pub(crate) fn lender(stream: u32) -> Filter {
+pub(crate) fn named(stream: u32) -> Filter {
     Filter { stream, ..filter(2) }
 }
 
 /// A world with an open session on connection 1.
 pub(crate) fn world(settings: Settings) -> World {
     let mut world = World::with(settings);
-    world.greet(1, lender(1), Vec::new(), Vec::new());
+    world.greet(1, named(1), Vec::new(), Vec::new());
     world.take();
     world
 }
@@ -198,7 +198,7 @@ fn credit_is_recalled_when_a_request_waits_which_is_granted_once_it_is_back() {
 }
 
 #[test]
-fn nothing_is_lent_within_a_second_after_a_wait() {
+fn no_credit_is_given_within_a_second_after_a_wait() {
     let mut world = lent();
     for sequence in 10..107 {
         world.send(1, Message::Register(register(sequence)));
@@ -313,7 +313,7 @@ fn places_of_a_lost_stream_stay_stock_until_the_next_hello() {
     world.close(1);
     assert_eq!(counts(&world), (0, 4));
     let leased = wire::Running { register: Some(register(10)), ..runs(10) };
-    world.greet(2, lender(2), Vec::new(), vec![leased]);
+    world.greet(2, named(2), Vec::new(), vec![leased]);
     assert_eq!(counts(&world), (1, 0), "the Hello lists what runs");
 }
 

@@ -10,7 +10,7 @@ impl Endpoint {
         if counts_tokens(gate) { 0 } else { self.credit }
     }
 
-    /// What is lent here may stay lent.
+    /// The credit here may stay.
     pub(crate) fn keeps_credit(&self) -> bool {
         let limits = self.limits();
         self.ready && limits.ramp.is_none() && limits.pushback.is_none() && self.stock <= self.bound

@@ -45,13 +45,13 @@ impl Endpoints {
     }
 
     /// Filters may run so many requests more at `id`. Ignored for an endpoint that isn't known.
-    pub(crate) fn lend(&mut self, id: EndpointId, requests: u64, rng: &mut Rng) {
+    pub(crate) fn give_credit(&mut self, id: EndpointId, requests: u64, rng: &mut Rng) {
         if let Some(&index) = self.indices.get(&id) {
             self.change_load(index, rng, |endpoint| endpoint.credit += requests);
         }
     }
 
-    /// Filters may run so many requests less at `id`, at most all that were lent.
+    /// Filters may run so many requests less at `id`, at most all that they have.
     pub(crate) fn take_back(&mut self, id: EndpointId, requests: u64, rng: &mut Rng) {
         let Some(&index) = self.indices.get(&id) else { return };
         self.change_load(index, rng, |endpoint| {

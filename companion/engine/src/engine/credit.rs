@@ -1,8 +1,8 @@
 //! Admission credit: requests that filters may run without asking.
 //!
-//! What is lent counts as stock, so a bound holds whether the filters use it or not. A request that is reported while it runs takes the
-//! place of one that was lent, inside one input, so that no waiting request is dispatched in between. A request that is reported at its
-//! end counts beside what is lent until its completion is handled, which is never too few.
+//! Credit counts as stock, so a bound holds whether the filters use it or not. A request that is reported while it runs takes a
+//! place of the credit, inside one input, so that no waiting request is dispatched in between. A request that is reported at its
+//! end counts beside the credit until its completion is handled, which is never too few.
 
 use super::Engine;
 use crate::input::{EndpointId, Request};
@@ -21,25 +21,25 @@ impl Engine {
         self.ready && !self.draining && self.waiting() == 0
     }
 
-    /// What is lent may stay lent: nothing waits, and the stock isn't above the lower bound.
+    /// The credit may stay: nothing waits, and the stock isn't above the lower bound.
     #[must_use]
     pub fn keeps_credit(&self) -> bool {
         self.is_calm() && self.endpoints.keeps_credit()
     }
 
-    /// The same for what is lent at this endpoint: it is ready, starts no requests slowly, refuses none, and isn't over its bound.
+    /// The credit at this endpoint may stay: the endpoint is ready, starts no requests slowly, refuses none, and isn't over its bound.
     #[must_use]
     pub fn keeps_credit_at(&self, endpoint: EndpointId) -> bool {
         self.endpoints.keeps_credit_at(endpoint)
     }
 
-    /// What is lent at this endpoint.
+    /// The places of all credit at this endpoint.
     #[must_use]
     pub fn credit_at(&self, endpoint: EndpointId) -> u64 {
         self.endpoints.get(endpoint).map_or(0, |endpoint| endpoint.credit)
     }
 
-    /// What is lent at all endpoints together.
+    /// The places of all credit in the pool.
     #[must_use]
     pub fn credit(&self) -> u64 {
         self.endpoints.credit()
@@ -52,8 +52,8 @@ impl Engine {
         self.token_history.bytes_below(tokens.0)
     }
 
-    pub(super) fn lend(&mut self, endpoint: EndpointId, requests: u64) {
-        self.change_endpoints(|endpoints, rng| endpoints.lend(endpoint, requests, rng));
+    pub(super) fn give_credit(&mut self, endpoint: EndpointId, requests: u64) {
+        self.change_endpoints(|endpoints, rng| endpoints.give_credit(endpoint, requests, rng));
     }
 
     pub(super) fn take_back(&mut self, endpoint: EndpointId, requests: u64) {
@@ -63,7 +63,7 @@ impl Engine {
     pub(super) fn admitted_by_credit(
         &mut self,
         request: Request,
-        lent: Option<EndpointId>,
+        place: Option<EndpointId>,
         endpoint: EndpointId,
     ) {
         if self.jobs.find(request.id).is_some() {
@@ -71,8 +71,8 @@ impl Engine {
         }
         // The request first: an endpoint that is no longer listed would be forgotten in between.
         self.adopt(request, endpoint, Outcome::Leased);
-        if let Some(lent) = lent {
-            self.take_back(lent, 1);
+        if let Some(place) = place {
+            self.take_back(place, 1);
         }
     }
 }

@@ -13,7 +13,7 @@ const HERE: EndpointId = EndpointId(1);
 
 fn lend(harness: &mut Harness, endpoint: u32, requests: u64) -> Vec<ShortEffect> {
     let endpoint = EndpointId(endpoint);
-    harness.handle(Input::Lend { endpoint, requests })
+    harness.handle(Input::GiveCredit { endpoint, requests })
 }
 
 fn take_back(harness: &mut Harness, endpoint: u32, requests: u64) -> Vec<ShortEffect> {
@@ -25,7 +25,7 @@ fn take_back(harness: &mut Harness, endpoint: u32, requests: u64) -> Vec<ShortEf
 fn admitted(harness: &mut Harness, id: u64, takes_place: bool) -> Vec<ShortEffect> {
     harness.handle(Input::AdmittedByCredit {
         request: request(id, "f", Default),
-        lent: takes_place.then_some(HERE),
+        place: takes_place.then_some(HERE),
         endpoint: HERE,
     })
 }
@@ -185,9 +185,9 @@ fn saturation_counts_credit() {
 
 #[test]
 fn a_leased_request_is_charged_and_settled_like_any_other() {
-    let run = |is_leased: bool| {
+    let run = |is_by_credit: bool| {
         let mut harness = Harness::new(Policy::default(), 1);
-        if is_leased {
+        if is_by_credit {
             admitted(&mut harness, 1, false);
         } else {
             harness.register(1, "f", Default);
@@ -262,6 +262,6 @@ fn a_request_admitted_by_credit_is_charged_once_while_its_flow_waits_for_a_full_
     };
     let before = finish(&harness);
     let admitted = Request { prompt: Prompt::Tokens(Tokens(5_000)), ..request(3, "f", Default) };
-    harness.handle(Input::AdmittedByCredit { request: admitted, lent: None, endpoint: HERE });
+    harness.handle(Input::AdmittedByCredit { request: admitted, place: None, endpoint: HERE });
     assert_eq!(finish(&harness) - before, 5_100.0, "5,000, and twice 50");
 }

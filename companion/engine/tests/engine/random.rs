@@ -159,7 +159,7 @@ fn request_input(
             let endpoint = endpoint(rng);
             Input::AdmittedByCredit {
                 request: request(rng, id, now),
-                lent: maybe(rng, 70, |rng| if rng.percent(80) { endpoint } else { self::endpoint(rng) }),
+                place: maybe(rng, 70, |rng| if rng.percent(80) { endpoint } else { self::endpoint(rng) }),
                 endpoint,
             }
         }
@@ -188,7 +188,7 @@ fn pool_input(
                 .into_iter()
                 .collect(),
         },
-        302..312 => Input::Lend { endpoint: endpoint(rng), requests: 1 + rng.below(3) },
+        302..312 => Input::GiveCredit { endpoint: endpoint(rng), requests: 1 + rng.below(3) },
         312..320 => Input::TakeBack { endpoint: endpoint(rng), requests: rng.below(6) },
         320..340 => return quota_input(rng, roll, now),
         190..195 => Input::Load { id: endpoint(rng), running: maybe(rng, 70, |rng| rng.below(6)) },

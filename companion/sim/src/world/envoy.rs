@@ -227,7 +227,7 @@ impl World {
     }
 
     /// The companion whose credit has admitted a request, as tenure and term; `None`: its filter has let it go without a companion.
-    pub(super) fn lender(&self, root: u64, sequence: u64) -> Option<(u64, u64)> {
+    pub(super) fn named(&self, root: u64, sequence: u64) -> Option<(u64, u64)> {
         let root = self.roots.get(&root)?;
         let stream = self.streams.get(&root.stream?)?;
         root.worker.is_admitted_by_credit(sequence).then_some((stream.tenure, stream.term))

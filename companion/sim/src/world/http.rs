@@ -152,7 +152,7 @@ impl World {
         match action {
             None | Some(BodyAction::Pause) => {}
             Some(BodyAction::Continue(edits)) => {
-                self.message_source = self.lender(root, sequence);
+                self.message_source = self.named(root, sequence);
                 self.summary.credit_admissions += u64::from(self.message_source.is_some());
                 self.resume(root, id, &edits, None);
                 self.message_source = None;

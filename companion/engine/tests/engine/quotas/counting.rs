@@ -138,7 +138,7 @@ fn a_request_that_is_adopted_or_admitted_by_credit_is_charged_once() {
     harness.handle(adopt());
     harness.handle(Input::AdmittedByCredit {
         request: request(2, "f", Default),
-        lent: None,
+        place: None,
         endpoint: EndpointId(1),
     });
     assert_eq!(amounts(&mut harness, "f"), (0, 2, 3));

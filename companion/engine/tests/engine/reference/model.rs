@@ -284,7 +284,7 @@ impl Model {
                 }
             }
             Input::Adopt { request, endpoint } => self.adopt(request, endpoint),
-            Input::AdmittedByCredit { request, lent, endpoint } => {
+            Input::AdmittedByCredit { request, place: lent, endpoint } => {
                 self.admitted_by_credit(request, lent, endpoint)
             }
             Input::ModelRemoved(id) => {
@@ -338,7 +338,7 @@ impl Model {
             | Input::Endpoint { .. }
             | Input::EndpointRemoved(_)
             | Input::Failed { .. }
-            | Input::Lend { .. }
+            | Input::GiveCredit { .. }
             | Input::TakeBack { .. }
             | Input::PushedBack { .. }
             | Input::ServerStats { .. }
@@ -375,7 +375,7 @@ impl Model {
                 self.discard_lost_state();
             }
             Input::PushedBack { id, endpoint } => self.push_back(id, endpoint),
-            Input::Lend { endpoint, requests } => self.lend(endpoint, requests),
+            Input::GiveCredit { endpoint, requests } => self.lend(endpoint, requests),
             Input::TakeBack { endpoint, requests } => self.take_back(endpoint, requests),
             Input::ServerStats { id, stats } => {
                 if self.endpoints.contains_key(&id) {

@@ -191,13 +191,13 @@ impl InvariantChecker {
             Input::Continue(id) => self.suspend(*id, State::Suspended, State::Waiting),
             Input::Amend(amended) => self.amend(amended),
             Input::Relist(relisted) => self.relist(relisted),
-            Input::AdmittedByCredit { request, lent, endpoint } => {
+            Input::AdmittedByCredit { request, place: lent, endpoint } => {
                 if !self.entries.contains_key(&request.id) {
                     self.adopt(request, *endpoint);
                     lent.iter().for_each(|lent| self.take_back(*lent, 1));
                 }
             }
-            Input::Lend { endpoint, requests } => {
+            Input::GiveCredit { endpoint, requests } => {
                 let is_lent = self.lent.contains_key(endpoint);
                 let is_used = self.running().any(|used| used == *endpoint);
                 if self.endpoints.contains_key(endpoint) || is_used || is_lent {

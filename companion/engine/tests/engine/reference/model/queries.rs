@@ -10,7 +10,7 @@ use super::virtual_time::in_cost_per_weight;
 use super::{Item, Leaf, Model, Running};
 
 impl Model {
-    /// What is lent at all endpoints together.
+    /// The places of all credit in the pool.
     pub fn credit(&self) -> u64 {
         self.lent.values().sum()
     }

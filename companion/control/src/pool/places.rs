@@ -1,6 +1,6 @@
-//! Lends places at endpoints to filters, and takes them back. See [`super::credits`] for what both sides count.
+//! Gives filters places at endpoints, and takes them back. See [`super::credits`] for what both sides count.
 //!
-//! A filter is lent places while every request would be granted at once anyway. The pool recalls them as soon as one request must wait, and
+//! A filter gets places while every request would be granted at once anyway. The pool recalls them as soon as one request must wait, and
 //! when something changes that could decide otherwise.
 
 use penstock_engine::Instant;
@@ -8,7 +8,7 @@ use penstock_engine::input::{EndpointId, Input, Request, RequestId};
 use penstock_engine::units::Tokens;
 
 use super::credits::{Offer, Renewal};
-use super::effect::LentCredit;
+use super::effect::GivenCredit;
 use super::input::Registering;
 use super::{Pool, PoolEffect};
 use crate::ids::{CreditId, Epoch, Peer};
@@ -29,7 +29,7 @@ impl Pool {
         let Some(CreditSettings { busy_min, .. }) = self.rules.credit else {
             return;
         };
-        let Some(request) = self.requests.get(&id).filter(|request| request.could_lease) else {
+        let Some(request) = self.requests.get(&id).filter(|request| request.could_use_credit) else {
             return;
         };
         let (epoch, peer) = (request.key.epoch, request.peer());
@@ -42,29 +42,29 @@ impl Pool {
         let room = || {
             if is_usable() { self.engine.credit_room(endpoint) } else { 0 }
         };
-        let may_requeue = self.may_requeue_leased(peer);
+        let may_requeue = self.may_requeue_by_credit(peer);
         let Some(offer) = self.credits.offer(now, epoch, busy_min, may_requeue, room) else {
             return;
         };
-        self.credits.lend(now, epoch, offer, endpoint);
+        self.credits.give(now, epoch, offer, endpoint);
         let Offer { number, places, .. } = offer;
         // Nothing waits, so the engine decides nothing by this input.
-        self.engine.handle(now, Input::Lend { endpoint, requests: places });
+        self.engine.handle(now, Input::GiveCredit { endpoint, requests: places });
         self.credit_changed(now, endpoint);
-        let lent = LentCredit {
+        let given = GivenCredit {
             credit: CreditId { epoch, number },
             places: Some((self.endpoints.address(endpoint), places)),
             prompt_bytes_max: self.prompt_bytes_max(now),
             saturation_milli: self.saturation_milli(),
             may_requeue,
         };
-        self.effects.push_back(PoolEffect::Lend(lent));
+        self.effects.push_back(PoolEffect::GiveCredit(given));
     }
 
     /// The filter of a newcomer could have admitted it by credit.
-    pub(super) fn could_lease(&mut self, now: Instant, registering: &Registering<'_>) -> bool {
+    pub(super) fn could_use_credit(&mut self, now: Instant, registering: &Registering<'_>) -> bool {
         let registration = registering.registration;
-        if self.rules.credit.is_none() || !registration.may_lease() {
+        if self.rules.credit.is_none() || !registration.may_use_credit() {
             return false;
         }
         let longest = self.prompt_bytes_max(now);
@@ -72,12 +72,12 @@ impl Pool {
     }
 
     /// A filter may requeue the requests that it admits by credit.
-    pub(super) fn may_requeue_leased(&self, peer: Peer) -> bool {
+    pub(super) fn may_requeue_by_credit(&self, peer: Peer) -> bool {
         peer.can_requeue && self.rules.requeues_max != Some(0)
     }
 
-    /// A request that its filter admitted by credit enters the stock: in the place that it takes along, or beside what is lent.
-    pub(super) fn admit_leased(
+    /// A request that its filter admitted by credit enters the stock: in the place that it takes along, or beside the credit.
+    pub(super) fn admit_by_credit(
         &mut self,
         now: Instant,
         epoch: Epoch,
@@ -86,25 +86,25 @@ impl Pool {
         place: Option<CreditPlace<'_>>,
     ) {
         let id = request.id;
-        let lent = place.and_then(|place| self.consume_place(place));
-        self.add_leased(now, epoch, request, endpoint, lent);
+        let place = place.and_then(|place| self.consume_place(place));
+        self.add_by_credit(now, epoch, request, endpoint, place);
         if let Some(granted) = self.expected_usage(id, endpoint) {
-            self.autopilot.leased(now, id, granted);
+            self.autopilot.admitted_by_credit(now, id, granted);
         }
-        if let Some(lent) = lent {
-            self.credit_changed(now, lent);
+        if let Some(place) = place {
+            self.credit_changed(now, place);
         }
         self.apply_decisions(now, None);
     }
 
-    /// Adds a request that a filter admitted by credit to the demand and the stock, in the place that was lent at `lent`.
-    pub(super) fn add_leased(
+    /// Adds a request that a filter admitted by credit to the demand and the stock, in its place at `place`.
+    pub(super) fn add_by_credit(
         &mut self,
         now: Instant,
         epoch: Epoch,
         request: Request,
         endpoint: EndpointId,
-        lent: Option<EndpointId>,
+        place: Option<EndpointId>,
     ) {
         if self.rules.credit.is_some() {
             // The filter is busy, though it doesn't ask.
@@ -112,7 +112,7 @@ impl Pool {
         }
         self.autopilot.arrived(now);
         let id = request.id;
-        let input = Input::AdmittedByCredit { request, lent, endpoint };
+        let input = Input::AdmittedByCredit { request, place, endpoint };
         self.engine.handle(now, input);
         self.record_start(id, false);
     }
@@ -217,8 +217,8 @@ impl Pool {
 
     /// The autopilot learns whether filters may run requests at an endpoint that aren't known.
     fn credit_changed(&mut self, now: Instant, endpoint: EndpointId) {
-        let is_lent = self.engine.credit_at(endpoint) > 0;
-        self.autopilot.lent(now, endpoint, is_lent);
+        let has_credit = self.engine.credit_at(endpoint) > 0;
+        self.autopilot.set_credit(now, endpoint, has_credit);
     }
 
     /// Renews the credits of busy filters, if that is due.
@@ -226,14 +226,14 @@ impl Pool {
         // Under rules without credit all were recalled.
         let busy_min = self.rules.credit.map_or(u32::MAX, |credit| credit.busy_min);
         for Renewal { credit, may_requeue } in self.credits.take_renewals(now, busy_min) {
-            let lent = LentCredit {
+            let given = GivenCredit {
                 credit,
                 places: None,
                 prompt_bytes_max: self.prompt_bytes_max(now),
                 saturation_milli: self.saturation_milli(),
                 may_requeue,
             };
-            self.effects.push_back(PoolEffect::Lend(lent));
+            self.effects.push_back(PoolEffect::GiveCredit(given));
         }
     }
 }
