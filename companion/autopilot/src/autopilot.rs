@@ -1,7 +1,7 @@
 //! The autopilot itself: follows the requests in flight, and owns the endpoints and variants of its pool.
 //!
 //! When a request ends, its times are compared with the requests that were in flight at its endpoint meanwhile, so that takes
-//! time proportional to their number. Every other change of a request takes constant time. Learning and budgets follow once in
+//! time proportional to their number. Every other change of a request takes constant time. Learning and allowances follow once in
 //! a window, and no window runs while nothing happens.
 
 mod probing;
@@ -35,7 +35,7 @@ const PREFILLED_MS: f64 = 1e-3;
 #[derive(Debug)]
 pub struct Autopilot {
     slo_policy: SloPolicy,
-    /// The engine gates by budgets.
+    /// The engine gates by allowances.
     gates: bool,
     /// The longest wait in the queue.
     ttl: Duration,
@@ -103,7 +103,7 @@ impl Autopilot {
             inputs: VecDeque::new(),
         };
         autopilot.analyze();
-        autopilot.update_budgets();
+        autopilot.update_allowances();
         autopilot
     }
 

@@ -88,8 +88,8 @@ pub(crate) struct Endpoint {
     pub(crate) kv_tokens: Option<u64>,
     /// Mean prompt tokens in its cache, in the last window in which requests were served.
     pub(crate) cached: f64,
-    /// Its last budget.
-    pub(crate) budget: Option<penstock_engine::Budget>,
+    /// Its last allowance.
+    pub(crate) allowance: Option<penstock_engine::Allowance>,
     load: Load,
     /// Filters may run requests here that aren't known.
     pub(crate) has_credit: bool,
@@ -121,7 +121,7 @@ impl Endpoint {
             observed: None,
             kv_tokens: None,
             cached: 0.0,
-            budget: None,
+            allowance: None,
             load: Load::default(),
             has_credit: false,
             credit_until: None,

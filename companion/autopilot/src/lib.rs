@@ -1,11 +1,11 @@
 //! The autopilot of one pool: learns the performance model of the pool's model servers from grants and completions, and
-//! derives the engine's budgets and the replica counts from it.
+//! derives the engine's allowances and the replica counts from it.
 //!
 //! Pure: it speaks the engine's types and the model's, no protocol, and time is an argument. Every owner of an engine can
 //! run one beside it.
 
+mod allowances;
 mod autopilot;
-mod budgets;
 mod endpoint;
 mod moving_mean;
 mod saturation;

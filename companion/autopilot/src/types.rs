@@ -16,7 +16,7 @@ pub struct AutopilotSettings {
     pub pending: Vec<PendingServers>,
     /// The pool's targets.
     pub slo: SloPolicy,
-    /// The engine gates by budgets. Otherwise no endpoint is probed.
+    /// The engine gates by allowances. Otherwise no endpoint is probed.
     pub gates: bool,
     /// The longest wait in the queue, and so the time in which a backlog has to be served.
     pub ttl: Duration,

@@ -1,9 +1,9 @@
-//! The budgets of flows, for the API and the metrics. The engine calls them quotas.
+//! The budgets of flows, for the API and the metrics.
 
 use std::sync::Arc;
 
 use penstock_engine::policy::{CostUnit, Over};
-use penstock_engine::snapshot::{FlowQuotaSnapshot, QuotaWindowSnapshot};
+use penstock_engine::snapshot::{BudgetWindowSnapshot, FlowBudgetSnapshot};
 
 /// The budgets of a pool's flows at one moment.
 #[derive(Clone, Debug)]
@@ -21,7 +21,7 @@ pub struct PoolBudgets {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowBudget {
     /// What the flow has used.
-    pub quota: FlowQuotaSnapshot,
+    pub budget: FlowBudgetSnapshot,
     /// The name came in a header or from a key, at a request since this companion's start. Any other name may be private.
     pub is_public: bool,
     /// The name is a label value in metrics. All other flows are `other` there.
@@ -32,24 +32,24 @@ impl FlowBudget {
     /// Nothing of it is used.
     #[must_use]
     pub fn is_unused(&self) -> bool {
-        let is_unused = |window: &QuotaWindowSnapshot| window.used == 0 && window.reserved == 0;
-        self.quota.windows.iter().all(is_unused)
+        let is_unused = |window: &BudgetWindowSnapshot| window.used == 0 && window.reserved == 0;
+        self.budget.windows.iter().all(is_unused)
     }
 
     /// A request may go.
     #[must_use]
     pub fn has_room(&self) -> bool {
-        self.quota.windows.iter().all(|window| window.remaining > 0)
+        self.budget.windows.iter().all(|window| window.remaining > 0)
     }
 
     /// The smallest part of a window that is left, in thousandths.
     #[must_use]
     pub fn left_milli(&self) -> u64 {
-        let left = |window: &QuotaWindowSnapshot| {
+        let left = |window: &BudgetWindowSnapshot| {
             let part = u128::from(window.remaining) * 1_000 / u128::from(window.limit.max(1));
             u64::try_from(part).unwrap_or(u64::MAX)
         };
-        self.quota.windows.iter().map(left).min().unwrap_or(u64::MAX)
+        self.budget.windows.iter().map(left).min().unwrap_or(u64::MAX)
     }
 }
 
@@ -76,10 +76,10 @@ pub enum NoBudget {
 impl BudgetChange {
     /// # Errors
     /// When the change would have no effect on this budget.
-    pub(crate) fn check(self, quota: &FlowQuotaSnapshot) -> Result<(), NoBudget> {
-        let counts_tokens = |window: &QuotaWindowSnapshot| window.unit == CostUnit::Tokens;
+    pub(crate) fn check(self, budget: &FlowBudgetSnapshot) -> Result<(), NoBudget> {
+        let counts_tokens = |window: &BudgetWindowSnapshot| window.unit == CostUnit::Tokens;
         match self {
-            Self::AddTokens(_) if !quota.windows.iter().any(counts_tokens) => Err(NoBudget::CountsNoTokens),
+            Self::AddTokens(_) if !budget.windows.iter().any(counts_tokens) => Err(NoBudget::CountsNoTokens),
             Self::AddTokens(_) | Self::Reset => Ok(()),
         }
     }

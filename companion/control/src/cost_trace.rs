@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use penstock_engine::input::{RequestId, Service, Usage};
-use penstock_engine::{Outcome, QuotaReport};
+use penstock_engine::{BudgetReport, Outcome};
 
 use crate::labels::Labels;
 
@@ -58,5 +58,5 @@ pub enum CostEventKind {
         outcome: Option<Outcome>,
     },
     /// The engine reports to other gateways.
-    Reported(QuotaReport),
+    Reported(BudgetReport),
 }

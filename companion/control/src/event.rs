@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use penstock_autopilot::{PendingServers, Scraped};
 use penstock_election::{Report, RoleChange};
-use penstock_engine::input::{PastUsage, QuotaReset, QuotaRunning, QuotaUsage, RunningUsage};
+use penstock_engine::input::{BudgetReset, BudgetRunning, BudgetUsage, PastUsage, RunningUsage};
 use penstock_wire as wire;
 
 use crate::budgets::BudgetChange;
@@ -82,15 +82,15 @@ pub enum PoolEvent {
         change: BudgetChange,
     },
     /// Resets of budgets at other companions, or from before this companion's start. They come before what was used after them.
-    QuotaResets(Vec<QuotaReset>),
+    BudgetResets(Vec<BudgetReset>),
     /// What flows had used of their budgets before this companion's start. All of some flows.
-    QuotaHistory(Vec<QuotaUsage>),
+    BudgetHistory(Vec<BudgetUsage>),
     /// What flows have used of their budgets at other companions, and what they run there now.
-    QuotaUsage {
+    BudgetUsage {
         /// Settled usage, and top-ups.
-        settled: Vec<QuotaUsage>,
+        settled: Vec<BudgetUsage>,
         /// What flows run at other companions, where that has changed.
-        running: Vec<QuotaRunning>,
+        running: Vec<BudgetRunning>,
     },
 }
 

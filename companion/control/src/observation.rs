@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use penstock_autopilot::Kept;
 use penstock_engine::Outcome;
-use penstock_engine::effect::QuotaReport;
+use penstock_engine::effect::BudgetReport;
 use penstock_engine::input::{PastUsage, RunningUsage};
 
 use crate::ids::ConnId;
@@ -77,7 +77,7 @@ pub enum PoolNews {
     Running(RunningUsage),
     /// What has happened to the budget of a flow. All of it but what a shadow would have done, only of pools that are
     /// [`reported`](crate::PoolSettings::reported). The flow may be private.
-    Quota(QuotaReport),
+    Budget(BudgetReport),
 }
 
 /// What has happened to a request.

@@ -92,7 +92,7 @@ impl Pool {
         let mut engine = Engine::new(settings.policy.clone(), seed, now);
         engine.report_usage(settings.reported);
         engine.report_running_usage(settings.shared);
-        engine.report_quotas(settings.reported);
+        engine.report_budgets(settings.reported);
         let mut autopilot = Autopilot::new(autopilot_settings(settings), now);
         autopilot.limit_demand(settings.policy.queue.max_rate);
         Self {
@@ -174,10 +174,10 @@ impl Pool {
                 self.decide(now, Input::SharedUsage { settled, running })
             }
             PoolEvent::ChangeBudget { flow, change } => self.change_budget(now, flow, change),
-            PoolEvent::QuotaResets(resets) => self.decide(now, Input::QuotaResets(resets)),
-            PoolEvent::QuotaHistory(past) => self.decide(now, Input::QuotaHistory(past)),
-            PoolEvent::QuotaUsage { settled, running } => {
-                self.decide(now, Input::QuotaUsage { settled, running })
+            PoolEvent::BudgetResets(resets) => self.decide(now, Input::BudgetResets(resets)),
+            PoolEvent::BudgetHistory(past) => self.decide(now, Input::BudgetHistory(past)),
+            PoolEvent::BudgetUsage { settled, running } => {
+                self.decide(now, Input::BudgetUsage { settled, running })
             }
         }
     }
@@ -208,7 +208,7 @@ impl Pool {
         self.after(now);
     }
 
-    /// Follows every input: the engine takes the budgets that the autopilot has changed.
+    /// Follows every input: the engine takes the allowances that the autopilot has changed.
     fn after(&mut self, now: Instant) {
         while let Some(input) = self.autopilot.poll_input() {
             self.decide(now, input);
@@ -267,7 +267,7 @@ impl Pool {
     /// stale if the input may have changed it: ready endpoints, or the bound for requests that go without the companion.
     fn decide(&mut self, now: Instant, input: Input) {
         let (changes_announcement, doubtful) = match &input {
-            Input::Policy(_) | Input::Budget { .. } => (true, Doubtful::None),
+            Input::Policy(_) | Input::Allowance { .. } => (true, Doubtful::None),
             Input::Relist(_) => (true, Doubtful::All),
             Input::Endpoint { id, .. } => (true, Doubtful::One(*id)),
             Input::Load { id: endpoint, .. }

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use penstock_engine::Instant;
 use penstock_engine::policy::CostUnit;
-use penstock_engine::snapshot::QuotaWindowSnapshot;
+use penstock_engine::snapshot::BudgetWindowSnapshot;
 
 /// What is left in the window of which the smallest part is left. The request that is answered counts, if it was granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub(crate) struct RateLimit {
 }
 
 impl RateLimit {
-    pub(crate) fn of(window: &QuotaWindowSnapshot, now: Instant) -> Self {
+    pub(crate) fn of(window: &BudgetWindowSnapshot, now: Instant) -> Self {
         Self {
             unit: window.unit,
             limit: window.limit,

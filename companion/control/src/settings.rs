@@ -67,7 +67,7 @@ pub struct PoolSettings {
     /// For so long after it has become ready, the performance model doesn't learn from an endpoint.
     pub transient: Duration,
     /// Settled costs are output as [`PoolNews::Used`](crate::PoolNews::Used), if its discipline has windows, and what happens to
-    /// budgets as [`PoolNews::Quota`](crate::PoolNews::Quota).
+    /// budgets as [`PoolNews::Budget`](crate::PoolNews::Budget).
     pub reported: bool,
     /// What flows run is output as [`PoolNews::Running`](crate::PoolNews::Running), if its discipline has windows,
     /// because other companions count it.

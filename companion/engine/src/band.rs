@@ -1,4 +1,4 @@
-//! The bands of the tree: those of requests, and one below for requests of flows that have used up their quotas.
+//! The bands of the tree: those of requests, and one below for requests of flows that have used up their budgets.
 
 use crate::input::Band;
 

@@ -1,138 +1,104 @@
-//! The gate of one endpoint under `auto`: the predicted duration of an iteration, against the longest allowed.
+//! What flows use in the windows of their budgets.
 //!
-//! The engine knows the performance model only as the numbers of a [`Budget`]. It predicts an
-//! iteration with one request more from the load in flight, and compares. There is no fit, no state and no clock here.
-//!
-//! The target for the first token is a target for the mean. A request whose prompt is longer than the mean prompt in
-//! flight is held to the time that the mean one leaves: holding it to its own would drain a server for it, and the
-//! request would wait longer for that than it gains. A request that would miss the target even on an idle server is
-//! held to the iteration's bound alone.
+//! [`window`] counts one window of one flow, [`moment`] numbers the steps of windows, [`calendar`] knows UTC, [`flow`] has all windows
+//! of a flow, and [`table`] all flows. [`crate::engine`] asks at a request's arrival and at its turn, and charges at its dispatch.
 
-use core::cmp::Ordering;
+mod audit;
+mod calendar;
+mod flow;
+mod moment;
+mod report;
+mod resets;
+mod restore;
+mod snapshot;
+mod table;
+mod window;
+
+use alloc::boxed::Box;
 use core::time::Duration;
 
-use crate::load::Load;
+use self::calendar::Calendar;
+pub(crate) use self::moment::Moment;
+pub(crate) use self::table::Table;
+use crate::policy::{Budget, Flows};
+use crate::time::Instant;
 
-/// The budget of one endpoint, in milliseconds and tokens. Numbers are finite and not negative unless noted.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Budget {
-    /// The fixed duration of an iteration; above 0.
-    pub alpha_ms: f64,
-    /// Added per token processed in it.
-    pub beta_ms: f64,
-    /// Added per token resident during it.
-    pub gamma_ms: f64,
-    /// The longest iteration in which decoding requests meet their target; may be infinite.
-    pub iteration_ms_max: f64,
-    /// The longest time from a newcomer's dispatch to its first token, before `ttft_bias`; may be infinite.
-    pub first_token_ms_max: f64,
-    /// Observed over predicted time to the first token; above 0.
-    pub ttft_bias: f64,
-    /// Resident tokens at most; `None`: not known.
-    pub kv_tokens_max: Option<u64>,
-    /// Requests at most; `None`: not limited.
-    pub requests_max: Option<u64>,
-    /// Requests that fit if all are like the mean of the recently served ones; at least 1. Shown, and the whole of
-    /// which band ceilings are parts. It doesn't gate.
-    pub typical: u64,
-    /// Requests per second that the endpoint serves at `typical`; `None`: not known.
-    pub rate: Option<f64>,
+/// The budgets of a pool, and UTC.
+#[derive(Debug)]
+pub(crate) struct Budgets {
+    calendar: Calendar,
+    now: Instant,
+    /// `None`: the policy has no budgets.
+    table: Option<Box<Table>>,
 }
 
-/// The load in flight at an endpoint.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct InFlight {
-    /// Requests of this pool.
-    pub(crate) requests: u64,
-    /// Requests of other clients, each taken for as large as the mean request of this pool.
-    pub(crate) foreign: u64,
-    /// The sum over the requests of this pool.
-    pub(crate) load: Load,
-}
-
-/// How much of its budget an endpoint uses with one request more. The least used endpoint takes the request.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Rank {
-    /// The predicted iteration over the longest allowed, or requests over the batch, whichever is more. Without a
-    /// budget the latter.
-    pub(crate) used: f64,
-    /// Orders endpoints whose iterations have no bound.
-    pub(crate) iteration_ms: f64,
-    pub(crate) tie: u32,
-}
-
-impl Rank {
-    pub(crate) fn order(&self, other: &Self) -> Ordering {
-        self.used
-            .total_cmp(&other.used)
-            .then_with(|| self.iteration_ms.total_cmp(&other.iteration_ms))
-            .then_with(|| self.tie.cmp(&other.tie))
-    }
-}
-
-impl Budget {
-    /// The duration of an iteration with `more` added to the load in flight. Each request decodes a token in it,
-    /// prompts are spread over the iterations of a mean answer, and answers are half written in the mean.
-    fn iteration_ms(&self, there: &InFlight, more: &Load) -> f64 {
-        let ours = there.requests as f64;
-        let scale = if there.requests == 0 { 0.0 } else { (ours + there.foreign as f64) / ours };
-        let load = &there.load;
-        let answer = ((load.output as f64 + more.output as f64) / (ours + 1.0)).max(1.0);
-        let prompts = (load.prefill as f64 * scale + more.prefill as f64) / answer;
-        let processed = ours + there.foreign as f64 + 1.0 + prompts;
-        let resident = (load.tokens as f64 - load.output as f64 / 2.0) * scale + more.prompt() as f64;
-        self.alpha_ms + self.beta_ms * processed + self.gamma_ms * resident
+impl Budgets {
+    pub(crate) fn new(flows: &Flows, now: Instant) -> Self {
+        let mut new = Self { calendar: Calendar::new(now), now, table: None };
+        new.reconfigure(&[], flows);
+        new
     }
 
-    /// The longest iteration in which a request with the prompt of `more` may begin.
-    fn longest_iteration_ms(&self, there: &InFlight, more: &Load) -> f64 {
-        let mean = there.load.prefill as f64 / (there.requests as f64).max(1.0);
-        let prefill = (self.beta_ms + self.gamma_ms) * (more.prefill as f64).min(mean);
-        let left = self.first_token_ms_max - prefill;
-        if left < self.alpha_ms { self.iteration_ms_max } else { self.iteration_ms_max.min(left) }
+    /// The usage of all flows; `None`: the policy has no budgets. All that a request without budgets pays is this check.
+    #[inline]
+    pub(crate) const fn is_on(&self) -> bool {
+        self.table.is_some()
     }
 
-    /// The rank of the endpoint with `more`; `None` if `more` doesn't fit. An endpoint without requests of this pool
-    /// takes any request.
-    pub(crate) fn rank(&self, there: &InFlight, more: &Load, tie: u32) -> Option<Rank> {
-        let iteration_ms = self.iteration_ms(there, more);
-        let longest = self.longest_iteration_ms(there, more);
-        let count = there.requests.saturating_add(there.foreign);
-        // A server may be limited to few requests, however small they are.
-        let batch_used = |limit: u64| (count as f64 + 1.0) / limit as f64;
-        let rank = Rank {
-            used: (iteration_ms / longest).max(self.requests_max.map_or(0.0, batch_used)),
-            iteration_ms,
-            tie,
-        };
-        if there.requests == 0 {
-            return Some(rank);
+    /// The usage of all flows, and the present moment.
+    pub(crate) fn table(&mut self) -> Option<(&mut Table, Now<'_>)> {
+        let now = Now { moment: Moment::of(&self.calendar, self.now), calendar: &self.calendar };
+        Some((self.table.as_mut()?, now))
+    }
+
+    pub(crate) fn read(&self) -> Option<(&Table, Now<'_>)> {
+        let now = Now { moment: Moment::of(&self.calendar, self.now), calendar: &self.calendar };
+        Some((self.table.as_ref()?, now))
+    }
+
+    /// Calls `read` with the usage of all flows and a moment that isn't before the last input; `None`: the policy has no budgets.
+    pub(crate) fn read_at<T>(&self, now: Instant, read: impl FnOnce(&Table, &Now<'_>) -> T) -> Option<T> {
+        let mut calendar = self.calendar;
+        calendar.advance(now);
+        let now = Now { moment: Moment::of(&calendar, now), calendar: &calendar };
+        Some(read(self.table.as_ref()?, &now))
+    }
+
+    #[inline]
+    pub(crate) fn advance(&mut self, now: Instant) {
+        self.now = now;
+        if self.is_on() {
+            self.calendar.advance(now);
         }
-        let resident = there.resident().saturating_add(more.tokens);
-        let fits = iteration_ms <= longest
-            && self.kv_tokens_max.is_none_or(|limit| resident <= limit)
-            && self.requests_max.is_none_or(|limit| count < limit);
-        fits.then_some(rank)
     }
 
-    /// The predicted time from the dispatch of `more` to its first token, bias included. A request that doesn't fit
-    /// is dispatched when it does.
-    pub(crate) fn first_token(&self, there: &InFlight, more: &Load) -> Duration {
-        let iteration_ms = match there.requests {
-            0 => self.iteration_ms(there, more),
-            _ => self.iteration_ms(there, more).min(self.iteration_ms_max),
-        };
-        let prefill = (self.beta_ms + self.gamma_ms) * more.prefill as f64;
-        // A valid budget gives a finite number. The cast saturates at the bounds.
-        Duration::from_nanos(((iteration_ms + prefill) * self.ttft_bias * 1e6) as u64)
+    /// See [`crate::Input::Utc`].
+    pub(crate) fn set_utc(&mut self, now: Instant, utc: Duration) {
+        self.now = now;
+        self.calendar.set(now, utc);
+    }
+
+    /// The next moment at which a flow that is held may go.
+    #[inline]
+    pub(crate) fn next_wake(&self) -> Option<Instant> {
+        self.table.as_ref()?.next_wake()
+    }
+
+    /// Applies other budgets. Windows stay with what was used of them if their glob, unit and period stay.
+    pub(crate) fn reconfigure(&mut self, old: &[Budget], new: &Flows) {
+        if new.budgets.is_empty() {
+            self.table = None;
+            return;
+        }
+        self.calendar.advance(self.now);
+        let moment = Moment::of(&self.calendar, self.now);
+        self.table.get_or_insert_default().reconfigure(old, new, &moment);
     }
 }
 
-impl InFlight {
-    /// Resident tokens, of this pool's and of foreign requests.
-    fn resident(&self) -> u64 {
-        let ours = self.load.tokens - self.load.output / 2;
-        let foreign = u128::from(ours) * u128::from(self.foreign) / u128::from(self.requests.max(1));
-        ours.saturating_add(u64::try_from(foreign).unwrap_or(u64::MAX))
-    }
+/// The present moment, and what converts steps to times.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Now<'a> {
+    pub(crate) moment: Moment,
+    calendar: &'a Calendar,
 }

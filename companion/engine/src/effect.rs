@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::input::{Band, EndpointId, PastUsage, QuotaRunning, QuotaUsage, RequestId, RunningUsage};
+use crate::input::{Band, BudgetRunning, BudgetUsage, EndpointId, PastUsage, RequestId, RunningUsage};
 use crate::outcome::Outcome;
 use crate::policy::Over;
 use crate::units::Tokens;
@@ -31,8 +31,8 @@ pub enum Effect {
     /// What a flow runs of a model has changed, under [`crate::policy::Discipline::Usage`] and while
     /// [`crate::Engine::report_running_usage`] is on. Another engine takes it as it is.
     UsageRunning(RunningUsage),
-    /// What has happened to the quota of a flow.
-    Quota(QuotaReport),
+    /// What has happened to the budget of a flow.
+    Budget(BudgetReport),
     /// A granted request ended, and this is its final cost.
     Settled {
         /// The request.
@@ -95,21 +95,21 @@ pub struct Trace {
     pub deficits: Vec<(Box<str>, u64)>,
 }
 
-/// What has happened to the quota of a flow.
+/// What has happened to the budget of a flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum QuotaReport {
-    /// A flow has used this of its quota, or it was topped up by hand, while [`crate::Engine::report_quotas`] is on. Another engine takes it as
-    /// [`crate::Input::QuotaUsage`].
-    Used(QuotaUsage),
-    /// What a flow with a quota runs here has changed, under the same condition.
-    Running(QuotaRunning),
-    /// The flow's quota was reset by [`crate::Input::ResetQuota`], under the same condition. What was reported of it before no longer
-    /// counts anywhere. Another engine takes it as [`crate::Input::QuotaResets`].
+pub enum BudgetReport {
+    /// A flow has used this of its budget, or it was topped up by hand, while [`crate::Engine::report_budgets`] is on. Another engine takes it as
+    /// [`crate::Input::BudgetUsage`].
+    Used(BudgetUsage),
+    /// What a flow with a budget runs here has changed, under the same condition.
+    Running(BudgetRunning),
+    /// The flow's budget was reset by [`crate::Input::ResetBudget`], under the same condition. What was reported of it before no longer
+    /// counts anywhere. Another engine takes it as [`crate::Input::BudgetResets`].
     Reset(Box<str>),
     /// This engine has followed a reset at another one, under the same condition: what it has reported of the flow's usage, and other
     /// engines don't know yet, no longer counts.
     Forgotten(Box<str>),
-    /// A request met no room in the quota of its flow, which is a shadow and has decided nothing. At most once for each request.
+    /// A request met no room in the budget of its flow, which is a shadow and has decided nothing. At most once for each request.
     Shadowed {
         /// The flow.
         flow: Box<str>,

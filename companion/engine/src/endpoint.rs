@@ -14,7 +14,7 @@ use self::cache_trust::CacheTrust;
 pub(crate) use self::credit::half;
 use self::pushback::Pushback;
 use self::slow_start::SlowStart;
-use crate::budget::Budget;
+use crate::allowance::Allowance;
 use crate::gate::{Share, counts_tokens};
 use crate::input::{EndpointId, EndpointState, RequestId, ServerStats};
 use crate::load::{Load, Threshold};
@@ -41,7 +41,7 @@ pub(crate) struct Endpoint {
     /// The bound without slow start and foreign requests.
     full: u64,
     /// Effective under [`Gate::Auto`].
-    budget: Option<Budget>,
+    allowance: Option<Allowance>,
     /// Reserved for the blocked head, which doesn't fit yet: it takes no other request.
     pub(crate) reserved: bool,
     pub(crate) requests: u64,
@@ -75,7 +75,7 @@ impl Endpoint {
             stock: 0,
             bound: 0,
             full: 0,
-            budget: None,
+            allowance: None,
             reserved: false,
             requests: 0,
             credit: 0,
@@ -93,7 +93,7 @@ impl Endpoint {
         endpoint
     }
 
-    /// The endpoint takes one request more; under a budget, one that fits.
+    /// The endpoint takes one request more; under an allowance, one that fits.
     pub(crate) fn has_room(&self) -> bool {
         self.ready
             && self.stock < self.bound
@@ -156,7 +156,7 @@ impl Endpoint {
         self.ready = false;
         self.failures = Failures::NONE;
         self.foreign = 0;
-        self.set_budget(None, gate);
+        self.set_allowance(None, gate);
     }
 
     /// Records that `request` failed here before a response, and marks the endpoint down if that suffices and it isn't

@@ -22,7 +22,7 @@ use core::time::Duration;
 use hashbrown::HashMap;
 
 pub(crate) use self::cached::HashedPrompt;
-use crate::budget::Budget;
+use crate::allowance::Allowance;
 use crate::dirty_set::DirtySet;
 use crate::endpoint::Endpoint;
 use crate::gate::{Bounds, Share};
@@ -233,10 +233,10 @@ impl Endpoints {
         }
     }
 
-    pub(crate) fn set_budget(&mut self, id: EndpointId, budget: Option<Budget>, rng: &mut Rng) {
+    pub(crate) fn set_allowance(&mut self, id: EndpointId, allowance: Option<Allowance>, rng: &mut Rng) {
         let gate = self.gate;
         if let Some(index) = self.listed_index(id) {
-            self.change(index, rng, |endpoint| endpoint.set_budget(budget, gate));
+            self.change(index, rng, |endpoint| endpoint.set_allowance(allowance, gate));
         }
     }
 

@@ -5,13 +5,13 @@
 
 mod admission;
 mod audit;
+mod budget;
 mod credit;
 mod dispatch;
 mod endpoint_events;
 mod lifecycle;
 mod prepare;
 mod queue_position;
-mod quota;
 mod reconfigure;
 mod retry;
 mod snapshot;
@@ -20,6 +20,7 @@ use alloc::collections::{BTreeSet, VecDeque};
 use core::time::Duration;
 
 pub use self::prepare::Prepared;
+use crate::budget::Budgets;
 use crate::counters::Counters;
 use crate::drain_rate::DrainRate;
 use crate::effect::{Effect, Reject};
@@ -32,7 +33,6 @@ use crate::job::Job;
 use crate::jobs::Jobs;
 use crate::outcome::Outcome;
 use crate::policy::{Gate, Policy};
-use crate::quota::Quotas;
 use crate::rate_limiter::RateLimiter;
 use crate::rng::Rng;
 use crate::time::Instant;
@@ -64,8 +64,8 @@ pub struct Engine {
     traced: bool,
     reports_usage: bool,
     reports_running_usage: bool,
-    reports_quotas: bool,
-    quotas: Quotas,
+    reports_budgets: bool,
+    budgets: Budgets,
     /// Under [`Gate::Auto`]: the sequence of the arrival that was next and fitted no endpoint, at the last
     /// [`Endpoints::clear_dirty`].
     blocked_head: Option<u64>,
@@ -82,7 +82,7 @@ impl Engine {
             endpoints: Endpoints::new(policy.gate, policy.scheduler, policy.counts_cached_tokens()),
             rate_limiter: RateLimiter::new(policy.queue.max_rate, now),
             tree: Tree::new(&policy, names.clone(), seed, now),
-            quotas: Quotas::new(&policy.flows, now),
+            budgets: Budgets::new(&policy.flows, now),
             policy,
             now,
             ready: false,
@@ -99,7 +99,7 @@ impl Engine {
             traced: false,
             reports_usage: false,
             reports_running_usage: false,
-            reports_quotas: false,
+            reports_budgets: false,
             blocked_head: None,
             effects: VecDeque::new(),
         }
@@ -159,7 +159,7 @@ impl Engine {
             self.rate_limiter.next_token(self.now).filter(|_| self.is_open() && self.tree.has_runnable());
         let probe = self.endpoints.next_probe();
         let pause = self.pauses.first().map(|&(until, _)| until);
-        let wake = self.quotas.next_wake();
+        let wake = self.budgets.next_wake();
         let timers = expires.into_iter().chain(token).chain(probe);
         timers.chain(pause).chain(wake).min()
     }
@@ -175,7 +175,7 @@ impl Engine {
         let now = self.now;
         while self.change_endpoints(|endpoints, rng| endpoints.probe_due(now, rng)) {}
         self.end_pauses();
-        self.quotas.advance(self.now);
+        self.budgets.advance(self.now);
         self.wake_held();
     }
 
@@ -213,11 +213,11 @@ impl Engine {
                 self.tree.set_running_elsewhere(running, &self.policy.flows);
             }
             Input::Utc(utc) => self.set_utc(utc),
-            Input::QuotaUsage { settled, running } => self.add_quota_usage(settled, running),
-            Input::QuotaHistory(past) => self.replay_quotas(past),
-            Input::QuotaResets(resets) => self.apply_quota_resets(resets),
+            Input::BudgetUsage { settled, running } => self.add_budget_usage(settled, running),
+            Input::BudgetHistory(past) => self.replay_budgets(past),
+            Input::BudgetResets(resets) => self.apply_budget_resets(resets),
             Input::TopUp { flow, tokens } => self.top_up(&flow, tokens),
-            Input::ResetQuota(flow) => self.reset_quota(&flow),
+            Input::ResetBudget(flow) => self.reset_budget(&flow),
             Input::Policy(policy) => self.set_policy(policy),
             Input::Drain(draining) => self.drain(draining),
             Input::Ready => {
@@ -231,7 +231,7 @@ impl Engine {
             Input::Failed { id, endpoint } => self.request_failed(id, endpoint),
             Input::Load { id, running } => self.observe_load(id, running),
             Input::ServerStats { id, stats } => self.endpoints.set_stats(id, stats),
-            Input::Budget { id, budget } => self.set_budget(id, budget),
+            Input::Allowance { id, allowance } => self.set_allowance(id, allowance),
         }
     }
 
@@ -240,7 +240,7 @@ impl Engine {
         self.policy.gate == Gate::Manual
     }
 
-    /// The gate is a budget of each endpoint.
+    /// The gate is an allowance of each endpoint.
     const fn is_auto(&self) -> bool {
         matches!(self.policy.gate, Gate::Auto { .. })
     }
@@ -306,16 +306,16 @@ impl Engine {
 
     /// Removes `id`, which waits, and rejects it.
     fn reject_waiting(&mut self, id: JobId, outcome: Outcome) {
-        let quota_wait = self.quota_wait_for(outcome, self.jobs[id].queued.flow);
+        let budget_wait = self.budget_wait_for(outcome, self.jobs[id].queued.flow);
         let job = self.take_waiting(id);
-        self.reject(&job, outcome, quota_wait);
+        self.reject(&job, outcome, budget_wait);
     }
 
-    /// Rejects `job`, which has left the engine but for [`Self::release`]. `quota_wait`: the time until its quota has room,
-    /// if that is why, or if the quota would hold the next request.
-    fn reject(&mut self, job: &Job, outcome: Outcome, quota_wait: Option<Duration>) {
+    /// Rejects `job`, which has left the engine but for [`Self::release`]. `budget_wait`: the time until its budget has room,
+    /// if that is why, or if the budget would hold the next request.
+    fn reject(&mut self, job: &Job, outcome: Outcome, budget_wait: Option<Duration>) {
         self.counters.count(job.band.shown(), outcome);
-        let retry_after = Some(match quota_wait {
+        let retry_after = Some(match budget_wait {
             Some(wait) if outcome == Outcome::RejectedBudget => wait,
             wait => {
                 let ahead = self.tree.before_next(&job.queued).requests;

@@ -1,14 +1,14 @@
 //! The events that an engine reacts to, as data.
 
-mod quota;
+mod budget;
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-pub use self::quota::{QuotaReset, QuotaRunning, QuotaUsage, UsageKind, UsedAt};
-use crate::budget::Budget;
+pub use self::budget::{BudgetReset, BudgetRunning, BudgetUsage, UsageKind, UsedAt};
+use crate::allowance::Allowance;
 use crate::policy::Policy;
 use crate::time::Instant;
 use crate::units::{Decimal, Tokens};
@@ -444,12 +444,12 @@ pub enum Input {
         /// The metrics.
         stats: ServerStats,
     },
-    /// The budget of an endpoint under [`crate::policy::Gate::Auto`], valid until the next one.
-    Budget {
+    /// The allowance of an endpoint under [`crate::policy::Gate::Auto`], valid until the next one.
+    Allowance {
         /// The endpoint. Ignored if it isn't listed.
         id: EndpointId,
         /// `None`: unknown.
-        budget: Option<Budget>,
+        allowance: Option<Allowance>,
     },
     /// Usage from before this engine started, or from other engines beside it, in any order. Each entry counts as if it
     /// had been settled here at its time, under [`crate::policy::Discipline::Usage`] only. Entries outside the window or
@@ -464,37 +464,37 @@ pub enum Input {
         /// Sums of estimates that have changed.
         running: Vec<RunningUsage>,
     },
-    /// UTC, as the time since 1970 began, at the time of this event. Days and months of quotas begin by it, and the engine's own time
+    /// UTC, as the time since 1970 began, at the time of this event. Days and months of budgets begin by it, and the engine's own time
     /// passes in between. Before the first one, the engine has started as 1970 began. A clock that goes back by less than an hour begins
     /// no day again. One that goes back further is followed, and what was used stays.
     Utc(Duration),
-    /// Usage of quotas at other engines beside this one. Entries of flows, units or periods that the policy doesn't have are ignored,
+    /// Usage of budgets at other engines beside this one. Entries of flows, units or periods that the policy doesn't have are ignored,
     /// and so is what has left its window, is from a step or day before the flow's last reset, or was settled before it.
-    QuotaUsage {
+    BudgetUsage {
         /// What was settled since the last such event.
-        settled: Vec<QuotaUsage>,
+        settled: Vec<BudgetUsage>,
         /// What flows run at all other engines together. It replaces the flow's last sum.
-        running: Vec<QuotaRunning>,
+        running: Vec<BudgetRunning>,
     },
-    /// Usage of quotas from before this engine started, in any order. A window of which nothing is used yet is in the state that it would
+    /// Usage of budgets from before this engine started, in any order. A window of which nothing is used yet is in the state that it would
     /// have if the entries had been used here: what exceeds the limit of their time is owed. All entries of a flow belong into one
     /// such event.
-    QuotaHistory(Vec<QuotaUsage>),
+    BudgetHistory(Vec<BudgetUsage>),
     /// Resets at other engines, or from before this engine started. They come before the history and before what was used after them.
-    /// What this engine has used of the flow's quota and runs, up to now, counts no longer, unless all of it is later than the reset.
-    /// A reset is remembered for [`crate::limits::QUOTA_RESET_KEPT`].
-    QuotaResets(Vec<QuotaReset>),
-    /// So many tokens more may be used of every window of the flow's quota that counts tokens. They pay a debt first. What is left of
-    /// them ends with the day or month, or when as much time has passed as the window is long. Ignored for a flow without a quota.
+    /// What this engine has used of the flow's budget and runs, up to now, counts no longer, unless all of it is later than the reset.
+    /// A reset is remembered for [`crate::limits::BUDGET_RESET_KEPT`].
+    BudgetResets(Vec<BudgetReset>),
+    /// So many tokens more may be used of every window of the flow's budget that counts tokens. They pay a debt first. What is left of
+    /// them ends with the day or month, or when as much time has passed as the window is long. Ignored for a flow without a budget.
     TopUp {
         /// The fairness identity; empty: `anonymous`.
         flow: Box<str>,
         /// The tokens.
         tokens: Tokens,
     },
-    /// What a flow has used of its quota, owes and runs here counts no longer, and neither do its top-ups. What other engines run counts
-    /// until they report otherwise. Empty: `anonymous`. Ignored for a flow without a quota.
-    ResetQuota(Box<str>),
+    /// What a flow has used of its budget, owes and runs here counts no longer, and neither do its top-ups. What other engines run counts
+    /// until they report otherwise. Empty: `anonymous`. Ignored for a flow without a budget.
+    ResetBudget(Box<str>),
     /// A new policy. Waiting requests keep their places.
     Policy(Box<Policy>),
     /// `true`: waiting requests, and new ones from now on, are rejected with `shutting_down`. `false`: new requests are

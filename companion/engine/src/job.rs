@@ -36,7 +36,7 @@ pub(crate) struct Job {
     pub(crate) shared_name: Option<Arc<str>>,
     /// The owner has lost its session.
     pub(crate) session_lost: bool,
-    /// It has met no room in a quota that is a shadow.
+    /// It has met no room in a budget that is a shadow.
     pub(crate) is_shadowed: bool,
     /// The class set of its model.
     pub(crate) class_set: u16,

@@ -6,6 +6,7 @@
 
 extern crate alloc;
 
+mod allowance;
 mod arrival;
 pub mod audit;
 mod band;
@@ -34,7 +35,6 @@ mod pairing_heap;
 pub mod policy;
 mod prefixes;
 pub mod queue_position;
-mod quota;
 mod rate_limiter;
 mod retry;
 mod rng;
@@ -46,9 +46,9 @@ mod token_history;
 mod tree;
 pub mod units;
 
+pub use self::allowance::Allowance;
 pub use self::audit::AuditError;
-pub use self::budget::Budget;
-pub use self::effect::{Effect, QuotaReport};
+pub use self::effect::{BudgetReport, Effect};
 pub use self::engine::{Engine, Prepared};
 pub use self::input::{EndpointId, Input, ModelName, Request, RequestId};
 pub use self::outcome::Outcome;

@@ -22,19 +22,19 @@ pub const DISPLACED_REMEMBERED_MAX: usize = 4_096;
 pub const LANES_MAX: usize = 32;
 /// Flows with requests for several sets of endpoints that follow one set. Further flows wait for their first request alone.
 pub const WATCHERS_MAX: usize = 64;
-/// Quotas of a pool.
-pub const QUOTAS_MAX: usize = 256;
-/// Windows of a quota.
-pub const QUOTA_WINDOWS_MAX: usize = 8;
-/// Flows whose usage of their quotas is kept, beside those that the policy names. Past it the flow that was charged least recently, and
+/// Budgets of a pool.
+pub const BUDGETS_MAX: usize = 256;
+/// Windows of a budget.
+pub const BUDGET_WINDOWS_MAX: usize = 8;
+/// Flows whose usage of their budgets is kept, beside those that the policy names. Past it the flow that was charged least recently, and
 /// runs nothing, starts anew.
-pub const QUOTA_FLOWS_MAX: usize = 100_000;
-/// A step in which a sliding window of a quota is counted lasts a 60th of the window. The window keeps one step more.
-pub const QUOTA_STEPS: u64 = 60;
-/// A reset of a flow's quota is remembered for this long: usage from before it is ignored until then, however late it is reported.
-pub const QUOTA_RESET_KEPT: Duration = Duration::from_secs(3_600);
+pub const BUDGET_FLOWS_MAX: usize = 100_000;
+/// A step in which a sliding window of a budget is counted lasts a 60th of the window. The window keeps one step more.
+pub const BUDGET_STEPS: u64 = 60;
+/// A reset of a flow's budget is remembered for this long: usage from before it is ignored until then, however late it is reported.
+pub const BUDGET_RESET_KEPT: Duration = Duration::from_secs(3_600);
 /// Remembered resets of a pool. Past it the oldest is forgotten.
-pub const QUOTA_RESETS_MAX: usize = 10_000;
+pub const BUDGET_RESETS_MAX: usize = 10_000;
 /// Classes of a pool.
 pub const CLASSES_MAX: usize = 1_024;
 /// Flows with remembered answer lengths and service, whether they still exist or not.

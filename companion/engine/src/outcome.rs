@@ -53,7 +53,7 @@ pub enum Outcome {
     RejectedPolicy,
     /// Rejected: predicted to miss its deadline.
     RejectedUnmeetable,
-    /// Rejected: its flow has used up its quota.
+    /// Rejected: its flow has used up its budget.
     RejectedBudget,
     /// Rejected: malformed, or for no pool.
     RejectedInvalid,

@@ -3,11 +3,11 @@
 //! The configuration's parser checks ranges. A range stated here is a precondition. [`Default`] gives the documented
 //! defaults.
 
+mod budget;
 mod credit;
 mod discipline;
 mod flow_glob;
 mod flow_key;
-mod quota;
 mod token_weights;
 
 use alloc::boxed::Box;
@@ -15,10 +15,10 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+pub use self::budget::{Budget, BudgetPeriod, BudgetWindow, Over};
 pub use self::discipline::Discipline;
 pub use self::flow_glob::FlowGlob;
 pub use self::flow_key::{FlowKey, join_flow_parts};
-pub use self::quota::{Over, Quota, QuotaPeriod, QuotaWindow};
 pub use self::token_weights::TokenWeights;
 use crate::limits::FLOWS_MAX;
 use crate::units::Decimal;
@@ -83,12 +83,12 @@ impl Policy {
         classes.any(|class| class.busy_tokens.is_some() || class.busy_fraction.is_some())
     }
 
-    /// Whether a decision depends on the cached part of a prompt: policy classes, an order by cost, or a cost or a quota in
+    /// Whether a decision depends on the cached part of a prompt: policy classes, an order by cost, or a cost or a budget in
     /// prompt tokens.
     #[must_use]
     pub fn counts_cached_tokens(&self) -> bool {
         let has_classes = self.classes.iter().any(|set| !set.classes.is_empty());
-        let counts_tokens = self.flows.cost == CostUnit::Tokens || self.flows.has_token_quota();
+        let counts_tokens = self.flows.cost == CostUnit::Tokens || self.flows.has_token_budget();
         let costs_input = counts_tokens && self.weights.input > 0.0;
         has_classes || costs_input || self.order == Order::Wspt
     }
@@ -209,9 +209,9 @@ pub enum Gate {
     /// Requests are dispatched only by [`crate::Input::Dispatch`], without a bound, and expire only in
     /// [`crate::Engine::handle_timeout`]. For scripts.
     Manual,
-    /// The predicted iteration of each endpoint, by its [`crate::Budget`]; `initial` requests while it has none.
+    /// The predicted iteration of each endpoint, by its [`crate::Allowance`]; `initial` requests while it has none.
     Auto {
-        /// Requests of an endpoint of weight 1 without a budget; at least 1.
+        /// Requests of an endpoint of weight 1 without an allowance; at least 1.
         initial: Decimal,
     },
     /// Per ready endpoint of weight 1; `lower <= upper`.
@@ -366,8 +366,8 @@ pub struct Flows {
     /// Running requests of one identity at one endpoint; at least 1.
     pub max_in_flight_per_endpoint: Option<u64>,
     /// What flows may use in windows of time: for each flow the first that matches; at most
-    /// [`crate::limits::QUOTAS_MAX`].
-    pub quotas: Vec<Quota>,
+    /// [`crate::limits::BUDGETS_MAX`].
+    pub budgets: Vec<Budget>,
     /// Identities with their own state, beside those that the policy [names](Self::names); at least 1, at most [`FLOWS_MAX`].
     pub identities_max: usize,
 }
@@ -382,7 +382,7 @@ impl Default for Flows {
             capacities: BTreeMap::new(),
             max_in_flight: None,
             max_in_flight_per_endpoint: None,
-            quotas: Vec::new(),
+            budgets: Vec::new(),
             identities_max: FLOWS_MAX,
         }
     }
@@ -395,22 +395,22 @@ impl Flows {
         self.weights.get(name).copied().unwrap_or(self.default_weight)
     }
 
-    /// Whether the policy names this identity: in a weight, a capacity or a quota whose glob is no pattern. Such an identity always
+    /// Whether the policy names this identity: in a weight, a capacity or a budget whose glob is no pattern. Such an identity always
     /// has state of its own.
     #[must_use]
     pub fn names(&self, name: &str) -> bool {
-        let has_quota = || self.quota_names().any(|other| other == name);
-        self.weights.contains_key(name) || self.capacities.contains_key(name) || has_quota()
+        let has_budget = || self.budget_names().any(|other| other == name);
+        self.weights.contains_key(name) || self.capacities.contains_key(name) || has_budget()
     }
 
     /// The identities that the policy [names](Self::names); some several times.
     pub(crate) fn all_names(&self) -> impl Iterator<Item = &str> {
         let names = self.weights.keys().chain(self.capacities.keys());
-        names.map(|name| &**name).chain(self.quota_names())
+        names.map(|name| &**name).chain(self.budget_names())
     }
 
-    fn quota_names(&self) -> impl Iterator<Item = &str> {
-        self.quotas.iter().filter_map(|quota| quota.flows.literal())
+    fn budget_names(&self) -> impl Iterator<Item = &str> {
+        self.budgets.iter().filter_map(|budget| budget.flows.literal())
     }
 }
 

@@ -13,7 +13,7 @@ pub struct Position {
     pub in_other_bands: u64,
     /// Time since its first arrival.
     pub waited: Duration,
-    /// Time until its dispatch, by the measured drain rate and its quota; at least one second.
+    /// Time until its dispatch, by the measured drain rate and its budget; at least one second.
     pub estimate: Duration,
     /// Its tag in virtual time once everything before it in its flow is dispatched; `None`: the discipline has no tags.
     pub tag: Option<f64>,
@@ -35,9 +35,9 @@ pub enum BlockReason {
     NoEndpoint,
     /// No endpoint that the request may go to is ready.
     OwnEndpoints,
-    /// Its identity has used its quota, which holds it.
+    /// Its identity has used its budget, which holds it.
     Held {
-        /// Until the quota has room, if nothing more is used; `None`: unknown, because other engines run what fills it.
+        /// Until the budget has room, if nothing more is used; `None`: unknown, because other engines run what fills it.
         left: Option<Duration>,
     },
     /// Its identity runs the most requests that it may.

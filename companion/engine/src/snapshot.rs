@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use crate::counters::Counters;
 use crate::input::{Band, EndpointId};
-use crate::policy::{CostUnit, Over, QuotaPeriod};
+use crate::policy::{BudgetPeriod, CostUnit, Over};
 use crate::time::Instant;
 use crate::units::{Decimal, Tokens};
 
@@ -69,7 +69,7 @@ pub struct BandSnapshot {
     pub band: Band,
     /// Requests.
     pub waiting: u64,
-    /// The part of `waiting` whose flows run the most requests that they may, or have used their quotas.
+    /// The part of `waiting` whose flows run the most requests that they may, or have used their budgets.
     pub held_by_flow: u64,
     /// The rest of `waiting` while the pool has room that no waiting request may use, or dispatches at its rate.
     pub held_otherwise: u64,
@@ -114,26 +114,26 @@ pub struct FlowSnapshot {
     pub finish: f64,
 }
 
-/// What a flow has used of its quota.
+/// What a flow has used of its budget.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FlowQuotaSnapshot {
+pub struct FlowBudgetSnapshot {
     /// The fairness identity.
     pub flow: Box<str>,
     /// What happens to its requests without room.
     pub over: Over,
-    /// The quota decides nothing.
+    /// The budget decides nothing.
     pub shadow: bool,
     /// Its windows, as the policy lists them.
-    pub windows: Vec<QuotaWindowSnapshot>,
+    pub windows: Vec<BudgetWindowSnapshot>,
 }
 
-/// What a flow has used of one window of its quota.
+/// What a flow has used of one window of its budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QuotaWindowSnapshot {
+pub struct BudgetWindowSnapshot {
     /// What is counted.
     pub unit: CostUnit,
     /// The time.
-    pub period: QuotaPeriod,
+    pub period: BudgetPeriod,
     /// So much may be used.
     pub limit: u64,
     /// Used, settled. Above the limit by what is owed and by what was used of top-ups.

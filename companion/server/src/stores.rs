@@ -6,12 +6,12 @@
 //! the file expects it to be used. A redis server that can't be reached isn't an error: it may come back, and until then
 //! the companion works from memory.
 
+mod budget;
+mod budget_buffer;
 #[cfg_attr(not(feature = "redb"), path = "stores/without_file.rs")]
 mod file;
 mod health;
 mod message;
-mod quota;
-mod quota_buffer;
 mod recorders;
 #[cfg_attr(not(feature = "redis"), path = "stores/without_redis.rs")]
 mod redis;
@@ -46,9 +46,9 @@ const BACKLOG_MAX: usize = 262_144;
 /// Usage rows that a file keeps for each pool; a row is one bucket of the window for one usage key.
 const ROWS_MAX: u64 = 1_000_000;
 /// Rows of budgets that a store restores for a pool; a row is one bucket of one window of one flow.
-const QUOTA_ROWS_MAX: usize = 1_000_000;
+const BUDGET_ROWS_MAX: usize = 1_000_000;
 /// Flows and units that are counted in one bucket of a budget's window.
-const QUOTA_FLOWS_MAX: usize = 2 * penstock_engine::limits::QUOTA_FLOWS_MAX;
+const BUDGET_FLOWS_MAX: usize = 2 * penstock_engine::limits::BUDGET_FLOWS_MAX;
 /// Delay before a failing store is tried again; it doubles up to [`RETRY_MAX`].
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(10);

@@ -1,4 +1,4 @@
-//! A closed loop in virtual time: clients, an engine, the autopilot that learns the engine's budgets, and model servers
+//! A closed loop in virtual time: clients, an engine, the autopilot that learns the engine's allowances, and model servers
 //! with known parameters.
 //!
 //! The autopilot sees the same data as in a companion: bytes of prompts, times of the first and last tokens, and token

@@ -1,4 +1,4 @@
-//! Budgets of the endpoints, and other loads than the budgets allow, to learn more.
+//! Allowances of the endpoints, and other loads than the allowances allow, to learn more.
 //!
 //! A gate that only follows the learned parameters sees one load, and parameters that one load can't tell apart are forgotten. So
 //! one endpoint at a time is *probed*: it gets less load for a window. Endpoints of a variant without known parameters are
@@ -7,11 +7,11 @@
 use core::time::Duration;
 
 use penstock_engine::input::Input;
-use penstock_engine::{Budget, Instant};
+use penstock_engine::{Allowance, Instant};
 use penstock_model::workload::Observed;
 
 use super::{Autopilot, millis};
-use crate::budgets::{self, BudgetInputs, Limits};
+use crate::allowances::{self, AllowanceInputs, Limits};
 use crate::endpoint::Endpoint;
 
 /// One endpoint in one of so many windows is probed.
@@ -72,7 +72,7 @@ impl Autopilot {
             self.variants[index].explore(millis(now), &so_far, &self.slo_policy);
         }
         self.alternate_load(now);
-        self.update_budgets();
+        self.update_allowances();
         self.plan_exploration(now);
     }
 
@@ -101,17 +101,17 @@ impl Autopilot {
         Some(Limits::inferred(greatest_ms * self.slo_policy.multiplier))
     }
 
-    /// Outputs the budget of every endpoint where it has changed.
-    pub(super) fn update_budgets(&mut self) {
+    /// Outputs the allowance of every endpoint where it has changed.
+    pub(super) fn update_allowances(&mut self) {
         let limits = self.limits();
         let probed = self.probed();
         for index in 0..self.endpoints.len() {
             let has_less = probed == Some(index) || self.has_less_load(index);
-            let budget = self.budget(index, limits, has_less);
+            let allowance = self.allowance(index, limits, has_less);
             let endpoint = &mut self.endpoints[index];
-            if endpoint.is_listed && endpoint.budget != budget {
-                endpoint.budget = budget;
-                self.inputs.push_back(Input::Budget { id: endpoint.id, budget });
+            if endpoint.is_listed && endpoint.allowance != allowance {
+                endpoint.allowance = allowance;
+                self.inputs.push_back(Input::Allowance { id: endpoint.id, allowance });
             }
         }
     }
@@ -170,13 +170,13 @@ impl Autopilot {
             && self.exploration.phase.wrapping_add(index) % 2 == 1
     }
 
-    /// The budget of an endpoint; `None` if nothing is known of it.
-    fn budget(&self, index: usize, limits: Option<Limits>, has_less: bool) -> Option<Budget> {
+    /// The allowance of an endpoint; `None` if nothing is known of it.
+    fn allowance(&self, index: usize, limits: Option<Limits>, has_less: bool) -> Option<Allowance> {
         let endpoint = &self.endpoints[index];
         let variant = &self.variants[endpoint.variant];
         match (variant.parameters(), limits) {
             (Some(parameters), Some(limits)) => {
-                let inputs = BudgetInputs {
+                let inputs = AllowanceInputs {
                     parameters,
                     ttft_bias: variant.ttft_bias(),
                     traffic: variant.traffic(),
@@ -186,11 +186,11 @@ impl Autopilot {
                     kv_tokens: endpoint.kv_tokens,
                     divisor: if has_less { variant.probe_divisor() } else { 1 },
                 };
-                Some(inputs.budget())
+                Some(inputs.allowance())
             }
             (None, _) | (_, None) => {
                 let peak = endpoint.peak();
-                (has_less && peak > 1).then(|| budgets::requests_only(peak / 4))
+                (has_less && peak > 1).then(|| allowances::requests_only(peak / 4))
             }
         }
     }

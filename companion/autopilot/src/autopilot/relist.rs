@@ -28,8 +28,8 @@ impl Autopilot {
             endpoint.is_listed = endpoints.iter().any(|listed| listed.id == endpoint.id);
             if !endpoint.is_listed {
                 endpoint.set_ready(now, now.since(self.created_at), false);
-                // The engine has forgotten the budget.
-                endpoint.budget = None;
+                // The engine has forgotten the allowance.
+                endpoint.allowance = None;
             }
         }
         for listed in new {
@@ -41,7 +41,7 @@ impl Autopilot {
         self.assign_variants(endpoints);
         self.forget_unlisted();
         self.analyze();
-        self.update_budgets();
+        self.update_allowances();
         self.plan_exploration(now);
     }
 
@@ -59,7 +59,7 @@ impl Autopilot {
         self.ttl = settings.ttl;
         self.transient = settings.transient;
         self.analyze();
-        self.update_budgets();
+        self.update_allowances();
         self.plan_exploration(now);
     }
 

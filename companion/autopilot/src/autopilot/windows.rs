@@ -52,7 +52,7 @@ impl Autopilot {
         self.alternate_load(now);
         self.window_since = (!is_idle).then_some(now);
         self.analyze();
-        self.update_budgets();
+        self.update_allowances();
         for variant in &mut self.variants {
             if let Some(kept) = variant.take_kept(now) {
                 self.learned.push((variant.name.clone(), kept));

@@ -99,7 +99,7 @@ fn impossible_stored_parameters_are_not_used() {
         let kept = Kept { parameters: Parameters { alpha_ms: value, ..TRUE }, ..known() };
         settings.kept = vec![("default".into(), kept)];
         let world = World::new(settings);
-        assert_eq!(world.budgets, [None], "{value}");
+        assert_eq!(world.allowances, [None], "{value}");
         assert_eq!(world.variant("default").parameters, None);
     }
     for value in bad.into_iter().chain([1e300, 1e-300]) {
@@ -107,7 +107,7 @@ fn impossible_stored_parameters_are_not_used() {
         let kept = Kept { ttft_bias: value, ..known() };
         settings.kept = vec![("default".into(), kept)];
         let world = World::new(settings);
-        let bias = world.budgets[0].expect("a budget").ttft_bias;
+        let bias = world.allowances[0].expect("an allowance").ttft_bias;
         assert!((0.01..=100.0).contains(&bias), "{value}: {bias}");
     }
 }

@@ -6,7 +6,7 @@ use penstock_autopilot::{
     Autopilot, AutopilotEndpoint, AutopilotSettings, Backlog, Granted, Kept, Served, VariantStatus,
 };
 use penstock_engine::input::{EndpointId, Input};
-use penstock_engine::{Budget, Instant, RequestId};
+use penstock_engine::{Allowance, Instant, RequestId};
 use penstock_model::Parameters;
 use penstock_model::slo::Policy;
 
@@ -15,13 +15,13 @@ pub(crate) const WINDOW: Duration = Duration::from_secs(10);
 pub(crate) const COMPUTED: u64 = 4;
 pub(crate) const TRUE: Parameters = Parameters { alpha_ms: 8.0, beta_ms: 0.5, gamma_ms: 0.001 };
 
-/// An autopilot, a clock, and the autopilot's budgets.
+/// An autopilot, a clock, and the autopilot's allowances.
 pub(crate) struct World {
     pub(crate) autopilot: Autopilot,
     pub(crate) now: Instant,
     pub(crate) backlog: u64,
     /// By the endpoint's number.
-    pub(crate) budgets: Vec<Option<Budget>>,
+    pub(crate) allowances: Vec<Option<Allowance>>,
     next: u64,
 }
 
@@ -62,7 +62,7 @@ impl World {
             autopilot: Autopilot::new(settings, Instant::ZERO),
             now: Instant::ZERO,
             backlog: 0,
-            budgets: vec![None; endpoints],
+            allowances: vec![None; endpoints],
             next: 0,
         };
         world.hear();
@@ -71,10 +71,10 @@ impl World {
 
     fn hear(&mut self) {
         while let Some(input) = self.autopilot.poll_input() {
-            let Input::Budget { id, budget } = input else {
+            let Input::Allowance { id, allowance } = input else {
                 panic!("{input:?}");
             };
-            self.budgets[usize::try_from(id.0).expect("small")] = budget;
+            self.allowances[usize::try_from(id.0).expect("small")] = allowance;
         }
     }
 

@@ -39,8 +39,8 @@ fn a_restart_continues_with_the_stored_parameters() {
     settings.kept = vec![("default".into(), known()), ("gone".into(), known())];
     let mut world = World::new(settings);
     assert_eq!(world.variant("default").parameters, Some(TRUE));
-    assert!(world.budgets[0].is_some() && world.budgets[1].is_none());
+    assert!(world.allowances[0].is_some() && world.allowances[1].is_none());
     world.traffic(0, &TRUE, 300);
     world.pass(WINDOW);
-    assert!(world.budgets[0].is_some());
+    assert!(world.allowances[0].is_some());
 }

@@ -1,4 +1,4 @@
-//! Learning: from served requests to parameters, states and budgets.
+//! Learning: from served requests to parameters, states and allowances.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::harness::{TRUE, WINDOW, World, known, near, settings};
 #[test]
 fn served_requests_identify_the_parameters() {
     let mut world = World::new(settings(&["default"]));
-    assert_eq!(world.budgets, [None], "nothing is known of it");
+    assert_eq!(world.allowances, [None], "nothing is known of it");
     world.traffic(0, &TRUE, 1_000);
     world.pass(WINDOW);
     let status = world.variant("default");
@@ -21,14 +21,14 @@ fn served_requests_identify_the_parameters() {
     let found = status.parameters.expect("they are known");
     assert!(near(found.alpha_ms, 8.0, 0.05) && near(found.beta_ms, 0.5, 0.1), "{found:?}");
     assert_eq!(world.autopilot.status().slo.source, Source::Model);
-    let budget = world.budgets[0].expect("it is known what it may take");
-    assert!(near(budget.iteration_ms_max, 0.9 * 3.0 * 8.0, 0.05), "{budget:?}");
-    assert_eq!(budget.first_token_ms_max, f64::INFINITY);
-    assert!(near(budget.ttft_bias, status.ttft_bias, 1e-9));
+    let allowance = world.allowances[0].expect("it is known what it may take");
+    assert!(near(allowance.iteration_ms_max, 0.9 * 3.0 * 8.0, 0.05), "{allowance:?}");
+    assert_eq!(allowance.first_token_ms_max, f64::INFINITY);
+    assert!(near(allowance.ttft_bias, status.ttft_bias, 1e-9));
     let n_star = status.n_star.expect("it is sized");
     let margin = (0.9 * 3.0 - 1.0) / (3.0 - 1.0);
-    let typical = f64::from(u32::try_from(budget.typical).expect("small"));
-    assert!((typical - n_star * margin).abs() <= 1.0 + 0.05 * n_star, "{n_star} {budget:?}");
+    let typical = f64::from(u32::try_from(allowance.typical).expect("small"));
+    assert!((typical - n_star * margin).abs() <= 1.0 + 0.05 * n_star, "{n_star} {allowance:?}");
 }
 
 #[test]
@@ -45,10 +45,13 @@ fn one_variant_is_learned_from_all_of_its_endpoints_and_no_other() {
         let found = world.variant(name).parameters.expect("they are known");
         assert!(near(found.alpha_ms, truth.alpha_ms, 0.1), "{name}: {found:?}");
     }
-    let most = |index: usize| world.budgets[index].expect("a budget").iteration_ms_max;
+    let most = |index: usize| world.allowances[index].expect("an allowance").iteration_ms_max;
     assert!(near(most(0), 0.9 * 3.0 * 16.0, 0.1), "targets are the model's, of the slowest");
     assert_eq!((most(0), most(1)), (most(2), most(0)));
-    assert!(world.budgets[0].map(|budget| budget.typical) > world.budgets[1].map(|budget| budget.typical));
+    assert!(
+        world.allowances[0].map(|allowance| allowance.typical)
+            > world.allowances[1].map(|allowance| allowance.typical)
+    );
 }
 
 #[test]
@@ -63,7 +66,7 @@ fn one_load_does_not_identify_the_parameters() {
 }
 
 #[test]
-fn explicit_targets_set_the_budgets() {
+fn explicit_targets_set_the_allowances() {
     let mut settings = settings(&["default"]);
     settings.slo = Policy {
         explicit: Some(Targets { ttft_ms: Some(1_000.0), itl_ms: Some(50.0) }),
@@ -71,9 +74,9 @@ fn explicit_targets_set_the_budgets() {
     };
     settings.kept = vec![("default".into(), known())];
     let world = World::new(settings);
-    let budget = world.budgets[0].expect("what was kept is known at once");
-    assert_eq!((budget.iteration_ms_max, budget.first_token_ms_max), (45.0, 900.0));
-    assert_eq!((budget.requests_max, budget.rate), (Some(256), None));
+    let allowance = world.allowances[0].expect("what was kept is known at once");
+    assert_eq!((allowance.iteration_ms_max, allowance.first_token_ms_max), (45.0, 900.0));
+    assert_eq!((allowance.requests_max, allowance.rate), (Some(256), None));
 }
 
 #[test]
@@ -81,16 +84,20 @@ fn metrics_set_the_size_of_the_cache() {
     let mut settings = settings(&["default"]);
     settings.kept = vec![("default".into(), known())];
     let mut world = World::new(settings);
-    assert_eq!(world.budgets[0].expect("a budget").kv_tokens_max, None);
+    assert_eq!(world.allowances[0].expect("an allowance").kv_tokens_max, None);
     let scraped = Scraped { kv_tokens: Some(10_000), ..Scraped::default() };
     world.autopilot.scraped(world.now, EndpointId(0), Some(scraped));
     world.traffic(0, &TRUE, 100);
     world.pass(WINDOW);
-    assert_eq!(world.budgets[0].expect("a budget").kv_tokens_max, Some(9_000));
+    assert_eq!(world.allowances[0].expect("an allowance").kv_tokens_max, Some(9_000));
     world.autopilot.scraped(world.now, EndpointId(0), None);
     world.traffic(0, &TRUE, 100);
     world.pass(WINDOW);
-    assert_eq!(world.budgets[0].expect("a budget").kv_tokens_max, Some(9_000), "it holds as much as it did");
+    assert_eq!(
+        world.allowances[0].expect("an allowance").kv_tokens_max,
+        Some(9_000),
+        "it holds as much as it did"
+    );
 }
 
 #[test]
@@ -122,7 +129,10 @@ fn without_streams_the_servers_totals_show_the_times() {
     assert_eq!(slo.source, Source::Observed);
     let (ttft_ms, itl_ms) = (slo.targets.ttft_ms.expect("seen"), slo.targets.itl_ms.expect("seen"));
     assert!(near(ttft_ms, 60.0, 1e-6) && near(itl_ms, 15.0, 1e-6), "{slo:?}");
-    assert!(world.budgets[0].is_none_or(|budget| budget.iteration_ms_max.is_infinite()), "no gate for that");
+    assert!(
+        world.allowances[0].is_none_or(|allowance| allowance.iteration_ms_max.is_infinite()),
+        "no gate for that"
+    );
 }
 
 #[test]
@@ -201,11 +211,11 @@ fn variants_without_streams_are_learned_from_windows() {
     assert_eq!(status.state, State::Converged, "{status:?}");
     let found = status.parameters.expect("they are known");
     assert!(near(found.alpha_ms, TRUE.alpha_ms, 0.1), "{found:?}");
-    assert!(world.budgets[0].is_some_and(|budget| budget.iteration_ms_max.is_finite()));
+    assert!(world.allowances[0].is_some_and(|allowance| allowance.iteration_ms_max.is_finite()));
     for n in [1, 2] {
         world.round(0, &TRUE, n, 500, 10);
         world.close();
-        assert!(world.budgets[0].is_some(), "one that streams takes nothing away of what is known");
+        assert!(world.allowances[0].is_some(), "one that streams takes nothing away of what is known");
     }
     world.traffic(0, &TRUE, 1_000);
     world.close();

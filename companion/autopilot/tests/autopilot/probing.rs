@@ -1,6 +1,6 @@
 //! Probing and exploration: which endpoints have less load, and when.
 
-use penstock_engine::Budget;
+use penstock_engine::Allowance;
 
 use crate::harness::{TRUE, WINDOW, World, known, settings};
 
@@ -11,9 +11,11 @@ fn probed(world: &mut World, windows: usize, endpoints: u32) -> Vec<Vec<u32>> {
             world.traffic(endpoint, &TRUE, 12);
         }
         world.close();
-        let halved = |budget: &Option<Budget>| budget.is_some_and(|budget| budget.requests_max < Some(256));
-        let all = (0..).zip(&world.budgets);
-        all.filter(|(_, budget)| halved(budget)).map(|(number, _)| number).collect()
+        let halved = |allowance: &Option<Allowance>| {
+            allowance.is_some_and(|allowance| allowance.requests_max < Some(256))
+        };
+        let all = (0..).zip(&world.allowances);
+        all.filter(|(_, allowance)| halved(allowance)).map(|(number, _)| number).collect()
     });
     each.collect()
 }
@@ -50,7 +52,7 @@ fn a_single_endpoint_is_probed_and_without_a_gate_none_is() {
         }
         let windows = probed(&mut world, 30, 1);
         assert_eq!(windows.iter().filter(|window| !window.is_empty()).count(), expected, "{windows:?}");
-        assert!(world.budgets[0].is_some());
+        assert!(world.allowances[0].is_some());
     }
 }
 
@@ -63,7 +65,10 @@ fn unknown_variants_are_explored_a_limited_number_of_times() {
         world.round(1, &TRUE, 8, 300, 50);
         // A window, or a quarter of one.
         world.close();
-        said.push([0, 1].map(|index| world.budgets[index].and_then(|budget: Budget| budget.requests_max)));
+        said.push(
+            [0, 1]
+                .map(|index| world.allowances[index].and_then(|allowance: Allowance| allowance.requests_max)),
+        );
     }
     let (early, late) = said.split_at(60);
     assert!(said.iter().flatten().all(|limit| matches!(limit, None | Some(2))), "{said:?}");
@@ -85,7 +90,7 @@ fn without_a_gate_no_endpoint_is_explored() {
     for _ in 0..20 {
         world.round(0, &TRUE, 8, 300, 50);
         world.close();
-        assert_eq!(world.budgets, [None]);
+        assert_eq!(world.allowances, [None]);
     }
 }
 
@@ -101,7 +106,7 @@ fn an_endpoint_is_probed_as_long_as_its_requests_last() {
             world.round(0, &TRUE, n, 200, 1_600);
         }
         world.close();
-        probed.push(world.budgets[0].is_some_and(|budget| budget.requests_max < Some(256)));
+        probed.push(world.allowances[0].is_some_and(|allowance| allowance.requests_max < Some(256)));
     }
     let runs: Vec<usize> =
         probed.split(|is_probed| !is_probed).map(<[bool]>::len).filter(|len| *len > 0).collect();
@@ -122,14 +127,14 @@ fn no_endpoint_is_probed_in_a_lull() {
         }
         world.pass(3 * WINDOW);
         assert_eq!(world.autopilot.poll_timeout(), None);
-        let budget = world.budgets[0].expect("a budget");
-        assert_eq!(budget.requests_max, Some(256), "after {windows} windows");
+        let allowance = world.allowances[0].expect("an allowance");
+        assert_eq!(allowance.requests_max, Some(256), "after {windows} windows");
         let mut world = World::new(self::settings(&["default"]));
         for _ in 0..windows {
             world.round(0, &TRUE, 8, 500, 10);
             world.close();
         }
         world.pass(3 * WINDOW);
-        assert_eq!(world.budgets[0], None, "after {windows} steps");
+        assert_eq!(world.allowances[0], None, "after {windows} steps");
     }
 }

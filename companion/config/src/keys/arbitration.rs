@@ -206,7 +206,7 @@ pub(super) fn convert_flows(
         capacities: raw.capacities.into_iter().map(|(flow, capacity)| (flow.into(), capacity.0)).collect(),
         max_in_flight: raw.max_in_flight.map(|count| count.0),
         max_in_flight_per_endpoint: raw.max_in_flight_per_endpoint.map(|count| count.0),
-        quotas: budgets::convert(raw.budgets.0, &format!("{path}.budgets"))?,
+        budgets: budgets::convert(raw.budgets.0, &format!("{path}.budgets"))?,
         identities_max,
     })
 }

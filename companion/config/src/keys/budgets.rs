@@ -1,9 +1,9 @@
-//! `arbitration.flows.budgets`: what flows may use in windows of time, which the engine calls quotas.
+//! `arbitration.flows.budgets`: what flows may use in windows of time.
 
 use std::fmt;
 
-use penstock_engine::limits::{QUOTA_WINDOWS_MAX, QUOTAS_MAX};
-use penstock_engine::policy::{CostUnit, FlowGlob, Over, Quota, QuotaPeriod, QuotaWindow};
+use penstock_engine::limits::{BUDGET_WINDOWS_MAX, BUDGETS_MAX};
+use penstock_engine::policy::{self, BudgetPeriod, CostUnit, FlowGlob, Over};
 use schemars::{JsonSchema, json_schema};
 use serde::de::{self, Deserializer, Visitor};
 use serde::ser::Serializer;
@@ -52,7 +52,7 @@ pub(crate) struct BudgetWindow {
 
 /// The time of a window.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Period(QuotaPeriod);
+pub(crate) struct Period(BudgetPeriod);
 
 impl<'de> Deserialize<'de> for Period {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -64,11 +64,11 @@ impl<'de> Deserialize<'de> for Period {
             }
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Period, E> {
                 match text {
-                    "day" => Ok(Period(QuotaPeriod::Day)),
-                    "month" => Ok(Period(QuotaPeriod::Month)),
+                    "day" => Ok(Period(BudgetPeriod::Day)),
+                    "month" => Ok(Period(BudgetPeriod::Month)),
                     text => PositiveDuration::parse(text)
                         .filter(|duration| duration.0.as_secs() >= 1)
-                        .map(|duration| Period(QuotaPeriod::Sliding(duration.0)))
+                        .map(|duration| Period(BudgetPeriod::Sliding(duration.0)))
                         .ok_or_else(|| E::invalid_value(de::Unexpected::Str(text), &self)),
                 }
             }
@@ -80,9 +80,9 @@ impl<'de> Deserialize<'de> for Period {
 impl Serialize for Period {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self.0 {
-            QuotaPeriod::Sliding(duration) => PositiveDuration(duration).serialize(serializer),
-            QuotaPeriod::Day => serializer.serialize_str("day"),
-            QuotaPeriod::Month => serializer.serialize_str("month"),
+            BudgetPeriod::Sliding(duration) => PositiveDuration(duration).serialize(serializer),
+            BudgetPeriod::Day => serializer.serialize_str("day"),
+            BudgetPeriod::Month => serializer.serialize_str("month"),
         }
     }
 }
@@ -96,15 +96,15 @@ inline_schema!(
 const GLOB_BYTES_MAX: usize = 256;
 
 /// Checks `budgets`; `path` is the list's.
-pub(super) fn convert(raw: Vec<Budget>, path: &str) -> Result<Vec<Quota>, Violation> {
-    if raw.len() > QUOTAS_MAX {
+pub(super) fn convert(raw: Vec<Budget>, path: &str) -> Result<Vec<policy::Budget>, Violation> {
+    if raw.len() > BUDGETS_MAX {
         return Err(Violation::new(
             path,
-            format!("at most {QUOTAS_MAX} budgets are allowed; a glob can match many flows"),
+            format!("at most {BUDGETS_MAX} budgets are allowed; a glob can match many flows"),
         ));
     }
     let mut globs: Vec<String> = Vec::with_capacity(raw.len());
-    let mut quotas = Vec::with_capacity(raw.len());
+    let mut budgets = Vec::with_capacity(raw.len());
     for (index, budget) in raw.into_iter().enumerate() {
         let path = format!("{path}[{index}]");
         let violation = |message: String| Err(Violation::new(format!("{path}.match"), message));
@@ -117,7 +117,7 @@ pub(super) fn convert(raw: Vec<Budget>, path: &str) -> Result<Vec<Quota>, Violat
                 budget.flows
             ));
         }
-        quotas.push(Quota {
+        budgets.push(policy::Budget {
             flows: FlowGlob::new(&budget.flows),
             windows: convert_windows(&budget.windows, &format!("{path}.windows"))?,
             over: budget.over,
@@ -125,17 +125,17 @@ pub(super) fn convert(raw: Vec<Budget>, path: &str) -> Result<Vec<Quota>, Violat
         });
         globs.push(budget.flows);
     }
-    Ok(quotas)
+    Ok(budgets)
 }
 
-fn convert_windows(raw: &[BudgetWindow], path: &str) -> Result<Vec<QuotaWindow>, Violation> {
-    if !(1..=QUOTA_WINDOWS_MAX).contains(&raw.len()) {
+fn convert_windows(raw: &[BudgetWindow], path: &str) -> Result<Vec<policy::BudgetWindow>, Violation> {
+    if !(1..=BUDGET_WINDOWS_MAX).contains(&raw.len()) {
         return Err(Violation::new(
             path,
-            format!("1 to {QUOTA_WINDOWS_MAX} windows are required, like {{tokens: 100000, per: 1h}}"),
+            format!("1 to {BUDGET_WINDOWS_MAX} windows are required, like {{tokens: 100000, per: 1h}}"),
         ));
     }
-    let mut windows: Vec<QuotaWindow> = Vec::with_capacity(raw.len());
+    let mut windows: Vec<policy::BudgetWindow> = Vec::with_capacity(raw.len());
     for (index, window) in raw.iter().enumerate() {
         let path = format!("{path}[{index}]");
         let (unit, limit) = match (window.tokens, window.requests) {
@@ -152,7 +152,7 @@ fn convert_windows(raw: &[BudgetWindow], path: &str) -> Result<Vec<QuotaWindow>,
                 "another window of this budget has the same unit and time; the smaller limit would count",
             ));
         }
-        windows.push(QuotaWindow { unit, limit: limit.0, period });
+        windows.push(policy::BudgetWindow { unit, limit: limit.0, period });
     }
     Ok(windows)
 }
@@ -161,30 +161,30 @@ fn convert_windows(raw: &[BudgetWindow], path: &str) -> Result<Vec<QuotaWindow>,
 mod tests {
     use core::time::Duration;
 
-    use penstock_engine::policy::{CostUnit, FlowGlob, Over, Quota, QuotaPeriod, QuotaWindow};
+    use penstock_engine::policy::{Budget, BudgetPeriod, BudgetWindow, CostUnit, FlowGlob, Over};
 
     use crate::Config;
 
-    fn quotas(budgets: &str) -> Result<Vec<Quota>, String> {
+    fn converted(budgets: &str) -> Result<Vec<Budget>, String> {
         let text = format!(
             "pools:\n- name: a\n  endpoints: {{static: ['127.0.0.1:8001']}}\n  arbitration:\n    flows:\n      budgets: {budgets}\n"
         );
         Config::parse(&text, "f.yaml")
-            .map(|mut config| config.pools.remove(0).policy.flows.quotas)
+            .map(|mut config| config.pools.remove(0).policy.flows.budgets)
             .map_err(|error| error.to_string())
     }
 
     #[test]
     fn budgets_reach_the_engine_in_their_order() {
-        let found = quotas(
+        let found = converted(
             "[{match: 'free-*', windows: [{tokens: 100000, per: 1h}, {tokens: 1000000, per: day}, {requests: 9, per: month}]},
              {match: acme, windows: [{requests: 1000, per: 1m}], over: refuse, shadow: true},
              {match: '*', windows: [{tokens: 1, per: 1s}], over: hold}]",
         );
-        let window = |unit, limit, period| QuotaWindow { unit, limit, period };
-        let sliding = |seconds| QuotaPeriod::Sliding(Duration::from_secs(seconds));
+        let window = |unit, limit, period| BudgetWindow { unit, limit, period };
+        let sliding = |seconds| BudgetPeriod::Sliding(Duration::from_secs(seconds));
         let (tokens, requests) = (CostUnit::Tokens, CostUnit::Requests);
-        let quota = |glob: &str, windows: &[QuotaWindow], over, shadow| Quota {
+        let budget = |glob: &str, windows: &[BudgetWindow], over, shadow| Budget {
             flows: FlowGlob::new(glob),
             windows: windows.to_vec(),
             over,
@@ -192,13 +192,13 @@ mod tests {
         };
         let free = [
             window(tokens, 100_000, sliding(3_600)),
-            window(tokens, 1_000_000, QuotaPeriod::Day),
-            window(requests, 9, QuotaPeriod::Month),
+            window(tokens, 1_000_000, BudgetPeriod::Day),
+            window(requests, 9, BudgetPeriod::Month),
         ];
         let expected = vec![
-            quota("free-*", &free, Over::Demote, false),
-            quota("acme", &[window(requests, 1_000, sliding(60))], Over::Refuse, true),
-            quota("*", &[window(tokens, 1, sliding(1))], Over::Hold, false),
+            budget("free-*", &free, Over::Demote, false),
+            budget("acme", &[window(requests, 1_000, sliding(60))], Over::Refuse, true),
+            budget("*", &[window(tokens, 1, sliding(1))], Over::Hold, false),
         ];
         assert_eq!(found, Ok(expected));
     }
@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn a_pool_has_at_most_256_budgets() {
         let many = format!("[{}]", "{match: a, windows: [{tokens: 1, per: day}]},".repeat(257));
-        let message = quotas(&many).expect_err("too many");
+        let message = converted(&many).expect_err("too many");
         assert!(
             message.starts_with("f.yaml:6: pools[0].arbitration.flows.budgets: at most 256"),
             "{message}"

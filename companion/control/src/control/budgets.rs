@@ -1,7 +1,7 @@
 //! The budgets of the control's pools.
 
 use penstock_engine::Instant;
-use penstock_engine::snapshot::FlowQuotaSnapshot;
+use penstock_engine::snapshot::FlowBudgetSnapshot;
 
 use super::Control;
 use crate::budgets::{NoBudget, PoolBudgets};
@@ -14,7 +14,12 @@ impl Control {
     }
 
     /// The budget of a flow of a configured pool.
-    pub(crate) fn budget(&self, now: Instant, pool: &str, flow: &str) -> Result<FlowQuotaSnapshot, NoBudget> {
+    pub(crate) fn budget(
+        &self,
+        now: Instant,
+        pool: &str,
+        flow: &str,
+    ) -> Result<FlowBudgetSnapshot, NoBudget> {
         let pool = self.pools.by_name(pool).and_then(|id| self.pools.get(id));
         let pool = pool.ok_or(NoBudget::UnknownPool)?;
         pool.budget(now, flow).ok_or(NoBudget::NoneMatches)

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use penstock_engine::Instant;
-use penstock_engine::snapshot::FlowQuotaSnapshot;
+use penstock_engine::snapshot::FlowBudgetSnapshot;
 
 use super::{Controls, GATEWAY};
 use crate::budgets::{BudgetChange, NoBudget, PoolBudgets};
@@ -27,7 +27,7 @@ impl Controls {
         pool: &Arc<str>,
         flow: &str,
         change: BudgetChange,
-    ) -> Result<FlowQuotaSnapshot, NoBudget> {
+    ) -> Result<FlowBudgetSnapshot, NoBudget> {
         let before = self.deciding(pool)?.budget(now, pool, flow)?;
         change.check(&before)?;
         let event = Event::Pool(pool.clone(), PoolEvent::ChangeBudget { flow: flow.into(), change });

@@ -187,7 +187,7 @@ impl Pool {
             None
         } else {
             let (name, most) = (flow_name(&flow), registering.visible_flows_max);
-            if self.engine.has_quota(name) {
+            if self.engine.has_budget(name) {
                 self.public_budgets.record(name);
             }
             self.visible_flows.record_arrival(now, name, most)

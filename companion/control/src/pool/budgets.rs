@@ -1,9 +1,9 @@
-//! The budgets of the pool's flows, which the engine calls quotas.
+//! The budgets of the pool's flows.
 
 use hashbrown::HashSet;
 use penstock_engine::Instant;
 use penstock_engine::input::{Input, RequestId};
-use penstock_engine::snapshot::FlowQuotaSnapshot;
+use penstock_engine::snapshot::FlowBudgetSnapshot;
 use penstock_engine::units::Tokens;
 
 use super::Pool;
@@ -13,7 +13,7 @@ use crate::rate_limit::RateLimit;
 impl Pool {
     /// The rest of a flow's budget now; `None`: it has none that decides. Without budgets, all that this costs is a check.
     pub(super) fn rate_limit(&mut self, now: Instant, flow: &str) -> Option<RateLimit> {
-        if self.rules.policy.flows.quotas.is_empty() {
+        if self.rules.policy.flows.budgets.is_empty() {
             return None;
         }
         let window = self.engine.tightest_window(flow)?;
@@ -28,36 +28,37 @@ impl Pool {
 
     /// All budgets at this moment, in time proportional to the number of flows with one.
     pub(crate) fn budgets(&self, now: Instant) -> PoolBudgets {
-        let quotas = self.engine.quotas_at(now);
-        let is_reserved = |quota: &FlowQuotaSnapshot| quota.windows.iter().any(|window| window.reserved > 0);
-        let busy = quotas.iter().filter(|quota| is_reserved(quota));
-        let busy: HashSet<Box<str>> = busy.map(|quota| quota.flow.clone()).collect();
+        let budgets = self.engine.budgets_at(now);
+        let is_reserved =
+            |budget: &FlowBudgetSnapshot| budget.windows.iter().any(|window| window.reserved > 0);
+        let busy = budgets.iter().filter(|budget| is_reserved(budget));
+        let busy: HashSet<Box<str>> = busy.map(|budget| budget.flow.clone()).collect();
         let visible = self.visible_flows.visible_at(now, |flow| busy.contains(flow));
         let visible: HashSet<Box<str>> = visible.into_iter().map(|(flow, _)| flow).collect();
         let shadowed = self.visible_flows.shadowed(visible.iter().map(|flow| &**flow));
         PoolBudgets {
             pool: self.name.clone(),
             shadowed: shadowed.into_iter().map(|(flow, over, count)| (flow.into(), over, count)).collect(),
-            flows: quotas
+            flows: budgets
                 .into_iter()
-                .map(|quota| FlowBudget {
-                    is_public: self.public_budgets.contains(&quota.flow),
-                    is_shown: visible.contains(&quota.flow),
-                    quota,
+                .map(|budget| FlowBudget {
+                    is_public: self.public_budgets.contains(&budget.flow),
+                    is_shown: visible.contains(&budget.flow),
+                    budget,
                 })
                 .collect(),
         }
     }
 
     /// The budget of a flow at this moment; `None`: it has none.
-    pub(crate) fn budget(&self, now: Instant, flow: &str) -> Option<FlowQuotaSnapshot> {
-        self.engine.quota_at(now, flow)
+    pub(crate) fn budget(&self, now: Instant, flow: &str) -> Option<FlowBudgetSnapshot> {
+        self.engine.budget_at(now, flow)
     }
 
     pub(super) fn change_budget(&mut self, now: Instant, flow: Box<str>, change: BudgetChange) {
         let input = match change {
             BudgetChange::AddTokens(tokens) => Input::TopUp { flow, tokens: Tokens(tokens) },
-            BudgetChange::Reset => Input::ResetQuota(flow),
+            BudgetChange::Reset => Input::ResetBudget(flow),
         };
         self.decide(now, input);
     }

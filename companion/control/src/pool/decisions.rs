@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use penstock_autopilot as autopilot;
 use penstock_engine::input::{Input, RequestId};
-use penstock_engine::{Effect, Instant, Outcome, QuotaReport, effect};
+use penstock_engine::{BudgetReport, Effect, Instant, Outcome, effect};
 use penstock_wire::names::code;
 
 use super::request::{Demand, Grant, Granted, OpenRequest, Stage};
@@ -34,12 +34,12 @@ impl Pool {
                         self.visible_flows.record_cost(now, flow, labels.private, cost.0);
                     }
                 }
-                Effect::Quota(QuotaReport::Shadowed { flow, over }) => {
+                Effect::Budget(BudgetReport::Shadowed { flow, over }) => {
                     self.visible_flows.record_shadowed(flow_name(&flow), over);
                 }
-                Effect::Quota(report) => {
+                Effect::Budget(report) => {
                     self.record_cost_event(|| CostEventKind::Reported(report.clone()));
-                    self.observe_pool(PoolNews::Quota(report));
+                    self.observe_pool(PoolNews::Budget(report));
                 }
                 // Only an engine that is asked for these has them.
                 Effect::Traced(_) => {}

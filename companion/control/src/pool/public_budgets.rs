@@ -1,9 +1,9 @@
 //! The flows with a budget that may be shown by name to everybody, idle ones too.
 
 use hashbrown::HashSet;
-use penstock_engine::limits::QUOTA_FLOWS_MAX;
+use penstock_engine::limits::BUDGET_FLOWS_MAX;
 
-/// Names of flows with a budget that came in a header or from a key. At [`QUOTA_FLOWS_MAX`] names all are forgotten, and each comes back
+/// Names of flows with a budget that came in a header or from a key. At [`BUDGET_FLOWS_MAX`] names all are forgotten, and each comes back
 /// with the flow's next request.
 #[derive(Debug, Default)]
 pub(super) struct PublicBudgets(HashSet<Box<str>>);
@@ -13,7 +13,7 @@ impl PublicBudgets {
         if self.0.contains(flow) {
             return;
         }
-        if self.0.len() >= QUOTA_FLOWS_MAX {
+        if self.0.len() >= BUDGET_FLOWS_MAX {
             self.0.clear();
         }
         self.0.insert(flow.into());

@@ -25,7 +25,7 @@ impl Pool {
         self.is_retired = false;
         self.engine.report_usage(settings.reported);
         self.engine.report_running_usage(settings.shared);
-        self.engine.report_quotas(settings.reported);
+        self.engine.report_budgets(settings.reported);
         let old = core::mem::replace(&mut self.rules, Rules::new(settings));
         self.autopilot.limit_demand(settings.policy.queue.max_rate);
         self.autopilot.change(now, &autopilot_settings(settings));

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use penstock_control::{BudgetChange, Event, FlowBudget, PoolBudgets, PoolEvent, Settings};
-use penstock_engine::policy::{CostUnit, FlowGlob, Over, Quota, QuotaPeriod, QuotaWindow};
+use penstock_engine::policy::{Budget, BudgetPeriod, BudgetWindow, CostUnit, FlowGlob, Over};
 use penstock_wire as wire;
 use wire::filter_frame::Event as Message;
 
@@ -16,9 +16,13 @@ const COST: u64 = 120;
 fn with_budget(over: Over, shadow: bool, unit: CostUnit, limit: u64) -> World {
     let mut settings = Settings { flows_shown: 2, ..settings() };
     let policy = &mut settings.pools[0].policy;
-    policy.flows.quotas = vec![Quota {
+    policy.flows.budgets = vec![Budget {
         flows: FlowGlob::new("f*"),
-        windows: vec![QuotaWindow { unit, limit, period: QuotaPeriod::Sliding(Duration::from_secs(3_600)) }],
+        windows: vec![BudgetWindow {
+            unit,
+            limit,
+            period: BudgetPeriod::Sliding(Duration::from_secs(3_600)),
+        }],
         over,
         shadow,
     }];
@@ -47,11 +51,11 @@ fn budgets(world: &World) -> PoolBudgets {
 
 fn budget(world: &World, flow: &str) -> Option<FlowBudget> {
     let found = budgets(world).flows;
-    found.into_iter().find(|budget| *budget.quota.flow == *flow)
+    found.into_iter().find(|budget| *budget.budget.flow == *flow)
 }
 
 fn used(world: &World, flow: &str) -> u64 {
-    budget(world, flow).map_or(0, |budget| budget.quota.windows[0].used)
+    budget(world, flow).map_or(0, |budget| budget.budget.windows[0].used)
 }
 
 fn change(world: &mut World, flow: &str, change: BudgetChange) {
@@ -123,7 +127,7 @@ fn only_names_from_headers_are_public_and_only_as_many_as_labels_are_shown() {
     let flags = |world: &World| {
         let flows = budgets(world).flows;
         let flags =
-            flows.iter().map(|budget| (budget.quota.flow.to_string(), budget.is_public, budget.is_shown));
+            flows.iter().map(|budget| (budget.budget.flow.to_string(), budget.is_public, budget.is_shown));
         flags.collect::<Vec<_>>()
     };
     let named = |name: &str, is_public, is_shown| (name.to_owned(), is_public, is_shown);

@@ -4,33 +4,33 @@ use core::time::Duration;
 
 use penstock_control::{Event, PoolEvent};
 use penstock_engine::Outcome;
-use penstock_engine::effect::QuotaReport;
-use penstock_engine::input::{QuotaReset, QuotaRunning, QuotaUsage, UsageKind, UsedAt};
-use penstock_engine::policy::{CostUnit, FlowGlob, Over, Quota, QuotaPeriod, QuotaWindow};
+use penstock_engine::effect::BudgetReport;
+use penstock_engine::input::{BudgetReset, BudgetRunning, BudgetUsage, UsageKind, UsedAt};
+use penstock_engine::policy::{Budget, BudgetPeriod, BudgetWindow, CostUnit, FlowGlob, Over};
 use penstock_engine::units::Tokens;
 use penstock_wire as wire;
 use wire::filter_frame::Event as Message;
 
 use crate::harness::*;
 
-const HOUR: QuotaPeriod = QuotaPeriod::Sliding(Duration::from_secs(3_600));
+const HOUR: BudgetPeriod = BudgetPeriod::Sliding(Duration::from_secs(3_600));
 /// 23:59:50 on 14 November 2023, in UTC.
 const BEFORE_MIDNIGHT: Duration = Duration::from_secs(1_700_006_400 - 10);
 
 /// A pool in which every flow may use so many requests in this time.
-fn with_budget(limit: u64, period: QuotaPeriod) -> World {
+fn with_budget(limit: u64, period: BudgetPeriod) -> World {
     let mut settings = settings();
-    settings.pools[0].policy.flows.quotas = vec![Quota {
+    settings.pools[0].policy.flows.budgets = vec![Budget {
         flows: FlowGlob::new("*"),
-        windows: vec![QuotaWindow { unit: CostUnit::Requests, limit, period }],
+        windows: vec![BudgetWindow { unit: CostUnit::Requests, limit, period }],
         over: Over::Refuse,
         shadow: false,
     }];
     World::with(settings)
 }
 
-fn used(period: QuotaPeriod, used_at: UsedAt, amount: u64) -> QuotaUsage {
-    QuotaUsage {
+fn used(period: BudgetPeriod, used_at: UsedAt, amount: u64) -> BudgetUsage {
+    BudgetUsage {
         flow: "acme".into(),
         unit: CostUnit::Requests,
         period,
@@ -41,19 +41,19 @@ fn used(period: QuotaPeriod, used_at: UsedAt, amount: u64) -> QuotaUsage {
     }
 }
 
-fn history(past: QuotaUsage) -> Event {
-    Event::Pool("chat".into(), PoolEvent::QuotaHistory(vec![past]))
+fn history(past: BudgetUsage) -> Event {
+    Event::Pool("chat".into(), PoolEvent::BudgetHistory(vec![past]))
 }
 
 /// What a request of acme gets, and all that was reported of budgets until then.
-fn ask(world: &mut World, sequence: u64) -> (Vec<Outcome>, Vec<QuotaReport>) {
+fn ask(world: &mut World, sequence: u64) -> (Vec<Outcome>, Vec<BudgetReport>) {
     world.send(1, Message::Register(register(sequence)));
     let mut taken = world.take();
     if taken.outcomes == [Outcome::Bypassed] {
         world.send(1, completed(sequence));
-        taken.quotas.extend(world.take().quotas);
+        taken.budgets.extend(world.take().budgets);
     }
-    let reports = taken.quotas.into_iter().map(|(_, report)| report);
+    let reports = taken.budgets.into_iter().map(|(_, report)| report);
     (taken.outcomes, reports.collect())
 }
 
@@ -63,13 +63,13 @@ fn what_a_flow_uses_and_runs_is_reported() {
     world.open_session(1, 1, Vec::new(), Vec::new());
     let (outcomes, reports) = ask(&mut world, 1);
     assert_eq!(outcomes, [Outcome::Bypassed]);
-    let running = |requests: u64, reports: &[QuotaReport]| {
-        let is = |report: &&QuotaReport| matches!(report, QuotaReport::Running(QuotaRunning { requests: now, .. }) if *now == requests);
+    let running = |requests: u64, reports: &[BudgetReport]| {
+        let is = |report: &&BudgetReport| matches!(report, BudgetReport::Running(BudgetRunning { requests: now, .. }) if *now == requests);
         reports.iter().filter(is).count()
     };
     assert_eq!((running(1, &reports), running(0, &reports)), (1, 1));
     let ago = UsedAt::Ago(Duration::ZERO);
-    assert!(reports.contains(&QuotaReport::Used(used(HOUR, ago, 1))), "{reports:?}");
+    assert!(reports.contains(&BudgetReport::Used(used(HOUR, ago, 1))), "{reports:?}");
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn a_budget_that_was_used_before_the_start_is_used_up() {
     world.open_session(1, 1, Vec::new(), Vec::new());
     assert_eq!(ask(&mut world, 1).0, [Outcome::Bypassed]);
     assert_eq!(ask(&mut world, 2).0, [Outcome::RejectedBudget]);
-    world.handle(Event::Pool("unknown".into(), PoolEvent::QuotaHistory(Vec::new())));
+    world.handle(Event::Pool("unknown".into(), PoolEvent::BudgetHistory(Vec::new())));
 }
 
 #[test]
@@ -101,9 +101,9 @@ fn what_runs_at_another_companion_is_reserved_until_it_ends() {
     let elsewhere = |requests| {
         Event::Pool(
             "chat".into(),
-            PoolEvent::QuotaUsage {
+            PoolEvent::BudgetUsage {
                 settled: Vec::new(),
-                running: vec![QuotaRunning { flow: "acme".into(), tokens: Tokens(0), requests }],
+                running: vec![BudgetRunning { flow: "acme".into(), tokens: Tokens(0), requests }],
             },
         )
     };
@@ -119,13 +119,13 @@ fn a_reset_at_another_companion_forgets_what_was_used_here() {
     world.open_session(1, 1, Vec::new(), Vec::new());
     assert_eq!(ask(&mut world, 1).0, [Outcome::Bypassed]);
     assert_eq!(ask(&mut world, 2).0, [Outcome::RejectedBudget]);
-    let resets = vec![QuotaReset { flow: "acme".into(), ago: Duration::ZERO }];
+    let resets = vec![BudgetReset { flow: "acme".into(), ago: Duration::ZERO }];
     for pool in ["unknown", "chat"] {
         let (pool, resets) = (pool.into(), resets.clone());
-        world.handle(Event::Pool(pool, PoolEvent::QuotaResets(resets)));
+        world.handle(Event::Pool(pool, PoolEvent::BudgetResets(resets)));
     }
-    let reports = world.take().quotas;
-    assert_eq!(reports[0], ("chat".into(), QuotaReport::Forgotten("acme".into())));
+    let reports = world.take().budgets;
+    assert_eq!(reports[0], ("chat".into(), BudgetReport::Forgotten("acme".into())));
     assert_eq!(ask(&mut world, 3).0, [Outcome::Bypassed]);
 }
 
@@ -138,11 +138,11 @@ fn a_running_request_that_is_registered_again_is_charged_once() {
     world.open_session(1, 1, Vec::new(), vec![running]);
     world.take();
     world.send(1, completed(1));
-    let reports = world.take().quotas;
+    let reports = world.take().budgets;
     let settled: Vec<u64> = reports
         .iter()
         .filter_map(|(_, report)| match report {
-            QuotaReport::Used(used) => Some(used.amount),
+            BudgetReport::Used(used) => Some(used.amount),
             _ => None,
         })
         .collect();
@@ -153,10 +153,10 @@ fn a_running_request_that_is_registered_again_is_charged_once() {
 
 #[test]
 fn a_day_ends_at_midnight_in_utc_also_by_a_clock_that_jumps() {
-    let mut world = with_budget(1, QuotaPeriod::Day);
+    let mut world = with_budget(1, BudgetPeriod::Day);
     world.handle(Event::Utc(BEFORE_MIDNIGHT));
     let midnight = UsedAt::Since(1_699_920_000);
-    world.handle(history(used(QuotaPeriod::Day, midnight, 1)));
+    world.handle(history(used(BudgetPeriod::Day, midnight, 1)));
     world.open_session(1, 1, Vec::new(), Vec::new());
     assert_eq!(ask(&mut world, 1).0, [Outcome::RejectedBudget], "it was used today");
     world.pass_beating(10, &[1]);

@@ -5,7 +5,7 @@ use core::time::Duration;
 use penstock_autopilot::Kept;
 use penstock_control::Settings;
 use penstock_engine::Outcome;
-use penstock_engine::policy::{CostUnit, FlowGlob, Gate, Over, Policy, Quota, QuotaPeriod, QuotaWindow};
+use penstock_engine::policy::{Budget, BudgetPeriod, BudgetWindow, CostUnit, FlowGlob, Gate, Over, Policy};
 use penstock_engine::units::Decimal;
 use penstock_model::slo::Policy as SloPolicy;
 use penstock_model::{Parameters, Targets};
@@ -44,13 +44,13 @@ fn settings_with(change: impl FnOnce(&mut Policy)) -> Settings {
 }
 
 /// A budget of one request an hour for the tenant `flood`.
-fn budget(over: Over) -> Vec<Quota> {
-    vec![Quota {
+fn budget(over: Over) -> Vec<Budget> {
+    vec![Budget {
         flows: FlowGlob::new("flood"),
-        windows: vec![QuotaWindow {
+        windows: vec![BudgetWindow {
             unit: CostUnit::Requests,
             limit: 1,
-            period: QuotaPeriod::Sliding(Duration::from_secs(3_600)),
+            period: BudgetPeriod::Sliding(Duration::from_secs(3_600)),
         }],
         over,
         shadow: false,
@@ -142,15 +142,15 @@ fn a_flood_within_all_limits_is_demand() {
 
 #[test]
 fn what_a_budget_refuses_is_no_demand() {
-    assert_equal(demands(|policy| policy.flows.quotas = budget(Over::Refuse)));
+    assert_equal(demands(|policy| policy.flows.budgets = budget(Over::Refuse)));
 }
 
 #[test]
 fn what_a_budget_holds_is_no_demand() {
-    assert_equal(demands(|policy| policy.flows.quotas = budget(Over::Hold)));
+    assert_equal(demands(|policy| policy.flows.budgets = budget(Over::Hold)));
     // The queue of the held tenant fills up, and then the rest is refused.
     assert_equal(demands(|policy| {
-        policy.flows.quotas = budget(Over::Hold);
+        policy.flows.budgets = budget(Over::Hold);
         policy.queue.flow_capacity = 100;
     }));
 }
@@ -158,9 +158,9 @@ fn what_a_budget_holds_is_no_demand() {
 #[test]
 fn held_work_is_demand_when_there_is_room_in_its_budget() {
     let mut traffic = Traffic::new(settings_with(|policy| {
-        policy.flows.quotas = budget(Over::Hold);
-        policy.flows.quotas[0].windows[0].period = QuotaPeriod::Sliding(Duration::from_secs(24));
-        policy.flows.quotas[0].windows[0].limit = 100;
+        policy.flows.budgets = budget(Over::Hold);
+        policy.flows.budgets[0].windows[0].period = BudgetPeriod::Sliding(Duration::from_secs(24));
+        policy.flows.budgets[0].windows[0].limit = 100;
         policy.queue.ttl = Duration::from_secs(1_000);
     }));
     traffic.pass(1, 100);
@@ -178,7 +178,7 @@ fn held_work_is_demand_when_there_is_room_in_its_budget() {
 
 #[test]
 fn what_a_budget_demotes_is_demand() {
-    let [(without, fewer), (with, more)] = demands(|policy| policy.flows.quotas = budget(Over::Demote));
+    let [(without, fewer), (with, more)] = demands(|policy| policy.flows.budgets = budget(Over::Demote));
     assert!((with - without - FLOOD as f64).abs() < 1.0, "{with} {without}");
     assert!(more > fewer);
 }

@@ -8,7 +8,7 @@ use penstock_control::{
     ConnId, Control, Decided, Dropped, EndpointSettings, Event, Kept, MaxPriority, Observation, Output,
     PoolNews, PoolSettings, Refused, RequestNews, SessionNews, Settings,
 };
-use penstock_engine::effect::QuotaReport;
+use penstock_engine::effect::BudgetReport;
 use penstock_engine::input::{PastUsage, RunningUsage};
 use penstock_engine::policy::{FlowKey, Gate, Policy, Queue, StockUnit};
 use penstock_engine::units::Decimal;
@@ -260,7 +260,7 @@ pub(crate) struct Taken {
     /// What flows run, in order, by pool.
     pub(crate) running: Vec<(Arc<str>, RunningUsage)>,
     /// What has happened to budgets, in order, by pool.
-    pub(crate) quotas: Vec<(Arc<str>, QuotaReport)>,
+    pub(crate) budgets: Vec<(Arc<str>, BudgetReport)>,
     /// Parameters to be stored, by pool and variant.
     pub(crate) learned: Vec<(Arc<str>, String, Kept)>,
     /// Endpoints that refused a request, with the status.
@@ -276,7 +276,7 @@ impl Taken {
         match observation {
             Observation::Pool(pool, PoolNews::Used(used)) => self.used.push((pool, used)),
             Observation::Pool(pool, PoolNews::Running(running)) => self.running.push((pool, running)),
-            Observation::Pool(pool, PoolNews::Quota(report)) => self.quotas.push((pool, report)),
+            Observation::Pool(pool, PoolNews::Budget(report)) => self.budgets.push((pool, report)),
             Observation::Pool(pool, PoolNews::Learned { variant, kept }) => {
                 self.learned.push((pool, variant, kept))
             }

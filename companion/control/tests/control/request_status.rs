@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use penstock_control::{Event, PoolEvent, RequestState, RequestStatus};
 use penstock_engine::Outcome;
-use penstock_engine::policy::{CostUnit, FlowGlob, Over, Quota, QuotaPeriod, QuotaWindow};
+use penstock_engine::policy::{Budget, BudgetPeriod, BudgetWindow, CostUnit, FlowGlob, Over};
 use penstock_wire as wire;
 use wire::filter_frame::Event as Message;
 
@@ -53,12 +53,12 @@ fn a_waiting_request_shows_its_place_and_the_reason() {
 #[test]
 fn a_request_that_its_budget_holds_shows_until_when() {
     let mut settings = settings();
-    settings.pools[0].policy.flows.quotas = vec![Quota {
+    settings.pools[0].policy.flows.budgets = vec![Budget {
         flows: FlowGlob::new("*"),
-        windows: vec![QuotaWindow {
+        windows: vec![BudgetWindow {
             unit: CostUnit::Requests,
             limit: 1,
-            period: QuotaPeriod::Sliding(Duration::from_secs(20)),
+            period: BudgetPeriod::Sliding(Duration::from_secs(20)),
         }],
         over: Over::Hold,
         shadow: false,

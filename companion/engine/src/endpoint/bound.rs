@@ -1,8 +1,8 @@
-//! The bound of one endpoint: what the gate, the weight or the budget allow, lowered by slow start, pushback and the
+//! The bound of one endpoint: what the gate, the weight or the allowance allow, lowered by slow start, pushback and the
 //! requests of other clients.
 
 use super::Endpoint;
-use crate::budget::Budget;
+use crate::allowance::Allowance;
 use crate::gate::{Limits, Share, counts_tokens};
 use crate::policy::Gate;
 use crate::units::Decimal;
@@ -12,12 +12,12 @@ impl Endpoint {
         Limits { ramp: self.slow_start.limit(), foreign: self.foreign, pushback: self.pushback.limit() }
     }
 
-    pub(crate) fn set_budget(&mut self, budget: Option<Budget>, gate: Gate) {
-        self.budget = budget;
+    pub(crate) fn set_allowance(&mut self, allowance: Option<Allowance>, gate: Gate) {
+        self.allowance = allowance;
         self.update_bound(gate);
     }
 
-    /// The inputs of [`Self::update_bound`] besides gate and budget.
+    /// The inputs of [`Self::update_bound`] besides gate and allowance.
     pub(crate) fn bound_inputs(&self) -> (bool, Decimal, Limits) {
         (self.ready, self.weight, self.limits())
     }
@@ -31,11 +31,11 @@ impl Endpoint {
             // A bound in tokens allows at most that many requests.
             Gate::Auto { .. } | Gate::Bounded { .. } => ready && limit < full,
         });
-        let configured = match (gate, self.budget_in(gate)) {
+        let configured = match (gate, self.allowance_in(gate)) {
             (Gate::Manual, _) => 0,
             (Gate::Open, _) => u64::MAX,
-            (Gate::Auto { .. } | Gate::Bounded { .. }, Some(budget)) => {
-                budget.requests_max.unwrap_or(u64::MAX)
+            (Gate::Auto { .. } | Gate::Bounded { .. }, Some(allowance)) => {
+                allowance.requests_max.unwrap_or(u64::MAX)
             }
             (Gate::Auto { .. } | Gate::Bounded { .. }, None) => full,
         };
@@ -44,23 +44,23 @@ impl Endpoint {
         self.bound = self.bound_in(gate);
     }
 
-    /// The share within `limits`. Under a budget it is the typical number of requests, unscaled by the weight, because
-    /// the budget describes this very server.
+    /// The share within `limits`. Under an allowance it is the typical number of requests, unscaled by the weight, because
+    /// the allowance describes this very server.
     pub(crate) fn share_within(&self, gate: Gate, limits: Limits) -> Share {
-        match self.budget_in(gate) {
-            Some(budget) => {
-                let initial = Decimal::whole(budget.typical);
+        match self.allowance_in(gate) {
+            Some(allowance) => {
+                let initial = Decimal::whole(allowance.typical);
                 Share::of(Gate::Auto { initial }, Decimal::whole(1), limits)
             }
             None => Share::of(gate, self.weight, limits),
         }
     }
 
-    /// The bound under this gate; under a budget only its limit on requests.
+    /// The bound under this gate; under an allowance only its limit on requests.
     pub(crate) fn bound_in(&self, gate: Gate) -> u64 {
-        let bound = match self.budget_in(gate) {
-            Some(budget) => {
-                budget.requests_max.map_or(u64::MAX, |limit| limit.saturating_sub(self.foreign).max(1))
+        let bound = match self.allowance_in(gate) {
+            Some(allowance) => {
+                allowance.requests_max.map_or(u64::MAX, |limit| limit.saturating_sub(self.foreign).max(1))
             }
             None => self.share.bound(gate),
         };
@@ -71,10 +71,10 @@ impl Endpoint {
         bound.min(self.pushback.limit().unwrap_or(u64::MAX))
     }
 
-    /// The budget, if it replaces the bound under this gate.
-    fn budget_in(&self, gate: Gate) -> Option<&Budget> {
+    /// The allowance, if it replaces the bound under this gate.
+    fn allowance_in(&self, gate: Gate) -> Option<&Allowance> {
         match gate {
-            Gate::Auto { .. } => self.budget.as_ref(),
+            Gate::Auto { .. } => self.allowance.as_ref(),
             Gate::Open | Gate::Manual | Gate::Bounded { .. } => None,
         }
     }

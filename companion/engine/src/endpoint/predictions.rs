@@ -1,16 +1,16 @@
-//! What an endpoint's budget predicts for one request more.
+//! What an endpoint's allowance predicts for one request more.
 
 use core::time::Duration;
 
 use super::Endpoint;
-use crate::budget::{InFlight, Rank};
+use crate::allowance::{InFlight, Rank};
 use crate::load::Load;
 
 impl Endpoint {
     /// The rank with `more` under [`crate::policy::Gate::Auto`], for an endpoint with room; `None` if `more` doesn't fit.
     pub(crate) fn rank(&self, more: &Load) -> Option<Rank> {
-        match &self.budget {
-            Some(budget) => budget.rank(&self.in_flight(), more, self.tie),
+        match &self.allowance {
+            Some(allowance) => allowance.rank(&self.in_flight(), more, self.tie),
             None => Some(Rank {
                 used: (self.taken().saturating_add(self.foreign) as f64 + 1.0) / self.full as f64,
                 iteration_ms: 0.0,
@@ -19,15 +19,15 @@ impl Endpoint {
         }
     }
 
-    /// The predicted time to the first token of `more` if dispatched here; `None` without a budget.
+    /// The predicted time to the first token of `more` if dispatched here; `None` without an allowance.
     pub(crate) fn first_token(&self, more: &Load) -> Option<Duration> {
-        let budget = self.budget.as_ref()?;
-        Some(budget.first_token(&self.in_flight(), more))
+        let allowance = self.allowance.as_ref()?;
+        Some(allowance.first_token(&self.in_flight(), more))
     }
 
     /// Requests per second that the endpoint serves, by its performance model.
     pub(crate) fn rate(&self) -> Option<f64> {
-        self.budget.as_ref()?.rate
+        self.allowance.as_ref()?.rate
     }
 
     fn in_flight(&self) -> InFlight {

@@ -1,14 +1,14 @@
 //! The choice of endpoints for a request, among those that have room and are eligible.
 //!
-//! The least stock comes first; or the best score, where another scorer has data; or, under a budget, the least used
-//! budget. A grant names a few endpoints, the best first. The others are fallbacks, for an Envoy that can't bring a failed
+//! The least stock comes first; or the best score, where another scorer has data; or, under an allowance, the least used
+//! allowance. A grant names a few endpoints, the best first. The others are fallbacks, for an Envoy that can't bring a failed
 //! request back.
 
 use alloc::vec::Vec;
 use core::cmp::Ordering;
 
 use super::Endpoints;
-use crate::budget::Rank;
+use crate::allowance::Rank;
 use crate::endpoint::Endpoint;
 use crate::ids::EndpointIndex;
 use crate::input::{EndpointId, ServerStats};
@@ -109,7 +109,7 @@ impl Endpoints {
     }
 
     /// [`Self::choose`] for a request with load `more` at each endpoint, under [`crate::policy::Gate::Auto`]: endpoints that it
-    /// fits, the least used budget first, or the best score. `dirty_only`: the request fitted no endpoint at the last
+    /// fits, the least used allowance first, or the best score. `dirty_only`: the request fitted no endpoint at the last
     /// [`Self::clear_dirty`], so only endpoints that changed since are visited.
     pub(crate) fn choose_fitting(
         &self,

@@ -113,7 +113,7 @@ impl Engine {
 
     fn insert(&mut self, request: Request) -> JobId {
         let id = self.insert_job(request);
-        if self.quotas.is_on() {
+        if self.budgets.is_on() {
             self.update_hold(self.jobs[id].queued.flow);
         }
         id
@@ -309,7 +309,7 @@ impl Engine {
 
     pub(super) fn reject_newcomer(&mut self, id: JobId, outcome: Outcome) {
         let job = self.jobs.remove(id);
-        let quota_wait = self.quota_wait_for(outcome, job.queued.flow);
-        self.reject(&job, outcome, quota_wait);
+        let budget_wait = self.budget_wait_for(outcome, job.queued.flow);
+        self.reject(&job, outcome, budget_wait);
     }
 }

@@ -35,7 +35,7 @@ impl Engine {
         check_equal("arrivals", self.counters.arrivals, left + waiting.len() as u64)?;
         self.audit_expiry(&waiting)?;
         self.audit_pauses()?;
-        self.audit_quotas()?;
+        self.audit_budgets()?;
         check("nothing waits while draining", !self.draining || waiting.is_empty())?;
         loads.sort_unstable_by_key(|&(id, _)| id);
         self.endpoints.audit(self.now, &loads)?;
@@ -46,19 +46,19 @@ impl Engine {
         check("no waiting request could be dispatched", !dispatchable)
     }
 
-    fn audit_quotas(&self) -> Result<(), AuditError> {
-        let Some((table, now)) = self.quotas.read() else {
+    fn audit_budgets(&self) -> Result<(), AuditError> {
+        let Some((table, now)) = self.budgets.read() else {
             return Ok(());
         };
-        let quotas = &self.policy.flows.quotas;
+        let budgets = &self.policy.flows.budgets;
         let mut running = Vec::new();
         for (id, job) in self.jobs.iter() {
             let identity = self.tree.identity_of(job.queued.flow);
             check(
-                "an identity has the first quota that matches",
-                identity.quota == self.policy.flows.quota_of(&identity.name),
+                "an identity has the first budget that matches",
+                identity.budget == self.policy.flows.budget_of(&identity.name),
             )?;
-            let Some(index) = identity.quota else {
+            let Some(index) = identity.budget else {
                 continue;
             };
             match self.jobs.running(id) {
@@ -67,13 +67,13 @@ impl Engine {
                 }
                 Some(_) => {}
                 None => {
-                    let holds = quotas[index].over == Over::Hold && !quotas[index].shadow;
+                    let holds = budgets[index].over == Over::Hold && !budgets[index].shadow;
                     // The reverse is found out at the request's turn.
                     let may_be_held = holds && !table.would_have_room(&identity.name, &now);
-                    check("a flow is held only while its quota has no room", may_be_held || !identity.held)?;
+                    check("a flow is held only while its budget has no room", may_be_held || !identity.held)?;
                     check(
-                        "a request is demoted only by a quota",
-                        job.band != TreeBand::Demoted || quotas[index].over == Over::Demote,
+                        "a request is demoted only by a budget",
+                        job.band != TreeBand::Demoted || budgets[index].over == Over::Demote,
                     )?;
                 }
             }

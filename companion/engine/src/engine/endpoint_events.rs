@@ -2,7 +2,7 @@
 //! sets.
 
 use super::Engine;
-use crate::budget::Budget;
+use crate::allowance::Allowance;
 use crate::endpoints::Endpoints;
 use crate::input::{EndpointId, EndpointState, Relisted, RequestId};
 use crate::rng::Rng;
@@ -52,8 +52,8 @@ impl Engine {
         self.change_endpoints(|endpoints, rng| endpoints.observe(id, running, rng));
     }
 
-    pub(super) fn set_budget(&mut self, id: EndpointId, budget: Option<Budget>) {
-        self.change_endpoints(|endpoints, rng| endpoints.set_budget(id, budget, rng));
+    pub(super) fn set_allowance(&mut self, id: EndpointId, allowance: Option<Allowance>) {
+        self.change_endpoints(|endpoints, rng| endpoints.set_allowance(id, allowance, rng));
     }
 
     /// Listed or healthy endpoints changed: another endpoint may have to be probed early, and requests may wait for longer

@@ -56,7 +56,7 @@ impl Engine {
         };
         self.jobs.start(id, running);
         self.push_running_usage(id, charge.model);
-        self.charge_quota(id);
+        self.charge_budget(id);
     }
 
     /// The load of `id` at `endpoint`, and its prompt tokens that are cached there by the index of prefixes.
@@ -182,7 +182,7 @@ impl Engine {
         };
         let queued = job.queued;
         self.tree.settle(queued.flow, &running.charge, &running.receipts, real);
-        self.settle_quota(id, service);
+        self.settle_budget(id, service);
         // First: a request must not count twice for an owner that reads the effects one by one.
         self.push_running_usage(id, running.charge.model);
         let real = real.unwrap_or(0);
@@ -280,7 +280,7 @@ impl Engine {
         if running.settled.is_none() {
             self.tree.settle(flow, &running.charge, &running.receipts, None);
             self.push_running_usage(id, running.charge.model);
-            self.settle_quota(id, Service::Nothing);
+            self.settle_budget(id, Service::Nothing);
         }
         self.counters.take_back(band.shown(), running.outcome);
         self.counters.requeues += 1;

@@ -101,7 +101,7 @@ impl Engine {
         }
         let identity = self.tree.identity_of(job.queued.flow);
         if identity.held {
-            let wake = self.quotas.read().and_then(|(table, _)| table.wake_of(&identity.name));
+            let wake = self.budgets.read().and_then(|(table, _)| table.wake_of(&identity.name));
             let left = wake.map(|wake| wake.since(self.now));
             return Some(BlockReason::Held { left });
         }
@@ -166,7 +166,7 @@ impl Engine {
         class.map_or("", |class| self.tree.classes().get(class).name()).into()
     }
 
-    /// The fairness identity to which a request is charged, and whether its quota has demoted the request; `None` if it neither waits nor
+    /// The fairness identity to which a request is charged, and whether its budget has demoted the request; `None` if it neither waits nor
     /// runs.
     #[must_use]
     pub fn charged_flow(&self, id: RequestId) -> Option<(&str, bool)> {

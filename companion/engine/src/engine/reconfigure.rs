@@ -15,7 +15,7 @@ impl Engine {
     pub(super) fn set_policy(&mut self, policy: Box<Policy>) {
         self.release_reserved();
         let old = core::mem::replace(&mut self.policy, *policy);
-        self.quotas.reconfigure(&old.flows.quotas, &self.policy.flows);
+        self.budgets.reconfigure(&old.flows.budgets, &self.policy.flows);
         self.expiry.invalidate();
         self.rate_limiter.set(self.policy.queue.max_rate, self.now);
         self.endpoints.set_weights(self.policy.scheduler, self.policy.counts_cached_tokens());

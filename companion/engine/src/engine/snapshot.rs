@@ -54,14 +54,14 @@ impl Engine {
     }
 
     /// Waiting requests that more room at endpoints would let go: all but those of flows that run the most requests that they may, or
-    /// whose quota holds them. In time proportional to the number of flows, if these have such limits.
+    /// whose budget holds them. In time proportional to the number of flows, if these have such limits.
     #[must_use]
     pub fn waiting_for_room(&self) -> u64 {
         self.waiting() - Band::ALL.into_iter().map(|band| self.tree.waiting_at_limits(band)).sum::<u64>()
     }
 
     /// The flow has requests here, and its own limits let no other one go, whatever room endpoints have: it runs the most requests that
-    /// it may, or its quota holds it. Empty: `anonymous`.
+    /// it may, or its budget holds it. Empty: `anonymous`.
     #[must_use]
     pub fn is_flow_at_limit(&self, flow: &str) -> bool {
         let flow = if flow.is_empty() { ANONYMOUS } else { flow };

@@ -15,7 +15,7 @@ impl Policy {
         let has_limits = self.bands.ceilings.iter().any(Option::is_some)
             || self.flows.max_in_flight.is_some()
             || self.flows.max_in_flight_per_endpoint.is_some()
-            || self.flows.quotas.iter().any(|quota| !quota.shadow)
+            || self.flows.budgets.iter().any(|budget| !budget.shadow)
             || self.queue.max_rate.is_some()
             || self.counts_prefill();
         // Which bucket a request is in depends on the endpoint that has its prefix cached.

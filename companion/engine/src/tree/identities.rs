@@ -61,9 +61,9 @@ pub(crate) struct Identity {
     pub(crate) in_flight: u64,
     /// Its own limit on waiting requests in a band, instead of the queue's.
     pub(crate) capacity: Option<u64>,
-    /// Its quota, as an index into the policy's list.
-    pub(crate) quota: Option<usize>,
-    /// Its quota has no room, and holds it.
+    /// Its budget, as an index into the policy's list.
+    pub(crate) budget: Option<usize>,
+    /// Its budget has no room, and holds it.
     pub(crate) held: bool,
     /// Its flows by leaf, sorted. Most identities have one.
     pub(super) flows: SmallVec<[(LeafId, FlowId); 2]>,
@@ -236,9 +236,9 @@ impl Identities {
             self.unnamed += usize::from(!identity.is_named);
             identity.weight = policy.weight_of(&identity.name);
             identity.capacity = policy.capacities.get(&*identity.name).copied();
-            identity.quota = policy.quota_of(&identity.name);
-            let quota = identity.quota.and_then(|index| policy.quotas.get(index));
-            identity.held &= quota.is_some_and(|quota| quota.over == Over::Hold && !quota.shadow);
+            identity.budget = policy.budget_of(&identity.name);
+            let budget = identity.budget.and_then(|index| policy.budgets.get(index));
+            identity.held &= budget.is_some_and(|budget| budget.over == Over::Hold && !budget.shadow);
             identity.in_flight_at.clear();
         }
     }
@@ -254,7 +254,7 @@ impl Identities {
         let identity = self.all.insert(Identity {
             weight: policy.weight_of(&name),
             capacity: policy.capacities.get(&*name).copied(),
-            quota: policy.quota_of(&name),
+            budget: policy.budget_of(&name),
             held: false,
             name,
             name_hash,

@@ -1,4 +1,4 @@
-//! Limits of an identity's own: the most requests that it may run, and a quota that holds it.
+//! Limits of an identity's own: the most requests that it may run, and a budget that holds it.
 //!
 //! An identity at such a limit is blocked, whatever room endpoints have.
 
@@ -35,7 +35,7 @@ impl Tree {
         limited.map(of_band).sum()
     }
 
-    /// The quota of the identity of `flow` holds it, or no longer.
+    /// The budget of the identity of `flow` holds it, or no longer.
     pub(crate) fn set_held(&mut self, flow: FlowId, held: bool, endpoints: &Endpoints) {
         let identity = self.flows[flow].identity;
         self.identities.get_mut(identity).held = held;

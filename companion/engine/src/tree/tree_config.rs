@@ -15,7 +15,7 @@ pub(super) struct TreeConfig {
     /// Weights of tokens in a cost; `None`: costs count requests.
     pub(super) token_weights: Option<TokenWeights>,
     pub(super) usage_window: Duration,
-    /// Quotas may hold flows.
+    /// Budgets may hold flows.
     pub(super) holds: bool,
     pub(super) max_in_flight: Option<u64>,
     pub(super) max_in_flight_per_endpoint: Option<u64>,
@@ -31,7 +31,7 @@ impl TreeConfig {
             cost: policy.flows.cost,
             token_weights: (policy.flows.cost == CostUnit::Tokens).then_some(policy.weights),
             usage_window: policy.usage_window,
-            holds: !policy.flows.quotas.is_empty(),
+            holds: !policy.flows.budgets.is_empty(),
             max_in_flight: policy.flows.max_in_flight,
             max_in_flight_per_endpoint: policy.flows.max_in_flight_per_endpoint,
         }

@@ -1,4 +1,4 @@
-//! The `auto` gate: with given budgets, which endpoint a request goes to and which requests wait.
+//! The `auto` gate: with given allowances, which endpoint a request goes to and which requests wait.
 
 use Band::{Critical, Default, Sheddable};
 use ShortEffect::{Bypassed, Dispatched, Rejected, Settled};
@@ -6,9 +6,9 @@ use penstock_engine::effect::Grant;
 use penstock_engine::input::{Band, EndpointState, Prompt, Service, Usage};
 use penstock_engine::policy::Admit;
 use penstock_engine::units::{Decimal, Tokens};
-use penstock_engine::{Budget, Effect, EndpointId, Input, Outcome, Policy, Request, RequestId};
+use penstock_engine::{Allowance, Effect, EndpointId, Input, Outcome, Policy, Request, RequestId};
 
-use crate::support::budgets::*;
+use crate::support::allowances::*;
 use crate::support::*;
 
 /// The number of such requests that go at once, one after another. The first that has to wait is cancelled.
@@ -24,7 +24,7 @@ fn count_granted(harness: &mut Harness, first: u64, prompt: u64, output: u64) ->
 }
 
 #[test]
-fn without_budgets_each_endpoint_takes_the_initial_count() {
+fn without_allowances_each_endpoint_takes_the_initial_count() {
     let mut harness = Harness::new(auto(3), 2);
     for id in 1..=6 {
         assert!(matches!(harness.register(id, "f", Default)[..], [Bypassed(..)]));
@@ -39,22 +39,26 @@ fn without_budgets_each_endpoint_takes_the_initial_count() {
 #[test]
 fn the_predicted_iteration_time_gates() {
     // 10 + 3 n ms.
-    let mut harness = harness(&[budget(25.0)]);
+    let mut harness = harness(&[allowance(25.0)]);
     for id in 1..=5 {
         assert_eq!(harness.register(id, "f", Default), [Bypassed(id, 1)]);
     }
     assert_eq!(harness.register(6, "f", Default), [], "28 ms");
     assert_eq!(harness.complete(3), [Settled(3, 1), Dispatched(6, 1)]);
     assert_eq!(harness.register(7, "f", Default), []);
-    assert_eq!(set_budget(&mut harness, 1, Some(budget(28.0))), [Dispatched(7, 1)], "exactly the budget");
+    assert_eq!(
+        set_allowance(&mut harness, 1, Some(allowance(28.0))),
+        [Dispatched(7, 1)],
+        "exactly the allowance"
+    );
 }
 
 #[test]
 fn a_prompt_is_spread_over_the_mean_output() {
     // C + P/o: 1 + 800/100 = 9 for each, whatever their number.
-    assert_eq!(count_granted(&mut harness(&[budget(10.0 + 36.0)]), 1, 800, 100), 4);
+    assert_eq!(count_granted(&mut harness(&[allowance(10.0 + 36.0)]), 1, 800, 100), 4);
     // Cached tokens aren't processed.
-    let mut harness = harness(&[budget(10.0 + 36.0)]);
+    let mut harness = harness(&[allowance(10.0 + 36.0)]);
     let mut cached = sized(1, 800, 100);
     cached.cached = Tokens(800);
     assert_eq!(send(&mut harness, cached), [Bypassed(1, 1)]);
@@ -64,7 +68,7 @@ fn a_prompt_is_spread_over_the_mean_output() {
 
 #[test]
 fn running_requests_count_half_of_their_output() {
-    let gamma = Budget { beta_ms: 0.0, gamma_ms: 0.5, ..budget(10.0 + 0.5 * 460.0) };
+    let gamma = Allowance { beta_ms: 0.0, gamma_ms: 0.5, ..allowance(10.0 + 0.5 * 460.0) };
     // Resident tokens: 100 of the new request, 100 + 20 of each running one.
     let mut harness = harness(&[gamma]);
     assert_eq!(count_granted(&mut harness, 1, 100, 40), 4);
@@ -77,7 +81,7 @@ fn running_requests_count_half_of_their_output() {
 
 #[test]
 fn an_idle_endpoint_takes_one_request_of_any_size() {
-    let mut harness = harness(&[budget(1.0), budget(1.0)]);
+    let mut harness = harness(&[allowance(1.0), allowance(1.0)]);
     let huge = |id| sized(id, 1_000_000, 1);
     assert!(matches!(send(&mut harness, huge(1))[..], [Bypassed(1, _)]));
     assert!(matches!(send(&mut harness, huge(2))[..], [Bypassed(2, _)]));
@@ -88,10 +92,10 @@ fn an_idle_endpoint_takes_one_request_of_any_size() {
 
 #[test]
 fn resident_tokens_and_batch_size_are_separate_limits() {
-    let resident = Budget { kv_tokens_max: Some(400), ..budget(1e9) };
+    let resident = Allowance { kv_tokens_max: Some(400), ..allowance(1e9) };
     // 150 tokens of the new request, 125 of each running one.
     assert_eq!(count_granted(&mut harness(&[resident]), 1, 100, 50), 3);
-    let batch = Budget { requests_max: Some(7), ..budget(1e9) };
+    let batch = Allowance { requests_max: Some(7), ..allowance(1e9) };
     assert_eq!(count_granted(&mut harness(&[batch]), 1, 100, 50), 7);
     // Foreign requests count in both, at the mean size of this pool's requests.
     for (limited, expected) in [(resident, 1), (batch, 4)] {
@@ -104,7 +108,7 @@ fn resident_tokens_and_batch_size_are_separate_limits() {
 
 #[test]
 fn foreign_load_uses_up_iteration_time_and_never_stops_dispatch() {
-    let mut harness = harness(&[budget(25.0)]);
+    let mut harness = harness(&[allowance(25.0)]);
     let load = |running| Input::Load { id: EndpointId(1), running };
     harness.handle(load(Some(1_000)));
     assert_eq!(harness.register(1, "f", Default), [Bypassed(1, 1)]);
@@ -118,17 +122,17 @@ fn foreign_load_uses_up_iteration_time_and_never_stops_dispatch() {
 
 #[test]
 fn each_endpoint_fills_to_its_own_limit() {
-    let slow = Budget { alpha_ms: 20.0, beta_ms: 2.0, ..budget(50.0) };
+    let slow = Allowance { alpha_ms: 20.0, beta_ms: 2.0, ..allowance(50.0) };
     // 10 + 3 n of 50, and 20 + 6 n.
-    let mut harness = harness(&[budget(50.0), slow]);
+    let mut harness = harness(&[allowance(50.0), slow]);
     assert_eq!(count_granted(&mut harness, 1, 100, 50), 13 + 5);
     assert_eq!(stocks(&harness), [13, 5]);
 }
 
 #[test]
-fn the_endpoint_with_the_least_used_budget_is_first() {
-    let slow = Budget { alpha_ms: 20.0, beta_ms: 2.0, ..budget(50.0) };
-    let mut harness = harness(&[slow, budget(50.0)]);
+fn the_endpoint_with_the_least_used_allowance_is_first() {
+    let slow = Allowance { alpha_ms: 20.0, beta_ms: 2.0, ..allowance(50.0) };
+    let mut harness = harness(&[slow, allowance(50.0)]);
     // With one request more: 26 of 50 ms against 13, 16, 19, 22, 25, 28 ms.
     let granted: Vec<ShortEffect> = (1..=7).flat_map(|id| harness.register(id, "f", Default)).collect();
     let expected = [2, 2, 2, 2, 2, 1, 2];
@@ -139,7 +143,7 @@ fn the_endpoint_with_the_least_used_budget_is_first() {
 
 #[test]
 fn an_endpoint_limited_in_requests_fills_in_proportion() {
-    let few = Budget { requests_max: Some(4), ..budget(f64::INFINITY) };
+    let few = Allowance { requests_max: Some(4), ..allowance(f64::INFINITY) };
     let mut harness = harness(&[few]);
     harness.endpoint(2, true);
     for (count, expected) in [(3, [1, 2]), (6, [2, 4]), (12, [4, 8])] {
@@ -152,7 +156,7 @@ fn an_endpoint_limited_in_requests_fills_in_proportion() {
 
 #[test]
 fn without_limits_the_shortest_iteration_is_first() {
-    let mut harness = harness(&[budget(f64::INFINITY); 3]);
+    let mut harness = harness(&[allowance(f64::INFINITY); 3]);
     for id in 1..=9 {
         harness.register(id, "f", Default);
     }
@@ -161,7 +165,8 @@ fn without_limits_the_shortest_iteration_is_first() {
 
 #[test]
 fn fallbacks_are_the_endpoints_where_the_request_fits() {
-    let mut harness = harness(&[budget(13.0), budget(25.0), budget(28.0), budget(60.0), budget(90.0)]);
+    let mut harness =
+        harness(&[allowance(13.0), allowance(25.0), allowance(28.0), allowance(60.0), allowance(90.0)]);
     let effects = harness.effects(Input::Register(request(1, "f", Default)));
     let [Effect::Grant(Grant { endpoints, .. })] = &effects[..] else { panic!("{effects:?}") };
     assert_eq!(*endpoints, [5, 4, 3].map(EndpointId));
@@ -180,7 +185,7 @@ fn fallbacks_are_the_endpoints_where_the_request_fits() {
 
 #[test]
 fn the_next_request_is_not_overtaken_because_of_its_size() {
-    let mut harness = harness(&[budget(40.0)]);
+    let mut harness = harness(&[allowance(40.0)]);
     for id in 1..=5 {
         assert_eq!(harness.register(id, "f", Default), [Bypassed(id, 1)]);
     }
@@ -196,7 +201,7 @@ fn the_next_request_is_not_overtaken_because_of_its_size() {
 
 #[test]
 fn a_higher_band_passes_a_large_request() {
-    let mut harness = harness(&[budget(40.0)]);
+    let mut harness = harness(&[allowance(40.0)]);
     for id in 1..=5 {
         harness.register(id, "f", Default);
     }
@@ -212,7 +217,7 @@ fn a_higher_band_passes_a_large_request() {
 
 #[test]
 fn a_large_request_sets_aside_only_its_eligible_endpoints() {
-    let mut harness = harness(&[budget(40.0), budget(40.0)]);
+    let mut harness = harness(&[allowance(40.0), allowance(40.0)]);
     for id in 1..=5 {
         harness.handle(Input::Register(restricted(request(id, "f", Default), &[1])));
     }
@@ -241,7 +246,7 @@ fn a_large_request_sets_aside_only_its_eligible_endpoints() {
 fn an_endpoint_is_released_when_its_large_request_expires() {
     let mut policy = auto(8);
     policy.queue.admit = Admit::CriticalOnly;
-    let mut harness = harness_with_policy(policy, &[budget(40.0), budget(40.0)]);
+    let mut harness = harness_with_policy(policy, &[allowance(40.0), allowance(40.0)]);
     for id in 1..=5 {
         harness.handle(Input::Register(restricted(request(id, "f", Default), &[1])));
     }
@@ -260,7 +265,7 @@ fn an_endpoint_is_released_when_its_large_request_expires() {
 #[test]
 fn the_first_token_target_limits_only_where_it_can_be_met() {
     // A prompt token takes 1 ms beside the iteration: a prompt of 100 tokens leaves 30 ms.
-    let first = |most| Budget { first_token_ms_max: most, ..budget(1e9) };
+    let first = |most| Allowance { first_token_ms_max: most, ..allowance(1e9) };
     assert_eq!(count_granted(&mut harness(&[first(130.0)]), 1, 100, 50), 6);
     // A prompt longer than the mean in flight is limited by the mean only; otherwise the server would have to drain
     // first.
@@ -270,13 +275,13 @@ fn the_first_token_target_limits_only_where_it_can_be_met() {
     harness.complete(2);
     assert_eq!(send(&mut harness, sized(9, 115, 50)), [Bypassed(9, 1)], "10 + 5 + 515/50");
     // A target that not even an idle server meets is ignored.
-    let unmeetable = Budget { iteration_ms_max: 160.0, ..first(109.0) };
+    let unmeetable = Allowance { iteration_ms_max: 160.0, ..first(109.0) };
     assert_eq!(count_granted(&mut self::harness(&[unmeetable]), 1, 100, 50), 50);
 }
 
 #[test]
 fn shown_bounds_are_the_typical_counts() {
-    let mut harness = harness(&[budget(25.0), budget(25.0)]);
+    let mut harness = harness(&[allowance(25.0), allowance(25.0)]);
     harness.endpoint(3, true);
     assert_eq!(bounds(&harness), [5, 5, 8]);
     assert_eq!(
@@ -289,23 +294,23 @@ fn shown_bounds_are_the_typical_counts() {
     for id in [1, 3] {
         harness.handle(Input::Endpoint { id: EndpointId(id), state: light });
     }
-    assert_eq!(bounds(&harness), [5, 5, 4], "a budget doesn't depend on the weight");
-    set_budget(&mut harness, 1, None);
+    assert_eq!(bounds(&harness), [5, 5, 4], "an allowance doesn't depend on the weight");
+    set_allowance(&mut harness, 1, None);
     assert_eq!(bounds(&harness), [4, 5, 4]);
     harness.handle(Input::Policy(Box::new(Policy { gate: gate(2, 2), ..policy() })));
-    assert_eq!(bounds(&harness), [1, 2, 1], "budgets don't apply under another gate");
+    assert_eq!(bounds(&harness), [1, 2, 1], "allowances don't apply under another gate");
     harness.handle(Input::Policy(Box::new(auto(8))));
-    assert_eq!(bounds(&harness), [4, 5, 4], "budgets survive a policy change");
+    assert_eq!(bounds(&harness), [4, 5, 4], "allowances survive a policy change");
     harness.handle(Input::EndpointRemoved(EndpointId(2)));
     harness.endpoint(2, true);
-    assert_eq!(bounds(&harness), [4, 8, 4], "removing the endpoint removes its budget");
+    assert_eq!(bounds(&harness), [4, 8, 4], "removing the endpoint removes its allowance");
 }
 
 #[test]
 fn ceilings_are_parts_of_the_typical_count() {
     let mut policy = auto(8);
     policy.bands.ceilings[Sheddable as usize] = Some(Decimal::from_billionths(Decimal::ONE / 2));
-    let mut harness = harness_with_policy(policy, &[Budget { typical: 6, ..budget(1e9) }]);
+    let mut harness = harness_with_policy(policy, &[Allowance { typical: 6, ..allowance(1e9) }]);
     for id in 1..=3 {
         assert_eq!(harness.register(id, "f", Sheddable), [Bypassed(id, 1)]);
     }
@@ -316,8 +321,8 @@ fn ceilings_are_parts_of_the_typical_count() {
 }
 
 #[test]
-fn a_slow_start_also_applies_under_a_budget() {
-    let mut harness = harness(&[budget(25.0)]);
+fn a_slow_start_also_applies_under_a_allowance() {
+    let mut harness = harness(&[allowance(25.0)]);
     harness.advance_to(5.0).endpoint(1, false);
     harness.endpoint(1, true);
     let mut first = 0;
@@ -333,17 +338,17 @@ fn a_slow_start_also_applies_under_a_budget() {
 }
 
 #[test]
-fn a_budget_of_an_unlisted_endpoint_is_ignored() {
-    let mut harness = harness(&[budget(25.0)]);
-    assert_eq!(set_budget(&mut harness, 9, Some(budget(1.0))), []);
+fn a_allowance_of_an_unlisted_endpoint_is_ignored() {
+    let mut harness = harness(&[allowance(25.0)]);
+    assert_eq!(set_allowance(&mut harness, 9, Some(allowance(1.0))), []);
     assert_eq!(harness.engine.snapshot().endpoints.len(), 1);
 }
 
 #[test]
-fn a_smaller_budget_stops_dispatch_and_evicts_nothing() {
-    let mut harness = harness(&[budget(40.0)]);
+fn a_smaller_allowance_stops_dispatch_and_evicts_nothing() {
+    let mut harness = harness(&[allowance(40.0)]);
     assert_eq!(count_granted(&mut harness, 1, 100, 50), 10);
-    assert_eq!(set_budget(&mut harness, 1, Some(budget(19.0))), []);
+    assert_eq!(set_allowance(&mut harness, 1, Some(allowance(19.0))), []);
     assert_eq!(harness.register(50, "f", Default), []);
     for id in 1..=7 {
         assert_eq!(harness.complete(id), [Settled(id, 1)]);
@@ -355,7 +360,7 @@ fn a_smaller_budget_stops_dispatch_and_evicts_nothing() {
 fn limits_other_than_size_set_no_endpoint_aside() {
     let mut policy = auto(8);
     policy.flows.max_in_flight_per_endpoint = Some(1);
-    let mut harness = harness_with_policy(policy, &[budget(40.0), budget(40.0)]);
+    let mut harness = harness_with_policy(policy, &[allowance(40.0), allowance(40.0)]);
     for id in 1..=2 {
         harness.register(id, "f", Default);
     }
@@ -367,10 +372,10 @@ fn limits_other_than_size_set_no_endpoint_aside() {
 }
 
 #[test]
-fn max_rate_also_limits_under_budgets() {
+fn max_rate_also_limits_under_allowances() {
     let mut policy = auto(8);
     policy.queue.max_rate = Some(1.0);
-    let mut harness = harness_with_policy(policy, &[budget(13.0)]);
+    let mut harness = harness_with_policy(policy, &[allowance(13.0)]);
     assert_eq!(harness.register(1, "f", Default), [Bypassed(1, 1)]);
     assert_eq!(harness.advance_to(1.0).register(2, "f", Default), [], "it doesn't fit");
     assert_eq!(harness.complete(1), [Settled(1, 1), Dispatched(2, 1)]);
@@ -398,7 +403,7 @@ fn served_with(harness: &mut Harness, id: u64, cached: Option<u64>) {
 
 /// How many requests with that prompt one of the endpoints takes after 20 answers with these cached tokens.
 fn taken_after(cached: Option<u64>, endpoint: u32) -> u64 {
-    let mut harness = harness(&[budget(10.0 + 36.0), budget(10.0 + 36.0)]);
+    let mut harness = harness(&[allowance(10.0 + 36.0), allowance(10.0 + 36.0)]);
     for (id, endpoint) in (1..=42).zip([1, 2].into_iter().cycle()) {
         let granted = send(&mut harness, shared_prompt(id, endpoint));
         assert_eq!(granted, [Bypassed(id, endpoint)]);
@@ -425,7 +430,7 @@ fn an_endpoint_takes_as_many_equal_prompts_as_its_own_answers_leave_room_for() {
 
 #[test]
 fn a_request_that_goes_elsewhere_has_cached_what_that_endpoint_has() {
-    let mut harness = harness(&[budget(1e9), budget(1e9)]);
+    let mut harness = harness(&[allowance(1e9), allowance(1e9)]);
     for id in [1, 2] {
         assert_eq!(send(&mut harness, shared_prompt(id, 1)), [Bypassed(id, 1)]);
     }

@@ -7,7 +7,7 @@ use Band::Default;
 use ShortEffect::{Bypassed, Dispatched, Rejected, Settled};
 use penstock_engine::input::{Band, Prompt, Service, Usage};
 use penstock_engine::policy::{
-    CostUnit, Discipline, FlowGlob, Gate, Order, Over, Quota, QuotaPeriod, QuotaWindow,
+    Budget, BudgetPeriod, BudgetWindow, CostUnit, Discipline, FlowGlob, Gate, Order, Over,
 };
 use penstock_engine::units::Tokens;
 use penstock_engine::{Input, Outcome, Policy, RequestId};
@@ -183,12 +183,12 @@ fn with_names() -> Policy {
     policy.flows.identities_max = 1;
     policy.flows.weights.insert("acme".into(), 3.0);
     policy.flows.capacities.insert("pro".into(), 1);
-    policy.flows.quotas.push(Quota {
+    policy.flows.budgets.push(Budget {
         flows: FlowGlob::new("free"),
-        windows: vec![QuotaWindow {
+        windows: vec![BudgetWindow {
             unit: CostUnit::Requests,
             limit: 1,
-            period: QuotaPeriod::Sliding(Duration::from_secs(60)),
+            period: BudgetPeriod::Sliding(Duration::from_secs(60)),
         }],
         over: Over::Refuse,
         shadow: false,

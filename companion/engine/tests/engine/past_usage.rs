@@ -172,7 +172,7 @@ impl Recorder {
                 | Effect::Cancelled { .. }
                 | Effect::Traced(_)
                 | Effect::UsageRunning(_)
-                | Effect::Quota(_) => {}
+                | Effect::Budget(_) => {}
             }
         }
     }

@@ -7,9 +7,9 @@ use ShortEffect::{Bypassed, Dispatched, Rejected, Settled};
 use penstock_engine::effect::Reject;
 use penstock_engine::input::{Band, ClassKey};
 use penstock_engine::policy::{BandMode, Class, ClassSet, Discipline};
-use penstock_engine::{Budget, Effect, Input, Outcome, Policy, Request, RequestId};
+use penstock_engine::{Allowance, Effect, Input, Outcome, Policy, Request, RequestId};
 
-use crate::support::budgets::*;
+use crate::support::allowances::*;
 use crate::support::*;
 
 /// The retry-after of the only effect, a rejection.
@@ -22,12 +22,12 @@ fn retry_after(harness: &mut Harness, request: Request) -> Duration {
 
 #[test]
 fn before_any_measurement_retry_after_comes_from_the_predicted_rate() {
-    let rated = |rate| Budget { rate, ..budget(13.0) };
-    let refused = |budgets: &[Budget]| {
+    let rated = |rate| Allowance { rate, ..allowance(13.0) };
+    let refused = |allowances: &[Allowance]| {
         let mut policy = auto(8);
         policy.queue.total_capacity = 20;
-        let mut harness = harness_with_policy(policy, budgets);
-        for id in 1..=20 + budgets.len() as u64 {
+        let mut harness = harness_with_policy(policy, allowances);
+        for id in 1..=20 + allowances.len() as u64 {
             harness.register(id, "f", Default);
         }
         assert_eq!(harness.engine.waiting(), 20);
@@ -56,7 +56,7 @@ fn a_request_that_would_miss_its_deadline_is_rejected_at_once() {
     let mut policy = auto(8);
     policy.reject_unmeetable = true;
     // The first token of a request alone at its endpoint: 13 + 100 ms, times 2.
-    let rated = Budget { ttft_bias: 2.0, rate: Some(2.0), ..budget(13.0) };
+    let rated = Allowance { ttft_bias: 2.0, rate: Some(2.0), ..allowance(13.0) };
     let mut harness = harness_with_policy(policy, &[rated]);
     let due = |id, milliseconds: u64| Request {
         deadline: Some(time(milliseconds as f64 / 1e3)),
@@ -84,7 +84,7 @@ fn the_wait_counts_only_the_fair_share_of_other_flows() {
     let mut policy = auto(8);
     policy.reject_unmeetable = true;
     policy.flows.weights.insert("heavy".into(), 3.0);
-    let rated = Budget { rate: Some(1.0), ..budget(13.0) };
+    let rated = Allowance { rate: Some(1.0), ..allowance(13.0) };
     let due =
         |id, flow: &str, seconds| Request { deadline: Some(time(seconds)), ..request(id, flow, Default) };
     let filled = |policy: &Policy| {
@@ -192,7 +192,7 @@ fn retry_after_counts_other_classes_by_their_quanta() {
 
 #[test]
 fn predictions_reject_no_request_unless_enabled() {
-    let mut harness = harness(&[Budget { rate: Some(0.01), ..budget(13.0) }]);
+    let mut harness = harness(&[Allowance { rate: Some(0.01), ..allowance(13.0) }]);
     for id in 1..=4 {
         let due = Request { deadline: Some(time(0.001)), ..request(id, "f", Default) };
         assert!(matches!(send(&mut harness, due)[..], [] | [Bypassed(..)]));

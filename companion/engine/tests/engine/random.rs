@@ -7,12 +7,12 @@ mod rng;
 use std::time::Duration;
 
 use penstock_engine::input::{
-    Amended, Band, ClassKey, EndpointState, PastUsage, Prompt, QuotaReset, QuotaRunning, QuotaUsage,
+    Amended, Band, BudgetReset, BudgetRunning, BudgetUsage, ClassKey, EndpointState, PastUsage, Prompt,
     Relisted, RunningUsage, ServerStats, Service, Usage, UsageKind, UsedAt,
 };
-use penstock_engine::policy::{CostUnit, QuotaPeriod};
+use penstock_engine::policy::{BudgetPeriod, CostUnit};
 use penstock_engine::units::{Decimal, Tokens};
-use penstock_engine::{Budget, EndpointId, Input, Instant, ModelName, Request, RequestId};
+use penstock_engine::{Allowance, EndpointId, Input, Instant, ModelName, Request, RequestId};
 
 pub use self::policies::{PolicyChoices, policy};
 pub use self::rng::Rng;
@@ -80,12 +80,12 @@ pub fn state(rng: &mut Rng) -> EndpointState {
     }
 }
 
-/// A budget of numbers that floats represent exactly, so that their sums don't depend on the order of addition.
-pub fn budget(rng: &mut Rng) -> Budget {
+/// An allowance of numbers that floats represent exactly, so that their sums don't depend on the order of addition.
+pub fn allowance(rng: &mut Rng) -> Allowance {
     let often_infinite = |rng: &mut Rng, values: &[f64]| {
         if rng.percent(40) { f64::INFINITY } else { rng.choose(values) }
     };
-    Budget {
+    Allowance {
         alpha_ms: rng.choose(&[1.0, 8.0]),
         beta_ms: rng.choose(&[0.0, 0.25, 1.0]),
         gamma_ms: rng.choose(&[0.0, 0.015625, 0.125]),
@@ -190,9 +190,9 @@ fn pool_input(
         },
         302..312 => Input::GiveCredit { endpoint: endpoint(rng), requests: 1 + rng.below(3) },
         312..320 => Input::TakeBack { endpoint: endpoint(rng), requests: rng.below(6) },
-        320..340 => return quota_input(rng, roll, now),
+        320..340 => return budget_input(rng, roll, now),
         190..195 => Input::Load { id: endpoint(rng), running: maybe(rng, 70, |rng| rng.below(6)) },
-        231..247 => Input::Budget { id: endpoint(rng), budget: maybe(rng, 80, budget) },
+        231..247 => Input::Allowance { id: endpoint(rng), allowance: maybe(rng, 80, allowance) },
         257..265 => Input::ServerStats {
             id: endpoint(rng),
             stats: ServerStats {
@@ -224,20 +224,20 @@ fn pool_input(
     })
 }
 
-/// An input about quotas.
-fn quota_input(rng: &mut Rng, roll: u64, now: Instant) -> Option<Input> {
+/// An input about budgets.
+fn budget_input(rng: &mut Rng, roll: u64, now: Instant) -> Option<Input> {
     let flow: Box<str> = rng.choose(&NAMES).into();
     Some(match roll {
         320..324 => Input::TopUp { flow, tokens: Tokens(1 + rng.below(800)) },
-        324..326 => Input::ResetQuota(flow),
-        326 => Input::QuotaResets(vec![QuotaReset {
+        324..326 => Input::ResetBudget(flow),
+        326 => Input::BudgetResets(vec![BudgetReset {
             flow,
             ago: Duration::from_millis(rng.choose(&[0, 0, 2_000, 100_000_000])),
         }]),
         327..331 => Input::Utc(utc(rng, now)),
-        _ => Input::QuotaUsage {
-            settled: (0..rng.below(3)).map(|_| quota_usage(rng)).collect(),
-            running: (0..rng.below(3)).map(|_| quota_running(rng)).collect(),
+        _ => Input::BudgetUsage {
+            settled: (0..rng.below(3)).map(|_| budget_usage(rng)).collect(),
+            running: (0..rng.below(3)).map(|_| budget_running(rng)).collect(),
         },
     })
 }
@@ -254,14 +254,14 @@ fn utc(rng: &mut Rng, now: Instant) -> Duration {
     }
 }
 
-fn quota_usage(rng: &mut Rng) -> QuotaUsage {
-    let sliding = |seconds| QuotaPeriod::Sliding(Duration::from_secs(seconds));
+fn budget_usage(rng: &mut Rng) -> BudgetUsage {
+    let sliding = |seconds| BudgetPeriod::Sliding(Duration::from_secs(seconds));
     let (period, used_at) = match rng.below(5) {
         0..3 => (sliding(rng.choose(&[1, 10, 90])), UsedAt::Ago(Duration::from_millis(rng.below(12_000)))),
-        3 => (QuotaPeriod::Day, UsedAt::Since(1_709_164_800)),
-        _ => (QuotaPeriod::Month, UsedAt::Debt),
+        3 => (BudgetPeriod::Day, UsedAt::Since(1_709_164_800)),
+        _ => (BudgetPeriod::Month, UsedAt::Debt),
     };
-    QuotaUsage {
+    BudgetUsage {
         flow: rng.choose(&NAMES).into(),
         unit: rng.choose(&[CostUnit::Tokens, CostUnit::Requests]),
         period,
@@ -272,9 +272,9 @@ fn quota_usage(rng: &mut Rng) -> QuotaUsage {
     }
 }
 
-fn quota_running(rng: &mut Rng) -> QuotaRunning {
+fn budget_running(rng: &mut Rng) -> BudgetRunning {
     let none = rng.percent(40);
-    QuotaRunning {
+    BudgetRunning {
         flow: rng.choose(&NAMES).into(),
         tokens: Tokens(if none { 0 } else { rng.below(2_000) }),
         requests: if none { 0 } else { rng.below(8) },

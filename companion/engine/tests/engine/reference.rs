@@ -52,7 +52,7 @@ fn random_policy(rng: &mut Rng, policy_choices: &PolicyChoices, without: Without
         }
         policy.flows.max_in_flight = None;
         policy.flows.max_in_flight_per_endpoint = None;
-        policy.flows.quotas.retain(|quota| quota.over != Over::Hold);
+        policy.flows.budgets.retain(|budget| budget.over != Over::Hold);
     }
     policy
 }
@@ -63,7 +63,7 @@ fn known_change(current: &Policy, mut next: Policy) -> Policy {
     next.classes.clone_from(&current.classes);
     next.order = current.order;
     next.usage_window = current.usage_window;
-    next.flows.quotas.clone_from(&current.flows.quotas);
+    next.flows.budgets.clone_from(&current.flows.budgets);
     next.flows.max_in_flight = current.flows.max_in_flight;
     next.flows.max_in_flight_per_endpoint = current.flows.max_in_flight_per_endpoint;
     if current.gate == Gate::Manual || next.gate == Gate::Manual {
@@ -76,18 +76,18 @@ fn restrict_input(input: Input, policy: &Policy, without: Without) -> Option<Inp
     Some(match (without, input) {
         // The model doesn't know when room ends by time alone, or when what other engines run fills a window.
         (_, Input::TopUp { .. }) if holds(policy) => return None,
-        (_, Input::QuotaUsage { mut settled, .. }) => {
+        (_, Input::BudgetUsage { mut settled, .. }) => {
             settled.retain(|usage| usage.kind == UsageKind::Used || !holds(policy));
-            Input::QuotaUsage { settled, running: Vec::new() }
+            Input::BudgetUsage { settled, running: Vec::new() }
         }
-        (_, Input::QuotaResets(mut resets)) => {
-            // The model doesn't know since when a flow uses its quota: a reset is of now, or from before the start.
+        (_, Input::BudgetResets(mut resets)) => {
+            // The model doesn't know since when a flow uses its budget: a reset is of now, or from before the start.
             for reset in &mut resets {
                 if reset.ago < START.since(Instant::ZERO) {
                     reset.ago = Duration::ZERO;
                 }
             }
-            Input::QuotaResets(resets)
+            Input::BudgetResets(resets)
         }
         (_, Input::Policy(next)) => Input::Policy(Box::new(known_change(policy, *next))),
         (Without::Refunds, Input::Requeue(_)) => return None,
@@ -119,7 +119,7 @@ fn restrict_input(input: Input, policy: &Policy, without: Without) -> Option<Inp
 }
 
 fn holds(policy: &Policy) -> bool {
-    policy.flows.quotas.iter().any(|quota| quota.over == Over::Hold)
+    policy.flows.budgets.iter().any(|budget| budget.over == Over::Hold)
 }
 
 struct Pair {

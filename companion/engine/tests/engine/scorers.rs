@@ -5,7 +5,7 @@ use penstock_engine::input::ServerStats;
 use penstock_engine::policy::{Gate, Scorers};
 use penstock_engine::{Effect, EndpointId, Input, Policy, Request, RequestId};
 
-use crate::support::budgets::*;
+use crate::support::allowances::*;
 use crate::support::*;
 
 /// No scorer has a weight.
@@ -143,14 +143,14 @@ fn with_small_bounds_the_least_stock_decides() {
 }
 
 #[test]
-fn under_budgets_the_endpoints_that_fit_are_scored() {
+fn under_allowances_the_endpoints_that_fit_are_scored() {
     let policy = Policy { scheduler: Scorers { stock: 1.0, queue: 5.0, ..NONE }, ..auto(8) };
-    let mut harness = harness_with_policy(policy, &[budget(26.0), budget(40.0)]);
+    let mut harness = harness_with_policy(policy, &[allowance(26.0), allowance(40.0)]);
     assert!(matches!(harness.engine.snapshot().endpoints.len(), 2));
     report(&mut harness, 1, with_queue(0));
     report(&mut harness, 2, with_queue(9));
     let first: Vec<u32> = (1..=3).map(|id| endpoint_order(&mut harness, sized(id, 100, 50))[0]).collect();
-    assert_eq!(first, [1, 2, 1], "more than a quarter of the budget ahead is too far");
+    assert_eq!(first, [1, 2, 1], "more than a quarter of the allowance ahead is too far");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Helpers that the engine's tests share: short constructors, and an engine that is audited after every step.
 #![expect(unreachable_pub, reason = "a module of tests")]
 
-pub mod budgets;
+pub mod allowances;
 
 use std::time::Duration;
 
@@ -87,7 +87,7 @@ pub fn shorten(effect: &Effect) -> ShortEffect {
             ShortEffect::Rejected(id.0, *outcome)
         }
         Effect::Cancelled { id, .. } => ShortEffect::Cancelled(id.0),
-        Effect::Traced(_) | Effect::UsageSettled(_) | Effect::UsageRunning(_) | Effect::Quota(_) => {
+        Effect::Traced(_) | Effect::UsageSettled(_) | Effect::UsageRunning(_) | Effect::Budget(_) => {
             unreachable!("tracing and usage reports are off")
         }
         Effect::Settled { id, cost, .. } => ShortEffect::Settled(id.0, cost.0),

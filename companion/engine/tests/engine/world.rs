@@ -42,7 +42,7 @@ fn run(seed: u64, verbose: bool) -> u64 {
     engine.trace(rng.percent(30));
     engine.report_usage(rng.percent(30));
     engine.report_running_usage(rng.percent(30));
-    engine.report_quotas(rng.percent(30));
+    engine.report_budgets(rng.percent(30));
     let mut checker = InvariantChecker::new(first);
     let mut now = START;
     let mut digest = 0;

@@ -20,7 +20,7 @@ use penstock_control::{
 use penstock_election::{RoleChange, RoleStatus};
 use penstock_engine::Instant;
 use penstock_engine::input::{PastUsage, RunningUsage};
-use penstock_engine::snapshot::FlowQuotaSnapshot;
+use penstock_engine::snapshot::FlowBudgetSnapshot;
 use penstock_wire::CompanionFrame;
 use prost::Message as _;
 use tokio::sync::mpsc::error::TrySendError;
@@ -56,7 +56,7 @@ enum Message {
     Status(oneshot::Sender<Status>),
     Overview(oneshot::Sender<Overview>),
     Budgets(oneshot::Sender<Vec<PoolBudgets>>),
-    ChangeBudget(Box<budgets::Change>, oneshot::Sender<Result<FlowQuotaSnapshot, NoBudget>>),
+    ChangeBudget(Box<budgets::Change>, oneshot::Sender<Result<FlowBudgetSnapshot, NoBudget>>),
     Request(Box<str>, oneshot::Sender<RequestLookup>),
     Idle(oneshot::Sender<()>),
     ShutDown,

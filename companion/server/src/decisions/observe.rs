@@ -11,7 +11,7 @@ use penstock_control::{
     Completed, ConnId, Decided, Dropped, Labels, Observation, PoolNews, Refused, RequestNews, SessionNews,
     Status,
 };
-use penstock_engine::effect::QuotaReport;
+use penstock_engine::effect::BudgetReport;
 use penstock_engine::{Instant, Outcome};
 use penstock_wire::names::code;
 
@@ -115,18 +115,18 @@ impl Observer {
             PoolNews::Learned { variant, kept } => self.recorders.record_model(pool, variant, kept),
             PoolNews::Used(used) => self.recorders.record_usage(pool, used),
             PoolNews::Running(running) => self.recorders.record_running(pool, running),
-            PoolNews::Quota(report) => self.record_quota(pool, report),
+            PoolNews::Budget(report) => self.record_budget(pool, report),
         }
     }
 
     /// Stores what flows use of their budgets.
-    fn record_quota(&self, pool: &str, report: QuotaReport) {
+    fn record_budget(&self, pool: &str, report: BudgetReport) {
         match report {
-            QuotaReport::Used(used) => self.recorders.record_quota_used(pool, used),
-            QuotaReport::Running(running) => self.recorders.record_quota_running(pool, running),
-            QuotaReport::Reset(flow) => self.recorders.record_quota_reset(pool, &flow),
-            QuotaReport::Forgotten(flow) => self.recorders.forget_quota(pool, &flow),
-            QuotaReport::Shadowed { .. } => {}
+            BudgetReport::Used(used) => self.recorders.record_budget_used(pool, used),
+            BudgetReport::Running(running) => self.recorders.record_budget_running(pool, running),
+            BudgetReport::Reset(flow) => self.recorders.record_budget_reset(pool, &flow),
+            BudgetReport::Forgotten(flow) => self.recorders.forget_budget(pool, &flow),
+            BudgetReport::Shadowed { .. } => {}
         }
     }
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use penstock_control::{Event, PoolEvent};
-use penstock_engine::input::{QuotaReset, QuotaUsage};
+use penstock_engine::input::{BudgetReset, BudgetUsage};
 
 use crate::base::essential;
 use crate::decisions::driver::{Gone, Handle};
@@ -24,25 +24,25 @@ pub(crate) async fn send_restored(restored: Restored, driver: &Handle) -> Result
             let chunk = past.by_ref().take(CHUNK).collect();
             driver.add_usage(restored.pool.clone(), chunk, Vec::new()).await?;
         }
-        send_resets(&restored.pool, restored.quota_resets, driver).await?;
-        send_history(&restored.pool, restored.past_quotas, driver).await?;
+        send_resets(&restored.pool, restored.budget_resets, driver).await?;
+        send_history(&restored.pool, restored.past_budgets, driver).await?;
     }
     Ok(())
 }
 
-async fn send_resets(pool: &Arc<str>, resets: Vec<QuotaReset>, driver: &Handle) -> Result<(), Gone> {
+async fn send_resets(pool: &Arc<str>, resets: Vec<BudgetReset>, driver: &Handle) -> Result<(), Gone> {
     if resets.is_empty() {
         return Ok(());
     }
     let pool = pool.clone();
-    driver.send(Event::Pool(pool, PoolEvent::QuotaResets(resets))).await
+    driver.send(Event::Pool(pool, PoolEvent::BudgetResets(resets))).await
 }
 
 /// Sends what was used of budgets. The engine replays what it gets of a flow at once, so a message has all of its flows.
-async fn send_history(pool: &Arc<str>, mut quotas: Vec<QuotaUsage>, driver: &Handle) -> Result<(), Gone> {
-    quotas.sort_by(|a, b| a.flow.cmp(&b.flow));
-    let mut chunk: Vec<QuotaUsage> = Vec::new();
-    for usage in quotas {
+async fn send_history(pool: &Arc<str>, mut budgets: Vec<BudgetUsage>, driver: &Handle) -> Result<(), Gone> {
+    budgets.sort_by(|a, b| a.flow.cmp(&b.flow));
+    let mut chunk: Vec<BudgetUsage> = Vec::new();
+    for usage in budgets {
         let is_next_flow = chunk.last().is_some_and(|last| last.flow != usage.flow);
         if is_next_flow && chunk.len() >= CHUNK {
             let full = std::mem::take(&mut chunk);
@@ -56,8 +56,8 @@ async fn send_history(pool: &Arc<str>, mut quotas: Vec<QuotaUsage>, driver: &Han
     driver.send(history(pool, chunk)).await
 }
 
-fn history(pool: &Arc<str>, past: Vec<QuotaUsage>) -> Event {
-    Event::Pool(pool.clone(), PoolEvent::QuotaHistory(past))
+fn history(pool: &Arc<str>, past: Vec<BudgetUsage>) -> Event {
+    Event::Pool(pool.clone(), PoolEvent::BudgetHistory(past))
 }
 
 /// Forwards the past and running usage of other companions as it arrives. Only the first call for `stores` has an effect.
@@ -74,12 +74,13 @@ pub(crate) fn forward_shared(stores: &mut Stores, driver: Handle) {
 }
 
 async fn forward(shared: SharedUsage, driver: &Handle) -> Result<(), Gone> {
-    let SharedUsage { pool, settled, running, quota_resets, past_quotas, quotas, quotas_running } = shared;
-    send_resets(&pool, quota_resets, driver).await?;
-    send_history(&pool, past_quotas, driver).await?;
-    if !quotas.is_empty() || !quotas_running.is_empty() {
+    let SharedUsage { pool, settled, running, budget_resets, past_budgets, budgets, budgets_running } =
+        shared;
+    send_resets(&pool, budget_resets, driver).await?;
+    send_history(&pool, past_budgets, driver).await?;
+    if !budgets.is_empty() || !budgets_running.is_empty() {
         let event =
-            Event::Pool(pool.clone(), PoolEvent::QuotaUsage { settled: quotas, running: quotas_running });
+            Event::Pool(pool.clone(), PoolEvent::BudgetUsage { settled: budgets, running: budgets_running });
         driver.send(event).await?;
     }
     if !settled.is_empty() || !running.is_empty() {

@@ -2,7 +2,7 @@
 
 use penstock_control::PoolBudgets;
 use penstock_engine::policy::CostUnit;
-use penstock_engine::snapshot::QuotaWindowSnapshot;
+use penstock_engine::snapshot::BudgetWindowSnapshot;
 
 use super::OTHER;
 use super::page::{Page, Series};
@@ -43,11 +43,11 @@ pub(super) fn render(page: &mut Page, budgets: &[&PoolBudgets]) {
     );
 }
 
-fn by_window(series: &mut Series<3>, budgets: &[&PoolBudgets], value: impl Fn(&QuotaWindowSnapshot) -> u64) {
+fn by_window(series: &mut Series<3>, budgets: &[&PoolBudgets], value: impl Fn(&BudgetWindowSnapshot) -> u64) {
     for pool in budgets {
         for budget in pool.flows.iter().filter(|budget| !budget.is_unused()) {
-            let flow = if budget.is_shown { &*budget.quota.flow } else { OTHER };
-            for window in &budget.quota.windows {
+            let flow = if budget.is_shown { &*budget.budget.flow } else { OTHER };
+            for window in &budget.budget.windows {
                 series.add([&pool.pool, flow, &window_name(window)], value(window));
             }
         }
@@ -55,7 +55,7 @@ fn by_window(series: &mut Series<3>, budgets: &[&PoolBudgets], value: impl Fn(&Q
 }
 
 /// `1h` for a window of tokens, `1h requests` for one of requests: a budget may have both.
-fn window_name(window: &QuotaWindowSnapshot) -> String {
+fn window_name(window: &BudgetWindowSnapshot) -> String {
     match window.unit {
         CostUnit::Tokens => window.period.to_string(),
         CostUnit::Requests => format!("{} requests", window.period),

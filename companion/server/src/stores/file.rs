@@ -4,8 +4,8 @@
 //! again. Nothing is deleted except usage outside its window. A file that another process has open, or that can't be
 //! opened, is an error. Blocking operations run on threads for blocking work.
 
+mod budget_rows;
 mod file_clock;
-mod quota_rows;
 mod rows;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_control::Kept;
-use penstock_engine::input::{PastUsage, QuotaUsage};
+use penstock_engine::input::{BudgetUsage, PastUsage};
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableHandle};
 
 use self::file_clock::{FileClock, LastWrite, Moment};
@@ -54,7 +54,7 @@ pub(super) struct File {
 pub(super) struct Stored {
     pub(super) models: Vec<(String, Kept)>,
     pub(super) past_usage: Vec<PastUsage>,
-    pub(super) past_quotas: Vec<QuotaUsage>,
+    pub(super) past_budgets: Vec<BudgetUsage>,
 }
 
 impl File {
@@ -75,11 +75,11 @@ impl File {
         }
         let stored = self.run_blocking(move |store| {
             let past_usage = restored.usage.map(|window| store.past_usage(&pool, window));
-            let past_quotas = restored.has_quotas.then(|| store.past_quotas(&pool));
+            let past_budgets = restored.has_budgets.then(|| store.past_budgets(&pool));
             Ok(Stored {
                 models: store.models_of(&pool),
                 past_usage: past_usage.transpose()?.unwrap_or_default(),
-                past_quotas: past_quotas.transpose()?.unwrap_or_default(),
+                past_budgets: past_budgets.transpose()?.unwrap_or_default(),
             })
         });
         stored.await.unwrap_or_else(|why| {
@@ -212,11 +212,11 @@ impl StoreFile {
     }
 
     /// What was used of this pool's budgets.
-    fn past_quotas(&self, pool: &str) -> Result<Vec<QuotaUsage>, Error> {
+    fn past_budgets(&self, pool: &str) -> Result<Vec<BudgetUsage>, Error> {
         let Some(database) = &self.database else {
             return Ok(Vec::new());
         };
-        quota_rows::past(database, pool, self.moment()).map_err(|why| self.broken(&why))
+        budget_rows::past(database, pool, self.moment()).map_err(|why| self.broken(&why))
     }
 
     /// Writes `learned` and `batches`, and deletes usage outside its window. On `Ok` all of it is on the disk. After an
@@ -344,7 +344,7 @@ fn write(
     }
     let usage = windows.iter().filter_map(|(pool, windows)| Some((pool.clone(), windows.usage?)));
     rows::write(&writing, batches, &usage.collect(), now)?;
-    quota_rows::write(&writing, batches, windows.len(), now)?;
+    budget_rows::write(&writing, batches, windows.len(), now)?;
     writing.commit()?;
     Ok(())
 }

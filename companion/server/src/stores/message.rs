@@ -7,7 +7,7 @@ use penstock_control::Kept;
 use penstock_engine::input::PastUsage;
 use tokio::sync::oneshot;
 
-use super::quota::PastQuotas;
+use super::budget::PastBudgets;
 use super::write_buffer::WriteBuffer;
 
 /// Messages that wait for a task.
@@ -42,7 +42,7 @@ pub(super) struct Attach {
     /// Receives the pool's stored usage, if its windows begin now.
     pub(super) past_usage: Option<oneshot::Sender<Vec<PastUsage>>>,
     /// Receives what was used of the pool's budgets, if they begin now.
-    pub(super) past_quotas: Option<oneshot::Sender<PastQuotas>>,
+    pub(super) past_budgets: Option<oneshot::Sender<PastBudgets>>,
 }
 
 /// The usage of a pool that a store keeps.
@@ -51,13 +51,13 @@ pub(super) struct Windows {
     /// The window of the discipline `usage`; `None`: the pool has another one.
     pub(super) usage: Option<Duration>,
     /// Its flows have budgets.
-    pub(super) has_quotas: bool,
+    pub(super) has_budgets: bool,
 }
 
 impl Windows {
     /// `None`: there is nothing to keep.
     pub(super) fn kept(self) -> Option<Self> {
-        (self.usage.is_some() || self.has_quotas).then_some(self)
+        (self.usage.is_some() || self.has_budgets).then_some(self)
     }
 }
 

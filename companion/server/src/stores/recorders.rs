@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use penstock_control::Kept;
-use penstock_engine::input::{PastUsage, QuotaRunning, QuotaUsage, RunningUsage, UsageKind};
+use penstock_engine::input::{BudgetRunning, BudgetUsage, PastUsage, RunningUsage, UsageKind};
 use tokio::sync::mpsc;
 
 use super::message::Message;
@@ -67,12 +67,12 @@ impl Recorders {
     }
 
     /// Stores usage of a budget, or a top-up, if the pool has a store.
-    pub fn record_quota_used(&self, pool: &str, used: QuotaUsage) {
+    pub fn record_budget_used(&self, pool: &str, used: BudgetUsage) {
         if let Some(recorder) = self.0.get(pool)
             && let Some(buffer) = &recorder.buffer
         {
             let is_by_hand = used.kind == UsageKind::ToppedUp;
-            let is_first = buffer.add_quota(used);
+            let is_first = buffer.add_budget(used);
             if is_by_hand {
                 recorder.wake_at_once();
             } else if is_first {
@@ -82,27 +82,27 @@ impl Recorders {
     }
 
     /// Stores that the flow's budget is reset now, if the pool has a store. What was recorded of it before isn't written any more.
-    pub fn record_quota_reset(&self, pool: &str, flow: &str) {
+    pub fn record_budget_reset(&self, pool: &str, flow: &str) {
         if let Some(recorder) = self.0.get(pool)
             && let Some(buffer) = &recorder.buffer
         {
-            buffer.reset_quota(flow);
+            buffer.reset_budget(flow);
             recorder.wake_at_once();
         }
     }
 
     /// What was recorded of the flow's budget until now isn't written any more, because it was reset at another companion.
-    pub fn forget_quota(&self, pool: &str, flow: &str) {
+    pub fn forget_budget(&self, pool: &str, flow: &str) {
         if let Some(buffer) = self.0.get(pool).and_then(|recorder| recorder.buffer.as_ref()) {
-            buffer.forget_quota(flow);
+            buffer.forget_budget(flow);
         }
     }
 
     /// Shares what a flow with a budget runs now.
-    pub fn record_quota_running(&self, pool: &str, running: QuotaRunning) {
+    pub fn record_budget_running(&self, pool: &str, running: BudgetRunning) {
         if let Some(recorder) = self.0.get(pool)
             && let Some(buffer) = &recorder.buffer
-            && buffer.set_quota_running(running)
+            && buffer.set_budget_running(running)
         {
             recorder.wake();
         }

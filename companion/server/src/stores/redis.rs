@@ -39,9 +39,9 @@ use tokio::sync::{mpsc, oneshot};
 
 use self::reader::{Command, Reader};
 use self::restoring::{Restoring, waiting};
+use super::budget::PastBudgets;
 use super::health::Health;
 use super::message::Windows;
-use super::quota::PastQuotas;
 use super::write_buffer::{SharedUsage, UsageBatch};
 use super::{Error, Models, RUNNING_TTL, millis, model_from_numbers, model_numbers};
 use crate::base::essential;
@@ -72,7 +72,7 @@ fn running_key(pool: &str, companion: &str) -> String {
 }
 
 /// What a companion runs of flows with budgets in a pool.
-fn running_quotas_key(pool: &str, companion: &str) -> String {
+fn running_budgets_key(pool: &str, companion: &str) -> String {
     format!("penstock:1:budgets-running:{pool}:{companion}")
 }
 
@@ -105,7 +105,7 @@ struct Attached {
 
 /// How long the stream keeps entries for these windows.
 fn kept(windows: Windows) -> Duration {
-    let exchange = if windows.has_quotas { EXCHANGE_KEPT } else { Duration::ZERO };
+    let exchange = if windows.has_budgets { EXCHANGE_KEPT } else { Duration::ZERO };
     windows.usage.unwrap_or_default().max(exchange)
 }
 
@@ -128,13 +128,13 @@ impl Redis {
     }
 
     /// Reads this pool's stream from now on, if it has windows: usage from the window's beginning if `past_usage` is given, and usage of
-    /// budgets from where the hashes end. `past_quotas` receives these, unless the server doesn't answer.
+    /// budgets from where the hashes end. `past_budgets` receives these, unless the server doesn't answer.
     pub(super) async fn attach(
         &mut self,
         pool: Arc<str>,
         windows: Windows,
         past_usage: Option<oneshot::Sender<Vec<PastUsage>>>,
-        past_quotas: Option<oneshot::Sender<PastQuotas>>,
+        past_budgets: Option<oneshot::Sender<PastBudgets>>,
     ) {
         if windows.kept().is_none() {
             self.detach(&pool).await;
@@ -142,8 +142,8 @@ impl Redis {
         }
         let previous = self.pools.remove(&pool);
         let restoring = match &previous {
-            Some(previous) if previous.windows.has_quotas && past_quotas.is_none() => None,
-            Some(_) | None => Some(waiting(past_quotas)).filter(|_| windows.has_quotas),
+            Some(previous) if previous.windows.has_budgets && past_budgets.is_none() => None,
+            Some(_) | None => Some(waiting(past_budgets)).filter(|_| windows.has_budgets),
         };
         let (writer_id, before) = match previous {
             Some(previous) => (Some(previous.writer_id), previous.restoring),
@@ -253,10 +253,10 @@ impl Redis {
         pipe.atomic();
         if let Some(running) = &batch.running {
             let usage = elsewhere::encode_within(&running.usage, entry::encode);
-            let quotas = elsewhere::encode_within(&running.quotas, entry::encode_running_quotas);
+            let budgets = elsewhere::encode_within(&running.budgets, entry::encode_running_budgets);
             for (key, text) in [
                 (running_key(&batch.pool, &self.companion), usage),
-                (running_quotas_key(&batch.pool, &self.companion), quotas),
+                (running_budgets_key(&batch.pool, &self.companion), budgets),
             ] {
                 pipe.cmd("SET").arg(key).arg(text);
                 pipe.arg("PX").arg(millis(RUNNING_TTL)).ignore();
@@ -275,7 +275,7 @@ impl Redis {
         let answer = pipe.query_async(connection).await;
         self.check::<()>(answer)?;
         if let Some(attached) = self.pools.get_mut(&batch.pool) {
-            attached.own_resets.add(&batch.quota_resets, taken_at, now);
+            attached.own_resets.add(&batch.budget_resets, taken_at, now);
         }
         Ok(())
     }
@@ -287,7 +287,7 @@ impl Redis {
         taken_at: u64,
         now: u64,
     ) -> Result<(), RedisError> {
-        if batch.quotas.is_empty() {
+        if batch.budgets.is_empty() {
             return Ok(());
         }
         let connection = self.connected().await?;
@@ -330,17 +330,17 @@ fn entry_command(
     command.arg(entry::NUMBER).arg(batch.number);
     command.arg(entry::AGE).arg(age);
     command.arg(entry::USED).arg(entry::encode(&batch.used));
-    if !batch.quotas.is_empty() || !batch.quota_resets.is_empty() {
+    if !batch.budgets.is_empty() || !batch.budget_resets.is_empty() {
         command.arg(entry::COMPANION).arg(companion);
     }
-    if !batch.quota_resets.is_empty() {
-        let resets = entry::encode_resets(&batch.quota_resets, taken_at);
+    if !batch.budget_resets.is_empty() {
+        let resets = entry::encode_resets(&batch.budget_resets, taken_at);
         command.arg(entry::RESETS).arg(resets);
     }
-    if !batch.quotas.is_empty() {
-        let quotas = entry::encode_quotas(&batch.quotas, taken_at);
-        command.arg(entry::QUOTAS).arg(quotas);
-        let settled = entry::encode_settled(&batch.quotas, taken_at);
+    if !batch.budgets.is_empty() {
+        let budgets = entry::encode_budgets(&batch.budgets, taken_at);
+        command.arg(entry::BUDGETS).arg(budgets);
+        let settled = entry::encode_settled(&batch.budgets, taken_at);
         command.arg(entry::SETTLED).arg(settled);
     }
     if batch.running.is_some() {

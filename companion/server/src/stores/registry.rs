@@ -13,10 +13,10 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use super::budget::PastBudgets;
 use super::file::File;
 use super::health::Health;
 use super::message::{Attach, INBOX, Message, Windowed, Windows};
-use super::quota::PastQuotas;
 use super::recorders::{Recorder, Recorders};
 use super::redis::Redis;
 use super::write_buffer::{SharedUsage, WriteBuffer};
@@ -48,7 +48,7 @@ struct PoolStorage {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counts {
     usage: bool,
-    quotas: bool,
+    budgets: bool,
 }
 
 /// The task of an open store.
@@ -112,7 +112,7 @@ fn storage(config: &Config) -> BTreeMap<String, PoolStorage> {
         };
         let counts = counts_of(pool);
         let windows =
-            Windows { usage: counts.usage.then_some(pool.policy.usage_window), has_quotas: counts.quotas };
+            Windows { usage: counts.usage.then_some(pool.policy.usage_window), has_budgets: counts.budgets };
         Some((pool.name.clone(), PoolStorage { location, windows }))
     });
     stored.collect()
@@ -120,7 +120,7 @@ fn storage(config: &Config) -> BTreeMap<String, PoolStorage> {
 
 fn counts_of(pool: &Pool) -> Counts {
     let flows = &pool.policy.flows;
-    Counts { usage: flows.discipline == Discipline::Usage, quotas: !flows.quotas.is_empty() }
+    Counts { usage: flows.discipline == Discipline::Usage, budgets: !flows.budgets.is_empty() }
 }
 
 fn counts(config: &Config) -> BTreeMap<String, Counts> {
@@ -227,14 +227,14 @@ impl Stores {
             let counted = counted.get(pool).copied().unwrap_or_default();
             let usage_begins = storage.windows.usage.is_some() && !counted.usage;
             let (past_usage, past_usage_answer) = usage_begins.then(oneshot::channel).unzip();
-            let quotas_begin = storage.windows.has_quotas && !counted.quotas;
-            let (past_quotas, past_quotas_answer) = quotas_begin.then(oneshot::channel).unzip();
+            let budgets_begin = storage.windows.has_budgets && !counted.budgets;
+            let (past_budgets, past_budgets_answer) = budgets_begin.then(oneshot::channel).unzip();
             let attach = Message::Attach(Box::new(Attach {
                 pool: pool.as_str().into(),
                 windowed: kept.zip(buffer).map(|(windows, buffer)| Windowed { windows, buffer }),
                 models,
                 past_usage,
-                past_quotas,
+                past_budgets,
             }));
             let deadline = match storage.location {
                 Location::File(_) => None,
@@ -247,7 +247,7 @@ impl Stores {
                 deadline,
                 models: has_moved.then_some(models_answer),
                 past_usage: past_usage_answer,
-                past_quotas: past_quotas_answer,
+                past_budgets: past_budgets_answer,
             });
         }
         self.buffers.retain(|pool, _| self.storage.contains_key(pool));
@@ -328,7 +328,7 @@ struct PendingRestore {
     deadline: Option<Instant>,
     models: Option<oneshot::Receiver<Vec<(String, Kept)>>>,
     past_usage: Option<oneshot::Receiver<Vec<PastUsage>>>,
-    past_quotas: Option<oneshot::Receiver<PastQuotas>>,
+    past_budgets: Option<oneshot::Receiver<PastBudgets>>,
 }
 
 impl PendingRestore {
@@ -341,9 +341,9 @@ impl PendingRestore {
         if let Some(usage) = self.past_usage {
             past.settled = by_deadline(self.deadline, usage).await.unwrap_or_default();
         }
-        if let Some(quotas) = self.past_quotas {
-            let quotas = by_deadline(self.deadline, quotas).await.unwrap_or_default();
-            (past.quota_resets, past.past_quotas) = (quotas.resets, quotas.used);
+        if let Some(budgets) = self.past_budgets {
+            let budgets = by_deadline(self.deadline, budgets).await.unwrap_or_default();
+            (past.budget_resets, past.past_budgets) = (budgets.resets, budgets.used);
         }
         if !past.is_empty() {
             restored.past_usage.push(past);

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use penstock_config::Config;
-use penstock_engine::input::{Band, PastUsage, QuotaUsage, UsageKind, UsedAt};
-use penstock_engine::policy::{CostUnit, QuotaPeriod};
+use penstock_engine::input::{Band, BudgetUsage, PastUsage, UsageKind, UsedAt};
+use penstock_engine::policy::{BudgetPeriod, CostUnit};
 use penstock_engine::units::Tokens;
 use tempfile::TempDir;
 
@@ -185,11 +185,11 @@ fn budgeted(path: &Path, discipline: &str, budgets: bool) -> Config {
     Config::parse(&yaml, "test").expect("valid")
 }
 
-fn of_budget(flow: &str, amount: u64) -> QuotaUsage {
-    QuotaUsage {
+fn of_budget(flow: &str, amount: u64) -> BudgetUsage {
+    BudgetUsage {
         flow: flow.into(),
         unit: CostUnit::Tokens,
-        period: QuotaPeriod::Sliding(Duration::from_secs(3_600)),
+        period: BudgetPeriod::Sliding(Duration::from_secs(3_600)),
         kind: UsageKind::Used,
         used_at: UsedAt::Ago(Duration::ZERO),
         settled_ago: Duration::ZERO,
@@ -201,8 +201,8 @@ fn of_budget(flow: &str, amount: u64) -> QuotaUsage {
 fn restored_of(restored: Restored) -> [Vec<(String, u64)>; 2] {
     let mut found = [Vec::new(), Vec::new()];
     for past in restored.into_past_usage() {
-        let quotas = past.past_quotas.into_iter();
-        found[0].extend(quotas.map(|usage| (usage.flow.into(), usage.amount)));
+        let budgets = past.past_budgets.into_iter();
+        found[0].extend(budgets.map(|usage| (usage.flow.into(), usage.amount)));
         let costs = past.settled.into_iter();
         found[1].extend(costs.map(|used| (used.flow.into(), used.cost.0)));
     }
@@ -220,7 +220,7 @@ async fn budgets_and_usage_windows_begin_each_by_itself() {
         let restored = stores.open(config).await.expect("it is open");
         number += 1;
         let recorders = stores.recorders();
-        recorders.record_quota_used("chat", of_budget(&number.to_string(), 5));
+        recorders.record_budget_used("chat", of_budget(&number.to_string(), 5));
         recorders.record_usage("chat", used(&number.to_string(), 7));
         restored_of(restored)
     };

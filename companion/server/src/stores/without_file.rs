@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use penstock_control::Kept;
-use penstock_engine::input::{PastUsage, QuotaUsage};
+use penstock_engine::input::{BudgetUsage, PastUsage};
 
 use super::message::Windows;
 use super::write_buffer::UsageBatch;
@@ -20,7 +20,7 @@ pub(super) enum File {}
 pub(super) struct Stored {
     pub(super) models: Vec<(String, Kept)>,
     pub(super) past_usage: Vec<PastUsage>,
-    pub(super) past_quotas: Vec<QuotaUsage>,
+    pub(super) past_budgets: Vec<BudgetUsage>,
 }
 
 impl File {

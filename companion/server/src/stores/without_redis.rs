@@ -9,9 +9,9 @@ use penstock_control::Kept;
 use penstock_engine::input::PastUsage;
 use tokio::sync::{mpsc, oneshot};
 
+use super::budget::PastBudgets;
 use super::health::Health;
 use super::message::Windows;
-use super::quota::PastQuotas;
 use super::write_buffer::{SharedUsage, UsageBatch};
 use super::{Error, Models};
 
@@ -34,7 +34,7 @@ impl Redis {
         _pool: Arc<str>,
         _windows: Windows,
         _past_usage: Option<oneshot::Sender<Vec<PastUsage>>>,
-        _past_quotas: Option<oneshot::Sender<PastQuotas>>,
+        _past_budgets: Option<oneshot::Sender<PastBudgets>>,
     ) {
         match *self {}
     }

@@ -6,11 +6,11 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use penstock_engine::input::{Band, PastUsage, QuotaReset, QuotaRunning, QuotaUsage, RunningUsage};
+use penstock_engine::input::{Band, BudgetReset, BudgetRunning, BudgetUsage, PastUsage, RunningUsage};
 use penstock_engine::units::Tokens;
 use tokio::time::Instant;
 
-use super::quota_buffer::{self, QuotaBuffer};
+use super::budget_buffer::{self, BudgetBuffer};
 use super::{BUFFERED_KEYS_MAX, RUNNING_MAX};
 
 /// The identity that used tokens, and the model it used.
@@ -58,7 +58,7 @@ struct State {
     dropped: u64,
     /// The sums of the estimates of running requests; keys beyond the limit are left out.
     running: HashMap<UsageKey, u64>,
-    quotas: QuotaBuffer,
+    budgets: BudgetBuffer,
     /// What runs has changed since the last [`WriteBuffer::take`].
     has_changed: bool,
 }
@@ -70,11 +70,11 @@ pub(super) struct Contents {
     /// Entries dropped because the buffer was full.
     pub(super) dropped: u64,
     /// Resets of budgets, as of now.
-    pub(super) quota_resets: Vec<QuotaReset>,
+    pub(super) budget_resets: Vec<BudgetReset>,
     /// Flows of which no usage of budgets counts that was taken before.
     pub(super) forgotten: HashSet<Box<str>>,
     /// What was used of budgets after that, as of now.
-    pub(super) quotas: Vec<QuotaUsage>,
+    pub(super) budgets: Vec<BudgetUsage>,
     /// What runs; `None`: the same as the last time.
     pub(super) running: Option<RunningLists>,
 }
@@ -85,12 +85,12 @@ pub(super) struct RunningLists {
     /// Of pools with usage windows.
     pub(super) usage: Vec<(UsageKey, u64)>,
     /// Of flows with budgets.
-    pub(super) quotas: Vec<quota_buffer::Running>,
+    pub(super) budgets: Vec<budget_buffer::Running>,
 }
 
 impl State {
     fn is_empty(&self) -> bool {
-        self.costs.is_empty() && self.quotas.is_empty()
+        self.costs.is_empty() && self.budgets.is_empty()
     }
 }
 
@@ -123,39 +123,39 @@ impl WriteBuffer {
     }
 
     /// Adds usage of a budget, and returns whether the buffer was empty before.
-    pub(super) fn add_quota(&self, used: QuotaUsage) -> bool {
+    pub(super) fn add_budget(&self, used: BudgetUsage) -> bool {
         let mut state = self.state();
         let is_first = state.is_empty();
-        if !state.quotas.add(used, Instant::now()) {
+        if !state.budgets.add(used, Instant::now()) {
             state.dropped += 1;
         }
         is_first
     }
 
     /// Adds a reset of a budget. What was added of the flow before isn't taken any more.
-    pub(super) fn reset_quota(&self, flow: &str) {
+    pub(super) fn reset_budget(&self, flow: &str) {
         let mut state = self.state();
-        if !state.quotas.reset(flow, Instant::now()) {
+        if !state.budgets.reset(flow, Instant::now()) {
             state.dropped += 1;
         }
     }
 
     /// What was added of the flow's budget before isn't taken any more.
-    pub(super) fn forget_quota(&self, flow: &str) {
-        self.state().quotas.forget(flow);
+    pub(super) fn forget_budget(&self, flow: &str) {
+        self.state().budgets.forget(flow);
     }
 
     /// The same as [`Self::set_running`] of a flow with a budget.
-    pub(super) fn set_quota_running(&self, changed: QuotaRunning) -> bool {
+    pub(super) fn set_budget_running(&self, changed: BudgetRunning) -> bool {
         let mut state = self.state();
-        state.quotas.set_running(changed);
+        state.budgets.set_running(changed);
         !std::mem::replace(&mut state.has_changed, true)
     }
 
     /// Whether anything runs.
     pub(super) fn runs_any(&self) -> bool {
         let state = self.state();
-        !state.running.is_empty() || state.quotas.runs_any()
+        !state.running.is_empty() || state.budgets.runs_any()
     }
 
     /// Empties the buffer, apart from what runs. `refresh`: returns what runs even if it hasn't changed.
@@ -169,16 +169,16 @@ impl WriteBuffer {
             let most = running.into_iter().take(RUNNING_MAX);
             RunningLists {
                 usage: most.map(|(key, sum)| (key.clone(), *sum)).collect(),
-                quotas: state.quotas.running(),
+                budgets: state.budgets.running(),
             }
         });
         let now = Instant::now();
         Contents {
             used: costs.into_iter().collect(),
             dropped: std::mem::take(&mut state.dropped),
-            quota_resets: state.quotas.take_resets(now),
-            forgotten: state.quotas.take_forgotten(),
-            quotas: state.quotas.take_used(now),
+            budget_resets: state.budgets.take_resets(now),
+            forgotten: state.budgets.take_forgotten(),
+            budgets: state.budgets.take_used(now),
             running,
         }
     }
@@ -198,13 +198,13 @@ pub struct SharedUsage {
     /// What runs there, where that has changed.
     pub running: Vec<RunningUsage>,
     /// Resets of budgets, before all of the following.
-    pub quota_resets: Vec<QuotaReset>,
+    pub budget_resets: Vec<BudgetReset>,
     /// Usage of budgets from before this companion's start.
-    pub past_quotas: Vec<QuotaUsage>,
+    pub past_budgets: Vec<BudgetUsage>,
     /// Settled usage of budgets, and top-ups.
-    pub quotas: Vec<QuotaUsage>,
+    pub budgets: Vec<BudgetUsage>,
     /// What flows with budgets run there, where that has changed.
-    pub quotas_running: Vec<QuotaRunning>,
+    pub budgets_running: Vec<BudgetRunning>,
 }
 
 impl SharedUsage {
@@ -214,10 +214,10 @@ impl SharedUsage {
             pool,
             settled: Vec::new(),
             running: Vec::new(),
-            quota_resets: Vec::new(),
-            past_quotas: Vec::new(),
-            quotas: Vec::new(),
-            quotas_running: Vec::new(),
+            budget_resets: Vec::new(),
+            past_budgets: Vec::new(),
+            budgets: Vec::new(),
+            budgets_running: Vec::new(),
         }
     }
 
@@ -225,10 +225,10 @@ impl SharedUsage {
     pub(super) const fn is_empty(&self) -> bool {
         self.settled.is_empty()
             && self.running.is_empty()
-            && self.quota_resets.is_empty()
-            && self.past_quotas.is_empty()
-            && self.quotas.is_empty()
-            && self.quotas_running.is_empty()
+            && self.budget_resets.is_empty()
+            && self.past_budgets.is_empty()
+            && self.budgets.is_empty()
+            && self.budgets_running.is_empty()
     }
 }
 
@@ -243,9 +243,9 @@ pub(super) struct UsageBatch {
     pub(super) taken: Instant,
     pub(super) used: Arc<[(UsageKey, u64)]>,
     /// Resets of budgets, as of `taken`. The usage of these flows in this batch is later.
-    pub(super) quota_resets: Arc<[QuotaReset]>,
+    pub(super) budget_resets: Arc<[BudgetReset]>,
     /// What was used of budgets, as of `taken`.
-    pub(super) quotas: Arc<[QuotaUsage]>,
+    pub(super) budgets: Arc<[BudgetUsage]>,
     /// What runs; `None`: the same as in the batch before.
     pub(super) running: Option<Arc<RunningLists>>,
 }
@@ -254,19 +254,19 @@ impl UsageBatch {
     /// Whether the batch changes anything at other companions, or for the next one.
     pub(super) fn is_needed(&self) -> bool {
         let is_within = self.window.is_some_and(|window| self.taken.elapsed() < window);
-        let has_quotas = !self.quotas.is_empty() || !self.quota_resets.is_empty();
-        self.running.is_some() || has_quotas || (is_within && !self.used.is_empty())
+        let has_budgets = !self.budgets.is_empty() || !self.budget_resets.is_empty();
+        self.running.is_some() || has_budgets || (is_within && !self.used.is_empty())
     }
 
     /// Its usage, in entries.
     pub(super) fn len(&self) -> usize {
-        self.used.len() + self.quotas.len() + self.quota_resets.len()
+        self.used.len() + self.budgets.len() + self.budget_resets.len()
     }
 
     /// Drops the usage of budgets for which `is_kept` is false.
-    pub(super) fn retain_quotas(&mut self, is_kept: impl Fn(&QuotaUsage) -> bool) {
-        if !self.quotas.iter().all(&is_kept) {
-            self.quotas = self.quotas.iter().filter(|usage| is_kept(usage)).cloned().collect();
+    pub(super) fn retain_budgets(&mut self, is_kept: impl Fn(&BudgetUsage) -> bool) {
+        if !self.budgets.iter().all(&is_kept) {
+            self.budgets = self.budgets.iter().filter(|usage| is_kept(usage)).cloned().collect();
         }
     }
 }

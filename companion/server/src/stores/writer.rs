@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_engine::input::QuotaReset;
+use penstock_engine::input::BudgetReset;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use super::budget::PastBudgets;
 use super::file::File;
 use super::health::{Health, Operation};
 use super::message::{Attach, Message, Windowed, Windows};
-use super::quota::PastQuotas;
 use super::redis::Redis;
 use super::write_buffer::{Contents, UsageBatch};
 use super::{BACKLOG_MAX, LINGER, Models, RETRY_FIRST, RETRY_MAX, RUNNING_REFRESH};
@@ -138,7 +138,7 @@ impl StoreWriter {
     }
 
     async fn attach(&mut self, attach: Attach) {
-        let Attach { pool, windowed, models, past_usage, past_quotas } = attach;
+        let Attach { pool, windowed, models, past_usage, past_budgets } = attach;
         let windows = windowed.as_ref().map(|windowed| windowed.windows).unwrap_or_default();
         match windowed {
             Some(windowed) => drop(self.pools.insert(pool.clone(), windowed)),
@@ -150,21 +150,21 @@ impl StoreWriter {
             Store::File(file) => {
                 let restored = Windows {
                     usage: windows.usage.filter(|_| past_usage.is_some()),
-                    has_quotas: past_quotas.is_some(),
+                    has_budgets: past_budgets.is_some(),
                 };
                 let stored = file.attach(pool, windows, restored).await;
                 if let Some(past_usage) = past_usage {
                     let _ = past_usage.send(stored.past_usage);
                 }
-                if let Some(past_quotas) = past_quotas {
-                    let _ =
-                        past_quotas.send(PastQuotas { used: stored.past_quotas, ..PastQuotas::default() });
+                if let Some(past_budgets) = past_budgets {
+                    let _ = past_budgets
+                        .send(PastBudgets { used: stored.past_budgets, ..PastBudgets::default() });
                 }
                 let _ = models.send(stored.models);
                 self.health.succeeded(Operation::Write);
             }
             Store::Redis(redis) => {
-                redis.attach(pool.clone(), windows, past_usage, past_quotas).await;
+                redis.attach(pool.clone(), windows, past_usage, past_budgets).await;
                 match redis.models(&pool).await {
                     Ok(stored) => {
                         self.health.succeeded(Operation::Write);
@@ -189,7 +189,7 @@ impl StoreWriter {
     fn collect(&mut self, pool: &Arc<str>, windowed: &Windowed, ends: bool) {
         let taken_at = self.published.get(pool);
         let is_due = taken_at.is_none_or(|instant| instant.elapsed() >= RUNNING_REFRESH);
-        let Contents { used, dropped, quota_resets, forgotten, quotas, running } =
+        let Contents { used, dropped, budget_resets, forgotten, budgets, running } =
             windowed.buffer.take(is_due && windowed.buffer.runs_any());
         if dropped > 0 {
             tracing::warn!(
@@ -200,7 +200,7 @@ impl StoreWriter {
             );
         }
         for batch in self.backlog.iter_mut().filter(|batch| batch.pool == *pool) {
-            batch.retain_quotas(|usage| !forgotten.contains(&usage.flow));
+            batch.retain_budgets(|usage| !forgotten.contains(&usage.flow));
         }
         let mut running = if ends {
             self.published.remove(pool).map(|_| Arc::default())
@@ -215,16 +215,16 @@ impl StoreWriter {
                 self.published.insert(pool.clone(), Instant::now());
             }
         }
-        let (mut used, mut quotas) = (used.chunks(BATCH_MAX), quotas.chunks(BATCH_MAX));
-        let mut resets: VecDeque<Arc<[QuotaReset]>> =
-            quota_resets.chunks(RESETS_MAX).map(Arc::from).collect();
+        let (mut used, mut budgets) = (used.chunks(BATCH_MAX), budgets.chunks(BATCH_MAX));
+        let mut resets: VecDeque<Arc<[BudgetReset]>> =
+            budget_resets.chunks(RESETS_MAX).map(Arc::from).collect();
         loop {
-            let quota_resets = resets.pop_front().unwrap_or_default(); // Usage comes after all resets.
-            let (used, quotas, running) = match resets.is_empty() {
-                true => (used.next(), quotas.next(), running.take()),
+            let budget_resets = resets.pop_front().unwrap_or_default(); // Usage comes after all resets.
+            let (used, budgets, running) = match resets.is_empty() {
+                true => (used.next(), budgets.next(), running.take()),
                 false => (None, None, None),
             };
-            if used.is_none() && quotas.is_none() && running.is_none() && quota_resets.is_empty() {
+            if used.is_none() && budgets.is_none() && running.is_none() && budget_resets.is_empty() {
                 return;
             }
             self.batches += 1;
@@ -234,8 +234,8 @@ impl StoreWriter {
                 window: windowed.windows.usage,
                 taken: Instant::now(),
                 used: used.unwrap_or_default().into(),
-                quota_resets,
-                quotas: quotas.unwrap_or_default().into(),
+                budget_resets,
+                budgets: budgets.unwrap_or_default().into(),
                 running,
             });
         }

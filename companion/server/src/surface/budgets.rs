@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use penstock_control::{FlowBudget, PoolBudgets};
 use penstock_engine::Instant;
-use penstock_engine::snapshot::{FlowQuotaSnapshot, QuotaWindowSnapshot};
+use penstock_engine::snapshot::{BudgetWindowSnapshot, FlowBudgetSnapshot};
 use serde_json::{Value, json};
 
 use crate::surface::visibility::FlowVisibility;
@@ -29,20 +29,20 @@ impl Present {
     }
 }
 
-pub(crate) fn row(pool: &str, quota: &FlowQuotaSnapshot, present: Present) -> Value {
-    let has_room = quota.windows.iter().all(|window| window.remaining > 0);
-    let windows = quota.windows.iter().map(|window| of_window(window, present));
+pub(crate) fn row(pool: &str, budget: &FlowBudgetSnapshot, present: Present) -> Value {
+    let has_room = budget.windows.iter().all(|window| window.remaining > 0);
+    let windows = budget.windows.iter().map(|window| of_window(window, present));
     json!({
         "pool": pool,
-        "flow": quota.flow,
-        "over": quota.over.as_str(),
-        "shadow": quota.shadow,
+        "flow": budget.flow,
+        "over": budget.over.as_str(),
+        "shadow": budget.shadow,
         "has_room": has_room,
         "windows": windows.collect::<Vec<_>>(),
     })
 }
 
-fn of_window(window: &QuotaWindowSnapshot, present: Present) -> Value {
+fn of_window(window: &BudgetWindowSnapshot, present: Present) -> Value {
     json!({
         "unit": window.unit.as_str(),
         "per": window.period.to_string(),
@@ -68,7 +68,7 @@ pub(crate) fn rows<'a>(
     // Stable: flows with equal parts left stay in the order of pools and names.
     rows.sort_by_key(|(_, budget)| budget.left_milli());
     let rows = rows.into_iter().take(most);
-    rows.map(|(pool, budget)| row(pool, &budget.quota, present)).collect()
+    rows.map(|(pool, budget)| row(pool, &budget.budget, present)).collect()
 }
 
 /// Adds `budgets` to each pool of the document of `/status`.
@@ -87,14 +87,14 @@ pub(crate) fn add_to_status(
 
 #[cfg(test)]
 mod tests {
-    use penstock_engine::policy::{CostUnit, Over, QuotaPeriod};
+    use penstock_engine::policy::{BudgetPeriod, CostUnit, Over};
 
     use super::*;
 
     fn budget(flow: &str, remaining: u64, is_public: bool) -> FlowBudget {
-        let window = QuotaWindowSnapshot {
+        let window = BudgetWindowSnapshot {
             unit: CostUnit::Tokens,
-            period: QuotaPeriod::Sliding(Duration::from_secs(3_600)),
+            period: BudgetPeriod::Sliding(Duration::from_secs(3_600)),
             limit: 100,
             used: 100 - remaining,
             reserved: 0,
@@ -103,7 +103,7 @@ mod tests {
             resets_at: Instant::ZERO.after(Duration::from_millis(1_500)),
         };
         FlowBudget {
-            quota: FlowQuotaSnapshot {
+            budget: FlowBudgetSnapshot {
                 flow: flow.into(),
                 over: Over::Hold,
                 shadow: false,

@@ -57,7 +57,7 @@ impl World {
     /// In half of the worlds with budgets, wall clocks are set while requests run. Drawn from a generator of its own.
     pub(super) fn schedule_wall_clock_jumps(&mut self) {
         let rng = &mut Rng::new(self.scenario.seed ^ 0x5741_4c4c);
-        let has_budgets = (self.scenario.pools.iter()).any(|pool| !pool.policy.flows.quotas.is_empty());
+        let has_budgets = (self.scenario.pools.iter()).any(|pool| !pool.policy.flows.budgets.is_empty());
         if !has_budgets || rng.percent(50) {
             return;
         }
@@ -126,7 +126,7 @@ impl World {
             return Ok(());
         };
         let flows = &scenario.policy.flows;
-        if flows.quotas.is_empty() {
+        if flows.budgets.is_empty() {
             return Ok(());
         }
         let name = scenario.name.clone();

@@ -2,7 +2,7 @@
 //! checks of the idle world.
 
 use penstock_control::Control;
-use penstock_engine::policy::{Gate, Over, Quota, StockUnit};
+use penstock_engine::policy::{Budget, Gate, Over, StockUnit};
 
 mod leadership;
 mod outcomes;
@@ -141,8 +141,8 @@ impl World {
             return;
         }
         // Within one band only: what was demoted goes after a newcomer for which there is room again.
-        let demotes = |quota: &Quota| quota.over == Over::Demote && !quota.shadow;
-        if pool.policy.flows.quotas.iter().any(demotes) {
+        let demotes = |budget: &Budget| budget.over == Over::Demote && !budget.shadow;
+        if pool.policy.flows.budgets.iter().any(demotes) {
             return;
         }
         let Some(root) = self.roots.get(&http.root) else {

@@ -126,7 +126,7 @@ impl World {
             }
         }
         // The world's accounts of budgets count tokens by the weights of the scenario.
-        if rules.flows.quotas.is_empty() && rng.percent(30) {
+        if rules.flows.budgets.is_empty() && rng.percent(30) {
             rules.weights = TokenWeights { input: 300.0, output: 0.0 };
         }
     }

@@ -234,7 +234,7 @@ impl Scenario {
             requeues: pool.requeues,
             credit: pool.credit,
             slo: pool.slo,
-            reported: !pool.policy.flows.quotas.is_empty(),
+            reported: !pool.policy.flows.budgets.is_empty(),
             shared: false,
             transient: Duration::from_secs(120),
             kept: pool.kept.map(|kept| ("default".into(), kept)).into_iter().collect(),

@@ -144,7 +144,7 @@ impl<'a> ClosedLoop<'a> {
                 }
             }
         }
-        self.set_true_budgets();
+        self.set_true_allowances();
     }
 
     /// Handles everything that is due next. Returns `false` when the run is over.
@@ -341,7 +341,7 @@ impl<'a> ClosedLoop<'a> {
             // Fails only if alpha exceeds the largest allowed cost; the server then keeps its hardware.
             let _ = server.set_hardware(hardware);
         }
-        self.set_true_budgets();
+        self.set_true_allowances();
     }
 
     fn scrape(&mut self) {
@@ -412,14 +412,14 @@ impl<'a> ClosedLoop<'a> {
         }
     }
 
-    /// With [`GateBy::Truth`], gives the engine the budgets that follow from the true parameters.
-    fn set_true_budgets(&mut self) {
+    /// With [`GateBy::Truth`], gives the engine the allowances that follow from the true parameters.
+    fn set_true_allowances(&mut self) {
         if self.scenario.gate != GateBy::Truth {
             return;
         }
         for index in 0..self.servers.len() {
-            let budget = Some(settings::true_budget(self.scenario, self.servers[index].hardware()));
-            let input = Input::Budget { id: settings::endpoint(index), budget };
+            let allowance = Some(settings::true_allowance(self.scenario, self.servers[index].hardware()));
+            let input = Input::Allowance { id: settings::endpoint(index), allowance };
             self.engine.handle(self.now, input);
         }
     }

@@ -29,9 +29,9 @@ pub struct ServerSpec {
 pub enum GateBy {
     /// A fixed number of requests per endpoint, above 0.
     Watermark(f64),
-    /// Budgets from the true parameters.
+    /// Allowances from the true parameters.
     Truth,
-    /// Budgets from the parameters that the autopilot learns.
+    /// Allowances from the parameters that the autopilot learns.
     Learned,
     /// No limit.
     Unlimited,

@@ -1,21 +1,21 @@
-//! What a closed loop's scenario means for the engine and the autopilot: policy, settings, and true budgets.
+//! What a closed loop's scenario means for the engine and the autopilot: policy, settings, and true allowances.
 
 use penstock_autopilot::{AutopilotEndpoint, AutopilotSettings};
 use penstock_engine::input::EndpointId;
 use penstock_engine::policy::{Gate, StockUnit};
 use penstock_engine::units::Decimal;
-use penstock_engine::{Budget, Policy};
+use penstock_engine::{Allowance, Policy};
 use penstock_model::{Parameters, Traffic, sizing, slo};
 use penstock_model_server::Hardware;
 
 use super::scenario::{GateBy, Placement, Scenario};
 use super::traffic::{Arrivals, Planned};
 
-/// The part of a target that a budget uses; the autopilot's margin.
+/// The part of a target that an allowance uses; the autopilot's margin.
 const MARGIN: f64 = 0.9;
 
-/// The budget of a server, from its true parameters.
-pub(super) fn true_budget(scenario: &Scenario, hardware: &Hardware) -> Budget {
+/// The allowance of a server, from its true parameters.
+pub(super) fn true_allowance(scenario: &Scenario, hardware: &Hardware) -> Allowance {
     let parameters = parameters(hardware);
     let traffic = match &scenario.arrivals {
         Arrivals::Poisson(phases) => phases[0].mix.mean(),
@@ -26,7 +26,7 @@ pub(super) fn true_budget(scenario: &Scenario, hardware: &Hardware) -> Budget {
     let targets = policy.explicit.unwrap_or_else(|| slo::inferred(&parameters, &traffic, policy.multiplier));
     let requests_max = Some(hardware.seqs_max as f64);
     let size = sizing::size(&parameters, &traffic, &targets, requests_max, 1.0);
-    Budget {
+    Allowance {
         alpha_ms: parameters.alpha_ms,
         beta_ms: parameters.beta_ms,
         gamma_ms: parameters.gamma_ms,
@@ -76,7 +76,7 @@ pub(super) fn policy(scenario: &Scenario) -> Policy {
     policy
 }
 
-/// Whether the engine follows the autopilot's budgets.
+/// Whether the engine follows the autopilot's allowances.
 pub(super) fn is_learned(scenario: &Scenario) -> bool {
     match scenario.gate {
         GateBy::Learned => true,

@@ -105,7 +105,7 @@ fn overload(mix: &Mix, servers: &[ServerSpec], times: f64) -> Arrivals {
 }
 
 #[test]
-fn true_budgets_keep_the_target_with_every_mix() {
+fn true_allowances_keep_the_target_with_every_mix() {
     for mix in [Mix::chat(), Mix::long(), Mix::mixed()] {
         let mut scenario = Scenario::new(servers(1, 0.0), GateBy::Truth, Arrivals::steady(mix.clone(), 20.0))
             .until_served(1_000);

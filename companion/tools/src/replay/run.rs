@@ -306,7 +306,7 @@ impl<W: Write> Run<W> {
                 Effect::Settled { .. }
                 | Effect::UsageSettled(_)
                 | Effect::UsageRunning(_)
-                | Effect::Quota(_) => {}
+                | Effect::Budget(_) => {}
             }
         }
         Ok(answered)

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use penstock_engine::input::Band;
 use penstock_engine::policy::{CostUnit, Discipline};
 use penstock_engine::snapshot::FlowSnapshot;
-use penstock_engine::{Budget, EndpointId, Input, RequestId};
+use penstock_engine::{Allowance, EndpointId, Input, RequestId};
 
 use crate::conformance::load::{Case, Job, Load, Place, random_job, unlimited};
 use crate::random::Rng;
@@ -91,9 +91,9 @@ fn a_large_request_does_not_starve() {
     for case in Case::all().into_iter().filter(|case| case.auto) {
         let mut rng = Rng::new(11);
         let mut load = loaded(&case, 100, &mut rng, 0);
-        let sized = Budget { kv_tokens_max: Some(1_000), ..unlimited(100) };
-        let (id, budget) = (EndpointId(1), Some(sized));
-        load.handle(Input::Budget { id, budget });
+        let sized = Allowance { kv_tokens_max: Some(1_000), ..unlimited(100) };
+        let (id, allowance) = (EndpointId(1), Some(sized));
+        load.handle(Input::Allowance { id, allowance });
         let places = case.places();
         let long = Place { band: Band::Default, ..Place::default_for("long") };
         let job = |place: &Place, estimate| Job { place: place.clone(), estimate, real: estimate };

@@ -8,7 +8,7 @@ use penstock_engine::policy::{
     BandMode, Bands, Class, ClassMode, ClassSet, CostUnit, Discipline, Flows, Gate, Policy, Queue,
 };
 use penstock_engine::units::{Decimal, Tokens};
-use penstock_engine::{Budget, Effect, EndpointId, Input, Request, RequestId};
+use penstock_engine::{Allowance, Effect, EndpointId, Input, Request, RequestId};
 
 use crate::random::Rng;
 use crate::support::{Harness, gate, policy};
@@ -46,7 +46,7 @@ pub(crate) struct Case {
     pub(crate) weighted_bands: bool,
     pub(crate) classes: bool,
     pub(crate) per_model: bool,
-    /// Endpoints are gated by budgets that allow the same number of requests.
+    /// Endpoints are gated by allowances that allow the same number of requests.
     pub(crate) auto: bool,
 }
 
@@ -61,7 +61,7 @@ impl Case {
     pub(crate) fn all() -> Vec<Self> {
         let mut cases = Vec::new();
         for discipline in Discipline::ALL {
-            // A tree per model under budgets covers nothing beyond the two cases alone.
+            // A tree per model under allowances covers nothing beyond the two cases alone.
             for bits in (0..32).filter(|bits| bits & 24 != 24) {
                 cases.push(Self {
                     discipline,
@@ -164,8 +164,8 @@ impl Load {
         let mut harness = Harness::new(policy, endpoints);
         if let Gate::Auto { initial } = gate {
             for id in (1..=endpoints).map(EndpointId) {
-                let budget = Some(unlimited(initial.ceil()));
-                assert_eq!(harness.handle(Input::Budget { id, budget }), []);
+                let allowance = Some(unlimited(initial.ceil()));
+                assert_eq!(harness.handle(Input::Allowance { id, allowance }), []);
             }
         }
         Self {
@@ -227,7 +227,7 @@ impl Load {
                 | Effect::Traced(_)
                 | Effect::UsageSettled(_)
                 | Effect::UsageRunning(_)
-                | Effect::Quota(_) => {}
+                | Effect::Budget(_) => {}
             }
         }
     }
@@ -264,9 +264,9 @@ impl Load {
     }
 }
 
-/// A budget that allows `requests` requests of any size.
-pub(crate) fn unlimited(requests: u64) -> Budget {
-    Budget {
+/// An allowance that allows `requests` requests of any size.
+pub(crate) fn unlimited(requests: u64) -> Allowance {
+    Allowance {
         alpha_ms: 1.0,
         beta_ms: 0.001,
         gamma_ms: 0.001,

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use penstock_engine::Policy;
 use penstock_engine::policy::{
-    Admit, BandMode, Bands, Bucket, Class, ClassMode, ClassSet, CostUnit, Discipline, FlowGlob, Flows, Gate,
-    Order, OutlierEjection, Over, Overflow, Queue, Quota, QuotaPeriod, QuotaWindow, Scorers, StockUnit,
+    Admit, BandMode, Bands, Bucket, Budget, BudgetPeriod, BudgetWindow, Class, ClassMode, ClassSet, CostUnit,
+    Discipline, FlowGlob, Flows, Gate, Order, OutlierEjection, Over, Overflow, Queue, Scorers, StockUnit,
     TokenWeights,
 };
 use penstock_engine::units::Decimal;
@@ -27,8 +27,8 @@ pub struct PolicyChoices {
     pub stock_in_tokens: bool,
     /// Some policies allow fewer identities than there are.
     pub identities: bool,
-    /// Some policies have quotas.
-    pub quotas: bool,
+    /// Some policies have budgets.
+    pub budgets: bool,
 }
 
 impl PolicyChoices {
@@ -41,7 +41,7 @@ impl PolicyChoices {
             auto: true,
             stock_in_tokens: true,
             identities: true,
-            quotas: true,
+            budgets: true,
         }
     }
 }
@@ -172,29 +172,29 @@ fn flows(rng: &mut Rng, discipline: Discipline, choices: &PolicyChoices) -> Flow
         capacities: BTreeMap::from([("a".into(), 1 + rng.below(6))]),
         max_in_flight: maybe(rng, 20, |rng| 1 + rng.below(4)),
         max_in_flight_per_endpoint: maybe(rng, 20, |rng| 1 + rng.below(2)),
-        quotas: if choices.quotas && rng.percent(40) { quotas(rng) } else { Vec::new() },
+        budgets: if choices.budgets && rng.percent(40) { budgets(rng) } else { Vec::new() },
         identities_max: if few { 2 } else { 1_000 },
     }
 }
 
-fn quotas(rng: &mut Rng) -> Vec<Quota> {
+fn budgets(rng: &mut Rng) -> Vec<Budget> {
     let globs = ["a", "b", "?", "anonymous", "*"];
-    let mut quotas = Vec::new();
+    let mut budgets = Vec::new();
     for glob in globs {
         if rng.percent(50) {
-            quotas.push(Quota {
+            budgets.push(Budget {
                 flows: FlowGlob::new(glob),
-                windows: quota_windows(rng),
+                windows: budget_windows(rng),
                 over: rng.choose(&[Over::Demote, Over::Demote, Over::Hold, Over::Refuse]),
                 shadow: rng.percent(10),
             });
         }
     }
-    quotas
+    budgets
 }
 
-fn quota_windows(rng: &mut Rng) -> Vec<QuotaWindow> {
-    let mut windows: Vec<QuotaWindow> = Vec::new();
+fn budget_windows(rng: &mut Rng) -> Vec<BudgetWindow> {
+    let mut windows: Vec<BudgetWindow> = Vec::new();
     for _ in 0..1 + rng.below(3) {
         let (unit, limit) = if rng.percent(60) {
             let most = rng.choose(&[100, 1_000, 4_000]);
@@ -202,17 +202,17 @@ fn quota_windows(rng: &mut Rng) -> Vec<QuotaWindow> {
         } else {
             (CostUnit::Requests, 1 + rng.below(12))
         };
-        let sliding = |seconds| QuotaPeriod::Sliding(Duration::from_secs(seconds));
+        let sliding = |seconds| BudgetPeriod::Sliding(Duration::from_secs(seconds));
         let period = rng.choose(&[
             sliding(1),
             sliding(10),
             sliding(10),
             sliding(90),
-            QuotaPeriod::Day,
-            QuotaPeriod::Month,
+            BudgetPeriod::Day,
+            BudgetPeriod::Month,
         ]);
         if !windows.iter().any(|other| (other.unit, other.period) == (unit, period)) {
-            windows.push(QuotaWindow { unit, limit, period });
+            windows.push(BudgetWindow { unit, limit, period });
         }
     }
     windows

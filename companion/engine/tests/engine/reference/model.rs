@@ -9,6 +9,7 @@
 #![expect(unreachable_pub, reason = "a module of one test")]
 
 mod ahead;
+mod allowances;
 mod arrival;
 mod budgets;
 mod completion;
@@ -19,7 +20,6 @@ mod engine_effects;
 mod limits;
 mod policy_change;
 mod queries;
-mod quotas;
 mod scores;
 mod virtual_time;
 
@@ -28,11 +28,11 @@ use std::time::Duration;
 
 use penstock_engine::input::{Band, EndpointState, Relisted};
 use penstock_engine::policy::{Class, CostUnit, Discipline, Gate};
-use penstock_engine::{Budget, Effect, EndpointId, Input, Instant, Outcome, Policy, RequestId};
+use penstock_engine::{Allowance, Effect, EndpointId, Input, Instant, Outcome, Policy, RequestId};
 
+use self::budgets::Budgets;
 use self::drr_ring::{DrrRing, Taken};
 pub use self::engine_effects::EngineEffects;
-use self::quotas::Quotas;
 use self::scores::ScorerInputs;
 use self::virtual_time::VirtualTime;
 
@@ -132,7 +132,7 @@ struct Server {
     foreign: u64,
     /// The most requests that it takes because it refused more.
     pushback: Option<u64>,
-    budget: Option<Budget>,
+    allowance: Option<Allowance>,
     down: Option<Instant>,
     /// Returned after being marked down, with no request served since.
     probed: bool,
@@ -191,7 +191,7 @@ pub struct Model {
     aside: BTreeSet<EndpointId>,
     /// Classes blocked in this step.
     blocked_classes: Vec<Box<str>>,
-    quotas: Quotas,
+    budgets: Budgets,
 }
 
 impl Model {
@@ -229,7 +229,7 @@ impl Model {
             completions: Vec::new(),
             aside: BTreeSet::new(),
             blocked_classes: Vec::new(),
-            quotas: Quotas::new(now),
+            budgets: Budgets::new(now),
             policy,
         };
         model.band_ring = model.new_band_ring();
@@ -246,7 +246,7 @@ impl Model {
         self.now = now;
         self.expire_usage();
         self.end_ejections();
-        self.advance_quotas();
+        self.advance_budgets();
         let is_manual = |model: &Self| model.policy.gate == Gate::Manual;
         if !is_manual(self) || input.is_none() {
             self.expire(effects);
@@ -263,8 +263,8 @@ impl Model {
     }
 
     fn dispatch_all(&mut self, effects: &mut EngineEffects) {
-        if self.by_budget() {
-            self.dispatch_by_budget(effects);
+        if self.by_allowance() {
+            self.dispatch_by_allowance(effects);
             return;
         }
         while self.may_dispatch() && self.has_rate() {
@@ -324,12 +324,12 @@ impl Model {
             Input::Cancel(id) => self.cancel(id, effects),
             Input::Dispatch { blocked } => self.dispatch_manually(blocked, effects),
             input @ (Input::Utc(_)
-            | Input::QuotaUsage { .. }
-            | Input::QuotaHistory(_)
-            | Input::QuotaResets(_)
+            | Input::BudgetUsage { .. }
+            | Input::BudgetHistory(_)
+            | Input::BudgetResets(_)
             | Input::TopUp { .. }
-            | Input::ResetQuota(_)) => {
-                self.apply_to_quotas(input);
+            | Input::ResetBudget(_)) => {
+                self.apply_to_budgets(input);
             }
             Input::Policy(policy) => self.change_policy(*policy),
             Input::Drain(draining) => self.drain(draining, effects),
@@ -343,7 +343,7 @@ impl Model {
             | Input::PushedBack { .. }
             | Input::ServerStats { .. }
             | Input::Load { .. }
-            | Input::Budget { .. }) => self.apply_to_endpoints(input, effects),
+            | Input::Allowance { .. }) => self.apply_to_endpoints(input, effects),
         }
     }
 
@@ -388,9 +388,9 @@ impl Model {
                     server.foreign = running.unwrap_or(0).saturating_sub(stock);
                 }
             }
-            Input::Budget { id, budget } => {
+            Input::Allowance { id, allowance } => {
                 if let Some(server) = self.endpoints.get_mut(&id) {
-                    server.budget = budget;
+                    server.allowance = allowance;
                 }
                 self.end_slow_starts();
             }

@@ -53,7 +53,7 @@ pub(crate) struct InvariantChecker {
     down: BTreeSet<EndpointId>,
     /// Number of grants since the rate was set, and the time at which it was set.
     granted: (u64, Instant),
-    /// A quota of a policy could demote requests: they wait as sheddable.
+    /// A budget of a policy could demote requests: they wait as sheddable.
     demotes: bool,
     /// The policy had so few identities that flows may share one.
     shared: bool,
@@ -114,7 +114,7 @@ impl InvariantChecker {
                     assert!(matches!(input, Some(Input::Cancel(cancelled)) if cancelled == *id));
                 }
                 Effect::Settled { id, .. } => self.settled(*id, input.as_ref()),
-                Effect::UsageRunning(_) | Effect::Quota(_) => {}
+                Effect::UsageRunning(_) | Effect::Budget(_) => {}
                 Effect::UsageSettled(usage) => assert!(usage.cost.0 > 0, "reported usage is above 0"),
                 Effect::Traced(_) => {}
             }
@@ -207,17 +207,17 @@ impl InvariantChecker {
             Input::TakeBack { endpoint, requests } => self.take_back(*endpoint, *requests),
             Input::PastUsage(_)
             | Input::Utc(_)
-            | Input::QuotaUsage { .. }
-            | Input::QuotaHistory(_)
-            | Input::QuotaResets(_)
+            | Input::BudgetUsage { .. }
+            | Input::BudgetHistory(_)
+            | Input::BudgetResets(_)
             | Input::TopUp { .. }
-            | Input::ResetQuota(_)
+            | Input::ResetBudget(_)
             | Input::SharedUsage { .. }
             | Input::FirstByte(_)
             | Input::PushedBack { .. }
             | Input::Load { .. }
             | Input::ServerStats { .. }
-            | Input::Budget { .. }
+            | Input::Allowance { .. }
             | Input::Cancel(_)
             | Input::ModelRemoved(_)
             | Input::Dispatch { .. }
@@ -345,9 +345,9 @@ impl InvariantChecker {
         let running = self.running().filter(|&endpoint| self.is_ready(endpoint)).count() as u64;
         let lent = self.lent.iter().filter(|(endpoint, _)| self.is_ready(**endpoint));
         let stock = running + lent.map(|(_, lent)| lent).sum::<u64>();
-        let by_budget = matches!(self.policy.gate, Gate::Auto { .. });
+        let by_allowance = matches!(self.policy.gate, Gate::Auto { .. });
         assert!(
-            by_budget || !self.counts_requests() || stock < engine.upper() || stock == 0,
+            by_allowance || !self.counts_requests() || stock < engine.upper() || stock == 0,
             "over {}",
             engine.upper()
         );
@@ -470,6 +470,6 @@ impl Entry {
 }
 
 fn demotes(policy: &Policy) -> bool {
-    let mut quotas = policy.flows.quotas.iter();
-    quotas.any(|quota| quota.over == Over::Demote && !quota.shadow)
+    let mut budgets = policy.flows.budgets.iter();
+    budgets.any(|budget| budget.over == Over::Demote && !budget.shadow)
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use penstock_control::{BudgetChange, NoBudget, PoolBudgets};
-use penstock_engine::snapshot::FlowQuotaSnapshot;
+use penstock_engine::snapshot::FlowBudgetSnapshot;
 
 use super::{Gone, Handle, Message};
 
@@ -32,7 +32,7 @@ impl Handle {
         pool: Arc<str>,
         flow: &str,
         change: BudgetChange,
-    ) -> Result<Result<FlowQuotaSnapshot, NoBudget>, Gone> {
+    ) -> Result<Result<FlowBudgetSnapshot, NoBudget>, Gone> {
         let flow = flow.into();
         let change = Box::new(Change { pool, flow, change });
         self.query(|reply| Message::ChangeBudget(change, reply)).await

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use penstock_engine::input::{Band, UsageKind, UsedAt};
-use penstock_engine::policy::{CostUnit, QuotaPeriod};
+use penstock_engine::policy::{BudgetPeriod, CostUnit};
 use penstock_model::Parameters;
 use tempfile::TempDir;
 
@@ -344,8 +344,8 @@ fn used(
         window: Some(windows[pool]),
         taken: now.monotonic,
         used: used.iter().map(|(flow, cost)| (key(flow), *cost)).collect(),
-        quota_resets: Arc::default(),
-        quotas: Arc::default(),
+        budget_resets: Arc::default(),
+        budgets: Arc::default(),
         running: None,
     };
     let writing = database.begin_write().expect("one writer");
@@ -438,7 +438,7 @@ fn usage_stays_when_the_wall_clock_jumps_ahead_and_after_a_restart_under_that_cl
     let path = file(&folder);
     let start = Duration::from_secs(1_000_000_000);
     let jump = Duration::from_secs(400 * 86_400);
-    let kept = Windows { usage: Some(MINUTE), has_quotas: true };
+    let kept = Windows { usage: Some(MINUTE), has_budgets: true };
     let windows = BTreeMap::from([("chat".to_owned(), kept)]);
     let batch = |taken| UsageBatch {
         number: 1,
@@ -446,11 +446,11 @@ fn usage_stays_when_the_wall_clock_jumps_ahead_and_after_a_restart_under_that_cl
         window: Some(MINUTE),
         taken,
         used: [(key("a"), 5)].into(),
-        quota_resets: Arc::default(),
-        quotas: [QuotaUsage {
+        budget_resets: Arc::default(),
+        budgets: [BudgetUsage {
             flow: "a".into(),
             unit: CostUnit::Tokens,
-            period: QuotaPeriod::Sliding(MINUTE),
+            period: BudgetPeriod::Sliding(MINUTE),
             kind: UsageKind::Used,
             used_at: UsedAt::Ago(Duration::ZERO),
             settled_ago: Duration::ZERO,
@@ -470,10 +470,10 @@ fn usage_stays_when_the_wall_clock_jumps_ahead_and_after_a_restart_under_that_cl
     let store = StoreFile::open_at(&path, wall).expect("read");
     let database = store.database.as_ref().expect("open");
     let now = store.clock.moment(wall);
-    let quotas = quota_rows::past(database, "chat", now).expect("readable");
-    assert_eq!((quotas.len(), quotas[0].amount), (1, 7));
+    let budgets = budget_rows::past(database, "chat", now).expect("readable");
+    assert_eq!((budgets.len(), budgets[0].amount), (1, 7));
     let is_recent = |age| age >= Duration::from_secs(18) && age < MINUTE;
-    assert!(matches!(quotas[0].used_at, UsedAt::Ago(age) if is_recent(age)), "{quotas:?}");
+    assert!(matches!(budgets[0].used_at, UsedAt::Ago(age) if is_recent(age)), "{budgets:?}");
     assert_eq!(past(database, "chat", MINUTE, now.clock).len(), 1);
 }
 

@@ -7,13 +7,13 @@ use std::collections::{BTreeMap, HashMap};
 
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{Cmd, RedisError};
-use penstock_engine::input::{QuotaReset, QuotaUsage};
-use penstock_engine::limits::{QUOTA_RESET_KEPT, QUOTA_RESETS_MAX};
+use penstock_engine::input::{BudgetReset, BudgetUsage};
+use penstock_engine::limits::{BUDGET_RESET_KEPT, BUDGET_RESETS_MAX};
 
 use super::entry::reset_times;
 use super::{EXCHANGE_KEPT, SLACK, millis};
-use crate::stores::QUOTA_FLOWS_MAX;
-use crate::stores::quota::{Counter, PeriodCode, is_before_reset, time_of};
+use crate::stores::BUDGET_FLOWS_MAX;
+use crate::stores::budget::{Counter, PeriodCode, is_before_reset, time_of};
 use crate::stores::write_buffer::UsageBatch;
 
 /// Keys: the writer's last number, the index, the resets, the hashes. Arguments: the batch's number, how long to remember it, the limit of
@@ -103,7 +103,7 @@ pub(super) fn field_of(counter: Counter, flow: &str) -> String {
     format!("{}{flow}", letter(counter))
 }
 
-fn field(usage: &QuotaUsage) -> String {
+fn field(usage: &BudgetUsage) -> String {
     field_of(Counter::of(usage.unit, usage.kind), &usage.flow)
 }
 
@@ -114,7 +114,7 @@ pub(super) fn parse_field(field: &str) -> Option<(Counter, &str)> {
 
 /// The time after which a reset is remembered at `now`.
 pub(super) const fn oldest_reset(now: u64) -> u64 {
-    now.saturating_sub(QUOTA_RESET_KEPT.as_millis() as u64)
+    now.saturating_sub(BUDGET_RESET_KEPT.as_millis() as u64)
 }
 
 /// The remembered resets of the pool.
@@ -136,7 +136,7 @@ pub(super) struct OwnResets(HashMap<Box<str>, u64>);
 
 impl OwnResets {
     /// A batch that was written, and has these resets.
-    pub(super) fn add(&mut self, resets: &[QuotaReset], taken_at: u64, now: u64) {
+    pub(super) fn add(&mut self, resets: &[BudgetReset], taken_at: u64, now: u64) {
         if resets.is_empty() {
             return;
         }
@@ -157,7 +157,7 @@ impl OwnResets {
 /// Drops what the batch has from before these resets, of which the engine may not have known. `taken_at`: the server's time at which the
 /// batch was taken, in milliseconds.
 pub(super) fn drop_reset(batch: &mut UsageBatch, resets: &HashMap<Box<str>, u64>, taken_at: u64) {
-    batch.retain_quotas(|usage| {
+    batch.retain_budgets(|usage| {
         let reset_at = resets.get(&usage.flow);
         reset_at.is_none_or(|&reset_at| !is_before_reset(usage, taken_at, reset_at))
     });
@@ -167,7 +167,7 @@ pub(super) fn drop_reset(batch: &mut UsageBatch, resets: &HashMap<Box<str>, u64>
 /// time at which the batch was taken, in milliseconds, and `now` that of the write.
 pub(super) fn add(batch: &UsageBatch, writer_id: &str, taken_at: u64, now: u64) -> Option<Cmd> {
     let mut hashes: BTreeMap<(PeriodCode, u64), BTreeMap<String, u64>> = BTreeMap::new();
-    for usage in batch.quotas.iter() {
+    for usage in batch.budgets.iter() {
         let period = PeriodCode::from(usage.period);
         let Some(time) = time_of(usage, taken_at) else {
             continue;
@@ -176,7 +176,7 @@ pub(super) fn add(batch: &UsageBatch, writer_id: &str, taken_at: u64, now: u64) 
         let sum = hash.entry(field(usage)).or_default();
         *sum = sum.saturating_add(usage.amount);
     }
-    if hashes.is_empty() && batch.quota_resets.is_empty() {
+    if hashes.is_empty() && batch.budget_resets.is_empty() {
         return None;
     }
     let mut command = ::redis::cmd("EVAL");
@@ -186,13 +186,13 @@ pub(super) fn add(batch: &UsageBatch, writer_id: &str, taken_at: u64, now: u64) 
     for &(period, bucket) in hashes.keys() {
         command.arg(format!("{prefix}{}", hash_name(period, bucket)));
     }
-    command.arg(batch.number).arg(millis(EXCHANGE_KEPT)).arg(QUOTA_FLOWS_MAX).arg(prefix);
+    command.arg(batch.number).arg(millis(EXCHANGE_KEPT)).arg(BUDGET_FLOWS_MAX).arg(prefix);
     command
-        .arg(millis(QUOTA_RESET_KEPT))
+        .arg(millis(BUDGET_RESET_KEPT))
         .arg(oldest_reset(now))
-        .arg(QUOTA_RESETS_MAX)
-        .arg(batch.quota_resets.len());
-    for (flow, time) in reset_times(&batch.quota_resets, taken_at) {
+        .arg(BUDGET_RESETS_MAX)
+        .arg(batch.budget_resets.len());
+    for (flow, time) in reset_times(&batch.budget_resets, taken_at) {
         command.arg(flow).arg(time);
     }
     for ((period, bucket), fields) in hashes {
@@ -215,14 +215,14 @@ mod tests {
     use std::time::Duration;
 
     use penstock_engine::input::UsedAt;
-    use penstock_engine::policy::QuotaPeriod;
+    use penstock_engine::policy::BudgetPeriod;
     use tokio::time::Instant;
 
     use super::*;
 
     #[test]
     fn names_and_fields_are_read_as_they_were_written() {
-        for period in [QuotaPeriod::Day, QuotaPeriod::Sliding(Duration::from_secs(5))] {
+        for period in [BudgetPeriod::Day, BudgetPeriod::Sliding(Duration::from_secs(5))] {
             let code = PeriodCode::from(period);
             assert_eq!(parse_name(&hash_name(code, 7_000)), Some((code, 7_000)));
         }
@@ -230,14 +230,14 @@ mod tests {
             assert_eq!(parse_name(bad), None, "{bad}");
         }
         for counter in Counter::ALL {
-            let usage = used("t:é", counter, QuotaPeriod::Day, UsedAt::Since(0));
+            let usage = used("t:é", counter, BudgetPeriod::Day, UsedAt::Since(0));
             assert_eq!(parse_field(&field(&usage)), Some((counter, "t:é")));
         }
         assert_eq!((parse_field(""), parse_field("xa")), (None, None));
     }
 
-    fn used(flow: &str, counter: Counter, period: QuotaPeriod, used_at: UsedAt) -> QuotaUsage {
-        QuotaUsage {
+    fn used(flow: &str, counter: Counter, period: BudgetPeriod, used_at: UsedAt) -> BudgetUsage {
+        BudgetUsage {
             flow: flow.into(),
             unit: counter.unit(),
             period,
@@ -250,20 +250,20 @@ mod tests {
 
     #[test]
     fn what_was_settled_or_dispatched_before_a_reset_is_not_added() {
-        let minute = QuotaPeriod::Sliding(Duration::from_secs(60));
+        let minute = BudgetPeriod::Sliding(Duration::from_secs(60));
         let ago = |flow, seconds| {
             let used_at = UsedAt::Ago(Duration::from_secs(seconds));
             used(flow, Counter::Tokens, minute, used_at)
         };
-        let today = |flow| used(flow, Counter::TopUps, QuotaPeriod::Day, UsedAt::Since(0));
+        let today = |flow| used(flow, Counter::TopUps, BudgetPeriod::Day, UsedAt::Since(0));
         let mut batch = UsageBatch {
             number: 1,
             pool: "p".into(),
             window: None,
             taken: Instant::now(),
             used: Arc::default(),
-            quota_resets: Arc::default(),
-            quotas: [
+            budget_resets: Arc::default(),
+            budgets: [
                 ago("later", 0),
                 today("later"),
                 ago("earlier", 5),
@@ -277,11 +277,11 @@ mod tests {
         let resets = HashMap::from([("later".into(), 100_001), ("earlier".into(), 97_200)]);
         let mut of_others = resets.clone();
         let mut own = OwnResets::default();
-        own.add(&[QuotaReset { flow: "later".into(), ago: Duration::from_millis(500) }], 100_001, 100_001);
+        own.add(&[BudgetReset { flow: "later".into(), ago: Duration::from_millis(500) }], 100_001, 100_001);
         own.remove_from(&mut of_others);
         assert_eq!(of_others.len(), 1, "its own isn't one of them");
         drop_reset(&mut batch, &resets, 100_000);
         let kept = [ago("earlier", 3), today("earlier"), ago("never", 60)];
-        assert_eq!(*batch.quotas, kept);
+        assert_eq!(*batch.budgets, kept);
     }
 }

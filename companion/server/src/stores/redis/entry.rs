@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use ::redis::Value;
 use ::redis::streams::StreamId;
-use penstock_engine::input::{Band, PastUsage, QuotaReset, QuotaUsage};
+use penstock_engine::input::{Band, BudgetReset, BudgetUsage, PastUsage};
 
-use crate::stores::quota::{Counted, Counter, PeriodCode, settled_by, time_of};
+use crate::stores::budget::{Counted, Counter, PeriodCode, settled_by, time_of};
 use crate::stores::write_buffer::UsageKey;
-use crate::stores::{millis, quota_buffer};
+use crate::stores::{budget_buffer, millis};
 
 /// Field: the writer's id.
 pub(super) const BY: &str = "by";
@@ -22,7 +22,7 @@ pub(super) const USED: &str = "used";
 /// Field, if budgets were used or reset: the companion's id.
 pub(super) const COMPANION: &str = "companion";
 /// Field, if budgets were used: a JSON list of [counter, period, milliseconds since 1970 began by the server's clock, flow, amount].
-pub(super) const QUOTAS: &str = "budgets";
+pub(super) const BUDGETS: &str = "budgets";
 /// Field, if budgets were used: a JSON list of when each of them was settled at the latest, in milliseconds since 1970 by the server's clock.
 pub(super) const SETTLED: &str = "settled";
 /// Field, if budgets were reset before all that: a JSON list of [flow, milliseconds since 1970 began by the server's clock].
@@ -54,7 +54,7 @@ pub(super) struct Entry {
     /// Flows whose budgets were reset, and when, in milliseconds.
     pub(super) resets: Vec<(Box<str>, u64)>,
     /// What was used of budgets, and when it was settled at the latest, in milliseconds. The times are exact, and no buckets.
-    pub(super) quotas: Vec<(Counted, u64)>,
+    pub(super) budgets: Vec<(Counted, u64)>,
 }
 
 /// The place of an entry in its stream: the server's milliseconds, and the number among those.
@@ -66,12 +66,12 @@ pub(super) fn parse_position(id: &str) -> Option<Position> {
     Some((millis.parse().ok()?, number.parse().ok()?))
 }
 
-/// A member of [`QUOTAS`].
-type QuotaMember = (u8, u64, u64, Box<str>, u64);
+/// A member of [`BUDGETS`].
+type BudgetMember = (u8, u64, u64, Box<str>, u64);
 
-/// The list of [`QUOTAS`] as JSON. `taken_at`: the server's time as of which it is, in milliseconds.
-pub(super) fn encode_quotas(quotas: &[QuotaUsage], taken_at: u64) -> String {
-    let members: Vec<_> = quotas
+/// The list of [`BUDGETS`] as JSON. `taken_at`: the server's time as of which it is, in milliseconds.
+pub(super) fn encode_budgets(budgets: &[BudgetUsage], taken_at: u64) -> String {
+    let members: Vec<_> = budgets
         .iter()
         .filter_map(|usage| {
             let period = PeriodCode::from(usage.period).number();
@@ -84,15 +84,15 @@ pub(super) fn encode_quotas(quotas: &[QuotaUsage], taken_at: u64) -> String {
 }
 
 /// The list of [`SETTLED`] as JSON.
-pub(super) fn encode_settled(quotas: &[QuotaUsage], taken_at: u64) -> String {
-    let has_time = quotas.iter().filter(|usage| time_of(usage, taken_at).is_some());
+pub(super) fn encode_settled(budgets: &[BudgetUsage], taken_at: u64) -> String {
+    let has_time = budgets.iter().filter(|usage| time_of(usage, taken_at).is_some());
     let times: Vec<u64> = has_time.map(|usage| settled_by(usage, taken_at)).collect();
     serde_json::to_string(&times).unwrap_or_default()
 }
 
 /// `settled`: the list of [`SETTLED`]. What isn't in it was settled by `taken_at`.
-fn parse_quotas(text: &str, settled: &str, taken_at: u64) -> Option<Vec<(Counted, u64)>> {
-    let members: Vec<QuotaMember> = serde_json::from_str(text).ok()?;
+fn parse_budgets(text: &str, settled: &str, taken_at: u64) -> Option<Vec<(Counted, u64)>> {
+    let members: Vec<BudgetMember> = serde_json::from_str(text).ok()?;
     let times: Vec<u64> = serde_json::from_str(settled).unwrap_or_default();
     let times = times.into_iter().chain(std::iter::repeat(taken_at));
     let members = members.into_iter().zip(times);
@@ -111,12 +111,12 @@ fn parse_quotas(text: &str, settled: &str, taken_at: u64) -> Option<Vec<(Counted
 }
 
 /// Flows and times of resets that are as of `taken_at`, the server's time in milliseconds.
-pub(super) fn reset_times(resets: &[QuotaReset], taken_at: u64) -> impl Iterator<Item = (&str, u64)> {
+pub(super) fn reset_times(resets: &[BudgetReset], taken_at: u64) -> impl Iterator<Item = (&str, u64)> {
     resets.iter().map(move |reset| (&*reset.flow, taken_at.saturating_sub(millis(reset.ago))))
 }
 
 /// The list of [`RESETS`] as JSON.
-pub(super) fn encode_resets(resets: &[QuotaReset], taken_at: u64) -> String {
+pub(super) fn encode_resets(resets: &[BudgetReset], taken_at: u64) -> String {
     let members: Vec<_> = reset_times(resets, taken_at).collect();
     serde_json::to_string(&members).unwrap_or_default()
 }
@@ -129,13 +129,13 @@ fn parse_resets(text: &str) -> Option<Vec<(Box<str>, u64)>> {
 }
 
 /// What a companion runs of flows with budgets, as JSON.
-pub(super) fn encode_running_quotas(running: &[quota_buffer::Running]) -> String {
+pub(super) fn encode_running_budgets(running: &[budget_buffer::Running]) -> String {
     serde_json::to_string(running).unwrap_or_default()
 }
 
-/// The list of [`encode_running_quotas`]; `None`: it is no such list.
-pub(super) fn parse_running_quotas(text: &str) -> Option<Vec<quota_buffer::Running>> {
-    let mut running: Vec<quota_buffer::Running> = serde_json::from_str(text).ok()?;
+/// The list of [`encode_running_budgets`]; `None`: it is no such list.
+pub(super) fn parse_running_budgets(text: &str) -> Option<Vec<budget_buffer::Running>> {
+    let mut running: Vec<budget_buffer::Running> = serde_json::from_str(text).ok()?;
     running.truncate(MEMBERS_MAX);
     running.retain(|(flow, ..)| flow.len() <= NAME_MAX);
     Some(running)
@@ -183,7 +183,7 @@ pub(super) fn parse(id: &StreamId) -> Option<Entry> {
     let age: u64 = field(id, AGE)?.parse().ok()?;
     let time = millis.parse::<u64>().ok()?.saturating_sub(age);
     let settled = field(id, SETTLED).unwrap_or_default();
-    let quotas = field(id, QUOTAS).and_then(|text| parse_quotas(text, settled, time));
+    let budgets = field(id, BUDGETS).and_then(|text| parse_budgets(text, settled, time));
     Some(Entry {
         writer_id: field(id, BY)?.to_owned(),
         number: field(id, NUMBER)?.parse().ok()?,
@@ -191,7 +191,7 @@ pub(super) fn parse(id: &StreamId) -> Option<Entry> {
         used: parse_list(field(id, USED)?)?,
         companion: field(id, COMPANION).map(str::to_owned),
         resets: field(id, RESETS).and_then(parse_resets).unwrap_or_default(),
-        quotas: quotas.unwrap_or_default(),
+        budgets: budgets.unwrap_or_default(),
     })
 }
 
@@ -225,7 +225,7 @@ impl DuplicateFilter {
 #[cfg(test)]
 mod tests {
     use penstock_engine::input::{UsageKind, UsedAt};
-    use penstock_engine::policy::{CostUnit, QuotaPeriod};
+    use penstock_engine::policy::{BudgetPeriod, CostUnit};
     use penstock_engine::units::Tokens;
 
     use super::*;
@@ -296,33 +296,33 @@ mod tests {
     #[test]
     fn an_entry_has_the_resets_and_top_ups_of_its_companion() {
         let whole = [(BY, "me"), (NUMBER, "7"), (AGE, "0"), (USED, "[]")];
-        let resets = [QuotaReset { flow: "a\"".into(), ago: Duration::from_millis(300) }];
-        let topped_up = QuotaUsage {
+        let resets = [BudgetReset { flow: "a\"".into(), ago: Duration::from_millis(300) }];
+        let topped_up = BudgetUsage {
             flow: "a".into(),
             unit: CostUnit::Tokens,
-            period: QuotaPeriod::Day,
+            period: BudgetPeriod::Day,
             kind: UsageKind::ToppedUp,
             used_at: UsedAt::Since(86_400),
             settled_ago: Duration::from_millis(400),
             amount: 50,
         };
         let topped_up = std::slice::from_ref(&topped_up);
-        let (resets, quotas) = (encode_resets(&resets, 9_000), encode_quotas(topped_up, 9_000));
+        let (resets, budgets) = (encode_resets(&resets, 9_000), encode_budgets(topped_up, 9_000));
         let settled = encode_settled(topped_up, 9_000);
         let entry = id(
             "9000-1",
-            &[&whole[..], &[(RESETS, &resets), (QUOTAS, &quotas), (SETTLED, &settled)]].concat(),
+            &[&whole[..], &[(RESETS, &resets), (BUDGETS, &budgets), (SETTLED, &settled)]].concat(),
         );
         let mut parsed = parse(&entry).expect("it is one");
         assert_eq!(parsed.resets, [("a\"".into(), 8_700)]);
-        let (counted, settled_by) = parsed.quotas.pop().expect("one");
+        let (counted, settled_by) = parsed.budgets.pop().expect("one");
         assert_eq!([counted.exact_usage(9_000, settled_by)], topped_up);
         // A companion ignores what counts something that it doesn't know.
         let newer = r#"[[9,1,0,"a",5],[0,1,0,"b",6]]"#;
-        let entry = id("9-1", &[&whole[..], &[(QUOTAS, newer), (RESETS, "{}")]].concat());
+        let entry = id("9-1", &[&whole[..], &[(BUDGETS, newer), (RESETS, "{}")]].concat());
         let parsed = parse(&entry).expect("it is one");
-        assert_eq!((parsed.quotas.len(), parsed.resets.len()), (1, 0));
-        assert_eq!(parsed.quotas[0].1, 9, "by the time of the entry");
+        assert_eq!((parsed.budgets.len(), parsed.resets.len()), (1, 0));
+        assert_eq!(parsed.budgets[0].1, 9, "by the time of the entry");
     }
 
     #[test]
@@ -334,7 +334,7 @@ mod tests {
             used: Vec::new(),
             companion: None,
             resets: Vec::new(),
-            quotas: Vec::new(),
+            budgets: Vec::new(),
         };
         let mut duplicates = DuplicateFilter::default();
         let results: Vec<bool> = [("a", 1), ("a", 2), ("a", 2), ("b", 1), ("a", 1), ("a", 5)]

@@ -17,12 +17,12 @@ use tokio::time::Instant;
 
 use super::elsewhere::{Elsewhere, LIST_MAX};
 use super::entry::{self, DuplicateFilter, Position};
-use super::stream::{Quotas, Stream};
-use super::{ANSWER_MAX, connect, kept, millis, running_key, running_quotas_key, used_key};
+use super::stream::{Budgets, Stream};
+use super::{ANSWER_MAX, connect, kept, millis, running_budgets_key, running_key, used_key};
+use crate::stores::budget::PastBudgets;
+use crate::stores::budget_buffer::{RunningKey, running_sums};
 use crate::stores::health::{Health, Operation};
 use crate::stores::message::Windows;
-use crate::stores::quota::PastQuotas;
-use crate::stores::quota_buffer::{RunningKey, running_sums};
 use crate::stores::write_buffer::{SharedUsage, UsageKey};
 use crate::stores::{RETRY_FIRST, RETRY_MAX, RUNNING_TTL};
 
@@ -46,14 +46,14 @@ pub(super) enum Command {
     },
     Detach(Arc<str>),
     /// Counts usage of the pool's budgets in entries after this one.
-    QuotasFrom {
+    BudgetsFrom {
         pool: Arc<str>,
         position: Position,
     },
     /// Delivers what was used of the pool's budgets until then.
-    PastQuotas {
+    PastBudgets {
         pool: Arc<str>,
-        past: PastQuotas,
+        past: PastBudgets,
     },
 }
 
@@ -62,7 +62,7 @@ struct List {
     pool: Arc<str>,
     companion: String,
     running: Vec<(UsageKey, u64)>,
-    quotas: Vec<(RunningKey, u64)>,
+    budgets: Vec<(RunningKey, u64)>,
     ttl: Duration,
 }
 
@@ -146,10 +146,10 @@ impl Reader {
             Command::Attach { pool, windows, writer_id, past_usage } => match self.streams.get_mut(&pool) {
                 Some(stream) if stream.writer_id == writer_id => stream.windows = windows,
                 Some(_) | None => {
-                    let mut quotas = Quotas::default();
+                    let mut budgets = Budgets::default();
                     if let Some((pool, mut stream)) = self.streams.remove_entry(&pool) {
                         // Only the usage windows begin anew.
-                        quotas = std::mem::take(&mut stream.quotas);
+                        budgets = std::mem::take(&mut stream.budgets);
                         self.end((pool, stream));
                     }
                     let stream = Stream {
@@ -162,7 +162,7 @@ impl Reader {
                         found: Vec::new(),
                         elsewhere: Elsewhere::default(),
                         changed: Vec::new(),
-                        quotas,
+                        budgets,
                         warned: false,
                     };
                     self.streams.insert(pool, stream);
@@ -173,16 +173,16 @@ impl Reader {
                     self.end(stream);
                 }
             }
-            Command::QuotasFrom { pool, position } => {
+            Command::BudgetsFrom { pool, position } => {
                 if let Some(stream) = self.streams.get_mut(&pool) {
-                    stream.count_quotas_from(position);
+                    stream.count_budgets_from(position);
                 }
             }
-            Command::PastQuotas { pool, past } => {
+            Command::PastBudgets { pool, past } => {
                 if self.streams.contains_key(&pool) {
                     let past = SharedUsage {
-                        quota_resets: past.resets,
-                        past_quotas: past.used,
+                        budget_resets: past.resets,
+                        past_budgets: past.used,
                         ..SharedUsage::none(pool)
                     };
                     self.undelivered.extend(Some(past).filter(|past| !past.is_empty()));
@@ -195,8 +195,8 @@ impl Reader {
     fn end(&mut self, (pool, mut stream): (Arc<str>, Stream)) {
         let running = stream.elsewhere.clear();
         stream.change(running);
-        let running = stream.quotas.elsewhere.clear();
-        stream.quotas.change(running);
+        let running = stream.budgets.elsewhere.clear();
+        stream.budgets.change(running);
         self.undelivered.extend(stream.take_changed(&pool));
     }
 
@@ -216,7 +216,7 @@ impl Reader {
     fn next_expiry(&self) -> Option<Instant> {
         let streams = self.streams.values();
         let lists = streams
-            .flat_map(|stream| [stream.elsewhere.next_expiry(), stream.quotas.elsewhere.next_expiry()]);
+            .flat_map(|stream| [stream.elsewhere.next_expiry(), stream.budgets.elsewhere.next_expiry()]);
         lists.flatten().min()
     }
 
@@ -226,8 +226,8 @@ impl Reader {
         for (pool, stream) in &mut self.streams {
             let running = stream.elsewhere.expire(now);
             stream.change(running);
-            let running = stream.quotas.elsewhere.expire(now);
-            stream.quotas.change(running);
+            let running = stream.budgets.elsewhere.expire(now);
+            stream.budgets.change(running);
             self.undelivered.extend(stream.take_changed(pool));
         }
     }
@@ -326,16 +326,16 @@ impl Reader {
                 let (companion, ttl) = (&*list.companion, list.ttl);
                 let changed = stream.elsewhere.update(companion, list.running, read_at, ttl);
                 stream.change(changed);
-                let elsewhere = &mut stream.quotas.elsewhere;
-                let changed = elsewhere.update(companion, list.quotas, read_at, ttl);
-                stream.quotas.change(changed);
+                let elsewhere = &mut stream.budgets.elsewhere;
+                let changed = elsewhere.update(companion, list.budgets, read_at, ttl);
+                stream.budgets.change(changed);
             }
         }
         for (pool, stream) in &mut self.streams {
             if stream.past_usage.is_none() || stream.found.len() >= USAGE_CHUNK {
                 self.undelivered.extend(stream.take_found(pool));
             } else {
-                self.undelivered.extend(stream.take_quotas(pool));
+                self.undelivered.extend(stream.take_budgets(pool));
             }
         }
         Ok(true)
@@ -362,18 +362,18 @@ impl Reader {
             let key = running_key(pool, companion);
             let mut pipe = ::redis::pipe();
             pipe.cmd("GETRANGE").arg(&key).arg(0).arg(LIST_MAX);
-            pipe.cmd("GETRANGE").arg(running_quotas_key(pool, companion));
+            pipe.cmd("GETRANGE").arg(running_budgets_key(pool, companion));
             pipe.arg(0).arg(LIST_MAX);
             pipe.cmd("PTTL").arg(&key);
-            let (text, quotas, ttl): (Vec<u8>, Vec<u8>, i64) = pipe.query_async(connection).await?;
+            let (text, budgets, ttl): (Vec<u8>, Vec<u8>, i64) = pipe.query_async(connection).await?;
             let text = std::str::from_utf8(&text).unwrap_or_default();
-            let quotas = std::str::from_utf8(&quotas).unwrap_or_default();
-            let quotas = entry::parse_running_quotas(quotas).unwrap_or_default();
+            let budgets = std::str::from_utf8(&budgets).unwrap_or_default();
+            let budgets = entry::parse_running_budgets(budgets).unwrap_or_default();
             lists.push(List {
                 pool: pool.clone(),
                 companion: companion.to_owned(),
                 running: entry::parse_list(text).unwrap_or_default(),
-                quotas: running_sums(quotas),
+                budgets: running_sums(budgets),
                 // Without the key: there is no list.
                 ttl: Duration::from_millis(u64::try_from(ttl).unwrap_or(0)).min(RUNNING_TTL),
             });

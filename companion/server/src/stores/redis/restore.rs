@@ -12,14 +12,14 @@ use std::time::Duration;
 use ::redis::aio::MultiplexedConnection;
 use ::redis::streams::{StreamId, StreamRangeReply};
 use ::redis::{RedisError, Value};
-use penstock_engine::input::QuotaReset;
+use penstock_engine::input::BudgetReset;
 use tokio::time::Instant;
 
 use super::budgets::{field_of, hash_prefix, index_key, oldest_reset, parse_field, parse_name, resets_key};
 use super::entry::{self, DuplicateFilter, Entry, Position};
 use super::{EXCHANGE_KEPT, used_key};
-use crate::stores::QUOTA_ROWS_MAX;
-use crate::stores::quota::{Counted, PastQuotas, PeriodCode};
+use crate::stores::BUDGET_ROWS_MAX;
+use crate::stores::budget::{Counted, PastBudgets, PeriodCode};
 
 /// Fields in one answer of the server, about.
 const FIELDS_MAX: usize = 10_000;
@@ -224,7 +224,7 @@ impl Restore {
                 self.pending.push_front((name, next));
             }
         }
-        if self.count >= QUOTA_ROWS_MAX {
+        if self.count >= BUDGET_ROWS_MAX {
             tracing::warn!(
                 rows = self.count,
                 "usage.store: the pool has more rows of budgets than are restored; older ones are left out"
@@ -268,7 +268,7 @@ impl Restore {
 
     fn deduct_entry(&mut self, entry: &Entry, position: Position) {
         self.deducted.flows.extend(entry.resets.iter().map(|(flow, _)| flow.clone()));
-        for (counted, _) in &entry.quotas {
+        for (counted, _) in &entry.budgets {
             let bucket = (counted.period, counted.period.bucket(counted.bucket));
             let hash = self.fields.get_mut(&bucket);
             let field = hash.and_then(|hash| hash.get_mut(&field_of(counted.counter, &counted.flow)));
@@ -279,12 +279,12 @@ impl Restore {
     }
 
     /// What was used before the first position. `now`: the server's time in milliseconds.
-    pub(super) fn finish(self, pool: &str, now: u64) -> PastQuotas {
+    pub(super) fn finish(self, pool: &str, now: u64) -> PastBudgets {
         let resets = self
             .resets
             .into_iter()
-            .map(|(flow, time)| QuotaReset { flow, ago: Duration::from_millis(now.saturating_sub(time)) });
-        let mut past = PastQuotas { resets: resets.collect(), used: Vec::new() };
+            .map(|(flow, time)| BudgetReset { flow, ago: Duration::from_millis(now.saturating_sub(time)) });
+        let mut past = PastBudgets { resets: resets.collect(), used: Vec::new() };
         for ((period, bucket), hash) in self.fields {
             let fields = hash.into_iter().filter(|(_, field)| field.amount > 0);
             let rows = fields.filter_map(|(name, field)| {
@@ -307,7 +307,7 @@ impl Restore {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stores::quota::Counter;
+    use crate::stores::budget::Counter;
 
     const MINUTE: u64 = 60_000;
 
@@ -353,7 +353,7 @@ mod tests {
             used: Vec::new(),
             companion: None,
             resets: resets.iter().map(|&flow| (flow.into(), 0)).collect(),
-            quotas: counted.map(|counted| (counted, 0)).collect(),
+            budgets: counted.map(|counted| (counted, 0)).collect(),
         }
     }
 

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use super::Redis;
 use super::reader::Command;
 use super::restore::Restore;
-use crate::stores::quota::PastQuotas;
+use crate::stores::budget::PastBudgets;
 use crate::stores::write_buffer::UsageBatch;
 
 /// Whether what was used of the pool's budgets has been read.
@@ -25,12 +25,12 @@ pub(super) enum Restoring {
 #[derive(Debug)]
 pub(super) struct Waiting {
     /// The start, which waits for it for a while.
-    receiver: Option<oneshot::Sender<PastQuotas>>,
+    receiver: Option<oneshot::Sender<PastBudgets>>,
     /// `None`: it hasn't begun.
     restore: Option<Restore>,
 }
 
-pub(super) fn waiting(receiver: Option<oneshot::Sender<PastQuotas>>) -> Restoring {
+pub(super) fn waiting(receiver: Option<oneshot::Sender<PastBudgets>>) -> Restoring {
     Restoring::Waits(Box::new(Waiting { receiver, restore: None }))
 }
 
@@ -46,7 +46,7 @@ impl Redis {
         let connection = self.connected().await?;
         let begun = Restore::begin(connection, pool, now).await;
         let begun = self.check(begun)?;
-        let from = Command::QuotasFrom { pool: pool.clone(), position: begun.position() };
+        let from = Command::BudgetsFrom { pool: pool.clone(), position: begun.position() };
         if let Some(waiting) = self.waiting(pool) {
             waiting.restore = Some(begun);
         }
@@ -95,9 +95,9 @@ impl Redis {
         }
     }
 
-    async fn deliver(&mut self, pool: &Arc<str>, mut past: PastQuotas, backlog: &VecDeque<UsageBatch>) {
+    async fn deliver(&mut self, pool: &Arc<str>, mut past: PastBudgets, backlog: &VecDeque<UsageBatch>) {
         for batch in backlog.iter().filter(|batch| batch.pool == *pool) {
-            let is_reset = |flow: &str| batch.quota_resets.iter().any(|reset| *reset.flow == *flow);
+            let is_reset = |flow: &str| batch.budget_resets.iter().any(|reset| *reset.flow == *flow);
             past.used.retain(|usage| !is_reset(&usage.flow));
         }
         let receiver = self.waiting(pool).and_then(|waiting| waiting.receiver.take());
@@ -112,7 +112,7 @@ impl Redis {
         if let Some(past) = undelivered {
             let pool = pool.clone();
             // The reader runs as long as this sender.
-            let _ = self.reader.send(Command::PastQuotas { pool, past }).await;
+            let _ = self.reader.send(Command::PastBudgets { pool, past }).await;
         }
     }
 

@@ -4,14 +4,14 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_engine::input::{PastUsage, QuotaReset, QuotaRunning, QuotaUsage, RunningUsage};
-use penstock_engine::limits::QUOTA_RESETS_MAX;
+use penstock_engine::input::{BudgetReset, BudgetRunning, BudgetUsage, PastUsage, RunningUsage};
+use penstock_engine::limits::BUDGET_RESETS_MAX;
 use tokio::sync::oneshot;
 
 use super::elsewhere::Elsewhere;
 use super::entry::{self, DuplicateFilter, Entry, Position};
+use crate::stores::budget_buffer::{RunningKey, running_of};
 use crate::stores::message::Windows;
-use crate::stores::quota_buffer::{RunningKey, running_of};
 use crate::stores::write_buffer::{SharedUsage, UsageKey};
 
 /// A pool's stream.
@@ -29,35 +29,35 @@ pub(super) struct Stream {
     pub(super) elsewhere: Elsewhere<UsageKey>,
     /// Changes of the usage that runs elsewhere, waiting for delivery.
     pub(super) changed: Vec<RunningUsage>,
-    pub(super) quotas: Quotas,
+    pub(super) budgets: Budgets,
     /// The log has a line about an entry that can't be parsed.
     pub(super) warned: bool,
 }
 
 /// What the stream has of the pool's budgets.
 #[derive(Debug, Default)]
-pub(super) struct Quotas {
+pub(super) struct Budgets {
     /// Entries after this one count; `None`: what was used before isn't known yet.
     pub(super) from: Option<Position>,
     pub(super) duplicates: DuplicateFilter,
     /// Resets, and what was used after them.
-    pub(super) resets: Vec<QuotaReset>,
+    pub(super) resets: Vec<BudgetReset>,
     /// The companion of each flow's last reset, and when that was, by the server's clock in milliseconds.
     last_resets: HashMap<Box<str>, (String, u64)>,
-    pub(super) found: Vec<QuotaUsage>,
+    pub(super) found: Vec<BudgetUsage>,
     pub(super) elsewhere: Elsewhere<RunningKey>,
-    pub(super) changed: Vec<QuotaRunning>,
+    pub(super) changed: Vec<BudgetRunning>,
 }
 
-impl Quotas {
+impl Budgets {
     /// Adds the resets and the usage of an entry, which is later than everything so far. `now` is the server's time in milliseconds.
     fn add(&mut self, entry: &mut Entry, now: u64) {
         let resets = self.remember_resets(entry);
         self.resets.extend(resets.into_iter().map(|(flow, time)| {
             let ago = Duration::from_millis(now.saturating_sub(time));
-            QuotaReset { flow, ago }
+            BudgetReset { flow, ago }
         }));
-        for (counted, settled_by) in std::mem::take(&mut entry.quotas) {
+        for (counted, settled_by) in std::mem::take(&mut entry.budgets) {
             // Compared here, by the clock of the server: the engine gets ages, each a little late.
             let settled_by = match self.last_resets.get(&counted.flow) {
                 Some((companion, _)) if entry.companion.as_ref() == Some(companion) => now,
@@ -74,7 +74,7 @@ impl Quotas {
         let resets = std::mem::take(&mut entry.resets);
         for (flow, time) in &resets {
             self.found.retain(|usage| usage.flow != *flow);
-            if self.last_resets.len() >= QUOTA_RESETS_MAX {
+            if self.last_resets.len() >= BUDGET_RESETS_MAX {
                 self.last_resets.clear();
             }
             if let Some(companion) = &entry.companion {
@@ -103,18 +103,18 @@ impl Stream {
     pub(super) fn take_found(&mut self, pool: &Arc<str>) -> Option<SharedUsage> {
         let settled = std::mem::take(&mut self.found);
         let running = std::mem::take(&mut self.changed);
-        let quotas = self.take_quotas(pool);
+        let budgets = self.take_budgets(pool);
         let usage =
-            SharedUsage { settled, running, ..quotas.unwrap_or_else(|| SharedUsage::none(pool.clone())) };
+            SharedUsage { settled, running, ..budgets.unwrap_or_else(|| SharedUsage::none(pool.clone())) };
         (!usage.is_empty()).then_some(usage)
     }
 
     /// The part of it about budgets.
-    pub(super) fn take_quotas(&mut self, pool: &Arc<str>) -> Option<SharedUsage> {
+    pub(super) fn take_budgets(&mut self, pool: &Arc<str>) -> Option<SharedUsage> {
         let usage = SharedUsage {
-            quota_resets: std::mem::take(&mut self.quotas.resets),
-            quotas: std::mem::take(&mut self.quotas.found),
-            quotas_running: std::mem::take(&mut self.quotas.changed),
+            budget_resets: std::mem::take(&mut self.budgets.resets),
+            budgets: std::mem::take(&mut self.budgets.found),
+            budgets_running: std::mem::take(&mut self.budgets.changed),
             ..SharedUsage::none(pool.clone())
         };
         (!usage.is_empty()).then_some(usage)
@@ -124,18 +124,18 @@ impl Stream {
     pub(super) fn take_changed(&mut self, pool: &Arc<str>) -> Option<SharedUsage> {
         let usage = SharedUsage {
             running: std::mem::take(&mut self.changed),
-            quotas_running: std::mem::take(&mut self.quotas.changed),
+            budgets_running: std::mem::take(&mut self.budgets.changed),
             ..SharedUsage::none(pool.clone())
         };
         (!usage.is_empty()).then_some(usage)
     }
 
     /// What was used of budgets up to this entry is known.
-    pub(super) fn count_quotas_from(&mut self, position: Position) {
-        self.quotas.from = Some(position);
-        self.quotas.duplicates = DuplicateFilter::default();
-        self.quotas.resets.clear();
-        self.quotas.found.clear();
+    pub(super) fn count_budgets_from(&mut self, position: Position) {
+        self.budgets.from = Some(position);
+        self.budgets.duplicates = DuplicateFilter::default();
+        self.budgets.resets.clear();
+        self.budgets.found.clear();
         // Usage windows that aren't read yet begin later than the hashes end, if there is an entry in between.
         if self.last_read.is_some() || self.windows.usage.is_none() {
             self.last_read = Some(self.last_read.map_or(position, |last_read| last_read.min(position)));
@@ -148,12 +148,12 @@ impl Stream {
         match entry::parse(id) {
             Some(mut entry) => {
                 let is_own = entry.companion.as_deref() == Some(companion);
-                let is_later = self.quotas.from.is_some_and(|from| position > Some(from));
-                if is_later && self.quotas.duplicates.is_new(&entry) {
+                let is_later = self.budgets.from.is_some_and(|from| position > Some(from));
+                if is_later && self.budgets.duplicates.is_new(&entry) {
                     if is_own {
-                        self.quotas.remember_resets(&mut entry);
+                        self.budgets.remember_resets(&mut entry);
                     } else {
-                        self.quotas.add(&mut entry, now);
+                        self.budgets.add(&mut entry, now);
                     }
                 }
                 if self.duplicates.is_new(&entry) && entry.writer_id != *self.writer_id {
@@ -175,16 +175,16 @@ impl Stream {
 
 #[cfg(test)]
 mod tests {
-    use penstock_engine::policy::QuotaPeriod;
+    use penstock_engine::policy::BudgetPeriod;
 
     use super::*;
-    use crate::stores::quota::{Counted, Counter};
+    use crate::stores::budget::{Counted, Counter};
 
     fn entry(companion: &str, time: u64, resets: &[(&str, u64)], used: &[(&str, u64)]) -> Entry {
         let counted = used.iter().map(|&(flow, amount)| Counted {
             flow: flow.into(),
             counter: Counter::Tokens,
-            period: QuotaPeriod::Day.into(),
+            period: BudgetPeriod::Day.into(),
             bucket: 0,
             amount,
         });
@@ -195,19 +195,19 @@ mod tests {
             used: Vec::new(),
             companion: Some(companion.into()),
             resets: resets.iter().map(|&(flow, time)| (flow.into(), time)).collect(),
-            quotas: counted.map(|counted| (counted, time)).collect(),
+            budgets: counted.map(|counted| (counted, time)).collect(),
         }
     }
 
     #[test]
     fn usage_that_comes_before_a_reset_in_the_stream_is_forgotten() {
-        let mut quotas = Quotas::default();
-        quotas.add(&mut entry("a", 900, &[], &[("f", 1), ("g", 2)]), 1_000);
-        quotas.add(&mut entry("b", 950, &[("f", 940)], &[("f", 3)]), 1_000);
-        quotas.add(&mut entry("a", 930, &[], &[("f", 4)]), 1_000);
-        quotas.add(&mut entry("a", 940, &[], &[("f", 5)]), 1_000);
-        quotas.add(&mut entry("b", 939, &[], &[("f", 6)]), 1_000);
-        let found = quotas.found.iter().map(|usage| {
+        let mut budgets = Budgets::default();
+        budgets.add(&mut entry("a", 900, &[], &[("f", 1), ("g", 2)]), 1_000);
+        budgets.add(&mut entry("b", 950, &[("f", 940)], &[("f", 3)]), 1_000);
+        budgets.add(&mut entry("a", 930, &[], &[("f", 4)]), 1_000);
+        budgets.add(&mut entry("a", 940, &[], &[("f", 5)]), 1_000);
+        budgets.add(&mut entry("b", 939, &[], &[("f", 6)]), 1_000);
+        let found = budgets.found.iter().map(|usage| {
             let ago = usage.settled_ago.as_millis();
             (&*usage.flow, usage.amount, ago)
         });
@@ -216,11 +216,11 @@ mod tests {
             [("g", 2, 100), ("f", 3, 0), ("f", 5, 0), ("f", 6, 0)],
             "the companion that resets knows what is later"
         );
-        let reset = QuotaReset { flow: "f".into(), ago: Duration::from_millis(60) };
-        assert_eq!(quotas.resets, [reset]);
+        let reset = BudgetReset { flow: "f".into(), ago: Duration::from_millis(60) };
+        assert_eq!(budgets.resets, [reset]);
         // A companion's own resets need no delivery.
-        quotas.remember_resets(&mut entry("a", 990, &[("f", 980)], &[]));
-        quotas.add(&mut entry("b", 970, &[], &[("f", 7)]), 1_000);
-        assert_eq!((quotas.found.len(), quotas.resets.len()), (1, 1));
+        budgets.remember_resets(&mut entry("a", 990, &[("f", 980)], &[]));
+        budgets.add(&mut entry("b", 970, &[], &[("f", 7)]), 1_000);
+        assert_eq!((budgets.found.len(), budgets.resets.len()), (1, 1));
     }
 }

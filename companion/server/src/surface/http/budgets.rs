@@ -63,7 +63,7 @@ pub(super) async fn change(
     }
     let changed = app.driver.change_budget(pool.as_str().into(), &flow, change);
     match changed.await {
-        Ok(Ok(quota)) => {
+        Ok(Ok(budget)) => {
             match change {
                 BudgetChange::AddTokens(tokens) => {
                     tracing::info!(by = %remote, pool, flow, tokens, "budget topped up by PATCH /budgets");
@@ -72,7 +72,7 @@ pub(super) async fn change(
                     tracing::info!(by = %remote, pool, flow, "budget reset by PATCH /budgets");
                 }
             }
-            axum::Json(budgets::row(&pool, &quota, app.present())).into_response()
+            axum::Json(budgets::row(&pool, &budget, app.present())).into_response()
         }
         Ok(Err(why)) => refused(&pool, &flow, why),
         Err(gone) => (StatusCode::SERVICE_UNAVAILABLE, gone.to_string()).into_response(),

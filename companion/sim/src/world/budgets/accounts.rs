@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use penstock_control::{CostEventKind, FlowBudget};
-use penstock_engine::input::{QuotaUsage, Service, Usage};
+use penstock_engine::input::{BudgetUsage, Service, Usage};
 use penstock_engine::policy::{Flows, Over};
-use penstock_engine::{Outcome, QuotaReport, RequestId};
+use penstock_engine::{BudgetReport, Outcome, RequestId};
 
 use super::calendar::Calendar;
 use super::flow::{Amount, Charge, FlowAccount};
@@ -104,8 +104,8 @@ impl PoolAccounts {
     /// The account of a flow; `None`: it has no budget.
     pub(super) fn flow(&mut self, name: &str) -> Option<&mut FlowAccount> {
         if !self.flows.contains_key(name) {
-            let quota = self.policy.quotas.iter().find(|quota| quota.flows.matches(name))?;
-            let account = FlowAccount::new(quota.clone(), &self.calendar, self.local);
+            let budget = self.policy.budgets.iter().find(|budget| budget.flows.matches(name))?;
+            let account = FlowAccount::new(budget.clone(), &self.calendar, self.local);
             self.flows.insert(name.into(), account);
         }
         self.flows.get_mut(name)
@@ -209,7 +209,7 @@ impl PoolAccounts {
         if was_demoted {
             return Err(format!("{request_id} of flow {name} was demoted, and is charged now"));
         }
-        if is_granted && !flow.quota.shadow && !flow.has_room() {
+        if is_granted && !flow.budget.shadow && !flow.has_room() {
             let windows = flow.windows.clone();
             return Err(format!(
                 "{request_id} of flow {name} is granted, and nothing is left of its budget: {windows:?}"
@@ -252,24 +252,24 @@ impl PoolAccounts {
         Err(format!("{request_id} of flow {name} is refused, and its flow is within its budget"))
     }
 
-    fn note_report(&mut self, report: &QuotaReport) {
+    fn note_report(&mut self, report: &BudgetReport) {
         match report {
-            QuotaReport::Running(running) => {
+            BudgetReport::Running(running) => {
                 let amount = Amount { tokens: running.tokens.0, requests: running.requests };
                 self.reported_running.insert(running.flow.clone(), amount);
             }
-            QuotaReport::Used(used) => self.note_used(used),
+            BudgetReport::Used(used) => self.note_used(used),
             // No operator changes a budget in the world: if an engine forgot usage by itself, the comparison would show it.
-            QuotaReport::Reset(_) | QuotaReport::Forgotten(_) | QuotaReport::Shadowed { .. } => {}
+            BudgetReport::Reset(_) | BudgetReport::Forgotten(_) | BudgetReport::Shadowed { .. } => {}
         }
     }
 
-    fn note_used(&mut self, used: &QuotaUsage) {
+    fn note_used(&mut self, used: &BudgetUsage) {
         let Some(flow) = self.flow(&used.flow) else {
             return;
         };
-        let windows = flow.quota.windows.clone();
-        let is_its = |window: &&penstock_engine::policy::QuotaWindow| {
+        let windows = flow.budget.windows.clone();
+        let is_its = |window: &&penstock_engine::policy::BudgetWindow| {
             (window.unit, window.period) == (used.unit, used.period)
         };
         let reported = self.reported_used.entry(used.flow.clone()).or_default();
@@ -286,11 +286,11 @@ impl PoolAccounts {
     pub(super) fn compare(&mut self, engine: &[FlowBudget]) -> Result<(), String> {
         self.compare_reports()?;
         for budget in engine {
-            let name = &budget.quota.flow;
+            let name = &budget.budget.flow;
             let Some(flow) = self.flow(name) else {
                 return Err(format!("flow {name} has no budget, and the engine counts it"));
             };
-            for (window, shown) in flow.windows.iter().zip(&budget.quota.windows) {
+            for (window, shown) in flow.windows.iter().zip(&budget.budget.windows) {
                 let (reserved, counted) = (window.reserved(), window.counted());
                 // A refund that comes after its step has left lowers what other requests owe, and may leave less than they reserve.
                 let used = counted.saturating_sub(reserved);
@@ -304,7 +304,7 @@ impl PoolAccounts {
                 }
             }
         }
-        let is_known = |name: &str| engine.iter().any(|budget| *budget.quota.flow == *name);
+        let is_known = |name: &str| engine.iter().any(|budget| *budget.budget.flow == *name);
         let counts = |flow: &FlowAccount| flow.windows.iter().any(|window| window.counted() > 0);
         let forgotten = self.flows.iter().find(|(name, flow)| counts(flow) && !is_known(name));
         if let Some((name, _)) = forgotten {
@@ -359,7 +359,7 @@ impl PoolAccounts {
     /// # Errors
     /// When a flow has used more.
     pub(super) fn check_law(&self) -> Result<(), String> {
-        for (name, flow) in self.flows.iter().filter(|(_, flow)| !flow.quota.shadow) {
+        for (name, flow) in self.flows.iter().filter(|(_, flow)| !flow.budget.shadow) {
             flow.check_law().map_err(|violation| format!("flow {name} has {violation}"))?;
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! The account of one flow: its windows, what it runs, and every charge for the law over several windows.
 
-use penstock_engine::policy::{CostUnit, Over, Quota, QuotaPeriod};
+use penstock_engine::policy::{Budget, BudgetPeriod, CostUnit, Over};
 
 use super::calendar::Calendar;
 use super::window::{Window, steps};
@@ -52,7 +52,7 @@ struct Charged {
 /// The account of a flow with a budget.
 #[derive(Clone, Debug)]
 pub(super) struct FlowAccount {
-    pub(super) quota: Quota,
+    pub(super) budget: Budget,
     pub(super) windows: Vec<Window>,
     pub(super) running: Amount,
     /// The number of the last event at which nothing was left.
@@ -65,43 +65,43 @@ pub(super) struct FlowAccount {
 }
 
 /// Where usage lies for the law of a window: the time in nanoseconds, or the number of the day or month.
-fn place(period: QuotaPeriod, calendar: &Calendar, local: u64) -> i64 {
+fn place(period: BudgetPeriod, calendar: &Calendar, local: u64) -> i64 {
     match period {
-        QuotaPeriod::Sliding(_) => i64::try_from(local).unwrap_or(i64::MAX),
-        QuotaPeriod::Day | QuotaPeriod::Month => step(period, calendar, local),
+        BudgetPeriod::Sliding(_) => i64::try_from(local).unwrap_or(i64::MAX),
+        BudgetPeriod::Day | BudgetPeriod::Month => step(period, calendar, local),
     }
 }
 
 /// The length of a window in the unit of [`place`].
-fn extent(period: QuotaPeriod) -> i64 {
+fn extent(period: BudgetPeriod) -> i64 {
     match period {
-        QuotaPeriod::Sliding(length) => i64::try_from(length.as_nanos()).unwrap_or(i64::MAX),
-        QuotaPeriod::Day | QuotaPeriod::Month => 1,
+        BudgetPeriod::Sliding(length) => i64::try_from(length.as_nanos()).unwrap_or(i64::MAX),
+        BudgetPeriod::Day | BudgetPeriod::Month => 1,
     }
 }
 
 /// The number of the step of a window in which the companion's clock shows `local`.
-fn step(period: QuotaPeriod, calendar: &Calendar, local: u64) -> i64 {
+fn step(period: BudgetPeriod, calendar: &Calendar, local: u64) -> i64 {
     match period {
-        QuotaPeriod::Sliding(length) => {
+        BudgetPeriod::Sliding(length) => {
             let (width, _) = steps(u64::try_from(length.as_nanos()).unwrap_or(u64::MAX));
             i64::try_from(local / width).unwrap_or(i64::MAX)
         }
-        QuotaPeriod::Day => calendar.days_begun,
-        QuotaPeriod::Month => calendar.months_begun,
+        BudgetPeriod::Day => calendar.days_begun,
+        BudgetPeriod::Month => calendar.months_begun,
     }
 }
 
-fn length(period: QuotaPeriod) -> i64 {
+fn length(period: BudgetPeriod) -> i64 {
     match period {
-        QuotaPeriod::Sliding(length) => steps(u64::try_from(length.as_nanos()).unwrap_or(u64::MAX)).1,
-        QuotaPeriod::Day | QuotaPeriod::Month => 1,
+        BudgetPeriod::Sliding(length) => steps(u64::try_from(length.as_nanos()).unwrap_or(u64::MAX)).1,
+        BudgetPeriod::Day | BudgetPeriod::Month => 1,
     }
 }
 
 impl FlowAccount {
-    pub(super) fn new(quota: Quota, calendar: &Calendar, local: u64) -> Self {
-        let windows = quota.windows.iter().map(|window| {
+    pub(super) fn new(budget: Budget, calendar: &Calendar, local: u64) -> Self {
+        let windows = budget.windows.iter().map(|window| {
             let now = step(window.period, calendar, local);
             Window::new(window.limit, length(window.period), now)
         });
@@ -111,14 +111,14 @@ impl FlowAccount {
             emptied: None,
             has_room_since: Some(local),
             charges: Vec::new(),
-            to_report: vec![0; quota.windows.len()],
-            quota,
+            to_report: vec![0; budget.windows.len()],
+            budget,
         }
     }
 
     /// Moves all windows to the present. `event`: the number of the present event.
     pub(super) fn advance(&mut self, calendar: &Calendar, local: u64, event: u64) {
-        for (window, definition) in self.windows.iter_mut().zip(&self.quota.windows) {
+        for (window, definition) in self.windows.iter_mut().zip(&self.budget.windows) {
             window.advance(step(definition.period, calendar, local));
         }
         self.note_room(local, event);
@@ -139,7 +139,7 @@ impl FlowAccount {
 
     /// The budget decides, and this is what it does.
     pub(super) fn decides(&self, over: Over) -> bool {
-        self.quota.over == over && !self.quota.shadow
+        self.budget.over == over && !self.budget.shadow
     }
 
     /// A request starts, and counts at this estimate.
@@ -152,7 +152,7 @@ impl FlowAccount {
     ) -> Charge {
         let amount = Amount::request(estimate);
         let mut dispatched = Vec::new();
-        for (window, definition) in self.windows.iter_mut().zip(&self.quota.windows) {
+        for (window, definition) in self.windows.iter_mut().zip(&self.budget.windows) {
             window.reserve(amount.of(definition.unit));
             dispatched.push(step(definition.period, calendar, local));
         }
@@ -161,7 +161,7 @@ impl FlowAccount {
             started: event,
             ended: None,
             most: amount,
-            counted: (self.quota.windows.iter())
+            counted: (self.budget.windows.iter())
                 .map(|window| {
                     let place = place(window.period, calendar, local);
                     [(place, amount.of(window.unit)), (place, 0)]
@@ -191,7 +191,7 @@ impl FlowAccount {
         charged.ended = Some(event);
         charged.most.tokens = charged.most.tokens.max(real.tokens);
         for (index, window) in self.windows.iter_mut().enumerate() {
-            let definition = &self.quota.windows[index];
+            let definition = &self.budget.windows[index];
             let unit = definition.unit;
             let (step, estimate, real) = (charge.steps[index], estimate.of(unit), real.of(unit));
             let settled = window.settle(step, estimate, real, running.of(unit));
@@ -211,7 +211,7 @@ impl FlowAccount {
     /// # Errors
     /// When it used more.
     pub(super) fn check_law(&self) -> Result<(), String> {
-        for (index, definition) in self.quota.windows.iter().enumerate() {
+        for (index, definition) in self.budget.windows.iter().enumerate() {
             let unit = definition.unit;
             let running_at = |event: u64| {
                 let runs = |charge: &&Charged| {

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use penstock_engine::policy::{CostUnit, FlowGlob, Over, Quota, QuotaPeriod, QuotaWindow};
+use penstock_engine::policy::{Budget, BudgetPeriod, BudgetWindow, CostUnit, FlowGlob, Over};
 
 use super::super::rng::Rng;
 use super::Scenario;
@@ -21,7 +21,7 @@ impl Scenario {
                 _ => continue,
             };
             let flows = &mut pool.policy.flows;
-            flows.quotas = globs.iter().map(|glob| quota(glob, rng)).collect();
+            flows.budgets = globs.iter().map(|glob| budget(glob, rng)).collect();
             if is_plain {
                 flows.max_in_flight = None;
                 flows.max_in_flight_per_endpoint = None;
@@ -35,26 +35,26 @@ impl Scenario {
     }
 }
 
-fn quota(glob: &str, rng: &mut Rng) -> Quota {
+fn budget(glob: &str, rng: &mut Rng) -> Budget {
     let units: &[CostUnit] = match rng.below(4) {
         0 => &[CostUnit::Requests],
         1 => &[CostUnit::Tokens],
         _ => &[CostUnit::Requests, CostUnit::Tokens],
     };
-    Quota {
+    Budget {
         flows: FlowGlob::new(glob),
-        windows: units.iter().map(|unit| quota_window(*unit, rng)).collect(),
+        windows: units.iter().map(|unit| budget_window(*unit, rng)).collect(),
         over: rng.choose(&[Over::Demote, Over::Hold, Over::Refuse]),
         shadow: rng.percent(20),
     }
 }
 
-fn quota_window(unit: CostUnit, rng: &mut Rng) -> QuotaWindow {
-    let sliding = |seconds| QuotaPeriod::Sliding(Duration::from_secs(seconds));
+fn budget_window(unit: CostUnit, rng: &mut Rng) -> BudgetWindow {
+    let sliding = |seconds| BudgetPeriod::Sliding(Duration::from_secs(seconds));
     let limit = match unit {
         CostUnit::Requests => rng.between(1, 40),
         CostUnit::Tokens => rng.between(100, 20_000),
     };
-    let period = rng.choose(&[sliding(1), sliding(10), sliding(300), QuotaPeriod::Day, QuotaPeriod::Month]);
-    QuotaWindow { unit, limit, period }
+    let period = rng.choose(&[sliding(1), sliding(10), sliding(300), BudgetPeriod::Day, BudgetPeriod::Month]);
+    BudgetWindow { unit, limit, period }
 }

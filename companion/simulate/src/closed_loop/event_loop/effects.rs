@@ -34,7 +34,7 @@ impl ClosedLoop<'_> {
             Effect::Traced(_)
             | Effect::UsageSettled(_)
             | Effect::UsageRunning(_)
-            | Effect::Quota(_)
+            | Effect::Budget(_)
             | Effect::Settled { .. } => {}
         }
     }

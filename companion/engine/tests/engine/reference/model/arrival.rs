@@ -11,8 +11,8 @@ use super::{Item, Leaf, Level, Model};
 
 impl Model {
     pub(super) fn register(&mut self, request: Request, effects: &mut EngineEffects) {
-        if self.by_budget() {
-            self.dispatch_by_budget(effects);
+        if self.by_allowance() {
+            self.dispatch_by_allowance(effects);
         }
         let Some(item) = self.arrive(request, effects) else {
             return;
@@ -191,7 +191,7 @@ impl Model {
             waiting.any(|other| self.is_head(other) && self.can_go_below(other, self.bounds().1));
         let over = self.is_over_ceiling(item.band, self.bounds().1);
         let open = self.ready && self.gate_open(self.bounds().1) && self.has_rate();
-        let fits = !self.by_budget() || !self.fitting(item).is_empty();
+        let fits = !self.by_allowance() || !self.fitting(item).is_empty();
         open && first && !others_can && !over && self.can_run(item) && fits && self.goes_by_itself()
     }
 

@@ -1,193 +1,437 @@
-//! The gate by budgets: the predicted iteration time of each endpoint with one request more.
+//! Budgets: every flow has its windows from the start, and whoever asks moves them step by step to the present.
+
+#[path = "../../../../src/budget/window/tests/slow.rs"]
+#[expect(dead_code, reason = "the unit tests of windows use the rest")]
+mod slow;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use penstock_engine::policy::Gate;
-use penstock_engine::{Budget, EndpointId, RequestId};
+use penstock_engine::effect::BudgetReport;
+use penstock_engine::input::{BudgetReset, BudgetUsage, UsageKind, UsedAt};
+use penstock_engine::policy::{Budget, BudgetPeriod, BudgetWindow, CostUnit, Over};
+use penstock_engine::{Effect, Input, Instant, Outcome, RequestId};
 
+use self::slow::Slow;
 use super::engine_effects::EngineEffects;
-use super::{Item, Model, Running, Server};
+use super::{Item, Level, Model};
 
-/// The used part of an endpoint's budget, and its iteration time for endpoints without a limit.
-pub type Utilisation = (f64, f64);
+const SECOND: i128 = 1_000_000_000;
+
+/// UTC, and how many days and months have begun.
+#[derive(Clone, Copy, Debug)]
+struct Clock {
+    set_at: Instant,
+    utc: i128,
+    latest: i128,
+    day: i64,
+    month: i64,
+    days_begun: i64,
+    months_begun: i64,
+}
+
+/// The days of a month. Both it and the days of months are counted since 1970 began.
+const fn days_of(month: i64) -> i64 {
+    let year = 1970 + month / 12;
+    let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    match month % 12 {
+        1 if is_leap => 29,
+        1 => 28,
+        3 | 5 | 8 | 10 => 30,
+        _ => 31,
+    }
+}
+
+/// The month that contains a day.
+fn month_of(day: i64) -> i64 {
+    let (mut month, mut end) = (0, days_of(0));
+    while end <= day {
+        month += 1;
+        end += days_of(month);
+    }
+    month
+}
+
+fn first_day(month: i64) -> i64 {
+    (0..month).map(days_of).sum()
+}
+
+impl Clock {
+    const fn new(now: Instant) -> Self {
+        Self { set_at: now, utc: 0, latest: 0, day: 0, month: 0, days_begun: 0, months_begun: 0 }
+    }
+
+    fn utc_at(&self, now: Instant) -> i128 {
+        self.utc + i128::from(now.as_nanos()) - i128::from(self.set_at.as_nanos())
+    }
+
+    fn set(&mut self, now: Instant, utc: Duration) {
+        self.move_to(now, false);
+        self.latest = self.latest.max(self.utc_at(now));
+        (self.set_at, self.utc) = (now, utc.as_nanos() as i128);
+        let follows = self.latest - self.utc >= 3_600 * SECOND;
+        self.latest = if follows { self.utc } else { self.latest.max(self.utc) };
+        let (days, months) = (self.days_begun, self.months_begun);
+        self.move_to(now, follows);
+        // A clock that is set ahead begins one day, however many it skips.
+        self.days_begun = self.days_begun.min(days + 1);
+        self.months_begun = self.months_begun.min(months + 1);
+    }
+
+    fn move_to(&mut self, now: Instant, follows: bool) {
+        let day = (self.utc_at(now).div_euclid(86_400 * SECOND)) as i64;
+        let month = month_of(day);
+        self.days_begun += (day - self.day).max(0);
+        self.months_begun += (month - self.month).max(0);
+        if follows || day > self.day {
+            self.day = day;
+        }
+        if follows || month > self.month {
+            self.month = month;
+        }
+    }
+
+    fn begin_of_day(&self, day: i64) -> Instant {
+        let nanos = i128::from(day) * 86_400 * SECOND - self.utc + i128::from(self.set_at.as_nanos());
+        Instant::from_nanos(nanos.max(0) as u64)
+    }
+}
+
+/// What a running request has reserved: the step of each window, what it took of its top-ups, and the estimate.
+#[derive(Clone, Debug)]
+struct Reserved {
+    steps: Vec<(i64, u64)>,
+    tokens: u64,
+}
+
+/// When a flow was reset: the engine's time in nanoseconds, and the day and the month by the order of their beginnings.
+#[derive(Clone, Copy)]
+struct ResetAt {
+    nanos: i128,
+    day: i64,
+    month: i64,
+}
+
+#[derive(Clone)]
+pub struct Budgets {
+    clock: Clock,
+    flows: BTreeMap<Box<str>, Vec<Slow>>,
+    reserved: BTreeMap<RequestId, Reserved>,
+    resets: BTreeMap<Box<str>, ResetAt>,
+    shadowed: Vec<RequestId>,
+}
+
+impl Budgets {
+    pub const fn new(now: Instant) -> Self {
+        Self {
+            clock: Clock::new(now),
+            flows: BTreeMap::new(),
+            reserved: BTreeMap::new(),
+            resets: BTreeMap::new(),
+            shadowed: Vec::new(),
+        }
+    }
+}
+
+/// The nanoseconds of a step of a window.
+fn step_width(window: Duration) -> u64 {
+    (window.as_nanos() as u64).div_ceil(60)
+}
 
 impl Model {
-    pub(super) fn by_budget(&self) -> bool {
-        matches!(self.policy.gate, Gate::Auto { .. })
+    fn budget(&self, name: &str) -> Option<&Budget> {
+        self.policy.flows.budgets.iter().find(|budget| budget.flows.matches(name))
     }
 
-    /// The budget that replaces the number of requests as the endpoint's bound.
-    pub(super) fn budget_of<'a>(&self, server: &'a Server) -> Option<&'a Budget> {
-        server.budget.as_ref().filter(|_| self.by_budget())
+    fn step_of(&self, period: BudgetPeriod, now: Instant) -> i64 {
+        match period {
+            BudgetPeriod::Sliding(window) => (now.as_nanos() / step_width(window)) as i64,
+            BudgetPeriod::Day => self.budgets.clock.days_begun,
+            BudgetPeriod::Month => self.budgets.clock.months_begun,
+        }
     }
 
-    fn sum_at(&self, id: EndpointId, value: impl Fn(&Running) -> u64) -> f64 {
-        self.runs_at(id).map(|(_, running)| value(running)).sum::<u64>() as f64
+    fn begin_of(&self, period: BudgetPeriod, step: i64) -> Instant {
+        let clock = &self.budgets.clock;
+        match period {
+            BudgetPeriod::Sliding(window) => Instant::from_nanos(step as u64 * step_width(window)),
+            BudgetPeriod::Day => clock.begin_of_day(clock.day + step - clock.days_begun),
+            BudgetPeriod::Month => clock.begin_of_day(first_day(clock.month + step - clock.months_begun)),
+        }
     }
 
-    /// The utilisation with `item`; `None` if it doesn't fit.
-    fn utilisation(&self, id: EndpointId, server: &Server, item: &Item) -> Option<Utilisation> {
-        let count = self.taken_at(id);
-        let Some(budget) = self.budget_of(server) else {
-            let full = Self::unlimited(server);
-            let used = (count + server.foreign + 1) as f64 / self.own_bound(&full) as f64;
-            return Some((used, 0.0));
+    /// The windows of a flow at present; `None`: it has no budget.
+    fn windows(&mut self, name: &str) -> Option<(Vec<BudgetWindow>, &mut Vec<Slow>)> {
+        let definitions = self.budget(name)?.windows.clone();
+        let steps: Vec<i64> =
+            definitions.iter().map(|window| self.step_of(window.period, self.now)).collect();
+        let kept = |period| match period {
+            // The oldest step begins before the window does.
+            BudgetPeriod::Sliding(_) => 61,
+            BudgetPeriod::Day | BudgetPeriod::Month => 1,
         };
-        let iteration = self.iteration(id, server, budget, item);
-        let uncached = item.prompt.saturating_sub(item.cached) as f64;
-        let mean_prefill = self.sum_at(id, |running| running.prefill) / (count as f64).max(1.0);
-        let per_token = budget.beta_ms + budget.gamma_ms;
-        let left = budget.first_token_ms_max - per_token * uncached.min(mean_prefill);
-        let mut limit = budget.iteration_ms_max;
-        if left >= budget.alpha_ms {
-            limit = limit.min(left);
+        let new = || {
+            let windows = definitions.iter().zip(&steps);
+            windows.map(|(window, &step)| Slow::new(window.limit, kept(window.period), step)).collect()
+        };
+        let windows = self.budgets.flows.entry(name.into()).or_insert_with(new);
+        for (window, step) in windows.iter_mut().zip(steps) {
+            while window.now < step {
+                window.step();
+            }
         }
-        let outputs = self.runs_at(id).map(|(_, running)| running.output).sum::<u64>();
-        let tokens = self.runs_at(id).map(|(_, running)| running.tokens).sum::<u64>();
-        let resident = tokens - outputs / 2;
-        let resident = resident + resident * server.foreign / count.max(1);
-        let resident_after = resident + item.prompt + item.output;
-        let fits = iteration <= limit
-            && budget.kv_tokens_max.is_none_or(|limit| resident_after <= limit)
-            && budget.requests_max.is_none_or(|limit| count + server.foreign < limit);
-        let batch =
-            budget.requests_max.map_or(0.0, |limit| (count + server.foreign + 1) as f64 / limit as f64);
-        (count == 0 || fits).then_some(((iteration / limit).max(batch), iteration))
+        Some((definitions, windows))
     }
 
-    fn iteration(&self, id: EndpointId, server: &Server, budget: &Budget, item: &Item) -> f64 {
-        let count = self.taken_at(id) as f64;
-        let foreign = server.foreign as f64;
-        let scale = if count > 0.0 { (count + foreign) / count } else { 0.0 };
-        let uncached = item.prompt.saturating_sub(item.cached) as f64;
-        let outputs = self.sum_at(id, |running| running.output);
-        let mean_output = ((outputs + item.output as f64) / (count + 1.0)).max(1.0);
-        let prompts = (self.sum_at(id, |running| running.prefill) * scale + uncached) / mean_output;
-        let resident =
-            (self.sum_at(id, |running| running.tokens) - outputs / 2.0) * scale + item.prompt as f64;
-        let processed = count + foreign + 1.0 + prompts;
-        budget.alpha_ms + budget.beta_ms * processed + budget.gamma_ms * resident
+    fn has_room(&self, name: &str) -> bool {
+        let windows = self.budgets.flows.get(name);
+        windows.is_none_or(|windows| windows.iter().all(|window| window.room() > 0))
     }
 
-    /// The endpoints where the item fits, among those that can take it otherwise.
-    pub(super) fn fitting(&self, item: &Item) -> BTreeMap<EndpointId, Utilisation> {
-        let candidates = self.endpoints_for(item).into_keys();
-        let fits = candidates.filter_map(|id| Some((id, self.utilisation(id, &self.endpoints[&id], item)?)));
-        fits.collect()
+    /// The first moment with room in all windows.
+    fn has_room_at(&self, name: &str) -> Instant {
+        let definitions = &self.budget(name).expect("it has a budget").windows;
+        let full = definitions.iter().zip(&self.budgets.flows[name]).filter(|(_, window)| window.room() == 0);
+        let begins = full.map(|(definition, window)| {
+            let step = window.has_room_in().expect("nothing runs elsewhere");
+            self.begin_of(definition.period, step)
+        });
+        begins.max().expect("a window is full").max(self.now)
     }
 
-    /// Dispatches the next requests. If the next one fits nowhere, no request overtakes it at its endpoints.
-    pub(super) fn dispatch_by_budget(&mut self, effects: &mut EngineEffects) {
-        self.clear_aside();
-        while self.may_dispatch() && self.has_rate() {
-            let Some(id) = self.next() else { return };
-            if !self.admits_next(id, effects) {
-                continue;
-            }
-            let item = self.item(id).clone();
-            if !self.fitting(&item).is_empty() {
-                self.dispatch(id, effects);
-                continue;
-            }
-            let candidates = self.endpoints_for(&item);
-            if candidates.len() == self.with_room().len() {
-                return;
-            }
-            self.aside.extend(candidates.into_keys());
-            self.refresh_backlogs();
+    /// Moves the windows of all flows to the present.
+    pub(super) fn advance_budgets(&mut self) {
+        self.budgets.clock.move_to(self.now, false);
+        let names: Vec<Box<str>> = self.budgets.flows.keys().cloned().collect();
+        for name in names {
+            self.windows(&name);
         }
-    }
-
-    pub(super) fn clear_aside(&mut self) {
-        self.aside.clear();
         self.refresh_backlogs();
     }
 
-    /// The expected service rate in requests per second; 0 unless all ready endpoints have one.
-    pub(super) fn expected_rate(&self) -> f64 {
-        let ready = self.endpoints.values().filter(|server| server.ready);
-        ready
-            .map(|server| server.budget.and_then(|budget| budget.rate))
-            .sum::<Option<f64>>()
-            .unwrap_or_default()
+    pub(super) fn is_held(&self, name: &str) -> bool {
+        let holds = |budget: &Budget| budget.over == Over::Hold && !budget.shadow;
+        self.budget(name).is_some_and(holds) && !self.has_room(name)
     }
 
-    /// The predicted wait in nanoseconds; `None` if not known.
-    pub(super) fn predicted_wait(&self, ahead: u64) -> Option<u64> {
-        if self.completions.is_empty() {
-            let rate = self.expected_rate();
-            return (rate > 0.0).then(|| (ahead as f64 / rate * 1e9) as u64);
+    /// The time for which the budget of a flow holds it.
+    pub(super) fn held_for(&self, name: &str) -> Duration {
+        if self.is_held(name) { self.has_room_at(name).since(self.now) } else { Duration::ZERO }
+    }
+
+    pub(super) fn budget_wake(&self) -> Option<Instant> {
+        let held = self.budgets.flows.keys().filter(|name| self.is_held(name));
+        held.map(|name| self.has_room_at(name)).min()
+    }
+
+    /// What happens to the item because its flow has no room.
+    fn over_budget(&mut self, item: &Item, effects: &mut EngineEffects) -> Option<Over> {
+        let budget = self.budget(&item.name)?;
+        let (over, shadow) = (budget.over, budget.shadow);
+        if item.band == Level::Demoted || self.has_room(&item.name) {
+            return None;
         }
-        Some(self.measured_wait(ahead))
+        if !shadow {
+            return Some(over);
+        }
+        if !self.budgets.shadowed.contains(&item.id) {
+            self.budgets.shadowed.push(item.id);
+            let flow = item.name.clone();
+            effects.expect_next(Effect::Budget(BudgetReport::Shadowed { flow, over }));
+        }
+        None
     }
 
-    pub(super) fn measured_wait(&self, ahead: u64) -> u64 {
-        let last = &self.completions[self.completions.len().saturating_sub(64)..];
-        let since = if self.completions.len() < 64 { 0 } else { last[0] };
-        let wait = u128::from(self.saturated - since) * u128::from(ahead) / last.len().max(1) as u128;
-        u64::try_from(wait).unwrap_or(u64::MAX)
+    pub(super) fn admit_newcomer(&mut self, item: Item, effects: &mut EngineEffects) -> Option<Item> {
+        // Requests get new chances with their ids.
+        self.budgets.shadowed.retain(|id| *id != item.id);
+        match self.over_budget(&item, effects) {
+            None | Some(Over::Hold) => Some(item),
+            Some(Over::Demote) => Some(self.demoted(&item)),
+            Some(Over::Refuse) => {
+                let retry_after = self.has_room_at(&item.name).since(self.now);
+                self.release(&item);
+                self.count(item.band.shown(), Outcome::RejectedBudget);
+                effects.expect_budget_reject(item.id, self.now.since(item.arrived), retry_after);
+                None
+            }
+        }
     }
 
-    /// Whether a new request would miss its deadline.
-    pub(super) fn is_unmeetable(&self, item: &Item, waits: bool) -> bool {
-        let Some(deadline) = item.deadline.filter(|_| self.policy.reject_unmeetable) else {
+    fn demoted(&mut self, item: &Item) -> Item {
+        let demoted = Item { band: Level::Demoted, ..item.clone() };
+        self.ensure_flow(self.leaf(&demoted), &item.name);
+        self.release(item);
+        demoted
+    }
+
+    /// Whether `id`, whose turn it is, goes.
+    pub(super) fn admits_next(&mut self, id: RequestId, effects: &mut EngineEffects) -> bool {
+        let item = self.item(id).clone();
+        match self.over_budget(&item, effects) {
+            None => return true,
+            Some(Over::Hold) => unreachable!("a held flow has no turn"),
+            Some(Over::Demote) => {
+                self.items.retain(|other| other.id != id);
+                self.refresh_backlogs();
+                let demoted = self.demoted(&item);
+                self.wait(demoted);
+            }
+            Some(Over::Refuse) => {
+                let retry_after = self.has_room_at(&item.name).since(self.now);
+                self.remove_waiting(id);
+                self.count(item.band.shown(), Outcome::RejectedBudget);
+                effects.expect_budget_reject(id, self.now.since(item.arrived), retry_after);
+            }
+        }
+        false
+    }
+
+    /// The item starts to run. Demoted ones cost their budget nothing.
+    pub(super) fn reserve_budget(&mut self, item: &Item) {
+        if item.band == Level::Demoted {
+            return;
+        }
+        let tokens = self.cost_of(item, Default::default());
+        let Some((definitions, windows)) = self.windows(&item.name) else {
+            return;
+        };
+        let reserve = |(definition, window): (&BudgetWindow, &mut Slow)| {
+            let of_top_ups = window.reserve(in_unit(tokens, definition.unit));
+            (window.now, of_top_ups)
+        };
+        let steps = definitions.iter().zip(windows).map(reserve).collect();
+        self.budgets.reserved.insert(item.id, Reserved { steps, tokens });
+    }
+
+    /// The item has really used `real` tokens; `None`: nothing was served.
+    pub(super) fn settle_budget(&mut self, item: &Item, real: Option<u64>) {
+        if let Some(reserved) = self.budgets.reserved.remove(&item.id)
+            && let Some((definitions, windows)) = self.windows(&item.name)
+        {
+            let of_windows = definitions.iter().zip(windows);
+            for ((definition, window), (step, of_top_ups)) in of_windows.zip(reserved.steps) {
+                let estimate = in_unit(reserved.tokens, definition.unit);
+                let real = real.map_or(0, |tokens| in_unit(tokens, definition.unit));
+                window.settle(step, estimate, of_top_ups, real);
+            }
+        }
+        self.refresh_backlogs();
+    }
+
+    pub(super) fn apply_to_budgets(&mut self, input: Input) {
+        match input {
+            Input::Utc(utc) => {
+                self.budgets.clock.set(self.now, utc);
+                self.advance_budgets();
+            }
+            Input::BudgetUsage { settled, .. } => {
+                settled.iter().for_each(|usage| self.add_budget_usage(usage));
+            }
+            Input::TopUp { flow, tokens } => {
+                if let Some((definitions, windows)) = self.windows(named(&flow)) {
+                    let of_tokens = definitions.iter().zip(windows);
+                    of_tokens
+                        .filter(|(definition, _)| definition.unit == CostUnit::Tokens)
+                        .for_each(|(_, window)| window.top_up(window.now, tokens.0));
+                }
+            }
+            Input::ResetBudget(flow) => self.reset_budget(named(&flow), Duration::ZERO),
+            Input::BudgetResets(resets) => {
+                for BudgetReset { flow, ago } in &resets {
+                    self.reset_budget(named(flow), *ago);
+                }
+            }
+            _ => unreachable!("only inputs about budgets come here, and no history"),
+        }
+        self.refresh_backlogs();
+    }
+
+    fn reset_budget(&mut self, name: &str, ago: Duration) {
+        if self.budget(name).is_none() {
+            return;
+        }
+        let (clock, ago) = (self.budgets.clock, ago.as_nanos() as i128);
+        let day = (clock.utc_at(self.now) - ago).div_euclid(86_400 * SECOND) as i64;
+        let month = if day < 0 { clock.month - 1 } else { month_of(day) };
+        let reset = ResetAt {
+            nanos: i128::from(self.now.as_nanos()) - ago,
+            day: clock.days_begun - (clock.day - day).max(0),
+            month: clock.months_begun - (clock.month - month).max(0),
+        };
+        let latest = self.budgets.resets.entry(name.into()).or_insert(reset);
+        if reset.nanos >= latest.nanos {
+            *latest = reset;
+        }
+        if ago > 0 {
+            return;
+        }
+        if let Some((_, windows)) = self.windows(name) {
+            windows.iter_mut().for_each(Slow::reset);
+        }
+        let of_flow = self.items.iter().filter(|item| *item.name == *name);
+        let ids: Vec<RequestId> = of_flow.map(|item| item.id).collect();
+        self.budgets.reserved.retain(|id, _| !ids.contains(id));
+    }
+
+    /// The usage of a flow in this step of a window was settled before the flow's last reset, or is from before that.
+    fn is_forgotten(&self, usage: &BudgetUsage, step: Option<i64>) -> bool {
+        let Some(reset) = self.budgets.resets.get(named(&usage.flow)) else {
             return false;
         };
-        let wait = if waits {
-            let held = self.held_for(&item.name).as_nanos() as u64;
-            self.predicted_wait(self.requests_ahead(item)).unwrap_or(0).max(held)
-        } else {
-            0
+        let of_reset = match usage.period {
+            BudgetPeriod::Sliding(length) => reset.nanos.div_euclid(step_width(length).into()) as i64,
+            BudgetPeriod::Day => reset.day,
+            BudgetPeriod::Month => reset.month,
         };
-        let eligible = |id: &EndpointId| item.eligible.as_ref().is_none_or(|eligible| eligible.contains(id));
-        let eligible_endpoints = self.endpoints.iter().filter(|(id, server)| server.ready && eligible(id));
-        let mut first_tokens = Vec::new();
-        for (&id, server) in eligible_endpoints {
-            let Some(budget) = &server.budget else {
-                first_tokens.push(0);
-                continue;
-            };
-            let mut iteration = self.iteration(id, server, budget, item);
-            if self.taken_at(id) > 0 {
-                iteration = iteration.min(budget.iteration_ms_max);
-            }
-            let prefill = (budget.beta_ms + budget.gamma_ms) * item.prompt.saturating_sub(item.cached) as f64;
-            first_tokens.push(((iteration + prefill) * budget.ttft_bias * 1e6) as u64);
-        }
-        let first_token = first_tokens.into_iter().min().unwrap_or(0);
-        let predicted = Duration::from_nanos(wait).saturating_add(Duration::from_nanos(first_token));
-        self.now.after(predicted) > deadline
+        let settled = i128::from(self.now.as_nanos()) - usage.settled_ago.as_nanos() as i128;
+        settled < reset.nanos || step.is_some_and(|step| step < of_reset)
     }
 
-    /// The endpoints that `id` may go to now, with their order: highest score first, then least utilisation.
-    pub(super) fn choices(&self, id: RequestId) -> BTreeMap<EndpointId, (f64, Utilisation)> {
-        let item = self.item(id);
-        if self.by_budget() {
-            let fitting = self.fitting(item);
-            let least = fitting.values().map(|utilisation| utilisation.0).fold(f64::INFINITY, f64::min);
-            return fitting
-                .into_iter()
-                .map(|(id, (used, iteration))| {
-                    let ahead = used - least > 0.25;
-                    let score = self.score(item, id, (1.0 - used).clamp(0.0, 1.0), ahead);
-                    (id, (score, (used, iteration)))
-                })
-                .collect();
+    fn add_budget_usage(&mut self, usage: &BudgetUsage) {
+        let (now, clock) = (self.now, self.budgets.clock);
+        let step = match (usage.used_at, usage.period) {
+            (UsedAt::Debt, _) => None,
+            (UsedAt::Ago(ago), BudgetPeriod::Sliding(length)) => {
+                let then = i128::from(now.as_nanos()) - ago.as_nanos() as i128;
+                Some(then.div_euclid(step_width(length).into()) as i64)
+            }
+            (UsedAt::Since(seconds), BudgetPeriod::Day) => {
+                let ago = (clock.day - seconds.div_euclid(86_400)).max(0);
+                Some(clock.days_begun - ago)
+            }
+            (UsedAt::Since(seconds), BudgetPeriod::Month) => {
+                let ago = (clock.month - month_of(seconds.div_euclid(86_400))).max(0);
+                Some(clock.months_begun - ago)
+            }
+            _ => return,
+        };
+        if self.is_forgotten(usage, step) {
+            return;
         }
-        let candidates = self.endpoints_for(item);
-        let least = candidates.values().copied().min().unwrap_or(0);
-        candidates
-            .into_iter()
-            .map(|(id, stock)| {
-                let bound = self.own_bound(&self.endpoints[&id]);
-                let free = match bound {
-                    u64::MAX => 1.0 / (1.0 + stock as f64),
-                    bound => (1.0 - stock as f64 / bound.max(1) as f64).max(0.0),
-                };
-                let ahead = stock - least > bound / 4;
-                (id, (self.score(item, id, free, ahead), (stock as f64, 0.0)))
-            })
-            .collect()
+        let Some((definitions, windows)) = self.windows(named(&usage.flow)) else {
+            return;
+        };
+        let of_window = definitions.iter().zip(windows);
+        for (_, window) in
+            of_window.filter(|(window, _)| (window.unit, window.period) == (usage.unit, usage.period))
+        {
+            match (step, usage.kind) {
+                (None, _) => window.add_debt(usage.amount),
+                (Some(step), UsageKind::Used) => window.add_used(step, usage.amount),
+                (Some(step), UsageKind::ToppedUp) => window.top_up(step, usage.amount),
+            }
+        }
     }
+}
+
+const fn in_unit(tokens: u64, unit: CostUnit) -> u64 {
+    match unit {
+        CostUnit::Tokens => tokens,
+        CostUnit::Requests => 1,
+    }
+}
+
+fn named(flow: &str) -> &str {
+    if flow.is_empty() { "anonymous" } else { flow }
 }

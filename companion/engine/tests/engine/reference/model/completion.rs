@@ -63,7 +63,7 @@ impl Model {
             Service::Nothing => None,
             Service::Served(usage) => Some(self.cost_of(&item, usage)),
         };
-        self.settle_quota(&item, real);
+        self.settle_budget(&item, real);
         if let Service::Served(usage) = service {
             let tokens = |reported: Option<Tokens>, estimate| reported.map_or(estimate, |tokens| tokens.0);
             let prompt = tokens(usage.prompt, item.prompt);
@@ -102,7 +102,7 @@ impl Model {
         };
         if running.settled.is_none() {
             self.account(&item, &running, None);
-            self.settle_quota(&item, None);
+            self.settle_budget(&item, None);
         }
         self.items.retain(|item| item.id != id);
         self.refresh_backlogs();
@@ -162,7 +162,7 @@ impl Model {
         let could_go = self.goes_by_itself() && self.may_dispatch() && self.next().is_some();
         let rate = self.next_rate().filter(|_| could_go);
         let back = self.endpoints.values().filter_map(|server| server.down);
-        expires.chain(rate).chain(back).chain(self.quota_wake()).min()
+        expires.chain(rate).chain(back).chain(self.budget_wake()).min()
     }
 
     pub(super) fn ttl_end(&self, item: &Item) -> (Instant, Outcome) {

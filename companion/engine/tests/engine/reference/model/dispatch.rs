@@ -336,7 +336,7 @@ impl Model {
         self.items.push(Item { running, ..item.clone() });
         self.record_prefix(item.id, endpoint);
         self.count(item.band.shown(), outcome);
-        self.reserve_quota(item);
+        self.reserve_budget(item);
         self.refresh_backlogs();
         self.drop_unused_flows(&leaf);
     }

@@ -47,7 +47,7 @@ impl Model {
             ramp: None,
             foreign: 0,
             pushback: None,
-            budget: None,
+            allowance: None,
             down: None,
             probed: false,
             times: 0,
@@ -103,8 +103,8 @@ impl Model {
 
     /// The endpoint's part of a bound of the pool.
     fn share(&self, server: &Server, bound: Decimal) -> u128 {
-        let full = match self.budget_of(server) {
-            Some(budget) => u128::from(budget.typical) * ONE,
+        let full = match self.allowance_of(server) {
+            Some(allowance) => u128::from(allowance.typical) * ONE,
             None => bound.billionths() * server.state.weight.billionths(),
         };
         if self.in_tokens() {
@@ -177,8 +177,8 @@ impl Model {
             let full = self.own_bound(&Self::unlimited(&server));
             let bounded = matches!(self.policy.gate, Gate::Bounded { .. } | Gate::Auto { .. });
             let is_slow = bounded && server.ramp.is_some_and(|(bound, _)| bound < full);
-            let configured = match self.budget_of(&server) {
-                Some(budget) => budget.requests_max.unwrap_or(u64::MAX),
+            let configured = match self.allowance_of(&server) {
+                Some(allowance) => allowance.requests_max.unwrap_or(u64::MAX),
                 None => full,
             };
             let is_pushed_back =
@@ -263,7 +263,7 @@ impl Model {
     }
 
     pub(super) fn gate_open(&self, bound: u64) -> bool {
-        self.by_budget() || self.stock() < bound || self.stock() == 0
+        self.by_allowance() || self.stock() < bound || self.stock() == 0
     }
 
     pub(super) fn goes_by_itself(&self) -> bool {
@@ -275,10 +275,10 @@ impl Model {
         let ready = self.endpoints.iter().filter(|(_, server)| server.ready);
         let free = ready.filter(|&(&id, server)| {
             let running = self.taken_at(id);
-            let counted = match self.budget_of(server) {
-                Some(budget) => {
-                    budget.requests_max.is_none_or(|limit| running == 0 || running + server.foreign < limit)
-                }
+            let counted = match self.allowance_of(server) {
+                Some(allowance) => allowance
+                    .requests_max
+                    .is_none_or(|limit| running == 0 || running + server.foreign < limit),
                 None => self.stock_of(id) < self.own_bound(server),
             };
             counted

@@ -8,7 +8,7 @@ use penstock_engine::units::Tokens;
 use penstock_engine::{Effect, EndpointId, Outcome, RequestId};
 
 use super::Model;
-use super::budgets::Utilisation;
+use super::allowances::Utilisation;
 
 /// The engine's effects of one input that the model has not expected yet.
 pub struct EngineEffects(pub VecDeque<Effect>);

@@ -1,0 +1,67 @@
+//! Usage of budgets as engines report it to each other.
+
+use alloc::boxed::Box;
+use core::time::Duration;
+
+use crate::policy::{BudgetPeriod, CostUnit};
+use crate::units::Tokens;
+
+/// What a flow used of one window of its budget, once settled, or what was added to the window by hand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BudgetUsage {
+    /// The fairness identity; empty: `anonymous`.
+    pub flow: Box<str>,
+    /// The unit of the window.
+    pub unit: CostUnit,
+    /// The time of the window.
+    pub period: BudgetPeriod,
+    /// Whether it was used or added.
+    pub kind: UsageKind,
+    /// When.
+    pub used_at: UsedAt,
+    /// It was settled at least so long ago.
+    pub settled_ago: Duration,
+    /// How much.
+    pub amount: u64,
+}
+
+/// A kind of [`BudgetUsage`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum UsageKind {
+    /// Used by requests.
+    #[default]
+    Used,
+    /// Added by [`crate::Input::TopUp`], to a window of tokens.
+    ToppedUp,
+}
+
+/// All that a flow had used of its budget by then, and all top-ups, count no longer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BudgetReset {
+    /// The fairness identity; empty: `anonymous`.
+    pub flow: Box<str>,
+    /// How long ago that was.
+    pub ago: Duration,
+}
+
+/// When something was used of a budget: when the request was dispatched, or later if its step has left the window by then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UsedAt {
+    /// In a sliding window, so long ago.
+    Ago(Duration),
+    /// In the day or month that began with this second since 1970 began, in UTC.
+    Since(i64),
+    /// Before all that the window counts. It isn't paid back yet.
+    Debt,
+}
+
+/// What a flow runs at some engines: reserved, and not settled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BudgetRunning {
+    /// The fairness identity; empty: `anonymous`.
+    pub flow: Box<str>,
+    /// The sum of the estimated costs in tokens.
+    pub tokens: Tokens,
+    /// Requests.
+    pub requests: u64,
+}
