@@ -1,8 +1,6 @@
 //! What every other part of the service stands on: time, tasks, files, addresses and access.
 
 pub(crate) mod admin;
-pub(crate) mod clock;
-pub(crate) mod essential;
 pub(crate) mod found;
 pub(crate) mod listener;
 pub(crate) mod phase;
@@ -10,3 +8,5 @@ pub(crate) mod role;
 #[cfg_attr(not(feature = "tls"), path = "base/without_tls.rs")]
 pub(crate) mod tls;
 pub(crate) mod watched_file;
+
+pub(crate) use penstock_base::{clock, essential};

@@ -4,7 +4,6 @@
 //!
 //! - [`base`]: time, tasks, files, addresses and access, on which everything stands
 //! - [`metrics`]: metrics and spans
-//! - [`stores`]: usage, budgets and learned models in a file or in redis
 //! - [`decisions`]: the task that decides, and what it counts, logs and remembers
 //! - [`election`]: which of several companions leads
 //! - [`checks`]: what model servers say of themselves
@@ -21,14 +20,10 @@ mod discovery;
 pub mod election;
 mod metrics;
 pub mod serve;
-#[cfg_attr(
-    not(all(feature = "redb", feature = "redis")),
-    expect(dead_code, reason = "used by the stores that are features")
-)]
-pub mod stores;
 mod surface;
 
-pub use self::base::clock::Clock;
+pub use penstock_base::clock::Clock;
+
 pub use self::decisions::control_settings;
 pub use self::decisions::driver::Gone;
 pub use self::decisions::observe::Observer;

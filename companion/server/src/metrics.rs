@@ -27,6 +27,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use penstock_config::{Alias, Config};
 use penstock_control::{PoolBudgets, PoolStatus, Status};
+use penstock_stores::StoreMetrics;
 use prometheus::{Encoder, Histogram, IntCounter, IntCounterVec, IntGaugeVec, Registry, TextEncoder};
 
 use self::maker::{Family, Maker};
@@ -62,9 +63,8 @@ pub struct Metrics {
     pub(crate) resyncs: IntCounter,
     pub(crate) reload_failures: IntCounter,
     pub(crate) spans_dropped: IntCounterVec,
-    pub(crate) store_up: IntGaugeVec,
+    stores: StoreMetrics,
     discovery_up: IntGaugeVec,
-    pub(crate) store_writes: IntCounterVec,
     pub(crate) decision: Histogram,
     values_max: AtomicUsize,
     has_nexus_alias: AtomicBool,
@@ -78,6 +78,11 @@ impl Metrics {
     /// Sets whether the endpoints of a pool can be discovered.
     pub(crate) fn set_discovery_up(&self, pool: &str, is_up: bool) {
         self.discovery_up.with_label_values(&[pool]).set(is_up.into());
+    }
+
+    /// The metrics of stores.
+    pub(crate) fn stores(&self) -> StoreMetrics {
+        self.stores.clone()
     }
 
     /// The pool has no discovery any more.
@@ -112,16 +117,18 @@ impl Metrics {
                 "1 while the pool's endpoints can be discovered, else 0; absent for pools without discovery.",
                 &["pool"],
             )?,
-            store_up: make.gauge(
-                "store_up",
-                "1 while the pool's store can be read and written, else 0; absent for pools without a store.",
-                &["pool"],
-            )?,
-            store_writes: make.counter(
-                "store_writes_total",
-                "Writes of the pool's data to its store, at most one a second.",
-                &["pool"],
-            )?,
+            stores: StoreMetrics {
+                up: make.gauge(
+                    "store_up",
+                    "1 while the pool's store can be read and written, else 0; absent for pools without a store.",
+                    &["pool"],
+                )?,
+                writes: make.counter(
+                    "store_writes_total",
+                    "Writes of the pool's data to its store, at most one a second.",
+                    &["pool"],
+                )?,
+            },
             reload_failures: make.counter_without_labels(
                 "config_reload_failures_total",
                 "Failed reloads of the configuration file, or of that of the API keys; the previous content stayed active.",

@@ -34,8 +34,8 @@ use crate::decisions::usage_forwarding;
 use crate::discovery::{self, pool_events};
 use crate::election::{self, Elections};
 use crate::metrics::{Metrics, trace};
-use crate::stores::{self, Stores};
 use crate::surface::{grpc, history, http};
+use penstock_stores::{self as stores, Stores};
 
 /// How long a shutdown waits for peers that don't read, for the stores, and for the last spans.
 const FLUSH_MAX: Duration = Duration::from_secs(1);
@@ -238,7 +238,7 @@ impl Companion {
 
         let clock = Clock::start();
         let metrics = Arc::new(Metrics::new()?);
-        let mut stores = Stores::with_metrics(metrics.clone());
+        let mut stores = Stores::with_metrics(metrics.stores());
         let restored = stores.open(config).await?;
         let (phase, phases) = watch::channel(Phase::Serving);
         let (tracer, spans) = start_tracing(&metrics, &environment, phases.clone());

@@ -20,7 +20,7 @@ fn store(path: &Path) -> String {
 /// Stores parameters as a companion that has learned them does.
 async fn learned(pools: &str, pool: &str, variant: &str) {
     let config = Config::parse(&format!("pools:\n{pools}"), "test").expect("valid");
-    let mut keeper = penstock_server::stores::Stores::default();
+    let mut keeper = penstock_stores::Stores::default();
     keeper.open(&config).await.expect("nobody has it open");
     keeper.recorders().record_model(pool, variant.into(), KEPT);
     keeper.close(Duration::from_secs(60)).await;

@@ -153,8 +153,27 @@ const ARROWS: &[Arrow] = &[
         ],
     },
     Arrow {
+        name: "penstock-base",
+        workspace: &["penstock-engine"],
+        outside: Some(&["futures-util", "tokio", "tracing"]),
+        never: &["serde", "tonic", "rand"],
+    },
+    Arrow {
+        name: "penstock-stores",
+        workspace: &[
+            "penstock-base",
+            "penstock-config",
+            "penstock-control",
+            "penstock-engine",
+            "penstock-model",
+        ],
+        outside: None,
+        never: &["tonic", "axum", "kube", "penstock-envoy", "penstock-server", "penstock-filter-core"],
+    },
+    Arrow {
         name: "penstock-server",
         workspace: &[
+            "penstock-base",
             "penstock-config",
             "penstock-control",
             "penstock-data-plane",
@@ -163,6 +182,7 @@ const ARROWS: &[Arrow] = &[
             "penstock-envoy",
             "penstock-errors",
             "penstock-model",
+            "penstock-stores",
             "penstock-wire",
         ],
         outside: None,
@@ -248,6 +268,7 @@ const ARROWS: &[Arrow] = &[
             "penstock-model-server",
             "penstock-server",
             "penstock-simulate",
+            "penstock-stores",
             "penstock-tools",
             "penstock-wire",
         ],

@@ -4,18 +4,8 @@ use crate::module_tree::ModuleTree;
 use crate::source::root;
 
 /// From the bottom. The documentation of the crate says what each room is for.
-const ROOMS: [&str; 10] = [
-    "base",
-    "metrics",
-    "stores",
-    "decisions",
-    "election",
-    "checks",
-    "active",
-    "discovery",
-    "surface",
-    "serve",
-];
+const ROOMS: [&str; 9] =
+    ["base", "metrics", "decisions", "election", "checks", "active", "discovery", "surface", "serve"];
 
 #[test]
 fn each_room_of_the_service_imports_only_rooms_below_it() {

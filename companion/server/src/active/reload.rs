@@ -26,7 +26,7 @@ use crate::decisions::control_settings::ProcessIdentity;
 use crate::decisions::driver::{Gone, Handle as Driver};
 use crate::election::Elections;
 use crate::metrics::Metrics;
-use crate::stores::Stores;
+use penstock_stores::Stores;
 
 /// Commands that wait for the task; senders beyond the limit wait as well.
 const COMMANDS: usize = 64;

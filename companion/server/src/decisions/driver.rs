@@ -34,7 +34,7 @@ use crate::decisions::observe::Observer;
 use crate::decisions::recent_stats::RecentStats;
 use crate::decisions::reports::Reporters;
 use crate::decisions::utc_watch::UtcWatch;
-use crate::stores::Recorders;
+use penstock_stores::Recorders;
 
 /// The name of the driver's task.
 pub(crate) const NAME: &str = "decisions";

@@ -18,7 +18,7 @@ use penstock_wire::names::code;
 use self::filter_codes::{CODES, LATER};
 use crate::metrics::trace::{SpanRecord, Tracer};
 use crate::metrics::{CompletedRequest, Metrics, NO_POOL, OTHER, SeriesTable};
-use crate::stores::Recorders;
+use penstock_stores::Recorders;
 
 /// A kind of rejection is logged once in this interval, with the number of suppressed lines.
 const WARN_INTERVAL: Duration = Duration::from_secs(1);

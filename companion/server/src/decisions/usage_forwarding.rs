@@ -8,7 +8,7 @@ use penstock_engine::input::{BudgetReset, BudgetUsage};
 
 use crate::base::essential;
 use crate::decisions::driver::{Gone, Handle};
-use crate::stores::{Restored, SharedUsage, Stores};
+use penstock_stores::{Restored, SharedUsage, Stores};
 
 /// Usage records in one message to the driver.
 const CHUNK: usize = 16_384;

@@ -17,7 +17,7 @@ use crate::decisions::reports::Reporters;
 use crate::decisions::usage_forwarding;
 use crate::election::{self, Elections};
 use crate::metrics::Metrics;
-use crate::stores;
+use penstock_stores as stores;
 
 /// What the driver and the elections share with the rest of the companion.
 pub(super) struct Surroundings<'a> {

@@ -27,7 +27,7 @@ use crate::decisions::driver::{Gone, Handle as Driver};
 use crate::decisions::usage_forwarding;
 use crate::election::Elections;
 use crate::metrics::Metrics;
-use crate::stores::{Restored, Stores};
+use penstock_stores::{Restored, Stores};
 
 /// The name of a document from an HTTP body in error messages.
 const BODY: &str = "body";

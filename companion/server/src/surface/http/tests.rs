@@ -27,8 +27,8 @@ use crate::decisions::observe::Observer;
 use crate::discovery::States;
 use crate::election::Elections;
 use crate::metrics::Metrics;
-use crate::stores::Stores;
 use crate::surface::history;
+use penstock_stores::Stores;
 
 const POOLS: &str = "pools: [{name: chat, endpoints: {static: ['127.0.0.1:8001']}}]\n";
 const REPLICAS: &str =
@@ -95,7 +95,7 @@ impl Companion {
             identity,
             driver: driver.clone(),
             metrics: metrics.clone(),
-            stores: Stores::with_metrics(metrics.clone()),
+            stores: Stores::with_metrics(metrics.stores()),
             envoy: EnvoyPools::open(None, None, &config, None).expect("no folder"),
             elections: Elections::none(),
             roles: roles.clone(),

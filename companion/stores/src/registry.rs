@@ -21,9 +21,8 @@ use super::recorders::{Recorder, Recorders};
 use super::redis::Redis;
 use super::write_buffer::{SharedUsage, WriteBuffer};
 use super::writer::{Store, StoreWriter};
-use super::{Error, RETRY_FIRST};
-use crate::base::essential;
-use crate::metrics::Metrics;
+use super::{Error, RETRY_FIRST, StoreMetrics};
+use penstock_base::essential;
 
 /// How long the start and a reload wait for a redis server. What it answers later is applied then.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
@@ -80,7 +79,7 @@ pub struct Stores {
     /// Pools that have left a store since the last [`Stores::close_unused`].
     left: Vec<(Location, String)>,
     recorders: Recorders,
-    metrics: Option<Arc<Metrics>>,
+    metrics: Option<StoreMetrics>,
     shared_usage: mpsc::Sender<SharedUsage>,
     /// `None` once [`Stores::take_shared_usage`] has returned it.
     shared_usage_inbox: Option<mpsc::Receiver<SharedUsage>>,
@@ -140,7 +139,7 @@ fn normalized(path: &Path) -> PathBuf {
 impl Stores {
     /// Stores that report their health and their writes as metrics.
     #[must_use]
-    pub fn with_metrics(metrics: Arc<Metrics>) -> Self {
+    pub fn with_metrics(metrics: StoreMetrics) -> Self {
         Self { metrics: Some(metrics), ..Self::default() }
     }
 
@@ -276,7 +275,7 @@ impl Stores {
             }
             if let Some(metrics) = self.metrics.as_ref().filter(|_| !self.storage.contains_key(&pool)) {
                 // Removing fails when the pool never had this metric.
-                let _ = metrics.store_up.remove_label_values(&[&pool]);
+                let _ = metrics.up.remove_label_values(&[&pool]);
             }
         }
         let storage = &self.storage;

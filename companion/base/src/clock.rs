@@ -21,19 +21,19 @@ impl Clock {
 
     /// The present time.
     #[must_use]
-    pub(crate) fn now(&self) -> Instant {
+    pub fn now(&self) -> Instant {
         Instant::ZERO.after(PAST.saturating_add(self.0.elapsed()))
     }
 
     /// The time since the start.
     #[must_use]
-    pub(crate) fn uptime(&self) -> Duration {
+    pub fn uptime(&self) -> Duration {
         self.0.elapsed()
     }
 
     /// The same moment as an instant of the runtime. `None`: too far in the future to be represented.
     #[must_use]
-    pub(crate) fn runtime_instant(&self, instant: Instant) -> Option<tokio::time::Instant> {
+    pub fn runtime_instant(&self, instant: Instant) -> Option<tokio::time::Instant> {
         let since_start = Duration::from_nanos(instant.as_nanos()).saturating_sub(PAST);
         self.0.checked_add(since_start)
     }
@@ -41,13 +41,13 @@ impl Clock {
 
 /// Wall-clock time since 1970, which an administrator may set. Only for state that outlives the process.
 #[must_use]
-pub(crate) fn unix() -> Duration {
+pub fn unix() -> Duration {
     let now = std::time::SystemTime::now();
     now.duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
 }
 
 /// Returns at this instant of the runtime; `None`: never.
-pub(crate) async fn sleep_until(due: Option<tokio::time::Instant>) {
+pub async fn sleep_until(due: Option<tokio::time::Instant>) {
     match due {
         Some(due) => tokio::time::sleep_until(due).await,
         None => std::future::pending().await,

@@ -18,8 +18,8 @@ use tokio::time::Instant;
 use super::budgets::{field_of, hash_prefix, index_key, oldest_reset, parse_field, parse_name, resets_key};
 use super::entry::{self, DuplicateFilter, Entry, Position};
 use super::{EXCHANGE_KEPT, used_key};
-use crate::stores::BUDGET_ROWS_MAX;
-use crate::stores::budget::{Counted, PastBudgets, PeriodCode};
+use crate::BUDGET_ROWS_MAX;
+use crate::budget::{Counted, PastBudgets, PeriodCode};
 
 /// Fields in one answer of the server, about.
 const FIELDS_MAX: usize = 10_000;
@@ -307,7 +307,7 @@ impl Restore {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stores::budget::Counter;
+    use crate::budget::Counter;
 
     const MINUTE: u64 = 60_000;
 

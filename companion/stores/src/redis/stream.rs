@@ -10,9 +10,9 @@ use tokio::sync::oneshot;
 
 use super::elsewhere::Elsewhere;
 use super::entry::{self, DuplicateFilter, Entry, Position};
-use crate::stores::budget_buffer::{RunningKey, running_of};
-use crate::stores::message::Windows;
-use crate::stores::write_buffer::{SharedUsage, UsageKey};
+use crate::budget_buffer::{RunningKey, running_of};
+use crate::message::Windows;
+use crate::write_buffer::{SharedUsage, UsageKey};
 
 /// A pool's stream.
 #[derive(Debug)]
@@ -178,7 +178,7 @@ mod tests {
     use penstock_engine::policy::BudgetPeriod;
 
     use super::*;
-    use crate::stores::budget::{Counted, Counter};
+    use crate::budget::{Counted, Counter};
 
     fn entry(companion: &str, time: u64, resets: &[(&str, u64)], used: &[(&str, u64)]) -> Entry {
         let counted = used.iter().map(|&(flow, amount)| Counted {

@@ -44,7 +44,7 @@ use super::health::Health;
 use super::message::Windows;
 use super::write_buffer::{SharedUsage, UsageBatch};
 use super::{Error, Models, RUNNING_TTL, millis, model_from_numbers, model_numbers};
-use crate::base::essential;
+use penstock_base::essential;
 
 /// To connect and authenticate.
 const CONNECT_MAX: Duration = Duration::from_secs(1);

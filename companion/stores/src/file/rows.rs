@@ -10,8 +10,8 @@ use penstock_engine::input::{Band, PastUsage};
 use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition, TableHandle};
 
 use super::file_clock::Moment;
-use crate::stores::write_buffer::{UsageBatch, UsageKey};
-use crate::stores::{ROWS_MAX, millis};
+use crate::write_buffer::{UsageBatch, UsageKey};
+use crate::{ROWS_MAX, millis};
 
 /// Pool, start of the bucket in milliseconds, band, class, flow, model.
 type Key = (&'static str, u64, u8, &'static str, &'static str, &'static str);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::stores::millis;
+use crate::millis;
 
 /// The file's clock and the wall clock at the last write of a file, in milliseconds since 1970.
 pub(super) type LastWrite = (u64, u64);

@@ -16,7 +16,10 @@ use tokio::task::JoinHandle;
 static FAILED: LazyLock<watch::Sender<Option<&'static str>>> = LazyLock::new(|| watch::Sender::new(None));
 
 /// Starts a task whose panic ends the companion. `name` completes the sentence "the task for ... failed".
-pub(crate) fn spawn<T: Send + 'static>(
+///
+/// # Panics
+/// Outside a tokio runtime.
+pub fn spawn<T: Send + 'static>(
     name: &'static str,
     task: impl Future<Output = T> + Send + 'static,
 ) -> JoinHandle<T> {
@@ -39,7 +42,7 @@ pub(crate) fn spawn<T: Send + 'static>(
 }
 
 /// Returns the name of an essential task that panicked, as soon as there is one.
-pub(crate) async fn failed() -> &'static str {
+pub async fn failed() -> &'static str {
     let mut failed = FAILED.subscribe();
     loop {
         if let Some(name) = *failed.borrow_and_update() {

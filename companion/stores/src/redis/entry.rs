@@ -7,9 +7,9 @@ use ::redis::Value;
 use ::redis::streams::StreamId;
 use penstock_engine::input::{Band, BudgetReset, BudgetUsage, PastUsage};
 
-use crate::stores::budget::{Counted, Counter, PeriodCode, settled_by, time_of};
-use crate::stores::write_buffer::UsageKey;
-use crate::stores::{budget_buffer, millis};
+use crate::budget::{Counted, Counter, PeriodCode, settled_by, time_of};
+use crate::write_buffer::UsageKey;
+use crate::{budget_buffer, millis};
 
 /// Field: the writer's id.
 pub(super) const BY: &str = "by";

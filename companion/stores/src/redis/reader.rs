@@ -19,12 +19,12 @@ use super::elsewhere::{Elsewhere, LIST_MAX};
 use super::entry::{self, DuplicateFilter, Position};
 use super::stream::{Budgets, Stream};
 use super::{ANSWER_MAX, connect, kept, millis, running_budgets_key, running_key, used_key};
-use crate::stores::budget::PastBudgets;
-use crate::stores::budget_buffer::{RunningKey, running_sums};
-use crate::stores::health::{Health, Operation};
-use crate::stores::message::Windows;
-use crate::stores::write_buffer::{SharedUsage, UsageKey};
-use crate::stores::{RETRY_FIRST, RETRY_MAX, RUNNING_TTL};
+use crate::budget::PastBudgets;
+use crate::budget_buffer::{RunningKey, running_sums};
+use crate::health::{Health, Operation};
+use crate::message::Windows;
+use crate::write_buffer::{SharedUsage, UsageKey};
+use crate::{RETRY_FIRST, RETRY_MAX, RUNNING_TTL};
 
 /// A server that is silent for longer than this and [`ANSWER_MAX`] is taken to be unreachable.
 const WAIT: Duration = Duration::from_secs(10);

@@ -22,7 +22,7 @@ use self::file_clock::{FileClock, LastWrite, Moment};
 use super::message::Windows;
 use super::write_buffer::UsageBatch;
 use super::{Error, Models, model_from_numbers, model_numbers};
-use crate::base::clock;
+use penstock_base::clock;
 
 /// The format that this version writes and reads.
 const FORMAT: u64 = 1;

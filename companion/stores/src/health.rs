@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::metrics::Metrics;
+use super::StoreMetrics;
 
 /// Operations on a store that fail independently of each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -21,7 +21,7 @@ pub(super) enum Operation {
 pub(super) struct Health {
     /// The store's name in log lines, without a password.
     place: String,
-    metrics: Option<Arc<Metrics>>,
+    metrics: Option<StoreMetrics>,
     state: Mutex<State>,
 }
 
@@ -34,7 +34,7 @@ struct State {
 }
 
 impl Health {
-    pub(super) fn new(place: String, metrics: Option<Arc<Metrics>>) -> Arc<Self> {
+    pub(super) fn new(place: String, metrics: Option<StoreMetrics>) -> Arc<Self> {
         Arc::new(Self { place, metrics, state: Mutex::default() })
     }
 
@@ -74,7 +74,7 @@ impl Health {
         let pools: BTreeSet<&str> = pools.into_iter().collect();
         if let Some(metrics) = &self.metrics {
             for pool in pools {
-                metrics.store_writes.with_label_values(&[pool]).inc();
+                metrics.writes.with_label_values(&[pool]).inc();
             }
         }
     }
@@ -99,7 +99,7 @@ impl Health {
         let up = state.used && state.failing.is_empty();
         for pool in &state.pools {
             if let Some(metrics) = &self.metrics {
-                metrics.store_up.with_label_values(&[pool]).set(up.into());
+                metrics.up.with_label_values(&[pool]).set(up.into());
             }
         }
     }

@@ -10,7 +10,7 @@ use penstock_model::Parameters;
 use tempfile::TempDir;
 
 use super::*;
-use crate::stores::write_buffer::UsageKey;
+use crate::write_buffer::UsageKey;
 /// The environment variable that passes the file to the test that runs as a child process.
 const CHILD_FILE: &str = "PENSTOCK_TEST_STORE";
 fn kept(alpha_ms: f64) -> Kept {
@@ -292,7 +292,7 @@ fn killing_a_writing_process_loses_no_saved_model() {
     let mut last = 0.0;
     for round in 1..=12 {
         let mut child = Command::new(std::env::current_exe().expect("this program"))
-            .args(["stores::file::tests::writes_until_it_is_killed", "--exact", "--ignored", "--nocapture"])
+            .args(["file::tests::writes_until_it_is_killed", "--exact", "--ignored", "--nocapture"])
             .env(CHILD_FILE, &path)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())

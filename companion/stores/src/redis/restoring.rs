@@ -9,8 +9,8 @@ use tokio::sync::oneshot;
 use super::Redis;
 use super::reader::Command;
 use super::restore::Restore;
-use crate::stores::budget::PastBudgets;
-use crate::stores::write_buffer::UsageBatch;
+use crate::budget::PastBudgets;
+use crate::write_buffer::UsageBatch;
 
 /// Whether what was used of the pool's budgets has been read.
 #[derive(Debug)]

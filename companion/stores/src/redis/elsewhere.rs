@@ -133,7 +133,7 @@ mod tests {
 
     use super::super::entry;
     use super::*;
-    use crate::stores::write_buffer::UsageKey;
+    use crate::write_buffer::UsageKey;
 
     const TTL: Duration = Duration::from_secs(5);
 

@@ -12,9 +12,9 @@ use penstock_engine::limits::{BUDGET_RESET_KEPT, BUDGET_RESETS_MAX};
 
 use super::entry::reset_times;
 use super::{EXCHANGE_KEPT, SLACK, millis};
-use crate::stores::BUDGET_FLOWS_MAX;
-use crate::stores::budget::{Counter, PeriodCode, is_before_reset, time_of};
-use crate::stores::write_buffer::UsageBatch;
+use crate::BUDGET_FLOWS_MAX;
+use crate::budget::{Counter, PeriodCode, is_before_reset, time_of};
+use crate::write_buffer::UsageBatch;
 
 /// Keys: the writer's last number, the index, the resets, the hashes. Arguments: the batch's number, how long to remember it, the limit of
 /// fields, what the names of hashes begin with, how long to remember resets, which are too old for that, the limit of resets, their number,

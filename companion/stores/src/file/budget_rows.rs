@@ -11,9 +11,9 @@ use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, Tab
 use tokio::time::Instant;
 
 use super::file_clock::Moment;
-use crate::stores::budget::{Counted, Counter, PeriodCode, time_of};
-use crate::stores::write_buffer::UsageBatch;
-use crate::stores::{BUDGET_ROWS_MAX, ROWS_MAX, millis};
+use crate::budget::{Counted, Counter, PeriodCode, time_of};
+use crate::write_buffer::UsageBatch;
+use crate::{BUDGET_ROWS_MAX, ROWS_MAX, millis};
 
 /// Pool, the number of the window's period, start of the bucket in milliseconds, the number of the counter, flow.
 type Key = (&'static str, u64, u64, u8, &'static str);

@@ -6,14 +6,19 @@
 //! the file expects it to be used. A redis server that can't be reached isn't an error: it may come back, and until then
 //! the companion works from memory.
 
+#![cfg_attr(
+    not(all(feature = "redb", feature = "redis")),
+    expect(dead_code, reason = "used by the stores that are features")
+)]
+
 mod budget;
 mod budget_buffer;
-#[cfg_attr(not(feature = "redb"), path = "stores/without_file.rs")]
+#[cfg_attr(not(feature = "redb"), path = "without_file.rs")]
 mod file;
 mod health;
 mod message;
 mod recorders;
-#[cfg_attr(not(feature = "redis"), path = "stores/without_redis.rs")]
+#[cfg_attr(not(feature = "redis"), path = "without_redis.rs")]
 mod redis;
 mod registry;
 mod write_buffer;
@@ -26,6 +31,7 @@ use std::time::Duration;
 
 use penstock_control::Kept;
 use penstock_model::Parameters;
+use prometheus::{IntCounterVec, IntGaugeVec};
 
 pub use self::recorders::Recorders;
 pub use self::registry::{Restored, Stores};
@@ -64,6 +70,15 @@ const _: () = assert!(RUNNING_REFRESH.as_millis() * 2 < RUNNING_TTL.as_millis())
 
 /// Learned models by pool and variant.
 type Models = BTreeMap<(String, String), Kept>;
+
+/// The metrics of stores, by pool.
+#[derive(Clone, Debug)]
+pub struct StoreMetrics {
+    /// 1 while the pool's store can be read and written, else 0.
+    pub up: IntGaugeVec,
+    /// Writes of the pool's data.
+    pub writes: IntCounterVec,
+}
 
 /// Why a store can't be used.
 #[derive(Debug, thiserror::Error)]
