@@ -6,7 +6,7 @@ use penstock_filter_core::effect::{BodyAction, HeadersAction};
 use penstock_filter_core::headers::Headers;
 use penstock_filter_core::local_reply::{Failure, LocalReply};
 use penstock_wire::Api;
-use penstock_wire::names::code;
+use penstock_wire::Code;
 use proxy_wasm::traits::{Context, HttpContext};
 use proxy_wasm::types::Action;
 
@@ -57,7 +57,7 @@ impl HttpContext for Http {
         match action {
             // The host never re-enters the module. If it does, the request must not pass unchecked.
             None => reply(
-                &Failure::new(500, code::INTERNAL, "The filter is at work already.")
+                &Failure::new(500, Code::Internal, "The filter is at work already.")
                     .reply(Api::Unspecified, None),
             ),
             Some(HeadersAction::Pass(edits)) => {

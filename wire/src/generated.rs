@@ -284,7 +284,7 @@ pub struct Register {
     /// The request was admitted by credit before it was requeued, at this endpoint, `ip:port`, and the companion may not know of
     /// that. Empty: it wasn't.
     #[prost(string, tag = "34")]
-    pub leased_endpoint: ::prost::alloc::string::String,
+    pub credit_endpoint: ::prost::alloc::string::String,
 }
 /// Identifies a request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

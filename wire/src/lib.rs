@@ -10,6 +10,7 @@
     clippy::arithmetic_side_effects
 )]
 
+mod code;
 mod digest;
 pub mod limits;
 pub mod names;
@@ -18,6 +19,7 @@ pub mod names;
 #[rustfmt::skip]
 mod generated;
 
+pub use self::code::Code;
 pub use self::digest::endpoints_digest;
 pub use self::generated::*;
 

@@ -1,4 +1,4 @@
-//! Names that clients, servers and metrics see and that filter and companion share: headers, error codes, outcomes.
+//! Names that clients, servers and metrics see and that filter and companion share: headers, outcomes.
 
 /// Request header: the endpoints to try, in order. Only the filter sets it.
 pub const ENDPOINT_HEADER: &str = "x-gateway-destination-endpoint";
@@ -52,56 +52,6 @@ pub const RESET_REQUESTS_HEADER: &str = "x-ratelimit-reset-requests";
 pub const SERVED_HEADER: &str = "x-gateway-destination-endpoint-served";
 /// Response header inside Envoy, from the requeue listener to the first listener: the endpoint that responded.
 pub const SERVED_AGAIN_HEADER: &str = "x-penstock-served-again";
-
-/// Codes of Penstock's error responses.
-pub mod code {
-    /// The total capacity is reached, and the flow has no waiting request.
-    pub const TOO_MANY_FLOWS: &str = "too_many_flows";
-    /// The total capacity is reached, and the flow has waiting requests.
-    pub const QUEUE_FULL: &str = "queue_full";
-    /// The flow's capacity is reached.
-    pub const FLOW_CAPACITY: &str = "flow_capacity";
-    /// The class's queue limit is reached.
-    pub const CLASS_CAPACITY: &str = "class_capacity";
-    /// A more critical request displaced this one.
-    pub const DISPLACED: &str = "displaced";
-    /// The policy allows no waiting for such requests.
-    pub const NOT_QUEUED: &str = "not_queued";
-    /// The request waited longer than the TTL.
-    pub const QUEUE_TIMEOUT: &str = "queue_timeout";
-    /// The request is predicted to miss its deadline.
-    pub const DEADLINE_UNMEETABLE: &str = "deadline_unmeetable";
-    /// The budget of the request's flow is used up.
-    pub const BUDGET_EXCEEDED: &str = "budget_exceeded";
-    /// The client's deadline passed.
-    pub const DEADLINE_EXCEEDED: &str = "deadline_exceeded";
-    /// The deadline header is malformed. Counted only: the header is ignored.
-    pub const BAD_DEADLINE: &str = "bad_deadline";
-    /// The client disconnected.
-    pub const CANCELLED: &str = "cancelled";
-    /// No endpoint is ready, or none is allowed for the request.
-    pub const NO_ENDPOINTS: &str = "no_endpoints";
-    /// No pool serves the model.
-    pub const MODEL_NOT_FOUND: &str = "model_not_found";
-    /// The request is malformed.
-    pub const INVALID_REQUEST: &str = "invalid_request";
-    /// The request has no API key, or one that no tenant has.
-    pub const INVALID_API_KEY: &str = "invalid_api_key";
-    /// The body exceeds the limit.
-    pub const REQUEST_TOO_LARGE: &str = "request_too_large";
-    /// No endpoint accepted the request.
-    pub const UPSTREAM_UNAVAILABLE: &str = "upstream_unavailable";
-    /// The server reset the connection before the first byte of its response.
-    pub const UPSTREAM_RESET: &str = "upstream_reset";
-    /// The companion shuts down.
-    pub const SHUTTING_DOWN: &str = "shutting_down";
-    /// The companion is down.
-    pub const GATEWAY_UNAVAILABLE: &str = "gateway_unavailable";
-    /// Envoy doesn't pass bodies to the filter while it pauses a request.
-    pub const FILTER_MISCONFIGURED: &str = "filter_misconfigured";
-    /// An internal error.
-    pub const INTERNAL: &str = "internal";
-}
 
 /// Outcomes that the filter decides by itself.
 pub mod outcome {

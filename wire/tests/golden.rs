@@ -75,7 +75,7 @@ fn register() -> Register {
         target_model: "llama-a".into(),
         failed_attempt: Some(pushed_back()),
         tenant_verified: true,
-        leased_endpoint: "127.0.0.1:2".into(),
+        credit_endpoint: "127.0.0.1:2".into(),
     }
 }
 

@@ -5,7 +5,8 @@
 use core::time::Duration;
 
 use penstock_engine::{Outcome, Policy};
-use penstock_wire::names::{PIN_HEADER, code};
+use penstock_wire::Code;
+use penstock_wire::names::PIN_HEADER;
 
 use crate::limits::{REQUESTS_IN_ALL_MAX, REQUESTS_MAX};
 
@@ -13,7 +14,7 @@ use crate::limits::{REQUESTS_IN_ALL_MAX, REQUESTS_MAX};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
-    pub(crate) code: &'static str,
+    pub(crate) code: Code,
     pub(crate) message: String,
     /// The client's library should not retry.
     pub(crate) is_final: bool,
@@ -28,21 +29,21 @@ pub(crate) fn for_outcome(
 ) -> Option<Answer> {
     let (status, code) = match outcome {
         Outcome::Bypassed | Outcome::Leased | Outcome::Dispatched | Outcome::Cancelled => return None,
-        Outcome::RejectedTooManyFlows => (capacity_status, code::TOO_MANY_FLOWS),
-        Outcome::RejectedQueueFull => (capacity_status, code::QUEUE_FULL),
-        Outcome::RejectedFlowCapacity => (capacity_status, code::FLOW_CAPACITY),
-        Outcome::RejectedClassCapacity => (capacity_status, code::CLASS_CAPACITY),
-        Outcome::Displaced => (capacity_status, code::DISPLACED),
-        Outcome::RejectedPolicy => (capacity_status, code::NOT_QUEUED),
-        Outcome::ExpiredTtl => (capacity_status, code::QUEUE_TIMEOUT),
-        Outcome::RejectedUnmeetable => (429, code::DEADLINE_UNMEETABLE),
-        Outcome::RejectedBudget => (429, code::BUDGET_EXCEEDED),
-        Outcome::DeadlineExceeded => (504, code::DEADLINE_EXCEEDED),
-        Outcome::NoEndpoints => (503, code::NO_ENDPOINTS),
-        Outcome::ShuttingDown => (503, code::SHUTTING_DOWN),
-        Outcome::GatewayUnavailable => (503, code::GATEWAY_UNAVAILABLE),
-        Outcome::RejectedInvalid => (404, code::MODEL_NOT_FOUND),
-        Outcome::Internal => (500, code::INTERNAL),
+        Outcome::RejectedTooManyFlows => (capacity_status, Code::TooManyFlows),
+        Outcome::RejectedQueueFull => (capacity_status, Code::QueueFull),
+        Outcome::RejectedFlowCapacity => (capacity_status, Code::FlowCapacity),
+        Outcome::RejectedClassCapacity => (capacity_status, Code::ClassCapacity),
+        Outcome::Displaced => (capacity_status, Code::Displaced),
+        Outcome::RejectedPolicy => (capacity_status, Code::NotQueued),
+        Outcome::ExpiredTtl => (capacity_status, Code::QueueTimeout),
+        Outcome::RejectedUnmeetable => (429, Code::DeadlineUnmeetable),
+        Outcome::RejectedBudget => (429, Code::BudgetExceeded),
+        Outcome::DeadlineExceeded => (504, Code::DeadlineExceeded),
+        Outcome::NoEndpoints => (503, Code::NoEndpoints),
+        Outcome::ShuttingDown => (503, Code::ShuttingDown),
+        Outcome::GatewayUnavailable => (503, Code::GatewayUnavailable),
+        Outcome::RejectedInvalid => (404, Code::ModelNotFound),
+        Outcome::Internal => (500, Code::Internal),
     };
     let is_final = matches!(outcome, Outcome::RejectedUnmeetable | Outcome::DeadlineExceeded);
     Some(Answer {
@@ -119,7 +120,7 @@ fn other_message(outcome: Outcome, pool: &str) -> String {
 
 /// The code in the answer to a request with this outcome; `None` if such a request gets no answer.
 #[must_use]
-pub fn code_of(outcome: Outcome) -> Option<&'static str> {
+pub fn code_of(outcome: Outcome) -> Option<Code> {
     for_outcome(outcome, "", &Policy::default(), 503).map(|answer| answer.code)
 }
 
@@ -127,7 +128,7 @@ pub fn code_of(outcome: Outcome) -> Option<&'static str> {
 pub(crate) fn model_removed(pool: &str) -> Answer {
     Answer {
         status: 404,
-        code: code::MODEL_NOT_FOUND,
+        code: Code::ModelNotFound,
         message: format!(
             "Pool `{pool}` doesn't serve this model any more: the configuration was changed while this request waited. Check the request's `model` against pools[].models."
         ),
@@ -139,7 +140,7 @@ pub(crate) fn model_removed(pool: &str) -> Answer {
 pub(crate) fn unknown_model(model: &str) -> Answer {
     Answer {
         status: 404,
-        code: code::MODEL_NOT_FOUND,
+        code: Code::ModelNotFound,
         message: format!("No pool serves the model `{model}`. Check its name, or add it to pools[].models."),
         is_final: false,
     }
@@ -158,14 +159,14 @@ pub(crate) fn too_many(status: u16, is_context_full: bool) -> Answer {
              a time."
         )
     };
-    Answer { status, code: code::QUEUE_FULL, message, is_final: false }
+    Answer { status, code: Code::QueueFull, message, is_final: false }
 }
 
 /// The registration exceeds a limit of the protocol.
 pub(crate) fn too_long() -> Answer {
     Answer {
         status: 400,
-        code: code::INVALID_REQUEST,
+        code: Code::InvalidRequest,
         message:
             "A name that this request gives is longer than the gateway takes. Shorten its identity headers."
                 .to_owned(),
@@ -177,7 +178,7 @@ pub(crate) fn too_long() -> Answer {
 pub(crate) fn pinned_rank(pin: &str, address: &str) -> Answer {
     Answer {
         status: 400,
-        code: code::INVALID_REQUEST,
+        code: Code::InvalidRequest,
         message: format!(
             "The header {PIN_HEADER} is `{pin}`, but a data-parallel rank can't be chosen. Send `{address}`, or give each rank \
              a port of its own and list these ports in pools[].endpoints."
@@ -190,7 +191,7 @@ pub(crate) fn pinned_rank(pin: &str, address: &str) -> Answer {
 pub(crate) fn client_left() -> Answer {
     Answer {
         status: 499,
-        code: code::CANCELLED,
+        code: Code::Cancelled,
         message: "The client of this request has gone.".to_owned(),
         is_final: true,
     }
@@ -214,7 +215,7 @@ mod tests {
         for (is_context_full, limit, advice) in [(true, "65536", "--concurrency"), (false, "1048576", "less")]
         {
             let Answer { code, message, .. } = too_many(503, is_context_full);
-            assert_eq!(code, code::QUEUE_FULL);
+            assert_eq!(code, Code::QueueFull);
             assert!(message.contains(limit) && message.contains(advice), "{message}");
             assert!(!message.contains("total_capacity"), "raising it wouldn't help: {message}");
         }
@@ -224,7 +225,7 @@ mod tests {
     fn a_request_over_its_budget_may_try_again_later() {
         let answer =
             for_outcome(Outcome::RejectedBudget, "chat", &Policy::default(), 503).expect("an answer");
-        assert_eq!((answer.status, answer.code), (429, "budget_exceeded"));
+        assert_eq!((answer.status, answer.code), (429, Code::BudgetExceeded));
         assert!(!answer.is_final && answer.message.contains("arbitration.flows.budgets"));
     }
 

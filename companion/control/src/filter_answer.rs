@@ -3,6 +3,8 @@
 use crate::observation::{Refused, RequestNews};
 use core::time::Duration;
 
+use penstock_wire::Code;
+
 /// A filter answered a request by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FilterAnswer<'a> {
@@ -11,7 +13,7 @@ pub(crate) struct FilterAnswer<'a> {
     /// An outcome's name.
     pub(crate) outcome: &'a str,
     /// An error code.
-    pub(crate) code: &'a str,
+    pub(crate) code: Code,
     /// How often the request was requeued, as far as the filter knows.
     pub(crate) requeues: u32,
 }
@@ -23,7 +25,7 @@ impl FilterAnswer<'_> {
         RequestNews::Refused(Refused {
             node: self.node.clone(),
             outcome: self.outcome.into(),
-            code: self.code.into(),
+            code: self.code,
             waited,
             was_granted,
             requeues: self.requeues,

@@ -110,8 +110,8 @@ pub enum RequestNews {
 pub struct Decided {
     /// The outcome.
     pub outcome: Outcome,
-    /// The code of the answer; empty for a granted request.
-    pub code: &'static str,
+    /// The code of the answer; `None` for a granted request.
+    pub code: Option<penstock_wire::Code>,
     /// Since the request's arrival.
     pub waited: Duration,
     /// The first choice of the grant; empty for a request that isn't granted.
@@ -128,7 +128,7 @@ pub struct Refused {
     /// An outcome's name.
     pub outcome: Box<str>,
     /// The code of the answer.
-    pub code: Box<str>,
+    pub code: penstock_wire::Code,
     /// Since the request's arrival; `None`: it isn't known here.
     pub waited: Option<Duration>,
     /// The request was granted before, so that its outcome is its second one here.
@@ -172,8 +172,8 @@ pub struct Dropped {
     pub requeues: u32,
     /// The status of the answer; `None` if there was none.
     pub status: Option<u16>,
-    /// The code of the answer; empty if there was none.
-    pub code: &'static str,
+    /// The code of the answer; `None` if there was none.
+    pub code: Option<penstock_wire::Code>,
     /// In the queue, from the arrival to the last grant, or to the end if the request waited again.
     pub waited: Duration,
 }

@@ -62,7 +62,7 @@ pub(crate) struct Registration<'a> {
     /// The key that the request had before it was requeued the last time.
     pub(crate) previous_key: Option<RequestKey>,
     /// Before it was requeued, its filter admitted it by credit at this endpoint.
-    pub(crate) leased_endpoint: Option<&'a str>,
+    pub(crate) credit_endpoint: Option<&'a str>,
     /// The last reported attempt under that key. The report itself may come later.
     pub(crate) failed_attempt: Option<Pushback<'a>>,
     /// Every name and list is within the limits of the protocol.

@@ -51,7 +51,7 @@ pub(crate) fn registration(epoch: Epoch, message: &wire::Register) -> Registrati
         prefix_hashes: &message.prefix_hashes,
         requeues: message.requeues,
         previous_key: message.requeued_from.as_ref().map(request_key).filter(|previous| *previous != key),
-        leased_endpoint: non_empty(&message.leased_endpoint),
+        credit_endpoint: non_empty(&message.credit_endpoint),
         failed_attempt: message.failed_attempt.as_ref().and_then(pushback),
         is_within_limits: is_within_limits(message),
     }
@@ -93,7 +93,9 @@ pub(crate) fn pushback(message: &wire::PushedBack) -> Option<Pushback<'_>> {
 
 /// The answer of a filter to a request.
 pub(crate) fn filter_answer(node: Box<str>, message: &wire::Refused) -> FilterAnswer<'_> {
-    FilterAnswer { node, outcome: &message.outcome, code: &message.code, requeues: message.requeues }
+    // Another program could make up codes, and each is a metric's label.
+    let code = wire::Code::parse(&message.code).unwrap_or(wire::Code::Internal);
+    FilterAnswer { node, outcome: &message.outcome, code, requeues: message.requeues }
 }
 
 /// `None` for an empty text.
@@ -133,7 +135,7 @@ fn is_within_limits(message: &wire::Register) -> bool {
         &message.pin,
         &message.traceparent,
         &message.target_model,
-        &message.leased_endpoint,
+        &message.credit_endpoint,
     ];
     let listed = message.subset.iter().chain(&message.tolerations);
     names.into_iter().chain(listed).all(|name| name.len() <= NAME_BYTES_MAX)
@@ -199,6 +201,18 @@ fn output_tokens(message: &wire::Completed) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_unknown_code_of_a_filter_is_internal() {
+        let code = |text: &str| {
+            let refused = wire::Refused { code: text.into(), ..wire::Refused::default() };
+            filter_answer("edge".into(), &refused).code
+        };
+        assert_eq!(
+            [code("queue_timeout"), code("made_up")],
+            [wire::Code::QueueTimeout, wire::Code::Internal]
+        );
+    }
 
     #[test]
     fn an_error_page_is_refunded_and_an_interrupted_response_is_not() {

@@ -53,7 +53,7 @@ pub(crate) fn reject(sequence: u64, rejection: &Rejection) -> Kind {
     Kind::Reject(wire::Reject {
         sequence,
         status: u32::from(rejection.answer.status),
-        code: rejection.answer.code.to_owned(),
+        code: rejection.answer.code.as_str().to_owned(),
         outcome: rejection.outcome.as_str().to_owned(),
         message: rejection.answer.message.clone(),
         retry_after_ms: rejection.retry_after.map(|wait| millis(wait.saturating_add(ROUNDED_UP))),

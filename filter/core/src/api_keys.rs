@@ -5,8 +5,8 @@
 
 use std::borrow::Cow;
 
+use penstock_wire::Code;
 use penstock_wire::limits::{API_KEY_BYTES_MAX, API_KEYS_MAX, NAME_BYTES_MAX};
-use penstock_wire::names::code;
 use penstock_wire::{self as wire};
 use sha2::{Digest as _, Sha256};
 
@@ -99,7 +99,7 @@ fn wrong(header: &str) -> Failure {
 }
 
 fn failure(message: String) -> Failure {
-    Failure::new(401, code::INVALID_API_KEY, message)
+    Failure::new(401, Code::InvalidApiKey, message)
 }
 
 fn shown(header: &str) -> String {

@@ -1,18 +1,18 @@
 //! The admission credits of a worker: requests that the companion lets the worker admit by itself.
 //!
-//! A credit has slots at endpoints. A slot admits one request at a time, and the next one once that request has ended. The
-//! companion counts every slot as a running request, so both sides must agree on the number of slots. It changes only by
+//! A credit has places at endpoints. A place admits one request at a time, and the next one once that request has ended. The
+//! companion counts every place as a running request, so both sides must agree on the number of places. It changes only by
 //! these messages, whatever their order:
 //!
-//! - `Credit` adds the slots that it lists.
-//! - `Admitted` without `completed` removes one slot at `running.endpoint`, whether or not the companion knows the request
-//!   by then. The companion counts the request in place of the slot.
-//! - `Admitted` with `completed` changes no number. Either the slot is free again, or the request had none any more.
-//! - `CreditReturned` removes all slots of the credit. So does a `Hello`, which lists the running requests.
-//! - `Completed`, and a `Register` with a `leased_endpoint`, change no number.
+//! - `Credit` adds the places that it lists.
+//! - `Admitted` without `completed` removes one place at `running.endpoint`, whether or not the companion knows the request
+//!   by then. Then the companion counts the request instead of the place.
+//! - `Admitted` with `completed` changes no number. Either the place is free again, or the request had none any more.
+//! - `CreditReturned` removes all places of the credit. So does a `Hello`, which lists the running requests.
+//! - `Completed`, and a `Register` with a `credit_endpoint`, change no number.
 //!
 //! An `Admitted` that the filter sends again after a `Hello` has `completed`, so a lost message never counts twice. The field
-//! `running.endpoint` always names the endpoint of the slot, even if another server responds.
+//! `running.endpoint` always names the endpoint of the place, even if another server responds.
 
 mod credit;
 mod waiting;
@@ -35,9 +35,9 @@ pub(crate) struct Origin {
     pub(crate) hello: u32,
 }
 
-/// A slot that a running request holds.
+/// A place that a running request holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Slot {
+pub(crate) struct Place {
     pub(crate) origin: Origin,
     /// The id of the credit.
     pub(crate) credit: u64,
@@ -48,7 +48,7 @@ pub(crate) struct Slot {
 /// The admission of a request by credit.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Admission {
-    pub(crate) slot: Slot,
+    pub(crate) place: Place,
     /// `ip:port`.
     pub(crate) endpoint: String,
     pub(crate) saturation_milli: u32,
@@ -59,7 +59,7 @@ pub(crate) struct Admission {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
     Admit(Admission),
-    /// The credit, if there is one, isn't for this request, or has no slot left.
+    /// The credit, if there is one, isn't for this request, or has no place left.
     Register,
     /// The same, and the credit has expired.
     Expired,
@@ -88,9 +88,9 @@ impl PoolCredit {
         self.credit.as_mut().filter(|_| self.origin == Some(origin))
     }
 
-    /// The credit of a slot.
-    fn credit_with(&mut self, slot: Slot) -> Option<&mut Credit> {
-        self.credit_of(slot.origin).filter(|credit| credit.id == slot.credit)
+    /// The credit of a place.
+    fn credit_with(&mut self, place: Place) -> Option<&mut Credit> {
+        self.credit_of(place.origin).filter(|credit| credit.id == place.credit)
     }
 }
 
@@ -134,8 +134,8 @@ impl Credits {
         Some(credit.id)
     }
 
-    /// Takes a slot for a request, if the pool has a credit of this origin, the credit is for such requests, and no request of
-    /// the pool waits. Of the endpoints with a free slot, it takes the one with the smallest part of its slots taken; of
+    /// Takes a place for a request, if the pool has a credit of this origin, the credit is for such requests, and no request of
+    /// the pool waits. Of the endpoints with a free place, it takes the one with the smallest part of its places taken; of
     /// equals, the next in turn.
     pub(crate) fn decide(
         &mut self,
@@ -157,32 +157,32 @@ impl Credits {
         if is_overtaking || !credit.is_for(register) {
             return Decision::Register;
         }
-        let Some((endpoint, address)) = credit.take_slot() else {
+        let Some((endpoint, address)) = credit.take_place() else {
             return Decision::Register;
         };
         let address = address.to_owned();
         Decision::Admit(Admission {
-            slot: Slot { origin, credit: credit.id, endpoint },
+            place: Place { origin, credit: credit.id, endpoint },
             endpoint: address,
             saturation_milli: credit.saturation_milli,
             requeue: credit.requeue,
         })
     }
 
-    /// Frees the slot of a request that has ended. Does nothing if its credit was given up.
-    pub(crate) fn free(&mut self, pool: &str, slot: Slot) {
+    /// Frees the place of a request that has ended. Does nothing if its credit was given up.
+    pub(crate) fn free(&mut self, pool: &str, place: Place) {
         let pool = self.pools.get_mut(pool);
-        if let Some(credit) = pool.and_then(|pool| pool.credit_with(slot)) {
-            credit.free(slot.endpoint);
+        if let Some(credit) = pool.and_then(|pool| pool.credit_with(place)) {
+            credit.free(place.endpoint);
         }
     }
 
-    /// Removes the slot of a request that runs on without it. Returns `false` if its credit was given up.
-    pub(crate) fn consume(&mut self, pool: &str, slot: Slot) -> bool {
+    /// Removes the place of a request that runs on without it. Returns `false` if its credit was given up.
+    pub(crate) fn consume(&mut self, pool: &str, place: Place) -> bool {
         let pool = self.pools.get_mut(pool);
-        let credit = pool.and_then(|pool| pool.credit_with(slot));
+        let credit = pool.and_then(|pool| pool.credit_with(place));
         credit.is_some_and(|credit| {
-            credit.consume(slot.endpoint);
+            credit.consume(place.endpoint);
             true
         })
     }

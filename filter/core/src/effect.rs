@@ -1,7 +1,7 @@
 //! Decisions of a worker, as data that its host carries out.
 
 use penstock_wire::Api;
-use penstock_wire::names::code;
+use penstock_wire::Code;
 
 use crate::header_sanitizer::HeaderEdit;
 use crate::local_reply::{Failure, LocalReply};
@@ -86,5 +86,5 @@ pub struct ResponseHeadersAction {
 #[must_use]
 pub fn rewrite_failed() -> LocalReply {
     let message = "The gateway couldn't put the model's real name into the body.";
-    Failure::new(500, code::INTERNAL, message).reply(Api::Unspecified, None)
+    Failure::new(500, Code::Internal, message).reply(Api::Unspecified, None)
 }

@@ -3,8 +3,8 @@
 //! The details are the constants of Envoy's documentation ("Response code details"). They are recognized by their prefix,
 //! and by the text in the braces of `upstream_reset_before_response_started{...}`.
 
+use penstock_wire::Code;
 use penstock_wire::EndReason;
-use penstock_wire::names::code;
 
 use crate::local_reply::Failure;
 
@@ -37,13 +37,13 @@ impl UpstreamFailure {
         match self {
             Self::Unavailable => Failure::new(
                 503,
-                code::UPSTREAM_UNAVAILABLE,
+                Code::UpstreamUnavailable,
                 "No model server accepted the request. Try again later, or check that the pool's endpoints are up.",
             )
             .retry_after_ms(retry_after_ms),
             Self::Reset => Failure::new(
                 502,
-                code::UPSTREAM_RESET,
+                Code::UpstreamReset,
                 "The model server closed the connection before it answered. Check that server's log.",
             ),
         }

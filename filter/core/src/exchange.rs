@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use penstock_wire::Register;
 
-pub(crate) use self::granted::{Granted, Lease, Response, Upstream};
+pub(crate) use self::granted::{ByCredit, Granted, Response, Upstream};
 use crate::body::BodyScanner;
 use crate::compiled_policy::{CompiledPolicy, PoolPolicy};
 use crate::credits::WaitingPlace;
@@ -80,8 +80,8 @@ impl Exchange {
         Register { age_us: now.micros_since(self.arrived), ..self.register.clone() }
     }
 
-    /// The token that authenticates the request at the requeue listener. `leased_endpoint`: it is admitted there by credit.
-    pub(crate) fn requeue_token(&self, epoch: Epoch, leased_endpoint: Option<&str>) -> RequeueToken {
+    /// The token that authenticates the request at the requeue listener. `credit_endpoint`: it is admitted there by credit.
+    pub(crate) fn requeue_token(&self, epoch: Epoch, credit_endpoint: Option<&str>) -> RequeueToken {
         let model = ModelName::of(&self.register);
         RequeueToken {
             epoch,
@@ -90,7 +90,7 @@ impl Exchange {
             arrived: self.arrived,
             client: Some(self.register.client.clone()).filter(|client| !client.is_empty()),
             tenant: Some(self.register.fairness_id.clone()).filter(|_| self.register.tenant_verified),
-            leased_endpoint: leased_endpoint.map(str::to_owned),
+            credit_endpoint: credit_endpoint.map(str::to_owned),
             requested_model: model.target.map(|_| model.requested.to_owned()),
         }
     }

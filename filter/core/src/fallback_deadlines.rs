@@ -3,7 +3,8 @@
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use penstock_wire::names::{self, code, outcome};
+use penstock_wire::Code;
+use penstock_wire::names::{self, outcome};
 
 use crate::compiled_policy::PoolPolicy;
 use crate::exchange::Exchange;
@@ -60,7 +61,7 @@ pub(crate) fn decide(
     } else {
         let message =
             "The gateway's queue is unreachable: check that Penstock's companion runs, then try again.";
-        let failure = Failure::new(503, code::GATEWAY_UNAVAILABLE, message).retry_after_ms(advice_ms);
+        let failure = Failure::new(503, Code::GatewayUnavailable, message).retry_after_ms(advice_ms);
         WaitDecision::Reject(failure, outcome::GATEWAY_UNAVAILABLE)
     }
 }
@@ -72,12 +73,12 @@ fn expired(pool: Option<&PoolPolicy>, ttl: Duration, none_ready: bool, advice_ms
             "No server was ready for {}: check the servers' health and pools[].endpoints.",
             format_duration(ttl)
         );
-        let failure = Failure::new(503, code::NO_ENDPOINTS, message).retry_after_ms(advice_ms);
+        let failure = Failure::new(503, Code::NoEndpoints, message).retry_after_ms(advice_ms);
         return WaitDecision::Reject(failure, outcome::NO_ENDPOINTS);
     }
     let status = pool.map_or(503, |pool| pool.capacity_status);
     let message = format!("Request timed out after {} in queue", format_duration(ttl));
-    let failure = Failure::new(status, code::QUEUE_TIMEOUT, message).retry_after_ms(advice_ms);
+    let failure = Failure::new(status, Code::QueueTimeout, message).retry_after_ms(advice_ms);
     WaitDecision::Reject(failure, outcome::EXPIRED_TTL)
 }
 
@@ -86,9 +87,8 @@ fn deadline_exceeded(deadline_ms: u64) -> WaitDecision {
         "The request's deadline of {deadline_ms}ms passed in the queue: raise {}.",
         names::DEADLINE_HEADER
     );
-    let failure = Failure::new(504, code::DEADLINE_EXCEEDED, message)
-        .retry_after_ms(RETRY_AFTER_MIN_MS)
-        .without_retry();
+    let failure =
+        Failure::new(504, Code::DeadlineExceeded, message).retry_after_ms(RETRY_AFTER_MIN_MS).without_retry();
     WaitDecision::Reject(failure, outcome::DEADLINE_EXCEEDED)
 }
 

@@ -74,7 +74,7 @@ pub const FALLBACK_BYTES_PER_TOKEN: u64 = 4;
 /// Endpoints of an admission credit.
 pub const CREDIT_ENDPOINTS_MAX: usize = 256;
 /// Requests that an admission credit lets run at one endpoint.
-pub const CREDIT_SLOTS_MAX: u32 = 4_096;
+pub const CREDIT_PLACES_MAX: u32 = 4_096;
 /// Reports of requests that were admitted by credit, in one frame.
 pub const REPORTS_MAX: usize = 16;
 /// How long such a report may wait for others. The companion's gauges lag by less than 100 ms.

@@ -1,7 +1,7 @@
 //! Responses that the filter sends itself (Envoy's local replies), in the format that the client's library expects:
 //! Anthropic's error object on the messages API, OpenAI's on every other API.
 
-use penstock_wire::{Api, Reject, names};
+use penstock_wire::{Api, Code, Reject, names};
 use serde::Serialize;
 
 use crate::rate_limit::RateLimit;
@@ -66,8 +66,14 @@ pub struct Failure {
 impl Failure {
     /// An error without retry headers.
     #[must_use]
-    pub fn new(status: u32, code: &str, message: impl Into<String>) -> Self {
-        Self { status, code: code.to_owned(), message: message.into(), retry_after_ms: None, is_final: false }
+    pub fn new(status: u32, code: Code, message: impl Into<String>) -> Self {
+        Self {
+            status,
+            code: code.as_str().to_owned(),
+            message: message.into(),
+            retry_after_ms: None,
+            is_final: false,
+        }
     }
 
     /// The same error with a `retry-after`.
@@ -189,8 +195,8 @@ mod tests {
             saturation_milli: 1_005,
             rate_limit: None,
         };
-        let failure =
-            Failure::new(503, "queue_timeout", "Request timed out after 30s in queue").retry_after_ms(1_001);
+        let failure = Failure::new(503, Code::QueueTimeout, "Request timed out after 30s in queue")
+            .retry_after_ms(1_001);
         let reply = failure.without_retry().reply(Api::ChatCompletions, Some(&report));
         assert_eq!(reply.status, 503);
         assert_eq!(
@@ -214,7 +220,7 @@ mod tests {
 
     #[test]
     fn anthropic_format() {
-        let body = Failure::new(413, "request_too_large", "say \"less\"").body(Api::Messages);
+        let body = Failure::new(413, Code::RequestTooLarge, "say \"less\"").body(Api::Messages);
         assert_eq!(
             String::from_utf8(body).unwrap(),
             r#"{"type":"error","error":{"type":"invalid_request_error","message":"say \"less\""}}"#
@@ -223,7 +229,7 @@ mod tests {
 
     #[test]
     fn wrong_key_is_an_authentication_error_in_both_formats() {
-        let failure = Failure::new(401, "invalid_api_key", "no");
+        let failure = Failure::new(401, Code::InvalidApiKey, "no");
         let body = |api| String::from_utf8(failure.body(api)).unwrap();
         assert_eq!(
             body(Api::ChatCompletions),

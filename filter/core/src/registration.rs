@@ -1,8 +1,8 @@
 //! Builds the registration of a request from its headers and body, and refuses malformed requests.
 
 use penstock_wire::limits::LIST_MAX;
-use penstock_wire::names::{self, code};
 use penstock_wire::{Api, Register};
+use penstock_wire::{Code, names};
 
 use crate::body::{Body, BodyError};
 use crate::headers::{Headers, bounded};
@@ -94,7 +94,7 @@ pub(crate) fn check_headers(headers: Headers<'_>, end: bool, body_bytes_max: u64
             "The body is compressed (content-encoding: {coding}): send it uncompressed, or put Envoy's decompressor \
              filter (envoy.filters.http.decompressor) before Penstock."
         );
-        return Some(Failure::new(400, code::INVALID_REQUEST, message));
+        return Some(Failure::new(400, Code::InvalidRequest, message));
     }
     let length = headers.text("content-length", 20).and_then(|length| length.parse::<u64>().ok())?;
     (length > body_bytes_max).then(|| body_too_large(body_bytes_max))
@@ -102,11 +102,11 @@ pub(crate) fn check_headers(headers: Headers<'_>, end: bool, body_bytes_max: u64
 
 /// The error for a body that the scanner refuses.
 pub(crate) fn invalid_body(error: BodyError) -> Failure {
-    Failure::new(400, code::INVALID_REQUEST, error.to_string())
+    Failure::new(400, Code::InvalidRequest, error.to_string())
 }
 
 /// The error for a body over the policy's limit.
 pub(crate) fn body_too_large(limit: u64) -> Failure {
     let message = format!("The body is larger than {limit} bytes: send less, or raise `limits.body_bytes`.");
-    Failure::new(413, code::REQUEST_TOO_LARGE, message)
+    Failure::new(413, Code::RequestTooLarge, message)
 }

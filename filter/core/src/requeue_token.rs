@@ -30,7 +30,7 @@ pub(crate) struct RequeueToken {
     /// The tenant that an API key has verified. The key may have been removed from the request.
     pub(crate) tenant: Option<String>,
     /// The endpoint at which the request was admitted by credit; `None`: the companion granted it.
-    pub(crate) leased_endpoint: Option<String>,
+    pub(crate) credit_endpoint: Option<String>,
     /// The model that the client requested; `None`: the body still names it.
     pub(crate) requested_model: Option<String>,
 }
@@ -43,7 +43,8 @@ const LENGTH_BYTES: usize = 2;
 const STRINGS: usize = 4;
 const BYTES_MAX: usize =
     TAG_BYTES + NUMBER_BYTES + STRINGS * LENGTH_BYTES + 3 * NAME_BYTES_MAX + LIST_ENTRY_BYTES_MAX;
-const _: () = assert!(NAME_BYTES_MAX <= u16::MAX as usize && LIST_ENTRY_BYTES_MAX <= u16::MAX as usize);
+const _: () = assert!(NAME_BYTES_MAX <= u16::MAX as usize);
+const _: () = assert!(LIST_ENTRY_BYTES_MAX <= u16::MAX as usize);
 
 impl RequeueToken {
     /// The token as a header value, in hexadecimal digits: the tag, the numbers, little endian, and the strings, each after its
@@ -55,7 +56,7 @@ impl RequeueToken {
     /// The token as in [`Self::sign`], after `prefix`.
     pub(crate) fn sign_after(&self, prefix: &str, key: &SigningKey) -> String {
         let numbers = [self.epoch.hi, self.epoch.lo, self.sequence, self.arrived.as_nanos()];
-        let strings = [&self.client, &self.tenant, &self.leased_endpoint, &self.requested_model]
+        let strings = [&self.client, &self.tenant, &self.credit_endpoint, &self.requested_model]
             .map(|text| text.as_deref().unwrap_or_default());
         let length = strings
             .iter()
@@ -95,7 +96,7 @@ impl RequeueToken {
         let (numbers, content) = content.split_first_chunk::<32>()?;
         let (requeues, mut content) = content.split_first_chunk()?;
         let mut next = || split_string(&mut content);
-        let (client, tenant, leased_endpoint, requested_model) = (next()?, next()?, next()?, next()?);
+        let (client, tenant, credit_endpoint, requested_model) = (next()?, next()?, next()?, next()?);
         if !content.is_empty() {
             return None;
         }
@@ -108,7 +109,7 @@ impl RequeueToken {
             arrived: Instant::from_nanos(u64::from_le_bytes(arrived)),
             client,
             tenant,
-            leased_endpoint,
+            credit_endpoint,
             requested_model,
         })
     }
@@ -147,7 +148,7 @@ mod tests {
             arrived: Instant::from_nanos(5),
             client: Some("2001:db8::9".into()),
             tenant: None,
-            leased_endpoint: None,
+            credit_endpoint: None,
             requested_model: Some("chat".into()),
         }
     }
@@ -165,7 +166,7 @@ mod tests {
         let longest = RequeueToken {
             client: Some("x".repeat(NAME_BYTES_MAX)),
             tenant: Some("z".repeat(NAME_BYTES_MAX)),
-            leased_endpoint: Some("z".repeat(LIST_ENTRY_BYTES_MAX)),
+            credit_endpoint: Some("z".repeat(LIST_ENTRY_BYTES_MAX)),
             requested_model: Some("y".repeat(NAME_BYTES_MAX)),
             ..token()
         };
@@ -173,11 +174,11 @@ mod tests {
     }
 
     #[test]
-    fn token_carries_the_leased_endpoint_with_and_without_a_client() {
+    fn token_carries_the_credit_endpoint_with_and_without_a_client() {
         for client in [None, Some("2001:db8::9".to_owned())] {
             let leased = RequeueToken {
                 client,
-                leased_endpoint: Some("10.0.0.1:8000".into()),
+                credit_endpoint: Some("10.0.0.1:8000".into()),
                 requested_model: None,
                 ..token()
             };

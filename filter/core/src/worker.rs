@@ -166,7 +166,7 @@ impl Worker {
     pub fn is_admitted_by_credit(&self, sequence: u64) -> bool {
         let exchange = self.exchanges.get(&sequence);
         exchange.is_some_and(
-            |exchange| matches!(&exchange.phase, Phase::Granted(granted) if granted.lease.is_some()),
+            |exchange| matches!(&exchange.phase, Phase::Granted(granted) if granted.by_credit.is_some()),
         )
     }
 
@@ -224,8 +224,8 @@ impl Worker {
                 }
                 Phase::Granted(granted) => {
                     let listed = granted.running(now, register);
-                    if let Some(lease) = granted.lease.as_mut().filter(|_| listed.is_some()) {
-                        lease.known_since = Some(Origin { session: id, hello });
+                    if let Some(by_credit) = granted.by_credit.as_mut().filter(|_| listed.is_some()) {
+                        by_credit.known_since = Some(Origin { session: id, hello });
                     }
                     running.extend(listed);
                 }

@@ -290,7 +290,7 @@ impl Control {
             self.observe_request(labels.clone(), RequestNews::Arrived);
             let decided = Decided {
                 outcome: if is_by_credit { Outcome::Leased } else { outcome },
-                code: if is_by_credit { "" } else { answer.code },
+                code: (!is_by_credit).then_some(answer.code),
                 waited: Duration::ZERO,
                 endpoint: Arc::default(),
                 was_queued: false,

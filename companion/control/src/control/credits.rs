@@ -139,7 +139,7 @@ impl Control {
         arrival: Arrival<'_>,
     ) {
         let (Arrival::New, Some(endpoint), Some(previous)) =
-            (arrival, registration.leased_endpoint, registration.previous_key)
+            (arrival, registration.credit_endpoint, registration.previous_key)
         else {
             return;
         };
@@ -158,7 +158,7 @@ impl Control {
         let first = Registration {
             key: previous,
             previous_key: None,
-            leased_endpoint: None,
+            credit_endpoint: None,
             failed_attempt: None,
             requeues: 0,
             ..registration.clone()

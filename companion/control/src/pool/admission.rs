@@ -118,7 +118,7 @@ impl Pool {
             let outcome = outcome_of(registering.arrival);
             let address = self.endpoints.address(endpoint);
             let was_queued = outcome == Outcome::Dispatched;
-            self.observe_decided(labels, outcome, "", Duration::ZERO, address, was_queued);
+            self.observe_decided(labels, outcome, None, Duration::ZERO, address, was_queued);
         }
     }
 
@@ -255,7 +255,7 @@ impl Pool {
         }
         let waited = granted_at.since(request.arrived);
         if is_first {
-            self.observe_decided(&labels, Outcome::Dispatched, "", waited, address, true);
+            self.observe_decided(&labels, Outcome::Dispatched, None, waited, address, true);
         }
         match endpoint {
             Some(endpoint) => {
@@ -278,7 +278,7 @@ impl Pool {
             outcome: Outcome::Dispatched,
             requeues: request.requeues,
             status: None,
-            code: "",
+            code: None,
             waited,
         };
         self.leave(now, id, RequestNews::Dropped(dropped));

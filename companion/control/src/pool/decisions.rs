@@ -6,7 +6,7 @@ use std::sync::Arc;
 use penstock_autopilot as autopilot;
 use penstock_engine::input::{Input, RequestId};
 use penstock_engine::{BudgetReport, Effect, Instant, Outcome, effect};
-use penstock_wire::names::code;
+use penstock_wire::Code;
 
 use super::request::{Demand, Grant, Granted, OpenRequest, Stage};
 use super::{Pool, PoolEffect};
@@ -97,7 +97,7 @@ impl Pool {
         if is_first {
             let endpoint = grant.first().cloned().unwrap_or_default();
             let was_queued = self.arriving != Some(decided.id);
-            self.observe_decided(&labels, outcome, "", decided.waited, endpoint, was_queued);
+            self.observe_decided(&labels, outcome, None, decided.waited, endpoint, was_queued);
         }
         self.send_grant(now, decided.id, key, labels, grant);
         if let (Outcome::Bypassed, Some(&endpoint)) = (decided.outcome, decided.endpoints.first()) {
@@ -138,7 +138,14 @@ impl Pool {
         } else {
             self.take_back_demand(id, &request, outcome);
             let was_queued = self.arriving != Some(id);
-            self.observe_decided(&request.labels, outcome, answer.code, waited, Arc::default(), was_queued);
+            self.observe_decided(
+                &request.labels,
+                outcome,
+                Some(answer.code),
+                waited,
+                Arc::default(),
+                was_queued,
+            );
         }
         let rejection = Rejection::new(answer, outcome, waited, retry_after, saturation_milli);
         let rate_limit = self.rate_limit(now, &request.labels.flow);
@@ -181,7 +188,7 @@ impl Pool {
             None => self.observe_decided(
                 &request.labels,
                 Outcome::Cancelled,
-                code::CANCELLED,
+                Some(Code::Cancelled),
                 waited,
                 Arc::default(),
                 true,
@@ -201,7 +208,7 @@ impl Pool {
         &mut self,
         labels: &Arc<Labels>,
         outcome: Outcome,
-        code: &'static str,
+        code: Option<Code>,
         waited: Duration,
         endpoint: Arc<str>,
         was_queued: bool,
@@ -218,7 +225,7 @@ impl Pool {
         &mut self,
         request: &OpenRequest,
         outcome: Outcome,
-        answer: Option<(u16, &'static str)>,
+        answer: Option<(u16, Code)>,
         waited: Duration,
     ) {
         self.observe_request(
@@ -227,7 +234,7 @@ impl Pool {
                 outcome,
                 requeues: request.requeues,
                 status: answer.map(|(status, _)| status),
-                code: answer.map_or("", |(_, code)| code),
+                code: answer.map(|(_, code)| code),
                 waited,
             }),
         );

@@ -218,7 +218,7 @@ impl Pool {
         let end = self.completion_news(now, &admission, completion);
         if is_first {
             let endpoint = self.endpoints.share(completion.endpoint.unwrap_or_default());
-            self.observe_decided(&labels, Outcome::Dispatched, "", waited, endpoint, true);
+            self.observe_decided(&labels, Outcome::Dispatched, None, waited, endpoint, true);
         }
         if let Some(request) = self.requests.get_mut(&id) {
             request.admitted.get_or_insert(Outcome::Dispatched);

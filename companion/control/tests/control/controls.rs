@@ -133,7 +133,7 @@ impl Companion {
                 }
                 Output::Close(conn, _) => outputs.closed.push(conn.0),
                 Output::Observe(Observation::Request(_, RequestNews::Decided(Decided { code, .. }))) => {
-                    outputs.decided.push(code)
+                    outputs.decided.push(code.map_or("", |code| code.as_str()))
                 }
                 Output::Observe(_) => {}
                 Output::Election(_) => outputs.elections.push(scope),

@@ -312,7 +312,7 @@ fn a_client_without_trust_keeps_its_flow_when_its_leased_request_is_requeued() {
     world.report(1, report);
     let first = flow(&world);
     world.send(1, completed(10));
-    let second_pass = wire::Register { leased_endpoint: SERVER.into(), ..untrusted(again(21, 2, 20)) };
+    let second_pass = wire::Register { credit_endpoint: SERVER.into(), ..untrusted(again(21, 2, 20)) };
     world.send(1, Message::Register(second_pass));
     assert!(first.is_some());
     assert_eq!(flow(&world), first);
@@ -322,7 +322,7 @@ fn a_client_without_trust_keeps_its_flow_when_its_leased_request_is_requeued() {
 fn a_leased_request_that_ended_before_it_comes_in_again_is_not_waited_for() {
     let mut world = lent();
     world.report(1, ended(10, 1));
-    let second_pass = wire::Register { leased_endpoint: SERVER.into(), ..again(11, 2, 10) };
+    let second_pass = wire::Register { credit_endpoint: SERVER.into(), ..again(11, 2, 10) };
     world.send(1, Message::Register(second_pass));
     let taken = world.take();
     assert_eq!((taken.arrived, &taken.outcomes[..]), (1, &[Outcome::Leased][..]));

@@ -332,7 +332,7 @@ fn a_leased_request_that_is_requeued_is_counted_once_whichever_report_comes_firs
         if is_admitted_first {
             world.report(1, admitted(10, 1));
         }
-        let second_pass = wire::Register { leased_endpoint: SERVER.into(), ..again(11, 2, 10) };
+        let second_pass = wire::Register { credit_endpoint: SERVER.into(), ..again(11, 2, 10) };
         world.send(1, Message::Register(second_pass));
         let taken = world.take();
         assert_eq!((taken.arrived, &taken.outcomes[..]), (1, &[Outcome::Leased][..]));
@@ -363,7 +363,7 @@ fn an_endpoint_that_fails_leased_requests_is_marked_down() {
     two.pools[0].policy.gate = gate(100);
     let mut world = world(two);
     for (first, second) in [(10, 11), (12, 13)] {
-        let second_pass = wire::Register { leased_endpoint: SERVER.into(), ..again(second, 2, first) };
+        let second_pass = wire::Register { credit_endpoint: SERVER.into(), ..again(second, 2, first) };
         world.send(1, Message::Register(second_pass));
     }
     assert_eq!(world.take().marked, [(SERVER.into(), true)]);

@@ -57,7 +57,7 @@ impl Rng {
         }
         register.age_us = self.below(2_000_000);
         if self.one_in(3) {
-            register.leased_endpoint = self.address();
+            register.credit_endpoint = self.address();
         }
         register.untrusted = self.one_in(5);
         if self.one_in(5) {

@@ -11,6 +11,7 @@ use std::time::Duration;
 use hashbrown::{DefaultHashBuilder, HashMap};
 use penstock_control::{Dropped, Labels, Observation, Refused, RequestNews};
 use penstock_engine::{Instant, Outcome};
+use penstock_wire::Code;
 
 /// How long an ended request can be looked up.
 pub(crate) const RETENTION: Duration = Duration::from_secs(60);
@@ -21,8 +22,8 @@ const BYTES_MAX: usize = 16 << 20;
 pub(crate) struct EndedRequest {
     pub(crate) labels: Arc<Labels>,
     pub(crate) outcome: Outcome,
-    /// The error code of Penstock's own response; empty: there was none.
-    pub(crate) code: Box<str>,
+    /// The error code of Penstock's own response; `None`: there was none.
+    pub(crate) code: Option<Code>,
     /// The time in the queue.
     pub(crate) waited: Duration,
     /// The endpoint that served the request; empty: none is known.
@@ -57,15 +58,15 @@ impl EndedRequests {
             }
             RequestNews::Refused(Refused { outcome, code, waited, requeues, .. }) => {
                 let outcome = Outcome::from_name(outcome).unwrap_or(Outcome::Internal);
-                EndedRequest::new(now, labels, outcome, code, waited.unwrap_or_default(), *requeues)
+                EndedRequest::new(now, labels, outcome, Some(*code), waited.unwrap_or_default(), *requeues)
             }
             RequestNews::Dropped(Dropped { outcome, code, waited, requeues, .. }) => {
-                EndedRequest::new(now, labels, *outcome, code, *waited, *requeues)
+                EndedRequest::new(now, labels, *outcome, *code, *waited, *requeues)
             }
             RequestNews::Completed(ended) => EndedRequest {
                 endpoint: ended.endpoint.clone(),
                 status: ended.status,
-                ..EndedRequest::new(now, labels, ended.outcome, "", ended.waited, ended.requeues)
+                ..EndedRequest::new(now, labels, ended.outcome, None, ended.waited, ended.requeues)
             },
             RequestNews::Arrived
             | RequestNews::BadDeadline
@@ -130,14 +131,14 @@ impl EndedRequest {
         ended_at: Instant,
         labels: &Arc<Labels>,
         outcome: Outcome,
-        code: &str,
+        code: Option<Code>,
         waited: Duration,
         requeues: u32,
     ) -> Self {
         Self {
             labels: labels.clone(),
             outcome,
-            code: code.into(),
+            code,
             waited,
             endpoint: Arc::default(),
             status: 0,
@@ -158,7 +159,6 @@ impl EndedRequest {
             labels.request_id.len(),
             labels.traceparent.len(),
             labels.class.len(),
-            self.code.len(),
             self.endpoint.len(),
         ];
         let allocations = texts.iter().filter(|len| **len > 0).count();
@@ -192,10 +192,10 @@ impl EndedRequest {
                 status => format!("{granted} and was answered {status} by {}", self.endpoint),
             };
         }
-        if self.code.is_empty() {
+        let Some(code) = self.code else {
             return "it was granted, and no endpoint reported its end: its client or its Envoy was gone before".into();
-        }
-        format!("it was granted, no endpoint accepted it, and it was answered {}", self.code)
+        };
+        format!("it was granted, no endpoint accepted it, and it was answered {}", code.as_str())
     }
 }
 
@@ -261,7 +261,7 @@ mod tests {
             labels(request_id),
             RequestNews::Decided(Decided {
                 outcome,
-                code: code_of(outcome).unwrap_or_default(),
+                code: code_of(outcome),
                 waited: Duration::from_millis(1_500),
                 endpoint: "127.0.0.1:1".into(),
                 was_queued: true,
@@ -276,7 +276,7 @@ mod tests {
         requests.record(time(0), &decided("b", Outcome::Dispatched));
         assert_eq!(requests.find(time(0), "b"), None, "it still runs");
         let found = requests.find(time(60), "a").expect("it is remembered");
-        assert_eq!((found.outcome, &*found.code), (Outcome::ExpiredTtl, "queue_timeout"));
+        assert_eq!((found.outcome, found.code), (Outcome::ExpiredTtl, Some(Code::QueueTimeout)));
         assert_eq!(found.reason(), "expired: it waited longer than queue.ttl, after 1.500 s");
         assert_eq!(requests.find(time(61), "a"), None);
         assert_eq!((requests.bytes, requests.by_id.len()), (0, 0));
@@ -334,12 +334,12 @@ mod tests {
                 }),
             )
         };
-        requests.record(time(0), &dropped("queue_timeout"));
+        requests.record(time(0), &dropped(Some(Code::QueueTimeout)));
         assert_eq!(
             reason(&mut requests),
             "it was granted, no endpoint accepted it, and it was answered queue_timeout"
         );
-        requests.record(time(0), &dropped(""));
+        requests.record(time(0), &dropped(None));
         assert!(reason(&mut requests).contains("its Envoy was gone"));
     }
 
@@ -352,7 +352,7 @@ mod tests {
                 outcome: Outcome::ExpiredTtl,
                 requeues: 3,
                 status: Some(503),
-                code: "queue_timeout",
+                code: Some(Code::QueueTimeout),
                 waited: Duration::from_secs(30),
             }),
         );

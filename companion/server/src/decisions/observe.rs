@@ -1,8 +1,6 @@
 //! Turns observations into counters, spans and log lines. Each request is one line at debug; each kind of rejection is at
 //! most one line a second at warn. Prompts, bodies and private identities appear in none of them.
 
-mod filter_codes;
-
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,13 +11,20 @@ use penstock_control::{
 };
 use penstock_engine::effect::BudgetReport;
 use penstock_engine::{Instant, Outcome};
-use penstock_wire::names::code;
+use penstock_wire::Code;
 
-use self::filter_codes::{CODES, LATER};
 use crate::metrics::trace::{SpanRecord, Tracer};
 use crate::metrics::{CompletedRequest, Metrics, NO_POOL, OTHER, SeriesTable};
 use penstock_stores::Recorders;
 
+/// Codes with which a filter rejects requests that were admitted, or that waited for a companion until their time was over.
+const LATER: [Code; 5] = [
+    Code::QueueTimeout,
+    Code::DeadlineExceeded,
+    Code::Cancelled,
+    Code::UpstreamUnavailable,
+    Code::UpstreamReset,
+];
 /// A kind of rejection is logged once in this interval, with the number of suppressed lines.
 const WARN_INTERVAL: Duration = Duration::from_secs(1);
 /// The kind of the log line about an Envoy without file descriptors.
@@ -133,7 +138,7 @@ impl Observer {
     fn observe_request(&mut self, now: Instant, labels: &Arc<Labels>, news: RequestNews) {
         match news {
             RequestNews::Arrived => self.table.series(now, labels).count_arrival(),
-            RequestNews::BadDeadline => self.count_push_error(now, labels, code::BAD_DEADLINE),
+            RequestNews::BadDeadline => self.count_push_error(now, labels, Code::BadDeadline),
             RequestNews::PriorityLowered => {
                 let values = self.table.series(now, labels).labels();
                 self.metrics.requests.priority_lowered.with_label_values(&values).inc();
@@ -194,12 +199,12 @@ impl Observer {
             pool = %labels.pool,
             request_id = labels.request_id,
             outcome = outcome.as_str(),
-            code,
+            code = code.map(Code::as_str),
             requeues,
             waited_ms = millis(waited),
             "request ended without an endpoint"
         );
-        if status.is_some() {
+        if let Some(code) = code {
             let flow = if labels.private { OTHER } else { &labels.flow };
             self.warn_about_rejection(now, &labels.pool, code, flow);
         }
@@ -295,22 +300,21 @@ impl Observer {
             endpoint = &**endpoint,
             "request decided"
         );
-        if !code.is_empty() && outcome != Outcome::Cancelled {
+        if let Some(code) = code.filter(|_| outcome != Outcome::Cancelled) {
             self.warn_about_rejection(now, &labels.pool, code, flow);
         }
-        if !code.is_empty() && !was_queued {
+        if let Some(code) = code.filter(|_| !was_queued) {
             self.count_push_error(now, labels, code);
         }
     }
 
     fn observe_filter_rejection(&mut self, now: Instant, labels: &Arc<Labels>, refused: &Refused) {
         let Refused { node, outcome, code, waited, was_granted, requeues } = refused;
-        if **code == *code::FILTER_MISCONFIGURED {
+        let code = *code;
+        if code == Code::FilterMisconfigured {
             self.warn_about_filter(now, node);
         }
         let outcome = Outcome::from_name(outcome).unwrap_or(Outcome::Internal);
-        let code = CODES.into_iter().find(|known| *known == &**code);
-        let code = code.unwrap_or(code::INTERNAL);
         let series = self.table.series(now, labels);
         series.count_decision(outcome, labels.band, *waited);
         if *was_granted {
@@ -322,7 +326,7 @@ impl Observer {
             pool = %labels.pool,
             request_id = labels.request_id,
             outcome = outcome.as_str(),
-            code,
+            code = code.as_str(),
             requeues,
             "request rejected by its filter"
         );
@@ -334,14 +338,18 @@ impl Observer {
         }
     }
 
-    fn count_push_error(&mut self, now: Instant, labels: &Labels, code: &str) {
+    fn count_push_error(&mut self, now: Instant, labels: &Labels, code: Code) {
         let [pool, model, target_model] = self.table.series(now, labels).labels();
-        self.metrics.requests.push_errors.with_label_values(&[pool, model, target_model, code]).inc();
+        self.metrics
+            .requests
+            .push_errors
+            .with_label_values(&[pool, model, target_model, code.as_str()])
+            .inc();
     }
 
     /// Logs one line for each interval.
     fn warn_about_filter(&mut self, now: Instant, node: &str) {
-        let key = (Arc::from(NO_POOL), code::FILTER_MISCONFIGURED);
+        let key = (Arc::from(NO_POOL), Code::FilterMisconfigured.as_str());
         let (last, count) = self.warned.entry(key).or_insert((now, 0));
         if *count == 0 || now.since(*last) >= WARN_INTERVAL {
             tracing::error!(
@@ -373,7 +381,8 @@ impl Observer {
     }
 
     /// Logs one line for each pool, code and interval.
-    fn warn_about_rejection(&mut self, now: Instant, pool: &Arc<str>, code: &'static str, flow: &str) {
+    fn warn_about_rejection(&mut self, now: Instant, pool: &Arc<str>, code: Code, flow: &str) {
+        let code = code.as_str();
         let (last, count) = self.warned.entry((pool.clone(), code)).or_insert((now, 0));
         if *count == 0 || now.since(*last) >= WARN_INTERVAL {
             tracing::warn!(pool = %pool, code, flow, suppressed = count.saturating_sub(1), "request rejected");
@@ -473,9 +482,9 @@ mod tests {
         let metrics = Arc::new(Metrics::new().expect("distinct"));
         let mut observer = Observer::new(metrics.clone(), 10);
         for (outcome, code) in [
-            ("expired_ttl", code::QUEUE_TIMEOUT),
-            ("rejected_invalid", code::INVALID_API_KEY),
-            ("cancelled", code::CANCELLED),
+            ("expired_ttl", Code::QueueTimeout),
+            ("rejected_invalid", Code::InvalidApiKey),
+            ("cancelled", Code::Cancelled),
         ] {
             let rejected = Observation::Request(
                 labels(),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use penstock_control::{Labels, Observation, RequestNews};
 use penstock_engine::input::Band;
 use penstock_engine::{Instant, Outcome};
-use penstock_wire::names::code;
+use penstock_wire::Code;
 
 /// The time that the counts cover.
 pub(crate) const WINDOW: Duration = Duration::from_secs(SLOT_S * SLOTS as u64);
@@ -77,7 +77,7 @@ impl RecentStats {
             }
             RequestNews::Decided(decided) => self.record_decision(now, labels, decided.outcome),
             RequestNews::Refused(refused) => {
-                if *refused.code == *code::FILTER_MISCONFIGURED {
+                if refused.code == Code::FilterMisconfigured {
                     self.misconfigured = Some((now, refused.node.clone()));
                 }
                 if !refused.was_granted {
@@ -263,7 +263,7 @@ mod tests {
             labels(band),
             RequestNews::Decided(Decided {
                 outcome,
-                code: "",
+                code: None,
                 waited: Duration::ZERO,
                 endpoint: Arc::default(),
                 was_queued: false,

@@ -87,7 +87,7 @@ impl RequestCounters {
             counter.with_label_values(&[pool, "", ""]);
         }
         // Filters report many of these at once, and only a series that existed before shows an increase.
-        let code = penstock_wire::names::code::GATEWAY_UNAVAILABLE;
+        let code = penstock_wire::Code::GatewayUnavailable.as_str();
         self.push_errors.with_label_values(&[pool, "", "", code]);
     }
 }

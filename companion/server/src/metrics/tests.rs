@@ -10,6 +10,7 @@ use penstock_control::{
 use penstock_election::{Role, RoleStatus};
 use penstock_engine::input::Band;
 use penstock_engine::{Instant, Outcome};
+use penstock_wire::Code;
 
 use super::Metrics;
 use crate::base::role::Roles;
@@ -182,7 +183,7 @@ fn the_series_of_a_removed_pool_are_deleted() {
                 labels(pool, "m"),
                 RequestNews::Decided(Decided {
                     outcome: Outcome::RejectedQueueFull,
-                    code: "queue_full",
+                    code: Some(Code::QueueFull),
                     waited: Duration::ZERO,
                     endpoint: "".into(),
                     was_queued: false,
@@ -225,14 +226,14 @@ fn the_series_of_a_removed_endpoint_are_deleted_once_idle() {
 }
 
 #[test]
-fn unknown_outcomes_and_codes_of_a_filter_are_no_labels() {
+fn unknown_outcomes_of_a_filter_are_no_labels() {
     let mut world = World::new(config(&["chat"], ""));
     let refused = Observation::Request(
         labels("none", "m"),
         RequestNews::Refused(Refused {
             node: "envoy".into(),
             outcome: "made_up".into(),
-            code: "made_up_too".into(),
+            code: Code::Internal,
             waited: None,
             was_granted: false,
             requeues: 0,
@@ -253,7 +254,7 @@ fn a_second_outcome_is_counted_as_such() {
             labels("chat", "m"),
             RequestNews::Decided(Decided {
                 outcome,
-                code: "",
+                code: None,
                 waited: Duration::ZERO,
                 endpoint: ENDPOINT.into(),
                 was_queued: false,
@@ -277,7 +278,7 @@ fn a_second_outcome_is_counted_as_such() {
         RequestNews::Refused(Refused {
             node: "envoy".into(),
             outcome: "gateway_unavailable".into(),
-            code: "gateway_unavailable".into(),
+            code: Code::GatewayUnavailable,
             waited: None,
             was_granted: true,
             requeues: 1,
@@ -285,10 +286,10 @@ fn a_second_outcome_is_counted_as_such() {
     );
     for observation in [
         granted(Outcome::Bypassed),
-        dropped(Outcome::ExpiredTtl, Some(503), "queue_timeout"),
+        dropped(Outcome::ExpiredTtl, Some(503), Some(Code::QueueTimeout)),
         granted(Outcome::Bypassed),
         // Nothing is known of its end.
-        dropped(Outcome::Bypassed, None, ""),
+        dropped(Outcome::Bypassed, None, None),
         granted(Outcome::Dispatched),
         refused,
     ] {

@@ -15,6 +15,7 @@ use std::time::{Duration, SystemTime};
 use penstock_control::Labels;
 use penstock_data_plane::traces;
 use penstock_engine::Outcome;
+use penstock_wire::Code;
 use prometheus::IntCounter;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -84,8 +85,8 @@ pub(crate) struct SpanRecord {
     /// From the request's arrival to the first byte of its response.
     pub(crate) first_byte: Option<Duration>,
     pub(crate) outcome: Outcome,
-    /// The error code of Penstock's own response; empty: the response came from a model server.
-    pub(crate) code: &'static str,
+    /// The error code of Penstock's own response; `None`: the response came from a model server.
+    pub(crate) code: Option<Code>,
     /// The model server's address; empty: none.
     pub(crate) endpoint: Box<str>,
     /// The HTTP status of the model server's response; 0: the client got none.
@@ -107,7 +108,7 @@ impl SpanRecord {
             granted: false,
             first_byte: None,
             outcome,
-            code: "",
+            code: None,
             endpoint: Box::default(),
             status: 0,
             input_tokens: None,

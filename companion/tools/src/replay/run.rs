@@ -320,7 +320,7 @@ impl<W: Write> Run<W> {
         newcomer: bool,
     ) -> io::Result<()> {
         if newcomer {
-            let code = code_of(outcome).unwrap_or_else(|| outcome.as_str());
+            let code = code_of(outcome).map_or(outcome.as_str(), |code| code.as_str());
             answer::write(&mut self.out, &Rejected { t, reject: name, code })
         } else if outcome == Outcome::Displaced {
             answer::write(&mut self.out, &Displaced { t, displaced: name })

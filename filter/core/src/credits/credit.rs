@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use penstock_wire::{self as wire, EndpointCredit, Register};
 
-use crate::limits::{CREDIT_ENDPOINTS_MAX, CREDIT_SLOTS_MAX, LIST_ENTRY_BYTES_MAX};
+use crate::limits::{CREDIT_ENDPOINTS_MAX, CREDIT_PLACES_MAX, LIST_ENTRY_BYTES_MAX};
 use crate::time::Instant;
 
 #[derive(Debug)]
@@ -16,29 +16,29 @@ pub(super) struct Credit {
     prompt_bytes_max: u64,
     pub(super) saturation_milli: u32,
     pub(super) requeue: bool,
-    endpoints: Vec<EndpointSlots>,
+    endpoints: Vec<EndpointPlaces>,
     /// The position at which the next choice of an endpoint begins.
     turn: usize,
 }
 
-/// The slots at an endpoint. `taken` never exceeds `slots`.
+/// The places at an endpoint. `taken` never exceeds `places`.
 #[derive(Debug)]
-struct EndpointSlots {
+struct EndpointPlaces {
     address: String,
-    slots: u32,
+    places: u32,
     taken: u32,
 }
 
-impl EndpointSlots {
-    /// Compares the parts of the slots that are taken.
+impl EndpointPlaces {
+    /// Compares the parts of the places that are taken.
     fn compare(&self, other: &Self) -> Ordering {
-        let product = |taken: u32, slots: u32| u64::from(taken).saturating_mul(slots.into());
-        product(self.taken, other.slots).cmp(&product(other.taken, self.slots))
+        let product = |taken: u32, places: u32| u64::from(taken).saturating_mul(places.into());
+        product(self.taken, other.places).cmp(&product(other.taken, self.places))
     }
 }
 
 impl Credit {
-    /// A credit without slots, which has expired.
+    /// A credit without places, which has expired.
     pub(super) const fn new(id: u64) -> Self {
         Self {
             id,
@@ -51,7 +51,7 @@ impl Credit {
         }
     }
 
-    /// Adds slots, and renews the credit. Slots beyond a limit aren't used: the companion counts them until the credit is
+    /// Adds places, and renews the credit. Places beyond a limit aren't used: the companion counts them until the credit is
     /// returned.
     pub(super) fn add(&mut self, now: Instant, message: &wire::Credit) {
         self.expires_at = now.after(Duration::from_millis(message.ttl_ms.into()));
@@ -63,20 +63,20 @@ impl Credit {
                 continue;
             }
             if let Some(endpoint) = self.endpoint_mut(address) {
-                endpoint.slots = endpoint.slots.saturating_add(*requests).min(CREDIT_SLOTS_MAX);
+                endpoint.places = endpoint.places.saturating_add(*requests).min(CREDIT_PLACES_MAX);
             }
         }
     }
 
-    /// The entry of an endpoint; `None`: there are too many. A new one takes the place of one without slots, which no request
+    /// The entry of an endpoint; `None`: there are too many. A new one replaces one without places, which no request
     /// refers to.
-    fn endpoint_mut(&mut self, address: &str) -> Option<&mut EndpointSlots> {
+    fn endpoint_mut(&mut self, address: &str) -> Option<&mut EndpointPlaces> {
         let known = self.endpoints.iter().position(|endpoint| endpoint.address == address);
-        let index = known.or_else(|| self.endpoints.iter().position(|endpoint| endpoint.slots == 0));
+        let index = known.or_else(|| self.endpoints.iter().position(|endpoint| endpoint.places == 0));
         let index = match index {
             Some(index) => index,
             None if self.endpoints.len() < CREDIT_ENDPOINTS_MAX => {
-                self.endpoints.push(EndpointSlots { address: String::new(), slots: 0, taken: 0 });
+                self.endpoints.push(EndpointPlaces { address: String::new(), places: 0, taken: 0 });
                 self.endpoints.len().saturating_sub(1)
             }
             None => return None,
@@ -103,13 +103,13 @@ impl Credit {
         is_new && is_unrestricted && !has_limit && is_short
     }
 
-    /// Takes a slot. Returns the position and the address of its endpoint; `None`: all slots are taken.
-    pub(super) fn take_slot(&mut self) -> Option<(usize, &str)> {
+    /// Takes a place. Returns the position and the address of its endpoint; `None`: all places are taken.
+    pub(super) fn take_place(&mut self) -> Option<(usize, &str)> {
         let endpoints = || self.endpoints.iter().enumerate();
         let (index, _) = endpoints()
             .skip(self.turn)
             .chain(endpoints().take(self.turn))
-            .filter(|(_, endpoint)| endpoint.taken < endpoint.slots)
+            .filter(|(_, endpoint)| endpoint.taken < endpoint.places)
             .min_by(|(_, a), (_, b)| a.compare(b))?;
         self.turn = index.saturating_add(1);
         let endpoint = self.endpoints.get_mut(index)?;
@@ -117,18 +117,18 @@ impl Credit {
         Some((index, &endpoint.address))
     }
 
-    /// Frees a slot at the endpoint at this position.
+    /// Frees a place at the endpoint at this position.
     pub(super) fn free(&mut self, index: usize) {
         if let Some(endpoint) = self.endpoints.get_mut(index) {
             endpoint.taken = endpoint.taken.saturating_sub(1);
         }
     }
 
-    /// Removes a taken slot at the endpoint at this position.
+    /// Removes a taken place at the endpoint at this position.
     pub(super) fn consume(&mut self, index: usize) {
         self.free(index);
         if let Some(endpoint) = self.endpoints.get_mut(index) {
-            endpoint.slots = endpoint.slots.saturating_sub(1);
+            endpoint.places = endpoint.places.saturating_sub(1);
         }
     }
 }
@@ -157,16 +157,16 @@ mod tests {
         credit.add(Instant::from_nanos(0), &message);
     }
 
-    /// Takes all slots. Returns the addresses in the order of the choices.
+    /// Takes all places. Returns the addresses in the order of the choices.
     fn taken(credit: &mut Credit) -> Vec<String> {
-        core::iter::from_fn(|| credit.take_slot().map(|(_, address)| address.to_owned())).collect()
+        core::iter::from_fn(|| credit.take_place().map(|(_, address)| address.to_owned())).collect()
     }
 
     #[test]
-    fn slots_of_an_endpoint_are_limited() {
+    fn places_of_an_endpoint_are_limited() {
         let mut credit = with([("a".to_owned(), u32::MAX)]);
         add(&mut credit, [("a".to_owned(), u32::MAX)]);
-        assert_eq!(u32::try_from(taken(&mut credit).len()), Ok(CREDIT_SLOTS_MAX));
+        assert_eq!(u32::try_from(taken(&mut credit).len()), Ok(CREDIT_PLACES_MAX));
     }
 
     #[test]
@@ -176,23 +176,23 @@ mod tests {
     }
 
     #[test]
-    fn endpoint_without_slots_makes_room_for_another() {
+    fn endpoint_without_places_makes_room_for_another() {
         let mut credit = with((0..CREDIT_ENDPOINTS_MAX).map(|number| (number.to_string(), 1)));
-        let (index, _) = credit.take_slot().expect("a slot is free");
+        let (index, _) = credit.take_place().expect("a place is free");
         credit.consume(index);
         add(&mut credit, [("new".to_owned(), 1)]);
         assert!(taken(&mut credit).contains(&"new".to_owned()));
     }
 
     #[test]
-    fn addresses_that_are_empty_or_too_long_have_no_slots() {
+    fn addresses_that_are_empty_or_too_long_have_no_places() {
         let addresses = ["".to_owned(), "x".repeat(LIST_ENTRY_BYTES_MAX + 1)];
         let mut credit = with(addresses.map(|address| (address, 1)));
         assert_eq!(taken(&mut credit), [""; 0]);
     }
 
     #[test]
-    fn endpoints_fill_in_proportion_to_their_slots() {
+    fn endpoints_fill_in_proportion_to_their_places() {
         let mut credit = with([("a".to_owned(), 1), ("b".to_owned(), 3)]);
         assert_eq!(taken(&mut credit), ["a", "b", "b", "b"]);
     }

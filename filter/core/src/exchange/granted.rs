@@ -2,7 +2,7 @@
 
 use penstock_wire::{Admitted, Completed, EndReason, Grant, Register, Running, Started};
 
-use crate::credits::{Origin, Slot};
+use crate::credits::{Origin, Place};
 use crate::end_reason::{UpstreamFailure, unfinished};
 use crate::in_flight::Load;
 use crate::local_reply::QueueReport;
@@ -20,7 +20,7 @@ pub(crate) struct Granted {
     pub(crate) endpoint: Option<String>,
     pub(crate) report: QueueReport,
     /// `None`: the companion granted the request, or is down.
-    pub(crate) lease: Option<Lease>,
+    pub(crate) by_credit: Option<ByCredit>,
     pub(crate) upstream: Upstream,
     /// What the request counts as in its pool.
     pub(crate) load: Load,
@@ -28,11 +28,11 @@ pub(crate) struct Granted {
 
 /// The admission of a request by credit.
 #[derive(Debug)]
-pub(crate) struct Lease {
+pub(crate) struct ByCredit {
     /// The id of the credit.
     pub(crate) credit: u64,
-    /// The slot that the request holds; `None`: it runs on without one.
-    pub(crate) slot: Option<Slot>,
+    /// The place that the request holds; `None`: it runs on without one.
+    pub(crate) place: Option<Place>,
     /// The companion that received this Hello knows that the request runs: by the Hello itself, or by an event after it.
     pub(crate) known_since: Option<Origin>,
 }
@@ -80,14 +80,14 @@ impl Granted {
                 saturation_milli: grant.saturation_milli,
                 rate_limit: grant.rate_limit.map(RateLimit::from),
             },
-            lease: None,
+            by_credit: None,
             upstream: Upstream::Pending,
         }
     }
 
-    /// The slot of a credit that the request holds.
-    pub(crate) fn slot(&self) -> Option<Slot> {
-        self.lease.as_ref()?.slot
+    /// The place of a credit that the request holds.
+    pub(crate) fn place(&self) -> Option<Place> {
+        self.by_credit.as_ref()?.place
     }
 
     /// A server's response is complete, and only its end was read, which lacks the token counts.
@@ -111,7 +111,7 @@ impl Granted {
         Some(self.running_at(now, pool, endpoint, register))
     }
 
-    /// The report of an admission by the credit with this id. Its endpoint is that of the slot.
+    /// The report of an admission by the credit with this id. Its endpoint is that of the place.
     pub(crate) fn admitted(&self, now: Instant, credit: u64, register: Register) -> Admitted {
         let (pool, endpoint) = (self.pool.clone(), self.endpoint.clone());
         Admitted { running: Some(self.running_at(now, pool, endpoint, register)), credit, completed: None }

@@ -1,6 +1,6 @@
 //! Reports of requests that were admitted by credit, which wait for the next frame.
 //!
-//! Nothing at the companion waits for such a report: until it arrives, the companion counts the credit's slot in place of the
+//! Nothing at the companion waits for such a report: until it arrives, the companion counts the credit's place instead of the
 //! request. A message of its own for each report would cost Envoy and the companion as much as asking does. So reports wait
 //! for the next event, for [`REPORTS_MAX`] of them, or for [`REPORT_HOLD`], and share one frame.
 

@@ -6,7 +6,8 @@
 
 use core::time::Duration;
 
-use penstock_wire::names::{code, outcome};
+use penstock_wire::Code;
+use penstock_wire::names::outcome;
 
 use super::Worker;
 use crate::effect::Effect;
@@ -53,7 +54,7 @@ impl BodyCallbacks {
         Some(format!(
             "this Envoy doesn't pass request bodies to the filter: set `allow_on_headers_stop_iteration: true` in the filter's plugin \
              configuration (PluginConfig); requests answered 503 {} since the last such line: {refused}",
-            code::FILTER_MISCONFIGURED
+            Code::FilterMisconfigured.as_str()
         ))
     }
 }
@@ -93,7 +94,7 @@ impl Worker {
         }
         let message = "This Envoy doesn't pass request bodies to Penstock's filter. Its operator must set \
                        allow_on_headers_stop_iteration to true in the filter's plugin configuration.";
-        let failure = Failure::new(503, code::FILTER_MISCONFIGURED, message);
+        let failure = Failure::new(503, Code::FilterMisconfigured, message);
         Some(self.refuse(now, sequence, &failure, outcome::GATEWAY_UNAVAILABLE))
     }
 }

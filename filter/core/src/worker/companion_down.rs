@@ -3,9 +3,10 @@
 //! The policy bounds the load that one Envoy may admit by itself, over all its workers. So each worker publishes its load in
 //! flight: once in each heartbeat interval, and at every change while the companion is down.
 
+use penstock_wire::Code;
 use penstock_wire::Grant;
 use penstock_wire::limits::HEARTBEAT_INTERVAL;
-use penstock_wire::names::{code, outcome};
+use penstock_wire::names::outcome;
 
 use super::Worker;
 use crate::compiled_policy::PoolPolicy;
@@ -107,7 +108,7 @@ impl Worker {
         self.turn = self.turn.wrapping_add(1);
         choose_endpoints(known, &exchange.register, self.turn).ok_or_else(|| {
             let message = "None of the endpoints that the request allows is ready: allow more, or try later.";
-            let failure = Failure::new(503, code::NO_ENDPOINTS, message).retry_after_ms(RETRY_AFTER_MIN_MS);
+            let failure = Failure::new(503, Code::NoEndpoints, message).retry_after_ms(RETRY_AFTER_MIN_MS);
             (failure, outcome::NO_ENDPOINTS)
         })
     }
@@ -128,7 +129,7 @@ impl Worker {
         let message = "The gateway's queue is unreachable, and as many requests run as may run without it: \
                        check that Penstock's companion runs, then try again.";
         let advice_ms = retry_after_ms(self.in_flight.time_to_room(&pool.name), sequence);
-        let failure = Failure::new(503, code::GATEWAY_UNAVAILABLE, message).retry_after_ms(advice_ms);
+        let failure = Failure::new(503, Code::GatewayUnavailable, message).retry_after_ms(advice_ms);
         Err((failure, outcome::GATEWAY_UNAVAILABLE))
     }
 
@@ -165,6 +166,6 @@ fn store(shared_data: &dyn SharedData, worker: Epoch, now: Instant) -> InFlightS
 }
 
 fn internal_error() -> Refusal {
-    let failure = Failure::new(500, code::INTERNAL, "The filter lost track of the request.");
+    let failure = Failure::new(500, Code::Internal, "The filter lost track of the request.");
     (failure, outcome::INTERNAL)
 }

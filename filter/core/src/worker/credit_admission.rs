@@ -1,4 +1,4 @@
-//! Admits requests by credit, and reports them to the companion. The number of slots changes as [`crate::credits`] describes.
+//! Admits requests by credit, and reports them to the companion. The number of places changes as [`crate::credits`] describes.
 
 use penstock_wire::filter_frame::Event;
 use penstock_wire::names::outcome;
@@ -7,7 +7,7 @@ use penstock_wire::{Credit, CreditReturned, Grant, Recall, Register, Started};
 use super::{Worker, set_saturation};
 use crate::credits::{Admission, Decision, Origin};
 use crate::effect::SessionId;
-use crate::exchange::{Exchange, Granted, Lease, Phase, Upstream};
+use crate::exchange::{ByCredit, Exchange, Granted, Phase, Upstream};
 use crate::header_sanitizer::HeaderEdit;
 use crate::properties::Properties;
 use crate::session::Session;
@@ -61,7 +61,7 @@ impl Worker {
                 return None;
             }
         };
-        let Admission { slot, endpoint, saturation_milli, requeue } = admission;
+        let Admission { place, endpoint, saturation_milli, requeue } = admission;
         let grant = Grant {
             sequence,
             pool: pool.name.clone(),
@@ -72,24 +72,24 @@ impl Worker {
             requeue,
             ..Grant::default()
         };
-        let leased_endpoint = grant.endpoints.first().map(String::as_str);
-        let edits = self.grant_headers.edits(exchange, &grant, None, leased_endpoint);
+        let credit_endpoint = grant.endpoints.first().map(String::as_str);
+        let edits = self.grant_headers.edits(exchange, &grant, None, credit_endpoint);
         self.granted_ids.insert(exchange);
         let mut granted = Granted::new(now, grant, exchange.load());
-        granted.lease = Some(Lease { credit: slot.credit, slot: Some(slot), known_since: None });
+        granted.by_credit = Some(ByCredit { credit: place.credit, place: Some(place), known_since: None });
         self.in_flight.add(&granted);
         exchange.phase = Phase::Granted(Box::new(granted));
         Some(edits)
     }
 
-    /// Reports that a response has begun. A request that holds a slot is reported as admitted, and gives the slot up.
+    /// Reports that a response has begun. A request that holds a place is reported as admitted, and gives the place up.
     pub(super) fn report_start(&mut self, now: Instant, started: Started) {
         let sequence = started.sequence;
         let is_admitted = self.report_admission(now, sequence);
         let Some(exchange) = self.exchanges.get(&sequence) else {
             return;
         };
-        // The report names the endpoint of the slot, so another one that responds is reported as well.
+        // The report names the endpoint of the place, so another one that responds is reported as well.
         let is_expected = matches!(&exchange.phase, Phase::Granted(granted)
             if granted.endpoint.as_deref() == Some(started.endpoint.as_str()));
         if !(is_admitted && is_expected) {
@@ -98,7 +98,7 @@ impl Worker {
         }
     }
 
-    /// Reports a request that holds a slot as admitted, and removes the slot. Returns whether the request held one.
+    /// Reports a request that holds a place as admitted, and removes the place. Returns whether the request held one.
     pub(super) fn report_admission(&mut self, now: Instant, sequence: u64) -> bool {
         let Some(exchange) = self.exchanges.get_mut(&sequence) else {
             return false;
@@ -106,18 +106,18 @@ impl Worker {
         let Phase::Granted(granted) = &exchange.phase else {
             return false;
         };
-        let Some(slot) = granted.slot() else {
+        let Some(place) = granted.place() else {
             return false;
         };
-        // A slot of an earlier Hello has ended with it: the present one lists the request.
-        let is_in_force = self.credits.consume(&granted.pool, slot);
-        if is_in_force && let Some(member) = self.sessions.get_mut(slot.origin.session) {
-            report_running(now, &mut member.session, slot.origin, exchange);
+        // A place of an earlier Hello has ended with it: the present one lists the request.
+        let is_in_force = self.credits.consume(&granted.pool, place);
+        if is_in_force && let Some(member) = self.sessions.get_mut(place.origin.session) {
+            report_running(now, &mut member.session, place.origin, exchange);
         }
         is_in_force
     }
 
-    /// Reports the end of a granted request, and frees its slot. `pool`: the pool whose session reports it.
+    /// Reports the end of a granted request, and frees its place. `pool`: the pool whose session reports it.
     pub(super) fn report_end(
         &mut self,
         now: Instant,
@@ -128,16 +128,16 @@ impl Worker {
     ) {
         let id = self.sessions.id_of(pool);
         let session = self.sessions.of_mut(pool);
-        let Some(lease) = granted.lease.take() else {
+        let Some(by_credit) = granted.by_credit.take() else {
             let completed = granted.completed(register.sequence, host);
             session.send_terminal(now, Event::Completed(completed));
             return;
         };
-        if let Some(slot) = lease.slot {
-            self.credits.free(&granted.pool, slot);
+        if let Some(place) = by_credit.place {
+            self.credits.free(&granted.pool, place);
         }
-        let admitted = granted.ended(now, lease.credit, register, host);
-        let known_since = lease.known_since.filter(|origin| origin.session == id);
+        let admitted = granted.ended(now, by_credit.credit, register, host);
+        let known_since = by_credit.known_since.filter(|origin| origin.session == id);
         session.send_admitted_end(now, admitted, known_since.map(|origin| origin.hello));
     }
 
@@ -154,7 +154,7 @@ impl Worker {
         }
     }
 
-    /// Gives up the credit of a pool. While its stream lasts, reports the requests that hold a slot, then returns the credit.
+    /// Gives up the credit of a pool. While its stream lasts, reports the requests that hold a place, then returns the credit.
     pub(super) fn return_credit(&mut self, now: Instant, pool: &str) {
         let Some((origin, credit)) = self.credits.give_up(pool) else {
             return;
@@ -169,10 +169,10 @@ impl Worker {
             let Phase::Granted(granted) = &exchange.phase else {
                 continue;
             };
-            let slot = granted.slot().filter(|_| granted.pool == pool);
+            let place = granted.place().filter(|_| granted.pool == pool);
             // The requeue listener's filter has registered a requeued request, and reports it.
             let is_requeued = matches!(granted.upstream, Upstream::Requeued { .. });
-            if slot.is_some_and(|slot| slot.origin == origin && slot.credit == credit) && !is_requeued {
+            if place.is_some_and(|place| place.origin == origin && place.credit == credit) && !is_requeued {
                 report_running(now, &mut member.session, origin, exchange);
             }
         }
@@ -188,17 +188,17 @@ impl Worker {
     }
 }
 
-/// Reports that a request runs on without its slot.
+/// Reports that a request runs on without its place.
 fn report_running(now: Instant, session: &mut Session, origin: Origin, exchange: &mut Exchange) {
     let Phase::Granted(granted) = &mut exchange.phase else {
         return;
     };
-    let Some(lease) = &mut granted.lease else {
+    let Some(by_credit) = &mut granted.by_credit else {
         return;
     };
-    lease.slot = None;
-    lease.known_since = Some(origin);
-    let credit = lease.credit;
+    by_credit.place = None;
+    by_credit.known_since = Some(origin);
+    let credit = by_credit.credit;
     exchange.register.age_us = now.micros_since(exchange.arrived);
     let register = exchange.register.clone();
     session.report(now, granted.admitted(now, credit, register));

@@ -22,13 +22,13 @@ pub(super) struct GrantHeaders {
 }
 
 impl GrantHeaders {
-    /// The edits for a grant. `rewrite`: that of the body. `leased_endpoint`: the grant is by credit, for this endpoint.
+    /// The edits for a grant. `rewrite`: that of the body. `credit_endpoint`: the grant is by credit, for this endpoint.
     pub(super) fn edits(
         &self,
         exchange: &Exchange,
         grant: &Grant,
         rewrite: Option<&Rewrite>,
-        leased_endpoint: Option<&str>,
+        credit_endpoint: Option<&str>,
     ) -> Vec<HeaderEdit> {
         let mut edits = vec![HeaderEdit::Set(names::POOL_HEADER, grant.pool.clone())];
         if let Some(rewrite) = rewrite {
@@ -48,7 +48,7 @@ impl GrantHeaders {
             edits.push(HeaderEdit::Set(names::ENDPOINT_HEADER, endpoints));
             edits.extend(route.map(|route| HeaderEdit::Set(names::ROUTE_HEADER, route)));
             if let Some((_, key)) = requeue {
-                edits.push(self.keep(&exchange.requeue_token(self.epoch, leased_endpoint), key));
+                edits.push(self.keep(&exchange.requeue_token(self.epoch, credit_endpoint), key));
             }
         }
         if !(is_routed && requeue.is_some()) {

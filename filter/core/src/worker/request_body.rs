@@ -1,7 +1,8 @@
 //! The request's body: reads it, then admits the request by credit, registers it with the companion, or refuses it.
 
+use penstock_wire::Code;
 use penstock_wire::filter_frame::Event;
-use penstock_wire::names::{code, outcome};
+use penstock_wire::names::outcome;
 use penstock_wire::{Api, Refused};
 
 use super::Worker;
@@ -96,7 +97,7 @@ impl Worker {
                 "No pool serves the model \"{}\": check the name, or add it to `models` of a pool.",
                 exchange.register.model
             );
-            let failure = Failure::new(404, code::MODEL_NOT_FOUND, message);
+            let failure = Failure::new(404, Code::ModelNotFound, message);
             return self.refuse_invalid(now, sequence, &failure);
         };
         if pool.as_ref().is_some_and(|pool| pool.prefix_hashes) {

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use penstock_wire::names::{self, code, outcome};
+use penstock_wire::Code;
+use penstock_wire::names::{self, outcome};
 use penstock_wire::{Api, RequestKey};
 
 use super::Worker;
@@ -178,7 +179,7 @@ impl Worker {
         }
         let message =
             format!("The pool \"{}\" has no ready endpoint: check that its model servers are up.", pool.name);
-        let failure = Failure::new(503, code::NO_ENDPOINTS, message).retry_after_ms(RETRY_AFTER_MIN_MS);
+        let failure = Failure::new(503, Code::NoEndpoints, message).retry_after_ms(RETRY_AFTER_MIN_MS);
         HeadersAction::Unroutable(failure.reply(Api::Unspecified, None))
     }
 }
@@ -187,14 +188,14 @@ impl Worker {
 fn stranger() -> Failure {
     let message =
         "Only requests that this gateway queues again may come here: send requests to listen.gateway.";
-    Failure::new(403, code::INVALID_REQUEST, message).without_retry()
+    Failure::new(403, Code::InvalidRequest, message).without_retry()
 }
 
 /// Adds the facts of the first pass to the exchange of a requeued request.
 fn apply_token(exchange: &mut Exchange, token: RequeueToken) {
     exchange.arrived = token.arrived;
     exchange.register.requeues = token.requeues;
-    exchange.register.leased_endpoint = token.leased_endpoint.unwrap_or_default();
+    exchange.register.credit_endpoint = token.credit_endpoint.unwrap_or_default();
     exchange.register.model = token.requested_model.unwrap_or_default();
     exchange.register.requeued_from =
         Some(RequestKey { epoch_hi: token.epoch.hi, epoch_lo: token.epoch.lo, sequence: token.sequence });

@@ -214,7 +214,7 @@ fn page_of_failures_names_the_outcome_of_every_code() {
     let rows: Vec<(&str, &str)> =
         table.lines().filter_map(|row| row.trim_matches(['|', ' ']).split_once(" | ")).collect();
     for outcome in Outcome::ALL {
-        let Some(code) = penstock_control::code_of(outcome) else {
+        let Some(code) = penstock_control::code_of(outcome).map(|code| code.as_str()) else {
             continue;
         };
         let row = rows.iter().find(|(codes, _)| codes.contains(&format!("`{code}`")));

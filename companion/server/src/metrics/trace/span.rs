@@ -8,6 +8,7 @@ use opentelemetry::{Context, KeyValue};
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::SdkTracer;
 use penstock_engine::Outcome;
+use penstock_wire::Code;
 
 use super::SpanRecord;
 use crate::metrics::OTHER;
@@ -33,8 +34,8 @@ pub(super) fn make(tracer: &SdkTracer, record: &SpanRecord) {
     if let Some(first_byte) = record.first_byte {
         span.add_event_with_timestamp("first_byte", after(first_byte), Vec::new());
     }
-    if !record.code.is_empty() && record.outcome != Outcome::Cancelled {
-        span.set_status(Status::error(record.code));
+    if let Some(code) = record.code.filter(|_| record.outcome != Outcome::Cancelled) {
+        span.set_status(Status::error(code.as_str()));
     } else if record.status >= 500 {
         span.set_status(Status::error("the server failed"));
     }
@@ -66,7 +67,7 @@ fn attributes(record: &SpanRecord) -> Vec<KeyValue> {
     ];
     for (key, value) in [
         ("penstock.class", &*labels.class),
-        ("penstock.code", record.code),
+        ("penstock.code", record.code.map_or("", Code::as_str)),
         ("penstock.endpoint", &*record.endpoint),
     ] {
         if !value.is_empty() {
@@ -141,7 +142,7 @@ pub(super) mod tests {
             granted: true,
             first_byte: Some(Duration::from_secs(4)),
             outcome,
-            code: "",
+            code: None,
             endpoint: "127.0.0.1:1".into(),
             status: 200,
             input_tokens: Some(7),
@@ -217,7 +218,7 @@ pub(super) mod tests {
         labels.private = true;
         let record = SpanRecord {
             labels: Arc::new(labels),
-            code: "queue_timeout",
+            code: Some(Code::QueueTimeout),
             granted: false,
             first_byte: None,
             ..record

@@ -162,7 +162,7 @@ impl Scene {
             labels,
             RequestNews::Decided(Decided {
                 outcome,
-                code: "",
+                code: None,
                 waited: Duration::ZERO,
                 endpoint: std::sync::Arc::default(),
                 was_queued: false,

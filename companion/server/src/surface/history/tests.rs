@@ -61,7 +61,7 @@ impl World {
             labels(pool),
             RequestNews::Decided(Decided {
                 outcome,
-                code: "",
+                code: None,
                 waited: Duration::from_millis(waited_ms),
                 endpoint: Arc::default(),
                 was_queued: true,

@@ -27,7 +27,7 @@ impl World {
             Some(Outcome::RejectedInvalid) => true,
             // Only a request whose client has left is answered so.
             Some(Outcome::Cancelled) => code == "cancelled",
-            Some(known) => code_of(known) == Some(code),
+            Some(known) => code_of(known).map(|known| known.as_str()) == Some(code),
             None => false,
         };
         if !agrees {

@@ -1,4 +1,4 @@
-//! Filter and companion agree about the slots of credits after every order of messages, and every request is counted once.
+//! Filter and companion agree about the places of credits after every order of messages, and every request is counted once.
 //! The model of the companion follows the rules of `penstock_filter_core`'s module `credits`, and nothing else.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -19,7 +19,7 @@ const ENDPOINTS: [&str; 2] = ["1.1.1.1:1", "2.2.2.2:2"];
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// The companion gives so many slots at this endpoint.
+    /// The companion gives so many places at this endpoint.
     Give(usize, u32),
     Arrive,
     /// A streamed response begins.
@@ -41,7 +41,7 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        3 => (0_usize..2, 1_u32..4).prop_map(|(endpoint, slots)| Step::Give(endpoint, slots)),
+        3 => (0_usize..2, 1_u32..4).prop_map(|(endpoint, places)| Step::Give(endpoint, places)),
         8 => Just(Step::Arrive),
         2 => any::<Index>().prop_map(Step::Start),
         4 => any::<Index>().prop_map(Step::End),
@@ -67,7 +67,7 @@ struct Companion {
     last_id: u64,
     /// The credit that wasn't returned.
     credit: Option<u64>,
-    slots: BTreeMap<String, u32>,
+    places: BTreeMap<String, u32>,
     /// The endpoints of the running requests.
     running: BTreeMap<u64, String>,
     waiting: BTreeSet<u64>,
@@ -108,12 +108,12 @@ impl Companion {
             Event::CreditReturned(returned) => {
                 assert_eq!(self.credit, Some(returned.credit));
                 self.credit = None;
-                self.slots.clear();
+                self.places.clear();
             }
             Event::Hello(hello) if hello.probe => {}
             Event::Hello(hello) => {
                 self.credit = None;
-                self.slots.clear();
+                self.places.clear();
                 self.running.clear();
                 for running in hello.running {
                     let sequence = running.register.expect("some").sequence;
@@ -136,8 +136,8 @@ impl Companion {
             return;
         }
         assert_eq!(self.credit, Some(admitted.credit));
-        let slots = self.slots.get_mut(&running.endpoint).expect("a slot");
-        *slots = slots.checked_sub(1).expect("a slot");
+        let places = self.places.get_mut(&running.endpoint).expect("a place");
+        *places = places.checked_sub(1).expect("a place");
         assert!(self.known.insert(sequence), "reported twice");
         self.running.insert(sequence, running.endpoint);
     }
@@ -145,7 +145,7 @@ impl Companion {
     /// How many requests may run at an endpoint, according to the companion.
     fn stock(&self, endpoint: &str) -> u32 {
         let running = self.running.values().filter(|address| *address == endpoint).count();
-        self.slots.get(endpoint).copied().unwrap_or(0) + u32::try_from(running).expect("few")
+        self.places.get(endpoint).copied().unwrap_or(0) + u32::try_from(running).expect("few")
     }
 }
 
@@ -195,7 +195,7 @@ impl World {
         self.collect(outputs);
     }
 
-    fn give(&mut self, endpoint: usize, slots: u32) {
+    fn give(&mut self, endpoint: usize, places: u32) {
         let companion = &mut self.companion;
         if companion.is_recalled && companion.credit.is_some() {
             return;
@@ -205,8 +205,8 @@ impl World {
             companion.last_id
         });
         companion.is_recalled = false;
-        *companion.slots.entry(ENDPOINTS[endpoint].into()).or_default() += slots;
-        self.command(Kind::Credit(credit(id, &[(ENDPOINTS[endpoint], slots)])));
+        *companion.places.entry(ENDPOINTS[endpoint].into()).or_default() += places;
+        self.command(Kind::Credit(credit(id, &[(ENDPOINTS[endpoint], places)])));
     }
 
     /// Returns whether the request is admitted at once.
@@ -306,7 +306,7 @@ impl World {
 
     fn take(&mut self, step: Step) {
         match step {
-            Step::Give(endpoint, slots) => self.give(endpoint, slots),
+            Step::Give(endpoint, places) => self.give(endpoint, places),
             Step::Arrive => drop(self.arrive()),
             Step::Start(index) => self.start(index),
             Step::End(index) => self.end(index),
@@ -350,7 +350,7 @@ impl World {
 
 proptest! {
     #[test]
-    fn both_sides_agree_about_slots_and_requests(steps in vec(step(), 1..80)) {
+    fn both_sides_agree_about_places_and_requests(steps in vec(step(), 1..80)) {
         let mut world = World::new();
         for step in steps {
             world.take(step);
@@ -358,13 +358,13 @@ proptest! {
         world.finish();
         prop_assert_eq!(&world.companion.running, &BTreeMap::new());
         prop_assert_eq!(&world.companion.ended, &world.all);
-        // The filter has as many slots as the companion, unless the credit has expired.
-        let slots: u32 = world.companion.slots.values().sum();
+        // The filter has as many places as the companion, unless the credit has expired.
+        let places: u32 = world.companion.places.values().sum();
         let mut admitted = 0;
         while world.arrive() {
             admitted += 1;
         }
         let is_returned = world.underway.iter().any(|frame| matches!(frame.event, Some(Event::CreditReturned(_))));
-        prop_assert_eq!(admitted, if is_returned { 0 } else { slots });
+        prop_assert_eq!(admitted, if is_returned { 0 } else { places });
     }
 }

@@ -157,7 +157,7 @@ fn streamed_response_is_reported_at_its_start_and_at_its_end() {
 }
 
 #[test]
-fn streamed_response_removes_its_slot() {
+fn streamed_response_removes_its_place() {
     let mut rig = with_credit(&[(A, 2)]);
     let streamed = admitted(&mut rig);
     rig.response(streamed, &STREAMED, false);
@@ -210,7 +210,7 @@ fn first_byte_after_a_recall_is_reported_as_that_of_a_granted_request() {
 }
 
 #[test]
-fn report_names_the_endpoint_of_the_slot_and_another_one_the_server_that_responds() {
+fn report_names_the_endpoint_of_the_place_and_another_one_the_server_that_responds() {
     let mut rig = with_credit(&[(A, 1)]);
     let sequence = admitted(&mut rig);
     rig.host.0.insert("upstream.address", b"3.3.3.3:3".to_vec());
@@ -285,7 +285,7 @@ fn hello_lists_running_requests_whose_end_is_then_all_that_is_reported() {
 }
 
 #[test]
-fn request_of_an_earlier_stream_takes_no_slot_of_the_next_credit() {
+fn request_of_an_earlier_stream_takes_no_place_of_the_next_credit() {
     let mut rig = with_credit(&[(A, 1)]);
     let old = admitted(&mut rig);
     reopen(&mut rig);
@@ -305,7 +305,7 @@ fn stream_of_an_earlier_credit_is_reported_as_that_of_a_granted_request() {
 }
 
 #[test]
-fn requeued_request_frees_its_slot_at_its_end() {
+fn requeued_request_frees_its_place_at_its_end() {
     let config = config(|config| config.requeue_listener = Some("envoy://requeue/".into()));
     let mut rig = Rig::with(2, &config, &Shared::default());
     rig.open();

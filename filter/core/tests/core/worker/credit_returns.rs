@@ -62,7 +62,7 @@ fn granted_and_waiting_requests_are_not_reported_by_a_return() {
     assert_eq!(messages(rig.command(0, [recall(1)])), [returned(1)]);
 }
 
-/// A worker with credit 1, which has one slot, and a request that is admitted by it.
+/// A worker with credit 1, which has one place, and a request that is admitted by it.
 fn with_requeue_listener() -> (Rig, u64) {
     let config = config(|config| config.requeue_listener = Some("envoy://requeue/".into()));
     let mut rig = Rig::with(2, &config, &Shared::default());
@@ -81,7 +81,7 @@ fn requeue(rig: &mut Rig, sequence: u64) {
 }
 
 #[test]
-fn requeued_request_of_a_returned_credit_frees_no_slot_of_the_next_one() {
+fn requeued_request_of_a_returned_credit_frees_no_place_of_the_next_one() {
     let (mut rig, sequence) = with_requeue_listener();
     requeue(&mut rig, sequence);
     rig.command(0, [recall(1), Kind::Credit(credit(2, &[(A, 1)]))]);
@@ -141,7 +141,7 @@ fn credit_after_a_recall_admits_again() {
     let sequence = admitted(&mut rig);
     rig.command(0, [recall(1), Kind::Credit(credit(2, &[(A, 1)]))]);
     admitted(&mut rig);
-    // The end of a request of the recalled credit frees no slot of this one.
+    // The end of a request of the recalled credit frees no place of this one.
     rig.log(sequence);
     registered(&mut rig);
 }

@@ -17,9 +17,9 @@ const B: &str = "2.2.2.2:2";
 pub(crate) const TTL: Duration = Duration::from_millis(2_000);
 pub(crate) const BODY: &str = r#"{"model":"m1"}"#;
 
-/// A credit for the pool `chat` with these slots.
-pub(crate) fn credit(id: u64, slots: &[(&str, u32)]) -> Credit {
-    let endpoints = slots
+/// A credit for the pool `chat` with these places.
+pub(crate) fn credit(id: u64, places: &[(&str, u32)]) -> Credit {
+    let endpoints = places
         .iter()
         .map(|(address, requests)| EndpointCredit { address: (*address).into(), requests: *requests });
     Credit {
@@ -43,10 +43,10 @@ pub(crate) fn connected() -> Rig {
     rig
 }
 
-/// The same with credit 1, which has these slots.
-pub(crate) fn with_credit(slots: &[(&str, u32)]) -> Rig {
+/// The same with credit 1, which has these places.
+pub(crate) fn with_credit(places: &[(&str, u32)]) -> Rig {
     let mut rig = connected();
-    assert_eq!(rig.command(0, [Kind::Credit(credit(1, slots))]), []);
+    assert_eq!(rig.command(0, [Kind::Credit(credit(1, places))]), []);
     rig
 }
 
@@ -127,7 +127,7 @@ fn slot_admits_the_next_request_once_its_request_has_ended() {
 }
 
 #[test]
-fn request_without_a_free_slot_is_registered() {
+fn request_without_a_free_place_is_registered() {
     let mut rig = with_credit(&[(A, 2)]);
     admitted(&mut rig);
     admitted(&mut rig);
@@ -241,12 +241,12 @@ fn requeued_request_is_registered_with_the_endpoint_of_its_credit() {
     assert_eq!(arrive(&mut second, &[("x-penstock-requeue", token)], BODY).1, None);
     let outputs = second.outputs();
     let [Output::Sent(_, Event::Register(register))] = &outputs[..] else { panic!("{outputs:?}") };
-    assert_eq!(register.leased_endpoint, A);
+    assert_eq!(register.credit_endpoint, A);
     assert_eq!(register.requeued_from.expect("a key").sequence, sequence);
 }
 
 #[test]
-fn granted_request_has_no_leased_endpoint_when_it_is_requeued() {
+fn granted_request_has_no_credit_endpoint_when_it_is_requeued() {
     let shared = Shared::default();
     let mut first = with_requeue_listener(5, false, &shared);
     let (sequence, _) = first.waiting("m1");
@@ -259,7 +259,7 @@ fn granted_request_has_no_leased_endpoint_when_it_is_requeued() {
     arrive(&mut second, &[("x-penstock-requeue", token)], BODY);
     let outputs = second.outputs();
     let [Output::Sent(_, Event::Register(register))] = &outputs[..] else { panic!("{outputs:?}") };
-    assert_eq!(register.leased_endpoint, "");
+    assert_eq!(register.credit_endpoint, "");
 }
 
 #[test]
@@ -317,7 +317,7 @@ fn credit_ends_with_a_shutdown() {
 }
 
 #[test]
-fn second_message_with_the_same_id_adds_slots_and_renews() {
+fn second_message_with_the_same_id_adds_places_and_renews() {
     let mut rig = with_credit(&[(A, 1)]);
     rig.advance(TTL - Duration::from_millis(1));
     rig.command(0, [Kind::Credit(credit(1, &[(A, 1), (B, 1)]))]);
@@ -339,7 +339,7 @@ fn message_without_endpoints_only_renews() {
 }
 
 #[test]
-fn requests_go_to_the_endpoint_with_the_smallest_part_of_its_slots_taken() {
+fn requests_go_to_the_endpoint_with_the_smallest_part_of_its_places_taken() {
     let mut rig = with_credit(&[(A, 2), (B, 4)]);
     let mut counts = [0, 0];
     for _ in 0..3 {

@@ -476,7 +476,7 @@ fn client_without_room_is_advised_by_the_time_that_requests_take() {
 fn requests_admitted_by_credit_count_towards_the_bound() {
     let mut rig = connected(0, &Shared::default(), Some(1));
     rig.command(1, [Kind::Credit(credit(1, &[("a:1", 1)]))]);
-    let leased = admitted(&mut rig).expect("a slot is free");
+    let leased = admitted(&mut rig).expect("a place is free");
     rig.closed();
     rig.advance(HOLD);
     assert_eq!(admitted(&mut rig), None);

@@ -60,7 +60,7 @@ fn request(labels: &Arc<Labels>, endpoint: &str) -> [Observation; 3] {
             labels.clone(),
             RequestNews::Decided(Decided {
                 outcome: Outcome::Dispatched,
-                code: "",
+                code: None,
                 waited: Duration::from_millis(120),
                 endpoint: endpoint.into(),
                 was_queued: true,
