@@ -491,7 +491,7 @@ mod tests {
                 RequestNews::Refused(Refused {
                     node: "edge".into(),
                     outcome: outcome.into(),
-                    code: code.into(),
+                    code,
                     waited: None,
                     was_granted: false,
                     requeues: 0,
