@@ -1,4 +1,4 @@
-//! Penstock's session protocol: its messages, its limits, and the names that filter and companion share. No behaviour but a digest.
+//! Penstock's session protocol: messages, limits, and the names and codes that filter and companion share. No behaviour but a digest.
 //!
 //! `proto/penstock.v1.proto` is the source of `generated.rs`, which is checked in; a test keeps it current.
 
