@@ -1,6 +1,6 @@
 //! A scripted model server: it hands every request to the test, which answers it, or it answers by itself.
 //!
-//! A test holds a slot exactly as long as it wants. The server counts requests in flight, from a request's arrival to the end of its
+//! A test holds a place exactly as long as it wants. The server counts requests in flight, from a request's arrival to the end of its
 //! answer, and their peak. A server that answers by itself records the texts of its requests.
 
 use std::convert::Infallible;

@@ -44,7 +44,7 @@ const PRIVILEGES: [&str; 6] = [
 const TRUST: [(&str, bool); 4] =
     [("all", true), ("['127.0.0.0/8', '::1/128']", true), ("['10.0.0.0/8']", false), ("none", false)];
 
-/// Two servers of one pool with a slot each, one server of a pool with classes, one of a pool that receives no requests.
+/// Two servers of one pool with a place each, one server of a pool with classes, one of a pool that receives no requests.
 struct Fixture {
     gateway: Gateway,
     first: Upstream,
@@ -87,7 +87,7 @@ impl Fixture {
         }
     }
 
-    /// Takes both slots of the pool; returns the running calls and the clients' tasks.
+    /// Takes both places of the pool; returns the running calls and the clients' tasks.
     async fn fill(&self) -> ([Call; 2], Vec<JoinHandle<Answer>>) {
         let asked =
             (0..2).map(|n| self.gateway.spawn(ClientRequest::chat("own", &format!("held {n}")))).collect();

@@ -1,4 +1,4 @@
-//! The dispatch order with one slot: criticality, then shares, then arrival.
+//! The dispatch order with one place: criticality, then shares, then arrival.
 
 use penstock_tests::gateway::{config, pool, slots};
 use penstock_tests::{ClientRequest, Gateway, Upstream, run};
@@ -13,7 +13,7 @@ struct Fixture {
     vtc: Upstream,
 }
 
-/// One gateway; every test has a pool with one slot of its own.
+/// One gateway; every test has a pool with one place of its own.
 async fn shared() -> &'static Fixture {
     static SHARED: OnceCell<Fixture> = OnceCell::const_new();
     SHARED

@@ -28,7 +28,7 @@ impl Fixture {
         &self.servers.iter().find(|(name, _)| *name == pool).expect("a pool of this file").1
     }
 
-    /// Fills a pool's only slot until the test answers the call.
+    /// Fills a pool's only place until the test answers the call.
     async fn fill(&self, pool: &str) -> (JoinHandle<penstock_tests::Answer>, Call) {
         let held = self.gateway.spawn(ClientRequest::chat(pool, "held").tenant("holder"));
         (held, self.server(pool).next().await)

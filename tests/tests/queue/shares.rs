@@ -23,7 +23,7 @@ struct Fixture {
     usage: Upstream,
 }
 
-/// One gateway; every test has a pool with one slot of its own.
+/// One gateway; every test has a pool with one place of its own.
 async fn shared() -> &'static Fixture {
     static SHARED: OnceCell<Fixture> = OnceCell::const_new();
     SHARED

@@ -59,7 +59,7 @@ fn lent_by_leader(seconds: u64) -> World {
     world
 }
 
-/// A world of one place more than is lent, whose filter holds credit 1 and is asked for it, because a request of another filter
+/// A world of one place more than is given, whose filter holds credit 1 and is asked for it, because a request of another filter
 /// waits.
 fn recalled() -> World {
     let mut world = lent();

@@ -1,4 +1,4 @@
-//! Admission credits: when a filter is lent places, when it must give them up, and that each request is counted once.
+//! Admission credits: when a filter is given places, when it must give them up, and that each request is counted once.
 
 use std::time::Duration;
 
@@ -86,7 +86,7 @@ pub(crate) fn returned(credit: u64) -> Message {
     Message::CreditReturned(wire::CreditReturned { pool: "chat".into(), credit })
 }
 
-/// A report of a leased request that runs.
+/// A report of a request admitted by credit that runs.
 pub(crate) fn admitted(sequence: u64, credit: u64) -> wire::Admitted {
     wire::Admitted { running: Some(runs(sequence)), credit, completed: None }
 }

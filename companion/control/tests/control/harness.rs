@@ -348,7 +348,7 @@ impl Taken {
         roles.collect()
     }
 
-    /// How often places were lent.
+    /// How often places were given.
     pub(crate) fn lent(&self) -> usize {
         let lent = self.commands.iter().filter(|(_, kind)| match kind {
             Kind::Credit(credit) => !credit.endpoints.is_empty(),

@@ -147,7 +147,7 @@ impl Rng {
         hello(filter, waiting, running)
     }
 
-    /// A report of a leased request, with a credit that its filter holds or not.
+    /// A report of a request admitted by credit, with a credit that its filter holds or not.
     fn admitted(&mut self) -> wire::Admitted {
         let register = self.register();
         let sequence = register.sequence;

@@ -1,4 +1,4 @@
-//! Admission credit: what is lent counts as stock, and a reported request takes its place.
+//! Admission credit: what is given counts as stock, and a reported request takes its place.
 
 use Band::Default;
 use ShortEffect::{Bypassed, Dispatched};

@@ -138,7 +138,7 @@ impl Sender {
     async fn exchange(&self, request: reqwest::RequestBuilder) -> Ending {
         let sent = Instant::now();
         let admitted = |outcome: &str| {
-            // A leased request shows nothing of the companion, because its filter admitted it.
+            // A request by credit shows nothing of the companion, because its filter admitted it.
             if matches!(outcome, "bypassed" | "dispatched") {
                 let answered = Instant::now();
                 // Fails only if the demo itself has ended.

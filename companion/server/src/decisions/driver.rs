@@ -1,4 +1,4 @@
-//! The task that owns the controls. It passes events to them, carries out its outputs, and sleeps until the next
+//! The task that owns the controls. It passes events to them, carries out their outputs, and sleeps until the next
 //! deadline.
 //!
 //! It doesn't interpret events. All other code sends messages to its inbox, which has a limit: a gRPC stream that floods

@@ -265,7 +265,7 @@ impl PoolScenario {
 }
 
 /// In half of all worlds filters may admit requests by themselves, in most of them at servers with many places, because half of the places
-/// is what is lent at most. Drawn from a generator of its own, so that nothing else of a seed depends on it.
+/// is what is given at most. Drawn from a generator of its own, so that nothing else of a seed depends on it.
 fn allow_credit(pools: &mut [PoolScenario], seed: u64) {
     let rng = &mut Rng::new(!seed);
     if rng.percent(50) {

@@ -24,9 +24,9 @@ use crate::{ENDPOINT, Load, POOL};
 
 const TENANTS: u64 = 100;
 const WINDOW_BYTES: u32 = 64 << 20;
-/// Before the companion lends places, no request may have waited for a second, with time to spare.
+/// Before the companion gives places, no request may have waited for a second, with time to spare.
 const CALM: Duration = Duration::from_millis(1_500);
-/// Rounds of requests that ask before the others go by credit: the companion lends places only to busy filters.
+/// Rounds of requests that ask before the others go by credit: the companion gives places only to busy filters.
 const ROUNDS_TO_CREDIT: u64 = 4;
 /// The companion starts slowly under valgrind.
 const START_ATTEMPTS: u32 = 600;
@@ -55,7 +55,7 @@ type Incoming = BoxStream<'static, (usize, Result<CompanionFrame, Status>)>;
 struct Script {
     load: Load,
     sessions: Vec<Session>,
-    /// The companion has lent places.
+    /// The companion has given places.
     has_credit: bool,
     /// The frames of all sessions, each with the number of its session.
     incoming: SelectAll<Incoming>,
@@ -73,10 +73,10 @@ impl Script {
         script
     }
 
-    /// Asks until the companion lends places.
+    /// Asks until the companion gives places.
     ///
     /// # Panics
-    /// If it lends none.
+    /// If it gives none.
     async fn get_credit(&mut self) {
         // The first requests wait until dispatch begins.
         self.ask().await;
