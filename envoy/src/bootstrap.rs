@@ -57,7 +57,7 @@ pub const REQUEUE_HOST: &str = "envoy://penstock-requeue/";
 /// The filter state of a stream that holds its requeue token, where [`token_keeper`] sets it.
 const REQUEUE_STATE: &str = "penstock.requeue";
 
-/// The same where the filter sets it, as its property [`penstock_wire::names::REQUEUE_PROPERTY`].
+/// The filter state of that token where the filter sets it, as its property [`penstock_wire::names::REQUEUE_PROPERTY`].
 const REQUEUE_PROPERTY_STATE: &str = "wasm.penstock.requeue";
 
 /// The name of the requeue listener.
@@ -124,7 +124,7 @@ pub enum Module {
 pub struct RemoteModule {
     /// The server's IP address or DNS name.
     pub host: String,
-    /// Its port.
+    /// The server's port.
     pub port: u16,
     /// The path and query.
     pub path: String,
@@ -150,7 +150,7 @@ pub enum Companions {
     One(Address),
     /// Several companions. The filter chooses one for each stream by [`penstock_wire::names::COMPANION_HEADER`].
     List(Vec<SocketAddr>),
-    /// Likewise, at all addresses of a DNS name.
+    /// Companions at all addresses of a DNS name. The filter chooses one for each stream.
     Dns {
         /// The name.
         name: String,

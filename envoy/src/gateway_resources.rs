@@ -28,11 +28,11 @@ const REPLACEMENT: &str = "Apply the output of `penstock gateway-resources` agai
 /// A Gateway, the resource of the Gateway API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gateway {
-    /// Its namespace, which is also that of the resources.
+    /// The Gateway's namespace, which is also that of the resources.
     pub namespace: String,
-    /// Its name.
+    /// The Gateway's name.
     pub name: String,
-    /// Those of its listeners that get the filter.
+    /// The Gateway's listeners that get the filter.
     pub listeners: Vec<Listener>,
     /// A request that no server of its list accepted is queued again: adds an internal listener to Envoy.
     pub requeue: bool,
@@ -41,9 +41,9 @@ pub struct Gateway {
 /// A listener of a Gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listener {
-    /// Its name.
+    /// The listener's name.
     pub name: String,
-    /// Its port, which names it under Envoy Gateway's newer naming scheme. `None`: unknown.
+    /// The listener's port, which names it under Envoy Gateway's newer naming scheme. `None`: unknown.
     pub port: Option<u16>,
 }
 
@@ -52,7 +52,7 @@ pub struct Listener {
 pub struct Pool {
     /// The pool's name, which is the value of the pool header.
     pub name: String,
-    /// Its model servers.
+    /// The pool's model servers.
     pub servers: Servers,
 }
 
@@ -60,7 +60,7 @@ pub struct Pool {
 /// server that it knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Servers {
-    /// These addresses.
+    /// Servers at these addresses.
     Addresses(Vec<SocketAddr>),
     /// All addresses of a DNS name.
     Dns {
@@ -73,9 +73,9 @@ pub enum Servers {
     },
     /// The endpoints of a Service.
     Service {
-        /// Its namespace.
+        /// The Service's namespace.
         namespace: String,
-        /// Its name.
+        /// The Service's name.
         name: String,
         /// One of its ports, by number.
         port: u16,

@@ -421,7 +421,7 @@ pub struct Admitted {
     /// `Credit.id`.
     #[prost(uint64, tag = "2")]
     pub credit: u64,
-    /// Its end; absent: it runs.
+    /// The request's end; absent: it runs.
     #[prost(message, optional, tag = "3")]
     pub completed: ::core::option::Option<Completed>,
 }
@@ -588,7 +588,7 @@ pub struct Pool {
     /// How long a request may wait, from its arrival.
     #[prost(uint64, tag = "5")]
     pub ttl_ms: u64,
-    /// The same while the pool has no ready endpoint, if it is longer.
+    /// `ttl_ms` while the pool has no ready endpoint, if that is longer.
     #[prost(uint64, tag = "6")]
     pub no_endpoint_ttl_ms: u64,
     /// The HTTP status for a request that waited longer: 429 or 503.
@@ -616,13 +616,13 @@ pub struct Pool {
 /// What a server may do before a byte of its response for the request to be sent again.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RequeueOn {
-    /// It refuses the connection, or doesn't accept it in time.
+    /// The server refuses the connection, or doesn't accept it in time.
     #[prost(bool, tag = "1")]
     pub connect: bool,
-    /// It cuts the connection. Envoy can't tell that from `connect`, so `reset` covers both.
+    /// The server cuts the connection. Envoy can't tell that from `connect`, so `reset` covers both.
     #[prost(bool, tag = "2")]
     pub reset: bool,
-    /// It responds with one of these HTTP statuses.
+    /// The server responds with one of these HTTP statuses.
     #[prost(uint32, repeated, tag = "3")]
     pub statuses: ::prost::alloc::vec::Vec<u32>,
 }

@@ -40,7 +40,7 @@ pub const SESSION_GRACE: Duration = Duration::from_secs(5);
 pub const BACKOFF_MIN: Duration = Duration::from_millis(50);
 /// The longest delay before a reconnect.
 pub const BACKOFF_MAX: Duration = Duration::from_secs(1);
-/// The same while a standby answers and no leader does.
+/// The longest delay while a standby answers and no leader does.
 pub const BACKOFF_LEADERLESS_MAX: Duration = Duration::from_millis(200);
 /// A starting companion dispatches once every known session has sent its `Hello`, at the latest after this time.
 pub const STARTUP_WAIT: Duration = Duration::from_secs(2);
@@ -48,8 +48,8 @@ pub const STARTUP_WAIT: Duration = Duration::from_secs(2);
 pub const PROBE_WAIT: Duration = Duration::from_secs(1);
 /// How long a filter waits at a standby that knows no leader before it tries another companion.
 pub const LEADER_WAIT: Duration = Duration::from_secs(5);
-/// The same at a companion that has the lease and can't take the filter yet: it is taking over, and waits for all filters, or it can't reach
-/// the store of leases.
+/// How long a filter waits at a companion that has the lease and can't take the filter yet: the companion is taking over, and waits for all
+/// filters, or it can't reach the store of leases.
 pub const TAKEOVER_WAIT: Duration = Duration::from_secs(60);
 /// A filter gives up an admission credit that isn't renewed for this long.
 pub const CREDIT_TTL: Duration = Duration::from_secs(2);

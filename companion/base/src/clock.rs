@@ -31,7 +31,7 @@ impl Clock {
         self.0.elapsed()
     }
 
-    /// The same moment as an instant of the runtime. `None`: too far in the future to be represented.
+    /// This moment as an instant of the runtime. `None`: too far in the future to be represented.
     #[must_use]
     pub fn runtime_instant(&self, instant: Instant) -> Option<tokio::time::Instant> {
         let since_start = Duration::from_nanos(instant.as_nanos()).saturating_sub(PAST);

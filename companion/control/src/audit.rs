@@ -23,7 +23,7 @@ pub enum AuditError {
         what: &'static str,
         /// One count.
         here: u64,
-        /// The other.
+        /// The other count.
         there: u64,
     },
     /// A statement about the state is false.

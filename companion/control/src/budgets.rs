@@ -56,7 +56,7 @@ impl FlowBudget {
 /// A change of a flow's budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BudgetChange {
-    /// So many tokens more may be used in each window that counts tokens; see [`penstock_engine::Input::TopUp`].
+    /// Tokens that may be used on top in each window that counts tokens; see [`penstock_engine::Input::TopUp`].
     AddTokens(u64),
     /// Nothing that was used counts any more.
     Reset,

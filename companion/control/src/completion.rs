@@ -26,9 +26,9 @@ pub(crate) struct Completion<'a> {
     pub(crate) first_byte: Option<Duration>,
     /// From the grant to the last byte.
     pub(crate) last_byte: Option<Duration>,
-    /// As the model server counted.
+    /// Prompt tokens, as the model server counted.
     pub(crate) prompt_tokens: Option<u64>,
-    /// As the model server counted, otherwise the number of events in the stream.
+    /// Output tokens, as the model server counted, otherwise the number of events in the stream.
     pub(crate) output_tokens: Option<u64>,
 }
 

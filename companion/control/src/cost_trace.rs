@@ -25,7 +25,7 @@ pub enum CostEventKind {
     Arrived {
         /// The request.
         id: RequestId,
-        /// Its labels.
+        /// The request's labels.
         labels: Arc<Labels>,
     },
     /// A request runs from now on.
@@ -36,7 +36,7 @@ pub enum CostEventKind {
         flow: Box<str>,
         /// The engine granted it. Otherwise another companion or its filter did.
         is_granted: bool,
-        /// It runs in the demoted band.
+        /// The request runs in the demoted band.
         is_demoted: bool,
         /// The tokens that are charged.
         estimate: Usage,

@@ -113,7 +113,7 @@ pub(crate) struct Asking {
     /// The id of its Envoy process; 0: unknown.
     pub(crate) envoy: u64,
     pub(crate) since: Instant,
-    /// It was told to send its Hello here.
+    /// The filter was told to send its Hello here.
     pub(crate) is_called: bool,
 }
 

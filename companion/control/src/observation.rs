@@ -39,9 +39,9 @@ pub enum SessionNews {
     /// The session has closed without Bye, and its root context has no other stream. Its requests keep their place for
     /// [`penstock_wire::limits::SESSION_GRACE`].
     Orphaned {
-        /// Its waiting requests.
+        /// The root context's waiting requests.
         waiting: usize,
-        /// Its running requests.
+        /// The root context's running requests.
         running: usize,
     },
 }
@@ -116,7 +116,7 @@ pub struct Decided {
     pub waited: Duration,
     /// The first choice of the grant; empty for a request that isn't granted.
     pub endpoint: Arc<str>,
-    /// It was in the queue. Otherwise it was granted or rejected at its arrival.
+    /// The request was in the queue. Otherwise it was granted or rejected at its arrival.
     pub was_queued: bool,
 }
 
@@ -154,9 +154,9 @@ pub struct Completed {
     pub itl: Option<Duration>,
     /// From the arrival to the end.
     pub duration: Duration,
-    /// As the model server counted.
+    /// Prompt tokens, as the model server counted.
     pub prompt_tokens: Option<u64>,
-    /// As the model server counted, otherwise the events of the stream.
+    /// Output tokens, as the model server counted, otherwise the events of the stream.
     pub output_tokens: Option<u64>,
     /// How often it was requeued.
     pub requeues: u32,

@@ -82,15 +82,15 @@ impl Registration<'_> {
 /// How a request comes in.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Arrival<'a> {
-    /// It has just arrived at its filter.
+    /// The request has just arrived at its filter.
     New,
-    /// It waited at its filter for another companion, or its session was interrupted.
+    /// The request waited at its filter for another companion, or its session was interrupted.
     Waiting,
     /// Another companion granted it, and it runs.
     Running(Running<'a>),
-    /// Its filter admitted it by credit.
+    /// The request's filter admitted it by credit.
     ByCredit {
-        /// Its endpoint is that of the place.
+        /// The running request. Its endpoint is that of the place.
         running: Running<'a>,
         /// The name of the pool that gave the credit; empty: unknown.
         pool: &'a str,

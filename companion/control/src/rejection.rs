@@ -45,7 +45,7 @@ impl Rejection {
         }
     }
 
-    /// The same, with the rest of the flow's budget.
+    /// This rejection, with the rest of the flow's budget.
     pub(crate) fn with_rate_limit(self, rate_limit: Option<RateLimit>) -> Self {
         Self { rate_limit, ..self }
     }

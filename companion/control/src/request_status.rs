@@ -10,11 +10,11 @@ use crate::labels::Labels;
 /// A request at one moment.
 #[derive(Clone, Debug)]
 pub struct RequestStatus {
-    /// Its labels.
+    /// The request's labels.
     pub labels: Arc<Labels>,
-    /// Its stage.
+    /// The request's stage.
     pub state: RequestState,
-    /// Its policy class; empty if the pool has no classes.
+    /// The request's policy class; empty if the pool has no classes.
     pub class: Box<str>,
     /// The outcome of its first grant; `None` while it waits, for the first time or again.
     pub outcome: Option<Outcome>,
@@ -35,7 +35,7 @@ pub enum RequestState {
         ahead: u64,
         /// Until its grant, by the measured drain rate.
         estimate: Duration,
-        /// Its tag in virtual time; `None` if the pool's discipline has none.
+        /// The request's tag in virtual time; `None` if the pool's discipline has none.
         tag: Option<f64>,
     },
     /// At an endpoint.

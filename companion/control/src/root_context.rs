@@ -9,14 +9,14 @@ use crate::ids::{ConnId, EnvoyId, Peer, Route};
 /// A root context and the routes of its requests.
 #[derive(Debug)]
 pub(crate) struct RootContext {
-    /// Its stream; `None` while the root context is orphaned.
+    /// The root context's stream; `None` while it is orphaned.
     pub(crate) conn: Option<ConnId>,
     /// The number of its stream. A Hello with a lower number is out of date.
     pub(crate) stream: u32,
     /// Envoy's node name.
     pub(crate) node: Box<str>,
     pub(crate) envoy: EnvoyId,
-    /// Its Envoy has a requeue listener.
+    /// The root context's Envoy has a requeue listener.
     pub(crate) has_requeue_listener: bool,
     /// The time at which its last stream ended, while it is orphaned.
     pub(crate) orphaned_since: Option<Instant>,
@@ -24,12 +24,12 @@ pub(crate) struct RootContext {
     pub(crate) endpoints_digest: u64,
     /// The last time at which it is known to have followed this companion.
     pub(crate) followed_at: Instant,
-    /// Its requests that haven't ended, by sequence number.
+    /// The root context's requests that haven't ended, by sequence number.
     pub(crate) requests: HashMap<u64, Route>,
     /// Granted requests that its last Hello didn't name. They are released at the next beat, unless their end is reported
     /// before.
     pub(crate) unconfirmed: Vec<Route>,
-    /// Its requests that have ended.
+    /// The root context's requests that have ended.
     pub(crate) ended: EndedRequests,
 }
 
@@ -59,7 +59,7 @@ impl RootContext {
         Peer { envoy: self.envoy, can_requeue: self.has_requeue_listener }
     }
 
-    /// Its requests in the order of their ids, which is the order in which they came.
+    /// The root context's requests in the order of their ids, which is the order in which they came.
     pub(crate) fn routes(&self) -> Vec<Route> {
         let mut routes: Vec<Route> = self.requests.values().copied().collect();
         routes.sort_unstable_by_key(|route| route.id);

@@ -36,7 +36,7 @@ pub(crate) struct Session {
 pub(crate) enum Stage {
     /// The parts of its Hello come in.
     Greeting(Box<Greeting>),
-    /// Its filter asks for the leader.
+    /// The filter asks for the leader.
     Asking(Asking),
     /// The Hello is complete: the stream belongs to the root context with this epoch.
     Established(Epoch),
@@ -170,7 +170,7 @@ impl Session {
         self.handled - self.acknowledged
     }
 
-    /// So many frames were handled that an acknowledgement is due.
+    /// Enough frames were handled that an acknowledgement is due.
     pub(crate) fn owes_acknowledgement(&self) -> bool {
         self.unacknowledged() >= ACK_EVERY
     }

@@ -47,13 +47,13 @@ pub struct SessionStatus {
     pub node: Box<str>,
     /// The number of the Envoy process, in hex; empty if the filter doesn't know it.
     pub envoy: String,
-    /// It has a stream. Otherwise it is orphaned.
+    /// The root context has a stream. Otherwise it is orphaned.
     pub open: bool,
-    /// Its requests that wait in a queue.
+    /// The root context's requests that wait in a queue.
     pub waiting: usize,
-    /// Its requests in stock.
+    /// The root context's requests in stock.
     pub running: usize,
-    /// Its requests that were requeued and have another key now.
+    /// The root context's requests that were requeued and have another key now.
     pub moved: usize,
     /// Frames that were handled and aren't acknowledged yet.
     pub unacked: u64,
@@ -64,7 +64,7 @@ pub struct SessionStatus {
 /// One pool.
 #[derive(Clone, Debug)]
 pub struct PoolStatus {
-    /// Its name.
+    /// The pool's name.
     pub name: Arc<str>,
     /// The configuration no longer has it.
     pub retired: bool,
@@ -106,9 +106,9 @@ pub struct ModelStatus {
 /// The model server of an endpoint.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ServerStatus {
-    /// Its variant.
+    /// The server's variant.
     pub variant: String,
-    /// Its last metrics, unless they are too old.
+    /// The server's last metrics, unless they are too old.
     pub scraped: Option<Scraped>,
     /// Requests there that this companion didn't grant, at the time of its last metrics.
     pub foreign: u64,

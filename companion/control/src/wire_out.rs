@@ -87,7 +87,7 @@ pub(crate) fn endpoints(announcement: &Announcement<'_>) -> Kind {
     })
 }
 
-/// The same without the endpoints, which the filter knows.
+/// A pool's bound for requests that go without the companion. The filter knows the endpoints.
 pub(crate) fn fallback_bound(announcement: &Announcement<'_>) -> Kind {
     Kind::Endpoints(wire::Endpoints {
         pool: announcement.pool.to_owned(),

@@ -181,14 +181,14 @@ pub enum Output {
 /// What a companion is at present. A candidate, which knows only the lease, is a leader or a standby.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Role {
-    /// It leads, because there is no other companion.
+    /// The companion leads, because there is no other one.
     Alone,
     /// Another companion leads, or none.
     #[default]
     Standby,
-    /// It has the lease, and waits for the filters of the last leader.
+    /// The companion has the lease, and waits for the filters of the last leader.
     TakingOver,
-    /// It leads: it grants.
+    /// The companion leads: it grants.
     Leader,
 }
 

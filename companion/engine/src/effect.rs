@@ -37,7 +37,7 @@ pub enum Effect {
     Settled {
         /// The request.
         id: RequestId,
-        /// Its band.
+        /// The request's band.
         band: Band,
         /// The final cost; zero: refunded.
         cost: Tokens,
@@ -85,7 +85,7 @@ pub struct Trace {
     pub id: RequestId,
     /// The name of its class; empty where no classes are configured.
     pub class: Box<str>,
-    /// Its flow.
+    /// The request's flow.
     pub flow: Box<str>,
     /// The charge to its class.
     pub class_cost: Tokens,

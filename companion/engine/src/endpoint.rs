@@ -28,7 +28,7 @@ pub(crate) struct Endpoint {
     pub(crate) id: EndpointId,
     /// Discovery lists it. An unlisted endpoint exists only while something runs there.
     pub(crate) listed: bool,
-    /// Its health check passes.
+    /// The endpoint's health check passes.
     pub(crate) healthy: bool,
     /// Listed, healthy, and not marked down.
     pub(crate) ready: bool,

@@ -55,7 +55,7 @@ pub struct Engine {
     expiry: Expiry,
     /// The waiting requests that avoid endpoints, by the end of their pauses.
     pauses: BTreeSet<(Instant, JobId)>,
-    /// Those that avoid an endpoint because it refused them, by that endpoint.
+    /// The waiting requests that avoid an endpoint because it refused them, by that endpoint.
     refused: BTreeSet<(EndpointId, JobId)>,
     token_history: TokenHistory,
     drain_rate: DrainRate,

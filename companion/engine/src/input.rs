@@ -106,17 +106,17 @@ impl From<&str> for ModelName {
 pub struct Request {
     /// The owner's name for it.
     pub id: RequestId,
-    /// Its first arrival; before `now` for a request that is registered again. Later than `now` counts as `now`.
+    /// The request's first arrival; before `now` if it is registered again. Later than `now` counts as `now`.
     pub arrived: Instant,
     /// The fairness identity; empty: `anonymous`. Requests and the engine may share one copy.
     pub flow: Arc<str>,
-    /// Its band.
+    /// The request's band.
     pub band: Band,
     /// The policy class that the client names.
     pub class: ClassKey,
     /// The class set of its model, as an index into [`Policy::classes`]. An index out of range counts as 0.
     pub class_set: u16,
-    /// Its model.
+    /// The request's model.
     pub model: ModelName,
     /// Length of the prompt.
     pub prompt: Prompt,
@@ -225,7 +225,7 @@ pub enum Service {
 pub struct Amended {
     /// The request.
     pub id: RequestId,
-    /// Its class set. It takes effect with the next policy that changes the classes.
+    /// The model's class set. It takes effect with the next policy that changes the classes.
     pub class_set: u16,
     /// The endpoints that it may go to; `None`: all of the pool.
     pub eligible: Option<Box<[EndpointId]>>,
@@ -245,7 +245,7 @@ pub struct Relisted {
 /// An endpoint as discovery and health checks see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndpointState {
-    /// Its health check passes.
+    /// The endpoint's health check passes.
     pub ready: bool,
     /// Scales its bounds; 1 is [`Decimal::whole`]`(1)`.
     pub weight: Decimal,
@@ -274,7 +274,7 @@ pub struct ServerStats {
 /// Usage of a flow before this engine started, or on another engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PastUsage {
-    /// Its band.
+    /// The flow's band.
     pub band: Band,
     /// The name of the class; empty where no classes are configured.
     pub class: Box<str>,
@@ -291,7 +291,7 @@ pub struct PastUsage {
 /// What a flow runs on an engine, or on several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunningUsage {
-    /// Its band.
+    /// The flow's band.
     pub band: Band,
     /// The name of the class; empty where no classes are configured.
     pub class: Box<str>,
@@ -421,7 +421,7 @@ pub enum Input {
     Endpoint {
         /// The endpoint.
         id: EndpointId,
-        /// Its new state.
+        /// The endpoint's new state.
         state: EndpointState,
     },
     /// An endpoint is no longer listed. What runs there becomes draining stock.

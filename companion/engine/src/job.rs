@@ -24,7 +24,7 @@ pub(crate) struct Job {
     pub(crate) estimate: TokenEstimate,
     /// Hashes of the prompt's prefixes.
     pub(crate) prefix: Box<[u64]>,
-    /// Its failures; `None`: no endpoint failed it.
+    /// The request's failures; `None`: no endpoint failed it.
     pub(crate) retry: Option<Box<Retry>>,
     /// `None`: it waits. [`crate::jobs::Jobs`] keeps the state apart, because most jobs wait.
     pub(crate) running: Option<RunningId>,
@@ -36,7 +36,7 @@ pub(crate) struct Job {
     pub(crate) shared_name: Option<Arc<str>>,
     /// The owner has lost its session.
     pub(crate) session_lost: bool,
-    /// It has met no room in a budget that is a shadow.
+    /// The request has met no room in a budget that is a shadow.
     pub(crate) is_shadowed: bool,
     /// The class set of its model.
     pub(crate) class_set: u16,
@@ -75,7 +75,7 @@ impl Job {
         ScoredRequest { model: &self.model, prefix: &self.prefix, prompt_bytes: self.prompt_bytes }
     }
 
-    /// It can't be dispatched while it waits, and blocks no other request.
+    /// The request can't be dispatched while it waits, and blocks no other request.
     pub(crate) fn is_suspended(&self) -> bool {
         self.session_lost || self.retry.as_ref().is_some_and(|retry| retry.lets_pass())
     }

@@ -26,7 +26,7 @@ impl Load {
         Self { tokens: prompt + output, output, prefill, in_prefill: prefill }
     }
 
-    /// The same load once its answer has begun.
+    /// This load once its answer has begun.
     pub(crate) const fn prefilled(self) -> Self {
         Self { in_prefill: 0, ..self }
     }

@@ -59,7 +59,7 @@ pub enum Outcome {
     RejectedInvalid,
     /// A more critical request took its place in the queue.
     Displaced,
-    /// It waited longer than the ttl.
+    /// The request waited longer than the ttl.
     ExpiredTtl,
     /// The client's own deadline passed.
     DeadlineExceeded,

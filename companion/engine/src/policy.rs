@@ -144,7 +144,7 @@ pub struct Queue {
     pub flow_capacity: u64,
     /// Time from the first arrival to the rejection while an endpoint is ready; above 0.
     pub ttl: Duration,
-    /// The same while no endpoint is ready, if it is longer; above 0.
+    /// The `ttl` while no endpoint is ready, if it is longer; above 0.
     pub no_endpoint_ttl: Duration,
     /// What a full queue does.
     pub overflow: Overflow,
@@ -297,20 +297,20 @@ pub struct ClassSet {
 /// A range of uncached prompt tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bucket {
-    /// Its least tokens.
+    /// The bucket's least tokens.
     pub min_tokens: u64,
-    /// Its name.
+    /// The bucket's name.
     pub name: Box<str>,
 }
 
 /// A policy class.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Class {
-    /// Its name.
+    /// The class's name.
     pub name: Box<str>,
-    /// It takes the requests that name this family,
+    /// The family that the class's requests name.
     pub family: Box<str>,
-    /// and are in this bucket; `None`: in any bucket that no other class of the family names.
+    /// The bucket that they are in; `None`: any that no other class of the family names.
     pub bucket: Option<Box<str>>,
     /// Tokens granted by a visit; at least 1.
     pub quantum: u64,
@@ -319,9 +319,9 @@ pub struct Class {
     /// The uncached prompt tokens in prefill, from dispatch to the first byte of the answer, above which an endpoint takes
     /// nothing of this class.
     pub busy_tokens: Option<u64>,
-    /// That threshold as a part of the endpoint's `batched_tokens_max`; ineffective where that is unknown.
+    /// `busy_tokens` as a part of the endpoint's `batched_tokens_max`; ineffective where that is unknown.
     pub busy_fraction: Option<f64>,
-    /// Its waiting requests, per ready endpoint of the pool.
+    /// The class's waiting requests, per ready endpoint of the pool.
     pub requests_per_endpoint: Option<u64>,
     /// Prompt tokens of its waiting requests, per eligible endpoint.
     pub prompt_tokens_per_endpoint: Option<u64>,

@@ -15,7 +15,7 @@ pub struct Position {
     pub waited: Duration,
     /// Time until its dispatch, by the measured drain rate and its budget; at least one second.
     pub estimate: Duration,
-    /// Its tag in virtual time once everything before it in its flow is dispatched; `None`: the discipline has no tags.
+    /// The request's tag in virtual time once everything before it in its flow is dispatched; `None`: the discipline has no tags.
     pub tag: Option<f64>,
 }
 
@@ -35,21 +35,21 @@ pub enum BlockReason {
     NoEndpoint,
     /// No endpoint that the request may go to is ready.
     OwnEndpoints,
-    /// Its identity has used its budget, which holds it.
+    /// The request's identity has used its budget, which holds it.
     Held {
         /// Until the budget has room, if nothing more is used; `None`: unknown, because other engines run what fills it.
         left: Option<Duration>,
     },
-    /// Its identity runs the most requests that it may.
+    /// The request's identity runs the most requests that it may.
     MaxInFlight {
         /// Requests of its identity that run.
         running: u64,
         /// The limit.
         most: u64,
     },
-    /// Its eligible endpoints are above the threshold of its class for uncached prompt tokens in prefill.
+    /// The request's eligible endpoints are above the threshold of its class for uncached prompt tokens in prefill.
     ClassThreshold,
-    /// Its identity runs the most requests that it may at each endpoint that would take it.
+    /// The request's identity runs the most requests that it may at each endpoint that would take it.
     MaxInFlightPerEndpoint {
         /// The limit at one endpoint.
         most: u64,
@@ -61,9 +61,9 @@ pub enum BlockReason {
         /// The bound that the stock must be below.
         lower: u64,
     },
-    /// Its eligible endpoints have no room, though the pool has.
+    /// The request's eligible endpoints have no room, though the pool has.
     EndpointsFull,
-    /// Its band may use only a part of the bound.
+    /// The request's band may use only a part of the bound.
     Ceiling {
         /// The stock.
         stock: u64,

@@ -25,13 +25,13 @@ pub(crate) struct Retry {
     failures: u32,
     /// The endpoints that did so since the last pause ended, sorted.
     failed_at: Vec<EndpointId>,
-    /// Those that refused it.
+    /// The endpoints that refused the request.
     refused_at: Vec<EndpointId>,
     /// The end of the last pause.
     until: Instant,
     /// The pause lasts, and the request waits.
     is_paused: bool,
-    /// It lets other requests pass until the end of the pause.
+    /// The request lets others pass until the end of the pause.
     lets_pass: bool,
 }
 
@@ -81,7 +81,7 @@ impl Retry {
         if self.is_paused { &self.failed_at } else { &[] }
     }
 
-    /// Those of them that refused it.
+    /// The avoided endpoints that refused the request.
     pub(crate) fn refused(&self) -> &[EndpointId] {
         if self.is_paused { &self.refused_at } else { &[] }
     }

@@ -82,7 +82,7 @@ pub struct BandSnapshot {
 /// A policy class, over all bands and models.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClassSnapshot {
-    /// Its name.
+    /// The class's name.
     pub name: Box<str>,
     /// Tokens granted by a visit.
     pub quantum: u64,
@@ -107,9 +107,9 @@ pub struct FlowSnapshot {
     pub in_flight: u64,
     /// Settled cost, as long as the flow is remembered.
     pub served_tokens: Tokens,
-    /// Its weight.
+    /// The flow's weight.
     pub weight: f64,
-    /// Its virtual finish time, in cost per weight; under the discipline usage its usage of all models in all bands, per
+    /// The flow's virtual finish time, in cost per weight; under the discipline usage its usage of all models in all bands, per
     /// weight; zero if the flow has none any more.
     pub finish: f64,
 }
@@ -123,7 +123,7 @@ pub struct FlowBudgetSnapshot {
     pub over: Over,
     /// The budget decides nothing.
     pub shadow: bool,
-    /// Its windows, as the policy lists them.
+    /// The budget's windows, as the policy lists them.
     pub windows: Vec<BudgetWindowSnapshot>,
 }
 
@@ -134,7 +134,7 @@ pub struct BudgetWindowSnapshot {
     pub unit: CostUnit,
     /// The time.
     pub period: BudgetPeriod,
-    /// So much may be used.
+    /// How much may be used.
     pub limit: u64,
     /// Used, settled. Above the limit by what is owed and by what was used of top-ups.
     pub used: u64,
@@ -142,7 +142,7 @@ pub struct BudgetWindowSnapshot {
     pub reserved: u64,
     /// Used beyond the limit, and not paid back.
     pub debt: u64,
-    /// So much may be used now; 0: no request goes.
+    /// How much may be used now; 0: no request goes.
     pub remaining: u64,
     /// When nothing of all that counts any more, if nothing more is used.
     pub resets_at: Instant,

@@ -194,7 +194,7 @@ impl Tree {
         self.bands[band as usize].waiting
     }
 
-    /// The same for all that is shown as waiting in `band`.
+    /// The waiting requests of all that is shown as `band`.
     pub(crate) fn waiting_shown(&self, band: Band) -> Waiting {
         let shown = TreeBand::shown_as(band).iter();
         shown.fold(Waiting::default(), |sum, &band| sum.plus(self.waiting(band)))

@@ -144,7 +144,7 @@ impl Counter {
 /// What a store knows of a pool's budgets.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct PastBudgets {
-    /// They come first: what was used, as far as the store has it, was used after them.
+    /// Resets, which come first: what was used, as far as the store has it, was used after them.
     pub(super) resets: Vec<BudgetReset>,
     pub(super) used: Vec<BudgetUsage>,
 }
@@ -161,13 +161,13 @@ pub(super) struct Counted {
 }
 
 impl Counted {
-    /// The engine's record of it; `now` is the store's time in milliseconds.
+    /// The engine's record of what was counted; `now` is the store's time in milliseconds.
     pub(super) fn usage(self, now: u64) -> BudgetUsage {
         let used_at = self.period.used_at(self.bucket, now);
         self.used_at(used_at)
     }
 
-    /// The same, if `bucket` is the exact time, and it was settled by `settled_by`.
+    /// The engine's record if `bucket` is the exact time, and it was settled by `settled_by`.
     pub(super) fn exact_usage(self, now: u64, settled_by: u64) -> BudgetUsage {
         let used_at = if self.period.is_calendar() {
             self.period.used_at(self.bucket, now)

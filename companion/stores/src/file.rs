@@ -151,7 +151,7 @@ impl StoreFile {
         Self::open_at(path, clock::unix())
     }
 
-    /// The same while the wall clock shows `wall`.
+    /// [`Self::open`] while the wall clock shows `wall`.
     fn open_at(path: &Path, wall: Duration) -> Result<Self, Error> {
         let mut store = Self {
             path: path.into(),

@@ -50,7 +50,7 @@ pub(super) struct Attach {
 pub(super) struct Windows {
     /// The window of the discipline `usage`; `None`: the pool has another one.
     pub(super) usage: Option<Duration>,
-    /// Its flows have budgets.
+    /// The pool's flows have budgets.
     pub(super) has_budgets: bool,
 }
 

@@ -145,7 +145,7 @@ impl WriteBuffer {
         self.state().budgets.forget(flow);
     }
 
-    /// The same as [`Self::set_running`] of a flow with a budget.
+    /// [`Self::set_running`] of a flow with a budget.
     pub(super) fn set_budget_running(&self, changed: BudgetRunning) -> bool {
         let mut state = self.state();
         state.budgets.set_running(changed);
@@ -221,7 +221,7 @@ impl SharedUsage {
         }
     }
 
-    /// It changes nothing.
+    /// This usage changes nothing.
     pub(super) const fn is_empty(&self) -> bool {
         self.settled.is_empty()
             && self.running.is_empty()
@@ -258,7 +258,7 @@ impl UsageBatch {
         self.running.is_some() || has_budgets || (is_within && !self.used.is_empty())
     }
 
-    /// Its usage, in entries.
+    /// The batch's usage, in entries.
     pub(super) fn len(&self) -> usize {
         self.used.len() + self.budgets.len() + self.budget_resets.len()
     }

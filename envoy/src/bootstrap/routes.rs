@@ -72,7 +72,7 @@ pub(crate) fn configuration(settings: &Settings, routes: &[Value]) -> Value {
 pub(crate) enum Destination<'a> {
     /// To the cluster with the name of their pool.
     AnyPool,
-    /// Those of one pool, to clusters of any name.
+    /// To clusters of any name, requests of one pool.
     Pool {
         /// The pool's name.
         pool: &'a str,

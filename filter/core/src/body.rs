@@ -86,7 +86,7 @@ impl BodyScanner {
         Self { reader: Reader::new(), fields: Fields::new(body_keys) }
     }
 
-    /// The same scanner, which also hashes the prompt's prefixes.
+    /// This scanner, hashing the prompt's prefixes too.
     #[must_use]
     pub fn hashing(mut self) -> Self {
         self.fields.hash_prefixes();

@@ -54,7 +54,7 @@ pub struct PoolPolicy {
     pub hold: Duration,
     /// How long requests may wait, from their arrival.
     pub ttl: Duration,
-    /// The same while the pool has no ready endpoint, if it is longer.
+    /// The `ttl` while the pool has no ready endpoint, if it is longer.
     pub no_endpoint_ttl: Duration,
     /// The HTTP status of an expired request.
     pub capacity_status: u32,

@@ -61,7 +61,7 @@ pub(crate) enum Decision {
     Admit(Admission),
     /// The credit, if there is one, isn't for this request, or has no place left.
     Register,
-    /// The same, and the credit has expired.
+    /// The credit has expired.
     Expired,
 }
 

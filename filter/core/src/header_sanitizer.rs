@@ -14,7 +14,7 @@ pub enum HeaderEdit {
     Remove(Cow<'static, str>),
     /// Replace all headers of this name by one with this value.
     Set(&'static str, String),
-    /// The same with a constant.
+    /// Replace all headers of this name by one with this constant.
     SetStatic(&'static str, &'static str),
     /// Set the property of the stream with this name. Envoy's configuration can read it, a server can't.
     SetProperty(&'static str, String),

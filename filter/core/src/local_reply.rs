@@ -76,13 +76,13 @@ impl Failure {
         }
     }
 
-    /// The same error with a `retry-after`.
+    /// This error with a `retry-after`.
     #[must_use]
     pub fn retry_after_ms(self, wait_ms: u64) -> Self {
         Self { retry_after_ms: Some(wait_ms), ..self }
     }
 
-    /// The same error, for which the client's library shouldn't retry by itself.
+    /// This error, for which the client's library shouldn't retry by itself.
     #[must_use]
     pub fn without_retry(self) -> Self {
         Self { is_final: true, ..self }

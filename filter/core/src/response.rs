@@ -115,7 +115,7 @@ impl ResponseScanner {
         }
     }
 
-    /// The same scanner for a body of `length` bytes: of a long JSON document it reads the end alone.
+    /// This scanner for a body of `length` bytes: of a long JSON document it reads the end alone.
     #[must_use]
     pub fn of_length(mut self, length: usize) -> Self {
         if self.format == Format::Json {

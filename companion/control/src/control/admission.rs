@@ -31,9 +31,9 @@ enum Previous {
     None,
     /// The request goes on under the new key: nothing is left to do.
     TakenOver,
-    /// It isn't known here. It becomes an alias of the new request.
+    /// The previous key isn't known here. It becomes an alias of the new request.
     Unknown(RequestKey),
-    /// Its request has ended, and this one runs: it is the same request, counted before.
+    /// The previous key's request has ended, and this one runs: it is the same request, counted before.
     Ended,
 }
 

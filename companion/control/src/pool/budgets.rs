@@ -20,7 +20,7 @@ impl Pool {
         Some(RateLimit::of(&window, now))
     }
 
-    /// The same of the flow of a request that waits or runs.
+    /// The rest of the budget of a request's flow; the request waits or runs.
     pub(super) fn rate_limit_of(&mut self, now: Instant, id: RequestId) -> Option<RateLimit> {
         let window = self.engine.tightest_window_of(id)?;
         Some(RateLimit::of(&window, now))

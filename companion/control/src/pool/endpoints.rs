@@ -91,7 +91,7 @@ impl Endpoints {
         self.get(id).map_or_else(Arc::default, |endpoint| endpoint.address.clone())
     }
 
-    /// The same address, without a copy if it is known.
+    /// An address equal to this one, without a copy if it is known.
     pub(super) fn share(&self, address: &str) -> Arc<str> {
         self.ids.get_key_value(address).map_or_else(|| address.into(), |(known, _)| known.clone())
     }

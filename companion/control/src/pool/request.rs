@@ -19,7 +19,7 @@ pub(crate) struct OpenRequest {
     pub(super) envoy_process: u64,
     /// See [`Peer::can_requeue`].
     pub(super) can_requeue: bool,
-    /// Its filter could have admitted it by credit.
+    /// The request's filter could have admitted it by credit.
     pub(super) could_use_credit: bool,
     pub(crate) labels: Arc<Labels>,
     pub(super) arrived: Instant,
@@ -27,7 +27,7 @@ pub(crate) struct OpenRequest {
     pub(super) constraints: Option<Box<Constraints>>,
     /// The engine knows a list of endpoints that the request may go to.
     pub(super) is_restricted: bool,
-    /// Its body asks for the target model already.
+    /// The request's body asks for the target model already.
     pub(super) is_rewritten: bool,
     pub(super) stage: Stage,
     /// The outcome of its first grant, which later grants keep; `None` before.
@@ -40,11 +40,11 @@ pub(crate) struct OpenRequest {
 /// Whether the autopilot counts a request as load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Demand {
-    /// It was counted at its arrival or at its grant.
+    /// The request was counted at its arrival or at its grant.
     Counted,
     /// Limits of its own keep it waiting: it will be counted when it is granted.
     Later,
-    /// It had arrived before it was registered here, and was counted then.
+    /// The request had arrived before it was registered here, and was counted then.
     Elsewhere,
 }
 
@@ -68,7 +68,7 @@ pub(super) enum Stage {
 #[derive(Debug)]
 pub(super) struct Granted {
     pub(super) grant: Arc<Grant>,
-    /// So many endpoints at the head of the grant's list are known to have failed the request.
+    /// How many endpoints at the head of the grant's list are known to have failed the request.
     pub(super) failed: u32,
     /// The endpoints of the list that refused the request by themselves, which is no failure.
     pub(super) refusals: Box<[Refusal]>,
@@ -176,7 +176,7 @@ impl OpenRequest {
         EnvoyId::new(self.envoy_process, self.key.epoch)
     }
 
-    /// Its root context is of another Envoy, or of one with another configuration, or it came in again over another root context.
+    /// The request's root context is of another Envoy, or of one with another configuration, or another root context carries it now.
     pub(super) const fn set_peer(&mut self, peer: Peer) {
         self.envoy_process = peer.envoy.process();
         self.can_requeue = peer.can_requeue;

@@ -53,7 +53,7 @@ impl Amount {
 pub(super) struct FlowBudget {
     /// The budget, as an index into the policy's list.
     pub(super) budget: usize,
-    /// As the budget lists them.
+    /// The windows, as the budget lists them.
     pub(super) windows: SmallVec<[Window; 1]>,
     /// The windows that the last change of policy has added, as bits, until all that runs is reserved in them.
     added: u8,
@@ -63,9 +63,9 @@ pub(super) struct FlowBudget {
     pub(super) since: Instant,
     /// The reservations of what runs here.
     pub(super) running: Amount,
-    /// It is held,
+    /// The flow is held.
     pub(super) held: bool,
-    /// and may go again then, unless that is unknown.
+    /// When a held flow may go again, unless that is unknown.
     pub(super) wake: Option<Instant>,
 }
 
@@ -169,7 +169,7 @@ impl FlowBudget {
         self.since = now;
     }
 
-    /// Its budget was `old` and is `new`. Windows of the same glob, unit and period stay.
+    /// The flow's budget was `old` and is `new`. Windows of the same glob, unit and period stay.
     pub(super) fn change(&mut self, old: &Budget, (index, new): (usize, &Budget), moment: &Moment) {
         let same = old.flows == new.flows;
         let mut added = 0;

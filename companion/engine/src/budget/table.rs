@@ -66,7 +66,7 @@ impl Table {
         Some(flow)
     }
 
-    /// The same of a flow under the budget `index`, which gets an entry.
+    /// The usage at this moment of a flow under the budget `index`, which gets an entry.
     fn entry(&mut self, name: &str, index: usize, now: &Now<'_>) -> &mut FlowBudget {
         if self.flows.to_back(name).is_none() {
             let generation = self.next_generation();

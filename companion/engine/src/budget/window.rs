@@ -43,7 +43,7 @@ impl Step {
 pub(crate) enum Counted {
     /// With all that it has used, in the step of its dispatch.
     AtDispatch,
-    /// That step has left the window. What is still filled or owed because of the request, by step, oldest first.
+    /// The step of the dispatch has left the window. What is still filled or owed because of the request, by step, oldest first.
     Later(Vec<(StepNumber, u64)>),
 }
 

@@ -15,7 +15,7 @@ pub(crate) struct HashedPrompt<'a> {
     pub(crate) prefix: &'a [u64],
     /// The length of the whole prompt.
     pub(crate) bytes: u64,
-    /// Its tokens.
+    /// The prompt's tokens.
     pub(crate) tokens: u64,
 }
 

@@ -33,7 +33,7 @@ impl Engine {
         table.map_or_else(Vec::new, |(table, now)| table.snapshots(&now))
     }
 
-    /// The same at `now`, which isn't before the last input: steps and days may have passed since then.
+    /// [`Self::budgets`] at `now`, which isn't before the last input: steps and days may have passed since then.
     #[must_use]
     pub fn budgets_at(&self, now: Instant) -> Vec<FlowBudgetSnapshot> {
         let all = self.budgets.read_at(now, Table::snapshots);
@@ -57,7 +57,7 @@ impl Engine {
         table.tightest_deciding(&name, index, &now)
     }
 
-    /// The same of the flow to which a request is charged that waits or runs.
+    /// [`Self::tightest_window`] of the flow to which a request is charged that waits or runs.
     pub fn tightest_window_of(&mut self, id: RequestId) -> Option<BudgetWindowSnapshot> {
         let (table, now) = self.budgets.table()?;
         let job = &self.jobs[self.jobs.find(id)?];
@@ -151,7 +151,7 @@ impl Engine {
         self.move_to_account(id, None, band);
     }
 
-    /// The same, to the flow of `identity` if there is one.
+    /// `id`, which isn't in the queue, belongs to `band` from now on, and to the flow of `identity` if there is one.
     fn move_to_account(&mut self, id: JobId, identity: Option<IdentityId>, band: TreeBand) {
         let job = &mut self.jobs[id];
         let from = job.queued.flow;
@@ -231,7 +231,7 @@ impl Engine {
         self.update_hold_of(&name);
     }
 
-    /// The same for the identity of this name, whether it has a flow now or not.
+    /// The identity of this name, whether it has a flow now or not, is held exactly while its budget says so and has no room.
     fn update_hold_of(&mut self, name: &str) {
         let Some((table, now)) = self.budgets.table() else {
             return;

@@ -19,7 +19,7 @@ pub struct BudgetUsage {
     pub kind: UsageKind,
     /// When.
     pub used_at: UsedAt,
-    /// It was settled at least so long ago.
+    /// The usage was settled at least so long ago.
     pub settled_ago: Duration,
     /// How much.
     pub amount: u64,

@@ -15,7 +15,7 @@ pub struct Budget {
     pub windows: Vec<BudgetWindow>,
     /// What happens to the requests of a flow without room.
     pub over: Over,
-    /// It decides nothing, and what it would have decided is counted.
+    /// The budget decides nothing, and what it would have decided is counted.
     pub shadow: bool,
 }
 
@@ -24,7 +24,7 @@ pub struct Budget {
 pub struct BudgetWindow {
     /// What is counted. Tokens are weighted by [`super::TokenWeights`].
     pub unit: CostUnit,
-    /// So much may be used; at least 1.
+    /// How much may be used; at least 1.
     pub limit: u64,
     /// The time.
     pub period: BudgetPeriod,
@@ -41,7 +41,7 @@ pub enum BudgetPeriod {
     Month,
 }
 
-/// As the configuration writes it: `day`, `month`, or a duration such as `1h` or `1m30s`.
+/// The period as the configuration writes it: `day`, `month`, or a duration such as `1h` or `1m30s`.
 impl fmt::Display for BudgetPeriod {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let duration = match self {

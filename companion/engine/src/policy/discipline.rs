@@ -26,7 +26,7 @@ impl Discipline {
     /// All of them.
     pub const ALL: [Self; 6] = [Self::Wfq, Self::Usage, Self::Vtc, Self::Drr, Self::RoundRobin, Self::Fifo];
 
-    /// Its name in a configuration.
+    /// The discipline's name in a configuration.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -75,7 +75,7 @@ const fn median_of(sorted: &[u32]) -> u32 {
 pub(super) struct Window {
     /// The values, sorted, and `u32::MAX` in the places behind them.
     sorted: [u32; OUTPUTS_KEPT],
-    /// The same values as they came, from `oldest` around.
+    /// The values as they came, from `oldest` around.
     ring: [u32; OUTPUTS_KEPT],
     count: usize,
     oldest: usize,

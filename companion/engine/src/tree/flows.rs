@@ -23,7 +23,7 @@ pub(crate) struct Flow {
     pub(crate) in_flight: u64,
     /// The largest cost of one of its requests, estimated or real.
     pub(super) largest_cost: u64,
-    /// Its slot among the flows whose fairness lag is tracked.
+    /// The flow's slot among those whose fairness lag is tracked.
     pub(super) tracked: TrackedSlot,
     pub(super) queue: Queue,
     /// The active request that goes first of those that can go, or first of all if none can; `None`: no active request waits,

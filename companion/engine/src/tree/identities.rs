@@ -39,7 +39,7 @@ pub(crate) struct InBand {
     pub(crate) waiting: Waiting,
     flows: u32,
     turn: DisplacementTurn,
-    /// It is among the victims of the band.
+    /// The identity is among the victims of the band.
     is_victim: bool,
 }
 
@@ -59,18 +59,18 @@ pub(crate) struct Identity {
     is_named: bool,
     pub(crate) weight: f64,
     pub(crate) in_flight: u64,
-    /// Its own limit on waiting requests in a band, instead of the queue's.
+    /// The identity's own limit on waiting requests in a band, instead of the queue's.
     pub(crate) capacity: Option<u64>,
-    /// Its budget, as an index into the policy's list.
+    /// The identity's budget, as an index into the policy's list.
     pub(crate) budget: Option<usize>,
-    /// Its budget has no room, and holds it.
+    /// The identity's budget has no room, and holds it.
     pub(crate) held: bool,
-    /// Its flows by leaf, sorted. Most identities have one.
+    /// The identity's flows by leaf, sorted. Most identities have one.
     pub(super) flows: SmallVec<[(LeafId, FlowId); 2]>,
     pub(crate) bands: [InBand; TreeBand::COUNT],
     /// `in_flight` by endpoint, sorted; maintained only while that is limited.
     pub(super) in_flight_at: Vec<(EndpointId, u64)>,
-    /// Its usage by model, under [`crate::policy::Discipline::Usage`].
+    /// The identity's usage by model, under [`crate::policy::Discipline::Usage`].
     pub(super) tally: Tally,
 }
 
@@ -127,7 +127,7 @@ impl Identity {
 #[derive(Debug)]
 pub(super) struct Identities {
     all: Slab<IdentityId, Identity>,
-    /// Those of `all` that the policy doesn't name.
+    /// The identities that the policy doesn't name.
     unnamed: usize,
     index: HashTable<IdentityId>,
     hasher: NameHasher,

@@ -83,7 +83,7 @@ struct Member {
     cost: u64,
     model: ModelId,
     eligibility: EligibilityId,
-    /// Its lane in its flow while it is active; `None`: it may go anywhere.
+    /// The request's lane in its flow while it is active; `None`: it may go anywhere.
     lane: Option<u8>,
 }
 

@@ -8,7 +8,7 @@ use crate::ids::{ClassId, EligibilityId, FlowId, ModelId};
 pub(crate) struct Queued {
     pub(crate) flow: FlowId,
     pub(crate) class: ClassId,
-    /// Its class's threshold and its eligible endpoints. The request holds this set.
+    /// The class's threshold and the request's eligible endpoints. The request holds this set.
     pub(crate) eligibility: EligibilityId,
     pub(crate) model: ModelId,
     /// The cost to its flow and its band.
@@ -20,7 +20,7 @@ pub(crate) struct Queued {
     /// The cached part of the prompt.
     pub(crate) cached: u64,
     pub(crate) bytes: u64,
-    /// It can't be dispatched, and blocks no other request.
+    /// The request can't be dispatched, and blocks no other request.
     pub(crate) suspended: bool,
     /// Higher tiers go first in a flow.
     pub(crate) strict: u8,

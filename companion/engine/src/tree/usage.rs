@@ -24,7 +24,7 @@ struct ModelUsage {
     model: ModelId,
     /// The sum of the estimates of what runs.
     running: u128,
-    /// The same for the requests that run at other engines.
+    /// The usage of the requests that run at other engines.
     elsewhere: u128,
     /// The sum of the entries in the log.
     served: u128,

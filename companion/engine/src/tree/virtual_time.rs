@@ -85,7 +85,7 @@ struct Child {
     place: Place,
     /// Under [`Rule::Usage`] after all others.
     last: bool,
-    /// It was runnable or charged.
+    /// The child was runnable or charged.
     started: bool,
     /// Valid in a queue.
     head: Head,

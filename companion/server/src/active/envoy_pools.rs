@@ -27,7 +27,7 @@ use crate::base::role::RoleReceiver;
 
 /// How long a removed endpoint stays in the files, for grants that are on their way.
 const ENDPOINT_LEAVES: Duration = Duration::from_secs(5);
-/// The same for a removed pool, whose running requests may be requeued.
+/// How long a removed pool stays in the files: its running requests may be requeued.
 const POOL_LEAVES: Duration = Duration::from_secs(60);
 /// Wait after a write when Envoy's version can't be read; Envoy applies a file within some milliseconds.
 const BLIND_WAIT: Duration = Duration::from_millis(200);
@@ -207,7 +207,7 @@ struct FolderWriter {
     admin: Option<SocketAddr>,
     /// The pools and endpoints that requests are granted to.
     pools: Vec<Pool>,
-    /// As in [`Admit`]. The files of these pools keep the servers that they have.
+    /// Pools without a list; see [`Admit`]. Their files keep the servers that they have.
     unfound: BTreeSet<String>,
     /// Removed endpoints by pool, and until when they stay in the files. Without an address: a removed pool.
     leaving: BTreeMap<(String, Option<SocketAddr>), Instant>,

@@ -36,7 +36,7 @@ const COMMANDS: usize = 64;
 pub(crate) struct ActiveConfig {
     /// The document that is shown and changed: every key, with the flags applied.
     pub(crate) document: Arc<Document>,
-    /// The same as types, with discovered servers beside the configured ones, and with the API keys of their file. Replaced
+    /// The document as types, with discovered servers beside the configured ones, and with the API keys of their file. Replaced
     /// whenever anything in it changes.
     pub(crate) config: Arc<Config>,
     /// Who may change the configuration.
@@ -119,7 +119,7 @@ struct ChangeRequest {
     change: Change,
     /// Digests, one of which must be that of the active document. `None`: no condition.
     only_if: Option<Vec<String>>,
-    /// Also saves the document in the file.
+    /// The document is saved in the file, too.
     persist: bool,
     reply: oneshot::Sender<Result<ActiveConfig, ChangeError>>,
 }
@@ -212,7 +212,7 @@ pub(crate) struct Loaded {
     pub(crate) saved_document: Value,
     /// The file's document with flags.
     pub(crate) document: Document,
-    /// The same as types, with the API keys of their file.
+    /// The document as types, with the API keys of their file.
     pub(crate) config: Config,
     /// The flags that replace keys of the document.
     pub(crate) flags: FlagOverrides,

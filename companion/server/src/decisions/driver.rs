@@ -81,7 +81,7 @@ pub(crate) type ScopeRoles = BTreeMap<Scope, RoleStatus>;
 pub(crate) struct Started {
     /// Sends messages to the driver.
     pub(crate) handle: Handle,
-    /// Its task, which ends when the last handle is dropped. A panic in a decision ends the process.
+    /// The driver's task, which ends when the last handle is dropped. A panic in a decision ends the process.
     pub(crate) task: tokio::task::JoinHandle<()>,
     /// The companion's roles.
     pub(crate) roles: watch::Receiver<ScopeRoles>,

@@ -17,7 +17,7 @@ pub struct Reporter(Arc<Shared>);
 pub(crate) struct Reporters(Arc<Mutex<HashMap<Scope, Reporter>>>);
 
 impl Reporters {
-    /// That of a scope. The driver and the scope's election share it, whichever comes first.
+    /// The reporter of a scope. The driver and the scope's election share it, whichever comes first.
     #[must_use]
     pub(crate) fn of(&self, scope: &Scope) -> Reporter {
         let mut reporters = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -25,18 +25,18 @@ struct Inner {
 /// The discovery of one pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct State {
-    /// It works.
+    /// The discovery works.
     pub(crate) is_up: bool,
     /// Since when, by the wall clock.
     pub(crate) since: SystemTime,
     /// Why it doesn't; empty while it works.
     pub(crate) reason: String,
-    /// It has found a list, even an empty one, and that was applied.
+    /// The discovery has found a list, even an empty one, and that was applied.
     has_answered: bool,
 }
 
 impl States {
-    /// Those of the pools of this configuration, which have had no answer.
+    /// The states of the pools of this configuration, which have had no answer.
     #[must_use]
     pub(crate) fn new(config: &Config, metrics: Arc<Metrics>) -> Self {
         let states = Self { inner: Arc::default(), metrics };

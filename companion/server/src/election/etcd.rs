@@ -58,7 +58,7 @@ struct Held {
     create_revision: i64,
 }
 
-/// Both keys at one revision.
+/// The lease's key and the record's at one revision.
 #[derive(Debug, Default)]
 struct State {
     leader: Option<KeyValue>,

@@ -62,7 +62,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Members {
     running: BTreeMap<Scope, Election>,
-    /// Those of `running` whose pools were removed. They end when their controls do, so that the leader keeps the pool until its
+    /// The running elections whose pools were removed. They end when their controls do, so that the leader keeps the pool until its
     /// last request has ended.
     removed: BTreeSet<Scope>,
     /// Elections that give their leases up.
@@ -102,7 +102,7 @@ pub(crate) fn join(config: &Config, start: Start) -> Result<(Elections, RoleRece
 }
 
 impl Elections {
-    /// Those of a companion that is alone.
+    /// The elections of a companion that is alone: none.
     #[must_use]
     pub(crate) const fn none() -> Self {
         Self(None)

@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 /// The result of a request that reached the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// It was carried out. `version`: the number of the new state.
+    /// The request was carried out. `version`: the number of the new state.
     Done { version: u64 },
     /// The state was not the one that the request needs.
     Refused,

@@ -3,7 +3,7 @@
 /// Which identities of flows are visible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FlowVisibility {
-    /// Those that came in a header, up to the limit.
+    /// Identities that came in a header, up to the limit.
     Public,
     /// All, because the request carries the admin token.
     All,

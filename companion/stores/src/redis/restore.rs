@@ -23,7 +23,7 @@ use crate::budget::{Counted, PastBudgets, PeriodCode};
 
 /// Fields in one answer of the server, about.
 const FIELDS_MAX: usize = 10_000;
-/// The same after the server didn't answer in time.
+/// Fields in one answer after the server didn't answer in time.
 const FIELDS_MIN: usize = 500;
 /// Hashes that are read in one chunk.
 const HASHES_MAX: usize = 64;

@@ -84,7 +84,7 @@ impl Budgets {
         resets
     }
 
-    /// These sums have changed.
+    /// Sums of what others run have changed.
     pub(super) fn change(&mut self, changed: Vec<(RunningKey, u64)>) {
         let flows: BTreeSet<Box<str>> = changed.into_iter().map(|((flow, _), _)| flow).collect();
         for flow in flows {
@@ -94,7 +94,7 @@ impl Budgets {
 }
 
 impl Stream {
-    /// These sums have changed.
+    /// Sums of what others run have changed.
     pub(super) fn change(&mut self, changed: Vec<(UsageKey, u64)>) {
         self.changed.extend(changed.into_iter().map(|(key, sum)| key.runs(sum)));
     }

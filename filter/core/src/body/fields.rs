@@ -91,7 +91,7 @@ pub(super) struct Fields {
     depth: u32,
     /// The role of the top-level key that was read last.
     role: Role,
-    /// Its index in `body_keys`.
+    /// The index of that key in `body_keys`.
     body_key: Option<usize>,
     /// The share of the next value.
     share: Share,

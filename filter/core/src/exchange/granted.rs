@@ -117,7 +117,7 @@ impl Granted {
         Admitted { running: Some(self.running_at(now, pool, endpoint, register)), credit, completed: None }
     }
 
-    /// The same report at the end of the exchange.
+    /// The report of an admission by credit at the end of the exchange.
     pub(crate) fn ended(
         mut self,
         now: Instant,

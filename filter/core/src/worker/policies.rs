@@ -48,7 +48,7 @@ impl Policies {
         }
     }
 
-    /// Its digest is that of the main session's policy, or empty if it is no companion's policy as a whole: then every companion sends
+    /// The policy that the worker applies. Its digest is the main session's, or empty if it is no one companion's policy: then each sends
     /// its own to a worker that starts with it.
     fn composed(&self) -> wire::Policy {
         let mut policy = self.main.clone();

@@ -89,14 +89,14 @@ impl Sessions {
         own.copied().unwrap_or(SessionId::MAIN)
     }
 
-    /// That session.
+    /// The session that carries the requests of a pool.
     pub(super) fn of(&self, pool: Option<&str>) -> &Session {
         let id = self.id_of(pool);
         let own = self.of_pools.iter().find(|member| member.id == id);
         &own.unwrap_or(&self.main).session
     }
 
-    /// That session.
+    /// The session that carries the requests of a pool.
     pub(super) fn of_mut(&mut self, pool: Option<&str>) -> &mut Session {
         let id = self.id_of(pool);
         let own = self.of_pools.iter_mut().find(|member| member.id == id);

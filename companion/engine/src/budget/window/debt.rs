@@ -89,7 +89,7 @@ impl Window {
         by_time.min(self.debt / self.limit)
     }
 
-    /// As many turns pass at once: each one pays as much as the limit, in the same steps of its time.
+    /// Lets this many turns pass at once: each one pays as much as the limit, in the same steps of its time.
     pub(super) fn skip(&mut self, turns: u64) {
         self.debt -= turns * self.limit;
         let steps = self.turns_as_steps(turns);

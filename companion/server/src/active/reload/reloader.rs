@@ -94,7 +94,7 @@ struct Reloader {
     file_missing: bool,
     /// The file's document at the start, without flags.
     file_document: Value,
-    /// The same without variables.
+    /// The file's document at the start, without flags and variables.
     saved_document: Value,
     /// The file of the API keys.
     keys: KeyFileWatch,

@@ -100,7 +100,7 @@ enum Series {
     Waiting,
     KvUsed,
     KvTokens,
-    /// Its labels have the size of the cache.
+    /// A series whose labels have the size of the cache.
     CacheConfig,
     PromptTokens,
     OutputTokens,

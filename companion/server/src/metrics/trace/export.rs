@@ -21,7 +21,7 @@ use crate::metrics::Metrics;
 const SERVICE: &str = "penstock";
 /// A collector that doesn't answer within this time has failed.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
-/// The same at shutdown, which waits for the last batch.
+/// The longest wait for the last batch, at shutdown.
 const LAST_ANSWER_MAX: Duration = Duration::from_secs(1);
 /// The least time between two warnings about lost spans.
 const WARN_INTERVAL: Duration = Duration::from_secs(60);

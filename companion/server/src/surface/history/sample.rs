@@ -120,7 +120,7 @@ impl Use {
 }
 
 impl Sample {
-    /// Its memory. A name counts in full wherever it is used, though samples share names.
+    /// The sample's memory. A name counts in full wherever it is used, though samples share names.
     pub(super) fn bytes(&self) -> usize {
         size_of::<Self>() + self.pools.iter().map(PoolSample::bytes).sum::<usize>()
     }
