@@ -8,7 +8,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, 
 pub struct Certificates {
     /// The certificate, valid for this machine.
     pub cert: PathBuf,
-    /// Its key.
+    /// The certificate's key.
     pub key: PathBuf,
     /// The authority.
     pub ca: PathBuf,

@@ -74,11 +74,11 @@ impl ClientRequest {
 /// A whole answer.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// Its status.
+    /// The answer's status.
     pub status: u16,
-    /// Its headers.
+    /// The answer's headers.
     pub headers: HeaderMap,
-    /// Its body.
+    /// The answer's body.
     pub body: Bytes,
 }
 

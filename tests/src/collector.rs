@@ -96,13 +96,13 @@ pub struct Span {
     pub trace_id: String,
     /// In hex; empty for a root span.
     pub parent: String,
-    /// Its name.
+    /// The span's name.
     pub name: String,
-    /// Its start and its end, in nanoseconds of the epoch.
+    /// The span's start and its end, in nanoseconds of the epoch.
     pub times: (u64, u64),
-    /// Its attributes, including the resource's `service.name`.
+    /// The span's attributes, including the resource's `service.name`.
     pub attributes: BTreeMap<String, String>,
-    /// Its events with their times.
+    /// The span's events with their times.
     pub events: Vec<(String, u64)>,
 }
 
@@ -132,7 +132,7 @@ impl Collector {
         Self { address, spans, refuses }
     }
 
-    /// Its address in the form of OTEL_EXPORTER_OTLP_ENDPOINT.
+    /// The collector's address in the form of OTEL_EXPORTER_OTLP_ENDPOINT.
     #[must_use]
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.address)

@@ -34,7 +34,7 @@ impl Companion {
         Self::listening(folder, &grpc, head, pools, &[]).await
     }
 
-    /// The same, one of several companions, which listens for filters on this address. `head` has `replicas`.
+    /// [`Self::start`] of one of several companions, which listens for filters on this address. `head` has `replicas`.
     ///
     /// # Panics
     /// With its log, if it does not start.
@@ -43,7 +43,7 @@ impl Companion {
         Self::listening(folder, &grpc.to_string(), head, pools, &[]).await
     }
 
-    /// The same with environment variables.
+    /// [`Self::replica`] with environment variables.
     ///
     /// # Panics
     /// As [`Self::replica`].
@@ -131,7 +131,7 @@ impl Companion {
         process.exit().await
     }
 
-    /// Its output.
+    /// The companion's output.
     #[must_use]
     pub fn log(&self) -> String {
         self.process.as_ref().map(Process::log).unwrap_or_default()

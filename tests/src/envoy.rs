@@ -25,13 +25,13 @@ pub const SESSIONS_IN_ALL: usize = SESSIONS * PLUGINS as usize;
 
 /// The filter's plugin inside a listener, as a JSON pointer.
 const FILTER: &str = "/filter_chains/0/filters/0/typed_config/http_filters/0/typed_config/config";
-/// The same inside the router's log of attempts.
+/// The plugin inside the router's log of attempts, as a JSON pointer.
 const ATTEMPTS: &str =
     "/filter_chains/0/filters/0/typed_config/http_filters/1/typed_config/upstream_log/0/typed_config/config";
 
 /// A running Envoy.
 pub struct Envoy {
-    /// Its process.
+    /// Envoy's process.
     pub process: Process,
     gateway: SocketAddr,
     listener: Value,
@@ -48,7 +48,7 @@ impl Envoy {
         Self::with_filter(companion, node, None).await
     }
 
-    /// The same with another filter module.
+    /// [`Self::start`] with another filter module.
     ///
     /// # Panics
     /// With its log, if it does not start.
@@ -58,7 +58,7 @@ impl Envoy {
         envoy
     }
 
-    /// The same with a changed first plugin configuration, without waiting for sessions, as there may be no companion.
+    /// [`Self::start`] with a changed first plugin configuration, without waiting for sessions, as there may be no companion.
     ///
     /// # Panics
     /// With its log, if it does not start.
@@ -71,7 +71,7 @@ impl Envoy {
         Self::listening(companion, node, module, |listener| change_plugin(listener, edit)).await
     }
 
-    /// The same with any change to the gateway's listener.
+    /// [`Self::alone`] with any change to the gateway's listener.
     ///
     /// # Panics
     /// With its log, if it does not start.

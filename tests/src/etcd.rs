@@ -89,7 +89,7 @@ impl Etcd {
         process.exit().await;
     }
 
-    /// Its address for clients.
+    /// The server's address for clients.
     #[must_use]
     pub fn address(&self) -> std::net::SocketAddr {
         ([127, 0, 0, 1], self.port).into()
@@ -111,7 +111,7 @@ impl Etcd {
         self.process.as_ref().expect("it runs").signal(libc::SIGCONT);
     }
 
-    /// Its URL.
+    /// The server's URL.
     #[must_use]
     pub fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)

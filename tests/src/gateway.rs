@@ -18,7 +18,7 @@ use crate::{Upstream, binary};
 /// Listeners on free ports.
 const LISTEN: &str = "listen: {gateway: '127.0.0.1:0', envoy_admin: '127.0.0.1:0', grpc: '127.0.0.1:0', http: '127.0.0.1:0'}\n";
 
-/// The same without gRPC, to be continued with `, grpc: ADDRESS}`.
+/// Listeners on free ports without gRPC, to be continued with `, grpc: ADDRESS}`.
 pub const LISTEN_BUT_GRPC: &str =
     "listen: {gateway: '127.0.0.1:0', envoy_admin: '127.0.0.1:0', http: '127.0.0.1:0'";
 
@@ -66,7 +66,7 @@ impl Gateway {
         Self::with_log(config, "info").await
     }
 
-    /// The same with a value for `penstock --log`.
+    /// [`Gateway::start`] with a value for `penstock --log`.
     ///
     /// # Panics
     /// As [`Gateway::start`].
@@ -74,7 +74,7 @@ impl Gateway {
         Self::launch(config, &[("PENSTOCK_LOG", log.to_owned())], &[], None).await
     }
 
-    /// The same with additional environment variables.
+    /// [`Gateway::start`] with additional environment variables.
     ///
     /// # Panics
     /// As [`Gateway::start`].
@@ -82,7 +82,7 @@ impl Gateway {
         Self::launch(config, environment, &[], None).await
     }
 
-    /// The same with several companions.
+    /// [`Gateway::start`] with several companions.
     ///
     /// # Panics
     /// As [`Gateway::start`].
@@ -90,7 +90,7 @@ impl Gateway {
         Self::launch(config, &[], &["--companions", &count.to_string()], None).await
     }
 
-    /// The same with a file for `--http-filter`.
+    /// [`Gateway::start`] with a file for `--http-filter`.
     ///
     /// # Panics
     /// As [`Gateway::start`].
@@ -133,7 +133,7 @@ impl Gateway {
         gateway
     }
 
-    /// Its configuration.
+    /// The path of the gateway's configuration.
     #[must_use]
     pub fn config(&self) -> PathBuf {
         self.folder.path().join("penstock.yaml")

@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 pub struct Sample {
     /// The series' name, `_bucket`, `_sum` and `_count` included.
     pub name: String,
-    /// Its labels.
+    /// The sample's labels.
     pub labels: BTreeMap<String, String>,
-    /// Its value.
+    /// The sample's value.
     pub value: f64,
 }
 

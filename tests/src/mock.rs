@@ -22,9 +22,9 @@ pub struct Hardware {
 
 /// A running mock server.
 pub struct Mock {
-    /// Its process.
+    /// The mock server's process.
     pub process: Process,
-    /// Its parameters.
+    /// The mock server's parameters.
     pub hardware: Hardware,
     address: SocketAddr,
 }
@@ -55,7 +55,7 @@ impl Mock {
         }
     }
 
-    /// Its address.
+    /// The mock server's address.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address

@@ -125,7 +125,7 @@ impl Process {
         self.exit_within(crate::wait::WAIT_MAX).await
     }
 
-    /// The same for a process that takes longer.
+    /// [`Self::exit`] for a process that takes longer.
     ///
     /// # Panics
     /// With the log, if it does not end within `limit`.
@@ -146,7 +146,7 @@ impl Process {
         send(self.pid, signal);
     }
 
-    /// Its children: process id and command line.
+    /// The process's children: process id and command line.
     #[must_use]
     pub fn children(&self) -> Vec<(i32, String)> {
         children(self.pid)

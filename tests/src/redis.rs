@@ -126,7 +126,7 @@ impl Redis {
         answer.trim_end()[1..].to_owned()
     }
 
-    /// Its URL, including the password.
+    /// The server's URL, including the password.
     #[must_use]
     pub fn url(&self) -> String {
         let password = self.password.as_ref().map(|password| format!(":{password}@"));

@@ -73,7 +73,7 @@ impl Replicas {
         self.leader_of(&(0..self.companions.len()).collect::<Vec<_>>()).await
     }
 
-    /// The same among the companions at these places.
+    /// [`Self::leader`] among the companions at these places.
     pub async fn leader_of(&self, places: &[usize]) -> usize {
         until("one leader", || async {
             let mut leaders = Vec::new();

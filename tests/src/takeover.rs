@@ -84,7 +84,7 @@ impl Scene {
         &self.replicas.companions[self.leader]
     }
 
-    /// The same.
+    /// The companion that leads at first, to be changed.
     pub fn leader_mut(&mut self) -> &mut Companion {
         &mut self.replicas.companions[self.leader]
     }

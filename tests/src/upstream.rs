@@ -201,7 +201,7 @@ impl Upstream {
         Self { address, shared, calls: Mutex::new(received), listening }
     }
 
-    /// Its address.
+    /// The server's address.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -369,15 +369,15 @@ fn full(bytes: Bytes) -> Body {
 
 /// A request that has arrived. If it is dropped without an answer, its connection is cut.
 pub struct Call {
-    /// Its method.
+    /// The request's method.
     pub method: Method,
-    /// Its path and query.
+    /// The request's path and query.
     pub path: String,
-    /// Its headers.
+    /// The request's headers.
     pub headers: HeaderMap,
-    /// Its body.
+    /// The request's body.
     pub body: Bytes,
-    /// Its trailers.
+    /// The request's trailers.
     pub trailers: Option<HeaderMap>,
     in_flight: InFlight,
     reply: oneshot::Sender<Result<Response<Body>, std::io::Error>>,
@@ -407,7 +407,7 @@ impl Call {
         self.answer_with(8, 4);
     }
 
-    /// The same with the given usage.
+    /// [`Self::answer`] with the given usage.
     pub fn answer_with(self, prompt: u64, output: u64) {
         if self.json()["stream"] == true {
             let stream = self.stream();

@@ -88,7 +88,7 @@ pub(crate) struct Endpoint {
     pub(crate) kv_tokens: Option<u64>,
     /// Mean prompt tokens in its cache, in the last window in which requests were served.
     pub(crate) cached: f64,
-    /// Its last allowance.
+    /// The endpoint's last allowance.
     pub(crate) allowance: Option<penstock_engine::Allowance>,
     load: Load,
     /// Filters may run requests here that aren't known.

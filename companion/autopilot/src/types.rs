@@ -32,7 +32,7 @@ pub struct AutopilotSettings {
 /// One endpoint.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AutopilotEndpoint {
-    /// Its number in the engine.
+    /// The endpoint's number in the engine.
     pub id: EndpointId,
     /// Endpoints of one variant share their parameters.
     pub variant: String,
@@ -167,7 +167,7 @@ impl DesiredSource {
 /// A variant at this moment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VariantStatus {
-    /// Its name.
+    /// The variant's name.
     pub name: String,
     /// The state of its model.
     pub state: State,
@@ -185,7 +185,7 @@ pub struct VariantStatus {
     pub lambda_star: Option<f64>,
     /// lambda* of all ready endpoints together; 0 if the variant can't be analysed.
     pub capacity: f64,
-    /// Its part of the demand, in requests per second.
+    /// The variant's part of the demand, in requests per second.
     pub demand: f64,
     /// demand / capacity; 0 if the variant can't be analysed.
     pub utilization: f64,

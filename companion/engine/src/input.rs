@@ -225,7 +225,7 @@ pub enum Service {
 pub struct Amended {
     /// The request.
     pub id: RequestId,
-    /// The model's class set. It takes effect with the next policy that changes the classes.
+    /// The request's class set. It takes effect with the next policy that changes the classes.
     pub class_set: u16,
     /// The endpoints that it may go to; `None`: all of the pool.
     pub eligible: Option<Box<[EndpointId]>>,

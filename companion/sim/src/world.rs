@@ -55,7 +55,7 @@ const START: Nanos = 1_000 * SECOND;
 const DRAIN_TIME_MAX: Nanos = 600 * SECOND;
 /// How long the world then runs idle before the final checks.
 const QUIET_TIME: Nanos = 40 * SECOND;
-/// The same with several companions: a new leader may wait for half a minute, and filters may then have to find it.
+/// [`QUIET_TIME`] with several companions: a new leader may wait for half a minute, and filters may then have to find it.
 const QUIET_TIME_REPLICATED: Nanos = 90 * SECOND;
 
 /// The most events without a time between them.

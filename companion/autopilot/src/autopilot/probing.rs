@@ -16,7 +16,7 @@ use crate::endpoint::Endpoint;
 
 /// One endpoint in one of so many windows is probed.
 const PROBED_EVERY: u64 = 10;
-/// The same while the parameters of a variant are in doubt.
+/// [`PROBED_EVERY`] while the parameters of a variant are in doubt.
 const PROBED_EVERY_UNSURE: u64 = 3;
 /// An endpoint is probed for so many times the duration of its requests, because requests show the load under which they ran,
 const LIVES: f64 = 2.0;

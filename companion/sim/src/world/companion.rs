@@ -41,7 +41,7 @@ pub(super) struct PoolCounts {
 pub(super) struct Companion {
     /// `None` while no process runs.
     pub(super) control: Option<Control>,
-    /// Its part in the election of the leader; `None`: there are no other companions.
+    /// The companion's part in the election of the leader; `None`: there are no other companions.
     pub(super) election: Option<Election>,
     /// Number of the process among the processes of all companions, from 1; 0: none has run here.
     pub(super) generation: u64,

@@ -18,7 +18,7 @@ use super::time::{KEEPALIVE, MILLI, Nanos, SECOND};
 pub(super) struct Stream {
     /// The root context that opened the stream.
     pub(super) root: u64,
-    /// Its Envoy.
+    /// The stream's Envoy.
     pub(super) envoy: usize,
     /// The index of the companion at the other end,
     pub(super) companion: usize,
