@@ -20,7 +20,7 @@ use crate::{Companion, binary};
 pub const WORKERS: usize = 2;
 /// Sessions of one plugin configuration: one per worker, and one of the main thread.
 pub const SESSIONS: usize = WORKERS + 1;
-/// Sessions of one Envoy: those of the gateway's listener and of the internal re-queue listener.
+/// Sessions of one Envoy: those of the gateway's listener and of the internal requeue listener.
 pub const SESSIONS_IN_ALL: usize = SESSIONS * PLUGINS as usize;
 
 /// The filter's plugin inside a listener, as a JSON pointer.

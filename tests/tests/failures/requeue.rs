@@ -237,7 +237,7 @@ fn request_cut_inside_its_response_is_not_sent_again() {
     run(async {
         let server = Upstream::scripted().await;
         let gateway = gateway(pool("middle", &[server.address()], 2, "")).await;
-        // First a cut before the response, also on the re-queue listener.
+        // First a cut before the response, also on the requeue listener.
         for cuts in 0..2 {
             let asked = gateway.open(ClientRequest::chat("middle", "x").streamed());
             let serve = async {

@@ -156,7 +156,7 @@ fn requeued_request_keeps_its_identity() {
         let (server, issuer) = (Upstream::scripted().await, Issuer::new());
         let gateway = Gateway::behind(&config(CLAIMS, &[pool(&server)]), &issuer.filter()).await;
         let asked = gateway.spawn(with(ClientRequest::chat("m", "x"), &issuer.token(json!({"sub": "acme"}))));
-        // The token stays with the filter that verified it; the re-queue listener does not require it.
+        // The token stays with the filter that verified it; the requeue listener does not require it.
         server.next().await.cut();
         let call = server.next().await;
         let pool = gateway.pool("p").await;
