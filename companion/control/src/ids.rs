@@ -2,7 +2,7 @@
 
 use penstock_engine::RequestId;
 
-/// One gRPC stream, as the shell numbers it. A number is never used twice.
+/// One gRPC stream, as the control's owner numbers it. A number is never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnId(pub u64);
 

@@ -1,6 +1,6 @@
 //! Sessions, resync and admission: connects the filters' sessions with the pools' engines.
 //!
-//! Pure: the shell hands in events with the time, and takes out frames, closures and observations. This crate has no socket,
+//! Pure: its owner hands in events with the time, and takes out frames, closures and observations. This crate has no socket,
 //! no clock and no runtime. One task owns a [`Control`], so nothing in it is shared or locked.
 //!
 //! A [`Control`] routes: it owns the sessions and knows the pool of each request. A pool owns its engine, its autopilot, its

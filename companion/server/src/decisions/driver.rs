@@ -128,7 +128,7 @@ impl Handle {
         }
     }
 
-    /// Passes an event to the control.
+    /// Passes an event to the controls.
     ///
     /// # Errors
     /// When the driver has ended.
@@ -136,7 +136,7 @@ impl Handle {
         self.message(Message::Event(Box::new(event))).await
     }
 
-    /// Passes a decision of the election of a scope's leader to its control. Returns when it is carried out.
+    /// Passes a decision of the election of a scope's leader to that scope's control. Returns when it is carried out.
     ///
     /// # Errors
     /// When the driver has ended.
