@@ -72,6 +72,7 @@ const ARROWS: &[Arrow] = &[
         name: "penstock-filter-core",
         workspace: &["penstock-wire"],
         outside: Some(&[
+            "base64",
             "serde",
             "serde_json",
             "hashbrown",
@@ -253,10 +254,8 @@ const ARROWS: &[Arrow] = &[
     },
     Arrow {
         name: "penstock-tests",
-        // The corpora of `tests/fuzz` are run on the code that they were made for; the model has the truth about a mock server; the benchmark of the
-        // source systems runs closed loops.
+        // The corpora of `tests/fuzz` are run on the code that they were made for; the model has the truth about a mock server.
         workspace: &[
-            "penstock-autopilot",
             "penstock-config",
             "penstock-control",
             "penstock-data-plane",
@@ -265,9 +264,7 @@ const ARROWS: &[Arrow] = &[
             "penstock-envoy",
             "penstock-filter-core",
             "penstock-model",
-            "penstock-model-server",
             "penstock-server",
-            "penstock-simulate",
             "penstock-stores",
             "penstock-tools",
             "penstock-wire",

@@ -1,4 +1,4 @@
-//! Files and functions stay short enough to be read at once, and each file states its purpose.
+//! Files and functions stay short enough to be read, and each file states its purpose. The limits are wide: they shape no code.
 
 use syn::spanned::Spanned as _;
 use syn::visit::{self, Visit};
@@ -6,10 +6,10 @@ use syn::visit::{self, Visit};
 use crate::source::{is_generated, is_test_file, read, root, rust_files, shown, without_tests};
 
 /// Lines of a file, without its tests.
-const FILE_LINES_MAX: usize = 500;
+const FILE_LINES_MAX: usize = 1_000;
 
 /// Lines of a function's body that hold code, outside tests.
-const FUNCTION_LINES_MAX: usize = 60;
+const FUNCTION_LINES_MAX: usize = 100;
 
 #[test]
 fn every_file_is_short_and_states_its_purpose() {
