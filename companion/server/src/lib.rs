@@ -2,15 +2,15 @@
 //!
 //! Its modules are rooms above each other; a room imports only those below it. From the bottom:
 //!
-//! - [`base`]: time, tasks, files, addresses and access, on which everything stands
-//! - [`metrics`]: metrics and spans
-//! - [`decisions`]: the task that decides, and what it counts, logs and remembers
-//! - [`election`]: which of several companions leads
-//! - [`checks`]: what model servers say of themselves
-//! - [`active`]: the configuration in force, and the endpoints that Envoy has
-//! - [`discovery`]: which endpoints exist
-//! - [`surface`]: what filters, operators and tools reach
-//! - [`serve`]: puts the rooms together
+//! - `base`: time, tasks, files, addresses and access, on which everything stands
+//! - `metrics`: metrics and spans
+//! - `decisions`: the task that decides, and what it counts, logs and remembers
+//! - `election`: which of several companions leads
+//! - `checks`: what model servers say of themselves
+//! - `active`: the configuration in force, and the endpoints that Envoy has
+//! - `discovery`: which endpoints exist
+//! - `surface`: what filters, operators and tools reach
+//! - `serve`: puts the rooms together
 
 mod active;
 mod base;
