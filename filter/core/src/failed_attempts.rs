@@ -17,7 +17,8 @@ const UNSENT: u32 = 0;
 /// The status of a refusal of which no more is known.
 const REFUSED: u32 = 429;
 
-/// The latest such attempt of each granted request. Clones share it: those of all workers of one wasm module.
+/// By granted request, its latest attempt that a server refused or that never left Envoy. Clones share the attempts, so that all workers of
+/// one wasm module know them.
 #[derive(Clone, Debug, Default)]
 pub struct FailedAttempts(Rc<RefCell<Attempts>>);
 
@@ -57,7 +58,7 @@ impl FailedAttempts {
         }
     }
 
-    /// How many requests have one.
+    /// How many requests have a failed attempt.
     #[must_use]
     pub fn count(&self) -> usize {
         self.0.try_borrow().map_or(0, |attempts| attempts.len())

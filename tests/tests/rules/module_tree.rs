@@ -314,7 +314,7 @@ mod tests {
 
     #[test]
     fn a_parent_and_its_private_child_are_no_circle_but_a_parent_and_a_public_one_are() {
-        let of = |declaration: &str| {
+        let cycles_with = |declaration: &str| {
             cycles(&[
                 ("lib.rs", "mod parent;"),
                 ("parent.rs", &format!("{declaration} use self::child::Child; pub(crate) struct Parent;")),
@@ -322,7 +322,7 @@ mod tests {
                 ("parent/child/grandchild.rs", "use super::super::Parent;"),
             ])
         };
-        assert_eq!(of("mod child;"), Vec::<Vec<String>>::new());
-        assert_eq!(of("pub(crate) mod child;"), [["crate::parent", "crate::parent::child"]]);
+        assert_eq!(cycles_with("mod child;"), Vec::<Vec<String>>::new());
+        assert_eq!(cycles_with("pub(crate) mod child;"), [["crate::parent", "crate::parent::child"]]);
     }
 }

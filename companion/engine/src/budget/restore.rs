@@ -141,13 +141,13 @@ mod tests {
     #[test]
     fn a_restored_top_up_pays_the_debt_of_its_time_and_ends_when_it_would_have_ended() {
         let calendar = Calendar::new(second(0));
-        let at = |now| Now { moment: Moment::of(&calendar, second(now)), calendar: &calendar };
+        let moment = |now| Now { moment: Moment::of(&calendar, second(now)), calendar: &calendar };
         let past = |now: u64| [used_ago(now - 10, 130), topped_up_ago(now - 12, 50)];
-        let window = replayed(&WINDOW, &past(14), &at(14));
+        let window = replayed(&WINDOW, &past(14), &moment(14));
         assert_eq!((window.used(), window.debt(), window.room()), (130, 0, 20));
-        let window = replayed(&WINDOW, &past(21), &at(21));
+        let window = replayed(&WINDOW, &past(21), &moment(21));
         assert_eq!((window.used(), window.room()), (30, 120));
-        let window = replayed(&WINDOW, &past(23), &at(23));
+        let window = replayed(&WINDOW, &past(23), &moment(23));
         assert_eq!((window.used(), window.room()), (0, 100));
     }
 
