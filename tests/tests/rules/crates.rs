@@ -98,19 +98,6 @@ const ARROWS: &[Arrow] = &[
         never: &["tokio", "tonic", "serde"],
     },
     Arrow {
-        name: "penstock-sim",
-        workspace: &[
-            "penstock-control",
-            "penstock-election",
-            "penstock-engine",
-            "penstock-filter-core",
-            "penstock-model",
-            "penstock-wire",
-        ],
-        outside: None,
-        never: &["tokio", "tonic", "proxy-wasm"],
-    },
-    Arrow {
         name: "penstock-simulate",
         workspace: &["penstock-autopilot", "penstock-engine", "penstock-model", "penstock-model-server"],
         outside: None,
@@ -134,7 +121,7 @@ const ARROWS: &[Arrow] = &[
             "kube",
             "penstock-control",
             "penstock-envoy",
-            "penstock-sim",
+            "penstock-world",
             "penstock-filter-core",
             "proxy-wasm",
         ],
@@ -148,7 +135,7 @@ const ARROWS: &[Arrow] = &[
             "axum",
             "kube",
             "penstock-filter-module",
-            "penstock-sim",
+            "penstock-world",
             "penstock-filter-core",
             "proxy-wasm",
         ],
@@ -191,7 +178,7 @@ const ARROWS: &[Arrow] = &[
             "penstock-filter-module",
             "ratatui",
             "plotters",
-            "penstock-sim",
+            "penstock-world",
             "penstock-filter-core",
             "proxy-wasm",
         ],
@@ -207,13 +194,13 @@ const ARROWS: &[Arrow] = &[
             "penstock-filter-module",
         ],
         outside: None,
-        never: &["tonic", "kube", "penstock-sim", "penstock-filter-core", "proxy-wasm"],
+        never: &["tonic", "kube", "penstock-world", "penstock-filter-core", "proxy-wasm"],
     },
     Arrow {
         name: "penstock-mock",
         workspace: &["penstock-engine", "penstock-errors", "penstock-model-server", "penstock-up"],
         outside: None,
-        never: &["tonic", "kube", "penstock-sim", "penstock-filter-core", "proxy-wasm"],
+        never: &["tonic", "kube", "penstock-world", "penstock-filter-core", "proxy-wasm"],
     },
     Arrow {
         name: "penstock-tools",
@@ -233,7 +220,7 @@ const ARROWS: &[Arrow] = &[
             "kube",
             "penstock-envoy",
             "penstock-filter-module",
-            "penstock-sim",
+            "penstock-world",
             "penstock-filter-core",
             "proxy-wasm",
         ],
@@ -250,7 +237,7 @@ const ARROWS: &[Arrow] = &[
             "penstock-up",
         ],
         outside: None,
-        never: &["penstock-sim", "penstock-filter-core", "proxy-wasm"],
+        never: &["penstock-world", "penstock-filter-core", "proxy-wasm"],
     },
     Arrow {
         name: "penstock-tests",
@@ -272,6 +259,19 @@ const ARROWS: &[Arrow] = &[
         outside: None,
         never: &["proxy-wasm"],
     },
+    Arrow {
+        name: "penstock-world",
+        workspace: &[
+            "penstock-control",
+            "penstock-election",
+            "penstock-engine",
+            "penstock-filter-core",
+            "penstock-model",
+            "penstock-wire",
+        ],
+        outside: None,
+        never: &["tokio", "tonic", "proxy-wasm"],
+    },
 ];
 
 /// Directories of crates whose time is an argument: nothing in them may read a clock or wait.
@@ -284,8 +284,8 @@ const CLOCKLESS: &[&str] = &[
     "companion/engine/src",
     "companion/model/src",
     "companion/model-server/src",
-    "companion/sim/src",
     "companion/simulate/src",
+    "tests/world/src",
 ];
 
 /// The dependency graph for this machine's platform, so that no package of another one is downloaded.

@@ -6,7 +6,7 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use penstock_sim::world::{self, Summary};
+use penstock_world::Summary;
 
 const USAGE: &str = "usage: soak [--for 90s|10m|4h] [--from SEED]";
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
@@ -45,7 +45,7 @@ fn main() -> ExitCode {
     let mut last_report = start;
     let mut sum = Summary::default();
     while limit.is_none_or(|limit| start.elapsed() < limit) {
-        match world::run(seed) {
+        match penstock_world::run(seed) {
             Ok(summary) => sum.add(&summary),
             Err(failure) => {
                 println!("{failure}\n{sum}");

@@ -11,7 +11,7 @@ const LATE_MAX: Nanos = 2 * SECOND;
 
 impl World {
     /// Notes, before anything changes, which pools have no ready server now.
-    pub(in crate::world) fn note_readiness(&mut self) {
+    pub(crate) fn note_readiness(&mut self) {
         for pool in 0..self.scenario.pools.len() {
             let mut servers = self.servers.iter().filter(|server| server.pool == pool);
             if !servers.any(|server| server.ready && !self.is_removed(&server.address)) {
@@ -21,14 +21,14 @@ impl World {
     }
 
     /// A fault is injected.
-    pub(in crate::world) const fn note_fault(&mut self, kind: FaultKind) {
+    pub(crate) const fn note_fault(&mut self, kind: FaultKind) {
         if kind.delays_decisions() {
             self.waits.disturb(self.now);
         }
     }
 
     /// Checks a client's stream that stops waiting now.
-    pub(in crate::world) fn check_wait(&mut self, id: u64) {
+    pub(crate) fn check_wait(&mut self, id: u64) {
         let Some(http) = self.http_streams.get(&id) else {
             return;
         };

@@ -3,7 +3,7 @@
 //!
 //! A failing world prints its last events and its seed. `PENSTOCK_WORLD=<seed>` runs only the world of that seed.
 
-use penstock_sim::world::{self, Summary};
+use penstock_world::Summary;
 
 const REQUESTS: u64 = 1_000_000;
 /// Number of tests that share the requests, so that they run in parallel.
@@ -12,7 +12,7 @@ const SHARES: u64 = 4;
 fn run_share(share: u64) {
     if let Ok(seed) = std::env::var("PENSTOCK_WORLD") {
         if share == 0 {
-            let summary = world::run(seed.parse().expect("PENSTOCK_WORLD is a seed"));
+            let summary = penstock_world::run(seed.parse().expect("PENSTOCK_WORLD is a seed"));
             println!("{}", summary.unwrap_or_else(|failure| panic!("{failure}")));
         }
         return;
@@ -20,7 +20,7 @@ fn run_share(share: u64) {
     let mut sum = Summary::default();
     let mut seed = share;
     while sum.requests < REQUESTS / SHARES {
-        sum.add(&world::run(seed).unwrap_or_else(|failure| panic!("{failure}")));
+        sum.add(&penstock_world::run(seed).unwrap_or_else(|failure| panic!("{failure}")));
         seed += SHARES;
     }
     println!("{sum}");
@@ -51,7 +51,7 @@ fn a_million_requests_last_quarter() {
 #[test]
 fn same_seed_gives_the_same_result() {
     for seed in 1_000..1_020 {
-        let results = [0, 1].map(|_| world::run(seed).map_err(|failure| failure.violation));
+        let results = [0, 1].map(|_| penstock_world::run(seed).map_err(|failure| failure.violation));
         assert_eq!(results[0], results[1], "world {seed}");
     }
 }

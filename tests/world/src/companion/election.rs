@@ -22,8 +22,8 @@ const CLAIM_TRAVELS: Nanos = 20 * MILLI;
 
 /// A companion's part in the election.
 #[derive(Debug)]
-pub(in crate::world) struct Election {
-    pub(in crate::world) candidate: Candidate,
+pub(crate) struct Election {
+    pub(crate) candidate: Candidate,
     /// Number of the last request.
     sequence: u64,
     /// What arrived from the store, while the process is frozen.
@@ -35,13 +35,13 @@ pub(in crate::world) struct Election {
     timer: Option<(Nanos, u64)>,
     timers: u64,
     /// The control's last change says that the store can't be reached.
-    pub(in crate::world) is_store_unreachable: bool,
+    pub(crate) is_store_unreachable: bool,
     /// The last leader had ended when the companion got the lease.
     is_last_leader_gone: bool,
     /// When the companion began to lead, by its clock.
-    pub(in crate::world) leads_since: Option<Instant>,
+    pub(crate) leads_since: Option<Instant>,
     /// It began to lead without some filters of the last leader.
-    pub(in crate::world) lacks_filters: bool,
+    pub(crate) lacks_filters: bool,
 }
 
 #[derive(Debug)]
@@ -81,11 +81,11 @@ impl Election {
 }
 
 impl World {
-    pub(in crate::world) fn handle_store_answer(&mut self, generation: u64, sequence: u64, answer: Answer) {
+    pub(crate) fn handle_store_answer(&mut self, generation: u64, sequence: u64, answer: Answer) {
         self.receive_from_store(generation, FromStore::Answer(sequence, answer));
     }
 
-    pub(in crate::world) fn handle_store_view(&mut self, generation: u64, view: View) {
+    pub(crate) fn handle_store_view(&mut self, generation: u64, view: View) {
         self.receive_from_store(generation, FromStore::View(view));
     }
 
@@ -104,7 +104,7 @@ impl World {
     }
 
     /// The candidate takes what has arrived from the store.
-    pub(in crate::world) fn process_election_inbox(&mut self, generation: u64) {
+    pub(crate) fn process_election_inbox(&mut self, generation: u64) {
         let Some(index) = self.running_companion(generation) else {
             return;
         };
@@ -129,7 +129,7 @@ impl World {
     }
 
     /// Hands an input to a companion's candidate, and carries out its outputs.
-    pub(in crate::world) fn elect(&mut self, index: usize, input: Input) {
+    pub(crate) fn elect(&mut self, index: usize, input: Input) {
         let now = self.companion_now(index);
         let generation = self.companions[index].generation;
         self.note(|| format!("candidate {generation}: {input:?}"));
@@ -139,7 +139,7 @@ impl World {
         self.carry_out_election(index);
     }
 
-    pub(in crate::world) fn handle_candidate_timer(&mut self, generation: u64, number: u64) {
+    pub(crate) fn handle_candidate_timer(&mut self, generation: u64, number: u64) {
         let Some(index) = self.running_companion(generation) else {
             return;
         };
@@ -196,7 +196,7 @@ impl World {
     }
 
     /// Another companion's claim arrives.
-    pub(in crate::world) fn handle_claim(&mut self, generation: u64, from: String) {
+    pub(crate) fn handle_claim(&mut self, generation: u64, from: String) {
         if let Some(index) = self.running_companion(generation)
             && !self.companions[index].frozen
         {
@@ -276,7 +276,7 @@ impl World {
         self.send_held_request(index);
     }
 
-    pub(in crate::world) fn is_in_charge(&self, index: usize) -> bool {
+    pub(crate) fn is_in_charge(&self, index: usize) -> bool {
         let control = self.companions[index].control.as_ref();
         control.is_some_and(|control| control.role().role == Role::Leader)
     }

@@ -158,7 +158,7 @@ impl fmt::Display for Failure {
             writeln!(f, "{line}")?;
         }
         writeln!(f, "world {}: {}", self.seed, self.violation)?;
-        write!(f, "reproduce with: PENSTOCK_WORLD={} cargo test -p penstock-sim --test world", self.seed)
+        write!(f, "reproduce with: PENSTOCK_WORLD={} cargo test -p penstock-world --test world", self.seed)
     }
 }
 

@@ -12,7 +12,7 @@ use super::election::Election;
 
 impl World {
     /// Starts a companion, unless its process runs. `older`: with a term below that of an earlier one.
-    pub(in crate::world) fn start_companion(&mut self, index: usize, older: bool) {
+    pub(crate) fn start_companion(&mut self, index: usize, older: bool) {
         if self.companions[index].control.is_some() {
             return;
         }
@@ -62,7 +62,7 @@ impl World {
     }
 
     /// A companion's process ends; with `silently` its machine does.
-    pub(in crate::world) fn kill_companion(&mut self, index: usize, silently: bool) {
+    pub(crate) fn kill_companion(&mut self, index: usize, silently: bool) {
         if self.companions[index].control.take().is_none() {
             return;
         }
@@ -77,7 +77,7 @@ impl World {
     }
 
     /// Suspends a companion's process for this long.
-    pub(in crate::world) fn freeze_companion(&mut self, index: usize, duration: Nanos) {
+    pub(crate) fn freeze_companion(&mut self, index: usize, duration: Nanos) {
         let companion = &mut self.companions[index];
         if companion.control.is_some() && !companion.frozen {
             companion.frozen = true;
@@ -89,7 +89,7 @@ impl World {
         }
     }
 
-    pub(in crate::world) fn thaw_companion(&mut self, generation: u64) {
+    pub(crate) fn thaw_companion(&mut self, generation: u64) {
         let index = self.running_companion(generation);
         let Some(index) = index.filter(|index| self.companions[*index].frozen) else {
             return;
@@ -116,7 +116,7 @@ impl World {
     }
 
     /// A companion's clock jumps.
-    pub(in crate::world) fn jump_companion(&mut self, index: usize, ahead: bool, distance: Nanos) {
+    pub(crate) fn jump_companion(&mut self, index: usize, ahead: bool, distance: Nanos) {
         if !ahead {
             // Its pools read the clock before, all of them: the world's accounts count on from the latest time that any part of the
             // companion has read.
@@ -136,7 +136,7 @@ impl World {
     }
 
     /// SIGTERM with shutdown mode `reject`.
-    pub(in crate::world) fn drain_companion(&mut self, index: usize) {
+    pub(crate) fn drain_companion(&mut self, index: usize) {
         let companion = &mut self.companions[index];
         if companion.control.is_some() && !companion.draining {
             companion.draining = true;
@@ -146,7 +146,7 @@ impl World {
     }
 
     /// SIGTERM with shutdown mode `hand_over`.
-    pub(in crate::world) fn hand_over_companion(&mut self, index: usize) {
+    pub(crate) fn hand_over_companion(&mut self, index: usize) {
         let companion = &mut self.companions[index];
         // A frozen process takes no signals.
         let takes_signals = companion.election.is_none() || !companion.frozen;
@@ -168,7 +168,7 @@ impl World {
     }
 
     /// A draining companion exits when nothing runs, and with a small probability before.
-    pub(in crate::world) fn finish_companion(&mut self, generation: u64) {
+    pub(crate) fn finish_companion(&mut self, generation: u64) {
         let Some(index) = self.running_companion(generation) else {
             return;
         };

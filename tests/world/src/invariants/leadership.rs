@@ -10,12 +10,7 @@ use super::super::servers::Job;
 
 impl World {
     /// Checks a grant that one of several companions sends on a stream.
-    pub(in crate::world) fn check_leader_grants(
-        &mut self,
-        index: usize,
-        (root, sequence): (u64, u64),
-        conn: ConnId,
-    ) {
+    pub(crate) fn check_leader_grants(&mut self, index: usize, (root, sequence): (u64, u64), conn: ConnId) {
         let companion = &self.companions[index];
         let (Some(control), Some(election)) = (&companion.control, &companion.election) else {
             return;
@@ -50,7 +45,7 @@ impl World {
 
     /// A leader begins to dispatch. After a wait it doesn't count requests of filters that have not come, and leaves nothing
     /// about them to the next leader: these run in addition to what is granted from now on.
-    pub(in crate::world) fn exempt_unknown_requests(&mut self, index: usize) {
+    pub(crate) fn exempt_unknown_requests(&mut self, index: usize) {
         if core::mem::replace(&mut self.companions[index].dispatches, true) {
             return;
         }

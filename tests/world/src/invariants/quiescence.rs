@@ -6,7 +6,7 @@ use super::super::World;
 
 impl World {
     /// Checks the idle world: every request has ended, and no component keeps any state of it.
-    pub(in crate::world) fn check_quiescence(&mut self) {
+    pub(crate) fn check_quiescence(&mut self) {
         for index in 0..self.companions.len() {
             self.audit_companion(index);
         }
