@@ -32,6 +32,26 @@ use crate::window_stats::count;
 const PREFILLED_MS: f64 = 1e-3;
 
 /// The autopilot of one pool.
+///
+/// Its owner tells it what the engine has decided and what servers do, and passes its allowances on to the engine:
+///
+/// 1. An event, by one of the methods below, or [`Self::handle_timeout`] when [`Self::poll_timeout`] is reached.
+/// 2. [`Self::poll_input`] until it returns `None`: inputs for the engine of the same pool, which it applies in this order.
+/// 3. [`Self::take_kept`], after a timeout: parameters that are worth storing.
+///
+/// The events by subject:
+///
+/// - Load: [`Self::arrived`] for each request that more servers could serve, before the engine decides on it; [`Self::refused`] and
+///   [`Self::refused_after_waiting`] take it back when a limit of its own, not a lack of servers, ends it. A request counts as load in the
+///   window of its arrival, so the owner must not defer these calls.
+/// - A request that runs: [`Self::granted`], [`Self::adopted`] or [`Self::admitted_by_credit`] begins it, [`Self::moved`] corrects its
+///   endpoint, and exactly one of [`Self::served`] and [`Self::dropped`] ends it. Only the first kind is learned from: of the others the
+///   start isn't known.
+/// - Endpoints: [`Self::relist`] with the complete list before any event about a new one, then [`Self::ready`], [`Self::scraped`] and
+///   [`Self::set_credit`]. An event about an unknown endpoint is ignored.
+/// - Settings: [`Self::change`], [`Self::limit_demand`].
+///
+/// [`Self::poll_timeout`] is `None` while nothing happens: an idle pool learns nothing, and must not wake its companion.
 #[derive(Debug)]
 pub struct Autopilot {
     slo_policy: SloPolicy,

@@ -44,6 +44,33 @@ use crate::spent_frames::SpentFrames;
 use crate::timers::{Timer, Timers};
 
 /// The sessions and pools of one companion.
+///
+/// One task owns a control and runs this loop:
+///
+/// 1. [`Self::receive`] for a filter's frame, or [`Self::handle`] for any other event, or [`Self::handle_timeout`] when
+///    [`Self::poll_timeout`] is reached. Several events of one moment may be handled before their outputs are taken: the commands for a
+///    stream then share a frame.
+/// 2. [`Self::poll_output`] until it returns `None`. Frames come after observations and closures of streams. An output that was taken is
+///    gone: the caller sends a frame, or closes the stream that can't take it.
+/// 3. [`Self::recycle`] gives a sent frame's memory back; this only saves allocations.
+/// 4. [`Self::poll_timeout`] again, since every event can change it.
+///
+/// The methods by purpose:
+///
+/// - Queries, which change nothing: [`Self::status`], [`Self::request`] and [`Self::budgets`] for people; [`Self::is_idle`],
+///   [`Self::role`] and [`Self::leads`] for the service.
+/// - The election: the service hands every change of role in as [`Event::Leadership`], and stores what [`Self::take_known_envoys`] returns
+///   in the lease's record, so that a successor knows which Envoys to wait for.
+/// - Tests: [`Self::audit`] recomputes every index; [`Self::trace_costs`] and [`Self::take_cost_events`] show what budgets count.
+///
+/// What always holds:
+///
+/// - A grant goes out only while the companion may grant. The lease is checked before every event, not by a timer: a process that was
+///   suspended past its lease must not grant by the first event that it reads afterwards.
+/// - Nothing is granted before the filters have listed what runs, or the wait for them has ended: until then, stock would count too little.
+/// - Every frame of a filter may come twice, late, or about a request that has ended, and changes nothing then.
+/// - After [`Event::HandOver`] the control ignores everything and has no timeout: the requests belong to the companion that took over, and an
+///   observation here would count them twice.
 #[derive(Debug)]
 pub struct Control {
     settings: Settings,

@@ -58,7 +58,26 @@ use crate::limits::WINDOW;
 use crate::observation::{Observation, PoolNews, RequestNews};
 use crate::settings::PoolSettings;
 
-/// A pool.
+/// One pool.
+///
+/// The control drives it like an engine: [`Self::handle`] with a [`PoolInput`], or [`Self::handle_timeout`] when [`Self::poll_timeout`] is
+/// due, then [`Self::poll_effect`] until there is none. `Pools` wraps these calls and keeps the deadlines of all pools in order, so nothing
+/// else may call them.
+///
+/// Within one input, this order matters:
+///
+/// 1. The request's own state changes before the engine decides, because the engine's effects are carried out by it: a grant needs the
+///    request's attempts and avoided endpoints as they are after this input.
+/// 2. `decide` hands an input to the engine and carries out all that follows before it returns. So no two inputs of the engine have mixed
+///    effects, and a method that calls `decide` may find the request gone afterwards.
+/// 3. The autopilot's inputs for the engine come last, in `after`: they are computed from what the engine has decided.
+///
+/// The rest are queries for the control, metrics and status, which change nothing, except that `renew_announcement` and
+/// `take_cost_events` return what is new since the last call.
+///
+/// A request is in `requests` from its registration to its end, and the control hears of the end by exactly one
+/// [`PoolEffect::Ended`]: it removes its route to the request by that, and a request without a route can't be ended again. A retired pool
+/// stays until it [`is over`](Self::is_over), so that its requests end where they ran.
 #[derive(Debug)]
 pub(crate) struct Pool {
     name: Arc<str>,

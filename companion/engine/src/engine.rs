@@ -40,6 +40,38 @@ use crate::token_history::TokenHistory;
 use crate::tree::Tree;
 
 /// The decisions of one pool.
+///
+/// An engine does nothing by itself. Its owner brings every event, with the time, and carries out every decision:
+///
+/// 1. [`Self::handle`] applies an [`Input`], and [`Self::handle_timeout`] lets time pass.
+/// 2. [`Self::poll_effect`] then returns what was decided, until it returns `None`. The engine has already accounted for an effect, so the
+///    owner carries out each one, in this order, and reports a failure to do so as a further input.
+/// 3. [`Self::poll_timeout`] returns the time for the next `handle_timeout`. Any input may change it, so the owner asks again after each.
+///
+/// The methods by purpose:
+///
+/// - Setup, before the first input: [`Self::new`], [`Self::trace`], [`Self::report_usage`], [`Self::report_running_usage`] and
+///   [`Self::report_budgets`]. What happened while a report was off is not reported later.
+/// - Before [`Input::Register`] and its like: [`Self::prepare`] writes estimates into the request. They hold for the next input only,
+///   because every answer and every prompt that is sent changes what the engine expects of the next one.
+/// - Questions about a request: [`Self::position`], [`Self::block_reason`], [`Self::class`], [`Self::charged_flow`],
+///   [`Self::endpoint_of`] and [`Self::expected`]. An id that isn't open has no answer, which is no error.
+/// - Questions about the pool: [`Self::snapshot`] for everything, in time proportional to the flows; the other queries for one value, in
+///   constant time or in time proportional to the endpoints, so that decisions may ask them.
+/// - Budgets: [`Self::budgets`], [`Self::budget_at`], [`Self::tightest_window`] and their like. Those that take `now` look ahead without
+///   advancing the engine.
+/// - Credit: [`Self::credit_room`], [`Self::keeps_credit`] and [`Self::keeps_credit_at`] advise; only [`Input::GiveCredit`] and
+///   [`Input::TakeBack`] change stock.
+/// - [`Self::audit`] recomputes every sum, for tests.
+///
+/// What the owner must keep to:
+///
+/// - A [`RequestId`] is used for one request only, and an [`EndpointId`] for one address. A late event about an ended request is ignored by
+///   its id; a reused id would give that event to an innocent request.
+/// - Every [`Effect::Grant`] is followed by [`Input::Completed`], [`Input::Requeue`], [`Input::Retry`] or [`Input::Refused`], whatever
+///   happens to the request. Otherwise its stock is never released. The engine has no timeout for running requests, because a long answer
+///   and a lost one look alike from here.
+/// - [`Input::Ready`] comes after every [`Input::Adopt`] of a takeover: what runs must be stock before the gate is asked.
 #[derive(Debug)]
 pub struct Engine {
     policy: Policy,
@@ -107,6 +139,8 @@ impl Engine {
 
     /// Applies an event that happens at `now`. A time before that of an earlier call counts as the latter.
     pub fn handle(&mut self, now: Instant, input: Input) {
+        // What is due has expired before the input: a cancellation or a longer ttl that comes late must not save a request, whose outcome would
+        // then depend on when the owner called last. After the input, a shorter ttl may have made more due.
         self.advance(now);
         if !self.is_manual() {
             self.expire();

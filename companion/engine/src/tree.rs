@@ -144,6 +144,24 @@ impl BandNode {
     }
 }
 
+/// Everything that waits, and the order in which it goes.
+///
+/// The engine calls the methods in this order in the life of a request. Each updates the levels above, so that [`Self::pick`] is always
+/// current; the tree is never searched.
+///
+/// 1. [`Self::flow_or_insert`] and [`Self::hold_eligibility`] give the request its flow and its eligibility set. It keeps both until
+///    [`Self::release_flow`] and [`Self::release_eligibility`], also while it runs: settling needs the flow's state.
+/// 2. `enqueue` makes it wait; [`Self::remove`] ends that without a charge. A newcomer that needn't wait takes [`Self::bypass`] instead.
+/// 3. [`Self::pick`] shows the next request and changes nothing. The caller may leave it, because the gate or a budget holds it, and must
+///    then change something before the next pick, or it would get the same request again.
+/// 4. [`Self::dispatch`] takes exactly the picked request out and charges every level. No other change comes between the pick and the
+///    dispatch: the disciplines serve the child that they have just picked.
+/// 5. [`Self::settle`] corrects the charge, once, as soon as the cost is known; [`Self::ended`] releases what the identity's limits
+///    count, when the request no longer runs. Either may come first.
+///
+/// The other methods bring what changes for all: [`Self::endpoint_changed`] after every change of an endpoint's room or load,
+/// [`Self::apply_ceilings`] before a pick, [`Self::advance`] with the time, and [`Self::begin_change`] to [`Self::end_change`] around
+/// another policy. Queries visit one flow or one identity, except those for snapshots and audits.
 #[derive(Debug)]
 pub(crate) struct Tree {
     config: TreeConfig,

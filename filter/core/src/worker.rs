@@ -48,6 +48,29 @@ use crate::shared_data::{SetIf, SharedData};
 use crate::time::Instant;
 
 /// The state of a root context.
+///
+/// After every call of a `handle_` method the host carries out the effects of [`Self::poll_effect`] until there is none. It does so outside
+/// of the callback that it is in, where it can: a proxy may call back into the filter while it resumes a stream or sends a reply, and a
+/// `handle_` method must not run inside another.
+///
+/// The life of an HTTP stream that the worker tracks:
+///
+/// 1. [`Self::handle_request_headers`] decides whether the request passes, is refused, or pauses, and gives a paused one its sequence
+///    number. Every later call names that number. One that isn't known, any more or at all, is ignored.
+/// 2. [`Self::handle_request_body`] for each slice, then [`Self::handle_request_end`] if trailers end the request.
+///    [`Self::handle_received`] only where Envoy doesn't call the filter for a paused body.
+/// 3. After the grant: [`Self::handle_response_headers`], [`Self::handle_response_body`] and [`Self::handle_response_end`].
+///    [`Self::handle_attempt_log`] comes for each attempt of Envoy, in between.
+/// 4. [`Self::handle_log`], exactly once for every sequence number, however the stream ends. It alone removes the exchange and reports its
+///    end to the companion. Without it the request would hold its place for ever.
+///
+/// A session with a companion, of which [`SessionId::MAIN`] always exists, has calls of its own: [`Self::handle_opened`],
+/// [`Self::handle_open_failed`], [`Self::handle_message`] and [`Self::handle_closed`], in the order in which the stream has them. Its id is
+/// never used again, so a callback of an old stream meets nothing. [`Self::handle_tick`] is due after [`Self::tick_period`], which the host
+/// asks after each tick; [`Self::handle_shutdown`] is the last call.
+///
+/// The worker must never panic, whatever a client, a server or a companion sends: a trap cuts every stream of the Envoy worker. It must
+/// also never lose a paused stream: each one is resumed, answered or ended by its client, with the companion or without.
 #[derive(Debug)]
 pub struct Worker {
     sessions: Sessions,

@@ -31,6 +31,7 @@ impl Engine {
             }
             self.counters.dequeue_attempts += 1;
             let Some(job) = self.tree.pick() else {
+                // One class mode ends a continued turn by this, so even a pick that finds nothing is an event to it.
                 self.tree.pick_missed();
                 return;
             };
@@ -136,6 +137,7 @@ impl Engine {
         let job = &self.jobs[id];
         let queued = job.queued;
         let first = *endpoints.first().expect("invariant: an open eligibility set has an endpoint with room");
+        // A granted request has no deadline here: only its client can end it.
         self.expiry.remove(id, queued.arrival, job.deadline());
         let charge = self.charge_for(id);
         let receipts = self.tree.dispatch(id, &queued, &charge, first, &self.endpoints);

@@ -289,6 +289,7 @@ impl Engine {
         }
         self.forget_blocked_head(id);
         self.update_account(id);
+        // In the queue first: if the identity falls below its limit by this end, the request is among the heads that are updated.
         self.enqueue(id);
         self.tree.ended(flow, endpoint, &self.endpoints);
         if self.jobs[id].queued.flow != flow {

@@ -18,6 +18,8 @@ impl Tree {
         endpoint: EndpointId,
         endpoints: &Endpoints,
     ) -> Receipts {
+        // The levels are charged while the picked child is still runnable. Tally and limits are counted before the request leaves its queue,
+        // because its flow then gets the next head, with a tag and a limit that include this request.
         self.tally_charge(request.flow, charge);
         let receipts = self.charge_levels(request.flow, charge, Passage::Picked);
         let limit_reached = self.count_started(request.flow, endpoint);
@@ -84,6 +86,7 @@ impl Tree {
         node.largest_cost = node.largest_cost.max(real.unwrap_or(0));
         let leaf = &mut self.leaves[node.leaf];
         let tree = &mut self.trees[leaf.tree];
+        // To levels that were rebuilt since, these receipts mean nothing: they began with what waited and ran then.
         if receipts.epoch == self.epoch {
             let (band, class) = (band_child(tree.band), ChildId::of_class(leaf.class));
             self.root.settle(band, charge, receipts.band, real);

@@ -262,6 +262,7 @@ impl<O: Copy> Node for Drr<O> {
                 let node = &mut self.children[child];
                 let same = self.unit.of(&node.head) == self.unit.of(head);
                 node.head = *head;
+                // The turn follows from the cost alone. Most heads that change keep it, and need no step of the heap.
                 if same {
                     return;
                 }
@@ -301,6 +302,7 @@ impl<O: Copy> Node for Drr<O> {
         node.deficit = 0;
         node.open = false;
         self.turns.remove(child);
+        // A cursor that stayed would begin a visit as soon as the child comes back: leaving and coming back would be a turn of its own.
         if self.joining {
             self.ring.leave(child);
         } else if self.ring.is_at(child) {
@@ -318,6 +320,7 @@ impl<O: Copy> Node for Drr<O> {
         if turn.lap >= LAPS {
             self.rebase();
         }
+        // Rebasing has changed the laps.
         let lap = self.turns.least().map_or(0, |(_, turn)| turn.lap);
         let node = &mut self.children[child];
         // Without an open visit the cursor's arrival started one. An open visit whose deficit didn't suffice was ended
@@ -349,6 +352,7 @@ impl<O: Copy> Node for Drr<O> {
     fn settle(&mut self, child: ChildId, _charge: &Charge, receipt: Receipt, real: Option<u64>) {
         let node = &self.children[child];
         let same_period = node.state != State::Empty && node.period == receipt.period;
+        // A child that becomes empty loses its deficit. A refund in a later period would be credit that it saved while it asked for nothing.
         if real.is_some() || !same_period {
             return;
         }

@@ -64,6 +64,7 @@ impl FairnessLags {
                 tracked.largest_head = tracked.largest_head.max(cost);
                 return;
             }
+            // The bound of a pair goes by its weights, so another weight begins new pairs.
             self.untrack(slot);
         }
         let free = self.used.trailing_ones() as usize;

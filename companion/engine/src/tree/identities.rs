@@ -186,6 +186,7 @@ impl Identities {
         if self.has_room(&name, policy) {
             return (self.insert(name, hash, policy), None);
         }
+        // These identities may exceed the limit: there are only [`OVERFLOW_FLOWS`] of them.
         let shared: Arc<str> = self.shared_name(&name).into();
         let hashed = self.hasher.hashed(&shared);
         let identity = match self.find(hashed) {
@@ -239,6 +240,7 @@ impl Identities {
             identity.budget = policy.budget_of(&identity.name);
             let budget = identity.budget.and_then(|index| policy.budgets.get(index));
             identity.held &= budget.is_some_and(|budget| budget.over == Over::Hold && !budget.shadow);
+            // `Tree::transfer_running` counts again what runs, if the new policy limits it.
             identity.in_flight_at.clear();
         }
     }

@@ -51,10 +51,12 @@ impl OrderKey {
             policy::Order::Fcfs => {
                 let nanos = self.head_start.as_nanos();
                 let head_start = u64::try_from(nanos).map_or(HALF, |nanos| nanos.min(HALF));
+                // The half keeps an early arrival with a long head start above 0.
                 self.arrived.as_nanos().min(HALF - 1) + HALF - head_start
             }
             policy::Order::Wspt => {
-                // The bits of numbers that aren't negative have the order of the numbers.
+                // The bits of numbers that aren't negative have the order of the numbers. They are inverted, because the greatest worth goes
+                // first.
                 let worth = (1.0 + self.head_start.as_secs_f64()) / self.class_cost.max(1) as f64;
                 !worth.to_bits()
             }

@@ -1,6 +1,7 @@
-//! Usage from before this engine started, or from other engines, added to the windows of
-//! [`crate::policy::Discipline::Usage`], and what runs at other engines. An entry counts in the band and class that it names, so that its flow is shown there, and its
-//! usage counts in all.
+//! Usage from before this engine started, or from other engines, added to the windows of [`crate::policy::Discipline::Usage`], and what runs
+//! at other engines.
+//!
+//! An entry counts in the band and class that it names, so that its flow is shown there, and its usage counts in all.
 
 use alloc::vec::Vec;
 
@@ -28,9 +29,11 @@ impl Tree {
             let (leaf, child) = (self.flows[flow].leaf, self.flows[flow].child);
             self.leaves[leaf].level.add_past_usage(child, model, entry.cost.0, entry.ago);
             self.tally_past(flow, model, entry.cost.0);
+            // Usage in the window keeps the flow. Without any, it must not stay for ever.
             self.release_flow(flow);
         }
     }
+
     /// See [`crate::Input::SharedUsage`].
     pub(crate) fn set_running_elsewhere(&mut self, entries: Vec<RunningUsage>, policy: &FlowsPolicy) {
         if !self.has_usage_windows() {

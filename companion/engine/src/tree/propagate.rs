@@ -40,6 +40,8 @@ impl Tree {
 
     /// The head of `flow` changed, or the endpoints that it may go to.
     pub(super) fn update_head(&mut self, flow: FlowId, endpoints: &Endpoints) {
+        // The set of the new head is held before `move_head` releases that of the old one. Where both are the same set, it so keeps its id, and
+        // the level below needn't move the child.
         let job = self.choose_head(flow, endpoints);
         self.flows[flow].head = job;
         let mut head = job.map(|job| self.order.head_of(job));
@@ -65,7 +67,8 @@ impl Tree {
         }
         match head {
             Some(head) => level.enqueue(node.child, &head),
-            // At its limit, or only suspended requests.
+            // At its limit, or only suspended requests. A flow that is blocked keeps what its discipline owes it; one that is removed starts
+            // anew when it comes back.
             None if node.waiting > 0 => level.block(node.child),
             None => level.remove(node.child),
         }
@@ -104,6 +107,8 @@ impl Tree {
     /// watch one of them, it watches none.
     pub(super) fn watch(&mut self, flow: FlowId, sets: Vec<EligibilityId>) {
         let leaf = self.flows[flow].leaf;
+        // A change of one endpoint updates every watcher of the sets that it opens or closes, so these are few. A flow without a watch keeps the
+        // head that it has, and looks again when the flow itself changes.
         let watches = sets.iter().all(|&set| self.eligibility.may_watch(set, leaf, flow));
         for set in core::mem::take(&mut self.flows[flow].watched) {
             self.eligibility.remove_watcher(set, leaf, flow);
@@ -198,12 +203,15 @@ impl Tree {
         if self.eligibility.is_empty() {
             return;
         }
+        // All sets are up to date before the first flow is: the choice of a head compares several.
         for set in self.eligibility.endpoint_changed(id, endpoints.get(id)) {
             let open = self.eligibility.is_open(set);
             for leaf in self.eligibility.leaves(set) {
                 if !open {
                     self.untrack(leaf, set);
                 }
+                // Virtual time keeps a queue for each set and opens or closes it as a whole. Deficits belong to each flow, so there the heads are
+                // enqueued one by one.
                 if !self.leaves[leaf].level.set_open(set, open) {
                     for flow in self.eligibility.flows(set, leaf) {
                         self.enqueue_again(flow);
@@ -244,7 +252,8 @@ impl Tree {
         let models = &mut self.bands[tree.band as usize].level;
         let blocked = !self.blocked_classes.is_empty() && self.blocked_classes.contains(&node.class);
         if self.root.ignores_heads() && models.ignores_heads() && tree.level.ignores_heads() {
-            // All that matters above is whether the leaf is runnable.
+            // All that matters above is whether the leaf is runnable. The epoch belongs to it, because a level that was rebuilt meanwhile
+            // knows nothing of the leaf.
             let propagated = Some((!blocked && node.level.pick().is_some(), self.epoch));
             if core::mem::replace(&mut node.propagated, propagated) == propagated {
                 return;
@@ -341,6 +350,7 @@ impl Tree {
         if !self.config.slides(before, now) {
             return;
         }
+        // Forgetting the last flow of a model removes its tree with all leaves, so the leaves are listed first.
         let trees: Vec<Vec<Option<LeafId>>> =
             self.trees.iter().map(|(_, tree)| tree.leaves.clone()).collect();
         for leaves in trees {

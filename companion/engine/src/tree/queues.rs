@@ -16,6 +16,7 @@ impl Tree {
 
     /// Removes a waiting request, without a charge.
     pub(crate) fn remove(&mut self, job: JobId, request: &Queued, endpoints: &Endpoints) {
+        // A suspended request is never the head. But without the last one the flow is no longer backlogged.
         if self.take_out(job, request) || self.flows[request.flow].waiting == 0 {
             self.update_head(request.flow, endpoints);
         }

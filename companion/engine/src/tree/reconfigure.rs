@@ -181,6 +181,7 @@ impl Tree {
 
     /// Every job is in its place: removes what is no longer used, and updates every level.
     pub(crate) fn end_change(&mut self, mut change: Change, endpoints: &Endpoints) {
+        // Heads get their tags from the tallies, so these come first.
         self.rebuild_tallies(|leaf| !change.removes(leaf));
         let mut flows = core::mem::take(&mut change.flows);
         flows.extend(self.flows.ids());

@@ -28,7 +28,8 @@ struct ModelUsage {
     elsewhere: u128,
     /// The sum of the entries in the log.
     served: u128,
-    /// The two entries that were changed last: the bucket's number, and the position in the bucket.
+    /// The two entries that were changed last: the bucket's number, and the position in the bucket. Two, because what is settled here, in the
+    /// present bucket, alternates with reports of other engines, which are older.
     latest: [Option<(i64, u32)>; 2],
 }
 
@@ -197,6 +198,7 @@ impl Usage {
         }
         let models = &mut self.by_child[child.index()];
         let position = models.iter().position(|usage| usage.model == model).unwrap_or_else(|| {
+            // Most children use one model, and there may be 100,000 of them.
             models.reserve_exact(1);
             models.push(ModelUsage { model, running: 0, elsewhere: 0, served: 0, latest: [None; 2] });
             models.len() - 1
@@ -209,6 +211,7 @@ impl Usage {
         let models = &mut self.by_child[child.index()];
         models.retain(|usage| usage.model != model || usage.running + usage.elsewhere + usage.served > 0);
         if models.is_empty() {
+            // An empty list would keep its memory, for every child that there ever was.
             *models = Vec::new();
         }
     }

@@ -243,6 +243,7 @@ impl VirtualTimeScheduler {
         if !counts || old.to_bits() == weight.to_bits() {
             return;
         }
+        // The child moves relative to V. If a refund reverted V after that, the child would be ahead by as much.
         self.last_advance = None;
         if let Place::In(queue) = self.children[child].place {
             self.catch_up(queue);
@@ -331,6 +332,7 @@ impl VirtualTimeScheduler {
         match self.rule {
             Rule::Wfq | Rule::RoundRobin | Rule::Vtc | Rule::Fifo => self.children[child].finish,
             Rule::Usage if self.usage.is_empty(child) => VirtualTime::default(),
+            // Its usage would be gone with it, and a client that left for a moment would come back without any.
             Rule::Usage => VirtualTime::FAR,
         }
     }
@@ -418,6 +420,7 @@ impl VirtualTimeScheduler {
             Rule::Wfq | Rule::RoundRobin => {
                 let finish = self.finish(child);
                 self.last_advance = (finish > self.now).then_some(advance);
+                // A child that bypasses while its own queue is closed may stand behind V, which doesn't go back.
                 self.now = self.now.max(finish);
             }
             Rule::Vtc => {
@@ -489,6 +492,7 @@ impl Node for VirtualTimeScheduler {
         let step = self.step(charge.cost, charge.weight);
         let correction = real.map_or(VirtualTime::default(), |real| self.step(real, charge.weight)) - step;
         if let Some(last) = self.last_advance.filter(|last| last.child == child) {
+            // It may have been another request of the child. V goes back by the same distance for either.
             if real.is_none() && last.step == step {
                 (self.now, self.served) = (last.from, last.served);
             }
