@@ -5,9 +5,7 @@
 //! it compares its accounts with the engine's, and checks what was granted, demoted, refused and held.
 
 mod accounts;
-mod calendar;
 mod flow;
-mod window;
 
 use core::time::Duration;
 use std::collections::BTreeMap;

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use penstock_budget_model::Calendar;
 use penstock_control::{CostEventKind, FlowBudget};
 use penstock_engine::input::{BudgetUsage, Service, Usage};
 use penstock_engine::policy::{Flows, Over};
 use penstock_engine::{BudgetReport, Outcome, RequestId};
 
-use super::calendar::Calendar;
 use super::flow::{Amount, Charge, FlowAccount};
 
 /// A request of the pool.
@@ -177,7 +177,7 @@ impl PoolAccounts {
         estimate: Usage,
     ) -> Result<(), String> {
         let now = (self.local, self.event);
-        let calendar = self.calendar.clone();
+        let calendar = self.calendar;
         let request = self.requests.get_mut(&id);
         let request = request.ok_or_else(|| format!("request {} starts, and never came", id.0))?;
         let (request_id, arrived) = (request.request_id.clone(), request.arrived);
@@ -225,7 +225,7 @@ impl PoolAccounts {
 
     fn settle(&mut self, id: RequestId, real: Option<u64>) {
         let now = (self.local, self.event);
-        let calendar = self.calendar.clone();
+        let calendar = self.calendar;
         let charged = self.requests.get_mut(&id).and_then(|request| request.charged.take());
         if let Some((name, charge)) = charged
             && let Some(flow) = self.flows.get_mut(&name)
@@ -291,10 +291,7 @@ impl PoolAccounts {
                 return Err(format!("flow {name} has no budget, and the engine counts it"));
             };
             for (window, shown) in flow.windows.iter().zip(&budget.budget.windows) {
-                let (reserved, counted) = (window.reserved(), window.counted());
-                // A refund that comes after its step has left lowers what other requests owe, and may leave less than they reserve.
-                let used = counted.saturating_sub(reserved);
-                let own = (used, reserved, window.debt, window.remaining());
+                let own = (window.used(), window.reserved(), window.debt, window.room());
                 let engines = (shown.used, shown.reserved, shown.debt, shown.remaining);
                 if own != engines {
                     return Err(format!(

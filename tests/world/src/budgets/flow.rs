@@ -1,9 +1,7 @@
 //! The account of one flow: its windows, what it runs, and every charge for the law over several windows.
 
+use penstock_budget_model::{Calendar, Window, steps};
 use penstock_engine::policy::{Budget, BudgetPeriod, CostUnit, Over};
-
-use super::calendar::Calendar;
-use super::window::{Window, steps};
 
 /// Tokens and requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -134,7 +132,7 @@ impl FlowAccount {
     }
 
     pub(super) fn has_room(&self) -> bool {
-        self.windows.iter().all(|window| window.remaining() > 0)
+        self.windows.iter().all(|window| window.room() > 0)
     }
 
     /// The budget decides, and this is what it does.
@@ -194,7 +192,7 @@ impl FlowAccount {
             let definition = &self.budget.windows[index];
             let unit = definition.unit;
             let (step, estimate, real) = (charge.steps[index], estimate.of(unit), real.of(unit));
-            let settled = window.settle(step, estimate, real, running.of(unit));
+            let settled = window.settle(step, estimate, 0, real, running.of(unit));
             let excess = real.saturating_sub(estimate);
             let [(dispatched, _), _] = charged.counted[index];
             let excess_at =

@@ -1,101 +1,16 @@
 //! Budgets: every flow has its windows from the start, and whoever asks moves them step by step to the present.
 
-#[path = "../../../../src/budget/window/tests/slow.rs"]
-#[expect(dead_code, reason = "the unit tests of windows use the rest")]
-mod slow;
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use penstock_budget_model::{Calendar, Window, day_of, first_day, month_of, steps};
 use penstock_engine::effect::BudgetReport;
 use penstock_engine::input::{BudgetReset, BudgetUsage, UsageKind, UsedAt};
 use penstock_engine::policy::{Budget, BudgetPeriod, BudgetWindow, CostUnit, Over};
 use penstock_engine::{Effect, Input, Instant, Outcome, RequestId};
 
-use self::slow::Slow;
 use super::engine_effects::EngineEffects;
 use super::{Item, Level, Model};
-
-const SECOND: i128 = 1_000_000_000;
-
-/// UTC, and how many days and months have begun.
-#[derive(Clone, Copy, Debug)]
-struct Clock {
-    set_at: Instant,
-    utc: i128,
-    latest: i128,
-    day: i64,
-    month: i64,
-    days_begun: i64,
-    months_begun: i64,
-}
-
-/// The days of a month. Both it and the days of months are counted since 1970 began.
-const fn days_of(month: i64) -> i64 {
-    let year = 1970 + month / 12;
-    let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
-    match month % 12 {
-        1 if is_leap => 29,
-        1 => 28,
-        3 | 5 | 8 | 10 => 30,
-        _ => 31,
-    }
-}
-
-/// The month that contains a day.
-fn month_of(day: i64) -> i64 {
-    let (mut month, mut end) = (0, days_of(0));
-    while end <= day {
-        month += 1;
-        end += days_of(month);
-    }
-    month
-}
-
-fn first_day(month: i64) -> i64 {
-    (0..month).map(days_of).sum()
-}
-
-impl Clock {
-    const fn new(now: Instant) -> Self {
-        Self { set_at: now, utc: 0, latest: 0, day: 0, month: 0, days_begun: 0, months_begun: 0 }
-    }
-
-    fn utc_at(&self, now: Instant) -> i128 {
-        self.utc + i128::from(now.as_nanos()) - i128::from(self.set_at.as_nanos())
-    }
-
-    fn set(&mut self, now: Instant, utc: Duration) {
-        self.move_to(now, false);
-        self.latest = self.latest.max(self.utc_at(now));
-        (self.set_at, self.utc) = (now, utc.as_nanos() as i128);
-        let follows = self.latest - self.utc >= 3_600 * SECOND;
-        self.latest = if follows { self.utc } else { self.latest.max(self.utc) };
-        let (days, months) = (self.days_begun, self.months_begun);
-        self.move_to(now, follows);
-        // A clock that is set ahead begins one day, however many it skips.
-        self.days_begun = self.days_begun.min(days + 1);
-        self.months_begun = self.months_begun.min(months + 1);
-    }
-
-    fn move_to(&mut self, now: Instant, follows: bool) {
-        let day = (self.utc_at(now).div_euclid(86_400 * SECOND)) as i64;
-        let month = month_of(day);
-        self.days_begun += (day - self.day).max(0);
-        self.months_begun += (month - self.month).max(0);
-        if follows || day > self.day {
-            self.day = day;
-        }
-        if follows || month > self.month {
-            self.month = month;
-        }
-    }
-
-    fn begin_of_day(&self, day: i64) -> Instant {
-        let nanos = i128::from(day) * 86_400 * SECOND - self.utc + i128::from(self.set_at.as_nanos());
-        Instant::from_nanos(nanos.max(0) as u64)
-    }
-}
 
 /// What a running request has reserved: the step of each window, what it took of its top-ups, and the estimate.
 #[derive(Clone, Debug)]
@@ -114,17 +29,17 @@ struct ResetAt {
 
 #[derive(Clone)]
 pub struct Budgets {
-    clock: Clock,
-    flows: BTreeMap<Box<str>, Vec<Slow>>,
+    calendar: Calendar,
+    flows: BTreeMap<Box<str>, Vec<Window>>,
     reserved: BTreeMap<RequestId, Reserved>,
     resets: BTreeMap<Box<str>, ResetAt>,
     shadowed: Vec<RequestId>,
 }
 
 impl Budgets {
-    pub const fn new(now: Instant) -> Self {
+    pub fn new(now: Instant) -> Self {
         Self {
-            clock: Clock::new(now),
+            calendar: Calendar::new(now.as_nanos()),
             flows: BTreeMap::new(),
             reserved: BTreeMap::new(),
             resets: BTreeMap::new(),
@@ -135,7 +50,7 @@ impl Budgets {
 
 /// The nanoseconds of a step of a window.
 fn step_width(window: Duration) -> u64 {
-    (window.as_nanos() as u64).div_ceil(60)
+    steps(window.as_nanos() as u64).0
 }
 
 impl Model {
@@ -146,22 +61,23 @@ impl Model {
     fn step_of(&self, period: BudgetPeriod, now: Instant) -> i64 {
         match period {
             BudgetPeriod::Sliding(window) => (now.as_nanos() / step_width(window)) as i64,
-            BudgetPeriod::Day => self.budgets.clock.days_begun,
-            BudgetPeriod::Month => self.budgets.clock.months_begun,
+            BudgetPeriod::Day => self.budgets.calendar.days_begun,
+            BudgetPeriod::Month => self.budgets.calendar.months_begun,
         }
     }
 
     fn begin_of(&self, period: BudgetPeriod, step: i64) -> Instant {
-        let clock = &self.budgets.clock;
+        let calendar = &self.budgets.calendar;
+        let begin_of = |day| Instant::from_nanos(calendar.begin_of(day));
         match period {
             BudgetPeriod::Sliding(window) => Instant::from_nanos(step as u64 * step_width(window)),
-            BudgetPeriod::Day => clock.begin_of_day(clock.day + step - clock.days_begun),
-            BudgetPeriod::Month => clock.begin_of_day(first_day(clock.month + step - clock.months_begun)),
+            BudgetPeriod::Day => begin_of(calendar.day + step - calendar.days_begun),
+            BudgetPeriod::Month => begin_of(first_day(calendar.month + step - calendar.months_begun)),
         }
     }
 
     /// The windows of a flow at present; `None`: it has no budget.
-    fn windows(&mut self, name: &str) -> Option<(Vec<BudgetWindow>, &mut Vec<Slow>)> {
+    fn windows(&mut self, name: &str) -> Option<(Vec<BudgetWindow>, &mut Vec<Window>)> {
         let definitions = self.budget(name)?.windows.clone();
         let steps: Vec<i64> =
             definitions.iter().map(|window| self.step_of(window.period, self.now)).collect();
@@ -172,13 +88,11 @@ impl Model {
         };
         let new = || {
             let windows = definitions.iter().zip(&steps);
-            windows.map(|(window, &step)| Slow::new(window.limit, kept(window.period), step)).collect()
+            windows.map(|(window, &step)| Window::new(window.limit, kept(window.period), step)).collect()
         };
         let windows = self.budgets.flows.entry(name.into()).or_insert_with(new);
         for (window, step) in windows.iter_mut().zip(steps) {
-            while window.now < step {
-                window.step();
-            }
+            window.advance(step);
         }
         Some((definitions, windows))
     }
@@ -201,7 +115,7 @@ impl Model {
 
     /// Moves the windows of all flows to the present.
     pub(super) fn advance_budgets(&mut self) {
-        self.budgets.clock.move_to(self.now, false);
+        self.budgets.calendar.advance(self.now.as_nanos());
         let names: Vec<Box<str>> = self.budgets.flows.keys().cloned().collect();
         for name in names {
             self.windows(&name);
@@ -296,7 +210,7 @@ impl Model {
         let Some((definitions, windows)) = self.windows(&item.name) else {
             return;
         };
-        let reserve = |(definition, window): (&BudgetWindow, &mut Slow)| {
+        let reserve = |(definition, window): (&BudgetWindow, &mut Window)| {
             let of_top_ups = window.reserve(in_unit(tokens, definition.unit));
             (window.now, of_top_ups)
         };
@@ -313,7 +227,7 @@ impl Model {
             for ((definition, window), (step, of_top_ups)) in of_windows.zip(reserved.steps) {
                 let estimate = in_unit(reserved.tokens, definition.unit);
                 let real = real.map_or(0, |tokens| in_unit(tokens, definition.unit));
-                window.settle(step, estimate, of_top_ups, real);
+                window.settle(step, estimate, of_top_ups, real, 0);
             }
         }
         self.refresh_backlogs();
@@ -322,7 +236,7 @@ impl Model {
     pub(super) fn apply_to_budgets(&mut self, input: Input) {
         match input {
             Input::Utc(utc) => {
-                self.budgets.clock.set(self.now, utc);
+                self.budgets.calendar.set(self.now.as_nanos(), utc.as_nanos() as i128);
                 self.advance_budgets();
             }
             Input::BudgetUsage { settled, .. } => {
@@ -351,13 +265,13 @@ impl Model {
         if self.budget(name).is_none() {
             return;
         }
-        let (clock, ago) = (self.budgets.clock, ago.as_nanos() as i128);
-        let day = (clock.utc_at(self.now) - ago).div_euclid(86_400 * SECOND) as i64;
-        let month = if day < 0 { clock.month - 1 } else { month_of(day) };
+        let (calendar, ago) = (self.budgets.calendar, ago.as_nanos() as i128);
+        let day = day_of(calendar.utc(self.now.as_nanos()) - ago);
+        let month = if day < 0 { calendar.month - 1 } else { month_of(day) };
         let reset = ResetAt {
             nanos: i128::from(self.now.as_nanos()) - ago,
-            day: clock.days_begun - (clock.day - day).max(0),
-            month: clock.months_begun - (clock.month - month).max(0),
+            day: calendar.days_begun - (calendar.day - day).max(0),
+            month: calendar.months_begun - (calendar.month - month).max(0),
         };
         let latest = self.budgets.resets.entry(name.into()).or_insert(reset);
         if reset.nanos >= latest.nanos {
@@ -367,7 +281,7 @@ impl Model {
             return;
         }
         if let Some((_, windows)) = self.windows(name) {
-            windows.iter_mut().for_each(Slow::reset);
+            windows.iter_mut().for_each(Window::reset);
         }
         let of_flow = self.items.iter().filter(|item| *item.name == *name);
         let ids: Vec<RequestId> = of_flow.map(|item| item.id).collect();
@@ -389,7 +303,7 @@ impl Model {
     }
 
     fn add_budget_usage(&mut self, usage: &BudgetUsage) {
-        let (now, clock) = (self.now, self.budgets.clock);
+        let (now, calendar) = (self.now, self.budgets.calendar);
         let step = match (usage.used_at, usage.period) {
             (UsedAt::Debt, _) => None,
             (UsedAt::Ago(ago), BudgetPeriod::Sliding(length)) => {
@@ -397,12 +311,12 @@ impl Model {
                 Some(then.div_euclid(step_width(length).into()) as i64)
             }
             (UsedAt::Since(seconds), BudgetPeriod::Day) => {
-                let ago = (clock.day - seconds.div_euclid(86_400)).max(0);
-                Some(clock.days_begun - ago)
+                let ago = (calendar.day - seconds.div_euclid(86_400)).max(0);
+                Some(calendar.days_begun - ago)
             }
             (UsedAt::Since(seconds), BudgetPeriod::Month) => {
-                let ago = (clock.month - month_of(seconds.div_euclid(86_400))).max(0);
-                Some(clock.months_begun - ago)
+                let ago = (calendar.month - month_of(seconds.div_euclid(86_400))).max(0);
+                Some(calendar.months_begun - ago)
             }
             _ => return,
         };
