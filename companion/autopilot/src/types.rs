@@ -41,13 +41,13 @@ pub struct AutopilotEndpoint {
 }
 
 /// Servers that exist and are no endpoints yet, because they aren't ready.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PendingServers {
-    /// Their variant.
+    /// The variant of all of them.
     pub variant: String,
     /// Requests in one batch of each.
     pub max_batch: u64,
-    /// Their number.
+    /// The number of servers; at least 1.
     pub servers: u64,
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use penstock_engine::input::Band;
+use penstock_engine::policy::MaxPriority;
 use penstock_wire::limits::{JUMP_S_MAX, NAME_BYTES_MAX, STRICT_MAX};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -69,16 +70,6 @@ impl Default for Identity {
             api_keys: None,
         }
     }
-}
-
-/// The highest priority of a tenant.
-#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct MaxPriority {
-    /// For tenants that `tenants` doesn't name. Null means no limit.
-    pub default: Option<Band>,
-    /// By fairness id.
-    pub tenants: BTreeMap<String, Band>,
 }
 
 /// A place in a request to read a value from.

@@ -39,17 +39,20 @@ use schemars::JsonSchema;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
+pub use penstock_autopilot::PendingServers;
+pub use penstock_engine::policy::{MaxPriority, Rewrite};
+
 pub use self::api_keys::{ApiKeyTable, ApiKeys, DIGEST_PREFIX, Digest};
 pub use self::bind_check::BindError;
 pub use self::document::{Document, http_address, parse_endpoints};
 pub use self::environment::Environment;
 pub use self::error::Error;
-pub use self::identity::{Identity, MaxPriority, Source};
+pub use self::identity::{Identity, Source};
 pub use self::keys::is_variant;
 pub use self::listen::{Address, AddressError, Admin, Listen, ListenTls, Tls};
 pub use self::pool::{
-    Discovered, Discovery, Endpoint, EndpointDefaults, Health, KubernetesObject, PendingServers, PodLabels,
-    Pool, RequeueOn, Rewrite, Scrape, Store, Then,
+    Discovered, Discovery, Endpoint, EndpointDefaults, Health, KubernetesObject, PodLabels, Pool, RequeueOn,
+    Scrape, Store, Then,
 };
 pub use self::redis_url::RedisUrl;
 pub use self::reference::reference;

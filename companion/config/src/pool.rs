@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use penstock_engine::policy::{Class, FlowKey, Policy};
+use penstock_autopilot::PendingServers;
+use penstock_engine::policy::{Class, FlowKey, Policy, Rewrite};
 use penstock_engine::units::Decimal;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -96,15 +97,6 @@ pub enum Then {
     Closed,
 }
 
-/// A model rewrite: requests for a model are sent with another model's name.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Rewrite {
-    /// A glob of the models that clients request.
-    pub model: String,
-    /// At least one: the name of a model and its weight, finite and above 0.
-    pub targets: Vec<(String, f64)>,
-}
-
 /// A model server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
@@ -122,17 +114,6 @@ pub struct Endpoint {
     pub labels: BTreeMap<String, String>,
     /// The endpoint takes only requests that tolerate all of these.
     pub taints: Vec<String>,
-}
-
-/// Model servers that exist and aren't ready, for example because they load their weights. Requests can't go there.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct PendingServers {
-    /// As in [`Endpoint`].
-    pub variant: String,
-    /// As in [`Endpoint`].
-    pub max_batch: u64,
-    /// Their number; at least 1.
-    pub servers: u64,
 }
 
 /// All that a discovery has found.

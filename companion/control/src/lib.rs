@@ -48,6 +48,7 @@ pub use penstock_autopilot::{
     AutopilotStatus, Desired, DesiredSource, Kept, PendingServers, Scraped, Totals, VariantStatus,
 };
 pub use penstock_election::{KnownEnvoy, RoleChange};
+pub use penstock_engine::policy::{MaxPriority, Rewrite};
 
 pub use self::answer::code_of;
 pub use self::audit::AuditError;
@@ -62,5 +63,5 @@ pub use self::observation::{
     Completed, Decided, Dropped, Observation, PoolNews, Refused, RequestNews, SessionNews,
 };
 pub use self::request_status::{RequestState, RequestStatus};
-pub use self::settings::{CreditSettings, EndpointSettings, MaxPriority, PoolSettings, Rewrite, Settings};
+pub use self::settings::{CreditSettings, EndpointSettings, PoolSettings, Settings};
 pub use self::status::{ModelStatus, PoolStatus, ServerStatus, SessionStatus, Status};

@@ -3,11 +3,10 @@
 use core::time::Duration;
 use std::sync::Arc;
 
-use hashbrown::HashMap;
 use penstock_autopilot::{Kept, PendingServers};
 use penstock_engine::Policy;
 use penstock_engine::input::Band;
-use penstock_engine::policy::FlowKey;
+use penstock_engine::policy::{FlowKey, MaxPriority, Rewrite};
 use penstock_engine::units::Decimal;
 use penstock_wire as wire;
 
@@ -22,7 +21,7 @@ pub struct Settings {
     pub policy: wire::Policy,
     /// Bands by the name of an objective.
     pub objectives: Vec<(String, Band)>,
-    /// The highest band that a tenant may claim.
+    /// The highest band that a tenant may claim. A higher claim is lowered to it, and counted.
     pub max_priority: MaxPriority,
     /// Sessions that are open in normal operation; `None` if that isn't known.
     pub sessions_expected: Option<usize>,
@@ -96,24 +95,6 @@ impl Default for CreditSettings {
     fn default() -> Self {
         Self { busy_min: Self::BUSY_MIN, prefix_min_tokens: 256 }
     }
-}
-
-/// The highest band that a tenant may claim. A higher claim is lowered to it, and counted.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct MaxPriority {
-    /// Of tenants that aren't named; `None` for no limit.
-    pub default: Option<Band>,
-    /// By the fairness identity that the client claims.
-    pub tenants: HashMap<String, Band>,
-}
-
-/// A model rewrite: the model servers are asked for one of `targets` instead.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Rewrite {
-    /// A glob of the models that clients ask for.
-    pub model: String,
-    /// At least one: the name of a model and its weight, finite and above 0.
-    pub targets: Vec<(String, f64)>,
 }
 
 /// One endpoint.

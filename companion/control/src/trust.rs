@@ -7,9 +7,10 @@
 use core::net::{IpAddr, Ipv6Addr};
 
 use penstock_engine::input::Band;
+use penstock_engine::policy::MaxPriority;
 
 use crate::registration::Registration;
-use crate::settings::{MaxPriority, Settings};
+use crate::settings::Settings;
 
 /// Flows that one IPv4 address or one /64 network of IPv6 may have.
 const FLOWS_PER_ADDRESS: u64 = 64;

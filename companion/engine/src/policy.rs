@@ -4,10 +4,12 @@
 //! defaults.
 
 mod budget;
+mod claims;
 mod credit;
 mod discipline;
 mod flow_glob;
 mod flow_key;
+mod rewrite;
 mod token_weights;
 
 use alloc::boxed::Box;
@@ -16,9 +18,11 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 pub use self::budget::{Budget, BudgetPeriod, BudgetWindow, Over};
+pub use self::claims::MaxPriority;
 pub use self::discipline::Discipline;
 pub use self::flow_glob::FlowGlob;
 pub use self::flow_key::{FlowKey, join_flow_parts};
+pub use self::rewrite::Rewrite;
 pub use self::token_weights::TokenWeights;
 use crate::limits::FLOWS_MAX;
 use crate::units::Decimal;

@@ -4,10 +4,10 @@
 //! are numbered. Multiples of the golden ratio spread these numbers so evenly that in every run of requests each target gets
 //! its share to within one or two requests.
 
+use penstock_engine::policy::Rewrite;
 use wildmatch::WildMatch;
 
 use crate::ids::{Epoch, RequestKey};
-use crate::settings::Rewrite;
 
 /// 2^64 divided by the golden ratio.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;

@@ -3,9 +3,7 @@
 use std::collections::HashMap;
 
 use penstock_config::{Config, Pool, Store};
-use penstock_control::{
-    CreditSettings, EndpointSettings, Kept, MaxPriority, PendingServers, PoolSettings, Rewrite, Settings,
-};
+use penstock_control::{CreditSettings, EndpointSettings, Kept, PoolSettings, Settings};
 use penstock_data_plane::filter_policy;
 
 use crate::base::clock;
@@ -45,7 +43,7 @@ pub fn settings(config: &Config, identity: &ProcessIdentity) -> Settings {
                 name: pool.name.clone(),
                 models: pool.models.clone(),
                 endpoints: endpoints(pool),
-                pending: pending(pool),
+                pending: pool.pending.clone(),
                 policy: pool.policy.clone(),
                 flow_key: pool.flow_key.clone(),
                 class_globs: pool.class_globs.clone(),
@@ -60,31 +58,19 @@ pub fn settings(config: &Config, identity: &ProcessIdentity) -> Settings {
                 reported: pool.store.is_some(),
                 shared: matches!(pool.store, Some(Store::Redis(_))),
                 kept: Vec::new(),
-                rewrite: pool.rewrite.iter().map(rewrite).collect(),
+                rewrite: pool.rewrite.clone(),
             })
             .collect(),
         pool: None,
         policy: filter_policy::frame(config, identity.exports_spans),
         objectives: config.identity.objectives.clone().into_iter().collect(),
-        max_priority: max_priority(&config.identity.max_priority),
+        max_priority: config.identity.max_priority.clone(),
         sessions_expected: identity.sessions_expected,
         startup_wait: config.startup_wait,
         flows_shown: config.metric_flows,
         term: identity.term,
         is_replicated: config.replicas.is_some(),
         seed: identity.seed,
-    }
-}
-
-fn rewrite(rewrite: &penstock_config::Rewrite) -> Rewrite {
-    Rewrite { model: rewrite.model.clone(), targets: rewrite.targets.clone() }
-}
-
-fn max_priority(max_priority: &penstock_config::MaxPriority) -> MaxPriority {
-    let tenants = max_priority.tenants.iter();
-    MaxPriority {
-        default: max_priority.default,
-        tenants: tenants.map(|(tenant, band)| (tenant.clone(), *band)).collect(),
     }
 }
 
@@ -115,13 +101,4 @@ pub(crate) fn endpoints(pool: &Pool) -> Vec<EndpointSettings> {
         taints: endpoint.taints.clone(),
     });
     endpoints.collect()
-}
-
-fn pending(pool: &Pool) -> Vec<PendingServers> {
-    let pending = pool.pending.iter().map(|pending| PendingServers {
-        variant: pending.variant.clone(),
-        max_batch: pending.max_batch,
-        servers: pending.servers,
-    });
-    pending.collect()
 }
