@@ -10,8 +10,8 @@ use penstock_engine::policy::{FlowKey, MaxPriority, Rewrite};
 use penstock_engine::units::Decimal;
 use penstock_wire as wire;
 
-/// All settings of a control.
-#[derive(Clone, Debug)]
+/// All settings of a control. By default it has no pools, and dispatch begins at once.
+#[derive(Clone, Debug, Default)]
 pub struct Settings {
     /// The only pool about which the control decides: its filters send it no other requests. `None`: all that follow.
     pub pool: Option<Arc<str>>,
@@ -77,6 +77,30 @@ pub struct PoolSettings {
     pub rewrite: Vec<Rewrite>,
 }
 
+/// A pool without a name and endpoints, which serves every model and has every option off.
+impl Default for PoolSettings {
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            models: Vec::new(),
+            endpoints: Vec::new(),
+            pending: Vec::new(),
+            policy: Policy::default(),
+            flow_key: vec![FlowKey::FairnessId],
+            class_globs: Vec::new(),
+            capacity_status: 503,
+            requeues: None,
+            credit: None,
+            slo: penstock_model::slo::Policy::default(),
+            transient: Duration::from_secs(120),
+            reported: false,
+            shared: false,
+            kept: Vec::new(),
+            rewrite: Vec::new(),
+        }
+    }
+}
+
 /// When filters may admit requests by themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CreditSettings {
@@ -114,4 +138,19 @@ pub struct EndpointSettings {
     pub max_batched_tokens: Option<u64>,
     /// Only a request that tolerates all of them may go there.
     pub taints: Vec<String>,
+}
+
+/// A ready endpoint without an address.
+impl Default for EndpointSettings {
+    fn default() -> Self {
+        Self {
+            address: String::new(),
+            weight: Decimal::whole(1),
+            ready: true,
+            variant: "default".into(),
+            max_batch: 256,
+            max_batched_tokens: None,
+            taints: Vec::new(),
+        }
+    }
 }

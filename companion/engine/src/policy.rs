@@ -231,6 +231,14 @@ pub enum Gate {
     },
 }
 
+impl Gate {
+    /// `bound` requests of each ready endpoint of weight 1, from the queue and past it alike.
+    #[must_use]
+    pub const fn requests(bound: Decimal) -> Self {
+        Self::Bounded { unit: StockUnit::Requests, lower: bound, upper: bound, watermark: bound }
+    }
+}
+
 impl Default for Gate {
     fn default() -> Self {
         let tenths = |tenths: u128| Decimal::from_billionths(tenths * Decimal::ONE / 10);

@@ -101,14 +101,9 @@ impl World {
         let one = Decimal::whole(1);
         rules.gate = match rules.gate {
             // Switches between the two kinds of gate.
-            Gate::Auto { initial } if rng.percent(50) => Gate::Bounded {
-                unit: StockUnit::Requests,
-                lower: initial,
-                upper: initial,
-                watermark: initial,
-            },
+            Gate::Auto { initial } if rng.percent(50) => Gate::requests(initial),
             Gate::Bounded { unit: StockUnit::Requests, upper, .. } if upper > one && rng.percent(50) => {
-                Gate::Bounded { unit: StockUnit::Requests, lower: one, upper: one, watermark: one }
+                Gate::requests(one)
             }
             gate => gate,
         };

@@ -4,10 +4,9 @@ mod budgets;
 
 use core::time::Duration;
 
-use penstock_control::{CreditSettings, EndpointSettings, Kept, MaxPriority, PoolSettings, Settings};
+use penstock_control::{CreditSettings, EndpointSettings, Kept, PoolSettings, Settings};
 use penstock_engine::policy::{
-    BandMode, Bands, CostUnit, Discipline, FlowKey, Flows, Gate, OutlierEjection, Overflow, Policy, Queue,
-    StockUnit,
+    BandMode, Bands, CostUnit, Discipline, Flows, Gate, OutlierEjection, Overflow, Policy, Queue, StockUnit,
 };
 use penstock_engine::units::Decimal;
 use penstock_model::slo::Policy as SloPolicy;
@@ -18,7 +17,6 @@ use super::faults::FaultKind;
 use super::rng::Rng;
 use super::time::{MICRO, MILLI, Nanos, SECOND};
 
-/// A pool.
 #[derive(Debug)]
 pub(super) struct PoolScenario {
     pub(super) name: String,
@@ -218,40 +216,28 @@ impl Scenario {
                 .iter()
                 .map(|address| EndpointSettings {
                     address: address.clone(),
-                    weight: Decimal::whole(1),
                     ready: ready(address),
-                    variant: "default".into(),
-                    max_batch: 256,
-                    max_batched_tokens: None,
-                    taints: Vec::new(),
+                    ..EndpointSettings::default()
                 })
                 .collect(),
-            pending: Vec::new(),
             policy: pool.policy.clone(),
-            flow_key: vec![FlowKey::FairnessId],
-            class_globs: Vec::new(),
-            capacity_status: 503,
             requeues: pool.requeues,
             credit: pool.credit,
             slo: pool.slo,
             reported: !pool.policy.flows.budgets.is_empty(),
-            shared: false,
-            transient: Duration::from_secs(120),
             kept: pool.kept.map(|kept| ("default".into(), kept)).into_iter().collect(),
-            rewrite: Vec::new(),
+            ..PoolSettings::default()
         });
         Settings {
-            pool: None,
             pools: pools.collect(),
             policy: self.policy(policy),
-            objectives: Vec::new(),
-            max_priority: MaxPriority::default(),
             sessions_expected: self.sessions_expected(),
             startup_wait: self.startup_wait,
             flows_shown: 10,
             term,
             is_replicated: self.lease > 0,
             seed: self.seed,
+            ..Settings::default()
         }
     }
 }

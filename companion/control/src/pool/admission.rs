@@ -466,22 +466,10 @@ mod tests {
 
     fn rules(order: Order) -> Rules {
         Rules::new(&PoolSettings {
-            name: "chat".into(),
-            models: Vec::new(),
-            endpoints: Vec::new(),
-            pending: Vec::new(),
             policy: Policy { order, ..Policy::default() },
-            flow_key: Vec::new(),
             class_globs: vec!["qwen*".into(), "*".into()],
-            capacity_status: 503,
             requeues: Some(3),
-            credit: None,
-            slo: penstock_model::slo::Policy::default(),
-            reported: false,
-            shared: false,
-            transient: Duration::from_secs(120),
-            kept: Vec::new(),
-            rewrite: Vec::new(),
+            ..PoolSettings::default()
         })
     }
 

@@ -15,12 +15,7 @@ use crate::harness::*;
 pub(crate) const BUSY: u32 = 4;
 
 pub(crate) fn gate(bound: u64) -> Gate {
-    Gate::Bounded {
-        unit: StockUnit::Requests,
-        lower: Decimal::whole(bound),
-        upper: Decimal::whole(bound),
-        watermark: Decimal::whole(bound),
-    }
+    Gate::requests(Decimal::whole(bound))
 }
 
 /// One pool with one server of 100 places, whose filters are busy with four requests a second.

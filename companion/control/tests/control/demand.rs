@@ -29,12 +29,7 @@ fn settings_with(change: impl FnOnce(&mut Policy)) -> Settings {
     let kept = Kept { parameters, ttft_bias: 1.0 };
     pool.kept = vec![("default".into(), kept)];
     let bound = Decimal::whole(50);
-    pool.policy.gate = Gate::Bounded {
-        unit: penstock_engine::policy::StockUnit::Requests,
-        lower: bound,
-        upper: bound,
-        watermark: bound,
-    };
+    pool.policy.gate = Gate::requests(bound);
     pool.policy.queue.total_capacity = 100_000;
     pool.policy.queue.total_bytes = 1 << 40;
     pool.policy.queue.flow_capacity = 100_000;

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_control::{
-    ConnId, Control, Decided, Dropped, EndpointSettings, Event, Kept, MaxPriority, Observation, Output,
-    PoolNews, PoolSettings, Refused, RequestNews, SessionNews, Settings,
+    ConnId, Control, Decided, Dropped, EndpointSettings, Event, Kept, Observation, Output, PoolNews,
+    PoolSettings, Refused, RequestNews, SessionNews, Settings,
 };
 use penstock_engine::effect::BudgetReport;
 use penstock_engine::input::{PastUsage, RunningUsage};
-use penstock_engine::policy::{FlowKey, Gate, Policy, Queue, StockUnit};
+use penstock_engine::policy::{Gate, Policy, Queue};
 use penstock_engine::units::Decimal;
 use penstock_engine::{Instant, Outcome};
 use penstock_wire as wire;
@@ -26,12 +26,7 @@ pub(crate) const AGAIN: &str = "127.0.0.1:9999";
 pub(crate) fn policy() -> Policy {
     Policy {
         queue: Queue { total_capacity: 10, total_bytes: 1 << 20, flow_capacity: 10, ..Queue::default() },
-        gate: Gate::Bounded {
-            unit: StockUnit::Requests,
-            lower: Decimal::whole(1),
-            upper: Decimal::whole(1),
-            watermark: Decimal::whole(1),
-        },
+        gate: Gate::requests(Decimal::whole(1)),
         ..Policy::default()
     }
 }
@@ -43,44 +38,26 @@ pub(crate) fn settings() -> Settings {
 
 /// The same with these servers.
 pub(crate) fn settings_of(servers: &[&str]) -> Settings {
-    let endpoint = |address: &&str| EndpointSettings {
-        address: (*address).into(),
-        weight: Decimal::whole(1),
-        ready: true,
-        variant: "default".into(),
-        max_batch: 256,
-        max_batched_tokens: None,
-        taints: Vec::new(),
-    };
+    let endpoint =
+        |address: &&str| EndpointSettings { address: (*address).into(), ..EndpointSettings::default() };
     Settings {
         pools: vec![PoolSettings {
             name: "chat".into(),
             models: vec!["llama-*".into()],
             endpoints: servers.iter().map(endpoint).collect(),
-            pending: Vec::new(),
             policy: policy(),
-            flow_key: vec![FlowKey::FairnessId],
-            class_globs: Vec::new(),
-            capacity_status: 503,
             requeues: Some(3),
-            credit: None,
-            slo: penstock_model::slo::Policy::default(),
             reported: true,
             shared: true,
-            transient: Duration::from_secs(120),
-            kept: Vec::new(),
-            rewrite: Vec::new(),
+            ..PoolSettings::default()
         }],
         policy: wire::Policy { digest: "d1".into(), ..Default::default() },
-        pool: None,
-        objectives: Vec::new(),
-        max_priority: MaxPriority::default(),
         sessions_expected: Some(1),
         startup_wait: Duration::from_secs(2),
         flows_shown: 10,
         term: 7,
-        is_replicated: false,
         seed: 1,
+        ..Settings::default()
     }
 }
 

@@ -11,12 +11,7 @@ use crate::harness::*;
 fn world(servers: &[&str], has_requeue_listener: bool) -> World {
     let mut settings = settings_of(servers);
     let whole = penstock_engine::units::Decimal::whole(4);
-    settings.pools[0].policy.gate = penstock_engine::policy::Gate::Bounded {
-        unit: penstock_engine::policy::StockUnit::Requests,
-        lower: whole,
-        upper: whole,
-        watermark: whole,
-    };
+    settings.pools[0].policy.gate = penstock_engine::policy::Gate::requests(whole);
     settings.pools[0].requeues = None;
     let mut world = World::with(settings);
     for epoch in [1, 2] {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use penstock_control::{CreditSettings, EndpointSettings, Event, Kept, PoolEvent, Rewrite, Settings};
 use penstock_engine::Outcome;
 use penstock_engine::input::Band;
-use penstock_engine::policy::{Discipline, FlowKey, Gate, StockUnit};
+use penstock_engine::policy::{Discipline, FlowKey, Gate};
 use penstock_engine::units::Decimal;
 use penstock_model::Parameters;
 use penstock_wire as wire;
@@ -242,8 +242,7 @@ impl Run {
         } else if seed.is_multiple_of(2) {
             let pool = &mut settings.pools[0];
             let bound = Decimal::whole(100);
-            pool.policy.gate =
-                Gate::Bounded { unit: StockUnit::Requests, lower: bound, upper: bound, watermark: bound };
+            pool.policy.gate = Gate::requests(bound);
             pool.credit = Some(CreditSettings { busy_min: 1, ..CreditSettings::default() });
         }
         Self {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use penstock_control::{Event, PoolEvent, PoolSettings, Settings};
 use penstock_engine::Outcome;
 use penstock_engine::input::Band;
-use penstock_engine::policy::{Class, ClassSet, Discipline, FlowKey, Gate, Order, StockUnit};
+use penstock_engine::policy::{Class, ClassSet, Discipline, FlowKey, Gate, Order};
 use penstock_engine::units::Decimal;
 use penstock_wire as wire;
 use wire::command::Kind;
@@ -113,12 +113,7 @@ fn waiting_requests_keep_their_place_under_any_policy() {
 
 #[test]
 fn a_wider_gate_grants_at_once_and_a_narrower_one_waits() {
-    let gate = |bound| Gate::Bounded {
-        unit: StockUnit::Requests,
-        lower: Decimal::whole(bound),
-        upper: Decimal::whole(bound),
-        watermark: Decimal::whole(bound),
-    };
+    let gate = |bound| Gate::requests(Decimal::whole(bound));
     let mut world = with_waiting(&[SERVER], 1..=5);
     let mut wider = settings();
     wider.pools[0].policy.gate = gate(3);

@@ -1,7 +1,7 @@
 //! Metrics of the model servers: requests that the companion didn't grant take room while the metrics report them.
 
 use penstock_control::{Event, PoolEvent, PoolStatus, Scraped, ServerStatus};
-use penstock_engine::policy::{Gate, StockUnit};
+use penstock_engine::policy::Gate;
 use penstock_engine::units::Decimal;
 use penstock_wire as wire;
 use wire::filter_frame::Event as Message;
@@ -11,12 +11,7 @@ use crate::harness::*;
 /// One server that takes three requests at a time, and a session on stream 1.
 fn world() -> World {
     let mut settings = settings();
-    settings.pools[0].policy.gate = Gate::Bounded {
-        unit: StockUnit::Requests,
-        lower: Decimal::whole(3),
-        upper: Decimal::whole(3),
-        watermark: Decimal::whole(3),
-    };
+    settings.pools[0].policy.gate = Gate::requests(Decimal::whole(3));
     let mut world = World::with(settings);
     world.greet(1, filter(1), Vec::new(), Vec::new());
     world.take();

@@ -2,7 +2,7 @@
 
 use penstock_autopilot::{AutopilotEndpoint, AutopilotSettings};
 use penstock_engine::input::EndpointId;
-use penstock_engine::policy::{Gate, StockUnit};
+use penstock_engine::policy::Gate;
 use penstock_engine::units::Decimal;
 use penstock_engine::{Allowance, Policy};
 use penstock_model::{Parameters, Traffic, sizing, slo};
@@ -67,7 +67,7 @@ pub(super) fn policy(scenario: &Scenario) -> Policy {
     policy.gate = match scenario.gate {
         GateBy::Watermark(watermark) => {
             let bound = Decimal::from_billionths((watermark * Decimal::ONE as f64) as u128);
-            Gate::Bounded { unit: StockUnit::Requests, lower: bound, upper: bound, watermark: bound }
+            Gate::requests(bound)
         }
         GateBy::Truth | GateBy::Learned => Gate::Auto { initial: Decimal::whole(8) },
         GateBy::Unlimited => Gate::Open,

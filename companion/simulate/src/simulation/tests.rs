@@ -1,7 +1,7 @@
 //! Whole runs: conservation, determinism, and results that react to load and servers as expected.
 
 use penstock_engine::input::Band;
-use penstock_engine::policy::{Discipline, Gate, StockUnit};
+use penstock_engine::policy::{Discipline, Gate};
 use penstock_engine::units::Decimal;
 use penstock_model::Targets;
 use penstock_model_server::Hardware;
@@ -26,10 +26,7 @@ fn goal() -> Goal {
 /// A bound of this many requests for each server.
 fn bound(requests: u64) -> Policy {
     let whole = Decimal::whole(requests);
-    Policy {
-        gate: Gate::Bounded { unit: StockUnit::Requests, lower: whole, upper: whole, watermark: whole },
-        ..Policy::default()
-    }
+    Policy { gate: Gate::requests(whole), ..Policy::default() }
 }
 
 /// Ten minutes of a scenario in proportion to `base` servers.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant as Wall};
 
 use penstock_engine::effect::Grant;
 use penstock_engine::input::{ClassKey, EndpointState, Prompt, Service, Usage};
-use penstock_engine::policy::{Class, ClassSet, Gate, Queue, StockUnit};
+use penstock_engine::policy::{Class, ClassSet, Gate, Queue};
 use penstock_engine::units::{Decimal, Tokens};
 use penstock_engine::{Effect, EndpointId, Engine, Input, Instant, Policy, Request, RequestId};
 
@@ -97,7 +97,7 @@ fn policy(classes: u64) -> Policy {
             ttl: Duration::from_secs(3_600),
             ..Queue::default()
         },
-        gate: Gate::Bounded { unit: StockUnit::Requests, lower: bound, upper: bound, watermark: bound },
+        gate: Gate::requests(bound),
         classes: if classes > 1 { vec![set] } else { Vec::new() },
         ..Policy::default()
     }

@@ -8,10 +8,10 @@ use std::hint::black_box;
 use std::time::{Duration, Instant as Clock};
 
 use penstock_control::{
-    ConnId, Control, EndpointSettings, Event, MaxPriority, Output, PoolSettings, Settings,
+    ConnId, Control, EndpointSettings, Event, Output, PoolSettings, Settings,
 };
 use penstock_engine::Instant;
-use penstock_engine::policy::{FlowKey, Gate, Policy, StockUnit};
+use penstock_engine::policy::{Gate, Policy};
 use penstock_engine::units::Decimal;
 use penstock_wire as wire;
 use wire::filter_frame::Event as Message;
@@ -23,38 +23,18 @@ const CONN: ConnId = ConnId(1);
 fn pool(number: usize) -> PoolSettings {
     let endpoint = |server: usize| EndpointSettings {
         address: format!("10.{}.{}.{server}:8000", number / 250, number % 250),
-        weight: Decimal::whole(1),
-        ready: true,
-        variant: "default".into(),
-        max_batch: 256,
-        max_batched_tokens: None,
-        taints: Vec::new(),
+        ..EndpointSettings::default()
     };
     PoolSettings {
         name: format!("pool-{number}"),
         models: vec![format!("model-{number}")],
         endpoints: (1..=4).map(endpoint).collect(),
-        pending: Vec::new(),
         policy: Policy {
-            gate: Gate::Bounded {
-                unit: StockUnit::Requests,
-                lower: Decimal::whole(8),
-                upper: Decimal::whole(8),
-                watermark: Decimal::whole(8),
-            },
+            gate: Gate::requests(Decimal::whole(8)),
             ..Policy::default()
         },
-        flow_key: vec![FlowKey::FairnessId],
-        class_globs: Vec::new(),
-        capacity_status: 503,
         requeues: Some(3),
-        credit: None,
-        slo: penstock_model::slo::Policy::default(),
-        reported: false,
-        shared: false,
-        transient: Duration::from_secs(120),
-        kept: Vec::new(),
-        rewrite: Vec::new(),
+        ..PoolSettings::default()
     }
 }
 
@@ -71,16 +51,12 @@ impl Session {
     fn new(pools: usize) -> Self {
         let settings = Settings {
             pools: (0..pools).map(pool).collect(),
-            policy: wire::Policy::default(),
-            pool: None,
-            objectives: Vec::new(),
-            max_priority: MaxPriority::default(),
             sessions_expected: Some(1),
             startup_wait: Duration::from_secs(2),
             flows_shown: 100,
             term: 1,
-            is_replicated: false,
             seed: 1,
+            ..Settings::default()
         };
         let mut session = Self {
             control: Control::new(settings, Instant::ZERO),

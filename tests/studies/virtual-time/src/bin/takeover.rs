@@ -7,11 +7,11 @@
 use std::time::{Duration, Instant as Clock};
 
 use penstock_control::{
-    ConnId, Control, EndpointSettings, Event, KnownEnvoy, MaxPriority, Output, PoolSettings, RoleChange,
+    ConnId, Control, EndpointSettings, Event, KnownEnvoy, Output, PoolSettings, RoleChange,
     Settings,
 };
 use penstock_engine::Instant;
-use penstock_engine::policy::{FlowKey, Gate, Policy, Queue, StockUnit};
+use penstock_engine::policy::{Gate, Policy, Queue};
 use penstock_engine::units::Decimal;
 use penstock_wire as wire;
 use prost::Message as _;
@@ -60,60 +60,34 @@ fn pool_of(number: usize) -> usize {
 fn pool(size: Size, number: usize) -> PoolSettings {
     let endpoint = |endpoint: usize| EndpointSettings {
         address: address(endpoint),
-        weight: Decimal::whole(1),
-        ready: true,
-        variant: "default".into(),
-        max_batch: 256,
-        max_batched_tokens: None,
-        taints: Vec::new(),
+        ..EndpointSettings::default()
     };
     let first = number * POOL_ENDPOINTS;
     PoolSettings {
         name: format!("pool-{number}"),
         models: vec![format!("model-{number}")],
         endpoints: (first..size.endpoints.min(first + POOL_ENDPOINTS)).map(endpoint).collect(),
-        pending: Vec::new(),
         policy: Policy {
             queue: Queue {
                 total_capacity: 2 * size.waiting as u64,
                 total_bytes: 1 << 40,
                 ..Queue::default()
             },
-            gate: Gate::Bounded {
-                unit: StockUnit::Requests,
-                lower: Decimal::whole(RUNNING as u64),
-                upper: Decimal::whole(RUNNING as u64),
-                watermark: Decimal::whole(RUNNING as u64),
-            },
+            gate: Gate::requests(Decimal::whole(RUNNING as u64)),
             ..Policy::default()
         },
-        flow_key: vec![FlowKey::FairnessId],
-        class_globs: Vec::new(),
-        capacity_status: 503,
-        requeues: None,
-        credit: None,
-        slo: penstock_model::slo::Policy::default(),
-        reported: false,
-        shared: false,
-        transient: Duration::from_secs(120),
-        kept: Vec::new(),
-        rewrite: Vec::new(),
+        ..PoolSettings::default()
     }
 }
 
 fn settings(size: Size) -> Settings {
     Settings {
         pools: (0..=pool_of(size.endpoints - 1)).map(|number| pool(size, number)).collect(),
-        policy: wire::Policy::default(),
-        pool: None,
-        objectives: Vec::new(),
-        max_priority: MaxPriority::default(),
-        sessions_expected: None,
         startup_wait: Duration::from_secs(2),
         flows_shown: 1_000,
-        term: 0,
         is_replicated: true,
         seed: 1,
+        ..Settings::default()
     }
 }
 

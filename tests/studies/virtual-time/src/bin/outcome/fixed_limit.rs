@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use penstock_engine::Policy;
-use penstock_engine::policy::{Discipline, Gate, StockUnit};
+use penstock_engine::policy::{Discipline, Gate};
 use penstock_engine::units::Decimal;
 use penstock_simulate::closed_loop::Placement;
 
@@ -46,7 +46,7 @@ impl FixedLimit {
     pub(crate) fn setup(self, discipline: Discipline, has_priorities: bool) -> Setup {
         let bound = Decimal::whole(self.in_flight);
         let mut policy = Policy {
-            gate: Gate::Bounded { unit: StockUnit::Requests, lower: bound, upper: bound, watermark: bound },
+            gate: Gate::requests(bound),
             ..Policy::default()
         };
         policy.queue.enabled = self.wait_ms > 0;
