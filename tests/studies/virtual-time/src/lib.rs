@@ -3,3 +3,4 @@
 pub mod figures;
 pub mod markdown;
 pub mod parallel;
+pub mod report;

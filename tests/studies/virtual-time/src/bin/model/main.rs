@@ -17,6 +17,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
+use penstock_studies::report::Report;
+
 const USAGE: &str = "usage: model [--out DIR] [learned|gate|servers|replicas]...";
 
 fn main() -> ExitCode {
@@ -33,7 +35,7 @@ fn main() -> ExitCode {
             }
         }
     }
-    let mut report = report::Report::read(&out);
+    let mut report = Report::read(&out, "model");
     for (name, run) in [
         ("learned", learned::run as fn() -> serde_json::Value),
         ("gate", gate::run),
@@ -42,11 +44,12 @@ fn main() -> ExitCode {
     ] {
         if chosen.is_empty() || chosen.iter().any(|chosen| chosen == name) {
             let start = Instant::now();
-            report.set(name, run());
+            report.figures.insert(name.into(), run());
             eprintln!("{name}: {:.1} s", start.elapsed().as_secs_f64());
         }
     }
-    if let Err(error) = report.write(&out) {
+    let written = report.write(&out, &report::page(&report.figures)).map_err(Into::into);
+    if let Err(error) = written.and_then(|()| plots::draw(&out, &report.figures)) {
         eprintln!("can't write the report to {}: {error}", out.display());
         return ExitCode::FAILURE;
     }

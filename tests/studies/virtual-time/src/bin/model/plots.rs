@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use penstock_studies::markdown::rows;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use serde_json::{Map, Value};
@@ -67,10 +68,6 @@ fn lines(area: &Area<'_>, title: &str, axes: (&str, &str), top: f64, lines: Vec<
         .position(SeriesLabelPosition::UpperRight)
         .draw()?;
     Ok(())
-}
-
-fn rows(array: &Value) -> impl Iterator<Item = &Value> {
-    array.as_array().into_iter().flatten()
 }
 
 fn points(array: &Value, y: usize) -> Vec<(f64, f64)> {

@@ -1,50 +1,24 @@
-//! The report: figures in model.json, tables in model.md, and plots.
+//! The page: the tables of all experiments.
 
 use std::fmt::Write as _;
-use std::path::Path;
-use std::{fs, io};
 
 use serde_json::{Map, Value};
 
-use crate::plots;
 use penstock_studies::markdown::{head, line, number, percent, rows};
 
 type Part = fn(&mut String, &Value);
 
-/// The figures of every experiment, by name.
-#[derive(Debug)]
-pub(crate) struct Report(Map<String, Value>);
-
-impl Report {
-    /// The figures of an earlier report; empty if there is no readable model.json.
-    pub(crate) fn read(dir: &Path) -> Self {
-        let text = fs::read_to_string(dir.join("model.json")).unwrap_or_default();
-        Self(serde_json::from_str(&text).unwrap_or_default())
-    }
-
-    pub(crate) fn set(&mut self, name: &str, figures: Value) {
-        self.0.insert(name.to_string(), figures);
-    }
-
-    pub(crate) fn write(&self, dir: &Path) -> io::Result<()> {
-        fs::create_dir_all(dir)?;
-        let json = serde_json::to_string(&self.0).map_err(io::Error::other)?;
-        fs::write(dir.join("model.json"), json + "\n")?;
-        fs::write(dir.join("model.md"), self.text())?;
-        plots::draw(dir, &self.0).map_err(io::Error::other)
-    }
-
-    fn text(&self) -> String {
-        let mut text = String::from(HEAD);
-        let parts: [(&str, Part); 4] =
-            [("learned", learned), ("gate", gate), ("servers", servers), ("replicas", replicas)];
-        for (name, write) in parts {
-            if let Some(figures) = self.0.get(name) {
-                write(&mut text, figures);
-            }
+/// The page of all experiments that have figures.
+pub(crate) fn page(figures: &Map<String, Value>) -> String {
+    let mut text = String::from(HEAD);
+    let parts: [(&str, Part); 4] =
+        [("learned", learned), ("gate", gate), ("servers", servers), ("replicas", replicas)];
+    for (name, write) in parts {
+        if let Some(figures) = figures.get(name) {
+            write(&mut text, figures);
         }
-        text
     }
+    text
 }
 
 const HEAD: &str = "# The model in a closed loop

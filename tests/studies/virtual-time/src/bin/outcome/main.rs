@@ -12,7 +12,6 @@ mod measured;
 mod page;
 mod policies;
 mod rate_limits;
-mod report;
 mod servers;
 mod tables;
 mod tenants;
@@ -22,6 +21,8 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use penstock_studies::parallel;
+use penstock_studies::report::Report;
+use serde_json::json;
 
 use crate::arguments::{Arguments, USAGE};
 
@@ -33,7 +34,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let mut report = report::Report::read(&arguments.out);
+    let mut report = Report::read(&arguments.out, "outcome");
     if arguments.page {
         return written(&report, &arguments);
     }
@@ -61,12 +62,14 @@ fn main() -> ExitCode {
         print!("{text}");
         return ExitCode::SUCCESS;
     }
-    report.set(&workloads, figures);
+    let sources = workloads.iter().map(|workload| json!({"name": workload.name, "source": workload.source}));
+    report.figures.insert("workloads".into(), sources.collect());
+    report.figures.insert("cells".into(), figures.into());
     written(&report, &arguments)
 }
 
-fn written(report: &report::Report, arguments: &Arguments) -> ExitCode {
-    match report.write(&arguments.out) {
+fn written(report: &Report, arguments: &Arguments) -> ExitCode {
+    match report.write(&arguments.out, &page::text(&report.figures)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("can't write the report to {}: {error}", arguments.out.display());
