@@ -23,7 +23,6 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// From explicit targets.
     pub(crate) fn explicit(targets: &Targets) -> Self {
         Self {
             iteration_ms: targets.itl_ms.unwrap_or(f64::INFINITY),
@@ -55,7 +54,6 @@ pub(crate) struct AllowanceInputs {
 }
 
 impl AllowanceInputs {
-    /// The allowance.
     pub(crate) fn allowance(&self) -> Allowance {
         let Parameters { alpha_ms, beta_ms, gamma_ms } = self.parameters;
         let iteration_ms_max = self.limits.iteration_ms * USED;

@@ -14,10 +14,8 @@ use crate::window_stats::{WindowStats, count, with_times_of};
 /// An endpoint that becomes ready so soon after the autopilot's creation was up before.
 const THERE_BEFORE: Duration = Duration::from_secs(10);
 
-/// A request in flight.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct InFlight {
-    /// Index of its endpoint.
     pub(crate) endpoint: usize,
     pub(crate) granted_at: Instant,
     /// Expected prompt tokens that the model server computes.
@@ -69,11 +67,9 @@ struct Reading {
     totals: Totals,
 }
 
-/// An endpoint.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     pub(crate) id: EndpointId,
-    /// Index of its variant.
     pub(crate) variant: usize,
     pub(crate) max_batch: u64,
     /// The pool lists it. Otherwise it is kept until its last request has ended.

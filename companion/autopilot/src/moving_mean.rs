@@ -24,7 +24,6 @@ pub(crate) struct MovingMean {
 }
 
 impl MovingMean {
-    /// Adds a window of this length.
     pub(crate) fn add(&mut self, traffic: &Traffic, cached: f64, length: Duration) {
         let requests = traffic.rate * length.as_secs_f64();
         if requests.is_nan() || requests <= 0.0 {

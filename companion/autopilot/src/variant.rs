@@ -38,7 +38,6 @@ struct Known {
     is_of_windows: bool,
 }
 
-/// A variant.
 #[derive(Debug)]
 pub(crate) struct Variant {
     pub(crate) name: String,

@@ -11,7 +11,6 @@ use crate::types::Totals;
 /// Counts of one endpoint in one window.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct WindowStats {
-    /// Granted requests.
     pub(crate) granted: u64,
     served: Mean,
     input: f64,

@@ -1,9 +1,7 @@
 //! The ratio of observed to predicted time to the first token. The closed form underestimates this time, because it
 //! leaves out the rest of the running iteration and the variance of the batch.
 
-/// Smallest bias.
 const BIAS_MIN: f64 = 0.05;
-/// Largest bias.
 const BIAS_MAX: f64 = 20.0;
 /// Weight that older observations keep with each new one.
 const DECAY: f64 = 1.0 - 1.0 / 400.0;

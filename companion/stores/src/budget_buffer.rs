@@ -114,7 +114,6 @@ impl BudgetBuffer {
         }
     }
 
-    /// Takes the resets, as of now.
     pub(super) fn take_resets(&mut self, now: Instant) -> Vec<BudgetReset> {
         let resets = std::mem::take(&mut self.resets).into_iter();
         let resets =

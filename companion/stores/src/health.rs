@@ -16,7 +16,6 @@ pub(super) enum Operation {
     Read,
 }
 
-/// The health of one store.
 #[derive(Debug)]
 pub(super) struct Health {
     /// The store's name in log lines, without a password.
@@ -42,7 +41,6 @@ impl Health {
         &self.place
     }
 
-    /// An operation succeeded.
     pub(super) fn succeeded(&self, operation: Operation) {
         self.change(|state| {
             let was_failing = state.failing.remove(&operation);
@@ -53,7 +51,6 @@ impl Health {
         });
     }
 
-    /// An operation failed.
     pub(super) fn failed(&self, operation: Operation, why: &dyn Display) {
         self.change(|state| {
             if state.failing.is_empty() {

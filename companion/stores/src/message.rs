@@ -13,7 +13,6 @@ use super::write_buffer::WriteBuffer;
 /// Messages that wait for a task.
 pub(super) const INBOX: usize = 256;
 
-/// A message to the task.
 #[derive(Debug)]
 pub(super) enum Message {
     /// A variant's model was learned.

@@ -119,7 +119,6 @@ fn used(flow: &str, cost: u64) -> PastUsage {
     }
 }
 
-/// The restored costs by flow.
 fn costs(restored: Restored) -> Vec<(String, u64)> {
     let past = restored.into_past_usage().into_iter().flat_map(|past| past.settled);
     let mut costs: Vec<_> = past.map(|used| (used.flow.into(), used.cost.0)).collect();

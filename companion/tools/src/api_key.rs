@@ -10,7 +10,6 @@ use rand::TryRng as _;
 use rand::rngs::{SysError, SysRng};
 use sha2::{Digest as _, Sha256};
 
-/// Random bytes of a key.
 const RANDOM_BYTES: usize = 32;
 /// What a key begins with, so that a person and a scanner for leaked secrets recognize it.
 const KEY_PREFIX: &str = "pk-";

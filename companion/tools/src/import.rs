@@ -24,7 +24,6 @@ use penstock_errors::{Failure, is_wrong_path};
 
 use self::page::Block;
 
-/// Bytes of a source file.
 const SOURCE_BYTES_MAX: u64 = 4 << 20;
 /// The endpoints of the result, to be replaced by the user.
 const PLACEHOLDER: &str = "[\"127.0.0.1:8000\"]";
@@ -116,7 +115,6 @@ impl SourceError {
     }
 }
 
-/// The result of an import.
 struct Imported {
     page: Block,
     /// Finds the line of the source that a key of the page comes from; 1 if that is unknown.

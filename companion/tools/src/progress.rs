@@ -10,7 +10,6 @@ const PERIOD: Duration = Duration::from_secs(5);
 /// Steps between two checks of the time.
 const STRIDE: u64 = 256;
 
-/// The progress of one task.
 pub(crate) struct Progress {
     label: &'static str,
     /// In the unit of the steps; 0 if unknown.

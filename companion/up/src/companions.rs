@@ -65,7 +65,6 @@ pub(super) fn reserve(
 pub(super) enum Lease {
     /// In an etcd that `penstock up` runs.
     Etcd(SocketAddr),
-    /// In this file.
     File(PathBuf),
 }
 
@@ -166,7 +165,6 @@ impl Etcd {
         Ok(Some(Self { binary, client: free()?, peer: free()?, data: folder }))
     }
 
-    /// The command line of etcd.
     pub(super) fn command(&self) -> tokio::process::Command {
         let (client, peer) = (format!("http://{}", self.client), format!("http://{}", self.peer));
         let mut command = tokio::process::Command::new(&self.binary);

@@ -9,9 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-/// Bytes of one file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Filters in one file.
 const FILTERS_MAX: usize = 16;
 /// Names that are in the filter list already, or end it.
 const TAKEN: [&str; 2] = ["penstock", "envoy.filters.http.router"];

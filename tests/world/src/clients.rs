@@ -19,7 +19,6 @@ pub(super) enum End {
     Unreachable,
 }
 
-/// A client.
 #[derive(Debug)]
 pub(super) struct Client {
     pub(super) pool: usize,

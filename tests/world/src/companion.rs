@@ -36,7 +36,6 @@ pub(super) struct PoolCounts {
     pub(super) requeued: u64,
 }
 
-/// A companion.
 #[derive(Debug, Default)]
 pub(super) struct Companion {
     /// `None` while no process runs.

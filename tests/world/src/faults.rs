@@ -15,7 +15,6 @@ const PARTITION_MAX: Nanos = 15 * SECOND;
 
 macro_rules! fault_kinds {
     ($($(#[$doc:meta])* $kind:ident => $name:literal,)*) => {
-        /// A kind of fault.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub(super) enum FaultKind {
             $($(#[$doc])* $kind,)*

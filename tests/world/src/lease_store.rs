@@ -9,7 +9,6 @@ use super::World;
 use super::event::SimEvent;
 use super::time::{MILLI, Nanos};
 
-/// The store.
 #[derive(Debug, Default)]
 pub(super) struct LeaseStore {
     /// Generation of the companion that holds the lease.

@@ -61,7 +61,6 @@ const QUIET_TIME_REPLICATED: Nanos = 90 * SECOND;
 /// The most events without a time between them.
 const EVENTS_AT_ONCE_MAX: u64 = 100_000;
 
-/// The state of a world.
 #[derive(Debug)]
 struct World {
     scenario: Scenario,

@@ -103,7 +103,6 @@ impl World {
         self.break_stream(id, Some(0), notices_after);
     }
 
-    /// Ends all partitions.
     pub(super) fn end_partitions(&mut self) {
         self.cuts = Cuts::new(self.companions.len(), self.envoys.len());
         for index in 0..self.companions.len() {

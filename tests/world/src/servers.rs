@@ -23,7 +23,6 @@ pub(super) enum Mode {
     PushesBack(usize),
 }
 
-/// A server.
 #[derive(Debug)]
 pub(super) struct Server {
     pub(super) address: String,

@@ -27,7 +27,6 @@ const EXPLORED_PER_WINDOW: u32 = 4;
 /// How often explored endpoints change their load in all. If so many changes don't identify the parameters, more won't.
 const EXPLORED_MAX: u32 = 40;
 
-/// The state of exploration.
 #[derive(Debug)]
 pub(super) struct Exploration {
     /// When explored endpoints may change their load next; `None` if no endpoint is explored.

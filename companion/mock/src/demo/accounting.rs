@@ -207,7 +207,6 @@ mod tests {
         }
     }
 
-    /// The mismatches after a change.
     fn mismatches_after(change: impl FnOnce(&mut Accounting)) -> String {
         let mut accounting = matching();
         change(&mut accounting);

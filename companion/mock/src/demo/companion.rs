@@ -58,7 +58,6 @@ impl Pool {
 /// The companion's counts of requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
-    /// All requests.
     pub(super) all: RequestCounts,
     /// Requests for the demo's model.
     pub(super) demo: RequestCounts,

@@ -51,7 +51,6 @@ impl Snapshot {
         self.elapsed >= WARM_UP && !self.stopping
     }
 
-    /// Counts an event of a request.
     pub(super) fn count(&mut self, event: Event) {
         match event {
             Event::Sent(tenant) => self.tallies[tenant].sent(),
@@ -151,7 +150,6 @@ impl Snapshot {
         "ideal",
     ];
 
-    /// A row for each tenant.
     pub(super) fn tenant_rows(&self) -> Vec<Vec<String>> {
         let shares = self.shares();
         let row = |(index, (tenant, tally)): (usize, (&Tenant, &Tally))| {
@@ -171,7 +169,6 @@ impl Snapshot {
 
     pub(super) const SERVER_HEADER: [&str; 4] = ["server", "stock", "bound", "ready"];
 
-    /// A row for each server.
     pub(super) fn server_rows(&self) -> Vec<Vec<String>> {
         let endpoints = self.pool.iter().flat_map(|pool| &pool.endpoints);
         let row = |endpoint: &super::companion::Endpoint| {

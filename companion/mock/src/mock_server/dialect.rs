@@ -23,7 +23,6 @@ pub(super) struct Answer {
     pub(super) input: u64,
     /// Tokens produced so far.
     pub(super) output: u64,
-    /// Their text.
     pub(super) text: String,
     /// The response ends because of the client's limit.
     pub(super) limited: bool,

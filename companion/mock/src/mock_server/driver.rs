@@ -59,7 +59,6 @@ pub(super) struct Ticket {
     ended: bool,
 }
 
-/// An update of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum JobUpdate {
     Token,

@@ -68,7 +68,6 @@ struct Entry {
     ended_ms: Option<f64>,
 }
 
-/// The state of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum State {

@@ -29,7 +29,6 @@ impl ServerTimers {
         }
     }
 
-    /// The earliest timer.
     pub(super) fn next(&mut self) -> Option<Instant> {
         while let Some(Reverse((time, server))) = self.due.peek() {
             if self.set[*server] == Some(*time) {

@@ -27,7 +27,6 @@ pub struct TenantResults {
     pub ttft_ms: Percentiles,
 }
 
-/// The tokens of one tenant.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TenantTokens {
     /// Of all its requests.

@@ -34,7 +34,6 @@ pub(super) const BURSTGPT: Columns = Columns {
     form: "a number of seconds of at least 0",
 };
 
-/// Reads all rows.
 pub(super) fn read(file: impl Read, columns: &Columns, rows: &mut Rows) -> Result<(), TraceError> {
     let mut csv =
         csv::ReaderBuilder::new().trim(csv::Trim::All).flexible(true).quoting(false).from_reader(file);

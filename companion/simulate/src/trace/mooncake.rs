@@ -18,7 +18,6 @@ struct Object {
     output_length: u64,
 }
 
-/// Reads all rows.
 pub(super) fn read(mut file: impl BufRead, rows: &mut Rows) -> Result<(), TraceError> {
     let mut text = Vec::new();
     let mut line = 0;

@@ -14,7 +14,6 @@ pub(super) struct Row {
     pub(super) output: u64,
 }
 
-/// The rows of a trace.
 #[derive(Debug)]
 pub(super) struct Rows {
     /// Only requests that arrive before this time after the first one count.

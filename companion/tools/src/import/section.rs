@@ -135,7 +135,6 @@ impl<'a> Found<'a> {
         self.entry
     }
 
-    /// An error at this key.
     pub(super) fn error(&self, message: impl std::fmt::Display) -> SourceError {
         SourceError::new(self.entry.place.line(), format!("{}: {message}", self.path))
     }

@@ -15,7 +15,6 @@ pub(super) struct Sole<'a> {
     pub(super) node: &'a Node,
     /// Entries of the mappings around the policy.
     outside: Vec<&'a Entry>,
-    /// Documents without a policy.
     without_policy: Vec<&'a Root>,
 }
 

@@ -89,7 +89,6 @@ pub(super) fn embedded(text: &str, entry: &Entry) -> Result<Node, SourceError> {
     Ok(node)
 }
 
-/// A TOML file.
 pub(super) fn toml(text: &str) -> Result<Node, SourceError> {
     let table = DeTable::parse(text).map_err(|error| {
         let line = error.span().map_or(1, |span| line_of(text, span.start));

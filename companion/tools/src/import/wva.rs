@@ -86,7 +86,6 @@ pub(super) fn import(source: &str) -> Result<Imported, SourceError> {
     Ok(page.into())
 }
 
-/// A pool for each model.
 fn model_pools(settings: &[Settings], default_multiplier: Option<&(f64, String)>) -> Vec<Block> {
     let mut pools = Vec::new();
     let mut names = BTreeSet::new();

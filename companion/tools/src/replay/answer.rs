@@ -23,7 +23,6 @@ pub(super) struct Dispatched<'a> {
     pub(super) flow: &'a str,
     /// The cost to its class, in tokens.
     pub(super) cost: u64,
-    /// The cost to its flow.
     pub(super) flow_cost: u64,
     /// The deficit of every class after the dispatch.
     #[serde(serialize_with = "serialize_in_order")]
@@ -49,7 +48,6 @@ pub(super) struct Rejected<'a> {
     pub(super) t: &'a RawValue,
     /// The request's name.
     pub(super) reject: &'a str,
-    /// The error code.
     pub(super) code: &'a str,
 }
 
@@ -71,7 +69,6 @@ pub(super) struct Expired<'a> {
     pub(super) expired: &'a str,
 }
 
-/// Writes an answer as a line.
 pub(super) fn write(out: &mut impl Write, answer: &impl Serialize) -> io::Result<()> {
     serde_json::to_writer(&mut *out, answer)?;
     out.write_all(b"\n")

@@ -24,9 +24,7 @@ pub(super) const STRICT_MAX: u8 = 15;
 /// An operation and its time.
 #[derive(Debug)]
 pub(super) struct Line<'a> {
-    /// The time.
     pub(super) t: Time<'a>,
-    /// The operation.
     pub(super) op: Op<'a>,
 }
 
@@ -155,7 +153,6 @@ impl Enqueue<'_> {
         }
     }
 
-    /// Prompt tokens.
     pub(super) const fn tokens(&self) -> u64 {
         self.tokens.0
     }

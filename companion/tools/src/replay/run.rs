@@ -177,7 +177,6 @@ impl<W: Write> Run<W> {
         self.handle(t, Input::Register(request), Some(id))
     }
 
-    /// The class set of a class.
     fn class_set(&self, name: Option<&str>) -> Result<u16, Stop> {
         match name {
             None => Ok(0),

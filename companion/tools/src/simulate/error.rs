@@ -71,7 +71,6 @@ impl Error {
         move |source| Self::Write { path: path.into(), source }
     }
 
-    /// An error of the trace at this path.
     pub(super) fn trace(path: &Path, error: TraceError) -> Self {
         match error {
             TraceError::Line { line, message } => Self::Line { path: path.into(), line, message },

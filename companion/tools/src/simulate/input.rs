@@ -27,7 +27,6 @@ pub(super) struct Input {
     pub(super) source: Source,
     /// In order of their arrivals; at least one.
     pub(super) requests: Arc<[Planned]>,
-    /// The names of their tenants.
     pub(super) tenants: Vec<Arc<str>>,
     /// Requests of the trace that were left out because they have no answer.
     pub(super) unanswered: u64,

@@ -34,9 +34,7 @@ pub(super) struct Outcome {
 /// Where the requests come from.
 #[derive(Debug)]
 pub(super) enum Source {
-    /// A file.
     Trace(String),
-    /// A scenario.
     Scenario(Scenario),
 }
 
@@ -52,7 +50,6 @@ impl Source {
     }
 }
 
-/// The runs of one policy.
 #[derive(Debug)]
 pub(super) struct PolicyRuns {
     /// The file of the configuration, as it was given.
@@ -61,7 +58,6 @@ pub(super) struct PolicyRuns {
     pub(super) runs: Vec<Run>,
 }
 
-/// One run.
 #[derive(Debug)]
 pub(super) struct Run {
     pub(super) servers: usize,

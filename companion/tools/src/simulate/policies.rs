@@ -110,7 +110,6 @@ impl Policies {
         first.servers(count)
     }
 
-    /// The number of runs.
     pub(super) fn runs(&self) -> usize {
         self.all.iter().map(|policy| policy.counts.clone().count()).sum()
     }

@@ -32,7 +32,6 @@ pub(super) const COLUMNS: [&str; 13] = [
 pub(super) const TENANT_COLUMNS: [&str; 6] =
     ["served", "refused", "share", "weight", "TTFT p50 ms", "TTFT p99 ms"];
 
-/// All tables.
 pub(super) fn text(outcome: &Outcome) -> String {
     let mut text = format!("{}\n{}\n\n", traffic(outcome), targets(outcome));
     let mut rows = vec![header("policy", &COLUMNS)];

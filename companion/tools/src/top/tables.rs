@@ -54,7 +54,6 @@ const UNKNOWN: &str = "-";
 const BUDGETS_MAX: usize = 20;
 const BANDS: [&str; 3] = ["critical", "default", "sheddable"];
 
-/// A row for each pool.
 pub(super) fn pools(view: &View) -> Table {
     let row = |pool: &Pool| {
         let band =
@@ -202,7 +201,6 @@ pub(super) fn classes(pool: &Pool) -> Table {
     }
 }
 
-/// A row for each endpoint of a pool.
 pub(super) fn endpoints(pool: &Pool) -> Table {
     let row = |endpoint: &Endpoint| {
         vec![

@@ -32,7 +32,6 @@ pub(crate) fn render(view: &View) -> String {
 }
 
 impl Table {
-    /// The table without one column.
     fn without(mut self, name: &str) -> Self {
         if let Some(column) = self.header.iter().position(|header| *header == name) {
             self.header.remove(column);

@@ -74,7 +74,6 @@ fn wva_errors_name_the_line() {
     }
 }
 
-/// A policy of one family and one bucket.
 const ONE: &str = "default_policy_family: f\nuncached_isl_buckets: [{min_tokens: 0, bucket: b}]\npolicy_classes:\n- {name: c, policy_family: f, cache_bucket: b, quantum: 7}\n";
 
 #[test]

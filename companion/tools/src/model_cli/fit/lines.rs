@@ -42,7 +42,6 @@ struct DistinctiveKeys {
 }
 
 impl Format {
-    /// Detects the format of a line.
     pub(super) fn detect(line: &[u8]) -> Result<Self, String> {
         if !is_object(line) {
             return Err(format!("not a JSON object; expected {} or {}", Self::Windows, Self::Requests));
@@ -78,7 +77,6 @@ impl Format {
     }
 }
 
-/// A window of one server.
 #[derive(Debug)]
 pub(super) struct Window {
     /// The window's end.
@@ -103,7 +101,6 @@ struct RawWindow {
 }
 
 impl Window {
-    /// Parses a line.
     pub(super) fn parse(line: &[u8]) -> Result<Self, String> {
         let raw: RawWindow = fields(line)?;
         let mean = |value: Option<AtLeast0>, name: &str| match value {
@@ -157,7 +154,6 @@ struct RawRequest<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// Parses a line.
     pub(super) fn parse(line: &'a [u8]) -> Result<Self, String> {
         let raw: RawRequest<'a> = fields(line)?;
         if raw.done < raw.dispatched {

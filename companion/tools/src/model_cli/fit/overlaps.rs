@@ -17,7 +17,6 @@ enum Event {
     End,
 }
 
-/// The requests of one endpoint.
 #[derive(Default)]
 struct EndpointRequests {
     /// All served requests, in order of their first tokens.

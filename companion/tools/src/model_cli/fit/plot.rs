@@ -52,7 +52,6 @@ pub(super) fn check(path: &Path) -> Result<(), Error> {
     open.map(drop).map_err(Error::reading(path))
 }
 
-/// The points of a plot.
 #[derive(Debug, Default)]
 pub(super) struct Plot {
     /// Observed and fitted value, in milliseconds.

@@ -94,7 +94,6 @@ impl Learning {
         }
     }
 
-    /// Observes a request that ended.
     fn observe(&mut self, request: &Ended, decode: Option<Decode>) -> Answer {
         self.requests += 1;
         let weight = 1.0 / (self.requests as f64).min(TRAFFIC_REQUESTS);

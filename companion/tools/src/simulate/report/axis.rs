@@ -63,7 +63,6 @@ impl Axis {
         place.clamp(0.0, 1.0)
     }
 
-    /// The value is on the axis.
     pub(super) fn holds(&self, value: f64) -> bool {
         (self.first..=self.last).contains(&value)
     }

@@ -35,7 +35,6 @@ pub(super) struct LineChart<'a> {
     pub(super) aim: Option<(f64, String)>,
     /// The place of the first line in the order of colours.
     pub(super) first_class: usize,
-    /// Each point has a dot.
     pub(super) has_dots: bool,
 }
 
@@ -51,7 +50,6 @@ pub(super) fn class(index: usize) -> String {
 }
 
 impl LineChart<'_> {
-    /// The chart as SVG.
     pub(super) fn svg(&self) -> String {
         let mut svg = format!(
             "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">\n",

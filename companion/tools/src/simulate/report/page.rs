@@ -13,7 +13,6 @@ use crate::simulate::table::{
 /// Tenants in the table of a run.
 const TENANTS_SHOWN: usize = 50;
 
-/// The report.
 pub(in crate::simulate) fn html(outcome: &Outcome) -> String {
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width, \

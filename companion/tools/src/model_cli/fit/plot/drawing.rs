@@ -15,7 +15,6 @@ pub(super) const fn check(_to: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// The plot as SVG.
 pub(super) fn svg(plot: &Plot) -> String {
     let panels: Vec<_> = [("time between tokens", &plot.itl), ("time to the first token", &plot.ttft)]
         .into_iter()
