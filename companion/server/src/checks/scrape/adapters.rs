@@ -3,7 +3,13 @@
 
 use super::line::Labels;
 
-const NAME: &[u8] = b"vllm:lora_requests_info";
+/// The name of the series, and what Ray Serve and OpenMetrics make of it.
+const NAMES: [&[u8]; 4] = [
+    b"vllm:lora_requests_info",
+    b"vllm_lora_requests_info",
+    b"ray_vllm_lora_requests_info",
+    b"ray_vllm:lora_requests_info",
+];
 /// Adapters that are kept; a server has some tens at most.
 const ADAPTERS_MAX: usize = 256;
 
@@ -17,10 +23,12 @@ impl Adapters {
     /// Takes a line of any series.
     pub(super) fn line(&mut self, line: &[u8]) {
         let line = line.trim_ascii();
-        let Some(b'{') = line.strip_prefix(NAME).and_then(|rest| rest.first()) else {
+        let is_name =
+            |name: &&&[u8]| line.strip_prefix(**name).is_some_and(|rest| rest.first() == Some(&b'{'));
+        let Some(name) = NAMES.iter().find(is_name) else {
             return;
         };
-        let mut labels = Labels::of(line, NAME);
+        let mut labels = Labels::of(line, name);
         let mut adapters: Vec<Box<str>> = Vec::new();
         for (label, value) in labels.by_ref() {
             // Waiting adapters are being loaded.

@@ -1,5 +1,5 @@
-//! Parses a model server's metrics page while it arrives: Prometheus' text format, with the series of vLLM, SGLang and
-//! TGI.
+//! Parses a model server's metrics page while it arrives: Prometheus' text format, with the series of vLLM, SGLang, TensorRT-LLM,
+//! llama.cpp and TGI, under their own names and under those that Ray Serve and OpenMetrics make of them.
 //!
 //! The name of a line decides whether the rest is parsed. Only the current line is buffered. A line that can't be
 //! parsed, or has an impossible value, is skipped: its value is then unknown, never wrong. That is also why no library
@@ -86,7 +86,7 @@ impl Page {
             running: values.count(Series::Running),
             waiting: values.count(Series::Waiting),
             kv_used: values.get(Series::KvUsed),
-            kv_tokens: values.count(Series::KvTokens).filter(|tokens| *tokens > 0),
+            kv_tokens: values.cache_tokens(),
             totals: values.totals(),
         };
         (scraped != Scraped::default()).then_some(scraped)
@@ -102,6 +102,10 @@ enum Series {
     KvTokens,
     /// A series whose labels have the size of the cache.
     CacheConfig,
+    /// The size of the cache in blocks.
+    Blocks,
+    /// The tokens of one block.
+    BlockTokens,
     PromptTokens,
     OutputTokens,
     TtftSum,
@@ -116,38 +120,98 @@ enum Series {
 /// The number of series.
 const SERIES: usize = Series::OldItlCount as usize + 1;
 
+/// How a page writes the names of its series: one page of a proxy may have each series in several forms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Form {
+    /// The engine runs in Ray Serve.
+    is_ray: bool,
+    /// A colon comes after the engine's name, not an underscore. Exporters that follow Prometheus' rules for names replace the colon.
+    has_colon: bool,
+}
+
 impl Series {
-    fn named(name: &[u8]) -> Option<Self> {
-        Some(match name {
-            b"vllm:num_requests_running" | b"sglang:num_running_reqs" | b"tgi_batch_current_size" => {
-                Self::Running
-            }
-            b"vllm:num_requests_waiting" | b"sglang:num_queue_reqs" | b"tgi_queue_size" => Self::Waiting,
-            b"vllm:kv_cache_usage_perc" | b"vllm:gpu_cache_usage_perc" | b"sglang:token_usage" => {
-                Self::KvUsed
-            }
-            b"sglang:max_total_num_tokens" => Self::KvTokens,
-            b"vllm:cache_config_info" => Self::CacheConfig,
-            b"vllm:prompt_tokens_total" | b"sglang:prompt_tokens_total" => Self::PromptTokens,
-            b"vllm:generation_tokens_total" | b"sglang:generation_tokens_total" => Self::OutputTokens,
-            b"vllm:time_to_first_token_seconds_sum" | b"sglang:time_to_first_token_seconds_sum" => {
-                Self::TtftSum
-            }
-            b"vllm:time_to_first_token_seconds_count" | b"sglang:time_to_first_token_seconds_count" => {
-                Self::TtftCount
-            }
-            b"vllm:inter_token_latency_seconds_sum" | b"sglang:inter_token_latency_seconds_sum" => {
-                Self::ItlSum
-            }
-            b"vllm:inter_token_latency_seconds_count" | b"sglang:inter_token_latency_seconds_count" => {
-                Self::ItlCount
-            }
-            b"vllm:time_per_output_token_seconds_sum" | b"sglang:time_per_output_token_seconds_sum" => {
-                Self::OldItlSum
-            }
-            b"vllm:time_per_output_token_seconds_count" | b"sglang:time_per_output_token_seconds_count" => {
-                Self::OldItlCount
-            }
+    /// The series with this name, and the form of the name.
+    fn named(name: &[u8]) -> Option<(Self, Form)> {
+        let (is_ray, name) = match name.strip_prefix(b"ray_") {
+            Some(rest) => (true, rest),
+            None => (false, name),
+        };
+        let separator = name.iter().position(|byte| matches!(byte, b':' | b'_'))?;
+        let (engine, rest) = name.split_at(separator);
+        let (separator, metric) = rest.split_first()?;
+        let series = match engine {
+            b"vllm" => Self::of_vllm(metric),
+            b"sglang" => Self::of_sglang(metric),
+            b"trtllm" => Self::of_tensorrt_llm(metric),
+            b"llamacpp" => Self::of_llama_cpp(metric),
+            b"tgi" => Self::of_tgi(metric),
+            _ => None,
+        };
+        Some((series?, Form { is_ray, has_colon: *separator == b':' }))
+    }
+
+    fn of_vllm(metric: &[u8]) -> Option<Self> {
+        Some(match metric {
+            b"num_requests_running" => Self::Running,
+            b"num_requests_waiting" => Self::Waiting,
+            b"kv_cache_usage_perc" | b"gpu_cache_usage_perc" => Self::KvUsed,
+            b"cache_config_info" => Self::CacheConfig,
+            _ => return Self::of_latencies(metric),
+        })
+    }
+
+    fn of_sglang(metric: &[u8]) -> Option<Self> {
+        Some(match metric {
+            b"num_running_reqs" => Self::Running,
+            b"num_queue_reqs" => Self::Waiting,
+            b"token_usage" => Self::KvUsed,
+            b"max_total_num_tokens" => Self::KvTokens,
+            _ => return Self::of_latencies(metric),
+        })
+    }
+
+    fn of_tensorrt_llm(metric: &[u8]) -> Option<Self> {
+        Some(match metric {
+            b"num_requests_running" => Self::Running,
+            b"num_requests_waiting" => Self::Waiting,
+            b"kv_cache_utilization" => Self::KvUsed,
+            b"kv_cache_max_blocks" => Self::Blocks,
+            b"kv_cache_tokens_per_block" => Self::BlockTokens,
+            _ => return Self::of_latencies(metric),
+        })
+    }
+
+    /// llama.cpp has no counts of latencies, and of its cache only the used part.
+    fn of_llama_cpp(metric: &[u8]) -> Option<Self> {
+        Some(match metric {
+            b"requests_processing" => Self::Running,
+            b"requests_deferred" => Self::Waiting,
+            b"kv_cache_usage_ratio" => Self::KvUsed,
+            b"prompt_tokens_total" => Self::PromptTokens,
+            b"tokens_predicted_total" => Self::OutputTokens,
+            _ => return None,
+        })
+    }
+
+    fn of_tgi(metric: &[u8]) -> Option<Self> {
+        Some(match metric {
+            b"batch_current_size" => Self::Running,
+            b"queue_size" => Self::Waiting,
+            _ => return None,
+        })
+    }
+
+    /// The counters that vLLM, SGLang and TensorRT-LLM have in common.
+    fn of_latencies(metric: &[u8]) -> Option<Self> {
+        Some(match metric {
+            b"prompt_tokens_total" => Self::PromptTokens,
+            b"generation_tokens_total" => Self::OutputTokens,
+            b"time_to_first_token_seconds_sum" => Self::TtftSum,
+            b"time_to_first_token_seconds_count" => Self::TtftCount,
+            b"inter_token_latency_seconds_sum" => Self::ItlSum,
+            b"inter_token_latency_seconds_count" => Self::ItlCount,
+            b"time_per_output_token_seconds_sum" => Self::OldItlSum,
+            b"time_per_output_token_seconds_count" => Self::OldItlCount,
             _ => return None,
         })
     }
@@ -155,13 +219,17 @@ impl Series {
 
 /// Values by series. Values of several engines behind one page are added up; of ratios, the largest counts.
 #[derive(Clone, Copy, Debug, Default)]
-struct Values([Option<f64>; SERIES]);
+struct Values {
+    values: [Option<f64>; SERIES],
+    /// The form of the name of each value: the first on the page. Other forms repeat the value.
+    forms: [Option<Form>; SERIES],
+}
 
 impl Values {
     fn line(&mut self, line: &[u8]) {
         let line = line.trim_ascii();
         let name = line.split(|byte| *byte == b'{' || byte.is_ascii_whitespace()).next().unwrap_or_default();
-        let Some(series) = Series::named(name) else { return };
+        let Some((series, form)) = Series::named(name) else { return };
         let mut labels = Labels::of(line, name);
         let mut cache = CacheConfig::default();
         let mut ranks = Ranks::default();
@@ -177,7 +245,7 @@ impl Values {
         let Some(value) = labels.value() else {
             return;
         };
-        if ranks.is_copy() {
+        if ranks.is_copy() || *self.forms[series as usize].get_or_insert(form) != form {
             return;
         }
         match series {
@@ -188,12 +256,15 @@ impl Values {
             }
             Series::KvUsed if value <= RATIO_MAX => {
                 let largest = self.get(series).unwrap_or_default().max(value.min(1.0));
-                self.0[series as usize] = Some(largest);
+                self.values[series as usize] = Some(largest);
             }
             Series::KvUsed => {}
+            // Every engine of a page has the same.
+            Series::BlockTokens => self.values[series as usize] = Some(value),
             Series::Running
             | Series::Waiting
             | Series::KvTokens
+            | Series::Blocks
             | Series::PromptTokens
             | Series::OutputTokens
             | Series::TtftSum
@@ -206,18 +277,22 @@ impl Values {
     }
 
     fn add(&mut self, series: Series, value: f64) {
-        *self.0[series as usize].get_or_insert(0.0) += value;
+        *self.values[series as usize].get_or_insert(0.0) += value;
+    }
+
+    /// The size of the cache in tokens.
+    fn cache_tokens(&self) -> Option<u64> {
+        let blocks = || whole(self.get(Series::Blocks)? * self.get(Series::BlockTokens)?);
+        self.count(Series::KvTokens).or_else(blocks).filter(|tokens| *tokens > 0)
     }
 
     fn get(&self, series: Series) -> Option<f64> {
-        self.0[series as usize].filter(|value| value.is_finite())
+        self.values[series as usize].filter(|value| value.is_finite())
     }
 
     /// A whole number, if it is exact.
     fn count(&self, series: Series) -> Option<u64> {
-        let value = self.get(series).filter(|value| *value <= COUNT_MAX)?;
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and 2^53")]
-        Some(value.round() as u64)
+        self.get(series).and_then(whole)
     }
 
     /// All totals or none, because windows need every one. A server that doesn't count times between tokens has zero.
@@ -238,6 +313,15 @@ impl Values {
             itl_s,
         })
     }
+}
+
+/// A whole number, if it is exact.
+fn whole(value: f64) -> Option<u64> {
+    if value > COUNT_MAX {
+        return None;
+    }
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and 2^53")]
+    Some(value.round() as u64)
 }
 
 /// The labels of vLLM's cache configuration.
@@ -366,6 +450,67 @@ sglang:time_to_first_token_seconds_count{model_name="m"} 10.0
         let page = "# TYPE tgi_batch_current_size gauge\ntgi_batch_current_size 4\ntgi_queue_size 7\n";
         let scraped = read(page.as_bytes()).expect("known");
         assert_eq!(scraped, Scraped { running: Some(4), waiting: Some(7), ..Scraped::default() });
+    }
+
+    #[test]
+    fn a_page_of_tensorrt_llm() {
+        let page = r#"# TYPE trtllm_num_requests_running gauge
+trtllm_num_requests_running{engine_type="trtllm",model_name="m"} 6.0
+trtllm_num_requests_waiting{engine_type="trtllm",model_name="m"} 2.0
+trtllm_kv_cache_utilization{engine_type="trtllm",model_name="m"} 0.5
+trtllm_kv_cache_host_utilization{engine_type="trtllm",model_name="m"} 0.9
+trtllm_kv_cache_max_blocks{engine_type="trtllm",model_name="m"} 1000.0
+trtllm_kv_cache_tokens_per_block{engine_type="trtllm",model_name="m"} 32.0
+trtllm_prompt_tokens_total{engine_type="trtllm",model_name="m"} 700.0
+trtllm_generation_tokens_total{engine_type="trtllm",model_name="m"} 90.0
+trtllm_time_to_first_token_seconds_sum{engine_type="trtllm",model_name="m"} 2.5
+trtllm_time_to_first_token_seconds_count{engine_type="trtllm",model_name="m"} 5.0
+trtllm_time_per_output_token_seconds_sum{engine_type="trtllm",model_name="m"} 0.5
+trtllm_time_per_output_token_seconds_count{engine_type="trtllm",model_name="m"} 85.0
+"#;
+        let expected = Scraped {
+            running: Some(6),
+            waiting: Some(2),
+            kv_used: Some(0.5),
+            kv_tokens: Some(32_000),
+            totals: Some(Totals {
+                requests: 5,
+                prompt_tokens: 700,
+                output_tokens: 90,
+                ttft_s: 2.5,
+                itl_count: 85,
+                itl_s: 0.5,
+            }),
+        };
+        assert_eq!(read(page.as_bytes()), Some(expected.clone()));
+        // An older version of Dynamo writes a colon.
+        assert_eq!(read(page.replace("trtllm_", "trtllm:").as_bytes()), Some(expected));
+    }
+
+    #[test]
+    fn a_page_of_llama_cpp() {
+        let page = "llamacpp:requests_processing 2\nllamacpp:requests_deferred 3\nllamacpp:kv_cache_usage_ratio 0.25\n\
+                    llamacpp:prompt_tokens_total 10\nllamacpp:tokens_predicted_total 20\nllamacpp:n_decode_total 7\n";
+        let expected =
+            Scraped { running: Some(2), waiting: Some(3), kv_used: Some(0.25), ..Scraped::default() };
+        assert_eq!(read(page.as_bytes()), Some(expected));
+    }
+
+    #[test]
+    fn names_of_ray_and_of_openmetrics_mean_the_same() {
+        for (before, after) in [("vllm:", "vllm_"), ("vllm:", "ray_vllm_"), ("vllm:", "ray_vllm:")] {
+            assert_eq!(read(VLLM.replace(before, after).as_bytes()), Some(vllm_values()), "{after}");
+        }
+        let sglang = "sglang_num_running_reqs{engine_type=\"unified\"} 5\nsglang_num_queue_reqs 2\nsglang_token_usage 0.5\n";
+        let expected =
+            Scraped { running: Some(5), waiting: Some(2), kv_used: Some(0.5), ..Scraped::default() };
+        assert_eq!(read(sglang.as_bytes()), Some(expected));
+    }
+
+    #[test]
+    fn a_series_under_two_names_counts_once() {
+        let both = format!("{VLLM}{}", VLLM.replace("vllm:", "vllm_"));
+        assert_eq!(read(both.as_bytes()), Some(vllm_values()));
     }
 
     #[test]
