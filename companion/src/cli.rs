@@ -193,7 +193,7 @@ fn validate(args: &Validate, environment: &Environment) -> ExitCode {
     let Some(file) = &args.config else {
         return print(&format!("{:#}\n", config::schema()));
     };
-    match config::Config::read(file, environment).and_then(config::Config::read_api_keys) {
+    match config::Config::read(file, environment).and_then(config::Config::read_secrets) {
         Ok(_) => print(&format!("{}: valid\n", file.display())),
         Err(error) => report(&error.to_string(), EXIT_USAGE),
     }

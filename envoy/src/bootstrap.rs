@@ -8,6 +8,8 @@
 //!   sets, and the last route responds 503.
 //! - A path means the same to the filter and to the server: Envoy normalizes it before both see it.
 //! - Envoy's limits lie outside the filter's, so that the filter's error comes first.
+//! - No time limit holds for an answer, for its first byte, or for a pause inside it: a generation may take any time. The queue bounds the wait,
+//!   and keep-alive probes find dead peers. The only timers are those for reading a request and for connections without one.
 //! - A request that no server of its list accepted can be requeued: the second listener is internal to Envoy, has no socket,
 //!   and can be reached only by the last entry of a granted list.
 //! - With a [`crate::folder`], the pools and their servers may change while Envoy runs. Nothing else changes, so no listener
@@ -22,6 +24,7 @@ mod listener;
 mod local_replies;
 mod module;
 mod routes;
+mod upstream;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -35,12 +38,11 @@ pub(crate) use self::clusters::{
     unbalanced,
 };
 pub(crate) use self::companions::cluster as companion_cluster;
-pub(crate) use self::listener::{Place, filter, plugin_config, requeue, router, token_keeper};
+pub(crate) use self::listener::{Place, filter, keep_alive, plugin_config, requeue, router, token_keeper};
 pub(crate) use self::local_replies::{config as local_reply_config, no_pool, no_pool_body};
 pub(crate) use self::module::{CLUSTER as MODULE_CLUSTER, cluster as module_cluster};
-pub(crate) use self::routes::{
-    Destination, configuration as route_configuration, granted, idle_timeout_of_requeued,
-};
+pub(crate) use self::routes::{Destination, configuration as route_configuration, granted};
+pub(crate) use self::upstream::transport_socket;
 use crate::config_source::{CLUSTERS_FILE, config_source};
 use crate::limits;
 
@@ -94,8 +96,6 @@ pub struct Settings {
     pub folder: Option<PathBuf>,
     /// The filter's limit on a request body, in bytes. Envoy's limit is set above it.
     pub body_bytes_max: u64,
-    /// Ends idle streams, including waiting ones: must be longer than the longest wait in any queue.
-    pub stream_idle_timeout: Duration,
     /// The heap size at which Envoy sheds load, in bytes.
     pub heap_bytes_max: u64,
     /// Limit of concurrent client connections.
@@ -141,6 +141,34 @@ pub struct Pool {
     pub endpoints: Vec<SocketAddr>,
     /// Servers that are no longer granted. Earlier grants can still use them, requests that pass through can't.
     pub leaving: Vec<SocketAddr>,
+    /// The way to the servers.
+    pub upstream: Upstream,
+}
+
+/// How Envoy connects to the servers of a pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Upstream {
+    /// `None`: plain text.
+    pub tls: Option<UpstreamTls>,
+    /// Servers are sent HTTP/2.
+    pub http2: bool,
+    /// Headers of each request that reaches a server, by lower-case name, with their values.
+    pub headers: Vec<(String, String)>,
+    /// Headers of clients that reach no server.
+    pub removed_headers: Vec<String>,
+}
+
+/// TLS to model servers: paths of PEM files, as Envoy sees them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UpstreamTls {
+    /// The authorities; `None`: servers are not verified.
+    pub authorities: Option<PathBuf>,
+    /// Envoy's certificate and its key.
+    pub identity: Option<(PathBuf, PathBuf)>,
+    /// The name in the handshake and in the servers' certificates; `None`: the certificates have the servers' addresses.
+    pub server_name: Option<String>,
+    /// Changes when a file does. Envoy reads the files when it gets a changed cluster.
+    pub digest: u64,
 }
 
 /// The gRPC addresses of the companions.
@@ -177,12 +205,6 @@ pub struct Tls {
     pub key: PathBuf,
     /// The authority that must have signed the companion's certificate.
     pub ca: PathBuf,
-}
-
-/// The idle timeout of a stream: `wait_max`, which is the longest `max(ttl, no_endpoint_ttl)` of any pool, plus `hold`, the
-/// longest wait for a companion that is down, plus a minute of margin.
-pub fn stream_idle_timeout(wait_max: Duration, hold: Duration) -> Duration {
-    wait_max.saturating_add(hold).saturating_add(Duration::from_secs(60))
 }
 
 /// The bootstrap as a JSON document.
@@ -304,12 +326,12 @@ mod tests {
                     name: "a".into(),
                     endpoints: vec![address("127.0.0.1:1"), address("[::1]:2")],
                     leaving: vec![],
+                    upstream: Upstream::default(),
                 },
-                Pool { name: "b".into(), endpoints: vec![], leaving: vec![] },
+                Pool { name: "b".into(), endpoints: vec![], leaving: vec![], upstream: Upstream::default() },
             ],
             folder: None,
             body_bytes_max: 32 << 20,
-            stream_idle_timeout: stream_idle_timeout(Duration::from_millis(90_500), Duration::from_secs(5)),
             heap_bytes_max: limits::HEAP_BYTES_MAX,
             connections_max: limits::CONNECTIONS_MAX,
             module: Module::File("/f.wasm".into()),
@@ -345,16 +367,6 @@ mod tests {
     }
 
     #[test]
-    fn streams_have_an_idle_timeout_and_no_total_timeout() {
-        let document = document(&settings());
-        assert_eq!(value(&document, &format!("{MANAGER}/stream_idle_timeout")), "155.5s");
-        assert_eq!(
-            value(&document, &format!("{MANAGER}/route_config/virtual_hosts/0/routes/0/route/timeout")),
-            "0s"
-        );
-    }
-
-    #[test]
     fn each_pool_has_a_cluster_and_the_companions_sends_pings() {
         let document = document(&settings());
         let clusters = value(&document, "/static_resources/clusters").as_array().expect("a list");
@@ -372,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn requeue_listener_is_internal_and_its_routes_allow_a_second_wait() {
+    fn requeue_listener_is_internal_and_has_the_same_routes() {
         let document = document(&settings());
         let listener = value(&document, "/static_resources/listeners/1");
         assert_eq!(listener["internal_listener"], json!({}));
@@ -394,13 +406,6 @@ mod tests {
         );
         let gateway = value(&document, &format!("{MANAGER}/route_config"));
         assert_eq!(&manager["route_config"], gateway, "the same routes, for the same grants");
-        let idle: Vec<_> = gateway["virtual_hosts"][0]["routes"]
-            .as_array()
-            .expect("a list")
-            .iter()
-            .filter_map(|route| route["route"]["idle_timeout"].as_str())
-            .collect();
-        assert_eq!(idle, ["311s", "311s"]);
     }
 
     #[test]

@@ -20,8 +20,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::io;
+use std::io::{self, Write as _};
 use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
@@ -107,14 +108,15 @@ impl Folder {
             if leads(&pool.name) || (lists && !self.path.join(&file).exists()) {
                 let (version, text) =
                     response("endpoint.v3.ClusterLoadAssignment", vec![bootstrap::endpoints(pool)]);
-                self.replace(&file, text)?;
+                self.replace(&file, text, false)?;
                 endpoints.push((pool.name.clone(), version));
             }
             files.push(file);
         }
         let clusters = if lists {
             let (version, text) = response("cluster.v3.Cluster", clusters);
-            self.replace(CLUSTERS_FILE, text)?;
+            let has_credentials = pools.iter().any(|pool| !pool.upstream.headers.is_empty());
+            self.replace(CLUSTERS_FILE, text, has_credentials)?;
             Some(version)
         } else {
             None
@@ -130,17 +132,25 @@ impl Folder {
         Ok(Versions { clusters, endpoints })
     }
 
-    fn replace(&mut self, file: &str, text: String) -> io::Result<()> {
+    fn replace(&mut self, file: &str, text: String, is_private: bool) -> io::Result<()> {
         if self.written.get(file) == Some(&text) {
             return Ok(());
         }
         // A companion and its successor may write at the same time, so the temporary name has the process id.
         let new = self.path.join(format!("{file}.{}.new", std::process::id()));
-        std::fs::write(&new, &text)?;
+        write(&new, &text, is_private)?;
         std::fs::rename(&new, self.path.join(file))?;
         self.written.insert(file.to_owned(), text);
         Ok(())
     }
+}
+
+/// Writes a file. If it is private, other users can't read it.
+fn write(path: &Path, text: &str, is_private: bool) -> io::Result<()> {
+    let mut options = std::fs::OpenOptions::new();
+    let mode = if is_private { 0o640 } else { 0o644 };
+    let mut file = options.write(true).create(true).truncate(true).mode(mode).open(path)?;
+    file.write_all(text.as_bytes())
 }
 
 /// The file name for a pool, whose name may have any characters.
@@ -177,10 +187,16 @@ fn response(kind: &str, resources: Vec<Value>) -> (String, String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bootstrap::Upstream;
 
     fn pool(name: &str, endpoints: &[&str], leaving: &[&str]) -> Pool {
         let addresses = |list: &[&str]| list.iter().map(|address| address.parse().expect("valid")).collect();
-        Pool { name: name.into(), endpoints: addresses(endpoints), leaving: addresses(leaving) }
+        Pool {
+            name: name.into(),
+            endpoints: addresses(endpoints),
+            leaving: addresses(leaving),
+            upstream: Upstream::default(),
+        }
     }
 
     fn files(folder: &Folder) -> Vec<String> {

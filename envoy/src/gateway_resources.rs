@@ -20,7 +20,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 pub use self::istio::istio;
-use crate::bootstrap::Settings;
+use crate::bootstrap::{Settings, Upstream};
 
 /// What an operator does when a gateway's configuration is older than the companion's.
 const REPLACEMENT: &str = "Apply the output of `penstock gateway-resources` again.";
@@ -54,6 +54,17 @@ pub struct Pool {
     pub name: String,
     /// The pool's model servers.
     pub servers: Servers,
+    /// The way to the servers.
+    pub upstream: Upstream,
+}
+
+impl Pool {
+    /// The headers that requests to the servers get, and those that they lose.
+    fn headers(&self) -> (&[(String, String)], Vec<&str>) {
+        let Upstream { headers, removed_headers, .. } = &self.upstream;
+        let removed = removed_headers.iter().filter(|name| headers.iter().all(|(set, _)| set != *name));
+        (headers, removed.map(String::as_str).collect())
+    }
 }
 
 /// How a gateway finds model servers. It must find every server that the companion finds, because Envoy sends a request only to a
@@ -92,7 +103,7 @@ pub fn envoy_gateway(settings: &Settings, gateway: &Gateway, pools: &[Pool]) -> 
     let mut resources = routes.resources.clone();
     resources.push(routes::no_pool(gateway));
     resources.extend(backends);
-    resources.push(policies::backend_traffic(settings, gateway, pools, &routes));
+    resources.push(policies::backend_traffic(gateway, pools, &routes));
     resources.push(policies::client_traffic(settings, gateway));
     resources.push(patches::policy(settings, gateway, pools, &routes));
     if gateway.requeue {

@@ -33,20 +33,26 @@ pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time within which a request's headers must arrive.
 pub const HEADERS_TIMEOUT: Duration = Duration::from_secs(10);
-/// The least idle timeout of a stream where the configuration may change while Envoy runs. The timeout itself can't change,
-/// and the longest wait in any queue must stay below it.
-pub const STREAM_IDLE_RELOADED: Duration = Duration::from_secs(900);
+/// Envoy's notation for a timer that is off. Where a timer is on by default, it is set to this.
+pub const UNLIMITED: Duration = Duration::ZERO;
 /// Time within which a model server, on the same network, must accept a connection.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Idle timeout of upstream connections. uvicorn, under most model servers, closes an idle connection after 5 s; Envoy closes
 /// it earlier, so that no request races with that.
 pub const UPSTREAM_IDLE_TIMEOUT: Duration = Duration::from_secs(4);
+/// Time within which a model server must accept a connection with TLS: it may be farther away, and the handshake takes more round trips.
+pub const CONNECT_TIMEOUT_TLS: Duration = Duration::from_secs(5);
+/// Interval of the HTTP/2 pings to model servers. Many requests share one connection, and TCP probes find no dead peer while a request waits for its
+/// acknowledgement.
+pub const PING_INTERVAL: Duration = Duration::from_secs(60);
+/// Time without any frame after a ping that ends the connection: much longer than a process computes without a look at its connections.
+pub const PING_TIMEOUT: Duration = Duration::from_secs(45);
 /// Interval and timeout of the HTTP/2 pings to the companion, which detect a suspended companion.
 pub const COMPANION_KEEPALIVE: Duration = Duration::from_secs(2);
 /// Time between two lookups of the companions' DNS name. A companion that is started again may have another address. The filter
 /// can't choose it before Envoy has that address, so this delays a failover.
 pub const COMPANION_LOOKUP: Duration = Duration::from_secs(1);
-/// Seconds of silence before the first TCP keep-alive probe. A model server whose machine is gone is detected after this
+/// Seconds of silence before the first TCP keep-alive probe. A model server or a client whose machine is gone is detected after this
 /// time plus [`KEEPALIVE_PROBES`] * [`KEEPALIVE_INTERVAL_S`]. Generation may be silent for minutes, but a live kernel answers.
 pub const KEEPALIVE_AFTER_S: u32 = 30;
 /// Seconds between two TCP keep-alive probes.

@@ -46,7 +46,7 @@ pub struct ApiKeys {
     /// Whether the headers with keys pass on to the model server. Otherwise the filter removes them.
     #[serde(default)]
     pub forward: bool,
-    /// The content of the file. Empty, which lets no key in, until [`Config::read_api_keys`](super::Config::read_api_keys).
+    /// The content of the file. Empty, which lets no key in, until [`Config::read_secrets`](super::Config::read_secrets).
     #[serde(skip)]
     pub table: ApiKeyTable,
 }

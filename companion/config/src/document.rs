@@ -17,7 +17,7 @@ use super::listen::Address;
 use super::reader::Reader;
 use super::tree::Node;
 use super::value::{List, Shortened};
-use super::{Config, Endpoint, EndpointDefaults, keys, patch, redis_url, yaml};
+use super::{Config, Endpoint, EndpointDefaults, keys, patch, redis_url, upstream, yaml};
 
 /// Reads a list of endpoints in the form of `endpoints.static`, from the text of a file that `endpoints.file` names. An empty
 /// text is an empty list. `file` names the text in errors. `needs_batched_tokens`: by [`super::Pool::needs_batched_tokens`].
@@ -125,7 +125,7 @@ impl Document {
         let json = serde_json::to_value(effective)
             .map_err(|error| Error::at_place(&tree.place, file, "document".into(), error.to_string()))?;
         let mut masked = json.clone();
-        redis_url::mask(&mut masked);
+        mask(&mut masked);
         Ok(Self { config, digest: digest(&json, masked != json), json, trust_is_given })
     }
 
@@ -136,7 +136,7 @@ impl Document {
     /// As [`Document::parse`].
     pub fn replaced(&self, text: &str, name: &str) -> Result<Self, Error> {
         if let Ok(mut json) = serde_json::from_str(text)
-            && redis_url::unmask(&mut json, &self.json)
+            && unmask(&mut json, &self.json)
         {
             return Self::from_tree(&Node::from_json(&json), name);
         }
@@ -147,7 +147,7 @@ impl Document {
     #[must_use]
     pub fn masked(&self) -> Value {
         let mut json = self.json.clone();
-        redis_url::mask(&mut json);
+        mask(&mut json);
         json
     }
 
@@ -172,7 +172,7 @@ impl Document {
     pub fn patched(&self, patch: &Value) -> Result<Self, Error> {
         let mut json = self.as_written();
         patch::merge(&mut json, patch);
-        redis_url::unmask(&mut json, &self.json);
+        unmask(&mut json, &self.json);
         Self::from_tree(&Node::from_json(&json), "patch")
     }
 
@@ -208,6 +208,18 @@ impl Document {
     pub fn digest(&self) -> &str {
         &self.digest
     }
+}
+
+/// Replaces every secret of a document by `***`.
+fn mask(document: &mut Value) {
+    redis_url::mask(document);
+    upstream::mask(document);
+}
+
+/// Replaces each `***` by the secret that `known` has in its place. Returns whether there was one to replace.
+fn unmask(document: &mut Value, known: &Value) -> bool {
+    let passwords = redis_url::unmask(document, known);
+    upstream::unmask(document, known) || passwords
 }
 
 /// A hash of the document. Every build gives a document the same digest, so that companions can be compared.

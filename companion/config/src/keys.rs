@@ -15,6 +15,7 @@ mod queue;
 mod replicas;
 mod servers;
 mod stock;
+mod upstream;
 mod usage;
 
 use std::collections::BTreeSet;
@@ -31,6 +32,7 @@ pub(crate) use self::queue::{Credits, Queue};
 pub(crate) use self::replicas::Replicas;
 pub(crate) use self::servers::{Down, Health, Rewrite, Scheduler, Scrape};
 pub(crate) use self::stock::{Stock, Watermark};
+pub(crate) use self::upstream::Upstream;
 pub(crate) use self::usage::{Model, Slo, Usage, slo};
 use super::error::Violation;
 use super::name::is_name;

@@ -29,10 +29,12 @@ mod schema;
 #[cfg(test)]
 mod tests;
 pub mod tree;
+mod upstream;
 mod value;
 pub mod yaml;
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use schemars::JsonSchema;
@@ -58,6 +60,7 @@ pub use self::redis_url::RedisUrl;
 pub use self::reference::reference;
 pub use self::replicas::{Companions, Lease, Per, Replicas};
 pub use self::schema::schema;
+pub use self::upstream::{CREDENTIAL_HEADERS, Secret, Upstream, UpstreamHeader, UpstreamTls, read_secret};
 pub use self::value::{List, Trust};
 
 /// The configuration of a companion.
@@ -132,15 +135,68 @@ impl Config {
         Document::read(path, environment).map(Document::into_config)
     }
 
-    /// This configuration with the API keys of the file that `identity.api_keys` names.
+    /// This configuration with the content of the files that it names: the API keys of `identity.api_keys`, and the credentials for model
+    /// servers.
     ///
     /// # Errors
-    /// When the file can't be read or isn't valid.
-    pub fn read_api_keys(mut self) -> Result<Self, Error> {
+    /// When a file can't be read or isn't valid.
+    pub fn read_secrets(mut self) -> Result<Self, Error> {
         if let Some(keys) = &mut self.identity.api_keys {
             keys.table = ApiKeyTable::read(&keys.file)?;
         }
+        self.read_upstream_files()
+    }
+
+    /// This configuration with the credentials for model servers that are in files.
+    ///
+    /// # Errors
+    /// When a file can't be read or isn't valid.
+    pub fn read_upstream_files(mut self) -> Result<Self, Error> {
+        for pool in &mut self.pools {
+            let scrape = pool.scrape.as_mut().and_then(|scrape| scrape.tls.as_mut());
+            for (tls, key) in [(pool.upstream.tls.as_mut(), "upstream"), (scrape, "scrape")] {
+                if let Some(tls) = tls {
+                    tls.read(&format!("{key}.tls of pool {}", pool.name))?;
+                }
+            }
+            for header in &mut pool.upstream.headers {
+                if let Some(file) = &header.file {
+                    let key = format!("upstream.headers.{} of pool {}", header.name, pool.name);
+                    header.value = Some(read_secret(file, &key)?);
+                }
+            }
+        }
         Ok(self)
+    }
+
+    /// Takes what [`Config::read_secrets`] has read for `other`, which comes of the same document.
+    pub fn copy_secrets(&mut self, other: &Self) {
+        self.identity.clone_from(&other.identity);
+        for (pool, before) in self.pools.iter_mut().zip(&other.pools) {
+            pool.upstream.headers.clone_from(&before.upstream.headers);
+            let scrape = pool.scrape.as_mut().and_then(|scrape| scrape.tls.as_mut());
+            let scrape_before = before.scrape.as_ref().and_then(|scrape| scrape.tls.as_ref());
+            for (tls, before) in
+                [(pool.upstream.tls.as_mut(), before.upstream.tls.as_ref()), (scrape, scrape_before)]
+            {
+                if let (Some(tls), Some(before)) = (tls, before) {
+                    tls.digest = before.digest;
+                }
+            }
+        }
+    }
+
+    /// The files that [`Config::read_secrets`] reads.
+    #[must_use]
+    pub fn secret_files(&self) -> BTreeSet<PathBuf> {
+        let keys = self.identity.api_keys.iter().map(|keys| keys.file.clone());
+        let pools = self.pools.iter().flat_map(|pool| {
+            let scrape = pool.scrape.iter().filter_map(|scrape| scrape.tls.as_ref());
+            let tls = pool.upstream.tls.iter().chain(scrape);
+            let tls = tls.flat_map(|tls| tls.files().map(|(file, _)| file.to_owned()));
+            tls.chain(pool.upstream.headers.iter().filter_map(|header| header.file.clone()))
+        });
+        keys.chain(pools).collect()
     }
 
     /// Checks a text. `file` names it in errors.

@@ -12,6 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::redis_url::RedisUrl;
+use super::upstream::{Upstream, UpstreamTls};
 
 /// A pool.
 #[derive(Clone, Debug)]
@@ -30,6 +31,8 @@ pub struct Pool {
     pub endpoint_defaults: EndpointDefaults,
     /// The rules that replace the model of a request before it reaches an endpoint.
     pub rewrite: Vec<Rewrite>,
+    /// The way to the model servers.
+    pub upstream: Upstream,
     /// `None`: endpoints are not checked, and count as healthy.
     pub health: Option<Health>,
     /// `None`: the endpoints' metrics are not read.
@@ -114,6 +117,8 @@ pub struct Endpoint {
     pub labels: BTreeMap<String, String>,
     /// The endpoint takes only requests that tolerate all of these.
     pub taints: Vec<String>,
+    /// The address was written with `https://`.
+    pub is_https: bool,
 }
 
 /// All that a discovery has found.
@@ -123,6 +128,8 @@ pub struct Discovered {
     pub endpoints: Vec<Endpoint>,
     /// Servers that aren't ready, each variant and batch size once.
     pub pending: Vec<PendingServers>,
+    /// The servers speak HTTP/2.
+    pub http2: bool,
 }
 
 /// The values of endpoints that don't have their own.
@@ -154,6 +161,7 @@ impl EndpointDefaults {
             max_batched_tokens: self.max_batched_tokens,
             labels: BTreeMap::new(),
             taints: Vec::new(),
+            is_https: false,
         }
     }
 }
@@ -169,6 +177,11 @@ impl Pool {
     /// Adds discovered endpoints after the configured ones, which keep their settings, and sets the servers that aren't ready.
     pub fn add_discovered(&mut self, discovered: &Discovered) {
         self.pending.clone_from(&discovered.pending);
+        self.upstream.http2 |= discovered.http2;
+        if self.upstream.tls.is_none() && discovered.endpoints.iter().any(|endpoint| endpoint.is_https) {
+            // The list was read only if the system has authorities.
+            self.upstream.tls = UpstreamTls::of_system().ok();
+        }
         let configured = self.endpoints.len();
         for endpoint in &discovered.endpoints {
             let is_configured =
@@ -259,4 +272,10 @@ pub struct Scrape {
     pub interval: Duration,
     /// The age from which values no longer count; at least `interval`.
     pub stale_after: Duration,
+    /// The port of the page; `None`: that of the endpoint.
+    pub port: Option<u16>,
+    /// The file with the bearer token of the page.
+    pub token_file: Option<PathBuf>,
+    /// TLS to the page; `None`: as the pool's requests on the endpoint's port, plain text on another one.
+    pub tls: Option<UpstreamTls>,
 }

@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use penstock_config::{self as config, Config};
-use penstock_envoy::bootstrap::{self, Address, Companions, Module, Pool, Settings, Tls};
+use penstock_envoy::bootstrap::{self, Address, Companions, Module, Pool, Settings, Tls, UpstreamTls};
 use penstock_envoy::certificate::Certificate;
 use penstock_envoy::folder::Folder;
 use penstock_envoy::limits;
@@ -32,7 +31,6 @@ pub fn settings(config: &Config, node: &str, module: Module, tracing: bool) -> S
         pools: pools(config),
         folder: None,
         body_bytes_max: config.body_bytes,
-        stream_idle_timeout: stream_idle_timeout(config),
         heap_bytes_max: limits::HEAP_BYTES_MAX,
         connections_max: limits::connections_max(limits::FILES_ASSUMED, limits::WORKERS_ASSUMED),
         module,
@@ -66,8 +64,30 @@ pub fn pools(config: &Config) -> Vec<Pool> {
         name: pool.name.clone(),
         endpoints: pool.endpoints.iter().map(|endpoint| endpoint.address).collect(),
         leaving: Vec::new(),
+        upstream: upstream(&pool.upstream),
     });
     pools.collect()
+}
+
+/// The way to a pool's servers, for Envoy. A header whose file wasn't read is left out.
+#[must_use]
+pub fn upstream(config: &config::Upstream) -> bootstrap::Upstream {
+    let removed = if config.has_credential() { &config::CREDENTIAL_HEADERS[..] } else { &[] };
+    let headers = config
+        .headers
+        .iter()
+        .filter_map(|header| Some((header.name.clone(), header.value.as_ref()?.reveal().to_owned())));
+    bootstrap::Upstream {
+        tls: config.tls.as_ref().map(|tls| UpstreamTls {
+            authorities: tls.authorities.as_deref().map(absolute),
+            identity: tls.identity.as_ref().map(|(cert, key)| (absolute(cert), absolute(key))),
+            server_name: tls.server_name.clone(),
+            digest: tls.digest,
+        }),
+        http2: config.http2,
+        headers: headers.collect(),
+        removed_headers: removed.iter().map(|name| (*name).to_owned()).collect(),
+    }
 }
 
 /// The servers that the folder lists for pools with discovery, without those that are configured, by pool. Until discovery has
@@ -90,16 +110,6 @@ pub fn add_remembered(pools: &mut [Pool], remembered: &BTreeMap<String, Vec<Sock
     }
 }
 
-/// The idle timeout of streams that this configuration needs.
-#[must_use]
-pub fn stream_idle_timeout(config: &Config) -> Duration {
-    let idle = config
-        .pools
-        .iter()
-        .map(|pool| bootstrap::stream_idle_timeout(pool.policy.queue.longest_wait(), pool.hold));
-    idle.max().unwrap_or_default()
-}
-
 /// An absolute path, because Envoy may run in another folder.
 fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
@@ -114,8 +124,8 @@ limits: {body_bytes: 1MiB}
 listen: {grpc: 'unix:/run/penstock.sock'}
 tls: {cert: /etc/c.pem, key: /etc/k.pem, client_ca: a.pem}
 pools:
-- {name: a, models: ['a*'], endpoints: {static: ['127.0.0.1:1', '[::1]:2']}, queue: {ttl: 90s, no_endpoint_ttl: 5s}}
-- {name: b, endpoints: {static: ['127.0.0.1:3']}, queue: {ttl: 1s, no_endpoint_ttl: 10s}, companion_down: {hold: 95s}}
+- {name: a, models: ['a*'], endpoints: {static: ['127.0.0.1:1', '[::1]:2']}}
+- {name: b, endpoints: {static: ['127.0.0.1:3']}}
 ";
 
     #[test]
@@ -127,8 +137,6 @@ pools:
         assert_eq!((tls.cert, tls.key), ("/etc/c.pem".into(), PathBuf::from("/etc/k.pem")));
         assert!(tls.ca.is_absolute() && tls.ca.ends_with("a.pem"), "{:?}", tls.ca);
         assert_eq!(settings.body_bytes_max, 1 << 20);
-        // Pool b: 10 s in the queue, 95 s without a companion, and a minute.
-        assert_eq!(settings.stream_idle_timeout, Duration::from_secs(10 + 95 + 60));
         let pools: Vec<_> =
             settings.pools.iter().map(|pool| (pool.name.as_str(), pool.endpoints.len())).collect();
         assert_eq!(pools, [("a", 2), ("b", 1)]);

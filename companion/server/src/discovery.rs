@@ -216,14 +216,14 @@ impl Report {
     /// Sends a complete list of endpoints, where discovery finds no pending servers. As [`Self::send`].
     async fn send_endpoints(&mut self, endpoints: Vec<Endpoint>) {
         let pending = Vec::new();
-        self.send(Discovered { endpoints, pending }).await;
+        self.send(Discovered { endpoints, pending, http2: false }).await;
     }
 
     /// Sends the complete list, if it differs from the last one. Duplicate addresses, and endpoints and groups of pending
     /// servers beyond the limit of a pool, are dropped.
     async fn send(&mut self, mut discovered: Discovered) {
         self.works();
-        let Discovered { endpoints, pending } = &mut discovered;
+        let Discovered { endpoints, pending, http2: _ } = &mut discovered;
         let mut seen = BTreeSet::new();
         endpoints.retain(|endpoint| seen.insert(endpoint.address));
         let found = endpoints.len();

@@ -96,9 +96,6 @@ pub enum Error {
     /// Two metrics have the same name: a defect.
     #[error("metrics: {0}")]
     Metrics(#[from] prometheus::Error),
-    /// The HTTP client for health checks and metrics can't be made.
-    #[error("HTTP client for health checks and metrics of model servers: {0}")]
-    Health(#[from] reqwest::Error),
     /// The folder of `--envoy` can't be written.
     #[error("--envoy {}: {why}", folder.display())]
     Envoy {
@@ -184,7 +181,7 @@ fn load(args: &Args, environment: &Environment) -> Result<Loaded, Error> {
         file_bytes,
         file_document,
         saved_document,
-        config: document.config().clone().read_api_keys()?,
+        config: document.config().clone().read_secrets()?,
         document,
         flags,
     })
@@ -260,7 +257,7 @@ impl Companion {
             elections: decisions.elections.clone(),
             roles: decisions.replica_roles.clone(),
         })
-        .await?;
+        .await;
         pool_events::spawn(config.clone(), driver.clone(), decisions.replica_roles.clone());
         let app = http::App {
             history: history::spawn(&driver, &metrics, &config, &decisions.replica_roles),

@@ -103,7 +103,11 @@ fn host_and_port(url: &str) -> Result<(String, u16), Error> {
     let parsed = reqwest::Url::parse(&with_scheme).map_err(|error| invalid(&error.to_string()))?;
     match parsed.scheme() {
         "http" => {}
-        "https" => return Err(invalid("TLS to model servers isn't supported")),
+        "https" => {
+            return Err(invalid(
+                "servers behind TLS need a configuration with `upstream: {tls: {}}` in place of --backend",
+            ));
+        }
         _ => return Err(invalid("the scheme isn't HTTP")),
     }
     if parsed.path() != "/" || parsed.query().is_some() {

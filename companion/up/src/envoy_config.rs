@@ -119,7 +119,7 @@ impl Failure for Error {
 /// # Errors
 /// When the configuration is invalid, or the filter's module or the folder can't be written.
 pub fn render(args: Args, environment: &Environment) -> Result<String, Error> {
-    let config = Config::read(&args.config, environment)?.read_api_keys()?;
+    let config = Config::read(&args.config, environment)?.read_secrets()?;
     let (filter, origin) = match args.filter {
         Some(path) => (path, "is the file of --filter; write it with `penstock filter --out PATH`"),
         None => (
@@ -144,7 +144,6 @@ pub fn render(args: Args, environment: &Environment) -> Result<String, Error> {
     let (flag, changes) = match args.envoy {
         None => (String::new(), "pools, endpoints, addresses, the access log or the body limit change"),
         Some(folder) => {
-            settings.stream_idle_timeout = settings.stream_idle_timeout.max(limits::STREAM_IDLE_RELOADED);
             let written = Folder::open(&folder).and_then(|mut folder| {
                 add_remembered(&mut settings.pools, &remembered(&config, &folder));
                 folder.write(&settings.pools)?;
@@ -293,7 +292,6 @@ mod tests {
             endpoints.contains("8001"),
             "nothing was discovered yet, so Envoy keeps the server: {endpoints}"
         );
-        assert!(text.contains("stream_idle_timeout: 900s"), "a ttl may be raised later: {text}");
     }
 
     #[test]

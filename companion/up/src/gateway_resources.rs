@@ -1,7 +1,7 @@
 //! `penstock gateway-resources`: the resources that put Penstock into the Envoys of a Kubernetes Gateway.
 //!
 //! They contain the pools, how the gateway finds their servers, the companion's address, the digest of the filter's module, and the
-//! limits on bodies and waits, so a change of these needs new resources. All other parts of the policy reach the filter through the
+//! limit on bodies, so a change of these needs new resources. All other parts of the policy reach the filter through the
 //! companion.
 
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use clap::ValueEnum as _;
 use penstock_config::{self as config, Config, Discovery, Environment, KubernetesObject};
-use penstock_data_plane::settings::settings;
+use penstock_data_plane::settings::{settings, upstream};
 use penstock_data_plane::traces;
 use penstock_envoy::bootstrap::{Address, Companions, Module, RemoteModule};
 use penstock_envoy::gateway_resources::{self, Gateway, Listener, Pool, Servers};
@@ -109,6 +109,14 @@ pub enum Error {
         "--requeue: pool `{0}` is found by DNS. Leave --requeue out, or name a Service of the same servers: --service {0}=[NAMESPACE/]NAME:PORT"
     )]
     RequeueDns(String),
+    /// The way to a pool's servers can't be expressed.
+    #[error("pool `{pool}`: {why}")]
+    Upstream {
+        /// The pool.
+        pool: String,
+        /// The key, the cause and the remedy.
+        why: String,
+    },
     /// Istio has no requeue listener.
     #[error("--requeue isn't available with --for istio: leave it out")]
     RequeueIstio,
@@ -131,7 +139,7 @@ impl Failure for Error {
 /// # Errors
 /// When the configuration is invalid, or doesn't say what a gateway must know.
 pub fn render(args: &Args, environment: &Environment) -> Result<String, Error> {
-    let config = Config::read(&args.config, environment)?.read_api_keys()?;
+    let config = Config::read(&args.config, environment)?.read_secrets()?;
     let gateway = gateway(args)?;
     let pools = pools(args, &config)?;
     let node = format!("{}/{}", gateway.namespace, gateway.name);
@@ -195,9 +203,36 @@ fn pools(args: &Args, config: &Config) -> Result<Vec<Pool>, Error> {
             Some(service) => by_service(args, pool, service),
             None => servers(args, pool)?,
         };
-        Ok(Pool { name: pool.name.clone(), servers })
+        check_upstream(args.kind, pool, &servers)
+            .map_err(|why| Error::Upstream { pool: pool.name.clone(), why })?;
+        Ok(Pool { name: pool.name.clone(), servers, upstream: upstream(&pool.upstream) })
     });
     pools.collect()
+}
+
+/// Refuses what the resources can't say, so that nothing is sent in plain text or without a credential by mistake.
+fn check_upstream(kind: Kind, pool: &config::Pool, servers: &Servers) -> Result<(), String> {
+    if let Some(header) = pool.upstream.headers.iter().find(|header| header.file.is_some()) {
+        return Err(format!(
+            "upstream.headers.{}: a credential from a file would stand in the resources in plain text. Leave it out and set it in the gateway: \
+             `credentialInjection` of an HTTPRouteFilter, or an EnvoyFilter",
+            header.name
+        ));
+    }
+    match (&pool.upstream.tls, kind, servers) {
+        (None, _, _) => Ok(()),
+        (Some(_), Kind::EnvoyGateway, _) => Err(
+            "upstream.tls: Envoy Gateway takes certificates from Secrets and ConfigMaps, not from files. Name a Service of the servers by --service, \
+             leave upstream.tls out of this copy of the configuration, and attach a BackendTLSPolicy to the Service"
+                .into(),
+        ),
+        (Some(tls), Kind::Istio, Servers::Service { .. })
+            if tls.authorities.is_some() && tls.server_name.is_none() =>
+        {
+            Err("upstream.tls: the addresses of a Service aren't known here: set upstream.tls.server_name".into())
+        }
+        (Some(_), Kind::Istio, _) => Ok(()),
+    }
 }
 
 /// The Service is in the namespace of the flag, or of the pool's discovery, or of the Gateway.
@@ -300,7 +335,7 @@ fn note(args: &Args, config: &Config, companions: &Companions, module: &RemoteMo
     let mut note = format!(
         "Penstock {} in the Gateway {} of namespace {}, by `penstock gateway-resources --for {kind} --config {}`.\n\
          Filters connect to the companion at {}, and Envoy fetches the filter from {}:{}.\n\
-         Print and apply the resources again when pools, their endpoints, these addresses, limits.body_bytes, queue.ttl or queue.no_endpoint_ttl change, and \
+         Print and apply the resources again when pools, their endpoints, these addresses or limits.body_bytes change, and \
          with each new version of Penstock.\n",
         env!("CARGO_PKG_VERSION"),
         gateway.name,
@@ -324,6 +359,18 @@ fn note(args: &Args, config: &Config, companions: &Companions, module: &RemoteMo
             "The EnvoyProxy at the end takes effect if the GatewayClass (parametersRef) or the Gateway (infrastructure.parametersRef) refers \
              to it. If they refer to one already, add the bootstrap to that one.",
         );
+    }
+    let files = config.pools.iter().filter_map(|pool| pool.upstream.tls.as_ref());
+    let files = files.flat_map(|tls| {
+        let identity = tls.identity.iter().flat_map(|(cert, key)| [cert, key]);
+        tls.authorities.iter().chain(identity)
+    });
+    let files: Vec<String> = files.map(|file| file.display().to_string()).collect();
+    if !files.is_empty() {
+        add(&format!(
+            "Envoy reads files for TLS to model servers: mount {} in Envoy's pods.",
+            files.join(", ")
+        ));
     }
     let module_is_local = module.host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
     if is_loopback(companions) || module_is_local {

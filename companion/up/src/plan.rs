@@ -99,7 +99,7 @@ impl Plan {
                 config = companions::configuration(companion, &file, &options.environment, &config.listen)?;
             }
         }
-        config = config.read_api_keys()?;
+        config = config.read_secrets()?;
         let (bootstrap, pools) = write_bootstrap(&config, options, directory.path())?;
         let envoy = Launch {
             binary: find_envoy().await?,
@@ -180,7 +180,6 @@ fn write_bootstrap(
     let mut pools = Folder::open(&directory.join("envoy")).map_err(Error::Directory)?;
     pools.write(&settings.pools).map_err(Error::Directory)?;
     settings.folder = Some(pools.path().to_owned());
-    settings.stream_idle_timeout = settings.stream_idle_timeout.max(limits::STREAM_IDLE_RELOADED);
     let bootstrap = directory.join("envoy.json");
     let document = bootstrap::document(&settings);
     write(&bootstrap, &document.to_string())?;

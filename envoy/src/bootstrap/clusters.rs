@@ -11,7 +11,10 @@ use std::time::Duration;
 use penstock_wire::names::{ENDPOINT_HEADER, REFUSED_HEADER, REQUEUE_HEADER, ROUTE_HEADER};
 use serde_json::{Value, json};
 
-use super::{Pool, REQUEUE_HOST, REQUEUE_LISTENER, REQUEUE_PROPERTY_STATE, REQUEUE_STATE, seconds, socket};
+use super::{
+    Pool, REQUEUE_HOST, REQUEUE_LISTENER, REQUEUE_PROPERTY_STATE, REQUEUE_STATE, Upstream, seconds, socket,
+    upstream,
+};
 use crate::config_source::config_source;
 use crate::limits;
 
@@ -47,6 +50,9 @@ pub(super) fn watched(pool: &Pool, file: &Path) -> Value {
 pub(super) fn endpoints(pool: &Pool) -> Value {
     let mut hosts: Vec<Value> = pool.endpoints.iter().map(|&address| server(socket(address))).collect();
     hosts.extend(pool.leaving.iter().map(|&address| host(socket(address))));
+    for host in &mut hosts {
+        upstream::mark(host, &pool.upstream);
+    }
     hosts.push(requeue_host());
     assignment(&pool.name, hosts)
 }
@@ -60,14 +66,15 @@ pub(crate) fn requeue_host() -> Value {
 }
 
 fn cluster(pool: &Pool) -> Value {
-    let mut cluster = unbalanced(&pool.name);
+    let mut cluster = unbalanced(&pool.name, &pool.upstream);
     cluster["load_balancing_policy"] = chosen_by(&[ROUTE_HEADER, ENDPOINT_HEADER], fallback());
-    cluster["typed_extension_protocol_options"][HTTP_OPTIONS]["http_filters"] = http_filters();
+    cluster["typed_extension_protocol_options"][HTTP_OPTIONS]["http_filters"] = http_filters(&pool.upstream);
+    upstream::add_tls(&mut cluster, pool);
     cluster
 }
 
 /// A cluster of model servers, without the servers and without a policy that chooses one.
-pub(crate) fn unbalanced(name: &str) -> Value {
+pub(crate) fn unbalanced(name: &str, upstream: &Upstream) -> Value {
     json!({
         "name": name,
         "connect_timeout": seconds(limits::CONNECT_TIMEOUT),
@@ -80,20 +87,20 @@ pub(crate) fn unbalanced(name: &str) -> Value {
         "typed_extension_protocol_options": { HTTP_OPTIONS: {
             "@type": format!("type.googleapis.com/{HTTP_OPTIONS}"),
             "common_http_protocol_options": { "idle_timeout": seconds(limits::UPSTREAM_IDLE_TIMEOUT) },
-            "explicit_http_config": { "http_protocol_options": {} },
+            "explicit_http_config": upstream::http_config(upstream.http2),
         } },
     })
 }
 
 /// The HTTP filters of a pool's cluster, which run for each attempt.
-pub(crate) fn http_filters() -> Value {
+pub(crate) fn http_filters(upstream: &Upstream) -> Value {
     let codec = json!({
         "name": "envoy.filters.http.upstream_codec",
         "typed_config": {
             "@type": "type.googleapis.com/envoy.extensions.filters.http.upstream_codec.v3.UpstreamCodec",
         },
     });
-    json!([internal_headers(), codec])
+    std::iter::once(internal_headers()).chain(upstream::headers(upstream)).chain([codec]).collect()
 }
 
 /// Removes the list from a request once Envoy has chosen a host. If the host is the requeue listener, it restores the requeue

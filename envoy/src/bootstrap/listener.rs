@@ -14,6 +14,11 @@ use super::{
 use crate::config_source::config_source;
 use crate::{certificate, limits};
 
+/// The least window of HTTP/2.
+const HTTP2_WINDOW_MIN: u32 = 65_535;
+/// The largest window of HTTP/2, and the most streams.
+const HTTP2_MAX: u32 = 0x7fff_ffff;
+
 /// What distinguishes the filters of one Envoy.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
@@ -33,6 +38,9 @@ pub(super) fn gateway(settings: &Settings) -> Value {
     let mut manager = manager(settings, "penstock", ENTRY, routes, REPLACEMENT);
     let entry = json!({
         "codec_type": "AUTO",
+        // Guards against slow requests. Neither counts the wait in the queue or the answer.
+        "request_timeout": seconds(limits::REQUEST_TIMEOUT),
+        "request_headers_timeout": seconds(limits::HEADERS_TIMEOUT),
         "use_remote_address": true,
         // Otherwise `/v1%2Fchat/completions` would pass the filter unqueued, and the server would accept it as a completion.
         "normalize_path": true,
@@ -49,11 +57,32 @@ pub(super) fn gateway(settings: &Settings) -> Value {
     let mut listener = listener(settings, "penstock-gateway", manager);
     listener["address"] = socket(settings.gateway);
     listener["tcp_backlog_size"] = limits::BACKLOG.into();
+    listener["socket_options"] = keep_alive();
     if let (Some(file), Some(chain)) = (&settings.certificate, listener.pointer_mut("/filter_chains/0")) {
         chain["transport_socket"] = tls(file);
         chain["transport_socket_connect_timeout"] = seconds(limits::HANDSHAKE_TIMEOUT).into();
     }
     listener
+}
+
+/// Socket options of a listener, which the connections of its clients inherit: the kernel probes a silent client, so that the request of a client
+/// whose machine is gone ends. HTTP/2 pings wouldn't do: a client that is busy between two reads answers none.
+pub(crate) fn keep_alive() -> Value {
+    const SOL_SOCKET: u32 = 1;
+    const SO_KEEPALIVE: u32 = 9;
+    const IPPROTO_TCP: u32 = 6;
+    const TCP_KEEPIDLE: u32 = 4;
+    const TCP_KEEPINTVL: u32 = 5;
+    const TCP_KEEPCNT: u32 = 6;
+    [
+        (SOL_SOCKET, SO_KEEPALIVE, 1),
+        (IPPROTO_TCP, TCP_KEEPIDLE, limits::KEEPALIVE_AFTER_S),
+        (IPPROTO_TCP, TCP_KEEPINTVL, limits::KEEPALIVE_INTERVAL_S),
+        (IPPROTO_TCP, TCP_KEEPCNT, limits::KEEPALIVE_PROBES),
+    ]
+    .into_iter()
+    .map(|(level, name, value)| json!({ "level": level, "name": name, "int_value": value, "state": "STATE_PREBIND" }))
+    .collect()
 }
 
 /// The transport socket for clients, with the certificate of this file.
@@ -80,13 +109,24 @@ fn tls(file: &Path) -> Value {
 /// the requeue token.
 ///
 /// The first stream keeps its copy of the body until the response begins, so a request holds its body once for each pass.
-/// The first stream is idle while the second one waits, which its route's `idle_timeout` allows for.
+/// This listener needs no guards against slow requests: the first stream has read the whole request.
 ///
 /// `routes_requeue`: as in [`Place`].
 pub(crate) fn requeue(settings: &Settings, routes: Value, routes_requeue: bool, replacement: &str) -> Value {
     let place = Place { reenters: true, routes_requeue, ..ENTRY };
     let mut manager = manager(settings, "penstock_requeue", place, routes, replacement);
-    merge(&mut manager, json!({ "codec_type": "HTTP1", "use_remote_address": false }));
+    let body = u32::try_from(body_limit(settings)).unwrap_or(u32::MAX);
+    // A pool with HTTP/2 servers speaks HTTP/2 to this listener too. All requests of a worker share one connection then.
+    let codec = json!({
+        "codec_type": "AUTO",
+        "use_remote_address": false,
+        "http2_protocol_options": {
+            "initial_stream_window_size": body.clamp(HTTP2_WINDOW_MIN, HTTP2_MAX),
+            "initial_connection_window_size": HTTP2_MAX,
+            "max_concurrent_streams": HTTP2_MAX,
+        },
+    });
+    merge(&mut manager, codec);
     let mut listener = listener(settings, REQUEUE_LISTENER, manager);
     listener["internal_listener"] = json!({});
     listener
@@ -113,9 +153,8 @@ fn manager(settings: &Settings, stats: &str, place: Place, routes: Value, replac
         "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.\
                   HttpConnectionManager",
         "stat_prefix": stats,
-        "stream_idle_timeout": seconds(settings.stream_idle_timeout),
-        "request_timeout": seconds(limits::REQUEST_TIMEOUT),
-        "request_headers_timeout": seconds(limits::HEADERS_TIMEOUT),
+        // The default is five minutes.
+        "stream_idle_timeout": seconds(limits::UNLIMITED),
         "generate_request_id": true,
         "preserve_external_request_id": true,
         "always_set_request_id_in_response": true,

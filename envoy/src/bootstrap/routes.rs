@@ -17,8 +17,6 @@
 //! that says so instead costs 8,000 instructions. For other grants the filter sets those headers, and a list that ends with the
 //! requeue listener: in a header of its own, which the cluster removes, so that a server sees only servers in the header that it reads.
 
-use std::time::Duration;
-
 use penstock_wire::names::{
     ENDPOINT_HEADER, POOL_HEADER, REQUEUE_HEADER, REQUEUE_PROPERTY_PREFIX, ROUTE_HEADER, SERVED_HEADER,
 };
@@ -28,24 +26,23 @@ use super::{REPLACEMENT, REQUEUE_PROPERTY_STATE, Settings, body_limit, clusters,
 use crate::limits;
 
 pub(super) fn config(settings: &Settings) -> Value {
-    let [mut requeued, mut listed, ungated] = granted(settings, Destination::AnyPool);
+    let [mut requeued, mut listed, ungated] = granted(Destination::AnyPool);
     for route in [&mut requeued, &mut listed] {
         route["route"]["metadata_match"] = clusters::listed_only();
     }
     let no_pool = local_replies::no_pool(REPLACEMENT);
-    configuration(settings, &[requeued, routed(settings), listed, ungated, no_pool])
+    configuration(settings, &[requeued, routed(), listed, ungated, no_pool])
 }
 
 /// The route of requests with one server, which are requeued after any failure that may count in `queue.requeue_on`. The filter has
 /// set their token as a property.
-fn routed(settings: &Settings) -> Value {
+fn routed() -> Value {
     let mut routed = route("routed", Some(ENDPOINT_HEADER), Destination::AnyPool);
     routed["match"]["filter_state"] = json!([{
         "key": REQUEUE_PROPERTY_STATE,
         "string_match": { "prefix": REQUEUE_PROPERTY_PREFIX },
     }]);
     let action = &mut routed["route"];
-    action["idle_timeout"] = seconds(idle_timeout_of_requeued(settings)).into();
     action["metadata_match"] = clusters::listed_then_requeue();
     let policy = &mut action["retry_policy"];
     policy["retry_on"] = "connect-failure,refused-stream,reset,retriable-status-codes".into();
@@ -85,17 +82,10 @@ pub(crate) enum Destination<'a> {
 
 /// The routes of requests that the filter has granted or lets pass: with a list that may end with the requeue listener, with a list of
 /// servers, and without a list.
-pub(crate) fn granted(settings: &Settings, destination: Destination<'_>) -> [Value; 3] {
-    let mut requeued = route("listed", Some(ROUTE_HEADER), destination);
-    requeued["route"]["idle_timeout"] = seconds(idle_timeout_of_requeued(settings)).into();
+pub(crate) fn granted(destination: Destination<'_>) -> [Value; 3] {
+    let requeued = route("listed", Some(ROUTE_HEADER), destination);
     let listed = route("listed", Some(ENDPOINT_HEADER), destination);
     [requeued, listed, route("ungated", None, destination)]
-}
-
-/// The idle timeout of a stream whose request may be requeued: the stream is idle while the requeued request waits and then while its
-/// server is silent.
-pub(crate) const fn idle_timeout_of_requeued(settings: &Settings) -> Duration {
-    settings.stream_idle_timeout.saturating_mul(2)
 }
 
 /// The filter sets in headers when and how often Envoy retries a request of such a route: while no model server has begun to respond. Repeating a
@@ -115,8 +105,8 @@ fn route(name: &str, list: Option<&str>, destination: Destination<'_>) -> Value 
         "match": { "prefix": "/", "headers": headers },
         "route": {
             key: cluster,
-            // A generation may take any time; stream_idle_timeout ends a stream that stalls.
-            "timeout": "0s",
+            // A generation may take any time. The default is 15 s.
+            "timeout": seconds(limits::UNLIMITED),
             "retry_policy": {
                 "retry_back_off": {
                     "base_interval": seconds(limits::RETRY_PAUSE),

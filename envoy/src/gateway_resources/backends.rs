@@ -46,11 +46,13 @@ pub(super) fn backends(
                 .collect(),
         );
         let backends = parts.into_iter();
-        resources.extend(
-            backends.map(|(name, endpoints)| {
-                resource(gateway, "Backend", &name, json!({ "endpoints": endpoints }))
-            }),
-        );
+        resources.extend(backends.map(|(name, endpoints)| {
+            let mut spec = json!({ "endpoints": endpoints });
+            if pool.upstream.http2 {
+                spec["appProtocols"] = json!(["gateway.envoyproxy.io/h2c"]);
+            }
+            resource(gateway, "Backend", &name, spec)
+        }));
     }
     (resources, references)
 }

@@ -4,6 +4,8 @@
 //! A pool has two clusters with the same servers, as under Envoy Gateway: the one with the pool's name uses only the servers of a
 //! request's list, and the other one is for requests that pass through.
 
+use std::collections::BTreeSet;
+
 use penstock_wire::names::ENDPOINT_HEADER;
 use serde_json::{Value, json};
 
@@ -34,7 +36,7 @@ pub fn istio(settings: &Settings, gateway: &Gateway, pools: &[Pool]) -> Value {
     for port in ports {
         patches.extend(listener_patches(settings, Some(port)));
     }
-    patches.extend(routes(settings, pools));
+    patches.extend(routes(pools));
     let spec = json!({ "targetRefs": [gateway_reference(gateway)], "configPatches": patches });
     object(
         "networking.istio.io/v1alpha3",
@@ -67,7 +69,15 @@ fn pool_clusters(pool: &Pool) -> [Value; 2] {
 }
 
 fn cluster(pool: &Pool, name: &str) -> Value {
-    let mut cluster = bootstrap::unbalanced(name);
+    let mut cluster = bootstrap::unbalanced(name, &pool.upstream);
+    if let Some(tls) = &pool.upstream.tls {
+        let addresses = match &pool.servers {
+            Servers::Addresses(addresses) => addresses.iter().map(|address| address.ip()).collect(),
+            Servers::Dns { .. } | Servers::Service { .. } => BTreeSet::new(),
+        };
+        cluster["transport_socket"] = bootstrap::transport_socket(tls, pool.upstream.http2, &addresses);
+        cluster["connect_timeout"] = seconds(limits::CONNECT_TIMEOUT_TLS).into();
+    }
     match &pool.servers {
         Servers::Addresses(addresses) => {
             let hosts = addresses.iter().map(|&address| bootstrap::host(socket(address)));
@@ -118,24 +128,20 @@ fn listener_patches(settings: &Settings, port: Option<u16>) -> [Value; 4] {
             None,
             json!({
                 "per_connection_buffer_limit_bytes": u32::try_from(bootstrap::body_limit(settings)).unwrap_or(u32::MAX),
+                "socket_options": bootstrap::keep_alive(),
             }),
         ),
-        patch(
-            "NETWORK_FILTER",
-            "MERGE",
-            in_manager,
-            json!({ "name": MANAGER, "typed_config": manager(settings) }),
-        ),
+        patch("NETWORK_FILTER", "MERGE", in_manager, json!({ "name": MANAGER, "typed_config": manager() })),
         patch("HTTP_FILTER", "MERGE", in_router.clone(), router(&plugin)),
         patch("HTTP_FILTER", "INSERT_BEFORE", in_router, filter(&plugin)),
     ]
 }
 
 /// The values of the connection manager that differ from Istio's.
-fn manager(settings: &Settings) -> Value {
+fn manager() -> Value {
     json!({
         "@type": MANAGER_TYPE,
-        "stream_idle_timeout": seconds(settings.stream_idle_timeout),
+        "stream_idle_timeout": seconds(limits::UNLIMITED),
         "request_timeout": seconds(limits::REQUEST_TIMEOUT),
         "request_headers_timeout": seconds(limits::HEADERS_TIMEOUT),
         "preserve_external_request_id": true,
@@ -147,9 +153,27 @@ fn manager(settings: &Settings) -> Value {
     })
 }
 
+/// Adds the changes of the headers of requests to the pool's servers.
+fn add_headers(route: &mut Value, pool: &Pool) {
+    let (set, removed) = pool.headers();
+    if let Some(names) = route["request_headers_to_remove"].as_array_mut() {
+        names.extend(removed.into_iter().map(Value::from));
+    }
+    if !set.is_empty() {
+        // A percent sign begins a command in Envoy's values.
+        let header = |(name, value): &(String, String)| {
+            json!({
+                "header": { "key": name, "value": value.replace('%', "%%") },
+                "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
+            })
+        };
+        route["request_headers_to_add"] = set.iter().map(header).collect();
+    }
+}
+
 /// The routes of the pools come first and the one without a pool last, in every virtual host. Istio inserts each of several routes
 /// before those that it has inserted already, so they are in reverse order.
-fn routes(settings: &Settings, pools: &[Pool]) -> Vec<Value> {
+fn routes(pools: &[Pool]) -> Vec<Value> {
     let patch = |operation: &str, route: Value| {
         json!({
             "applyTo": "HTTP_ROUTE",
@@ -159,11 +183,12 @@ fn routes(settings: &Settings, pools: &[Pool]) -> Vec<Value> {
     };
     let mut patches = Vec::new();
     for pool in pools {
-        let [_, listed, passing] = granted(
-            settings,
-            Destination::Pool { pool: &pool.name, listed: &pool.name, ungated: &ungated(pool) },
-        );
-        patches.extend([passing, listed].map(|route| patch("INSERT_FIRST", route)));
+        let [_, listed, passing] =
+            granted(Destination::Pool { pool: &pool.name, listed: &pool.name, ungated: &ungated(pool) });
+        patches.extend([passing, listed].map(|mut route| {
+            add_headers(&mut route, pool);
+            patch("INSERT_FIRST", route)
+        }));
     }
     patches.push(patch("ADD", bootstrap::no_pool(REPLACEMENT)));
     patches

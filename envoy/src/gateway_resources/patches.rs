@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use super::routes::{Clusters, Routes};
 use super::{Gateway, Listener, Pool, REPLACEMENT, gateway_reference, names, resource};
 use crate::bootstrap::{
-    self, COMPANION_CLUSTER, Destination, MODULE_CLUSTER, Place, REQUEUE_LISTENER, Settings, filter, granted,
-    plugin_config, requeue, router, token_keeper,
+    self, COMPANION_CLUSTER, Destination, MODULE_CLUSTER, Place, REQUEUE_LISTENER, Settings, Upstream,
+    filter, granted, plugin_config, requeue, router, token_keeper,
 };
 
 /// A type of Envoy's resources.
@@ -108,7 +108,7 @@ fn listed_cluster(gateway: &Gateway, name: &str) -> Vec<Value> {
     if gateway.requeue {
         let options = format!("/typed_extension_protocol_options/{}/http_filters", bootstrap::HTTP_OPTIONS);
         let hosts = json!({ "priority": 1, "lb_endpoints": [bootstrap::requeue_host()] });
-        patches.push(at_path(Kind::Cluster, "add", &options, bootstrap::http_filters()));
+        patches.push(at_path(Kind::Cluster, "add", &options, bootstrap::http_filters(&Upstream::default())));
         patches.push(at_path(Kind::Endpoints, "add", "/endpoints/-", hosts));
     }
     patches
@@ -120,7 +120,7 @@ fn requeue_routes(settings: &Settings, pools: &[Pool], clusters: &[Clusters]) ->
     for (pool, clusters) in pools.iter().zip(clusters) {
         let destination =
             Destination::Pool { pool: &pool.name, listed: &clusters.listed, ungated: &clusters.ungated };
-        routes.extend(granted(settings, destination));
+        routes.extend(granted(destination));
     }
     routes.push(bootstrap::no_pool(REPLACEMENT));
     bootstrap::route_configuration(settings, &routes)

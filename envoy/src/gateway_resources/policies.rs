@@ -7,23 +7,16 @@ use serde_json::{Value, json};
 
 use super::routes::Routes;
 use super::{GATEWAY_API, Gateway, Pool, Servers, gateway_reference, names, resource};
-use crate::bootstrap::{Settings, body_limit, idle_timeout_of_requeued};
+use crate::bootstrap::{Settings, body_limit};
 use crate::limits;
 
 /// Bytes that a connection to a model server buffers: Envoy's default. Envoy Gateway's is 32 KiB.
 const UPSTREAM_BUFFER: &str = "1Mi";
 
 /// The clusters and routes of the pools. Retries aren't here, because the filter requests them by headers.
-pub(super) fn backend_traffic(
-    settings: &Settings,
-    gateway: &Gateway,
-    pools: &[Pool],
-    routes: &Routes,
-) -> Value {
+pub(super) fn backend_traffic(gateway: &Gateway, pools: &[Pool], routes: &Routes) -> Value {
     let targets = routes.names.iter();
     let targets = targets.map(|name| json!({ "group": GATEWAY_API, "kind": "HTTPRoute", "name": name }));
-    let idle =
-        if gateway.requeue { idle_timeout_of_requeued(settings) } else { settings.stream_idle_timeout };
     let mut spec = json!({
         "targetRefs": targets.collect::<Vec<_>>(),
         "loadBalancer": {
@@ -33,18 +26,14 @@ pub(super) fn backend_traffic(
         "timeout": {
             "tcp": { "connectTimeout": duration(limits::CONNECT_TIMEOUT) },
             "http": {
-                // A generation may take any time; streamIdleTimeout ends a stream that stalls.
-                "requestTimeout": "0s",
+                // A generation may take any time.
+                "requestTimeout": duration(limits::UNLIMITED),
+                "streamIdleTimeout": duration(limits::UNLIMITED),
                 "connectionIdleTimeout": duration(limits::UPSTREAM_IDLE_TIMEOUT),
-                "streamIdleTimeout": duration(idle),
             },
         },
         "connection": { "bufferLimit": UPSTREAM_BUFFER },
-        "tcpKeepalive": {
-            "probes": limits::KEEPALIVE_PROBES,
-            "idleTime": duration(Duration::from_secs(limits::KEEPALIVE_AFTER_S.into())),
-            "interval": duration(Duration::from_secs(limits::KEEPALIVE_INTERVAL_S.into())),
-        },
+        "tcpKeepalive": tcp_keep_alive(),
         "circuitBreaker": {
             "maxConnections": limits::CIRCUIT_BREAKER,
             "maxPendingRequests": limits::CIRCUIT_BREAKER,
@@ -78,10 +67,19 @@ pub(super) fn client_traffic(settings: &Settings, gateway: &Gateway) -> Value {
         "timeout": { "http": {
             "requestReceivedTimeout": duration(limits::REQUEST_TIMEOUT),
             "requestHeadersReceivedTimeout": duration(limits::HEADERS_TIMEOUT),
-            "streamIdleTimeout": duration(settings.stream_idle_timeout),
+            "streamIdleTimeout": duration(limits::UNLIMITED),
         } },
+        "tcpKeepalive": tcp_keep_alive(),
     });
     resource(gateway, "ClientTrafficPolicy", &names::first(&gateway.name), spec)
+}
+
+fn tcp_keep_alive() -> Value {
+    json!({
+        "probes": limits::KEEPALIVE_PROBES,
+        "idleTime": duration(Duration::from_secs(limits::KEEPALIVE_AFTER_S.into())),
+        "interval": duration(Duration::from_secs(limits::KEEPALIVE_INTERVAL_S.into())),
+    })
 }
 
 /// A duration in the notation of the Gateway API (GEP-2257), to the millisecond: `1h2m3s4ms`.

@@ -52,10 +52,10 @@ impl Routes {
         for (pool, references) in pools.iter().zip(references) {
             let cluster = |rule: usize| format!("httproute/{}/{name}/rule/{rule}", gateway.namespace);
             self.clusters.push(Clusters { listed: cluster(rules.len()), ungated: cluster(rules.len() + 1) });
-            let pool = json!({ "name": POOL_HEADER, "value": pool.name });
+            let header = json!({ "name": POOL_HEADER, "value": pool.name });
             let list = json!({ "type": "RegularExpression", "name": ENDPOINT_HEADER, "value": ".+" });
-            rules.push(rule(&[pool.clone(), list], references));
-            rules.push(rule(&[pool], references));
+            rules.push(rule(&[header.clone(), list], references, pool));
+            rules.push(rule(&[header], references, pool));
         }
         rules.push(json!({
             "matches": [{ "path": { "type": "PathPrefix", "value": "/" } }],
@@ -80,11 +80,17 @@ impl Routes {
     }
 }
 
-fn rule(headers: &[Value], references: &[Value]) -> Value {
+fn rule(headers: &[Value], references: &[Value], pool: &Pool) -> Value {
+    let (set, removed) = pool.headers();
+    let removed: Vec<&str> = [POOL_HEADER, REQUEUE_HEADER].into_iter().chain(removed).collect();
+    let mut modifier = json!({ "remove": removed });
+    if !set.is_empty() {
+        modifier["set"] = set.iter().map(|(name, value)| json!({ "name": name, "value": value })).collect();
+    }
     json!({
         "matches": [{ "path": { "type": "PathPrefix", "value": "/" }, "headers": headers }],
         "filters": [
-            { "type": "RequestHeaderModifier", "requestHeaderModifier": { "remove": [POOL_HEADER, REQUEUE_HEADER] } },
+            { "type": "RequestHeaderModifier", "requestHeaderModifier": modifier },
             { "type": "ResponseHeaderModifier", "responseHeaderModifier": {
                 "set": [{ "name": SERVED_HEADER, "value": "%UPSTREAM_HOST%" }],
             } },

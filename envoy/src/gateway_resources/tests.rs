@@ -22,7 +22,6 @@ fn settings() -> Settings {
         pools: Vec::new(),
         folder: None,
         body_bytes_max: 1 << 20,
-        stream_idle_timeout: Duration::from_secs(125),
         heap_bytes_max: limits::HEAP_BYTES_MAX,
         connections_max: limits::CONNECTIONS_MAX,
         module: Module::Remote(RemoteModule {
@@ -48,7 +47,11 @@ fn gateway(requeue: bool) -> Gateway {
 
 fn listed(name: &str, servers: u16) -> Pool {
     let addresses = (1..=servers).map(|port| ([127, 0, 0, 1], port).into());
-    Pool { name: name.into(), servers: Servers::Addresses(addresses.collect()) }
+    Pool {
+        name: name.into(),
+        servers: Servers::Addresses(addresses.collect()),
+        upstream: Upstream::default(),
+    }
 }
 
 fn kinds(resources: &[Value]) -> Vec<&str> {
@@ -165,6 +168,7 @@ fn each_kind_of_servers_becomes_backends() {
     let service = Pool {
         name: "embed".into(),
         servers: Servers::Service { namespace: "others".into(), name: "vllm".into(), port: 8000 },
+        upstream: Upstream::default(),
     };
     let dns = Pool {
         name: "code".into(),
@@ -173,6 +177,7 @@ fn each_kind_of_servers_becomes_backends() {
             port: 8000,
             refresh: Duration::from_millis(1_500),
         },
+        upstream: Upstream::default(),
     };
     let resources = envoy_gateway(&settings(), &gateway(false), &[listed("chat", 65), service, dns]);
     let backends: Vec<_> = resources.iter().filter(|resource| resource["kind"] == "Backend").collect();
@@ -188,16 +193,6 @@ fn each_kind_of_servers_becomes_backends() {
     assert_eq!(only(&resources, "ReferenceGrant")["metadata"]["namespace"], "others");
     let dns = &only(&resources, "BackendTrafficPolicy")["spec"]["dns"];
     assert_eq!((&dns["dnsRefreshRate"], &dns["respectDnsTtl"]), (&json!("1s500ms"), &json!(false)));
-}
-
-#[test]
-fn a_stream_that_may_be_requeued_may_be_idle_twice_as_long() {
-    for (requeue, idle) in [(false, "2m5s"), (true, "4m10s")] {
-        let resources = envoy_gateway(&settings(), &gateway(requeue), &[listed("chat", 1)]);
-        let timeouts = &only(&resources, "BackendTrafficPolicy")["spec"]["timeout"]["http"];
-        assert_eq!(timeouts["streamIdleTimeout"], idle);
-        assert_eq!(timeouts["requestTimeout"], "0s");
-    }
 }
 
 #[test]
@@ -233,4 +228,30 @@ fn istio_has_one_resource_whose_routes_are_in_reverse() {
     let ports = applied("HTTP_FILTER");
     let ports: Vec<_> = ports.iter().map(|patch| patch["match"]["listener"]["portNumber"].as_u64()).collect();
     assert_eq!(ports, [Some(80), Some(80)], "of the listener with a port");
+}
+
+#[test]
+fn the_way_to_the_servers_is_in_the_resources() {
+    let mut pool = listed("chat", 1);
+    pool.upstream.http2 = true;
+    pool.upstream.headers = vec![("authorization".into(), "Bearer 100%".into())];
+    pool.upstream.removed_headers = vec!["authorization".into(), "x-api-key".into()];
+    let resources = envoy_gateway(&settings(), &gateway(false), std::slice::from_ref(&pool));
+    assert_eq!(only(&resources, "Backend")["spec"]["appProtocols"], json!(["gateway.envoyproxy.io/h2c"]));
+    for rule in [0, 1] {
+        let modifier =
+            &only(&resources, "HTTPRoute")["spec"]["rules"][rule]["filters"][0]["requestHeaderModifier"];
+        assert_eq!(modifier["set"], json!([{ "name": "authorization", "value": "Bearer 100%" }]));
+        assert!(modifier["remove"].as_array().expect("a list").contains(&json!("x-api-key")), "{modifier}");
+    }
+    pool.upstream.tls = Some(crate::bootstrap::UpstreamTls {
+        authorities: Some("/ca.pem".into()),
+        identity: None,
+        server_name: None,
+        digest: 0,
+    });
+    let resource = istio(&settings(), &gateway(false), &[pool]).to_string();
+    for part in ["UpstreamTlsContext", "IP_ADDRESS", "Bearer 100%%", "http2_protocol_options"] {
+        assert!(resource.contains(part), "{part}: {resource}");
+    }
 }

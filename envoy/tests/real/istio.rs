@@ -94,7 +94,8 @@ async fn gateway(servers: Servers) -> Gateway {
         listeners: Vec::<Listener>::new(),
         requeue: false,
     };
-    let pool = gateway_resources::Pool { name: "chat".into(), servers };
+    let pool =
+        gateway_resources::Pool { name: "chat".into(), servers, upstream: bootstrap::Upstream::default() };
     let resource = istio(&settings, &gateway, &[pool]);
     let mut bootstrap = before(&settings);
     let patches = resource["spec"]["configPatches"].as_array().expect("a list");

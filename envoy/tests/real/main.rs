@@ -4,6 +4,7 @@
 
 mod companions;
 mod istio;
+mod timers;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -77,7 +78,6 @@ fn settings(dir: &Path, pools: Vec<Pool>) -> Settings {
         pools,
         folder: None,
         body_bytes_max: 1 << 20,
-        stream_idle_timeout: bootstrap::stream_idle_timeout(Duration::from_secs(60), Duration::from_secs(5)),
         heap_bytes_max: limits::HEAP_BYTES_MAX,
         connections_max: limits::CONNECTIONS_MAX,
         module: Module::File(filter),
@@ -119,12 +119,22 @@ fn bootstrap_is_accepted_with_any_pool_names() {
         "meta-llama/Llama-3.3-70B",
     ];
     let endpoints = vec!["127.0.0.1:8001".parse().expect("valid"), "[::1]:8002".parse().expect("valid")];
-    let pools = names.map(|name| Pool { name: name.into(), endpoints: endpoints.clone(), leaving: vec![] });
+    let pools = names.map(|name| Pool {
+        name: name.into(),
+        endpoints: endpoints.clone(),
+        leaving: vec![],
+        upstream: bootstrap::Upstream::default(),
+    });
     let mut settings = settings(dir.path(), pools.to_vec());
     settings.plugin = json!({ "long": "word ".repeat(100), "lines": "a\nb: c\n", "number": 33_554_432 });
     validated(&settings, dir.path());
     settings.companions = Companions::One(Address::Unix(dir.path().join("companion.sock")));
-    settings.pools = vec![Pool { name: "empty".into(), endpoints: vec![], leaving: vec![] }];
+    settings.pools = vec![Pool {
+        name: "empty".into(),
+        endpoints: vec![],
+        leaving: vec![],
+        upstream: bootstrap::Upstream::default(),
+    }];
     validated(&settings, dir.path());
     for companions in [Companions::List(endpoints), Companions::Dns { name: "localhost".into(), port: 9190 }]
     {
@@ -150,8 +160,15 @@ fn invalid_module_is_refused_with_envoys_error() {
 #[test]
 fn yaml_is_equal_to_the_json_document() {
     let dir = TempDir::new().expect("a folder");
-    let mut settings =
-        settings(dir.path(), vec![Pool { name: "y".into(), endpoints: vec![], leaving: vec![] }]);
+    let mut settings = settings(
+        dir.path(),
+        vec![Pool {
+            name: "y".into(),
+            endpoints: vec![],
+            leaving: vec![],
+            upstream: bootstrap::Upstream::default(),
+        }],
+    );
     settings.plugin = json!({ "words": "many words ".repeat(50) });
     let yaml = yaml::text(&[bootstrap::document(&settings)], "note").expect("written");
     assert!(yaml.starts_with("# note\n"));
@@ -292,7 +309,7 @@ impl Gateway {
 }
 
 fn pool(name: &str, endpoints: Vec<SocketAddr>) -> Pool {
-    Pool { name: name.into(), endpoints, leaving: vec![] }
+    Pool { name: name.into(), endpoints, leaving: vec![], upstream: bootstrap::Upstream::default() }
 }
 
 fn drained(requests: &mut mpsc::UnboundedReceiver<String>) -> usize {

@@ -11,3 +11,4 @@ mod rewrite;
 mod secrets;
 mod spoof;
 mod trust;
+mod upstream_tls;

@@ -22,7 +22,7 @@ pub(super) enum SimEvent {
     /// A job at a server starts or ends its response.
     JobStep(u64),
     /// Envoy's idle timeout for an HTTP stream.
-    IdleTimeout(u64),
+    ClientGivesUp(u64),
     /// A root context's tick; the second number is the timer's, and a timer that was replaced is ignored.
     Tick(u64, u64),
     /// A message reaches the companion's end of a stream.

@@ -418,19 +418,19 @@ impl World {
         self.remove_trapped_root(http.root);
     }
 
-    /// The root context of these streams has trapped: a paused stream stays paused until Envoy's idle timeout.
+    /// The root context of these streams has trapped: a paused stream stays paused until its client gives up.
     pub(super) fn abandon_http_streams(&mut self, root: u64) {
         let ids: Option<Vec<u64>> =
             self.roots.get(&root).map(|root| root.http_streams.values().copied().collect());
         for id in ids.unwrap_or_default() {
-            let timeout = self.rng.between(20, 94) * SECOND;
-            self.event_queue.schedule(self.now + timeout, SimEvent::IdleTimeout(id));
+            let patience = self.rng.between(20, 94) * SECOND;
+            self.event_queue.schedule(self.now + patience, SimEvent::ClientGivesUp(id));
         }
     }
 
-    pub(super) fn idle_timeout(&mut self, id: u64) {
+    pub(super) fn client_gives_up(&mut self, id: u64) {
         if self.http_streams.contains_key(&id) {
-            self.reset_http_stream(id, "stream_idle_timeout");
+            self.reset_http_stream(id, "downstream_remote_disconnect");
         }
     }
 

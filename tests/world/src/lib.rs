@@ -278,7 +278,7 @@ impl World {
             SimEvent::AttemptFailed(http, error) => self.attempt_failed(http, error),
             SimEvent::AttemptPushedBack(http) => self.attempt_pushed_back(http),
             SimEvent::JobStep(job) => self.advance_job(job),
-            SimEvent::IdleTimeout(http) => self.idle_timeout(http),
+            SimEvent::ClientGivesUp(http) => self.client_gives_up(http),
             SimEvent::Tick(root, timer) => self.handle_tick_event(root, timer),
             SimEvent::AtCompanion(stream, message) => self.arrive_at_companion(stream, message),
             SimEvent::AtFilter(stream, message) => self.arrive_at_filter(stream, message),

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::{check_name, millis};
 use crate::error::Violation;
 use crate::name::{HOST_BYTES_MAX, LABEL_BYTES_MAX};
+use crate::upstream::system_authorities;
 use crate::value::{Count, ExactDecimal, List, Port, PositiveDuration, Short, Shortened};
 use crate::{Discovery, KubernetesObject, PodLabels, compiled};
 
@@ -69,8 +70,8 @@ impl Default for EndpointDefaults {
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Dns {
-    /// The DNS name.
-    #[schemars(length(min = 1, max = 253))]
+    /// The DNS name, or `https://NAME` for TLS.
+    #[schemars(length(min = 1, max = 261))]
     pub(crate) name: String,
     /// The port of every endpoint.
     pub(crate) port: Port,
@@ -112,7 +113,7 @@ pub(crate) struct Kubernetes {
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Endpoint {
-    /// The endpoint's address, `ip:port`.
+    /// The endpoint's address, `ip:port`, or `https://ip:port` for TLS.
     pub(crate) address: String,
     /// The endpoint's variant. Null means that of `defaults`.
     #[serde(default)]
@@ -164,6 +165,9 @@ impl Short for Endpoint {
     const ALLOWED: &'static str = "an address like \"127.0.0.1:8001\", or {address: ...}";
 }
 
+/// The beginning of an address whose server speaks TLS, with a certificate of an authority that the operating system trusts.
+const HTTPS: &str = "https://";
+
 /// The most labels of one endpoint, and the most taints.
 const LABELS_MAX: usize = penstock_wire::limits::LIST_MAX;
 
@@ -172,6 +176,8 @@ pub(super) struct Found {
     pub(super) listed: Vec<crate::Endpoint>,
     pub(super) discovery: Option<Discovery>,
     pub(super) defaults: crate::EndpointDefaults,
+    /// The addresses, or the DNS name, begin with `https://`.
+    pub(super) is_https: bool,
 }
 
 /// Checks `endpoints`, which is a list or one kind of discovery; `path` is the pool's.
@@ -184,6 +190,7 @@ pub(super) fn convert(raw: Endpoints, path: &str) -> Result<Found, Violation> {
         max_batch: defaults.max_batch.0,
         max_batched_tokens: defaults.max_batched_tokens.map(|tokens| tokens.0),
     };
+    let is_https_name = by_name.as_ref().is_some_and(|dns| dns.name.starts_with(HTTPS));
     let (listed, discovery) = match (listed, by_name, file, by_pool) {
         (Some(list), None, None, None) => (endpoint_list(list, &defaults, &format!("{path}.static"))?, None),
         (None, Some(raw), None, None) => (Vec::new(), Some(dns(raw, &format!("{path}.dns"))?)),
@@ -199,7 +206,8 @@ pub(super) fn convert(raw: Endpoints, path: &str) -> Result<Found, Violation> {
             return Err(Violation::new(path, "exactly one of static, dns, file and kubernetes is required"));
         }
     };
-    Ok(Found { listed, discovery, defaults })
+    let is_https = is_https_name || listed.iter().any(|endpoint| endpoint.is_https);
+    Ok(Found { listed, discovery, defaults, is_https })
 }
 
 /// Checks that the endpoints listed at `path` all have `max_batched_tokens`.
@@ -240,7 +248,8 @@ pub(crate) fn endpoint_list(
         ));
     }
     let mut seen = BTreeSet::new();
-    list.into_iter()
+    let endpoints: Result<Vec<_>, _> = list
+        .into_iter()
         .enumerate()
         .map(|(index, Shortened(raw))| {
             let key = format!("{path}[{index}]");
@@ -251,7 +260,20 @@ pub(crate) fn endpoint_list(
                 Err(Violation::new(key, format!("`{}` is listed twice", endpoint.address)))
             }
         })
-        .collect()
+        .collect();
+    let endpoints = endpoints?;
+    let is_https = endpoints.first().is_some_and(|endpoint| endpoint.is_https);
+    if let Some(other) = endpoints.iter().position(|endpoint| endpoint.is_https != is_https) {
+        return Err(Violation::new(
+            format!("{path}[{other}]"),
+            "the addresses of a pool begin all with https:// or none does; put the others into a pool of their own",
+        ));
+    }
+    if is_https {
+        compiled::require("tls", cfg!(feature = "tls"), path)?;
+        system_authorities().map_err(|why| Violation::new(path, why))?;
+    }
+    Ok(endpoints)
 }
 
 fn endpoint(
@@ -259,7 +281,9 @@ fn endpoint(
     defaults: &crate::EndpointDefaults,
     key: &str,
 ) -> Result<crate::Endpoint, Violation> {
-    let address: SocketAddr = raw.address.parse().map_err(|_| {
+    let https = raw.address.strip_prefix(HTTPS);
+    let host = https.or_else(|| raw.address.strip_prefix("http://")).unwrap_or(&raw.address);
+    let address: SocketAddr = host.strip_suffix('/').unwrap_or(host).parse().map_err(|_| {
         Violation::new(
             key,
             format!("`{}` is not an address; write ip:port, like 127.0.0.1:8001", raw.address),
@@ -284,6 +308,7 @@ fn endpoint(
         max_batched_tokens: raw.max_batched_tokens.map(|tokens| tokens.0).or(default.max_batched_tokens),
         labels: raw.labels,
         taints: raw.taints.0,
+        is_https: https.is_some(),
     })
 }
 
@@ -317,7 +342,10 @@ fn check_labels(raw: &Endpoint, key: &str) -> Result<(), Violation> {
     Ok(())
 }
 
-fn dns(raw: Dns, path: &str) -> Result<Discovery, Violation> {
+fn dns(mut raw: Dns, path: &str) -> Result<Discovery, Violation> {
+    if let Some(name) = raw.name.strip_prefix(HTTPS) {
+        raw.name = name.to_owned();
+    }
     if raw.name.parse::<IpAddr>().is_ok() {
         return Err(Violation::new(
             format!("{path}.name"),

@@ -8,7 +8,7 @@ use super::arbitration::{convert_bands, convert_flows, convert_key, convert_orde
 use super::classes::{self, ClassSets};
 use super::{
     Arbitration, Credits, Down, Endpoints, Health, Model, Queue, Rewrite, Scheduler, Scrape, Slo, Stock,
-    Usage, check_name, endpoints, millis, servers, slo, stock,
+    Upstream, Usage, check_name, endpoints, millis, servers, slo, stock, upstream,
 };
 use crate::error::Violation;
 use crate::name::LABEL_BYTES_MAX;
@@ -31,6 +31,9 @@ pub(crate) struct Pool {
     pub(crate) rewrite: List<Rewrite>,
     /// The model servers: exactly one of `static`, `dns`, `file` and `kubernetes`.
     pub(crate) endpoints: Endpoints,
+    /// The way to the model servers: TLS, HTTP/2 and credentials.
+    #[serde(default)]
+    pub(crate) upstream: Upstream,
     /// Health checks of the endpoints.
     #[serde(default)]
     pub(crate) health: Health,
@@ -130,14 +133,20 @@ pub(super) fn convert(raw: Pool, identities_max: usize, path: &str) -> Result<cr
     };
     let found = endpoints::convert(raw.endpoints, path)?;
     check_fractions(&policy, &globs, &found, path)?;
+    let dns_name = match &found.discovery {
+        Some(Discovery::Dns { name, .. }) => Some(name.as_str()),
+        _ => None,
+    };
+    let upstream = upstream::convert(raw.upstream, dns_name, found.is_https, path)?;
     Ok(crate::Pool {
         endpoints: found.listed,
         discovery: found.discovery,
         pending: Vec::new(),
         endpoint_defaults: found.defaults,
         rewrite: servers::rewrite(raw.rewrite.0, path)?,
+        upstream,
         health: servers::health(&raw.health, path)?,
-        scrape: servers::scrape(&raw.scrape, path)?,
+        scrape: servers::scrape(raw.scrape, path)?,
         policy,
         slo: slo_policy,
         transient: raw.model.transient.0,

@@ -1,6 +1,7 @@
 //! What a pool asks of its endpoints: their models, health and metrics, and how one is chosen for a request.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 use penstock_engine::policy::{OutlierEjection, Scorers};
 use penstock_wire::limits::NAME_BYTES_MAX;
@@ -8,8 +9,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::millis;
+use super::upstream::{self, UpstreamTls};
 use crate::error::Violation;
-use crate::value::{Count, Factor, PositiveDuration, Weight, WholeNumber};
+use crate::value::{Count, Factor, Port, PositiveDuration, Weight, WholeNumber};
 
 /// Sends requests for a model with another model's name.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
@@ -77,7 +79,7 @@ impl Default for Down {
     }
 }
 
-/// Reading of the endpoints' metrics, in Prometheus' text format under the names of vLLM, SGLang or TGI.
+/// Reading of the endpoints' metrics, in Prometheus' text format under the names of vLLM, SGLang, TensorRT-LLM, llama.cpp, TGI or Ray Serve.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Scrape {
@@ -89,11 +91,25 @@ pub(crate) struct Scrape {
     /// The age from which values no longer count; at least `interval`. The default is 5s, or twice the interval if that is
     /// longer.
     pub(crate) stale_after: Option<PositiveDuration>,
+    /// The port of the metrics. Null: that of the endpoint.
+    pub(crate) port: Option<Port>,
+    /// The file with a token, which is sent as `authorization: Bearer TOKEN`. It is read again for each request. Null: on the endpoint's port, the headers
+    /// of `upstream` are sent; on another port, none.
+    pub(crate) token_file: Option<PathBuf>,
+    /// TLS for the metrics. Null: on the endpoint's port as in `upstream`; on another port, plain text.
+    pub(crate) tls: Option<UpstreamTls>,
 }
 
 impl Default for Scrape {
     fn default() -> Self {
-        Self { path: Some("/metrics".into()), interval: millis(1_000), stale_after: None }
+        Self {
+            path: Some("/metrics".into()),
+            interval: millis(1_000),
+            stale_after: None,
+            port: None,
+            token_file: None,
+            tls: None,
+        }
     }
 }
 
@@ -199,7 +215,7 @@ pub(super) fn down(raw: &Down, path: &str) -> Result<OutlierEjection, Violation>
 }
 
 /// Checks `scrape`; `path` is the pool's.
-pub(super) fn scrape(raw: &Scrape, path: &str) -> Result<Option<crate::Scrape>, Violation> {
+pub(super) fn scrape(raw: Scrape, path: &str) -> Result<Option<crate::Scrape>, Violation> {
     let interval = raw.interval.0;
     let stale_after = raw.stale_after().0;
     if stale_after < interval {
@@ -208,8 +224,22 @@ pub(super) fn scrape(raw: &Scrape, path: &str) -> Result<Option<crate::Scrape>, 
             "stale_after is at least interval; otherwise values would be stale before they are read again",
         ));
     }
-    let path = http_path(raw.path.as_deref(), "/metrics", format!("{path}.scrape.path"))?;
-    Ok(path.map(|path| crate::Scrape { path, interval, stale_after }))
+    let url_path = http_path(raw.path.as_deref(), "/metrics", format!("{path}.scrape.path"))?;
+    if raw.token_file.as_ref().is_some_and(|file| file.as_os_str().is_empty()) {
+        return Err(Violation::new(
+            format!("{path}.scrape.token_file"),
+            "must be the path of a file, not empty",
+        ));
+    }
+    let tls = raw.tls.map(|tls| upstream::tls(tls, None, &format!("{path}.scrape.tls"))).transpose()?;
+    Ok(url_path.map(|path| crate::Scrape {
+        path,
+        interval,
+        stale_after,
+        port: raw.port.and_then(|port| u16::try_from(port.0).ok()),
+        token_file: raw.token_file,
+        tls,
+    }))
 }
 
 /// Checks `health`; `path` is the pool's.
@@ -331,6 +361,9 @@ mod tests {
             path: "/metrics".into(),
             interval: Duration::from_secs(1),
             stale_after: Duration::from_secs(5),
+            port: None,
+            token_file: None,
+            tls: None,
         };
         assert_eq!(with("").scrape, Some(usual));
         assert_eq!(with("scrape: {path: null}").scrape, None);
@@ -340,6 +373,9 @@ mod tests {
             path: "/m".into(),
             interval: Duration::from_millis(250),
             stale_after: Duration::from_millis(250),
+            port: None,
+            token_file: None,
+            tls: None,
         };
         let pool = with("scrape: {path: /m, interval: 250ms, stale_after: 250ms}");
         assert_eq!(pool.scrape, Some(other));

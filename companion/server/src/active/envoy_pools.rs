@@ -14,9 +14,8 @@ use std::time::Duration;
 
 use penstock_config::{Config, Discovered};
 use penstock_data_plane::settings;
-use penstock_envoy::bootstrap::Pool;
+use penstock_envoy::bootstrap::{Pool, Upstream};
 use penstock_envoy::folder::{Folder, Versions};
-use penstock_envoy::limits;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -48,8 +47,6 @@ pub(crate) struct EnvoyPools {
     remembered: BTreeMap<String, Vec<SocketAddr>>,
     /// The pools for which discovery has found a list since the start.
     found: BTreeSet<String>,
-    /// Envoy's idle timeout of streams, as far as the companion can tell.
-    stream_idle_timeout: Duration,
 }
 
 struct Admit {
@@ -75,7 +72,6 @@ impl EnvoyPools {
         role: RoleReceiver,
     ) -> std::io::Result<Self> {
         let mut pools = settings::pools(config);
-        let stream_idle_timeout = settings::stream_idle_timeout(config);
         let Some(folder) = folder else {
             note_discovery_elsewhere(config);
             let known = pools.into_iter().map(|pool| (pool.name, pool.endpoints.into_iter().collect()));
@@ -84,7 +80,6 @@ impl EnvoyPools {
                 known: known.collect(),
                 remembered: BTreeMap::new(),
                 found: BTreeSet::new(),
-                stream_idle_timeout,
             });
         };
         let folder = Folder::open(folder)?;
@@ -98,17 +93,12 @@ impl EnvoyPools {
             pools,
             unfound: remembered.keys().cloned().collect(),
             leaving: BTreeMap::new(),
+            removed: BTreeMap::new(),
             retry_at: None,
         };
         writer.write_own_part()?;
         essential::spawn("Envoy's pool files", writer.run(inbox));
-        Ok(Self {
-            writer: Some(sender),
-            known: BTreeMap::new(),
-            remembered,
-            found: BTreeSet::new(),
-            stream_idle_timeout: stream_idle_timeout.max(limits::STREAM_IDLE_RELOADED),
-        })
+        Ok(Self { writer: Some(sender), known: BTreeMap::new(), remembered, found: BTreeSet::new() })
     }
 
     /// The servers of pools with discovery that the folder had at the start.
@@ -120,7 +110,7 @@ impl EnvoyPools {
             Some(Found {
                 pool: pool.name.as_str().into(),
                 discovery: pool.discovery.clone()?,
-                discovered: Discovered { endpoints: endpoints.collect(), pending: Vec::new() },
+                discovered: Discovered { endpoints: endpoints.collect(), ..Discovered::default() },
             })
         });
         found.collect()
@@ -134,15 +124,6 @@ impl EnvoyPools {
     /// Returns when Envoy has all pools and endpoints of this configuration, or should have them by now. Removed ones
     /// are deleted later.
     pub(crate) async fn admit(&mut self, config: &Config) {
-        let needed = settings::stream_idle_timeout(config);
-        if needed > self.stream_idle_timeout {
-            tracing::warn!(
-                "Envoy closes idle streams after {:?}, but this configuration lets requests wait for {needed:?}: \
-                 regenerate Envoy's bootstrap and restart Envoy",
-                self.stream_idle_timeout
-            );
-            self.stream_idle_timeout = needed;
-        }
         let pools = settings::pools(config);
         let Some(writer) = &self.writer else {
             self.warn_about_new(config);
@@ -211,6 +192,8 @@ struct FolderWriter {
     unfound: BTreeSet<String>,
     /// Removed endpoints by pool, and until when they stay in the files. Without an address: a removed pool.
     leaving: BTreeMap<(String, Option<SocketAddr>), Instant>,
+    /// The way to the servers of removed pools.
+    removed: BTreeMap<String, Upstream>,
     /// When to repeat a failed write.
     retry_at: Option<Instant>,
 }
@@ -247,13 +230,16 @@ impl FolderWriter {
     fn replace(&mut self, now: Instant, pools: Vec<Pool>) -> bool {
         let has_new = pools.iter().any(|pool| {
             let before = self.pools.iter().find(|before| before.name == pool.name);
-            before
-                .is_none_or(|before| pool.endpoints.iter().any(|address| !before.endpoints.contains(address)))
+            before.is_none_or(|before| {
+                before.upstream != pool.upstream
+                    || pool.endpoints.iter().any(|address| !before.endpoints.contains(address))
+            })
         });
         for before in &self.pools {
             let after = pools.iter().find(|pool| pool.name == before.name);
             if after.is_none() {
                 self.leaving.insert((before.name.clone(), None), now + POOL_LEAVES);
+                self.removed.insert(before.name.clone(), before.upstream.clone());
             }
             let (remaining, stay) = match after {
                 Some(pool) => (pool.endpoints.as_slice(), ENDPOINT_LEAVES),
@@ -276,6 +262,8 @@ impl FolderWriter {
     /// Forgets removed endpoints that have stayed long enough.
     fn delete_expired(&mut self, now: Instant) {
         self.leaving.retain(|_, until| *until > now);
+        let leaving = &self.leaving;
+        self.removed.retain(|pool, _| leaving.contains_key(&(pool.clone(), None)));
     }
 
     /// The contents of the files: granted endpoints, then removed ones.
@@ -290,7 +278,13 @@ impl FolderWriter {
             let pool = match all.iter_mut().find(|pool| pool.name == *name) {
                 Some(pool) => pool,
                 None => {
-                    all.push(Pool { name: name.clone(), endpoints: Vec::new(), leaving: Vec::new() });
+                    let upstream = self.removed.get(name).cloned().unwrap_or_default();
+                    all.push(Pool {
+                        name: name.clone(),
+                        endpoints: Vec::new(),
+                        leaving: Vec::new(),
+                        upstream,
+                    });
                     all.last_mut().expect("invariant: it was pushed")
                 }
             };
@@ -409,6 +403,7 @@ mod tests {
             name: name.into(),
             endpoints: ports.iter().map(|port| SocketAddr::from(([127, 0, 0, 1], *port))).collect(),
             leaving: vec![],
+            upstream: Upstream::default(),
         }
     }
 
@@ -420,6 +415,7 @@ mod tests {
             pools: vec![pool("a", &[1, 2]), pool("b", &[3])],
             unfound: BTreeSet::new(),
             leaving: BTreeMap::new(),
+            removed: BTreeMap::new(),
             retry_at: None,
         }
     }

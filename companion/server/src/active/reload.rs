@@ -20,6 +20,7 @@ use tokio::time::Instant;
 pub(crate) use self::reloader::spawn;
 use crate::active::envoy_pools::EnvoyPools;
 use crate::base::admin::Admin;
+use crate::base::check_failures::CheckFailures;
 use crate::base::found::Found;
 use crate::base::role::RoleReceiver;
 use crate::decisions::control_settings::ProcessIdentity;
@@ -141,9 +142,16 @@ enum Command {
 pub(crate) struct Handle {
     commands: mpsc::Sender<Command>,
     active: watch::Receiver<ActiveConfig>,
+    check_failures: CheckFailures,
 }
 
 impl Handle {
+    /// Why checks of endpoints fail.
+    #[must_use]
+    pub(crate) const fn check_failures(&self) -> &CheckFailures {
+        &self.check_failures
+    }
+
     /// The configuration as it is now.
     #[must_use]
     pub(crate) fn active(&self) -> ActiveConfig {

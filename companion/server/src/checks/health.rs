@@ -6,44 +6,49 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use http_body_util::{BodyExt as _, Limited};
+use hyper::StatusCode;
 use penstock_config::{Config, Health};
 use penstock_control::{Event, PoolEvent};
-use penstock_errors::root_cause;
-use reqwest::{Client, StatusCode};
 use tokio::time::MissedTickBehavior;
 
+use crate::base::check_failures::{Check, CheckFailures};
 use crate::base::essential;
 use crate::checks::endpoint_tasks::{self, EndpointTasks};
+use crate::checks::server_client::{Route, ServerClient};
 use crate::decisions::driver::Handle;
 
 /// A response that takes longer is a failure.
 const TIMEOUT_MAX: Duration = Duration::from_secs(2);
+/// Bytes of an answer that are read.
+const BODY_MAX: usize = 64 << 10;
 
 /// The running health checks.
 #[derive(Debug)]
 pub(crate) struct Checks {
-    client: Client,
     driver: Handle,
-    tasks: EndpointTasks<Health>,
+    failures: CheckFailures,
+    tasks: EndpointTasks<(Health, Route)>,
 }
 
 impl Checks {
     /// No checks yet.
-    ///
-    /// # Errors
-    /// When the HTTP client can't be made.
-    pub(crate) fn new(driver: Handle) -> Result<Self, reqwest::Error> {
-        Ok(Self { client: Client::builder().no_proxy().build()?, driver, tasks: EndpointTasks::default() })
+    pub(crate) fn new(driver: Handle, failures: CheckFailures) -> Self {
+        Self { driver, failures, tasks: EndpointTasks::default() }
     }
 
     /// Checks exactly the endpoints whose pools have health checks. An endpoint that is no longer checked is ready.
     pub(crate) async fn follow(&mut self, config: &Config) {
-        let (client, driver) = (&self.client, &self.driver);
+        let (driver, failures) = (&self.driver, &self.failures);
+        failures.retain(|pool, address| {
+            let mut pools = config.pools.iter().filter(|known| known.name == pool);
+            pools.any(|pool| pool.endpoints.iter().any(|endpoint| endpoint.address.to_string() == address))
+        });
         let stopped = self.tasks.follow(
             config,
-            |pool| pool.health.clone(),
-            |pool, address, health, _| {
-                let check = watch(client.clone(), pool, address, health, driver.clone());
+            |pool| Some((pool.health.clone()?, Route::of_requests(&pool.upstream))),
+            |pool, address, (health, route), _| {
+                let check = watch(route, pool, address, health, driver.clone(), failures.clone());
                 essential::spawn("health checks", check)
             },
         );
@@ -52,15 +57,25 @@ impl Checks {
     }
 }
 
-async fn watch(client: Client, pool: Arc<str>, address: String, health: Health, driver: Handle) {
-    let url = format!("http://{address}{}", health.path);
+async fn watch(
+    route: Route,
+    pool: Arc<str>,
+    address: String,
+    health: Health,
+    driver: Handle,
+    failures: CheckFailures,
+) {
+    let Ok(socket) = address.parse() else { return };
+    let mut client = ServerClient::new(socket, route);
+    let url = client.url(&health.path);
     let mut ticks = tokio::time::interval(health.interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut state = State::default();
     loop {
         ticks.tick().await;
-        let request = client.get(&url).timeout(health.interval.min(TIMEOUT_MAX));
-        let answer = request.send().await.map(|response| response.status());
+        let limit = health.interval.min(TIMEOUT_MAX);
+        let answer = tokio::time::timeout(limit, status(&mut client, &health.path)).await;
+        let answer = answer.unwrap_or_else(|_| Err(format!("no answer within {limit:?}")));
         let verdict = match &answer {
             Ok(status) if status.is_success() => Verdict::Healthy,
             Ok(StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED) => {
@@ -76,13 +91,19 @@ async fn watch(client: Client, pool: Arc<str>, address: String, health: Health, 
                 "health check: the server has no such path, so it counts as healthy while it answers; set health.path"
             );
         }
+        let why = match &answer {
+            _ if verdict != Verdict::Failed => None,
+            Ok(status) => Some(status.to_string()),
+            Err(why) => Some(why.clone()),
+        };
+        failures.set(&pool, &address, Check::Health, why.as_deref());
         let Some(ready) = state.update(verdict, health.unhealthy_after) else {
             continue;
         };
         if ready {
             tracing::info!(pool = %pool, endpoint = address, "endpoint ready");
         } else {
-            let why = answer.map_or_else(|error| root_cause(&error), |status| status.to_string());
+            let why = why.unwrap_or_default();
             tracing::warn!(
                 pool = %pool,
                 endpoint = address,
@@ -95,6 +116,16 @@ async fn watch(client: Client, pool: Arc<str>, address: String, health: Health, 
             return;
         }
     }
+}
+
+/// The status of the answer, once it was read.
+async fn status(client: &mut ServerClient, path: &str) -> Result<StatusCode, String> {
+    let response = client.get(path, &[]).await?;
+    let status = response.status();
+    // The connection is used again only after the whole answer. A longer one costs a connection.
+    let body = Limited::new(response.into_body(), BODY_MAX).collect().await;
+    drop(body);
+    Ok(status)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

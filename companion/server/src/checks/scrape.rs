@@ -8,18 +8,24 @@ mod adapters;
 mod line;
 mod page;
 
+use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_config::{Config, Scrape};
+use http_body_util::BodyExt as _;
+use hyper::StatusCode;
+use hyper::header::{self, HeaderValue};
+use penstock_config::{Config, Scrape, Upstream, read_secret};
 use penstock_control::{Event, PoolEvent, Scraped};
 use penstock_errors::root_cause;
-use reqwest::{Client, StatusCode, header, redirect};
 use tokio::time::{Instant, MissedTickBehavior};
 
 use self::page::{Page, TooLong};
+use crate::base::check_failures::{Check, CheckFailures};
 use crate::base::essential;
 use crate::checks::endpoint_tasks::{self, EndpointTasks, Place};
+use crate::checks::server_client::{Route, ServerClient};
 use crate::decisions::driver::Handle;
 
 /// How long a server with an unusable page isn't read again.
@@ -28,30 +34,27 @@ const UNUSABLE_RETRY: Duration = Duration::from_secs(30);
 /// The tasks that read metrics.
 #[derive(Debug)]
 pub(crate) struct Readers {
-    client: Client,
     driver: Handle,
-    tasks: EndpointTasks<Scrape>,
+    failures: CheckFailures,
+    tasks: EndpointTasks<(Scrape, Route)>,
 }
 
 impl Readers {
     /// No readers yet.
-    ///
-    /// # Errors
-    /// When the HTTP client can't be made.
-    pub(crate) fn new(driver: Handle) -> Result<Self, reqwest::Error> {
-        Ok(Self { client: client()?, driver, tasks: EndpointTasks::default() })
+    pub(crate) fn new(driver: Handle, failures: CheckFailures) -> Self {
+        Self { driver, failures, tasks: EndpointTasks::default() }
     }
 
     /// Reads the metrics of exactly the endpoints whose pools have scraping. New readers are spread over their interval.
     /// An endpoint that is no longer read has no known values.
     pub(crate) async fn follow(&mut self, config: &Config) {
-        let (client, driver) = (&self.client, &self.driver);
+        let (driver, failures) = (&self.driver, &self.failures);
         let stopped = self.tasks.follow(
             config,
-            |pool| pool.scrape.clone(),
-            |pool, address, scrape, Place { index, count }| {
+            |pool| pool.scrape.clone().map(|scrape| (scrape.clone(), route(&scrape, &pool.upstream))),
+            |pool, address, (scrape, route), Place { index, count }| {
                 let begin = Instant::now() + scrape.interval / count.max(1) * index;
-                let reader = Reader { client: client.clone(), pool, address, scrape };
+                let reader = Reader { route, pool, address, scrape, failures: failures.clone() };
                 essential::spawn("metrics of model servers", reader.run(begin, driver.clone()))
             },
         );
@@ -62,9 +65,16 @@ impl Readers {
     }
 }
 
-/// A client that connects only to the listed addresses: without redirects and proxies.
-fn client() -> Result<Client, reqwest::Error> {
-    Client::builder().redirect(redirect::Policy::none()).no_proxy().build()
+/// The way to the page. On another port than the requests', it has nothing of theirs: the process there may be another one, and the credential isn't for it.
+fn route(scrape: &Scrape, upstream: &Upstream) -> Route {
+    let mut route = match scrape.port {
+        None => Route::of_requests(upstream),
+        Some(_) => Route { tls: None, http2: false, headers: Vec::new() },
+    };
+    if let Some(tls) = &scrape.tls {
+        route.tls = Some(tls.clone());
+    }
+    route
 }
 
 /// Why a page can't be used.
@@ -78,7 +88,7 @@ enum Failure {
     Slow,
     #[error(transparent)]
     TooLong(#[from] TooLong),
-    #[error("the page has none of the series of vLLM, SGLang or TGI")]
+    #[error("the page has none of the series of vLLM, SGLang, TensorRT-LLM, llama.cpp, TGI or Ray Serve")]
     Unknown,
 }
 
@@ -102,15 +112,21 @@ struct Answer {
 
 /// Reads one endpoint's page periodically.
 struct Reader {
-    client: Client,
+    route: Route,
     pool: Arc<str>,
     address: String,
     scrape: Scrape,
+    failures: CheckFailures,
 }
 
 impl Reader {
     async fn run(self, begin: Instant, driver: Handle) {
-        let url = format!("http://{}{}", self.address, self.scrape.path);
+        let Ok(mut socket) = self.address.parse::<SocketAddr>() else { return };
+        if let Some(port) = self.scrape.port {
+            socket.set_port(port);
+        }
+        let mut client = ServerClient::new(socket, self.route.clone());
+        let url = client.url(&self.scrape.path);
         let mut ticks = tokio::time::interval_at(begin, self.scrape.interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut state = State::new(self.scrape.stale_after);
@@ -124,7 +140,7 @@ impl Reader {
             let answer = tokio::select! {
                 _ = ticks.tick() => {
                     let deadline = state.stale_at().unwrap_or_else(|| Instant::now() + self.scrape.stale_after);
-                    tokio::time::timeout_at(deadline, self.read(&url))
+                    tokio::time::timeout_at(deadline, self.read(&mut client))
                         .await
                         .unwrap_or(Err(Failure::Slow))
                 }
@@ -135,7 +151,8 @@ impl Reader {
             }
             let scraped = answer.as_ref().ok().map(|page| page.scraped);
             let adapters = answer.as_ref().ok().and_then(|page| page.adapters.clone());
-            let why = answer.err();
+            let why = answer.err().map(|failure| failure.to_string());
+            self.failures.set(&self.pool, &self.address, Check::Metrics, why.as_deref());
             match state.update(Instant::now(), scraped.is_some()) {
                 Change::Nothing => continue,
                 Change::StillRead => {}
@@ -143,13 +160,13 @@ impl Reader {
                     tracing::info!(pool = %self.pool, endpoint = self.address, "metrics of the endpoint are read");
                 }
                 Change::Stale | Change::NeverRead => {
-                    let why = why.map_or_else(String::new, |failure| failure.to_string());
+                    let why = why.unwrap_or_default();
                     tracing::warn!(
                         pool = %self.pool,
                         endpoint = self.address,
                         why,
                         "metrics of the endpoint can't be read ({url}): its cache usage and the load from other clients \
-                         are unknown; check scrape.path"
+                         are unknown; check scrape.path and scrape.port"
                     );
                 }
             }
@@ -163,15 +180,22 @@ impl Reader {
         }
     }
 
-    async fn read(&self, url: &str) -> Result<Answer, Failure> {
-        let request = self.client.get(url).header(header::ACCEPT, "text/plain; version=0.0.4");
-        let mut answer = request.send().await.map_err(|error| failed(&error))?;
+    async fn read(&self, client: &mut ServerClient) -> Result<Answer, Failure> {
+        let mut headers = vec![(header::ACCEPT, HeaderValue::from_static("text/plain; version=0.0.4"))];
+        if let Some(file) = &self.scrape.token_file {
+            headers.push((header::AUTHORIZATION, token(file).await?));
+        }
+        let answer = client.get(&self.scrape.path, &headers).await.map_err(Failure::Http)?;
         if answer.status() != StatusCode::OK {
             return Err(Failure::Status(answer.status()));
         }
+        let mut body = answer.into_body();
         let mut page = Page::default();
-        while let Some(chunk) = answer.chunk().await.map_err(|error| failed(&error))? {
-            page.add(&chunk)?;
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| Failure::Http(root_cause(&error)))?;
+            if let Some(chunk) = frame.data_ref() {
+                page.add(chunk)?;
+            }
         }
         let adapters = page.adapters();
         let scraped = page.finish().ok_or(Failure::Unknown)?;
@@ -179,8 +203,15 @@ impl Reader {
     }
 }
 
-fn failed(error: &reqwest::Error) -> Failure {
-    Failure::Http(root_cause(error))
+/// The header with the token in this file.
+async fn token(file: &Path) -> Result<HeaderValue, Failure> {
+    let file = file.to_owned();
+    let read = tokio::task::spawn_blocking(move || read_secret(&file, "scrape.token_file")).await;
+    let secret = read.map_err(|_| Failure::Slow)?.map_err(|error| Failure::Http(error.to_string()))?;
+    let mut value = HeaderValue::from_str(&format!("Bearer {}", secret.reveal()))
+        .map_err(|_| Failure::Http("scrape.token_file: the token can't be a header".into()))?;
+    value.set_sensitive(true);
+    Ok(value)
 }
 
 /// How a result changes the state.

@@ -242,7 +242,7 @@ async fn watch(
                     pods_found.handle(event);
                     if let (true, Some(wanted)) = (pods_found.found.is_complete(), &wanted) {
                         pauses.reset();
-                        report.send(pods_found.discovered(&wanted.ports)).await;
+                        report.send(Discovered { http2: wanted.http2, ..pods_found.discovered(&wanted.ports) }).await;
                     }
                 }
                 Err(why) if is_expired(&why) => {}
@@ -304,7 +304,7 @@ impl Pods {
             max_batch,
             servers,
         });
-        Discovered { endpoints, pending: pending.collect() }
+        Discovered { endpoints, pending: pending.collect(), http2: false }
     }
 }
 

@@ -21,6 +21,7 @@ use tokio::sync::{mpsc, watch};
 use crate::active::envoy_pools::EnvoyPools;
 use crate::base::found::Found;
 use crate::base::listener::Listener;
+use crate::base::secret_files::SecretFileWatch;
 use crate::base::{essential, watched_file};
 use crate::discovery::{Finders, NewestLists, States};
 use crate::metrics::Metrics;
@@ -50,7 +51,7 @@ pub struct Args {
 pub async fn run(args: Args, environment: Environment) -> Result<(), Error> {
     // Before the configuration: a change between the two reads is noticed later.
     let file_bytes = std::fs::read(&args.config).unwrap_or_default();
-    let config = Config::read(&args.config, &environment)?;
+    let config = Config::read(&args.config, &environment)?.read_upstream_files()?;
     let metrics = Arc::new(Metrics::new()?);
     let mut signals = Signals::new().map_err(Error::Signal)?;
     let listener = Listener::open(&args.http, "--http")?;
@@ -130,9 +131,12 @@ impl EnvoyEndpoints {
     async fn follow(&mut self, mut lists: NewestLists, signals: &mut Signals) {
         let (sender, mut file_changes) = mpsc::channel(1);
         watched_file::watch(self.file.clone(), sender, || ());
+        let mut secrets = SecretFileWatch::default();
         self.finders.follow(&self.config);
         loop {
+            secrets.follow(&self.config);
             tokio::select! {
+                () = secrets.changed() => self.reload(true).await,
                 newest = lists.next() => self.apply(newest).await,
                 Some(()) = file_changes.recv() => self.reload(false).await,
                 _ = signals.hang_up.recv() => self.reload(true).await,
@@ -172,7 +176,7 @@ impl EnvoyEndpoints {
         let (file, environment) = (self.file.clone(), self.environment.clone());
         let read = tokio::task::spawn_blocking(move || {
             let bytes = std::fs::read(&file).unwrap_or_default();
-            (bytes, Config::read(&file, &environment))
+            (bytes, Config::read(&file, &environment).and_then(Config::read_upstream_files))
         });
         // It fails when the runtime shuts down.
         let Ok((bytes, config)) = read.await else { return };

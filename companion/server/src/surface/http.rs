@@ -167,6 +167,7 @@ async fn status_document(State(app): State<Arc<App>>, headers: HeaderMap) -> Res
     });
     let report = status::ConfigReport::new(&config)
         .with_roles(roles.as_ref(), config.config.replicas.as_ref())
+        .with_check_failures(app.config.check_failures())
         .with_discoveries(&app.discoveries);
     let visibility = app.flow_visibility(&headers);
     let mut document = status::document(&overview.status, now, uptime, visibility, &report, &advice);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use penstock_config::Replicas;
+use penstock_config::{Pool, Replicas};
 use penstock_control::{ModelStatus, PoolStatus, Status, VariantStatus};
 use penstock_engine::Instant;
 use penstock_engine::snapshot::{EndpointSnapshot, FlowSnapshot};
@@ -11,6 +11,7 @@ use penstock_engine::units::thousandths;
 use serde_json::{Value, json};
 
 use crate::active::reload::ActiveConfig;
+use crate::base::check_failures::{Check, CheckFailures};
 use crate::base::role::Roles;
 use crate::discovery::{State as DiscoveryState, States};
 use crate::surface::advice::Advice;
@@ -33,6 +34,10 @@ pub(crate) struct ConfigReport<'a> {
     replicas: Option<(&'a Roles, &'a Replicas)>,
     /// Whether the discovery of each pool works.
     discoveries: Option<&'a States>,
+    /// `https` for pools whose servers get TLS.
+    schemes: BTreeMap<&'a str, &'static str>,
+    /// Why checks of endpoints fail.
+    check_failures: CheckFailures,
 }
 
 impl<'a> ConfigReport<'a> {
@@ -44,7 +49,26 @@ impl<'a> ConfigReport<'a> {
                 labels.insert((&*pool.name, endpoint.address.to_string()), &endpoint.labels);
             }
         }
-        Self { summary: active.json(), labels, replicas: None, discoveries: None }
+        let scheme = |pool: &'a Pool| if pool.upstream.tls.is_some() { "https" } else { "http" };
+        let schemes = active.config.pools.iter().map(|pool| (&*pool.name, scheme(pool))).collect();
+        Self { summary: active.json(), labels, schemes, ..Self::default() }
+    }
+
+    /// Adds the reasons why checks of endpoints fail.
+    #[must_use]
+    pub(crate) fn with_check_failures(mut self, failures: &CheckFailures) -> Self {
+        self.check_failures = failures.clone();
+        self
+    }
+
+    /// A sentence about the checks of an endpoint that fail, to follow its readiness.
+    fn failed_checks(&self, pool: &str, address: &str, is_ready: bool) -> String {
+        let why = |check| self.check_failures.why(pool, address, check);
+        match (why(Check::Health), why(Check::Metrics)) {
+            (Some(health), _) if !is_ready => format!(": {health}"),
+            (_, Some(metrics)) => format!("; its metrics can't be read: {metrics}"),
+            _ => String::new(),
+        }
     }
 
     /// Adds the states of discovery.
@@ -213,7 +237,8 @@ fn endpoint(
         "address": address,
         "variant": server.map(|server| &server.variant),
         "ready": snapshot.ready,
-        "why": readiness(snapshot, now),
+        "scheme": config.schemes.get(&*pool.name).unwrap_or(&"http"),
+        "why": readiness(snapshot, now) + &config.failed_checks(&pool.name, address, snapshot.ready),
         "stock": snapshot.stock,
         "credit": snapshot.credit,
         "bound": snapshot.bound,
@@ -464,13 +489,11 @@ mod tests {
         let status = with_model(EXPLICIT, vec![h100()]);
         let given = BTreeMap::from([("rack".to_owned(), "a7".to_owned())]);
         let config = ConfigReport {
-            discoveries: None,
-            summary: Value::Null,
             labels: BTreeMap::from([
                 (("chat", "127.0.0.1:1".to_owned()), &given),
                 (("code", "127.0.0.1:2".to_owned()), &given),
             ]),
-            replicas: None,
+            ..ConfigReport::default()
         };
         let document = document_of(&status, FlowVisibility::Public, &config);
         let endpoints = document["pools"][0]["endpoints"].as_array().expect("a list");

@@ -11,15 +11,17 @@ use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use super::api_keys::{self, KeyFileWatch};
+use super::api_keys;
 use super::{
     ActiveConfig, COMMANDS, Change, ChangeError, ChangeRequest, Command, FlagOverrides, Handle, Loaded,
     Start, changes,
 };
 use crate::active::envoy_pools::EnvoyPools;
 use crate::base::admin::Admin;
+use crate::base::check_failures::CheckFailures;
 use crate::base::found::Found;
 use crate::base::role::RoleReceiver;
+use crate::base::secret_files::SecretFileWatch;
 use crate::base::{essential, watched_file};
 use crate::checks::{health, scrape};
 use crate::decisions::control_settings::{self, ProcessIdentity};
@@ -33,10 +35,7 @@ use penstock_stores::{Restored, Stores};
 const BODY: &str = "body";
 
 /// Starts the task, the health checks and the metrics readers.
-///
-/// # Errors
-/// When the HTTP client for health checks and metrics can't be made.
-pub(crate) async fn spawn(start: Start) -> Result<Handle, reqwest::Error> {
+pub(crate) async fn spawn(start: Start) -> Handle {
     let Loaded { file, file_bytes, file_document, saved_document, document, config, flags } = start.loaded;
     let (commands, inbox) = mpsc::channel(COMMANDS);
     let active = ActiveConfig {
@@ -51,6 +50,7 @@ pub(crate) async fn spawn(start: Start) -> Result<Handle, reqwest::Error> {
     };
     let (sender, receiver) = watch::channel(active);
     watched_file::watch(file.clone(), commands.clone(), || Command::CheckFile);
+    let check_failures = CheckFailures::default();
     let mut reloader = Reloader {
         active: sender,
         discovered: BTreeMap::new(),
@@ -59,13 +59,13 @@ pub(crate) async fn spawn(start: Start) -> Result<Handle, reqwest::Error> {
         file_missing: false,
         file_document,
         saved_document,
-        keys: KeyFileWatch::default(),
+        keys: SecretFileWatch::default(),
         failures: Failures::default(),
         flags,
         environment: start.environment,
         identity: start.identity,
-        health: health::Checks::new(start.driver.clone())?,
-        readers: scrape::Readers::new(start.driver.clone())?,
+        health: health::Checks::new(start.driver.clone(), check_failures.clone()),
+        readers: scrape::Readers::new(start.driver.clone(), check_failures.clone()),
         driver: start.driver,
         metrics: start.metrics,
         stores: start.stores,
@@ -79,7 +79,7 @@ pub(crate) async fn spawn(start: Start) -> Result<Handle, reqwest::Error> {
     let remembered = reloader.envoy.remembered(&config);
     reloader.set_discovered(remembered).await;
     essential::spawn("the configuration", reloader.run(inbox));
-    Ok(Handle { commands, active: receiver })
+    Handle { commands, active: receiver, check_failures }
 }
 
 /// The state of the task.
@@ -97,7 +97,7 @@ struct Reloader {
     /// The file's document at the start, without flags and variables.
     saved_document: Value,
     /// The file of the API keys.
-    keys: KeyFileWatch,
+    keys: SecretFileWatch,
     failures: Failures,
     flags: FlagOverrides,
     /// Variables that override the file.
@@ -213,14 +213,12 @@ impl Reloader {
         let now = self.active.borrow().clone();
         let config = Config::clone(&now.config);
         // Fails when the runtime shuts down.
-        let Ok(read) = tokio::task::spawn_blocking(move || config.read_api_keys()).await else {
+        let Ok(read) = tokio::task::spawn_blocking(move || config.read_secrets()).await else {
             return;
         };
         match read {
             Ok(config) => {
-                if key_table(&config) != key_table(&now.config)
-                    && self.replace_keys(&now, config).await.is_err()
-                {
+                if !has_same_secrets(&config, &now.config) && self.replace_keys(&now, config).await.is_err() {
                     return;
                 }
                 self.failures.keys = None;
@@ -233,21 +231,29 @@ impl Reloader {
             Err(why) => {
                 let why: Arc<str> = why.to_string().into();
                 if self.failures.keys.replace(why.clone()).as_ref() != Some(&why) {
-                    tracing::error!("API keys not reloaded, the previous ones stay active: {why}");
+                    tracing::error!(
+                        "API keys or credentials not reloaded, the previous ones stay active: {why}"
+                    );
                 }
                 self.record_failure();
             }
         }
     }
 
-    /// Makes a configuration active that differs from the active one in its API keys alone.
+    /// Makes a configuration active that differs from the active one in its secrets alone.
     async fn replace_keys(&mut self, now: &ActiveConfig, config: Config) -> Result<(), Gone> {
+        self.envoy.admit(&config).await;
         self.apply_settings(&config, Restored::default()).await?;
-        log_keys(&now.config, &config);
+        if key_table(&config) != key_table(&now.config) {
+            log_keys(&now.config, &config);
+        }
+        api_keys::log_upstreams(&now.config, &config);
+        let config = Arc::new(config);
         self.active.send_modify(|active| {
-            active.config = Arc::new(config);
+            active.config = config.clone();
             active.reloads += 1;
         });
+        self.update_followers(&config).await;
         Ok(())
     }
 
@@ -316,7 +322,7 @@ impl Reloader {
             .map_err(ChangeError::Invalid)?;
         let document = self.flags.apply(document).map_err(|error| ChangeError::Invalid(error.to_string()))?;
         let config = self.with_discovered(&document);
-        let read = tokio::task::spawn_blocking(move || config.read_api_keys()).await;
+        let read = tokio::task::spawn_blocking(move || config.read_secrets()).await;
         let config = read.map_err(|_| ChangeError::ShuttingDown)?;
         let config = config.map_err(|error| ChangeError::Invalid(error.to_string()))?;
         let admin = Admin::new(&config.admin).map_err(|error| ChangeError::Invalid(error.to_string()))?;
@@ -327,7 +333,7 @@ impl Reloader {
             self.persist(&document).await?;
         }
         let has_same_keys = key_table(&config) == key_table(&now.config);
-        if document.digest() == now.document.digest() && has_same_keys {
+        if document.digest() == now.document.digest() && has_same_secrets(&config, &now.config) {
             self.active.send_modify(|active| {
                 active.admin = Arc::new(admin);
                 active.source = source.clone();
@@ -389,7 +395,7 @@ impl Reloader {
         usage_forwarding::send_restored(restored, &self.driver).await
     }
 
-    /// Updates the metrics, the health checks, the metrics readers and the watch on the API keys.
+    /// Updates the metrics, the health checks, the metrics readers and the watch on files with secrets.
     async fn update_followers(&mut self, config: &Config) {
         self.keys.follow(config);
         self.metrics.follow(config);
@@ -411,7 +417,7 @@ impl Reloader {
             return;
         }
         let mut config = self.with_discovered(&now.document);
-        config.identity = now.config.identity.clone();
+        config.copy_secrets(&now.config);
         let config = Arc::new(config);
         self.envoy.admit(&config).await;
         // All settings, not only this pool's endpoints: the policy carries the endpoints for filters that continue
@@ -446,6 +452,15 @@ impl Reloader {
         self.clear_failures();
         Ok(())
     }
+}
+
+/// The API keys, and the credentials and certificates for model servers, are the same. So are the pools.
+fn has_same_secrets(one: &Config, other: &Config) -> bool {
+    let upstreams = |config: &Config| -> Vec<_> {
+        let pools = config.pools.iter();
+        pools.map(|pool| (pool.upstream.clone(), pool.scrape.clone().and_then(|scrape| scrape.tls))).collect()
+    };
+    key_table(one) == key_table(other) && upstreams(one) == upstreams(other)
 }
 
 /// The API keys of a configuration; none without `identity.api_keys`.

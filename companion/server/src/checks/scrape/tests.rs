@@ -14,6 +14,7 @@ use tokio::sync::watch;
 
 use super::page::PAGE_MAX;
 use super::*;
+use crate::base::check_failures::CheckFailures;
 use crate::base::clock::Clock;
 use crate::decisions::driver;
 use crate::decisions::observe::Observer;
@@ -90,7 +91,7 @@ impl World {
             observer,
             crate::decisions::reports::Reporters::default(),
         );
-        let mut readers = Readers::new(driver.clone()).expect("a client");
+        let mut readers = Readers::new(driver.clone(), CheckFailures::default());
         readers.follow(&config).await;
         Self { answers, driver }
     }
@@ -155,19 +156,24 @@ async fn read_once(answer: Answer) -> Result<Scraped, Failure> {
         )
         .route("/elsewhere", get(|| async { "vllm:num_requests_running 99\n" }));
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let address = listener.local_addr().expect("an address").to_string();
+    let address = listener.local_addr().expect("an address");
     tokio::spawn(async move { axum::serve(listener, app).await });
+    let route = Route { tls: None, http2: false, headers: Vec::new() };
     let reader = Reader {
-        client: client().expect("a client"),
+        route: route.clone(),
         pool: "chat".into(),
-        address: address.clone(),
+        address: address.to_string(),
+        failures: CheckFailures::default(),
         scrape: Scrape {
             path: "/metrics".into(),
             interval: Duration::from_secs(1),
             stale_after: Duration::from_secs(5),
+            port: None,
+            token_file: None,
+            tls: None,
         },
     };
-    let answer = reader.read(&format!("http://{address}/metrics")).await;
+    let answer = reader.read(&mut ServerClient::new(address, route)).await;
     let answer = answer.map(|page| page.scraped);
     assert!(receiver.has_changed().unwrap_or(true), "the server got a request");
     answer

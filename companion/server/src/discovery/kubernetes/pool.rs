@@ -19,6 +19,9 @@ pub(super) fn versions() -> [ApiResource; 2] {
     )
 }
 
+/// The `appProtocol` of HTTP/2 in plain text, in pools and in Services.
+pub(super) const H2C: &str = "kubernetes.io/h2c";
+
 /// The pods of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Selection {
@@ -26,6 +29,8 @@ pub(super) struct Selection {
     pub(super) labels: String,
     /// At least one.
     pub(super) ports: Vec<u16>,
+    /// The servers speak HTTP/2 in plain text.
+    pub(super) http2: bool,
 }
 
 #[derive(Deserialize)]
@@ -40,6 +45,7 @@ struct Spec {
     #[serde(default)]
     target_ports: Vec<Port>,
     target_port_number: Option<u16>,
+    app_protocol: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -64,7 +70,11 @@ pub(super) fn selection(data: &Value) -> Result<Selection, String> {
     if ports.is_empty() || ports.contains(&0) {
         return Err("a port is missing: set spec.targetPorts, or spec.targetPortNumber in v1alpha2".into());
     }
-    Ok(Selection { labels: labels.collect::<Vec<_>>().join(","), ports })
+    Ok(Selection {
+        labels: labels.collect::<Vec<_>>().join(","),
+        ports,
+        http2: spec.app_protocol.as_deref() == Some(H2C),
+    })
 }
 
 #[cfg(test)]
@@ -80,11 +90,22 @@ mod tests {
             "targetPorts": [{"number": 8001}, {"number": 8000}],
             "endpointPickerRef": {"name": "epp", "port": {"number": 9002}},
         }});
-        let expected = Selection { labels: "app=llama,tier=gold".into(), ports: vec![8000, 8001] };
+        let expected =
+            Selection { labels: "app=llama,tier=gold".into(), ports: vec![8000, 8001], http2: false };
         assert_eq!(selection(&new), Ok(expected));
         let old = json!({"spec": {"selector": {"app": "llama"}, "targetPortNumber": 8000}});
-        let expected = Selection { labels: "app=llama".into(), ports: vec![8000] };
+        let expected = Selection { labels: "app=llama".into(), ports: vec![8000], http2: false };
         assert_eq!(selection(&old), Ok(expected));
+    }
+
+    #[test]
+    fn the_protocol_of_the_servers_is_read() {
+        for (protocol, http2) in [("http", false), ("kubernetes.io/h2c", true), ("example.com/other", false)]
+        {
+            let spec =
+                json!({"selector": {"app": "a"}, "targetPorts": [{"number": 1}], "appProtocol": protocol});
+            assert_eq!(selection(&json!({ "spec": spec })).expect("valid").http2, http2, "{protocol}");
+        }
     }
 
     #[test]

@@ -15,6 +15,7 @@ use penstock_config::{Discovered, EndpointDefaults, PendingServers};
 use penstock_errors::root_cause;
 
 use super::listing::Listing;
+use super::pool::H2C;
 use super::{POD, Pauses, Report, is_expired};
 
 /// The label of a slice with the name of its Service.
@@ -128,7 +129,13 @@ impl Slices {
             max_batch: defaults.max_batch,
             servers,
         });
-        Ok(Discovered { endpoints: endpoints.collect(), pending: pending.into_iter().collect() })
+        let slices = self.with_port(port)?;
+        let http2 = slices.iter().any(|(slice, number)| {
+            slice.ports.iter().flatten().any(|port| {
+                port.port == Some(i32::from(*number)) && port.app_protocol.as_deref() == Some(H2C)
+            })
+        });
+        Ok(Discovered { endpoints: endpoints.collect(), pending: pending.into_iter().collect(), http2 })
     }
 
     /// The slices that have the port, with its number.

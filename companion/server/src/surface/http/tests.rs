@@ -101,7 +101,7 @@ impl Companion {
             roles: roles.clone(),
         };
         let (phase, phases) = watch::channel(Phase::Serving);
-        let active = reload::spawn(start).await.expect("a client");
+        let active = reload::spawn(start).await;
         let history = history::spawn(&driver, &metrics, &active, &roles);
         let app = App {
             driver,
