@@ -56,8 +56,8 @@ use crate::tree::Tree;
 ///   because every answer and every prompt that is sent changes what the engine expects of the next one.
 /// - Questions about a request: [`Self::position`], [`Self::block_reason`], [`Self::class`], [`Self::charged_flow`],
 ///   [`Self::endpoint_of`] and [`Self::expected`]. An id that isn't open has no answer, which is no error.
-/// - Questions about the pool: [`Self::snapshot`] for everything, in time proportional to the flows; the other queries for one value, in
-///   constant time or in time proportional to the endpoints, so that decisions may ask them.
+/// - Questions about the pool: [`Self::snapshot`] for everything, in time proportional to the flows, for people and metrics; the other
+///   queries for one value, which decisions may ask. [`Self::waiting_for_room`] alone visits all identities where these have limits.
 /// - Budgets: [`Self::budgets`], [`Self::budget_at`], [`Self::tightest_window`] and their like. Those that take `now` look ahead without
 ///   advancing the engine.
 /// - Credit: [`Self::credit_room`], [`Self::keeps_credit`] and [`Self::keeps_credit_at`] advise; only [`Input::GiveCredit`] and
