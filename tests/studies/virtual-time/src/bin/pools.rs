@@ -7,9 +7,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant as Clock};
 
-use penstock_control::{
-    ConnId, Control, EndpointSettings, Event, Output, PoolSettings, Settings,
-};
+use penstock_control::{ConnId, Control, EndpointSettings, Event, Output, PoolSettings, Settings};
 use penstock_engine::Instant;
 use penstock_engine::policy::{Gate, Policy};
 use penstock_engine::units::Decimal;
@@ -29,10 +27,7 @@ fn pool(number: usize) -> PoolSettings {
         name: format!("pool-{number}"),
         models: vec![format!("model-{number}")],
         endpoints: (1..=4).map(endpoint).collect(),
-        policy: Policy {
-            gate: Gate::requests(Decimal::whole(8)),
-            ..Policy::default()
-        },
+        policy: Policy { gate: Gate::requests(Decimal::whole(8)), ..Policy::default() },
         requeues: Some(3),
         ..PoolSettings::default()
     }

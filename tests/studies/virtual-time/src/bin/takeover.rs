@@ -7,8 +7,7 @@
 use std::time::{Duration, Instant as Clock};
 
 use penstock_control::{
-    ConnId, Control, EndpointSettings, Event, KnownEnvoy, Output, PoolSettings, RoleChange,
-    Settings,
+    ConnId, Control, EndpointSettings, Event, KnownEnvoy, Output, PoolSettings, RoleChange, Settings,
 };
 use penstock_engine::Instant;
 use penstock_engine::policy::{Gate, Policy, Queue};
@@ -58,10 +57,8 @@ fn pool_of(number: usize) -> usize {
 }
 
 fn pool(size: Size, number: usize) -> PoolSettings {
-    let endpoint = |endpoint: usize| EndpointSettings {
-        address: address(endpoint),
-        ..EndpointSettings::default()
-    };
+    let endpoint =
+        |endpoint: usize| EndpointSettings { address: address(endpoint), ..EndpointSettings::default() };
     let first = number * POOL_ENDPOINTS;
     PoolSettings {
         name: format!("pool-{number}"),

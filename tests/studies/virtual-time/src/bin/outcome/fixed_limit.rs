@@ -45,10 +45,7 @@ impl FixedLimit {
     /// A pool with this limit.
     pub(crate) fn setup(self, discipline: Discipline, has_priorities: bool) -> Setup {
         let bound = Decimal::whole(self.in_flight);
-        let mut policy = Policy {
-            gate: Gate::requests(bound),
-            ..Policy::default()
-        };
+        let mut policy = Policy { gate: Gate::requests(bound), ..Policy::default() };
         policy.queue.enabled = self.wait_ms > 0;
         policy.queue.ttl = Duration::from_millis(self.wait_ms.max(1));
         (policy.queue.total_capacity, policy.queue.flow_capacity) = (100_000, 100_000);
