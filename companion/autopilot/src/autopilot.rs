@@ -33,7 +33,7 @@ const PREFILLED_MS: f64 = 1e-3;
 
 /// The autopilot of one pool.
 ///
-/// Its owner tells it what the engine has decided and what servers do, and passes its allowances on to the engine:
+/// The owner reports what the engine has decided and what servers do, and passes the allowances on to the engine:
 ///
 /// 1. An event, by one of the methods below, or [`Self::handle_timeout`] when [`Self::poll_timeout`] is reached.
 /// 2. [`Self::poll_input`] until it returns `None`: inputs for the engine of the same pool, which it applies in this order.

@@ -75,8 +75,8 @@ use crate::settings::PoolSettings;
 /// The rest are queries for the control, metrics and status, which change nothing, except that `renew_announcement` and
 /// `take_cost_events` return what is new since the last call.
 ///
-/// A request is in `requests` from its registration to its end, and the control hears of the end by exactly one
-/// [`PoolEffect::Ended`]: it removes its route to the request by that, and a request without a route can't be ended again. A retired pool
+/// A request is in `requests` from its registration to its end, and it ends with exactly one
+/// [`PoolEffect::Ended`]: the control then removes the route to the request, and a request without a route can't be ended again. A retired pool
 /// stays until it [`is over`](Self::is_over), so that its requests end where they ran.
 #[derive(Debug)]
 pub(crate) struct Pool {

@@ -263,7 +263,7 @@ impl Window {
     /// The first step in which nothing counts.
     ///
     /// # Panics
-    /// Never: everything leaves.
+    /// When something never leaves, which is a defect.
     #[must_use]
     pub fn is_empty_in(&self) -> i64 {
         let counts = |later: &Self| later.debt > 0 || later.filled() > 0;

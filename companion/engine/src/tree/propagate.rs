@@ -108,7 +108,7 @@ impl Tree {
     pub(super) fn watch(&mut self, flow: FlowId, sets: Vec<EligibilityId>) {
         let leaf = self.flows[flow].leaf;
         // A change of one endpoint updates every watcher of the sets that it opens or closes, so these are few. A flow without a watch keeps the
-        // head that it has, and looks again when the flow itself changes.
+        // head that it has until the flow itself changes.
         let watches = sets.iter().all(|&set| self.eligibility.may_watch(set, leaf, flow));
         for set in core::mem::take(&mut self.flows[flow].watched) {
             self.eligibility.remove_watcher(set, leaf, flow);

@@ -420,7 +420,7 @@ impl VirtualTimeScheduler {
             Rule::Wfq | Rule::RoundRobin => {
                 let finish = self.finish(child);
                 self.last_advance = (finish > self.now).then_some(advance);
-                // A child that bypasses while its own queue is closed may stand behind V, which doesn't go back.
+                // A child that bypasses while its own queue is closed may be behind V, which doesn't go back.
                 self.now = self.now.max(finish);
             }
             Rule::Vtc => {
