@@ -15,9 +15,12 @@ pub(crate) enum Check {
     Metrics,
 }
 
+/// The reasons by endpoint and check.
+type Reasons = BTreeMap<(Key, Check), Arc<str>>;
+
 /// The present failures of all endpoints. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct CheckFailures(Arc<Mutex<BTreeMap<(Key, Check), Arc<str>>>>);
+pub(crate) struct CheckFailures(Arc<Mutex<Reasons>>);
 
 impl CheckFailures {
     /// Sets or removes the reason of a failure.

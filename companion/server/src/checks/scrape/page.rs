@@ -482,7 +482,7 @@ trtllm_time_per_output_token_seconds_count{engine_type="trtllm",model_name="m"} 
                 itl_s: 0.5,
             }),
         };
-        assert_eq!(read(page.as_bytes()), Some(expected.clone()));
+        assert_eq!(read(page.as_bytes()), Some(expected));
         // An older version of Dynamo writes a colon.
         assert_eq!(read(page.replace("trtllm_", "trtllm:").as_bytes()), Some(expected));
     }
