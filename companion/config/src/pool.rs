@@ -209,6 +209,8 @@ pub enum Discovery {
         port: u16,
         /// The time between two lookups.
         refresh: Duration,
+        /// The name servers to ask. Empty: those of the system, with its search domains and its file of hosts.
+        resolver: Vec<SocketAddr>,
     },
     /// A file with a list of endpoints, in the form of `static`. It is read again when it changes.
     File(PathBuf),
@@ -220,7 +222,18 @@ pub enum Discovery {
         namespace: Option<String>,
         /// Where pods say what their model servers are.
         labels: PodLabels,
+        /// Which pods are endpoints.
+        selector: PodSelector,
     },
+}
+
+/// Which of the pods that an InferencePool selects are endpoints.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodSelector {
+    /// A pod has each of these labels with one of the values.
+    pub match_labels: BTreeMap<String, Vec<String>>,
+    /// A pod has none of these labels with one of the values, unless a selector names label and value.
+    pub exclude_labels: BTreeMap<String, Vec<String>>,
 }
 
 /// An object of Kubernetes that names model servers.

@@ -186,12 +186,12 @@ async fn at_last(applying: &mut Option<BoxFuture<'_, ()>>) {
 
 fn spawn_one(report: Report) -> JoinHandle<()> {
     match report.settings.discovery.clone() {
-        Discovery::Dns { name, port, refresh } => {
-            essential::spawn(NAME, dns::run(report, name, port, refresh))
+        Discovery::Dns { name, port, refresh, resolver } => {
+            essential::spawn(NAME, dns::run(report, name, port, refresh, resolver))
         }
         Discovery::File(path) => essential::spawn(NAME, file::run(report, path)),
-        Discovery::Kubernetes { object, namespace, labels } => {
-            essential::spawn(NAME, kubernetes::run(report, namespace, object, labels))
+        Discovery::Kubernetes { object, namespace, labels, selector } => {
+            essential::spawn(NAME, kubernetes::run(report, namespace, object, labels, selector))
         }
     }
 }
@@ -217,6 +217,20 @@ impl Report {
     async fn send_endpoints(&mut self, endpoints: Vec<Endpoint>) {
         let pending = Vec::new();
         self.send(Discovered { endpoints, pending, http2: false }).await;
+    }
+
+    /// Sends an empty list, and shows the reason why discovery has found nothing, although it works.
+    async fn send_nothing(&mut self, why: &str) {
+        if !self.is_known_empty() {
+            tracing::warn!(pool = &*self.pool, "endpoint discovery has found no endpoint: {why}");
+        }
+        self.send_endpoints(Vec::new()).await;
+        self.states.finds_nothing(&self.pool, why);
+    }
+
+    /// The last list is empty.
+    fn is_known_empty(&self) -> bool {
+        self.last.as_ref().is_some_and(|last| *last == Discovered::default())
     }
 
     /// Sends the complete list, if it differs from the last one. Duplicate addresses, and endpoints and groups of pending

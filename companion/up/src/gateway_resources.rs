@@ -117,6 +117,12 @@ pub enum Error {
         /// The key, the cause and the remedy.
         why: String,
     },
+    /// The gateway resolves the name itself.
+    #[error(
+        "pool `{0}`: the gateway's Envoy asks its own name servers, not those of endpoints.dns.resolver. Name a Service of the same \
+         servers: --service {0}=[NAMESPACE/]NAME:PORT"
+    )]
+    Resolver(String),
     /// Istio has no requeue listener.
     #[error("--requeue isn't available with --for istio: leave it out")]
     RequeueIstio,
@@ -257,7 +263,10 @@ fn servers(args: &Args, pool: &config::Pool) -> Result<Servers, Error> {
             Ok(Servers::Addresses(addresses.collect()))
         }
         Some(Discovery::Dns { .. }) if args.requeue => Err(Error::RequeueDns(pool.name.clone())),
-        Some(Discovery::Dns { name, port, refresh }) => {
+        Some(Discovery::Dns { resolver, .. }) if !resolver.is_empty() => {
+            Err(Error::Resolver(pool.name.clone()))
+        }
+        Some(Discovery::Dns { name, port, refresh, .. }) => {
             Ok(Servers::Dns { name: name.clone(), port: *port, refresh: *refresh })
         }
         Some(Discovery::File(_)) => Err(unknown("a file")),

@@ -14,8 +14,8 @@ use super::{check_name, millis};
 use crate::error::Violation;
 use crate::name::{HOST_BYTES_MAX, LABEL_BYTES_MAX};
 use crate::upstream::system_authorities;
-use crate::value::{Count, ExactDecimal, List, Port, PositiveDuration, Short, Shortened};
-use crate::{Discovery, KubernetesObject, PodLabels, compiled};
+use crate::value::{Count, ExactDecimal, List, OneOrMany, Port, PositiveDuration, Short, Shortened};
+use crate::{Discovery, KubernetesObject, PodLabels, PodSelector, compiled};
 
 /// The model servers: exactly one of these keys.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
@@ -78,6 +78,10 @@ pub(crate) struct Dns {
     /// The time between two lookups.
     #[serde(default = "default_refresh")]
     pub(crate) refresh: PositiveDuration,
+    /// The name servers to ask, `"ip:port"` each, for example those of Consul. They are asked for exactly this name. Empty: the system's
+    /// name servers, with its search domains and `/etc/hosts`.
+    #[serde(default)]
+    pub(crate) resolver: List<String>,
 }
 
 const fn default_refresh() -> PositiveDuration {
@@ -107,6 +111,22 @@ pub(crate) struct Kubernetes {
     /// The pod labels or annotations that describe a model server, so that mixed accelerators of one pool are learned apart.
     #[serde(default)]
     pub(crate) labels: PodLabels,
+    /// Only pods with all of these labels are endpoints of the InferencePool: a value for each label, or a list of values.
+    #[serde(default)]
+    pub(crate) match_labels: LabelValues,
+    /// Pods with one of these labels and values are no endpoints of the InferencePool, unless `match_labels` or the InferencePool's own
+    /// selector names both. By default, pods that only encode or prefill take no requests of clients.
+    #[serde(default = "default_exclusion")]
+    pub(crate) exclude_labels: LabelValues,
+}
+
+/// Values by the name of a label.
+type LabelValues = BTreeMap<String, OneOrMany<String>>;
+
+/// The roles of llm-d whose pods can't answer a request by themselves.
+fn default_exclusion() -> LabelValues {
+    let roles = ["prefill", "encode", "encode-prefill"].map(str::to_owned);
+    LabelValues::from([("llm-d.ai/role".to_owned(), OneOrMany(roles.to_vec()))])
 }
 
 /// A model server.
@@ -170,6 +190,8 @@ const HTTPS: &str = "https://";
 
 /// The most labels of one endpoint, and the most taints.
 const LABELS_MAX: usize = penstock_wire::limits::LIST_MAX;
+/// The most name servers of a lookup; a system's configuration has three.
+const RESOLVERS_MAX: usize = 3;
 
 /// The endpoints of a pool, or the way to find them.
 pub(super) struct Found {
@@ -357,7 +379,25 @@ fn dns(mut raw: Dns, path: &str) -> Result<Discovery, Violation> {
         name: raw.name,
         port: u16::try_from(raw.port.0).expect("invariant: a port is at most 65535"),
         refresh: raw.refresh.0,
+        resolver: resolvers(&raw.resolver, &format!("{path}.resolver"))?,
     })
+}
+
+fn resolvers(raw: &[String], path: &str) -> Result<Vec<SocketAddr>, Violation> {
+    if raw.len() > RESOLVERS_MAX {
+        return Err(Violation::new(
+            path,
+            format!("a name has at most {RESOLVERS_MAX} name servers, not {}", raw.len()),
+        ));
+    }
+    let addresses = raw.iter().enumerate().map(|(index, text)| match text.parse::<SocketAddr>() {
+        Ok(address) if address.port() > 0 => Ok(address),
+        Ok(_) | Err(_) => Err(Violation::new(
+            format!("{path}[{index}]"),
+            format!("`{text}` is not an address; write ip:port, like 127.0.0.1:53"),
+        )),
+    });
+    addresses.collect()
 }
 
 fn kubernetes(raw: Kubernetes, path: &str) -> Result<Discovery, Violation> {
@@ -380,7 +420,43 @@ fn kubernetes(raw: Kubernetes, path: &str) -> Result<Discovery, Violation> {
             check_pod_label(label, &format!("{path}.labels.{key}"))?;
         }
     }
-    Ok(Discovery::Kubernetes { object, namespace: raw.namespace, labels: raw.labels })
+    let has_selector = !raw.match_labels.is_empty() || raw.exclude_labels != default_exclusion();
+    if has_selector && matches!(object, KubernetesObject::Service { .. }) {
+        let key = if raw.match_labels.is_empty() { "exclude_labels" } else { "match_labels" };
+        return Err(Violation::new(
+            format!("{path}.{key}"),
+            "the endpoints of a Service have no labels of pods; use inference_pool, or the selector of the Service",
+        ));
+    }
+    let selector = PodSelector {
+        match_labels: label_values(raw.match_labels, &format!("{path}.match_labels"))?,
+        exclude_labels: label_values(raw.exclude_labels, &format!("{path}.exclude_labels"))?,
+    };
+    Ok(Discovery::Kubernetes { object, namespace: raw.namespace, labels: raw.labels, selector })
+}
+
+/// Checks labels of pods with their values.
+fn label_values(raw: LabelValues, path: &str) -> Result<BTreeMap<String, Vec<String>>, Violation> {
+    if raw.len() > LABELS_MAX {
+        return Err(Violation::new(
+            path,
+            format!("at most {LABELS_MAX} labels are allowed, not {}", raw.len()),
+        ));
+    }
+    for (label, OneOrMany(values)) in &raw {
+        let key = format!("{path}.{label}");
+        check_pod_label(label, &key)?;
+        if values.is_empty() || values.len() > LABELS_MAX {
+            return Err(Violation::new(
+                key,
+                format!("a label has 1 to {LABELS_MAX} values, not {}", values.len()),
+            ));
+        }
+        for value in values.iter().filter(|value| !value.is_empty()) {
+            check_name(value, LABEL_BYTES_MAX, "a label's value", &key)?;
+        }
+    }
+    Ok(raw.into_iter().map(|(label, OneOrMany(values))| (label, values)).collect())
 }
 
 fn kubernetes_object(

@@ -9,6 +9,7 @@
 
 mod listing;
 mod pod_labels;
+mod pod_selector;
 mod pool;
 mod service;
 
@@ -21,7 +22,9 @@ use k8s_openapi::api::core::v1::{ObjectReference, Pod};
 use kube::api::{Api, ApiResource, DynamicObject};
 use kube::runtime::watcher::{self, Event};
 use kube::{Client, Resource as _, ResourceExt as _};
-use penstock_config::{Discovered, EndpointDefaults, KubernetesObject, PendingServers, PodLabels};
+use penstock_config::{
+    Discovered, EndpointDefaults, KubernetesObject, PendingServers, PodLabels, PodSelector,
+};
 use penstock_errors::root_cause;
 
 use self::listing::Listing;
@@ -47,6 +50,7 @@ pub(super) async fn run(
     namespace: Option<String>,
     object: KubernetesObject,
     labels: PodLabels,
+    selector: PodSelector,
 ) {
     let mut pauses = Pauses::new(PAUSE_FIRST);
     let client = loop {
@@ -59,7 +63,7 @@ pub(super) async fn run(
     let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
     match object {
         KubernetesObject::InferencePool(name) => {
-            let target = Target { namespace: &namespace, name: &name, labels: &labels };
+            let target = Target { namespace: &namespace, name: &name, labels: &labels, selector: &selector };
             follow(&mut report, &client, target, &mut pauses).await;
         }
         KubernetesObject::Service { name, port } => {
@@ -84,12 +88,13 @@ const fn without_retries(mut config: kube::Config) -> kube::Config {
     config
 }
 
-/// The pool to follow, and the labels that its pods may have.
+/// The pool to follow, the labels that its pods may have, and which of its pods are endpoints.
 #[derive(Clone, Copy, Debug)]
 struct Target<'a> {
     namespace: &'a str,
     name: &'a str,
     labels: &'a PodLabels,
+    selector: &'a PodSelector,
 }
 
 /// The pauses between attempts.
@@ -195,11 +200,11 @@ async fn watch(
     target: Target<'_>,
     pauses: &mut Pauses,
 ) -> Result<(), String> {
-    let Target { namespace, name, labels } = target;
+    let Target { namespace, name, .. } = target;
     let mut pool = std::pin::pin!(watcher::watch_object(pools.clone(), name));
     let mut wanted: Option<Selection> = None;
     let mut pods = futures_util::stream::pending().boxed();
-    let mut pods_found = Pods::new(&report.settings, labels);
+    let mut pods_found = Pods::new(&report.settings, target, BTreeMap::new());
     let mut recheck = None;
     loop {
         tokio::select! {
@@ -214,9 +219,9 @@ async fn watch(
                         }
                         Ok(selection) => {
                             let api: Api<Pod> = Api::namespaced(client.clone(), &object.namespace().unwrap_or_default());
-                            let matching = watcher::Config::default().labels(&selection.labels);
+                            let matching = watcher::Config::default().labels(&selection.query());
                             pods = watcher::watcher(api, matching).boxed();
-                            pods_found = Pods::new(&report.settings, labels);
+                            pods_found = Pods::new(&report.settings, target, selection.labels.clone());
                             wanted = Some(selection);
                         }
                         Err(why) => report.failed(&format!("InferencePool {namespace}/{name}: {why}")),
@@ -261,9 +266,18 @@ fn is_expired(why: &watcher::Error) -> bool {
 /// The pods that are ready or may become ready.
 #[derive(Debug)]
 struct Pods {
-    labels: PodLabels,
-    settings: Settings,
+    rules: PodRules,
     found: Listing<FoundPod>,
+}
+
+/// How pods are read.
+#[derive(Debug)]
+struct PodRules {
+    labels: PodLabels,
+    selector: PodSelector,
+    /// The labels by which the InferencePool selects its pods.
+    pool_labels: BTreeMap<String, String>,
+    settings: Settings,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -271,24 +285,35 @@ struct FoundPod {
     /// `None`: the pod isn't ready.
     ip: Option<IpAddr>,
     values: EndpointDefaults,
+    /// The ports at which the pod takes requests; `None`: at all of the InferencePool.
+    active_ports: Option<Vec<u16>>,
+}
+
+impl FoundPod {
+    fn takes_requests_at(&self, port: u16) -> bool {
+        self.active_ports.as_ref().is_none_or(|active| active.contains(&port))
+    }
 }
 
 impl Pods {
-    fn new(settings: &Settings, labels: &PodLabels) -> Self {
-        Self { labels: labels.clone(), settings: settings.clone(), found: Listing::default() }
+    fn new(settings: &Settings, target: Target<'_>, pool_labels: BTreeMap<String, String>) -> Self {
+        let Target { labels, selector, .. } = target;
+        let (labels, selector, settings) = (labels.clone(), selector.clone(), settings.clone());
+        Self { rules: PodRules { labels, selector, pool_labels, settings }, found: Listing::default() }
     }
 
     fn handle(&mut self, event: Event<Pod>) {
-        let Self { labels, settings, found } = self;
-        found.handle(event, |pod, before| read(&pod, before, labels, settings));
+        let Self { rules, found } = self;
+        found.handle(event, |pod, before| rules.read(&pod, before));
     }
 
-    /// Each port of each ready pod is an endpoint, and each port of every other pod a pending server.
+    /// Each active port of each ready pod is an endpoint, and each active port of every other pod a pending server.
     fn discovered(&self, ports: &[u16]) -> Discovered {
         let mut endpoints = Vec::new();
         let mut pending: BTreeMap<(&str, u64), u64> = BTreeMap::new();
-        for (name, FoundPod { ip, values }) in self.found.objects() {
-            for port in ports {
+        for (name, pod) in self.found.objects() {
+            let FoundPod { ip, values, .. } = pod;
+            for port in ports.iter().filter(|port| pod.takes_requests_at(**port)) {
                 if let Some(ip) = ip {
                     let mut endpoint = values.endpoint(SocketAddr::new(*ip, *port));
                     endpoint.labels.insert(POD.to_owned(), name.clone());
@@ -308,21 +333,28 @@ impl Pods {
     }
 }
 
-/// What a pod says of itself; `before`: what it said last. `None`: the pod has ended or is being deleted. A value that is missing or
-/// not allowed is logged once for each pod.
-fn read(pod: &Pod, before: Option<&FoundPod>, labels: &PodLabels, settings: &Settings) -> Option<FoundPod> {
-    if !stays(pod) {
-        return None;
-    }
-    let (values, problems) =
-        pod_labels::values(pod, labels, &settings.defaults, settings.needs_batched_tokens);
-    if before.is_none_or(|before| before.values != values) {
+impl PodRules {
+    /// What a pod says of itself; `before`: what it said last. `None`: the pod has ended, is being deleted, or isn't selected. A value that
+    /// is missing or not allowed is logged once for each pod.
+    fn read(&self, pod: &Pod, before: Option<&FoundPod>) -> Option<FoundPod> {
+        let Self { labels, selector, pool_labels, settings } = self;
+        if !stays(pod) || !pod_selector::selects(selector, pool_labels, pod) {
+            return None;
+        }
+        let (values, mut problems) =
+            pod_labels::values(pod, labels, &settings.defaults, settings.needs_batched_tokens);
+        if before.is_some_and(|before| before.values == values) {
+            problems.clear();
+        }
+        let (active_ports, wrong_ports) = pod_selector::active_ports(pod);
+        if before.is_none_or(|before| before.active_ports != active_ports) {
+            problems.extend(wrong_ports);
+        }
         for problem in problems {
             tracing::warn!(pod = pod.name_any(), "{problem}");
         }
+        Some(FoundPod { ip: address(pod), values, active_ports })
     }
-    let ip = address(pod);
-    Some(FoundPod { ip, values })
 }
 
 /// The pod is ready or may become ready: it has not ended and is not being deleted.

@@ -29,7 +29,7 @@ pub(crate) struct State {
     pub(crate) is_up: bool,
     /// Since when, by the wall clock.
     pub(crate) since: SystemTime,
-    /// Why it doesn't; empty while it works.
+    /// Why it doesn't work, or why it has found no endpoint; otherwise empty.
     pub(crate) reason: String,
     /// The discovery has found a list, even an empty one, and that was applied.
     has_answered: bool,
@@ -78,10 +78,17 @@ impl States {
         let failed_since = (!state.is_up).then_some(state.since);
         if !state.is_up {
             (state.is_up, state.since) = (true, SystemTime::now());
-            state.reason.clear();
         }
+        state.reason.clear();
         self.metrics.set_discovery_up(pool, true);
         failed_since
+    }
+
+    /// A pool's discovery works, and has found no endpoint for this reason.
+    pub(super) fn finds_nothing(&self, pool: &str, reason: &str) {
+        if let Some(state) = self.inner().pools.get_mut(pool).filter(|state| state.is_up) {
+            reason.clone_into(&mut state.reason);
+        }
     }
 
     /// The lists of these pools are their endpoints now.

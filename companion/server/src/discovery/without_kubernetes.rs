@@ -1,6 +1,6 @@
 //! Replaces Kubernetes discovery in a binary without the feature `kubernetes`, which rejects such a configuration.
 
-use penstock_config::{KubernetesObject, PodLabels};
+use penstock_config::{KubernetesObject, PodLabels, PodSelector};
 
 use super::Report;
 
@@ -10,6 +10,7 @@ pub(super) async fn run(
     _namespace: Option<String>,
     _object: KubernetesObject,
     _labels: PodLabels,
+    _selector: PodSelector,
 ) {
     report.failed(&"this binary was built without kubernetes; build it with `--features kubernetes`");
 }

@@ -78,6 +78,8 @@ fn a_pool_that_a_gateway_cannot_find_needs_its_service() {
     );
     assert!(printed(DNS, &[]).expect("printed").contains("hostname: vllm.models"));
     wrong(DNS, &["--requeue"], "pool `chat` is found by DNS");
+    let consul = DNS.replace("port: 8000", "port: 8000, resolver: ['127.0.0.1:8600']");
+    wrong(&consul, &[], "endpoints.dns.resolver");
     printed(DNS, &flags).expect("a Service takes the place of DNS");
     wrong(POOL, &["--service", "other=vllm:8000"], "the pools are chat");
     wrong(STATIC, &["--service", "chat=vllm:8000"], "leave it out");

@@ -25,12 +25,20 @@ pub(super) const H2C: &str = "kubernetes.io/h2c";
 /// The pods of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Selection {
-    /// A label selector: `a=b,c=d`.
-    pub(super) labels: String,
+    /// At least one label, with its value.
+    pub(super) labels: BTreeMap<String, String>,
     /// At least one.
     pub(super) ports: Vec<u16>,
     /// The servers speak HTTP/2 in plain text.
     pub(super) http2: bool,
+}
+
+impl Selection {
+    /// The labels as a selector of the API: `a=b,c=d`.
+    pub(super) fn query(&self) -> String {
+        let labels = self.labels.iter().map(|(label, value)| format!("{label}={value}"));
+        labels.collect::<Vec<_>>().join(",")
+    }
 }
 
 #[derive(Deserialize)]
@@ -62,7 +70,6 @@ pub(super) fn selection(data: &Value) -> Result<Selection, String> {
     if labels.is_empty() {
         return Err("spec.selector is empty and would select every pod".into());
     }
-    let labels = labels.iter().map(|(label, value)| format!("{label}={value}"));
     let mut ports: Vec<u16> = spec.target_ports.iter().map(|port| port.number).collect();
     ports.extend(spec.target_port_number);
     ports.sort_unstable();
@@ -70,11 +77,7 @@ pub(super) fn selection(data: &Value) -> Result<Selection, String> {
     if ports.is_empty() || ports.contains(&0) {
         return Err("a port is missing: set spec.targetPorts, or spec.targetPortNumber in v1alpha2".into());
     }
-    Ok(Selection {
-        labels: labels.collect::<Vec<_>>().join(","),
-        ports,
-        http2: spec.app_protocol.as_deref() == Some(H2C),
-    })
+    Ok(Selection { labels, ports, http2: spec.app_protocol.as_deref() == Some(H2C) })
 }
 
 #[cfg(test)]
@@ -90,12 +93,11 @@ mod tests {
             "targetPorts": [{"number": 8001}, {"number": 8000}],
             "endpointPickerRef": {"name": "epp", "port": {"number": 9002}},
         }});
-        let expected =
-            Selection { labels: "app=llama,tier=gold".into(), ports: vec![8000, 8001], http2: false };
-        assert_eq!(selection(&new), Ok(expected));
+        let found = selection(&new).expect("valid");
+        assert_eq!((&*found.query(), found.ports), ("app=llama,tier=gold", vec![8000, 8001]));
         let old = json!({"spec": {"selector": {"app": "llama"}, "targetPortNumber": 8000}});
-        let expected = Selection { labels: "app=llama".into(), ports: vec![8000], http2: false };
-        assert_eq!(selection(&old), Ok(expected));
+        let found = selection(&old).expect("valid");
+        assert_eq!((&*found.query(), found.ports), ("app=llama", vec![8000]));
     }
 
     #[test]

@@ -189,6 +189,13 @@ fn start(client: Client) -> mpsc::Receiver<Found> {
     start_with(client, PodLabels::default(), states("chat"))
 }
 
+/// No pods of pool `ml/llama` yet.
+fn pods() -> Pods {
+    let (labels, selector) = (PodLabels::default(), PodSelector::default());
+    let target = Target { namespace: "ml", name: "llama", labels: &labels, selector: &selector };
+    Pods::new(&settings(Discovery::File("f".into())), target, BTreeMap::new())
+}
+
 /// Waits until discovery works, or fails for a reason with this text.
 async fn until_state(states: &States, failure: Option<&str>) {
     let wait = async {
@@ -204,17 +211,28 @@ async fn until_state(states: &States, failure: Option<&str>) {
     assert!(waited.is_ok(), "{failure:?}: {:?}", states.get("chat"));
 }
 
-/// The same with labels of the pods.
+/// Discovers the endpoints of pool `ml/llama`, with labels of the pods.
 fn start_with(client: Client, labels: PodLabels, states: States) -> mpsc::Receiver<Found> {
+    start_selecting(client, labels, PodSelector::default(), states)
+}
+
+/// Discovers the endpoints of pool `ml/llama` among the selected pods.
+fn start_selecting(
+    client: Client,
+    labels: PodLabels,
+    selector: PodSelector,
+    states: States,
+) -> mpsc::Receiver<Found> {
     let (sender, found) = mpsc::channel(16);
     let discovery = Discovery::Kubernetes {
         object: KubernetesObject::InferencePool("llama".into()),
         namespace: Some("ml".into()),
         labels: labels.clone(),
+        selector: selector.clone(),
     };
     let mut report = Report::new("chat".into(), settings(discovery), sender, states);
     tokio::spawn(async move {
-        let target = Target { namespace: "ml", name: "llama", labels: &labels };
+        let target = Target { namespace: "ml", name: "llama", labels: &labels, selector: &selector };
         follow(&mut report, &client, target, &mut Pauses::new(SOON)).await;
     });
     found
@@ -338,7 +356,7 @@ fn a_pod_is_an_endpoint_while_it_is_ready_and_pending_until_then() {
             "metadata": {"name": "p", "deletionTimestamp": deleted},
             "status": {"phase": phase, "podIP": ip, "conditions": [{"type": "Ready", "status": ready}]},
         }));
-        let mut pods = Pods::new(&settings(Discovery::File("f".into())), &PodLabels::default());
+        let mut pods = pods();
         pods.handle(Event::Apply(pod.expect("a pod")));
         let found = pods.discovered(&[8000]);
         match (found.endpoints.len(), found.pending.len()) {
@@ -399,8 +417,7 @@ fn pods_of_the_last_list_count_during_a_new_list() {
         }))
         .expect("a pod")
     };
-    let settings = settings(Discovery::File("f".into()));
-    let mut pods = Pods::new(&settings, &PodLabels::default());
+    let mut pods = pods();
     let is_complete_after = |pods: &mut Pods, event| {
         pods.handle(event);
         pods.found.is_complete()
@@ -441,4 +458,41 @@ async fn a_pods_labels_name_the_variant_of_its_endpoints() {
     };
     let variants: Vec<_> = list.iter().map(|endpoint| endpoint.variant.as_str()).collect();
     assert_eq!(variants, ["h100", "default"]);
+}
+
+#[tokio::test]
+async fn pods_come_and_go_with_their_labels_and_active_ports() {
+    let (server, client) = Server::start(NEW).await;
+    let ports = json!([{"number": 8000}, {"number": 8001}]);
+    server.pool(&json!({"selector": {"matchLabels": {"app": "llama"}}, "targetPorts": ports}));
+    let put = |name: &str, ip: &str, role: Option<&str>, active: Option<&str>| {
+        let mut pod = json!({
+            "metadata": {"name": name, "labels": {"app": "llama"}, "annotations": {}},
+            "status": {"podIP": ip, "conditions": [{"type": "Ready", "status": "True"}]},
+        });
+        if let Some(role) = role {
+            pod["metadata"]["labels"]["llm-d.ai/role"] = role.into();
+        }
+        if let Some(active) = active {
+            pod["metadata"]["annotations"]["llm-d.ai/active-ports"] = active.into();
+        }
+        server.put("pods", &pod);
+    };
+    put("a", "10.0.0.1", Some("prefill"), None);
+    put("b", "10.0.0.2", Some("decode"), Some("8001"));
+    let excluded = [("llm-d.ai/role".to_owned(), vec!["prefill".to_owned()])];
+    let selector = PodSelector { exclude_labels: excluded.into(), ..PodSelector::default() };
+    let mut found = start_selecting(client, PodLabels::default(), selector, states("chat"));
+    until(&mut found, &[("10.0.0.2:8001", "b")]).await;
+    // A second rank becomes active, and then the pod of the other role takes requests, at the port that exists here.
+    put("b", "10.0.0.2", Some("decode"), Some("8000,8001,9000"));
+    until(&mut found, &[("10.0.0.2:8000", "b"), ("10.0.0.2:8001", "b")]).await;
+    put("a", "10.0.0.1", Some("prefill-decode"), Some("8000"));
+    until(&mut found, &[("10.0.0.1:8000", "a"), ("10.0.0.2:8000", "b"), ("10.0.0.2:8001", "b")]).await;
+    put("a", "10.0.0.1", Some("prefill"), Some("8000"));
+    until(&mut found, &[("10.0.0.2:8000", "b"), ("10.0.0.2:8001", "b")]).await;
+    put("b", "10.0.0.2", Some("decode"), Some("none"));
+    until(&mut found, &[]).await;
+    put("b", "10.0.0.2", None, None);
+    until(&mut found, &[("10.0.0.2:8000", "b"), ("10.0.0.2:8001", "b")]).await;
 }
