@@ -103,6 +103,10 @@ pub struct Scraped {
     pub kv_tokens: Option<u64>,
     /// Totals since its start.
     pub totals: Option<Totals>,
+    /// The engine sleeps: it answers no request until an operator wakes it up. `None`: the server doesn't report it.
+    pub is_asleep: Option<bool>,
+    /// When its process started, in seconds since 1970.
+    pub started_s: Option<f64>,
 }
 
 /// A model server's counters.

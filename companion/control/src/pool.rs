@@ -26,6 +26,7 @@ mod reported;
 mod request;
 mod rewrite;
 mod rules;
+mod server_process;
 mod status;
 mod visible_flows;
 

@@ -112,6 +112,8 @@ pub struct ServerStatus {
     pub scraped: Option<Scraped>,
     /// Requests there that this companion didn't grant, at the time of its last metrics.
     pub foreign: u64,
+    /// Its engine sleeps, by its last metrics, so that it gets no requests.
+    pub is_asleep: bool,
 }
 
 impl PoolStatus {

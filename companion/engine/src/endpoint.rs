@@ -2,7 +2,7 @@
 //! sums and the order over all endpoints.
 
 mod bound;
-mod cache_trust;
+pub(crate) mod cache_trust;
 mod credit;
 mod predictions;
 mod pushback;

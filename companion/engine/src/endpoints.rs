@@ -25,6 +25,7 @@ pub(crate) use self::cached::HashedPrompt;
 use crate::allowance::Allowance;
 use crate::dirty_set::DirtySet;
 use crate::endpoint::Endpoint;
+use crate::endpoint::cache_trust::CacheTrust;
 use crate::gate::{Bounds, Share};
 use crate::ids::EndpointIndex;
 use crate::indexed_heap::IndexedHeap;
@@ -197,6 +198,8 @@ impl Endpoints {
         self.change(index, rng, |endpoint| {
             endpoint.fail(now, request, policy, last);
         });
+        // A server that refuses or cuts connections may just be restarted.
+        self.forget_cache(id);
     }
 
     /// When the first mark ends.
@@ -343,6 +346,7 @@ impl Endpoints {
         if was_ready && !endpoint.ready {
             // Its caches may be empty when it is ready again.
             self.scorer.cache_lost(endpoint);
+            endpoint.cache_trust = CacheTrust::default();
         }
         self.ejected.set(endpoint.id, down_until, endpoint.failures.down_until());
         if bound_inputs != endpoint.bound_inputs() {

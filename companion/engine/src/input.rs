@@ -429,6 +429,8 @@ pub enum Input {
     /// Several endpoints disappear, appear or change at once, and with them the eligible endpoints of requests. Nothing
     /// is dispatched in between.
     Relist(Box<Relisted>),
+    /// The server of an endpoint was restarted: its cache is empty. Ignored if it isn't listed and nothing runs there.
+    Restarted(EndpointId),
     /// The number of requests that the server of an endpoint reports as running, of all its clients. Foreign requests
     /// lower a bound in requests until the next report.
     Load {

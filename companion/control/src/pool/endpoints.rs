@@ -9,6 +9,7 @@ use hashbrown::HashMap;
 use penstock_autopilot::{AutopilotEndpoint, Scraped};
 use penstock_engine::input::{EndpointId, EndpointState, Relisted};
 
+use super::server_process::ServerProcess;
 use crate::settings::EndpointSettings;
 
 /// One endpoint.
@@ -18,6 +19,11 @@ pub(super) struct Endpoint {
     /// The configuration has it. Otherwise it is kept because a request runs there.
     pub(super) is_listed: bool,
     pub(super) state: EndpointState,
+    /// The health check passes, or there is none.
+    is_healthy: bool,
+    /// The engine sleeps, by its last metrics.
+    pub(super) is_asleep: bool,
+    pub(super) process: ServerProcess,
     /// In the last announcement to the filters: healthy, and not marked down.
     pub(super) is_announced: bool,
     /// At the last announcement: healthy, and marked down.
@@ -58,6 +64,23 @@ pub(super) struct Freed {
 }
 
 impl Endpoint {
+    /// Changes the health. Returns whether the endpoint becomes ready or stops being ready.
+    pub(super) fn set_healthy(&mut self, is_healthy: bool) -> bool {
+        self.is_healthy = is_healthy;
+        self.update_ready()
+    }
+
+    /// Changes whether the engine sleeps. Returns whether the endpoint becomes ready or stops being ready.
+    pub(super) fn set_asleep(&mut self, is_asleep: bool) -> bool {
+        self.is_asleep = is_asleep;
+        self.update_ready()
+    }
+
+    fn update_ready(&mut self) -> bool {
+        let is_ready = self.is_healthy && !self.is_asleep;
+        core::mem::replace(&mut self.state.ready, is_ready) != is_ready
+    }
+
     fn is_tainted(&self) -> bool {
         self.is_listed && !self.taints.is_empty()
     }
@@ -171,7 +194,7 @@ impl Endpoints {
         endpoint.variant = settings.variant.as_str().into();
         endpoint.max_batch = settings.max_batch;
         endpoint.taints = taints;
-        endpoint.state.ready = settings.ready || (!is_new && before.ready);
+        endpoint.set_healthy(settings.ready || (!is_new && endpoint.is_healthy));
         if !core::mem::replace(&mut endpoint.is_listed, true) {
             self.unlisted -= 1;
         }
@@ -189,8 +212,10 @@ impl Endpoints {
         };
         let was_tainted = endpoint.is_tainted();
         endpoint.is_listed = false;
-        endpoint.state.ready = false;
+        endpoint.is_asleep = false;
+        endpoint.set_healthy(false);
         endpoint.scraped = None;
+        endpoint.process = ServerProcess::default();
         self.unlisted += 1;
         self.tainted -= usize::from(was_tainted);
         true
@@ -209,6 +234,9 @@ impl Endpoints {
                 weight: settings.weight,
                 batched_tokens_max: settings.max_batched_tokens,
             },
+            is_healthy: false,
+            is_asleep: false,
+            process: ServerProcess::default(),
             is_announced: false,
             is_down: false,
             variant: Box::default(),

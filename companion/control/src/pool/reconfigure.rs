@@ -5,7 +5,7 @@
 
 use penstock_autopilot::{PendingServers, Scraped};
 use penstock_engine::Instant;
-use penstock_engine::input::{Amended, Input, Relisted, RequestId, ServerStats};
+use penstock_engine::input::{Amended, EndpointId, Input, Relisted, RequestId, ServerStats};
 
 use super::endpoints::ListChange;
 use super::rules::Rules;
@@ -90,13 +90,17 @@ impl Pool {
         let Some(endpoint) = self.endpoints.get_mut(id) else {
             return;
         };
-        if endpoint.state.ready == is_ready {
-            return;
+        if endpoint.set_healthy(is_ready) {
+            self.readiness_changed(now, id);
         }
-        endpoint.state.ready = is_ready;
-        let state = endpoint.state;
-        self.autopilot.ready(now, id, is_ready);
-        self.decide(now, Input::Endpoint { id, state });
+    }
+
+    /// An endpoint has become ready, or is ready no more.
+    fn readiness_changed(&mut self, now: Instant, id: EndpointId) {
+        if let Some(state) = self.endpoints.get(id).map(|endpoint| endpoint.state) {
+            self.autopilot.ready(now, id, state.ready);
+            self.decide(now, Input::Endpoint { id, state });
+        }
     }
 
     /// The metrics of a model server were read, or have become too old.
@@ -110,8 +114,20 @@ impl Pool {
         let Some(id) = self.endpoints.listed_id(address) else {
             return;
         };
+        let (mut is_other_process, mut is_readiness_changed) = (false, false);
         if let Some(endpoint) = self.endpoints.get_mut(id) {
             endpoint.scraped = scraped;
+            // An engine whose metrics can't be read is asleep or awake as before.
+            if let Some(scraped) = &scraped {
+                is_other_process = endpoint.process.has_restarted(scraped);
+                is_readiness_changed = endpoint.set_asleep(scraped.is_asleep == Some(true));
+            }
+        }
+        if is_other_process {
+            self.decide(now, Input::Restarted(id));
+        }
+        if is_readiness_changed {
+            self.readiness_changed(now, id);
         }
         self.autopilot.scraped(now, id, scraped);
         let stats = ServerStats {

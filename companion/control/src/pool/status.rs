@@ -62,6 +62,7 @@ impl Pool {
                     variant: endpoint.variant.to_string(),
                     scraped: endpoint.scraped,
                     foreign: 0,
+                    is_asleep: endpoint.is_asleep,
                 })
             })
             .collect();

@@ -47,7 +47,7 @@ fn foreign_requests_take_room_until_they_are_gone() {
     assert_eq!(granted(&mut world), [1], "two of three places are taken by others");
     assert_eq!(
         pool(&world).servers,
-        [ServerStatus { variant: "default".into(), scraped: Some(scraped(2)), foreign: 2 }]
+        [ServerStatus { variant: "default".into(), scraped: Some(scraped(2)), foreign: 2, is_asleep: false }]
     );
     assert_eq!(pool(&world).snapshot.endpoints[0].bound, 1);
 
@@ -89,4 +89,34 @@ fn metrics_of_unlisted_endpoints_are_ignored() {
     ));
     assert_eq!(pool(&world).servers, before);
     assert_eq!(pool(&world).snapshot.endpoints[0].bound, 3);
+}
+
+#[test]
+fn a_sleeping_engine_is_not_ready_until_it_is_awake() {
+    let mut world = world();
+    let state = |is_asleep| Some(Scraped { is_asleep, ..scraped(0) });
+    let seen = |world: &World| {
+        let pool = pool(world);
+        (pool.snapshot.endpoints[0].ready, pool.servers[0].is_asleep)
+    };
+    report(&mut world, SERVER, state(None));
+    assert_eq!(seen(&world), (true, false));
+    report(&mut world, SERVER, state(Some(true)));
+    assert_eq!(seen(&world), (false, true));
+    world.send(1, Message::Register(register(1)));
+    assert_eq!(granted(&mut world), [0_u64; 0]);
+    // Neither a page that can't be read nor a health check that passes wakes an engine up.
+    report(&mut world, SERVER, None);
+    for ready in [false, true] {
+        let event = PoolEvent::EndpointReady { address: SERVER.into(), ready };
+        world.handle(Event::Pool("chat".into(), event));
+        assert_eq!(seen(&world), (false, true));
+    }
+    report(&mut world, SERVER, state(Some(false)));
+    assert_eq!((seen(&world), granted(&mut world)), ((true, false), vec![1]));
+    // An engine that is awake isn't ready while its health check fails.
+    let event = PoolEvent::EndpointReady { address: SERVER.into(), ready: false };
+    world.handle(Event::Pool("chat".into(), event));
+    report(&mut world, SERVER, state(Some(false)));
+    assert_eq!(seen(&world), (false, false));
 }

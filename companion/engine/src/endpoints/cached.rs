@@ -2,6 +2,7 @@
 
 use super::Endpoints;
 use crate::endpoint::Endpoint;
+use crate::endpoint::cache_trust::CacheTrust;
 use crate::ids::EndpointIndex;
 use crate::input::EndpointId;
 
@@ -53,6 +54,15 @@ impl Endpoints {
     /// The prompt tokens that `endpoint` probably has cached.
     pub(crate) fn cached_tokens_at(&self, endpoint: &Endpoint, prompt: &HashedPrompt<'_>) -> u64 {
         endpoint.cache_trust.of(self.predicted_tokens_at(endpoint.id, prompt))
+    }
+
+    /// The server of `id` has lost its cache: it was restarted, or may have been. What its answers confirmed was about the lost cache.
+    pub(crate) fn forget_cache(&mut self, id: EndpointId) {
+        if let Some(&index) = self.indices.get(&id) {
+            let endpoint = &mut self.all[index];
+            endpoint.cache_trust = CacheTrust::default();
+            self.scorer.cache_lost(endpoint);
+        }
     }
 
     /// The server at `index` has answered a prompt of which `predicted` tokens were expected in its cache. `cached`: as it counts.

@@ -191,7 +191,8 @@ fn pool_input(
         302..312 => Input::GiveCredit { endpoint: endpoint(rng), requests: 1 + rng.below(3) },
         312..320 => Input::TakeBack { endpoint: endpoint(rng), requests: rng.below(6) },
         320..340 => return budget_input(rng, roll, now),
-        190..195 => Input::Load { id: endpoint(rng), running: maybe(rng, 70, |rng| rng.below(6)) },
+        194 => Input::Restarted(endpoint(rng)),
+        190..194 => Input::Load { id: endpoint(rng), running: maybe(rng, 70, |rng| rng.below(6)) },
         231..247 => Input::Allowance { id: endpoint(rng), allowance: maybe(rng, 80, allowance) },
         257..265 => Input::ServerStats {
             id: endpoint(rng),

@@ -90,6 +90,26 @@ fn a_returning_endpoint_has_no_cached_prefixes() {
 }
 
 #[test]
+fn an_endpoint_that_was_restarted_or_failed_a_request_has_no_cached_prefixes() {
+    for is_reported in [true, false] {
+        let mut harness = harness_with_scorers(Scorers { stock: 0.1, prefix: 1.0, ..NONE });
+        let first = endpoint_order(&mut harness, with_prefix(1, &[1, 2]))[0];
+        assert_eq!(endpoint_order(&mut harness, with_prefix(2, &[1, 2]))[0], first);
+        let endpoint = EndpointId(first);
+        // One failure marks no endpoint down.
+        let input = match is_reported {
+            true => Input::Restarted(endpoint),
+            false => Input::Failed { id: RequestId(9), endpoint },
+        };
+        assert_eq!(harness.handle(input), []);
+        assert_ne!(endpoint_order(&mut harness, with_prefix(3, &[1, 2]))[0], first, "{is_reported}");
+    }
+    // An endpoint that isn't known has nothing to lose.
+    let mut harness = harness_with_scorers(Scorers { prefix: 1.0, ..NONE });
+    assert_eq!(harness.handle(Input::Restarted(EndpointId(77))), []);
+}
+
+#[test]
 fn an_endpoint_with_the_adapter_scores_higher_and_without_a_report_is_not_scored() {
     let mut harness = harness_with_scorers(Scorers { stock: 1.0, lora: 1.0, ..NONE });
     report(&mut harness, 1, with_adapters(&["other"]));

@@ -58,10 +58,12 @@ impl Readers {
                 essential::spawn("metrics of model servers", reader.run(begin, driver.clone()))
             },
         );
-        let event = |(pool, address)| {
-            Event::Pool(pool, PoolEvent::Scraped { address, scraped: None, adapters: None })
-        };
-        endpoint_tasks::notify_stopped(driver, stopped, event).await;
+        // Without metrics, an engine counts as awake. The second event withdraws the values of the first one.
+        for scraped in [Some(Scraped::default()), None] {
+            let event =
+                |(pool, address)| Event::Pool(pool, PoolEvent::Scraped { address, scraped, adapters: None });
+            endpoint_tasks::notify_stopped(driver, stopped.clone(), event).await;
+        }
     }
 }
 
@@ -130,6 +132,7 @@ impl Reader {
         let mut ticks = tokio::time::interval_at(begin, self.scrape.interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut state = State::new(self.scrape.stale_after);
+        let mut was_asleep = false;
         loop {
             let stale = async {
                 match state.stale_at() {
@@ -153,6 +156,9 @@ impl Reader {
             let adapters = answer.as_ref().ok().and_then(|page| page.adapters.clone());
             let why = answer.err().map(|failure| failure.to_string());
             self.failures.set(&self.pool, &self.address, Check::Metrics, why.as_deref());
+            if let Some(scraped) = &scraped {
+                was_asleep = self.log_sleep(was_asleep, scraped.is_asleep == Some(true));
+            }
             match state.update(Instant::now(), scraped.is_some()) {
                 Change::Nothing => continue,
                 Change::StillRead => {}
@@ -178,6 +184,21 @@ impl Reader {
                 return;
             }
         }
+    }
+
+    /// Logs that the engine fell asleep or woke up. Returns `is_asleep`.
+    fn log_sleep(&self, was_asleep: bool, is_asleep: bool) -> bool {
+        let (pool, endpoint) = (&*self.pool, &*self.address);
+        match (was_asleep, is_asleep) {
+            (false, true) => tracing::warn!(
+                pool,
+                endpoint,
+                "endpoint not ready: its engine sleeps; it gets no requests until POST /wake_up wakes it up"
+            ),
+            (true, false) => tracing::info!(pool, endpoint, "the engine of the endpoint is awake again"),
+            (true, true) | (false, false) => {}
+        }
+        is_asleep
     }
 
     async fn read(&self, client: &mut ServerClient) -> Result<Answer, Failure> {

@@ -191,6 +191,9 @@ fn endpoints(facts: &PoolFacts<'_>) -> Vec<String> {
                 "{address} is marked down because requests to it failed; next probe in {:.1}s. Check the log of its server (down.first and down.max set the time between probes).",
                 until.since(facts.now).as_secs_f64()
             ),
+            None if facts.pool.server(endpoint.id).is_some_and(|server| server.is_asleep) => format!(
+                "{address} isn't ready because its engine sleeps. Wake it up: curl -X POST http://{address}/wake_up"
+            ),
             None => format!(
                 "{address} isn't ready because its health check fails. Check its server, or health.path."
             ),

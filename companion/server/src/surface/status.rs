@@ -203,7 +203,7 @@ fn discovery(state: DiscoveryState) -> Value {
     json!({
         "up": state.is_up,
         "since": humantime::format_rfc3339_seconds(state.since).to_string(),
-        "reason": (!state.is_up).then_some(state.reason),
+        "reason": (!state.reason.is_empty()).then_some(state.reason),
     })
 }
 
@@ -238,7 +238,8 @@ fn endpoint(
         "variant": server.map(|server| &server.variant),
         "ready": snapshot.ready,
         "scheme": config.schemes.get(&*pool.name).unwrap_or(&"http"),
-        "why": readiness(snapshot, now) + &config.failed_checks(&pool.name, address, snapshot.ready),
+        "why": readiness(snapshot, server.is_some_and(|server| server.is_asleep), now)
+            + &config.failed_checks(&pool.name, address, snapshot.ready),
         "stock": snapshot.stock,
         "credit": snapshot.credit,
         "bound": snapshot.bound,
@@ -274,7 +275,7 @@ fn variant(variant: &VariantStatus) -> Value {
 }
 
 /// Why an endpoint gets requests, or doesn't.
-fn readiness(endpoint: &EndpointSnapshot, now: Instant) -> String {
+fn readiness(endpoint: &EndpointSnapshot, is_asleep: bool, now: Instant) -> String {
     match endpoint.down_until {
         _ if endpoint.ready => match endpoint.pushback {
             None => "ready".into(),
@@ -285,6 +286,7 @@ fn readiness(endpoint: &EndpointSnapshot, now: Instant) -> String {
             "marked down: requests failed there; next probe in {:.1}s",
             until.since(now).as_secs_f64()
         ),
+        None if is_asleep => "asleep: its engine sleeps and gets no request until it is woken up".into(),
         None => "its health check fails".into(),
     }
 }
@@ -428,6 +430,7 @@ mod tests {
                 variant: "h100".into(),
                 scraped: Some(Scraped { waiting: Some(7), kv_used: Some(0.25), ..Scraped::default() }),
                 foreign: 3,
+                is_asleep: false,
             },
             ServerStatus { variant: "l4".into(), ..ServerStatus::default() },
         ];
@@ -587,17 +590,18 @@ mod tests {
             foreign: 0,
             pushback: None,
         };
-        assert_eq!(readiness(&endpoint, now), "its health check fails");
+        assert_eq!(readiness(&endpoint, false, now), "its health check fails");
+        assert!(readiness(&endpoint, true, now).starts_with("asleep"));
         let down = EndpointSnapshot { down_until: Some(now.after(Duration::from_millis(1_500))), ..endpoint };
-        assert_eq!(readiness(&down, now), "marked down: requests failed there; next probe in 1.5s");
+        assert_eq!(readiness(&down, false, now), "marked down: requests failed there; next probe in 1.5s");
         let back = EndpointSnapshot { ready: true, ..down };
-        assert_eq!(readiness(&back, now), "ready");
+        assert_eq!(readiness(&back, false, now), "ready");
         let pushed_back = EndpointSnapshot { pushback: Some(3), ..back };
         assert_eq!(
-            readiness(&pushed_back, now),
+            readiness(&pushed_back, false, now),
             "ready; takes 3 requests at a time, because it answered 429 or 503"
         );
         let gone = EndpointSnapshot { listed: false, ..endpoint };
-        assert!(readiness(&gone, now).contains("no longer listed"));
+        assert!(readiness(&gone, false, now).contains("no longer listed"));
     }
 }

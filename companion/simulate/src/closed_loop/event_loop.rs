@@ -354,7 +354,7 @@ impl<'a> ClosedLoop<'a> {
                 waiting: Some(gauges.waiting as u64),
                 kv_used: Some(gauges.kv_tokens as f64 / kv_tokens as f64),
                 kv_tokens: Some(kv_tokens),
-                totals: None,
+                ..Scraped::default()
             };
             let id = settings::endpoint(index);
             self.autopilot.scraped(self.now, id, Some(scraped));

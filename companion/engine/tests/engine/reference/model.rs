@@ -342,6 +342,7 @@ impl Model {
             | Input::TakeBack { .. }
             | Input::PushedBack { .. }
             | Input::ServerStats { .. }
+            | Input::Restarted(_)
             | Input::Load { .. }
             | Input::Allowance { .. }) => self.apply_to_endpoints(input, effects),
         }
@@ -373,7 +374,9 @@ impl Model {
             Input::Failed { id, endpoint } => {
                 self.fail(id, endpoint);
                 self.discard_lost_state();
+                self.forget_cache(endpoint);
             }
+            Input::Restarted(endpoint) => self.forget_cache(endpoint),
             Input::PushedBack { id, endpoint } => self.push_back(id, endpoint),
             Input::GiveCredit { endpoint, requests } => self.lend(endpoint, requests),
             Input::TakeBack { endpoint, requests } => self.take_back(endpoint, requests),

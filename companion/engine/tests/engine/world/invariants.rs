@@ -215,6 +215,7 @@ impl InvariantChecker {
             | Input::SharedUsage { .. }
             | Input::FirstByte(_)
             | Input::PushedBack { .. }
+            | Input::Restarted(_)
             | Input::Load { .. }
             | Input::ServerStats { .. }
             | Input::Allowance { .. }

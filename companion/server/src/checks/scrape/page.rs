@@ -88,8 +88,11 @@ impl Page {
             kv_used: values.get(Series::KvUsed),
             kv_tokens: values.cache_tokens(),
             totals: values.totals(),
+            is_asleep: values.is_asleep(),
+            started_s: values.get(Series::Started),
         };
-        (scraped != Scraped::default()).then_some(scraped)
+        // Every server in Python or Go says when it started.
+        (Scraped { started_s: None, ..scraped } != Scraped::default()).then_some(scraped)
     }
 }
 
@@ -115,10 +118,17 @@ enum Series {
     /// The former name of the time between tokens; some servers export both names.
     OldItlSum,
     OldItlCount,
+    /// A series of engines, each with its state as a label.
+    SleepState,
+    /// Engines that are awake, or asleep, by that series.
+    Awake,
+    Asleep,
+    /// When the server's process started.
+    Started,
 }
 
 /// The number of series.
-const SERIES: usize = Series::OldItlCount as usize + 1;
+const SERIES: usize = Series::Started as usize + 1;
 
 /// How a page writes the names of its series: one page of a proxy may have each series in several forms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,6 +155,7 @@ impl Series {
             b"trtllm" => Self::of_tensorrt_llm(metric),
             b"llamacpp" => Self::of_llama_cpp(metric),
             b"tgi" => Self::of_tgi(metric),
+            b"process" => (metric == b"start_time_seconds").then_some(Self::Started),
             _ => None,
         };
         Some((series?, Form { is_ray, has_colon: *separator == b':' }))
@@ -156,6 +167,7 @@ impl Series {
             b"num_requests_waiting" => Self::Waiting,
             b"kv_cache_usage_perc" | b"gpu_cache_usage_perc" => Self::KvUsed,
             b"cache_config_info" => Self::CacheConfig,
+            b"engine_sleep_state" => Self::SleepState,
             _ => return Self::of_latencies(metric),
         })
     }
@@ -233,12 +245,14 @@ impl Values {
         let mut labels = Labels::of(line, name);
         let mut cache = CacheConfig::default();
         let mut ranks = Ranks::default();
+        let mut sleep_state = None;
         for (label, value) in labels.by_ref() {
             match label {
                 b"block_size" => cache.block_tokens = number(value),
                 b"num_gpu_blocks" => cache.blocks = number(value),
                 b"tp_rank" | b"pp_rank" => ranks.is_nonzero |= value != b"0",
                 b"dp_rank" => ranks.is_data_parallel = true,
+                b"sleep_state" => sleep_state = Some(value),
                 _ => {}
             }
         }
@@ -261,6 +275,16 @@ impl Values {
             Series::KvUsed => {}
             // Every engine of a page has the same.
             Series::BlockTokens => self.values[series as usize] = Some(value),
+            Series::SleepState => match sleep_state {
+                Some(b"awake") => self.add(Series::Awake, value),
+                // How deep an engine sleeps makes no difference to requests.
+                Some(_) => self.add(Series::Asleep, value),
+                None => {}
+            },
+            Series::Started => {
+                let latest = self.get(series).unwrap_or_default().max(value);
+                self.values[series as usize] = Some(latest);
+            }
             Series::Running
             | Series::Waiting
             | Series::KvTokens
@@ -272,7 +296,9 @@ impl Values {
             | Series::ItlSum
             | Series::ItlCount
             | Series::OldItlSum
-            | Series::OldItlCount => self.add(series, value),
+            | Series::OldItlCount
+            | Series::Awake
+            | Series::Asleep => self.add(series, value),
         }
     }
 
@@ -293,6 +319,14 @@ impl Values {
     /// A whole number, if it is exact.
     fn count(&self, series: Series) -> Option<u64> {
         self.get(series).and_then(whole)
+    }
+
+    /// Whether all engines behind the page sleep. An engine that is waking up, in no state, isn't awake yet.
+    fn is_asleep(&self) -> Option<bool> {
+        match (self.get(Series::Awake), self.get(Series::Asleep)) {
+            (Some(awake), _) => Some(awake <= 0.0),
+            (None, asleep) => asleep.map(|asleep| asleep > 0.0),
+        }
     }
 
     /// All totals or none, because windows need every one. A server that doesn't count times between tokens has zero.
@@ -392,7 +426,41 @@ vllm:inter_token_latency_seconds_sum{engine="0"} 8.5
                 itl_count: 441,
                 itl_s: 8.5,
             }),
+            is_asleep: None,
+            started_s: None,
         }
+    }
+
+    #[test]
+    fn an_engine_sleeps_unless_one_behind_the_page_is_awake() {
+        let state = |states: &[(&str, u8, u8)]| {
+            let lines = states.iter().map(|(state, engine, value)| {
+                format!("vllm:engine_sleep_state{{engine=\"{engine}\",model_name=\"m\",sleep_state=\"{state}\"}} {value}.0\n")
+            });
+            let page = format!("vllm:num_requests_running 0\n{}", lines.collect::<String>());
+            read(page.as_bytes()).expect("known").is_asleep
+        };
+        assert_eq!(state(&[]), None);
+        assert_eq!(
+            state(&[("awake", 0, 1), ("weights_offloaded", 0, 0), ("discard_all", 0, 0)]),
+            Some(false)
+        );
+        assert_eq!(state(&[("discard_all", 0, 0), ("weights_offloaded", 0, 1), ("awake", 0, 0)]), Some(true));
+        assert_eq!(state(&[("awake", 0, 0), ("discard_all", 0, 1)]), Some(true));
+        assert_eq!(state(&[("awake", 0, 0), ("weights_offloaded", 0, 0)]), Some(true), "it is waking up");
+        assert_eq!(state(&[("awake", 0, 0), ("awake", 1, 1), ("discard_all", 0, 1)]), Some(false));
+        assert_eq!(state(&[("weights_offloaded", 0, 1)]), Some(true));
+        assert_eq!(state(&[("weights_offloaded", 0, 0)]), Some(false));
+        let page = "vllm:num_requests_running 0\nvllm:engine_sleep_state 1\n";
+        assert_eq!(read(page.as_bytes()).expect("known").is_asleep, None, "a series without the state");
+    }
+
+    #[test]
+    fn the_start_of_the_process_is_read_and_makes_no_page_known() {
+        let page = "process_start_time_seconds 1.73205610025e+09\n";
+        assert_eq!(read(page.as_bytes()), None, "any server has it");
+        let page = format!("vllm:num_requests_running 1\n{page}");
+        assert_eq!(read(page.as_bytes()).expect("known").started_s, Some(1_732_056_100.25));
     }
 
     #[test]
@@ -481,6 +549,7 @@ trtllm_time_per_output_token_seconds_count{engine_type="trtllm",model_name="m"} 
                 itl_count: 85,
                 itl_s: 0.5,
             }),
+            ..Scraped::default()
         };
         assert_eq!(read(page.as_bytes()), Some(expected));
         // An older version of Dynamo writes a colon.

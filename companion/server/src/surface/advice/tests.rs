@@ -51,7 +51,11 @@ fn scene(keys: &str) -> Scene {
             pushback: None,
         })
         .collect();
-    let server = ServerStatus { variant: "default".into(), scraped: Some(Scraped::default()), foreign: 0 };
+    let server = ServerStatus {
+        variant: "default".into(),
+        scraped: Some(Scraped::default()),
+        ..ServerStatus::default()
+    };
     let pool = PoolStatus {
         name: "chat".into(),
         addresses: vec!["127.0.0.1:1".into(), "127.0.0.1:2".into()],

@@ -38,6 +38,10 @@ impl Model {
     }
 
     /// Discards the prefixes of endpoints that aren't ready, and the stats of unlisted ones.
+    pub(super) fn forget_cache(&mut self, endpoint: EndpointId) {
+        self.scorer_inputs.computed.retain(|(_, id)| *id != endpoint);
+    }
+
     pub(super) fn discard_lost_state(&mut self) {
         let endpoints = &self.endpoints;
         let ready = |id: &EndpointId| endpoints.get(id).is_some_and(|server| server.ready);
