@@ -20,6 +20,7 @@ pub mod h2c;
 pub mod metrics;
 pub mod mock;
 pub mod module;
+pub mod name_server;
 pub mod pages;
 #[cfg(feature = "browser")]
 pub mod path_proxy;
@@ -45,6 +46,7 @@ pub use self::envoy::Envoy;
 pub use self::etcd::Etcd;
 pub use self::gateway::Gateway;
 pub use self::mock::Mock;
+pub use self::name_server::{NameAnswer, NameServer};
 #[cfg(feature = "browser")]
 pub use self::path_proxy::PathProxy;
 pub use self::process::Process;

@@ -48,6 +48,8 @@ struct Shared {
     behaviour: Behaviour,
     calls: mpsc::UnboundedSender<Call>,
     healthy: AtomicBool,
+    /// `None`: the page can't be read.
+    metrics: Locked<Option<String>>,
     own: Arc<Gauge>,
     together: Arc<Gauge>,
 }
@@ -137,6 +139,14 @@ impl Upstream {
         Self::start(Behaviour::ClientRequest, Arc::default()).await
     }
 
+    /// A server on this address that hands every request to the test.
+    ///
+    /// # Panics
+    /// If the address isn't free.
+    pub async fn scripted_at(address: SocketAddr) -> Self {
+        Self::scripted_on(TcpListener::bind(address).await.expect("a free address")).await
+    }
+
     /// A server that answers by itself, after `service` each.
     pub async fn serving(service: Duration) -> Self {
         Self::start(Behaviour::Serve(service, 0), Arc::default()).await
@@ -192,6 +202,7 @@ impl Upstream {
             behaviour,
             calls,
             healthy: AtomicBool::new(true),
+            metrics: Locked::new(Some("vllm:num_requests_running 0\n".to_owned())),
             own: Arc::default(),
             together,
         });
@@ -257,6 +268,14 @@ impl Upstream {
         self.shared.healthy.store(healthy, Ordering::SeqCst);
     }
 
+    /// Sets its page of metrics; `None`: the page can't be read.
+    ///
+    /// # Panics
+    /// If the server panicked.
+    pub fn set_metrics(&self, page: Option<&str>) {
+        *self.shared.metrics.lock().expect("no holder of the lock panics") = page.map(str::to_owned);
+    }
+
     /// The next request that arrives.
     ///
     /// # Panics
@@ -298,7 +317,11 @@ async fn serve(request: Request<Incoming>, shared: Arc<Shared>) -> Result<Respon
             return Ok(plain(StatusCode::OK, ""));
         }
         (&Method::GET, "/health") => return Ok(plain(StatusCode::SERVICE_UNAVAILABLE, "")),
-        (&Method::GET, "/metrics") => return Ok(plain(StatusCode::OK, "vllm:num_requests_running 0\n")),
+        (&Method::GET, "/metrics") => {
+            let page = shared.metrics.lock().expect("no holder of the lock panics").clone();
+            let status = if page.is_some() { StatusCode::OK } else { StatusCode::INTERNAL_SERVER_ERROR };
+            return Ok(plain(status, page.unwrap_or_default()));
+        }
         _ => {}
     }
     let in_flight = InFlight::new(&shared);
@@ -357,8 +380,8 @@ async fn stream(call: Call, service: Duration, places: Arc<Semaphore>) {
     events.finish(8, 4);
 }
 
-fn plain(status: StatusCode, text: &'static str) -> Response<Body> {
-    let mut response = Response::new(full(Bytes::from_static(text.as_bytes())));
+fn plain(status: StatusCode, text: impl Into<Bytes>) -> Response<Body> {
+    let mut response = Response::new(full(text.into()));
     *response.status_mut() = status;
     response
 }

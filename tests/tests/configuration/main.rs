@@ -2,5 +2,6 @@
 
 mod config;
 mod discovery;
+mod dns;
 mod envoy_endpoints;
 mod reload;

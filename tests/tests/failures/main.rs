@@ -9,3 +9,4 @@ mod pushback;
 mod requeue;
 mod retry;
 mod shutdown;
+mod sleeping;

@@ -1,7 +1,7 @@
 //! Policy classes by the uncached part of a prompt, as Dynamo's router has them, through a real Envoy.
 
 use penstock_tests::gateway::{config, pool, slots};
-use penstock_tests::{Answer, ClientRequest, Gateway, Upstream, run};
+use penstock_tests::{Answer, ClientRequest, Gateway, Upstream, run, until};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
@@ -73,6 +73,48 @@ fn the_second_of_two_equal_prompts_goes_by_the_cached_bucket() {
         for answer in [second, other, again] {
             assert_eq!(answer.await.expect("answered").status, 200);
         }
+    });
+}
+
+/// A page of metrics with a queue of this length, of a process that started at this time.
+fn page(queue: u64, started: &str) -> String {
+    format!("vllm:num_requests_waiting {queue}\nprocess_start_time_seconds {started}\n")
+}
+
+/// Waits until the companion has read a page with a queue of this length.
+async fn read(gateway: &Gateway, queue: u64) {
+    until("the page is read", || async {
+        let endpoint = gateway.pool("p").await["endpoints"][0].clone();
+        if endpoint["queue"] == queue { Ok(()) } else { Err(endpoint.to_string()) }
+    })
+    .await;
+}
+
+#[test]
+fn a_server_that_was_restarted_in_its_place_has_no_prompt_cached() {
+    run(async {
+        let server = Upstream::scripted().await;
+        let keys = format!("{}  scheduler: {{prefix: 0}}\n  scrape: {{interval: 20ms}}\n{BUCKETS}", slots(1));
+        let gateway = Gateway::start(&config("", &[pool("p", "m", &[&server], &keys)])).await;
+        server.set_metrics(Some(&page(1, "1.73205610025e+09")));
+        read(&gateway, 1).await;
+        let ask = async |id: &str| {
+            let answer = gateway.spawn(asks('a', id));
+            let call = server.next().await;
+            let seen = seen(&gateway, id).await[2].clone();
+            call.answer_with(4_000, 4);
+            assert_eq!(answer.await.expect("answered").status, 200);
+            seen
+        };
+        assert_eq!(ask("first").await, 0);
+        assert_eq!(ask("second").await, 2_896);
+        server.set_metrics(Some(&page(2, "1.73205610025e+09")));
+        read(&gateway, 2).await;
+        assert_eq!(ask("third").await, 2_896, "the process is the same");
+        server.set_metrics(Some(&page(3, "1.73206e+09")));
+        read(&gateway, 3).await;
+        assert_eq!(ask("fourth").await, 0);
+        assert_eq!(ask("fifth").await, 2_896, "the new process has computed it");
     });
 }
 
