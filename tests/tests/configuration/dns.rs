@@ -75,6 +75,8 @@ fn a_name_without_an_address_takes_endpoints_away_and_a_failing_name_server_does
             discovery["up"] == true && discovery["reason"].to_string().contains("doesn't exist")
         })
         .await;
+        let advice = gateway.pool("a").await["advice"].to_string();
+        assert!(advice.contains("the pool has no endpoint: vllm.test. doesn't exist"), "{advice}");
         let waits = gateway.spawn(ClientRequest::chat("m", "waits"));
         gateway.waiting("a", 1).await;
         call.answer();

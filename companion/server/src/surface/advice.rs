@@ -126,6 +126,7 @@ fn pool_advice(facts: &Facts<'_>, pool: &PoolStatus) -> Vec<String> {
     let mut advice = Vec::new();
     advice.extend(undiscovered(facts, &pool.name));
     let recent = facts.recent.pool(&pool.name);
+    let found_nothing = found_nothing(facts, &pool.name);
     let facts = PoolFacts {
         pool,
         config,
@@ -134,7 +135,7 @@ fn pool_advice(facts: &Facts<'_>, pool: &PoolStatus) -> Vec<String> {
         now: facts.now,
         uptime: facts.uptime,
     };
-    advice.extend(endpoints(&facts));
+    advice.extend(endpoints(&facts, found_nothing.as_deref()));
     advice.extend(stuck(&facts));
     advice.extend(orphaned(&facts));
     advice.extend(full(&facts));
@@ -162,8 +163,14 @@ fn undiscovered(facts: &Facts<'_>, pool: &str) -> Option<String> {
     })
 }
 
-/// Advice on endpoints that aren't ready.
-fn endpoints(facts: &PoolFacts<'_>) -> Vec<String> {
+/// Why a discovery that works has found no endpoint.
+fn found_nothing(facts: &Facts<'_>, pool: &str) -> Option<String> {
+    let state = facts.discoveries?.get(pool)?;
+    (state.is_up && !state.reason.is_empty()).then_some(state.reason)
+}
+
+/// Advice on endpoints that aren't ready. `found_nothing`: why discovery has found no endpoint.
+fn endpoints(facts: &PoolFacts<'_>, found_nothing: Option<&str>) -> Vec<String> {
     let listed = || {
         let all = facts.pool.snapshot.endpoints.iter();
         all.filter(|endpoint| endpoint.listed)
@@ -171,7 +178,12 @@ fn endpoints(facts: &PoolFacts<'_>) -> Vec<String> {
     let all = listed().count();
     let unready: Vec<&EndpointSnapshot> = listed().filter(|endpoint| !endpoint.ready).collect();
     if all == 0 {
-        return vec!["the pool has no endpoint. Add one to its endpoints, or check its discovery.".into()];
+        return vec![match found_nothing {
+            Some(why) => {
+                format!("the pool has no endpoint: {why}. Check endpoints.dns, or start servers of that name.")
+            }
+            None => "the pool has no endpoint. Add one to its endpoints, or check its discovery.".into(),
+        }];
     }
     let mut advice = Vec::new();
     if unready.len() == all {

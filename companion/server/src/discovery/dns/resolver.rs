@@ -15,6 +15,7 @@ use hickory_resolver::net::{DnsError, NetError, NoRecords};
 use hickory_resolver::proto::op::{Query, ResponseCode};
 use hickory_resolver::proto::rr::{Name, RecordType};
 use hickory_resolver::{Hosts, TokioResolver, system_conf};
+use tracing::subscriber::NoSubscriber;
 
 /// A lookup with all its queries that takes longer has failed.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
@@ -101,7 +102,8 @@ async fn look_up_as_system(
     if name.is_localhost() {
         return Ok(Answer::Addresses(vec![Ipv4Addr::LOCALHOST.into()]));
     }
-    let parsed = system_conf::parse_resolv_conf(resolv_conf?);
+    let resolv_conf = resolv_conf?;
+    let parsed = quietly(|| system_conf::parse_resolv_conf(resolv_conf));
     let (config, options) = parsed.map_err(|why| format!("{RESOLV_CONF}: {why}"))?;
     let (domain, mut search, servers) = config.into_parts();
     if search.is_empty() {
@@ -112,6 +114,11 @@ async fn look_up_as_system(
     Resolver::new(addresses, &options)?.search(&candidates(&name, &search, options.ndots)).await
 }
 
+/// The parsers log whatever they don't understand, at each lookup. The C library ignores it silently.
+fn quietly<T>(parse: impl FnOnce() -> T) -> T {
+    tracing::subscriber::with_default(NoSubscriber::new(), parse)
+}
+
 fn parse(name: &str) -> Result<Name, String> {
     Name::from_str_relaxed(name).map_err(|why| why.to_string())
 }
@@ -120,7 +127,7 @@ fn parse(name: &str) -> Result<Name, String> {
 fn listed_in(hosts: &[u8], name: &Name) -> Vec<IpAddr> {
     let mut known = Hosts::default();
     // Only reading from a file can fail.
-    let _ = known.read_hosts_conf(hosts);
+    let _ = quietly(|| known.read_hosts_conf(hosts));
     let of_type = |kind| {
         let found = known.lookup_static_host(&Query::query(name.clone(), kind));
         let records = found.iter().flat_map(|lookup| lookup.answers());
