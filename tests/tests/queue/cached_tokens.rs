@@ -115,7 +115,11 @@ fn a_server_that_was_restarted_in_its_place_has_no_prompt_cached() {
         server.set_metrics(Some(&page(3, "1.73206e+09")));
         read(&gateway, 3).await;
         assert_eq!(ask("fourth").await, 0);
-        assert_eq!(ask("fifth").await, 2_896, "the new process has computed it, and has contradicted nothing");
+        assert_eq!(
+            ask("fifth").await,
+            2_896,
+            "the new process has computed it, and has contradicted nothing"
+        );
     });
 }
 

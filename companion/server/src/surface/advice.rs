@@ -180,7 +180,9 @@ fn endpoints(facts: &PoolFacts<'_>, found_nothing: Option<&str>) -> Vec<String> 
     if all == 0 {
         return vec![match found_nothing {
             Some(why) => {
-                format!("the pool has no endpoint: {why}. Check endpoints.dns, or start servers of that name.")
+                format!(
+                    "the pool has no endpoint: {why}. Check endpoints.dns, or start servers of that name."
+                )
             }
             None => "the pool has no endpoint. Add one to its endpoints, or check its discovery.".into(),
         }];
