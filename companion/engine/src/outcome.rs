@@ -187,6 +187,12 @@ impl Outcome {
         matches!(self.meaning(), Meaning::Served)
     }
 
+    /// A limit of waiting requests turned the request away: that of the pool, of its flow or of its class.
+    #[must_use]
+    pub const fn is_by_queue_limit(self) -> bool {
+        self.is_for_full_queue() || matches!(self, Self::RejectedFlowCapacity | Self::RejectedClassCapacity)
+    }
+
     /// The request lost its place, or got none, because the pool's queue was full.
     #[must_use]
     pub const fn is_for_full_queue(self) -> bool {

@@ -4,9 +4,11 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use penstock_control::code_of;
 use penstock_engine::Outcome;
 use penstock_engine::outcome::Meaning;
 use penstock_tests::binary::workspace;
+use penstock_wire::Code;
 use serde_json::Value;
 
 use super::ALL;
@@ -160,6 +162,33 @@ fn lists_of_outcomes_in_rules_and_dashboard_are_complete() {
         }
     }
     assert!(lists >= 10, "{lists}");
+}
+
+/// The values of the label `error_type` in an expression.
+fn error_types(expr: &str) -> BTreeSet<&str> {
+    let matchers = expr.split("error_type=").skip(1);
+    let values = matchers.filter_map(|rest| rest.split('"').nth(1));
+    values.flat_map(|value| value.split('|')).collect()
+}
+
+#[test]
+fn alert_of_a_full_queue_lists_every_limit_of_the_queue() {
+    let by_limit = Outcome::ALL.into_iter().filter(|outcome| outcome.is_by_queue_limit());
+    // `preemptions_total` counts these.
+    let at_arrival = by_limit.filter(|outcome| *outcome != Outcome::Displaced);
+    let codes: BTreeSet<&str> = at_arrival.filter_map(code_of).map(Code::as_str).collect();
+    let rules = rules();
+    let full = rules.iter().find(|(name, _, _)| name == "PenstockQueueFull").expect("a rule");
+    assert_eq!(error_types(&full.1), codes);
+    assert!(full.1.contains("penstock_preemptions_total"), "{}", full.1);
+    let mut tried = 0;
+    for (name, expr, _) in &rules {
+        for code in error_types(expr) {
+            tried += 1;
+            assert!(Code::parse(code).is_some(), "{name}: there is no code {code}");
+        }
+    }
+    assert!(tried > codes.len(), "{tried}");
 }
 
 #[test]
