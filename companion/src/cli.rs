@@ -136,7 +136,11 @@ pub fn main() -> ExitCode {
 
 async fn run(cli: Cli, environment: Environment) -> ExitCode {
     match cli.command {
-        Command::Serve(args) => ended(serve::run(args, environment, filter_module::MODULE).await),
+        Command::Serve(args) => {
+            // A companion scrapes and probes thousands of servers. If the system refuses, the limit stays.
+            let _ = up::raise_open_files();
+            ended(serve::run(args, environment, filter_module::MODULE).await)
+        }
         Command::Up(args) => run_up(args, cli.log, cli.log_format, environment).await,
         Command::Demo(args) => ended(demo::run(args, environment).await),
         Command::EnvoyConfig(args) => {

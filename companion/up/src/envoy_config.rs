@@ -22,7 +22,7 @@ use penstock_filter_module as filter_module;
 use siphasher::sip::SipHasher13;
 
 use crate::flags::HostPort;
-use crate::http_filters;
+use crate::{http_filters, process_limits};
 
 /// The file that names the certificate for clients, in the folder of `--envoy`.
 const CERTIFICATE_FILE: &str = "certificate.json";
@@ -54,10 +54,11 @@ pub struct Args {
     /// limit must be larger.
     #[arg(long, value_name = "SIZE", default_value_t = ByteSize::b(limits::HEAP_BYTES_MAX), value_parser = max_heap)]
     pub max_heap: ByteSize,
-    /// The files that Envoy may have open (ulimit -n, LimitNOFILE). Clients' connections are limited to half of what Envoy doesn't
-    /// need itself, at most 50,000, so that there is a descriptor for each request's connection to a server. Default: enough
-    /// for 50,000, which Envoy must then be allowed.
-    #[arg(long, value_name = "N", default_value_t = limits::FILES_ASSUMED)]
+    /// The files that Envoy may have open (its hard limit: ulimit -Hn, LimitNOFILE). Clients' connections are limited to half of what
+    /// Envoy doesn't need itself, at most 50,000, so that there is a descriptor for each request's connection to a server. `auto`: as
+    /// many as this command may have open, for an Envoy in another container of the same pod or under the same service manager. Default:
+    /// enough for 50,000, which Envoy must then be allowed.
+    #[arg(long, value_name = "N|auto", default_value_t = limits::FILES_ASSUMED, value_parser = open_files)]
     pub open_files: u64,
     /// Write the bootstrap to a file instead of printing it. An existing file is replaced atomically.
     #[arg(long, value_name = "FILE")]
@@ -169,7 +170,7 @@ fn note(command: &str, origin: &str, changes: &str, connections: u64, files: u64
     format!(
         "Envoy {} for Penstock {}, by `{command}`.\n\
          The filter's module {origin}.\n\
-         Envoy refuses clients' connections above {connections} and must be allowed {files} open files (ulimit -n, LimitNOFILE).\n\
+         Envoy refuses clients' connections above {connections} and must be allowed {files} open files (ulimit -Hn, LimitNOFILE).\n\
          Print a new bootstrap when {changes}.",
         find::VERSION,
         env!("CARGO_PKG_VERSION"),
@@ -205,6 +206,15 @@ fn max_heap(text: &str) -> Result<ByteSize, String> {
         return Err(format!("must be at least {HEAP_MIN}"));
     }
     Ok(size)
+}
+
+/// The files of `--open-files`.
+fn open_files(text: &str) -> Result<u64, String> {
+    match text {
+        "auto" => process_limits::open_files()
+            .map_err(|error| format!("the limit of open files isn't known: {error}")),
+        number => number.parse().map_err(|_| "must be a whole number, or auto".to_owned()),
+    }
 }
 
 /// Writes the bootstrap to a file, atomically and readable for Envoy, which may run as another user.
@@ -323,6 +333,16 @@ mod tests {
         assert_eq!(mode & 0o777, 0o644);
         let nowhere = write(&text, Path::new("/nowhere/envoy.yaml")).expect_err("no such folder");
         assert!(nowhere.to_string().starts_with("--out /nowhere/envoy.yaml: "), "{nowhere}");
+    }
+
+    #[test]
+    fn auto_is_the_hard_limit_of_the_command() {
+        let hard = process_limits::open_files().expect("the system has a limit");
+        assert_eq!(open_files("auto"), Ok(hard));
+        assert_eq!(open_files("20000"), Ok(20_000));
+        for wrong in ["", "-1", "1e6", "hard"] {
+            assert!(open_files(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

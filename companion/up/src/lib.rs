@@ -30,6 +30,7 @@ use penstock_filter_module as filter_module;
 use tokio::signal::unix::{SignalKind, signal};
 
 pub use self::gateway::{Addresses, DrainShortcut, Gateway};
+pub use self::process_limits::raise_open_files;
 pub use self::supervise::{Event, Part};
 
 /// Flags of `penstock up`.

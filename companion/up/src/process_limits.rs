@@ -8,17 +8,34 @@ use std::{fs, io};
 /// Where Linux mounts control groups.
 const CONTROL_GROUPS: &str = "/sys/fs/cgroup";
 
+/// Raises the soft limit of this process's open files to the hard one, as Envoy does. Containers often have a soft one of 1,024.
+///
+/// # Errors
+/// The system refuses, and the limit stays.
+pub fn raise_open_files() -> io::Result<()> {
+    let mut limit = open_files_limit()?;
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: the call reads the one struct that it is given.
+    match unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// The files that a child may have open: the hard limit, to which [`penstock_envoy::child`] raises the soft one.
 pub(crate) fn open_files() -> io::Result<u64> {
+    open_files_limit().map(|limit| limit.rlim_max)
+}
+
+fn open_files_limit() -> io::Result<libc::rlimit> {
     let mut limit = MaybeUninit::<libc::rlimit>::uninit();
     // SAFETY: the call writes the one struct that it is given, and only if it succeeds is the struct read.
-    let limit = unsafe {
+    unsafe {
         if libc::getrlimit(libc::RLIMIT_NOFILE, limit.as_mut_ptr()) != 0 {
             return Err(io::Error::last_os_error());
         }
-        limit.assume_init()
-    };
-    Ok(limit.rlim_max)
+        Ok(limit.assume_init())
+    }
 }
 
 /// The memory, in bytes, that this process and its children may use; `None`: no control group limits it.
@@ -49,8 +66,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_may_have_files_open() {
-        assert!(open_files().expect("the system tells") > 0);
+    fn a_process_may_raise_its_soft_limit_to_the_hard_one() {
+        let hard = open_files().expect("the system has a limit");
+        assert!(hard > 0);
+        raise_open_files().expect("raised");
+        let limit = open_files_limit().expect("the system has a limit");
+        assert_eq!((limit.rlim_cur, limit.rlim_max), (hard, hard));
     }
 
     #[test]
