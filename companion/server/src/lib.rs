@@ -1,6 +1,6 @@
 //! The companion as a service: `penstock serve`.
 //!
-//! Its modules are rooms above each other; a room imports only those below it. From the bottom:
+//! The modules are rooms above each other; a room imports only those below it. From the bottom:
 //!
 //! - `base`: time, tasks, files, addresses and access, on which everything stands
 //! - `metrics`: metrics and spans

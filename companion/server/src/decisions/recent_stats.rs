@@ -36,8 +36,10 @@ pub(crate) struct PoolStats {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) granted: u64,
-    /// Expired after the ttl.
+    /// Expired after the ttl, by a decision of the companion.
     pub(crate) expired: u64,
+    /// Expired after the ttl in filters that knew of no decision.
+    pub(crate) expired_at_filters: u64,
     /// Rejected or displaced because the queue was full.
     pub(crate) full: u64,
     /// Rejected because of the flow's limit.
@@ -83,6 +85,11 @@ impl RecentStats {
                 if !refused.was_granted {
                     let band = &mut self.pool_mut(labels).bands[labels.band as usize];
                     band.request_left();
+                }
+                match Outcome::from_name(&refused.outcome) {
+                    Some(Outcome::ExpiredTtl) => self.pool_mut(labels).slot(now).expired_at_filters += 1,
+                    Some(outcome) if !outcome.is_grant() => self.record_outcome(now, labels, outcome),
+                    Some(_) | None => {}
                 }
             }
             // The grant was the request's end for its band. Its refusal is one like others.
@@ -219,6 +226,7 @@ impl Counts {
         Self {
             granted: self.granted + other.granted,
             expired: self.expired + other.expired,
+            expired_at_filters: self.expired_at_filters + other.expired_at_filters,
             full: self.full + other.full,
             flow_capacity: self.flow_capacity + other.flow_capacity,
             class_capacity: self.class_capacity + other.class_capacity,
@@ -293,6 +301,38 @@ mod tests {
         assert_eq!(pool.last_flow_rejection().map(|labels| &*labels.flow), Some("acme"));
         recent.retain_pools(|name| name != "chat");
         assert!(recent.pool("chat").is_none());
+    }
+
+    #[test]
+    fn a_filters_own_answers_count_by_their_outcomes() {
+        let refused = |outcome: &str, code, was_granted| {
+            let news = penstock_control::Refused {
+                node: "envoy".into(),
+                outcome: outcome.into(),
+                code,
+                waited: None,
+                was_granted,
+                requeues: 0,
+            };
+            Observation::Request(labels(Band::Default), RequestNews::Refused(news))
+        };
+        let mut recent = RecentStats::default();
+        recent.record(time(0), &arrived(Band::Default));
+        for observation in [
+            refused("expired_ttl", Code::QueueTimeout, false),
+            refused("expired_ttl", Code::QueueTimeout, true),
+            refused("no_endpoints", Code::NoEndpoints, true),
+            refused("rejected_flow_capacity", Code::FlowCapacity, false),
+            refused("gateway_unavailable", Code::GatewayUnavailable, false),
+            refused("dispatched", Code::Internal, false),
+            refused("of a later version", Code::Internal, false),
+        ] {
+            recent.record(time(1), &observation);
+        }
+        let counts = recent.pool("chat").expect("recorded").counts(time(1));
+        let expected =
+            Counts { expired_at_filters: 2, no_endpoints: 1, flow_capacity: 1, ..Counts::default() };
+        assert_eq!(counts, expected);
     }
 
     #[test]

@@ -296,12 +296,16 @@ fn class_capacity(facts: &PoolFacts<'_>) -> Option<String> {
 /// Advice on a short ttl. More than one in a hundred waited for the whole ttl: the p99 of the wait is the ttl or more.
 fn ttl(facts: &PoolFacts<'_>) -> Option<String> {
     let counts = &facts.counts;
-    let left = counts.granted + counts.expired;
-    (counts.expired * 100 > left).then(|| {
+    let expired = counts.expired + counts.expired_at_filters;
+    let left = counts.granted + expired;
+    (expired * 100 > left).then(|| {
+        let at_filters = match counts.expired_at_filters {
+            0 => String::new(),
+            count => format!(" (of {count} of these, the filters heard of no decision in time: was a companion away?)"),
+        };
         format!(
-            "queue.ttl ({}) is below the p99 of the wait: {} of {left} requests that left the queue in the last {} min had waited that long and were rejected. Raise queue.ttl if clients wait longer, or add servers.",
+            "queue.ttl ({}) is below the p99 of the wait: {expired} of {left} requests that left the queue in the last {} min had waited that long and were rejected{at_filters}. Raise queue.ttl if clients wait longer, or add servers.",
             seconds(facts.config.policy.queue.ttl),
-            counts.expired,
             minutes()
         )
     })
@@ -309,7 +313,9 @@ fn ttl(facts: &PoolFacts<'_>) -> Option<String> {
 
 /// Advice on a band that gets nothing while other bands are served.
 fn starved(facts: &PoolFacts<'_>, band: Band) -> Option<String> {
-    let waiting = facts.pool.snapshot.bands[band as usize].waiting;
+    let in_band = &facts.pool.snapshot.bands[band as usize];
+    // A share for the band would free no request that its flow's budget or `max_in_flight` holds back.
+    let waiting = in_band.waiting.saturating_sub(in_band.held_by_flow);
     let recent = facts.recent?;
     let since = recent.passed_over_since(band)?;
     let served = Band::ALL

@@ -175,6 +175,20 @@ impl Scene {
         self.recent.record(time(seconds), &observation);
     }
 
+    /// A filter answers a request by itself.
+    fn refused(&mut self, seconds: u64, band: Band, outcome: Outcome) {
+        let refused = penstock_control::Refused {
+            node: "envoy".into(),
+            outcome: outcome.as_str().into(),
+            code: penstock_control::code_of(outcome).expect("an answer"),
+            waited: None,
+            was_granted: false,
+            requeues: 0,
+        };
+        let observation = Observation::Request(Self::labels(band, false), RequestNews::Refused(refused));
+        self.recent.record(time(seconds), &observation);
+    }
+
     fn facts(&self) -> Facts<'_> {
         Facts {
             discoveries: None,
@@ -287,7 +301,37 @@ fn a_ttl_below_the_p99_of_the_wait_is_advised_on() {
     scene.decided(NOW, Band::Default, Outcome::ExpiredTtl);
     scene.has_no_advice();
     scene.decided(NOW, Band::Default, Outcome::ExpiredTtl);
-    scene.has_only("queue.ttl (1500ms) is below the p99", &["2 of 101", "add servers"]);
+    scene.has_only(
+        "queue.ttl (1500ms) is below the p99",
+        &["2 of 101", "were rejected. Raise", "add servers"],
+    );
+}
+
+#[test]
+fn requests_that_filters_expired_count_as_expired() {
+    let mut scene = scene("");
+    for _ in 0..99 {
+        scene.decided(NOW, Band::Default, Outcome::Dispatched);
+    }
+    scene.refused(NOW, Band::Default, Outcome::ExpiredTtl);
+    scene.has_no_advice();
+    scene.decided(NOW, Band::Default, Outcome::ExpiredTtl);
+    scene.has_only("queue.ttl (30s) is below the p99", &["2 of 101", "of 1 of these, the filters"]);
+}
+
+/// A budget with `over: hold` or `max_in_flight` holds these requests, so no share of the band would free them.
+#[test]
+fn a_band_whose_requests_their_flows_hold_does_not_starve() {
+    let mut scene = scene("");
+    scene.pool().snapshot.waiting = 3;
+    (scene.pool().snapshot.bands[2].waiting, scene.pool().snapshot.bands[2].held_by_flow) = (3, 3);
+    scene.pool().snapshot.stock = 4;
+    scene.arrived(NOW - 20, Band::Sheddable);
+    scene.arrived(NOW - 1, Band::Critical);
+    scene.decided(NOW - 1, Band::Critical, Outcome::Dispatched);
+    scene.has_no_advice();
+    scene.pool().snapshot.bands[2].held_by_flow = 2;
+    scene.has_only("band sheddable starves: 1 wait", &["20s"]);
 }
 
 #[test]
