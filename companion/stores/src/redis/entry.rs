@@ -204,7 +204,7 @@ impl Entry {
 }
 
 /// The last number of each writer. A batch that was written twice has the same number both times.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct DuplicateFilter(HashMap<String, u64>);
 
 impl DuplicateFilter {

@@ -5,6 +5,10 @@
 //! later, some fields at a time, and so contain entries after that position. Each chunk also reads how far the stream is then, in one
 //! transaction. When all fields are read, the entries between the first position and a field's own are deducted from it. So what is restored
 //! is what had been used at the first position, and nothing counts twice.
+//!
+//! The stream keeps its entries for an hour. A restore that isn't finished in half of that reads the hashes anew. The first position
+//! stays, because the engine has counted all entries since then: they are gathered before the stream loses them, and deducted from the fields
+//! that are read later.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::Duration;
@@ -54,6 +58,17 @@ pub(super) struct Restore {
     count: usize,
     fields_max: usize,
     deducted: Deducted,
+    gathered: Gathered,
+}
+
+/// What entries of the stream have, up to a position, before the first field is read.
+#[derive(Debug, Default)]
+struct Gathered {
+    /// The stream is being read.
+    is_running: bool,
+    amounts: BTreeMap<Bucket, HashMap<String, u64>>,
+    /// What is deducted then, with the position.
+    deducted: Deducted,
 }
 
 /// The names of hashes that have been read, those with the newest buckets first.
@@ -72,7 +87,7 @@ struct Field {
 }
 
 /// How far entries have been deducted.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Deducted {
     to: Position,
     duplicates: DuplicateFilter,
@@ -118,6 +133,10 @@ impl Restore {
             count: 0,
             fields_max: FIELDS_MAX,
             deducted: Deducted { to: position, ..Deducted::default() },
+            gathered: Gathered {
+                deducted: Deducted { to: position, ..Deducted::default() },
+                ..Gathered::default()
+            },
         })
     }
 
@@ -129,6 +148,16 @@ impl Restore {
     /// It has taken so long that the stream may have lost entries that must be deducted.
     pub(super) fn is_too_old(&self) -> bool {
         self.begun.elapsed() > EXCHANGE_KEPT / 2
+    }
+
+    /// Begins to read the hashes anew.
+    pub(super) fn restart(&mut self) {
+        (self.begun, self.logged) = (Instant::now(), Instant::now());
+        self.names = Names::default();
+        self.pending.clear();
+        self.fields.clear();
+        self.count = 0;
+        self.gathered.is_running = true;
     }
 
     /// The server didn't answer in time: it is asked for less.
@@ -143,6 +172,10 @@ impl Restore {
         pool: &str,
     ) -> Result<bool, RedisError> {
         self.log_progress(pool);
+        if self.gathered.is_running {
+            self.gather(connection, pool).await?;
+            return Ok(false);
+        }
         if self.pending.len() < HASHES_MAX && !self.names.is_complete {
             self.read_names(connection, pool).await?;
         }
@@ -243,15 +276,11 @@ impl Restore {
         if self.deducted.to >= self.latest {
             return Ok(true);
         }
-        let (millis, number) = self.deducted.to;
-        let mut command = ::redis::cmd("XRANGE");
-        command.arg(used_key(pool)).arg(format!("({millis}-{number}")).arg("+");
-        command.arg("COUNT").arg(ENTRIES_MAX);
-        let entries: StreamRangeReply = command.query_async(connection).await?;
-        if entries.ids.is_empty() {
+        let entries = entries_after(connection, pool, self.deducted.to).await?;
+        if entries.is_empty() {
             return Ok(true);
         }
-        for id in &entries.ids {
+        for id in &entries {
             let Some(position) = entry::parse_position(&id.id) else {
                 continue;
             };
@@ -264,6 +293,42 @@ impl Restore {
             }
         }
         Ok(false)
+    }
+
+    /// Gathers the next entries of the stream.
+    async fn gather(&mut self, connection: &mut MultiplexedConnection, pool: &str) -> Result<(), RedisError> {
+        let entries = entries_after(connection, pool, self.gathered.deducted.to).await?;
+        for id in &entries {
+            if let Some(position) = entry::parse_position(&id.id) {
+                self.gather_entry(entry::parse(id).as_ref(), position);
+            }
+        }
+        if entries.is_empty() {
+            self.end_gathering();
+        }
+        Ok(())
+    }
+
+    fn gather_entry(&mut self, entry: Option<&Entry>, position: Position) {
+        let Gathered { amounts, deducted, .. } = &mut self.gathered;
+        deducted.to = position;
+        let Some(entry) = entry.filter(|entry| deducted.duplicates.is_new(entry)) else {
+            return;
+        };
+        deducted.flows.extend(entry.resets.iter().map(|(flow, _)| flow.clone()));
+        for (counted, _) in &entry.budgets {
+            let bucket = (counted.period, counted.period.bucket(counted.bucket));
+            let field = field_of(counted.counter, &counted.flow);
+            let amount = amounts.entry(bucket).or_default().entry(field).or_default();
+            *amount = amount.saturating_add(counted.amount);
+        }
+    }
+
+    /// All entries so far are gathered: the hashes are read from now on, and contain them.
+    fn end_gathering(&mut self) {
+        self.gathered.is_running = false;
+        self.deducted = self.gathered.deducted.clone();
+        self.latest = self.latest.max(self.deducted.to);
     }
 
     fn deduct_entry(&mut self, entry: &Entry, position: Position) {
@@ -286,10 +351,12 @@ impl Restore {
             .map(|(flow, time)| BudgetReset { flow, ago: Duration::from_millis(now.saturating_sub(time)) });
         let mut past = PastBudgets { resets: resets.collect(), used: Vec::new() };
         for ((period, bucket), hash) in self.fields {
-            let fields = hash.into_iter().filter(|(_, field)| field.amount > 0);
-            let rows = fields.filter_map(|(name, field)| {
+            let gathered = self.gathered.amounts.get(&(period, bucket));
+            let rows = hash.into_iter().filter_map(|(name, field)| {
+                let gathered = gathered.and_then(|hash| hash.get(&name)).copied().unwrap_or(0);
+                let amount = field.amount.checked_sub(gathered).filter(|amount| *amount > 0)?;
                 let (counter, flow) = parse_field(&name)?;
-                let counted = Counted { flow: flow.into(), counter, period, bucket, amount: field.amount };
+                let counted = Counted { flow: flow.into(), counter, period, bucket, amount };
                 (!self.deducted.flows.contains(flow)).then(|| counted.usage(now))
             });
             past.used.extend(rows);
@@ -302,6 +369,19 @@ impl Restore {
         );
         past
     }
+}
+
+/// The next entries of a pool's stream after a position; empty: there are none.
+async fn entries_after(
+    connection: &mut MultiplexedConnection,
+    pool: &str,
+    (millis, number): Position,
+) -> Result<Vec<StreamId>, RedisError> {
+    let mut command = ::redis::cmd("XRANGE");
+    command.arg(used_key(pool)).arg(format!("({millis}-{number}")).arg("+");
+    command.arg("COUNT").arg(ENTRIES_MAX);
+    let entries: StreamRangeReply = command.query_async(connection).await?;
+    Ok(entries.ids)
 }
 
 #[cfg(test)]
@@ -328,6 +408,7 @@ mod tests {
             count: 0,
             fields_max: FIELDS_MAX,
             deducted: Deducted::default(),
+            gathered: Gathered::default(),
         }
     }
 
@@ -383,6 +464,39 @@ mod tests {
         restore.deduct_entry(&entry(1, &[("a", 3)], &[]), (150, 0));
         assert_eq!(restore.count, 1);
         assert_eq!(restore.finish("p", 130_000).used[0].amount, 10);
+    }
+
+    /// The engine has counted every entry since the first position, this companion's own included.
+    #[test]
+    fn what_was_counted_before_the_hashes_are_read_anew_is_deducted_once() {
+        let mut restore = restore((100, 0));
+        let hash = || "60000:120000".to_owned();
+        restore.pending.push_back((hash(), 0));
+        restore.add(chunk(7, &[("ta", 10)], "100-0"), 1);
+        for restart in 0..2 {
+            restore.restart();
+            assert!(restore.pending.is_empty() && restore.count == 0);
+            let number = 2 * restart + 1;
+            restore.gather_entry(Some(&entry(number, &[("a", 4), ("b", 5)], &[])), (150 + restart, 0));
+            // The same batch once more.
+            restore.gather_entry(Some(&entry(number, &[("a", 4), ("b", 5)], &[])), (160 + restart, 0));
+            restore.gather_entry(Some(&entry(number + 1, &[], &["d"])), (170 + restart, 0));
+            restore.end_gathering();
+            // The second time, nothing of this counts.
+            restore.pending.push_back((hash(), 0));
+            restore.add(chunk(0, &[("ta", 18), ("tb", 10), ("tc", 7), ("td", 9)], "200-0"), 1);
+            assert!(restore.deducted.to < (200, 0));
+            restore.deduct_entry(&entry(9, &[("a", 3)], &[]), (190, 0));
+        }
+        restore.restart();
+        restore.end_gathering();
+        restore.pending.push_back((hash(), 0));
+        restore.add(chunk(0, &[("ta", 21), ("tb", 10), ("tc", 7), ("td", 9)], "300-0"), 1);
+        restore.deduct_entry(&entry(9, &[("a", 3)], &[]), (250, 0));
+        let mut past = restore.finish("p", 130_000);
+        past.used.sort_by(|a, b| a.flow.cmp(&b.flow));
+        let used: Vec<_> = past.used.iter().map(|usage| (&*usage.flow, usage.amount)).collect();
+        assert_eq!(used, [("a", 10), ("c", 7)], "21 of a are 2 times 4, 3 and what was used before");
     }
 
     #[test]

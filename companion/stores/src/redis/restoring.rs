@@ -65,8 +65,11 @@ impl Redis {
             return Ok(());
         };
         if restore.is_too_old() {
-            tracing::warn!(pool = &**pool, "usage.store: restoring budgets took too long, and begins anew");
-            return self.begin_restore(pool).await;
+            tracing::warn!(
+                pool = &**pool,
+                "usage.store: restoring budgets takes long, and reads the hashes anew"
+            );
+            restore.restart();
         }
         let read = match self.connected().await {
             Ok(connection) => restore.next_chunk(connection, pool).await,
