@@ -78,6 +78,10 @@ impl World {
             released_by: Vec::new(),
         });
         self.summary.requests += 1;
+        let flows = &self.scenario.pools[pool].policy.flows;
+        let has_own_account =
+            flows.identities_max < self.scenario.flows as usize && flows.names(&format!("f{flow}"));
+        self.summary.named_requests += u64::from(has_own_account);
         let alive: Vec<usize> = (0..self.envoys.len()).filter(|index| self.envoys[*index].alive).collect();
         let Some(envoy) = self.rng.choose_any(&alive) else {
             return self.end_client(number, End::Unreachable);

@@ -22,6 +22,7 @@ use self::records::Batch;
 use super::budgets::Accounts;
 use super::envoy::Attachment;
 use super::event::SimEvent;
+use super::invariants::HelloGroups;
 use super::time::Nanos;
 use super::{START, World};
 
@@ -62,6 +63,8 @@ pub(super) struct Companion {
     timers: u64,
     /// By root context, existing or not, the stream of its session.
     session_streams: BTreeMap<u64, u64>,
+    /// The Hellos that this process has received as leader.
+    hello_groups: HelloGroups,
     /// The streams whose Hello one of several companions has accepted.
     greeted: BTreeSet<u64>,
     /// It has begun to dispatch in this tenure.

@@ -142,6 +142,21 @@ impl FaultKind {
         )
     }
 
+    /// Whether a session may be silent because of this fault, while its filter lives.
+    pub(super) const fn silences_sessions(self) -> bool {
+        matches!(
+            self,
+            Self::CompanionHostLoss
+                | Self::StreamHalfOpenAtFilter
+                | Self::StreamHalfOpenAtCompanion
+                | Self::StreamSilent
+                | Self::StreamStall
+                | Self::EnvoyHostLoss
+                | Self::EnvoyCutOff
+                | Self::LeaderIsolated
+        )
+    }
+
     /// Whether the world can't tell with this fault which waiting request is the next, or when it must go.
     pub(super) const fn blurs_turns(self) -> bool {
         let delays =

@@ -42,6 +42,8 @@ pub(super) struct HttpStream {
     pub(super) released_while_running: bool,
     /// Tenure of the companion with which the request is registered.
     pub(super) registered_with: Option<u64>,
+    /// The group of the Hello by which it was registered there; `None`: its order among requests of other sessions isn't exact.
+    pub(super) listed_in: Option<u64>,
     /// Tenure of the companion that counts the request as running.
     pub(super) counted_by: Option<u64>,
     /// The registration's age is too small, so the companion can't know how early the request came.

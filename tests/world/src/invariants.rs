@@ -2,13 +2,15 @@
 //! checks of the idle world.
 
 use penstock_control::Control;
-use penstock_engine::policy::{Budget, Gate, Over, StockUnit};
+use penstock_engine::policy::{Gate, StockUnit};
 
+mod flow_order;
 mod leadership;
 mod outcomes;
 mod quiescence;
 mod waits;
 
+pub(super) use self::flow_order::HelloGroups;
 use super::World;
 use super::clients::Client;
 use super::companion::PoolCounts;
@@ -119,65 +121,6 @@ impl World {
         let id = format!("{:016x}", epoch >> 64);
         let status = control.status(self.companion_now(index));
         !status.handed_over && status.sessions.iter().any(|session| session.id == id)
-    }
-
-    /// Checks a grant: no request of the same flow and session that came clearly earlier still waits.
-    pub(super) fn check_flow_order(&mut self, index: usize, id: u64) {
-        let Some(http) = self.http_streams.get(&id) else {
-            return;
-        };
-        let tenure = self.companions[index].tenure;
-        // A lost grant is repeated, whatever arrived in between.
-        let repeated = http.counted_by == Some(tenure);
-        if self.clock_jumped || http.parent.is_some() || http.resumed || repeated {
-            return;
-        }
-        // Above the limit of identities several flows share one queue, and a flow can move into the shared queue, unless the policy names
-        // it.
-        let client = &self.clients[http.client as usize];
-        let pool = &self.scenario.pools[client.pool];
-        let flows = &pool.policy.flows;
-        if flows.identities_max < self.scenario.flows as usize && !flows.names(&format!("f{}", client.flow)) {
-            return;
-        }
-        // Within one band only: what was demoted goes after a newcomer for which there is room again.
-        let demotes = |budget: &Budget| budget.over == Over::Demote && !budget.shadow;
-        if pool.policy.flows.budgets.iter().any(demotes) {
-            return;
-        }
-        let Some(root) = self.roots.get(&http.root) else {
-            return;
-        };
-        // A companion whose clock has another rate than an Envoy's misjudges the ages that filters report.
-        let misjudged = match self.scenario.lease {
-            0 => 0,
-            _ => self.now.saturating_sub(http.arrived_at) / 10,
-        };
-        let delay = self.notification_delay_max() + misjudged;
-        let flow = |number: u64| {
-            let client = &self.clients[number as usize];
-            (client.pool, client.flow, client.band, client.model)
-        };
-        let waits_longer = |older: &HttpStream| {
-            older.registered_with == Some(tenure)
-                && !older.resumed
-                && !older.replied
-                && !older.age_uncertain
-                && older.parent.is_none()
-                && older.arrived_at + delay < http.arrived_at
-                && flow(older.client) == flow(http.client)
-        };
-        let older = root.http_streams.values().find(|id| self.http_streams.get(id).is_some_and(waits_longer));
-        let Some(&older) = older else {
-            return;
-        };
-        // The older request's grant may be in transit.
-        let sequence = self.http_streams.get(&older).map_or(0, |http| http.sequence);
-        let control = self.companions[index].control.as_ref();
-        let granted = control.and_then(|control| control.is_granted(root.epoch, sequence));
-        if granted == Some(false) {
-            self.fail(|| format!("http {id} overtakes http {older} of the same flow"));
-        }
     }
 
     /// Checks a grant: the requests that the companion counts as running, adopted ones included, are below the bound.

@@ -112,12 +112,13 @@ impl World {
 
     /// Weights by which the unit of costs, and what flows are ahead or behind, changes a thousandfold. They name tenants, some of which
     /// share an account until then.
-    fn draw_weights(&self, rules: &mut Policy) {
+    fn draw_weights(&mut self, rules: &mut Policy) {
         let rng = &mut Rng::new(self.scenario.seed ^ self.policy_version ^ 0x5745_4947);
         for flow in 0..3 {
             if rng.percent(40) {
                 let weight = rng.choose(&[0.001, 0.3, 1.0, 40.0]);
                 rules.flows.weights.insert(format!("f{flow}").into(), weight);
+                self.summary.reweightings += 1;
             }
         }
         // The world's accounts of budgets count tokens by the weights of the scenario.

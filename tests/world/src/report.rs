@@ -26,6 +26,12 @@ pub struct Summary {
     pub credit_admissions: u64,
     /// Requests that waited for at least half of their ttl, and whose wait was checked.
     pub full_waits: u64,
+    /// Grants beside waiting requests of the same flow that other sessions of the same host had listed, whose order was checked.
+    pub orders_on_hosts: u64,
+    /// Weights that reloads gave tenants.
+    pub reweightings: u64,
+    /// Requests of tenants that the policy names, in pools with fewer accounts than tenants.
+    pub named_requests: u64,
     /// Requests that were charged to budgets.
     pub budget_charges: u64,
     /// Requests that were served as demoted ones.
@@ -67,6 +73,9 @@ impl Summary {
         self.fallback_admissions += other.fallback_admissions;
         self.credit_admissions += other.credit_admissions;
         self.full_waits += other.full_waits;
+        self.orders_on_hosts += other.orders_on_hosts;
+        self.reweightings += other.reweightings;
+        self.named_requests += other.named_requests;
         self.budget_charges += other.budget_charges;
         self.budget_demotions += other.budget_demotions;
         self.demotions_judged += other.demotions_judged;
@@ -106,6 +115,11 @@ impl fmt::Display for Summary {
             self.pushbacks,
             self.fallback_admissions,
             self.credit_admissions
+        )?;
+        writeln!(
+            f,
+            "{} long waits, {} orders on one host, {} weights by reloads, {} requests of named tenants",
+            self.full_waits, self.orders_on_hosts, self.reweightings, self.named_requests
         )?;
         writeln!(
             f,

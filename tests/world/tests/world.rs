@@ -24,8 +24,24 @@ fn run_share(share: u64) {
         seed += SHARES;
     }
     println!("{sum}");
-    assert!(sum.credit_admissions > 0, "filters admit requests by credit");
-    assert!(sum.full_waits > 0, "requests wait for long");
+    for (what, count) in [
+        ("filters admit requests by credit", sum.credit_admissions),
+        ("requests wait for long", sum.full_waits),
+        ("requests of one flow wait in several sessions of a host over takeovers", sum.orders_on_hosts),
+        ("reloads change weights", sum.reweightings),
+        ("named tenants have accounts of their own", sum.named_requests),
+        ("budgets are charged", sum.budget_charges),
+        ("requests are demoted", sum.budget_demotions),
+        ("demotions are judged", sum.demotions_judged),
+        ("budgets refuse requests", sum.budget_refusals),
+        ("budgets are compared", sum.budget_comparisons),
+        ("requests leave the queue a second time", sum.second_outcomes),
+        ("servers push back", sum.pushbacks),
+        ("filters admit requests without a companion", sum.fallback_admissions),
+        ("leaders are taken over", sum.takeovers.values().sum()),
+    ] {
+        assert!(count > 0, "never: {what}");
+    }
 }
 
 #[test]

@@ -19,7 +19,7 @@ pub(super) struct Request {
     pub(super) flow: Box<str>,
     /// The number of the event with which it came.
     pub(super) arrived: u64,
-    /// The same by the companion's clock.
+    /// When it came, by the companion's clock.
     arrived_at: u64,
     pub(super) is_waiting: bool,
     estimate: Usage,

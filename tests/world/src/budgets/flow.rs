@@ -29,7 +29,7 @@ pub(super) struct Charge {
     /// The step of each window in which it was dispatched.
     steps: Vec<i64>,
     estimate: u64,
-    /// Its number among the charges of the flow.
+    /// The number of the charge among those of the flow.
     number: usize,
 }
 

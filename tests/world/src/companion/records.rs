@@ -14,11 +14,20 @@ pub(super) type Key = (u64, u64);
 /// because the companion may decide on other requests before it processes these events.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
-    /// With their ages in microseconds, and the stream.
-    registered: Vec<(Key, u64, ConnId)>,
+    registered: Vec<Registered>,
     running: Vec<(Key, ConnId)>,
     pub(super) closed: Vec<ConnId>,
     ended: Vec<(Key, ConnId)>,
+}
+
+/// A request that a filter has registered.
+#[derive(Debug)]
+struct Registered {
+    key: Key,
+    age_us: u64,
+    conn: ConnId,
+    /// The group of the Hello that lists it.
+    listed_in: Option<u64>,
 }
 
 impl World {
@@ -36,14 +45,14 @@ impl World {
             }
         }
         let delay = self.notification_delay_max();
-        for (key, age_us, conn) in batch.registered {
+        for Registered { key, age_us, conn, listed_in } in batch.registered {
             if !self.is_greeted(index, conn) {
                 continue;
             }
             let reported_arrival = self.now.saturating_sub(age_us.saturating_mul(MICRO));
             let http = self.http_of(key).and_then(|id| self.http_streams.get_mut(&id));
             if let Some(http) = http.filter(|http| http.registered_with != Some(tenure)) {
-                http.registered_with = Some(tenure);
+                (http.registered_with, http.listed_in) = (Some(tenure), listed_in);
                 http.age_uncertain = reported_arrival > http.arrived_at + delay;
             }
         }
@@ -76,7 +85,8 @@ impl World {
         match frame.event.as_ref()? {
             FilterEvent::Hello(hello) => self.record_hello(index, root, conn, hello, batch),
             FilterEvent::Register(register) => {
-                batch.registered.push(((root, register.sequence), register.age_us, conn));
+                let (key, age_us) = ((root, register.sequence), register.age_us);
+                batch.registered.push(Registered { key, age_us, conn, listed_in: None });
             }
             FilterEvent::Cancel(cancel) => batch.ended.push(((root, cancel.sequence), conn)),
             FilterEvent::Completed(completed) => batch.ended.push(((root, completed.sequence), conn)),
@@ -92,8 +102,18 @@ impl World {
     }
 
     fn record_hello(&mut self, index: usize, root: u64, conn: ConnId, hello: &Hello, batch: &mut Batch) {
-        let waiting = hello.waiting.iter();
-        batch.registered.extend(waiting.map(|register| ((root, register.sequence), register.age_us, conn)));
+        let now = self.companion_now(index);
+        let companion = &mut self.companions[index];
+        // A companion that doesn't lead takes no requests. The parts of a longer Hello come later than its time.
+        let leads = companion.election.as_ref().is_none_or(|election| election.leads_since.is_some());
+        let begins = leads && !hello.probe && hello.part == 0;
+        let listed_in = begins.then(|| companion.hello_groups.group(now, hello.clock_us)).flatten();
+        batch.registered.extend(hello.waiting.iter().map(|register| Registered {
+            key: (root, register.sequence),
+            age_us: register.age_us,
+            conn,
+            listed_in,
+        }));
         let running = hello.running.iter().filter_map(|running| running.register.as_ref());
         batch.running.extend(running.map(|register| ((root, register.sequence), conn)));
         // One of several companions discards Hellos while it doesn't lead.

@@ -108,7 +108,7 @@ impl World {
                 ));
             }
             if snapshot.credit > 0 {
-                leftovers.push(format!("pool {} has lent {} places", pool.name, snapshot.credit));
+                leftovers.push(format!("pool {} has given {} places", pool.name, snapshot.credit));
             }
             if snapshot.flows.iter().any(|flow| flow.waiting > 0 || flow.in_flight > 0) {
                 leftovers.push(format!("a flow of pool {} still has requests", pool.name));
