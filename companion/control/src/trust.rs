@@ -1,6 +1,6 @@
 //! The claims of clients that aren't trusted: such a client may claim less than a trusted one, never more.
 //!
-//! Its priority can only lower the band, its identities become a few flows of its own address, and every other claim is
+//! Such a client's priority can only lower the band, its identities become a few flows of its own address, and every other claim is
 //! ignored. A tenant that an API key has verified is no claim: it counts for clients that aren't trusted too.
 //! The filter compares addresses with the policy's networks.
 

@@ -56,7 +56,7 @@ impl<'a> Choices<'a> {
         }
     }
 
-    /// The same for 32-bit fields of the wire.
+    /// A number for 32-bit fields of the wire.
     pub fn small_number(&mut self) -> u32 {
         u32::try_from(self.number()).unwrap_or(u32::MAX)
     }

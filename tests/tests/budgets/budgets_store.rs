@@ -77,7 +77,7 @@ impl Gateway {
         }
     }
 
-    /// The same from time to time, so that the tenant's budget lasts until the other gateway's usage arrives; returns how many were
+    /// Sends requests from time to time until one is refused, so that the tenant's budget lasts until the other gateway's usage arrives; returns how many were
     /// served before.
     async fn probe_until_refused(&self, tenant: &str) -> usize {
         let served = AtomicUsize::new(0);

@@ -86,8 +86,8 @@ fn a_busy_filter_admits_requests_by_itself_and_every_request_is_counted_once() {
         assert_eq!(all("penstock_responses_total"), 3_000);
         companion.stock("p", 0).await;
         until("the idle filter has returned its credit", || async {
-            let lent = companion.metrics().await.sum("penstock_lease_credit", &[]);
-            if lent == 0.0 { Ok(()) } else { Err(lent.to_string()) }
+            let given = companion.metrics().await.sum("penstock_lease_credit", &[]);
+            if given == 0.0 { Ok(()) } else { Err(given.to_string()) }
         })
         .await;
     });

@@ -67,7 +67,7 @@ async fn shared() -> &'static Fixture {
 /// One of the parties that share the servers.
 struct Share {
     name: &'static str,
-    /// Its weight, in any unit.
+    /// The party's weight, in any unit.
     weight: f64,
     /// Prompt tokens of its requests, in turn.
     prompts: &'static [u64],

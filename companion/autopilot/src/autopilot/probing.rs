@@ -33,7 +33,7 @@ pub(super) struct Exploration {
     pub(super) next_at: Option<Instant>,
     /// Changes so far.
     changes: u32,
-    /// Its parity decides which endpoints have less load.
+    /// An even and an odd phase give less load to different endpoints.
     phase: usize,
     changed_at: Instant,
 }

@@ -43,7 +43,7 @@ pub(crate) fn settings(variants: &[&str]) -> AutopilotSettings {
     }
 }
 
-/// The same, with parameters that are known from the start.
+/// [`settings`] with parameters that are known from the start.
 pub(crate) fn sure(variants: &[&str]) -> AutopilotSettings {
     let mut settings = settings(variants);
     settings.kept = variants.iter().map(|variant| ((*variant).into(), known())).collect();

@@ -82,7 +82,7 @@ fn unstreamed() -> Unstreamed {
     Unstreamed::new(World::new(settings))
 }
 
-/// The same after a restart, with the parameters that were stored before.
+/// [`unstreamed`] after a restart, with the parameters that were stored before.
 fn restarted() -> Unstreamed {
     let mut settings = settings(&["default"]);
     settings.gates = false;

@@ -68,7 +68,7 @@ fn answered(sequence: u64, endpoint: &str) -> Message {
     })
 }
 
-/// The same from a server that reports so many cached tokens.
+/// [`answered`] by a server that reports so many cached tokens.
 fn answered_cached(sequence: u64, endpoint: &str, cached: u32) -> Message {
     let Message::Completed(completed) = answered(sequence, endpoint) else {
         panic!("a completion");

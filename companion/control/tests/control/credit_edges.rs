@@ -10,8 +10,8 @@ use penstock_wire::filter_frame::Event as Message;
 use penstock_wire::{self as wire};
 
 use crate::credits::{
-    admitted, ask, counts, credits, ended, gate, lent, lent_places, named, places, recalls, returned,
-    settings, world,
+    admitted, ask, counts, credits, ended, gate, given_places, named, places, recalls, returned, settings,
+    with_credit, world,
 };
 use crate::harness::*;
 
@@ -40,7 +40,7 @@ fn removed() -> Settings {
 }
 
 /// A world whose companion leads one of several until `seconds` have passed, and whose filter holds credit 1 with four places.
-fn lent_by_leader(seconds: u64) -> World {
+fn credit_of_leader(seconds: u64) -> World {
     let mut replicated = settings();
     replicated.is_replicated = true;
     let mut world = World::with(replicated);
@@ -62,7 +62,7 @@ fn lent_by_leader(seconds: u64) -> World {
 /// A world of one place more than is given, whose filter holds credit 1 and is asked for it, because a request of another filter
 /// waits.
 fn recalled() -> World {
-    let mut world = lent();
+    let mut world = with_credit();
     world.greet(2, filter(3), Vec::new(), Vec::new());
     // No request with an endpoint of its own gives its filter credit.
     let pinned = |sequence| Message::Register(wire::Register { pin: SERVER.into(), ..register(sequence) });
@@ -177,14 +177,14 @@ fn a_newcomer_that_is_rejected_for_lack_of_room_recalls_credit() {
 fn an_envoy_that_passes_an_endpoint_over_loses_its_credit_there() {
     let mut world = world(two_servers());
     let taken = ask(&mut world, 1..5);
-    let lent_at = credits(&taken)[0].endpoints[0].address.clone();
-    let other = if lent_at == SERVER { SECOND } else { SERVER };
+    let given_at = credits(&taken)[0].endpoints[0].address.clone();
+    let other = if given_at == SERVER { SECOND } else { SERVER };
     let Message::Completed(mut end) = completed_at(10, other) else {
         unreachable!("it is one");
     };
     end.attempts = 1;
     let report =
-        wire::Admitted { running: Some(runs_as(register(10), &lent_at)), credit: 1, completed: Some(end) };
+        wire::Admitted { running: Some(runs_as(register(10), &given_at)), credit: 1, completed: Some(end) };
     world.report(1, report);
     let taken = world.take();
     assert_eq!((taken.misrouted, recalls(&taken)), (1, vec![1]));
@@ -192,14 +192,14 @@ fn an_envoy_that_passes_an_endpoint_over_loses_its_credit_there() {
 
 #[test]
 fn a_pool_that_is_removed_stays_until_its_credit_is_back() {
-    let mut world = lent();
+    let mut world = with_credit();
     world.handle(Event::Settings(Box::new(removed())));
     assert_eq!(recalls(&world.take()), [1]);
     assert!(!world.control.is_idle(), "a filter may run requests");
     world.report(1, admitted(10, 1));
     let taken = world.take();
     assert_eq!((taken.arrived, &taken.outcomes[..]), (1, &[Outcome::Leased][..]));
-    assert_eq!(lent_places(&world), 3);
+    assert_eq!(given_places(&world), 3);
     world.send(1, returned(1));
     assert!(!world.control.is_idle(), "one runs on");
     world.send(1, completed(10));
@@ -207,8 +207,8 @@ fn a_pool_that_is_removed_stays_until_its_credit_is_back() {
 }
 
 #[test]
-fn a_pool_that_is_configured_again_knows_what_it_has_lent() {
-    let mut world = lent();
+fn a_pool_that_is_configured_again_knows_what_it_has_given() {
+    let mut world = with_credit();
     world.handle(Event::Settings(Box::new(removed())));
     world.handle(Event::Settings(Box::new(settings())));
     assert_eq!(counts(&world), (0, 4));
@@ -218,7 +218,7 @@ fn a_pool_that_is_configured_again_knows_what_it_has_lent() {
 
 #[test]
 fn a_pool_that_was_forgotten_and_is_configured_again_gives_credits_with_higher_numbers() {
-    let mut world = lent();
+    let mut world = with_credit();
     world.handle(Event::Settings(Box::new(removed())));
     world.send(1, returned(1));
     assert!(world.control.status(world.now).pools.is_empty());
@@ -235,7 +235,7 @@ fn a_pool_that_was_forgotten_and_is_configured_again_gives_credits_with_higher_n
 
 #[test]
 fn credit_that_is_switched_off_comes_back_and_leaves_no_timer() {
-    let mut world = lent();
+    let mut world = with_credit();
     let mut off = settings();
     off.pools[0].credit = None;
     world.handle(Event::Settings(Box::new(off)));
@@ -248,7 +248,7 @@ fn credit_that_is_switched_off_comes_back_and_leaves_no_timer() {
 
 #[test]
 fn a_report_belongs_to_the_pool_that_gave_the_credit_whatever_it_serves_now() {
-    let mut world = lent();
+    let mut world = with_credit();
     let mut other = settings();
     other.pools[0].models = vec!["gpt-*".into()];
     world.handle(Event::Settings(Box::new(other)));
@@ -262,7 +262,7 @@ fn a_report_belongs_to_the_pool_that_gave_the_credit_whatever_it_serves_now() {
 
 #[test]
 fn a_report_that_no_pool_takes_is_counted_and_not_answered() {
-    let mut world = lent();
+    let mut world = with_credit();
     let mut report = admitted(10, 1);
     if let Some(running) = &mut report.running {
         running.pool = "gone".into();
@@ -276,8 +276,8 @@ fn a_report_that_no_pool_takes_is_counted_and_not_answered() {
 }
 
 #[test]
-fn a_companion_that_stands_by_has_lent_nothing() {
-    let mut world = lent_by_leader(100);
+fn a_companion_that_stands_by_has_given_nothing() {
+    let mut world = credit_of_leader(100);
     world.handle(Event::Leadership(RoleChange::StandBy { leader: None, term: 9 }));
     assert_eq!(counts(&world), (0, 0));
     assert!(world.control.is_idle());
@@ -285,7 +285,7 @@ fn a_companion_that_stands_by_has_lent_nothing() {
 
 #[test]
 fn a_leader_whose_lease_lapses_recalls_credit() {
-    let mut world = lent_by_leader(6);
+    let mut world = credit_of_leader(6);
     for sequence in 10..20 {
         world.report(1, ended(sequence, 1));
     }
@@ -304,7 +304,7 @@ fn a_client_without_trust_keeps_its_flow_when_its_leased_request_is_requeued() {
     };
     let untrusted =
         |register: wire::Register| wire::Register { untrusted: true, client: "10.1.2.3".into(), ..register };
-    let mut world = lent();
+    let mut world = with_credit();
     let mut report = admitted(10, 1);
     if let Some(running) = &mut report.running {
         running.register = Some(untrusted(register(10)));
@@ -320,7 +320,7 @@ fn a_client_without_trust_keeps_its_flow_when_its_leased_request_is_requeued() {
 
 #[test]
 fn a_leased_request_that_ended_before_it_comes_in_again_is_not_waited_for() {
-    let mut world = lent();
+    let mut world = with_credit();
     world.report(1, ended(10, 1));
     let second_pass = wire::Register { credit_endpoint: SERVER.into(), ..again(11, 2, 10) };
     world.send(1, Message::Register(second_pass));
@@ -332,7 +332,7 @@ fn a_leased_request_that_ended_before_it_comes_in_again_is_not_waited_for() {
 
 #[test]
 fn a_used_up_credit_is_followed_by_one_with_another_number() {
-    let mut world = lent();
+    let mut world = with_credit();
     for sequence in 10..14 {
         world.report(1, admitted(sequence, 1));
     }
@@ -345,7 +345,7 @@ fn a_used_up_credit_is_followed_by_one_with_another_number() {
 
 #[test]
 fn a_report_of_the_wrong_endpoint_takes_no_place() {
-    let mut world = lent();
+    let mut world = with_credit();
     let mut report = admitted(10, 1);
     if let Some(running) = &mut report.running {
         running.endpoint = "10.9.9.9:1".into();
@@ -356,7 +356,7 @@ fn a_report_of_the_wrong_endpoint_takes_no_place() {
 
 #[test]
 fn a_session_that_says_bye_returns_its_places() {
-    let mut world = lent();
+    let mut world = with_credit();
     world.send(1, Message::Bye(wire::Bye {}));
     assert_eq!(counts(&world), (0, 0));
     assert!(world.control.is_idle());

@@ -4,7 +4,7 @@ use penstock_control::Output;
 use penstock_wire::filter_frame::Event as Message;
 use penstock_wire::{self as wire};
 
-use crate::credits::{admitted, ended, lent};
+use crate::credits::{admitted, ended, with_credit};
 use crate::harness::*;
 
 /// Not held by the filter, so the request counts beside the credit.
@@ -30,9 +30,9 @@ fn seen(world: &mut World) -> (Vec<String>, String) {
 fn both_ways(change: impl Fn(&mut wire::Admitted)) -> [(Vec<String>, String); 2] {
     let mut report = ended(10, CREDIT);
     change(&mut report);
-    let mut at_once = lent();
+    let mut at_once = with_credit();
     at_once.report(1, report.clone());
-    let mut in_two = lent();
+    let mut in_two = with_credit();
     let completed = report.completed.take().expect("it has ended");
     in_two.report(1, report);
     in_two.send(1, Message::Completed(completed));
@@ -64,7 +64,7 @@ fn a_request_that_failed_or_went_elsewhere_counts_the_same() {
 
 #[test]
 fn a_report_at_the_end_opens_no_request_and_is_remembered() {
-    let mut world = lent();
+    let mut world = with_credit();
     world.report(1, ended(10, CREDIT));
     assert!(world.stock() == 0 && world.control.status(world.now).requests == 0);
     world.report(1, admitted(10, CREDIT));

@@ -70,7 +70,7 @@ pub(crate) fn places(taken: &Taken) -> Vec<u32> {
 }
 
 /// A world whose filter holds credit 1 with four places.
-pub(crate) fn lent() -> World {
+pub(crate) fn with_credit() -> World {
     let mut world = world(settings());
     let taken = ask(&mut world, 1..5);
     assert_eq!(places(&taken), [4]);
@@ -94,17 +94,17 @@ pub(crate) fn ended(sequence: u64, credit: u64) -> wire::Admitted {
     wire::Admitted { completed: Some(completed), ..admitted(sequence, credit) }
 }
 
-pub(crate) fn lent_places(world: &World) -> u64 {
+pub(crate) fn given_places(world: &World) -> u64 {
     world.control.status(world.now).pools[0].snapshot.credit
 }
 
 /// Stock and credit.
 pub(crate) fn counts(world: &World) -> (u64, u64) {
-    (world.stock(), lent_places(world))
+    (world.stock(), given_places(world))
 }
 
 #[test]
-fn a_busy_filter_is_lent_places_and_they_double() {
+fn a_busy_filter_is_given_places_and_they_double() {
     let mut world = world(settings());
     assert_eq!(credits(&ask(&mut world, 1..4)).len(), 0, "three requests a second aren't busy");
     let taken = ask(&mut world, 4..5);
@@ -177,8 +177,8 @@ fn credit_is_recalled_when_a_request_waits_which_is_granted_once_it_is_back() {
     settings.pools[0].policy.gate = gate(20);
     let mut world = world(settings);
     ask(&mut world, 1..10);
-    let (_, lent) = counts(&world);
-    assert_eq!(lent, 9);
+    let (_, given) = counts(&world);
+    assert_eq!(given, 9);
     for sequence in 100..111 {
         world.send(1, Message::Register(register(sequence)));
     }
@@ -194,7 +194,7 @@ fn credit_is_recalled_when_a_request_waits_which_is_granted_once_it_is_back() {
 
 #[test]
 fn no_credit_is_given_within_a_second_after_a_wait() {
-    let mut world = lent();
+    let mut world = with_credit();
     for sequence in 10..107 {
         world.send(1, Message::Register(register(sequence)));
     }
@@ -210,8 +210,8 @@ fn no_credit_is_given_within_a_second_after_a_wait() {
 }
 
 #[test]
-fn a_request_that_ended_is_counted_once_and_its_place_stays_lent() {
-    let mut world = lent();
+fn a_request_that_ended_is_counted_once_and_its_place_stays_given() {
+    let mut world = with_credit();
     world.report(1, ended(10, 1));
     let taken = world.take();
     assert_eq!((taken.arrived, &taken.outcomes[..]), (1, &[Outcome::Leased][..]));
@@ -225,7 +225,7 @@ fn a_request_that_ended_is_counted_once_and_its_place_stays_lent() {
 
 #[test]
 fn a_request_that_runs_on_takes_its_place_along() {
-    let mut world = lent();
+    let mut world = with_credit();
     world.report(1, admitted(10, 1));
     let taken = world.take();
     assert_eq!((taken.arrived, &taken.outcomes[..]), (1, &[Outcome::Leased][..]));
@@ -236,19 +236,19 @@ fn a_request_that_runs_on_takes_its_place_along() {
 }
 
 #[test]
-fn a_report_with_a_credit_that_is_not_held_counts_beside_what_is_lent() {
-    let mut world = lent();
+fn a_report_with_a_credit_that_is_not_held_counts_beside_what_is_given() {
+    let mut world = with_credit();
     world.report(1, admitted(10, 7));
     assert_eq!(counts(&world), (1, 4));
     world.report(1, ended(11, 7));
     assert_eq!(counts(&world), (1, 4));
     world.send(1, returned(7));
-    assert_eq!(counts(&world), (1, 4), "nothing was lent under this number");
+    assert_eq!(counts(&world), (1, 4), "nothing was given under this number");
 }
 
 #[test]
 fn a_credit_is_renewed_while_its_filter_is_busy() {
-    let mut world = lent();
+    let mut world = with_credit();
     world.pass(Duration::from_millis(900));
     for sequence in 10..14 {
         world.report(1, ended(sequence, 1));
@@ -293,7 +293,7 @@ fn every_change_that_could_decide_otherwise_recalls_credit() {
         },
     ];
     for (index, change) in changes.into_iter().enumerate() {
-        let mut world = lent();
+        let mut world = with_credit();
         change(&mut world);
         assert_eq!(recalls(&world.take()), [1], "change {index}");
         world.send(1, returned(1));
@@ -304,7 +304,7 @@ fn every_change_that_could_decide_otherwise_recalls_credit() {
 
 #[test]
 fn places_of_a_lost_stream_stay_stock_until_the_next_hello() {
-    let mut world = lent();
+    let mut world = with_credit();
     world.close(1);
     assert_eq!(counts(&world), (0, 4));
     let leased = wire::Running { register: Some(register(10)), ..runs(10) };
@@ -314,7 +314,7 @@ fn places_of_a_lost_stream_stay_stock_until_the_next_hello() {
 
 #[test]
 fn places_of_a_session_that_does_not_come_back_are_released() {
-    let mut world = lent();
+    let mut world = with_credit();
     world.close(1);
     world.pass(Duration::from_secs(6));
     assert_eq!(counts(&world), (0, 0));
@@ -323,7 +323,7 @@ fn places_of_a_session_that_does_not_come_back_are_released() {
 #[test]
 fn a_leased_request_that_is_requeued_is_counted_once_whichever_report_comes_first() {
     for is_admitted_first in [false, true] {
-        let mut world = lent();
+        let mut world = with_credit();
         if is_admitted_first {
             world.report(1, admitted(10, 1));
         }
@@ -346,8 +346,8 @@ fn a_leased_request_that_is_requeued_is_counted_once_whichever_report_comes_firs
         });
         world.report(1, late);
         assert_eq!(world.take().counts(), (0, 0, 0));
-        let lent = if is_admitted_first { 3 } else { 4 };
-        assert_eq!(counts(&world), (0, lent));
+        let given = if is_admitted_first { 3 } else { 4 };
+        assert_eq!(counts(&world), (0, given));
     }
 }
 
@@ -366,7 +366,7 @@ fn an_endpoint_that_fails_leased_requests_is_marked_down() {
 
 #[test]
 fn places_in_use_are_no_foreign_load() {
-    let mut world = lent();
+    let mut world = with_credit();
     world.report(1, admitted(10, 1));
     let scraped = |running| {
         Event::Pool(
@@ -388,7 +388,7 @@ fn places_in_use_are_no_foreign_load() {
 #[test]
 fn an_arrival_of_long_ago_is_charged_as_ever() {
     // A report comes at the end of its request, which may be long after its arrival.
-    let mut world = lent();
+    let mut world = with_credit();
     world.now = Instant::ZERO.after(Duration::from_secs(100));
     let mut report = admitted(10, 1);
     if let Some(running) = &mut report.running {

@@ -119,7 +119,7 @@ fn past(flow: &str, cost: u64) -> PastUsage {
     }
 }
 
-/// The same pool, whose flows share by recent usage.
+/// A pool whose flows share by recent usage.
 fn by_usage() -> World {
     let mut settings = settings();
     settings.pools[0].policy.flows.discipline = Discipline::Usage;

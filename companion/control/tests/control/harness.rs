@@ -36,7 +36,7 @@ pub(crate) fn settings() -> Settings {
     settings_of(&[SERVER])
 }
 
-/// The same with these servers.
+/// One pool of these servers, each of which takes one request at a time.
 pub(crate) fn settings_of(servers: &[&str]) -> Settings {
     let endpoint =
         |address: &&str| EndpointSettings { address: (*address).into(), ..EndpointSettings::default() };
@@ -128,7 +128,7 @@ impl World {
         self.send_frame(conn, Vec::new(), Some(message));
     }
 
-    /// The same with the report of a request that was admitted by credit.
+    /// The next frame on this stream, with the report of a request that was admitted by credit.
     pub(crate) fn report(&mut self, conn: u64, report: wire::Admitted) {
         self.send_frame(conn, vec![report], None);
     }
@@ -326,12 +326,12 @@ impl Taken {
     }
 
     /// How often places were given.
-    pub(crate) fn lent(&self) -> usize {
-        let lent = self.commands.iter().filter(|(_, kind)| match kind {
+    pub(crate) fn given(&self) -> usize {
+        let given = self.commands.iter().filter(|(_, kind)| match kind {
             Kind::Credit(credit) => !credit.endpoints.is_empty(),
             _ => false,
         });
-        lent.count()
+        given.count()
     }
 
     pub(crate) fn granted(&self) -> Vec<u64> {

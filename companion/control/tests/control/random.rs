@@ -201,7 +201,7 @@ struct Totals {
     ended: usize,
     granted: usize,
     requeued: usize,
-    lent: usize,
+    given: usize,
     leased: usize,
 }
 
@@ -213,7 +213,7 @@ impl Totals {
         self.ended += decided + refused;
         self.granted += taken.granted().len();
         self.requeued += taken.requeued;
-        self.lent += taken.lent();
+        self.given += taken.given();
         let outcomes = taken.outcomes.iter();
         self.leased += outcomes.filter(|outcome| **outcome == Outcome::Leased).count();
     }
@@ -356,7 +356,7 @@ fn random_messages_keep_all_invariants_and_leave_nothing() {
         all.arrived += totals.arrived;
         all.granted += totals.granted;
         all.requeued += totals.requeued;
-        all.lent += totals.lent;
+        all.given += totals.given;
         all.leased += totals.leased;
     }
     // The runs must have covered enough.
@@ -364,13 +364,13 @@ fn random_messages_keep_all_invariants_and_leave_nothing() {
         all.arrived > 10_000
             && all.granted > 1_000
             && all.requeued > 100
-            && all.lent > 15
+            && all.given > 15
             && all.leased > 300,
         "{} arrived, {} granted, {} requeued, {} credits, {} leased",
         all.arrived,
         all.granted,
         all.requeued,
-        all.lent,
+        all.given,
         all.leased
     );
 }

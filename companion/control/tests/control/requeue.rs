@@ -22,7 +22,7 @@ fn world() -> World {
     world
 }
 
-/// The same, where it waits again as 9 of the second filter: one server has gone, the other is busy with that
+/// [`world`], where the request waits again as 9 of the second filter: one server has gone, the other is busy with that
 /// filter's 1.
 fn waiting_again() -> World {
     let mut world = world();

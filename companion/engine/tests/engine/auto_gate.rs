@@ -321,7 +321,7 @@ fn ceilings_are_parts_of_the_typical_count() {
 }
 
 #[test]
-fn a_slow_start_also_applies_under_a_allowance() {
+fn a_slow_start_also_applies_under_an_allowance() {
     let mut harness = harness(&[allowance(25.0)]);
     harness.advance_to(5.0).endpoint(1, false);
     harness.endpoint(1, true);
@@ -338,7 +338,7 @@ fn a_slow_start_also_applies_under_a_allowance() {
 }
 
 #[test]
-fn a_allowance_of_an_unlisted_endpoint_is_ignored() {
+fn an_allowance_of_an_unlisted_endpoint_is_ignored() {
     let mut harness = harness(&[allowance(25.0)]);
     assert_eq!(set_allowance(&mut harness, 9, Some(allowance(1.0))), []);
     assert_eq!(harness.engine.snapshot().endpoints.len(), 1);

@@ -11,7 +11,7 @@ use crate::support::*;
 
 const HERE: EndpointId = EndpointId(1);
 
-fn lend(harness: &mut Harness, endpoint: u32, requests: u64) -> Vec<ShortEffect> {
+fn give(harness: &mut Harness, endpoint: u32, requests: u64) -> Vec<ShortEffect> {
     let endpoint = EndpointId(endpoint);
     harness.handle(Input::GiveCredit { endpoint, requests })
 }
@@ -37,9 +37,9 @@ fn counts(harness: &Harness) -> (u64, u64, u64) {
 }
 
 #[test]
-fn what_is_lent_fills_the_bound_and_a_waiting_request_goes_when_it_is_back() {
+fn what_is_given_fills_the_bound_and_a_waiting_request_goes_when_it_is_back() {
     let mut harness = Harness::new(with_gate(gate(3, 3)), 1);
-    assert_eq!(lend(&mut harness, 1, 2), []);
+    assert_eq!(give(&mut harness, 1, 2), []);
     assert_eq!(harness.register(1, "f", Default), [Bypassed(1, 1)]);
     assert_eq!(harness.register(2, "f", Default), []);
     assert_eq!(counts(&harness), (3, 1, 2));
@@ -50,7 +50,7 @@ fn what_is_lent_fills_the_bound_and_a_waiting_request_goes_when_it_is_back() {
 #[test]
 fn a_reported_request_takes_its_place_without_a_gap() {
     let mut harness = Harness::new(with_gate(gate(2, 2)), 1);
-    lend(&mut harness, 1, 2);
+    give(&mut harness, 1, 2);
     assert_eq!(harness.register(1, "f", Default), [], "both places may be taken");
     assert_eq!(admitted(&mut harness, 2, true), []);
     assert_eq!(counts(&harness), (2, 1, 1));
@@ -59,16 +59,16 @@ fn a_reported_request_takes_its_place_without_a_gap() {
 }
 
 #[test]
-fn a_request_without_a_place_counts_beside_what_is_lent() {
+fn a_request_without_a_place_counts_beside_what_is_given() {
     let mut harness = Harness::new(with_gate(gate(2, 2)), 1);
-    lend(&mut harness, 1, 2);
+    give(&mut harness, 1, 2);
     admitted(&mut harness, 1, false);
     assert_eq!(counts(&harness), (3, 1, 2), "above the bound, as everything that runs");
     admitted(&mut harness, 1, true);
     assert_eq!(counts(&harness), (3, 1, 2), "it is known");
     take_back(&mut harness, 1, 9);
     admitted(&mut harness, 2, true);
-    assert_eq!(counts(&harness), (2, 2, 0), "no more is taken back than was lent");
+    assert_eq!(counts(&harness), (2, 2, 0), "no more is taken back than was given");
 }
 
 #[test]
@@ -85,9 +85,9 @@ fn a_leased_request_is_requeued_to_its_place_and_has_one_outcome() {
 fn room_for_credit_ends_at_half_of_the_pools_and_of_the_endpoints_bound() {
     let mut harness = Harness::new(with_gate(gate(10, 20)), 2);
     assert_eq!(harness.engine.credit_room(HERE), 10, "half of 2 x 10, and half of 20");
-    lend(&mut harness, 1, 6);
+    give(&mut harness, 1, 6);
     assert_eq!(harness.engine.credit_room(HERE), 4);
-    lend(&mut harness, 2, 3);
+    give(&mut harness, 2, 3);
     assert_eq!(harness.engine.credit_room(HERE), 1);
     harness.register(1, "f", Default);
     assert_eq!(harness.engine.credit_room(HERE), 0);
@@ -142,7 +142,7 @@ fn an_endpoint_that_starts_slowly_gets_no_credit() {
 #[test]
 fn credit_is_kept_until_the_stock_is_above_the_lower_bound() {
     let mut harness = Harness::new(with_gate(gate(4, 6)), 1);
-    lend(&mut harness, 1, 2);
+    give(&mut harness, 1, 2);
     for id in 1..=2 {
         harness.register(id, "f", Default);
     }
@@ -152,34 +152,34 @@ fn credit_is_kept_until_the_stock_is_above_the_lower_bound() {
 }
 
 #[test]
-fn a_bound_that_falls_below_what_is_lent_keeps_no_credit_there() {
+fn a_bound_that_falls_below_what_is_given_keeps_no_credit_there() {
     let mut harness = Harness::new(with_gate(gate(10, 10)), 1);
-    lend(&mut harness, 1, 5);
+    give(&mut harness, 1, 5);
     let load = |running| Input::Load { id: HERE, running };
     harness.handle(load(Some(11)));
     assert!(!harness.engine.keeps_credit_at(HERE), "six are foreign, so four may run");
     harness.handle(load(Some(5)));
-    assert!(harness.engine.keeps_credit_at(HERE), "what is lent isn't foreign");
+    assert!(harness.engine.keeps_credit_at(HERE), "a place given isn't foreign");
 }
 
 #[test]
 fn an_endpoint_is_known_until_its_last_place_is_back() {
     let mut harness = Harness::new(with_gate(gate(4, 4)), 1);
-    lend(&mut harness, 1, 2);
+    give(&mut harness, 1, 2);
     harness.handle(Input::EndpointRemoved(HERE));
     assert!(harness.engine.has_endpoint(HERE));
     let snapshot = harness.engine.snapshot();
     assert_eq!((snapshot.stock, snapshot.draining_stock, snapshot.credit), (0, 0, 2));
     take_back(&mut harness, 1, 2);
     assert!(!harness.engine.has_endpoint(HERE));
-    lend(&mut harness, 1, 2);
-    assert_eq!(harness.engine.credit(), 0, "nothing is lent at an unknown endpoint");
+    give(&mut harness, 1, 2);
+    assert_eq!(harness.engine.credit(), 0, "no place is given at an unknown endpoint");
 }
 
 #[test]
 fn saturation_counts_credit() {
     let mut harness = Harness::new(with_gate(gate(4, 4)), 1);
-    lend(&mut harness, 1, 2);
+    give(&mut harness, 1, 2);
     assert_eq!(harness.engine.saturation_milli(), 500);
 }
 

@@ -109,9 +109,9 @@ fn restrict_input(input: Input, policy: &Policy, without: Without) -> Option<Inp
             request.eligible = None;
             Input::Adopt { request, endpoint }
         }
-        (Without::Lanes, Input::AdmittedByCredit { mut request, place: lent, endpoint }) => {
+        (Without::Lanes, Input::AdmittedByCredit { mut request, place, endpoint }) => {
             request.eligible = None;
-            Input::AdmittedByCredit { request, place: lent, endpoint }
+            Input::AdmittedByCredit { request, place, endpoint }
         }
         (Without::Lanes, Input::Amend(_) | Input::Relist(_)) => return None,
         (_, input) => input,

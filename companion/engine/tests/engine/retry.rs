@@ -22,7 +22,7 @@ fn refuse(harness: &mut Harness, id: u64) -> Vec<ShortEffect> {
     refuse_for(harness, id, 0)
 }
 
-/// The same, asking for a pause.
+/// The endpoint where request `id` runs refuses it, and asks for a pause.
 fn refuse_for(harness: &mut Harness, id: u64, milliseconds: u64) -> Vec<ShortEffect> {
     let endpoint = harness.engine.endpoint_of(RequestId(id)).expect("it runs");
     let mut effects = harness.handle(Input::PushedBack { id: RequestId(id), endpoint });

@@ -218,7 +218,7 @@ impl Rig {
         self.cost().minus(before)
     }
 
-    /// The same for a request that is admitted by credit.
+    /// The cost of a request that is admitted by credit.
     fn request_by_credit(&mut self, response: &[(&str, &str)], chunks: &[&[u8]]) -> Cost {
         // Not counted: one message serves many requests.
         self.receive(Kind::Credit(Credit {
@@ -348,7 +348,7 @@ fn least(run: impl FnMut(&mut Rig) -> Cost) -> Cost {
     least_with(&config(), run)
 }
 
-/// The same with this configuration of the plugin.
+/// [`least`] with this configuration of the plugin.
 fn least_with(config: &Config, mut run: impl FnMut(&mut Rig) -> Cost) -> Cost {
     let mut rig = Rig::new(config);
     let costs = (0..32).map(|_| run(&mut rig));

@@ -16,7 +16,7 @@ impl Replayed {
         self.lines()
     }
 
-    /// The same, as JSON.
+    /// The answers as JSON.
     pub(crate) fn answers(self) -> Vec<Value> {
         let read = |line: &String| serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}"));
         self.done().iter().map(read).collect()
@@ -47,7 +47,7 @@ pub(crate) fn replay(keys: &str, script: &str) -> Replayed {
     run(&policy(keys), script, &[])
 }
 
-/// The same with `--gate`.
+/// [`replay`] with `--gate`.
 pub(crate) fn replay_gated(keys: &str, script: &str) -> Replayed {
     run(&policy(keys), script, &["--gate"])
 }

@@ -10,7 +10,7 @@ use std::fmt;
 pub(crate) enum Step {
     /// Writes a file.
     File {
-        /// Its name in the present folder.
+        /// The file's name in the present folder.
         name: String,
         /// All of it.
         content: String,

@@ -182,7 +182,7 @@ fn a_refunded_request_leaves_no_charge() {
     }
 }
 
-/// The same for a request that bypassed the queue.
+/// A request that bypassed the queue, and is refunded, changes the order of no later ones.
 #[test]
 fn a_refunded_bypass_leaves_no_charge() {
     for case in Case::all() {
@@ -259,7 +259,7 @@ fn a_blocked_flow_saves_up_no_credit() {
     assert_no_credit(lead_after_blocking);
 }
 
-/// The same for suspended requests.
+/// `b` is suspended during 600 dispatches of `a`. Afterwards its lead over `a` stays below one turn of each.
 #[test]
 fn a_suspended_flow_saves_up_no_credit() {
     assert_no_credit(lead_after_suspension);

@@ -172,7 +172,7 @@ pub struct Model {
     preemption_order: BTreeMap<(Level, Box<str>), (u64, u64)>,
     endpoints: BTreeMap<EndpointId, Server>,
     /// Requests that filters may run there without asking; above 0.
-    lent: BTreeMap<EndpointId, u64>,
+    places: BTreeMap<EndpointId, u64>,
     scorer_inputs: ScorerInputs,
     /// Failures at ready, unprobed endpoints since they were last marked down.
     failed: Vec<(EndpointId, RequestId, Instant)>,
@@ -214,7 +214,7 @@ impl Model {
             nodes: BTreeSet::new(),
             preemption_order: BTreeMap::new(),
             endpoints: BTreeMap::new(),
-            lent: BTreeMap::new(),
+            places: BTreeMap::new(),
             scorer_inputs: ScorerInputs::default(),
             failed: Vec::new(),
             first_listed: None,
@@ -284,8 +284,8 @@ impl Model {
                 }
             }
             Input::Adopt { request, endpoint } => self.adopt(request, endpoint),
-            Input::AdmittedByCredit { request, place: lent, endpoint } => {
-                self.admitted_by_credit(request, lent, endpoint)
+            Input::AdmittedByCredit { request, place, endpoint } => {
+                self.admitted_by_credit(request, place, endpoint)
             }
             Input::ModelRemoved(id) => {
                 if self.find(id).is_some_and(|item| item.running.is_none()) {
@@ -378,7 +378,7 @@ impl Model {
             }
             Input::Restarted(endpoint) => self.forget_cache(endpoint),
             Input::PushedBack { id, endpoint } => self.push_back(id, endpoint),
-            Input::GiveCredit { endpoint, requests } => self.lend(endpoint, requests),
+            Input::GiveCredit { endpoint, requests } => self.give_credit(endpoint, requests),
             Input::TakeBack { endpoint, requests } => self.take_back(endpoint, requests),
             Input::ServerStats { id, stats } => {
                 if self.endpoints.contains_key(&id) {

@@ -46,7 +46,7 @@ pub(crate) struct InvariantChecker {
     entries: BTreeMap<RequestId, Entry>,
     endpoints: BTreeMap<EndpointId, EndpointState>,
     /// Requests that filters may run there without asking.
-    lent: BTreeMap<EndpointId, u64>,
+    places: BTreeMap<EndpointId, u64>,
     /// Endpoints with a failure since they were listed.
     failures: BTreeSet<EndpointId>,
     /// Endpoints that the engine reports as marked down.
@@ -70,7 +70,7 @@ impl InvariantChecker {
             requeues: 0,
             entries: BTreeMap::new(),
             endpoints: BTreeMap::new(),
-            lent: BTreeMap::new(),
+            places: BTreeMap::new(),
             failures: BTreeSet::new(),
             down: BTreeSet::new(),
             granted: (0, Instant::ZERO),
@@ -191,17 +191,17 @@ impl InvariantChecker {
             Input::Continue(id) => self.suspend(*id, State::Suspended, State::Waiting),
             Input::Amend(amended) => self.amend(amended),
             Input::Relist(relisted) => self.relist(relisted),
-            Input::AdmittedByCredit { request, place: lent, endpoint } => {
+            Input::AdmittedByCredit { request, place, endpoint } => {
                 if !self.entries.contains_key(&request.id) {
                     self.adopt(request, *endpoint);
-                    lent.iter().for_each(|lent| self.take_back(*lent, 1));
+                    place.iter().for_each(|place| self.take_back(*place, 1));
                 }
             }
             Input::GiveCredit { endpoint, requests } => {
-                let is_lent = self.lent.contains_key(endpoint);
+                let has_credit = self.places.contains_key(endpoint);
                 let is_used = self.running().any(|used| used == *endpoint);
-                if self.endpoints.contains_key(endpoint) || is_used || is_lent {
-                    *self.lent.entry(*endpoint).or_default() += requests;
+                if self.endpoints.contains_key(endpoint) || is_used || has_credit {
+                    *self.places.entry(*endpoint).or_default() += requests;
                 }
             }
             Input::TakeBack { endpoint, requests } => self.take_back(*endpoint, *requests),
@@ -246,10 +246,10 @@ impl InvariantChecker {
     }
 
     fn take_back(&mut self, endpoint: EndpointId, requests: u64) {
-        if let Some(lent) = self.lent.get_mut(&endpoint) {
-            *lent = lent.saturating_sub(requests);
+        if let Some(places) = self.places.get_mut(&endpoint) {
+            *places = places.saturating_sub(requests);
         }
-        self.lent.retain(|_, lent| *lent > 0);
+        self.places.retain(|_, places| *places > 0);
     }
 
     fn relist(&mut self, relisted: &Relisted) {
@@ -344,8 +344,8 @@ impl InvariantChecker {
     /// Checks the limits of the gate and of the flow before the grant.
     fn check_limits(&self, request: &Request, endpoints: &[EndpointId], engine: &Engine) {
         let running = self.running().filter(|&endpoint| self.is_ready(endpoint)).count() as u64;
-        let lent = self.lent.iter().filter(|(endpoint, _)| self.is_ready(**endpoint));
-        let stock = running + lent.map(|(_, lent)| lent).sum::<u64>();
+        let places = self.places.iter().filter(|(endpoint, _)| self.is_ready(**endpoint));
+        let stock = running + places.map(|(_, places)| places).sum::<u64>();
         let by_allowance = matches!(self.policy.gate, Gate::Auto { .. });
         assert!(
             by_allowance || !self.counts_requests() || stock < engine.upper() || stock == 0,
@@ -425,12 +425,12 @@ impl InvariantChecker {
             let same = endpoint.stock == count || !self.counts_requests();
             assert!(same, "{count} run: {endpoint:?}");
             assert_eq!(endpoint.ready, self.is_ready(endpoint.id));
-            let lent = self.lent.get(&endpoint.id).copied().unwrap_or(0);
-            assert_eq!(endpoint.credit, lent, "lent at {:?}", endpoint.id);
+            let places = self.places.get(&endpoint.id).copied().unwrap_or(0);
+            assert_eq!(endpoint.credit, places, "places at {:?}", endpoint.id);
         }
         let in_flight: u64 = snapshot.flows.iter().map(|flow| flow.in_flight).sum();
         assert_eq!(in_flight, self.running().count() as u64, "in flight");
-        assert_eq!(snapshot.credit, self.lent.values().sum::<u64>(), "lent");
+        assert_eq!(snapshot.credit, self.places.values().sum::<u64>(), "places");
         let due = engine.poll_timeout().is_some_and(|endpoint_id| endpoint_id <= self.latest);
         assert!(!due || self.policy.gate == Gate::Manual, "a timer is due after all timers were handled");
     }
@@ -447,7 +447,7 @@ impl InvariantChecker {
         for id in self.endpoints.keys().copied().collect::<Vec<_>>() {
             handle(now, Some(Input::EndpointRemoved(id)), &mut self);
         }
-        for (endpoint, requests) in self.lent.clone() {
+        for (endpoint, requests) in self.places.clone() {
             handle(now, Some(Input::TakeBack { endpoint, requests }), &mut self);
         }
     }

@@ -43,7 +43,7 @@ pub(crate) fn connected() -> Rig {
     rig
 }
 
-/// The same with credit 1, which has these places.
+/// A worker that holds credit 1, which has these places.
 pub(crate) fn with_credit(places: &[(&str, u32)]) -> Rig {
     let mut rig = connected();
     assert_eq!(rig.command(0, [Kind::Credit(credit(1, places))]), []);

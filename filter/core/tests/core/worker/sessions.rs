@@ -53,7 +53,7 @@ impl Split {
         }
     }
 
-    /// The same with established sessions.
+    /// [`Self::new`] with established sessions.
     fn connected() -> Self {
         let mut split = Self::new(true);
         split.connect();

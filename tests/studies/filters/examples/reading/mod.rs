@@ -1,7 +1,7 @@
 //! Reads a request as Penstock does, without acting on it: shared by the benchmark filters `parse` and `unary`.
 
 #[expect(dead_code, reason = "reading needs few of the filter's host calls")]
-#[path = "../../../../../filter/src/host/mod.rs"]
+#[path = "../../../../../filter/src/host.rs"]
 mod host;
 
 use std::rc::Rc;

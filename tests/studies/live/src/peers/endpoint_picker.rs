@@ -15,7 +15,7 @@ const ENDPOINT_HEADER: &str = "x-gateway-destination-endpoint";
 
 /// A running picker with one endpoint.
 pub struct EndpointPicker {
-    /// Its process.
+    /// The picker's process.
     pub process: Process,
     _api: PoolApi,
     _folder: TempDir,

@@ -10,9 +10,9 @@ use penstock_tests::{Process, until};
 
 /// A running simulator. It answers chats for one model without delay.
 pub struct Simulator {
-    /// Its process.
+    /// The simulator's process.
     pub process: Process,
-    /// Its address.
+    /// The address at which it listens.
     pub address: SocketAddr,
 }
 

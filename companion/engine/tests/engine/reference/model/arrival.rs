@@ -59,11 +59,11 @@ impl Model {
         self.start(id, endpoint, Outcome::Dispatched);
     }
 
-    /// A filter has admitted a new request by itself. One place at `lent` ends with it.
+    /// A filter has admitted a new request by itself. One place at `place` ends with it.
     pub(super) fn admitted_by_credit(
         &mut self,
         request: Request,
-        lent: Option<EndpointId>,
+        place: Option<EndpointId>,
         endpoint: EndpointId,
     ) {
         let id = request.id;
@@ -74,8 +74,8 @@ impl Model {
         let item = self.make(request);
         self.items.push(item);
         self.start(id, endpoint, Outcome::Leased);
-        if let Some(lent) = lent {
-            self.take_back(lent, 1);
+        if let Some(place) = place {
+            self.take_back(place, 1);
         }
     }
 

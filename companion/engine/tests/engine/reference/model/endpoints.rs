@@ -240,19 +240,19 @@ impl Model {
 
     /// The requests that run there, and those that filters may run there.
     pub(super) fn taken_at(&self, id: EndpointId) -> u64 {
-        self.runs_at(id).count() as u64 + self.lent.get(&id).copied().unwrap_or(0)
+        self.runs_at(id).count() as u64 + self.places.get(&id).copied().unwrap_or(0)
     }
 
-    pub(super) fn lend(&mut self, id: EndpointId, requests: u64) {
+    pub(super) fn give_credit(&mut self, id: EndpointId, requests: u64) {
         if self.endpoints.contains_key(&id) || self.taken_at(id) > 0 {
-            *self.lent.entry(id).or_default() += requests;
+            *self.places.entry(id).or_default() += requests;
         }
         self.refresh_backlogs();
     }
 
     pub(super) fn take_back(&mut self, id: EndpointId, requests: u64) {
-        if let Some(lent) = self.lent.get_mut(&id) {
-            *lent = lent.saturating_sub(requests);
+        if let Some(places) = self.places.get_mut(&id) {
+            *places = places.saturating_sub(requests);
         }
         self.refresh_backlogs();
     }

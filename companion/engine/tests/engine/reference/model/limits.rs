@@ -30,7 +30,7 @@ impl Model {
         self.can_go_below(item, self.bounds().0)
     }
 
-    /// The same with ceilings relative to `bound`.
+    /// Whether the head of a flow can be dispatched, where ceilings are relative to `bound`.
     pub(super) fn can_go_below(&self, item: &Item, bound: u64) -> bool {
         let blocked =
             self.classes.get(item.class).is_some_and(|class| self.blocked_classes.contains(&class.name));

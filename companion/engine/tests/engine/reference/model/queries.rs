@@ -12,7 +12,7 @@ use super::{Item, Leaf, Model, Running};
 impl Model {
     /// The places of all credit in the pool.
     pub fn credit(&self) -> u64 {
-        self.lent.values().sum()
+        self.places.values().sum()
     }
 
     pub fn waiting(&self) -> impl Iterator<Item = &Item> {

@@ -24,7 +24,7 @@ pub(crate) fn chat(bytes: usize) -> String {
     frame.replace(r#""content":"""#, &format!(r#""content":"{text}""#))
 }
 
-/// The same with `key` (for example `{"stream":true,`) instead of its first brace.
+/// A chat of so many bytes with `key` (for example `{"stream":true,`) instead of its first brace.
 pub(crate) fn chat_that_begins(key: &str, bytes: usize) -> String {
     chat(bytes.saturating_sub(key.len() - 1)).replacen('{', key, 1)
 }

@@ -36,7 +36,7 @@ const RATE: u64 = 10_000;
 const PER_TICK: u64 = RATE / 1_000;
 /// Warm-up before the measurement.
 const SETTLING: Duration = Duration::from_secs(1);
-/// The same value as in the companion.
+/// The HTTP/2 window, as in the companion.
 const WINDOW_BYTES: u32 = 64 << 20;
 /// Frames between the script and the connection.
 const FRAMES: usize = 1_024;

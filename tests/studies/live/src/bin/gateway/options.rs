@@ -25,9 +25,9 @@ pub(crate) struct Plan {
 pub(crate) enum Row {
     /// Throughput with bodies of 1 KB over 50 connections.
     Many,
-    /// The same over one connection.
+    /// Throughput with bodies of 1 KB over one connection.
     One,
-    /// The same over 50 with bodies of 220 KB.
+    /// Throughput with bodies of 220 KB over 50 connections.
     Long,
     /// Requests of 1 KB at a fixed rate, independent of earlier ones.
     Open,

@@ -13,7 +13,7 @@ use crate::{Figures, plot, tables};
 
 /// A figure of one subject relative to another subject's.
 struct Beside {
-    /// Its name.
+    /// The figure's name.
     key: &'static str,
     /// The figure that is compared.
     figure: &'static str,

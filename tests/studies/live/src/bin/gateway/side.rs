@@ -23,7 +23,7 @@ use tonic_prost::ProstCodec;
 use crate::cores::REST;
 use crate::model_server;
 
-/// The same value as in the companion; a body must fit.
+/// The HTTP/2 window, as in the companion; a body must fit.
 const WINDOW_BYTES: u32 = 64 << 20;
 /// The text that a server prints before its address when it listens.
 const LISTENS: &str = "side listens on ";

@@ -360,7 +360,7 @@ impl Companion {
         Self::start_at(folder, addresses, server, [stock, credits], "").await
     }
 
-    /// The same for a companion that listens for filters at the third address, with further keys of the configuration.
+    /// Starts a companion that listens for filters at the third address, with further keys of the configuration.
     async fn start_at(
         folder: &Path,
         [gateway, admin, grpc]: [SocketAddr; 3],

@@ -84,7 +84,7 @@ impl Script {
         for _ in 0..ROUNDS_TO_CREDIT {
             self.ask().await;
         }
-        assert!(self.has_credit, "the companion lends places to a busy filter");
+        assert!(self.has_credit, "the companion gives a busy filter places");
     }
 
     /// Registers the requests of a round, and completes them as they are granted.

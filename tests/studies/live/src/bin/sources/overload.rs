@@ -48,7 +48,7 @@ pub(crate) fn run() -> Value {
     })
 }
 
-/// The same burst by gate. Every request is served: the queue is large, and its ttl long.
+/// One burst by gate. Every request is served: the queue is large, and its ttl long.
 fn gates() -> Vec<Value> {
     let mixed = mix(&[(0.5, PEOPLE, 512.0, 128.0), (0.5, BATCH, 2_000.0, 400.0)]);
     let capacity = SERVERS as f64 * capacity(&mixed);
