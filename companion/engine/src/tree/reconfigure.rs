@@ -100,6 +100,9 @@ impl Tree {
             let weight = self.identities.get(flow.identity).weight;
             self.leaves[flow.leaf].level.set_weight(flow.child, weight, &self.config);
         }
+        for (_, leaf) in self.leaves.iter_mut() {
+            leaf.level.end_weights();
+        }
     }
 
     fn change_classes(&mut self, old: &Classes, same_ring: bool, change: &mut Change) {

@@ -6,7 +6,7 @@
 //! model (or a few, if costs arrive out of order), so the passage of time costs only what leaves the window. Buckets are
 //! numbered from the owner's origin and may be before it. This file knows neither weights nor waiting requests.
 
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -162,6 +162,41 @@ impl Usage {
         let ago = i64::try_from(ago.as_nanos()).unwrap_or(i64::MAX);
         let bucket = nanos(self.now).saturating_sub(ago).div_euclid(self.width);
         self.add(bucket, child, model, u128::from(cost));
+    }
+
+    /// Multiplies what the window holds of each child by its factor. A sum over buckets is exact to a unit of cost.
+    pub(super) fn scale(&mut self, factors: &[(ChildId, f64)]) {
+        let Self { by_child, log, .. } = self;
+        let factors: BTreeMap<ChildId, f64> = factors.iter().copied().collect();
+        for child in factors.keys() {
+            for usage in by_child.get_mut(child.index()).into_iter().flatten() {
+                usage.served = 0;
+            }
+        }
+        // What the buckets so far have held, and what they hold now.
+        let mut sums: BTreeMap<(ChildId, ModelId), (u128, u128)> = BTreeMap::new();
+        let mut scale = |entry: &mut Entry| {
+            let Some(factor) = factors.get(&entry.child) else {
+                return true;
+            };
+            let (before, now) = sums.entry((entry.child, entry.model)).or_default();
+            *before += entry.cost;
+            let sum = libm::floor(*before as f64 * factor) as u128;
+            entry.cost = sum.saturating_sub(*now);
+            *now += entry.cost;
+            let models = by_child.get_mut(entry.child.index()).into_iter().flatten();
+            for usage in models.filter(|usage| usage.model == entry.model) {
+                usage.served += entry.cost;
+            }
+            entry.cost > 0
+        };
+        log.retain_mut(|bucket| {
+            bucket.entries.retain_mut(&mut scale);
+            !bucket.entries.is_empty()
+        });
+        for (child, model) in sums.into_keys() {
+            self.remove_unused(child, model);
+        }
     }
 
     fn add(&mut self, number: i64, child: ChildId, model: ModelId, cost: u128) {
@@ -388,6 +423,29 @@ mod tests {
         assert_eq!((to(&mut usage, 11), of(&usage, 0, 0)), (1, 1));
         assert_eq!((to(&mut usage, 12), of(&usage, 0, 0)), (1, 0));
         assert!(usage.is_empty(id(0)) && usage.log.is_empty());
+    }
+
+    #[test]
+    fn a_scaled_child_leaves_the_window_as_it_would_have() {
+        let mut usage = Usage::new(Duration::from_secs(10), at(0));
+        for second in 0..5 {
+            to(&mut usage, second);
+            used(&mut usage, 0, 0, 3);
+            used(&mut usage, 1, 0, 3);
+        }
+        usage.charge(id(0), model_id(0), 100);
+        usage.scale(&[(id(0), 0.5)]);
+        usage.audit().expect("sound");
+        assert_eq!((of(&usage, 0, 0), of(&usage, 1, 0)), (100 + 7, 15), "what runs keeps its estimate");
+        to(&mut usage, 11);
+        assert_eq!((of(&usage, 0, 0), of(&usage, 1, 0)), (100 + 4, 9));
+        usage.settle(id(0), model_id(0), 100, None);
+        usage.scale(&[(id(0), 1e-9), (id(1), 1_000.0), (id(9), 2.0)]);
+        usage.audit().expect("sound");
+        assert!(usage.is_empty(id(0)));
+        assert_eq!(of(&usage, 1, 0), 9_000);
+        to(&mut usage, 14);
+        assert!(usage.is_empty(id(1)) && usage.log.is_empty());
     }
 
     #[test]

@@ -18,6 +18,7 @@
 //! again and again, because its tag would be V + its cost every time while V moves on.)
 
 use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 use core::cmp::Ordering;
 use core::time::Duration;
 
@@ -136,6 +137,8 @@ pub(super) struct VirtualTimeScheduler {
     served: Option<ChildId>,
     last_advance: Option<Advance>,
     usage: Usage,
+    /// Under [`Rule::Usage`]: the children whose weights have changed, with the new weight as a multiple of the old one.
+    reweighted: Vec<(ChildId, f64)>,
     children: Slab<ChildId, Child>,
     positions: Positions<ChildId>,
     queues: Slab<QueueId, Queue>,
@@ -159,6 +162,7 @@ impl VirtualTimeScheduler {
             served: None,
             last_advance: None,
             usage: Usage::new(window, now),
+            reweighted: Vec::new(),
             children: Slab::default(),
             positions: Positions::default(),
             unrestricted: queues.insert(Queue::new(EligibilityId::ANY, None)),
@@ -230,17 +234,25 @@ impl VirtualTimeScheduler {
         self.pick().map(|child| self.children[child].head)
     }
 
-    /// Changes the weight. The caller enqueues a backlogged child again.
+    /// Changes the weight. The caller enqueues a backlogged child again, and calls [`Self::end_weights`] after all such changes.
     ///
     /// The child stays as far ahead of the others, or behind them, in cost. As far in virtual time would be a thousand times that after
-    /// a weight of 0.001 becomes 1: the child would be served, or passed over, as many times in a row.
+    /// a weight of 0.001 becomes 1: the child would be served, or passed over, as many times in a row. Under [`Rule::Usage`] what is in the
+    /// window counts by the weight that the child had then: by the new one, the child would be served, or passed over, for a large part of
+    /// the window.
     pub(super) fn set_weight(&mut self, child: ChildId, weight: f64) {
         let old = core::mem::replace(&mut self.children[child].weight, weight);
         let counts = match self.rule {
             Rule::Wfq | Rule::RoundRobin | Rule::Vtc => true,
             Rule::Fifo | Rule::Usage => false,
         };
-        if !counts || old.to_bits() == weight.to_bits() {
+        if old.to_bits() == weight.to_bits() {
+            return;
+        }
+        if self.rule == Rule::Usage {
+            self.reweighted.push((child, weight / old));
+        }
+        if !counts {
             return;
         }
         // The child moves relative to V. If a refund reverted V after that, the child would be ahead by as much.
@@ -253,6 +265,17 @@ impl VirtualTimeScheduler {
         // A child that doesn't wait is lifted to the level when it comes back.
         if is_waiting || distance > VirtualTime::default() {
             self.shift(child, distance.reweighted(old, weight) - distance);
+            self.update_idle(child);
+        }
+    }
+
+    /// Ends a change of weights.
+    pub(super) fn end_weights(&mut self) {
+        let reweighted = core::mem::take(&mut self.reweighted);
+        if !reweighted.is_empty() {
+            self.usage.scale(&reweighted);
+        }
+        for (child, _) in reweighted {
             self.update_idle(child);
         }
     }

@@ -66,6 +66,14 @@ impl FlowLevel {
         }
     }
 
+    /// Ends a change of weights.
+    pub(crate) fn end_weights(&mut self) {
+        match self {
+            Self::VirtualTime(scheduler) => scheduler.end_weights(),
+            Self::Drr(_) => {}
+        }
+    }
+
     pub(crate) fn flow(&self, child: ChildId) -> FlowId {
         match self {
             Self::VirtualTime(scheduler) => scheduler.owner(child),

@@ -1,6 +1,6 @@
 //! Another policy, under what waits and runs.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use penstock_engine::Policy;
 use penstock_engine::policy::{BandMode, CostUnit, Discipline};
@@ -20,6 +20,7 @@ impl Model {
         self.rate.0 = if had_rate { self.rate.0.min(capacity) } else { capacity };
         self.end_slow_starts();
         self.change_weights(&old);
+        self.scale_usage(&old);
         self.change_bands(&old);
         if token_weights(&old) != token_weights(&self.policy) {
             self.change_costs();
@@ -51,6 +52,26 @@ impl Model {
                 ring.set_quantum(&name, quantum);
             }
         }
+    }
+
+    /// What is in the usage window counts by the weight of its time. A sum over buckets is exact to a unit of cost.
+    fn scale_usage(&mut self, old: &Policy) {
+        self.used.sort_by_key(|used| used.bucket);
+        let mut sums = BTreeMap::new();
+        for used in &mut self.used {
+            let weights = [old, &self.policy].map(|policy| policy.flows.weight_of(&used.name));
+            if weights[0].to_bits() == weights[1].to_bits() {
+                continue;
+            }
+            let key = (used.leaf.clone(), used.name.clone(), used.model.clone());
+            let (before, now): &mut (u64, u64) = sums.entry(key).or_default();
+            *before += used.cost;
+            let sum = (*before as f64 * (weights[1] / weights[0])).floor() as u64;
+            used.cost = sum - *now;
+            *now = sum;
+        }
+        self.used.retain(|used| used.cost > 0);
+        self.expire_usage();
     }
 
     /// The ring of bands stays if the same bands have a quantum, and costs are the same.
