@@ -4,6 +4,8 @@
 //! stream of the worker. So the calls of the request path are declared here (`abi`), with the status as a number: any status
 //! except 0 makes the call return `None` or `false`.
 
+// The path is given because a study includes this file by its path, for which a module's file is looked up elsewhere.
+#[path = "host/abi.rs"]
 mod abi;
 
 use core::ptr::null_mut;

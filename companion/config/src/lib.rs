@@ -53,8 +53,8 @@ pub use self::identity::{Identity, Source};
 pub use self::keys::is_variant;
 pub use self::listen::{Address, AddressError, Admin, Listen, ListenTls, Tls};
 pub use self::pool::{
-    Discovered, Discovery, Endpoint, EndpointDefaults, Health, KubernetesObject, PodLabels, PodSelector, Pool,
-    RequeueOn, Scrape, Store, Then,
+    Discovered, Discovery, Endpoint, EndpointDefaults, Health, KubernetesObject, PodLabels, PodSelector,
+    Pool, RequeueOn, Scrape, Store, Then,
 };
 pub use self::redis_url::RedisUrl;
 pub use self::reference::reference;
