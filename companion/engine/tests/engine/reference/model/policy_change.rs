@@ -1,6 +1,6 @@
 //! Another policy, under what waits and runs.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use penstock_engine::Policy;
 use penstock_engine::policy::{BandMode, CostUnit, Discipline};
@@ -134,9 +134,6 @@ impl Model {
         self.items.sort_by_key(|item| (item.arrived, item.sequence));
         let items = self.items.iter();
         self.nodes = items.map(|item| (self.leaf(item), item.name.clone())).collect();
-        let in_bands: BTreeSet<(Level, Box<str>)> =
-            self.items.iter().map(|item| (item.band, item.name.clone())).collect();
-        self.preemption_order.retain(|flow, _| in_bands.contains(flow));
         for index in 0..self.items.len() {
             self.charge_again(index);
         }
