@@ -1,6 +1,33 @@
-//! The bands of the tree: those of requests, and one below for requests of flows that have used up their budgets.
+//! The bands of requests, and those of the tree: the same, and one below for requests of flows that have used up their budgets.
 
-use crate::input::Band;
+/// The criticality of a request, most critical first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(rename_all = "snake_case"))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema), schemars(inline))]
+pub enum Band {
+    /// Granted before requests of the other levels.
+    Critical,
+    /// The level of a request without a priority.
+    #[default]
+    Default,
+    /// The first to be rejected or displaced.
+    Sheddable,
+}
+
+impl Band {
+    /// The bands, most critical first.
+    pub const ALL: [Self; 3] = [Self::Critical, Self::Default, Self::Sheddable];
+
+    /// The name for clients, in the configuration, metrics and logs.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Critical => "critical",
+            Self::Default => "default",
+            Self::Sheddable => "sheddable",
+        }
+    }
+}
 
 /// A band of the tree, the first to be dispatched first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

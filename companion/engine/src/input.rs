@@ -9,6 +9,7 @@ use core::time::Duration;
 
 pub use self::budget::{BudgetReset, BudgetRunning, BudgetUsage, UsageKind, UsedAt};
 use crate::allowance::Allowance;
+pub use crate::band::Band;
 use crate::policy::Policy;
 use crate::time::Instant;
 use crate::units::{Decimal, Tokens};
@@ -20,35 +21,6 @@ pub struct RequestId(pub u64);
 /// The owner's name for an endpoint of the pool. One address keeps its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EndpointId(pub u32);
-
-/// The criticality of a request, most critical first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(rename_all = "snake_case"))]
-#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema), schemars(inline))]
-pub enum Band {
-    /// Granted before requests of the other levels.
-    Critical,
-    /// The level of a request without a priority.
-    #[default]
-    Default,
-    /// The first to be rejected or displaced.
-    Sheddable,
-}
-
-impl Band {
-    /// The bands, most critical first.
-    pub const ALL: [Self; 3] = [Self::Critical, Self::Default, Self::Sheddable];
-
-    /// The name for clients, in the configuration, metrics and logs.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Critical => "critical",
-            Self::Default => "default",
-            Self::Sheddable => "sheddable",
-        }
-    }
-}
 
 /// The length of a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

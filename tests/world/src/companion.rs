@@ -22,7 +22,7 @@ use self::records::Batch;
 use super::budgets::Accounts;
 use super::envoy::Attachment;
 use super::event::SimEvent;
-use super::invariants::HelloGroups;
+use super::hello_groups::HelloGroups;
 use super::time::Nanos;
 use super::{START, World};
 

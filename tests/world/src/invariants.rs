@@ -10,7 +10,6 @@ mod outcomes;
 mod quiescence;
 mod waits;
 
-pub(super) use self::flow_order::HelloGroups;
 use super::World;
 use super::clients::Client;
 use super::companion::PoolCounts;

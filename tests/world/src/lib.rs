@@ -14,6 +14,7 @@ mod event;
 mod event_queue;
 mod faults;
 mod headers;
+mod hello_groups;
 mod http;
 mod invariants;
 mod lease_store;

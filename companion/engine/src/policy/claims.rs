@@ -3,7 +3,7 @@
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 
-use crate::input::Band;
+use crate::band::Band;
 
 /// The highest priority of a tenant.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! A study's report: NAME.json with all figures, and the page NAME.md, which is written from it.
+//! A study's report: a JSON file with all figures, and a Markdown page of the same name, which is written from it.
 
 use std::path::Path;
 use std::{fs, io};
