@@ -83,6 +83,7 @@ const ALL: [(&str, &str, &str); 92] = [
     ("orphaned_stock", "gauge", "p"),
     ("misrouted_total", "counter", "p"),
     ("endpoint_pushback_total", "counter", "p endpoint status"),
+    ("endpoint_state", "gauge", "p endpoint state"),
     ("resyncs_total", "counter", "-"),
     ("unacked_events", "gauge", "-"),
     ("foreign_load", "gauge", "p endpoint"),
