@@ -6,7 +6,8 @@ use core::time::Duration;
 
 use penstock_control::{CreditSettings, EndpointSettings, Kept, PoolSettings, Settings};
 use penstock_engine::policy::{
-    BandMode, Bands, CostUnit, Discipline, Failing, Flows, Gate, OutlierEjection, Overflow, Policy, Queue, StockUnit,
+    BandMode, Bands, CostUnit, Discipline, Failing, Flows, Gate, OutlierEjection, Overflow, Policy, Queue,
+    StockUnit,
 };
 use penstock_engine::units::Decimal;
 use penstock_model::slo::Policy as SloPolicy;

@@ -23,11 +23,11 @@ impl Engine {
         self.endpoints.is_ready(endpoint)
     }
 
-    /// The state of an endpoint, and why; `None` for one that isn't known.
+    /// The state of an endpoint by its requests and their answers, without its health check, and why; `None` for one that isn't known.
     #[must_use]
     pub fn health_of(&self, endpoint: EndpointId) -> Option<(HealthState, HealthReason)> {
-        let (state, reason, _) = self.endpoints.get(endpoint)?.shown_health();
-        Some((state, reason))
+        let health = &self.endpoints.get(endpoint)?.health;
+        Some((health.state(), health.reason()))
     }
 
     /// How often the state of an endpoint has changed.

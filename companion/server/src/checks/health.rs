@@ -51,7 +51,8 @@ impl Checks {
             config,
             |pool| Some((pool.health.clone()?, Route::of_requests(&pool.upstream))),
             |pool, address, (health, route), _| {
-                let check = watch(route, pool, address, health, driver.clone(), (failures.clone(), metrics.clone()));
+                let check =
+                    watch(route, pool, address, health, driver.clone(), (failures.clone(), metrics.clone()));
                 essential::spawn("health checks", check)
             },
         );
