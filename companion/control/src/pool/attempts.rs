@@ -109,6 +109,8 @@ impl Pool {
             }
             AttemptEnd::Cut { is_reused: false } => {
                 self.attempt_answered(now, id, endpoint, AnswerResult::Failed(Fault::Cut));
+                // The server may have ended, and its cache with it.
+                self.decide(now, Input::Restarted(endpoint));
             }
             AttemptEnd::Cut { is_reused: true } | AttemptEnd::Unsent => {}
         }
