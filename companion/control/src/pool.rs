@@ -158,9 +158,9 @@ impl Pool {
             PoolInput::Answered { id, answer } => self.answered(now, id, answer),
             PoolInput::Release(id) => self.release(now, id),
             PoolInput::Suspend(id) => self.decide(now, Input::Suspend(id)),
-            PoolInput::Started { id, endpoint, attempts, has_first_byte } => {
+            PoolInput::Started { id, endpoint, attempts, has_first_token } => {
                 self.started(now, id, endpoint, attempts);
-                self.first_byte(now, id, has_first_byte);
+                self.first_token(now, id, has_first_token);
             }
             PoolInput::PushedBack { id, pushback } => self.pushed_back(now, id, pushback),
             PoolInput::Completed { id, completion } => self.completed(now, id, completion),

@@ -111,7 +111,7 @@ impl Control {
                 id: route.id,
                 endpoint: wire_in::non_empty(&started.endpoint),
                 attempts: wire_in::attempts(started.attempts),
-                has_first_byte: started.first_byte,
+                has_first_token: started.first_token,
             };
             self.drive_pool(now, route.pool, input);
         }

@@ -288,6 +288,8 @@ impl Taken {
             Observation::Pool(_, PoolNews::PushedBack { endpoint, status, .. }) => {
                 self.pushed_back.push((endpoint, status))
             }
+            // `counting` has tests of its own.
+            Observation::Pool(_, PoolNews::Estimated(_)) => {}
             Observation::Pool(_, PoolNews::OutOfFiles) => self.out_of_files += 1,
             Observation::Pool(_, PoolNews::EndpointDown(endpoint)) => self.marked.push((endpoint, true)),
             Observation::Pool(_, PoolNews::EndpointBack(endpoint)) => self.marked.push((endpoint, false)),
@@ -425,7 +427,7 @@ pub(crate) fn runs_as(register: wire::Register, endpoint: &str) -> wire::Running
         endpoint: endpoint.into(),
         age_us: 5,
         started: true,
-        first_byte: false,
+        first_token: false,
     }
 }
 
@@ -452,7 +454,7 @@ pub(crate) fn started(sequence: u64, endpoint: &str, attempts: u32) -> Message {
         status: 200,
         attempts,
         after_us: 1,
-        first_byte: false,
+        first_token: false,
     })
 }
 

@@ -117,6 +117,9 @@ impl Observer {
             PoolNews::EndpointBack(endpoint) => {
                 tracing::info!(pool = %pool, endpoint, "endpoint no longer marked down: the next request probes it");
             }
+            PoolNews::Estimated(reason) => {
+                self.metrics.responses.estimated.with_label_values(&[&**pool, reason.as_str()]).inc();
+            }
             PoolNews::Learned { variant, kept } => self.recorders.record_model(pool, variant, kept),
             PoolNews::Used(used) => self.recorders.record_usage(pool, used),
             PoolNews::Running(running) => self.recorders.record_running(pool, running),
@@ -239,6 +242,7 @@ impl Observer {
             waited,
             ref endpoint,
             status,
+            first_token,
             ttft,
             itl,
             duration,
@@ -257,7 +261,7 @@ impl Observer {
         self.table.record_completion(now, labels, endpoint, &completed);
         self.export_span(|| SpanRecord {
             granted: true,
-            first_byte: ttft,
+            first_token,
             endpoint: (**endpoint).into(),
             status,
             input_tokens: prompt_tokens,
