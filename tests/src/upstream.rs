@@ -44,10 +44,22 @@ enum Behaviour {
     Stream(Duration, Arc<Semaphore>),
 }
 
+/// What a metrics page says to run.
+#[derive(Clone, Copy)]
+enum Reported {
+    /// The requests in flight, whether or not their clients are still there.
+    InFlight,
+    Sequences(u64),
+    /// The page can't be read.
+    Unknown,
+}
+
 struct Shared {
     behaviour: Behaviour,
     calls: mpsc::UnboundedSender<Call>,
     healthy: AtomicBool,
+    /// What its metrics page says to run; `None`: nothing.
+    reported: Locked<Option<Reported>>,
     own: Arc<Gauge>,
     together: Arc<Gauge>,
 }
@@ -192,6 +204,7 @@ impl Upstream {
             behaviour,
             calls,
             healthy: AtomicBool::new(true),
+            reported: Locked::default(),
             own: Arc::default(),
             together,
         });
@@ -257,6 +270,32 @@ impl Upstream {
         self.shared.healthy.store(healthy, Ordering::SeqCst);
     }
 
+    /// From now on its metrics page counts the requests in flight. One whose client has left is in flight as long as the test
+    /// holds it.
+    ///
+    /// # Panics
+    /// If the server panicked.
+    pub fn report_in_flight(&self) {
+        *self.shared.reported.lock().expect("no holder of the lock panics") = Some(Reported::InFlight);
+    }
+
+    /// From now on its metrics page says that so many sequences run.
+    ///
+    /// # Panics
+    /// If the server panicked.
+    pub fn report(&self, sequences: u64) {
+        let reported = Some(Reported::Sequences(sequences));
+        *self.shared.reported.lock().expect("no holder of the lock panics") = reported;
+    }
+
+    /// From now on its metrics page can't be read.
+    ///
+    /// # Panics
+    /// If the server panicked.
+    pub fn hide_metrics(&self) {
+        *self.shared.reported.lock().expect("no holder of the lock panics") = Some(Reported::Unknown);
+    }
+
     /// The next request that arrives.
     ///
     /// # Panics
@@ -298,7 +337,7 @@ async fn serve(request: Request<Incoming>, shared: Arc<Shared>) -> Result<Respon
             return Ok(plain(StatusCode::OK, ""));
         }
         (&Method::GET, "/health") => return Ok(plain(StatusCode::SERVICE_UNAVAILABLE, "")),
-        (&Method::GET, "/metrics") => return Ok(plain(StatusCode::OK, "vllm:num_requests_running 0\n")),
+        (&Method::GET, "/metrics") => return Ok(metrics(&shared)),
         _ => {}
     }
     let in_flight = InFlight::new(&shared);
@@ -355,6 +394,17 @@ async fn stream(call: Call, service: Duration, places: Arc<Semaphore>) {
     // Free the place before the client sees the end.
     drop(place);
     events.finish(8, 4);
+}
+
+fn metrics(shared: &Shared) -> Response<Body> {
+    let reported = *shared.reported.lock().expect("no holder of the lock panics");
+    let running = match reported {
+        None => 0,
+        Some(Reported::InFlight) => shared.own.in_flight.load(Ordering::SeqCst) as u64,
+        Some(Reported::Sequences(sequences)) => sequences,
+        Some(Reported::Unknown) => return plain(StatusCode::SERVICE_UNAVAILABLE, ""),
+    };
+    Response::new(full(Bytes::from(format!("vllm:num_requests_running {running}\n"))))
 }
 
 fn plain(status: StatusCode, text: &'static str) -> Response<Body> {

@@ -285,6 +285,9 @@ pub struct Register {
     /// that. Empty: it wasn't.
     #[prost(string, tag = "34")]
     pub credit_endpoint: ::prost::alloc::string::String,
+    /// Sequences that a server computes for the request at the same time: prompts times choices of each. 0: one.
+    #[prost(uint64, tag = "35")]
+    pub sequences: u64,
 }
 /// Identifies a request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -612,6 +615,9 @@ pub struct Pool {
     /// What a server may do before a byte of its response for the request to be sent again; absent: `connect` and `reset`.
     #[prost(message, optional, tag = "13")]
     pub requeue_on: ::core::option::Option<RequeueOn>,
+    /// `fallback_bound` counts sequences instead of requests.
+    #[prost(bool, tag = "24")]
+    pub fallback_bound_in_sequences: bool,
 }
 /// What a server may do before a byte of its response for the request to be sent again.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use penstock_autopilot::Served;
-use penstock_engine::input::Service;
+use penstock_engine::input::{Input, RequestId, Service};
 
 /// The end of a granted request.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,6 +16,8 @@ pub(crate) struct Completion<'a> {
     pub(crate) is_unanswered: bool,
     /// An endpoint answered to the end.
     pub(crate) is_served: bool,
+    /// The client left before the end of the answer: the endpoint may compute on.
+    pub(crate) has_client_left: bool,
     /// The cost to settle.
     pub(crate) service: Service,
     /// What the autopilot learns from the request; `None` if the request ended early or with an error.
@@ -33,10 +35,15 @@ pub(crate) struct Completion<'a> {
 }
 
 impl Completion<'_> {
-    /// Mean time between tokens; `None` with fewer than two tokens, or if they weren't counted.
-    pub(crate) fn inter_token_latency(&self) -> Option<Duration> {
+    /// The end of the request in the engine, with this service.
+    pub(crate) const fn input(&self, id: RequestId, service: Service) -> Input {
+        if self.has_client_left { Input::Left { id, service } } else { Input::Completed { id, service } }
+    }
+
+    /// Mean time between the tokens of one of so many sequences; `None` with fewer than two tokens, or if they weren't counted.
+    pub(crate) fn inter_token_latency(&self, sequences: u64) -> Option<Duration> {
         let (first, last) = (self.first_byte?, self.last_byte?);
-        let intervals = self.output_tokens?.checked_sub(1).filter(|count| *count > 0)?;
+        let intervals = (self.output_tokens? / sequences.max(1)).checked_sub(1).filter(|count| *count > 0)?;
         let span_us = u64::try_from(last.checked_sub(first)?.as_micros()).unwrap_or(u64::MAX);
         (span_us > 0).then(|| Duration::from_micros(span_us / intervals))
     }

@@ -6,7 +6,9 @@ use penstock_autopilot::Served;
 use penstock_engine::input::{Service, Usage};
 use penstock_engine::units::Tokens;
 use penstock_wire as wire;
-use penstock_wire::limits::{JUMP_S_MAX, LIST_MAX, NAME_BYTES_MAX, PREFIX_HASHES_MAX, STRICT_MAX};
+use penstock_wire::limits::{
+    JUMP_S_MAX, LIST_MAX, NAME_BYTES_MAX, PREFIX_HASHES_MAX, SEQUENCES_MAX, STRICT_MAX,
+};
 
 use crate::completion::Completion;
 use crate::filter_answer::FilterAnswer;
@@ -33,7 +35,9 @@ pub(crate) fn registration(epoch: Epoch, message: &wire::Register) -> Registrati
         client: &message.client,
         is_untrusted: message.untrusted,
         prompt_bytes: message.prompt_bytes,
-        output_tokens_max: message.max_tokens,
+        // Embeddings have no output tokens.
+        output_tokens_max: if message.api() == wire::Api::Embeddings { Some(0) } else { message.max_tokens },
+        sequences: message.sequences.clamp(1, SEQUENCES_MAX),
         body_bytes: message.body_bytes,
         strict: in_range(message.strict, STRICT_MAX)
             .and_then(|tier| u8::try_from(tier).ok())
@@ -113,6 +117,7 @@ pub(crate) fn completion(message: &wire::Completed) -> Completion<'_> {
             wire::EndReason::Unavailable | wire::EndReason::ResetBeforeAnswer
         ),
         is_served: message.end() == wire::EndReason::Served,
+        has_client_left: message.end() == wire::EndReason::ClientLeft && !message.endpoint.is_empty(),
         service: service(message),
         served: served(message),
         status: u16::try_from(message.status).unwrap_or(0),

@@ -2,6 +2,7 @@
 
 mod cached_tokens;
 mod cancel;
+mod clients_leave;
 mod credits;
 mod endpoint_constraints;
 mod limits;
@@ -10,6 +11,7 @@ mod order;
 mod prefill;
 mod refusals;
 mod requests;
+mod sequences;
 mod shares;
 mod source_systems;
 mod volume;

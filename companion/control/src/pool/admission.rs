@@ -54,6 +54,7 @@ impl Pool {
             stage: self.first_stage(now, runs_at, peer, arrival),
             admitted: runs_at.map(|_| outcome_of(arrival)),
             requeues: registration.requeues,
+            sequences: u32::try_from(registration.sequences).unwrap_or(u32::MAX),
             demand: Demand::at_arrival(arrival.is_new() && !has_outcome),
         };
         self.open(now, id, open, registering.previous_key);
@@ -228,6 +229,7 @@ impl Pool {
             prompt: count(expected.prompt),
             cached: count(expected.cached),
             output: count(expected.output),
+            sequences: self.engine.sequences(id),
         })
     }
 
@@ -430,6 +432,7 @@ fn engine_request(
         model: labels.model.clone(),
         prompt: Prompt::Bytes(registration.prompt_bytes),
         max_output: registration.output_tokens_max.map(Tokens),
+        sequences: registration.sequences,
         body_bytes: registration.body_bytes,
         strict: registration.strict,
         head_start: registration.head_start,

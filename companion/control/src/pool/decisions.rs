@@ -60,6 +60,7 @@ impl Pool {
                 prompt: decided.prompt.0,
                 cached: decided.cached.0,
                 output: decided.output.0,
+                sequences: request.sequences.into(),
             };
             self.autopilot.granted(now, decided.id, granted);
         }

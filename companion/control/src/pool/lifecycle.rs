@@ -23,6 +23,7 @@ pub(super) struct Admission {
     /// From the arrival to the grant.
     pub(super) waited: Duration,
     pub(super) requeues: u32,
+    pub(super) sequences: u64,
 }
 
 impl Pool {
@@ -49,7 +50,7 @@ impl Pool {
             self.leave(now, id, end);
         } else if let Some(request) = self.close(id) {
             self.observe_request(request.labels.clone(), end);
-            self.end(now, id, Service::Nothing, &request);
+            self.end(now, id, Input::Completed { id, service: Service::Nothing }, &request);
         }
     }
 
@@ -57,7 +58,8 @@ impl Pool {
     pub(super) fn release(&mut self, now: Instant, id: RequestId) {
         match self.requests.get(&id).map(OpenRequest::is_waiting) {
             Some(true) => self.decide(now, Input::Cancel(id)),
-            Some(false) => self.settle(now, id, AT_ESTIMATE),
+            // Envoy has ended with it, and a server that doesn't notice that computes on.
+            Some(false) => self.settle_as(now, id, Input::Left { id, service: AT_ESTIMATE }),
             None => {}
         }
     }
@@ -73,13 +75,18 @@ impl Pool {
 
     /// Ends a granted request that no endpoint is known to have ended.
     pub(super) fn settle(&mut self, now: Instant, id: RequestId, service: Service) {
+        self.settle_as(now, id, Input::Completed { id, service });
+    }
+
+    /// [`Self::settle`] by this input to the engine.
+    fn settle_as(&mut self, now: Instant, id: RequestId, input: Input) {
         let Some(request) = self.close(id) else {
             return;
         };
         if let (Some(outcome), Some(waited)) = (request.admitted, request.waited()) {
             self.observe_dropped(&request, outcome, None, waited);
         }
-        self.end(now, id, service, &request);
+        self.end(now, id, input, &request);
     }
 
     /// An endpoint begins to answer.
@@ -192,12 +199,14 @@ impl Pool {
             arrived: request.arrived,
             waited: request.waited().unwrap_or_default(),
             requeues: request.requeues,
+            sequences: request.sequences.into(),
         };
         let news = self.completion_news(now, &admission, completion);
         let labels = request.labels.clone();
         self.observe_request(labels, news);
+        let input = completion.input(id, service);
         if let Some(request) = self.close(id) {
-            self.end(now, id, service, &request);
+            self.end(now, id, input, &request);
         }
     }
 
@@ -212,6 +221,7 @@ impl Pool {
             arrived: request.arrived,
             waited: now.since(request.arrived).saturating_sub(ran),
             requeues: request.requeues,
+            sequences: request.sequences.into(),
         };
         let (labels, waited, is_first) =
             (request.labels.clone(), admission.waited, request.admitted.is_none());
@@ -240,14 +250,14 @@ impl Pool {
         admission: &Admission,
         completion: &Completion<'_>,
     ) -> RequestNews {
-        let Admission { outcome, arrived, waited, requeues } = *admission;
+        let Admission { outcome, arrived, waited, requeues, sequences } = *admission;
         RequestNews::Completed(Completed {
             outcome,
             waited,
             endpoint: completion.endpoint.map_or_else(Arc::default, |address| self.endpoints.share(address)),
             status: completion.status,
             ttft: completion.first_byte.map(|first_byte| waited.saturating_add(first_byte)),
-            itl: completion.inter_token_latency(),
+            itl: completion.inter_token_latency(sequences),
             duration: now.since(arrived),
             prompt_tokens: completion.prompt_tokens,
             output_tokens: completion.output_tokens,
@@ -255,11 +265,13 @@ impl Pool {
         })
     }
 
-    /// Takes a closed request out of stock and settles its cost.
-    fn end(&mut self, now: Instant, id: RequestId, service: Service, request: &OpenRequest) {
+    /// Takes a closed request out of stock and settles its cost, by this input to the engine.
+    fn end(&mut self, now: Instant, id: RequestId, input: Input, request: &OpenRequest) {
         self.autopilot.dropped(now, id);
-        self.record_cost_event(|| CostEventKind::Ended { id, service });
-        self.engine.handle(now, Input::Completed { id, service });
+        if let Input::Completed { service, .. } | Input::Left { service, .. } = input {
+            self.record_cost_event(|| CostEventKind::Ended { id, service });
+        }
+        self.engine.handle(now, input);
         self.apply_decisions(now, Some((id, &request.labels)));
     }
 }

@@ -34,6 +34,8 @@ pub(crate) struct OpenRequest {
     pub(super) admitted: Option<Outcome>,
     /// How often it was requeued.
     pub(super) requeues: u32,
+    /// Sequences that the server computes at the same time.
+    pub(super) sequences: u32,
     pub(super) demand: Demand,
 }
 

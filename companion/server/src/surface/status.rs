@@ -240,6 +240,7 @@ fn endpoint(
         "scheme": config.schemes.get(&*pool.name).unwrap_or(&"http"),
         "why": readiness(snapshot, now) + &config.failed_checks(&pool.name, address, snapshot.ready),
         "stock": snapshot.stock,
+        "abandoned": snapshot.abandoned,
         "credit": snapshot.credit,
         "bound": snapshot.bound,
         "pushback": snapshot.pushback,
@@ -440,6 +441,7 @@ mod tests {
                 stock: 1,
                 credit: 0,
                 bound: 8,
+                abandoned: 0,
                 foreign: 3 * u64::from(id == 0),
                 pushback: None,
             })
@@ -584,6 +586,7 @@ mod tests {
             stock: 0,
             credit: 0,
             bound: 1,
+            abandoned: 0,
             foreign: 0,
             pushback: None,
         };

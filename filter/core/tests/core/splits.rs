@@ -72,6 +72,9 @@ fn key() -> impl Strategy<Value = String> {
         "stream",
         "max_tokens",
         "max_completion_tokens",
+        "n",
+        "best_of",
+        "prompt_embeds",
         "messages",
         "prompt",
         "input",
@@ -127,10 +130,25 @@ fn expected_body(document: &Value) -> Option<Body> {
         model_range: 0..0,
         stream: map.get("stream") == Some(&json!(true)),
         max_tokens: limits.iter().filter_map(|key| map.get(*key)?.as_u64()).min(),
+        sequences: sequences(map),
         prompt_bytes,
         prefix_hashes: Vec::new(),
         identities: vec![user.map(|user| user[..user.floor_char_boundary(256)].to_owned())],
     })
+}
+
+/// Prompts times choices, of a body without an API.
+fn sequences(map: &Map<String, Value>) -> u64 {
+    let choices = ["n", "best_of"].iter().filter_map(|key| match map.get(*key)? {
+        Value::String(text) if text.len() <= 32 => text.trim().parse().ok(),
+        value => value.as_u64(),
+    });
+    let items = |key: &str| {
+        let list = map.get(key).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+        list.iter().filter(|item| item.is_string() || item.is_array() || item.is_object()).count() as u64
+    };
+    let prompts = items("prompt").max(items("input")) + items("prompt_embeds");
+    prompts.max(1).saturating_mul(choices.max().unwrap_or(1).max(1)).min(16_384)
 }
 
 fn weigh(value: &Value, cap: Option<u64>, ids: bool, sum: &mut u64) {
