@@ -120,6 +120,21 @@ struct Failures {
     keys: Option<Arc<str>>,
 }
 
+impl Failures {
+    /// The message that `status` shows.
+    fn shown(&self) -> Option<Arc<str>> {
+        self.document.as_ref().or(self.keys.as_ref()).cloned()
+    }
+}
+
+/// Where a document comes from.
+enum Origin {
+    /// The configuration file.
+    File,
+    /// A request like `PATCH /config`, which may ask for the document to be written to the file.
+    Http { request: &'static str, persist: bool },
+}
+
 /// The result of reading the file.
 enum FileState {
     Unchanged,
@@ -190,12 +205,11 @@ impl Reloader {
         };
         let source = self.file.display().to_string();
         let result = match document {
-            Ok(document) => self.replace(document, &source, false).await,
+            Ok(document) => self.replace(document, Origin::File).await,
             Err(why) => Err(ChangeError::Invalid(why)),
         };
         match result {
-            Ok(()) => self.clear_failures(),
-            Err(ChangeError::ShuttingDown) => {}
+            Ok(()) | Err(ChangeError::ShuttingDown) => {}
             Err(why) => {
                 let why = why.to_string();
                 let why: Arc<str> =
@@ -218,11 +232,12 @@ impl Reloader {
         };
         match read {
             Ok(config) => {
-                if !has_same_secrets(&config, &now.config) && self.replace_keys(&now, config).await.is_err() {
+                self.failures.keys = None;
+                if has_same_secrets(&config, &now.config) {
+                    self.active.send_modify(|active| active.last_error = self.failures.shown());
+                } else if self.replace_keys(&now, config).await.is_err() {
                     return;
                 }
-                self.failures.keys = None;
-                self.show_failures();
                 // Without valid keys, a new document could not become active either.
                 if self.failures.document.is_some() {
                     self.load_file(true).await;
@@ -252,6 +267,7 @@ impl Reloader {
         self.active.send_modify(|active| {
             active.config = config.clone();
             active.reloads += 1;
+            active.last_error = self.failures.shown();
         });
         self.update_followers(&config).await;
         Ok(())
@@ -276,20 +292,10 @@ impl Reloader {
     /// Counts a file that can't become active.
     fn record_failure(&self) {
         self.metrics.reload_failures.inc();
-        self.active.send_modify(|active| active.failures += 1);
-        self.show_failures();
-    }
-
-    /// The content of both files is active.
-    fn clear_failures(&mut self) {
-        self.failures = Failures::default();
-        self.show_failures();
-    }
-
-    fn show_failures(&self) {
-        let Failures { document, keys } = &self.failures;
-        let shown = document.as_ref().or(keys.as_ref());
-        self.active.send_modify(|active| active.last_error = shown.cloned());
+        self.active.send_modify(|active| {
+            active.failures += 1;
+            active.last_error = self.failures.shown();
+        });
     }
 
     async fn change(
@@ -302,7 +308,7 @@ impl Reloader {
         if only_if.is_some_and(|digests| digests.iter().all(|digest| digest != now.digest())) {
             return Err(ChangeError::Stale(now.digest().to_owned()));
         }
-        let (document, source) = match change {
+        let (document, request) = match change {
             Change::Put(text) => (changes::put(&now, &text, BODY), "PUT /config"),
             Change::Patch(patch) => (now.patched(&patch), "PATCH /config"),
         };
@@ -311,12 +317,12 @@ impl Reloader {
             let roles = roles.borrow().clone();
             changes::check_leads(document.json(), now.json(), &roles)?;
         }
-        self.replace(document, source, persist).await?;
+        self.replace(document, Origin::Http { request, persist }).await?;
         Ok(self.active.borrow().clone())
     }
 
-    /// Makes a document active; with `persist`, writes it to the file first. On an error nothing has changed.
-    async fn replace(&mut self, document: Document, source: &str, persist: bool) -> Result<(), ChangeError> {
+    /// Makes a document active; one to be persisted is written to the file first. On an error nothing has changed.
+    async fn replace(&mut self, document: Document, origin: Origin) -> Result<(), ChangeError> {
         let now = self.active.borrow().clone();
         changes::check_fixed_keys(document.json(), now.document.json(), &self.file_document)
             .map_err(ChangeError::Invalid)?;
@@ -327,16 +333,23 @@ impl Reloader {
         let config = config.map_err(|error| ChangeError::Invalid(error.to_string()))?;
         let admin = Admin::new(&config.admin).map_err(|error| ChangeError::Invalid(error.to_string()))?;
         let restored = self.open_stores(&config).await?;
-        let mut source: Arc<str> = source.into();
-        if persist {
-            source = self.file.display().to_string().into();
+        if matches!(origin, Origin::Http { persist: true, .. }) {
             self.persist(&document).await?;
         }
+        let source: Arc<str> = match origin {
+            Origin::Http { request, persist: false } => request.into(),
+            Origin::File | Origin::Http { persist: true, .. } => {
+                // The content of both files becomes active.
+                self.failures = Failures::default();
+                self.file.display().to_string().into()
+            }
+        };
         let has_same_keys = key_table(&config) == key_table(&now.config);
         if document.digest() == now.document.digest() && has_same_secrets(&config, &now.config) {
             self.active.send_modify(|active| {
                 active.admin = Arc::new(admin);
                 active.source = source.clone();
+                active.last_error = self.failures.shown();
             });
             tracing::info!(source = &*source, "configuration read: nothing has changed");
             return Ok(());
@@ -358,6 +371,7 @@ impl Reloader {
             active.source = source;
             active.since = Instant::now();
             active.reloads += 1;
+            active.last_error = self.failures.shown();
         });
         if let Err(why) = self.elections.configure(&config) {
             tracing::error!("a new pool has no leader: {why}");
@@ -449,7 +463,6 @@ impl Reloader {
         let written = written.await.map_err(|_| ChangeError::ShuttingDown)?;
         written.map_err(unwritable)?;
         self.file_bytes = text.into_bytes();
-        self.clear_failures();
         Ok(())
     }
 }
