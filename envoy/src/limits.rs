@@ -37,9 +37,10 @@ pub const HEADERS_TIMEOUT: Duration = Duration::from_secs(10);
 pub const UNLIMITED: Duration = Duration::ZERO;
 /// Time within which a model server, on the same network, must accept a connection.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Idle timeout of upstream connections. uvicorn, under most model servers, closes an idle connection after 5 s; Envoy closes
-/// it earlier, so that no request races with that.
-pub const UPSTREAM_IDLE_TIMEOUT: Duration = Duration::from_secs(4);
+/// Idle timeout of upstream connections. Servers close idle connections after some time: uvicorn after 5 s, gunicorn after 2 s, some proxies
+/// after 1 s. Envoy closes them earlier, so that no request races with that. A new connection in the same network takes less than a
+/// thousandth of the time of an answer.
+pub const UPSTREAM_IDLE_TIMEOUT: Duration = Duration::from_millis(800);
 /// Time within which a model server must accept a connection with TLS: it may be farther away, and the handshake takes more round trips.
 pub const CONNECT_TIMEOUT_TLS: Duration = Duration::from_secs(5);
 /// Interval of the HTTP/2 pings to model servers. Many requests share one connection, and TCP probes find no dead peer while a request waits for its
@@ -60,8 +61,10 @@ pub const KEEPALIVE_INTERVAL_S: u32 = 5;
 /// Unanswered probes that end a connection.
 pub const KEEPALIVE_PROBES: u32 = 3;
 
-/// The statuses with which a server may refuse a request by itself, so that it goes elsewhere.
-pub const REFUSALS: [u32; 2] = [429, 503];
+/// The statuses of a server after which a request may go elsewhere, by the default of `queue.requeue_on`.
+pub const REFUSALS: [u32; 5] = [429, 500, 502, 503, 504];
+/// The status of a server that doesn't have the model. The filter says when a request goes elsewhere after it.
+pub const NOT_FOUND: u32 = 404;
 /// Delay before the first retry. It is short because the next server of the list is another machine.
 pub const RETRY_PAUSE: Duration = Duration::from_millis(1);
 /// Envoy's circuit breaker thresholds: out of reach, because the companion bounds the requests of a pool.
@@ -76,7 +79,7 @@ pub const MODULE_PAUSE: Duration = Duration::from_secs(1);
 /// Connections that the kernel queues for a listener until a worker accepts them.
 pub const BACKLOG: u32 = 4_096;
 
-const _: () = assert!(UPSTREAM_IDLE_TIMEOUT.as_secs() < 5, "uvicorn's keep-alive is 5 s");
+const _: () = assert!(UPSTREAM_IDLE_TIMEOUT.as_millis() < 1_000, "some servers keep connections for 1 s");
 const _: () =
     assert!(HEAP_SHRINK < HEAP_KEEPALIVE_OFF && HEAP_KEEPALIVE_OFF < HEAP_REFUSE, "mild measures come first");
 

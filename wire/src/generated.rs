@@ -386,8 +386,8 @@ pub struct Refused {
     #[prost(uint32, tag = "9")]
     pub requeues: u32,
 }
-/// A server refused a granted request by itself, by a status of the pool's `requeue_on`. Envoy tries the next endpoint of the
-/// grant, or the response goes to the client. Sent once for each attempt, before any other event about its result.
+/// An attempt of a granted request failed: its server answered with a status of the pool's `requeue_on`, or cut the connection. Envoy tries the
+/// next endpoint of the grant, or the response goes to the client. Sent once for each attempt, before any other event about its result.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PushedBack {
     #[prost(uint64, tag = "1")]
@@ -395,8 +395,8 @@ pub struct PushedBack {
     /// The server's address, `ip:port`.
     #[prost(string, tag = "2")]
     pub endpoint: ::prost::alloc::string::String,
-    /// The HTTP status of the server's response; 0: the request never left Envoy, which had no file descriptor for a connection, so
-    /// the server has nothing to do with it.
+    /// The HTTP status of the server's response; 0 without `cut`: the request never left Envoy, which had no file descriptor for a connection,
+    /// so the server has nothing to do with it.
     #[prost(uint32, tag = "3")]
     pub status: u32,
     /// The server's `retry-after`; absent: it has none, or none in seconds.
@@ -405,6 +405,12 @@ pub struct PushedBack {
     /// The pool of the grant.
     #[prost(string, tag = "5")]
     pub pool: ::prost::alloc::string::String,
+    /// The server cut the connection after the request was sent, or sent in part, and before a response.
+    #[prost(bool, tag = "6")]
+    pub cut: bool,
+    /// With `cut`: the connection had carried another request before. The server may have closed it while the request was on its way.
+    #[prost(bool, tag = "7")]
+    pub reused: bool,
 }
 /// The filter has admitted a request by credit. Sent once the request has ended, with `completed`: that event is terminal, and
 /// the credit can admit the next request. Sent before that, without `completed`, if the response is streamed, if a server
@@ -437,8 +443,12 @@ pub struct CreditReturned {
     pub credit: u64,
 }
 /// Keeps the session alive; the filter sends it every second.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Heartbeat {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Heartbeat {
+    /// The endpoints, `ip:port`, from which bytes of answers have come since the last heartbeat.
+    #[prost(string, repeated, tag = "1")]
+    pub alive: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
 /// The sender ends the session on purpose. The receiver doesn't wait for a reconnect.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Bye {}
@@ -668,6 +678,12 @@ pub struct Grant {
     /// What is left of the flow's budget, this request included.
     #[prost(message, optional, tag = "9")]
     pub rate_limit: ::core::option::Option<RateLimit>,
+    /// Whatever status the server answers with, the client gets that answer.
+    #[prost(bool, tag = "20")]
+    pub final_status: bool,
+    /// If the server answers 404, Envoy tries the next endpoint: another server may have the model.
+    #[prost(bool, tag = "21")]
+    pub retry_not_found: bool,
 }
 /// What is left of a flow's budget in the window that has the least left, for the response's `x-ratelimit-*` headers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

@@ -38,6 +38,7 @@ fn pushed_back() -> PushedBack {
         status: 429,
         retry_after_ms: Some(2_000),
         pool: "chat".into(),
+        ..PushedBack::default()
     }
 }
 
@@ -207,7 +208,7 @@ fn events() -> Vec<Event> {
             requeued_from: Some(previous()),
             requeues: 2,
         }),
-        Event::Heartbeat(Heartbeat {}),
+        Event::Heartbeat(Heartbeat::default()),
         Event::Bye(Bye {}),
         Event::CreditReturned(CreditReturned { pool: "chat".into(), credit: 3 }),
         Event::PushedBack(pushed_back()),
@@ -232,6 +233,7 @@ fn commands() -> Vec<Kind> {
             target_model: "llama-a".into(),
             requeue: true,
             rate_limit: Some(rate_limit()),
+            ..Grant::default()
         }),
         Kind::Reject(Reject {
             sequence: 300,
@@ -271,7 +273,7 @@ fn filter_frames() -> Vec<FilterFrame> {
     let frame = |admitted, event| FilterFrame { seq: 5, ack: 6, admitted, event };
     let mut frames: Vec<FilterFrame> = events().into_iter().map(|event| frame(vec![], Some(event))).collect();
     frames.push(frame(vec![report()], None));
-    frames.push(frame(vec![report(), Admitted::default()], Some(Event::Heartbeat(Heartbeat {}))));
+    frames.push(frame(vec![report(), Admitted::default()], Some(Event::Heartbeat(Heartbeat::default()))));
     frames
 }
 

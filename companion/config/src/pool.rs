@@ -50,6 +50,8 @@ pub struct Pool {
     pub class_globs: Vec<String>,
     /// How often a request may be queued again after an endpoint has failed it. `None`: until its ttl ends.
     pub requeues: Option<u32>,
+    /// How often a request goes elsewhere after a server cut its connection.
+    pub resets: u32,
     /// The failures of an endpoint after which a request is sent again.
     pub requeue_on: RequeueOn,
     /// Filters may admit requests by themselves while the pool has much room.
@@ -76,16 +78,14 @@ pub enum Store {
 }
 
 /// What an endpoint may do before the first byte of its answer for the request to be sent again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequeueOn {
     /// It refuses the connection, or doesn't accept in time.
     pub connect: bool,
     /// It cuts the connection. Envoy can't tell that from `connect`, which this includes.
     pub reset: bool,
-    /// It answers with status 429.
-    pub too_many_requests: bool,
-    /// It answers with status 503.
-    pub unavailable: bool,
+    /// It answers with one of these statuses, in rising order: 429, 500, 502, 503, 504.
+    pub statuses: Vec<u16>,
 }
 
 /// The end of held requests when no companion has answered for `companion_down.hold`.

@@ -54,6 +54,16 @@ pub(crate) fn for_outcome(
     })
 }
 
+/// The answer to a request whose connections servers have cut.
+pub(crate) fn upstream_reset() -> Answer {
+    Answer {
+        status: 502,
+        code: Code::UpstreamReset,
+        message: "The model servers closed the connection before they answered (queue.resets). Check their logs: this request may be what ends them.".to_owned(),
+        is_final: false,
+    }
+}
+
 /// The message for outcomes that the limits of the queue cause.
 fn capacity_message(outcome: Outcome, pool: &str, policy: &Policy) -> Option<String> {
     let queue = &policy.queue;

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use penstock_autopilot::Served;
-use penstock_engine::input::Service;
+use penstock_engine::input::{AnswerResult, Service};
 
 /// The end of a granted request.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,6 +18,8 @@ pub(crate) struct Completion<'a> {
     pub(crate) is_served: bool,
     /// The cost to settle.
     pub(crate) service: Service,
+    /// What the server did with the request, for the health of its endpoint; `None`: not known.
+    pub(crate) answer: Option<AnswerResult>,
     /// What the autopilot learns from the request; `None` if the request ended early or with an error.
     pub(crate) served: Option<Served>,
     /// The HTTP status that the client got; 0 if it got none.

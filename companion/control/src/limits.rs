@@ -46,6 +46,12 @@ pub(crate) const CREDIT_MIN: u64 = 4;
 pub(crate) const RECALL_WAIT: Duration = SILENCE;
 /// Time for which an endpoint isn't granted to an Envoy that passed it over.
 pub(crate) const AVOIDED_FOR: Duration = Duration::from_secs(60);
+/// Errors of servers that are remembered of a request.
+pub(crate) const FAILED_AT_MAX: usize = 16;
+/// Models that some endpoint doesn't have, as a pool remembers them.
+pub(crate) const MISSING_MODELS_MAX: usize = 1_024;
+/// Endpoints that are remembered of each such model.
+pub(crate) const MISSING_ENDPOINTS_MAX: usize = 64;
 /// The autopilot's window: endpoints are averaged over it, and their model is learned once in it.
 pub(crate) const WINDOW: Duration = Duration::from_secs(10);
 /// Filters whose clocks seem to differ by less than this are taken to be on one host. A Hello takes less, even on a busy machine; hosts that

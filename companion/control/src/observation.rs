@@ -4,9 +4,9 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use penstock_autopilot::Kept;
-use penstock_engine::Outcome;
 use penstock_engine::effect::BudgetReport;
 use penstock_engine::input::{PastUsage, RunningUsage};
+use penstock_engine::{HealthReason, HealthState, Outcome};
 
 use crate::ids::ConnId;
 use crate::labels::Labels;
@@ -20,6 +20,8 @@ pub enum Observation {
     Pool(Arc<str>, PoolNews),
     /// Of the request with these labels.
     Request(Arc<Labels>, RequestNews),
+    /// Bytes of answers have come from the endpoints at these addresses since about a second.
+    Alive(Box<[Box<str>]>),
 }
 
 /// What has happened to a session.
@@ -49,10 +51,17 @@ pub enum SessionNews {
 /// What has happened in a pool.
 #[derive(Clone, Debug)]
 pub enum PoolNews {
-    /// The endpoint at this address was marked down because requests failed there.
-    EndpointDown(Box<str>),
-    /// The endpoint at this address, which was marked down, is probed.
-    EndpointBack(Box<str>),
+    /// The state of an endpoint has changed by requests and their answers. Health checks are reported by the task that makes them.
+    Health {
+        /// The endpoint's address.
+        endpoint: Arc<str>,
+        /// The state before.
+        before: HealthState,
+        /// The state now.
+        state: HealthState,
+        /// Why.
+        reason: HealthReason,
+    },
     /// A server refused a request by itself, before a response, and its bound was lowered.
     PushedBack {
         /// The endpoint's address.

@@ -5,6 +5,7 @@
 
 mod admission;
 mod announcement;
+mod attempts;
 mod audit;
 mod avoided;
 mod budgets;
@@ -17,10 +18,10 @@ mod endpoints;
 mod explain;
 mod input;
 mod lifecycle;
+mod missing_models;
 mod model_counts;
 mod places;
 mod public_budgets;
-mod pushed_back;
 mod reconfigure;
 mod reported;
 mod request;
@@ -35,7 +36,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 use penstock_autopilot::{Autopilot, AutopilotSettings, Backlog};
-use penstock_engine::input::{EndpointId, Input, RequestId};
+use penstock_engine::input::{Answer, EndpointId, Input, RequestId};
 use penstock_engine::policy::Gate;
 use penstock_engine::{Engine, Instant, ModelName};
 
@@ -46,6 +47,7 @@ use self::credits::Credits;
 pub(crate) use self::effect::{GivenCredit, PoolEffect};
 use self::endpoints::Endpoints;
 pub(crate) use self::input::{PoolInput, Registering};
+use self::missing_models::MissingModels;
 use self::model_counts::ModelCounts;
 use self::places::Doubtful;
 use self::public_budgets::PublicBudgets;
@@ -86,6 +88,7 @@ pub(crate) struct Pool {
     autopilot: Autopilot,
     endpoints: Endpoints,
     avoided: AvoidedEndpoints,
+    missing_models: MissingModels,
     requests: HashMap<RequestId, OpenRequest>,
     visible_flows: VisibleFlows,
     public_budgets: PublicBudgets,
@@ -121,6 +124,7 @@ impl Pool {
             autopilot,
             endpoints: Endpoints::default(),
             avoided: AvoidedEndpoints::default(),
+            missing_models: MissingModels::default(),
             requests: HashMap::new(),
             visible_flows: VisibleFlows::default(),
             public_budgets: PublicBudgets::default(),
@@ -159,8 +163,9 @@ impl Pool {
             PoolInput::Answered { id, answer } => self.answered(now, id, answer),
             PoolInput::Release(id) => self.release(now, id),
             PoolInput::Suspend(id) => self.decide(now, Input::Suspend(id)),
-            PoolInput::Started { id, endpoint, attempts, has_first_byte } => {
+            PoolInput::Started { id, endpoint, status, attempts, has_first_byte } => {
                 self.started(now, id, endpoint, attempts);
+                self.begun(now, id, endpoint, status);
                 self.first_byte(now, id, has_first_byte);
             }
             PoolInput::PushedBack { id, pushback } => self.pushed_back(now, id, pushback),
@@ -292,7 +297,8 @@ impl Pool {
             Input::Endpoint { id, .. } => (true, Doubtful::One(*id)),
             Input::Load { id: endpoint, .. }
             | Input::Failed { endpoint, .. }
-            | Input::PushedBack { endpoint, .. } => (false, Doubtful::One(*endpoint)),
+            | Input::PushedBack { endpoint, .. }
+            | Input::Answered(Answer { endpoint, .. }) => (false, Doubtful::One(*endpoint)),
             _ => (false, Doubtful::None),
         };
         self.engine.handle(now, input);

@@ -2,13 +2,23 @@
 
 use core::time::Duration;
 
-/// A server refused a granted request by itself, or the request never left Envoy.
+/// An attempt of a granted request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pushback<'a> {
     /// The server's address.
     pub(crate) endpoint: &'a str,
-    /// The HTTP status of its response: 429 or 503. `None`: Envoy had no file descriptor for a connection to it.
-    pub(crate) status: Option<u16>,
+    pub(crate) end: AttemptEnd,
     /// The pause that the server asks for.
     pub(crate) retry_after: Option<Duration>,
+}
+
+/// How an attempt failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AttemptEnd {
+    /// The server answered with this HTTP status, 400 or above.
+    Status(u16),
+    /// The server cut the connection after the request was sent. `is_reused`: the connection had carried another request before.
+    Cut { is_reused: bool },
+    /// Envoy had no file descriptor for a connection to the server.
+    Unsent,
 }

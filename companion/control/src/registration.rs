@@ -12,6 +12,8 @@ use crate::pushback::Pushback;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Registration<'a> {
     pub(crate) key: RequestKey,
+    /// The number of the API of its path.
+    pub(crate) api: i32,
     /// Since the request arrived at its filter.
     pub(crate) age: Duration,
     pub(crate) request_id: &'a str,

@@ -59,6 +59,8 @@ pub struct PoolSettings {
     pub capacity_status: u16,
     /// How often a request may be requeued after an endpoint failed it. `None`: until its ttl ends.
     pub requeues: Option<u32>,
+    /// How often a request goes elsewhere after a server cut its connection.
+    pub resets: u32,
     /// Filters may admit requests by themselves while the pool has much room. `None`: never.
     pub credit: Option<CreditSettings>,
     /// The latency targets.
@@ -90,6 +92,7 @@ impl Default for PoolSettings {
             class_globs: Vec::new(),
             capacity_status: 503,
             requeues: None,
+            resets: 1,
             credit: None,
             slo: penstock_model::slo::Policy::default(),
             transient: Duration::from_secs(120),

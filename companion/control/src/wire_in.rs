@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use penstock_autopilot::Served;
-use penstock_engine::input::{Service, Usage};
+use penstock_engine::input::{AnswerResult, Fault, Service, Usage};
 use penstock_engine::units::Tokens;
 use penstock_wire as wire;
 use penstock_wire::limits::{JUMP_S_MAX, LIST_MAX, NAME_BYTES_MAX, PREFIX_HASHES_MAX, STRICT_MAX};
@@ -11,7 +11,7 @@ use penstock_wire::limits::{JUMP_S_MAX, LIST_MAX, NAME_BYTES_MAX, PREFIX_HASHES_
 use crate::completion::Completion;
 use crate::filter_answer::FilterAnswer;
 use crate::ids::{Epoch, RequestKey};
-use crate::pushback::Pushback;
+use crate::pushback::{AttemptEnd, Pushback};
 use crate::registration::{Registration, Running};
 
 /// A registration by the root context with this epoch.
@@ -19,6 +19,7 @@ pub(crate) fn registration(epoch: Epoch, message: &wire::Register) -> Registrati
     let key = RequestKey { epoch, sequence: message.sequence };
     Registration {
         key,
+        api: message.api,
         age: Duration::from_micros(message.age_us),
         request_id: &message.request_id,
         traceparent: &message.traceparent,
@@ -76,17 +77,17 @@ pub(crate) fn attempts(count: u32) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX)
 }
 
-/// Why an attempt failed before a response; `None` if the status is none that refuses, which no filter sends.
+/// Why an attempt failed; `None` if the status is none of an error, which no filter sends.
 pub(crate) fn pushback(message: &wire::PushedBack) -> Option<Pushback<'_>> {
-    let status = match message.status {
-        0 => None,
-        429 => Some(429),
-        503 => Some(503),
+    let end = match u16::try_from(message.status).ok()? {
+        0 if message.cut => AttemptEnd::Cut { is_reused: message.reused },
+        0 => AttemptEnd::Unsent,
+        status @ 400..=599 => AttemptEnd::Status(status),
         _ => return None,
     };
     Some(Pushback {
         endpoint: &message.endpoint,
-        status,
+        end,
         retry_after: message.retry_after_ms.map(Duration::from_millis),
     })
 }
@@ -114,6 +115,7 @@ pub(crate) fn completion(message: &wire::Completed) -> Completion<'_> {
         ),
         is_served: message.end() == wire::EndReason::Served,
         service: service(message),
+        answer: answered(message),
         served: served(message),
         status: u16::try_from(message.status).unwrap_or(0),
         first_byte: message.first_byte_us.map(Duration::from_micros),
@@ -122,6 +124,40 @@ pub(crate) fn completion(message: &wire::Completed) -> Completion<'_> {
         output_tokens: output_tokens(message),
     }
 }
+
+/// What the server did with the request; `None`: it didn't come to that, or it isn't known.
+fn answered(message: &wire::Completed) -> Option<AnswerResult> {
+    let of_status = |status: u32| match u16::try_from(status).unwrap_or(0) {
+        0 => None,
+        100..300 => Some(AnswerResult::Served),
+        status @ 300..500 => Some(AnswerResult::Rejected(status)),
+        status => Some(AnswerResult::Failed(Fault::Status(status))),
+    };
+    match message.end {
+        ERROR_INSIDE_ANSWER => Some(AnswerResult::Failed(Fault::InsideAnswer)),
+        NO_ANSWER => Some(AnswerResult::Failed(Fault::NoAnswer)),
+        REPORTED_ERROR => match message.status {
+            status @ (429 | 503) => Some(AnswerResult::Refused(if status == 429 { 429 } else { 503 })),
+            status => of_status(status),
+        },
+        _ => match message.end() {
+            wire::EndReason::Served if message.status < 300 && message.first_byte_us.is_none() => {
+                // A success without a body.
+                let has_counts = message.output_tokens.or(message.prompt_tokens).is_some();
+                Some(if has_counts { AnswerResult::Served } else { AnswerResult::Failed(Fault::NoAnswer) })
+            }
+            wire::EndReason::Unspecified | wire::EndReason::Served => of_status(message.status),
+            wire::EndReason::ResetInsideAnswer => Some(AnswerResult::Failed(Fault::Cut)),
+            wire::EndReason::ClientLeft => Some(AnswerResult::Left),
+            wire::EndReason::Unavailable | wire::EndReason::ResetBeforeAnswer => None,
+        },
+    }
+}
+
+/// The numbers of end reasons that an answer has besides those below: see `EndReason` in the protocol.
+const ERROR_INSIDE_ANSWER: i32 = 6;
+const NO_ANSWER: i32 = 7;
+const REPORTED_ERROR: i32 = 8;
 
 fn is_within_limits(message: &wire::Register) -> bool {
     let names = [

@@ -40,6 +40,8 @@ pub(crate) fn grant(
         target_model: written(memory.target_model, target_model),
         requeue: grant.may_requeue,
         rate_limit: rate_limit.map(left_of_budget),
+        final_status: grant.is_final,
+        retry_not_found: grant.retries_not_found,
     })
 }
 

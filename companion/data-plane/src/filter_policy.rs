@@ -84,15 +84,11 @@ pub fn plugin_configuration(config: &Config, node: &str, tracing: bool) -> Value
 }
 
 fn requeue_on(pool: &Pool) -> wire::RequeueOn {
-    let causes = pool.requeue_on;
-    let statuses = [(causes.too_many_requests, 429), (causes.unavailable, 503)];
+    let causes = &pool.requeue_on;
     wire::RequeueOn {
         connect: causes.connect,
         reset: causes.reset,
-        statuses: statuses
-            .into_iter()
-            .filter_map(|(is_listed, status)| is_listed.then_some(status))
-            .collect(),
+        statuses: causes.statuses.iter().map(|status| u32::from(*status)).collect(),
     }
 }
 
@@ -239,7 +235,7 @@ pools: [{name: a, endpoints: {static: ['127.0.0.1:8001']}}]";
     #[test]
     fn filters_know_after_which_failures_a_request_is_sent_again() {
         for (listed, connect, reset, statuses) in [
-            ("[connect, reset, 429, 503]", true, true, &[429, 503][..]),
+            ("[connect, reset, 504, 429, 503]", true, true, &[429, 503, 504][..]),
             ("[]", false, false, &[]),
             ("[503, connect]", true, false, &[503]),
         ] {
@@ -247,7 +243,7 @@ pools: [{name: a, endpoints: {static: ['127.0.0.1:8001']}}]";
             let expected = wire::RequeueOn { connect, reset, statuses: statuses.to_vec() };
             assert_eq!(message(&keys).requeue_on, Some(expected), "{listed}");
         }
-        let all = wire::RequeueOn { connect: true, reset: true, statuses: vec![429, 503] };
+        let all = wire::RequeueOn { connect: true, reset: true, statuses: vec![429, 500, 502, 503, 504] };
         assert_eq!(message("endpoints: {static: ['127.0.0.1:1']}").requeue_on, Some(all), "the default");
     }
 

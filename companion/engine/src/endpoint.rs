@@ -16,10 +16,10 @@ use self::pushback::Pushback;
 use self::slow_start::SlowStart;
 use crate::allowance::Allowance;
 use crate::gate::{Share, counts_tokens};
+use crate::health::{Health, HealthReason, HealthState, Verdict};
 use crate::input::{EndpointId, EndpointState, RequestId, ServerStats};
 use crate::load::{Load, Threshold};
-use crate::outlier_ejection::Failures;
-use crate::policy::{Gate, OutlierEjection};
+use crate::policy::{Failing, Gate, OutlierEjection};
 use crate::time::Instant;
 use crate::units::Decimal;
 
@@ -32,7 +32,9 @@ pub(crate) struct Endpoint {
     pub(crate) healthy: bool,
     /// Listed, healthy, and not marked down.
     pub(crate) ready: bool,
-    pub(crate) failures: Failures,
+    pub(crate) health: Health,
+    /// When the health check last began to fail.
+    unhealthy_since: Instant,
     pub(crate) weight: Decimal,
     /// The load that runs there, in the unit of the gate.
     pub(crate) stock: u64,
@@ -70,7 +72,8 @@ impl Endpoint {
             listed: false,
             healthy: false,
             ready: false,
-            failures: Failures::NONE,
+            health: Health::new(),
+            unhealthy_since: Instant::ZERO,
             weight: Decimal::whole(1),
             stock: 0,
             bound: 0,
@@ -98,7 +101,7 @@ impl Endpoint {
         self.ready
             && self.stock < self.bound
             && !self.reserved
-            && self.slow_start.limit().is_none_or(|limit| self.taken() < limit)
+            && self.starting_limit().is_none_or(|limit| self.taken() < limit)
             && self.pushback.limit().is_none_or(|limit| self.taken() < limit)
     }
 
@@ -131,9 +134,12 @@ impl Endpoint {
 
     /// Discovery lists the endpoint with this state. `starting`: the pool has just started, and its endpoints count as
     /// warm.
-    pub(crate) fn list(&mut self, state: EndpointState, starting: bool) {
+    pub(crate) fn list(&mut self, now: Instant, state: EndpointState, starting: bool) {
         if !self.listed {
             self.slow_start.listed(starting);
+        }
+        if !state.ready && (self.healthy || !self.listed) {
+            self.unhealthy_since = now;
         }
         self.listed = true;
         self.healthy = state.ready;
@@ -143,7 +149,7 @@ impl Endpoint {
     }
 
     fn update_ready(&mut self, starting: bool) {
-        let ready = self.healthy && self.failures.down_until().is_none();
+        let ready = self.healthy && !self.health.is_out();
         if ready && !self.ready {
             self.slow_start.ready(starting);
         }
@@ -154,7 +160,7 @@ impl Endpoint {
         self.listed = false;
         self.healthy = false;
         self.ready = false;
-        self.failures = Failures::NONE;
+        self.health = Health::new();
         self.foreign = 0;
         self.set_allowance(None, gate);
     }
@@ -162,22 +168,43 @@ impl Endpoint {
     /// Records that `request` failed here before a response, and marks the endpoint down if that suffices and it isn't
     /// the last ready one.
     pub(crate) fn fail(&mut self, now: Instant, request: RequestId, policy: OutlierEjection, last: bool) {
-        if self.failures.fail(now, request) && !last {
-            self.failures.mark_down(now, policy);
+        if self.health.fail(now, request) && !last {
+            self.health.mark_down(now, policy);
             self.update_ready(false);
         }
     }
 
+    /// The endpoint's answers fail. `answers`: those of the pool so far.
+    pub(crate) fn leave(&mut self, now: Instant, verdict: Verdict, policy: &Failing, answers: u64) {
+        self.health.mark_failing(now, verdict, policy, answers);
+        self.update_ready(false);
+    }
+
+    /// All endpoints fail alike: this one is kept away no longer.
+    pub(crate) fn pardon(&mut self, now: Instant) {
+        self.health.pardon(now);
+        // It was full of work when the failures began, so it starts as it was.
+        self.update_ready(true);
+    }
+
+    /// The state, the reason and the time since when, health checks included.
+    pub(crate) const fn shown_health(&self) -> (HealthState, HealthReason, Instant) {
+        if self.listed && !self.healthy {
+            return (HealthState::Down, HealthReason::HealthCheck, self.unhealthy_since);
+        }
+        (self.health.state(), self.health.reason(), self.health.since())
+    }
+
     /// The endpoint itself refused `request`. `runs_here`: the request is counted among the requests of this endpoint.
     pub(crate) fn push_back(&mut self, request: RequestId, runs_here: bool) {
-        self.failures.pushed_back(request);
+        self.health.count_failed(request);
         let in_flight = self.taken().saturating_sub(u64::from(runs_here));
         self.pushback.refused(in_flight);
     }
 
     /// Ends the mark. The endpoint is probed, and starts slowly.
-    pub(crate) fn probe(&mut self) {
-        self.failures.probe();
+    pub(crate) fn probe(&mut self, now: Instant) {
+        self.health.probe(now);
         self.update_ready(false);
     }
 
@@ -191,12 +218,12 @@ impl Endpoint {
         self.running -= load.in_prefill_only();
     }
 
-    pub(crate) fn end(&mut self, load: Load, served: bool) {
+    pub(crate) fn end(&mut self, now: Instant, load: Load, served: bool) {
         debug_assert!(self.requests > 0, "invariant: what ends was started");
         self.requests = self.requests.saturating_sub(1);
         self.running -= load;
         if served {
-            self.failures.served();
+            self.health.served(now);
             self.pushback.served();
             self.slow_start.served();
         }

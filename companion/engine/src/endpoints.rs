@@ -7,6 +7,7 @@
 //! While any listed endpoint is healthy, one is ready: the last ready one is never marked down, and when it stops being
 //! ready for another reason, the endpoint whose mark ends first is probed at once.
 
+mod answers;
 mod audit;
 mod cached;
 mod capacity;
@@ -27,12 +28,13 @@ use crate::dirty_set::DirtySet;
 use crate::endpoint::Endpoint;
 use crate::endpoint::cache_trust::CacheTrust;
 use crate::gate::{Bounds, Share};
+use crate::health::ejected::EjectedEndpoints;
+use crate::health::kinds::Kinds;
 use crate::ids::EndpointIndex;
 use crate::indexed_heap::IndexedHeap;
 use crate::input::{EndpointId, EndpointState, RequestId, ServerStats};
 use crate::limits::ENDPOINTS_MAX;
 use crate::load::Load;
-use crate::outlier_ejection::EjectedEndpoints;
 use crate::policy::{Gate, OutlierEjection, Scorers};
 use crate::rng::Rng;
 use crate::scores::EndpointScorer;
@@ -52,6 +54,11 @@ pub(crate) struct Endpoints {
     /// By stock, then by tie.
     with_room: IndexedHeap<EndpointIndex, (u64, u32, EndpointIndex)>,
     ejected: EjectedEndpoints,
+    kinds: Kinds,
+    /// Answers of the pool so far.
+    answers: u64,
+    /// Changes of the state of an endpoint so far.
+    health_changes: u64,
     reserved: Vec<EndpointId>,
     /// Under [`Gate::Auto`]: the endpoints that changed since [`Self::clear_dirty`].
     dirty: DirtySet,
@@ -78,6 +85,9 @@ impl Endpoints {
             indices: HashMap::new(),
             with_room: IndexedHeap::default(),
             ejected: EjectedEndpoints::default(),
+            kinds: Kinds::default(),
+            answers: 0,
+            health_changes: 0,
             reserved: Vec::new(),
             dirty: DirtySet::default(),
             gate,
@@ -145,7 +155,7 @@ impl Endpoints {
 
     /// `id` fails requests other than `request`: it isn't ready, or it has failed others since it last served one.
     pub(crate) fn fails_others(&self, id: EndpointId, request: RequestId) -> bool {
-        self.get(id).is_none_or(|endpoint| !endpoint.ready || endpoint.failures.has_failed_others(request))
+        self.get(id).is_none_or(|endpoint| !endpoint.ready || endpoint.health.has_failed_others(request))
     }
 
     pub(crate) fn get(&self, id: EndpointId) -> Option<&Endpoint> {
@@ -173,7 +183,7 @@ impl Endpoints {
         let first = *self.first_listed.get_or_insert(now);
         let starting = self.dispatching_since.is_none_or(|since| now <= first.max(since).after(START));
         let index = self.index_or_insert(id);
-        self.change(index, rng, |endpoint| endpoint.list(state, starting));
+        self.change(index, rng, |endpoint| endpoint.list(now, state, starting));
     }
 
     pub(crate) fn unlist(&mut self, id: EndpointId, rng: &mut Rng) {
@@ -202,30 +212,30 @@ impl Endpoints {
         self.forget_cache(id);
     }
 
-    /// When the first mark ends.
+    /// When the first pause of an endpoint ends.
     pub(crate) fn next_probe(&self) -> Option<Instant> {
-        self.ejected.first().map(|(until, _)| until)
+        self.ejected.next()
     }
 
-    /// Ends the first mark if it ends by `now`. Returns whether it does.
+    /// Probes the first endpoint whose pause has ended, if there is one. Returns whether there is.
     pub(crate) fn probe_due(&mut self, now: Instant, rng: &mut Rng) -> bool {
-        let Some((_, id)) = self.ejected.first().filter(|&(until, _)| until <= now) else {
+        let Some(id) = self.ejected.due(now, self.answers) else {
             return false;
         };
-        self.change(self.indices[&id], rng, Endpoint::probe);
+        self.change(self.indices[&id], rng, |endpoint| endpoint.probe(now));
         true
     }
 
-    /// With no endpoint ready, ends the mark of the healthy endpoint that would be probed first. Called after every
-    /// change of listed or healthy endpoints.
-    pub(crate) fn probe_early(&mut self, rng: &mut Rng) {
+    /// With no endpoint ready, probes the healthy endpoint that would be probed first. Called after every change of listed or healthy
+    /// endpoints.
+    pub(crate) fn probe_early(&mut self, now: Instant, rng: &mut Rng) {
         if self.any_ready() {
             return;
         }
         let is_healthy = |id| self.get(id).is_some_and(|endpoint| endpoint.healthy);
-        let first = self.ejected.iter().find(|&(_, id)| is_healthy(id));
-        if let Some((_, first)) = first {
-            self.change(self.indices[&first], rng, Endpoint::probe);
+        let first = self.ejected.iter().find(|&id| is_healthy(id));
+        if let Some(first) = first {
+            self.change(self.indices[&first], rng, |endpoint| endpoint.probe(now));
         }
     }
 
@@ -260,8 +270,19 @@ impl Endpoints {
     }
 
     /// A request with this load ends. `served`: its server processed it.
-    pub(crate) fn ended(&mut self, index: EndpointIndex, load: Load, served: bool, rng: &mut Rng) {
-        self.change_load(index, rng, |endpoint| endpoint.end(load, served));
+    pub(crate) fn ended(
+        &mut self,
+        now: Instant,
+        index: EndpointIndex,
+        load: Load,
+        served: bool,
+        rng: &mut Rng,
+    ) {
+        let state = self.all[index].health.state();
+        self.change_load(index, rng, |endpoint| endpoint.end(now, load, served));
+        if self.all[index].health.state() != state {
+            self.health_changes += 1;
+        }
         self.remove_unused(index);
     }
 
@@ -280,7 +301,7 @@ impl Endpoints {
     /// The load of a running request is known better.
     pub(crate) fn correct_load(&mut self, index: EndpointIndex, from: Load, to: Load, rng: &mut Rng) {
         self.change_load(index, rng, |endpoint| {
-            endpoint.end(from, false);
+            endpoint.end(Instant::ZERO, from, false);
             endpoint.start(to);
         });
     }
@@ -341,14 +362,18 @@ impl Endpoints {
         let had_room = endpoint.has_room();
         let (was_listed, was_ready, stock) = (endpoint.listed, endpoint.ready, endpoint.stock);
         let (share, busyness) = (endpoint.share, endpoint.busyness());
-        let (bound_inputs, down_until) = (endpoint.bound_inputs(), endpoint.failures.down_until());
+        let (bound_inputs, probe_at) = (endpoint.bound_inputs(), endpoint.health.probe_at());
+        let (state, ..) = endpoint.shown_health();
         change(endpoint);
+        if state != endpoint.shown_health().0 {
+            self.health_changes += 1;
+        }
         if was_ready && !endpoint.ready {
             // Its caches may be empty when it is ready again.
             self.scorer.cache_lost(endpoint);
             endpoint.cache_trust = CacheTrust::default();
         }
-        self.ejected.set(endpoint.id, down_until, endpoint.failures.down_until());
+        self.ejected.set(endpoint.id, probe_at, endpoint.health.probe_at());
         if bound_inputs != endpoint.bound_inputs() {
             endpoint.update_bound(self.gate);
         }

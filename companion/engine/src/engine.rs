@@ -264,6 +264,7 @@ impl Engine {
             Input::Relist(relisted) => self.relist(*relisted),
             Input::Failed { id, endpoint } => self.request_failed(id, endpoint),
             Input::Restarted(id) => self.endpoints.forget_cache(id),
+            Input::Answered(answer) => self.answered(&answer),
             Input::Load { id, running } => self.observe_load(id, running),
             Input::ServerStats { id, stats } => self.endpoints.set_stats(id, stats),
             Input::Allowance { id, allowance } => self.set_allowance(id, allowance),

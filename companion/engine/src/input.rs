@@ -5,6 +5,7 @@ mod budget;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::fmt;
 use core::time::Duration;
 
 pub use self::budget::{BudgetReset, BudgetRunning, BudgetUsage, UsageKind, UsedAt};
@@ -192,6 +193,78 @@ pub enum Service {
     Nothing,
 }
 
+/// The kind of a request: its server treats requests of one kind alike, unless the server fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Kind {
+    /// A hash of the model and the API's path.
+    pub model_and_path: u64,
+    /// A hash of the flow.
+    pub flow: u64,
+}
+
+/// How an answer failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// With this HTTP status.
+    Status(u16),
+    /// The server cut the connection after the request was sent.
+    Cut,
+    /// The answer was successful by its status, and no answer.
+    NoAnswer,
+    /// The server reported an error inside its answer.
+    InsideAnswer,
+    /// No byte came in time.
+    Timeout,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Status(status) => write!(formatter, "with status {status}"),
+            Self::Cut => formatter.write_str("by a cut connection"),
+            Self::NoAnswer => formatter.write_str("without an answer"),
+            Self::InsideAnswer => formatter.write_str("by an error inside its answer"),
+            Self::Timeout => formatter.write_str("by silence"),
+        }
+    }
+}
+
+/// What the server of an endpoint did with a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnswerResult {
+    /// An answer has begun well.
+    Begun,
+    /// It served the request.
+    Served,
+    /// It failed, and doesn't blame the request.
+    Failed(Fault),
+    /// It blames the request, with this HTTP status: 400 and above.
+    Rejected(u16),
+    /// It is overloaded by its own account, with this HTTP status.
+    Refused(u16),
+    /// The client left while it answered.
+    Left,
+}
+
+/// An answer of the server of an endpoint. The request may have ended, or have gone elsewhere since.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The request.
+    pub request: RequestId,
+    /// The endpoint.
+    pub endpoint: EndpointId,
+    /// The request's kind.
+    pub kind: Kind,
+    /// Since the request was sent there.
+    pub sent_ago: Duration,
+    /// What happened.
+    pub result: AnswerResult,
+    /// [`AnswerResult::Begun`] came before.
+    pub has_begun: bool,
+    /// A failure doesn't reach the client, because the request goes elsewhere.
+    pub is_hidden: bool,
+}
+
 /// Another set of eligible endpoints for a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Amended {
@@ -366,6 +439,9 @@ pub enum Input {
         /// Where it failed.
         endpoint: EndpointId,
     },
+    /// What a server did with a request. Answers that fail while other endpoints succeed at the same kind of request keep the endpoint away,
+    /// by [`Policy::failing`]. The request itself is unchanged, and may be unknown here.
+    Answered(Answer),
     /// The server of this endpoint itself refused a request before a response, because it is overloaded. The endpoint takes
     /// no more requests than it had in flight then, this one not counted, and at least one. Each request that it serves
     /// raises that bound by one, until the gate's bound holds again. It is not marked down for it. Ignored unless the

@@ -61,3 +61,9 @@ const _: () = assert!(OVERFLOW_FLOWS < FLOWS_MAX);
 const _: () = assert!(PREFIX_HASHES_MAX < PREFIXES_MAX);
 const _: () = assert!(GRANT_ENDPOINTS_MAX <= ENDPOINTS_MAX);
 const _: () = assert!(PAUSE_MIN_MS <= PAUSE_MAX_MS);
+/// Kinds of requests whose last answers a pool remembers.
+pub const KINDS_MAX: usize = 2_048;
+/// Endpoints that are remembered of each kind.
+pub const KIND_ENDPOINTS_MAX: usize = 8;
+/// Failures in a row of which an endpoint remembers more than their number.
+pub const RUN_MAX: usize = 32;

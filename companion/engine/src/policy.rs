@@ -53,6 +53,8 @@ pub struct Policy {
     pub usage_window: Duration,
     /// For how long an endpoint with failed requests is marked down.
     pub outlier_ejection: OutlierEjection,
+    /// `None`: no answer keeps an endpoint away.
+    pub failing: Option<Failing>,
     /// A newcomer that is predicted to miss its deadline is rejected at once.
     pub reject_unmeetable: bool,
     /// Weights of the scorers that choose among endpoints with room.
@@ -73,6 +75,7 @@ impl Default for Policy {
             weights: TokenWeights::default(),
             usage_window: Duration::from_secs(300),
             outlier_ejection: OutlierEjection::default(),
+            failing: Some(Failing::default()),
             reject_unmeetable: false,
             scheduler: Scorers::default(),
         }
@@ -132,6 +135,30 @@ pub struct OutlierEjection {
 impl Default for OutlierEjection {
     fn default() -> Self {
         Self { first: Duration::from_secs(1), max: Duration::from_secs(30) }
+    }
+}
+
+/// When an endpoint is failing, and how often it is probed then.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Failing {
+    /// So many different requests in a row; above 0.
+    pub consecutive: u32,
+    /// Or this share of the answers in a window; above 0, at most 1.
+    pub ratio: f64,
+    /// The window.
+    pub window: Duration,
+    /// The time between two probes.
+    pub probe_every: Duration,
+}
+
+impl Default for Failing {
+    fn default() -> Self {
+        Self {
+            consecutive: 5,
+            ratio: 0.5,
+            window: Duration::from_secs(30),
+            probe_every: Duration::from_secs(5),
+        }
     }
 }
 

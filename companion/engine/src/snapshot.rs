@@ -4,6 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::counters::Counters;
+use crate::health::{HealthReason, HealthState};
 use crate::input::{Band, EndpointId};
 use crate::policy::{BudgetPeriod, CostUnit, Over};
 use crate::time::Instant;
@@ -172,8 +173,14 @@ pub struct EndpointSnapshot {
     pub listed: bool,
     /// Listed, healthy, and not marked down.
     pub ready: bool,
-    /// When its mark ends; `None`: not marked down.
+    /// When it may be probed; `None`: its requests and their answers don't keep it away.
     pub down_until: Option<Instant>,
+    /// The state, health checks included.
+    pub state: HealthState,
+    /// Why it is in that state.
+    pub reason: HealthReason,
+    /// Since when.
+    pub since: Instant,
     /// Granted there and not ended, without `credit`.
     pub stock: u64,
     /// Requests that filters may run there without asking.

@@ -4,6 +4,7 @@ pub(crate) mod admin;
 pub(crate) mod check_failures;
 pub(crate) mod found;
 pub(crate) mod listener;
+pub(crate) mod liveness;
 pub(crate) mod phase;
 pub(crate) mod role;
 pub(crate) mod secret_files;

@@ -39,6 +39,7 @@ pub(crate) use self::responses::WAIT_SECONDS;
 pub(crate) use self::series::CompletedRequest;
 pub(crate) use self::table::SeriesTable;
 pub(crate) use self::totals::{BUCKETS, Buckets, EndpointTotals, PoolTotals, Totals};
+use crate::base::liveness::Liveness;
 use crate::base::role::Roles;
 
 /// The labels of all metrics of requests.
@@ -66,6 +67,8 @@ pub struct Metrics {
     stores: StoreMetrics,
     discovery_up: IntGaugeVec,
     pub(crate) decision: Histogram,
+    /// When bytes of answers last came from each endpoint.
+    pub(crate) liveness: Liveness,
     values_max: AtomicUsize,
     has_nexus_alias: AtomicBool,
 }
@@ -100,6 +103,7 @@ impl Metrics {
         let build = make.gauge("build_info", "1, with the running version as label.", &["version"])?;
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         Ok(Self {
+            liveness: Liveness::default(),
             requests: RequestCounters::new(&make)?,
             responses: ResponseMetrics::new(&make)?,
             replicas: ReplicaMetrics::new(&make)?,

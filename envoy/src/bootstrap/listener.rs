@@ -232,7 +232,8 @@ pub(crate) fn token_keeper() -> Value {
     })
 }
 
-/// The router. It reports each attempt that a server refuses by itself, and each that Envoy couldn't connect, to the filter: the access log
+/// The router. It reports each attempt that a server answers with an error that may send the request elsewhere, and each whose connection
+/// fails or is cut, to the filter: the access log
 /// has the configuration of the filter's plugin, so Envoy calls the same root context. Other attempts cost nothing.
 pub(crate) fn router(plugin: &Value) -> Value {
     let status = |code: u32| {
@@ -242,8 +243,9 @@ pub(crate) fn router(plugin: &Value) -> Value {
         } } })
     };
     let mut reported = limits::REFUSALS.map(status).to_vec();
-    // An upstream connection failed: the filter asks whether that was for want of a socket.
-    reported.push(json!({ "response_flag_filter": { "flags": ["UF"] } }));
+    reported.push(status(limits::NOT_FOUND));
+    // UF, an upstream connection failed: the filter asks whether that was for want of a socket. UC, UR: the server cut it.
+    reported.push(json!({ "response_flag_filter": { "flags": ["UF", "UC", "UR"] } }));
     json!({
         "name": "envoy.filters.http.router",
         "typed_config": {

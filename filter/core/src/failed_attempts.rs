@@ -1,4 +1,4 @@
-//! Attempts of requests that their servers refused, or that never left Envoy, by the request.
+//! Attempts of requests that their servers refused or cut, or that never left Envoy, by the request.
 //!
 //! The gateway's worker learns of such an attempt, and the requeue listener's worker registers the request again. Each reports over
 //! a session of its own, so the companion may receive the registration before the report and take the attempt for a failure of the
@@ -12,12 +12,12 @@ use penstock_wire::PushedBack;
 
 use crate::session::Epoch;
 
-/// The status of an attempt that never left Envoy.
+/// The status of an attempt that no server answered.
 const UNSENT: u32 = 0;
 /// The status of a refusal of which no more is known.
 const REFUSED: u32 = 429;
 
-/// By granted request, its latest attempt that a server refused or that never left Envoy. Clones share the attempts, so that all workers of
+/// By granted request, its latest attempt that a server refused or cut, or that never left Envoy. Clones share the attempts, so that all workers of
 /// one wasm module know them.
 #[derive(Clone, Debug, Default)]
 pub struct FailedAttempts(Rc<RefCell<Attempts>>);

@@ -23,6 +23,7 @@
     )
 )]
 
+mod alive_endpoints;
 mod api_keys;
 pub mod body;
 pub mod compiled_policy;

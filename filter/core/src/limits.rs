@@ -99,3 +99,6 @@ const _: () = assert!(
     wire::HELLO_PART_REQUESTS * (2 * wire::LIST_MAX * (LIST_ENTRY_BYTES_MAX + 4) + 14 * wire::NAME_BYTES_MAX)
         < wire::MESSAGE_BYTES_MAX
 );
+
+/// Endpoints that a heartbeat reports as alive.
+pub(crate) const ALIVE_MAX: usize = 1_024;

@@ -43,6 +43,24 @@ pub(crate) fn lacked_socket(host: &impl Properties) -> bool {
     reason.is_some_and(|reason| reason.contains("socket creation failure"))
 }
 
+/// The server ended the connection or the stream after Envoy had sent the request, or a part of it.
+pub(crate) fn was_cut(host: &impl Properties) -> bool {
+    /// Envoy's bits for "upstream remote reset" and "upstream connection termination".
+    const CUTS: u64 = (1 << 4) | (1 << 6);
+    let flags = host.property(&["response", "flags"]);
+    let flags = flags.and_then(|bytes| Some(u64::from_le_bytes(bytes.try_into().ok()?)));
+    flags.is_some_and(|flags| flags & CUTS != 0)
+}
+
+/// The attempt went over a connection that was open already: Envoy took it from its pool without waiting.
+pub(crate) fn was_reused(host: &impl Properties) -> bool {
+    /// A new connection takes at least a turn of Envoy's event loop.
+    const AT_ONCE_NS: i64 = 15_000;
+    let took = host.property(&["upstream", "cx_pool_ready_duration"]);
+    let took = took.and_then(|bytes| Some(i64::from_le_bytes(bytes.try_into().ok()?)));
+    took.is_some_and(|took| (0..AT_ONCE_NS).contains(&took))
+}
+
 /// How often Envoy sent the request upstream; 0: unknown.
 pub(crate) fn attempt_count(host: &impl Properties) -> u32 {
     let count = host.property(&["upstream", "request_attempt_count"]);

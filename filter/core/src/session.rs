@@ -190,7 +190,8 @@ impl Session {
     }
 
     /// Sends heartbeats and held reports, resets broken streams, and opens new ones.
-    pub(crate) fn handle_tick(&mut self, now: Instant) {
+    /// `alive`: takes the endpoints for the heartbeat.
+    pub(crate) fn handle_tick(&mut self, now: Instant, alive: &mut impl FnMut() -> Vec<String>) {
         match self.link {
             Link::Closed { retry_at } if retry_at <= now => {
                 self.link = Link::Opening;
@@ -203,7 +204,7 @@ impl Session {
                 // A tick may come a little early. Waiting for the next one would halve the rate of heartbeats.
                 if self.heartbeat_at <= now.after(TICK_MIN) {
                     self.heartbeat_at = now.after(HEARTBEAT_INTERVAL);
-                    self.send(Event::Heartbeat(Heartbeat {}));
+                    self.send(Event::Heartbeat(Heartbeat { alive: alive() }));
                 }
                 if self.is_linked() {
                     self.send_held(now);

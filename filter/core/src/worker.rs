@@ -31,6 +31,7 @@ use self::in_flight_counts::InFlightCounts;
 use self::policies::Policies;
 use self::refused_attempts::GrantedIds;
 use self::sessions::Sessions;
+use crate::alive_endpoints::AliveEndpoints;
 use crate::compiled_policy::CompiledPolicy;
 use crate::config::Config;
 use crate::credits::{Credits, Origin};
@@ -100,6 +101,7 @@ pub struct Worker {
     body_callbacks: BodyCallbacks,
     granted_ids: GrantedIds,
     failed_attempts: FailedAttempts,
+    alive: AliveEndpoints,
     /// The round-robin counter over endpoints.
     turn: usize,
     saturation_milli: BTreeMap<String, u32>,
@@ -151,6 +153,7 @@ impl Worker {
             body_callbacks: BodyCallbacks::default(),
             granted_ids: GrantedIds::new(random.epoch),
             failed_attempts: FailedAttempts::default(),
+            alive: AliveEndpoints::default(),
             // A random start, so that not all workers start with the same endpoint.
             turn: usize::try_from(random.epoch.lo & 0xffff).unwrap_or(0),
             saturation_milli: BTreeMap::new(),
@@ -210,7 +213,8 @@ impl Worker {
             let of_pool = |exchange: &Exchange| exchange.pool_name() == Some(pool);
             self.exchanges.values().any(of_pool)
         };
-        self.sessions.handle_tick(now, is_used);
+        let alive = &mut self.alive;
+        self.sessions.handle_tick(now, is_used, || alive.take());
         self.return_ended_credits(now);
         self.publish_in_flight(now);
         self.enforce_deadlines(now);

@@ -44,7 +44,7 @@ pub fn event(choices: &mut Choices<'_>) -> Event {
             requeues: choices.small_number(),
         }),
         13 => Event::Hello(hello(choices)),
-        14 => Event::Heartbeat(wire::Heartbeat {}),
+        14 => Event::Heartbeat(wire::Heartbeat { alive: list(choices) }),
         _ => Event::Bye(wire::Bye {}),
     }
 }
@@ -192,6 +192,8 @@ pub fn command(choices: &mut Choices<'_>, policies: &[wire::Policy]) -> Kind {
             target_model: choices.name(&MODELS),
             requeue: choices.one_in(2),
             rate_limit: choices.one_in(4).then(|| rate_limit(choices)),
+            final_status: choices.one_in(4),
+            retry_not_found: choices.one_in(4),
         }),
         7..=9 => Kind::Reject(wire::Reject {
             sequence: choices.number(),

@@ -6,7 +6,8 @@ use core::time::Duration;
 
 use penstock_control::{CreditSettings, EndpointSettings, Kept, PoolSettings, Settings};
 use penstock_engine::policy::{
-    BandMode, Bands, CostUnit, Discipline, Flows, Gate, OutlierEjection, Overflow, Policy, Queue, StockUnit,
+    BandMode, Bands, CostUnit, Discipline, Failing, Flows, Gate, OutlierEjection, Overflow, Policy, Queue,
+    StockUnit,
 };
 use penstock_engine::units::Decimal;
 use penstock_model::slo::Policy as SloPolicy;
@@ -174,7 +175,11 @@ impl Scenario {
             fallback_bound_in_tokens: pool.in_tokens,
             prefix_hashes: false,
             first_byte: pool.policy.counts_prefill(),
-            requeue_on: Some(wire::RequeueOn { connect: true, reset: true, statuses: vec![429, 503] }),
+            requeue_on: Some(wire::RequeueOn {
+                connect: true,
+                reset: true,
+                statuses: vec![429, 500, 502, 503, 504],
+            }),
         });
         wire::Policy {
             digest: format!("p{version}"),
@@ -222,6 +227,7 @@ impl Scenario {
                 .collect(),
             policy: pool.policy.clone(),
             requeues: pool.requeues,
+            resets: 1,
             credit: pool.credit,
             slo: pool.slo,
             reported: !pool.policy.flows.budgets.is_empty(),
@@ -372,6 +378,7 @@ fn policy(rng: &mut Rng, mode: BandMode, ceiling: Option<Decimal>, gate: Gate) -
         },
         per_model: rng.percent(10),
         outlier_ejection: OutlierEjection::default(),
+        failing: Some(Failing::default()),
         ..Policy::default()
     }
 }

@@ -14,11 +14,11 @@ use super::{check_name, millis};
 use crate::error::Violation;
 use crate::name::{HOST_BYTES_MAX, LABEL_BYTES_MAX};
 use crate::upstream::system_authorities;
-use crate::value::{Count, ExactDecimal, List, OneOrMany, Port, PositiveDuration, Short, Shortened};
+use crate::value::{Count, ExactDecimal, List, OneOrMany, Port, PositiveDuration, Share, Short, Shortened};
 use crate::{Discovery, KubernetesObject, PodLabels, PodSelector, compiled};
 
 /// The model servers: exactly one of these keys.
-#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 #[schemars(extend("oneOf" = [
     {"required": ["static"], "properties": {"static": {"type": "array"}}},
@@ -38,6 +38,64 @@ pub(crate) struct Endpoints {
     pub(crate) kubernetes: Option<Kubernetes>,
     /// The values of every endpoint that doesn't have its own.
     pub(crate) defaults: EndpointDefaults,
+    /// When an endpoint whose answers fail is kept away. Null: never.
+    #[serde(default = "failing")]
+    pub(crate) failing: Option<Failing>,
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "the default of an optional key")]
+fn failing() -> Option<Failing> {
+    Some(Failing::default())
+}
+
+impl Default for Endpoints {
+    fn default() -> Self {
+        Self {
+            listed: None,
+            dns: None,
+            file: None,
+            kubernetes: None,
+            defaults: EndpointDefaults::default(),
+            failing: failing(),
+        }
+    }
+}
+
+/// When an endpoint whose answers fail is kept away: only beside others that succeed at the same kind of request.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Failing {
+    /// So many different requests fail there in a row.
+    pub(crate) consecutive: Count,
+    /// Or this share of its answers in the window are errors of the server, at least `consecutive` of them.
+    pub(crate) ratio: Share,
+    /// The window. An endpoint that refuses every request (429, 503) for so long is failing, too.
+    pub(crate) window: PositiveDuration,
+    /// The time between two requests with which a failing endpoint is probed. The first one that it serves ends the state.
+    pub(crate) probe_every: PositiveDuration,
+}
+
+impl Default for Failing {
+    fn default() -> Self {
+        Self {
+            consecutive: Count(5),
+            ratio: Share(Decimal::from_billionths(Decimal::ONE / 2)),
+            window: millis(30_000),
+            probe_every: millis(5_000),
+        }
+    }
+}
+
+impl Failing {
+    /// The engine's rule.
+    pub(super) fn policy(&self) -> penstock_engine::policy::Failing {
+        penstock_engine::policy::Failing {
+            consecutive: u32::try_from(self.consecutive.0).unwrap_or(u32::MAX),
+            ratio: self.ratio.0.to_f64(),
+            window: self.window.0,
+            probe_every: self.probe_every.0,
+        }
+    }
 }
 
 /// The values of every endpoint of `static`, `dns`, `file` and `kubernetes` that doesn't have its own.
@@ -205,7 +263,7 @@ pub(super) struct Found {
 /// Checks `endpoints`, which is a list or one kind of discovery; `path` is the pool's.
 pub(super) fn convert(raw: Endpoints, path: &str) -> Result<Found, Violation> {
     let path = format!("{path}.endpoints");
-    let Endpoints { listed, dns: by_name, file, kubernetes: by_pool, defaults } = raw;
+    let Endpoints { listed, dns: by_name, file, kubernetes: by_pool, defaults, failing: _ } = raw;
     check_name(&defaults.variant, LABEL_BYTES_MAX, "a variant", &format!("{path}.defaults.variant"))?;
     let defaults = crate::EndpointDefaults {
         variant: defaults.variant,

@@ -118,6 +118,7 @@ pub(super) fn convert(raw: Pool, identities_max: usize, path: &str) -> Result<cr
         classes::convert(arbitration.classes, &format!("{arbitration_path}.classes"))?;
     let policy = Policy {
         outlier_ejection: servers::down(&raw.down, path)?,
+        failing: raw.endpoints.failing.as_ref().map(endpoints::Failing::policy),
         queue: raw.queue.limits(),
         gate: stock::convert(&raw.stock, path)?,
         bands: convert_bands(&arbitration.bands, &arbitration_path)?,
@@ -154,6 +155,7 @@ pub(super) fn convert(raw: Pool, identities_max: usize, path: &str) -> Result<cr
         class_globs: globs,
         requeues: raw.queue.requeues.limit(),
         requeue_on,
+        resets: raw.queue.resets.0,
         gives_credit: matches!(raw.queue.credits, Credits::Auto),
         prefix_min_tokens: raw.scheduler.prefix_min_tokens.0,
         store: raw.usage.store.checked(&format!("{path}.usage.store"))?,
@@ -212,8 +214,8 @@ mod tests {
     use core::time::Duration;
 
     use penstock_engine::policy::{
-        BandMode, Bands, CostUnit, Discipline, FlowKey, Flows, Gate, Order, OutlierEjection, StockUnit,
-        TokenWeights,
+        BandMode, Bands, CostUnit, Discipline, Failing, FlowKey, Flows, Gate, Order, OutlierEjection,
+        StockUnit, TokenWeights,
     };
     use penstock_engine::units::Decimal;
 
@@ -264,8 +266,8 @@ mod tests {
         }
     }
 
-    fn listed([connect, reset, too_many_requests, unavailable]: [bool; 4]) -> RequeueOn {
-        RequeueOn { connect, reset, too_many_requests, unavailable }
+    fn listed(connect: bool, reset: bool, statuses: &[u16]) -> RequeueOn {
+        RequeueOn { connect, reset, statuses: statuses.to_vec() }
     }
 
     #[test]
@@ -323,10 +325,11 @@ arbitration:
         assert_eq!(policy.outlier_ejection, down);
         assert_eq!(pool.requeues, Some(5));
         assert_eq!(valid("queue: {requeues: until_ttl}").requeues, None);
-        assert_eq!(pool.requeue_on, listed([true; 4]));
+        assert_eq!(pool.requeue_on, listed(true, true, &[429, 500, 502, 503, 504]));
+        assert_eq!((pool.resets, valid("queue: {resets: 0}").resets), (1, 0));
         let some = valid("queue: {requeue_on: [connect, 503]}");
-        assert_eq!(some.requeue_on, listed([true, false, false, true]));
-        assert_eq!(valid("queue: {requeue_on: []}").requeue_on, listed([false; 4]));
+        assert_eq!(some.requeue_on, listed(true, false, &[503]));
+        assert_eq!(valid("queue: {requeue_on: []}").requeue_on, listed(false, false, &[]));
         assert_eq!(pool.store, None);
         let kept = valid("usage: {store: {redb: /var/lib/penstock/kept.redb}}");
         assert_eq!(kept.store, Some(Store::Redb("/var/lib/penstock/kept.redb".into())));
@@ -336,6 +339,25 @@ arbitration:
         };
         assert_eq!(url.to_string(), "rediss://me:***@cache.internal:6380/2");
         assert_eq!((pool.hold, pool.then), (Duration::from_secs(2), Then::Open));
+    }
+
+    #[test]
+    fn failing_reaches_the_engine_and_null_turns_it_off() {
+        let failing = |keys: &str| {
+            let text = format!("pools: [{{name: a, endpoints: {{static: ['127.0.0.1:8001']{keys}}}}}]");
+            Config::parse(&text, "f.yaml").map(|mut config| config.pools.remove(0).policy.failing)
+        };
+        let given = Failing {
+            consecutive: 3,
+            ratio: 0.25,
+            window: Duration::from_secs(10),
+            probe_every: Duration::from_millis(500),
+        };
+        let keys = ", failing: {consecutive: 3, ratio: 0.25, window: 10s, probe_every: 500ms}";
+        assert_eq!(failing(keys).expect("valid"), Some(given));
+        assert_eq!(failing(", failing: {}").expect("valid"), Some(Failing::default()));
+        assert_eq!(failing("").expect("valid"), Some(Failing::default()));
+        assert_eq!(failing(", failing: null").expect("valid"), None);
     }
 
     #[test]

@@ -38,9 +38,13 @@ pub(crate) struct Queue {
     pub(crate) requeues: Requeues,
     /// What an endpoint may do before the first byte of its answer has been passed on for the request to go to another endpoint
     /// or back to its place. `connect`: it refuses the connection or doesn't accept within 1 s. `reset`: it cuts the connection;
-    /// this includes `connect`. `429`, `503`: it answers with this status; its bound falls to what it had in flight, and rises
-    /// by one with each request that it serves. Everything else, and what isn't listed, is the client's answer.
+    /// this includes `connect`, and `resets` limits it. `429`, `503`: it answers with this status; its bound falls to what it had in
+    /// flight, and rises by one with each request that it serves. `500`, `502`, `504`: it answers with this status; the second such
+    /// answer of one endpoint is the client's. Everything else, and what isn't listed, is the client's answer.
     pub(crate) requeue_on: Vec<RequeueCause>,
+    /// How often a request goes elsewhere after an endpoint cut its connection, with the request sent and no byte of an answer. Then the
+    /// client is answered 502 `upstream_reset`: the request may be what ends servers.
+    pub(crate) resets: Resets,
     /// What a full queue does with a request that is more critical than a waiting one.
     pub(crate) overflow: Overflow,
     /// The requests that may wait.
@@ -73,6 +77,7 @@ impl Default for Queue {
             max_rate: None,
             requeues: Requeues::UntilTtl,
             requeue_on: RequeueCause::ALL.to_vec(),
+            resets: Resets(1),
             overflow: Overflow::Displace,
             admit: Admit::All,
             credits: Credits::Auto,
@@ -107,11 +112,12 @@ impl Queue {
                 ));
             }
         }
+        let mut statuses: Vec<u16> = causes.iter().filter_map(|cause| cause.status()).collect();
+        statuses.sort_unstable();
         Ok(RequeueOn {
             connect: causes.contains(&RequeueCause::Connect),
             reset: causes.contains(&RequeueCause::Reset),
-            too_many_requests: causes.contains(&RequeueCause::TooManyRequests),
-            unavailable: causes.contains(&RequeueCause::Unavailable),
+            statuses,
         })
     }
 }
@@ -180,17 +186,64 @@ inline_schema!(
     |_| json_schema!({"anyOf": [{"enum": ["until_ttl"]}, {"type": "integer", "minimum": 0, "maximum": 1000}]})
 );
 
-/// A failure of an endpoint: `connect`, `reset`, or the status 429 or 503.
+/// `resets`: a whole number from 0 to 1000.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub(crate) struct Resets(pub(crate) u32);
+
+impl<'de> Deserialize<'de> for Resets {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ResetsVisitor;
+        impl Visitor<'_> for ResetsVisitor {
+            type Value = Resets;
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("a whole number from 0 to 1000")
+            }
+            fn visit_u64<E: de::Error>(self, count: u64) -> Result<Resets, E> {
+                let valid = u32::try_from(count).ok().filter(|_| count <= REQUEUES_MAX);
+                valid.map(Resets).ok_or_else(|| E::invalid_value(Unexpected::Unsigned(count), &self))
+            }
+        }
+        deserializer.deserialize_any(ResetsVisitor)
+    }
+}
+
+inline_schema!(Resets, |_| json_schema!({"type": "integer", "minimum": 0, "maximum": 1000}));
+
+/// A failure of an endpoint: `connect`, `reset`, or a status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequeueCause {
     Connect,
     Reset,
     TooManyRequests,
+    InternalError,
+    BadGateway,
     Unavailable,
+    GatewayTimeout,
 }
 
 impl RequeueCause {
-    pub(crate) const ALL: [Self; 4] = [Self::Connect, Self::Reset, Self::TooManyRequests, Self::Unavailable];
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Connect,
+        Self::Reset,
+        Self::TooManyRequests,
+        Self::InternalError,
+        Self::BadGateway,
+        Self::Unavailable,
+        Self::GatewayTimeout,
+    ];
+
+    /// The HTTP status; `None`: the cause is none.
+    const fn status(self) -> Option<u16> {
+        match self {
+            Self::Connect | Self::Reset => None,
+            Self::TooManyRequests => Some(429),
+            Self::InternalError => Some(500),
+            Self::BadGateway => Some(502),
+            Self::Unavailable => Some(503),
+            Self::GatewayTimeout => Some(504),
+        }
+    }
 }
 
 impl<'de> Deserialize<'de> for RequeueCause {
@@ -205,15 +258,13 @@ impl Visitor<'_> for RequeueCauseVisitor {
     type Value = RequeueCause;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("connect, reset, 429 or 503")
+        formatter.write_str("connect, reset, 429, 500, 502, 503 or 504")
     }
 
     fn visit_u64<E: de::Error>(self, status: u64) -> Result<RequeueCause, E> {
-        match status {
-            429 => Ok(RequeueCause::TooManyRequests),
-            503 => Ok(RequeueCause::Unavailable),
-            _ => Err(E::invalid_value(Unexpected::Unsigned(status), &self)),
-        }
+        let mut causes = RequeueCause::ALL.into_iter();
+        let cause = causes.find(|cause| cause.status().is_some_and(|known| u64::from(known) == status));
+        cause.ok_or_else(|| E::invalid_value(Unexpected::Unsigned(status), &self))
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<RequeueCause, E> {
@@ -230,10 +281,9 @@ impl Serialize for RequeueCause {
         match self {
             Self::Connect => serializer.serialize_str("connect"),
             Self::Reset => serializer.serialize_str("reset"),
-            Self::TooManyRequests => serializer.serialize_u64(429),
-            Self::Unavailable => serializer.serialize_u64(503),
+            status => serializer.serialize_u64(status.status().unwrap_or_default().into()),
         }
     }
 }
 
-inline_schema!(RequeueCause, |_| json_schema!({"enum": ["connect", "reset", 429, 503]}));
+inline_schema!(RequeueCause, |_| json_schema!({"enum": ["connect", "reset", 429, 500, 502, 503, 504]}));

@@ -73,6 +73,7 @@ impl Control {
             let input = PoolInput::Started {
                 id: route.id,
                 endpoint: wire_in::non_empty(&running.endpoint),
+                status: 0,
                 attempts: 1,
                 has_first_byte: running.first_byte,
             };

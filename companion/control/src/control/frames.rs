@@ -9,6 +9,7 @@ use super::Control;
 use crate::completion::Completion;
 use crate::event::Output;
 use crate::ids::{ConnId, Epoch, RequestKey};
+use crate::observation::Observation;
 use crate::pool::PoolInput;
 use crate::registration::Arrival;
 use crate::session::{Stage, Violation};
@@ -79,7 +80,13 @@ impl Control {
                 self.completed(now, key(completed.sequence), &wire_in::completion(completed));
             }
             Message::Refused(refused) => self.refused(now, key(refused.sequence), refused),
-            Message::Heartbeat(_) => self.release_unconfirmed(now, epoch),
+            Message::Heartbeat(heartbeat) => {
+                if !heartbeat.alive.is_empty() {
+                    let alive = heartbeat.alive.iter().map(|address| address.as_str().into()).collect();
+                    self.outputs.push_back(Output::Observe(Observation::Alive(alive)));
+                }
+                self.release_unconfirmed(now, epoch);
+            }
             Message::CreditReturned(returned) => self.credit_returned(now, epoch, returned),
             Message::Bye(_) => {
                 self.release(now, epoch);
@@ -110,6 +117,7 @@ impl Control {
             let input = PoolInput::Started {
                 id: route.id,
                 endpoint: wire_in::non_empty(&started.endpoint),
+                status: u16::try_from(started.status).unwrap_or(0),
                 attempts: wire_in::attempts(started.attempts),
                 has_first_byte: started.first_byte,
             };

@@ -6,7 +6,7 @@ use std::hash::DefaultHasher;
 use std::sync::Arc;
 
 use penstock_autopilot as autopilot;
-use penstock_engine::input::{ClassKey, EndpointId, Input, Prompt, Request, RequestId, Service};
+use penstock_engine::input::{ClassKey, EndpointId, Input, Kind, Prompt, Request, RequestId, Service};
 use penstock_engine::units::Tokens;
 use penstock_engine::{Instant, ModelName, Outcome};
 
@@ -34,7 +34,8 @@ impl Pool {
         let mut labels = self.labels(now, registering);
         let mut request = engine_request(id, now, registration, &self.rules, &labels);
         let constraints = Constraints::new(registration);
-        request.eligible = self.eligible(now, peer.envoy, constraints.as_deref());
+        let kind = kind(registration, &labels);
+        request.eligible = self.eligible(now, peer.envoy, kind, constraints.as_deref());
         self.classify(&mut request, &mut labels);
         let labels = Arc::new(labels);
         self.record_cost_event(|| CostEventKind::Arrived { id, labels: labels.clone() });
@@ -54,6 +55,11 @@ impl Pool {
             stage: self.first_stage(now, runs_at, peer, arrival),
             admitted: runs_at.map(|_| outcome_of(arrival)),
             requeues: registration.requeues,
+            resets: 0,
+            stale_cuts: 0,
+            failed_at: Vec::new(),
+            kind,
+            has_begun: false,
             demand: Demand::at_arrival(arrival.is_new() && !has_outcome),
         };
         self.open(now, id, open, registering.previous_key);
@@ -313,7 +319,9 @@ impl Pool {
             (_, Arrival::New | Arrival::Waiting) => {
                 request.requeues = registration.requeues;
                 request.is_rewritten |= registration.rewritten_to.is_some();
-                if granted.is_some() {
+                if granted.is_some() && self.has_used_resets(id) {
+                    self.reject_cut(now, id);
+                } else if granted.is_some() {
                     self.requeue(now, id, return_input);
                 } else {
                     self.decide(now, Input::Continue(id));
@@ -407,6 +415,24 @@ const fn outcome_of(arrival: Arrival<'_>) -> Outcome {
     match arrival {
         Arrival::ByCredit { .. } => Outcome::Leased,
         Arrival::New | Arrival::Waiting | Arrival::Running(_) => Outcome::Dispatched,
+    }
+}
+
+/// The kind of a request. Requests without a tenant are told apart by their client's address.
+pub(super) fn kind(registration: &Registration<'_>, labels: &Labels) -> Kind {
+    let hash = |texts: [&str; 2], number: i32| {
+        let mut hasher = DefaultHasher::new();
+        for text in texts {
+            hasher.write(text.as_bytes());
+            hasher.write_u8(0xff);
+        }
+        hasher.write_i32(number);
+        hasher.finish()
+    };
+    let client = if registration.tenant.is_empty() { registration.client } else { "" };
+    Kind {
+        model_and_path: hash([&labels.model.target, ""], registration.api),
+        flow: hash([&registration.tenant, client], 0),
     }
 }
 

@@ -1,6 +1,7 @@
 //! What the filters know of a pool: its ready endpoints, and the bound for requests that go without the companion.
 
 use penstock_engine::input::EndpointId;
+use penstock_engine::{HealthReason, HealthState};
 use penstock_wire as wire;
 
 use super::Pool;
@@ -12,6 +13,7 @@ use crate::observation::PoolNews;
 pub(super) struct Announced {
     fallback_bound: Option<u64>,
     ready_count: usize,
+    health_changes: u64,
     /// The bound may have changed since.
     is_stale: bool,
     /// An endpoint that was announced as ready is forgotten.
@@ -67,10 +69,12 @@ impl Announcement<'_> {
 impl Pool {
     /// The announcement may be out of date. Takes constant time.
     pub(crate) const fn is_announcement_due(&self) -> bool {
-        self.announced.is_stale || self.engine.ready_count() != self.announced.ready_count
+        self.announced.is_stale
+            || self.engine.ready_count() != self.announced.ready_count
+            || self.engine.health_changes() != self.announced.health_changes
     }
 
-    /// Renews the announcement for so many Envoys. Endpoints that were marked down, or are tried again, are observed.
+    /// Renews the announcement for so many Envoys. Every change of an endpoint's state is observed.
     pub(crate) fn renew_announcement(&mut self, envoys: usize) -> AnnouncementChange {
         let envoys = u64::try_from(envoys).unwrap_or(u64::MAX).max(1);
         let fallback_bound = self.engine.full_bound().map(|bound| (bound / envoys).max(1));
@@ -78,22 +82,21 @@ impl Pool {
             return AnnouncementChange::None;
         }
         let mut is_changed = self.announced.is_endpoint_forgotten;
-        let mut marked: Vec<(EndpointId, bool)> = Vec::new();
+        let mut changed: Vec<(EndpointId, HealthState, HealthReason)> = Vec::new();
         for (id, endpoint) in self.endpoints.iter_mut() {
             let is_ready = self.engine.is_ready(id);
             is_changed |= core::mem::replace(&mut endpoint.is_announced, is_ready) != is_ready;
-            let is_down = endpoint.state.ready && !is_ready;
-            if core::mem::replace(&mut endpoint.is_down, is_down) != is_down && endpoint.state.ready {
-                marked.push((id, is_down));
+            let Some((state, reason)) = self.engine.health_of(id) else { continue };
+            let before = core::mem::replace(&mut endpoint.health, state);
+            if before != state {
+                changed.push((id, before, reason));
             }
         }
-        for (id, is_down) in marked {
-            let endpoint = (*self.endpoints.address(id)).into();
-            self.observe_pool(if is_down {
-                PoolNews::EndpointDown(endpoint)
-            } else {
-                PoolNews::EndpointBack(endpoint)
-            });
+        for (id, before, reason) in changed {
+            if let Some(endpoint) = self.endpoints.get(id) {
+                let (endpoint, state) = (endpoint.address.clone(), endpoint.health);
+                self.observe_pool(PoolNews::Health { endpoint, before, state, reason });
+            }
         }
         let change = if is_changed {
             AnnouncementChange::Ready
@@ -105,6 +108,7 @@ impl Pool {
         self.announced = Announced {
             fallback_bound,
             ready_count: self.engine.ready_count(),
+            health_changes: self.engine.health_changes(),
             is_stale: false,
             is_endpoint_forgotten: false,
             digest: 0,

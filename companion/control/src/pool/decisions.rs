@@ -51,6 +51,7 @@ impl Pool {
     fn grant(&mut self, now: Instant, decided: &effect::Grant) {
         self.record_start(decided.id, true);
         let saturation_milli = self.saturation_milli();
+        let rules = self.attempt_rules(decided.id, decided.endpoints.first().copied());
         let Some(request) = self.requests.get_mut(&decided.id) else {
             return;
         };
@@ -84,8 +85,11 @@ impl Pool {
             rewrites_body: !request.is_rewritten && request.labels.model.is_rewritten(),
             may_requeue: request.can_requeue
                 && (self.rules.requeues_max).is_none_or(|most| request.requeues < most),
+            is_final: rules.is_final,
+            retries_not_found: rules.retries_not_found,
         });
         self.model_counts.change(&request.labels.model, request.is_waiting(), false);
+        request.has_begun = false;
         request.stage = Stage::Granted(Granted {
             grant: grant.clone(),
             failed: 0,

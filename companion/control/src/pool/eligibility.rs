@@ -2,7 +2,7 @@
 //! over.
 
 use penstock_engine::Instant;
-use penstock_engine::input::EndpointId;
+use penstock_engine::input::{EndpointId, Kind};
 
 use super::Pool;
 use super::endpoints::Endpoints;
@@ -63,12 +63,13 @@ impl Constraints {
 }
 
 impl Pool {
-    /// The endpoints that a request of this Envoy may go to; `None` for any. Endpoints that the Envoy passes over are left
-    /// out as long as there are others. While the pool has no endpoints at all the request waits, whatever its constraints.
+    /// The endpoints that a request of this Envoy and kind may go to; `None` for any. Endpoints that the Envoy passes over, and those that
+    /// don't have the model, are left out as long as there are others. While the pool has no endpoints at all the request waits, whatever its constraints.
     pub(super) fn eligible(
         &self,
         now: Instant,
         envoy: EnvoyId,
+        kind: Kind,
         constraints: Option<&Constraints>,
     ) -> Option<Box<[EndpointId]>> {
         let tolerations = constraints.map_or(&[][..], |constraints| &constraints.tolerations);
@@ -77,20 +78,29 @@ impl Pool {
             allowed = constraints.restrict(&self.endpoints, allowed);
         }
         if self.avoided.contains_any(now, envoy) {
-            let candidates = allowed.clone().unwrap_or_else(|| {
-                let all = self.endpoints.listed();
-                all.map(|(id, _)| id).collect()
-            });
-            let used: Vec<_> =
-                candidates.iter().copied().filter(|id| !self.avoided.contains(now, envoy, *id)).collect();
-            if !used.is_empty() && used.len() < candidates.len() {
-                allowed = Some(used);
-            }
+            allowed = self.without(allowed, |id| self.avoided.contains(now, envoy, id));
+        }
+        if self.missing_models.has(now, kind) {
+            allowed = self.without(allowed, |id| self.missing_models.contains(now, kind, id));
         }
         if allowed.is_some() && !self.endpoints.any_listed() {
             allowed = Some(vec![NOWHERE]);
         }
         allowed.map(Vec::into_boxed_slice)
+    }
+
+    /// The allowed endpoints (`None` for any) without those that are to be avoided, unless there are no others.
+    fn without(
+        &self,
+        allowed: Option<Vec<EndpointId>>,
+        is_avoided: impl Fn(EndpointId) -> bool,
+    ) -> Option<Vec<EndpointId>> {
+        let candidates = allowed.clone().unwrap_or_else(|| {
+            let all = self.endpoints.listed();
+            all.map(|(id, _)| id).collect()
+        });
+        let used: Vec<_> = candidates.iter().copied().filter(|id| !is_avoided(*id)).collect();
+        if used.is_empty() || used.len() == candidates.len() { allowed } else { Some(used) }
     }
 
     /// The listed endpoints whose taints are all among `tolerations`; `None` for all of them. Visits the endpoints only if

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 use penstock_autopilot::{AutopilotEndpoint, Scraped};
+use penstock_engine::HealthState;
 use penstock_engine::input::{EndpointId, EndpointState, Relisted};
 
 use super::server_process::ServerProcess;
@@ -26,8 +27,10 @@ pub(super) struct Endpoint {
     pub(super) process: ServerProcess,
     /// In the last announcement to the filters: healthy, and not marked down.
     pub(super) is_announced: bool,
-    /// At the last announcement: healthy, and marked down.
-    pub(super) is_down: bool,
+    /// The state at the last announcement, without health checks.
+    pub(super) health: HealthState,
+    /// Requests that it has served.
+    pub(super) served: u64,
     pub(super) variant: Box<str>,
     max_batch: u64,
     /// Only a request that tolerates all of them may go there.
@@ -238,7 +241,8 @@ impl Endpoints {
             is_asleep: false,
             process: ServerProcess::default(),
             is_announced: false,
-            is_down: false,
+            health: HealthState::Healthy,
+            served: 0,
             variant: Box::default(),
             max_batch: settings.max_batch,
             taints: Box::default(),

@@ -173,6 +173,7 @@ impl Pool {
     /// A granted request has ended.
     pub(super) fn completed(&mut self, now: Instant, id: RequestId, completion: &Completion<'_>) {
         self.started(now, id, completion.endpoint, completion.attempts);
+        self.answered_at_end(now, id, completion);
         if completion.is_unanswered {
             self.endpoints_failed(now, id, completion.attempts);
         }
@@ -256,7 +257,7 @@ impl Pool {
     }
 
     /// Takes a closed request out of stock and settles its cost.
-    fn end(&mut self, now: Instant, id: RequestId, service: Service, request: &OpenRequest) {
+    pub(super) fn end(&mut self, now: Instant, id: RequestId, service: Service, request: &OpenRequest) {
         self.autopilot.dropped(now, id);
         self.record_cost_event(|| CostEventKind::Ended { id, service });
         self.engine.handle(now, Input::Completed { id, service });

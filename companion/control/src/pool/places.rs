@@ -64,7 +64,8 @@ impl Pool {
     /// The filter of a newcomer could have admitted it by credit.
     pub(super) fn could_use_credit(&mut self, now: Instant, registering: &Registering<'_>) -> bool {
         let registration = registering.registration;
-        if self.rules.credit.is_none() || !registration.may_use_credit() {
+        let is_missing_model = self.missing_models.has_served_model(now);
+        if self.rules.credit.is_none() || is_missing_model || !registration.may_use_credit() {
             return false;
         }
         let longest = self.prompt_bytes_max(now);

@@ -77,6 +77,7 @@ impl Pool {
         }
         self.autopilot.forget_unlisted();
         self.avoided.forget_endpoints(&freed.ids);
+        self.missing_models.forget_endpoints(&freed.ids);
         if freed.was_announced {
             self.announced.mark_endpoint_forgotten();
         }
@@ -165,7 +166,7 @@ impl Pool {
     fn amended(&mut self, now: Instant, id: RequestId) -> Option<Amended> {
         let request = self.requests.get(&id)?;
         let class_set = self.rules.class_set(&request.labels.model.requested);
-        let eligible = self.eligible(now, request.envoy(), request.constraints.as_deref());
+        let eligible = self.eligible(now, request.envoy(), request.kind, request.constraints.as_deref());
         self.requests.get_mut(&id)?.is_restricted = eligible.is_some();
         Some(Amended { id, class_set, eligible })
     }

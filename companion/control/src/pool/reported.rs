@@ -4,9 +4,10 @@
 
 use std::sync::Arc;
 
-use penstock_engine::input::{EndpointId, Input, Request, Service};
+use penstock_engine::input::{Answer, AnswerResult, EndpointId, Input, Request, Service};
 use penstock_engine::{Instant, Outcome};
 
+use super::admission::kind;
 use super::input::Registering;
 use super::lifecycle::Admission;
 use super::{Pool, PoolEffect};
@@ -60,6 +61,17 @@ impl Pool {
         self.avoided.remove(registering.peer.envoy, endpoint);
         self.add_by_credit(now, key.epoch, request, endpoint, None);
         let service = completion.service;
+        if let Some(result) = completion.answer {
+            let kind = kind(registering.registration, labels);
+            if let AnswerResult::Rejected(status) = result {
+                self.model_not_found(now, endpoint, kind, status);
+            }
+            let sent_ago = running.age;
+            self.record_answer(
+                now,
+                Answer { request: id, endpoint, kind, sent_ago, result, has_begun: false, is_hidden: false },
+            );
+        }
         if let Some(granted) = self.expected_usage(id, endpoint) {
             let served = completion.served.filter(|_| service != Service::Nothing);
             self.autopilot.admitted_by_credit_and_ended(now, id, granted, served);

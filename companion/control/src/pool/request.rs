@@ -3,12 +3,13 @@
 use core::time::Duration;
 use std::sync::Arc;
 
-use penstock_engine::input::EndpointId;
+use penstock_engine::input::{EndpointId, Kind};
 use penstock_engine::{Instant, Outcome};
 
 use super::eligibility::Constraints;
 use crate::ids::{EnvoyId, Peer, RequestKey};
 use crate::labels::Labels;
+use crate::pushback::AttemptEnd;
 
 /// A request that hasn't ended.
 #[derive(Debug)]
@@ -34,6 +35,15 @@ pub(crate) struct OpenRequest {
     pub(super) admitted: Option<Outcome>,
     /// How often it was requeued.
     pub(super) requeues: u32,
+    /// How often a server cut its connection.
+    pub(super) resets: u32,
+    /// How often a connection was cut that had carried another request before.
+    pub(super) stale_cuts: u32,
+    /// The errors with which servers answered its earlier attempts.
+    pub(super) failed_at: Vec<FailedAt>,
+    pub(super) kind: Kind,
+    /// The engine knows that an answer has begun.
+    pub(super) has_begun: bool,
     pub(super) demand: Demand,
 }
 
@@ -70,7 +80,7 @@ pub(super) struct Granted {
     pub(super) grant: Arc<Grant>,
     /// How many endpoints at the head of the grant's list are known to have failed the request.
     pub(super) failed: u32,
-    /// The endpoints of the list that refused the request by themselves, which is no failure.
+    /// The endpoints of the list that answered the request by an error or cut its connection, which is no failure to reach them.
     pub(super) refusals: Box<[Refusal]>,
     /// The endpoints of the list to which Envoy couldn't send the request for a reason of its own.
     pub(super) unsent: Box<[EndpointId]>,
@@ -79,10 +89,22 @@ pub(super) struct Granted {
     pub(super) is_off_list: bool,
 }
 
-/// An endpoint refused a request.
+/// An endpoint answered an attempt by an error.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FailedAt {
+    pub(super) endpoint: EndpointId,
+    pub(super) status: u16,
+    /// What the endpoint had served by then.
+    pub(super) served: u64,
+    /// What else it had in flight.
+    pub(super) in_flight: u64,
+}
+
+/// An endpoint refused a request, or failed it after it was sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Refusal {
     pub(super) endpoint: EndpointId,
+    pub(super) end: AttemptEnd,
     /// The pause that the server asks for; 0: none.
     pub(super) retry_after: Duration,
 }
@@ -114,6 +136,10 @@ pub(crate) struct Grant {
     pub(crate) rewrites_body: bool,
     /// The filter requeues the request if no endpoint takes it.
     pub(crate) may_requeue: bool,
+    /// Whatever the status of the answer is, the client gets it.
+    pub(crate) is_final: bool,
+    /// After a 404 the filter requeues the request.
+    pub(crate) retries_not_found: bool,
 }
 
 impl Grant {
@@ -139,6 +165,8 @@ impl Stage {
             saturation_milli: 0,
             rewrites_body: false,
             may_requeue,
+            is_final: false,
+            retries_not_found: false,
         };
         Self::Granted(Granted {
             failed: 0,
@@ -159,6 +187,8 @@ impl Stage {
             saturation_milli: 0,
             rewrites_body: false,
             may_requeue: false,
+            is_final: false,
+            retries_not_found: false,
         };
         Self::Granted(Granted {
             // Whether and when the endpoint failed the request isn't known.

@@ -19,6 +19,8 @@ pub(super) struct Rules {
     pub(super) capacity_status: u16,
     /// How often a request may be requeued; `None`: until its ttl ends.
     pub(super) requeues_max: Option<u32>,
+    /// How often a request goes elsewhere after a server cut its connection.
+    pub(super) resets_max: u32,
     pub(super) rewriter: Rewriter,
     /// `None`: every request asks, because the settings say so or a rule could decide otherwise than a filter. A filter can't choose the
     /// target model of a request.
@@ -35,6 +37,7 @@ impl Rules {
             flow_key: settings.flow_key.clone(),
             capacity_status: settings.capacity_status,
             requeues_max: settings.requeues,
+            resets_max: settings.resets,
             rewriter: Rewriter::new(&settings.rewrite),
             credit: (settings.credit)
                 .filter(|_| settings.rewrite.is_empty() && settings.policy.allows_credit()),

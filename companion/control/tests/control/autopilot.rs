@@ -51,7 +51,7 @@ fn serve(world: &mut World, granted: &[u64], output: u64) {
     let us = |ms: f64| (ms * 1e3) as u64;
     let last_ms = itl_ms * output as f64;
     world.pass(Duration::from_micros(us(last_ms)));
-    world.send(1, Message::Heartbeat(wire::Heartbeat {}));
+    world.send(1, Message::Heartbeat(wire::Heartbeat::default()));
     for sequence in granted {
         let completed = wire::Completed {
             sequence: *sequence,

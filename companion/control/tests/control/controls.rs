@@ -259,7 +259,7 @@ fn a_stream_for_an_unknown_pool_is_closed() {
     let mut companion = Companion::new(&["a"]);
     companion.open(1, "z", Vec::new(), Vec::new());
     assert_eq!(companion.take().closed, [1]);
-    companion.send(1, Message::Heartbeat(wire::Heartbeat {}));
+    companion.send(1, Message::Heartbeat(wire::Heartbeat::default()));
     companion.handle(Event::Closed(ConnId(1)));
     assert!(companion.take().commands.is_empty());
 }

@@ -286,8 +286,8 @@ fn every_change_that_could_decide_otherwise_recalls_credit() {
                     sequence: 10,
                     endpoint: SERVER.into(),
                     status: 429,
-                    retry_after_ms: None,
                     pool: "chat".into(),
+                    ..Default::default()
                 }),
             );
         },

@@ -101,7 +101,7 @@ fn an_idle_flow_gives_its_place_to_another_after_ten_minutes() {
     world.pass_beating(599, &[1]);
     assert_eq!(names(&world), ["a", "b"]);
     world.pass(Duration::from_secs(1));
-    world.send(1, Message::Heartbeat(wire::Heartbeat {}));
+    world.send(1, Message::Heartbeat(wire::Heartbeat::default()));
     assert_eq!(names(&world), ["a"]);
     world.send(1, completed(5));
     serve(&mut world, request_of("c", 6));

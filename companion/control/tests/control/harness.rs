@@ -12,7 +12,7 @@ use penstock_engine::effect::BudgetReport;
 use penstock_engine::input::{PastUsage, RunningUsage};
 use penstock_engine::policy::{Gate, Policy, Queue};
 use penstock_engine::units::Decimal;
-use penstock_engine::{Instant, Outcome};
+use penstock_engine::{HealthState, Instant, Outcome};
 use penstock_wire as wire;
 use wire::command::Kind;
 use wire::filter_frame::Event as Message;
@@ -183,7 +183,7 @@ impl World {
         for _ in 0..seconds {
             self.pass(Duration::from_secs(1));
             for conn in conns {
-                self.send(*conn, Message::Heartbeat(wire::Heartbeat {}));
+                self.send(*conn, Message::Heartbeat(wire::Heartbeat::default()));
             }
         }
     }
@@ -289,9 +289,14 @@ impl Taken {
                 self.pushed_back.push((endpoint, status))
             }
             Observation::Pool(_, PoolNews::OutOfFiles) => self.out_of_files += 1,
-            Observation::Pool(_, PoolNews::EndpointDown(endpoint)) => self.marked.push((endpoint, true)),
-            Observation::Pool(_, PoolNews::EndpointBack(endpoint)) => self.marked.push((endpoint, false)),
-            Observation::Session(_, SessionNews::Opened { .. })
+            Observation::Pool(_, PoolNews::Health { endpoint, before, state, .. }) => {
+                let is_out = |state| matches!(state, HealthState::Down | HealthState::Failing);
+                if is_out(before) != is_out(state) {
+                    self.marked.push(((*endpoint).into(), is_out(state)));
+                }
+            }
+            Observation::Alive(_)
+            | Observation::Session(_, SessionNews::Opened { .. })
             | Observation::Session(_, SessionNews::Closed(_))
             | Observation::Request(_, RequestNews::Completed(_)) => {}
         }

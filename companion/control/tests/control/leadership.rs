@@ -100,7 +100,7 @@ fn elsewhere(leader: &str, term: u64) -> wire::Role {
 }
 
 fn heartbeat() -> Message {
-    Message::Heartbeat(wire::Heartbeat {})
+    Message::Heartbeat(wire::Heartbeat::default())
 }
 
 #[test]

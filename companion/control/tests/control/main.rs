@@ -1,5 +1,6 @@
 //! Tests of a control by its exact outputs for each event.
 
+mod attempts;
 mod autopilot;
 mod budget_changes;
 mod budgets;

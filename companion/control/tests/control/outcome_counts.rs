@@ -52,7 +52,7 @@ fn a_refused_request_that_waited_is_counted_once_with_the_outcome_that_its_clien
         assert_eq!(world.take().counts(), (0, 0, usize::from(sequence == 3)));
     }
     assert_eq!((world.stock(), world.waiting()), (1, 1));
-    world.send(2, Message::Heartbeat(wire::Heartbeat {}));
+    world.send(2, Message::Heartbeat(wire::Heartbeat::default()));
     assert_eq!(world.take().outcomes, [Outcome::Cancelled], "no end was reported");
     world.send(2, refused(3, true));
     assert_eq!(world.take().counts(), (0, 0, 0));
@@ -70,7 +70,7 @@ fn a_request_that_its_filter_no_longer_lists_is_not_granted() {
     world.open_session(2, 2, Vec::new(), vec![runs(1)]);
     world.send(2, completed(1));
     assert_eq!(world.take().granted(), Vec::<u64>::new());
-    world.send(2, Message::Heartbeat(wire::Heartbeat {}));
+    world.send(2, Message::Heartbeat(wire::Heartbeat::default()));
     assert_eq!(world.take().outcomes, [Outcome::Cancelled]);
     assert!(world.control.is_idle());
 }
@@ -95,7 +95,7 @@ fn a_request_with_a_lost_grant_has_the_outcome_that_its_client_got() {
     assert_eq!(world.take().counts(), (1, 1, 0));
     world.close(2);
     world.open_session(3, 3, Vec::new(), Vec::new());
-    world.send(3, Message::Heartbeat(wire::Heartbeat {}));
+    world.send(3, Message::Heartbeat(wire::Heartbeat::default()));
     world.send(3, refused(2, true));
     let taken = world.take();
     assert_eq!((taken.counts(), taken.second), ((0, 0, 0), vec![]));

@@ -189,7 +189,7 @@ impl Rng {
                 ..Default::default()
             }),
             9 => refused(sequence, self.one_in(2)),
-            _ => Message::Heartbeat(wire::Heartbeat {}),
+            _ => Message::Heartbeat(wire::Heartbeat::default()),
         }
     }
 }

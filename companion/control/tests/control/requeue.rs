@@ -159,12 +159,12 @@ fn a_new_hello_of_the_old_session_changes_nothing() {
         let stream = |stream| Filter { stream, ..filter(1) };
         world.greet(3, stream(2), Vec::new(), vec![runs(1)]);
         assert_eq!(world.take().counts(), (0, 0, 0));
-        world.send(3, Message::Heartbeat(wire::Heartbeat {}));
+        world.send(3, Message::Heartbeat(wire::Heartbeat::default()));
         assert_eq!((world.stock(), world.waiting()), before);
         // The request has ended, and the message is lost: the Hello doesn't name it.
         world.close(3);
         world.greet(4, stream(3), Vec::new(), Vec::new());
-        world.send(4, Message::Heartbeat(wire::Heartbeat {}));
+        world.send(4, Message::Heartbeat(wire::Heartbeat::default()));
         assert_eq!((world.stock(), world.waiting()), before);
         assert_eq!(world.control.status(world.now).sessions[0].moved, 0);
     }
@@ -209,7 +209,7 @@ fn an_unconfirmed_request_is_taken_over_too() {
     world.greet(3, back, Vec::new(), Vec::new());
     world.send(2, Message::Register(again(9, 1, 1)));
     assert_eq!(world.take().granted(), [9]);
-    world.send(3, Message::Heartbeat(wire::Heartbeat {}));
+    world.send(3, Message::Heartbeat(wire::Heartbeat::default()));
     assert_eq!(world.stock(), 1, "what took its place isn't released with it");
 }
 

@@ -110,6 +110,6 @@ fn a_first_exchange_that_is_reported_last_does_not_run() {
     let back = Filter { stream: 2, ..filter(1) };
     world.greet(3, back, Vec::new(), vec![runs(1)]);
     assert_eq!(world.stock(), 0, "its place was taken by one that has ended");
-    world.send(3, Message::Heartbeat(wire::Heartbeat {}));
+    world.send(3, Message::Heartbeat(wire::Heartbeat::default()));
     assert!(world.control.is_idle());
 }

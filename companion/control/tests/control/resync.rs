@@ -59,7 +59,7 @@ fn requests_that_a_hello_does_not_name_are_cancelled_or_settled_by_their_repeate
     let taken = world.take();
     assert_eq!(taken.granted(), [3], "the repeated end frees the place");
     assert_eq!(taken.outcomes, [Outcome::Dispatched]);
-    world.send(2, Message::Heartbeat(wire::Heartbeat {}));
+    world.send(2, Message::Heartbeat(wire::Heartbeat::default()));
     assert_eq!(
         world.take().outcomes,
         [Outcome::Cancelled],
@@ -68,7 +68,7 @@ fn requests_that_a_hello_does_not_name_are_cancelled_or_settled_by_their_repeate
     world.close(2);
     world.open_session(3, 3, Vec::new(), Vec::new());
     assert_eq!(world.stock(), 1);
-    world.send(3, Message::Heartbeat(wire::Heartbeat {}));
+    world.send(3, Message::Heartbeat(wire::Heartbeat::default()));
     assert_eq!(world.stock(), 0, "no end was repeated: released with the first beat");
 }
 

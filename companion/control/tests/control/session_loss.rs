@@ -83,7 +83,7 @@ fn a_suspended_request_that_the_hello_does_not_name_is_cancelled() {
     world.open_session(2, 2, vec![register(3)], vec![runs(1)]);
     world.send(2, completed(1));
     assert_eq!(world.take().granted(), [3], "the second is passed by");
-    world.send(2, Message::Heartbeat(wire::Heartbeat {}));
+    world.send(2, Message::Heartbeat(wire::Heartbeat::default()));
     assert_eq!(world.take().outcomes, [Outcome::Cancelled]);
 }
 

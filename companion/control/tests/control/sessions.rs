@@ -109,7 +109,7 @@ fn silence_ends_a_session_and_heartbeats_keep_it() {
     let mut world = World::established();
     for _ in 0..12 {
         world.pass(Duration::from_secs(1));
-        world.send(1, Message::Heartbeat(wire::Heartbeat {}));
+        world.send(1, Message::Heartbeat(wire::Heartbeat::default()));
     }
     assert_eq!(world.take().closed, [] as [u64; 0]);
     world.pass(Duration::from_secs(11));
@@ -131,7 +131,7 @@ fn a_later_stream_replaces_an_older_one_and_not_the_reverse() {
 fn a_protocol_violation_closes_the_stream() {
     let mut world = World::new();
     world.open(1);
-    world.send(1, Message::Heartbeat(wire::Heartbeat {}));
+    world.send(1, Message::Heartbeat(wire::Heartbeat::default()));
     world.open(2);
     let gap = wire::FilterFrame {
         seq: 2,
@@ -183,7 +183,7 @@ fn an_expired_request_gets_the_documented_answer() {
     world.take();
     for _ in 0..31 {
         world.pass(Duration::from_secs(1));
-        world.send(1, Message::Heartbeat(wire::Heartbeat {}));
+        world.send(1, Message::Heartbeat(wire::Heartbeat::default()));
     }
     let taken = world.take();
     assert_eq!(taken.outcomes, [Outcome::ExpiredTtl]);

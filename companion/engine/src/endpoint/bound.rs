@@ -9,7 +9,12 @@ use crate::units::Decimal;
 
 impl Endpoint {
     pub(crate) fn limits(&self) -> Limits {
-        Limits { ramp: self.slow_start.limit(), foreign: self.foreign, pushback: self.pushback.limit() }
+        Limits { ramp: self.starting_limit(), foreign: self.foreign, pushback: self.pushback.limit() }
+    }
+
+    /// The most requests at a time while the endpoint starts slowly or is probed; `None`: any number.
+    pub(super) fn starting_limit(&self) -> Option<u64> {
+        if self.health.is_single() { Some(1) } else { self.slow_start.limit() }
     }
 
     pub(crate) fn set_allowance(&mut self, allowance: Option<Allowance>, gate: Gate) {

@@ -27,7 +27,7 @@ fn state(ready: bool) -> EndpointState {
 /// An endpoint listed long after the pool started.
 fn new(gate: Gate) -> Endpoint {
     let mut endpoint = Endpoint::new(EndpointId(1), Gate::Open);
-    endpoint.list(state(true), false);
+    endpoint.list(Instant::ZERO, state(true), false);
     follow(&mut endpoint, gate);
     endpoint
 }
@@ -41,7 +41,7 @@ fn boundful(endpoint: &mut Endpoint, gate: Gate, load: Load) -> u64 {
         taken += 1;
     }
     for _ in 0..taken {
-        endpoint.end(load, true);
+        endpoint.end(Instant::ZERO, load, true);
         follow(endpoint, gate);
     }
     taken
@@ -51,12 +51,12 @@ fn boundful(endpoint: &mut Endpoint, gate: Gate, load: Load) -> u64 {
 fn foreign_load_is_the_excess_of_the_report_over_our_requests() {
     let gate = gate(StockUnit::Requests, 4);
     let mut endpoint = Endpoint::new(EndpointId(1), Gate::Open);
-    endpoint.list(state(true), true);
+    endpoint.list(Instant::ZERO, state(true), true);
     endpoint.start(Load::default());
     endpoint.observe(Some(3));
     follow(&mut endpoint, gate);
     assert_eq!(endpoint.bound, 2);
-    endpoint.end(Load::default(), true);
+    endpoint.end(Instant::ZERO, Load::default(), true);
     follow(&mut endpoint, gate);
     assert_eq!(endpoint.bound, 2, "the end of a request doesn't raise the bound");
     endpoint.observe(Some(100));
@@ -89,6 +89,6 @@ fn a_threshold_blocks_above_its_value() {
     endpoint.end_prefill(load);
     assert!(!endpoint.is_above(both) && !endpoint.is_above(tokens(0)));
     assert_eq!(endpoint.running.prefill, 400);
-    endpoint.end(load.prefilled(), true);
+    endpoint.end(Instant::ZERO, load.prefilled(), true);
     assert_eq!(endpoint.running, Load::default());
 }

@@ -103,7 +103,7 @@ impl Endpoints {
 
     fn audit_ejected(&self, now: Instant) -> Result<(), AuditError> {
         for endpoint in self.iter() {
-            let is_down = endpoint.failures.down_until().is_some();
+            let is_down = endpoint.health.is_out();
             check(
                 "only listed endpoints are healthy or marked down",
                 endpoint.listed || !(endpoint.healthy || is_down),
@@ -114,10 +114,12 @@ impl Endpoints {
             )?;
             check("the last ready endpoint is never marked down", self.ready > 0 || !endpoint.healthy)?;
         }
-        let mark = |endpoint: &Endpoint| Some((endpoint.failures.down_until()?, endpoint.id));
-        let mut ejected: Vec<(Instant, EndpointId)> = self.iter().filter_map(mark).collect();
+        let out = self.iter().filter(|endpoint| endpoint.health.is_out());
+        let mut out: Vec<EndpointId> = out.map(|endpoint| endpoint.id).collect();
+        let mut ejected: Vec<EndpointId> = self.ejected.iter().collect();
+        out.sort_unstable();
         ejected.sort_unstable();
-        check("marked endpoints are listed by the end of their marks", self.ejected.iter().eq(ejected))?;
+        check("the endpoints that are out are listed by the time of their probes", out == ejected)?;
         check("no mark outlasts its end", self.next_probe().is_none_or(|until| until > now))
     }
 }

@@ -5,6 +5,7 @@
 //! end counts beside the credit until its completion is handled, which is never too few.
 
 use super::Engine;
+use crate::endpoint::Endpoint;
 use crate::input::{EndpointId, Request};
 use crate::outcome::Outcome;
 use crate::units::Tokens;
@@ -37,6 +38,12 @@ impl Engine {
     #[must_use]
     pub fn credit_at(&self, endpoint: EndpointId) -> u64 {
         self.endpoints.get(endpoint).map_or(0, |endpoint| endpoint.credit)
+    }
+
+    /// The requests that run at this endpoint, and those that filters may run there.
+    #[must_use]
+    pub fn taken_at(&self, endpoint: EndpointId) -> u64 {
+        self.endpoints.get(endpoint).map_or(0, Endpoint::taken)
     }
 
     /// The places of all credit in the pool.

@@ -4,7 +4,7 @@
 use super::Engine;
 use crate::allowance::Allowance;
 use crate::endpoints::Endpoints;
-use crate::input::{EndpointId, EndpointState, Relisted, RequestId};
+use crate::input::{Answer, EndpointId, EndpointState, Relisted, RequestId};
 use crate::rng::Rng;
 
 impl Engine {
@@ -48,6 +48,11 @@ impl Engine {
         self.change_endpoints(|endpoints, rng| endpoints.failed(now, endpoint, request, policy, rng));
     }
 
+    pub(super) fn answered(&mut self, answer: &Answer) {
+        let (now, policy) = (self.now, self.policy.failing);
+        self.change_endpoints(|endpoints, rng| endpoints.answered(now, answer, policy.as_ref(), rng));
+    }
+
     pub(super) fn observe_load(&mut self, id: EndpointId, running: Option<u64>) {
         self.change_endpoints(|endpoints, rng| endpoints.observe(id, running, rng));
     }
@@ -59,7 +64,8 @@ impl Engine {
     /// Listed or healthy endpoints changed: another endpoint may have to be probed early, and requests may wait for longer
     /// or less long.
     fn readiness_changed(&mut self) {
-        self.change_endpoints(Endpoints::probe_early);
+        let now = self.now;
+        self.change_endpoints(|endpoints, rng| endpoints.probe_early(now, rng));
         self.expiry.set_ready(self.endpoints.any_ready());
     }
 }

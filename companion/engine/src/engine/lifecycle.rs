@@ -80,7 +80,10 @@ impl Engine {
     /// The load of `running` leaves its endpoint. `served`: the server processed the request.
     #[inline]
     fn stop(&mut self, running: &Running, served: bool) {
-        self.change_endpoints(|endpoints, rng| endpoints.ended(running.endpoint, running.load, served, rng));
+        let now = self.now;
+        self.change_endpoints(|endpoints, rng| {
+            endpoints.ended(now, running.endpoint, running.load, served, rng);
+        });
     }
 
     pub(super) fn sent(&mut self, id: RequestId, endpoint: EndpointId) {

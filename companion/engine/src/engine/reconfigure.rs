@@ -21,6 +21,10 @@ impl Engine {
         self.endpoints.set_weights(self.policy.scheduler, self.policy.counts_cached_tokens());
         let gate = self.policy.gate;
         self.change_endpoints(|endpoints, rng| endpoints.set_gate(gate, rng));
+        if self.policy.failing.is_none() {
+            let now = self.now;
+            self.change_endpoints(|endpoints, rng| endpoints.pardon_failing(now, rng));
+        }
         self.rebuild_tree();
         self.reserve_all_again();
     }

@@ -4,7 +4,8 @@ use alloc::vec::Vec;
 
 use super::Engine;
 use crate::hashed_name::HashedName;
-use crate::input::{Band, EndpointId, RequestId, Usage};
+use crate::health::{HealthReason, HealthState};
+use crate::input::{Band, EndpointId, Kind, RequestId, Usage};
 use crate::snapshot::{BandSnapshot, ClassSnapshot, EndpointSnapshot, FlowSnapshot, Snapshot};
 use crate::tree::ANONYMOUS;
 use crate::units::Tokens;
@@ -22,6 +23,31 @@ impl Engine {
         self.endpoints.is_ready(endpoint)
     }
 
+    /// The state of an endpoint by its requests and their answers, without its health check, and why; `None` for one that isn't known.
+    #[must_use]
+    pub fn health_of(&self, endpoint: EndpointId) -> Option<(HealthState, HealthReason)> {
+        let health = &self.endpoints.get(endpoint)?.health;
+        Some((health.state(), health.reason()))
+    }
+
+    /// How often the state of an endpoint has changed.
+    #[must_use]
+    pub const fn health_changes(&self) -> u64 {
+        self.endpoints.health_changes()
+    }
+
+    /// The endpoint has served the kind's model at its path to some flow, as far as is remembered.
+    #[must_use]
+    pub fn has_served(&self, endpoint: EndpointId, kind: Kind) -> bool {
+        self.endpoints.has_served(endpoint, kind)
+    }
+
+    /// Some endpoint has served the kind's model at its path, as far as is remembered.
+    #[must_use]
+    pub fn is_served(&self, kind: Kind) -> bool {
+        self.endpoints.is_served(kind)
+    }
+
     /// Whether an endpoint is listed, or a request runs there that hasn't ended. Of any other the engine keeps nothing.
     #[must_use]
     pub fn has_endpoint(&self, endpoint: EndpointId) -> bool {
@@ -33,6 +59,12 @@ impl Engine {
     #[must_use]
     pub fn full_bound(&self) -> Option<u64> {
         self.endpoints.full_bound()
+    }
+
+    /// Listed endpoints.
+    #[must_use]
+    pub const fn listed_count(&self) -> usize {
+        self.endpoints.listed_count()
     }
 
     /// Ready endpoints.
@@ -217,7 +249,10 @@ impl Engine {
             id: endpoint.id,
             listed: endpoint.listed,
             ready: endpoint.ready,
-            down_until: endpoint.failures.down_until(),
+            down_until: endpoint.health.probe_at().map(|(until, _)| until),
+            state: endpoint.shown_health().0,
+            reason: endpoint.shown_health().1,
+            since: endpoint.shown_health().2,
             stock: endpoint.stock - endpoint.credit_in(self.policy.gate),
             credit: endpoint.credit,
             bound: endpoint.share.bound(self.policy.gate),

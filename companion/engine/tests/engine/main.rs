@@ -12,6 +12,7 @@ mod credit;
 mod effects;
 mod extreme_allowances;
 mod gate;
+mod health;
 mod limits;
 mod max_rate;
 mod outlier_ejection;

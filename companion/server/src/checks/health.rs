@@ -1,10 +1,10 @@
 //! Health checks: one task for each endpoint, which notifies the driver when the endpoint becomes healthy or unhealthy.
 //!
 //! A response of 2xx is healthy, and one success is enough. A server without the path (404, 405, 501) is alive: it counts
-//! as healthy, and the log has one warning.
+//! as healthy, and the log has one warning. A check without an answer doesn't count while bytes of answers come from the server: it is busy.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http_body_util::{BodyExt as _, Limited};
 use hyper::StatusCode;
@@ -17,6 +17,7 @@ use crate::base::essential;
 use crate::checks::endpoint_tasks::{self, EndpointTasks};
 use crate::checks::server_client::{Route, ServerClient};
 use crate::decisions::driver::Handle;
+use crate::metrics::Metrics;
 
 /// A response that takes longer is a failure.
 const TIMEOUT_MAX: Duration = Duration::from_secs(2);
@@ -28,18 +29,20 @@ const BODY_MAX: usize = 64 << 10;
 pub(crate) struct Checks {
     driver: Handle,
     failures: CheckFailures,
+    metrics: Arc<Metrics>,
     tasks: EndpointTasks<(Health, Route)>,
 }
 
 impl Checks {
     /// No checks yet.
-    pub(crate) fn new(driver: Handle, failures: CheckFailures) -> Self {
-        Self { driver, failures, tasks: EndpointTasks::default() }
+    pub(crate) fn new(driver: Handle, failures: CheckFailures, metrics: Arc<Metrics>) -> Self {
+        Self { driver, failures, metrics, tasks: EndpointTasks::default() }
     }
 
     /// Checks exactly the endpoints whose pools have health checks. An endpoint that is no longer checked is ready.
     pub(crate) async fn follow(&mut self, config: &Config) {
         let (driver, failures) = (&self.driver, &self.failures);
+        let metrics = &self.metrics;
         failures.retain(|pool, address| {
             let mut pools = config.pools.iter().filter(|known| known.name == pool);
             pools.any(|pool| pool.endpoints.iter().any(|endpoint| endpoint.address.to_string() == address))
@@ -48,7 +51,8 @@ impl Checks {
             config,
             |pool| Some((pool.health.clone()?, Route::of_requests(&pool.upstream))),
             |pool, address, (health, route), _| {
-                let check = watch(route, pool, address, health, driver.clone(), failures.clone());
+                let check =
+                    watch(route, pool, address, health, driver.clone(), (failures.clone(), metrics.clone()));
                 essential::spawn("health checks", check)
             },
         );
@@ -63,7 +67,7 @@ async fn watch(
     address: String,
     health: Health,
     driver: Handle,
-    failures: CheckFailures,
+    (failures, metrics): (CheckFailures, Arc<Metrics>),
 ) {
     let Ok(socket) = address.parse() else { return };
     let mut client = ServerClient::new(socket, route);
@@ -71,8 +75,11 @@ async fn watch(
     let mut ticks = tokio::time::interval(health.interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut state = State::default();
+    let mut last_check = Instant::now();
     loop {
         ticks.tick().await;
+        let since = last_check;
+        last_check = Instant::now();
         let limit = health.interval.min(TIMEOUT_MAX);
         let answer = tokio::time::timeout(limit, status(&mut client, &health.path)).await;
         let answer = answer.unwrap_or_else(|_| Err(format!("no answer within {limit:?}")));
@@ -81,6 +88,7 @@ async fn watch(
             Ok(StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED) => {
                 Verdict::NoSuchPath
             }
+            Err(_) if metrics.liveness.is_alive_since(&address, since) => Verdict::Busy,
             Ok(_) | Err(_) => Verdict::Failed,
         };
         if verdict == Verdict::NoSuchPath && state.ready != Some(true) {
@@ -132,6 +140,8 @@ async fn status(client: &mut ServerClient, path: &str) -> Result<StatusCode, Str
 enum Verdict {
     Healthy,
     NoSuchPath,
+    /// No answer, and bytes of answers to requests have come since the last check.
+    Busy,
     Failed,
 }
 
@@ -150,6 +160,11 @@ impl State {
             Verdict::Healthy | Verdict::NoSuchPath => {
                 self.failures = 0;
                 true
+            }
+            // A server that sends answers lives, though it is too busy for the check.
+            Verdict::Busy => {
+                self.failures = 0;
+                return None;
             }
             Verdict::Failed => {
                 self.failures += 1;
@@ -181,6 +196,19 @@ mod tests {
         assert_eq!(state.update(Verdict::Failed, 3), Some(false));
         assert_eq!(state.update(Verdict::Failed, 3), None);
         assert_eq!(state.update(Verdict::NoSuchPath, 3), Some(true));
+    }
+
+    #[test]
+    fn a_busy_server_stays_as_it_is() {
+        let mut state = State::default();
+        assert_eq!(state.update(Verdict::Healthy, 2), Some(true));
+        for _ in 0..5 {
+            assert_eq!(state.update(Verdict::Failed, 2), None);
+            assert_eq!(state.update(Verdict::Busy, 2), None);
+        }
+        assert_eq!(state.update(Verdict::Failed, 2), None);
+        assert_eq!(state.update(Verdict::Failed, 2), Some(false));
+        assert_eq!(state.update(Verdict::Busy, 2), None, "it was silent before");
     }
 
     #[test]

@@ -49,6 +49,7 @@ pub fn settings(config: &Config, identity: &ProcessIdentity) -> Settings {
                 class_globs: pool.class_globs.clone(),
                 capacity_status: pool.capacity_status,
                 requeues: pool.requeues,
+                resets: pool.resets,
                 credit: pool.gives_credit.then(|| CreditSettings {
                     prefix_min_tokens: pool.prefix_min_tokens,
                     ..CreditSettings::default()

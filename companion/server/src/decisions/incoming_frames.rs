@@ -123,7 +123,7 @@ mod tests {
                 ..Completed::default()
             }),
             Event::Completed(Completed::default()),
-            Event::Heartbeat(Heartbeat {}),
+            Event::Heartbeat(Heartbeat::default()),
         ];
         let mut incoming = IncomingFrames::default();
         for (seq, before) in (0..).zip(&events) {
@@ -179,7 +179,7 @@ mod tests {
                 for admitted in [before, reports] {
                     let frame = FilterFrame {
                         admitted: admitted.clone(),
-                        ..frame(1, Event::Heartbeat(Heartbeat {}))
+                        ..frame(1, Event::Heartbeat(Heartbeat::default()))
                     };
                     let read = incoming.decode(&frame.encode_to_vec());
                     assert_eq!(read, Ok(&mut frame.clone()));
@@ -216,9 +216,9 @@ mod tests {
         let long = frame(1, Event::Register(long)).encode_to_vec();
         incoming.decode(&long).expect("a frame");
         assert_eq!(incoming.register.event, None);
-        let beat = frame(2, Event::Heartbeat(Heartbeat {})).encode_to_vec();
+        let beat = frame(2, Event::Heartbeat(Heartbeat::default())).encode_to_vec();
         let read = incoming.decode(&beat).expect("a frame");
-        assert_eq!(read.event, Some(Event::Heartbeat(Heartbeat {})));
+        assert_eq!(read.event, Some(Event::Heartbeat(Heartbeat::default())));
         let long = Register { model: "m".repeat(KEPT_BYTES_MAX), ..Register::default() };
         let long = FilterFrame { admitted: vec![report(long, None)], ..FilterFrame::default() };
         incoming.decode(&long.encode_to_vec()).expect("a frame");

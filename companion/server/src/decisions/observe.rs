@@ -10,7 +10,7 @@ use penstock_control::{
     Status,
 };
 use penstock_engine::effect::BudgetReport;
-use penstock_engine::{Instant, Outcome};
+use penstock_engine::{HealthReason, HealthState, Instant, Outcome};
 use penstock_wire::Code;
 
 use crate::metrics::trace::{SpanRecord, Tracer};
@@ -99,13 +99,14 @@ impl Observer {
             Observation::Session(conn, news) => self.observe_session(conn, &news),
             Observation::Pool(pool, news) => self.observe_pool(now, &pool, news),
             Observation::Request(labels, news) => self.observe_request(now, &labels, news),
+            Observation::Alive(endpoints) => self.metrics.liveness.record(&endpoints),
         }
     }
 
     fn observe_pool(&mut self, now: Instant, pool: &Arc<str>, news: PoolNews) {
         match news {
-            PoolNews::EndpointDown(endpoint) => {
-                tracing::warn!(pool = %pool, endpoint, "endpoint marked down: requests to it failed");
+            PoolNews::Health { endpoint, before, state, reason } => {
+                log_health(pool, &endpoint, before, state, reason);
             }
             PoolNews::OutOfFiles => self.warn_about_files(now, pool),
             PoolNews::PushedBack { endpoint, status } => {
@@ -113,9 +114,6 @@ impl Observer {
                 let values = [&**pool, &*endpoint, pushback_status(status)];
                 counter.with_label_values(&values).inc();
                 tracing::debug!(pool = %pool, endpoint = %endpoint, status, "endpoint refused a request: its bound was lowered");
-            }
-            PoolNews::EndpointBack(endpoint) => {
-                tracing::info!(pool = %pool, endpoint, "endpoint no longer marked down: the next request probes it");
             }
             PoolNews::Learned { variant, kept } => self.recorders.record_model(pool, variant, kept),
             PoolNews::Used(used) => self.recorders.record_usage(pool, used),
@@ -395,6 +393,33 @@ impl Observer {
 
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Logs a change of an endpoint's state.
+fn log_health(pool: &str, endpoint: &str, before: HealthState, state: HealthState, reason: HealthReason) {
+    let before = before.as_str();
+    match state {
+        HealthState::Down => {
+            tracing::warn!(
+                pool,
+                endpoint,
+                before,
+                "endpoint down: {reason}; check that its server accepts connections"
+            );
+        }
+        HealthState::Failing => {
+            tracing::warn!(pool, endpoint, before, "endpoint failing: {reason}; check the log of its server");
+        }
+        HealthState::Probing => {
+            tracing::info!(
+                pool,
+                endpoint,
+                before,
+                "endpoint probed: it takes one request at a time, and the next answer decides"
+            );
+        }
+        HealthState::Healthy => tracing::info!(pool, endpoint, before, "endpoint healthy: {reason}"),
+    }
 }
 
 /// The label of a status with which a server refuses a request.

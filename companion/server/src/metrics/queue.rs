@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashSet};
 
 use penstock_control::{ModelStatus, PoolStatus, Status};
+use penstock_engine::HealthState;
 use penstock_engine::policy::Discipline;
 use penstock_engine::snapshot::{FlowSnapshot, Snapshot};
 use penstock_engine::units::thousandths;
@@ -202,6 +203,21 @@ fn stock(page: &mut Page, status: &Status) {
             for pool in &status.pools {
                 for endpoint in &pool.snapshot.endpoints {
                     series.add([&pool.name, pool.address(endpoint.id)], endpoint.stock);
+                }
+            }
+        },
+    );
+    page.gauge(
+        "endpoint_state",
+        "1 for the state that a listed endpoint is in, 0 for the others: healthy, failing, down or probing.",
+        ["pool", "endpoint", "state"],
+        |series| {
+            for pool in &status.pools {
+                for endpoint in pool.snapshot.endpoints.iter().filter(|endpoint| endpoint.listed) {
+                    for state in HealthState::ALL {
+                        let is_in = u64::from(endpoint.state == state);
+                        series.add([&pool.name, pool.address(endpoint.id), state.as_str()], is_in);
+                    }
                 }
             }
         },

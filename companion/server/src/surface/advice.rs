@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use penstock_config::{Config, Pool as PoolConfig};
 use penstock_control::{PoolStatus, Status};
-use penstock_engine::Instant;
 use penstock_engine::input::Band;
 use penstock_engine::snapshot::EndpointSnapshot;
+use penstock_engine::{HealthState, Instant};
 
 use crate::base::role::Roles;
 use crate::decisions::recent_stats::{Counts, PoolStats, RecentStats, WINDOW};
@@ -201,10 +201,22 @@ fn endpoints(facts: &PoolFacts<'_>, found_nothing: Option<&str>) -> Vec<String> 
     advice.extend(unready.iter().take(NAMED).map(|endpoint| {
         let address = facts.pool.address(endpoint.id);
         match endpoint.down_until {
-            Some(until) => format!(
-                "{address} is marked down because requests to it failed; next probe in {:.1}s. Check the log of its server (down.first and down.max set the time between probes).",
-                until.since(facts.now).as_secs_f64()
-            ),
+            Some(until) => {
+                let key = match endpoint.state {
+                    HealthState::Failing => {
+                        "endpoints.failing sets when an endpoint is failing, and the time between probes"
+                    }
+                    HealthState::Down | HealthState::Healthy | HealthState::Probing => {
+                        "down.first and down.max set the time between probes"
+                    }
+                };
+                format!(
+                    "{address} is {}: {}; next probe in {:.1}s. Check the log of its server ({key}).",
+                    endpoint.state.as_str(),
+                    endpoint.reason,
+                    until.since(facts.now).as_secs_f64()
+                )
+            }
             None if facts.pool.server(endpoint.id).is_some_and(|server| server.is_asleep) => format!(
                 "{address} isn't ready because its engine sleeps. Wake it up: curl -X POST http://{address}/wake_up"
             ),

@@ -1,13 +1,13 @@
 //! The document of `/status`.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use penstock_config::{Pool, Replicas};
 use penstock_control::{ModelStatus, PoolStatus, Status, VariantStatus};
-use penstock_engine::Instant;
 use penstock_engine::snapshot::{EndpointSnapshot, FlowSnapshot};
 use penstock_engine::units::thousandths;
+use penstock_engine::{HealthReason, HealthState, Instant};
 use serde_json::{Value, json};
 
 use crate::active::reload::ActiveConfig;
@@ -238,6 +238,9 @@ fn endpoint(
         "variant": server.map(|server| &server.variant),
         "ready": snapshot.ready,
         "scheme": config.schemes.get(&*pool.name).unwrap_or(&"http"),
+        "state": snapshot.state.as_str(),
+        "reason": reason(snapshot, server.is_some_and(|server| server.is_asleep)),
+        "since": since(snapshot.since, now),
         "why": readiness(snapshot, server.is_some_and(|server| server.is_asleep), now)
             + &config.failed_checks(&pool.name, address, snapshot.ready),
         "stock": snapshot.stock,
@@ -274,18 +277,39 @@ fn variant(variant: &VariantStatus) -> Value {
     })
 }
 
+/// A time in UTC, as RFC 3339 has it.
+fn since(instant: Instant, now: Instant) -> Option<String> {
+    let time = SystemTime::now().checked_sub(now.since(instant))?;
+    Some(humantime::format_rfc3339_seconds(time).to_string())
+}
+
+/// Why an endpoint is in its state.
+fn reason(endpoint: &EndpointSnapshot, is_asleep: bool) -> String {
+    match endpoint.reason {
+        HealthReason::HealthCheck if is_asleep => "its engine sleeps".into(),
+        reason => reason.to_string(),
+    }
+}
+
 /// Why an endpoint gets requests, or doesn't.
 fn readiness(endpoint: &EndpointSnapshot, is_asleep: bool, now: Instant) -> String {
     match endpoint.down_until {
         _ if endpoint.ready => match endpoint.pushback {
+            None if endpoint.state == HealthState::Probing => {
+                format!("ready for one request at a time, which probes it: {}", endpoint.reason)
+            }
             None => "ready".into(),
             Some(bound) => format!("ready; takes {bound} requests at a time, because it answered 429 or 503"),
         },
         _ if !endpoint.listed => "no longer listed; running requests may finish".into(),
-        Some(until) => format!(
-            "marked down: requests failed there; next probe in {:.1}s",
-            until.since(now).as_secs_f64()
-        ),
+        Some(until) => {
+            format!(
+                "{}: {}; next probe in {:.1}s",
+                endpoint.state.as_str(),
+                endpoint.reason,
+                until.since(now).as_secs_f64()
+            )
+        }
         None if is_asleep => "asleep: its engine sleeps and gets no request until it is woken up".into(),
         None => "its health check fails".into(),
     }
@@ -440,6 +464,9 @@ mod tests {
                 listed: true,
                 ready: true,
                 down_until: None,
+                state: HealthState::Healthy,
+                reason: HealthReason::Serves,
+                since: Instant::ZERO,
                 stock: 1,
                 credit: 0,
                 bound: 8,
@@ -584,6 +611,9 @@ mod tests {
             listed: true,
             ready: false,
             down_until: None,
+            state: HealthState::Down,
+            reason: HealthReason::HealthCheck,
+            since: Instant::ZERO,
             stock: 0,
             credit: 0,
             bound: 1,
@@ -592,9 +622,13 @@ mod tests {
         };
         assert_eq!(readiness(&endpoint, false, now), "its health check fails");
         assert!(readiness(&endpoint, true, now).starts_with("asleep"));
-        let down = EndpointSnapshot { down_until: Some(now.after(Duration::from_millis(1_500))), ..endpoint };
-        assert_eq!(readiness(&down, false, now), "marked down: requests failed there; next probe in 1.5s");
-        let back = EndpointSnapshot { ready: true, ..down };
+        let down = EndpointSnapshot {
+            down_until: Some(now.after(Duration::from_millis(1_500))),
+            reason: HealthReason::Connections,
+            ..endpoint
+        };
+        assert_eq!(readiness(&down, false, now), "down: requests couldn't be sent there; next probe in 1.5s");
+        let back = EndpointSnapshot { ready: true, state: HealthState::Healthy, ..down };
         assert_eq!(readiness(&back, false, now), "ready");
         let pushed_back = EndpointSnapshot { pushback: Some(3), ..back };
         assert_eq!(

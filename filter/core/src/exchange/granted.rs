@@ -18,6 +18,8 @@ pub(crate) struct Granted {
     pub(crate) pool: String,
     /// The first endpoint of the grant; `None`: Envoy chooses.
     pub(crate) endpoint: Option<String>,
+    /// After a 404 Envoy tries the next endpoint.
+    pub(crate) retries_not_found: bool,
     pub(crate) report: QueueReport,
     /// `None`: the companion granted the request, or is down.
     pub(crate) by_credit: Option<ByCredit>,
@@ -65,6 +67,8 @@ pub(crate) struct Response {
     pub(crate) first_byte_event: Option<Box<Started>>,
     /// The last byte has passed.
     pub(crate) is_complete: bool,
+    /// See [`crate::alive_endpoints::AliveEndpoints::record`].
+    pub(crate) alive_in: Option<u32>,
 }
 
 impl Granted {
@@ -73,6 +77,7 @@ impl Granted {
             load,
             granted_at: now,
             pool: grant.pool,
+            retries_not_found: grant.retry_not_found,
             endpoint: grant.endpoints.into_iter().next(),
             report: QueueReport {
                 outcome: grant.outcome,

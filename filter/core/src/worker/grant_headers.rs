@@ -37,6 +37,7 @@ impl GrantHeaders {
         }
         let requeue = self.requeue.as_ref().filter(|_| grant.requeue);
         let requeue_on = exchange.requeue_on().known_to(self.logs_attempts);
+        let requeue_on = requeue_on.for_grant(grant.final_status, grant.retry_not_found);
         // The route lists one endpoint and the requeue listener, and has every cause of a requeue.
         let is_routed = self.routes_requeue && grant.endpoints.len() == 1 && requeue_on.is_every();
         let mut entries = grant.endpoints.len();

@@ -109,6 +109,7 @@ impl Worker {
         response.scanner.record_arrival(now);
         let first_byte_event = response.first_byte_event.take();
         feed(&mut response.scanner, size, read);
+        self.record_alive(sequence);
         if let Some(started) = first_byte_event {
             self.report_start(now, *started);
         }
@@ -118,6 +119,19 @@ impl Worker {
     pub fn handle_response_end(&mut self, sequence: u64) {
         if let Some(response) = self.response(sequence) {
             response.is_complete = true;
+        }
+    }
+
+    /// A byte of the response has come from its endpoint.
+    fn record_alive(&mut self, sequence: u64) {
+        let Some(exchange) = self.exchanges.get_mut(&sequence) else {
+            return;
+        };
+        if let Phase::Granted(granted) = &mut exchange.phase
+            && let Upstream::Responding(response) = &mut granted.upstream
+        {
+            let Response { endpoint, alive_in, .. } = &mut **response;
+            self.alive.record(endpoint.as_deref(), alive_in);
         }
     }
 
@@ -217,6 +231,7 @@ fn new_response(
         },
         first_byte_event: None,
         is_complete: end,
+        alive_in: None,
     }
 }
 

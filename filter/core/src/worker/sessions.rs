@@ -139,7 +139,14 @@ impl Sessions {
     }
 
     /// Lets all sessions do what is due. `is_used`: requests of this pool haven't ended.
-    pub(super) fn handle_tick(&mut self, now: Instant, is_used: impl Fn(&str) -> bool) {
+    /// `alive`: takes the endpoints that have sent bytes. The first session whose heartbeat is due reports them: all end in one companion, or
+    /// in companions that check their endpoints by themselves.
+    pub(super) fn handle_tick(
+        &mut self,
+        now: Instant,
+        is_used: impl Fn(&str) -> bool,
+        mut alive: impl FnMut() -> Vec<String>,
+    ) {
         let is_over = |member: &Member| {
             let is_split = !self.by_pool.is_empty();
             member.is_unneeded && !(is_split && (is_used(&member.pool) || member.has_reports(now)))
@@ -150,7 +157,7 @@ impl Sessions {
             self.end(id);
         }
         for member in self.members_mut() {
-            member.session.handle_tick(now);
+            member.session.handle_tick(now, &mut alive);
         }
     }
 

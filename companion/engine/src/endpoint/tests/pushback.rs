@@ -7,18 +7,18 @@ use super::*;
 /// An endpoint that runs `running` requests and was then refused one more.
 fn pushed_back(gate: Gate, running: u64) -> Endpoint {
     let mut endpoint = Endpoint::new(EndpointId(1), Gate::Open);
-    endpoint.list(state(true), true);
+    endpoint.list(Instant::ZERO, state(true), true);
     for _ in 0..=running {
         endpoint.start(Load::default());
     }
     endpoint.push_back(RequestId(1), true);
-    endpoint.end(Load::default(), false);
+    endpoint.end(Instant::ZERO, Load::default(), false);
     follow(&mut endpoint, gate);
     endpoint
 }
 
 fn serve(endpoint: &mut Endpoint, gate: Gate) {
-    endpoint.end(Load::default(), true);
+    endpoint.end(Instant::ZERO, Load::default(), true);
     follow(endpoint, gate);
 }
 
@@ -59,7 +59,7 @@ fn further_refusals_only_lower_the_bound_and_requests_that_are_not_served_do_not
     endpoint.push_back(RequestId(2), true);
     follow(&mut endpoint, gate);
     assert_eq!(endpoint.bound, 2, "5 are in flight, and 2 were too many before");
-    endpoint.end(Load::default(), false);
+    endpoint.end(Instant::ZERO, Load::default(), false);
     follow(&mut endpoint, gate);
     assert_eq!(endpoint.bound, 2);
 }
@@ -68,9 +68,9 @@ fn further_refusals_only_lower_the_bound_and_requests_that_are_not_served_do_not
 fn pushback_ends_when_the_endpoint_is_no_longer_ready() {
     let gate = gate(StockUnit::Requests, 4);
     let mut endpoint = pushed_back(gate, 2);
-    endpoint.list(state(false), true);
+    endpoint.list(Instant::ZERO, state(false), true);
     follow(&mut endpoint, gate);
-    endpoint.list(state(true), true);
+    endpoint.list(Instant::ZERO, state(true), true);
     follow(&mut endpoint, gate);
     assert_eq!((endpoint.pushback.limit(), endpoint.bound), (None, 4));
 }

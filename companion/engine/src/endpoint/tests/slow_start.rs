@@ -18,7 +18,7 @@ fn only_served_requests_double_a_slow_start() {
     let mut endpoint = new(gate);
     for _ in 0..10 {
         endpoint.start(Load::default());
-        endpoint.end(Load::default(), false);
+        endpoint.end(Instant::ZERO, Load::default(), false);
         follow(&mut endpoint, gate);
     }
     assert_eq!(endpoint.bound, 1);
@@ -39,28 +39,28 @@ fn under_a_bound_in_tokens_a_slow_start_limits_requests() {
 fn an_endpoint_that_becomes_ready_again_starts_slowly() {
     let gate = gate(StockUnit::Requests, 4);
     let mut endpoint = Endpoint::new(EndpointId(1), Gate::Open);
-    endpoint.list(state(false), true);
-    endpoint.list(state(true), false);
+    endpoint.list(Instant::ZERO, state(false), true);
+    endpoint.list(Instant::ZERO, state(true), false);
     follow(&mut endpoint, gate);
     assert_eq!(endpoint.bound, 4, "listed while the pool started, and never unready since");
-    endpoint.list(state(true), false);
+    endpoint.list(Instant::ZERO, state(true), false);
     follow(&mut endpoint, gate);
     assert_eq!(endpoint.bound, 4, "nothing has changed");
-    endpoint.list(state(false), false);
+    endpoint.list(Instant::ZERO, state(false), false);
     follow(&mut endpoint, gate);
-    endpoint.list(state(true), false);
+    endpoint.list(Instant::ZERO, state(true), false);
     follow(&mut endpoint, gate);
     assert_eq!(endpoint.bound, 1);
     boundful(&mut endpoint, gate, Load::default());
     assert_eq!(endpoint.bound, 2);
-    endpoint.list(state(false), false);
+    endpoint.list(Instant::ZERO, state(false), false);
     follow(&mut endpoint, gate);
     assert_eq!(endpoint.limits().ramp, None);
-    endpoint.list(state(true), false);
+    endpoint.list(Instant::ZERO, state(true), false);
     follow(&mut endpoint, gate);
     assert_eq!(endpoint.bound, 1, "the slow start begins anew");
-    endpoint.list(state(false), false);
-    endpoint.list(state(true), true);
+    endpoint.list(Instant::ZERO, state(false), false);
+    endpoint.list(Instant::ZERO, state(true), true);
     follow(&mut endpoint, gate);
     assert_eq!(endpoint.bound, 4, "nothing starts slowly in a starting pool");
 }

@@ -68,6 +68,8 @@ pub fn policy(rng: &mut Rng, choices: &PolicyChoices) -> Policy {
             first: Duration::from_secs(rng.choose(&[1, 5])),
             max: Duration::from_secs(rng.choose(&[5, 30])),
         },
+        // The model of this test knows no kinds of requests: `health` tests that rule.
+        failing: None,
         reject_unmeetable: rng.percent(20),
         scheduler: rng.choose(&[
             Scorers::default(),

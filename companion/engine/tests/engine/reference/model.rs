@@ -341,6 +341,7 @@ impl Model {
             | Input::GiveCredit { .. }
             | Input::TakeBack { .. }
             | Input::PushedBack { .. }
+            | Input::Answered(_)
             | Input::ServerStats { .. }
             | Input::Restarted(_)
             | Input::Load { .. }
@@ -378,6 +379,8 @@ impl Model {
             }
             Input::Restarted(endpoint) => self.forget_cache(endpoint),
             Input::PushedBack { id, endpoint } => self.push_back(id, endpoint),
+            // Under these policies no answer keeps an endpoint away.
+            Input::Answered(_) => {}
             Input::GiveCredit { endpoint, requests } => self.give_credit(endpoint, requests),
             Input::TakeBack { endpoint, requests } => self.take_back(endpoint, requests),
             Input::ServerStats { id, stats } => {

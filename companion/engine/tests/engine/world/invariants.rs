@@ -216,6 +216,7 @@ impl InvariantChecker {
             | Input::FirstByte(_)
             | Input::PushedBack { .. }
             | Input::Restarted(_)
+            | Input::Answered(_)
             | Input::Load { .. }
             | Input::ServerStats { .. }
             | Input::Allowance { .. }

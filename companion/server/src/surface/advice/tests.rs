@@ -6,9 +6,9 @@ use penstock_control::{
     AutopilotStatus, Decided, Desired, DesiredSource, Labels, Observation, RequestNews, Scraped,
     ServerStatus, VariantStatus,
 };
-use penstock_engine::input::EndpointId;
+use penstock_engine::input::{EndpointId, Fault};
 use penstock_engine::policy::{Discipline, Policy};
-use penstock_engine::{Engine, Outcome};
+use penstock_engine::{Engine, HealthReason, HealthState, Instant, Outcome};
 use penstock_model::Targets;
 use penstock_model::learner::State;
 use penstock_model::slo::{Slo, Source};
@@ -44,6 +44,9 @@ fn scene(keys: &str) -> Scene {
             listed: true,
             ready: true,
             down_until: None,
+            state: HealthState::Healthy,
+            reason: HealthReason::Serves,
+            since: Instant::ZERO,
             stock: 1,
             credit: 0,
             bound: 3,
@@ -251,8 +254,17 @@ fn unready_endpoints_are_named() {
     let mut scene = scene("");
     scene.pool().snapshot.endpoints[1].ready = false;
     scene.has_only("127.0.0.1:2 isn't ready because its health check fails", &["health.path"]);
-    scene.pool().snapshot.endpoints[1].down_until = Some(time(NOW + 3));
-    scene.has_only("127.0.0.1:2 is marked down", &["3.0s", "down.first"]);
+    let endpoint = &mut scene.pool().snapshot.endpoints[1];
+    endpoint.down_until = Some(time(NOW + 3));
+    (endpoint.state, endpoint.reason) = (HealthState::Down, HealthReason::Connections);
+    scene.has_only("127.0.0.1:2 is down: requests couldn't be sent there", &["3.0s", "down.first"]);
+    let endpoint = &mut scene.pool().snapshot.endpoints[1];
+    let reason = HealthReason::InARow { count: 5, fault: Fault::Status(401) };
+    (endpoint.state, endpoint.reason) = (HealthState::Failing, reason);
+    scene.has_only(
+        "127.0.0.1:2 is failing: 5 requests in a row failed there, the last one with status 401",
+        &["3.0s", "endpoints.failing"],
+    );
     scene.pool().snapshot.endpoints[0].ready = false;
     let advice = scene.advice();
     assert_eq!(advice.len(), 3, "{advice:?}");

@@ -58,6 +58,7 @@ fn refusal(sequence: u64, status: u32, retry_after_ms: Option<u64>) -> Event {
         status,
         retry_after_ms,
         pool: "chat".into(),
+        ..PushedBack::default()
     })
 }
 
@@ -90,8 +91,11 @@ fn granted_request_tells_envoy_when_to_send_it_again() {
             Some(value) => HeaderEdit::SetStatic(name, value),
             None => HeaderEdit::Remove(name.into()),
         };
-        for expected in [edit("x-envoy-retry-on", retry_on), edit("x-envoy-retriable-status-codes", statuses)]
-        {
+        let codes = match statuses {
+            Some(statuses) => HeaderEdit::Set("x-envoy-retriable-status-codes", statuses.to_owned()),
+            None => HeaderEdit::Remove("x-envoy-retriable-status-codes".into()),
+        };
+        for expected in [edit("x-envoy-retry-on", retry_on), codes] {
             assert!(edits.contains(&expected), "{causes:?}: {edits:?}");
         }
     }
@@ -119,6 +123,46 @@ fn refused_attempt_is_reported_with_its_status_and_pause() {
     }
     rig.log(sequence);
     assert_eq!(logged(&mut rig, "id-1", SERVER, &head("429")), [], "it has ended");
+}
+
+#[test]
+fn cut_connection_is_reported_as_one_and_a_failed_one_is_not() {
+    let mut rig = connected(&with_causes(causes(true, true, &[])));
+    let sequence = rig.running("m1");
+    let cut = |reused| {
+        Event::PushedBack(PushedBack {
+            sequence,
+            endpoint: SERVER.into(),
+            pool: "chat".into(),
+            cut: true,
+            reused,
+            ..PushedBack::default()
+        })
+    };
+    let flag = |rig: &mut Rig, bit: u64| {
+        rig.host.0.insert("response.flags", (1_u64 << bit).to_le_bytes().to_vec());
+    };
+    for (bit, is_cut) in [(4, true), (6, true), (5, false), (2, false)] {
+        flag(&mut rig, bit);
+        let expected: Vec<Event> = is_cut.then(|| cut(false)).into_iter().collect();
+        assert_eq!(logged(&mut rig, "id-1", SERVER, &[]), expected, "bit {bit}");
+    }
+    flag(&mut rig, 6);
+    for (took_ns, is_reused) in [(900_i64, true), (80_000, false)] {
+        rig.host.0.insert("upstream.cx_pool_ready_duration", took_ns.to_le_bytes().to_vec());
+        assert_eq!(logged(&mut rig, "id-1", SERVER, &[]), [cut(is_reused)]);
+    }
+}
+
+#[test]
+fn a_404_is_reported_where_the_grant_asks_for_another_endpoint() {
+    let mut rig = connected(&with_causes(causes(true, true, &[500])));
+    let head = [(":status", "404")];
+    rig.running("m1");
+    assert_eq!(logged(&mut rig, "id-1", SERVER, &head), []);
+    let (sequence, _) = rig.waiting("m1");
+    rig.command(0, [Kind::Grant(Grant { retry_not_found: true, ..grant(sequence) })]);
+    assert_eq!(logged(&mut rig, "id-1", SERVER, &head), [refusal(sequence, 404, None)]);
 }
 
 #[test]

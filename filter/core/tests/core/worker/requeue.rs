@@ -334,7 +334,7 @@ fn routed_edits(endpoints: &[&str], causes: &str, may_requeue: bool) -> Vec<Head
 
 #[test]
 fn routes_that_requeue_need_no_headers_but_the_pool_and_the_server() {
-    const EVERY: &str = r#"["connect", "reset", 429, 503]"#;
+    const EVERY: &str = r#"["connect", "reset", 429, 500, 502, 503, 504]"#;
     let names = |edits: &[HeaderEdit]| -> Vec<String> {
         let name = |edit: &HeaderEdit| match edit {
             HeaderEdit::Set(name, _) | HeaderEdit::SetStatic(name, _) => (*name).to_owned(),

@@ -63,7 +63,7 @@ fn requests_are_listed_to_the_leader_only() {
     // No leader yet: the stream stays open, and heartbeats keep it so.
     assert_eq!(rig.command(1, [standby("", 0)]), []);
     rig.advance(Duration::from_secs(1));
-    assert_eq!(rig.tick(), [Output::Sent(2, Event::Heartbeat(Heartbeat {}))]);
+    assert_eq!(rig.tick(), [Output::Sent(2, Event::Heartbeat(Heartbeat::default()))]);
     // The standby has become the leader.
     let hello = only_hello(rig.command(2, [leads(6)]));
     assert_eq!((hello.probe, hello.last, hello.part), (false, true, 0));
@@ -135,7 +135,7 @@ fn companion_that_has_the_lease_is_waited_for() {
         rig.command(1, [standby("", term)]);
         for second in 0..2 * LEADER_WAIT.as_secs() {
             rig.advance(Duration::from_secs(1));
-            assert_eq!(rig.tick(), [Output::Sent(second + 2, Event::Heartbeat(Heartbeat {}))]);
+            assert_eq!(rig.tick(), [Output::Sent(second + 2, Event::Heartbeat(Heartbeat::default()))]);
         }
     }
 }

@@ -49,7 +49,7 @@ fn hello_and_heartbeats_are_sent() {
     rig.advance(Duration::from_millis(500));
     assert_eq!(rig.tick(), []);
     rig.advance(Duration::from_millis(499));
-    assert_eq!(rig.tick(), [Output::Sent(2, Event::Heartbeat(Heartbeat {}))]);
+    assert_eq!(rig.tick(), [Output::Sent(2, Event::Heartbeat(Heartbeat::default()))]);
     rig.worker.handle_shutdown();
     assert_eq!(rig.outputs(), [Output::Sent(3, Event::Bye(Bye {}))]);
 }
@@ -384,7 +384,7 @@ fn filter_enforces_no_deadlines_while_the_companion_is_up() {
     let mut rig = Rig::connected();
     rig.waiting("m1");
     rig.advance(Duration::from_secs(100));
-    assert_eq!(rig.tick(), [Output::Sent(3, Event::Heartbeat(Heartbeat {}))]);
+    assert_eq!(rig.tick(), [Output::Sent(3, Event::Heartbeat(Heartbeat::default()))]);
 }
 
 #[test]

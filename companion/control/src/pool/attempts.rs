@@ -1,0 +1,296 @@
+//! Attempts of granted requests that failed before a byte of an answer was passed on, and what may be tried again.
+//!
+//! | what happened | what follows |
+//! |---|---|
+//! | the connection failed | The request goes elsewhere, as often as needed: it never reached a server. |
+//! | 429, 503 | The server's bound falls, and the request goes elsewhere or waits. A second refusal by a server that has accepted others since, though it had no more to do, is about the request. |
+//! | 500, 502, 504 | The request goes elsewhere. The second answer of one server is the client's: it would be the same again. |
+//! | 404, from a server that hasn't served the model yet | The request goes elsewhere once, and the model avoids that server for a while. |
+//! | the connection was cut after the request was sent | The request goes elsewhere `queue.resets` times, because it may be what ends servers. |
+//! | a connection was cut that had carried another request | The server has closed it meanwhile, and didn't read the request: nothing happened. |
+//! | Envoy had no file descriptor | The server has nothing to do with it. |
+//!
+//! Whether an attempt may be the last one is decided at its grant, because Envoy passes an answer on or discards it without asking.
+
+use core::time::Duration;
+
+use penstock_engine::input::{Answer, AnswerResult, EndpointId, Fault, Input, Kind, RequestId, Service};
+use penstock_engine::{Instant, Outcome};
+
+use super::request::{FailedAt, OpenRequest, Refusal};
+use super::{Pool, PoolEffect};
+use crate::answer;
+use crate::completion::Completion;
+use crate::limits::FAILED_AT_MAX;
+use crate::observation::PoolNews;
+use crate::pushback::{AttemptEnd, Pushback};
+use crate::rejection::Rejection;
+
+/// How an attempt is sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct AttemptRules {
+    /// The client gets the server's answer, whatever its status.
+    pub(super) is_final: bool,
+    /// After a 404 the request goes elsewhere.
+    pub(super) retries_not_found: bool,
+}
+
+impl Pool {
+    /// An attempt to send a request failed. A report about an earlier attempt of the request is only counted.
+    pub(super) fn pushed_back(&mut self, now: Instant, id: Option<RequestId>, pushback: Pushback<'_>) {
+        let Some(endpoint) = self.endpoint(pushback.endpoint) else {
+            return;
+        };
+        match pushback.end {
+            AttemptEnd::Status(status @ (429 | 503)) => {
+                let endpoint = self.endpoints.address(endpoint);
+                self.observe_pool(PoolNews::PushedBack { endpoint, status });
+            }
+            AttemptEnd::Unsent => self.observe_pool(PoolNews::OutOfFiles),
+            AttemptEnd::Status(_) | AttemptEnd::Cut { .. } => {}
+        }
+        let is_granted = |id: &RequestId| {
+            let granted = self.requests.get(id).and_then(OpenRequest::granted);
+            granted.is_some_and(|granted| granted.grant.contains(pushback.endpoint))
+        };
+        let Some(id) = id.filter(is_granted) else {
+            return;
+        };
+        self.not_taken(now, id, endpoint, pushback);
+    }
+
+    /// `endpoint` didn't answer a granted request, or by an error. The engine learns of it once for each attempt.
+    fn not_taken(&mut self, now: Instant, id: RequestId, endpoint: EndpointId, pushback: Pushback<'_>) {
+        let mut end = pushback.end;
+        if end == AttemptEnd::Unsent {
+            return self.unsent_to(id, endpoint);
+        }
+        let in_flight = self.engine.taken_at(endpoint).saturating_sub(1);
+        let served = self.endpoints.get(endpoint).map_or(0, |endpoint| endpoint.served);
+        let Some(request) = self.requests.get_mut(&id) else {
+            return;
+        };
+        let (kind, stale_cuts) = (request.kind, request.stale_cuts);
+        let Some(granted) = request.granted_mut().filter(|granted| granted.refusal_at(endpoint).is_none())
+        else {
+            return;
+        };
+        if let AttemptEnd::Cut { is_reused } = &mut end {
+            // A server that cuts again and again does more than close idle connections.
+            *is_reused &= stale_cuts < STALE_CUTS_MAX;
+        }
+        let refusal = Refusal { endpoint, end, retry_after: pushback.retry_after.unwrap_or_default() };
+        granted.refusals = granted.refusals.iter().copied().chain([refusal]).collect();
+        let is_about_request = granted.grant.is_final;
+        match end {
+            AttemptEnd::Cut { is_reused: false } => request.resets = request.resets.saturating_add(1),
+            AttemptEnd::Status(status) => {
+                if request.failed_at.len() >= FAILED_AT_MAX {
+                    request.failed_at.remove(0);
+                }
+                request.failed_at.push(FailedAt { endpoint, status, served, in_flight });
+            }
+            AttemptEnd::Cut { is_reused: true } => request.stale_cuts = stale_cuts.saturating_add(1),
+            AttemptEnd::Unsent => {}
+        }
+        match end {
+            AttemptEnd::Status(status @ (429 | 503)) => {
+                if !is_about_request {
+                    self.attempt_answered(now, id, endpoint, AnswerResult::Refused(status));
+                    self.decide(now, Input::PushedBack { id, endpoint });
+                }
+            }
+            AttemptEnd::Status(status @ 500..) => {
+                self.attempt_answered(now, id, endpoint, AnswerResult::Failed(Fault::Status(status)));
+            }
+            AttemptEnd::Status(status) => {
+                self.model_not_found(now, endpoint, kind, status);
+                self.attempt_answered(now, id, endpoint, AnswerResult::Rejected(status));
+            }
+            AttemptEnd::Cut { is_reused: false } => {
+                self.attempt_answered(now, id, endpoint, AnswerResult::Failed(Fault::Cut));
+                // The server may have ended, and its cache with it.
+                self.decide(now, Input::Restarted(endpoint));
+            }
+            AttemptEnd::Cut { is_reused: true } | AttemptEnd::Unsent => {}
+        }
+    }
+
+    /// Envoy couldn't send a granted request to `endpoint`, for a reason that isn't the endpoint's.
+    fn unsent_to(&mut self, id: RequestId, endpoint: EndpointId) {
+        let granted = self.requests.get_mut(&id).and_then(OpenRequest::granted_mut);
+        // A repeated report must not make the list longer.
+        if let Some(granted) = granted.filter(|granted| !granted.unsent.contains(&endpoint)) {
+            granted.unsent = granted.unsent.iter().copied().chain([endpoint]).collect();
+        }
+    }
+
+    /// The input with which a request that no endpoint took returns to its place. `failed_attempt`: the last that its filter knows
+    /// of, though that report may come later.
+    pub(super) fn return_input(
+        &mut self,
+        now: Instant,
+        id: RequestId,
+        failed_attempt: Option<Pushback<'_>>,
+    ) -> Input {
+        let granted = self.requests.get(&id).and_then(OpenRequest::granted);
+        let last = granted.and_then(|granted| granted.grant.endpoints.last());
+        let Some((address, endpoint)) = last.and_then(|address| Some((&**address, self.endpoint(address)?)))
+        else {
+            return Input::Retry(id);
+        };
+        let is_here = |attempt: &Pushback<'_>| attempt.endpoint.is_empty() || attempt.endpoint == address;
+        if let Some(attempt) = failed_attempt.filter(is_here) {
+            self.not_taken(now, id, endpoint, attempt);
+        }
+        let granted = self.requests.get(&id).and_then(OpenRequest::granted);
+        match granted.and_then(|granted| granted.refusal_at(endpoint)) {
+            Some(Refusal { end: AttemptEnd::Status(429 | 503), retry_after, .. }) => {
+                Input::Refused { id, retry_after: *retry_after }
+            }
+            // The server hasn't seen it.
+            Some(Refusal { end: AttemptEnd::Cut { is_reused: true }, .. }) => Input::Requeue(id),
+            Some(_) | None => Input::Retry(id),
+        }
+    }
+
+    /// Servers have cut the connections of the request more often than `queue.resets` allows.
+    pub(super) fn has_used_resets(&self, id: RequestId) -> bool {
+        self.requests.get(&id).is_some_and(|request| request.resets > self.rules.resets_max)
+    }
+
+    /// Answers a granted request that servers cut: each may have ended because of it.
+    pub(super) fn reject_cut(&mut self, now: Instant, id: RequestId) {
+        let Some(request) = self.close(id) else {
+            return;
+        };
+        let answer = answer::upstream_reset();
+        let outcome = request.admitted.unwrap_or(Outcome::Dispatched);
+        let waited = request.waited().unwrap_or_default();
+        self.observe_dropped(&request, outcome, Some((answer.status, answer.code)), waited);
+        let rejection = Rejection::new(answer, outcome, waited, None, self.saturation_milli());
+        self.effects.push_back(PoolEffect::Reject { key: request.key, rejection });
+        self.end(now, id, Service::Nothing, &request);
+    }
+
+    /// How the next attempt of a request is sent, which goes to `endpoint`.
+    pub(super) fn attempt_rules(&self, id: RequestId, endpoint: Option<EndpointId>) -> AttemptRules {
+        let Some((request, endpoint)) = self.requests.get(&id).zip(endpoint) else {
+            return AttemptRules::default();
+        };
+        let has_choice = self.engine.ready_count() > 1 && request.constraints.is_none();
+        let has_met_404 = || request.failed_at.iter().any(|failed| failed.status == 404);
+        AttemptRules {
+            is_final: !request.failed_at.is_empty() && self.is_last_answer(request, endpoint),
+            retries_not_found: has_choice
+                && !self.engine.has_served(endpoint, request.kind)
+                && !has_met_404(),
+        }
+    }
+
+    /// The endpoint has answered the request by an error before, and would again.
+    fn is_last_answer(&self, request: &OpenRequest, endpoint: EndpointId) -> bool {
+        let served = self.endpoints.get(endpoint).map_or(0, |endpoint| endpoint.served);
+        // The request counts there already.
+        let in_flight = self.engine.taken_at(endpoint).saturating_sub(1);
+        let mut failed = request.failed_at.iter().filter(|failed| failed.endpoint == endpoint);
+        failed.any(|failed| match failed.status {
+            429 | 503 => served > failed.served && (in_flight < failed.in_flight || in_flight == 0),
+            _ => true,
+        })
+    }
+
+    /// The engine learns what an endpoint did with a granted request.
+    pub(super) fn attempt_answered(
+        &mut self,
+        now: Instant,
+        id: RequestId,
+        endpoint: EndpointId,
+        result: AnswerResult,
+    ) {
+        let Some(request) = self.requests.get(&id) else {
+            return;
+        };
+        let Some(granted) = request.granted() else {
+            return;
+        };
+        let is_hidden =
+            granted.grant.may_requeue && !granted.grant.is_final && granted.refusal_at(endpoint).is_some();
+        let answer = Answer {
+            request: id,
+            endpoint,
+            kind: request.kind,
+            sent_ago: now.since(granted.grant.granted_at),
+            result,
+            has_begun: request.has_begun,
+            is_hidden,
+        };
+        self.record_answer(now, answer);
+    }
+
+    pub(super) fn record_answer(&mut self, now: Instant, answer: Answer) {
+        if answer.result == AnswerResult::Served
+            && let Some(endpoint) = self.endpoints.get_mut(answer.endpoint)
+        {
+            endpoint.served = endpoint.served.saturating_add(1);
+        }
+        self.decide(now, Input::Answered(answer));
+    }
+
+    /// A granted request has ended at an endpoint. What the log of attempts has reported is known already.
+    pub(super) fn answered_at_end(&mut self, now: Instant, id: RequestId, completion: &Completion<'_>) {
+        let endpoint = completion.endpoint.and_then(|address| self.endpoint(address));
+        let Some((endpoint, result)) = endpoint.zip(completion.answer) else {
+            return;
+        };
+        let Some(request) = self.requests.get(&id) else {
+            return;
+        };
+        let kind = request.kind;
+        let is_known = request.granted().is_none_or(|granted| granted.refusal_at(endpoint).is_some());
+        if is_known {
+            return;
+        }
+        if let AnswerResult::Rejected(status) = result {
+            self.model_not_found(now, endpoint, kind, status);
+        }
+        if let AnswerResult::Refused(_) = result {
+            self.decide(now, Input::PushedBack { id, endpoint });
+        }
+        self.attempt_answered(now, id, endpoint, result);
+    }
+
+    /// A server answered a request for a model with this status. After a 404, requests for the model avoid it, unless it has served the model.
+    pub(super) fn model_not_found(&mut self, now: Instant, endpoint: EndpointId, kind: Kind, status: u16) {
+        if status != 404 || self.engine.listed_count() < 2 || self.engine.has_served(endpoint, kind) {
+            return;
+        }
+        let is_served = self.engine.is_served(kind);
+        self.missing_models.insert(now, endpoint, kind, is_served);
+        if is_served {
+            // Filters that admit requests by themselves don't look at the model.
+            self.recall_credits(|_| true);
+        }
+    }
+
+    /// An answer to a request has begun, with this status.
+    pub(super) fn begun(&mut self, now: Instant, id: RequestId, address: Option<&str>, status: u16) {
+        let endpoint = address.and_then(|address| self.endpoint(address));
+        let is_good = (200..300).contains(&status);
+        let Some(endpoint) = endpoint.filter(|_| is_good) else {
+            return;
+        };
+        let Some(request) = self.requests.get_mut(&id) else {
+            return;
+        };
+        if !core::mem::replace(&mut request.has_begun, true) {
+            self.attempt_answered(now, id, endpoint, AnswerResult::Begun);
+        }
+    }
+}
+
+/// Cuts of connections that had carried another request before, which don't count against a request.
+const STALE_CUTS_MAX: u32 = 3;
+
+/// The time for which a model avoids an endpoint that didn't have it.
+pub(super) const MISSING_FOR: Duration = Duration::from_secs(60);
