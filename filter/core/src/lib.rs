@@ -55,6 +55,7 @@ mod requeue_token;
 pub mod response;
 mod retry_advice;
 pub mod rewrite;
+mod served_models;
 pub mod session;
 pub mod shared_data;
 pub mod time;

@@ -102,3 +102,6 @@ const _: () = assert!(
 
 /// Endpoints that a heartbeat reports as alive.
 pub(crate) const ALIVE_MAX: usize = 1_024;
+
+/// Pairs of an endpoint and a model that it has served.
+pub(crate) const SERVED_MODELS_MAX: usize = 4_096;

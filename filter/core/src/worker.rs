@@ -44,6 +44,7 @@ use crate::pool_endpoints::{self, PoolEndpoints};
 use crate::process_identity::{ProcessIdentity, RandomBits, SigningKey};
 use crate::rate_limit::RateLimit;
 use crate::retry_advice::FailingPools;
+use crate::served_models::ServedModels;
 use crate::session;
 use crate::shared_data::{SetIf, SharedData};
 use crate::time::Instant;
@@ -102,6 +103,7 @@ pub struct Worker {
     granted_ids: GrantedIds,
     failed_attempts: FailedAttempts,
     alive: AliveEndpoints,
+    served_models: ServedModels,
     /// The round-robin counter over endpoints.
     turn: usize,
     saturation_milli: BTreeMap<String, u32>,
@@ -154,6 +156,7 @@ impl Worker {
             granted_ids: GrantedIds::new(random.epoch),
             failed_attempts: FailedAttempts::default(),
             alive: AliveEndpoints::default(),
+            served_models: ServedModels::new(random.epoch),
             // A random start, so that not all workers start with the same endpoint.
             turn: usize::try_from(random.epoch.lo & 0xffff).unwrap_or(0),
             saturation_milli: BTreeMap::new(),

@@ -250,7 +250,7 @@ fn model_that_one_server_lacks_is_served_by_the_other() {
         let gateway = gateway(&[&without, &with], "").await;
         for round in 0..40 {
             let lora = gateway.spawn(ClientRequest::chat("lora", "x")).await.expect("answered");
-            assert_eq!(lora.status, 200, "{}", lora.text());
+            assert_eq!(lora.status, 200, "{round}: {lora:?}");
             let base = ask(&gateway, round % 2).await.expect("answered");
             assert_eq!(base.status, 200, "{}", base.text());
         }

@@ -163,7 +163,7 @@ fn server_sees_only_the_documented_headers_of_a_request_and_of_its_retries() {
             request = request.header(name, value);
         }
         let asked = gateway.spawn(request);
-        for attempt in 0..3 {
+        for attempt in 0..2 {
             let call = server.next().await;
             let names = call.headers.keys().map(|name| name.as_str());
             let mut seen: Vec<_> = names.filter(|name| name.starts_with("x-penstock-")).collect();
@@ -171,7 +171,7 @@ fn server_sees_only_the_documented_headers_of_a_request_and_of_its_retries() {
             let mut documented = claims.map(|(name, _)| name);
             documented.sort_unstable();
             assert_eq!(seen, documented, "attempt {attempt}");
-            if attempt < 2 {
+            if attempt == 0 {
                 call.cut();
             } else {
                 call.answer();

@@ -3,7 +3,7 @@
 //! | what happened | what follows |
 //! |---|---|
 //! | the connection failed | The request goes elsewhere, as often as needed: it never reached a server. |
-//! | 429, 503 | The server's bound falls, and the request goes elsewhere or waits. A second refusal by a server that has accepted others since, though it had no more to do, is about the request. |
+//! | 429, 503 | The server's bound falls, and the request goes elsewhere or waits. Whoever is refused again by a server that has served others since and has nothing else to do is refused for what it asks: that answer is the client's. With less to do than the last time, the refusal says nothing about the server's bound. |
 //! | 500, 502, 504 | The request goes elsewhere. The second answer of one server is the client's: it would be the same again. |
 //! | 404, from a server that hasn't served the model yet | The request goes elsewhere once, and the model avoids that server for a while. |
 //! | the connection was cut after the request was sent | The request goes elsewhere `queue.resets` times, because it may be what ends servers. |
@@ -33,6 +33,8 @@ pub(super) struct AttemptRules {
     pub(super) is_final: bool,
     /// After a 404 the request goes elsewhere.
     pub(super) retries_not_found: bool,
+    /// Other requests that the endpoint has.
+    pub(super) others: u64,
 }
 
 impl Pool {
@@ -65,7 +67,7 @@ impl Pool {
         if end == AttemptEnd::Unsent {
             return self.unsent_to(id, endpoint);
         }
-        let in_flight = self.engine.taken_at(endpoint).saturating_sub(1);
+        let others = self.others_at(endpoint);
         let served = self.endpoints.get(endpoint).map_or(0, |endpoint| endpoint.served);
         let Some(request) = self.requests.get_mut(&id) else {
             return;
@@ -81,22 +83,29 @@ impl Pool {
         }
         let refusal = Refusal { endpoint, end, retry_after: pushback.retry_after.unwrap_or_default() };
         granted.refusals = granted.refusals.iter().copied().chain([refusal]).collect();
-        let is_about_request = granted.grant.is_final;
+        let is_final = granted.grant.is_final;
+        // Of those that were sent before it, some may have been refused since; of those that are there now, some may have come later.
+        let others = others.min(granted.grant.others);
+        let mut is_about_request = false;
         match end {
             AttemptEnd::Cut { is_reused: false } => request.resets = request.resets.saturating_add(1),
             AttemptEnd::Status(status) => {
+                let mut earlier = request.failed_at.iter().filter(|failed| failed.endpoint == endpoint);
+                is_about_request = earlier.any(|failed| served > failed.served && others < failed.others);
                 if request.failed_at.len() >= FAILED_AT_MAX {
                     request.failed_at.remove(0);
                 }
-                request.failed_at.push(FailedAt { endpoint, status, served, in_flight });
+                request.failed_at.push(FailedAt { endpoint, status, served, others });
             }
             AttemptEnd::Cut { is_reused: true } => request.stale_cuts = stale_cuts.saturating_add(1),
             AttemptEnd::Unsent => {}
         }
         match end {
             AttemptEnd::Status(status @ (429 | 503)) => {
-                if !is_about_request {
+                if !is_final {
                     self.attempt_answered(now, id, endpoint, AnswerResult::Refused(status));
+                }
+                if !is_final && !is_about_request {
                     self.decide(now, Input::PushedBack { id, endpoint });
                 }
             }
@@ -185,19 +194,25 @@ impl Pool {
             retries_not_found: has_choice
                 && !self.engine.has_served(endpoint, request.kind)
                 && !has_met_404(),
+            others: self.others_at(endpoint),
         }
     }
 
     /// The endpoint has answered the request by an error before, and would again.
     fn is_last_answer(&self, request: &OpenRequest, endpoint: EndpointId) -> bool {
         let served = self.endpoints.get(endpoint).map_or(0, |endpoint| endpoint.served);
-        // The request counts there already.
-        let in_flight = self.engine.taken_at(endpoint).saturating_sub(1);
+        let others = self.others_at(endpoint);
         let mut failed = request.failed_at.iter().filter(|failed| failed.endpoint == endpoint);
         failed.any(|failed| match failed.status {
-            429 | 503 => served > failed.served && (in_flight < failed.in_flight || in_flight == 0),
+            // Beside others, a server that is full refuses whichever request comes last.
+            429 | 503 => served > failed.served && others == 0,
             _ => true,
         })
+    }
+
+    /// The requests that an endpoint has, without the one in question, which counts there already.
+    fn others_at(&self, endpoint: EndpointId) -> u64 {
+        self.engine.taken_at(endpoint).saturating_sub(1)
     }
 
     /// The engine learns what an endpoint did with a granted request.

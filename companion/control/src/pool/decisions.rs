@@ -87,6 +87,7 @@ impl Pool {
                 && (self.rules.requeues_max).is_none_or(|most| request.requeues < most),
             is_final: rules.is_final,
             retries_not_found: rules.retries_not_found,
+            others: rules.others,
         });
         self.model_counts.change(&request.labels.model, request.is_waiting(), false);
         request.has_begun = false;

@@ -96,8 +96,8 @@ pub(super) struct FailedAt {
     pub(super) status: u16,
     /// What the endpoint had served by then.
     pub(super) served: u64,
-    /// What else it had in flight.
-    pub(super) in_flight: u64,
+    /// Other requests that it had then, at least.
+    pub(super) others: u64,
 }
 
 /// An endpoint refused a request, or failed it after it was sent.
@@ -140,6 +140,8 @@ pub(crate) struct Grant {
     pub(crate) is_final: bool,
     /// After a 404 the filter requeues the request.
     pub(crate) retries_not_found: bool,
+    /// Other requests that the first endpoint had then; 0: unknown.
+    pub(super) others: u64,
 }
 
 impl Grant {
@@ -167,6 +169,7 @@ impl Stage {
             may_requeue,
             is_final: false,
             retries_not_found: false,
+            others: 0,
         };
         Self::Granted(Granted {
             failed: 0,
@@ -189,6 +192,7 @@ impl Stage {
             may_requeue: false,
             is_final: false,
             retries_not_found: false,
+            others: 0,
         };
         Self::Granted(Granted {
             // Whether and when the endpoint failed the request isn't known.

@@ -62,6 +62,9 @@ impl Worker {
             }
         };
         let Admission { place, endpoint, saturation_milli, requeue } = admission;
+        let has_others = self.endpoints.get(&pool.name).is_some_and(|endpoints| endpoints.ready.len() > 1);
+        let is_known = || self.served_models.contains(&endpoint, &exchange.register.model);
+        let retry_not_found = has_others && !is_known();
         let grant = Grant {
             sequence,
             pool: pool.name.clone(),
@@ -70,6 +73,7 @@ impl Worker {
             queue_us: 0,
             saturation_milli,
             requeue,
+            retry_not_found,
             ..Grant::default()
         };
         let credit_endpoint = grant.endpoints.first().map(String::as_str);

@@ -76,6 +76,16 @@ impl Worker {
         let serves_again = self.is_requeue_listener && self.routes_report_endpoint;
         edits.extend(served_again_edit(headers, &response, serves_again));
         // A response of known length sends no event at its start, because `Completed` reports everything at its end.
+        if granted.by_credit.is_some()
+            && let Some(endpoint) = &response.endpoint
+        {
+            let model = &exchange.register.model;
+            match status {
+                200..300 if granted.retries_not_found => self.served_models.insert(endpoint, model),
+                404 => self.served_models.remove(endpoint, model),
+                _ => {}
+            }
+        }
         let is_streamed = !end && headers.get(CONTENT_LENGTH).is_none();
         let mut started = is_streamed.then(|| granted.started(now, sequence, &response));
         if reports_first_byte {
