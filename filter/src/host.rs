@@ -192,6 +192,12 @@ pub(crate) fn resume_request() {
     unsafe { abi::proxy_continue_stream(REQUEST) };
 }
 
+pub(crate) fn resume_response() {
+    const RESPONSE: u32 = 1;
+    // SAFETY: the call has no pointers.
+    unsafe { abi::proxy_continue_stream(RESPONSE) };
+}
+
 pub(crate) fn send_local_reply(status: u32, pairs: &[(&'static str, String)], body: &[u8]) {
     const NOT_GRPC: i32 = -1;
     const DETAILS: &str = "penstock";

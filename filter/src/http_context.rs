@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use penstock_filter_core::effect::{BodyAction, HeadersAction};
+use penstock_filter_core::effect::{BodyAction, HeadersAction, ResponseBodyAction};
 use penstock_filter_core::headers::Headers;
 use penstock_filter_core::local_reply::{Failure, LocalReply};
 use penstock_wire::Api;
@@ -112,7 +112,7 @@ impl HttpContext for Http {
         edit_headers(Map::Response, &action.edits);
         self.replacement = action.body;
         plugin.advance_tick(now, self.context);
-        Action::Continue
+        if action.is_held { Action::Pause } else { Action::Continue }
     }
 
     fn on_http_response_body(&mut self, size: usize, end: bool) -> Action {
@@ -120,7 +120,16 @@ impl HttpContext for Http {
             host::set_buffer(Buffer::ResponseBody, size, &body);
         } else if let (Some(plugin), Some(sequence)) = (&self.plugin, self.sequence) {
             let read = |start, length| host::buffer(Buffer::ResponseBody, start, length);
-            plugin.with_worker(|worker| worker.handle_response_body(HostClock, sequence, size, end, read));
+            let action = plugin
+                .with_worker(|worker| worker.handle_response_body(HostClock, sequence, size, end, read));
+            return match action {
+                None | Some(ResponseBodyAction::Pass) => Action::Continue,
+                Some(ResponseBodyAction::Hold) => {
+                    plugin.request_resumes();
+                    Action::Pause
+                }
+                Some(ResponseBodyAction::Replace(error)) => reply(&error),
+            };
         }
         Action::Continue
     }

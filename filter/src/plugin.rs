@@ -45,6 +45,8 @@ pub(crate) struct Plugin {
 enum StreamAction {
     Resume(Vec<HeaderEdit>, Option<Rewrite>),
     /// Of the request with this number.
+    ResumeResponse(u64),
+    /// Of the request with this number.
     CountReceived(u64),
     Reply(LocalReply),
 }
@@ -74,6 +76,9 @@ impl Plugin {
                 Effect::Session(id, effect) => self.apply_session_effect(id, effect),
                 Effect::Resume { context, edits, rewrite } => {
                     self.defer(context, StreamAction::Resume(edits, rewrite))
+                }
+                Effect::ResumeResponse { context, sequence } => {
+                    self.defer(context, StreamAction::ResumeResponse(sequence));
                 }
                 Effect::CountReceived { context, sequence } => {
                     self.defer(context, StreamAction::CountReceived(sequence));
@@ -118,6 +123,13 @@ impl Plugin {
         }
     }
 
+    /// Has the host call the root context back, if streams are to be resumed.
+    pub(crate) fn request_resumes(&self) {
+        if self.has_pending() {
+            self.request_callback();
+        }
+    }
+
     /// The host calls the root context back.
     pub(crate) fn handle_callback(&self) {
         if let Some(queue) = self.queue {
@@ -141,9 +153,7 @@ impl Plugin {
                 self.apply_stream_action(action);
             }
         }
-        if self.has_pending() {
-            self.request_callback();
-        }
+        self.request_resumes();
     }
 
     fn next_action(&self) -> Option<(u32, StreamAction)> {
@@ -158,6 +168,11 @@ impl Plugin {
                     host::resume_request();
                 } else {
                     send_local_reply(&effect::rewrite_failed());
+                }
+            }
+            StreamAction::ResumeResponse(sequence) => {
+                if self.with_worker(|worker| worker.resume_response(sequence)) == Some(true) {
+                    host::resume_response();
                 }
             }
             StreamAction::CountReceived(sequence) => {

@@ -160,9 +160,9 @@ pub struct Running {
     /// The server has begun its response.
     #[prost(bool, tag = "5")]
     pub started: bool,
-    /// The first byte of the response's body has arrived.
+    /// The first token of the response has arrived.
     #[prost(bool, tag = "6")]
-    pub first_byte: bool,
+    pub first_token: bool,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HelloAck {
@@ -320,10 +320,10 @@ pub struct Started {
     /// Time from the grant to the response headers.
     #[prost(uint64, tag = "5")]
     pub after_us: u64,
-    /// The first byte of the response's body has arrived. Sent where the pool asks for it: in the only `Started` of the
-    /// request, which then waits for this byte, or in a second one.
+    /// The first token of the response has arrived: text, an argument of a tool, or data. Sent where the pool asks for it: in the only `Started` of the
+    /// request, which then waits for this token, or in a second one.
     #[prost(bool, tag = "6")]
-    pub first_byte: bool,
+    pub first_token: bool,
 }
 /// A granted request has ended. Terminal.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -341,12 +341,12 @@ pub struct Completed {
     pub attempts: u32,
     #[prost(enumeration = "EndReason", tag = "5")]
     pub end: i32,
-    /// Time from the grant to the first and to the last byte of the response body; absent: there was no body.
+    /// Time from the grant to the first token and to the last byte of the response; absent: there was none.
     #[prost(uint64, optional, tag = "6")]
-    pub first_byte_us: ::core::option::Option<u64>,
+    pub first_token_us: ::core::option::Option<u64>,
     #[prost(uint64, optional, tag = "7")]
     pub last_byte_us: ::core::option::Option<u64>,
-    /// Token counts from the `usage` object of the response; absent: the response has none.
+    /// The largest token counts in the `usage` objects of the response; absent: the response has none.
     #[prost(uint64, optional, tag = "8")]
     pub prompt_tokens: ::core::option::Option<u64>,
     #[prost(uint64, optional, tag = "9")]
@@ -356,6 +356,15 @@ pub struct Completed {
     /// Events of the stream that carried text: a lower bound of the output tokens.
     #[prost(uint64, tag = "11")]
     pub output_chunks: u64,
+    /// Bytes of the answer's text, decoded; absent: the filter hasn't read the text.
+    #[prost(uint64, optional, tag = "12")]
+    pub text_bytes: ::core::option::Option<u64>,
+    /// Bytes of the response's body.
+    #[prost(uint64, tag = "13")]
+    pub body_bytes: u64,
+    /// Time from the grant to the end of the exchange.
+    #[prost(uint64, tag = "14")]
+    pub ended_us: u64,
 }
 /// The filter answered a request by itself: the request is malformed, or the companion was down. Terminal. The companion
 /// counts it.
@@ -616,9 +625,9 @@ pub struct Pool {
     /// `Register` carries `prefix_hashes` for this pool's requests.
     #[prost(bool, tag = "11")]
     pub prefix_hashes: bool,
-    /// `Started` says when the first byte of a streamed response to this pool's requests arrives.
+    /// `Started` says when the first token of a streamed response to this pool's requests arrives.
     #[prost(bool, tag = "12")]
-    pub first_byte: bool,
+    pub first_token: bool,
     /// What a server may do before a byte of its response for the request to be sent again; absent: `connect` and `reset`.
     #[prost(message, optional, tag = "13")]
     pub requeue_on: ::core::option::Option<RequeueOn>,
@@ -862,6 +871,12 @@ pub enum EndReason {
     ResetBeforeAnswer = 4,
     /// The server reset the connection within the response.
     ResetInsideAnswer = 5,
+    /// The server reported an error inside its answer, after the first token.
+    ErrorInsideAnswer = 6,
+    /// The response was complete and successful, and had no answer: it was empty, a page for people, or ended before the first token.
+    NoAnswer = 7,
+    /// The server reported an error in place of an answer, with a status of success. `status` is the one that the error means.
+    ReportedError = 8,
 }
 impl EndReason {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -876,6 +891,9 @@ impl EndReason {
             Self::Unavailable => "END_REASON_UNAVAILABLE",
             Self::ResetBeforeAnswer => "END_REASON_RESET_BEFORE_ANSWER",
             Self::ResetInsideAnswer => "END_REASON_RESET_INSIDE_ANSWER",
+            Self::ErrorInsideAnswer => "END_REASON_ERROR_INSIDE_ANSWER",
+            Self::NoAnswer => "END_REASON_NO_ANSWER",
+            Self::ReportedError => "END_REASON_REPORTED_ERROR",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -887,6 +905,9 @@ impl EndReason {
             "END_REASON_UNAVAILABLE" => Some(Self::Unavailable),
             "END_REASON_RESET_BEFORE_ANSWER" => Some(Self::ResetBeforeAnswer),
             "END_REASON_RESET_INSIDE_ANSWER" => Some(Self::ResetInsideAnswer),
+            "END_REASON_ERROR_INSIDE_ANSWER" => Some(Self::ErrorInsideAnswer),
+            "END_REASON_NO_ANSWER" => Some(Self::NoAnswer),
+            "END_REASON_REPORTED_ERROR" => Some(Self::ReportedError),
             _ => None,
         }
     }

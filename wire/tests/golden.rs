@@ -87,7 +87,7 @@ fn running() -> Running {
         endpoint: "127.0.0.1:8001".into(),
         age_us: 5,
         started: true,
-        first_byte: true,
+        first_token: true,
     }
 }
 
@@ -122,12 +122,15 @@ fn completed() -> Completed {
         status: 200,
         attempts: 2,
         end: EndReason::ResetInsideAnswer.into(),
-        first_byte_us: Some(10),
+        first_token_us: Some(10),
         last_byte_us: Some(20),
         prompt_tokens: Some(30),
         cached_tokens: Some(0),
         output_tokens: Some(50),
         output_chunks: 60,
+        text_bytes: Some(70),
+        body_bytes: 80,
+        ended_us: 90,
     }
 }
 
@@ -171,7 +174,7 @@ fn policy() -> Policy {
             fallback_bound: Some(7),
             fallback_bound_in_tokens: true,
             prefix_hashes: true,
-            first_byte: true,
+            first_token: true,
             requeue_on: Some(RequeueOn { connect: true, reset: true, statuses: vec![429, 503] }),
         }],
         tracing: true,
@@ -194,7 +197,7 @@ fn events() -> Vec<Event> {
             status: 200,
             attempts: 2,
             after_us: 1_000,
-            first_byte: true,
+            first_token: true,
         }),
         Event::Completed(completed()),
         Event::Refused(Refused {

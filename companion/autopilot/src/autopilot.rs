@@ -232,6 +232,7 @@ impl Autopilot {
         endpoint.remove(&request);
         endpoint.stats.granted += 1;
         if let Some(served) = served {
+            self.variants[endpoint.variant].pace.observe(&served);
             let (input, cached) = prompt_tokens(&request, &served);
             let output = served.output.map_or(request.output, count);
             let input = input.unwrap_or(request.uncached);
@@ -311,6 +312,7 @@ impl Autopilot {
             itl_ms,
         );
         let variant = &mut self.variants[endpoint.variant];
+        variant.pace.observe(&served);
         let is_representative = !(variant.has_established && endpoint.is_young(now, self.transient));
         while let Some(observation) = endpoint.overlap_tracker.poll_observation() {
             if is_representative {
@@ -328,6 +330,13 @@ impl Autopilot {
         let endpoint = &mut self.endpoints[request.endpoint];
         endpoint.remove(&request);
         endpoint.overlap_tracker.record_drop(millis(now), id.0);
+    }
+
+    /// The time between two tokens of the last answers of the endpoint's variant; `None`: none has shown it.
+    #[must_use]
+    pub fn token_time(&self, id: EndpointId) -> Option<Duration> {
+        let endpoint = &self.endpoints[*self.indices.get(&id)?];
+        self.variants[endpoint.variant].pace.token_time()
     }
 
     /// The health of an endpoint.

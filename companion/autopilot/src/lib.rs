@@ -8,6 +8,7 @@ mod allowances;
 mod autopilot;
 mod endpoint;
 mod moving_mean;
+mod pace;
 mod saturation;
 mod streamed_share;
 mod types;

@@ -16,6 +16,7 @@ use penstock_model::{Parameters, Traffic};
 
 use crate::endpoint::Window;
 use crate::moving_mean::MovingMean;
+use crate::pace::Pace;
 use crate::streamed_share::StreamedShare;
 use crate::types::{Desired, DesiredSource, Kept, VariantStatus};
 
@@ -61,6 +62,7 @@ pub(crate) struct Variant {
     pub(crate) has_established: bool,
     /// The mean request of the last windows.
     mean: MovingMean,
+    pub(crate) pace: Pace,
     analysis: Option<VariantAnalysis>,
     kept: Option<Kept>,
     kept_at: Option<Instant>,
@@ -84,6 +86,7 @@ impl Variant {
             is_active: false,
             has_established: false,
             mean: MovingMean::default(),
+            pace: Pace::default(),
             analysis: None,
             kept,
             kept_at: None,

@@ -3,7 +3,10 @@
 use core::time::Duration;
 
 use penstock_autopilot::Served;
-use penstock_engine::input::{AnswerResult, Service};
+use penstock_engine::input::AnswerResult;
+use penstock_wire::EndReason;
+
+use crate::counting::{Answer, Counted};
 
 /// The end of a granted request.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,29 +19,48 @@ pub(crate) struct Completion<'a> {
     pub(crate) is_unanswered: bool,
     /// An endpoint answered to the end.
     pub(crate) is_served: bool,
-    /// The cost to settle.
-    pub(crate) service: Service,
+    /// What [`crate::counting`] counts.
+    pub(crate) answer: Answer,
     /// What the server did with the request, for the health of its endpoint; `None`: not known.
-    pub(crate) answer: Option<AnswerResult>,
-    /// What the autopilot learns from the request; `None` if the request ended early or with an error.
-    pub(crate) served: Option<Served>,
-    /// The HTTP status that the client got; 0 if it got none.
-    pub(crate) status: u16,
-    /// From the grant to the first byte of the response.
-    pub(crate) first_byte: Option<Duration>,
+    pub(crate) result: Option<AnswerResult>,
+    /// From the grant to the first token of the response.
+    pub(crate) first_token: Option<Duration>,
     /// From the grant to the last byte.
     pub(crate) last_byte: Option<Duration>,
-    /// Prompt tokens, as the model server counted.
-    pub(crate) prompt_tokens: Option<u64>,
-    /// Output tokens, as the model server counted, otherwise the number of events in the stream.
-    pub(crate) output_tokens: Option<u64>,
 }
 
 impl Completion<'_> {
+    /// The HTTP status that the client got; 0 if it got none.
+    pub(crate) const fn status(&self) -> u16 {
+        self.answer.status
+    }
+
+    /// The answer is complete and successful.
+    const fn is_success(&self) -> bool {
+        matches!(self.answer.end, EndReason::Served | EndReason::Unspecified) && self.answer.status < 300
+    }
+
+    /// From the grant to the first token of a complete stream. Of a whole document the first token isn't seen.
+    pub(crate) fn time_to_first_token(&self) -> Option<Duration> {
+        self.first_token.filter(|_| self.is_success() && self.answer.events > 0)
+    }
+
+    /// What the autopilot learns from the request; `None` if the request ended early or with an error.
+    pub(crate) fn served(&self, counted: &Counted) -> Option<Served> {
+        self.is_success().then_some(Served {
+            first: self.first_token,
+            last: self.last_byte,
+            streamed: self.answer.events > 1,
+            prompt: counted.prompt,
+            cached: counted.cached,
+            output: counted.output,
+        })
+    }
+
     /// Mean time between tokens; `None` with fewer than two tokens, or if they weren't counted.
-    pub(crate) fn inter_token_latency(&self) -> Option<Duration> {
-        let (first, last) = (self.first_byte?, self.last_byte?);
-        let intervals = self.output_tokens?.checked_sub(1).filter(|count| *count > 0)?;
+    pub(crate) fn inter_token_latency(&self, counted: &Counted) -> Option<Duration> {
+        let (first, last) = (self.first_token?, self.last_byte?);
+        let intervals = counted.output?.checked_sub(1).filter(|count| *count > 0)?;
         let span_us = u64::try_from(last.checked_sub(first)?.as_micros()).unwrap_or(u64::MAX);
         (span_us > 0).then(|| Duration::from_micros(span_us / intervals))
     }

@@ -26,6 +26,14 @@ pub(crate) const FRAME_MARKS_MAX: usize = 1_024;
 pub(crate) const ALIASES_MAX: usize = 65_536;
 /// Previous keys of one request.
 pub(crate) const PREVIOUS_KEYS_MAX: usize = 16;
+/// Prompt tokens that a body may not show: templates of the server, images and videos by address, stored conversations.
+pub(crate) const PROMPT_TOKENS_UNSEEN: u64 = 1 << 20;
+/// Output tokens that an answer may not show: reasoning that the server keeps. Only of requests without a limit of their own.
+pub(crate) const OUTPUT_TOKENS_UNSEEN: u64 = 1 << 18;
+/// Bytes of an answer's text that count as one token.
+pub(crate) const TEXT_BYTES_PER_TOKEN: u64 = 4;
+/// The time between two tokens while no answer has shown it.
+pub(crate) const TOKEN_TIME_DEFAULT: Duration = Duration::from_millis(20);
 /// Models with a remembered pool.
 pub(crate) const RESOLVED_MODELS_MAX: usize = 4_096;
 /// Models without requests whose counts a pool keeps.

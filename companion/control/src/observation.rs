@@ -8,6 +8,7 @@ use penstock_engine::effect::BudgetReport;
 use penstock_engine::input::{PastUsage, RunningUsage};
 use penstock_engine::{HealthReason, HealthState, Outcome};
 
+use crate::counting::EstimateReason;
 use crate::ids::ConnId;
 use crate::labels::Labels;
 
@@ -69,6 +70,8 @@ pub enum PoolNews {
         /// The HTTP status of the server's response: 429 or 503.
         status: u16,
     },
+    /// An answer was not charged by the counts of its server, for this reason.
+    Estimated(EstimateReason),
     /// An Envoy had no file descriptor for a connection to a server of the pool.
     OutOfFiles,
     /// The parameters of a variant have changed enough to be stored.
@@ -157,7 +160,9 @@ pub struct Completed {
     pub endpoint: Arc<str>,
     /// The HTTP status that the client got; 0 if it got none.
     pub status: u16,
-    /// From the arrival to the first byte of the response, including the wait; `None` without a response.
+    /// From the arrival to the first token of the response, including the wait; `None` without one.
+    pub first_token: Option<Duration>,
+    /// `first_token` of a complete stream; `None` for every other response.
     pub ttft: Option<Duration>,
     /// Mean time between tokens; `None` with fewer than two, or if they weren't counted.
     pub itl: Option<Duration>,
@@ -165,7 +170,7 @@ pub struct Completed {
     pub duration: Duration,
     /// Prompt tokens, as the model server counted.
     pub prompt_tokens: Option<u64>,
-    /// Output tokens, as the model server counted, otherwise the events of the stream.
+    /// Output tokens, as the model server counted, otherwise by the text or by the time at the server.
     pub output_tokens: Option<u64>,
     /// How often it was requeued.
     pub requeues: u32,

@@ -163,10 +163,10 @@ impl Pool {
             PoolInput::Answered { id, answer } => self.answered(now, id, answer),
             PoolInput::Release(id) => self.release(now, id),
             PoolInput::Suspend(id) => self.decide(now, Input::Suspend(id)),
-            PoolInput::Started { id, endpoint, status, attempts, has_first_byte } => {
+            PoolInput::Started { id, endpoint, status, attempts, has_first_token } => {
                 self.started(now, id, endpoint, attempts);
                 self.begun(now, id, endpoint, status);
-                self.first_byte(now, id, has_first_byte);
+                self.first_token(now, id, has_first_token);
             }
             PoolInput::PushedBack { id, pushback } => self.pushed_back(now, id, pushback),
             PoolInput::Completed { id, completion } => self.completed(now, id, completion),

@@ -5,6 +5,7 @@ use core::time::Duration;
 use std::borrow::Cow;
 
 use crate::completion::Completion;
+use crate::counting::Asked;
 use crate::ids::{CreditId, RequestKey};
 use crate::pushback::Pushback;
 
@@ -40,6 +41,10 @@ pub(crate) struct Registration<'a> {
     pub(crate) prompt_bytes: u64,
     pub(crate) output_tokens_max: Option<u64>,
     pub(crate) body_bytes: u64,
+    /// The answer is generated token by token.
+    pub(crate) is_generated: bool,
+    /// The client asked for a stream of events.
+    pub(crate) is_streamed: bool,
     /// The strict tier; 0 if the client's claim is out of range.
     pub(crate) strict: u8,
     /// The head start; 0 if the client's claim is out of range.
@@ -72,6 +77,17 @@ pub(crate) struct Registration<'a> {
 }
 
 impl Registration<'_> {
+    /// What limits the counts of the answer.
+    pub(crate) fn asked(&self) -> Asked {
+        let saturated = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
+        Asked {
+            body_bytes: saturated(self.body_bytes),
+            output_max: saturated(self.output_tokens_max.unwrap_or(0)),
+            is_generated: self.is_generated,
+            is_streamed: self.is_streamed,
+        }
+    }
+
     /// A filter with credit admits such a request by itself, unless its prompt is too long: it is new, names no endpoints, and has no time
     /// limit.
     pub(crate) const fn may_use_credit(&self) -> bool {
@@ -133,5 +149,5 @@ pub(crate) struct Running<'a> {
     /// Since its grant.
     pub(crate) age: Duration,
     /// The first byte of its answer has arrived.
-    pub(crate) has_first_byte: bool,
+    pub(crate) has_first_token: bool,
 }

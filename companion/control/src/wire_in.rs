@@ -2,13 +2,12 @@
 
 use core::time::Duration;
 
-use penstock_autopilot::Served;
-use penstock_engine::input::{AnswerResult, Fault, Service, Usage};
-use penstock_engine::units::Tokens;
+use penstock_engine::input::{AnswerResult, Fault};
 use penstock_wire as wire;
 use penstock_wire::limits::{JUMP_S_MAX, LIST_MAX, NAME_BYTES_MAX, PREFIX_HASHES_MAX, STRICT_MAX};
 
 use crate::completion::Completion;
+use crate::counting::Answer;
 use crate::filter_answer::FilterAnswer;
 use crate::ids::{Epoch, RequestKey};
 use crate::pushback::{AttemptEnd, Pushback};
@@ -36,6 +35,8 @@ pub(crate) fn registration(epoch: Epoch, message: &wire::Register) -> Registrati
         prompt_bytes: message.prompt_bytes,
         output_tokens_max: message.max_tokens,
         body_bytes: message.body_bytes,
+        is_generated: message.api() != wire::Api::Embeddings,
+        is_streamed: message.stream,
         strict: in_range(message.strict, STRICT_MAX)
             .and_then(|tier| u8::try_from(tier).ok())
             .unwrap_or_default(),
@@ -63,7 +64,7 @@ pub(crate) fn running(message: &wire::Running) -> Running<'_> {
     Running {
         endpoint: &message.endpoint,
         age: Duration::from_micros(message.age_us),
-        has_first_byte: message.first_byte,
+        has_first_token: message.first_token,
     }
 }
 
@@ -114,50 +115,46 @@ pub(crate) fn completion(message: &wire::Completed) -> Completion<'_> {
             wire::EndReason::Unavailable | wire::EndReason::ResetBeforeAnswer
         ),
         is_served: message.end() == wire::EndReason::Served,
-        service: service(message),
-        answer: answered(message),
-        served: served(message),
-        status: u16::try_from(message.status).unwrap_or(0),
-        first_byte: message.first_byte_us.map(Duration::from_micros),
+        answer: Answer {
+            end: message.end(),
+            status: u16::try_from(message.status).unwrap_or(0),
+            was_sent: !message.endpoint.is_empty(),
+            prompt: message.prompt_tokens,
+            cached: message.cached_tokens,
+            output: message.output_tokens,
+            events: message.output_chunks,
+            text_bytes: message.text_bytes,
+            body_bytes: message.body_bytes,
+            ended: Duration::from_micros(message.ended_us),
+        },
+        result: result(message),
+        first_token: message.first_token_us.map(Duration::from_micros),
         last_byte: message.last_byte_us.map(Duration::from_micros),
-        prompt_tokens: message.prompt_tokens,
-        output_tokens: output_tokens(message),
     }
 }
 
 /// What the server did with the request; `None`: it didn't come to that, or it isn't known.
-fn answered(message: &wire::Completed) -> Option<AnswerResult> {
+fn result(message: &wire::Completed) -> Option<AnswerResult> {
     let of_status = |status: u32| match u16::try_from(status).unwrap_or(0) {
         0 => None,
         100..300 => Some(AnswerResult::Served),
         status @ 300..500 => Some(AnswerResult::Rejected(status)),
         status => Some(AnswerResult::Failed(Fault::Status(status))),
     };
-    match message.end {
-        ERROR_INSIDE_ANSWER => Some(AnswerResult::Failed(Fault::InsideAnswer)),
-        NO_ANSWER => Some(AnswerResult::Failed(Fault::NoAnswer)),
-        REPORTED_ERROR => match message.status {
-            status @ (429 | 503) => Some(AnswerResult::Refused(if status == 429 { 429 } else { 503 })),
+    match message.end() {
+        wire::EndReason::Unspecified | wire::EndReason::Served => of_status(message.status),
+        wire::EndReason::NoAnswer => Some(AnswerResult::Failed(Fault::NoAnswer)),
+        wire::EndReason::ErrorInsideAnswer => Some(AnswerResult::Failed(Fault::InsideAnswer)),
+        wire::EndReason::ResetInsideAnswer => Some(AnswerResult::Failed(Fault::Cut)),
+        wire::EndReason::ReportedError => match message.status {
+            429 => Some(AnswerResult::Refused(429)),
+            503 => Some(AnswerResult::Refused(503)),
             status => of_status(status),
         },
-        _ => match message.end() {
-            wire::EndReason::Served if message.status < 300 && message.first_byte_us.is_none() => {
-                // A success without a body.
-                let has_counts = message.output_tokens.or(message.prompt_tokens).is_some();
-                Some(if has_counts { AnswerResult::Served } else { AnswerResult::Failed(Fault::NoAnswer) })
-            }
-            wire::EndReason::Unspecified | wire::EndReason::Served => of_status(message.status),
-            wire::EndReason::ResetInsideAnswer => Some(AnswerResult::Failed(Fault::Cut)),
-            wire::EndReason::ClientLeft => Some(AnswerResult::Left),
-            wire::EndReason::Unavailable | wire::EndReason::ResetBeforeAnswer => None,
-        },
+        wire::EndReason::ClientLeft => Some(AnswerResult::Left),
+        wire::EndReason::Unavailable | wire::EndReason::ResetBeforeAnswer => None,
     }
 }
-
-/// The numbers of end reasons that an answer has besides those below: see `EndReason` in the protocol.
-const ERROR_INSIDE_ANSWER: i32 = 6;
-const NO_ANSWER: i32 = 7;
-const REPORTED_ERROR: i32 = 8;
 
 fn is_within_limits(message: &wire::Register) -> bool {
     let names = [
@@ -183,57 +180,6 @@ fn in_range(value: Option<u32>, most: u32) -> Option<u32> {
     value.filter(|value| *value <= most)
 }
 
-/// The service that the request got, by the way it ended.
-fn service(message: &wire::Completed) -> Service {
-    let usage = Usage {
-        prompt: message.prompt_tokens.map(Tokens),
-        cached: cached_tokens(message).map(Tokens),
-        output: output_tokens(message).map(Tokens),
-    };
-    match message.end() {
-        wire::EndReason::Unavailable | wire::EndReason::ResetBeforeAnswer => Service::Nothing,
-        // An error page of the model server is no service, unless the server counted tokens.
-        wire::EndReason::Served if message.status >= 400 && message.prompt_tokens.is_none() => {
-            Service::Nothing
-        }
-        // The client left before Envoy chose an endpoint.
-        wire::EndReason::ClientLeft if message.endpoint.is_empty() => Service::Nothing,
-        wire::EndReason::Unspecified | wire::EndReason::Served => Service::Served(usage),
-        wire::EndReason::ClientLeft | wire::EndReason::ResetInsideAnswer => {
-            Service::Served(Usage { output: Some(usage.output.unwrap_or_default()), ..usage })
-        }
-    }
-}
-
-/// `None` if the response wasn't complete and successful.
-fn served(message: &wire::Completed) -> Option<Served> {
-    let is_complete = match message.end() {
-        wire::EndReason::Unspecified | wire::EndReason::Served => message.status < 400,
-        wire::EndReason::Unavailable
-        | wire::EndReason::ResetBeforeAnswer
-        | wire::EndReason::ClientLeft
-        | wire::EndReason::ResetInsideAnswer => false,
-    };
-    is_complete.then(|| Served {
-        first: message.first_byte_us.map(Duration::from_micros),
-        last: message.last_byte_us.map(Duration::from_micros),
-        streamed: message.output_chunks > 1,
-        prompt: message.prompt_tokens,
-        cached: cached_tokens(message),
-        output: output_tokens(message),
-    })
-}
-
-/// `None` if the model server counts no tokens. One that counts the prompt and reports no cached tokens has computed all of it.
-fn cached_tokens(message: &wire::Completed) -> Option<u64> {
-    message.cached_tokens.or(message.prompt_tokens.map(|_| 0))
-}
-
-/// `None` if neither the model server nor the stream's events count them.
-fn output_tokens(message: &wire::Completed) -> Option<u64> {
-    message.output_tokens.or((message.output_chunks > 0).then_some(message.output_chunks))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -248,22 +194,5 @@ mod tests {
             [code("queue_timeout"), code("made_up")],
             [wire::Code::QueueTimeout, wire::Code::Internal]
         );
-    }
-
-    #[test]
-    fn an_error_page_is_refunded_and_an_interrupted_response_is_not() {
-        let ended = |end: wire::EndReason, status, output_chunks| wire::Completed {
-            end: end.into(),
-            status,
-            output_chunks,
-            endpoint: "127.0.0.1:1".into(),
-            ..Default::default()
-        };
-        assert_eq!(service(&ended(wire::EndReason::Served, 500, 0)), Service::Nothing);
-        assert_eq!(service(&ended(wire::EndReason::Unavailable, 503, 0)), Service::Nothing);
-        let output = |tokens| Service::Served(Usage { output: Some(Tokens(tokens)), ..Usage::default() });
-        assert_eq!(service(&ended(wire::EndReason::ResetInsideAnswer, 200, 7)), output(7));
-        assert_eq!(service(&ended(wire::EndReason::ClientLeft, 0, 0)), output(0));
-        assert_eq!(service(&ended(wire::EndReason::Served, 200, 0)), Service::Served(Usage::default()));
     }
 }

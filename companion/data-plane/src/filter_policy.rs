@@ -62,7 +62,7 @@ pub fn frame(config: &Config, tracing: bool) -> wire::Policy {
                 fallback_bound: fallback_bound(pool),
                 fallback_bound_in_tokens: in_tokens(pool),
                 prefix_hashes: wants_hashes(pool),
-                first_byte: pool.policy.counts_prefill(),
+                first_token: pool.policy.counts_prefill(),
                 requeue_on: Some(requeue_on(pool)),
             })
             .collect(),
@@ -269,13 +269,13 @@ pools: [{name: a, endpoints: {static: ['127.0.0.1:8001']}}]";
     }
 
     #[test]
-    fn filters_report_first_bytes_for_prefill_thresholds() {
+    fn filters_report_first_tokens_for_prefill_thresholds() {
         let with = |class: &str| {
             let pool = message(&format!(
                 "endpoints: {{static: ['127.0.0.1:1']}}, \
                  arbitration: {{classes: {{policy_classes: [{{name: c, quantum: 1{class}}}]}}}}"
             ));
-            pool.first_byte
+            pool.first_token
         };
         assert!(!with(""));
         assert!(with(", prefill_busy_threshold: 0"));

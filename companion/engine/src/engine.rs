@@ -225,7 +225,7 @@ impl Engine {
             Input::Resume(request) => self.resume(request),
             Input::Cancel(id) => self.cancel(id),
             Input::Sent { id, endpoint } => self.sent(id, endpoint),
-            Input::FirstByte(id) => self.answer_begun(id),
+            Input::FirstToken(id) => self.answer_begun(id),
             Input::Completed { id, service } => self.completed(id, service),
             Input::Settle { id, service } => self.settle(id, service),
             Input::ModelRemoved(id) => {

@@ -189,6 +189,8 @@ pub struct Usage {
 pub enum Service {
     /// The server processed it. The cost is settled with the counted tokens; missing counts stay at their estimates.
     Served(Usage),
+    /// The server processed a part of it. The cost is settled as under `Served`, and the counts show nothing of whole requests.
+    Cut(Usage),
     /// Nothing was served: the cost is refunded.
     Nothing,
 }
@@ -397,7 +399,7 @@ pub enum Input {
     },
     /// The first byte of a granted request's answer arrived: its prompt is no longer in prefill. Only class thresholds depend
     /// on it. Without this event the prompt counts as in prefill until the request ends.
-    FirstByte(RequestId),
+    FirstToken(RequestId),
     /// A granted request ended: stock is released, and the cost is settled or refunded.
     Completed {
         /// The request.

@@ -83,7 +83,7 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// Whether a class has a prefill threshold, so that [`crate::Input::FirstByte`] matters.
+    /// Whether a class has a prefill threshold, so that [`crate::Input::FirstToken`] matters.
     #[must_use]
     pub fn counts_prefill(&self) -> bool {
         let mut classes = self.classes.iter().flat_map(|set| &set.classes);

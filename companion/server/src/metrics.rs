@@ -159,6 +159,7 @@ impl Metrics {
         self.has_nexus_alias.store(has_nexus_alias, Ordering::Relaxed);
         for pool in &config.pools {
             self.requests.init_pool(&pool.name);
+            self.responses.init_pool(&pool.name);
         }
         if config.replicas.is_some() {
             self.replicas.init();

@@ -70,7 +70,7 @@ pub struct PoolPolicy {
     /// Registrations for this pool carry hashes of the prompt's prefixes.
     pub prefix_hashes: bool,
     /// The companion wants to know when the first byte of a streamed response arrives.
-    pub first_byte: bool,
+    pub first_token: bool,
     /// The failures after which a request is sent again.
     pub(crate) requeue_on: RequeueOn,
     models: Vec<WildMatch>,
@@ -88,7 +88,7 @@ impl PoolPolicy {
             fallback_bound: pool.fallback_bound,
             fallback_bound_in_tokens: pool.fallback_bound_in_tokens,
             prefix_hashes: pool.prefix_hashes,
-            first_byte: pool.first_byte,
+            first_token: pool.first_token,
             requeue_on: pool.requeue_on.as_ref().map(RequeueOn::new).unwrap_or_default(),
             capacity_status: if pool.capacity_status == 429 { 429 } else { 503 },
             models: pool.models.iter().take(POLICY_LIST_MAX).map(|glob| WildMatch::new(glob)).collect(),

@@ -31,6 +31,13 @@ pub enum Effect {
         /// A rewrite of the buffered body. If it fails, the host sends `effect::rewrite_failed` instead of resuming.
         rewrite: Option<Rewrite>,
     },
+    /// Let a held response go on to the client, if `Worker::resume_response` agrees then.
+    ResumeResponse {
+        /// The host's id of the HTTP stream.
+        context: u32,
+        /// The worker's number of the request.
+        sequence: u64,
+    },
     /// Count what a paused HTTP stream has received, and pass it to `Worker::handle_received`.
     CountReceived {
         /// The host's id of the HTTP stream.
@@ -80,6 +87,19 @@ pub struct ResponseHeadersAction {
     pub edits: Vec<HeaderEdit>,
     /// A body to send in place of the response's body.
     pub body: Option<Vec<u8>>,
+    /// Hold the headers, and the body that follows them.
+    pub is_held: bool,
+}
+
+/// The host's action on a response after more of its body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ResponseBodyAction {
+    /// Pass everything on that has arrived.
+    Pass,
+    /// Hold everything that has arrived, headers included.
+    Hold,
+    /// Send this reply in place of the response, of which the client has received nothing.
+    Replace(LocalReply),
 }
 
 /// The reply if the host fails to rewrite a body, which can't be sent as it is.

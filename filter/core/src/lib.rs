@@ -50,6 +50,7 @@ pub mod process_identity;
 pub mod properties;
 pub mod rate_limit;
 mod registration;
+pub mod reported_error;
 mod requeue_on;
 mod requeue_token;
 pub mod response;

@@ -25,6 +25,12 @@ pub const KEY_BYTES_MAX: usize = 64;
 pub const EVENT_TEMPLATE_BYTES_MAX: usize = 1_024;
 /// Bytes at the end of a JSON response in which the scanner expects the token counts. A response of at most twice as many is read whole.
 pub const RESPONSE_TAIL_BYTES: usize = 4_096;
+/// Bytes at the begin of a long JSON response in which the scanner looks for an error.
+pub const RESPONSE_HEAD_BYTES: usize = 512;
+/// How long the headers of a response wait for the first event that shows whether it is an answer or an error.
+pub const HEADERS_HELD: Duration = Duration::from_millis(250);
+/// Bytes of a response that may wait with its headers.
+pub const HELD_BYTES_MAX: usize = 64 << 10;
 /// Top-level strings of the body that a policy may name as identities.
 pub const BODY_KEYS_MAX: usize = 16;
 /// Bytes of an attachment (image, audio, file) that count as prompt text.

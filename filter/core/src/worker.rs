@@ -8,6 +8,7 @@ mod body_callbacks;
 mod companion_down;
 mod credit_admission;
 mod grant_headers;
+mod held_responses;
 mod in_flight_counts;
 mod policies;
 mod refused_attempts;
@@ -27,6 +28,7 @@ use prost::Message;
 
 use self::body_callbacks::BodyCallbacks;
 use self::grant_headers::GrantHeaders;
+use self::held_responses::HeldResponses;
 use self::in_flight_counts::InFlightCounts;
 use self::policies::Policies;
 use self::refused_attempts::GrantedIds;
@@ -97,8 +99,9 @@ pub struct Worker {
     in_flight: InFlightCounts,
     credits: Credits,
     failing_pools: FailingPools,
-    /// The pools whose servers have sent a long response without token counts at its end.
-    read_whole: BTreeSet<String>,
+    /// Whether the servers of a pool put the token counts at the end of long documents. Without an entry, it isn't known.
+    document_ends: BTreeMap<String, bool>,
+    held_responses: HeldResponses,
     body_callbacks: BodyCallbacks,
     granted_ids: GrantedIds,
     failed_attempts: FailedAttempts,
@@ -151,7 +154,8 @@ impl Worker {
             in_flight: InFlightCounts::new(now),
             credits: Credits::default(),
             failing_pools: FailingPools::default(),
-            read_whole: BTreeSet::new(),
+            document_ends: BTreeMap::new(),
+            held_responses: HeldResponses::default(),
             body_callbacks: BodyCallbacks::default(),
             granted_ids: GrantedIds::new(random.epoch),
             failed_attempts: FailedAttempts::default(),
@@ -205,6 +209,8 @@ impl Worker {
         let next = self.sessions.next_tick_at(now).since(now);
         let longest =
             if self.body_callbacks.are_missing() { BODY_CALLBACK_CHECK_INTERVAL } else { HEARTBEAT_INTERVAL };
+        let held = self.held_responses.next_at().map(|until| until.since(now));
+        let next = held.map_or(next, |held| held.min(next));
         let next = next.clamp(TICK_MIN, longest);
         // While the companion is down, a new request may need an earlier tick, but an HTTP context can't set the period.
         if self.sessions.is_any_down() { next.min(DEADLINE_CHECK_INTERVAL) } else { next }
@@ -222,6 +228,7 @@ impl Worker {
         self.publish_in_flight(now);
         self.enforce_deadlines(now);
         self.check_body_callbacks(now);
+        self.release_responses(now);
     }
 
     /// The host has opened the stream of a session.
@@ -334,7 +341,7 @@ impl Worker {
         self.endpoints.retain(|name, _| exists(name));
         self.saturation_milli.retain(|name, _| exists(name));
         self.failing_pools.retain(exists);
-        self.read_whole.retain(|name| exists(name));
+        self.document_ends.retain(|name, _| exists(name));
         self.assign_pools(now);
         self.return_ended_credits(now);
         self.credits.retain(exists);

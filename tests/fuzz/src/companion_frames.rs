@@ -130,6 +130,7 @@ fn token() -> &'static str {
                 }),
                 Effect::Session(..)
                 | Effect::Reply { .. }
+                | Effect::ResumeResponse { .. }
                 | Effect::CountReceived { .. }
                 | Effect::LogError(_) => None,
             })
@@ -389,6 +390,7 @@ impl World {
                     assert_readable(&reply);
                     self.transition(context, Http::Answered);
                 }
+                Some(Effect::ResumeResponse { .. }) => {}
                 Some(Effect::CountReceived { sequence, .. }) => {
                     assert_eq!(self.worker.handle_received(self.now, sequence, 0), None);
                 }

@@ -29,7 +29,7 @@ pub fn event(choices: &mut Choices<'_>) -> Event {
             status: choices.small_number(),
             attempts: choices.small_number(),
             after_us: choices.number(),
-            first_byte: choices.one_in(2),
+            first_token: choices.one_in(2),
         }),
         10 | 11 => Event::Completed(completed(choices)),
         12 => Event::Refused(wire::Refused {
@@ -103,7 +103,7 @@ fn running(choices: &mut Choices<'_>, register: wire::Register) -> wire::Running
         endpoint: choices.name(&ADDRESSES),
         age_us: choices.number(),
         started: choices.one_in(2),
-        first_byte: choices.one_in(2),
+        first_token: choices.one_in(2),
     }
 }
 
@@ -156,13 +156,16 @@ fn completed(choices: &mut Choices<'_>) -> wire::Completed {
         endpoint: choices.name(&ADDRESSES),
         status: choices.small_number(),
         attempts: choices.small_number(),
-        end: i32::from(choices.below(8)),
-        first_byte_us: choices.maybe(),
+        end: i32::from(choices.below(11)),
+        first_token_us: choices.maybe(),
         last_byte_us: choices.maybe(),
         prompt_tokens: choices.maybe(),
         cached_tokens: choices.maybe(),
         output_tokens: choices.maybe(),
         output_chunks: choices.number(),
+        text_bytes: choices.maybe(),
+        body_bytes: choices.number(),
+        ended_us: choices.number(),
     }
 }
 

@@ -34,6 +34,7 @@ fn counts_of_long_answers_are_found_at_the_end_and_then_everywhere() {
         let server = Upstream::scripted().await;
         let pools = [pool("p", "m", &[&server], &slots(1))];
         let gateway = Gateway::start(&config("", &pools)).await;
+        // The first answers of a worker are read whole, wherever their counts are.
         answer(&gateway, &server, false).await;
         assert_eq!(counted(&gateway).await, [10.0, 1.0]);
         answer(&gateway, &server, false).await;
@@ -67,8 +68,159 @@ fn counts_after_many_alike_events_are_found() {
         };
         ask(&|events| events.finish(11, 300)).await;
         assert_eq!(counted(&gateway).await, [11.0, 300.0]);
-        // Without counts of the server, the events with text count.
+        // Without counts of the server, the text counts: 8 or 9 or 10 bytes in each event.
         ask(&|events| events.raw("data: [DONE]\n\n")).await;
-        assert_eq!(counted(&gateway).await[1], 500.0);
+        let bytes: usize = (0..200).map(|word: u32| format!("\"{word}\" \u{e4}").len()).sum();
+        let by_text = u32::try_from(bytes.div_ceil(4)).expect("few");
+        assert_eq!(counted(&gateway).await[1], 300.0 + f64::from(by_text));
+    });
+}
+
+/// One event of a stream in each API, with a piece of text.
+fn piece(path: &str, text: &str) -> String {
+    let event = match path {
+        "/v1/messages" => {
+            json!({"type": "content_block_delta", "delta": {"type": "text_delta", "text": text}})
+        }
+        "/v1/responses" => json!({"type": "response.output_text.delta", "delta": text}),
+        "/v1/completions" => json!({"choices": [{"index": 0, "text": text}]}),
+        _ => json!({"choices": [{"index": 0, "delta": {"content": text}}]}),
+    };
+    format!("data: {event}\n\n")
+}
+
+/// The events of each API before its first token.
+fn beginning(path: &str) -> String {
+    let event = match path {
+        "/v1/messages" => {
+            json!({"type": "message_start", "message": {"usage": {"input_tokens": 0, "output_tokens": 0}}})
+        }
+        "/v1/responses" => json!({"type": "response.created", "response": {"status": "in_progress"}}),
+        _ => json!({"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}),
+    };
+    format!(": ping\n\ndata: {event}\n\n")
+}
+
+const STREAMS: [&str; 4] = ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"];
+
+fn to(path: &str) -> ClientRequest {
+    let body = json!({
+        "model": "m", "max_tokens": 1_000, "prompt": "x", "input": "x",
+        "messages": [{"role": "user", "content": "x"}],
+    });
+    ClientRequest::to(path, body)
+}
+
+#[test]
+fn client_that_leaves_a_stream_pays_for_what_has_arrived() {
+    run(async {
+        let server = Upstream::scripted().await;
+        let pools = [pool("p", "m", &[&server], &slots(1))];
+        let gateway = Gateway::start(&config("", &pools)).await;
+        let mut expected = 0.0;
+        for path in STREAMS {
+            let client = gateway.client().clone();
+            let body = to(path).streamed().body().to_string();
+            let request =
+                client.post(gateway.url(path)).header("content-type", "application/json").body(body);
+            let opened = tokio::spawn(request.send());
+            let events = server.next().await.stream();
+            events.raw(beginning(path));
+            for _ in 0..30 {
+                events.raw(piece(path, "abcd"));
+            }
+            let mut response = opened.await.expect("no panic").expect("headers");
+            let mut seen = Vec::new();
+            while seen.windows(4).filter(|bytes| bytes == b"abcd").count() < 30 {
+                seen.extend_from_slice(&response.chunk().await.expect("a chunk").expect("more events"));
+            }
+            drop(response);
+            events.gone().await;
+            expected += 30.0;
+            assert_eq!(counted(&gateway).await[1], expected, "{path}");
+        }
+        let page = gateway.metrics().await;
+        assert_eq!(page.sum("penstock_answers_estimated_total", &[("reason", "client_left")]), 4.0);
+        assert_eq!(page.sum("penstock_ttft_seconds_count", &[]), 0.0);
+    });
+}
+
+#[test]
+fn several_tokens_in_one_event_are_counted_by_text() {
+    run(async {
+        let server = Upstream::scripted().await;
+        let pools = [pool("p", "m", &[&server], &slots(1))];
+        let gateway = Gateway::start(&config("", &pools)).await;
+        let mut expected = 0.0;
+        for path in STREAMS {
+            let asked = gateway.spawn(to(path).streamed());
+            let events = server.next().await.stream();
+            events.raw(beginning(path));
+            for _ in 0..40 {
+                events.raw(piece(path, &"four".repeat(16)));
+            }
+            drop(events);
+            assert_eq!(asked.await.expect("answered").status, 200);
+            expected += 640.0;
+            assert_eq!(counted(&gateway).await[1], expected, "{path}");
+        }
+        let page = gateway.metrics().await;
+        assert_eq!(page.sum("penstock_answers_estimated_total", &[("reason", "no_usage")]), 4.0);
+        assert_eq!(page.sum("penstock_ttft_seconds_count", &[]), 4.0);
+    });
+}
+
+#[test]
+fn impossible_counts_are_not_believed_and_zeros_hide_nothing() {
+    run(async {
+        let server = Upstream::scripted().await;
+        let pools = [pool("p", "m", &[&server], &slots(1))];
+        let gateway = Gateway::start(&config("", &pools)).await;
+        let ask = async |usages: &[&str]| {
+            let asked = gateway.spawn(to("/v1/chat/completions").streamed());
+            let events = server.next().await.stream();
+            events.text("word");
+            for usage in usages {
+                events.raw(format!("data: {{\"choices\":[],\"usage\":{usage}}}\n\n"));
+            }
+            drop(events);
+            asked.await.expect("answered");
+        };
+        for wrong in ["1000000000000", "18446744073709551615", "4294967295"] {
+            let usage = format!("{{\"prompt_tokens\":{wrong},\"completion_tokens\":{wrong}}}");
+            ask(&[usage.as_str()]).await;
+        }
+        assert_eq!(counted(&gateway).await, [0.0, 3.0]);
+        let page = gateway.metrics().await;
+        assert_eq!(page.sum("penstock_answers_estimated_total", &[("reason", "implausible")]), 3.0);
+        ask(&[
+            "{\"prompt_tokens\":12.0,\"completion_tokens\":\"9\"}",
+            "{\"prompt_tokens\":0,\"completion_tokens\":0}",
+        ])
+        .await;
+        assert_eq!(counted(&gateway).await, [12.0, 12.0]);
+    });
+}
+
+#[test]
+fn client_that_leaves_a_whole_answer_pays_for_the_time_at_the_server() {
+    run(async {
+        let server = Upstream::scripted().await;
+        let pools = [pool("p", "m", &[&server], &slots(1))];
+        let gateway = Gateway::start(&config("", &pools)).await;
+        let leave = async |path: &str| {
+            let asked = gateway.spawn(to(path).with("max_tokens", 3));
+            let mut call = server.next().await;
+            // Longer than three tokens take while no answer has shown their time.
+            tokio::time::sleep(std::time::Duration::from_millis(80)).await;
+            asked.abort();
+            call.gone().await;
+        };
+        for path in STREAMS {
+            leave(path).await;
+        }
+        assert_eq!(counted(&gateway).await[1], 12.0, "the limit of each");
+        leave("/v1/embeddings").await;
+        assert_eq!(counted(&gateway).await[1], 12.0, "an embedding has no output");
     });
 }

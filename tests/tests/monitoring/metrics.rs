@@ -61,6 +61,7 @@ const ALL: [(&str, &str, &str); 93] = [
     ("responses_total", "counter", "r endpoint code_class"),
     ("input_tokens_total", "counter", "r"),
     ("output_tokens_total", "counter", "r"),
+    ("answers_estimated_total", "counter", "p reason"),
     ("model_alpha_ms", "gauge", "v"),
     ("model_beta_ms", "gauge", "v"),
     ("model_gamma_ms", "gauge", "v"),

@@ -4,6 +4,7 @@ mod cached_tokens;
 mod cancel;
 mod credits;
 mod endpoint_constraints;
+mod leaving;
 mod limits;
 mod models;
 mod order;

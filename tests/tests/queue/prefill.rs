@@ -40,7 +40,7 @@ fn asks(letter: char, id: &str) -> ClientRequest {
 }
 
 #[test]
-fn an_imported_policy_holds_requests_until_the_first_byte_of_an_answer() {
+fn an_imported_policy_holds_requests_until_the_first_token_of_an_answer() {
     run(async {
         let server = Upstream::scripted().await;
         let gateway = Gateway::start(&imported(&server)).await;

@@ -174,7 +174,7 @@ impl Scenario {
             fallback_bound: pool.fallback_bound(self.envoys),
             fallback_bound_in_tokens: pool.in_tokens,
             prefix_hashes: false,
-            first_byte: pool.policy.counts_prefill(),
+            first_token: pool.policy.counts_prefill(),
             requeue_on: Some(wire::RequeueOn {
                 connect: true,
                 reset: true,

@@ -75,7 +75,7 @@ impl Control {
                 endpoint: wire_in::non_empty(&running.endpoint),
                 status: 0,
                 attempts: 1,
-                has_first_byte: running.first_byte,
+                has_first_token: running.first_token,
             };
             self.drive_pool(now, route.pool, input);
         }
@@ -165,7 +165,7 @@ impl Control {
             ..registration.clone()
         };
         let arrival = Arrival::ByCredit {
-            running: Running { endpoint, age: core::time::Duration::ZERO, has_first_byte: false },
+            running: Running { endpoint, age: core::time::Duration::ZERO, has_first_token: false },
             pool: "",
             place: None,
             end: None,

@@ -119,7 +119,7 @@ impl Control {
                 endpoint: wire_in::non_empty(&started.endpoint),
                 status: u16::try_from(started.status).unwrap_or(0),
                 attempts: wire_in::attempts(started.attempts),
-                has_first_byte: started.first_byte,
+                has_first_token: started.first_token,
             };
             self.drive_pool(now, route.pool, input);
         }

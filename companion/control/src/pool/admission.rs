@@ -49,6 +49,7 @@ impl Pool {
             could_use_credit: arrival.is_new() && self.could_use_credit(now, registering),
             labels: labels.clone(),
             arrived: request.arrived,
+            asked: registration.asked(),
             constraints,
             is_restricted: request.eligible.is_some(),
             is_rewritten: registration.rewritten_to.is_some(),
@@ -67,7 +68,7 @@ impl Pool {
         match (runs_at, arrival) {
             (Some((endpoint, running)), _) => {
                 self.enter_stock(now, registering, request, &labels, endpoint);
-                self.first_byte(now, id, running.has_first_byte);
+                self.first_token(now, id, running.has_first_token);
             }
             (None, Arrival::New) => {
                 if !has_outcome {
@@ -268,7 +269,7 @@ impl Pool {
                 let mut request = engine_request(id, now, registration, &self.rules, &labels);
                 request.cached = Tokens(labels.tokens.map_or(0, |tokens| tokens.cached.into()));
                 self.adopt(now, request, endpoint);
-                self.first_byte(now, id, running.has_first_byte);
+                self.first_token(now, id, running.has_first_token);
             }
             // It runs at an address that this pool doesn't have, so it only leaves the queue.
             None => self.runs_elsewhere(now, id, waited),
@@ -338,7 +339,7 @@ impl Pool {
                     request.is_rewritten |= registration.rewritten_to.is_some();
                 }
                 self.sent_to(now, id, endpoint);
-                self.first_byte(now, id, running.has_first_byte);
+                self.first_token(now, id, running.has_first_token);
             }
             (None, Arrival::Running(running)) => self.adopt_waiting(now, id, registration, running),
         }
@@ -361,7 +362,7 @@ impl Pool {
         {
             self.sent_to(now, id, endpoint);
         }
-        self.first_byte(now, id, running.has_first_byte);
+        self.first_token(now, id, running.has_first_token);
     }
 
     /// A Hello reports that the filter has a request waiting.

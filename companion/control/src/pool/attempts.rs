@@ -255,7 +255,7 @@ impl Pool {
     /// A granted request has ended at an endpoint. What the log of attempts has reported is known already.
     pub(super) fn answered_at_end(&mut self, now: Instant, id: RequestId, completion: &Completion<'_>) {
         let endpoint = completion.endpoint.and_then(|address| self.endpoint(address));
-        let Some((endpoint, result)) = endpoint.zip(completion.answer) else {
+        let Some((endpoint, result)) = endpoint.zip(completion.result) else {
             return;
         };
         let Some(request) = self.requests.get(&id) else {

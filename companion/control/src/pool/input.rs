@@ -36,9 +36,9 @@ pub(crate) enum PoolInput<'a> {
     Release(RequestId),
     /// The filter's stream ended: a waiting request keeps its place, and can't be granted.
     Suspend(RequestId),
-    /// An endpoint begins to answer, at this address, with this status (0: unknown), after so many attempts. `has_first_byte`: the first
-    /// byte of the answer's body has arrived.
-    Started { id: RequestId, endpoint: Option<&'a str>, status: u16, attempts: usize, has_first_byte: bool },
+    /// An endpoint begins to answer, at this address, with this status (0: unknown), after so many attempts. `has_first_token`: the first
+    /// token of the answer has arrived.
+    Started { id: RequestId, endpoint: Option<&'a str>, status: u16, attempts: usize, has_first_token: bool },
     /// An attempt to send a request failed. `id`: the request, if it hasn't ended and wasn't requeued since.
     PushedBack { id: Option<RequestId>, pushback: Pushback<'a> },
     /// A granted request has ended.

@@ -10,11 +10,12 @@ use super::Pool;
 use super::request::{Granted, OpenRequest};
 use crate::completion::Completion;
 use crate::cost_trace::CostEventKind;
+use crate::counting::{self, Asked, Counted, EstimateReason};
 use crate::filter_answer::FilterAnswer;
-use crate::observation::{Completed, RequestNews};
+use crate::observation::{Completed, PoolNews, RequestNews};
 
-/// The request was served, and its usage isn't known: the estimate is settled.
-const AT_ESTIMATE: Service = Service::Served(Usage { prompt: None, cached: None, output: None });
+/// The request was sent, and its usage isn't known: the estimate is settled.
+const AT_ESTIMATE: Service = Service::Cut(Usage { prompt: None, cached: None, output: None });
 
 /// How a request was admitted that has ended.
 pub(super) struct Admission {
@@ -57,7 +58,10 @@ impl Pool {
     pub(super) fn release(&mut self, now: Instant, id: RequestId) {
         match self.requests.get(&id).map(OpenRequest::is_waiting) {
             Some(true) => self.decide(now, Input::Cancel(id)),
-            Some(false) => self.settle(now, id, AT_ESTIMATE),
+            Some(false) => {
+                self.observe_pool(PoolNews::Estimated(EstimateReason::FilterLost));
+                self.settle(now, id, AT_ESTIMATE);
+            }
             None => {}
         }
     }
@@ -125,10 +129,10 @@ impl Pool {
         }
     }
 
-    /// The first byte of the answer has arrived, if `has_arrived`.
-    pub(super) fn first_byte(&mut self, now: Instant, id: RequestId, has_arrived: bool) {
+    /// The first token of the answer has arrived, if `has_arrived`.
+    pub(super) fn first_token(&mut self, now: Instant, id: RequestId, has_arrived: bool) {
         if has_arrived {
-            self.decide(now, Input::FirstByte(id));
+            self.decide(now, Input::FirstToken(id));
         }
     }
 
@@ -183,9 +187,10 @@ impl Pool {
         let Some(granted) = request.granted() else {
             return self.completed_elsewhere(now, id, completion);
         };
+        let counted = self.count(completion, &request.asked);
         let service =
-            if self.is_reentering(granted, completion) { Service::Nothing } else { completion.service };
-        if let (Service::Served(_), Some(served)) = (service, completion.served) {
+            if self.is_reentering(granted, completion) { Service::Nothing } else { counted.service };
+        if let (Service::Served(_), Some(served)) = (service, completion.served(&counted)) {
             self.autopilot.served(now, id, served);
         }
         let admission = Admission {
@@ -194,8 +199,9 @@ impl Pool {
             waited: request.waited().unwrap_or_default(),
             requeues: request.requeues,
         };
-        let news = self.completion_news(now, &admission, completion);
+        let news = self.completion_news(now, &admission, completion, &counted);
         let labels = request.labels.clone();
+        self.observe_estimate(service, &counted);
         self.observe_request(labels, news);
         if let Some(request) = self.close(id) {
             self.end(now, id, service, &request);
@@ -207,7 +213,7 @@ impl Pool {
         let Some(request) = self.requests.get(&id) else {
             return;
         };
-        let ran = completion.last_byte.or(completion.first_byte).unwrap_or_default();
+        let ran = completion.last_byte.or(completion.first_token).unwrap_or_default();
         let admission = Admission {
             outcome: request.admitted.unwrap_or(Outcome::Dispatched),
             arrived: request.arrived,
@@ -216,7 +222,8 @@ impl Pool {
         };
         let (labels, waited, is_first) =
             (request.labels.clone(), admission.waited, request.admitted.is_none());
-        let end = self.completion_news(now, &admission, completion);
+        let counted = self.count(completion, &request.asked);
+        let end = self.completion_news(now, &admission, completion, &counted);
         if is_first {
             let endpoint = self.endpoints.share(completion.endpoint.unwrap_or_default());
             self.observe_decided(&labels, Outcome::Dispatched, None, waited, endpoint, true);
@@ -235,23 +242,39 @@ impl Pool {
         granted.grant.may_requeue && is_elsewhere && !completion.is_served
     }
 
+    /// Counts the tokens of an answer.
+    pub(super) fn count(&self, completion: &Completion<'_>, asked: &Asked) -> Counted {
+        let endpoint = completion.endpoint.and_then(|address| self.endpoint(address));
+        let token_time = endpoint.and_then(|endpoint| self.autopilot.token_time(endpoint));
+        counting::count(&completion.answer, asked, token_time)
+    }
+
+    /// Observes that an answer which costs something isn't charged by the counts of its server.
+    pub(super) fn observe_estimate(&mut self, service: Service, counted: &Counted) {
+        if let Some(reason) = counted.estimated.filter(|_| service != Service::Nothing) {
+            self.observe_pool(PoolNews::Estimated(reason));
+        }
+    }
+
     pub(super) fn completion_news(
         &self,
         now: Instant,
         admission: &Admission,
         completion: &Completion<'_>,
+        counted: &Counted,
     ) -> RequestNews {
         let Admission { outcome, arrived, waited, requeues } = *admission;
         RequestNews::Completed(Completed {
             outcome,
             waited,
             endpoint: completion.endpoint.map_or_else(Arc::default, |address| self.endpoints.share(address)),
-            status: completion.status,
-            ttft: completion.first_byte.map(|first_byte| waited.saturating_add(first_byte)),
-            itl: completion.inter_token_latency(),
+            status: completion.status(),
+            first_token: completion.first_token.map(|first_token| waited.saturating_add(first_token)),
+            ttft: completion.time_to_first_token().map(|first_token| waited.saturating_add(first_token)),
+            itl: completion.inter_token_latency(counted),
             duration: now.since(arrived),
-            prompt_tokens: completion.prompt_tokens,
-            output_tokens: completion.output_tokens,
+            prompt_tokens: counted.prompt,
+            output_tokens: counted.output,
             requeues,
         })
     }

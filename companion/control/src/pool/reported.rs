@@ -60,8 +60,9 @@ impl Pool {
         self.observe_admitted(registering, labels, endpoint);
         self.avoided.remove(registering.peer.envoy, endpoint);
         self.add_by_credit(now, key.epoch, request, endpoint, None);
-        let service = completion.service;
-        if let Some(result) = completion.answer {
+        let counted = self.count(completion, &registering.registration.asked());
+        let service = counted.service;
+        if let Some(result) = completion.result {
             let kind = kind(registering.registration, labels);
             if let AnswerResult::Rejected(status) = result {
                 self.model_not_found(now, endpoint, kind, status);
@@ -73,11 +74,12 @@ impl Pool {
             );
         }
         if let Some(granted) = self.expected_usage(id, endpoint) {
-            let served = completion.served.filter(|_| service != Service::Nothing);
+            let served = completion.served(&counted).filter(|_| service != Service::Nothing);
             self.autopilot.admitted_by_credit_and_ended(now, id, granted, served);
         }
         self.apply_decisions(now, None);
-        let news = self.completion_news(now, &admission, completion);
+        let news = self.completion_news(now, &admission, completion, &counted);
+        self.observe_estimate(service, &counted);
         self.observe_request(labels.clone(), news);
         self.effects.push_back(PoolEffect::Counted(key));
         self.record_cost_event(|| CostEventKind::Ended { id, service });

@@ -7,6 +7,7 @@ use penstock_engine::input::{EndpointId, Kind};
 use penstock_engine::{Instant, Outcome};
 
 use super::eligibility::Constraints;
+use crate::counting::Asked;
 use crate::ids::{EnvoyId, Peer, RequestKey};
 use crate::labels::Labels;
 use crate::pushback::AttemptEnd;
@@ -24,6 +25,7 @@ pub(crate) struct OpenRequest {
     pub(super) could_use_credit: bool,
     pub(crate) labels: Arc<Labels>,
     pub(super) arrived: Instant,
+    pub(super) asked: Asked,
     /// The endpoints that its client chose; `None` if the client chose none.
     pub(super) constraints: Option<Box<Constraints>>,
     /// The engine knows a list of endpoints that the request may go to.

@@ -59,12 +59,13 @@ fn serve(world: &mut World, granted: &[u64], output: u64) {
             status: 200,
             attempts: 1,
             end: wire::EndReason::Served.into(),
-            first_byte_us: Some(us(itl_ms)),
+            first_token_us: Some(us(itl_ms)),
             last_byte_us: Some(us(last_ms)),
             prompt_tokens: Some(100),
             cached_tokens: Some(99),
             output_tokens: Some(output),
             output_chunks: output,
+            ..wire::Completed::default()
         };
         world.send(1, Message::Completed(completed));
     }

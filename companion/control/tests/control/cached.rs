@@ -259,13 +259,13 @@ fn begins(sequence: u64) -> Message {
         sequence,
         endpoint: SERVER.into(),
         status: 200,
-        first_byte: true,
+        first_token: true,
         ..Default::default()
     })
 }
 
 #[test]
-fn a_first_byte_ends_the_prefill_of_its_prompt() {
+fn a_first_token_ends_the_prefill_of_its_prompt() {
     let mut world = with_prefill_threshold();
     world.greet(1, filter(1), Vec::new(), Vec::new());
     world.take();
@@ -285,10 +285,10 @@ fn a_first_byte_ends_the_prefill_of_its_prompt() {
 
 #[test]
 fn a_hello_says_whose_prompts_are_in_prefill() {
-    let granted = |first_byte| {
+    let granted = |first_token| {
         let mut world = with_prefill_threshold();
         let running = [1, 2].map(|sequence| wire::Running {
-            first_byte,
+            first_token,
             ..runs_as(asks(sequence, sequence, HASHES), SERVER)
         });
         world.greet(1, filter(1), Vec::new(), running.into());

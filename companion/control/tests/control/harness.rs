@@ -288,6 +288,8 @@ impl Taken {
             Observation::Pool(_, PoolNews::PushedBack { endpoint, status, .. }) => {
                 self.pushed_back.push((endpoint, status))
             }
+            // `counting` has tests of its own.
+            Observation::Pool(_, PoolNews::Estimated(_)) => {}
             Observation::Pool(_, PoolNews::OutOfFiles) => self.out_of_files += 1,
             Observation::Pool(_, PoolNews::Health { endpoint, before, state, .. }) => {
                 let is_out = |state| matches!(state, HealthState::Down | HealthState::Failing);
@@ -430,7 +432,7 @@ pub(crate) fn runs_as(register: wire::Register, endpoint: &str) -> wire::Running
         endpoint: endpoint.into(),
         age_us: 5,
         started: true,
-        first_byte: false,
+        first_token: false,
     }
 }
 
@@ -457,7 +459,7 @@ pub(crate) fn started(sequence: u64, endpoint: &str, attempts: u32) -> Message {
         status: 200,
         attempts,
         after_us: 1,
-        first_byte: false,
+        first_token: false,
     })
 }
 

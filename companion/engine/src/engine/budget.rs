@@ -199,7 +199,9 @@ impl Engine {
         let job = &self.jobs[id];
         let real = match service {
             Service::Nothing => None,
-            Service::Served(usage) => Some(job.counted(usage).cost(CostUnit::Tokens, self.policy.weights)),
+            Service::Served(usage) | Service::Cut(usage) => {
+                Some(job.counted(usage).cost(CostUnit::Tokens, self.policy.weights))
+            }
         };
         let flow = job.queued.flow;
         let name = &self.tree.identity_of(flow).name;

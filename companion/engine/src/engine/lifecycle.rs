@@ -144,7 +144,7 @@ impl Engine {
     fn settle_running(&mut self, id: JobId, running: Running, service: Service) {
         let cost = self.settle_cost(id, &running, service);
         let mut load = running.load;
-        if let Service::Served(usage) = service {
+        if let Service::Served(usage) | Service::Cut(usage) = service {
             load = Load::of(&self.jobs[id].counted(usage));
             if running.is_answering {
                 load = load.prefilled();
@@ -163,7 +163,7 @@ impl Engine {
         let job = &self.jobs[id];
         let real = match service {
             Service::Nothing => None,
-            Service::Served(usage) => {
+            Service::Served(usage) | Service::Cut(usage) => {
                 let real = match running.charge.unit {
                     CostUnit::Requests => running.charge.cost,
                     CostUnit::Tokens => {
@@ -172,12 +172,14 @@ impl Engine {
                     }
                 };
                 let flow = self.tree.identity_of(job.queued.flow).hashed_name();
+                let is_whole = matches!(service, Service::Served(_));
+                let learned = |tokens: Option<Tokens>| tokens.filter(|_| is_whole).map(|tokens| tokens.0);
                 let served = Served {
                     band: job.band.shown(),
                     cost: real,
                     prompt_bytes: job.prompt_bytes,
-                    prompt: usage.prompt.map(|tokens| tokens.0),
-                    output: usage.output.map(|tokens| tokens.0),
+                    prompt: learned(usage.prompt),
+                    output: learned(usage.output),
                 };
                 self.token_history.served(flow, &job.model, &served);
                 Some(real)
@@ -247,7 +249,7 @@ impl Engine {
         };
         let job = &self.jobs[job_id];
         let (flow, eligibility, band) = (job.queued.flow, job.queued.eligibility, job.band);
-        let served = matches!(service, Service::Served(_));
+        let served = matches!(service, Service::Served(_) | Service::Cut(_));
         let endpoint = self.endpoints.id(running.endpoint);
         if let Service::Served(usage) = service {
             let cached = usage.cached.map(|tokens| tokens.0);

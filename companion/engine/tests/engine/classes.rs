@@ -198,20 +198,20 @@ fn with_prefill_threshold() -> Harness {
 }
 
 #[test]
-fn a_prompt_is_in_prefill_until_the_first_byte_of_its_answer() {
+fn a_prompt_is_in_prefill_until_the_first_token_of_its_answer() {
     let mut harness = with_prefill_threshold();
     let mut register = |id, prompt| harness.handle(Input::Register(request_of("a", id, prompt)));
     assert_eq!(register(1, 100), [Bypassed(1, 1)]);
     assert_eq!(register(2, 50), [Bypassed(2, 1)], "100 is not above 100");
     assert_eq!(register(3, 1), []);
-    assert_eq!(harness.handle(Input::FirstByte(RequestId(9))), [], "an unknown request");
-    assert_eq!(harness.handle(Input::FirstByte(RequestId(3))), [], "it waits");
-    assert_eq!(harness.handle(Input::FirstByte(RequestId(2))), [Dispatched(3, 1)]);
+    assert_eq!(harness.handle(Input::FirstToken(RequestId(9))), [], "an unknown request");
+    assert_eq!(harness.handle(Input::FirstToken(RequestId(3))), [], "it waits");
+    assert_eq!(harness.handle(Input::FirstToken(RequestId(2))), [Dispatched(3, 1)]);
     // 101 are in prefill.
     assert_eq!(harness.handle(Input::Register(request_of("a", 4, 1))), []);
-    assert_eq!(harness.handle(Input::FirstByte(RequestId(2))), [], "it counts once");
+    assert_eq!(harness.handle(Input::FirstToken(RequestId(2))), [], "it counts once");
     assert_eq!(harness.complete(2), [Settled(2, 1)], "it was out of prefill before");
-    assert_eq!(harness.handle(Input::FirstByte(RequestId(1))), [Dispatched(4, 1)]);
+    assert_eq!(harness.handle(Input::FirstToken(RequestId(1))), [Dispatched(4, 1)]);
     assert_eq!(harness.engine.stock(), 3, "the stock stays until the end");
     for id in [1, 3, 4] {
         harness.complete(id);
@@ -227,10 +227,10 @@ fn a_prompt_that_goes_elsewhere_is_in_prefill_there() {
     harness.handle(move_to(2));
     assert_eq!(harness.handle(Input::Register(request_of("a", 2, 500))), [Bypassed(2, 1)]);
     assert_eq!(harness.handle(Input::Register(request_of("a", 3, 1))), []);
-    harness.handle(Input::FirstByte(RequestId(2)));
+    harness.handle(Input::FirstToken(RequestId(2)));
     // A request that is sent again computes its prompt again.
     assert_eq!(harness.handle(Input::Register(request_of("a", 4, 500))), [Bypassed(4, 1)]);
-    harness.handle(Input::FirstByte(RequestId(4)));
+    harness.handle(Input::FirstToken(RequestId(4)));
     harness.handle(Input::Requeue(RequestId(4)));
     assert_eq!(harness.handle(Input::Register(request_of("a", 5, 1))), []);
 }

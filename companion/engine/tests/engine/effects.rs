@@ -454,6 +454,29 @@ fn learned_outputs_and_ratios_make_the_next_estimate() {
 }
 
 #[test]
+fn a_cut_request_is_charged_and_teaches_nothing() {
+    let mut policy = policy();
+    policy.gate = Gate::Open;
+    policy.flows.cost = CostUnit::Tokens;
+    let mut harness = Harness::new(policy, 1);
+    let unknown = |id| {
+        let mut unknown = request(id, "f", Default);
+        unknown.prompt = Prompt::Bytes(4_000);
+        unknown.expected_output = None;
+        unknown
+    };
+    let cost = |effects: Vec<Effect>| match effects[..] {
+        [Effect::Grant(Grant { cost, .. })] => cost.0,
+        _ => panic!("{effects:?}"),
+    };
+    harness.effects(Input::Register(unknown(1)));
+    let usage = Usage { prompt: Some(Tokens(2_000)), cached: None, output: Some(Tokens(10)) };
+    let completed = Input::Completed { id: RequestId(1), service: Service::Cut(usage) };
+    assert_eq!(harness.handle(completed), [Settled(1, 2_020)]);
+    assert_eq!(cost(harness.effects(Input::Register(unknown(2)))), 1_000 + 2 * 256);
+}
+
+#[test]
 fn held_engine_dispatches_nothing_until_it_is_ready_again() {
     let mut harness = busy();
     assert_eq!(harness.handle(Input::Hold), []);

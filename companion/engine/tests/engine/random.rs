@@ -148,7 +148,7 @@ fn request_input(
         195..207 => Input::Failed { id: id(rng, false), endpoint: endpoint(rng) },
         207..219 => Input::Suspend(id(rng, false)),
         219..231 => Input::Continue(id(rng, false)),
-        275..287 => Input::FirstByte(id(rng, false)),
+        275..287 => Input::FirstToken(id(rng, false)),
         287..299 => Input::PushedBack { id: id(rng, false), endpoint: endpoint(rng) },
         247..257 => {
             let id = id(rng, false);

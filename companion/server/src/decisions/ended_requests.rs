@@ -305,6 +305,7 @@ mod tests {
                     waited: Duration::from_millis(20),
                     endpoint: endpoint.into(),
                     status,
+                    first_token: None,
                     ttft: None,
                     itl: None,
                     duration: Duration::from_secs(1),

@@ -145,7 +145,7 @@ mod tests {
                 endpoint: "127.0.0.1:1".to_owned(),
                 age_us: 5,
                 started: true,
-                first_byte: true,
+                first_token: true,
             }),
             credit: 9,
             completed,

@@ -115,6 +115,9 @@ impl Observer {
                 counter.with_label_values(&values).inc();
                 tracing::debug!(pool = %pool, endpoint = %endpoint, status, "endpoint refused a request: its bound was lowered");
             }
+            PoolNews::Estimated(reason) => {
+                self.metrics.responses.estimated.with_label_values(&[&**pool, reason.as_str()]).inc();
+            }
             PoolNews::Learned { variant, kept } => self.recorders.record_model(pool, variant, kept),
             PoolNews::Used(used) => self.recorders.record_usage(pool, used),
             PoolNews::Running(running) => self.recorders.record_running(pool, running),
@@ -237,6 +240,7 @@ impl Observer {
             waited,
             ref endpoint,
             status,
+            first_token,
             ttft,
             itl,
             duration,
@@ -255,7 +259,7 @@ impl Observer {
         self.table.record_completion(now, labels, endpoint, &completed);
         self.export_span(|| SpanRecord {
             granted: true,
-            first_byte: ttft,
+            first_token,
             endpoint: (**endpoint).into(),
             status,
             input_tokens: prompt_tokens,

@@ -1,10 +1,11 @@
 //! Metrics of granted requests: responses, tokens, and times.
 
+use penstock_control::EstimateReason;
 use prometheus::{HistogramVec, IntCounterVec};
 
 use super::{Maker, REQUEST, request_labels};
 
-/// The upper bounds of the buckets of queue times, times to the first byte and durations.
+/// The upper bounds of the buckets of queue times, times to the first token and durations.
 pub(crate) const WAIT_SECONDS: [f64; 15] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
 const ITL_SECONDS: [f64; 12] = [0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0];
@@ -15,6 +16,7 @@ pub(crate) struct ResponseMetrics {
     pub(crate) responses: IntCounterVec,
     pub(crate) input_tokens: IntCounterVec,
     pub(crate) output_tokens: IntCounterVec,
+    pub(crate) estimated: IntCounterVec,
     pub(crate) queue_latency: HistogramVec,
     pub(crate) ttft: HistogramVec,
     pub(crate) itl: HistogramVec,
@@ -36,8 +38,15 @@ impl ResponseMetrics {
             )?,
             output_tokens: make.counter(
                 "output_tokens_total",
-                "Output tokens, as counted by the model servers, or else the events of the stream.",
+                "Output tokens, as counted by the model servers, or else by the text of the answer or by the time at the server.",
                 &REQUEST,
+            )?,
+            estimated: make.counter(
+                "answers_estimated_total",
+                "Answers that were not charged by the counts of their servers, by the reason: the client left before them (client_left), \
+                 the server failed before them (cut), sent none (no_usage) or impossible ones (implausible), or the filter is gone \
+                 (filter_lost).",
+                &["pool", "reason"],
             )?,
             queue_latency: make.seconds(
                 "queue_latency_seconds",
@@ -47,7 +56,7 @@ impl ResponseMetrics {
             )?,
             ttft: make.seconds(
                 "ttft_seconds",
-                "Time from a request's arrival to the first byte of its response.",
+                "Time from a request's arrival to the first token of its response. Only complete streams count.",
                 &request_labels(&["endpoint"]),
                 &WAIT_SECONDS,
             )?,
@@ -64,5 +73,12 @@ impl ResponseMetrics {
                 &WAIT_SECONDS,
             )?,
         })
+    }
+
+    /// Exports a pool's counters of estimated answers as 0, because a rate can't be computed over an absent series.
+    pub(super) fn init_pool(&self, pool: &str) {
+        for reason in EstimateReason::ALL {
+            self.estimated.with_label_values(&[pool, reason.as_str()]);
+        }
     }
 }

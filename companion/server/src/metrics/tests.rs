@@ -56,6 +56,7 @@ fn completed(labels: Arc<Labels>, endpoint: &str) -> Observation {
             waited: Duration::ZERO,
             endpoint: endpoint.into(),
             status: 200,
+            first_token: Some(Duration::from_millis(10)),
             ttft: Some(Duration::from_millis(10)),
             itl: None,
             duration: Duration::from_millis(20),

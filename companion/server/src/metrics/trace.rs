@@ -83,7 +83,7 @@ pub(crate) struct SpanRecord {
     pub(crate) waited: Duration,
     pub(crate) granted: bool,
     /// From the request's arrival to the first byte of its response.
-    pub(crate) first_byte: Option<Duration>,
+    pub(crate) first_token: Option<Duration>,
     pub(crate) outcome: Outcome,
     /// The error code of Penstock's own response; `None`: the response came from a model server.
     pub(crate) code: Option<Code>,
@@ -106,7 +106,7 @@ impl SpanRecord {
             duration,
             waited,
             granted: false,
-            first_byte: None,
+            first_token: None,
             outcome,
             code: None,
             endpoint: Box::default(),

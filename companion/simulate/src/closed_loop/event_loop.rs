@@ -271,7 +271,7 @@ impl<'a> ClosedLoop<'a> {
                     self.has_cached[server] = true;
                     if let Some(pending) = self.pending.get_mut(&event.id.0) {
                         pending.first = event.time;
-                        self.engine.handle(self.now, Input::FirstByte(RequestId(event.id.0)));
+                        self.engine.handle(self.now, Input::FirstToken(RequestId(event.id.0)));
                     }
                 }
                 JobProgress::Token => {}

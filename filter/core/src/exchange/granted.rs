@@ -63,12 +63,29 @@ pub(crate) struct Response {
     /// How often Envoy sent the request; 0: not asked for.
     pub(crate) attempts: u32,
     pub(crate) scanner: ResponseScanner,
-    /// The event to send when the first byte of the body arrives.
-    pub(crate) first_byte_event: Option<Box<Started>>,
+    /// The event to send when the first token arrives.
+    pub(crate) first_token_event: Option<Box<Started>>,
     /// The last byte has passed.
     pub(crate) is_complete: bool,
     /// See [`crate::alive_endpoints::AliveEndpoints::record`].
     pub(crate) alive_in: Option<u32>,
+    /// The client hasn't received the headers, which wait until the body shows whether it is an answer.
+    pub(crate) held: Option<Held>,
+    /// The host keeps the next part of the body until it is resumed, even if it is asked to pass it on.
+    ///
+    /// Envoy buffers what arrives while its last body callback was answered with a pause, also if it was resumed in the meantime.
+    pub(crate) is_kept: bool,
+    /// The status that the server's error means, which the client has received in place of the response.
+    pub(crate) replaced_by: Option<u32>,
+    /// The server's `retry-after`, in milliseconds.
+    pub(crate) retry_after_ms: Option<u64>,
+}
+
+/// A response that waits with its headers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Held {
+    /// Bytes of the body that wait too, and have been scanned.
+    pub(crate) scanned: usize,
 }
 
 impl Granted {
@@ -104,6 +121,12 @@ impl Granted {
         }
     }
 
+    /// A server's long response is complete, was read whole, and has its token counts at its end.
+    pub(crate) fn has_counts_at_end(&self) -> bool {
+        matches!(&self.upstream, Upstream::Responding(response)
+            if response.is_complete && response.scanner.has_counts_at_end())
+    }
+
     /// The entry of this exchange in a Hello; `None` if it was requeued, and the requeue listener's filter lists it.
     pub(crate) fn running(&self, now: Instant, register: Register) -> Option<Running> {
         let response = match &self.upstream {
@@ -135,7 +158,7 @@ impl Granted {
         Admitted {
             running: Some(self.running_at(now, pool, endpoint, register)),
             credit,
-            completed: Some(self.completed(sequence, host)),
+            completed: Some(self.completed(now, sequence, host)),
         }
     }
 
@@ -159,7 +182,7 @@ impl Granted {
             endpoint: endpoint.unwrap_or_default(),
             age_us: now.micros_since(self.granted_at),
             started: response.is_some(),
-            first_byte: response.is_some_and(|response| response.scanner.has_begun()),
+            first_token: response.is_some_and(|response| response.scanner.has_token()),
         }
     }
 
@@ -171,15 +194,16 @@ impl Granted {
             status: response.status,
             attempts: response.attempts,
             after_us: now.micros_since(self.granted_at),
-            first_byte: false,
+            first_token: false,
         }
     }
 
     /// The event for the end of the exchange. Asks the host only for facts that the filter hasn't seen.
-    pub(crate) fn completed(self, sequence: u64, host: &impl Properties) -> Completed {
+    pub(crate) fn completed(self, now: Instant, sequence: u64, host: &impl Properties) -> Completed {
+        let ended_us = now.micros_since(self.granted_at);
         let (status, end) = match self.upstream {
             Upstream::Responding(response) => {
-                return response.completed(self.granted_at, sequence, host);
+                return Completed { ended_us, ..response.completed(self.granted_at, sequence, host) };
             }
             Upstream::Unanswered { failure, status } => (status, failure.end_reason()),
             // None of the granted endpoints accepted the request, whatever its requeued exchange came to.
@@ -193,6 +217,7 @@ impl Granted {
             status,
             attempts: attempt_count(host),
             end: end.into(),
+            ended_us,
             ..Completed::default()
         }
     }
@@ -200,22 +225,46 @@ impl Granted {
 
 impl Response {
     fn completed(mut self, granted_at: Instant, sequence: u64, host: &impl Properties) -> Completed {
-        let end =
-            if self.is_complete { EndReason::Served } else { unfinished(&response_code_details(host), true) };
-        let ResponseStats { usage, text_events, first_byte, last_byte } = self.scanner.stats();
+        let stats = self.scanner.stats();
+        let is_success = (200..300).contains(&self.status);
+        let error_status = (stats.is_failed && !stats.has_token).then(|| self.scanner.error().status());
+        let end = match (self.replaced_by.or(error_status.filter(|_| is_success)), self.is_complete) {
+            (Some(_), _) => EndReason::ReportedError,
+            (None, _) if stats.is_failed && is_success => EndReason::ErrorInsideAnswer,
+            (None, true) if is_success && !stats.is_answer => EndReason::NoAnswer,
+            (None, true) => EndReason::Served,
+            (None, false) => match unfinished(&response_code_details(host), true) {
+                // Many clients leave as soon as they have read the last event.
+                EndReason::ClientLeft if stats.is_finished && usage_is_final(&stats) => EndReason::Served,
+                end => end,
+            },
+        };
+        let status = match end {
+            EndReason::ReportedError => self.replaced_by.or(error_status).unwrap_or(self.status),
+            _ => self.status,
+        };
         let since_grant = |moment: Option<Instant>| moment.map(|moment| moment.micros_since(granted_at));
+        let ResponseStats { usage, text_events, text_bytes, body_bytes, first_token, last_byte, .. } = stats;
         Completed {
             sequence,
             endpoint: self.endpoint.unwrap_or_default(),
-            status: self.status,
+            status,
             attempts: self.attempts,
             end: end.into(),
-            first_byte_us: since_grant(first_byte),
+            first_token_us: since_grant(first_token),
             last_byte_us: since_grant(last_byte),
             prompt_tokens: usage.prompt,
             cached_tokens: usage.cached,
             output_tokens: usage.output,
             output_chunks: text_events,
+            text_bytes,
+            body_bytes,
+            ended_us: 0,
         }
     }
+}
+
+/// The server has counted the output, at least as many tokens as events.
+fn usage_is_final(stats: &ResponseStats) -> bool {
+    stats.usage.output.is_some_and(|output| output >= stats.text_events.max(1))
 }

@@ -13,7 +13,10 @@ pub(super) fn split_number(bytes: &[u8]) -> Option<(Option<u64>, &[u8])> {
         _ => split_digits(unsigned)?,
     };
     let (has_fraction, rest) = match rest {
-        [b'.', rest @ ..] => (true, split_digits(rest)?.1),
+        [b'.', rest @ ..] => {
+            let (fraction, rest) = split_digits(rest)?;
+            (fraction.iter().any(|digit| *digit != b'0'), rest)
+        }
         _ => (false, rest),
     };
     let (has_exponent, rest) = match rest {
@@ -75,6 +78,11 @@ mod tests {
             ("18446744073709551616 ", None, " "),
             ("-0}", None, "}"),
             ("-12.5,", None, ","),
+            ("12.0,", Some(12), ","),
+            ("0.000]", Some(0), "]"),
+            ("12.01,", None, ","),
+            ("12.0e1,", None, ","),
+            ("-12.0,", None, ","),
             ("0.12345678901234567,", None, ","),
             ("1e5,", None, ","),
             ("1E+05]", None, "]"),

@@ -57,7 +57,7 @@ pub(crate) struct Reader {
     in_key: bool,
     /// Offset of the string's opening quote.
     string_start: u64,
-    /// The number so far, while it is a whole number of 64 bits.
+    /// The number so far, while it is a whole number of 64 bits, as `12` or `12.0`.
     whole: Option<u64>,
 }
 
@@ -344,7 +344,9 @@ impl Reader {
                 return Ok(false);
             }
         };
-        if !matches!(next, Number::Zero | Number::Whole) {
+        // A fraction of zeros leaves a whole number whole.
+        if !matches!((next, byte), (Number::Zero | Number::Whole | Number::Dot, _) | (Number::Fraction, b'0'))
+        {
             self.whole = None;
         }
         self.state = State::Number(next);

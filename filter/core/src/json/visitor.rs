@@ -18,7 +18,7 @@ pub(crate) trait Visitor {
     fn string_bytes(&mut self, _: &[u8]) {}
     fn key(&mut self, key: JsonString<'_>) -> Result<(), Self::Stop>;
     fn string(&mut self, value: JsonString<'_>) -> Result<(), Self::Stop>;
-    /// A number. `whole` is its value if that is a whole number of 64 bits. `in_array`: an item of an array, not a member
+    /// A number. `whole` is its value if that is a whole number of 64 bits, without an exponent. `in_array`: an item of an array, not a member
     /// of an object.
     fn number(&mut self, whole: Option<u64>, in_array: bool) -> Result<(), Self::Stop>;
     fn literal(&mut self, literal: Literal) -> Result<(), Self::Stop>;

@@ -18,8 +18,8 @@ pub(super) struct EventTemplate {
 /// An event that has the template's form.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Matched<'a> {
-    /// The event carries text.
-    pub(super) has_text: bool,
+    /// Decoded bytes of the event's text.
+    pub(super) text_bytes: u64,
     /// The event's last byte is a carriage return.
     pub(super) ends_with_cr: bool,
     /// The bytes that follow the event.
@@ -44,12 +44,8 @@ impl EventTemplate {
         let (before, after) = self.bytes.split_at_checked(self.before)?;
         let last = after.last()?;
         let text = strip_prefix(bytes, before)?;
-        let rest = skip_text(text)?;
-        Some(Matched {
-            has_text: rest.len() < text.len(),
-            ends_with_cr: *last == b'\r',
-            rest: strip_prefix(rest, after)?,
-        })
+        let (text_bytes, rest) = skip_text(text)?;
+        Some(Matched { text_bytes, ends_with_cr: *last == b'\r', rest: strip_prefix(rest, after)? })
     }
 }
 
@@ -63,23 +59,44 @@ fn strip_prefix<'a>(bytes: &'a [u8], prefix: &[u8]) -> Option<&'a [u8]> {
     (are_equal && tail == prefix_tail).then_some(rest)
 }
 
-/// The bytes from the closing quote of a string on; `None`: it is malformed, or has no end.
-fn skip_text(mut bytes: &[u8]) -> Option<&[u8]> {
+/// The decoded bytes of a string, and the bytes from its closing quote on; `None`: it is malformed, or has no end.
+fn skip_text(mut bytes: &[u8]) -> Option<(u64, &[u8])> {
+    let mut decoded = 0_usize;
+    // The last element was a high surrogate, which counts as U+FFFD unless a low one follows.
+    let mut after_high = false;
     loop {
         let (text, after) = split_text(bytes);
-        bytes = match after {
-            [b'"', ..] => return Some(after),
-            [b'\\', b'u', a, b, c, d, rest @ ..]
-                if [a, b, c, d].iter().all(|digit| digit.is_ascii_hexdigit()) =>
-            {
-                rest
+        decoded = decoded.saturating_add(text.len());
+        after_high &= text.is_empty();
+        let (size, is_high, rest) = match after {
+            [b'"', ..] => return Some((u64::try_from(decoded).ok()?, after)),
+            [b'\\', b'u', a, b, c, d, rest @ ..] => {
+                let unit = code_unit([*a, *b, *c, *d])?;
+                let size = match unit {
+                    0..=0x7f => 1,
+                    0x80..=0x7ff => 2,
+                    // With the three bytes of the high surrogate, the pair has four.
+                    0xdc00..=0xdfff if after_high => 1,
+                    0x800.. => 3,
+                };
+                (size, matches!(unit, 0xd800..=0xdbff), rest)
             }
-            [b'\\', b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't', rest @ ..] => rest,
+            [b'\\', b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't', rest @ ..] => (1, false, rest),
             // A run of ASCII ends where other characters begin.
-            _ if !text.is_empty() => after,
+            _ if !text.is_empty() => (0, false, after),
             _ => return None,
         };
+        decoded = decoded.saturating_add(size);
+        (after_high, bytes) = (is_high, rest);
     }
+}
+
+/// The code unit of an escape with these hexadecimal digits.
+fn code_unit(digits: [u8; 4]) -> Option<u16> {
+    digits.into_iter().try_fold(0_u16, |unit, digit| {
+        let digit = char::from(digit).to_digit(16).and_then(|digit| u16::try_from(digit).ok())?;
+        Some(unit.wrapping_shl(4) | digit)
+    })
 }
 
 #[cfg(test)]
@@ -95,19 +112,28 @@ mod tests {
         template
     }
 
-    fn matched(text: &str) -> Option<bool> {
+    fn matched(text: &str) -> Option<u64> {
         let event = format!("data: {{\"id\":\"chatcmpl-1\",\"delta\":\"{text}\"}}\n\nmore");
         let template = template();
         let matched = template.split_event(event.as_bytes())?;
         assert_eq!((matched.rest, matched.ends_with_cr), (&b"more"[..], false));
-        Some(matched.has_text)
+        Some(matched.text_bytes)
     }
 
     #[test]
     fn event_with_another_text_matches() {
-        assert_eq!(matched(""), Some(false));
-        for text in ["a", " word", "\u{e4}\u{1f600} b", r#"\"\\\/\b\f\n\r\t"#, r"\u00e4\ud800x", r"a\u00E4"] {
-            assert_eq!(matched(text), Some(true), "{text}");
+        for (text, bytes) in [
+            ("", 0),
+            ("a", 1),
+            (" word", 5),
+            ("\u{e4}\u{1f600} b", 8),
+            (r#"\"\\\/\b\f\n\r\t"#, 8),
+            (r"\u00e4\ud800x", 6),
+            (r"a\u00E4\u0041\u20ac", 7),
+            (r"\ud83d\ude00", 4),
+            (r"\ud83d\ud83d\ude00\ude00", 10),
+        ] {
+            assert_eq!(matched(text), Some(bytes), "{text}");
         }
     }
 

@@ -133,7 +133,7 @@ impl Worker {
         let id = self.sessions.id_of(pool);
         let session = self.sessions.of_mut(pool);
         let Some(by_credit) = granted.by_credit.take() else {
-            let completed = granted.completed(register.sequence, host);
+            let completed = granted.completed(now, register.sequence, host);
             session.send_terminal(now, Event::Completed(completed));
             return;
         };

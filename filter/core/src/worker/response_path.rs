@@ -7,12 +7,13 @@ use penstock_wire::limits::NAME_BYTES_MAX;
 use penstock_wire::{Api, Cancel, Register, Started, names};
 
 use super::Worker;
-use crate::effect::ResponseHeadersAction;
+use super::held_responses::{self, Decision};
+use crate::effect::{ResponseBodyAction, ResponseHeadersAction};
 use crate::end_reason::UpstreamFailure;
-use crate::exchange::{Granted, Phase, Response, Upstream};
+use crate::exchange::{Granted, Held, Phase, Response, Upstream};
 use crate::header_sanitizer::{self, CONTENT_LENGTH, HeaderEdit};
 use crate::headers::Headers;
-use crate::limits::SLICE_BYTES;
+use crate::limits::{RESPONSE_HEAD_BYTES, RETRY_AFTER_TEXT_BYTES_MAX, SLICE_BYTES};
 use crate::local_reply::{Failure, LocalReply, QueueReport};
 use crate::properties::{Properties, attempt_count, response_code_details, upstream_address};
 use crate::response::{Format, ResponseScanner};
@@ -35,7 +36,7 @@ impl Worker {
         };
         let sequence = exchange.register.sequence;
         let api = exchange.register.api();
-        let reports_first_byte = exchange.pool.as_ref().is_some_and(|pool| pool.first_byte);
+        let reports_first_token = exchange.pool.as_ref().is_some_and(|pool| pool.first_token);
         let Phase::Granted(granted) = &mut exchange.phase else {
             return ResponseHeadersAction::default();
         };
@@ -67,8 +68,11 @@ impl Worker {
             return only_edits(requeued_edits(&granted.report, headers, is_overwritten));
         }
         self.failing_pools.record_response(&granted.pool);
-        let may_skip = !self.read_whole.contains(&granted.pool);
-        let mut response = new_response(granted, status, address, headers, end, may_skip, host);
+        let reads_end = self.document_ends.get(&granted.pool).copied().unwrap_or(false);
+        let mut response = new_response(granted, status, address, headers, end, reads_end, host);
+        // A body of no announced type is seldom one that the scanner knows.
+        let is_held = headers.get("content-type").is_some() && held_responses::can_hold(api, &response);
+        response.held = is_held.then_some(Held { scanned: 0 });
         let mut edits = report_edits(&granted.report);
         if !is_reported {
             edits.push(set_served(response.endpoint.clone()));
@@ -88,18 +92,22 @@ impl Worker {
         }
         let is_streamed = !end && headers.get(CONTENT_LENGTH).is_none();
         let mut started = is_streamed.then(|| granted.started(now, sequence, &response));
-        if reports_first_byte {
+        if reports_first_token {
             let is_expected = response.endpoint == granted.endpoint;
-            response.first_byte_event = first_byte_event(&mut started, is_expected);
+            response.first_token_event = first_token_event(&mut started, is_expected);
         }
         granted.upstream = Upstream::Responding(Box::new(response));
         if let Some(started) = started {
             self.report_start(now, started);
         }
-        only_edits(edits)
+        if is_held {
+            self.hold_response(now, sequence);
+        }
+        ResponseHeadersAction { edits, body: None, is_held }
     }
 
-    /// Bytes of a response body have arrived: `size` bytes, which `read(start, length)` fetches.
+    /// Bytes of a response body have arrived. `size` bytes are present, which `read(start, length)` fetches: the new ones, and before
+    /// them those that are held.
     pub fn handle_response_body(
         &mut self,
         clock: impl Clock,
@@ -107,28 +115,44 @@ impl Worker {
         size: usize,
         end: bool,
         read: impl FnMut(usize, usize) -> Option<Vec<u8>>,
-    ) {
+    ) -> ResponseBodyAction {
         let Some(response) = self.response(sequence) else {
-            return;
+            return ResponseBodyAction::Pass;
         };
         response.is_complete |= end;
-        if size == 0 {
-            return;
+        let (was_held, is_kept) = (response.held.is_some(), response.is_kept);
+        let scanned = response.held.map_or(0, |held| held.scanned);
+        if size > scanned {
+            let now = clock.now();
+            response.scanner.record_arrival(now, size.saturating_sub(scanned));
+            feed(&mut response.scanner, scanned, size, read);
+            if response.scanner.has_token()
+                && let Some(started) = response.first_token_event.take()
+            {
+                self.report_start(now, *started);
+            }
         }
-        let now = clock.now();
-        response.scanner.record_arrival(now);
-        let first_byte_event = response.first_byte_event.take();
-        feed(&mut response.scanner, size, read);
-        self.record_alive(sequence);
-        if let Some(started) = first_byte_event {
-            self.report_start(now, *started);
+        if size > scanned {
+            self.record_alive(sequence);
         }
+        if is_kept {
+            return self.pass_kept(sequence, size);
+        }
+        if !was_held {
+            return ResponseBodyAction::Pass;
+        }
+        let decision = self.response(sequence).map(|response| held_responses::decide(response, size, end));
+        let decision = decision.unwrap_or(Decision::Pass);
+        self.forget_passed_responses();
+        self.carry_out_decision(sequence, decision)
     }
 
     /// A response has ended with trailers.
     pub fn handle_response_end(&mut self, sequence: u64) {
         if let Some(response) = self.response(sequence) {
             response.is_complete = true;
+            // The host passes everything on.
+            response.held = None;
         }
     }
 
@@ -145,7 +169,7 @@ impl Worker {
         }
     }
 
-    fn response(&mut self, sequence: u64) -> Option<&mut Response> {
+    pub(super) fn response(&mut self, sequence: u64) -> Option<&mut Response> {
         match &mut self.exchanges.get_mut(&sequence)?.phase {
             Phase::Granted(granted) => match &mut granted.upstream {
                 Upstream::Responding(response) => Some(response),
@@ -155,6 +179,16 @@ impl Worker {
                 | Upstream::Requeued { .. } => None,
             },
             Phase::ReadingBody(_) | Phase::Waiting { .. } | Phase::Answered => None,
+        }
+    }
+
+    /// Learns from the end of a granted request where the servers of its pool put the token counts of long documents.
+    fn learn_document_end(&mut self, granted: &mut Granted) {
+        if granted.lacks_counts() {
+            // One request of the pool costs its estimate. From now on documents are read whole.
+            self.document_ends.insert(granted.pool.clone(), false);
+        } else if !self.document_ends.contains_key(&granted.pool) && granted.has_counts_at_end() {
+            self.document_ends.insert(granted.pool.clone(), true);
         }
     }
 
@@ -172,10 +206,7 @@ impl Worker {
             }
             Phase::Granted(mut granted) => {
                 self.release(now, &granted);
-                if granted.lacks_counts() {
-                    // One request of the pool costs its estimate. The next ones are read whole.
-                    self.read_whole.insert(granted.pool.clone());
-                }
+                self.learn_document_end(&mut granted);
                 let register = Register { age_us: now.micros_since(exchange.arrived), ..exchange.register };
                 self.report_end(now, pool, register, *granted, host);
             }
@@ -186,17 +217,27 @@ impl Worker {
 
 /// The report of the first byte. It replaces the report of the headers, `started`, if these tell nothing new: the first
 /// granted endpoint responds, as the companion expects.
-fn first_byte_event(started: &mut Option<Started>, is_expected: bool) -> Option<Box<Started>> {
+fn first_token_event(started: &mut Option<Started>, is_expected: bool) -> Option<Box<Started>> {
     let event = if is_expected { started.take() } else { started.clone() };
-    event.map(|event| Box::new(Started { first_byte: true, ..event }))
+    event.map(|event| Box::new(Started { first_token: true, ..event }))
 }
 
-/// Scans `size` bytes that `read(start, length)` fetches.
-fn feed(scanner: &mut ResponseScanner, size: usize, mut read: impl FnMut(usize, usize) -> Option<Vec<u8>>) {
+/// Scans the bytes from `start` to `size`, which `read(start, length)` fetches.
+fn feed(
+    scanner: &mut ResponseScanner,
+    start: usize,
+    size: usize,
+    mut read: impl FnMut(usize, usize) -> Option<Vec<u8>>,
+) {
     if !scanner.wants_bytes() {
         return;
     }
-    let mut start = scanner.skip(size);
+    if scanner.wants_head()
+        && let Some(head) = read(start, size.saturating_sub(start).min(RESPONSE_HEAD_BYTES))
+    {
+        scanner.examine_head(&head);
+    }
+    let mut start = start.saturating_add(scanner.skip(size.saturating_sub(start)));
     while start < size {
         let length = size.saturating_sub(start).min(SLICE_BYTES);
         let Some(slice) = read(start, length).filter(|slice| !slice.is_empty()) else {
@@ -208,27 +249,27 @@ fn feed(scanner: &mut ResponseScanner, size: usize, mut read: impl FnMut(usize, 
 }
 
 fn only_edits(edits: Vec<HeaderEdit>) -> ResponseHeadersAction {
-    ResponseHeadersAction { edits, body: None }
+    ResponseHeadersAction { edits, ..ResponseHeadersAction::default() }
 }
 
-/// `may_skip`: only the end of a long response is needed.
+/// `reads_end`: only the end of a long response is needed.
 fn new_response(
     granted: &Granted,
     status: u32,
     address: Option<String>,
     headers: Headers<'_>,
     end: bool,
-    may_skip: bool,
+    reads_end: bool,
     host: &impl Properties,
 ) -> Response {
     // The number of attempts matters only if the first endpoint of the grant isn't the one that responds.
     let attempts = if address.is_some() && address == granted.endpoint { 0 } else { attempt_count(host) };
-    let format = if status < 400 {
+    let format = if (200..300).contains(&status) {
         Format::from_headers(headers.get("content-type"), headers.get("content-encoding"))
     } else {
         Format::Opaque
     };
-    let length = headers.get(CONTENT_LENGTH).filter(|_| may_skip);
+    let length = headers.get(CONTENT_LENGTH);
     let length = length.and_then(|digits| core::str::from_utf8(digits).ok()?.parse().ok());
     let scanner = ResponseScanner::new(format);
     Response {
@@ -236,13 +277,23 @@ fn new_response(
         status,
         attempts,
         scanner: match length {
-            Some(length) => scanner.of_length(length),
+            Some(length) => scanner.of_length(length, reads_end),
             None => scanner,
         },
-        first_byte_event: None,
+        first_token_event: None,
         is_complete: end,
         alive_in: None,
+        held: None,
+        is_kept: false,
+        replaced_by: None,
+        retry_after_ms: retry_after_header_ms(headers),
     }
+}
+
+/// The server's `retry-after`, if it is a number of seconds.
+fn retry_after_header_ms(headers: Headers<'_>) -> Option<u64> {
+    let seconds = headers.text("retry-after", RETRY_AFTER_TEXT_BYTES_MAX)?.trim().parse::<u64>().ok()?;
+    Some(seconds.saturating_mul(1_000))
 }
 
 fn set_served(endpoint: Option<String>) -> HeaderEdit {
@@ -309,5 +360,5 @@ fn replace_envoy_error(
     }
     edits.push(HeaderEdit::Set(CONTENT_LENGTH, body.len().to_string()));
     edits.extend(headers.into_iter().map(|(name, value)| HeaderEdit::Set(name, value)));
-    ResponseHeadersAction { edits, body: Some(body) }
+    ResponseHeadersAction { edits, body: Some(body), is_held: false }
 }

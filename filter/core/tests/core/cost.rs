@@ -174,6 +174,7 @@ impl Rig {
                 }
                 Effect::Session(..)
                 | Effect::Reply { .. }
+                | Effect::ResumeResponse { .. }
                 | Effect::CountReceived { .. }
                 | Effect::LogError(_) => {}
                 Effect::Resume { edits, .. } => self.edits += edits.len() as u64,
@@ -394,9 +395,9 @@ fn cost_of_a_streamed_response() {
 
 /// The first byte is reported in the message that is sent anyway.
 #[test]
-fn cost_of_a_streamed_response_whose_first_byte_is_reported() {
+fn cost_of_a_streamed_response_whose_first_token_is_reported() {
     let mut config = config();
-    config.policy.pools[0].first_byte = true;
+    config.policy.pools[0].first_token = true;
     // The message waits for the byte in a box of its own.
     assert_streamed(&config, 36);
 }

@@ -126,10 +126,18 @@ fn expected_body(document: &Value) -> Option<Body> {
         model: model.to_owned(),
         model_range: 0..0,
         stream: map.get("stream") == Some(&json!(true)),
-        max_tokens: limits.iter().filter_map(|key| map.get(*key)?.as_u64()).min(),
+        max_tokens: limits.iter().filter_map(|key| whole(map.get(*key)?)).min(),
         prompt_bytes,
         prefix_hashes: Vec::new(),
         identities: vec![user.map(|user| user[..user.floor_char_boundary(256)].to_owned())],
+    })
+}
+
+/// A whole number, as `12` or `12.0`.
+fn whole(value: &Value) -> Option<u64> {
+    value.as_u64().or_else(|| {
+        let text = value.is_f64().then(|| value.to_string())?;
+        text.strip_suffix(".0")?.parse().ok()
     })
 }
 

@@ -11,6 +11,7 @@ mod credits;
 mod exchange;
 mod fail_open;
 mod harness;
+mod held_responses;
 mod long_responses;
 #[cfg(not(target_arch = "wasm32"))]
 mod places;

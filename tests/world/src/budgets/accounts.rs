@@ -146,7 +146,7 @@ impl PoolAccounts {
                 let estimate = self.requests.get(id).map(|request| request.estimate);
                 let real = match service {
                     Service::Nothing => None,
-                    Service::Served(usage) => {
+                    Service::Served(usage) | Service::Cut(usage) => {
                         let estimate = estimate.unwrap_or_default();
                         Some(cost(Usage {
                             prompt: usage.prompt.or(estimate.prompt),

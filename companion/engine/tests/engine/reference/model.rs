@@ -296,7 +296,7 @@ impl Model {
                 self.amend(&amended, effects);
                 self.refresh_backlogs();
             }
-            Input::FirstByte(id) => {
+            Input::FirstToken(id) => {
                 if let Some(running) = self.running_mut(id) {
                     running.is_answering = true;
                 }

@@ -213,7 +213,7 @@ impl InvariantChecker {
             | Input::TopUp { .. }
             | Input::ResetBudget(_)
             | Input::SharedUsage { .. }
-            | Input::FirstByte(_)
+            | Input::FirstToken(_)
             | Input::PushedBack { .. }
             | Input::Restarted(_)
             | Input::Answered(_)

@@ -31,8 +31,8 @@ pub(super) fn make(tracer: &SdkTracer, record: &SpanRecord) {
     if record.granted {
         span.add_event_with_timestamp("granted", after(record.waited), Vec::new());
     }
-    if let Some(first_byte) = record.first_byte {
-        span.add_event_with_timestamp("first_byte", after(first_byte), Vec::new());
+    if let Some(first_token) = record.first_token {
+        span.add_event_with_timestamp("first_byte", after(first_token), Vec::new());
     }
     if let Some(code) = record.code.filter(|_| record.outcome != Outcome::Cancelled) {
         span.set_status(Status::error(code.as_str()));
@@ -140,7 +140,7 @@ pub(super) mod tests {
             duration: Duration::from_secs(10),
             waited: Duration::from_secs(3),
             granted: true,
-            first_byte: Some(Duration::from_secs(4)),
+            first_token: Some(Duration::from_secs(4)),
             outcome,
             code: None,
             endpoint: "127.0.0.1:1".into(),
@@ -220,7 +220,7 @@ pub(super) mod tests {
             labels: Arc::new(labels),
             code: Some(Code::QueueTimeout),
             granted: false,
-            first_byte: None,
+            first_token: None,
             ..record
         };
         let spans = spans(&[record]);

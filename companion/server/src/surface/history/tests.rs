@@ -77,6 +77,7 @@ impl World {
                 waited: Duration::ZERO,
                 endpoint: ENDPOINT.into(),
                 status: 200,
+                first_token: Some(Duration::from_millis(ttft_ms)),
                 ttft: Some(Duration::from_millis(ttft_ms)),
                 itl: Some(Duration::from_millis(itl_ms)),
                 duration: Duration::from_millis(ttft_ms),

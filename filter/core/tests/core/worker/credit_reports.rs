@@ -11,7 +11,7 @@ use penstock_wire::{Admitted, Completed, EndReason, Hello, Register, RequeueOn, 
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
 use crate::worker::credits::{A, BODY, admitted, arrive, connected, credit, registered, with_credit};
-use crate::worker::harness::{Output, Rig, Shared, config, register, slice};
+use crate::worker::harness::{Output, Rig, Shared, TEXT_DOCUMENT, TEXT_EVENT, config, register, slice};
 
 const STREAMED: [(&str, &str); 2] = [(":status", "200"), ("content-type", "text/event-stream")];
 const WHOLE: [(&str, &str); 2] = [(":status", "200"), ("content-length", "2")];
@@ -80,19 +80,20 @@ pub(crate) fn running(sequence: u64, age_us: u64) -> Admitted {
             endpoint: A.into(),
             age_us,
             started: false,
-            first_byte: false,
+            first_token: false,
         }),
         credit: 1,
         completed: None,
     }
 }
 
-fn served(sequence: u64) -> Completed {
+/// The server's response has no body.
+fn empty(sequence: u64) -> Completed {
     Completed {
         sequence,
         endpoint: A.into(),
         status: 200,
-        end: EndReason::Served.into(),
+        end: EndReason::NoAnswer.into(),
         ..Completed::default()
     }
 }
@@ -112,17 +113,21 @@ fn response_of_known_length_costs_one_message() {
     rig.worker.handle_request_body(rig.now, sequence, BODY.len(), true, read);
     rig.advance(millis(2));
     rig.response(sequence, &WHOLE, false);
-    rig.response_body(sequence, "{}", true);
+    rig.response_body(sequence, TEXT_DOCUMENT, true);
     assert_eq!(rig.outputs(), []);
     rig.advance(millis(3));
     let mut admitted = running(sequence, 5_000);
     let running = admitted.running.as_mut().expect("some");
     running.started = true;
-    running.first_byte = true;
+    running.first_token = true;
     // The headers arrived before the body, with which the request was admitted.
     running.register.as_mut().expect("some").age_us = 6_000;
-    admitted.completed =
-        Some(Completed { first_byte_us: Some(2_000), last_byte_us: Some(2_000), ..served(sequence) });
+    admitted.completed = Some(Completed {
+        end: EndReason::Served.into(),
+        first_token_us: Some(2_000),
+        last_byte_us: Some(2_000),
+        ..empty(sequence)
+    });
     assert_eq!(log(&mut rig, sequence), [Message::Reported(admitted)]);
     assert_eq!(rig.log(sequence), []);
 }
@@ -153,7 +158,7 @@ fn streamed_response_is_reported_at_its_start_and_at_its_end() {
     expected.running.as_mut().expect("some").started = true;
     assert_eq!(held(&mut rig), [Message::Reported(expected)]);
     rig.response_body(sequence, "", true);
-    assert_eq!(log(&mut rig, sequence), [Message::Event(Event::Completed(served(sequence)))]);
+    assert_eq!(log(&mut rig, sequence), [Message::Event(Event::Completed(empty(sequence)))]);
 }
 
 #[test]
@@ -170,8 +175,8 @@ fn streamed_response_removes_its_place() {
 }
 
 /// A worker whose pool asks for the first byte of streamed responses.
-fn asking_for_first_bytes() -> Rig {
-    let config = config(|config| config.policy.pools[0].first_byte = true);
+fn asking_for_first_tokens() -> Rig {
+    let config = config(|config| config.policy.pools[0].first_token = true);
     let mut rig = Rig::with(2, &config, &Shared::default());
     rig.open();
     rig.hello_ack(1);
@@ -180,31 +185,31 @@ fn asking_for_first_bytes() -> Rig {
 }
 
 #[test]
-fn first_byte_of_a_stream_is_reported_in_the_only_message_of_its_start() {
-    let mut rig = asking_for_first_bytes();
+fn first_token_of_a_stream_is_reported_in_the_only_message_of_its_start() {
+    let mut rig = asking_for_first_tokens();
     rig.host.0.insert("upstream.address", A.as_bytes().to_vec());
     let sequence = admitted(&mut rig);
     rig.response(sequence, &STREAMED, false);
     assert_eq!(rig.outputs(), []);
-    rig.response_body(sequence, "data: {}\n\n", false);
+    rig.response_body(sequence, TEXT_EVENT, false);
     let mut expected = running(sequence, 0);
     let running = expected.running.as_mut().expect("some");
     running.started = true;
-    running.first_byte = true;
+    running.first_token = true;
     assert_eq!(held(&mut rig), [Message::Reported(expected)]);
 }
 
 #[test]
-fn first_byte_after_a_recall_is_reported_as_that_of_a_granted_request() {
-    let mut rig = asking_for_first_bytes();
+fn first_token_after_a_recall_is_reported_as_that_of_a_granted_request() {
+    let mut rig = asking_for_first_tokens();
     rig.host.0.insert("upstream.address", A.as_bytes().to_vec());
     let sequence = admitted(&mut rig);
     rig.response(sequence, &STREAMED, false);
     rig.command(0, [crate::worker::credit_returns::recall(1)]);
-    rig.response_body(sequence, "data: {}\n\n", false);
+    rig.response_body(sequence, TEXT_EVENT, false);
     let outputs = messages(rig.outputs());
     assert!(
-        matches!(&outputs[..], [Message::Event(Event::Started(Started { first_byte: true, .. }))]),
+        matches!(&outputs[..], [Message::Event(Event::Started(Started { first_token: true, .. }))]),
         "{outputs:?}"
     );
 }
@@ -248,7 +253,7 @@ fn end_of_a_reported_request_is_repeated_with_its_admission() {
     assert!(matches!(&log(&mut rig, sequence)[..], [Message::Event(Event::Completed(_))]));
     let (_, repeated) = reopen(&mut rig);
     let [Message::Reported(admitted)] = &repeated[..] else { panic!("{repeated:?}") };
-    assert_eq!(admitted.completed, Some(served(sequence)));
+    assert_eq!(admitted.completed, Some(empty(sequence)));
     assert!(admitted.running.is_some());
 }
 
@@ -281,7 +286,7 @@ fn hello_lists_running_requests_whose_end_is_then_all_that_is_reported() {
     assert_eq!(events, []);
     let listed: Vec<&Running> = hello.running.iter().collect();
     assert_eq!(listed, [&running(sequence, 50_000).running.expect("some")]);
-    assert_eq!(end(&mut rig, sequence), [Message::Event(Event::Completed(served(sequence)))]);
+    assert_eq!(end(&mut rig, sequence), [Message::Event(Event::Completed(empty(sequence)))]);
 }
 
 #[test]

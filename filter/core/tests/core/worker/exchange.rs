@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use penstock_filter_core::effect::{HeadersAction, ResponseHeadersAction};
 use penstock_filter_core::header_sanitizer::HeaderEdit;
+use penstock_filter_core::limits::HEADERS_HELD;
 use penstock_filter_core::local_reply::LocalReply;
 use penstock_wire::command::Kind;
 use penstock_wire::filter_frame::Event;
@@ -15,7 +16,9 @@ use penstock_wire::{
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
-use crate::worker::harness::{Output, Rig, Shared, config, grant, register, without_retry};
+use crate::worker::harness::{
+    Ended, Output, Rig, Shared, TEXT_DOCUMENT, TEXT_EVENT, config, grant, register, without_retry,
+};
 
 fn header<'a>(answer: &'a LocalReply, name: &str) -> Option<&'a str> {
     answer.headers.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str())
@@ -61,12 +64,12 @@ fn request_from_headers_to_log_entry() {
         status: 200,
         attempts: 2,
         after_us: 3_000,
-        first_byte: false,
+        first_token: false,
     };
     assert_eq!(rig.outputs(), [Output::Sent(3, Event::Started(started))]);
 
     rig.advance(Duration::from_millis(4));
-    rig.response_body(sequence, r#"{"usage":{"prompt_tokens":7,"#, false);
+    rig.response_body(sequence, r#"{"choices":[{"text":"ab"}],"usage":{"prompt_tokens":7,"#, false);
     rig.advance(Duration::from_millis(5));
     rig.response_body(sequence, r#""completion_tokens":9}}"#, false);
     rig.advance(Duration::from_millis(6));
@@ -78,13 +81,14 @@ fn request_from_headers_to_log_entry() {
         status: 200,
         attempts: 2,
         end: EndReason::Served.into(),
-        first_byte_us: Some(7_000),
+        first_token_us: Some(7_000),
         last_byte_us: Some(12_000),
         prompt_tokens: Some(7),
         output_tokens: Some(9),
         ..Completed::default()
     };
     assert_eq!(rig.log(sequence), [Output::Sent(4, Event::Completed(completed))]);
+    assert_eq!(rig.ended, Ended { text_bytes: Some(2), body_bytes: 77, ended_us: 18_000 });
     assert_eq!(rig.log(sequence), []);
 }
 
@@ -342,7 +346,7 @@ fn errors_of_envoy_are_replaced_by_penstocks() {
         let mut rig = Rig::connected();
         let sequence = rig.running("m1");
         rig.host.0.insert("response.code_details", details.as_bytes().to_vec());
-        let ResponseHeadersAction { edits, body } =
+        let ResponseHeadersAction { edits, body, is_held: _ } =
             rig.response(sequence, &[(":status", "503"), ("content-type", "text/plain")], false);
         let body: serde_json::Value = serde_json::from_slice(&body.unwrap()).unwrap();
         assert_eq!(body["error"]["code"], code);
@@ -482,17 +486,17 @@ fn prompt_hashes_are_registered_if_the_pool_wants_them() {
 }
 
 /// A worker whose pool asks for the first byte of streamed responses.
-fn asking_for_first_bytes() -> Rig {
-    let config = config(|config| config.policy.pools[0].first_byte = true);
+fn asking_for_first_tokens() -> Rig {
+    let config = config(|config| config.policy.pools[0].first_token = true);
     let mut rig = Rig::with(2, &config, &Shared::default());
     rig.open();
     rig.hello_ack(1);
     rig
 }
 
-fn first_byte(outputs: &[Output]) -> Vec<(&str, bool)> {
+fn first_token(outputs: &[Output]) -> Vec<(&str, bool)> {
     let started = outputs.iter().map(|output| match output {
-        Output::Sent(_, Event::Started(started)) => (started.endpoint.as_str(), started.first_byte),
+        Output::Sent(_, Event::Started(started)) => (started.endpoint.as_str(), started.first_token),
         other => panic!("{other:?}"),
     });
     started.collect()
@@ -501,60 +505,63 @@ fn first_byte(outputs: &[Output]) -> Vec<(&str, bool)> {
 const STREAMED: [(&str, &str); 2] = [(":status", "200"), ("content-type", "text/event-stream")];
 
 #[test]
-fn the_first_byte_of_a_stream_is_reported_in_the_only_message_of_its_start() {
-    let mut rig = asking_for_first_bytes();
+fn the_first_token_of_a_stream_is_reported_in_the_only_message_of_its_start() {
+    let mut rig = asking_for_first_tokens();
     let sequence = rig.running("m1");
     rig.host.0.insert("upstream.address", b"1.1.1.1:1".to_vec());
     rig.response(sequence, &STREAMED, false);
     assert_eq!(rig.outputs(), [], "the headers tell nothing new");
     rig.response_body(sequence, "", false);
     assert_eq!(rig.outputs(), []);
-    rig.response_body(sequence, "data: {}\n\n", false);
-    assert_eq!(first_byte(&rig.outputs()), [("1.1.1.1:1", true)]);
-    rig.response_body(sequence, "data: {}\n\n", false);
+    rig.response_body(sequence, TEXT_EVENT, false);
+    assert_eq!(first_token(&rig.outputs()), [("1.1.1.1:1", true)]);
+    rig.response_body(sequence, TEXT_EVENT, false);
     assert_eq!(rig.outputs(), [], "it is sent once");
 }
 
 #[test]
-fn the_start_at_another_endpoint_is_reported_before_its_first_byte() {
-    let mut rig = asking_for_first_bytes();
+fn the_start_at_another_endpoint_is_reported_before_its_first_token() {
+    let mut rig = asking_for_first_tokens();
     let sequence = rig.running("m1");
     rig.host.0.insert("upstream.address", b"2.2.2.2:2".to_vec());
     rig.host.0.insert("upstream.request_attempt_count", 2_u64.to_le_bytes().to_vec());
     rig.response(sequence, &STREAMED, false);
-    assert_eq!(first_byte(&rig.outputs()), [("2.2.2.2:2", false)]);
-    rig.response_body(sequence, "data: {}\n\n", false);
-    assert_eq!(first_byte(&rig.outputs()), [("2.2.2.2:2", true)]);
+    assert_eq!(first_token(&rig.outputs()), [("2.2.2.2:2", false)]);
+    rig.response_body(sequence, TEXT_EVENT, false);
+    assert_eq!(first_token(&rig.outputs()), [("2.2.2.2:2", true)]);
 }
 
 #[test]
-fn a_hello_says_whether_the_first_byte_has_arrived() {
-    let mut rig = asking_for_first_bytes();
+fn a_hello_says_whether_the_first_token_has_arrived() {
+    let mut rig = asking_for_first_tokens();
     let sequence = rig.running("m1");
     let silent = rig.running("m1");
     rig.host.0.insert("upstream.address", b"1.1.1.1:1".to_vec());
     for sequence in [sequence, silent] {
         rig.response(sequence, &STREAMED, false);
     }
-    rig.response_body(sequence, "data: {}\n\n", false);
+    rig.response_body(sequence, TEXT_EVENT, false);
     rig.outputs();
+    // The headers of the silent one go on.
+    rig.advance(HEADERS_HELD);
+    rig.tick();
     rig.closed();
     rig.outputs();
     rig.advance(Duration::from_secs(1));
     let opened = rig.open();
     let [Output::Sent(1, Event::Hello(hello))] = &opened[..] else { panic!("{opened:?}") };
-    let running = hello.running.iter().map(|running| (running.started, running.first_byte));
+    let running = hello.running.iter().map(|running| (running.started, running.first_token));
     assert_eq!(running.collect::<Vec<_>>(), [(true, true), (true, false)]);
 }
 
 #[test]
 fn a_response_of_known_length_reports_its_end_alone() {
-    let mut rig = asking_for_first_bytes();
+    let mut rig = asking_for_first_tokens();
     let sequence = rig.running("m1");
     rig.host.0.insert("upstream.address", b"1.1.1.1:1".to_vec());
     let headers = [(":status", "200"), ("content-type", "application/json"), ("content-length", "2")];
     rig.response(sequence, &headers, false);
-    rig.response_body(sequence, "{}", true);
+    rig.response_body(sequence, TEXT_DOCUMENT, true);
     assert_eq!(rig.outputs(), []);
 }
 

@@ -7,7 +7,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use penstock_filter_core::config::Config;
-use penstock_filter_core::effect::{BodyAction, Effect, HeadersAction, ResponseHeadersAction, SessionId};
+use penstock_filter_core::effect::{
+    BodyAction, Effect, HeadersAction, ResponseBodyAction, ResponseHeadersAction, SessionId,
+};
 use penstock_filter_core::failed_attempts::FailedAttempts;
 use penstock_filter_core::header_sanitizer::HeaderEdit;
 use penstock_filter_core::headers::{Headers, serialize};
@@ -24,8 +26,8 @@ use penstock_wire::filter_frame::Event;
 use penstock_wire::limits::VERSION_MAX;
 use penstock_wire::source::From;
 use penstock_wire::{
-    Admitted, Api, Command, CompanionFrame, FilterFrame, Grant, HelloAck, Identity, ModelRule, ModelTable,
-    Network, Policy, Pool, Register, Role, Route, Source, Trust,
+    Admitted, Api, Command, CompanionFrame, Completed, FilterFrame, Grant, HelloAck, Identity, ModelRule,
+    ModelTable, Network, Policy, Pool, Register, Role, Route, Source, Trust,
 };
 use prost::Message;
 
@@ -56,6 +58,7 @@ pub(crate) enum Output {
     Resume(u32, String),
     Rewritten(u32, String, Rewrite),
     Reply(u32, LocalReply),
+    ResumeResponse(u32),
     /// Of the request with this number.
     CountReceived(u64),
     Error(String),
@@ -72,6 +75,26 @@ pub(crate) struct Rig {
     contexts: u32,
     /// The host's clock in the last Hello. Outputs leave it out, because most tests are about other fields.
     pub(crate) hello_clock_us: u64,
+    /// Of the last `Completed`. Outputs leave them out, because most tests are about other fields.
+    pub(crate) ended: Ended,
+}
+
+/// What a `Completed` says of the body and of the exchange's length.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Ended {
+    pub(crate) text_bytes: Option<u64>,
+    pub(crate) body_bytes: u64,
+    pub(crate) ended_us: u64,
+}
+
+impl Ended {
+    fn take(completed: &mut Completed) -> Self {
+        Self {
+            text_bytes: completed.text_bytes.take(),
+            body_bytes: std::mem::take(&mut completed.body_bytes),
+            ended_us: std::mem::take(&mut completed.ended_us),
+        }
+    }
 }
 
 /// The shared data of one Envoy, and the last version that was given to a value.
@@ -212,6 +235,7 @@ impl Rig {
             probes: 0,
             contexts: 100,
             hello_clock_us: 0,
+            ended: Ended::default(),
         }
     }
 
@@ -304,12 +328,18 @@ impl Rig {
                     let frame = FilterFrame::decode(message.as_slice()).expect("a frame");
                     let seq = frame.seq - self.probes;
                     assert!(frame.event.is_some() || !frame.admitted.is_empty());
-                    outputs.extend(frame.admitted.into_iter().map(|report| Output::Reported(seq, report)));
+                    outputs.extend(frame.admitted.into_iter().map(|mut report| {
+                        self.ended = report.completed.as_mut().map(Ended::take).unwrap_or_default();
+                        Output::Reported(seq, report)
+                    }));
                     let Some(mut event) = frame.event else {
                         continue;
                     };
                     if let Event::Hello(hello) = &mut event {
                         self.hello_clock_us = std::mem::take(&mut hello.clock_us);
+                    }
+                    if let Event::Completed(completed) = &mut event {
+                        self.ended = Ended::take(completed);
                     }
                     Output::Sent(seq, event)
                 }
@@ -320,6 +350,7 @@ impl Rig {
                     Output::Rewritten(context, format!("{:?}", without_retry(edits)), rewrite)
                 }
                 Effect::Reply { context, reply } => Output::Reply(context, reply),
+                Effect::ResumeResponse { context, .. } => Output::ResumeResponse(context),
                 Effect::CountReceived { sequence, .. } => Output::CountReceived(sequence),
                 Effect::LogError(text) => Output::Error(text),
             };
@@ -381,10 +412,10 @@ impl Rig {
         self.worker.handle_response_headers(self.now, Some(sequence), Headers::new(&map), end, &self.host)
     }
 
-    pub(crate) fn response_body(&mut self, sequence: u64, body: &str, end: bool) {
+    pub(crate) fn response_body(&mut self, sequence: u64, body: &str, end: bool) -> ResponseBodyAction {
         let read =
             |start: usize, length: usize| body.as_bytes().get(start..start + length).map(<[u8]>::to_vec);
-        self.worker.handle_response_body(self.now, sequence, body.len(), end, read);
+        self.worker.handle_response_body(self.now, sequence, body.len(), end, read)
     }
 
     pub(crate) fn log(&mut self, sequence: u64) -> Vec<Output> {
@@ -442,3 +473,8 @@ pub(crate) fn register(sequence: u64, model: &str) -> Register {
 pub(crate) fn slice(body: &str, start: usize, length: usize) -> Option<Vec<u8>> {
     body.as_bytes().get(start..start + length).map(<[u8]>::to_vec)
 }
+
+/// An event with a piece of text.
+pub(crate) const TEXT_EVENT: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n";
+/// A whole answer.
+pub(crate) const TEXT_DOCUMENT: &str = r#"{"choices":[{"message":{"content":"a"}}]}"#;

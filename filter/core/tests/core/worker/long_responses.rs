@@ -1,5 +1,6 @@
 //! Long JSON responses, of which only the end is read.
 
+use penstock_filter_core::effect::ResponseBodyAction;
 use penstock_wire::Completed;
 use penstock_wire::filter_frame::Event;
 #[cfg(target_arch = "wasm32")]
@@ -42,17 +43,46 @@ fn embedding(end: &str) -> String {
 fn counts_at_the_end_are_reported() {
     let body = embedding(r#","usage":{"prompt_tokens":7}"#);
     for piece in [100, 16_384, body.len()] {
-        assert_eq!(answered(&mut Rig::connected(), &body, piece), (4_096, Some(7)), "{piece}");
+        let mut rig = Rig::connected();
+        assert_eq!(answered(&mut rig, &body, piece), (body.len(), Some(7)), "the first one is read whole");
+        // The beginning shows that the document is no error.
+        assert_eq!(answered(&mut rig, &body, piece), (4_096 + piece.min(512), Some(7)), "{piece}");
     }
+}
+
+#[test]
+fn counts_of_the_first_answer_are_found_wherever_they_are() {
+    let mut rig = Rig::connected();
+    let before = format!(r#"{{"usage":{{"prompt_tokens":8}},{}"#, &embedding("")[1..]);
+    for _ in 0..3 {
+        assert_eq!(answered(&mut rig, &before, 16_384), (before.len(), Some(8)));
+    }
+}
+
+#[test]
+fn long_error_is_read_whole() {
+    let mut rig = Rig::connected();
+    answered(&mut rig, &embedding(r#","usage":{"prompt_tokens":7}"#), 16_384);
+    let sequence = rig.running("m1");
+    rig.outputs();
+    let body = format!(r#"{{"error":{{"message":"{}","code":503}}}}"#, "x".repeat(20_000));
+    let length = body.len().to_string();
+    let headers =
+        [(":status", "200"), ("content-type", "application/json"), ("content-length", length.as_str())];
+    assert!(rig.response(sequence, &headers, false).is_held);
+    let ResponseBodyAction::Replace(reply) = rig.response_body(sequence, &body, true) else {
+        panic!("no error");
+    };
+    assert_eq!(reply.status, 503);
 }
 
 #[test]
 fn responses_of_a_pool_are_read_whole_after_one_without_counts_at_its_end() {
     let mut rig = Rig::connected();
     let at_the_end = embedding(r#","usage":{"prompt_tokens":7}"#);
-    assert_eq!(answered(&mut rig, &at_the_end, 16_384), (4_096, Some(7)));
+    assert_eq!(answered(&mut rig, &at_the_end, 16_384), (at_the_end.len(), Some(7)));
     let before = format!(r#"{{"usage":{{"prompt_tokens":8}},{}"#, &embedding("")[1..]);
-    assert_eq!(answered(&mut rig, &before, 16_384), (4_096, None));
+    assert_eq!(answered(&mut rig, &before, 16_384), (4_608, None));
     assert_eq!(answered(&mut rig, &before, 16_384), (before.len(), Some(8)));
 }
 
@@ -60,6 +90,7 @@ fn responses_of_a_pool_are_read_whole_after_one_without_counts_at_its_end() {
 fn an_interrupted_response_says_nothing_about_where_counts_are() {
     let mut rig = Rig::connected();
     let body = embedding(r#","usage":{"prompt_tokens":7}"#);
+    answered(&mut rig, &body, 16_384);
     let sequence = rig.running("m1");
     let length = body.len().to_string();
     let headers =
@@ -67,5 +98,5 @@ fn an_interrupted_response_says_nothing_about_where_counts_are() {
     rig.response(sequence, &headers, false);
     rig.response_body(sequence, &body[..20_000], false);
     rig.log(sequence);
-    assert_eq!(answered(&mut rig, &body, 16_384), (4_096, Some(7)));
+    assert_eq!(answered(&mut rig, &body, 16_384), (4_608, Some(7)));
 }

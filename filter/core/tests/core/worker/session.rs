@@ -71,7 +71,7 @@ fn hello_lists_waiting_and_running_requests() {
             endpoint: "1.1.1.1:1".into(),
             age_us: 57_000,
             started: true,
-            first_byte: false,
+            first_token: false,
         }],
         ..hello(2)
     };

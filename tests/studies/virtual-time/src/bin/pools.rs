@@ -131,7 +131,7 @@ impl Session {
             end: wire::EndReason::Served.into(),
             prompt_tokens: Some(500),
             output_tokens: Some(100),
-            first_byte_us: Some(100),
+            first_token_us: Some(100),
             last_byte_us: Some(900),
             output_chunks: 100,
             ..Default::default()

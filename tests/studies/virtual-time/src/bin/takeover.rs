@@ -244,7 +244,7 @@ impl Takeover {
             endpoint: address(index(number)),
             age_us: 500_000,
             started: true,
-            first_byte: false,
+            first_token: false,
         };
         hello.running = share(session, running, sessions).map(runs).collect();
         self.send(session, Message::Hello(hello));

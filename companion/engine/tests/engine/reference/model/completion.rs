@@ -26,7 +26,7 @@ impl Model {
             return;
         };
         let Some(running) = item.running else { return };
-        if matches!(service, Service::Served(_)) {
+        if matches!(service, Service::Served(_) | Service::Cut(_)) {
             self.served_at(running.endpoint);
             if was_saturated {
                 self.completions.push(self.saturated);
@@ -55,16 +55,16 @@ impl Model {
         };
         let settled_cost = match service {
             Service::Nothing => None,
-            Service::Served(_) if running.unit == CostUnit::Requests => Some(1),
-            Service::Served(usage) => Some(self.cost_of(&item, usage)),
+            Service::Served(_) | Service::Cut(_) if running.unit == CostUnit::Requests => Some(1),
+            Service::Served(usage) | Service::Cut(usage) => Some(self.cost_of(&item, usage)),
         };
         self.account(&item, &running, settled_cost);
         let real = match service {
             Service::Nothing => None,
-            Service::Served(usage) => Some(self.cost_of(&item, usage)),
+            Service::Served(usage) | Service::Cut(usage) => Some(self.cost_of(&item, usage)),
         };
         self.settle_budget(&item, real);
-        if let Service::Served(usage) = service {
+        if let Service::Served(usage) | Service::Cut(usage) = service {
             let tokens = |reported: Option<Tokens>, estimate| reported.map_or(estimate, |tokens| tokens.0);
             let prompt = tokens(usage.prompt, item.prompt);
             running.output = tokens(usage.output, item.output);

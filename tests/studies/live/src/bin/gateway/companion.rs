@@ -272,7 +272,7 @@ impl Shared {
             status: 200,
             attempts: 1,
             end: EndReason::Served.into(),
-            first_byte_us: Some(500),
+            first_token_us: Some(500),
             last_byte_us: Some(500),
             prompt_tokens: Some(240),
             output_tokens: Some(1),
