@@ -43,6 +43,8 @@ pub(crate) struct Answer {
     pub(crate) text_bytes: Option<u64>,
     /// Bytes of the body.
     pub(crate) body_bytes: u64,
+    /// From the grant to the last byte of the body; `None`: it has none.
+    pub(crate) last_byte: Option<Duration>,
     /// From the grant to the end of the exchange.
     pub(crate) ended: Duration,
 }
@@ -205,13 +207,28 @@ fn part(
     let shown = shown(answer).unwrap_or(0);
     let (output, confidence) = match believed.output {
         Some(output) if output >= shown => (output, Confidence::Reported),
-        reported => (shown.max(reported.unwrap_or(0)), Confidence::Text),
+        reported => {
+            let underway =
+                if answer.end == EndReason::ClientLeft { underway(answer, shown, token_time) } else { 0 };
+            (shown.saturating_add(underway).max(reported.unwrap_or(0)), Confidence::Text)
+        }
     };
     let by_time = by_time(answer, asked, token_time);
     let (output, confidence) =
         if by_time > output { (by_time, Confidence::Time) } else { (output, confidence) };
     let is_estimated = confidence != Confidence::Reported || believed.prompt.is_none();
     counted(Service::Cut, believed, Some(output), confidence, is_estimated.then_some(reason))
+}
+
+/// The output tokens of the event that a server was computing when its client left. A server that sends several tokens in one event
+/// has computed some of them by then. They are at most those of the usual event, because a server that is silent for longer may hang.
+fn underway(answer: &Answer, shown: u64, token_time: Option<Duration>) -> u64 {
+    let (Some(last_byte), Some(token_time)) = (answer.last_byte, token_time) else {
+        return 0;
+    };
+    let silent = answer.ended.saturating_sub(last_byte).as_micros() / token_time.as_micros().max(1);
+    let usual = shown.checked_div(answer.events).unwrap_or(0);
+    u64::try_from(silent).unwrap_or(u64::MAX).min(usual)
 }
 
 /// The output tokens that a server had time for. A stream shows its tokens, and an answer without generated tokens has none.

@@ -125,6 +125,7 @@ pub(crate) fn completion(message: &wire::Completed) -> Completion<'_> {
             events: message.output_chunks,
             text_bytes: message.text_bytes,
             body_bytes: message.body_bytes,
+            last_byte: message.last_byte_us.map(Duration::from_micros),
             ended: Duration::from_micros(message.ended_us),
         },
         result: result(message),

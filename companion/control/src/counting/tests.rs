@@ -15,6 +15,7 @@ fn answer(end: EndReason) -> Answer {
         events: 0,
         text_bytes: Some(0),
         body_bytes: 10_000,
+        last_byte: None,
         ended: Duration::from_millis(1_500),
     }
 }
@@ -81,7 +82,7 @@ fn counts_that_the_request_cannot_have_are_not_believed() {
 }
 
 #[test]
-fn who_leaves_a_stream_pays_for_what_arrived() {
+fn client_that_leaves_a_stream_pays_for_what_arrived() {
     let left =
         |events, text_bytes| Answer { events, text_bytes: Some(text_bytes), ..answer(EndReason::ClientLeft) };
     let reason = Some(EstimateReason::ClientLeft);
@@ -97,7 +98,23 @@ fn who_leaves_a_stream_pays_for_what_arrived() {
 }
 
 #[test]
-fn who_leaves_a_whole_answer_pays_for_the_time_at_the_server() {
+fn client_that_leaves_between_two_events_pays_for_the_one_underway() {
+    let left = |events, silent_ms: u64| Answer {
+        events,
+        text_bytes: Some(640),
+        last_byte: Some(Duration::from_millis(1_500 - silent_ms)),
+        ..answer(EndReason::ClientLeft)
+    };
+    assert_eq!(counts(&left(20, 50), &ASKED).1, Some(165), "8 tokens in each event, and time for 5");
+    assert_eq!(counts(&left(20, 1_000), &ASKED).1, Some(168), "a server that hangs");
+    assert_eq!(counts(&left(160, 50), &ASKED).1, Some(161));
+    assert_eq!(count(&left(20, 50), &ASKED, None).output, Some(160), "no answer has shown the time");
+    let cut = Answer { end: EndReason::ResetInsideAnswer, ..left(20, 50) };
+    assert_eq!(counts(&cut, &ASKED).1, Some(160), "the server is gone");
+}
+
+#[test]
+fn client_that_leaves_a_whole_answer_pays_for_the_time_at_the_server() {
     let left = answer(EndReason::ClientLeft);
     let reason = Some(EstimateReason::ClientLeft);
     assert_eq!(counts(&left, &UNSTREAMED), (None, Some(150), Confidence::Time, reason));
