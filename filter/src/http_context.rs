@@ -81,9 +81,9 @@ impl HttpContext for Http {
         let (Some(plugin), Some(sequence)) = (&self.plugin, self.sequence) else {
             return Action::Continue;
         };
-        let read = |start, length| host::buffer(Buffer::RequestBody, start, length);
-        let action =
-            plugin.with_worker(|worker| worker.handle_request_body(HostClock, sequence, size, end, read));
+        let action = plugin.with_worker(|worker| {
+            worker.handle_request_body(HostClock, sequence, size, end, host::RequestBody)
+        });
         carry_out(plugin, self.context, action)
     }
 
@@ -91,8 +91,8 @@ impl HttpContext for Http {
         let (Some(plugin), Some(sequence)) = (&self.plugin, self.sequence) else {
             return Action::Continue;
         };
-        let read = |start, length| host::buffer(Buffer::RequestBody, start, length);
-        let action = plugin.with_worker(|worker| worker.handle_request_end(host::now(), sequence, read));
+        let action =
+            plugin.with_worker(|worker| worker.handle_request_end(host::now(), sequence, host::RequestBody));
         carry_out(plugin, self.context, action)
     }
 
@@ -127,6 +127,15 @@ impl HttpContext for Http {
                 Some(ResponseBodyAction::Hold) => {
                     plugin.request_resumes();
                     Action::Pause
+                }
+                Some(ResponseBodyAction::Edit { bytes, is_held }) => {
+                    host::set_buffer(Buffer::ResponseBody, size, &bytes);
+                    if is_held {
+                        plugin.request_resumes();
+                        Action::Pause
+                    } else {
+                        Action::Continue
+                    }
                 }
                 Some(ResponseBodyAction::Replace(error)) => reply(&error),
             };

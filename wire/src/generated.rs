@@ -631,6 +631,9 @@ pub struct Pool {
     /// What a server may do before a byte of its response for the request to be sent again; absent: `connect` and `reset`.
     #[prost(message, optional, tag = "13")]
     pub requeue_on: ::core::option::Option<RequeueOn>,
+    /// The filter asks servers for token counts in streams, and hides them from clients that don't ask.
+    #[prost(bool, tag = "14")]
+    pub include_usage: bool,
 }
 /// What a server may do before a byte of its response for the request to be sent again.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -176,6 +176,7 @@ fn policy() -> Policy {
             prefix_hashes: true,
             first_token: true,
             requeue_on: Some(RequeueOn { connect: true, reset: true, statuses: vec![429, 503] }),
+            include_usage: true,
         }],
         tracing: true,
         session_per_pool: true,

@@ -58,6 +58,8 @@ pub struct Pool {
     pub gives_credit: bool,
     /// Where prompts choose their endpoint by their prefix, those of at least as many tokens aren't admitted by credit.
     pub prefix_min_tokens: u64,
+    /// Filters ask servers for token counts in streams.
+    pub include_usage: bool,
     /// Where usage and learned models are kept across restarts. `None`: nowhere.
     pub store: Option<Store>,
     /// How long Envoy holds requests while no companion answers.

@@ -63,6 +63,7 @@ pub fn frame(config: &Config, tracing: bool) -> wire::Policy {
                 fallback_bound_in_tokens: in_tokens(pool),
                 prefix_hashes: wants_hashes(pool),
                 first_token: pool.policy.counts_prefill(),
+                include_usage: pool.include_usage,
                 requeue_on: Some(requeue_on(pool)),
             })
             .collect(),

@@ -26,6 +26,8 @@ pub struct Body {
     pub model_range: Range<u64>,
     /// The client asks for a stream of events.
     pub stream: bool,
+    /// The body has `stream_options`.
+    pub has_stream_options: bool,
     /// The least of `max_tokens`, `max_completion_tokens` and `max_output_tokens`; `None`: none is a whole number.
     pub max_tokens: Option<u64>,
     /// Decoded bytes of the prompt's strings. An attachment counts at most `ATTACHMENT_BYTES_MAX`, a token id counts

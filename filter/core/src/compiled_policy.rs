@@ -71,6 +71,8 @@ pub struct PoolPolicy {
     pub prefix_hashes: bool,
     /// The companion wants to know when the first byte of a streamed response arrives.
     pub first_token: bool,
+    /// The filter asks servers for token counts in streams.
+    pub(crate) include_usage: bool,
     /// The failures after which a request is sent again.
     pub(crate) requeue_on: RequeueOn,
     models: Vec<WildMatch>,
@@ -89,6 +91,7 @@ impl PoolPolicy {
             fallback_bound_in_tokens: pool.fallback_bound_in_tokens,
             prefix_hashes: pool.prefix_hashes,
             first_token: pool.first_token,
+            include_usage: pool.include_usage,
             requeue_on: pool.requeue_on.as_ref().map(RequeueOn::new).unwrap_or_default(),
             capacity_status: if pool.capacity_status == 429 { 429 } else { 503 },
             models: pool.models.iter().take(POLICY_LIST_MAX).map(|glob| WildMatch::new(glob)).collect(),

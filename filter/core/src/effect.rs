@@ -98,6 +98,13 @@ pub enum ResponseBodyAction {
     Pass,
     /// Hold everything that has arrived, headers included.
     Hold,
+    /// Put these bytes in the place of everything that has arrived and not gone on, then pass it on, or hold it.
+    Edit {
+        /// The bytes.
+        bytes: Vec<u8>,
+        /// Hold them.
+        is_held: bool,
+    },
     /// Send this reply in place of the response, of which the client has received nothing.
     Replace(LocalReply),
 }

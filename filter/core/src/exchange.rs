@@ -20,9 +20,10 @@ use crate::limits::{FALLBACK_BYTES_PER_TOKEN, FALLBACK_OUTPUT_TOKENS, HOLD_DEFAU
 use crate::registration::ModelName;
 use crate::requeue_on::RequeueOn;
 use crate::requeue_token::RequeueToken;
-use crate::rewrite::Rewrite;
+use crate::rewrite::{BufferedBody, Rewrite};
 use crate::session::Epoch;
 use crate::time::Instant;
+use crate::usage_request::{self, UsageHider};
 
 /// An HTTP exchange on a queued path.
 #[derive(Debug)]
@@ -37,6 +38,10 @@ pub(crate) struct Exchange {
     pub(crate) pool: Option<Arc<PoolPolicy>>,
     /// The bytes of the body that hold the model, as a JSON string.
     pub(crate) model_range: Range<u64>,
+    /// The gateway has asked the server for token counts. `None`: it hasn't, or the response isn't a stream of events.
+    pub(crate) usage_hider: Option<UsageHider>,
+    /// The body isn't the client's any more.
+    pub(crate) is_body_edited: bool,
     /// The request has a `content-length`.
     pub(crate) has_length: bool,
     /// The registration. It is kept in the form of its message, because the filter sends it again after a reconnect; the
@@ -103,6 +108,18 @@ impl Exchange {
         target.clone_into(&mut self.register.target_model);
         let bytes = self.register.body_bytes;
         Some(Rewrite::json_string(&self.model_range, target, bytes))
+    }
+
+    /// Asks the server for token counts, by an option in the buffered body.
+    pub(crate) fn ask_for_usage(&mut self, body: &mut impl BufferedBody) {
+        let Some(added) = usage_request::add_option(body).and_then(|added| u64::try_from(added).ok()) else {
+            return;
+        };
+        self.usage_hider = Some(UsageHider::default());
+        self.is_body_edited = true;
+        self.register.body_bytes = self.register.body_bytes.saturating_add(added);
+        let Range { start, end } = self.model_range;
+        self.model_range = start.saturating_add(added)..end.saturating_add(added);
     }
 
     /// The failures after which Envoy sends the request again.

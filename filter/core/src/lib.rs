@@ -62,6 +62,7 @@ pub mod shared_data;
 pub mod time;
 pub mod trust;
 pub mod usage;
+mod usage_request;
 pub mod worker;
 
 pub use self::json::SyntaxError;

@@ -31,6 +31,21 @@ pub trait BufferedBody {
     fn append(&mut self, bytes: &[u8]) -> bool;
 }
 
+/// A body that can only be read.
+impl<F: FnMut(usize, usize) -> Option<Vec<u8>>> BufferedBody for F {
+    fn read(&mut self, start: usize, length: usize) -> Option<Vec<u8>> {
+        self(start, length)
+    }
+
+    fn replace_front(&mut self, _: usize, _: &[u8]) -> bool {
+        false
+    }
+
+    fn append(&mut self, _: &[u8]) -> bool {
+        false
+    }
+}
+
 impl Rewrite {
     /// Replaces the JSON string at `range`, in a body of `length` bytes, by the string `text`.
     #[must_use]

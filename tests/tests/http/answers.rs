@@ -224,3 +224,52 @@ fn client_that_leaves_a_whole_answer_pays_for_the_time_at_the_server() {
         assert_eq!(counted(&gateway).await[1], 12.0, "an embedding has no output");
     });
 }
+
+#[test]
+fn counts_are_asked_for_and_hidden_from_clients_that_did_not_ask() {
+    run(async {
+        let server = Upstream::scripted().await;
+        let keys = format!("{}  usage: {{include: true}}\n", slots(1));
+        let gateway = Gateway::start(&config("", &[pool("p", "m", &[&server], &keys)])).await;
+        let ask = async |request: ClientRequest| {
+            let asked = gateway.spawn(request);
+            let call = server.next().await;
+            let body = call.json();
+            let events = call.stream();
+            events.text("word");
+            events.finish(8, 4);
+            (body["stream_options"].clone(), asked.await.expect("answered").text())
+        };
+        let streamed = || to("/v1/chat/completions").streamed();
+        let counts = "\"usage\":{";
+        let (option, answer) = ask(streamed()).await;
+        assert_eq!(option, json!({"include_usage": true}));
+        assert!(
+            !answer.contains(counts) && answer.contains("word") && answer.ends_with("data: [DONE]\n\n"),
+            "{answer}"
+        );
+        assert_eq!(counted(&gateway).await, [8.0, 4.0]);
+        let (option, answer) = ask(streamed().with("stream_options", json!({"include_usage": true}))).await;
+        assert_eq!(option, json!({"include_usage": true}));
+        assert!(answer.contains(counts), "the client asked: {answer}");
+        let (option, _) = ask(streamed().with("stream_options", json!({"include_usage": false}))).await;
+        assert_eq!(option, json!({"include_usage": false}), "the client decided");
+        // A long prompt arrives in several parts, and is edited as one.
+        let long = streamed().with("messages", json!([{"role": "user", "content": "x".repeat(300_000)}]));
+        let sent = long.body();
+        let asked = gateway.spawn(long);
+        let call = server.next().await;
+        let mut received = call.json();
+        call.answer();
+        assert_eq!(asked.await.expect("answered").status, 200);
+        let option = received.as_object_mut().expect("an object").remove("stream_options");
+        assert_eq!((option, received), (Some(json!({"include_usage": true})), sent));
+        let asked = gateway.spawn(to("/v1/chat/completions"));
+        let call = server.next().await;
+        assert_eq!(call.json().get("stream_options"), None, "whole answers have their counts");
+        call.answer();
+        asked.await.expect("answered");
+        let page = gateway.metrics().await;
+        assert_eq!(page.sum("penstock_answers_estimated_total", &[]), 0.0);
+    });
+}

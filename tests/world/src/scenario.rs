@@ -175,6 +175,7 @@ impl Scenario {
             fallback_bound_in_tokens: pool.in_tokens,
             prefix_hashes: false,
             first_token: pool.policy.counts_prefill(),
+            include_usage: false,
             requeue_on: Some(wire::RequeueOn {
                 connect: true,
                 reset: true,

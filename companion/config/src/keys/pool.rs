@@ -158,6 +158,7 @@ pub(super) fn convert(raw: Pool, identities_max: usize, path: &str) -> Result<cr
         resets: raw.queue.resets.0,
         gives_credit: matches!(raw.queue.credits, Credits::Auto),
         prefix_min_tokens: raw.scheduler.prefix_min_tokens.0,
+        include_usage: raw.usage.include,
         store: raw.usage.store.checked(&format!("{path}.usage.store"))?,
         hold: raw.companion_down.hold.0,
         then: raw.companion_down.then,
@@ -278,7 +279,7 @@ reject_unmeetable: true
 down: {first: 250ms, max: 8s}
 companion_down: {hold: 2s, then: open}
 stock: {unit: tokens, watermark_per_backend: 20000, deviation: 0.25}
-usage: {window: 90s, input_token_weight: 0.5, output_token_weight: 4, store: memory}
+usage: {window: 90s, input_token_weight: 0.5, output_token_weight: 4, include: true, store: memory}
 slo: {target_ttft: 500ms, target_itl: 50}
 arbitration:
   per_model: true
@@ -300,6 +301,7 @@ arbitration:
             }
         );
         assert_eq!(policy.usage_window, Duration::from_secs(90));
+        assert!(pool.include_usage && !valid("").include_usage);
         let weights = TokenWeights { input: 0.5, output: 4.0 };
         assert_eq!(policy.weights, weights);
         assert!(policy.per_model);

@@ -28,6 +28,10 @@ pub(crate) struct Usage {
     pub(crate) input_token_weight: TokenWeight,
     /// The cost of a generated token. The two weights can't both be 0.
     pub(crate) output_token_weight: TokenWeight,
+    /// Whether Envoy asks servers for token counts in streams of `/v1/chat/completions` and `/v1/completions`: it adds
+    /// `stream_options: {include_usage: true}` to requests without `stream_options`, and hides the event with the counts from their
+    /// clients.
+    pub(crate) include: bool,
     /// Where the companion keeps learned performance models, the windows of the discipline `usage`, and what flows have used of
     /// their budgets. `memory`: nowhere, so a restart begins without them. `{redb: PATH}`: in a file, which pools may share.
     /// `{redis: URL}`: in a redis server, where companions share the usage and the budgets of pools with the same name.
@@ -40,6 +44,7 @@ impl Default for Usage {
             window: millis(300_000),
             input_token_weight: TokenWeight(1.0),
             output_token_weight: TokenWeight(2.0),
+            include: false,
             store: Stored::default(),
         }
     }

@@ -192,6 +192,7 @@ impl Visitor for Fields {
             return Ok(());
         }
         self.role = Role::from_key(key.kept);
+        self.body.has_stream_options |= key.kept == "stream_options";
         self.share = match self.role {
             Role::Prompt | Role::PromptOrIds => Share::Whole,
             Role::Other | Role::Model | Role::Stream | Role::MaxTokens => Share::Nothing,

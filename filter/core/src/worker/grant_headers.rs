@@ -31,8 +31,9 @@ impl GrantHeaders {
         credit_endpoint: Option<&str>,
     ) -> Vec<HeaderEdit> {
         let mut edits = vec![HeaderEdit::Set(names::POOL_HEADER, grant.pool.clone())];
-        if let Some(rewrite) = rewrite {
-            let length = rewrite.length_after();
+        if rewrite.is_some() || exchange.is_body_edited {
+            let whole = usize::try_from(exchange.register.body_bytes).unwrap_or(usize::MAX);
+            let length = rewrite.map_or(whole, Rewrite::length_after);
             edits.extend(header_sanitizer::rewritten(length, exchange.has_length));
         }
         let requeue = self.requeue.as_ref().filter(|_| grant.requeue);

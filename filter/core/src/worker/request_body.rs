@@ -13,17 +13,19 @@ use crate::fallback_deadlines::{WaitDecision, decide};
 use crate::identity::IdentityClaims;
 use crate::local_reply::{Failure, LocalReply, QueueReport};
 use crate::registration::{self, body_too_large, invalid_body};
+use crate::rewrite::BufferedBody;
 use crate::time::{Clock, Instant};
+use crate::usage_request;
 
 impl Worker {
-    /// More of a request's body has arrived: `size` bytes in total, which `read(start, length)` fetches.
+    /// More of a request's body has arrived: `size` bytes in total. The host buffers the whole `body`, and lets it be edited at its end.
     pub fn handle_request_body(
         &mut self,
         clock: impl Clock,
         sequence: u64,
         size: usize,
         end: bool,
-        read: impl FnMut(usize, usize) -> Option<Vec<u8>>,
+        mut body: impl BufferedBody,
     ) -> BodyAction {
         self.body_callbacks.record();
         let Some(exchange) = self.exchanges.get_mut(&sequence) else {
@@ -38,21 +40,21 @@ impl Worker {
         }
         reading.size = size;
         if end {
-            return self.handle_request_end(clock.now(), sequence, read);
+            return self.handle_request_end(clock.now(), sequence, body);
         }
-        match reading.scanner.read_on(size, false, read) {
+        match reading.scanner.read_on(size, false, |start, length| body.read(start, length)) {
             Ok(()) => BodyAction::Pause,
             Err(error) => self.refuse_invalid(clock.now(), sequence, &invalid_body(error)),
         }
     }
 
-    /// The body of a request has ended, with its last byte or with trailers. `read(start, length)` fetches the bytes that
-    /// haven't been scanned.
+    /// The body of a request has ended, with its last byte or with trailers. The host buffers the whole
+    /// `body`.
     pub fn handle_request_end(
         &mut self,
         now: Instant,
         sequence: u64,
-        read: impl FnMut(usize, usize) -> Option<Vec<u8>>,
+        mut body: impl BufferedBody,
     ) -> BodyAction {
         self.body_callbacks.record();
         let Some(exchange) = self.exchanges.get_mut(&sequence) else {
@@ -64,9 +66,9 @@ impl Worker {
             return BodyAction::Pause;
         };
         let ReadingBody { mut scanner, claims, size, since: _ } = *reading;
-        let scanned = scanner.read_on(size, true, read);
+        let scanned = scanner.read_on(size, true, |start, length| body.read(start, length));
         match scanned.and_then(|()| scanner.finish()) {
-            Ok(body) => self.handle_body(now, sequence, body, size, &claims),
+            Ok(fields) => self.handle_body(now, sequence, fields, (size, &mut body), &claims),
             Err(error) => self.refuse_invalid(now, sequence, &invalid_body(error)),
         }
     }
@@ -76,7 +78,7 @@ impl Worker {
         now: Instant,
         sequence: u64,
         mut body: Body,
-        size: usize,
+        (size, buffered): (usize, &mut impl BufferedBody),
         claims: &IdentityClaims,
     ) -> BodyAction {
         let Some(exchange) = self.exchanges.get_mut(&sequence) else {
@@ -90,6 +92,7 @@ impl Worker {
         }
         exchange.model_range = body.model_range.clone();
         claims.resolve(&body, &mut exchange.register);
+        let is_uncounted = usage_request::is_uncounted(exchange.register.api(), &body);
         let hashes = core::mem::take(&mut body.prefix_hashes);
         registration::add_body(body, size, &mut exchange.register);
         let Ok(pool) = exchange.policy.pool(&exchange.register.model) else {
@@ -102,6 +105,9 @@ impl Worker {
         };
         if pool.as_ref().is_some_and(|pool| pool.prefix_hashes) {
             exchange.register.prefix_hashes = hashes;
+        }
+        if is_uncounted && pool.as_ref().is_some_and(|pool| pool.include_usage) {
+            exchange.ask_for_usage(buffered);
         }
         exchange.pool = pool;
         let down_since = self.sessions.of(exchange.pool_name()).down_since();

@@ -119,6 +119,8 @@ impl Worker {
             policy: Arc::clone(&self.policy),
             pool: None,
             model_range: 0..0,
+            usage_hider: None,
+            is_body_edited: false,
             has_length: headers.get(CONTENT_LENGTH).is_some(),
             register,
             phase: Phase::Answered,

@@ -1,6 +1,8 @@
 //! The response: adds the gateway's headers for the client, and reports the response to the companion.
 
+use core::ops::Range;
 use core::time::Duration;
+use std::borrow::Cow;
 
 use penstock_wire::filter_frame::Event;
 use penstock_wire::limits::NAME_BYTES_MAX;
@@ -36,6 +38,13 @@ impl Worker {
         };
         let sequence = exchange.register.sequence;
         let api = exchange.register.api();
+        let format = Format::from_headers(headers.get("content-type"), headers.get("content-encoding"));
+        if format != Format::Sse {
+            exchange.usage_hider = None;
+        }
+        // Without the hidden event, the response is shorter than its server announces.
+        let is_shorter = exchange.usage_hider.is_some() && headers.get(CONTENT_LENGTH).is_some();
+        let shorten = is_shorter.then_some(HeaderEdit::Remove(Cow::Borrowed(CONTENT_LENGTH)));
         let reports_first_token = exchange.pool.as_ref().is_some_and(|pool| pool.first_token);
         let Phase::Granted(granted) = &mut exchange.phase else {
             return ResponseHeadersAction::default();
@@ -65,7 +74,9 @@ impl Worker {
             granted.upstream = Upstream::Requeued { status };
             // At the first listener, the route's header names the requeue listener instead of the server.
             let is_overwritten = self.routes_report_endpoint && !self.is_requeue_listener;
-            return only_edits(requeued_edits(&granted.report, headers, is_overwritten));
+            let mut edits = requeued_edits(&granted.report, headers, is_overwritten);
+            edits.extend(shorten);
+            return only_edits(edits);
         }
         self.failing_pools.record_response(&granted.pool);
         let reads_end = self.document_ends.get(&granted.pool).copied().unwrap_or(false);
@@ -77,6 +88,7 @@ impl Worker {
         if !is_reported {
             edits.push(set_served(response.endpoint.clone()));
         }
+        edits.extend(shorten);
         let serves_again = self.is_requeue_listener && self.routes_report_endpoint;
         edits.extend(served_again_edit(headers, &response, serves_again));
         // A response of known length sends no event at its start, because `Completed` reports everything at its end.
@@ -114,10 +126,13 @@ impl Worker {
         sequence: u64,
         size: usize,
         end: bool,
-        read: impl FnMut(usize, usize) -> Option<Vec<u8>>,
+        mut read: impl FnMut(usize, usize) -> Option<Vec<u8>>,
     ) -> ResponseBodyAction {
         let Some(response) = self.response(sequence) else {
-            return ResponseBodyAction::Pass;
+            // A requeued response is read at the requeue listener. There its client seems to have asked for the counts.
+            return self
+                .hide_usage(sequence, 0..size, end, &mut read)
+                .map_or(ResponseBodyAction::Pass, passing);
         };
         response.is_complete |= end;
         let (was_held, is_kept) = (response.held.is_some(), response.is_kept);
@@ -125,7 +140,7 @@ impl Worker {
         if size > scanned {
             let now = clock.now();
             response.scanner.record_arrival(now, size.saturating_sub(scanned));
-            feed(&mut response.scanner, scanned, size, read);
+            feed(&mut response.scanner, scanned, size, &mut read);
             if response.scanner.has_token()
                 && let Some(started) = response.first_token_event.take()
             {
@@ -136,15 +151,46 @@ impl Worker {
             self.record_alive(sequence);
         }
         if is_kept {
-            return self.pass_kept(sequence, size);
+            let edited = self.hide_usage(sequence, scanned..size, end, &mut read);
+            let action = self.pass_kept(sequence, edited.as_ref().map_or(size, Vec::len));
+            return match edited {
+                Some(bytes) => {
+                    ResponseBodyAction::Edit { bytes, is_held: action == ResponseBodyAction::Hold }
+                }
+                None => action,
+            };
         }
         if !was_held {
-            return ResponseBodyAction::Pass;
+            return self
+                .hide_usage(sequence, 0..size, end, &mut read)
+                .map_or(ResponseBodyAction::Pass, passing);
         }
         let decision = self.response(sequence).map(|response| held_responses::decide(response, size, end));
         let decision = decision.unwrap_or(Decision::Pass);
         self.forget_passed_responses();
-        self.carry_out_decision(sequence, decision)
+        // What is held is all before the first token, and so before the counts.
+        let edited = (decision == Decision::Pass).then(|| self.hide_usage(sequence, 0..size, end, &mut read));
+        match edited.flatten() {
+            Some(bytes) => passing(bytes),
+            None => self.carry_out_decision(sequence, decision),
+        }
+    }
+
+    /// Hides the counts that the client didn't ask for among the bytes `new`, the last ones that are present. Returns what all present
+    /// bytes become; `None`: they stay.
+    fn hide_usage(
+        &mut self,
+        sequence: u64,
+        new: Range<usize>,
+        end: bool,
+        read: &mut impl FnMut(usize, usize) -> Option<Vec<u8>>,
+    ) -> Option<Vec<u8>> {
+        let hider = self.exchanges.get_mut(&sequence)?.usage_hider.as_mut()?;
+        let bytes = if new.is_empty() { Vec::new() } else { read(new.start, new.len())? };
+        let edited = hider.pass(&bytes, end)?;
+        let mut present = if new.start == 0 { Vec::new() } else { read(0, new.start)? };
+        present.extend_from_slice(&edited);
+        Some(present)
     }
 
     /// A response has ended with trailers.
@@ -246,6 +292,10 @@ fn feed(
         start = start.saturating_add(slice.len());
         scanner.feed(&slice);
     }
+}
+
+fn passing(bytes: Vec<u8>) -> ResponseBodyAction {
+    ResponseBodyAction::Edit { bytes, is_held: false }
 }
 
 fn only_edits(edits: Vec<HeaderEdit>) -> ResponseHeadersAction {

@@ -32,6 +32,7 @@ fn chat_request_is_scanned() {
             model: "m-1".into(),
             model_range: 10..15,
             stream: true,
+            has_stream_options: false,
             max_tokens: Some(64),
             prompt_bytes: 8 + (2 + 4) + 8 + 5,
             prefix_hashes: Vec::new(),
