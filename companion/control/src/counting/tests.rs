@@ -1,3 +1,5 @@
+//! What answers cost, whole and cut, with counts of the server and without.
+
 use super::*;
 
 const ASKED: Asked = Asked { body_bytes: 400, output_max: 1_000, is_generated: true, is_streamed: true };
