@@ -13,6 +13,9 @@ const DECAY: f64 = 1.0 - 1.0 / 16.0;
 /// A whole answer with fewer tokens took most of its time for the prompt.
 const WHOLE_TOKENS_MIN: f64 = 8.0;
 
+/// No server computes tokens of one answer faster. A proxy that collects events lets them seem so.
+const TOKEN_TIME_MIN: Duration = Duration::from_micros(500);
+
 /// The time of answers, and their tokens. Older ones weigh less.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sum {
@@ -56,7 +59,7 @@ impl Pace {
     /// The time between two tokens; `None`: no answer has shown it.
     pub(crate) fn token_time(&self) -> Option<Duration> {
         let ms = self.streamed.ms_per_token().or_else(|| self.whole.ms_per_token())?;
-        Duration::try_from_secs_f64(ms / 1_000.0).ok()
+        Some(Duration::try_from_secs_f64(ms / 1_000.0).ok()?.max(TOKEN_TIME_MIN))
     }
 }
 
@@ -93,6 +96,17 @@ mod tests {
         }
         let after = pace.token_time().expect("answers").as_secs_f64();
         assert!((0.019..0.021).contains(&after), "{after}");
+    }
+
+    #[test]
+    fn events_that_a_proxy_collected_are_no_faster_server() {
+        let mut pace = Pace::default();
+        let first = Duration::from_millis(4_000);
+        pace.observe(&Served {
+            last: Some(first + Duration::from_micros(200)),
+            ..served(true, 4_000, 0, 500)
+        });
+        assert_eq!(pace.token_time(), Some(TOKEN_TIME_MIN));
     }
 
     #[test]

@@ -213,7 +213,8 @@ fn part(
             (shown.saturating_add(underway).max(reported.unwrap_or(0)), Confidence::Text)
         }
     };
-    let by_time = by_time(answer, asked, token_time);
+    // What a server computed before it failed reached nobody.
+    let by_time = if answer.end == EndReason::ClientLeft { by_time(answer, asked, token_time) } else { 0 };
     let (output, confidence) =
         if by_time > output { (by_time, Confidence::Time) } else { (output, confidence) };
     let is_estimated = confidence != Confidence::Reported || believed.prompt.is_none();

@@ -140,7 +140,9 @@ impl fmt::Display for HealthReason {
                     "it has refused every request for long, with status {status}, and others serve such requests"
                 )
             }
-            Self::Probe { fault } => write!(formatter, "the request that probed it failed {fault}"),
+            Self::Probe { fault } => {
+                write!(formatter, "a request failed {fault} when it was probed, or soon after")
+            }
             Self::AllAlike => {
                 formatter.write_str("every endpoint of the pool failed alike, so none is kept away")
             }
@@ -339,6 +341,8 @@ impl Health {
     pub(crate) fn mark_failing(&mut self, now: Instant, verdict: Verdict, policy: &Failing, answers: u64) {
         if self.trial > 0 {
             self.relapses = (self.relapses + 1).min(RELAPSES_MAX);
+        } else if self.is_healthy() {
+            self.relapses = 0;
         }
         let pause = policy.probe_every.saturating_mul(1 << self.relapses);
         let least = if verdict.is_hidden { 0 } else { ANSWERS_BETWEEN_PROBES };

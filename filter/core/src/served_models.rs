@@ -35,8 +35,8 @@ impl ServedModels {
 
     /// The endpoint has served the model.
     pub(crate) fn insert(&mut self, endpoint: &str, model: &str) {
-        if self.hashes.len() >= SERVED_MODELS_MAX {
-            // A forgotten pair costs its next request three headers.
+        if self.hashes.len() >= SERVED_MODELS_MAX && !self.contains(endpoint, model) {
+            // Until an endpoint has served its model again, requests for it carry the headers that let Envoy retry a 404.
             self.hashes.clear();
         }
         self.hashes.insert(self.hash(endpoint, model));

@@ -242,7 +242,7 @@ async fn debt_outlives(store: &str) {
     let mut gateway = Gateway::start(server, store, "{tokens: 100, per: 20s}").await;
     let request = ClientRequest::chat("m", "large").tenant("limited");
     let answer = gateway.client.ask(&request).await;
-    gateway.server.next().await.answer_with(1_000, 0);
+    gateway.server.next().await.answer_with(999, 1);
     assert_eq!(H2c::answer(answer).await.expect("an answer").status, 200);
     gateway.companion.signal(libc::SIGTERM);
     assert!(gateway.companion.exit().await.success());
@@ -431,7 +431,7 @@ fn a_reset_at_one_gateway_forgets_what_the_other_one_has_not_written_and_what_it
         let request = ClientRequest::chat("m", "limited").tenant("limited").with("max_tokens", 10);
         let ask_there = async |there: &mut Gateway, tokens| {
             let answer = there.client.ask(&request).await;
-            there.server.next().await.answer_with(tokens, 0);
+            there.server.next().await.answer_with(tokens - 1, 1);
             assert_eq!(H2c::answer(answer).await.expect("an answer").status, 200);
         };
         let long = there.client.ask(&request).await;
@@ -443,7 +443,7 @@ fn a_reset_at_one_gateway_forgets_what_the_other_one_has_not_written_and_what_it
         // The 90 are written within a second, so mostly they aren't yet.
         here.change("limited", json!({"reset": true})).await;
         there.shows("limited", 0, 0, 1_000).await;
-        call.answer_with(50, 0);
+        call.answer_with(49, 1);
         assert_eq!(H2c::answer(long).await.expect("an answer").status, 200);
         ask_there(&mut there, 7).await;
         there.shows("limited", 7, 0, 993).await;

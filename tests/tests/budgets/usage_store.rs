@@ -53,7 +53,7 @@ impl Scene {
     /// Serves a request of `tokens` tokens for the tenant.
     async fn serve(&mut self, tenant: &str, tokens: u64) {
         self.crowd.ask(0, "p", tenant, tenant).await;
-        self.server.next().await.answer_with(tokens, 0);
+        self.server.next().await.answer_with(tokens - 1, 1);
         assert_eq!(self.crowd.answers().await[0].1.status, 200);
         self.companion.stock("p", 0).await;
     }
@@ -194,7 +194,7 @@ fn what_a_companion_runs_counts_at_all_companions_of_a_redis_until_it_ends() {
         let (mut busy, calls, mut idle) = busy_and_idle(&redis).await;
         assert_eq!(idle.first_of(["heavy", "light"]).await, "light");
         for call in calls {
-            call.answer_with(1_000, 0);
+            call.answer_with(999, 1);
         }
         for (text, answer) in busy.crowd.answers().await {
             assert_eq!(answer.status, 200, "{text}: {}", answer.text());

@@ -32,6 +32,8 @@ pub(super) struct Accounts {
     pools: BTreeMap<String, PoolAccounts>,
     /// A session has ended or begun in this batch, so that it isn't clear which requests could go.
     is_unclear: bool,
+    /// The companion has handed over, and follows no clock any more.
+    is_closed: bool,
 }
 
 impl World {
@@ -94,7 +96,7 @@ impl World {
     pub(super) fn follow_costs(&mut self, index: usize, utc: Option<Duration>) {
         let local = self.companion_now(index).as_nanos();
         let companion = &mut self.companions[index];
-        let Some(control) = &mut companion.control else {
+        let Some(control) = companion.control.as_mut().filter(|_| !companion.accounts.is_closed) else {
             return;
         };
         let events = control.take_cost_events();
@@ -116,6 +118,11 @@ impl World {
             }
         }
         self.compare_accounts(index);
+    }
+
+    /// A companion has handed over to another one.
+    pub(super) fn close_companion_accounts(&mut self, index: usize) {
+        self.companions[index].accounts.is_closed = true;
     }
 
     fn follow_cost(&mut self, index: usize, event: &CostEvent, local: Nanos) -> Result<(), String> {
@@ -198,6 +205,7 @@ impl World {
 
     /// A companion begins a batch of events.
     pub(super) fn begin_batch(&mut self, index: usize) {
+        self.companions[index].roots_closed_in_batch.clear();
         let accounts = &mut self.companions[index].accounts;
         accounts.is_unclear = false;
         for pool in accounts.pools.values_mut() {

@@ -81,6 +81,8 @@ pub(super) struct Companion {
     /// How far the wall clock is ahead of the world's UTC, in seconds.
     pub(super) wall_clock_offset: i64,
     pub(super) accounts: Accounts,
+    /// Root contexts of which a stream has ended in the present batch.
+    pub(super) roots_closed_in_batch: Vec<u64>,
 }
 
 impl Companion {
@@ -178,6 +180,8 @@ impl World {
             }
             Event::Closed(conn) => {
                 batch.closed.push(*conn);
+                let root = self.stream_roots.get(&conn.0);
+                self.companions[index].roots_closed_in_batch.extend(root);
                 self.note_unclear_batch(index);
             }
             _ => {}
@@ -186,10 +190,14 @@ impl World {
             Event::Utc(utc) => Some(*utc),
             _ => None,
         };
+        let is_hand_over = matches!(event, Event::HandOver);
         if let Some(control) = &mut self.companions[index].control {
             control.handle(now, event);
         }
         self.follow_costs(index, utc);
+        if is_hand_over {
+            self.close_companion_accounts(index);
+        }
         if let Some(root) = bye {
             self.release(index, root);
             self.check_released(index, root);

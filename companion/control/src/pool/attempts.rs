@@ -295,11 +295,13 @@ impl Pool {
         let Some(endpoint) = endpoint.filter(|_| is_good) else {
             return;
         };
-        let Some(request) = self.requests.get_mut(&id) else {
+        let has_begun = self.requests.get(&id).is_none_or(|request| request.has_begun);
+        if has_begun {
             return;
-        };
-        if !core::mem::replace(&mut request.has_begun, true) {
-            self.attempt_answered(now, id, endpoint, AnswerResult::Begun);
+        }
+        self.attempt_answered(now, id, endpoint, AnswerResult::Begun);
+        if let Some(request) = self.requests.get_mut(&id) {
+            request.has_begun = true;
         }
     }
 }

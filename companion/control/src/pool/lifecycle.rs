@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::sync::Arc;
 
-use penstock_engine::input::{EndpointId, Input, RequestId, Service, Usage};
+use penstock_engine::input::{AnswerResult, EndpointId, Input, RequestId, Service, Usage};
 use penstock_engine::{Instant, Outcome};
 
 use super::Pool;
@@ -77,6 +77,12 @@ impl Pool {
 
     /// Ends a granted request that no endpoint is known to have ended.
     pub(super) fn settle(&mut self, now: Instant, id: RequestId, service: Service) {
+        // An answer that had begun there is one no longer.
+        if self.requests.get(&id).is_some_and(|request| request.has_begun)
+            && let Some(endpoint) = self.engine.endpoint_of(id)
+        {
+            self.attempt_answered(now, id, endpoint, AnswerResult::Left);
+        }
         let Some(request) = self.close(id) else {
             return;
         };

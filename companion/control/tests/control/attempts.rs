@@ -123,3 +123,30 @@ fn a_model_that_one_server_lacks_goes_to_the_other() {
         world.take();
     }
 }
+
+#[test]
+fn streams_that_run_at_another_endpoint_are_a_measure_until_they_end() {
+    let mut world = world(&[SERVER, SECOND]);
+    let begin = |world: &mut World, sequence: u64| {
+        world.send(1, Message::Register(wire::Register { pin: SERVER.into(), ..register(sequence) }));
+        assert_eq!(granted_at(&world.take()).0, SERVER);
+        let started = wire::Started { sequence, endpoint: SERVER.into(), status: 200, ..Default::default() };
+        world.send(1, Message::Started(started));
+    };
+    let left = |world: &mut World, sequence: u64| {
+        let end = wire::EndReason::ClientLeft.into();
+        let completed = wire::Completed { sequence, endpoint: SERVER.into(), end, ..Default::default() };
+        world.send(1, Message::Completed(completed));
+    };
+    begin(&mut world, 1);
+    begin(&mut world, 2);
+    left(&mut world, 1);
+    world.take();
+    world.send(1, Message::Register(wire::Register { pin: SERVER.into(), ..register(3) }));
+    assert!(!world.take().grants()[0].1.retry_not_found, "the second stream still runs there");
+    left(&mut world, 2);
+    left(&mut world, 3);
+    world.take();
+    world.send(1, Message::Register(register(4)));
+    assert!(world.take().grants()[0].1.retry_not_found, "none of them was served");
+}

@@ -36,10 +36,19 @@ struct Cell {
     at: Instant,
 }
 
+/// The bits of the last four answers.
+const LATELY: u32 = 0b1111;
+
 impl Cell {
     fn push(&mut self, succeeded: bool) {
         self.outcomes = (self.outcomes << 1) | u32::from(succeeded);
         self.count = (self.count + 1).min(u32::BITS);
+    }
+
+    /// The endpoint serves the kind: one of the last answers succeeded, or one has begun. Fewer than all that are remembered, because a server
+    /// may lose a model.
+    const fn serves(&self) -> bool {
+        self.outcomes & LATELY != 0 || self.begun > 0
     }
 
     /// Successes and failures.
@@ -129,13 +138,13 @@ impl Kinds {
 
     /// The endpoint has served the model at this path, as far as is remembered.
     pub(crate) fn has_served(&self, endpoint: EndpointId, kind: Kind) -> bool {
-        self.cell(key_of_any_flow(kind), endpoint).is_some_and(|cell| cell.outcomes != 0 || cell.begun > 0)
+        self.cell(key_of_any_flow(kind), endpoint).is_some_and(Cell::serves)
     }
 
     /// Some endpoint has.
     pub(crate) fn is_served(&self, kind: Kind) -> bool {
         let cells = self.0.peek(&key_of_any_flow(kind));
-        cells.is_some_and(|cells| cells.iter().any(|cell| cell.outcomes != 0 || cell.begun > 0))
+        cells.is_some_and(|cells| cells.iter().any(Cell::serves))
     }
 
     fn cell(&self, key: u64, endpoint: EndpointId) -> Option<&Cell> {

@@ -18,6 +18,7 @@ use penstock_engine::{HealthState, Instant};
 use crate::base::role::Roles;
 use crate::decisions::recent_stats::{Counts, PoolStats, RecentStats, WINDOW};
 use crate::discovery::States;
+use crate::surface::status::next_probe;
 
 /// A band is starved when its requests wait for this long while other bands are served.
 const STARVED: Duration = Duration::from_secs(10);
@@ -211,10 +212,10 @@ fn endpoints(facts: &PoolFacts<'_>, found_nothing: Option<&str>) -> Vec<String> 
                     }
                 };
                 format!(
-                    "{address} is {}: {}; next probe in {:.1}s. Check the log of its server ({key}).",
+                    "{address} is {}: {}; {}. Check the log of its server ({key}).",
                     endpoint.state.as_str(),
                     endpoint.reason,
-                    until.since(facts.now).as_secs_f64()
+                    next_probe(until, facts.now)
                 )
             }
             None if facts.pool.server(endpoint.id).is_some_and(|server| server.is_asleep) => format!(

@@ -291,6 +291,16 @@ fn reason(endpoint: &EndpointSnapshot, is_asleep: bool) -> String {
     }
 }
 
+/// When an endpoint that is kept away until then is probed.
+pub(crate) fn next_probe(until: Instant, now: Instant) -> String {
+    let left = until.since(now);
+    if left.is_zero() {
+        // Where clients see its failures, it also waits for answers of the others.
+        return "the next probe comes after a few more answers of the pool".into();
+    }
+    format!("next probe in {:.1}s", left.as_secs_f64())
+}
+
 /// Why an endpoint gets requests, or doesn't.
 fn readiness(endpoint: &EndpointSnapshot, is_asleep: bool, now: Instant) -> String {
     match endpoint.down_until {
@@ -303,12 +313,7 @@ fn readiness(endpoint: &EndpointSnapshot, is_asleep: bool, now: Instant) -> Stri
         },
         _ if !endpoint.listed => "no longer listed; running requests may finish".into(),
         Some(until) => {
-            format!(
-                "{}: {}; next probe in {:.1}s",
-                endpoint.state.as_str(),
-                endpoint.reason,
-                until.since(now).as_secs_f64()
-            )
+            format!("{}: {}; {}", endpoint.state.as_str(), endpoint.reason, next_probe(until, now))
         }
         None if is_asleep => "asleep: its engine sleeps and gets no request until it is woken up".into(),
         None => "its health check fails".into(),

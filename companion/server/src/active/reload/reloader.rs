@@ -55,7 +55,7 @@ pub(crate) async fn spawn(start: Start) -> Handle {
         active: sender,
         discovered: BTreeMap::new(),
         file,
-        file_bytes,
+        file_bytes: Some(file_bytes),
         file_missing: false,
         file_document,
         saved_document,
@@ -88,8 +88,8 @@ struct Reloader {
     /// Servers found by discovery, by pool.
     discovered: BTreeMap<Arc<str>, Discovered>,
     file: PathBuf,
-    /// The file's bytes when it was last read.
-    file_bytes: Vec<u8>,
+    /// The file's bytes when it was last read; `None`: it couldn't be read.
+    file_bytes: Option<Vec<u8>>,
     /// The file didn't exist when it was last read.
     file_missing: bool,
     /// The file's document at the start, without flags.
@@ -197,9 +197,12 @@ impl Reloader {
                 );
                 return;
             }
-            FileState::Unreadable(error) => Err(format!("{}: {error}", self.file.display())),
+            FileState::Unreadable(error) => {
+                self.file_bytes = None;
+                Err(format!("{}: {error}", self.file.display()))
+            }
             FileState::Read(bytes, document) => {
-                self.file_bytes = bytes;
+                self.file_bytes = Some(bytes);
                 *document
             }
         };
@@ -276,7 +279,7 @@ impl Reloader {
     /// `None`: the runtime is shutting down.
     async fn read_file(&self, force: bool) -> Option<FileState> {
         let (path, environment) = (self.file.clone(), self.environment.clone());
-        let before = (!force).then(|| self.file_bytes.clone());
+        let before = self.file_bytes.clone().filter(|_| !force);
         let read = tokio::task::spawn_blocking(move || match std::fs::read(&path) {
             Ok(bytes) if before.is_some_and(|before| before == bytes) => FileState::Unchanged,
             Ok(bytes) => FileState::Read(
@@ -334,7 +337,11 @@ impl Reloader {
         let admin = Admin::new(&config.admin).map_err(|error| ChangeError::Invalid(error.to_string()))?;
         let restored = self.open_stores(&config).await?;
         if matches!(origin, Origin::Http { persist: true, .. }) {
-            self.persist(&document).await?;
+            if let Err(why) = self.persist(&document).await {
+                // The stores of the new document are open by now. They close again, so that a later change restores their state.
+                let _ = self.stores.open(&now.config).await;
+                return Err(why);
+            }
         }
         let source: Arc<str> = match origin {
             Origin::Http { request, persist: false } => request.into(),
@@ -462,7 +469,7 @@ impl Reloader {
         let written = tokio::task::spawn_blocking(move || watched_file::replace(&path, &bytes));
         let written = written.await.map_err(|_| ChangeError::ShuttingDown)?;
         written.map_err(unwritable)?;
-        self.file_bytes = text.into_bytes();
+        self.file_bytes = Some(text.into_bytes());
         Ok(())
     }
 }
