@@ -1,8 +1,12 @@
 //! A request as its filter registers it: a `Register` message, parsed. It borrows from the message, so parsing copies
 //! nothing.
 
+use core::hash::Hasher as _;
 use core::time::Duration;
 use std::borrow::Cow;
+use std::hash::DefaultHasher;
+
+use penstock_engine::input::Kind;
 
 use crate::completion::Completion;
 use crate::counting::Asked;
@@ -77,6 +81,21 @@ pub(crate) struct Registration<'a> {
 }
 
 impl Registration<'_> {
+    /// The kind of the request to `target_model`. Requests without a tenant are told apart by their client's address.
+    pub(crate) fn kind(&self, target_model: &str) -> Kind {
+        let hash = |texts: [&str; 2], number: i32| {
+            let mut hasher = DefaultHasher::new();
+            for text in texts {
+                hasher.write(text.as_bytes());
+                hasher.write_u8(0xff);
+            }
+            hasher.write_i32(number);
+            hasher.finish()
+        };
+        let client = if self.tenant.is_empty() { self.client } else { "" };
+        Kind { model_and_path: hash([target_model, ""], self.api), flow: hash([&self.tenant, client], 0) }
+    }
+
     /// What limits the counts of the answer.
     pub(crate) fn asked(&self) -> Asked {
         let saturated = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);

@@ -429,7 +429,7 @@ fn a_reset_at_one_gateway_forgets_what_the_other_one_has_not_written_and_what_it
         here.serve("limited", 1).await;
         here.settled("limited").await;
         let request = ClientRequest::chat("m", "limited").tenant("limited").with("max_tokens", 10);
-        let ask_there = async |there: &mut Gateway, tokens| {
+        let ask_there = async |there: &mut Gateway, tokens: u64| {
             let answer = there.client.ask(&request).await;
             there.server.next().await.answer_with(tokens - 1, 1);
             assert_eq!(H2c::answer(answer).await.expect("an answer").status, 200);

@@ -1,5 +1,7 @@
 //! Attempts that servers failed: where a request goes then, how often, and which answer is the client's.
 
+use penstock_engine::policy::Gate;
+use penstock_engine::units::Decimal;
 use penstock_wire as wire;
 use wire::filter_frame::Event as Message;
 
@@ -7,8 +9,14 @@ use crate::harness::*;
 
 /// Two filters of one Envoy, on streams 1 and 2.
 fn world(servers: &[&str]) -> World {
+    world_of(servers, 1)
+}
+
+/// So many places at each server.
+fn world_of(servers: &[&str], places: u64) -> World {
     let mut settings = settings_of(servers);
     settings.pools[0].requeues = None;
+    settings.pools[0].policy.gate = Gate::requests(Decimal::whole(places));
     let mut world = World::with(settings);
     for epoch in [1, 2] {
         let filter = Filter { has_requeue_listener: true, ..filter(epoch) };
@@ -126,7 +134,7 @@ fn a_model_that_one_server_lacks_goes_to_the_other() {
 
 #[test]
 fn streams_that_run_at_another_endpoint_are_a_measure_until_they_end() {
-    let mut world = world(&[SERVER, SECOND]);
+    let mut world = world_of(&[SERVER, SECOND], 4);
     let begin = |world: &mut World, sequence: u64| {
         world.send(1, Message::Register(wire::Register { pin: SERVER.into(), ..register(sequence) }));
         assert_eq!(granted_at(&world.take()).0, SERVER);
