@@ -50,10 +50,10 @@ impl Scene {
         Self { companion, _envoy: envoy, server, crowd }
     }
 
-    /// Serves a request of `tokens` tokens for the tenant.
+    /// Serves a request for the tenant that costs `tokens` tokens: one of output counts twice.
     async fn serve(&mut self, tenant: &str, tokens: u64) {
         self.crowd.ask(0, "p", tenant, tenant).await;
-        self.server.next().await.answer_with(tokens - 1, 1);
+        self.server.next().await.answer_with(tokens - 2, 1);
         assert_eq!(self.crowd.answers().await[0].1.status, 200);
         self.companion.stock("p", 0).await;
     }
@@ -66,11 +66,11 @@ impl Scene {
             self.crowd.ask(0, "p", tenant, tenant).await;
             self.companion.waiting("p", waiting).await;
         }
-        third.answer_with(1, 0);
+        third.answer_with(1, 1);
         let first = self.server.next().await;
         let name = first.text();
-        first.answer_with(1, 0);
-        self.server.next().await.answer_with(1, 0);
+        first.answer_with(1, 1);
+        self.server.next().await.answer_with(1, 1);
         for (tenant, answer) in self.crowd.answers().await {
             assert_eq!(answer.status, 200, "{tenant}: {}", answer.text());
         }
@@ -158,8 +158,8 @@ fn usage_settled_by_one_companion_counts_at_all_companions_of_a_redis() {
         there.window(5_000.0).await;
         there.serve("light", 100).await;
         assert_eq!(there.first_of(["heavy", "light"]).await, "light");
-        // 5,000, 100, and 1 for each of the three.
-        here.window(5_103.0).await;
+        // 5,000, 100, and 3 for each of the three.
+        here.window(5_109.0).await;
         let twice = here.gauge("penstock_usage_window_tokens").await;
         assert!(twice < 6_000.0, "its own is counted once: {twice}");
         assert_eq!(here.first_of(["heavy", "light"]).await, "light");
@@ -194,15 +194,15 @@ fn what_a_companion_runs_counts_at_all_companions_of_a_redis_until_it_ends() {
         let (mut busy, calls, mut idle) = busy_and_idle(&redis).await;
         assert_eq!(idle.first_of(["heavy", "light"]).await, "light");
         for call in calls {
-            call.answer_with(999, 1);
+            call.answer_with(998, 1);
         }
         for (text, answer) in busy.crowd.answers().await {
             assert_eq!(answer.status, 200, "{text}: {}", answer.text());
         }
         idle.falls(ELSEWHERE, 0.0).await;
-        // Three times 1,000, and 1 for each of the three that were served there.
-        idle.window(3_003.0).await;
-        assert_eq!(idle.gauge("penstock_usage_window_tokens").await, 3_003.0);
+        // Three times 1,000, and 3 for each of the three that were served there.
+        idle.window(3_009.0).await;
+        assert_eq!(idle.gauge("penstock_usage_window_tokens").await, 3_009.0);
         assert_eq!(idle.first_of(["heavy", "light"]).await, "light");
     });
 }
