@@ -98,7 +98,7 @@ pub enum HealthReason {
         /// Failures.
         failed: u32,
         /// Answers.
-        of: u32,
+        answers: u32,
         /// The last failure.
         fault: Fault,
     },
@@ -128,10 +128,10 @@ impl fmt::Display for HealthReason {
                     "{count} requests in a row failed there, the last one {fault}, and others serve such requests"
                 )
             }
-            Self::Share { failed, of, fault } => {
+            Self::Share { failed, answers, fault } => {
                 write!(
                     formatter,
-                    "{failed} of its last {of} answers failed, the last one {fault}, and others serve such requests"
+                    "{failed} of its last {answers} answers failed, the last one {fault}, and others serve such requests"
                 )
             }
             Self::Refusals { status } => {
@@ -475,9 +475,9 @@ impl Health {
         let surprise = comparison.surprise_elsewhere(answer.kind, is_servers, self.window.flows());
         if is_servers && surprise > 0.0 {
             self.window.failed(now, policy.window, answer.kind.flow, libm::exp(-surprise));
-            let (failed, of) = self.window.counts();
+            let (failed, answers) = self.window.counts();
             if failed >= policy.consecutive && self.window.stands_out(policy.ratio, needed) {
-                return verdict(HealthReason::Share { failed, of, fault });
+                return verdict(HealthReason::Share { failed, answers, fault });
             }
         }
         None

@@ -20,13 +20,13 @@ impl Liveness {
             known.insert(endpoint.clone(), now);
         }
         if known.len() > ENDPOINTS_MAX {
-            known.retain(|_, at| now.duration_since(*at) < Duration::from_secs(60));
+            known.retain(|_, seen| now.duration_since(*seen) < Duration::from_secs(60));
         }
     }
 
     /// Bytes have come from the endpoint since then.
     pub(crate) fn is_alive_since(&self, endpoint: &str, then: Instant) -> bool {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get(endpoint).is_some_and(|at| *at >= then)
+        known.get(endpoint).is_some_and(|seen| *seen >= then)
     }
 }

@@ -336,12 +336,12 @@ impl Reloader {
         let config = config.map_err(|error| ChangeError::Invalid(error.to_string()))?;
         let admin = Admin::new(&config.admin).map_err(|error| ChangeError::Invalid(error.to_string()))?;
         let restored = self.open_stores(&config).await?;
-        if matches!(origin, Origin::Http { persist: true, .. }) {
-            if let Err(why) = self.persist(&document).await {
-                // The stores of the new document are open by now. They close again, so that a later change restores their state.
-                let _ = self.stores.open(&now.config).await;
-                return Err(why);
-            }
+        if matches!(origin, Origin::Http { persist: true, .. })
+            && let Err(why) = self.persist(&document).await
+        {
+            // The stores of the new document are open by now. They close again, so that a later change restores their state.
+            let _ = self.stores.open(&now.config).await;
+            return Err(why);
         }
         let source: Arc<str> = match origin {
             Origin::Http { request, persist: false } => request.into(),
