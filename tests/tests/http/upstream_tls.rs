@@ -15,7 +15,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use penstock_tests::certificates::Certificates;
 use penstock_tests::gateway::config;
-use penstock_tests::{ClientRequest, Gateway, Upstream, run, until};
+use penstock_tests::{ClientRequest, Gateway, RefusingServer, Upstream, run, until};
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::net::{TcpListener, TcpStream};
@@ -359,8 +359,8 @@ fn a_requeued_request_goes_on_to_a_server_behind_tls_with_its_tenant() {
     run(async {
         let folder = TempDir::new().expect("a folder");
         let files = Certificates::new(folder.path(), "server");
-        let dead =
-            std::net::TcpListener::bind("127.0.0.1:0").expect("a free port").local_addr().expect("bound");
+        let refusing = RefusingServer::new();
+        let dead = refusing.address();
         let server = Server::start(Some(tls(&files, None))).await;
         for http2 in [false, true] {
             let ca = quoted(&files.ca);
@@ -368,21 +368,29 @@ fn a_requeued_request_goes_on_to_a_server_behind_tls_with_its_tenant() {
                 "http2: {http2}, tls: {{ca: {ca}}}, headers: {{authorization: {{value: Bearer of-gateway}}}}"
             ));
             let pool = format!(
-                "- name: p\n  endpoints: {{static: ['{dead}', '{}']}}\n  health: {{path: null}}\n  scrape: {{path: null}}\n{keys}",
+                "- name: p\n  endpoints: {{static: ['{dead}', '{}']}}\n  health: {{path: null}}\n  scrape: {{path: null}}\n  \
+                 scheduler: {{prefix: 0}}\n{keys}",
                 server.address
             );
             let identity = "identity: {fairness_id: [{header: authorization}]}\n";
             let gateway = Gateway::start(&config(identity, &[pool])).await;
             let large = "x".repeat(300_000);
-            // As many at once as both servers take, so that the dead one gets some.
             let ask = || ClientRequest::chat("m", &large).header("authorization", "tenant-key");
-            let asked: Vec<_> = std::iter::repeat_with(|| gateway.spawn(ask())).take(8).collect();
-            for asked in asked {
-                let answer = asked.await.expect("answered");
-                assert_eq!(answer.status, 200, "{}", answer.text());
-            }
-            let page = gateway.metrics().await;
-            assert!(page.sum("penstock_requeues_total", &[]) >= 1.0, "{}", page.text());
+            // Until the dead server gets one.
+            until("a requeue", || async {
+                let asked: Vec<_> = std::iter::repeat_with(|| gateway.spawn(ask())).take(8).collect();
+                for asked in asked {
+                    let answer = asked.await.expect("answered");
+                    assert_eq!(answer.status, 200, "{}", answer.text());
+                }
+                let page = gateway.metrics().await;
+                if page.sum("penstock_requeues_total", &[]) >= 1.0 {
+                    Ok(())
+                } else {
+                    Err(page.text().to_owned())
+                }
+            })
+            .await;
             let flows = gateway.pool("p").await["flows"].to_string();
             assert!(!flows.contains("of-gateway"), "the credential is no identity: {flows}");
         }

@@ -11,7 +11,7 @@ const TTL: Duration = Duration::from_secs(3);
 fn a_lone_server_that_resets_requests_and_comes_and_goes_extends_no_wait() {
     run_alone(async {
         let server = Upstream::scripted().await;
-        let more = "  health: {path: /health, interval: 100ms, unhealthy_after: 1}\n  queue: {ttl: 3s, no_endpoint_ttl: 3s}\n";
+        let more = "  health: {path: /health, interval: 100ms, unhealthy_after: 1}\n  queue: {ttl: 3s, no_endpoint_ttl: 3s, resets: 1000}\n";
         let gateway = Gateway::start(&config("", &[pool("chat", "m", &[&server], more)])).await;
         let asked = gateway.spawn(ClientRequest::chat("m", "hello"));
         let mut resets = 0;
