@@ -5,5 +5,6 @@ pub(crate) mod budgets;
 pub(crate) mod grpc;
 pub(crate) mod history;
 pub(crate) mod http;
+pub(crate) mod next_probe;
 pub(crate) mod status;
 pub(crate) mod visibility;

@@ -18,7 +18,7 @@ use penstock_engine::{HealthState, Instant};
 use crate::base::role::Roles;
 use crate::decisions::recent_stats::{Counts, PoolStats, RecentStats, WINDOW};
 use crate::discovery::States;
-use crate::surface::status::next_probe;
+use crate::surface::next_probe::next_probe;
 
 /// A band is starved when its requests wait for this long while other bands are served.
 const STARVED: Duration = Duration::from_secs(10);

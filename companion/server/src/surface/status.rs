@@ -15,6 +15,7 @@ use crate::base::check_failures::{Check, CheckFailures};
 use crate::base::role::Roles;
 use crate::discovery::{State as DiscoveryState, States};
 use crate::surface::advice::Advice;
+use crate::surface::next_probe::next_probe;
 use crate::surface::visibility::FlowVisibility;
 
 /// Flows in the document; with more, those with the most waiting and running requests.
@@ -289,16 +290,6 @@ fn reason(endpoint: &EndpointSnapshot, is_asleep: bool) -> String {
         HealthReason::HealthCheck if is_asleep => "its engine sleeps".into(),
         reason => reason.to_string(),
     }
-}
-
-/// When an endpoint that is kept away until then is probed.
-pub(crate) fn next_probe(until: Instant, now: Instant) -> String {
-    let left = until.since(now);
-    if left.is_zero() {
-        // Where clients see its failures, it also waits for answers of the others.
-        return "the next probe comes after a few more answers of the pool".into();
-    }
-    format!("next probe in {:.1}s", left.as_secs_f64())
 }
 
 /// Why an endpoint gets requests, or doesn't.

@@ -201,7 +201,7 @@ impl Session {
         tasks.spawn(async move {
             loop {
                 tokio::time::sleep(limits::HEARTBEAT_INTERVAL).await;
-                beating.say(Event::Heartbeat(Heartbeat {})).await;
+                beating.say(Event::Heartbeat(Heartbeat::default())).await;
             }
         });
         Self { shared, _tasks: tasks }

@@ -139,7 +139,7 @@ impl Script {
     async fn finish(&mut self) {
         for session in &mut self.sessions {
             // The companion acknowledges a heartbeat at once.
-            session.send(Event::Heartbeat(Heartbeat {}));
+            session.send(Event::Heartbeat(Heartbeat::default()));
         }
         while self.sessions.iter().any(|session| session.handled < session.sent) {
             self.complete_granted().await;
