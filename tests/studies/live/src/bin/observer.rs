@@ -74,6 +74,7 @@ fn request(labels: &Arc<Labels>, endpoint: &str) -> [Observation; 3] {
                 endpoint: endpoint.into(),
                 status: 200,
                 ttft: Some(Duration::from_millis(300)),
+                first_token: Some(Duration::from_millis(300)),
                 itl: Some(Duration::from_millis(20)),
                 duration: Duration::from_secs(4),
                 prompt_tokens: Some(700),
