@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use penstock_engine::input::{Answer, AnswerResult, EndpointId, Input, Request, Service};
+use penstock_engine::input::{Answer, AnswerResult, EndpointId, Request, Service};
 use penstock_engine::{Instant, Outcome};
 
 use super::admission::kind;
@@ -54,6 +54,7 @@ impl Pool {
             arrived: request.arrived,
             waited: now.before(running.age).since(request.arrived),
             requeues: 0,
+            sequences: registering.registration.asked().sequences,
         };
         self.model_counts.passed(now, &labels.model);
         self.observe_arrival(registering, labels);
@@ -83,7 +84,7 @@ impl Pool {
         self.observe_request(labels.clone(), news);
         self.effects.push_back(PoolEffect::Counted(key));
         self.record_cost_event(|| CostEventKind::Ended { id, service });
-        self.engine.handle(now, Input::Completed { id, service });
+        self.engine.handle(now, completion.input(id, service));
         self.apply_decisions(now, Some((id, labels)));
     }
 }
