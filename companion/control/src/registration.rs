@@ -1,8 +1,12 @@
 //! A request as its filter registers it: a `Register` message, parsed. It borrows from the message, so parsing copies
 //! nothing.
 
+use core::hash::Hasher as _;
 use core::time::Duration;
 use std::borrow::Cow;
+use std::hash::DefaultHasher;
+
+use penstock_engine::input::Kind;
 
 use crate::completion::Completion;
 use crate::counting::Asked;
@@ -90,6 +94,21 @@ impl Registration<'_> {
             is_generated: self.is_generated,
             is_streamed: self.is_streamed,
         }
+    }
+
+    /// The kind of the request to `target_model`. Requests without a tenant are told apart by their client's address.
+    pub(crate) fn kind(&self, target_model: &str) -> Kind {
+        let hash = |texts: [&str; 2], number: i32| {
+            let mut hasher = DefaultHasher::new();
+            for text in texts {
+                hasher.write(text.as_bytes());
+                hasher.write_u8(0xff);
+            }
+            hasher.write_i32(number);
+            hasher.finish()
+        };
+        let client = if self.tenant.is_empty() { self.client } else { "" };
+        Kind { model_and_path: hash([target_model, ""], self.api), flow: hash([&self.tenant, client], 0) }
     }
 
     /// A filter with credit admits such a request by itself, unless its prompt is too long: it is new, is one sequence, names no endpoints,

@@ -6,7 +6,7 @@ use std::hash::DefaultHasher;
 use std::sync::Arc;
 
 use penstock_autopilot as autopilot;
-use penstock_engine::input::{ClassKey, EndpointId, Input, Kind, Prompt, Request, RequestId, Service};
+use penstock_engine::input::{ClassKey, EndpointId, Input, Prompt, Request, RequestId, Service};
 use penstock_engine::units::Tokens;
 use penstock_engine::{Instant, ModelName, Outcome};
 
@@ -34,7 +34,7 @@ impl Pool {
         let mut labels = self.labels(now, registering);
         let mut request = engine_request(id, now, registration, &self.rules, &labels);
         let constraints = Constraints::new(registration);
-        let kind = kind(registration, &labels);
+        let kind = registration.kind(&labels.model.target);
         request.eligible = self.eligible(now, peer.envoy, kind, constraints.as_deref());
         self.classify(&mut request, &mut labels);
         let labels = Arc::new(labels);
@@ -417,24 +417,6 @@ const fn outcome_of(arrival: Arrival<'_>) -> Outcome {
     match arrival {
         Arrival::ByCredit { .. } => Outcome::Leased,
         Arrival::New | Arrival::Waiting | Arrival::Running(_) => Outcome::Dispatched,
-    }
-}
-
-/// The kind of a request. Requests without a tenant are told apart by their client's address.
-pub(super) fn kind(registration: &Registration<'_>, labels: &Labels) -> Kind {
-    let hash = |texts: [&str; 2], number: i32| {
-        let mut hasher = DefaultHasher::new();
-        for text in texts {
-            hasher.write(text.as_bytes());
-            hasher.write_u8(0xff);
-        }
-        hasher.write_i32(number);
-        hasher.finish()
-    };
-    let client = if registration.tenant.is_empty() { registration.client } else { "" };
-    Kind {
-        model_and_path: hash([&labels.model.target, ""], registration.api),
-        flow: hash([&registration.tenant, client], 0),
     }
 }
 

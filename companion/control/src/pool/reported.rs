@@ -7,7 +7,6 @@ use std::sync::Arc;
 use penstock_engine::input::{Answer, AnswerResult, EndpointId, Request, Service};
 use penstock_engine::{Instant, Outcome};
 
-use super::admission::kind;
 use super::input::Registering;
 use super::lifecycle::Admission;
 use super::{Pool, PoolEffect};
@@ -64,7 +63,7 @@ impl Pool {
         let counted = self.count(completion, &registering.registration.asked());
         let service = counted.service;
         if let Some(result) = completion.result {
-            let kind = kind(registering.registration, labels);
+            let kind = registering.registration.kind(&labels.model.target);
             if let AnswerResult::Rejected(status) = result {
                 self.model_not_found(now, endpoint, kind, status);
             }
