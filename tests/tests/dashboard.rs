@@ -32,7 +32,7 @@ impl Drop for Fixture {
 }
 
 impl Fixture {
-    /// 9 requests are served, 6 run, 6 wait and 2 are refused.
+    /// 9 requests are served as streams, 6 run, 6 wait and 2 are refused.
     async fn start(head: &str) -> Self {
         let (servers, gate) = Upstream::gated(2, Duration::ZERO).await;
         let more = "  stock: {lower_bound_per_backend: 2, watermark_per_backend: 2, upper_bound_per_backend: 3}\n  \
@@ -44,7 +44,7 @@ impl Fixture {
         let ask = |tenant: &str| ClientRequest::chat("m", "hello").tenant(tenant);
         gate.open();
         for tenant in ["acme", "acme", "zeta", "acme", MARKUP, "acme", "acme", "zeta", "acme"] {
-            assert_eq!(gateway.send(ask(tenant)).await.status, 200);
+            assert_eq!(gateway.send(ask(tenant).streamed()).await.status, 200);
         }
         gate.close();
         let mut open = Vec::new();
