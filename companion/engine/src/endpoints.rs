@@ -218,6 +218,7 @@ impl Endpoints {
     }
 
     /// Probes the first endpoint whose pause has ended, if there is one. Returns whether there is.
+    #[inline]
     pub(crate) fn probe_due(&mut self, now: Instant, rng: &mut Rng) -> bool {
         let Some(id) = self.ejected.due(now, self.answers) else {
             return false;

@@ -37,6 +37,7 @@ impl EjectedEndpoints {
     }
 
     /// An endpoint whose probe is due at `now`, after so many answers of the pool.
+    #[inline]
     pub(crate) fn due(&mut self, now: Instant, answers: u64) -> Option<EndpointId> {
         while let Some(&(until, endpoint, least)) = self.by_time.first().filter(|(until, _, _)| *until <= now)
         {

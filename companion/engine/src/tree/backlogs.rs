@@ -40,27 +40,30 @@ struct Group {
     rate: u128,
 }
 
-/// The unit of sums of fractions.
-const ONE: f64 = 18_446_744_073_709_551_616.0;
-/// Larger fractions count as this, so that no sum overflows.
-const FRACTION_MAX: f64 = 1e12;
+/// The unit of sums of fractions: each fits in 63 bits, which a processor converts in one step.
+const ONE: f64 = (1_u64 << 38) as f64;
 
-fn fixed(fraction: f64) -> u128 {
-    (fraction.min(FRACTION_MAX) * ONE) as u128
+/// A fraction in units of 1/[`ONE`], at most 2^25.
+const fn fixed(fraction: f64) -> u128 {
+    (fraction * ONE) as i64 as u128
 }
 
 impl Backlog {
-    fn group(self) -> Group {
+    const fn group(self) -> Group {
         Group {
-            requests: self.requests.into(),
-            cost: self.cost.into(),
+            requests: self.requests as u128,
+            cost: self.cost as u128,
             weight: fixed(self.weight),
-            rate: fixed(self.requests as f64 * self.weight / self.cost.max(1) as f64),
+            rate: fixed(self.requests as f64 * self.weight / self.cost_or_one()),
         }
     }
 
+    const fn cost_or_one(self) -> f64 {
+        if self.cost == 0 { 1.0 } else { self.cost as f64 }
+    }
+
     /// The backlogs that last about as long: the exponent and two more bits of the quotient.
-    fn key(self) -> u64 {
+    const fn key(self) -> u64 {
         (self.cost as f64 / self.weight).to_bits() >> 50
     }
 
@@ -99,11 +102,20 @@ pub(super) struct Backlogs(BTreeMap<u64, Group>);
 impl Backlogs {
     /// A child's backlog was `before`, and is `after`.
     pub(super) fn change(&mut self, before: Backlog, after: Backlog) {
+        let (old, new) = (before.key(), after.key());
+        // Most changes of a long backlog.
+        if old == new && before.requests > 0 && after.requests > 0 {
+            if let Some(group) = self.0.get_mut(&old) {
+                group.subtract(before.group());
+                group.add(after.group());
+            }
+            return;
+        }
         if before.requests > 0 {
             self.remove(before);
         }
         if after.requests > 0 {
-            self.0.entry(after.key()).or_default().add(after.group());
+            self.0.entry(new).or_default().add(after.group());
         }
     }
 

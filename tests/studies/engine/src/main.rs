@@ -49,7 +49,7 @@ mod tree;
 
 use std::path::Path;
 
-use penstock_engine::{input, policy, time};
+use penstock_engine::{input, limits, policy, time};
 
 use crate::cycles::Case;
 

@@ -5,6 +5,9 @@
 #[path = "../../../../companion/engine/src/tree/drr.rs"]
 mod drr;
 #[rustfmt::skip]
+#[path = "../../../../companion/engine/src/tree/lanes.rs"]
+mod lanes;
+#[rustfmt::skip]
 #[path = "../../../../companion/engine/src/tree/node.rs"]
 mod node;
 #[rustfmt::skip]
@@ -77,7 +80,7 @@ impl Classes {
             score: id,
             arrival: Arrival { at: Instant::from_nanos(id), sequence: id },
         };
-        if self.order.insert(&mut self.queues[class], job, &queued) {
+        if self.order.insert(&mut self.queues[class], job, &queued, None) {
             let head = self.order.head_of(job);
             self.deficits.enqueue(self.children[class], &head);
         }
@@ -87,7 +90,7 @@ impl Classes {
     pub(crate) fn pick(&mut self) -> Option<u64> {
         let child = self.deficits.pick()?;
         let class = self.deficits.owner(child);
-        let job = self.queues[class].head()?;
+        let job = Order::first_without_lanes(&self.queues[class])?;
         let head = self.order.head_of(job);
         let charge = Charge {
             cost: head.cost,
@@ -99,7 +102,7 @@ impl Classes {
         self.deficits.serve(child, &charge);
         self.order.remove(&mut self.queues[class], job, false);
         self.free.push(job);
-        match self.queues[class].head() {
+        match Order::first_without_lanes(&self.queues[class]) {
             Some(next) => self.deficits.enqueue(child, &self.order.head_of(next)),
             None => self.deficits.remove(child),
         }
