@@ -44,12 +44,31 @@ enum Behaviour {
     Stream(Duration, Arc<Semaphore>),
 }
 
+/// The metrics page of a server.
+#[derive(Clone)]
+enum Reported {
+    /// The page counts the requests in flight, whether or not their clients are still there.
+    InFlight,
+    /// `None`: the page can't be read.
+    Page(Option<String>),
+}
+
+impl Reported {
+    /// A page on which so many sequences run.
+    fn running(sequences: u64) -> Self {
+        Self::Page(Some(running_page(sequences)))
+    }
+}
+
+fn running_page(sequences: u64) -> String {
+    format!("vllm:num_requests_running {sequences}\n")
+}
+
 struct Shared {
     behaviour: Behaviour,
     calls: mpsc::UnboundedSender<Call>,
     healthy: AtomicBool,
-    /// `None`: the page can't be read.
-    metrics: Locked<Option<String>>,
+    reported: Locked<Reported>,
     own: Arc<Gauge>,
     together: Arc<Gauge>,
 }
@@ -202,7 +221,7 @@ impl Upstream {
             behaviour,
             calls,
             healthy: AtomicBool::new(true),
-            metrics: Locked::new(Some("vllm:num_requests_running 0\n".to_owned())),
+            reported: Locked::new(Reported::running(0)),
             own: Arc::default(),
             together,
         });
@@ -273,9 +292,29 @@ impl Upstream {
     /// # Panics
     /// If the server panicked.
     pub fn set_metrics(&self, page: Option<&str>) {
-        *self.shared.metrics.lock().expect("no holder of the lock panics") = page.map(str::to_owned);
+        self.set_reported(Reported::Page(page.map(str::to_owned)));
     }
 
+    /// From now on its metrics page counts the requests in flight. One whose client has left is in flight as long as the test
+    /// holds it.
+    ///
+    /// # Panics
+    /// If the server panicked.
+    pub fn report_in_flight(&self) {
+        self.set_reported(Reported::InFlight);
+    }
+
+    /// From now on its metrics page reports that so many sequences run.
+    ///
+    /// # Panics
+    /// If the server panicked.
+    pub fn report(&self, sequences: u64) {
+        self.set_reported(Reported::running(sequences));
+    }
+
+    fn set_reported(&self, reported: Reported) {
+        *self.shared.reported.lock().expect("no holder of the lock panics") = reported;
+    }
     /// The next request that arrives.
     ///
     /// # Panics
@@ -317,11 +356,7 @@ async fn serve(request: Request<Incoming>, shared: Arc<Shared>) -> Result<Respon
             return Ok(plain(StatusCode::OK, ""));
         }
         (&Method::GET, "/health") => return Ok(plain(StatusCode::SERVICE_UNAVAILABLE, "")),
-        (&Method::GET, "/metrics") => {
-            let page = shared.metrics.lock().expect("no holder of the lock panics").clone();
-            let status = if page.is_some() { StatusCode::OK } else { StatusCode::INTERNAL_SERVER_ERROR };
-            return Ok(plain(status, page.unwrap_or_default()));
-        }
+        (&Method::GET, "/metrics") => return Ok(metrics(&shared)),
         _ => {}
     }
     let in_flight = InFlight::new(&shared);
@@ -378,6 +413,17 @@ async fn stream(call: Call, service: Duration, places: Arc<Semaphore>) {
     // Free the place before the client sees the end.
     drop(place);
     events.finish(8, 4);
+}
+
+fn metrics(shared: &Shared) -> Response<Body> {
+    let page = match &*shared.reported.lock().expect("no holder of the lock panics") {
+        Reported::InFlight => Some(running_page(shared.own.in_flight.load(Ordering::SeqCst) as u64)),
+        Reported::Page(page) => page.clone(),
+    };
+    match page {
+        Some(page) => plain(StatusCode::OK, page),
+        None => plain(StatusCode::INTERNAL_SERVER_ERROR, ""),
+    }
 }
 
 fn plain(status: StatusCode, text: impl Into<Bytes>) -> Response<Body> {

@@ -285,6 +285,9 @@ pub struct Register {
     /// that. Empty: it wasn't.
     #[prost(string, tag = "34")]
     pub credit_endpoint: ::prost::alloc::string::String,
+    /// Sequences that a server computes for the request at the same time: prompts times choices of each. 0: one.
+    #[prost(uint64, tag = "35")]
+    pub sequences: u64,
 }
 /// Identifies a request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -634,6 +637,9 @@ pub struct Pool {
     /// The filter asks servers for token counts in streams, and hides them from clients that don't ask.
     #[prost(bool, tag = "14")]
     pub include_usage: bool,
+    /// `fallback_bound` counts sequences instead of requests.
+    #[prost(bool, tag = "24")]
+    pub fallback_bound_in_sequences: bool,
 }
 /// What a server may do before a byte of its response for the request to be sent again.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

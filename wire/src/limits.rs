@@ -23,6 +23,8 @@ pub const LIST_MAX: usize = 64;
 pub const STRICT_MAX: u32 = 15;
 /// The longest head start, in seconds.
 pub const JUMP_S_MAX: u32 = 3_600;
+/// Sequences of one request. vLLM refuses a request for more choices.
+pub const SEQUENCES_MAX: u64 = 16_384;
 /// Hashes of one prompt's prefixes.
 pub const PREFIX_HASHES_MAX: usize = 32;
 /// API keys of a policy.

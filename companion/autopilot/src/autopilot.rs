@@ -167,9 +167,10 @@ impl Autopilot {
             id.0,
             request.uncached,
             request.prompt - request.uncached,
-            request.output,
+            request.of_one(request.output),
             ttft_ms,
         );
+        endpoint.overlap_tracker.set_sequences(id.0, request.sequences);
         endpoint.stats.granted += 1;
         endpoint.add(&request);
         self.in_flight.insert(id, request);
@@ -191,9 +192,10 @@ impl Autopilot {
             id.0,
             0.0,
             request.prompt,
-            request.output,
+            request.of_one(request.output),
             Some(PREFILLED_MS),
         );
+        endpoint.overlap_tracker.set_sequences(id.0, request.sequences);
         endpoint.add(&request);
         self.in_flight.insert(id, request);
     }
@@ -232,7 +234,7 @@ impl Autopilot {
         endpoint.remove(&request);
         endpoint.stats.granted += 1;
         if let Some(served) = served {
-            self.variants[endpoint.variant].pace.observe(&served);
+            self.variants[endpoint.variant].pace.observe(&served, granted.sequences);
             let (input, cached) = prompt_tokens(&request, &served);
             let output = served.output.map_or(request.output, count);
             let input = input.unwrap_or(request.uncached);
@@ -262,9 +264,10 @@ impl Autopilot {
             id.0,
             request.uncached,
             request.prompt - request.uncached,
-            request.output,
+            request.of_one(request.output),
             None,
         );
+        endpoint.overlap_tracker.set_sequences(id.0, request.sequences);
         endpoint.add(&request);
     }
 
@@ -278,6 +281,7 @@ impl Autopilot {
         endpoint.remove(&request);
         let (input, cached) = prompt_tokens(&request, &served);
         let output = served.output.map(count);
+        let of_one = output.map(|output| request.of_one(output));
         let streamed = served.streamed && request.is_whole;
         let (first, last) = (served.first.filter(|_| streamed), served.last);
         // A grant of another companion may lie in the future of this clock.
@@ -289,7 +293,7 @@ impl Autopilot {
             // The prompt of an adopted request was computed before, whatever its length.
             input: input.filter(|_| request.is_whole),
             cached: input.filter(|_| request.is_whole).map(|_| cached),
-            output,
+            output: of_one,
         };
         if endpoint.had_credit(request.granted_at) {
             // The load beside it isn't known.
@@ -297,7 +301,7 @@ impl Autopilot {
         } else {
             endpoint.overlap_tracker.record_completion(millis(now), id.0, &completion);
         }
-        let itl_ms = match (first, last, output) {
+        let itl_ms = match (first, last, of_one) {
             (Some(first), Some(last), Some(output)) if output > 1.0 && last > first => {
                 Some((last - first).as_secs_f64() * 1_000.0 / (output - 1.0))
             }
@@ -312,7 +316,7 @@ impl Autopilot {
             itl_ms,
         );
         let variant = &mut self.variants[endpoint.variant];
-        variant.pace.observe(&served);
+        variant.pace.observe(&served, request.sequences);
         let is_representative = !(variant.has_established && endpoint.is_young(now, self.transient));
         while let Some(observation) = endpoint.overlap_tracker.poll_observation() {
             if is_representative {

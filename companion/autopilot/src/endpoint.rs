@@ -22,8 +22,10 @@ pub(crate) struct InFlight {
     pub(crate) uncached: f64,
     /// Expected prompt tokens, including those in the cache.
     pub(crate) prompt: f64,
-    /// Expected output tokens.
+    /// Expected output tokens, of all sequences together.
     pub(crate) output: f64,
+    /// Sequences that decode at the same time; at least 1.
+    pub(crate) sequences: u64,
     /// It was observed from its grant, at one endpoint, so its times show something of that endpoint.
     pub(crate) is_whole: bool,
 }
@@ -36,8 +38,14 @@ impl InFlight {
             uncached: count(granted.prompt.saturating_sub(granted.cached)),
             prompt: count(granted.prompt),
             output: count(granted.output),
+            sequences: granted.sequences.max(1),
             is_whole: true,
         }
+    }
+
+    /// The part of so many output tokens that one sequence has.
+    pub(crate) fn of_one(&self, output: f64) -> f64 {
+        output / count(self.sequences)
     }
 }
 
@@ -45,6 +53,7 @@ impl InFlight {
 #[derive(Clone, Copy, Debug, Default)]
 struct Load {
     requests: u64,
+    sequences: u64,
     uncached: f64,
     prompt: f64,
     output: f64,
@@ -91,9 +100,9 @@ pub(crate) struct Endpoint {
     pub(crate) has_credit: bool,
     /// The last time at which they could.
     pub(crate) credit_until: Option<Instant>,
-    /// The most requests in flight in the last window.
+    /// The most sequences in flight in the last window.
     peak: u64,
-    /// The most requests in flight in this window.
+    /// The most sequences in flight in this window.
     peak_so_far: u64,
     /// The time at which it became ready; `None` if it was up from the start.
     ready_since: Option<Instant>,
@@ -163,7 +172,7 @@ impl Endpoint {
         self.ready_since.is_some_and(|since| now.since(since) < transient)
     }
 
-    /// The most requests in flight in this window and the last.
+    /// The most sequences in flight in this window and the last.
     pub(crate) fn peak(&self) -> u64 {
         self.peak.max(self.peak_so_far)
     }
@@ -210,10 +219,10 @@ impl Endpoint {
 
     /// The predicted time to the first token of a new request, by the closed form at the present load.
     pub(crate) fn first_token_ms(&self, parameters: &Parameters, newcomer: &InFlight) -> f64 {
-        let Load { requests, uncached, prompt, output } = self.load;
-        let requests = count(requests) + 1.0;
-        let output = (output + newcomer.output).max(requests);
-        let batch = requests + (uncached + newcomer.uncached) * requests / output;
+        let Load { sequences, uncached, prompt, output, .. } = self.load;
+        let sequences = count(sequences) + count(newcomer.sequences);
+        let output = (output + newcomer.output).max(sequences);
+        let batch = sequences + (uncached + newcomer.uncached) * sequences / output;
         let resident = prompt + newcomer.prompt + output / 2.0;
         let iteration_ms = parameters.alpha_ms + parameters.beta_ms * batch + parameters.gamma_ms * resident;
         iteration_ms + (parameters.beta_ms + parameters.gamma_ms) * newcomer.uncached
@@ -221,10 +230,11 @@ impl Endpoint {
 
     pub(crate) fn add(&mut self, request: &InFlight) {
         self.load.requests += 1;
+        self.load.sequences += request.sequences;
         self.load.uncached += request.uncached;
         self.load.prompt += request.prompt;
         self.load.output += request.output;
-        self.peak_so_far = self.peak_so_far.max(self.load.requests);
+        self.peak_so_far = self.peak_so_far.max(self.load.sequences);
     }
 
     pub(crate) fn remove(&mut self, request: &InFlight) {
@@ -234,6 +244,7 @@ impl Endpoint {
             self.load = Load::default();
             return;
         }
+        self.load.sequences = self.load.sequences.saturating_sub(request.sequences);
         self.load.uncached = (self.load.uncached - request.uncached).max(0.0);
         self.load.prompt = (self.load.prompt - request.prompt).max(0.0);
         self.load.output = (self.load.output - request.output).max(0.0);
@@ -258,7 +269,7 @@ impl Endpoint {
         self.reading_before = self.reading;
         let stats = core::mem::take(&mut self.stats);
         self.cached = stats.cached().unwrap_or(self.cached);
-        self.peak = core::mem::replace(&mut self.peak_so_far, self.load.requests);
+        self.peak = core::mem::replace(&mut self.peak_so_far, self.load.sequences);
         let window = match measured {
             Some(measured) => Some(Window { observed: self.with_last_times(measured), measured }),
             // The requests in flight are longer than the window, so the averages haven't changed.

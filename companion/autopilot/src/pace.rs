@@ -44,11 +44,12 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// An answer has ended.
-    pub(crate) fn observe(&mut self, served: &Served) {
+    /// An answer of so many sequences has ended. They are generated at the same time, so the pace is that of one.
+    pub(crate) fn observe(&mut self, served: &Served, sequences: u64) {
         let (Some(last), Some(output)) = (served.last, served.output.map(count)) else {
             return;
         };
+        let output = output / count(sequences.max(1));
         match served.first.filter(|first| served.streamed && *first < last) {
             Some(first) if output > 1.0 => self.streamed.add(millis(last - first), output - 1.0),
             None if !served.streamed && output >= WHOLE_TOKENS_MIN => self.whole.add(millis(last), output),
@@ -85,14 +86,20 @@ mod tests {
     fn streamed_answers_show_the_time_between_tokens_and_whole_ones_a_little_more() {
         let mut pace = Pace::default();
         assert_eq!(pace.token_time(), None);
-        pace.observe(&served(false, 500, 510, 1));
+        pace.observe(&served(false, 500, 510, 1), 1);
         assert_eq!(pace.token_time(), None, "most of that was the prompt");
-        pace.observe(&served(false, 1_300, 1_300, 100));
+        pace.observe(&served(false, 1_300, 1_300, 100), 1);
         assert_eq!(pace.token_time(), Some(Duration::from_millis(13)));
-        pace.observe(&served(true, 300, 1_290, 100));
+        pace.observe(&served(true, 300, 1_290, 100), 1);
         assert_eq!(pace.token_time(), Some(Duration::from_millis(10)));
+        pace.observe(&served(true, 300, 1_290, 400), 4);
+        assert_eq!(
+            pace.token_time(),
+            Some(Duration::from_millis(10)),
+            "each of four sequences has 100 tokens"
+        );
         for _ in 0..200 {
-            pace.observe(&served(true, 300, 2_280, 100));
+            pace.observe(&served(true, 300, 2_280, 100), 1);
         }
         let after = pace.token_time().expect("answers").as_secs_f64();
         assert!((0.019..0.021).contains(&after), "{after}");
@@ -112,10 +119,10 @@ mod tests {
     #[test]
     fn answer_without_counts_or_times_shows_nothing() {
         let mut pace = Pace::default();
-        pace.observe(&Served { output: None, ..served(true, 1, 9, 5) });
-        pace.observe(&Served { last: None, ..served(true, 1, 9, 5) });
-        pace.observe(&served(true, 9, 9, 5));
-        pace.observe(&served(true, 1, 9, 1));
+        pace.observe(&Served { output: None, ..served(true, 1, 9, 5) }, 1);
+        pace.observe(&Served { last: None, ..served(true, 1, 9, 5) }, 1);
+        pace.observe(&served(true, 9, 9, 5), 1);
+        pace.observe(&served(true, 1, 9, 1), 1);
         assert_eq!(pace.token_time(), None);
     }
 }

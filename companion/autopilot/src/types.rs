@@ -69,8 +69,10 @@ pub struct Granted {
     pub prompt: u64,
     /// Prompt tokens that the endpoint holds in its cache.
     pub cached: u64,
-    /// Expected output tokens.
+    /// Expected output tokens, of all sequences together.
     pub output: u64,
+    /// Sequences that the server computes at the same time; 0 counts as 1.
+    pub sequences: u64,
 }
 
 /// How a granted request was served.

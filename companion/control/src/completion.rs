@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use penstock_autopilot::Served;
-use penstock_engine::input::AnswerResult;
+use penstock_engine::input::{AnswerResult, Input, RequestId, Service};
 use penstock_wire::EndReason;
 
 use crate::counting::{Answer, Counted};
@@ -35,6 +35,16 @@ impl Completion<'_> {
         self.answer.status
     }
 
+    /// The client left before the end of the answer: the endpoint may compute on.
+    const fn has_client_left(&self) -> bool {
+        matches!(self.answer.end, EndReason::ClientLeft) && self.answer.was_sent
+    }
+
+    /// The end of the request in the engine, with this service.
+    pub(crate) const fn input(&self, id: RequestId, service: Service) -> Input {
+        if self.has_client_left() { Input::Left { id, service } } else { Input::Completed { id, service } }
+    }
+
     /// The answer is complete and successful.
     const fn is_success(&self) -> bool {
         matches!(self.answer.end, EndReason::Served | EndReason::Unspecified) && self.answer.status < 300
@@ -57,10 +67,11 @@ impl Completion<'_> {
         })
     }
 
-    /// Mean time between tokens; `None` with fewer than two tokens, or if they weren't counted.
-    pub(crate) fn inter_token_latency(&self, counted: &Counted) -> Option<Duration> {
+    /// Mean time between the tokens of one of so many sequences; `None` with fewer than two tokens, or if they weren't counted.
+    pub(crate) fn inter_token_latency(&self, counted: &Counted, sequences: u32) -> Option<Duration> {
         let (first, last) = (self.first_token?, self.last_byte?);
-        let intervals = counted.output?.checked_sub(1).filter(|count| *count > 0)?;
+        let tokens = counted.output? / u64::from(sequences.max(1));
+        let intervals = tokens.checked_sub(1).filter(|count| *count > 0)?;
         let span_us = u64::try_from(last.checked_sub(first)?.as_micros()).unwrap_or(u64::MAX);
         (span_us > 0).then(|| Duration::from_micros(span_us / intervals))
     }

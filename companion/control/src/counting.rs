@@ -17,12 +17,26 @@ use crate::limits::{OUTPUT_TOKENS_UNSEEN, PROMPT_TOKENS_UNSEEN, TEXT_BYTES_PER_T
 pub(crate) struct Asked {
     /// Bytes of the body.
     pub(crate) body_bytes: u32,
-    /// The client's limit on the output; 0: none.
+    /// The client's limit on the output of one sequence; 0: none.
     pub(crate) output_max: u32,
+    /// Sequences that the server computes at the same time.
+    pub(crate) sequences: u32,
     /// The answer is generated token by token. Embeddings are not.
     pub(crate) is_generated: bool,
     /// The client asked for a stream of events.
     pub(crate) is_streamed: bool,
+}
+
+impl Asked {
+    fn sequences(&self) -> u64 {
+        self.sequences.max(1).into()
+    }
+
+    /// The most output tokens that the sequences can have together.
+    fn output_max(&self) -> u64 {
+        let of_one = if self.output_max > 0 { self.output_max.into() } else { OUTPUT_TOKENS_UNSEEN };
+        of_one.saturating_mul(self.sequences())
+    }
 }
 
 /// An answer as its filter reports it.
@@ -153,12 +167,8 @@ struct Believed {
 impl Believed {
     fn of(answer: &Answer, asked: &Asked) -> Self {
         let prompt_max = u64::from(asked.body_bytes).saturating_add(PROMPT_TOKENS_UNSEEN);
-        let output_max = match asked.output_max {
-            0 => OUTPUT_TOKENS_UNSEEN,
-            most => u64::from(most),
-        };
-        // Several sequences have more tokens than the client's limit for one, but then they also have as many bytes.
-        let output_max = output_max.max(answer.body_bytes);
+        // A key that the filter doesn't know may ask for more sequences, but then the answer has as many bytes.
+        let output_max = asked.output_max().max(answer.body_bytes);
         // A zero is no count: servers report it in place of what they don't count.
         let within = |tokens: Option<u64>, most: u64| tokens.filter(|tokens| (1..=most).contains(tokens));
         let is_beyond = |tokens: Option<u64>, most: u64| tokens.is_some_and(|tokens| tokens > most);
@@ -208,8 +218,11 @@ fn part(
     let (output, confidence) = match believed.output {
         Some(output) if output >= shown => (output, Confidence::Reported),
         reported => {
-            let underway =
-                if answer.end == EndReason::ClientLeft { underway(answer, shown, token_time) } else { 0 };
+            let underway = if answer.end == EndReason::ClientLeft {
+                underway(answer, asked, shown, token_time)
+            } else {
+                0
+            };
             (shown.saturating_add(underway).max(reported.unwrap_or(0)), Confidence::Text)
         }
     };
@@ -223,13 +236,13 @@ fn part(
 
 /// The output tokens of the event that a server was computing when its client left. A server that sends several tokens in one event
 /// has computed some of them by then. They are at most those of the usual event, because a server that is silent for longer may hang.
-fn underway(answer: &Answer, shown: u64, token_time: Option<Duration>) -> u64 {
+fn underway(answer: &Answer, asked: &Asked, shown: u64, token_time: Option<Duration>) -> u64 {
     let (Some(last_byte), Some(token_time)) = (answer.last_byte, token_time) else {
         return 0;
     };
     let silent = answer.ended.saturating_sub(last_byte).as_micros() / token_time.as_micros().max(1);
     let usual = shown.checked_div(answer.events).unwrap_or(0);
-    u64::try_from(silent).unwrap_or(u64::MAX).min(usual)
+    u64::try_from(silent).unwrap_or(u64::MAX).saturating_mul(asked.sequences()).min(usual)
 }
 
 /// The output tokens that a server had time for. A stream shows its tokens, and an answer without generated tokens has none.
@@ -239,8 +252,7 @@ fn by_time(answer: &Answer, asked: &Asked, token_time: Option<Duration>) -> u64 
     }
     let token_time = token_time.unwrap_or(TOKEN_TIME_DEFAULT).max(Duration::from_micros(1));
     let tokens = u64::try_from(answer.ended.as_micros() / token_time.as_micros()).unwrap_or(u64::MAX);
-    let most = if asked.output_max > 0 { asked.output_max.into() } else { OUTPUT_TOKENS_UNSEEN };
-    tokens.min(most)
+    tokens.saturating_mul(asked.sequences()).min(asked.output_max())
 }
 
 fn counted(

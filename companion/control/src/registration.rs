@@ -43,7 +43,10 @@ pub(crate) struct Registration<'a> {
     /// The filter found that the client isn't trusted.
     pub(crate) is_untrusted: bool,
     pub(crate) prompt_bytes: u64,
+    /// Of one sequence.
     pub(crate) output_tokens_max: Option<u64>,
+    /// Sequences that the server computes at the same time; at least 1.
+    pub(crate) sequences: u64,
     pub(crate) body_bytes: u64,
     /// The answer is generated token by token.
     pub(crate) is_generated: bool,
@@ -102,17 +105,22 @@ impl Registration<'_> {
         Asked {
             body_bytes: saturated(self.body_bytes),
             output_max: saturated(self.output_tokens_max.unwrap_or(0)),
+            sequences: saturated(self.sequences),
             is_generated: self.is_generated,
             is_streamed: self.is_streamed,
         }
     }
 
-    /// A filter with credit admits such a request by itself, unless its prompt is too long: it is new, names no endpoints, and has no time
-    /// limit.
+    /// A filter with credit admits such a request by itself, unless its prompt is too long: it is new, is one sequence, names no endpoints,
+    /// and has no time limit.
     pub(crate) const fn may_use_credit(&self) -> bool {
         let is_new = self.requeues == 0 && self.previous_key.is_none();
         let is_unrestricted = self.subset.is_empty() && self.pin.is_none() && self.tolerations.is_empty();
-        is_new && is_unrestricted && self.deadline.is_none() && self.ttft_target.is_none()
+        is_new
+            && self.sequences == 1
+            && is_unrestricted
+            && self.deadline.is_none()
+            && self.ttft_target.is_none()
     }
 }
 

@@ -4,7 +4,9 @@ use core::time::Duration;
 
 use penstock_engine::input::{AnswerResult, Fault};
 use penstock_wire as wire;
-use penstock_wire::limits::{JUMP_S_MAX, LIST_MAX, NAME_BYTES_MAX, PREFIX_HASHES_MAX, STRICT_MAX};
+use penstock_wire::limits::{
+    JUMP_S_MAX, LIST_MAX, NAME_BYTES_MAX, PREFIX_HASHES_MAX, SEQUENCES_MAX, STRICT_MAX,
+};
 
 use crate::completion::Completion;
 use crate::counting::Answer;
@@ -33,7 +35,9 @@ pub(crate) fn registration(epoch: Epoch, message: &wire::Register) -> Registrati
         client: &message.client,
         is_untrusted: message.untrusted,
         prompt_bytes: message.prompt_bytes,
-        output_tokens_max: message.max_tokens,
+        // Embeddings have no output tokens.
+        output_tokens_max: if message.api() == wire::Api::Embeddings { Some(0) } else { message.max_tokens },
+        sequences: message.sequences.clamp(1, SEQUENCES_MAX),
         body_bytes: message.body_bytes,
         is_generated: message.api() != wire::Api::Embeddings,
         is_streamed: message.stream,

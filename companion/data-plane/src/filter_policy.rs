@@ -60,7 +60,8 @@ pub fn frame(config: &Config, tracing: bool) -> wire::Policy {
                 capacity_status: u32::from(pool.capacity_status),
                 endpoints: pool.endpoints.iter().map(|endpoint| endpoint.address.to_string()).collect(),
                 fallback_bound: fallback_bound(pool),
-                fallback_bound_in_tokens: in_tokens(pool),
+                fallback_bound_in_tokens: pool.policy.gate.unit() == StockUnit::Tokens,
+                fallback_bound_in_sequences: pool.policy.gate.unit() == StockUnit::Sequences,
                 prefix_hashes: wants_hashes(pool),
                 first_token: pool.policy.counts_prefill(),
                 include_usage: pool.include_usage,
@@ -136,16 +137,6 @@ fn fallback_bound(pool: &Pool) -> Option<u64> {
             let whole = sum.div_ceil(Decimal::ONE * Decimal::ONE);
             Some(u64::try_from(whole).unwrap_or(u64::MAX).max(1))
         }
-    }
-}
-
-const fn in_tokens(pool: &Pool) -> bool {
-    match pool.policy.gate {
-        Gate::Auto { .. } | Gate::Open | Gate::Manual => false,
-        Gate::Bounded { unit, .. } => match unit {
-            StockUnit::Requests => false,
-            StockUnit::Tokens => true,
-        },
     }
 }
 

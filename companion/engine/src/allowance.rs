@@ -30,9 +30,9 @@ pub struct Allowance {
     pub ttft_bias: f64,
     /// Resident tokens at most; `None`: not known.
     pub kv_tokens_max: Option<u64>,
-    /// Requests at most; `None`: not limited.
+    /// Sequences at most; `None`: not limited.
     pub requests_max: Option<u64>,
-    /// Requests that fit if all are like the mean of the recently served ones; at least 1. Shown, and the whole of
+    /// Requests of one sequence that fit if all are like the mean of the recently served ones; at least 1. Shown, and the whole of
     /// which band ceilings are parts. It doesn't gate.
     pub typical: u64,
     /// Requests per second that the endpoint serves at `typical`; `None`: not known.
@@ -44,7 +44,9 @@ pub struct Allowance {
 pub(crate) struct InFlight {
     /// Requests of this pool.
     pub(crate) requests: u64,
-    /// Requests of other clients, each taken for as large as the mean request of this pool.
+    /// Sequences of these requests.
+    pub(crate) sequences: u64,
+    /// Sequences of other clients, each taken for as large as the mean one of this pool.
     pub(crate) foreign: u64,
     /// The sum over the requests of this pool.
     pub(crate) load: Load,
@@ -71,15 +73,15 @@ impl Rank {
 }
 
 impl Allowance {
-    /// The duration of an iteration with `more` added to the load in flight. Each request decodes a token in it,
+    /// The duration of an iteration with `more` added to the load in flight. Each sequence decodes a token in it,
     /// prompts are spread over the iterations of a mean answer, and answers are half written in the mean.
     fn iteration_ms(&self, there: &InFlight, more: &Load) -> f64 {
-        let ours = there.requests as f64;
-        let scale = if there.requests == 0 { 0.0 } else { (ours + there.foreign as f64) / ours };
+        let (ours, newcomers) = (there.sequences as f64, more.sequences as f64);
+        let scale = if there.sequences == 0 { 0.0 } else { (ours + there.foreign as f64) / ours };
         let load = &there.load;
-        let answer = ((load.output as f64 + more.output as f64) / (ours + 1.0)).max(1.0);
+        let answer = ((load.output as f64 + more.output as f64) / (ours + newcomers)).max(1.0);
         let prompts = (load.prefill as f64 * scale + more.prefill as f64) / answer;
-        let processed = ours + there.foreign as f64 + 1.0 + prompts;
+        let processed = ours + there.foreign as f64 + newcomers + prompts;
         let resident = (load.tokens as f64 - load.output as f64 / 2.0) * scale + more.prompt() as f64;
         self.alpha_ms + self.beta_ms * processed + self.gamma_ms * resident
     }
@@ -97,9 +99,9 @@ impl Allowance {
     pub(crate) fn rank(&self, there: &InFlight, more: &Load, tie: u32) -> Option<Rank> {
         let iteration_ms = self.iteration_ms(there, more);
         let longest = self.longest_iteration_ms(there, more);
-        let count = there.requests.saturating_add(there.foreign);
-        // A server may be limited to few requests, however small they are.
-        let batch_used = |limit: u64| (count as f64 + 1.0) / limit as f64;
+        let count = there.sequences.saturating_add(there.foreign).saturating_add(more.sequences);
+        // A server may be limited to few sequences, however small they are.
+        let batch_used = |limit: u64| count as f64 / limit as f64;
         let rank = Rank {
             used: (iteration_ms / longest).max(self.requests_max.map_or(0.0, batch_used)),
             iteration_ms,
@@ -111,7 +113,7 @@ impl Allowance {
         let resident = there.resident().saturating_add(more.tokens);
         let fits = iteration_ms <= longest
             && self.kv_tokens_max.is_none_or(|limit| resident <= limit)
-            && self.requests_max.is_none_or(|limit| count < limit);
+            && self.requests_max.is_none_or(|limit| count <= limit);
         fits.then_some(rank)
     }
 
@@ -132,7 +134,7 @@ impl InFlight {
     /// Resident tokens, of this pool's and of foreign requests.
     fn resident(&self) -> u64 {
         let ours = self.load.tokens - self.load.output / 2;
-        let foreign = u128::from(ours) * u128::from(self.foreign) / u128::from(self.requests.max(1));
+        let foreign = u128::from(ours) * u128::from(self.foreign) / u128::from(self.sequences.max(1));
         ours.saturating_add(u64::try_from(foreign).unwrap_or(u64::MAX))
     }
 }

@@ -99,7 +99,10 @@ pub(crate) struct TokenEstimate {
     pub(crate) prompt: u64,
     /// The part of the prompt in a prefix cache. An excess over the prompt doesn't count.
     pub(crate) cached: u64,
+    /// The output of all sequences together.
     pub(crate) output: u64,
+    /// Sequences; 0 counts as 1.
+    pub(crate) sequences: u64,
 }
 
 impl TokenEstimate {
@@ -124,12 +127,12 @@ mod tests {
     #[test]
     fn cached_tokens_cost_nothing_and_a_cost_is_at_least_one() {
         let weights = TokenWeights { input: 1.0, output: 2.0 };
-        let estimate = TokenEstimate { prompt: 100, cached: 40, output: 10 };
+        let estimate = TokenEstimate { prompt: 100, cached: 40, output: 10, sequences: 1 };
         assert_eq!(estimate.cost(CostUnit::Tokens, weights), 80);
         assert_eq!(estimate.cost(CostUnit::Requests, weights), 1);
-        let cached = TokenEstimate { prompt: 100, cached: 400, output: 0 };
+        let cached = TokenEstimate { prompt: 100, cached: 400, output: 0, sequences: 1 };
         assert_eq!(cached.cost(CostUnit::Tokens, weights), 1);
-        let endless = TokenEstimate { prompt: u64::MAX, cached: 0, output: u64::MAX };
+        let endless = TokenEstimate { prompt: u64::MAX, cached: 0, output: u64::MAX, sequences: 1 };
         assert_eq!(endless.cost(CostUnit::Tokens, weights), COST_MAX);
     }
 

@@ -1,6 +1,7 @@
 //! One endpoint: its stock, its bound, and its slow start. Only [`crate::endpoints`] changes it, because that keeps the
 //! sums and the order over all endpoints.
 
+pub(crate) mod abandoned;
 mod bound;
 pub(crate) mod cache_trust;
 mod credit;
@@ -10,16 +11,19 @@ mod slow_start;
 #[cfg(test)]
 mod tests;
 
+use core::time::Duration;
+
+use self::abandoned::Abandoned;
 use self::cache_trust::CacheTrust;
 pub(crate) use self::credit::half;
 use self::pushback::Pushback;
 use self::slow_start::SlowStart;
 use crate::allowance::Allowance;
-use crate::gate::{Share, counts_tokens};
+use crate::gate::Share;
 use crate::health::{Health, HealthReason, HealthState, Verdict};
 use crate::input::{EndpointId, EndpointState, RequestId, ServerStats};
 use crate::load::{Load, Threshold};
-use crate::policy::{Failing, Gate, OutlierEjection};
+use crate::policy::{Failing, Gate, OutlierEjection, StockUnit};
 use crate::time::Instant;
 use crate::units::Decimal;
 
@@ -38,21 +42,30 @@ pub(crate) struct Endpoint {
     pub(crate) weight: Decimal,
     /// The load that runs there, in the unit of the gate.
     pub(crate) stock: u64,
+    /// The part of the bound that the stock fills. A request of more sequences than the bound fills this endpoint alone.
+    pub(crate) filled: u64,
     /// The stock up to which it takes requests; `u64::MAX`: unlimited.
     pub(crate) bound: u64,
     /// The bound without slow start and foreign requests.
     full: u64,
+    /// The unit of the stock, as the gate has it.
+    unit: StockUnit,
     /// Effective under [`Gate::Auto`].
     allowance: Option<Allowance>,
     /// Reserved for the blocked head, which doesn't fit yet: it takes no other request.
     pub(crate) reserved: bool,
+    /// Requests that run here, those that `abandoned` has too.
     pub(crate) requests: u64,
-    /// Requests that filters may run here without asking: they count as if they ran.
+    /// Requests of one sequence that filters may run here without asking: they count as if they ran.
     pub(crate) credit: u64,
-    /// The load of these requests together.
+    /// The load of the requests that run here together.
     pub(crate) running: Load,
+    /// The requests whose clients have left and that the server may still compute.
+    pub(crate) abandoned: Abandoned,
     batched_tokens_max: Option<u64>,
-    /// Requests of other clients, by the last report.
+    /// The server reports what it runs.
+    is_reported: bool,
+    /// Sequences of other clients, by the last report.
     foreign: u64,
     slow_start: SlowStart,
     pub(crate) pushback: Pushback,
@@ -76,14 +89,18 @@ impl Endpoint {
             unhealthy_since: Instant::ZERO,
             weight: Decimal::whole(1),
             stock: 0,
+            filled: 0,
             bound: 0,
             full: 0,
+            unit: gate.unit(),
             allowance: None,
             reserved: false,
             requests: 0,
             credit: 0,
             running: Load::default(),
+            abandoned: Abandoned::default(),
             batched_tokens_max: None,
+            is_reported: false,
             foreign: 0,
             slow_start: SlowStart::default(),
             pushback: Pushback::default(),
@@ -101,13 +118,37 @@ impl Endpoint {
         self.ready
             && self.stock < self.bound
             && !self.reserved
-            && self.starting_limit().is_none_or(|limit| self.taken() < limit)
-            && self.pushback.limit().is_none_or(|limit| self.taken() < limit)
+            && self.starting_limit().is_none_or(|limit| self.counted() < limit)
+            && self.pushback.limit().is_none_or(|limit| self.counted() < limit)
+    }
+
+    /// A request of so many sequences fits beside what runs here, where the gate counts sequences. An endpoint where nothing
+    /// runs takes any request.
+    pub(crate) fn takes(&self, sequences: u64) -> bool {
+        if self.unit != StockUnit::Sequences || self.stock == 0 {
+            return true;
+        }
+        let sum = self.stock.saturating_add(sequences);
+        let limits = self.starting_limit().into_iter().chain(self.pushback.limit());
+        sum <= limits.fold(self.bound, u64::min)
     }
 
     /// The requests that run here, and those that filters may run.
     pub(crate) const fn taken(&self) -> u64 {
         self.requests + self.credit
+    }
+
+    /// The sequences that run here, and those that filters may run.
+    pub(crate) const fn sequences(&self) -> u64 {
+        self.running.sequences + self.credit
+    }
+
+    /// What slow start and pushback limit: requests, or sequences where the gate counts them.
+    const fn counted(&self) -> u64 {
+        match self.unit {
+            StockUnit::Requests | StockUnit::Tokens => self.taken(),
+            StockUnit::Sequences => self.sequences(),
+        }
     }
 
     /// The free part of the bound. Without a bound: a part that shrinks with the stock.
@@ -162,6 +203,8 @@ impl Endpoint {
         self.ready = false;
         self.health = Health::new();
         self.foreign = 0;
+        self.is_reported = false;
+        self.forget_abandoned();
         self.set_allowance(None, gate);
     }
 
@@ -195,10 +238,14 @@ impl Endpoint {
         (self.health.state(), self.health.reason(), self.health.since())
     }
 
-    /// The endpoint itself refused `request`. `runs_here`: the request is counted among the requests of this endpoint.
-    pub(crate) fn push_back(&mut self, request: RequestId, runs_here: bool) {
+    /// The endpoint itself refused `request`. `sequences_here`: those of the request, if it is counted at this endpoint.
+    pub(crate) fn push_back(&mut self, request: RequestId, sequences_here: Option<u64>) {
         self.health.count_failed(request);
-        let in_flight = self.taken().saturating_sub(u64::from(runs_here));
+        let own = match self.unit {
+            StockUnit::Requests | StockUnit::Tokens => sequences_here.map(|_| 1),
+            StockUnit::Sequences => sequences_here,
+        };
+        let in_flight = self.counted().saturating_sub(own.unwrap_or(0));
         self.pushback.refused(in_flight);
     }
 
@@ -219,9 +266,19 @@ impl Endpoint {
     }
 
     pub(crate) fn end(&mut self, now: Instant, load: Load, served: bool) {
+        self.remove(load);
+        self.note_end(now, served);
+    }
+
+    /// A request with this load runs here no longer.
+    fn remove(&mut self, load: Load) {
         debug_assert!(self.requests > 0, "invariant: what ends was started");
         self.requests = self.requests.saturating_sub(1);
         self.running -= load;
+    }
+
+    /// `served`: the server processed a request that has ended.
+    fn note_end(&mut self, now: Instant, served: bool) {
         if served {
             self.health.served(now);
             self.pushback.served();
@@ -229,21 +286,39 @@ impl Endpoint {
         }
     }
 
-    /// The server reports this many running requests, of all its clients; `None`: no report.
-    pub(crate) fn observe(&mut self, running: Option<u64>) {
-        self.foreign = running.unwrap_or(0).saturating_sub(self.taken());
+    /// The server reports this many running sequences, of all its clients; `None`: no report.
+    pub(crate) fn observe(&mut self, now: Instant, running: Option<u64>, release_after: Option<Duration>) {
+        self.is_reported = running.is_some();
+        match running {
+            Some(running) => self.follow_report(now, running),
+            // Nothing but their time shows their end.
+            None if release_after.is_some() => {}
+            None => self.release_abandoned(0),
+        }
+        self.foreign = running.unwrap_or(0).saturating_sub(self.sequences());
     }
 
     /// Updates the stock, after any change.
-    pub(crate) const fn update_stock(&mut self, gate: Gate) {
+    pub(crate) fn update_stock(&mut self, gate: Gate) {
         self.stock = self.stock_in(gate);
+        self.filled = self.filled_in(gate);
     }
 
     /// The stock in the unit of this gate.
     pub(crate) const fn stock_in(&self, gate: Gate) -> u64 {
-        if counts_tokens(gate) {
-            return self.running.tokens;
+        match gate.unit() {
+            StockUnit::Requests => self.taken(),
+            StockUnit::Tokens => self.running.tokens,
+            StockUnit::Sequences => self.sequences(),
         }
-        self.taken()
+    }
+
+    /// The part of the bound that the stock fills under this gate.
+    pub(crate) fn filled_in(&self, gate: Gate) -> u64 {
+        let stock = self.stock_in(gate);
+        match gate {
+            Gate::Bounded { unit: StockUnit::Sequences, .. } => stock.min(self.bound),
+            Gate::Open | Gate::Manual | Gate::Auto { .. } | Gate::Bounded { .. } => stock,
+        }
     }
 }

@@ -7,6 +7,7 @@
 //! While any listed endpoint is healthy, one is ready: the last ready one is never marked down, and when it stops being
 //! ready for another reason, the endpoint whose mark ends first is probed at once.
 
+mod abandoned;
 mod answers;
 mod audit;
 mod cached;
@@ -16,7 +17,7 @@ mod credit;
 mod pushback;
 mod reservation;
 
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -60,7 +61,7 @@ pub(crate) struct Endpoints {
     /// Changes of the state of an endpoint so far.
     health_changes: u64,
     reserved: Vec<EndpointId>,
-    /// Under [`Gate::Auto`]: the endpoints that changed since [`Self::clear_dirty`].
+    /// Where the gate counts sequences: the endpoints that changed since [`Self::clear_dirty`].
     dirty: DirtySet,
     gate: Gate,
     bounds: Bounds,
@@ -69,7 +70,13 @@ pub(crate) struct Endpoints {
     /// The sum over the ready endpoints.
     share: Share,
     stock: u64,
+    /// The part of `stock` within the bounds of the endpoints.
+    filled: u64,
     draining: u64,
+    /// The endpoints with abandoned requests, by the time of the oldest.
+    abandoned: BTreeSet<(Instant, EndpointIndex)>,
+    /// [`crate::Policy::release_after`].
+    release_after: Option<Duration>,
     scorer: EndpointScorer,
     first_listed: Option<Instant>,
     dispatching_since: Option<Instant>,
@@ -96,7 +103,10 @@ impl Endpoints {
             ready: 0,
             share: Share::default(),
             stock: 0,
+            filled: 0,
             draining: 0,
+            abandoned: BTreeSet::new(),
+            release_after: None,
             scorer: EndpointScorer::default(),
             first_listed: None,
             dispatching_since: None,
@@ -114,6 +124,12 @@ impl Endpoints {
     /// The stock of ready endpoints, in the unit of the gate.
     pub(crate) const fn stock(&self) -> u64 {
         self.stock
+    }
+
+    /// The stock of ready endpoints as the bounds count it: what an endpoint runs beyond its own bound takes no room at
+    /// others.
+    pub(crate) const fn filled(&self) -> u64 {
+        self.filled
     }
 
     /// The stock of all other endpoints.
@@ -240,10 +256,11 @@ impl Endpoints {
         }
     }
 
-    /// The server of `id` reports this many running requests, of all its clients; `None`: no report.
-    pub(crate) fn observe(&mut self, id: EndpointId, running: Option<u64>, rng: &mut Rng) {
+    /// The server of `id` reports this many running sequences, of all its clients; `None`: no report.
+    pub(crate) fn observe(&mut self, now: Instant, id: EndpointId, running: Option<u64>, rng: &mut Rng) {
+        let release_after = self.release_after;
         if let Some(index) = self.listed_index(id) {
-            self.change(index, rng, |endpoint| endpoint.observe(running));
+            self.change(index, rng, |endpoint| endpoint.observe(now, running, release_after));
         }
     }
 
@@ -289,7 +306,7 @@ impl Endpoints {
 
     /// The answer of a request with this load has begun.
     pub(crate) fn prefilled(&mut self, index: EndpointIndex, load: Load) {
-        if let Gate::Auto { .. } = self.gate {
+        if self.gate.fits_each() {
             self.dirty.add(index);
         }
         let endpoint = &mut self.all[index];
@@ -329,21 +346,27 @@ impl Endpoints {
     /// Changes the load of an endpoint, and updates sums and index. Cheaper than [`Self::change`], because listed,
     /// ready and marked endpoints stay so.
     fn change_load(&mut self, index: EndpointIndex, rng: &mut Rng, change: impl FnOnce(&mut Endpoint)) {
-        if let Gate::Auto { .. } = self.gate {
+        if self.gate.fits_each() {
             self.dirty.add(index);
         }
         let endpoint = &mut self.all[index];
         let (had_room, limits) = (endpoint.has_room(), endpoint.limits());
-        let (stock, in_prefill, share) = (endpoint.stock, endpoint.running.in_prefill, endpoint.share);
+        let (stock, filled) = (endpoint.stock, endpoint.filled);
+        let (in_prefill, share) = (endpoint.running.in_prefill, endpoint.share);
+        let abandoned_since = endpoint.abandoned.since();
         change(endpoint);
         let relimited = limits != endpoint.limits();
         if relimited {
             endpoint.update_bound(self.gate);
         }
         self.update_stock(index, rng);
+        self.update_abandoned(index, abandoned_since);
         let endpoint = &self.all[index];
         let sum = if endpoint.ready { &mut self.stock } else { &mut self.draining };
         *sum = *sum - stock + endpoint.stock;
+        if endpoint.ready {
+            self.filled = self.filled - filled + endpoint.filled;
+        }
         if relimited && endpoint.ready {
             self.share -= share;
             self.share += endpoint.share;
@@ -356,12 +379,13 @@ impl Endpoints {
 
     /// Changes an endpoint in any way, and updates sums and index.
     fn change(&mut self, index: EndpointIndex, rng: &mut Rng, change: impl FnOnce(&mut Endpoint)) {
-        if let Gate::Auto { .. } = self.gate {
+        if self.gate.fits_each() {
             self.dirty.add(index);
         }
         let endpoint = &mut self.all[index];
         let had_room = endpoint.has_room();
         let (was_listed, was_ready, stock) = (endpoint.listed, endpoint.ready, endpoint.stock);
+        let (filled, abandoned_since) = (endpoint.filled, endpoint.abandoned.since());
         let (share, busyness) = (endpoint.share, endpoint.busyness());
         let (bound_inputs, probe_at) = (endpoint.bound_inputs(), endpoint.health.probe_at());
         let (state, ..) = endpoint.shown_health();
@@ -379,12 +403,15 @@ impl Endpoints {
             endpoint.update_bound(self.gate);
         }
         self.update_stock(index, rng);
+        self.update_abandoned(index, abandoned_since);
         let endpoint = &self.all[index];
         self.listed = self.listed + usize::from(endpoint.listed) - usize::from(was_listed);
         self.ready = self.ready + usize::from(endpoint.ready) - usize::from(was_ready);
         // Two steps, because a change of readiness moves the stock from one sum to the other.
         *(if was_ready { &mut self.stock } else { &mut self.draining }) -= stock;
         *(if endpoint.ready { &mut self.stock } else { &mut self.draining }) += endpoint.stock;
+        self.filled -= if was_ready { filled } else { 0 };
+        self.filled += if endpoint.ready { endpoint.filled } else { 0 };
         if (was_ready, share) != (endpoint.ready, endpoint.share) {
             if was_ready {
                 self.share -= share;

@@ -110,8 +110,10 @@ impl Engine {
     #[must_use]
     pub fn new(policy: Policy, seed: u64, now: Instant) -> Self {
         let names = NameHasher::default();
+        let mut endpoints = Endpoints::new(policy.gate, policy.scheduler, policy.counts_cached_tokens());
+        endpoints.set_release_after(policy.release_after);
         Self {
-            endpoints: Endpoints::new(policy.gate, policy.scheduler, policy.counts_cached_tokens()),
+            endpoints,
             rate_limiter: RateLimiter::new(policy.queue.max_rate, now),
             tree: Tree::new(&policy, names.clone(), seed, now),
             budgets: Budgets::new(&policy.flows, now),
@@ -192,10 +194,11 @@ impl Engine {
         let token =
             self.rate_limiter.next_token(self.now).filter(|_| self.is_open() && self.tree.has_runnable());
         let probe = self.endpoints.next_probe();
+        let release = self.endpoints.next_release();
         let pause = self.pauses.first().map(|&(until, _)| until);
         let wake = self.budgets.next_wake();
         let timers = expires.into_iter().chain(token).chain(probe);
-        timers.chain(pause).chain(wake).min()
+        timers.chain(release).chain(pause).chain(wake).min()
     }
 
     fn advance(&mut self, now: Instant) {
@@ -208,6 +211,7 @@ impl Engine {
         self.drain_rate.advance(self.now, self.is_saturated());
         let now = self.now;
         while self.change_endpoints(|endpoints, rng| endpoints.probe_due(now, rng)) {}
+        self.release_abandoned();
         self.end_pauses();
         self.budgets.advance(self.now);
         self.wake_held();
@@ -227,6 +231,7 @@ impl Engine {
             Input::Sent { id, endpoint } => self.sent(id, endpoint),
             Input::FirstToken(id) => self.answer_begun(id),
             Input::Completed { id, service } => self.completed(id, service),
+            Input::Left { id, service } => self.left(id, service),
             Input::Settle { id, service } => self.settle(id, service),
             Input::ModelRemoved(id) => {
                 if let Some(job) = self.waiting_job(id) {
@@ -281,6 +286,11 @@ impl Engine {
         matches!(self.policy.gate, Gate::Auto { .. })
     }
 
+    /// A request may be too large for the room that an endpoint has left.
+    const fn fits_each(&self) -> bool {
+        self.policy.gate.fits_each()
+    }
+
     /// The gate lets waiting requests pass.
     fn is_open(&self) -> bool {
         self.ready
@@ -291,7 +301,7 @@ impl Engine {
 
     /// Stock is below `bound`, if the gate has a bound for the pool.
     fn is_below(&self, bound: u64) -> bool {
-        let stock = self.endpoints.stock();
+        let stock = self.endpoints.filled();
         stock < bound || stock == 0 || self.is_auto()
     }
 
@@ -385,7 +395,7 @@ impl Engine {
     /// An unsuspended request waits, or would have to wait although endpoints are ready. While the gate is open, requests that only limits
     /// of their own hold back don't count: a pool that could serve others doesn't show how fast its queue drains.
     fn is_saturated(&self) -> bool {
-        let full = self.endpoints.any_ready() && self.endpoints.stock() >= self.endpoints.bounds().upper;
+        let full = self.endpoints.any_ready() && self.endpoints.filled() >= self.endpoints.bounds().upper;
         full || self.tree.any_active() && !self.holds_all()
     }
 

@@ -15,8 +15,8 @@ const ONE: u128 = Decimal::ONE * Decimal::ONE;
 /// 4e16 requests or tokens, so that the sum over all endpoints is in range.
 const SHARE_MAX: u128 = u128::MAX / (2 * ENDPOINTS_MAX as u128);
 
-/// What lowers the bounds of one endpoint below the gate, in requests. Bounds in tokens ignore all fields, because
-/// neither foreign requests nor future ones have a known length.
+/// What lowers the bounds of one endpoint below the gate, in requests or sequences. Bounds in tokens ignore all fields,
+/// because neither foreign requests nor future ones have a known length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Limits {
     /// The endpoint's slow start allows this many requests.
@@ -27,9 +27,9 @@ pub(crate) struct Limits {
     pub(crate) pushback: Option<u64>,
 }
 
-/// Whether stock and bounds count tokens under this gate, not requests.
+/// Whether stock and bounds count tokens under this gate, not requests or sequences.
 pub(crate) const fn counts_tokens(gate: Gate) -> bool {
-    matches!(gate, Gate::Bounded { unit: StockUnit::Tokens, .. })
+    matches!(gate.unit(), StockUnit::Tokens)
 }
 
 /// The contribution of one endpoint to the bounds, or the sum over several.
@@ -47,7 +47,7 @@ impl Share {
             Gate::Open | Gate::Manual => Self::default(),
             Gate::Auto { initial } => Self::of(
                 Gate::Bounded {
-                    unit: StockUnit::Requests,
+                    unit: StockUnit::Sequences,
                     lower: initial,
                     upper: initial,
                     watermark: initial,
@@ -57,7 +57,7 @@ impl Share {
             ),
             Gate::Bounded { unit, lower, upper, watermark } => {
                 let limits = match unit {
-                    StockUnit::Requests => limits,
+                    StockUnit::Requests | StockUnit::Sequences => limits,
                     StockUnit::Tokens => Limits::default(),
                 };
                 let share = |bound: Decimal| {

@@ -95,10 +95,13 @@ pub struct Request {
     pub prompt: Prompt,
     /// Prompt tokens in a server's prefix cache.
     pub cached: Tokens,
-    /// The client's expectation of the output; `None`: the engine's own median.
+    /// The client's expectation of the output of one sequence; `None`: the engine's own median.
     pub expected_output: Option<Tokens>,
-    /// The client's limit on the output.
+    /// The client's limit on the output of one sequence.
     pub max_output: Option<Tokens>,
+    /// Sequences that the server computes at the same time: prompts times choices of each; 0 counts as 1, and more than
+    /// [`crate::limits::SEQUENCES_MAX`] as that.
+    pub sequences: u64,
     /// Bytes that wait in Envoy.
     pub body_bytes: u64,
     /// Strict tier, higher first.
@@ -123,7 +126,7 @@ pub struct Request {
 pub struct Estimates {
     /// Tokens of the prompt.
     pub(crate) prompt: u64,
-    /// Expected tokens of the output.
+    /// Expected tokens of the output, of all sequences together.
     pub(crate) output: u64,
     /// The hash of the flow whose output that is. Past the limit of flows, the request shares another flow.
     pub(crate) flow_hash: u64,
@@ -145,6 +148,7 @@ impl Request {
             cached: Tokens(0),
             expected_output: None,
             max_output: None,
+            sequences: 1,
             body_bytes: 0,
             strict: 0,
             head_start: Duration::ZERO,
@@ -314,6 +318,8 @@ pub struct ServerStats {
     pub waiting: Option<u64>,
     /// The used part of its KV cache, 0 to 1.
     pub kv_used: Option<f64>,
+    /// Output tokens that it has generated since its start.
+    pub generated: Option<u64>,
     /// Adapters in memory, by the names of their models.
     pub adapters: Option<Box<[Box<str>]>>,
 }
@@ -407,6 +413,15 @@ pub enum Input {
         /// The result.
         service: Service,
     },
+    /// The client of a granted request left before the end of the answer: the request ends as by [`Input::Completed`], and
+    /// the server may compute on. Where the server reports what it runs, the request's load stays in the stock until
+    /// [`Input::Load`] shows that it has ended, and at most for [`Policy::release_after`].
+    Left {
+        /// The request.
+        id: RequestId,
+        /// The result.
+        service: Service,
+    },
     /// The cost of a granted request is known before its end. It is settled or refunded now, once; stock stays until the
     /// request completes. Under [`crate::policy::Gate::Manual`] this also ends the request.
     Settle {
@@ -481,12 +496,13 @@ pub enum Input {
     Relist(Box<Relisted>),
     /// The server of an endpoint was restarted: its cache is empty. Ignored if it isn't listed and nothing runs there.
     Restarted(EndpointId),
-    /// The number of requests that the server of an endpoint reports as running, of all its clients. Foreign requests
-    /// lower a bound in requests until the next report.
+    /// The number of sequences that the server of an endpoint reports as running, of all its clients. Those that aren't of
+    /// this engine are foreign, and lower a bound in requests or sequences until the next report. Comes after
+    /// [`Self::ServerStats`] of the same report.
     Load {
         /// The endpoint. Ignored if it isn't listed.
         id: EndpointId,
-        /// Requests; `None`: no report, or a stale one.
+        /// Sequences; `None`: no report, or a stale one.
         running: Option<u64>,
     },
     /// Metrics of the server of an endpoint, valid until the next report.

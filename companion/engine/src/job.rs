@@ -104,6 +104,7 @@ impl Job {
             prompt: usage.prompt.map_or(self.estimate.prompt, |tokens| tokens.0),
             cached: usage.cached.map_or(self.estimate.cached, |tokens| tokens.0),
             output: usage.output.map_or(self.estimate.output, |tokens| tokens.0),
+            sequences: self.estimate.sequences,
         }
     }
 }

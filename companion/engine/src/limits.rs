@@ -10,6 +10,17 @@ pub const ENDPOINTS_MAX: usize = 4_096;
 pub const PREFIX_HASHES_MAX: usize = 32;
 /// Prefix hashes, per endpoint that computed them, that a pool remembers.
 pub const PREFIXES_MAX: usize = 131_072;
+/// Sequences of a request.
+pub const SEQUENCES_MAX: u64 = 16_384;
+/// Requests at one endpoint whose clients have left and whose load still counts. Past it the oldest counts no longer.
+pub const ABANDONED_MAX: usize = 4_096;
+/// For how long such a request counts at most, in seconds. After that what the server reports is foreign.
+pub const ABANDONED_KEPT_S: u64 = 600;
+/// An endpoint where nothing but such requests runs, and whose server generates no token for this many seconds, may report an
+/// old number: what it reports is foreign then, and so the endpoint takes one request.
+pub const ABANDONED_STILL_S: u64 = 3;
+/// These seconds where the server doesn't report its tokens.
+pub const ABANDONED_ALONE_S: u64 = 20;
 /// Endpoints in a grant: the first choice and its fallbacks.
 pub const GRANT_ENDPOINTS_MAX: usize = 3;
 /// Flows with state of their own, beside those that the policy names. Further identities share [`OVERFLOW_FLOWS`].

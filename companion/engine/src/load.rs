@@ -16,6 +16,8 @@ pub(crate) struct Load {
     pub(crate) prefill: u64,
     /// The part of `prefill` whose answer hasn't begun.
     pub(crate) in_prefill: u64,
+    /// Sequences that the server computes at the same time; at least 1 for a request.
+    pub(crate) sequences: u64,
 }
 
 impl Load {
@@ -23,7 +25,8 @@ impl Load {
         let prompt = estimate.prompt.min(TOKENS_MAX);
         let output = estimate.output.min(TOKENS_MAX);
         let prefill = prompt.saturating_sub(estimate.cached);
-        Self { tokens: prompt + output, output, prefill, in_prefill: prefill }
+        let sequences = estimate.sequences.max(1);
+        Self { tokens: prompt + output, output, prefill, in_prefill: prefill, sequences }
     }
 
     /// This load once its answer has begun.
@@ -47,6 +50,7 @@ impl AddAssign for Load {
         self.output += more.output;
         self.prefill += more.prefill;
         self.in_prefill += more.in_prefill;
+        self.sequences += more.sequences;
     }
 }
 
@@ -57,13 +61,15 @@ impl SubAssign for Load {
             self.tokens >= less.tokens
                 && self.output >= less.output
                 && self.prefill >= less.prefill
-                && self.in_prefill >= less.in_prefill,
+                && self.in_prefill >= less.in_prefill
+                && self.sequences >= less.sequences,
             "invariant: a load that ends was started"
         );
         self.tokens = self.tokens.saturating_sub(less.tokens);
         self.output = self.output.saturating_sub(less.output);
         self.prefill = self.prefill.saturating_sub(less.prefill);
         self.in_prefill = self.in_prefill.saturating_sub(less.in_prefill);
+        self.sequences = self.sequences.saturating_sub(less.sequences);
     }
 }
 
@@ -88,12 +94,18 @@ mod tests {
 
     #[test]
     fn a_load_is_prompt_and_output_and_prefills_uncached_tokens() {
-        let estimate = TokenEstimate { prompt: 100, cached: 40, output: 10 };
-        let expected = Load { tokens: 110, output: 10, prefill: 60, in_prefill: 60 };
+        let estimate = TokenEstimate { prompt: 100, cached: 40, output: 10, sequences: 2 };
+        let expected = Load { tokens: 110, output: 10, prefill: 60, in_prefill: 60, sequences: 2 };
         assert_eq!(Load::of(&estimate), expected);
         assert_eq!(Load::of(&estimate).prefilled().in_prefill, 0);
-        let endless = TokenEstimate { prompt: u64::MAX, cached: u64::MAX, output: u64::MAX };
-        let expected = Load { tokens: 2 * TOKENS_MAX, output: TOKENS_MAX, prefill: 0, in_prefill: 0 };
+        let endless = TokenEstimate {
+            prompt: u64::MAX,
+            cached: u64::MAX,
+            output: u64::MAX,
+            ..TokenEstimate::default()
+        };
+        let expected =
+            Load { tokens: 2 * TOKENS_MAX, output: TOKENS_MAX, prefill: 0, in_prefill: 0, sequences: 1 };
         assert_eq!(Load::of(&endless), expected);
     }
 }

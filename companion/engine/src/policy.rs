@@ -55,6 +55,10 @@ pub struct Policy {
     pub outlier_ejection: OutlierEjection,
     /// `None`: no answer keeps an endpoint away.
     pub failing: Option<Failing>,
+    /// For how long a request counts at its endpoint, at most, after its client has left before the end of the answer: the
+    /// server may compute on. Where the server reports what it runs, the request counts until the report shows its end.
+    /// `None`: nothing else ends it there, and it doesn't count where the server reports nothing. Above 0.
+    pub release_after: Option<Duration>,
     /// A newcomer that is predicted to miss its deadline is rejected at once.
     pub reject_unmeetable: bool,
     /// Weights of the scorers that choose among endpoints with room.
@@ -76,6 +80,7 @@ impl Default for Policy {
             usage_window: Duration::from_secs(300),
             outlier_ejection: OutlierEjection::default(),
             failing: Some(Failing::default()),
+            release_after: None,
             reject_unmeetable: false,
             scheduler: Scorers::default(),
         }
@@ -264,6 +269,21 @@ impl Gate {
     pub const fn requests(bound: Decimal) -> Self {
         Self::Bounded { unit: StockUnit::Requests, lower: bound, upper: bound, watermark: bound }
     }
+
+    /// What stock and bounds count. Under `Auto` these are sequences, because an iteration computes a token of each.
+    #[must_use]
+    pub const fn unit(self) -> StockUnit {
+        match self {
+            Self::Open | Self::Manual => StockUnit::Requests,
+            Self::Auto { .. } => StockUnit::Sequences,
+            Self::Bounded { unit, .. } => unit,
+        }
+    }
+
+    /// A request may be too large for the room that an endpoint has left.
+    pub(crate) const fn fits_each(self) -> bool {
+        matches!(self.unit(), StockUnit::Sequences)
+    }
 }
 
 impl Default for Gate {
@@ -287,6 +307,21 @@ pub enum StockUnit {
     Requests,
     /// Prompt and expected output tokens of running requests. Needs a watermark that is a number of tokens.
     Tokens,
+    /// Sequences of running requests: each prompt of a request, and each of its choices. A request that doesn't fit beside
+    /// what runs at an endpoint waits until it does; one of more sequences than a bound runs alone there.
+    Sequences,
+}
+
+impl StockUnit {
+    /// The name in the configuration, for people too.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Requests => "requests",
+            Self::Tokens => "tokens",
+            Self::Sequences => "sequences",
+        }
+    }
 }
 
 /// Sharing between bands.

@@ -63,6 +63,11 @@ pub enum BlockReason {
     },
     /// The request's eligible endpoints have no room, though the pool has.
     EndpointsFull,
+    /// None of the request's eligible endpoints has room for all its sequences.
+    Sequences {
+        /// The sequences of the request.
+        count: u64,
+    },
     /// The request's band may use only a part of the bound.
     Ceiling {
         /// The stock.

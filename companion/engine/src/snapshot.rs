@@ -183,11 +183,13 @@ pub struct EndpointSnapshot {
     pub since: Instant,
     /// Granted there and not ended, without `credit`.
     pub stock: u64,
+    /// The requests in `stock` whose clients have left before the end of the answer: the server may compute on.
+    pub abandoned: u64,
     /// Requests that filters may run there without asking.
     pub credit: u64,
     /// The stock up to which it takes requests; `u64::MAX`: unlimited.
     pub bound: u64,
-    /// Requests of other clients by the server's last report. They lower the bound.
+    /// Sequences of other clients by the server's last report. They lower the bound.
     pub foreign: u64,
     /// The requests that it takes at a time because it refused more; `None`: it has refused none since the gate's bound held.
     pub pushback: Option<u64>,

@@ -53,7 +53,7 @@ pub(crate) struct Served {
     pub(crate) prompt_bytes: Option<u64>,
     /// Tokens of the prompt, as the server counted.
     pub(crate) prompt: Option<u64>,
-    /// Tokens of the answer, as the server counted.
+    /// Tokens of the answer, as the server counted: of one sequence.
     pub(crate) output: Option<u64>,
 }
 
@@ -92,7 +92,7 @@ impl TokenHistory {
         (tokens.saturating_sub(1) as f64 / ratio) as u64
     }
 
-    /// The median of the flow's last answers, else of the model's, else [`OUTPUT_DEFAULT`].
+    /// The output of one sequence: the median of the flow's last answers, else of the model's, else [`OUTPUT_DEFAULT`].
     pub(crate) fn output_tokens(&self, flow: HashedName<'_>, model: &str) -> u64 {
         let flow_median = self.flows.get(flow).and_then(|flow| flow.outputs.value());
         let model_median = || self.model(model).and_then(|model| model.outputs.value());

@@ -7,6 +7,8 @@ pub const PAST_MAX: usize = 4_096;
 /// A completed request settles after this many times the number of requests that ran at its end have ended, even if
 /// some that overlap it still run.
 pub const SETTLE_ROUNDS: u64 = 2;
+/// Sequences of one request that the load of its neighbours counts.
+pub const SEQUENCES_MAX: u32 = 1_024;
 /// The largest token count that is accepted for one request.
 pub const TOKENS_MAX: f64 = 1e9;
 /// Observations that the reservoir keeps for each quarter octave of the load.

@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::first_token::FirstTokenPredictor;
-use crate::limits::{PAST_MAX, RUNNING_MAX, SETTLE_ROUNDS, TOKENS_MAX};
+use crate::limits::{PAST_MAX, RUNNING_MAX, SEQUENCES_MAX, SETTLE_ROUNDS, TOKENS_MAX};
 use crate::observation::{Completion, Decode, Observation};
 use crate::overlap::{self, Span};
 
@@ -21,7 +21,10 @@ struct TrackedRequest {
     dispatched_ms: f64,
     input: f64,
     cached: f64,
+    /// Of each of its sequences.
     output: f64,
+    /// Sequences that decode at the same time.
+    sequences: u32,
     /// Time to the first token predicted at dispatch.
     ttft_predicted_ms: Option<f64>,
     /// Time of the first token, if known.
@@ -109,10 +112,22 @@ impl OverlapTracker {
             input: token_count(input),
             cached: token_count(cached),
             output: token_count(output),
+            sequences: 1,
             ttft_predicted_ms: ttft_ms.filter(|ms| ms.is_finite() && *ms >= 0.0),
             first_ms: None,
             last_ms: None,
         });
+    }
+
+    /// The running request `id` decodes so many sequences at the same time. Its outputs, expected and counted, are those of
+    /// one sequence.
+    pub fn set_sequences(&mut self, id: u64, sequences: u64) {
+        let sequence = self.running.get(&id);
+        let position = sequence.and_then(|sequence| self.position(*sequence));
+        if let Some(request) = position.and_then(|position| self.requests.get_mut(position)) {
+            let sequences = u32::try_from(sequences).unwrap_or(u32::MAX);
+            request.sequences = sequences.clamp(1, SEQUENCES_MAX);
+        }
     }
 
     /// Number of running requests that are followed; at most [`RUNNING_MAX`].
@@ -306,7 +321,7 @@ impl OverlapTracker {
                 continue;
             }
             let produced_so_far = || 1.0 + (request_last_ms - previous_first_ms) / decoding.itl_ms;
-            spans.push(Span {
+            let span = Span {
                 first_ms: if is_subject { decoding.first_ms } else { previous_first_ms },
                 last_ms: request_last_ms,
                 input: request.input,
@@ -314,7 +329,12 @@ impl OverlapTracker {
                 output: request.last_ms.map_or_else(produced_so_far, |_| request.output.max(1.0)),
                 uncertain: first.uncertain,
                 prompts_computed_ms: 0.0,
-            });
+            };
+            spans.push(span);
+            // The prompt is computed once, and all sequences share its place in the cache.
+            for _ in 1..request.sequences {
+                spans.push(Span { input: 0.0, resident: 0.0, ..span });
+            }
         }
         position
     }

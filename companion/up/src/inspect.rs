@@ -7,7 +7,7 @@ use std::fmt::{self, Write as _};
 use std::time::Duration;
 
 use penstock_config::{Pool, Then};
-use penstock_engine::policy::{Discipline, Gate, StockUnit};
+use penstock_engine::policy::{Discipline, Gate};
 use penstock_engine::units::Decimal;
 use penstock_errors::root_cause;
 use reqwest::{Client, StatusCode};
@@ -145,10 +145,7 @@ fn bound(pool: &Pool) -> String {
             )
         }
         Gate::Bounded { unit, lower, upper, watermark } => {
-            let unit = match unit {
-                StockUnit::Requests => "requests",
-                StockUnit::Tokens => "tokens",
-            };
+            let unit = unit.as_str();
             format!(
                 "each server gets about {} {unit} at a time, {} to {}; the others wait \
                  (stock.watermark_per_backend: N, or auto)",

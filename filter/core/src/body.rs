@@ -6,11 +6,13 @@
 //! hundred bytes.
 
 mod fields;
+mod sequences;
 
 use core::fmt;
 use core::ops::Range;
 use std::sync::Arc;
 
+use penstock_wire::Api;
 use penstock_wire::limits::NAME_BYTES_MAX;
 
 use self::fields::{Fields, Stop};
@@ -30,6 +32,9 @@ pub struct Body {
     pub has_stream_options: bool,
     /// The least of `max_tokens`, `max_completion_tokens` and `max_output_tokens`; `None`: none is a whole number.
     pub max_tokens: Option<u64>,
+    /// Sequences that the server computes at the same time: the prompts times the choices of each. At least 1, at most
+    /// `SEQUENCES_MAX`, which is more than a server takes.
+    pub sequences: u64,
     /// Decoded bytes of the prompt's strings. An attachment counts at most `ATTACHMENT_BYTES_MAX`, a token id counts
     /// `TOKEN_ID_BYTES`.
     pub prompt_bytes: u64,
@@ -86,6 +91,14 @@ impl BodyScanner {
     #[must_use]
     pub fn new(body_keys: Arc<[String]>) -> Self {
         Self { reader: Reader::new(), fields: Fields::new(body_keys) }
+    }
+
+    /// This scanner for a body of `api`, which determines what several prompts and choices are. Without it, a list under
+    /// any of the known keys is several prompts.
+    #[must_use]
+    pub fn of_api(mut self, api: Api) -> Self {
+        self.fields.set_api(api);
+        self
     }
 
     /// This scanner, hashing the prompt's prefixes too.

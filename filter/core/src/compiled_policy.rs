@@ -67,6 +67,8 @@ pub struct PoolPolicy {
     pub fallback_bound: Option<u64>,
     /// `fallback_bound` counts tokens instead of requests.
     pub fallback_bound_in_tokens: bool,
+    /// `fallback_bound` counts sequences instead of requests.
+    pub fallback_bound_in_sequences: bool,
     /// Registrations for this pool carry hashes of the prompt's prefixes.
     pub prefix_hashes: bool,
     /// The companion wants to know when the first byte of a streamed response arrives.
@@ -89,6 +91,7 @@ impl PoolPolicy {
             endpoints: pool.endpoints.iter().take(POLICY_LIST_MAX).cloned().collect(),
             fallback_bound: pool.fallback_bound,
             fallback_bound_in_tokens: pool.fallback_bound_in_tokens,
+            fallback_bound_in_sequences: pool.fallback_bound_in_sequences,
             prefix_hashes: pool.prefix_hashes,
             first_token: pool.first_token,
             include_usage: pool.include_usage,

@@ -134,8 +134,13 @@ impl Exchange {
             return Load::default();
         }
         let prompt = self.register.prompt_bytes.div_ceil(FALLBACK_BYTES_PER_TOKEN);
+        let sequences = self.register.sequences.max(1);
         let output = FALLBACK_OUTPUT_TOKENS.min(self.register.max_tokens.unwrap_or(u64::MAX));
-        Load { requests: 1, tokens: prompt.saturating_add(output) }
+        let is_counted = self.pool.as_ref().is_some_and(|pool| pool.fallback_bound_in_sequences);
+        Load {
+            requests: if is_counted { sequences } else { 1 },
+            tokens: prompt.saturating_add(output.saturating_mul(sequences)),
+        }
     }
 
     /// How long the request waits for a companion that is down before the fallback applies.

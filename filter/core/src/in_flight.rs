@@ -13,6 +13,7 @@ use crate::time::Instant;
 /// What requests in flight amount to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Load {
+    /// In a pool whose bound counts sequences, their sequences.
     pub(crate) requests: u64,
     /// Tokens of the prompts and of the expected output.
     pub(crate) tokens: u64,

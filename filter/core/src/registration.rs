@@ -54,6 +54,8 @@ pub(crate) fn add_body(body: Body, body_bytes: usize, register: &mut Register) {
     register.model = body.model;
     register.stream = body.stream;
     register.max_tokens = body.max_tokens;
+    // One sequence is what every companion takes a request for.
+    register.sequences = if body.sequences > 1 { body.sequences } else { 0 };
     register.prompt_bytes = body.prompt_bytes;
     register.body_bytes = u64::try_from(body_bytes).unwrap_or(u64::MAX);
 }

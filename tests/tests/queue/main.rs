@@ -2,6 +2,7 @@
 
 mod cached_tokens;
 mod cancel;
+mod clients_leave;
 mod credits;
 mod endpoint_constraints;
 mod leaving;
@@ -11,6 +12,7 @@ mod order;
 mod prefill;
 mod refusals;
 mod requests;
+mod sequences;
 mod shares;
 mod source_systems;
 mod volume;

@@ -173,6 +173,7 @@ impl Scenario {
             endpoints: pool.servers.clone(),
             fallback_bound: pool.fallback_bound(self.envoys),
             fallback_bound_in_tokens: pool.in_tokens,
+            fallback_bound_in_sequences: false,
             prefix_hashes: false,
             first_token: pool.policy.counts_prefill(),
             include_usage: false,
@@ -322,7 +323,7 @@ fn pool(number: u64, rng: &mut Rng) -> PoolScenario {
     let upper = lower + rng.below(5);
     let unit = if rng.percent(10) { StockUnit::Tokens } else { StockUnit::Requests };
     let (scale, in_requests) = match unit {
-        StockUnit::Requests => (1, true),
+        StockUnit::Requests | StockUnit::Sequences => (1, true),
         StockUnit::Tokens => (100, false),
     };
     let pool_bound = quarters(upper * servers.len() as u64).ceil();

@@ -104,7 +104,13 @@ impl World {
     pub(crate) fn grant(&mut self, endpoint: u32, prompt: u64, output: u64) -> RequestId {
         let id = self.name();
         self.autopilot.arrived(self.now);
-        let granted = Granted { endpoint: EndpointId(endpoint), prompt, cached: prompt - COMPUTED, output };
+        let granted = Granted {
+            endpoint: EndpointId(endpoint),
+            prompt,
+            cached: prompt - COMPUTED,
+            output,
+            sequences: 1,
+        };
         self.autopilot.granted(self.now, id, granted);
         id
     }

@@ -148,7 +148,7 @@ fn requests_that_were_not_observed_whole_are_not_learned_from() {
     };
     for _ in 0..100 {
         let id = world.name();
-        let granted = Granted { endpoint: EndpointId(0), prompt: 100, cached: 0, output: 50 };
+        let granted = Granted { endpoint: EndpointId(0), prompt: 100, cached: 0, output: 50, sequences: 1 };
         world.autopilot.adopted(world.now, id, granted);
         world.pass(Duration::from_millis(100));
         world.autopilot.served(world.now, id, strange);

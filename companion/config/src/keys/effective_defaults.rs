@@ -36,7 +36,7 @@ impl Pool {
             self.slo.slo_multiplier = Multiplier(penstock_model::slo::Policy::default().multiplier);
         }
         let stock = &mut self.stock;
-        let is_default = stock.watermark_per_backend.is_none() && matches!(stock.unit, StockUnit::Requests);
+        let is_default = stock.watermark_per_backend.is_none() && !matches!(stock.unit, StockUnit::Tokens);
         // If the given bounds exclude the default watermark, the effective one is the nearest bound, which need not be a whole
         // number. Then the key stays empty.
         if is_default && stock.bounds(WATERMARK).is_some_and(|bounds| bounds.holds_watermark) {

@@ -119,6 +119,7 @@ pub(super) fn convert(raw: Pool, identities_max: usize, path: &str) -> Result<cr
     let policy = Policy {
         outlier_ejection: servers::down(&raw.down, path)?,
         failing: raw.endpoints.failing.as_ref().map(endpoints::Failing::policy),
+        release_after: raw.stock.release_after.map(|after| after.0),
         queue: raw.queue.limits(),
         gate: stock::convert(&raw.stock, path)?,
         bands: convert_bands(&arbitration.bands, &arbitration_path)?,
@@ -278,7 +279,7 @@ mod tests {
 reject_unmeetable: true
 down: {first: 250ms, max: 8s}
 companion_down: {hold: 2s, then: open}
-stock: {unit: tokens, watermark_per_backend: 20000, deviation: 0.25}
+stock: {unit: tokens, watermark_per_backend: 20000, deviation: 0.25, release_after: 20s}
 usage: {window: 90s, input_token_weight: 0.5, output_token_weight: 4, include: true, store: memory}
 slo: {target_ttft: 500ms, target_itl: 50}
 arbitration:
@@ -325,6 +326,7 @@ arbitration:
         assert_eq!(policy.order, Order::SloDeadline { target });
         let down = OutlierEjection { first: Duration::from_millis(250), max: Duration::from_secs(8) };
         assert_eq!(policy.outlier_ejection, down);
+        assert_eq!(policy.release_after, Some(Duration::from_secs(20)));
         assert_eq!(pool.requeues, Some(5));
         assert_eq!(valid("queue: {requeues: until_ttl}").requeues, None);
         assert_eq!(pool.requeue_on, listed(true, true, &[429, 500, 502, 503, 504]));

@@ -11,16 +11,17 @@ use serde::de::{self, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::Violation;
-use crate::value::{Count, ExactDecimal, inline_schema};
+use crate::value::{Count, ExactDecimal, PositiveDuration, inline_schema};
 
 /// Limits of the work that runs at the endpoints (the stock). While the stock is below the lower bound, waiting requests are
 /// granted. While it is below the upper bound, a new request is granted without waiting.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Stock {
-    /// The unit of the stock.
+    /// The unit of the stock. A request for several choices (`n`, `best_of`), or with a list of prompts, is one request and as many
+    /// sequences. Under `auto` the stock counts sequences in any case.
     pub(crate) unit: StockUnit,
-    /// The work of one endpoint at a time: a number, 2 requests by default; `auto`, as much as the endpoint can do within its
+    /// The work of one endpoint at a time: a number, 2 requests or sequences by default; `auto`, as much as the endpoint can do within its
     /// latency targets, by its learned performance model; or `none`, no limit, so no request waits.
     pub(crate) watermark_per_backend: Option<Watermark>,
     /// The bounds are (1 - deviation) and (1 + deviation) times the watermark. Above 0, below 1.
@@ -31,9 +32,13 @@ pub(crate) struct Stock {
     pub(crate) upper_bound_per_backend: Option<ExactDecimal>,
     /// Under `auto`: requests of an endpoint at a time until its performance model is learned.
     pub(crate) auto_initial: Count,
+    /// For how long a request counts as running, at most, after its client has left before the end of the answer: the server may
+    /// compute on. Where the server's metrics say what it runs, the request counts until they show its end, whether or not this is
+    /// set. `null`: without such metrics its place is free at once.
+    pub(crate) release_after: Option<PositiveDuration>,
 }
 
-/// The default of `stock.watermark_per_backend`, in requests.
+/// The default of `stock.watermark_per_backend`, in requests or sequences.
 pub(crate) const WATERMARK: u64 = 2;
 /// The default of `stock.auto_initial`.
 const AUTO_INITIAL: Count = Count(8);
@@ -47,6 +52,7 @@ impl Default for Stock {
             lower_bound_per_backend: None,
             upper_bound_per_backend: None,
             auto_initial: AUTO_INITIAL,
+            release_after: None,
         }
     }
 }
@@ -156,9 +162,9 @@ pub(super) fn convert(stock: &Stock, path: &str) -> Result<Gate, Violation> {
             refuse_bounds(stock, path, "watermark_per_backend: none has no bounds; leave this out")?;
             Ok(Gate::Open)
         }
-        (Some(Watermark::Auto), StockUnit::Requests) => convert_auto(stock, path),
+        (Some(Watermark::Auto), StockUnit::Requests | StockUnit::Sequences) => convert_auto(stock, path),
         (Some(Watermark::Fixed(watermark)), _) => convert_bounded(stock, watermark, path),
-        (None, StockUnit::Requests) => convert_bounded(stock, WATERMARK, path),
+        (None, StockUnit::Requests | StockUnit::Sequences) => convert_bounded(stock, WATERMARK, path),
         (Some(Watermark::Auto) | None, StockUnit::Tokens) => Err(Violation::new(
             format!("{path}.stock.unit"),
             "tokens need a watermark_per_backend: a whole number of tokens that one endpoint works on at a time",
@@ -224,6 +230,16 @@ mod tests {
         Config::parse(&text, "f.yaml")
             .map(|config| config.pools[0].policy.gate)
             .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn sequences_have_the_bounds_of_requests() {
+        let in_requests = gate("unit: requests").expect("valid");
+        let Gate::Bounded { lower, upper, watermark, .. } = in_requests else { panic!("{in_requests:?}") };
+        let in_sequences = Gate::Bounded { unit: StockUnit::Sequences, lower, upper, watermark };
+        assert_eq!(gate("unit: sequences"), Ok(in_sequences));
+        let auto = gate("unit: sequences\n    watermark_per_backend: auto");
+        assert_eq!(auto, gate("watermark_per_backend: auto"));
     }
 
     #[test]

@@ -2,7 +2,8 @@
 
 use super::*;
 
-const ASKED: Asked = Asked { body_bytes: 400, output_max: 1_000, is_generated: true, is_streamed: true };
+const ASKED: Asked =
+    Asked { body_bytes: 400, output_max: 1_000, sequences: 1, is_generated: true, is_streamed: true };
 const UNSTREAMED: Asked = Asked { is_streamed: false, ..ASKED };
 const TOKEN_TIME: Option<Duration> = Some(Duration::from_millis(10));
 
@@ -76,11 +77,14 @@ fn counts_that_the_request_cannot_have_are_not_believed() {
         assert_eq!(counts(&whole, &ASKED), expected);
         assert_eq!(counts(&whole, &Asked { output_max: 0, ..ASKED }), expected);
     }
-    // Four sequences of the largest length.
+    // Four sequences of the largest length, by a key that the filter doesn't know.
     let several = Answer { prompt: Some(9), output: Some(4_000), ..answer(EndReason::Served) };
     assert_eq!(counts(&several, &ASKED), (Some(9), Some(4_000), Confidence::Reported, None));
     let short = Answer { body_bytes: 300, ..several };
     assert_eq!(counts(&short, &ASKED).3, Some(EstimateReason::Implausible));
+    let four = Asked { sequences: 4, ..ASKED };
+    assert_eq!(counts(&short, &four), (Some(9), Some(4_000), Confidence::Reported, None));
+    assert_eq!(counts(&Answer { output: Some(4_001), ..short }, &four).3, Some(EstimateReason::Implausible));
 }
 
 #[test]
@@ -123,6 +127,9 @@ fn client_that_leaves_a_whole_answer_pays_for_the_time_at_the_server() {
     assert_eq!(count(&left, &Asked { output_max: 20, ..UNSTREAMED }, TOKEN_TIME).output, Some(20));
     assert_eq!(count(&left, &UNSTREAMED, None).output, Some(75), "no answer has shown the time");
     assert_eq!(counts(&left, &Asked { is_generated: false, ..UNSTREAMED }).1, Some(0), "an embedding");
+    let four = Asked { sequences: 4, ..UNSTREAMED };
+    assert_eq!(counts(&left, &four).1, Some(600), "each sequence has had that time");
+    assert_eq!(counts(&left, &Asked { output_max: 20, ..four }).1, Some(80));
     let cut = answer(EndReason::ResetInsideAnswer);
     assert_eq!(counts(&cut, &UNSTREAMED).3, Some(EstimateReason::Cut));
 }

@@ -235,6 +235,7 @@ impl Pool {
             prompt: count(expected.prompt),
             cached: count(expected.cached),
             output: count(expected.output),
+            sequences: self.engine.sequences(id),
         })
     }
 
@@ -439,6 +440,7 @@ fn engine_request(
         model: labels.model.clone(),
         prompt: Prompt::Bytes(registration.prompt_bytes),
         max_output: registration.output_tokens_max.map(Tokens),
+        sequences: registration.sequences,
         body_bytes: registration.body_bytes,
         strict: registration.strict,
         head_start: registration.head_start,

@@ -179,7 +179,7 @@ impl Pool {
         self.observe_dropped(&request, outcome, Some((answer.status, answer.code)), waited);
         let rejection = Rejection::new(answer, outcome, waited, None, self.saturation_milli());
         self.effects.push_back(PoolEffect::Reject { key: request.key, rejection });
-        self.end(now, id, Service::Nothing, &request);
+        self.end(now, id, Input::Completed { id, service: Service::Nothing }, &request);
     }
 
     /// How the next attempt of a request is sent, which goes to `endpoint`.

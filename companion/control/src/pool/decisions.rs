@@ -61,6 +61,7 @@ impl Pool {
                 prompt: decided.prompt.0,
                 cached: decided.cached.0,
                 output: decided.output.0,
+                sequences: request.asked.sequences.into(),
             };
             self.autopilot.granted(now, decided.id, granted);
         }

@@ -48,6 +48,10 @@ pub(super) fn block_reason(reason: &BlockReason, policy: &Policy, class: &str) -
         BlockReason::EndpointsFull => {
             "all of its eligible endpoints are full".into()
         }
+        BlockReason::Sequences { count } => format!(
+            "its {count} sequences (n, best_of, lists of prompts) don't fit beside what runs at any of its eligible endpoints \
+             (stock.unit: sequences)"
+        ),
         BlockReason::Ceiling { stock, lower } => format!(
             "its band is at its ceiling: stock {stock} of {lower} (bands.ceiling)"
         ),
@@ -58,7 +62,10 @@ pub(super) fn block_reason(reason: &BlockReason, policy: &Policy, class: &str) -
 
 /// Why the bound is lower than the configured one; `None`: no endpoint has refused requests.
 pub(super) fn pushback(reason: &BlockReason, pushed_back: usize) -> Option<String> {
-    let is_full = matches!(reason, BlockReason::Gate { .. } | BlockReason::EndpointsFull);
+    let is_full = matches!(
+        reason,
+        BlockReason::Gate { .. } | BlockReason::EndpointsFull | BlockReason::Sequences { .. }
+    );
     (is_full && pushed_back > 0).then(|| {
         let endpoints = if pushed_back == 1 { "endpoint" } else { "endpoints" };
         format!(

@@ -24,6 +24,7 @@ pub(super) struct Admission {
     /// From the arrival to the grant.
     pub(super) waited: Duration,
     pub(super) requeues: u32,
+    pub(super) sequences: u32,
 }
 
 impl Pool {
@@ -50,7 +51,7 @@ impl Pool {
             self.leave(now, id, end);
         } else if let Some(request) = self.close(id) {
             self.observe_request(request.labels.clone(), end);
-            self.end(now, id, Service::Nothing, &request);
+            self.end(now, id, Input::Completed { id, service: Service::Nothing }, &request);
         }
     }
 
@@ -60,7 +61,8 @@ impl Pool {
             Some(true) => self.decide(now, Input::Cancel(id)),
             Some(false) => {
                 self.observe_pool(PoolNews::Estimated(EstimateReason::FilterLost));
-                self.settle(now, id, AT_ESTIMATE);
+                // Envoy has ended with the request, and a server that doesn't notice that computes on.
+                self.settle_as(now, id, Input::Left { id, service: AT_ESTIMATE });
             }
             None => {}
         }
@@ -83,13 +85,18 @@ impl Pool {
         {
             self.attempt_answered(now, id, endpoint, AnswerResult::Left);
         }
+        self.settle_as(now, id, Input::Completed { id, service });
+    }
+
+    /// [`Self::settle`] by this input to the engine.
+    fn settle_as(&mut self, now: Instant, id: RequestId, input: Input) {
         let Some(request) = self.close(id) else {
             return;
         };
         if let (Some(outcome), Some(waited)) = (request.admitted, request.waited()) {
             self.observe_dropped(&request, outcome, None, waited);
         }
-        self.end(now, id, service, &request);
+        self.end(now, id, input, &request);
     }
 
     /// An endpoint begins to answer.
@@ -194,8 +201,8 @@ impl Pool {
             return self.completed_elsewhere(now, id, completion);
         };
         let counted = self.count(completion, &request.asked);
-        let service =
-            if self.is_reentering(granted, completion) { Service::Nothing } else { counted.service };
+        let is_reentering = self.is_reentering(granted, completion);
+        let service = if is_reentering { Service::Nothing } else { counted.service };
         if let (Service::Served(_), Some(served)) = (service, completion.served(&counted)) {
             self.autopilot.served(now, id, served);
         }
@@ -204,13 +211,17 @@ impl Pool {
             arrived: request.arrived,
             waited: request.waited().unwrap_or_default(),
             requeues: request.requeues,
+            sequences: request.asked.sequences,
         };
         let news = self.completion_news(now, &admission, completion, &counted);
         let labels = request.labels.clone();
         self.observe_estimate(service, &counted);
         self.observe_request(labels, news);
+        // No server computes a request that went to the gateway itself.
+        let input =
+            if is_reentering { Input::Completed { id, service } } else { completion.input(id, service) };
         if let Some(request) = self.close(id) {
-            self.end(now, id, service, &request);
+            self.end(now, id, input, &request);
         }
     }
 
@@ -225,6 +236,7 @@ impl Pool {
             arrived: request.arrived,
             waited: now.since(request.arrived).saturating_sub(ran),
             requeues: request.requeues,
+            sequences: request.asked.sequences,
         };
         let (labels, waited, is_first) =
             (request.labels.clone(), admission.waited, request.admitted.is_none());
@@ -269,7 +281,7 @@ impl Pool {
         completion: &Completion<'_>,
         counted: &Counted,
     ) -> RequestNews {
-        let Admission { outcome, arrived, waited, requeues } = *admission;
+        let Admission { outcome, arrived, waited, requeues, sequences } = *admission;
         RequestNews::Completed(Completed {
             outcome,
             waited,
@@ -277,7 +289,7 @@ impl Pool {
             status: completion.status(),
             first_token: completion.first_token.map(|first_token| waited.saturating_add(first_token)),
             ttft: completion.time_to_first_token().map(|first_token| waited.saturating_add(first_token)),
-            itl: completion.inter_token_latency(counted),
+            itl: completion.inter_token_latency(counted, sequences),
             duration: now.since(arrived),
             prompt_tokens: counted.prompt,
             output_tokens: counted.output,
@@ -285,11 +297,13 @@ impl Pool {
         })
     }
 
-    /// Takes a closed request out of stock and settles its cost.
-    pub(super) fn end(&mut self, now: Instant, id: RequestId, service: Service, request: &OpenRequest) {
+    /// Takes a closed request out of stock and settles its cost, by this input to the engine.
+    pub(super) fn end(&mut self, now: Instant, id: RequestId, input: Input, request: &OpenRequest) {
         self.autopilot.dropped(now, id);
-        self.record_cost_event(|| CostEventKind::Ended { id, service });
-        self.engine.handle(now, Input::Completed { id, service });
+        if let Input::Completed { service, .. } | Input::Left { service, .. } = input {
+            self.record_cost_event(|| CostEventKind::Ended { id, service });
+        }
+        self.engine.handle(now, input);
         self.apply_decisions(now, Some((id, &request.labels)));
     }
 }

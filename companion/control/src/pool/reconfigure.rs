@@ -134,6 +134,7 @@ impl Pool {
         let stats = ServerStats {
             waiting: scraped.and_then(|scraped| scraped.waiting),
             kv_used: scraped.and_then(|scraped| scraped.kv_used),
+            generated: scraped.and_then(|scraped| scraped.totals).map(|totals| totals.output_tokens),
             adapters,
         };
         self.decide(now, Input::ServerStats { id, stats });

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use penstock_engine::input::{Answer, AnswerResult, EndpointId, Input, Request, Service};
+use penstock_engine::input::{Answer, AnswerResult, EndpointId, Request, Service};
 use penstock_engine::{Instant, Outcome};
 
 use super::input::Registering;
@@ -53,6 +53,7 @@ impl Pool {
             arrived: request.arrived,
             waited: now.before(running.age).since(request.arrived),
             requeues: 0,
+            sequences: registering.registration.asked().sequences,
         };
         self.model_counts.passed(now, &labels.model);
         self.observe_arrival(registering, labels);
@@ -82,7 +83,7 @@ impl Pool {
         self.observe_request(labels.clone(), news);
         self.effects.push_back(PoolEffect::Counted(key));
         self.record_cost_event(|| CostEventKind::Ended { id, service });
-        self.engine.handle(now, Input::Completed { id, service });
+        self.engine.handle(now, completion.input(id, service));
         self.apply_decisions(now, Some((id, labels)));
     }
 }

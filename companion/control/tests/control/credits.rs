@@ -119,6 +119,17 @@ fn a_busy_filter_is_given_places_and_they_double() {
 }
 
 #[test]
+fn requests_of_several_sequences_ask_and_make_no_filter_busy() {
+    let mut world = world(settings());
+    for sequence in 1..50 {
+        let request = wire::Register { sequences: 2, ..register(sequence) };
+        world.send(1, Message::Register(request));
+        world.send(1, completed(sequence));
+    }
+    assert_eq!(credits(&world.take()).len(), 0);
+}
+
+#[test]
 fn stock_and_credit_stay_at_half_of_the_bound() {
     let mut world = world(settings());
     ask(&mut world, 1..50);

@@ -29,6 +29,7 @@ impl Endpoint {
 
     /// Updates share and bound, after any change of the gate or of [`Self::bound_inputs`].
     pub(crate) fn update_bound(&mut self, gate: Gate) {
+        self.unit = gate.unit();
         self.full = self.share_within(gate, Limits::default()).bound(gate);
         let (full, ready) = (self.full, self.ready);
         self.slow_start.end_unless(|limit| match gate {

@@ -10,10 +10,15 @@ impl Endpoint {
         if counts_tokens(gate) { 0 } else { self.credit }
     }
 
-    /// The credit here may stay.
+    /// The credit here may stay. While clients leave early, a filter may fill each of its places once more before the companion
+    /// learns of it.
     pub(crate) fn keeps_credit(&self) -> bool {
         let limits = self.limits();
-        self.ready && limits.ramp.is_none() && limits.pushback.is_none() && self.stock <= self.bound
+        let again = if self.abandoned.len() > 0 { self.credit } else { 0 };
+        self.ready
+            && limits.ramp.is_none()
+            && limits.pushback.is_none()
+            && self.stock.saturating_add(again) <= self.bound
     }
 
     /// How many requests more filters may run here without asking, in a gate that counts requests: up to half of the bound, and

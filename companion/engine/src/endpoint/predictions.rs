@@ -9,10 +9,14 @@ use crate::load::Load;
 impl Endpoint {
     /// The rank with `more` under [`crate::policy::Gate::Auto`], for an endpoint with room; `None` if `more` doesn't fit.
     pub(crate) fn rank(&self, more: &Load) -> Option<Rank> {
+        if !self.takes(more.sequences) {
+            return None;
+        }
         match &self.allowance {
             Some(allowance) => allowance.rank(&self.in_flight(), more, self.tie),
             None => Some(Rank {
-                used: (self.taken().saturating_add(self.foreign) as f64 + 1.0) / self.full as f64,
+                used: self.sequences().saturating_add(self.foreign).saturating_add(more.sequences) as f64
+                    / self.full as f64,
                 iteration_ms: 0.0,
                 tie: self.tie,
             }),
@@ -31,6 +35,11 @@ impl Endpoint {
     }
 
     fn in_flight(&self) -> InFlight {
-        InFlight { requests: self.taken(), foreign: self.foreign, load: self.running }
+        InFlight {
+            requests: self.taken(),
+            sequences: self.sequences(),
+            foreign: self.foreign,
+            load: self.running,
+        }
     }
 }

@@ -6,6 +6,9 @@ mod slow_start;
 use super::*;
 use crate::policy::StockUnit;
 
+/// A request of one sequence and no token.
+const ONE: Load = Load { tokens: 0, output: 0, prefill: 0, in_prefill: 0, sequences: 1 };
+
 fn follow(endpoint: &mut Endpoint, gate: Gate) {
     endpoint.update_bound(gate);
     endpoint.update_stock(gate);
@@ -52,21 +55,21 @@ fn foreign_load_is_the_excess_of_the_report_over_our_requests() {
     let gate = gate(StockUnit::Requests, 4);
     let mut endpoint = Endpoint::new(EndpointId(1), Gate::Open);
     endpoint.list(Instant::ZERO, state(true), true);
-    endpoint.start(Load::default());
-    endpoint.observe(Some(3));
+    endpoint.start(ONE);
+    endpoint.observe(Instant::ZERO, Some(3), None);
     follow(&mut endpoint, gate);
     assert_eq!(endpoint.bound, 2);
-    endpoint.end(Instant::ZERO, Load::default(), true);
+    endpoint.end(Instant::ZERO, ONE, true);
     follow(&mut endpoint, gate);
     assert_eq!(endpoint.bound, 2, "the end of a request doesn't raise the bound");
-    endpoint.observe(Some(100));
+    endpoint.observe(Instant::ZERO, Some(100), None);
     follow(&mut endpoint, gate);
     assert_eq!((endpoint.bound, endpoint.has_room()), (1, true));
-    endpoint.observe(Some(0));
+    endpoint.observe(Instant::ZERO, Some(0), None);
     follow(&mut endpoint, gate);
     assert_eq!(endpoint.bound, 4);
-    endpoint.observe(Some(2));
-    endpoint.observe(None);
+    endpoint.observe(Instant::ZERO, Some(2), None);
+    endpoint.observe(Instant::ZERO, None, None);
     follow(&mut endpoint, gate);
     assert_eq!(endpoint.bound, 4, "without a report no request counts as foreign");
 }
@@ -76,7 +79,7 @@ fn a_threshold_blocks_above_its_value() {
     let mut endpoint = Endpoint::new(EndpointId(1), Gate::Open);
     let tokens = |tokens| Threshold { tokens: Some(tokens), fraction: None };
     let fraction = |fraction| Threshold { tokens: None, fraction: Some(fraction) };
-    let load = Load { tokens: 500, output: 0, prefill: 400, in_prefill: 400 };
+    let load = Load { tokens: 500, output: 0, prefill: 400, in_prefill: 400, sequences: 1 };
     assert!(!endpoint.is_above(tokens(0)), "0 lets one prompt in");
     endpoint.start(load);
     assert!(!endpoint.is_above(Threshold::default()));

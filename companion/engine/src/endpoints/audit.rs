@@ -15,6 +15,7 @@ use crate::time::Instant;
 #[derive(Default)]
 struct Sums {
     stock: u64,
+    filled: u64,
     draining: u64,
     listed: u64,
     ready: u64,
@@ -34,6 +35,8 @@ impl Endpoints {
         }
         check_equal("requests that run", sums.running, running.len() as u64)?;
         check_equal("stock", self.stock, sums.stock)?;
+        check_equal("stock within the bounds", self.filled, sums.filled)?;
+        check("abandoned requests are listed", self.audit_abandoned())?;
         check_equal("draining stock", self.draining, sums.draining)?;
         check_equal("endpoints listed", self.listed as u64, sums.listed)?;
         check_equal("endpoints ready", self.ready as u64, sums.ready)?;
@@ -56,8 +59,9 @@ impl Endpoints {
         let first = running.partition_point(|&(id, _)| id < endpoint.id);
         let count = running[first..].partition_point(|&(id, _)| id == endpoint.id);
         let loads = running[first..first + count].iter().map(|&(_, load)| load);
-        check_equal("requests of an endpoint", endpoint.requests, count as u64)?;
-        let sum = loads.fold(Load::default(), |mut sum, load| {
+        let abandoned = endpoint.abandoned.len() as u64;
+        check_equal("requests of an endpoint", endpoint.requests, count as u64 + abandoned)?;
+        let sum = loads.chain(endpoint.abandoned.loads()).fold(Load::default(), |mut sum, load| {
             sum += load;
             sum
         });
@@ -66,8 +70,10 @@ impl Endpoints {
         check_equal("output of an endpoint", running.output, sum.output)?;
         check_equal("uncached tokens of an endpoint", running.prefill, sum.prefill)?;
         check_equal("tokens in prefill of an endpoint", running.in_prefill, sum.in_prefill)?;
+        check_equal("sequences of an endpoint", running.sequences, sum.sequences)?;
         let stock = endpoint.stock_in(self.gate);
         check_equal("stock of an endpoint", endpoint.stock, stock)?;
+        check_equal("filled part of a bound", endpoint.filled, endpoint.filled_in(self.gate))?;
         check("an endpoint is listed or in use", endpoint.listed || endpoint.taken() > 0)?;
         let share = endpoint.share_within(self.gate, endpoint.limits());
         check("an endpoint's share follows from the gate", endpoint.share == share)?;
@@ -81,6 +87,7 @@ impl Endpoints {
         sums.listed += u64::from(endpoint.listed);
         if endpoint.ready {
             sums.stock += endpoint.stock;
+            sums.filled += endpoint.filled;
             sums.ready += 1;
             sums.share += share;
         } else {

@@ -103,6 +103,12 @@ impl Endpoints {
         best.into_ids()
     }
 
+    /// Whether an endpoint with room has changed since the last [`Self::clear_dirty`], and `takes` the request.
+    pub(crate) fn any_dirty(&self, takes: impl Fn(&Endpoint) -> bool) -> bool {
+        let takes = |endpoint: &Endpoint| endpoint.has_room() && takes(endpoint);
+        self.dirty.endpoints().is_none_or(|dirty| dirty.iter().any(|&index| takes(&self.all[index])))
+    }
+
     /// Forgets which endpoints changed: [`Self::choose_fitting`] can then be limited to those that change from now on.
     pub(crate) fn clear_dirty(&mut self) {
         self.dirty.clear();

@@ -9,14 +9,14 @@ impl Endpoints {
     /// How many requests more filters may run at `id` without asking: the stock stays at half of the lower bound and, at the endpoint, at
     /// half of its bound. The gate counts requests.
     pub(crate) fn credit_room(&self, id: EndpointId) -> u64 {
-        let in_pool = half(self.bounds.lower).saturating_sub(self.stock);
+        let in_pool = half(self.bounds.lower).saturating_sub(self.filled);
         let there = self.get(id).map_or(0, Endpoint::credit_room);
         in_pool.min(there)
     }
 
     /// The stock isn't above the lower bound.
     pub(crate) const fn keeps_credit(&self) -> bool {
-        self.stock <= self.bounds.lower
+        self.filled <= self.bounds.lower
     }
 
     /// `id` is ready, has neither a slow start nor refused requests, and isn't over its bound.

@@ -6,11 +6,17 @@ use crate::input::{EndpointId, RequestId};
 use crate::rng::Rng;
 
 impl Endpoints {
-    /// The server of `id` itself refused `request`. Ignored unless `id` is ready. `runs_here`: the request is counted among
-    /// those of `id`.
-    pub(crate) fn pushed_back(&mut self, id: EndpointId, request: RequestId, runs_here: bool, rng: &mut Rng) {
+    /// The server of `id` itself refused `request`. Ignored unless `id` is ready. `sequences_here`: those of the request, if it
+    /// is counted among those of `id`.
+    pub(crate) fn pushed_back(
+        &mut self,
+        id: EndpointId,
+        request: RequestId,
+        sequences_here: Option<u64>,
+        rng: &mut Rng,
+    ) {
         if let Some(index) = self.indices.get(&id).copied().filter(|_| self.is_ready(id)) {
-            self.change(index, rng, |endpoint| endpoint.push_back(request, runs_here));
+            self.change(index, rng, |endpoint| endpoint.push_back(request, sequences_here));
         }
     }
 

@@ -15,7 +15,7 @@ use crate::hashed_name::HashedName;
 use crate::ids::{JobId, ModelId};
 use crate::input::{EndpointId, ModelName, Request};
 use crate::job::Job;
-use crate::limits::BODY_BYTES_MAX;
+use crate::limits::{BODY_BYTES_MAX, SEQUENCES_MAX};
 use crate::outcome::Outcome;
 use crate::policy::{Admit, Overflow};
 use crate::tree::{OrderKey, Queued};
@@ -23,7 +23,7 @@ use crate::units::Tokens;
 
 impl Engine {
     pub(super) fn register(&mut self, request: Request) {
-        if self.is_auto() {
+        if self.fits_each() {
             // Waiting requests that fit come first, and the blocked head's endpoints must be reserved.
             self.dispatch();
         }
@@ -132,9 +132,11 @@ impl Engine {
         let target = self.shared_target(model, request.model);
         let name = self.tree.identity_of(flow).hashed_name();
         let known = request.estimates.filter(|estimates| estimates.flow_hash == name.hash);
-        let estimate = || self.expected_output(request.expected_output, request.max_output, name, &target);
+        let sequences = sequences_of(request.sequences);
+        let limits = (request.expected_output, request.max_output);
+        let estimate = || self.expected_output(limits, sequences, name, &target);
         let output = known.map_or_else(estimate, |estimates| estimates.output);
-        let estimate = TokenEstimate { prompt, cached: request.cached.0, output };
+        let estimate = TokenEstimate { prompt, cached: request.cached.0, output, sequences };
         let order = self.tree.classes().get(class).order(self.policy.order);
         self.jobs.insert(Job {
             id: request.id,
@@ -176,18 +178,19 @@ impl Engine {
         known.cloned().unwrap_or(model.target)
     }
 
-    /// Expected output tokens: the client's expectation, else the median of the flow or of the model; at most the client's
-    /// limit.
+    /// Expected output tokens of all sequences together. Of each: the client's expectation, else the median of the flow or of
+    /// the model; at most the client's limit.
     pub(super) fn expected_output(
         &self,
-        expected: Option<Tokens>,
-        limit: Option<Tokens>,
+        (expected, limit): (Option<Tokens>, Option<Tokens>),
+        sequences: u64,
         flow: HashedName<'_>,
         model: &str,
     ) -> u64 {
         let median = || self.token_history.output_tokens(flow, model);
         let output = expected.map_or_else(median, |tokens| tokens.0);
-        output.min(limit.map_or(TOKENS_MAX, |tokens| tokens.0))
+        let output = output.min(limit.map_or(TOKENS_MAX, |tokens| tokens.0));
+        if sequences == 1 { output } else { output.saturating_mul(sequences).min(TOKENS_MAX) }
     }
 
     /// The endpoints for `job`, a newcomer, if it may bypass: the gate is open for it, and no waiting request would be
@@ -311,5 +314,14 @@ impl Engine {
         let job = self.jobs.remove(id);
         let budget_wait = self.budget_wait_for(outcome, job.queued.flow);
         self.reject(&job, outcome, budget_wait);
+    }
+}
+
+/// The sequences of a request that claims so many.
+pub(super) const fn sequences_of(claimed: u64) -> u64 {
+    match claimed {
+        0 => 1,
+        claimed if claimed > SEQUENCES_MAX => SEQUENCES_MAX,
+        claimed => claimed,
     }
 }

@@ -42,7 +42,7 @@ impl Engine {
         self.tree.audit(&waiting, &running, &self.endpoints)?;
         let next = self.tree.pick().filter(|_| self.is_open() && self.rate_limiter.has_token(self.now));
         let dispatchable =
-            next.is_some_and(|job| !self.is_auto() || !self.choose_endpoints(job, false).is_empty());
+            next.is_some_and(|job| !self.fits_each() || !self.choose_endpoints(job, false).is_empty());
         check("no waiting request could be dispatched", !dispatchable)
     }
 

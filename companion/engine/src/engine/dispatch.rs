@@ -18,10 +18,10 @@ use crate::units::Tokens;
 impl Engine {
     /// Grants waiting requests, one after another, while the gate is open.
     ///
-    /// Under [`crate::policy::Gate::Auto`] the next request may fit no endpoint. Then its endpoints are reserved for it,
-    /// and requests after it are granted as far as they need none of these. Reservations last until the next call.
+    /// Where the gate counts sequences, the next request may fit no endpoint. Then its endpoints are reserved for it, and
+    /// requests after it are granted as far as they need none of these. Reservations last until the next call.
     pub(super) fn dispatch(&mut self) {
-        if self.is_auto() {
+        if self.fits_each() {
             self.release_reserved();
         }
         while self.tree.any_active() && self.is_open() {
@@ -40,7 +40,7 @@ impl Engine {
             }
             let arrival = self.jobs[job].queued.arrival.sequence;
             let endpoints = self.choose_endpoints(job, self.blocked_head == Some(arrival));
-            if endpoints.is_empty() && self.is_auto() {
+            if endpoints.is_empty() && self.fits_each() {
                 self.blocked_head = Some(arrival);
                 self.endpoints.clear_dirty();
                 if self.reserve_endpoints(job) {
@@ -81,7 +81,11 @@ impl Engine {
             let load = |endpoint: &Endpoint| self.load_at(job, endpoint);
             self.endpoints.choose_fitting(eligible, &job.scored(), load, dirty_only, allows)
         } else {
-            self.endpoints.choose(eligible, &job.scored(), allows)
+            let takes = |endpoint: &Endpoint| endpoint.takes(job.estimate.sequences) && allows(endpoint);
+            if dirty_only && !self.endpoints.any_dirty(takes) {
+                return Vec::new();
+            }
+            self.endpoints.choose(eligible, &job.scored(), takes)
         }
     }
 
@@ -126,7 +130,7 @@ impl Engine {
 
     /// Applies the bands' ceilings under `bound`.
     pub(super) fn apply_ceilings(&mut self, bound: u64) {
-        let (stock, ceilings) = (self.endpoints.stock(), self.policy.bands.ceilings);
+        let (stock, ceilings) = (self.endpoints.filled(), self.policy.bands.ceilings);
         self.tree.apply_ceilings(|band| {
             ceilings[band.shown() as usize].is_some_and(|ceiling| is_over_ceiling(stock, bound, ceiling))
         });

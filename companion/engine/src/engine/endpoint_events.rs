@@ -54,11 +54,18 @@ impl Engine {
     }
 
     pub(super) fn observe_load(&mut self, id: EndpointId, running: Option<u64>) {
-        self.change_endpoints(|endpoints, rng| endpoints.observe(id, running, rng));
+        let now = self.now;
+        self.change_endpoints(|endpoints, rng| endpoints.observe(now, id, running, rng));
     }
 
     pub(super) fn set_allowance(&mut self, id: EndpointId, allowance: Option<Allowance>) {
         self.change_endpoints(|endpoints, rng| endpoints.set_allowance(id, allowance, rng));
+    }
+
+    /// Ends the abandoned requests whose time is over.
+    pub(super) fn release_abandoned(&mut self) {
+        let now = self.now;
+        while self.change_endpoints(|endpoints, rng| endpoints.release_due(now, rng)) {}
     }
 
     /// Listed or healthy endpoints changed: another endpoint may have to be probed early, and requests may wait for longer

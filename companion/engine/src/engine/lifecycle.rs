@@ -179,7 +179,8 @@ impl Engine {
                     cost: real,
                     prompt_bytes: job.prompt_bytes,
                     prompt: learned(usage.prompt),
-                    output: learned(usage.output),
+                    output: learned(usage.output)
+                        .map(|tokens| tokens.div_ceil(job.estimate.sequences.max(1))),
                 };
                 self.token_history.served(flow, &job.model, &served);
                 Some(real)
@@ -241,6 +242,15 @@ impl Engine {
     }
 
     pub(super) fn completed(&mut self, id: RequestId, service: Service) {
+        self.end(id, service, false);
+    }
+
+    pub(super) fn left(&mut self, id: RequestId, service: Service) {
+        self.end(id, service, true);
+    }
+
+    /// `has_left`: the client left before the end of the answer, so the server may compute on.
+    fn end(&mut self, id: RequestId, service: Service, has_left: bool) {
         let Some(job_id) = self.jobs.find(id) else {
             return;
         };
@@ -255,7 +265,12 @@ impl Engine {
             let cached = usage.cached.map(|tokens| tokens.0);
             self.endpoints.record_cached(running.endpoint, running.predicted_cached, cached);
         }
-        self.stop(&running, served);
+        if has_left {
+            let (now, Running { endpoint, load, .. }) = (self.now, running);
+            self.change_endpoints(|endpoints, rng| endpoints.left(now, endpoint, load, served, rng));
+        } else {
+            self.stop(&running, served);
+        }
         if served {
             self.drain_rate.completed();
             self.end_refusals(endpoint);

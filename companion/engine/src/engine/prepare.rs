@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 
 use super::Engine;
+use super::admission::sequences_of;
 use crate::endpoints::HashedPrompt;
 use crate::input::{EndpointId, Estimates, Prompt, Request};
 use crate::tree::ANONYMOUS;
@@ -34,7 +35,8 @@ impl Engine {
         let cached = request.cached.0.min(prompt);
         let flow = if request.flow.is_empty() { ANONYMOUS } else { &request.flow };
         let flow = self.token_history.hashed(flow);
-        let output = self.expected_output(request.expected_output, request.max_output, flow, model);
+        let limits = (request.expected_output, request.max_output);
+        let output = self.expected_output(limits, sequences_of(request.sequences), flow, model);
         request.estimates = Some(Estimates { prompt, output, flow_hash: flow.hash });
         let classes = self.tree.classes();
         let class = if classes.are_configured() {

@@ -136,12 +136,16 @@ impl Engine {
     }
 
     fn gate_reason(&self, job: &Job) -> BlockReason {
-        let (stock, lower) = (self.endpoints.stock(), self.endpoints.bounds().lower);
+        let (stock, lower) = (self.endpoints.filled(), self.endpoints.bounds().lower);
         if !self.is_below(lower) {
             return BlockReason::Gate { stock, lower };
         }
         if !self.any_eligible(job, Endpoint::has_room) {
             return BlockReason::EndpointsFull;
+        }
+        let sequences = job.estimate.sequences;
+        if !self.any_eligible(job, |endpoint| endpoint.has_room() && endpoint.takes(sequences)) {
+            return BlockReason::Sequences { count: sequences };
         }
         let ceiling = self.policy.bands.ceilings[job.band.shown() as usize];
         if ceiling.is_some_and(|ceiling| is_over_ceiling(stock, lower, ceiling)) {

@@ -14,11 +14,14 @@ use crate::tree::Change;
 impl Engine {
     pub(super) fn set_policy(&mut self, policy: Box<Policy>) {
         self.release_reserved();
+        self.blocked_head = None;
         let old = core::mem::replace(&mut self.policy, *policy);
         self.budgets.reconfigure(&old.flows.budgets, &self.policy.flows);
         self.expiry.invalidate();
         self.rate_limiter.set(self.policy.queue.max_rate, self.now);
         self.endpoints.set_weights(self.policy.scheduler, self.policy.counts_cached_tokens());
+        self.endpoints.set_release_after(self.policy.release_after);
+        self.release_abandoned();
         let gate = self.policy.gate;
         self.change_endpoints(|endpoints, rng| endpoints.set_gate(gate, rng));
         if self.policy.failing.is_none() {

@@ -30,8 +30,10 @@ impl Engine {
     }
 
     pub(super) fn pushed_back(&mut self, id: RequestId, endpoint: EndpointId) {
-        let runs_here = self.endpoint_of(id) == Some(endpoint);
-        self.change_endpoints(|endpoints, rng| endpoints.pushed_back(endpoint, id, runs_here, rng));
+        let here =
+            self.running_job(id).filter(|(_, running)| self.endpoints.id(running.endpoint) == endpoint);
+        let sequences_here = here.map(|(_, running)| running.load.sequences);
+        self.change_endpoints(|endpoints, rng| endpoints.pushed_back(endpoint, id, sequences_here, rng));
     }
 
     /// `id`, which isn't in the queue yet, avoids `endpoint`, which failed or refused it.

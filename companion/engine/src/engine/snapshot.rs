@@ -116,15 +116,22 @@ impl Engine {
     /// An endpoint is ready, and none takes another request: stock is at the lower bound, or every ready endpoint is full.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.endpoints.any_ready() && (self.stock() >= self.lower() || !self.endpoints.any_room())
+        self.endpoints.any_ready() && (self.endpoints.filled() >= self.lower() || !self.endpoints.any_room())
     }
 
     /// The larger of stock / upper and waiting / total_capacity, in thousandths. A ratio to a bound of 0 is 1,000 as
     /// soon as there is stock, and so is stock / upper while no endpoint is ready.
     #[must_use]
     pub fn saturation_milli(&self) -> u64 {
-        let gate = if self.endpoints.any_ready() { milli(self.stock(), self.upper()) } else { 1_000 };
+        let gate =
+            if self.endpoints.any_ready() { milli(self.endpoints.filled(), self.upper()) } else { 1_000 };
         gate.max(milli(self.waiting(), self.policy.queue.total_capacity))
+    }
+
+    /// The sequences of a request that waits or runs; 1 for any other.
+    #[must_use]
+    pub fn sequences(&self, id: RequestId) -> u64 {
+        self.jobs.find(id).map_or(1, |id| self.jobs[id].estimate.sequences)
     }
 
     /// The estimated tokens of a running request; `None` if it doesn't run.
@@ -256,6 +263,7 @@ impl Engine {
             stock: endpoint.stock - endpoint.credit_in(self.policy.gate),
             credit: endpoint.credit,
             bound: endpoint.share.bound(self.policy.gate),
+            abandoned: endpoint.abandoned.len() as u64,
             foreign: endpoint.limits().foreign,
             pushback: endpoint.pushback.limit(),
         });

@@ -3,13 +3,15 @@
 use super::{Admit, Gate, Policy, StockUnit};
 
 impl Policy {
-    /// Whether filters may run requests without asking while nothing waits: stock is counted in requests, no limit could decide otherwise
-    /// as long as there is much room, and a request for which there is no room until credit has come back can wait for it.
+    /// Whether filters may run requests without asking while nothing waits: stock is counted in requests or sequences, no limit could
+    /// decide otherwise as long as there is much room, and a request for which there is no room until credit has come back can wait for
+    /// it.
     #[must_use]
     pub fn allows_credit(&self) -> bool {
-        let counts_requests = match self.gate {
+        // A place is for a request of one sequence.
+        let counts_places = match self.gate {
             Gate::Open => true,
-            Gate::Bounded { unit, .. } => unit == StockUnit::Requests,
+            Gate::Bounded { unit, .. } => unit != StockUnit::Tokens,
             Gate::Auto { .. } | Gate::Manual => false,
         };
         let has_limits = self.bands.ceilings.iter().any(Option::is_some)
@@ -22,6 +24,6 @@ impl Policy {
         let has_buckets = self.classes.iter().any(|set| !set.buckets.is_empty());
         let queue = &self.queue;
         let may_wait = queue.enabled && queue.total_capacity > 0 && queue.admit == Admit::All;
-        counts_requests && may_wait && !has_limits && !has_buckets
+        counts_places && may_wait && !has_limits && !has_buckets
     }
 }

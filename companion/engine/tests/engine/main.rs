@@ -3,6 +3,7 @@
 
 extern crate alloc;
 
+mod abandoned;
 mod auto_gate;
 mod bands;
 mod budgets;
@@ -26,6 +27,7 @@ mod reference;
 mod relist;
 mod retry;
 mod scorers;
+mod sequences;
 mod shares;
 mod support;
 mod suspended;

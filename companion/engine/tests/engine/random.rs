@@ -52,6 +52,7 @@ pub fn request(rng: &mut Rng, id: RequestId, now: Instant) -> Request {
         cached: Tokens(rng.below(200)),
         expected_output: Some(Tokens(rng.below(100))),
         max_output: maybe(rng, 50, |rng| Tokens(rng.below(100))),
+        sequences: maybe(rng, 20, |rng| rng.below(7)).unwrap_or(1),
         body_bytes: rng.below(2_000),
         strict: maybe(rng, 20, |rng| rng.below(3) as u8).unwrap_or(0),
         head_start: Duration::from_secs(maybe(rng, 20, |rng| rng.below(5)).unwrap_or(0)),
@@ -131,7 +132,8 @@ fn request_input(
             let id = id(rng, true);
             Input::Register(request(rng, id, now))
         }
-        66..110 => Input::Completed { id: id(rng, false), service: service(rng) },
+        66..100 => Input::Completed { id: id(rng, false), service: service(rng) },
+        100..110 => Input::Left { id: id(rng, false), service: service(rng) },
         110..118 => Input::Settle { id: id(rng, false), service: service(rng) },
         118..128 => Input::Cancel(id(rng, false)),
         128..131 => Input::ModelRemoved(id(rng, false)),
@@ -199,6 +201,7 @@ fn pool_input(
             stats: ServerStats {
                 waiting: maybe(rng, 40, |rng| rng.below(4)),
                 kv_used: maybe(rng, 40, |rng| rng.below(5) as f64 / 4.0),
+                generated: maybe(rng, 30, |rng| rng.below(2)),
                 adapters: maybe(rng, 30, |rng| maybe(rng, 50, |_| "n".into()).into_iter().collect()),
             },
         },

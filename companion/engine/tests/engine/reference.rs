@@ -94,6 +94,7 @@ fn restrict_input(input: Input, policy: &Policy, without: Without) -> Option<Inp
         (
             Without::Refunds,
             Input::Completed { service: Service::Nothing, .. }
+            | Input::Left { service: Service::Nothing, .. }
             | Input::Settle { service: Service::Nothing, .. },
         ) => return None,
         (Without::Lanes, Input::Register(mut request)) => {

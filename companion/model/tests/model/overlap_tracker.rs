@@ -75,6 +75,27 @@ fn a_prompt_computed_in_the_same_iteration_is_not_counted() {
 }
 
 #[test]
+fn every_sequence_of_a_neighbour_is_a_decode_and_its_prompt_counts_once() {
+    let batch = |sequences: u64| {
+        let mut tracker = OverlapTracker::default();
+        tracker.record_dispatch(0.0, 1, 100.0, 0.0, 50.0, None);
+        tracker.record_dispatch(0.0, 2, 60.0, 0.0, 50.0, None);
+        tracker.set_sequences(2, sequences);
+        tracker.record_completion(524.0, 1, &completion(34.0, 524.0, 50.0));
+        tracker.record_completion(524.0, 2, &completion(34.0, 524.0, 50.0));
+        let observations = poll_all(&mut tracker);
+        let first = observations.iter().find(|observation| observation.input == 100.0).expect("observed");
+        let decode = first.decode.expect("measured");
+        (decode.batch, decode.resident)
+    };
+    let (one, four) = (batch(1), batch(4));
+    near(one.0, 2.0);
+    near(four.0, 5.0);
+    // Each adds its own output, and none another prompt.
+    near(four.1 - one.1, 3.0 * (one.1 - 60.0 - 125.0));
+}
+
+#[test]
 fn completions_without_token_times_have_no_decode() {
     let mut tracker = OverlapTracker::default();
     let ends = [

@@ -16,7 +16,7 @@ pub(super) fn render(page: &mut Page, status: &Status) {
     targets(page, status);
     page.gauge(
         "foreign_load",
-        "Requests at an endpoint that didn't come through Penstock, by the endpoint's own metrics.",
+        "Sequences at an endpoint that didn't come through Penstock, by the endpoint's own metrics.",
         ["pool", "endpoint"],
         |series| {
             for pool in &status.pools {

@@ -245,6 +245,7 @@ fn endpoint(
         "why": readiness(snapshot, server.is_some_and(|server| server.is_asleep), now)
             + &config.failed_checks(&pool.name, address, snapshot.ready),
         "stock": snapshot.stock,
+        "abandoned": snapshot.abandoned,
         "credit": snapshot.credit,
         "bound": snapshot.bound,
         "pushback": snapshot.pushback,
@@ -466,6 +467,7 @@ mod tests {
                 stock: 1,
                 credit: 0,
                 bound: 8,
+                abandoned: 0,
                 foreign: 3 * u64::from(id == 0),
                 pushback: None,
             })
@@ -613,6 +615,7 @@ mod tests {
             stock: 0,
             credit: 0,
             bound: 1,
+            abandoned: 0,
             foreign: 0,
             pushback: None,
         };

@@ -359,8 +359,11 @@ impl<'a> ClosedLoop<'a> {
             let id = settings::endpoint(index);
             self.autopilot.scraped(self.now, id, Some(scraped));
             if self.scenario.gate == GateBy::Policy {
-                let stats =
-                    ServerStats { waiting: scraped.waiting, kv_used: scraped.kv_used, adapters: None };
+                let stats = ServerStats {
+                    waiting: scraped.waiting,
+                    kv_used: scraped.kv_used,
+                    ..ServerStats::default()
+                };
                 self.engine.handle(self.now, Input::ServerStats { id, stats });
             }
         }

@@ -136,6 +136,8 @@ pub(super) struct Enqueue<'a> {
     #[serde(default)]
     output: Count,
     #[serde(default)]
+    sequences: Count,
+    #[serde(default)]
     strict: Strict,
     #[serde(default)]
     jump: Seconds,
@@ -162,9 +164,14 @@ impl Enqueue<'_> {
         self.cached.0
     }
 
-    /// Expected generated tokens.
+    /// Expected generated tokens of one sequence.
     pub(super) const fn output(&self) -> u64 {
         self.output.0
+    }
+
+    /// Sequences that a server computes at the same time; 0 counts as 1.
+    pub(super) const fn sequences(&self) -> u64 {
+        self.sequences.0
     }
 
     /// The request's strict tier.

@@ -169,6 +169,7 @@ impl<W: Write> Run<W> {
             prompt: Prompt::Tokens(Tokens(operation.tokens())),
             cached: Tokens(operation.cached()),
             expected_output: Some(Tokens(operation.output())),
+            sequences: operation.sequences(),
             strict: operation.strict(),
             head_start: Duration::from_nanos(operation.jump()),
             deadline: operation.deadline(),

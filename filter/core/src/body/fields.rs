@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use penstock_wire::Api;
 use penstock_wire::limits::NAME_BYTES_MAX;
 
 use super::Body;
+use super::sequences::{COUNT_BYTES_MAX, Choices, Prompts, Sequences};
 use crate::json::{Container, JsonString, Literal, Visitor};
 use crate::limits::{ATTACHMENT_BYTES_MAX, KEY_BYTES_MAX, TOKEN_ID_BYTES};
 use crate::prefix_hashes::PrefixHasher;
@@ -27,7 +29,11 @@ enum Role {
     MaxTokens,
     Prompt,
     /// A prompt that may also be a list of token ids.
-    PromptOrIds,
+    PromptOrIds(Prompts),
+    /// A prompt that is no text: its embeddings.
+    PromptEmbeds,
+    /// The number of choices.
+    Choices(Choices),
 }
 
 impl Role {
@@ -37,8 +43,23 @@ impl Role {
             "stream" => Self::Stream,
             "max_tokens" | "max_completion_tokens" | "max_output_tokens" => Self::MaxTokens,
             "messages" | "system" | "instructions" | "suffix" | "tools" | "functions" => Self::Prompt,
-            "prompt" | "input" => Self::PromptOrIds,
+            "prompt" => Self::PromptOrIds(Prompts::Prompt),
+            "input" => Self::PromptOrIds(Prompts::Input),
+            "prompt_embeds" => Self::PromptEmbeds,
+            "n" => Self::Choices(Choices::Returned),
+            "best_of" => Self::Choices(Choices::Computed),
             _ => Self::Other,
+        }
+    }
+
+    /// The prompts that a list under the key holds.
+    const fn prompts(self) -> Option<Prompts> {
+        match self {
+            Self::PromptOrIds(prompts) => Some(prompts),
+            Self::PromptEmbeds => Some(Prompts::Embeds),
+            Self::Other | Self::Model | Self::Stream | Self::MaxTokens | Self::Prompt | Self::Choices(_) => {
+                None
+            }
         }
     }
 }
@@ -88,6 +109,7 @@ pub(super) struct Fields {
     body_keys: Arc<[String]>,
     body: Body,
     has_model: bool,
+    sequences: Sequences,
     depth: u32,
     /// The role of the top-level key that was read last.
     role: Role,
@@ -109,13 +131,21 @@ impl Fields {
         Self { body_keys, body, ..Self::default() }
     }
 
+    pub(super) fn set_api(&mut self, api: Api) {
+        self.sequences.set_api(api);
+    }
+
     pub(super) fn hash_prefixes(&mut self) {
         self.hasher = Some(PrefixHasher::new());
     }
 
     pub(super) fn into_body(self) -> Body {
         let prefix_hashes = self.hasher.map(PrefixHasher::into_hashes);
-        Body { prefix_hashes: prefix_hashes.unwrap_or_default(), ..self.body }
+        Body {
+            prefix_hashes: prefix_hashes.unwrap_or_default(),
+            sequences: self.sequences.count(),
+            ..self.body
+        }
     }
 
     /// The bit of the innermost open container.
@@ -144,6 +174,13 @@ impl Fields {
         self.body.identities.get_mut(self.body_key?)
     }
 
+    /// A string or a container begins inside a top-level value. Directly inside a list of prompts it is one of them.
+    fn count_item(&mut self) {
+        if self.depth == 2 {
+            self.sequences.count_item();
+        }
+    }
+
     fn count_prompt(&mut self, bytes: u64) {
         self.body.prompt_bytes = self.body.prompt_bytes.saturating_add(bytes);
     }
@@ -164,6 +201,8 @@ impl Visitor for Fields {
     fn string_limit(&self) -> usize {
         if self.depth == 1 && (self.role == Role::Model || self.body_key.is_some()) {
             NAME_BYTES_MAX
+        } else if self.depth == 1 && matches!(self.role, Role::Choices(_)) {
+            COUNT_BYTES_MAX
         } else {
             0
         }
@@ -194,8 +233,13 @@ impl Visitor for Fields {
         self.role = Role::from_key(key.kept);
         self.body.has_stream_options |= key.kept == "stream_options";
         self.share = match self.role {
-            Role::Prompt | Role::PromptOrIds => Share::Whole,
-            Role::Other | Role::Model | Role::Stream | Role::MaxTokens => Share::Nothing,
+            Role::Prompt | Role::PromptOrIds(_) => Share::Whole,
+            Role::Other
+            | Role::Model
+            | Role::Stream
+            | Role::MaxTokens
+            | Role::PromptEmbeds
+            | Role::Choices(_) => Share::Nothing,
         };
         self.body_key = self.body_keys.iter().position(|known| known == key.kept);
         // The last of several equal keys counts, as in every JSON parser.
@@ -206,7 +250,10 @@ impl Visitor for Fields {
             Role::Model if self.has_model => return Err(Stop::TwoModels),
             Role::Model => self.has_model = true,
             Role::Stream => self.body.stream = false,
-            Role::Other | Role::MaxTokens | Role::Prompt | Role::PromptOrIds => {}
+            Role::Choices(choices) => self.sequences.set_choices(choices, None),
+            Role::PromptOrIds(prompts) => self.sequences.key(prompts),
+            Role::PromptEmbeds => self.sequences.key(Prompts::Embeds),
+            Role::Other | Role::MaxTokens | Role::Prompt => {}
         }
         Ok(())
     }
@@ -223,7 +270,11 @@ impl Visitor for Fields {
         }
         self.count_prompt(value.bytes.min(self.share.limit()));
         if self.depth > 1 {
+            self.count_item();
             return Ok(());
+        }
+        if let Role::Choices(choices) = self.role {
+            self.sequences.set_choices_text(choices, value);
         }
         if self.role == Role::Model {
             if value.is_cut() || value.kept.is_empty() {
@@ -242,13 +293,16 @@ impl Visitor for Fields {
 
     fn number(&mut self, whole: Option<u64>, in_array: bool) -> Result<(), Stop> {
         self.check_scalar()?;
+        if let (1, Role::Choices(choices)) = (self.depth, self.role) {
+            self.sequences.set_choices(choices, whole);
+        }
         if self.depth == 1 && self.role == Role::MaxTokens {
             self.body.max_tokens = match (self.body.max_tokens, whole) {
                 (Some(least), Some(whole)) => Some(least.min(whole)),
                 (least, whole) => least.or(whole),
             };
         }
-        if in_array && self.role == Role::PromptOrIds && self.share == Share::Whole {
+        if in_array && matches!(self.role, Role::PromptOrIds(_)) && self.share == Share::Whole {
             self.count_prompt(TOKEN_ID_BYTES);
             if let Some(hasher) = &mut self.hasher {
                 let [a, b, c, d, ..] = whole.unwrap_or(u64::MAX).to_le_bytes();
@@ -271,7 +325,8 @@ impl Visitor for Fields {
             (0, Container::Object) => {}
             (0, Container::Array) => return Err(Stop::NotAnObject),
             (1, _) if self.role == Role::Model => return Err(Stop::BadModel),
-            (_, _) => {}
+            (1, _) => self.sequences.begin(self.role.prompts(), container),
+            (_, _) => self.count_item(),
         }
         self.depth = self.depth.saturating_add(1);
         let bit = self.bit();
@@ -287,6 +342,9 @@ impl Visitor for Fields {
 
     fn close(&mut self) {
         self.depth = self.depth.saturating_sub(1);
+        if self.depth == 1 {
+            self.sequences.end();
+        }
         // The next item of an array has the array's share; in an object the next key sets it.
         self.share = self.container_share();
     }

@@ -93,14 +93,15 @@ impl Credit {
     }
 
     /// Whether the companion wouldn't have more to decide about this request than about any other: it is new, names no
-    /// endpoints, has no time limit, and its prompt is short enough.
+    /// endpoints, has no time limit, is one sequence, and its prompt is short enough.
     pub(super) fn is_for(&self, register: &Register) -> bool {
         let is_new = register.requeues == 0 && register.requeued_from.is_none();
         let is_unrestricted =
             register.subset.is_empty() && register.pin.is_empty() && register.tolerations.is_empty();
         let has_limit = register.deadline_ms.is_some() || register.slo_ttft_ms.is_some();
         let is_short = self.prompt_bytes_max == 0 || register.prompt_bytes <= self.prompt_bytes_max;
-        is_new && is_unrestricted && !has_limit && is_short
+        let is_one = register.sequences <= 1;
+        is_new && is_unrestricted && !has_limit && is_short && is_one
     }
 
     /// Takes a place. Returns the position and the address of its endpoint; `None`: all places are taken.

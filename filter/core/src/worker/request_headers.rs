@@ -67,7 +67,7 @@ impl Worker {
         let trusted = self.policy.trust.covers(client.as_deref());
         let claims = IdentityClaims::gather(&self.policy.sources, trusted, headers, host);
         let mut exchange = self.new_exchange(now, context, api, client, trusted, headers);
-        exchange.phase = self.reading_body(now, claims);
+        exchange.phase = self.reading_body(now, api, claims);
         exchange.register.tenant_verified = tenant.is_some();
         exchange.register.fairness_id = tenant.unwrap_or_default();
         if let Some(token) = token {
@@ -127,8 +127,8 @@ impl Worker {
         }
     }
 
-    fn reading_body(&self, now: Instant, claims: IdentityClaims) -> Phase {
-        let scanner = BodyScanner::new(Arc::clone(&self.policy.body_keys));
+    fn reading_body(&self, now: Instant, api: Api, claims: IdentityClaims) -> Phase {
+        let scanner = BodyScanner::new(Arc::clone(&self.policy.body_keys)).of_api(api);
         Phase::ReadingBody(Box::new(ReadingBody {
             since: now,
             scanner: if self.policy.prefix_hashes { scanner.hashing() } else { scanner },

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use penstock_filter_core::body::{Body, BodyError, BodyScanner};
+use penstock_wire::Api;
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
@@ -34,6 +35,7 @@ fn chat_request_is_scanned() {
             stream: true,
             has_stream_options: false,
             max_tokens: Some(64),
+            sequences: 1,
             prompt_bytes: 8 + (2 + 4) + 8 + 5,
             prefix_hashes: Vec::new(),
             identities: vec![Some("bob".into()), None],
@@ -62,6 +64,76 @@ fn prompts_of_the_other_apis_are_counted() {
         (r#"{"model":"m","messages":[{"content":"a"}],"other":{"content":"no"}}"#, 1),
     ] {
         assert_eq!(scan(body.as_bytes()).unwrap().prompt_bytes, bytes, "{body}");
+    }
+}
+
+fn sequences(api: Api, body: &str) -> u64 {
+    let mut scanner = BodyScanner::new(Arc::from([])).of_api(api);
+    scanner.feed(body.as_bytes()).expect("JSON");
+    scanner.finish().expect("a body").sequences
+}
+
+#[test]
+fn sequences_are_prompts_times_choices() {
+    for (body, count) in [
+        (r#"{"model":"m","prompt":"x"}"#, 1),
+        (r#"{"model":"m","prompt":["x"]}"#, 1),
+        (r#"{"model":"m","prompt":["x","y","z"]}"#, 3),
+        (r#"{"model":"m","prompt":[]}"#, 1),
+        (r#"{"model":"m","prompt":[1,2,3]}"#, 1),
+        (r#"{"model":"m","prompt":[[1,2],[3],[]]}"#, 3),
+        (r#"{"model":"m","prompt":["x",[1,[2]],{"y":["z"]}]}"#, 3),
+        (r#"{"model":"m","n":4}"#, 4),
+        (r#"{"model":"m","n":4,"best_of":9}"#, 9),
+        (r#"{"best_of":2,"model":"m","n":4}"#, 4),
+        (r#"{"model":"m","n":3,"prompt":["x","y"]}"#, 6),
+        (r#"{"model":"m","prompt_embeds":["x","y"],"prompt":["z"],"n":2}"#, 6),
+        (r#"{"model":"m","n":"8"}"#, 8),
+        (r#"{"model":"m","n":" 8 "}"#, 8),
+        (r#"{"model":"m","\u006e":5}"#, 5),
+        // The last of several equal keys counts.
+        (r#"{"model":"m","n":64,"n":2}"#, 2),
+        (r#"{"model":"m","n":64,"n":null}"#, 1),
+        (r#"{"model":"m","prompt":["x","y"],"prompt":["z"]}"#, 1),
+        (r#"{"model":"m","prompt":["x","y"],"prompt":"z"}"#, 1),
+        // Elsewhere these keys mean something else.
+        (r#"{"model":"m","metadata":{"n":9,"prompt":["x","y"]},"stop":["x","y"]}"#, 1),
+        (r#"{"model":"m","messages":[{"content":"x"},{"content":"y"}]}"#, 1),
+        // No server takes these.
+        (r#"{"model":"m","n":0}"#, 1),
+        (r#"{"model":"m","n":-5}"#, 1),
+        (r#"{"model":"m","n":"many"}"#, 1),
+        (r#"{"model":"m","n":[8]}"#, 1),
+        (r#"{"model":"m","n":{"n":8}}"#, 1),
+        (r#"{"model":"m","n":true}"#, 1),
+        (r#"{"model":"m","n":1000000000}"#, 16_384),
+        (r#"{"model":"m","n":18446744073709551615,"prompt":["x","y"]}"#, 16_384),
+    ] {
+        assert_eq!(sequences(Api::Completions, body), count, "{body}");
+    }
+}
+
+#[test]
+fn each_api_has_its_own_sequences() {
+    let body = r#"{"model":"m","n":3,"best_of":5,"input":["a","b"],"prompt":["a","b"],"messages":[{},{}]}"#;
+    for (api, count) in [
+        (Api::ChatCompletions, 5),
+        (Api::Completions, 10),
+        (Api::Embeddings, 2),
+        (Api::Responses, 1),
+        (Api::Messages, 1),
+    ] {
+        assert_eq!(sequences(api, body), count, "{api:?}");
+    }
+    for (input, count) in [
+        (r#""x""#, 1),
+        (r#"["x","y"]"#, 2),
+        ("[1,2]", 1),
+        ("[[1],[2],[3]]", 3),
+        (r#"[{"content":[{"type":"text"}]},{"content":[]}]"#, 2),
+    ] {
+        let body = format!(r#"{{"model":"m","input":{input}}}"#);
+        assert_eq!(sequences(Api::Embeddings, &body), count, "{input}");
     }
 }
 

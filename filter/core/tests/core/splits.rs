@@ -73,6 +73,9 @@ fn key() -> impl Strategy<Value = String> {
         "stream_options",
         "max_tokens",
         "max_completion_tokens",
+        "n",
+        "best_of",
+        "prompt_embeds",
         "messages",
         "prompt",
         "input",
@@ -129,6 +132,7 @@ fn expected_body(document: &Value) -> Option<Body> {
         stream: map.get("stream") == Some(&json!(true)),
         has_stream_options: map.contains_key("stream_options"),
         max_tokens: limits.iter().filter_map(|key| whole(map.get(*key)?)).min(),
+        sequences: sequences(map),
         prompt_bytes,
         prefix_hashes: Vec::new(),
         identities: vec![user.map(|user| user[..user.floor_char_boundary(256)].to_owned())],
@@ -141,6 +145,20 @@ fn whole(value: &Value) -> Option<u64> {
         let text = value.is_f64().then(|| value.to_string())?;
         text.strip_suffix(".0")?.parse().ok()
     })
+}
+
+/// Prompts times choices, of a body without an API.
+fn sequences(map: &Map<String, Value>) -> u64 {
+    let choices = ["n", "best_of"].iter().filter_map(|key| match map.get(*key)? {
+        Value::String(text) if text.len() <= 32 => text.trim().parse().ok(),
+        value => value.as_u64(),
+    });
+    let items = |key: &str| {
+        let list = map.get(key).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+        list.iter().filter(|item| item.is_string() || item.is_array() || item.is_object()).count() as u64
+    };
+    let prompts = items("prompt").max(items("input")) + items("prompt_embeds");
+    prompts.max(1).saturating_mul(choices.max().unwrap_or(1).max(1)).min(16_384)
 }
 
 fn weigh(value: &Value, cap: Option<u64>, ids: bool, sum: &mut u64) {

@@ -11,7 +11,7 @@ fn pushed_back(gate: Gate, running: u64) -> Endpoint {
     for _ in 0..=running {
         endpoint.start(Load::default());
     }
-    endpoint.push_back(RequestId(1), true);
+    endpoint.push_back(RequestId(1), Some(1));
     endpoint.end(Instant::ZERO, Load::default(), false);
     follow(&mut endpoint, gate);
     endpoint
@@ -44,7 +44,7 @@ fn pushback_of_an_idle_endpoint_leaves_room_for_one() {
     let gate = gate(StockUnit::Requests, 4);
     let mut endpoint = pushed_back(gate, 0);
     assert_eq!((endpoint.bound, endpoint.has_room()), (1, true));
-    endpoint.push_back(RequestId(2), false);
+    endpoint.push_back(RequestId(2), None);
     follow(&mut endpoint, gate);
     assert_eq!(endpoint.bound, 1);
 }
@@ -56,7 +56,7 @@ fn further_refusals_only_lower_the_bound_and_requests_that_are_not_served_do_not
     for _ in 0..3 {
         endpoint.start(Load::default());
     }
-    endpoint.push_back(RequestId(2), true);
+    endpoint.push_back(RequestId(2), Some(1));
     follow(&mut endpoint, gate);
     assert_eq!(endpoint.bound, 2, "5 are in flight, and 2 were too many before");
     endpoint.end(Instant::ZERO, Load::default(), false);

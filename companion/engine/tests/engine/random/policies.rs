@@ -70,6 +70,7 @@ pub fn policy(rng: &mut Rng, choices: &PolicyChoices) -> Policy {
         },
         // The model of this test knows no kinds of requests: `health` tests that rule.
         failing: None,
+        release_after: maybe(rng, 25, |rng| Duration::from_secs(1 + rng.below(20))),
         reject_unmeetable: rng.percent(20),
         scheduler: rng.choose(&[
             Scorers::default(),
@@ -97,7 +98,12 @@ fn gate(rng: &mut Rng, choices: &PolicyChoices) -> Gate {
     let lower = rng.below(10);
     let upper = lower + rng.below(6);
     let tokens = choices.stock_in_tokens && rng.percent(15);
-    let (unit, each) = if tokens { (StockUnit::Tokens, 300) } else { (StockUnit::Requests, 1) };
+    let sequences = rng.percent(30);
+    let (unit, each) = match (tokens, sequences) {
+        (true, _) => (StockUnit::Tokens, 300),
+        (false, true) => (StockUnit::Sequences, 1),
+        (false, false) => (StockUnit::Requests, 1),
+    };
     match rng.below(16) {
         0 => Gate::Open,
         1 if choices.manual => Gate::Manual,

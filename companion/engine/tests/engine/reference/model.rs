@@ -88,6 +88,7 @@ pub struct Item {
     prompt: u64,
     cached: u64,
     output: u64,
+    sequences: u64,
     bytes: u64,
     strict: u8,
     jump: Duration,
@@ -97,6 +98,13 @@ pub struct Item {
     prefix: Box<[u64]>,
     suspended: bool,
     pub running: Option<Running>,
+}
+
+impl Item {
+    /// Where it runs.
+    fn endpoint(&self) -> Option<EndpointId> {
+        self.running.map(|running| running.endpoint)
+    }
 }
 
 /// The state of a running request.
@@ -130,6 +138,10 @@ struct Server {
     /// Slow start: the current limit, and the requests served since it was reached.
     ramp: Option<(u64, u64)>,
     foreign: u64,
+    /// Its last report has the number of sequences that it runs.
+    reports: bool,
+    /// Since when, by its reports, only requests of clients that have left run there, and it has generated as many tokens.
+    alone: Option<(Instant, Option<u64>)>,
     /// The most requests that it takes because it refused more.
     pushback: Option<u64>,
     allowance: Option<Allowance>,
@@ -157,6 +169,8 @@ pub struct Model {
     ready: bool,
     draining: bool,
     pub items: Vec<Item>,
+    /// Requests whose clients have left, the oldest first: their endpoints may still run them.
+    left: Vec<(Instant, Item)>,
     classes: Vec<Class>,
     band_ring: Option<DrrRing<Level>>,
     model_rings: BTreeMap<Level, DrrRing<Box<str>>>,
@@ -203,6 +217,7 @@ impl Model {
             ready: false,
             draining: false,
             items: Vec::new(),
+            left: Vec::new(),
             classes,
             band_ring: None,
             model_rings: BTreeMap::new(),
@@ -246,6 +261,7 @@ impl Model {
         self.now = now;
         self.expire_usage();
         self.end_ejections();
+        self.release_left();
         self.advance_budgets();
         let is_manual = |model: &Self| model.policy.gate == Gate::Manual;
         if !is_manual(self) || input.is_none() {
@@ -263,8 +279,8 @@ impl Model {
     }
 
     fn dispatch_all(&mut self, effects: &mut EngineEffects) {
-        if self.by_allowance() {
-            self.dispatch_by_allowance(effects);
+        if self.fits_each() {
+            self.dispatch_fitting(effects);
             return;
         }
         while self.may_dispatch() && self.has_rate() {
@@ -303,6 +319,7 @@ impl Model {
                 self.refresh_backlogs();
             }
             Input::Completed { id, service } => self.complete(id, service, was_saturated, effects),
+            Input::Left { id, service } => self.leave(id, service, was_saturated, effects),
             Input::Settle { id, service } if self.policy.gate == Gate::Manual => {
                 self.complete(id, service, was_saturated, effects);
             }
@@ -367,9 +384,7 @@ impl Model {
                 self.probe_early();
             }
             Input::EndpointRemoved(id) => {
-                self.endpoints.remove(&id);
-                self.discard_lost_state();
-                self.failed.retain(|failed| failed.0 != id);
+                self.remove_endpoint(id);
                 self.probe_early();
             }
             Input::Failed { id, endpoint } => {
@@ -388,12 +403,7 @@ impl Model {
                     self.scorer_inputs.stats.insert(id, stats);
                 }
             }
-            Input::Load { id, running } => {
-                let stock = self.taken_at(id);
-                if let Some(server) = self.endpoints.get_mut(&id) {
-                    server.foreign = running.unwrap_or(0).saturating_sub(stock);
-                }
-            }
+            Input::Load { id, running } => self.report(id, running),
             Input::Allowance { id, allowance } => {
                 if let Some(server) = self.endpoints.get_mut(&id) {
                     server.allowance = allowance;
@@ -406,9 +416,7 @@ impl Model {
 
     fn relist(&mut self, relisted: &Relisted, effects: &mut EngineEffects) {
         for id in &relisted.removed {
-            self.endpoints.remove(id);
-            self.discard_lost_state();
-            self.failed.retain(|failed| failed.0 != *id);
+            self.remove_endpoint(*id);
         }
         for (id, state) in &relisted.listed {
             self.list(*id, *state);
@@ -419,6 +427,13 @@ impl Model {
             self.amend(amended, effects);
         }
         self.refresh_backlogs();
+    }
+
+    fn remove_endpoint(&mut self, id: EndpointId) {
+        self.endpoints.remove(&id);
+        self.left.retain(|(_, item)| item.endpoint() != Some(id));
+        self.discard_lost_state();
+        self.failed.retain(|failed| failed.0 != id);
     }
 
     fn cancel(&mut self, id: RequestId, effects: &mut EngineEffects) {

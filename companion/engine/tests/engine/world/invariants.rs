@@ -147,7 +147,7 @@ impl InvariantChecker {
                     *current = *endpoint;
                 }
             }
-            Input::Completed { id, service } => {
+            Input::Completed { id, service } | Input::Left { id, service } => {
                 if matches!(service, Service::Served(_))
                     && let Some(endpoint) = self.entries.get(id).and_then(Entry::runs_at)
                 {
@@ -334,12 +334,24 @@ impl InvariantChecker {
 
     const fn counts_requests(&self) -> bool {
         match self.policy.gate {
-            Gate::Bounded { unit: StockUnit::Tokens, .. } => false,
-            Gate::Bounded { unit: StockUnit::Requests, .. }
-            | Gate::Auto { .. }
-            | Gate::Open
-            | Gate::Manual => true,
+            Gate::Bounded { unit: StockUnit::Tokens | StockUnit::Sequences, .. } | Gate::Auto { .. } => false,
+            Gate::Bounded { unit: StockUnit::Requests, .. } | Gate::Open | Gate::Manual => true,
         }
+    }
+
+    /// Under bounds in sequences, a request fits into the bound of its endpoint, or runs alone there.
+    fn check_sequences(&self, request: &Request, endpoints: &[EndpointId], engine: &Engine) {
+        let Gate::Bounded { unit: StockUnit::Sequences, .. } = self.policy.gate else {
+            return;
+        };
+        let snapshot = engine.snapshot();
+        let first = snapshot.endpoints.iter().find(|endpoint| Some(&endpoint.id) == endpoints.first());
+        let first = first.expect("a granted endpoint is listed");
+        let sequences = request.sequences.max(1);
+        let stock = first.stock + first.credit;
+        // More may have been granted in the same call.
+        let alone = self.entries.values().filter(|entry| entry.runs_at() == Some(first.id)).count() == 0;
+        assert!(alone || stock <= first.bound.max(sequences), "{sequences} of {first:?}");
     }
 
     /// Checks the limits of the gate and of the flow before the grant.
@@ -347,12 +359,8 @@ impl InvariantChecker {
         let running = self.running().filter(|&endpoint| self.is_ready(endpoint)).count() as u64;
         let places = self.places.iter().filter(|(endpoint, _)| self.is_ready(**endpoint));
         let stock = running + places.map(|(_, places)| places).sum::<u64>();
-        let by_allowance = matches!(self.policy.gate, Gate::Auto { .. });
-        assert!(
-            by_allowance || !self.counts_requests() || stock < engine.upper() || stock == 0,
-            "over {}",
-            engine.upper()
-        );
+        self.check_sequences(request, endpoints, engine);
+        assert!(!self.counts_requests() || stock < engine.upper() || stock == 0, "over {}", engine.upper());
         if self.shared {
             return;
         }
@@ -367,7 +375,7 @@ impl InvariantChecker {
     }
 
     fn settled(&mut self, id: RequestId, input: Option<&Input>) {
-        let expected = matches!(input, Some(Input::Completed { id: ended, .. } | Input::Settle { id: ended, .. }) if *ended == id);
+        let expected = matches!(input, Some(Input::Completed { id: ended, .. } | Input::Left { id: ended, .. } | Input::Settle { id: ended, .. }) if *ended == id);
         assert!(expected, "{id:?} is settled without an input for it");
         match self.state_mut(id) {
             Some(State::Running { settled, .. } | State::Ended { settled }) if !*settled => *settled = true,
@@ -423,7 +431,7 @@ impl InvariantChecker {
         assert_eq!(outcomes + snapshot.waiting, self.arrivals, "outcomes and waiting");
         for endpoint in &snapshot.endpoints {
             let count = self.running().filter(|&endpoint_id| endpoint_id == endpoint.id).count() as u64;
-            let same = endpoint.stock == count || !self.counts_requests();
+            let same = endpoint.stock == count + endpoint.abandoned || !self.counts_requests();
             assert!(same, "{count} run: {endpoint:?}");
             assert_eq!(endpoint.ready, self.is_ready(endpoint.id));
             let places = self.places.get(&endpoint.id).copied().unwrap_or(0);

@@ -26,7 +26,7 @@ pub(super) fn advice(facts: &PoolFacts<'_>) -> Vec<String> {
             }
             advice.extend(ready().filter_map(|variant| without_model(variant, initial.to_f64())));
         }
-        Gate::Bounded { unit: StockUnit::Requests, watermark, .. } => {
+        Gate::Bounded { unit: StockUnit::Requests | StockUnit::Sequences, watermark, .. } => {
             advice.extend(ready().filter_map(|variant| far_from_model(variant, watermark.to_f64())))
         }
         Gate::Bounded { unit: StockUnit::Tokens, .. } | Gate::Open | Gate::Manual => {}

@@ -50,6 +50,7 @@ fn scene(keys: &str) -> Scene {
             stock: 1,
             credit: 0,
             bound: 3,
+            abandoned: 0,
             foreign: 0,
             pushback: None,
         })

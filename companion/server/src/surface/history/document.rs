@@ -158,7 +158,7 @@ fn of_pool(sample: &PoolSample, visibility: FlowVisibility) -> PoolView<'_> {
     }
     PoolView {
         name: &sample.name,
-        unit: if sample.counts_tokens { "tokens" } else { "requests" },
+        unit: sample.unit.as_str(),
         waiting: sample.waiting,
         in_flight: sample.in_flight,
         saturation: sample.saturation,

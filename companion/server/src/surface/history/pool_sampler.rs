@@ -6,7 +6,7 @@ use std::sync::Arc;
 use penstock_config::Config;
 use penstock_control::PoolStatus;
 use penstock_engine::Outcome;
-use penstock_engine::policy::{Gate, StockUnit};
+use penstock_engine::policy::StockUnit;
 use penstock_engine::snapshot::EndpointSnapshot;
 use penstock_engine::units::thousandths;
 use penstock_model::Traffic;
@@ -71,7 +71,7 @@ impl PoolSampler {
     pub(super) fn sample(
         &mut self,
         status: &PoolStatus,
-        counts_tokens: bool,
+        unit: StockUnit,
         totals: &PoolTotals,
         room: Room,
     ) -> PoolSample {
@@ -91,11 +91,11 @@ impl PoolSampler {
         }
         let traffic = self.traffic.advance(totals);
         let (endpoints, left_out) =
-            self.endpoints(status, totals, traffic.filter(|_| !counts_tokens), room.endpoints);
+            self.endpoints(status, totals, traffic.filter(|_| unit != StockUnit::Tokens), room.endpoints);
         #[expect(clippy::cast_possible_truncation, reason = "for a chart")]
         PoolSample {
             name: self.name.clone(),
-            counts_tokens,
+            unit,
             waiting,
             in_flight,
             saturation: thousandths(snapshot.saturation_milli) as f32,
@@ -200,10 +200,10 @@ impl TrafficWindow {
     }
 }
 
-/// The unit of stock of a pool is tokens.
-pub(super) fn counts_tokens(config: &Config, pool: &str) -> bool {
+/// The unit of stock of a pool.
+pub(super) fn stock_unit(config: &Config, pool: &str) -> StockUnit {
     let configured = config.pools.iter().find(|known| *known.name == *pool);
-    configured.is_some_and(|pool| matches!(pool.policy.gate, Gate::Bounded { unit: StockUnit::Tokens, .. }))
+    configured.map_or(StockUnit::Requests, |pool| pool.policy.gate.unit())
 }
 
 /// The duration of an iteration of the endpoint with its present stock, by the learned model of its variant.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use penstock_engine::Outcome;
+use penstock_engine::policy::StockUnit;
 use serde::Serialize;
 
 /// The reasons for which a request isn't served. A request that its client cancels isn't refused.
@@ -27,8 +28,8 @@ pub(super) struct Sample {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct PoolSample {
     pub(super) name: Arc<str>,
-    /// The unit of stock and bounds is tokens.
-    pub(super) counts_tokens: bool,
+    /// The unit of stock and bounds.
+    pub(super) unit: StockUnit,
     pub(super) waiting: ByBand,
     pub(super) in_flight: ByBand,
     pub(super) saturation: f32,

@@ -6,7 +6,7 @@ use penstock_config::Config;
 use penstock_control::Status;
 
 use super::limits::{POOLS_MAX, Room};
-use super::pool_sampler::{PoolSampler, Unrouted, counts_tokens};
+use super::pool_sampler::{PoolSampler, Unrouted, stock_unit};
 use super::sample::Sample;
 use crate::metrics::{NO_POOL, PoolTotals, Totals};
 
@@ -38,8 +38,8 @@ impl Sampler {
                 Some(index) => before.swap_remove(index),
                 None => PoolSampler::new(&status.name),
             };
-            let counts_tokens = counts_tokens(config, &status.name);
-            samples.push(sampler.sample(status, counts_tokens, totals_of(&status.name), room));
+            let unit = stock_unit(config, &status.name);
+            samples.push(sampler.sample(status, unit, totals_of(&status.name), room));
             self.pools.push(sampler);
         }
         // A pool that this companion leads again later still has its counters.

@@ -14,8 +14,13 @@ impl ClosedLoop<'_> {
     pub(super) fn apply_effect(&mut self, effect: Effect) {
         match effect {
             Effect::Grant(Grant { id, endpoints, prompt, cached, output, .. }) => {
-                let granted =
-                    Granted { endpoint: endpoints[0], prompt: prompt.0, cached: cached.0, output: output.0 };
+                let granted = Granted {
+                    endpoint: endpoints[0],
+                    prompt: prompt.0,
+                    cached: cached.0,
+                    output: output.0,
+                    sequences: 1,
+                };
                 self.grant(id, granted);
             }
             Effect::Reject(Reject { id, outcome, .. }) => {

@@ -67,8 +67,11 @@ fn arrive(rig: &mut Rig) -> (u64, BodyAction) {
 }
 
 fn arrive_with(rig: &mut Rig, headers: &[(&str, &str)]) -> (u64, BodyAction) {
+    arrive_as(rig, headers, br#"{"model":"m1"}"#)
+}
+
+fn arrive_as(rig: &mut Rig, headers: &[(&str, &str)], body: &[u8]) -> (u64, BodyAction) {
     let sequence = rig.paused(headers);
-    let body = br#"{"model":"m1"}"#;
     let read = |start: usize, length: usize| body.get(start..start + length).map(<[u8]>::to_vec);
     let bodied = rig.worker.handle_request_body(rig.now, sequence, body.len(), true, read);
     let bodied = match bodied {
@@ -266,6 +269,22 @@ fn bound_may_count_tokens() {
     rig.advance(HOLD);
     // Each counts 256 tokens, because its prompt is empty.
     assert_eq!(arrive(&mut rig).1, BodyAction::Continue(edits_to("s:1")));
+    assert!(admitted(&mut rig).is_some());
+    assert_eq!(admitted(&mut rig), None);
+}
+
+#[test]
+fn bound_may_count_sequences() {
+    let config = failing_open(|pool| {
+        pool.fallback_bound = Some(5);
+        pool.fallback_bound_in_sequences = true;
+        pool.endpoints = vec!["s:1".into()];
+    });
+    let mut rig = Rig::with(1, &config, &Shared::default());
+    rig.advance(HOLD);
+    let four = br#"{"model":"m1","n":4}"#;
+    assert_eq!(arrive_as(&mut rig, &[], four).1, BodyAction::Continue(edits_to("s:1")));
+    assert!(matches!(arrive_as(&mut rig, &[], four).1, BodyAction::Reply(_)));
     assert!(admitted(&mut rig).is_some());
     assert_eq!(admitted(&mut rig), None);
 }

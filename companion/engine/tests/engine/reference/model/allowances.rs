@@ -29,9 +29,14 @@ impl Model {
     /// The utilisation with `item`; `None` if it doesn't fit.
     fn utilisation(&self, id: EndpointId, server: &Server, item: &Item) -> Option<Utilisation> {
         let count = self.taken_at(id);
+        let sequences = self.sequences_at(id);
+        if !self.takes(id, server, item) {
+            return None;
+        }
+        let with_item = sequences + server.foreign + item.sequences;
         let Some(allowance) = self.allowance_of(server) else {
             let full = Self::unlimited(server);
-            let used = (count + server.foreign + 1) as f64 / self.own_bound(&full) as f64;
+            let used = with_item as f64 / self.own_bound(&full) as f64;
             return Some((used, 0.0));
         };
         let iteration = self.iteration(id, server, allowance, item);
@@ -46,27 +51,27 @@ impl Model {
         let outputs = self.runs_at(id).map(|(_, running)| running.output).sum::<u64>();
         let tokens = self.runs_at(id).map(|(_, running)| running.tokens).sum::<u64>();
         let resident = tokens - outputs / 2;
-        let resident = resident + resident * server.foreign / count.max(1);
+        let resident = resident + resident * server.foreign / sequences.max(1);
         let resident_after = resident + item.prompt + item.output;
         let fits = iteration <= limit
             && allowance.kv_tokens_max.is_none_or(|limit| resident_after <= limit)
-            && allowance.requests_max.is_none_or(|limit| count + server.foreign < limit);
-        let batch =
-            allowance.requests_max.map_or(0.0, |limit| (count + server.foreign + 1) as f64 / limit as f64);
+            && allowance.requests_max.is_none_or(|limit| with_item <= limit);
+        let batch = allowance.requests_max.map_or(0.0, |limit| with_item as f64 / limit as f64);
         (count == 0 || fits).then_some(((iteration / limit).max(batch), iteration))
     }
 
     fn iteration(&self, id: EndpointId, server: &Server, allowance: &Allowance, item: &Item) -> f64 {
-        let count = self.taken_at(id) as f64;
+        let count = self.sequences_at(id) as f64;
+        let newcomers = item.sequences as f64;
         let foreign = server.foreign as f64;
         let scale = if count > 0.0 { (count + foreign) / count } else { 0.0 };
         let uncached = item.prompt.saturating_sub(item.cached) as f64;
         let outputs = self.sum_at(id, |running| running.output);
-        let mean_output = ((outputs + item.output as f64) / (count + 1.0)).max(1.0);
+        let mean_output = ((outputs + item.output as f64) / (count + newcomers)).max(1.0);
         let prompts = (self.sum_at(id, |running| running.prefill) * scale + uncached) / mean_output;
         let resident =
             (self.sum_at(id, |running| running.tokens) - outputs / 2.0) * scale + item.prompt as f64;
-        let processed = count + foreign + 1.0 + prompts;
+        let processed = count + foreign + newcomers + prompts;
         allowance.alpha_ms + allowance.beta_ms * processed + allowance.gamma_ms * resident
     }
 
@@ -78,7 +83,7 @@ impl Model {
     }
 
     /// Dispatches the next requests. If the next one fits nowhere, no request overtakes it at its endpoints.
-    pub(super) fn dispatch_by_allowance(&mut self, effects: &mut EngineEffects) {
+    pub(super) fn dispatch_fitting(&mut self, effects: &mut EngineEffects) {
         self.clear_aside();
         while self.may_dispatch() && self.has_rate() {
             let Some(id) = self.next() else { return };
@@ -86,7 +91,7 @@ impl Model {
                 continue;
             }
             let item = self.item(id).clone();
-            if !self.fitting(&item).is_empty() {
+            if self.fits(&item) {
                 self.dispatch(id, effects);
                 continue;
             }
@@ -176,7 +181,8 @@ impl Model {
                 })
                 .collect();
         }
-        let candidates = self.endpoints_for(item);
+        let mut candidates = self.endpoints_for(item);
+        candidates.retain(|id, _| self.takes(*id, &self.endpoints[id], item));
         let least = candidates.values().copied().min().unwrap_or(0);
         candidates
             .into_iter()

@@ -11,8 +11,8 @@ use super::{Item, Leaf, Level, Model};
 
 impl Model {
     pub(super) fn register(&mut self, request: Request, effects: &mut EngineEffects) {
-        if self.by_allowance() {
-            self.dispatch_by_allowance(effects);
+        if self.fits_each() {
+            self.dispatch_fitting(effects);
         }
         let Some(item) = self.arrive(request, effects) else {
             return;
@@ -120,7 +120,8 @@ impl Model {
             sequence: self.sequence,
             prompt: prompt.0,
             cached: request.cached.0,
-            output: request.max_output.map_or(expected, |max| expected.min(max.0)),
+            output: request.sequences.max(1) * request.max_output.map_or(expected, |max| expected.min(max.0)),
+            sequences: request.sequences.max(1),
             bytes: request.body_bytes,
             strict: request.strict,
             jump: request.head_start,
@@ -191,7 +192,7 @@ impl Model {
             waiting.any(|other| self.is_head(other) && self.can_go_below(other, self.bounds().1));
         let over = self.is_over_ceiling(item.band, self.bounds().1);
         let open = self.ready && self.gate_open(self.bounds().1) && self.has_rate();
-        let fits = !self.by_allowance() || !self.fitting(item).is_empty();
+        let fits = !self.fits_each() || self.fits(item);
         open && first && !others_can && !over && self.can_run(item) && fits && self.goes_by_itself()
     }
 

@@ -45,6 +45,23 @@ impl Model {
         });
     }
 
+    /// The client of a running request has left, and its endpoint may go on.
+    pub(super) fn leave(
+        &mut self,
+        id: RequestId,
+        service: Service,
+        was_saturated: bool,
+        effects: &mut EngineEffects,
+    ) {
+        let item = self.find(id).filter(|item| item.running.is_some()).cloned();
+        let server = item.as_ref().and_then(Item::endpoint).and_then(|id| self.endpoints.get(&id));
+        let counts = server.is_some_and(|server| server.reports || self.policy.release_after.is_some());
+        if let Some(item) = item.filter(|_| counts) {
+            self.left.push((self.now, item));
+        }
+        self.complete(id, service, was_saturated, effects);
+    }
+
     /// Settles a running request, at most once.
     pub(super) fn settle(&mut self, id: RequestId, service: Service) {
         let Some(item) = self.find(id).cloned() else {
@@ -162,7 +179,8 @@ impl Model {
         let could_go = self.goes_by_itself() && self.may_dispatch() && self.next().is_some();
         let rate = self.next_rate().filter(|_| could_go);
         let back = self.endpoints.values().filter_map(|server| server.down);
-        expires.chain(rate).chain(back).chain(self.budget_wake()).min()
+        let release = self.next_release();
+        expires.chain(rate).chain(back).chain(release).chain(self.budget_wake()).min()
     }
 
     pub(super) fn ttl_end(&self, item: &Item) -> (Instant, Outcome) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use penstock_engine::input::EndpointState;
 use penstock_engine::policy::{Gate, StockUnit};
 use penstock_engine::units::Decimal;
-use penstock_engine::{EndpointId, RequestId};
+use penstock_engine::{EndpointId, Instant, RequestId};
 
 use super::{Item, Model, Running, Server};
 
@@ -46,6 +46,8 @@ impl Model {
             slowly: !starting,
             ramp: None,
             foreign: 0,
+            reports: false,
+            alone: None,
             pushback: None,
             allowance: None,
             down: None,
@@ -99,6 +101,15 @@ impl Model {
             Gate::Bounded { unit, .. } => unit == StockUnit::Tokens,
             Gate::Auto { .. } | Gate::Open | Gate::Manual => false,
         }
+    }
+
+    /// Stock and bounds count sequences, and the next request may fit no endpoint.
+    pub(super) fn fits_each(&self) -> bool {
+        self.by_allowance() || self.in_sequences()
+    }
+
+    fn in_sequences(&self) -> bool {
+        matches!(self.policy.gate, Gate::Bounded { unit: StockUnit::Sequences, .. })
     }
 
     /// The endpoint's part of a bound of the pool.
@@ -199,8 +210,9 @@ impl Model {
 
     /// An endpoint itself refused a request: it takes no more than it has in flight without that request.
     pub(super) fn push_back(&mut self, id: RequestId, endpoint: EndpointId) {
-        let is_here = self.runs_at(endpoint).any(|(item, _)| item.id == id);
-        let others = self.taken_at(endpoint).saturating_sub(u64::from(is_here));
+        let here = self.items.iter().find(|item| item.id == id && item.endpoint() == Some(endpoint));
+        let own = here.map_or(0, |item| if self.fits_each() { item.sequences } else { 1 });
+        let others = self.counted_at(endpoint).saturating_sub(own);
         if let Some(server) = self.endpoints.get_mut(&endpoint).filter(|server| server.ready) {
             let most = others.max(1);
             server.pushback = Some(server.pushback.map_or(most, |before| before.min(most)));
@@ -224,9 +236,10 @@ impl Model {
         self.refresh_backlogs();
     }
 
-    /// The requests that run there.
+    /// The requests that run there, and those whose clients have left.
     pub(super) fn runs_at(&self, id: EndpointId) -> impl Iterator<Item = (&Item, &Running)> {
-        let running = self.items.iter().filter_map(|item| Some((item, item.running.as_ref()?)));
+        let items = self.items.iter().chain(self.left.iter().map(|(_, item)| item));
+        let running = items.filter_map(|item| Some((item, item.running.as_ref()?)));
         running.filter(move |(_, running)| running.endpoint == id)
     }
 
@@ -234,8 +247,110 @@ impl Model {
         if self.in_tokens() {
             self.runs_at(id).map(|(_, running)| running.tokens).sum()
         } else {
-            self.taken_at(id)
+            self.counted_at(id)
         }
+    }
+
+    /// The sequences that run there, and those that filters may run there.
+    pub(super) fn sequences_at(&self, id: EndpointId) -> u64 {
+        let running: u64 = self.runs_at(id).map(|(item, _)| item.sequences).sum();
+        running + self.places.get(&id).copied().unwrap_or(0)
+    }
+
+    /// What slow starts and refusals limit.
+    fn counted_at(&self, id: EndpointId) -> u64 {
+        if self.fits_each() { self.sequences_at(id) } else { self.taken_at(id) }
+    }
+
+    /// The item fits beside what runs there.
+    pub(super) fn takes(&self, id: EndpointId, server: &Server, item: &Item) -> bool {
+        let stock = self.stock_of(id);
+        let bound = match self.allowance_of(server) {
+            Some(allowance) => {
+                let free = |most: u64| most.saturating_sub(server.foreign).max(1);
+                allowance.requests_max.map_or(u64::MAX, free)
+            }
+            None => self.own_bound(server),
+        };
+        let ramp = server.ramp.map_or(u64::MAX, |(bound, _)| bound);
+        let most = bound.min(ramp).min(server.pushback.unwrap_or(u64::MAX));
+        !self.fits_each() || stock == 0 || stock + item.sequences <= most
+    }
+
+    /// Some endpoint takes the item now.
+    pub(super) fn fits(&self, item: &Item) -> bool {
+        if self.by_allowance() {
+            return !self.fitting(item).is_empty();
+        }
+        self.endpoints_for(item).keys().any(|id| self.takes(*id, &self.endpoints[id], item))
+    }
+
+    /// The endpoint's server reports how many sequences it runs. Those of clients that are there come first, then the foreign
+    /// ones of the last report. The rest is of clients that have left, as many as have.
+    pub(super) fn report(&mut self, id: EndpointId, running: Option<u64>) {
+        let Some(server) = self.endpoints.get(&id).copied() else {
+            return;
+        };
+        let left = |model: &Self| -> u64 {
+            let there = model.left.iter().filter(|(_, item)| item.endpoint() == Some(id));
+            there.map(|(_, item)| item.sequences).sum()
+        };
+        let waiting = self.scorer_inputs.stats.get(&id).and_then(|stats| stats.waiting).unwrap_or(0);
+        let present = self.sequences_at(id) - left(self);
+        let most = match running {
+            Some(running) => (running + waiting).saturating_sub(present + server.foreign),
+            None if self.policy.release_after.is_some() => u64::MAX,
+            None => 0,
+        };
+        self.trim_left(id, most);
+        let generated = self.scorer_inputs.stats.get(&id).and_then(|stats| stats.generated);
+        let mut alone = server.alone;
+        if running.is_some() {
+            let same = server.alone.filter(|(_, before)| *before == generated);
+            let is_alone = present == 0 && left(self) > 0;
+            alone = is_alone.then(|| same.unwrap_or((self.now, generated)));
+            let patience = Duration::from_secs(if generated.is_some() { 3 } else { 20 });
+            if alone.is_some_and(|(since, _)| self.now.since(since) >= patience) {
+                self.trim_left(id, 0);
+            }
+        }
+        let foreign = running.unwrap_or(0).saturating_sub(self.sequences_at(id));
+        let reports = running.is_some();
+        self.endpoints.insert(id, Server { foreign, reports, alone, ..server });
+        self.refresh_backlogs();
+    }
+
+    /// The oldest requests of clients that have left end there, until so many sequences are left.
+    fn trim_left(&mut self, id: EndpointId, most: u64) {
+        let here = |model: &Self| -> Vec<usize> {
+            let all = model.left.iter().enumerate();
+            all.filter(|(_, (_, item))| item.endpoint() == Some(id)).map(|(index, _)| index).collect()
+        };
+        loop {
+            let here = here(self);
+            if here.iter().map(|&index| self.left[index].1.sequences).sum::<u64>() <= most {
+                return;
+            }
+            self.left[here[0]].1.sequences -= 1;
+            if self.left[here[0]].1.sequences == 0 {
+                self.left.remove(here[0]);
+            }
+        }
+    }
+
+    fn kept(&self) -> Duration {
+        self.policy.release_after.unwrap_or(Duration::from_secs(600))
+    }
+
+    /// When the first request of a client that has left counts no longer.
+    pub(super) fn next_release(&self) -> Option<Instant> {
+        self.left.iter().map(|(since, _)| since.after(self.kept())).min()
+    }
+
+    pub(super) fn release_left(&mut self) {
+        let (now, kept) = (self.now, self.kept());
+        self.left.retain(|(since, _)| since.after(kept) > now);
+        self.refresh_backlogs();
     }
 
     /// The requests that run there, and those that filters may run there.
@@ -262,8 +377,18 @@ impl Model {
         ready.map(|(&id, _)| self.stock_of(id)).sum()
     }
 
+    /// The stock, without what endpoints run beyond their own bounds if it counts sequences.
+    pub(super) fn filled(&self) -> u64 {
+        let ready = self.endpoints.iter().filter(|(_, server)| server.ready);
+        let within = |(&id, server): (&EndpointId, &Server)| {
+            let bound = if self.in_sequences() { self.own_bound(server) } else { u64::MAX };
+            self.stock_of(id).min(bound)
+        };
+        ready.map(within).sum()
+    }
+
     pub(super) fn gate_open(&self, bound: u64) -> bool {
-        self.by_allowance() || self.stock() < bound || self.stock() == 0
+        self.by_allowance() || self.filled() < bound || self.filled() == 0
     }
 
     pub(super) fn goes_by_itself(&self) -> bool {
@@ -274,7 +399,7 @@ impl Model {
     pub(super) fn with_room(&self) -> BTreeMap<EndpointId, u64> {
         let ready = self.endpoints.iter().filter(|(_, server)| server.ready);
         let free = ready.filter(|&(&id, server)| {
-            let running = self.taken_at(id);
+            let running = self.counted_at(id);
             let counted = match self.allowance_of(server) {
                 Some(allowance) => allowance
                     .requests_max

@@ -51,7 +51,7 @@ impl Model {
         let Some(ceiling) = self.policy.bands.ceilings[band.shown() as usize] else {
             return false;
         };
-        let stock = self.stock();
+        let stock = self.filled();
         if stock == 0 || ceiling >= Decimal::whole(1) || bound == u64::MAX {
             return false;
         }

@@ -15,6 +15,7 @@ impl Model {
         let had_rate = self.policy.queue.max_rate.is_some();
         self.clear_aside();
         let old = std::mem::replace(&mut self.policy, policy);
+        self.release_left();
         self.discard_unused_prefixes();
         let capacity = self.rate_capacity();
         self.rate.0 = if had_rate { self.rate.0.min(capacity) } else { capacity };

@@ -55,7 +55,7 @@ impl Model {
     pub(super) fn is_saturated(&self) -> bool {
         let is_open = self.policy.gate != Gate::Manual && self.may_dispatch();
         let waits = self.active().next().is_some() && (!is_open || self.next().is_some());
-        waits || (self.any_ready() && self.stock() >= self.bounds().1)
+        waits || (self.any_ready() && self.filled() >= self.bounds().1)
     }
 
     pub(super) fn find(&self, id: RequestId) -> Option<&Item> {

@@ -1,0 +1,123 @@
+//! Clients that leave before the end of an answer, while their server computes on, through a real Envoy.
+
+use penstock_tests::gateway::{config, pool, slots};
+use penstock_tests::{ClientRequest, Gateway, Upstream, run, until};
+use serde_json::Value;
+
+const PLACES: u32 = 4;
+
+/// A gateway in front of a server with four places.
+async fn start(server: &Upstream, stock: &str, scrape: &str) -> Gateway {
+    let stock = slots(PLACES).replace('}', &format!("{stock}}}"));
+    let gateway = Gateway::start(&config("", &[pool("chat", "m", &[server], &(stock + scrape))])).await;
+    if scrape.contains("interval") {
+        // What runs at the server is known once its page has been read.
+        endpoint(&gateway, "its metrics are read", |endpoint| endpoint["foreign"] == 0).await;
+    }
+    gateway
+}
+
+/// Waits until the server's entry of the status is so, and returns it.
+async fn endpoint(gateway: &Gateway, what: &str, is: impl Fn(&Value) -> bool) -> Value {
+    until(what, || async {
+        let endpoint = gateway.pool("chat").await["endpoints"][0].clone();
+        if is(&endpoint) { Ok(endpoint) } else { Err(endpoint.to_string()) }
+    })
+    .await
+}
+
+/// `count` clients ask, and leave when their requests are at the server. The server computes on: it holds the calls.
+async fn ask_and_leave(gateway: &Gateway, server: &Upstream, count: usize) -> Vec<penstock_tests::Call> {
+    let asking: Vec<_> = (0..count).map(|_| gateway.spawn(ClientRequest::chat("m", "leaves"))).collect();
+    let mut calls = Vec::new();
+    for _ in 0..count {
+        calls.push(server.next().await);
+    }
+    for asked in asking {
+        asked.abort();
+    }
+    for call in &mut calls {
+        call.gone().await;
+    }
+    calls
+}
+
+#[test]
+fn a_server_that_computes_on_gets_no_more_than_its_bound() {
+    run(async {
+        let server = Upstream::scripted().await;
+        server.report_in_flight();
+        let gateway = start(&server, "", "  scrape: {interval: 100ms}\n").await;
+        let mut running = ask_and_leave(&gateway, &server, 4).await;
+        let held = endpoint(&gateway, "held", |endpoint| endpoint["abandoned"] == 4).await;
+        assert_eq!((&held["stock"], &held["foreign"]), (&4.into(), &0.into()), "{held}");
+
+        // Others wait, through several reports, until the server has ended with one.
+        let waiting: Vec<_> = (0..5).map(|_| gateway.spawn(ClientRequest::chat("m", "stays"))).collect();
+        gateway.waiting("chat", 5).await;
+        let advice = gateway.pool("chat").await["advice"].to_string();
+        assert!(!advice.contains("didn't come through Penstock"), "{advice}");
+        drop(running.pop());
+        let first = server.next().await;
+        let held = endpoint(&gateway, "one ended", |endpoint| endpoint["abandoned"] == 3).await;
+        assert_eq!((&held["stock"], &held["foreign"]), (&4.into(), &0.into()), "{held}");
+        gateway.waiting("chat", 4).await;
+
+        drop(running);
+        first.answer();
+        for _ in 0..4 {
+            server.next().await.answer();
+        }
+        for asked in waiting {
+            assert_eq!(asked.await.expect("answered").status, 200);
+        }
+        endpoint(&gateway, "all ended", |endpoint| endpoint["stock"] == 0 && endpoint["abandoned"] == 0)
+            .await;
+        assert_eq!(server.peak(), 4, "the bound held");
+    });
+}
+
+#[test]
+fn a_server_that_aborts_has_its_places_back_with_its_next_report() {
+    run(async {
+        let server = Upstream::scripted().await;
+        server.report_in_flight();
+        let gateway = start(&server, "", "  scrape: {interval: 100ms}\n").await;
+        for _ in 0..3 {
+            drop(ask_and_leave(&gateway, &server, 4).await);
+        }
+        endpoint(&gateway, "all ended", |endpoint| endpoint["stock"] == 0).await;
+    });
+}
+
+#[test]
+fn without_metrics_a_place_is_free_at_once_or_after_release_after() {
+    run(async {
+        let server = Upstream::scripted().await;
+        let gateway = start(&server, "", "  scrape: {path: null}\n").await;
+        let _running = ask_and_leave(&gateway, &server, 4).await;
+        endpoint(&gateway, "free", |endpoint| endpoint["stock"] == 0).await;
+
+        let server = Upstream::scripted().await;
+        let gateway = start(&server, ", release_after: 700ms", "  scrape: {path: null}\n").await;
+        let _running = ask_and_leave(&gateway, &server, 4).await;
+        endpoint(&gateway, "held", |endpoint| endpoint["abandoned"] == 4).await;
+        let next = gateway.spawn(ClientRequest::chat("m", "next"));
+        server.next().await.answer();
+        let answer = next.await.expect("answered");
+        assert_eq!((answer.status, answer.outcome()), (200, "dispatched"), "it waited");
+    });
+}
+
+#[test]
+fn metrics_that_can_no_longer_be_read_hold_no_place() {
+    run(async {
+        let server = Upstream::scripted().await;
+        server.report_in_flight();
+        let gateway = start(&server, "", "  scrape: {interval: 100ms, stale_after: 500ms}\n").await;
+        let _running = ask_and_leave(&gateway, &server, 4).await;
+        endpoint(&gateway, "held", |endpoint| endpoint["abandoned"] == 4).await;
+        server.set_metrics(None);
+        endpoint(&gateway, "free", |endpoint| endpoint["stock"] == 0 && endpoint["foreign"].is_null()).await;
+    });
+}
