@@ -1,7 +1,7 @@
 //! One endpoint: its stock, its bound, and its slow start. Only [`crate::endpoints`] changes it, because that keeps the
 //! sums and the order over all endpoints.
 
-pub(crate) mod abandoned;
+mod abandoned;
 mod bound;
 pub(crate) mod cache_trust;
 mod credit;
@@ -14,6 +14,7 @@ mod tests;
 use core::time::Duration;
 
 use self::abandoned::Abandoned;
+pub(crate) use self::abandoned::abandoned_kept;
 use self::cache_trust::CacheTrust;
 pub(crate) use self::credit::half;
 use self::pushback::Pushback;

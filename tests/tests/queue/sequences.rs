@@ -118,8 +118,9 @@ fn a_budget_reserves_the_output_of_every_sequence_and_the_prompt_once() {
                 let answer = gateway.spawn(request);
                 let call = server.next().await;
                 let budgets = gateway.get("/budgets").await.expect("it answers").json();
-                call.answer_with(0, 0);
-                assert_eq!(answer.await.expect("answered").status, 200);
+                // Nothing is learned of a request that the server rejects, so the next estimate is as this one.
+                call.respond(400, &[("content-type", "application/json")], "{}");
+                assert_eq!(answer.await.expect("answered").status, 400);
                 gateway.stock("chat", 0).await;
                 let found =
                     budgets.as_array().expect("a list").iter().find(|budget| budget["flow"] == "acme");

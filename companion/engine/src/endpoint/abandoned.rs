@@ -45,7 +45,7 @@ impl Abandoned {
 }
 
 /// For how long an abandoned request counts at most.
-pub(crate) fn kept(release_after: Option<Duration>) -> Duration {
+pub(crate) fn abandoned_kept(release_after: Option<Duration>) -> Duration {
     release_after.unwrap_or(Duration::from_secs(ABANDONED_KEPT_S))
 }
 

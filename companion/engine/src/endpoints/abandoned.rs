@@ -1,9 +1,9 @@
-//! Requests whose clients have left, at all endpoints: see [`crate::endpoint::abandoned`].
+//! Requests whose clients have left, at all endpoints. Each [`crate::endpoint::Endpoint`] keeps its own.
 
 use core::time::Duration;
 
 use super::Endpoints;
-use crate::endpoint::abandoned::kept;
+use crate::endpoint::abandoned_kept;
 use crate::ids::EndpointIndex;
 use crate::load::Load;
 use crate::rng::Rng;
@@ -32,7 +32,7 @@ impl Endpoints {
     /// When the first abandoned request counts no longer.
     pub(crate) fn next_release(&self) -> Option<Instant> {
         let (since, _) = self.abandoned.first()?;
-        Some(since.after(kept(self.release_after)))
+        Some(since.after(abandoned_kept(self.release_after)))
     }
 
     /// Ends the abandoned requests of one endpoint that are due by `now`. Returns whether there were any.
