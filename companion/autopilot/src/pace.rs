@@ -109,10 +109,9 @@ mod tests {
     fn events_that_a_proxy_collected_are_no_faster_server() {
         let mut pace = Pace::default();
         let first = Duration::from_millis(4_000);
-        pace.observe(&Served {
-            last: Some(first + Duration::from_micros(200)),
-            ..served(true, 4_000, 0, 500)
-        });
+        let collected =
+            Served { last: Some(first + Duration::from_micros(200)), ..served(true, 4_000, 0, 500) };
+        pace.observe(&collected, 1);
         assert_eq!(pace.token_time(), Some(TOKEN_TIME_MIN));
     }
 

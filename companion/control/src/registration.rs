@@ -111,21 +111,6 @@ impl Registration<'_> {
         }
     }
 
-    /// The kind of the request to `target_model`. Requests without a tenant are told apart by their client's address.
-    pub(crate) fn kind(&self, target_model: &str) -> Kind {
-        let hash = |texts: [&str; 2], number: i32| {
-            let mut hasher = DefaultHasher::new();
-            for text in texts {
-                hasher.write(text.as_bytes());
-                hasher.write_u8(0xff);
-            }
-            hasher.write_i32(number);
-            hasher.finish()
-        };
-        let client = if self.tenant.is_empty() { self.client } else { "" };
-        Kind { model_and_path: hash([target_model, ""], self.api), flow: hash([&self.tenant, client], 0) }
-    }
-
     /// A filter with credit admits such a request by itself, unless its prompt is too long: it is new, is one sequence, names no endpoints,
     /// and has no time limit.
     pub(crate) const fn may_use_credit(&self) -> bool {

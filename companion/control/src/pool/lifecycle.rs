@@ -79,17 +79,17 @@ impl Pool {
 
     /// Ends a granted request that no endpoint is known to have ended.
     pub(super) fn settle(&mut self, now: Instant, id: RequestId, service: Service) {
+        self.settle_as(now, id, Input::Completed { id, service });
+    }
+
+    /// [`Self::settle`] by this input to the engine.
+    fn settle_as(&mut self, now: Instant, id: RequestId, input: Input) {
         // An answer that had begun there is one no longer.
         if self.requests.get(&id).is_some_and(|request| request.has_begun)
             && let Some(endpoint) = self.engine.endpoint_of(id)
         {
             self.attempt_answered(now, id, endpoint, AnswerResult::Left);
         }
-        self.settle_as(now, id, Input::Completed { id, service });
-    }
-
-    /// [`Self::settle`] by this input to the engine.
-    fn settle_as(&mut self, now: Instant, id: RequestId, input: Input) {
         let Some(request) = self.close(id) else {
             return;
         };
