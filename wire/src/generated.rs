@@ -38,7 +38,7 @@ pub mod filter_frame {
         #[prost(message, tag = "12")]
         CreditReturned(super::CreditReturned),
         #[prost(message, tag = "15")]
-        PushedBack(super::PushedBack),
+        AttemptFailed(super::AttemptFailed),
     }
 }
 /// A message from the companion: any number of commands. A frame without commands only acknowledges.
@@ -277,7 +277,7 @@ pub struct Register {
     /// The last attempt to send it before it was requeued that is reported by this message, under the request's key at that time. It may
     /// come earlier than the report itself, which comes over another session. Without an endpoint: that of the grant.
     #[prost(message, optional, tag = "32")]
-    pub failed_attempt: ::core::option::Option<PushedBack>,
+    pub failed_attempt: ::core::option::Option<AttemptFailed>,
     /// An API key has verified `fairness_id`, so it counts even if the client is untrusted.
     #[prost(bool, tag = "33")]
     pub tenant_verified: bool,
@@ -401,7 +401,7 @@ pub struct Refused {
 /// An attempt of a granted request failed: its server answered with a status of the pool's `requeue_on`, or cut the connection. Envoy tries the
 /// next endpoint of the grant, or the response goes to the client. Sent once for each attempt, before any other event about its result.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct PushedBack {
+pub struct AttemptFailed {
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
     /// The server's address, `ip:port`.

@@ -7,10 +7,10 @@ use penstock_wire::command::Kind;
 use penstock_wire::filter_frame::Event;
 use penstock_wire::source::From as SourceFrom;
 use penstock_wire::{
-    Admitted, Api, ApiKey, ApiKeys, Bye, Cancel, Command, CompanionFrame, Completed, Credit, CreditReturned,
-    EndReason, EndpointCredit, Endpoints, Fallback, FilterFrame, Grant, Heartbeat, Hello, HelloAck, Identity,
-    ModelRule, ModelTable, Network, Policy, Pool, PushedBack, RateLimit, Recall, Refused, Register, Reject,
-    RequestKey, RequeueOn, Role, Route, Running, Source, Started, Trust, rate_limit,
+    Admitted, Api, ApiKey, ApiKeys, AttemptFailed, Bye, Cancel, Command, CompanionFrame, Completed, Credit,
+    CreditReturned, EndReason, EndpointCredit, Endpoints, Fallback, FilterFrame, Grant, Heartbeat, Hello,
+    HelloAck, Identity, ModelRule, ModelTable, Network, Policy, Pool, RateLimit, Recall, Refused, Register,
+    Reject, RequestKey, RequeueOn, Role, Route, Running, Source, Started, Trust, rate_limit,
 };
 use prost::Message;
 
@@ -31,14 +31,14 @@ fn previous() -> RequestKey {
     RequestKey { epoch_hi: 1, epoch_lo: 2, sequence: 299 }
 }
 
-fn pushed_back() -> PushedBack {
-    PushedBack {
+fn attempt_failed() -> AttemptFailed {
+    AttemptFailed {
         sequence: 300,
         endpoint: "127.0.0.1:8001".into(),
         status: 429,
         retry_after_ms: Some(2_000),
         pool: "chat".into(),
-        ..PushedBack::default()
+        ..AttemptFailed::default()
     }
 }
 
@@ -74,7 +74,7 @@ fn register() -> Register {
         requeued_from: Some(previous()),
         traceparent: "00-1-2-01".into(),
         target_model: "llama-a".into(),
-        failed_attempt: Some(pushed_back()),
+        failed_attempt: Some(attempt_failed()),
         tenant_verified: true,
         credit_endpoint: "127.0.0.1:2".into(),
         sequences: 64,
@@ -217,7 +217,7 @@ fn events() -> Vec<Event> {
         Event::Heartbeat(Heartbeat::default()),
         Event::Bye(Bye {}),
         Event::CreditReturned(CreditReturned { pool: "chat".into(), credit: 3 }),
-        Event::PushedBack(pushed_back()),
+        Event::AttemptFailed(attempt_failed()),
     ]
 }
 

@@ -22,7 +22,7 @@ use self::probing::Exploration;
 use crate::endpoint::{Endpoint, InFlight};
 use crate::saturation::Saturation;
 use crate::types::{
-    AutopilotSettings, AutopilotStatus, Backlog, Granted, Kept, PendingServers, Scraped, Served,
+    AutopilotSettings, AutopilotStatus, Backlog, ExpectedUsage, Kept, PendingServers, Scraped, Served,
     VariantStatus,
 };
 use crate::variant::Variant;
@@ -152,7 +152,7 @@ impl Autopilot {
     }
 
     /// The engine granted a request.
-    pub fn granted(&mut self, now: Instant, id: RequestId, granted: Granted) {
+    pub fn granted(&mut self, now: Instant, id: RequestId, granted: ExpectedUsage) {
         self.dropped(now, id);
         self.record_activity(now);
         let Some(&index) = self.indices.get(&granted.endpoint) else {
@@ -178,7 +178,7 @@ impl Autopilot {
 
     /// A request runs already, by the grant of another companion. The start of its decoding isn't known, so it is load, and
     /// nothing is learned from its times.
-    pub fn adopted(&mut self, now: Instant, id: RequestId, granted: Granted) {
+    pub fn adopted(&mut self, now: Instant, id: RequestId, granted: ExpectedUsage) {
         self.dropped(now, id);
         self.record_activity(now);
         let Some(&index) = self.indices.get(&granted.endpoint) else {
@@ -201,7 +201,7 @@ impl Autopilot {
     }
 
     /// A request is reported that its filter admitted by credit. It is demand, and nothing is learned from its times.
-    pub fn admitted_by_credit(&mut self, now: Instant, id: RequestId, granted: Granted) {
+    pub fn admitted_by_credit(&mut self, now: Instant, id: RequestId, granted: ExpectedUsage) {
         self.adopted(now, id, granted);
         if let Some(&index) = self.indices.get(&granted.endpoint) {
             self.endpoints[index].stats.granted += 1;
@@ -214,7 +214,7 @@ impl Autopilot {
         &mut self,
         now: Instant,
         id: RequestId,
-        granted: Granted,
+        granted: ExpectedUsage,
         served: Option<Served>,
     ) {
         let Some(&index) = self.indices.get(&granted.endpoint) else {

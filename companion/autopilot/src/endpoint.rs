@@ -8,7 +8,7 @@ use penstock_model::Parameters;
 use penstock_model::overlap_tracker::OverlapTracker;
 use penstock_model::workload::Observed;
 
-use crate::types::{Granted, Scraped, Totals};
+use crate::types::{ExpectedUsage, Scraped, Totals};
 use crate::window_stats::{WindowStats, count, with_times_of};
 
 /// An endpoint that becomes ready so soon after the autopilot's creation was up before.
@@ -31,7 +31,7 @@ pub(crate) struct InFlight {
 }
 
 impl InFlight {
-    pub(crate) fn new(endpoint: usize, granted_at: Instant, granted: &Granted) -> Self {
+    pub(crate) fn new(endpoint: usize, granted_at: Instant, granted: &ExpectedUsage) -> Self {
         Self {
             endpoint,
             granted_at,

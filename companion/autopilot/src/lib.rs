@@ -17,6 +17,6 @@ mod window_stats;
 
 pub use self::autopilot::Autopilot;
 pub use self::types::{
-    AutopilotEndpoint, AutopilotSettings, AutopilotStatus, Backlog, Desired, DesiredSource, Granted, Kept,
-    PendingServers, Scraped, Served, Totals, VariantStatus,
+    AutopilotEndpoint, AutopilotSettings, AutopilotStatus, Backlog, Desired, DesiredSource, ExpectedUsage,
+    Kept, PendingServers, Scraped, Served, Totals, VariantStatus,
 };

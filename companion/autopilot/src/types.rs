@@ -60,9 +60,9 @@ pub struct Kept {
     pub ttft_bias: f64,
 }
 
-/// A request that was granted.
+/// What a granted request is expected to use, and where.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Granted {
+pub struct ExpectedUsage {
     /// The first choice of the grant.
     pub endpoint: EndpointId,
     /// Prompt tokens, known or estimated.

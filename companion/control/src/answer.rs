@@ -12,7 +12,7 @@ use crate::limits::{REQUESTS_IN_ALL_MAX, REQUESTS_MAX};
 
 /// An answer of the gateway itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Answer {
+pub(crate) struct GatewayAnswer {
     pub(crate) status: u16,
     pub(crate) code: Code,
     pub(crate) message: String,
@@ -26,7 +26,7 @@ pub(crate) fn for_outcome(
     pool: &str,
     policy: &Policy,
     capacity_status: u16,
-) -> Option<Answer> {
+) -> Option<GatewayAnswer> {
     let (status, code) = match outcome {
         Outcome::Bypassed | Outcome::Leased | Outcome::Dispatched | Outcome::Cancelled => return None,
         Outcome::RejectedTooManyFlows => (capacity_status, Code::TooManyFlows),
@@ -46,7 +46,7 @@ pub(crate) fn for_outcome(
         Outcome::Internal => (500, Code::Internal),
     };
     let is_final = matches!(outcome, Outcome::RejectedUnmeetable | Outcome::DeadlineExceeded);
-    Some(Answer {
+    Some(GatewayAnswer {
         status,
         code,
         message: capacity_message(outcome, pool, policy).unwrap_or_else(|| other_message(outcome, pool)),
@@ -55,8 +55,8 @@ pub(crate) fn for_outcome(
 }
 
 /// The answer to a request whose connections servers have cut.
-pub(crate) fn upstream_reset() -> Answer {
-    Answer {
+pub(crate) fn upstream_reset() -> GatewayAnswer {
+    GatewayAnswer {
         status: 502,
         code: Code::UpstreamReset,
         message: "The model servers closed the connection before they answered (queue.resets). Check their logs: this request may be what ends them.".to_owned(),
@@ -135,8 +135,8 @@ pub fn code_of(outcome: Outcome) -> Option<Code> {
 }
 
 /// The pool of a request no longer serves its model.
-pub(crate) fn model_removed(pool: &str) -> Answer {
-    Answer {
+pub(crate) fn model_removed(pool: &str) -> GatewayAnswer {
+    GatewayAnswer {
         status: 404,
         code: Code::ModelNotFound,
         message: format!(
@@ -147,8 +147,8 @@ pub(crate) fn model_removed(pool: &str) -> Answer {
 }
 
 /// No pool serves this model.
-pub(crate) fn unknown_model(model: &str) -> Answer {
-    Answer {
+pub(crate) fn unknown_model(model: &str) -> GatewayAnswer {
+    GatewayAnswer {
         status: 404,
         code: Code::ModelNotFound,
         message: format!("No pool serves the model `{model}`. Check its name, or add it to pools[].models."),
@@ -157,7 +157,7 @@ pub(crate) fn unknown_model(model: &str) -> Answer {
 }
 
 /// The companion holds as many requests as it may: of one root context, or of all together.
-pub(crate) fn too_many(status: u16, is_context_full: bool) -> Answer {
+pub(crate) fn too_many(status: u16, is_context_full: bool) -> GatewayAnswer {
     let message = if is_context_full {
         format!(
             "One worker of this Envoy holds {REQUESTS_MAX} requests, waiting and running, and may not hold more. Send \
@@ -169,12 +169,12 @@ pub(crate) fn too_many(status: u16, is_context_full: bool) -> Answer {
              a time."
         )
     };
-    Answer { status, code: Code::QueueFull, message, is_final: false }
+    GatewayAnswer { status, code: Code::QueueFull, message, is_final: false }
 }
 
 /// The registration exceeds a limit of the protocol.
-pub(crate) fn too_long() -> Answer {
-    Answer {
+pub(crate) fn too_long() -> GatewayAnswer {
+    GatewayAnswer {
         status: 400,
         code: Code::InvalidRequest,
         message:
@@ -185,8 +185,8 @@ pub(crate) fn too_long() -> Answer {
 }
 
 /// The client's pin names a data-parallel rank of a model server.
-pub(crate) fn pinned_rank(pin: &str, address: &str) -> Answer {
-    Answer {
+pub(crate) fn pinned_rank(pin: &str, address: &str) -> GatewayAnswer {
+    GatewayAnswer {
         status: 400,
         code: Code::InvalidRequest,
         message: format!(
@@ -198,8 +198,8 @@ pub(crate) fn pinned_rank(pin: &str, address: &str) -> Answer {
 }
 
 /// The client of a requeued request has left: the HTTP stream of its first exchange has ended.
-pub(crate) fn client_left() -> Answer {
-    Answer {
+pub(crate) fn client_left() -> GatewayAnswer {
+    GatewayAnswer {
         status: 499,
         code: Code::Cancelled,
         message: "The client of this request has gone.".to_owned(),
@@ -224,7 +224,7 @@ mod tests {
     fn a_request_above_a_limit_is_told_which_limit() {
         for (is_context_full, limit, advice) in [(true, "65536", "--concurrency"), (false, "1048576", "less")]
         {
-            let Answer { code, message, .. } = too_many(503, is_context_full);
+            let GatewayAnswer { code, message, .. } = too_many(503, is_context_full);
             assert_eq!(code, Code::QueueFull);
             assert!(message.contains(limit) && message.contains(advice), "{message}");
             assert!(!message.contains("total_capacity"), "raising it wouldn't help: {message}");

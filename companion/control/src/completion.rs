@@ -6,7 +6,7 @@ use penstock_autopilot::Served;
 use penstock_engine::input::{AnswerResult, Input, RequestId, Service};
 use penstock_wire::EndReason;
 
-use crate::counting::{Answer, Counted};
+use crate::counting::{Counted, ReportedAnswer};
 
 /// The end of a granted request.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,7 +20,7 @@ pub(crate) struct Completion<'a> {
     /// An endpoint answered to the end.
     pub(crate) is_served: bool,
     /// What [`crate::counting`] counts.
-    pub(crate) answer: Answer,
+    pub(crate) answer: ReportedAnswer,
     /// What the server did with the request, for the health of its endpoint; `None`: not known.
     pub(crate) result: Option<AnswerResult>,
     /// From the grant to the first token of the response.

@@ -41,7 +41,7 @@ impl Asked {
 
 /// An answer as its filter reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Answer {
+pub(crate) struct ReportedAnswer {
     pub(crate) end: EndReason,
     /// The status that the client got; 0: none.
     pub(crate) status: u16,
@@ -136,7 +136,7 @@ impl Counted {
 }
 
 /// Counts the tokens of an answer. `token_time`: the time between two tokens of answers of that endpoint, if it is known.
-pub(crate) fn count(answer: &Answer, asked: &Asked, token_time: Option<Duration>) -> Counted {
+pub(crate) fn count(answer: &ReportedAnswer, asked: &Asked, token_time: Option<Duration>) -> Counted {
     let believed = Believed::of(answer, asked);
     match answer.end {
         // The server's error has no counts. What comes before the first token is its own.
@@ -165,7 +165,7 @@ struct Believed {
 }
 
 impl Believed {
-    fn of(answer: &Answer, asked: &Asked) -> Self {
+    fn of(answer: &ReportedAnswer, asked: &Asked) -> Self {
         let prompt_max = u64::from(asked.body_bytes).saturating_add(PROMPT_TOKENS_UNSEEN);
         // A key that the filter doesn't know may ask for more sequences, but then the answer has as many bytes.
         let output_max = asked.output_max().max(answer.body_bytes);
@@ -184,13 +184,13 @@ impl Believed {
 }
 
 /// The output tokens that the answer shows.
-fn shown(answer: &Answer) -> Option<u64> {
+fn shown(answer: &ReportedAnswer) -> Option<u64> {
     let by_text = answer.text_bytes.map(|bytes| bytes.div_ceil(TEXT_BYTES_PER_TOKEN));
     by_text.max((answer.events > 0).then_some(answer.events))
 }
 
 /// A complete answer.
-fn whole(answer: &Answer, asked: &Asked, believed: &Believed) -> Counted {
+fn whole(answer: &ReportedAnswer, asked: &Asked, believed: &Believed) -> Counted {
     let (output, confidence) = match (believed.output, shown(answer)) {
         (Some(output), _) if output >= answer.events => (Some(output), Confidence::Reported),
         _ if !asked.is_generated => (Some(0), Confidence::Reported),
@@ -208,7 +208,7 @@ fn whole(answer: &Answer, asked: &Asked, believed: &Believed) -> Counted {
 
 /// The part of an answer that was computed before its end.
 fn part(
-    answer: &Answer,
+    answer: &ReportedAnswer,
     asked: &Asked,
     believed: &Believed,
     token_time: Option<Duration>,
@@ -236,7 +236,7 @@ fn part(
 
 /// The output tokens of the event that a server was computing when its client left. A server that sends several tokens in one event
 /// has computed some of them by then. They are at most those of the usual event, because a server that is silent for longer may hang.
-fn underway(answer: &Answer, asked: &Asked, shown: u64, token_time: Option<Duration>) -> u64 {
+fn underway(answer: &ReportedAnswer, asked: &Asked, shown: u64, token_time: Option<Duration>) -> u64 {
     let (Some(last_byte), Some(token_time)) = (answer.last_byte, token_time) else {
         return 0;
     };
@@ -246,7 +246,7 @@ fn underway(answer: &Answer, asked: &Asked, shown: u64, token_time: Option<Durat
 }
 
 /// The output tokens that a server had time for. A stream shows its tokens, and an answer without generated tokens has none.
-fn by_time(answer: &Answer, asked: &Asked, token_time: Option<Duration>) -> u64 {
+fn by_time(answer: &ReportedAnswer, asked: &Asked, token_time: Option<Duration>) -> u64 {
     if asked.is_streamed || !asked.is_generated || answer.output.is_some_and(|output| output > 0) {
         return 0;
     }

@@ -36,7 +36,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 use penstock_autopilot::{Autopilot, AutopilotSettings, Backlog};
-use penstock_engine::input::{Answer, EndpointId, Input, RequestId};
+use penstock_engine::input::{EndpointAnswer, EndpointId, Input, RequestId};
 use penstock_engine::policy::Gate;
 use penstock_engine::{Engine, Instant, ModelName};
 
@@ -168,7 +168,7 @@ impl Pool {
                 self.begun(now, id, endpoint, status);
                 self.first_token(now, id, has_first_token);
             }
-            PoolInput::PushedBack { id, pushback } => self.pushed_back(now, id, pushback),
+            PoolInput::AttemptFailed { id, attempt } => self.attempt_failed(now, id, attempt),
             PoolInput::Completed { id, completion } => self.completed(now, id, completion),
             PoolInput::CreditReturned(credit) => self.credit_returned(now, credit),
             PoolInput::CreditConsumed(place) => self.credit_consumed(now, place),
@@ -298,7 +298,7 @@ impl Pool {
             Input::Load { id: endpoint, .. }
             | Input::Failed { endpoint, .. }
             | Input::PushedBack { endpoint, .. }
-            | Input::Answered(Answer { endpoint, .. }) => (false, Doubtful::One(*endpoint)),
+            | Input::Answered(EndpointAnswer { endpoint, .. }) => (false, Doubtful::One(*endpoint)),
             _ => (false, Doubtful::None),
         };
         self.engine.handle(now, input);

@@ -10,8 +10,8 @@ use penstock_engine::input::Kind;
 
 use crate::completion::Completion;
 use crate::counting::Asked;
+use crate::failed_attempt::FailedAttempt;
 use crate::ids::{CreditId, RequestKey};
-use crate::pushback::Pushback;
 
 /// The claims of one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,7 +78,7 @@ pub(crate) struct Registration<'a> {
     /// Before it was requeued, its filter admitted it by credit at this endpoint.
     pub(crate) credit_endpoint: Option<&'a str>,
     /// The last reported attempt under that key. The report itself may come later.
-    pub(crate) failed_attempt: Option<Pushback<'a>>,
+    pub(crate) failed_attempt: Option<FailedAttempt<'a>>,
     /// Every name and list is within the limits of the protocol.
     pub(crate) is_within_limits: bool,
 }

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use penstock_engine::Outcome;
 
-use crate::answer::Answer;
+use crate::answer::GatewayAnswer;
 use crate::rate_limit::RateLimit;
 
 /// The wait that a client is advised if the engine can't estimate one.
@@ -13,7 +13,7 @@ const RETRY_AFTER_DEFAULT: Duration = Duration::from_secs(1);
 /// The answer to a request that isn't granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rejection {
-    pub(crate) answer: Answer,
+    pub(crate) answer: GatewayAnswer,
     pub(crate) outcome: Outcome,
     /// In the queue.
     pub(crate) waited: Duration,
@@ -28,7 +28,7 @@ pub(crate) struct Rejection {
 impl Rejection {
     /// `retry_after`: the engine's estimate, if there is one.
     pub(crate) fn new(
-        answer: Answer,
+        answer: GatewayAnswer,
         outcome: Outcome,
         waited: Duration,
         retry_after: Option<Duration>,
@@ -51,7 +51,7 @@ impl Rejection {
     }
 
     /// The rejection of a request that no engine has seen.
-    pub(crate) fn immediate(answer: Answer, outcome: Outcome) -> Self {
+    pub(crate) fn immediate(answer: GatewayAnswer, outcome: Outcome) -> Self {
         Self::new(answer, outcome, Duration::ZERO, None, 0)
     }
 }

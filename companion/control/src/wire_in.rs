@@ -9,10 +9,10 @@ use penstock_wire::limits::{
 };
 
 use crate::completion::Completion;
-use crate::counting::Answer;
+use crate::counting::ReportedAnswer;
+use crate::failed_attempt::{AttemptEnd, FailedAttempt};
 use crate::filter_answer::FilterAnswer;
 use crate::ids::{Epoch, RequestKey};
-use crate::pushback::{AttemptEnd, Pushback};
 use crate::registration::{Registration, Running};
 
 /// A registration by the root context with this epoch.
@@ -58,7 +58,7 @@ pub(crate) fn registration(epoch: Epoch, message: &wire::Register) -> Registrati
         requeues: message.requeues,
         previous_key: message.requeued_from.as_ref().map(request_key).filter(|previous| *previous != key),
         credit_endpoint: non_empty(&message.credit_endpoint),
-        failed_attempt: message.failed_attempt.as_ref().and_then(pushback),
+        failed_attempt: message.failed_attempt.as_ref().and_then(failed_attempt),
         is_within_limits: is_within_limits(message),
     }
 }
@@ -83,14 +83,14 @@ pub(crate) fn attempts(count: u32) -> usize {
 }
 
 /// Why an attempt failed; `None` if the status is none of an error, which no filter sends.
-pub(crate) fn pushback(message: &wire::PushedBack) -> Option<Pushback<'_>> {
+pub(crate) fn failed_attempt(message: &wire::AttemptFailed) -> Option<FailedAttempt<'_>> {
     let end = match u16::try_from(message.status).ok()? {
         0 if message.cut => AttemptEnd::Cut { is_reused: message.reused },
         0 => AttemptEnd::Unsent,
         status @ 400..=599 => AttemptEnd::Status(status),
         _ => return None,
     };
-    Some(Pushback {
+    Some(FailedAttempt {
         endpoint: &message.endpoint,
         end,
         retry_after: message.retry_after_ms.map(Duration::from_millis),
@@ -119,7 +119,7 @@ pub(crate) fn completion(message: &wire::Completed) -> Completion<'_> {
             wire::EndReason::Unavailable | wire::EndReason::ResetBeforeAnswer
         ),
         is_served: message.end() == wire::EndReason::Served,
-        answer: Answer {
+        answer: ReportedAnswer {
             end: message.end(),
             status: u16::try_from(message.status).unwrap_or(0),
             was_sent: !message.endpoint.is_empty(),

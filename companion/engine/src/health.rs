@@ -34,7 +34,7 @@ use core::time::Duration;
 use self::kinds::Comparison;
 use self::run::Run;
 use self::window::Window;
-use crate::input::{Answer, AnswerResult, Fault, RequestId};
+use crate::input::{AnswerResult, EndpointAnswer, Fault, RequestId};
 use crate::policy::{Failing, OutlierEjection};
 use crate::time::Instant;
 
@@ -398,7 +398,7 @@ impl Health {
     pub(crate) fn answered(
         &mut self,
         now: Instant,
-        answer: &Answer,
+        answer: &EndpointAnswer,
         policy: &Failing,
         comparison: &Comparison<'_>,
     ) -> Option<Verdict> {
@@ -447,7 +447,7 @@ impl Health {
         &mut self,
         now: Instant,
         state: State,
-        answer: &Answer,
+        answer: &EndpointAnswer,
         fault: Fault,
         policy: &Failing,
         comparison: &Comparison<'_>,
@@ -487,7 +487,7 @@ impl Health {
     fn refused_answer(
         &mut self,
         now: Instant,
-        answer: &Answer,
+        answer: &EndpointAnswer,
         status: u16,
         policy: &Failing,
         comparison: &Comparison<'_>,

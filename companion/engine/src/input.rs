@@ -254,7 +254,7 @@ pub enum AnswerResult {
 
 /// An answer of the server of an endpoint. The request may have ended, or have gone elsewhere since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct EndpointAnswer {
     /// The request.
     pub request: RequestId,
     /// The endpoint.
@@ -458,7 +458,7 @@ pub enum Input {
     },
     /// What a server did with a request. Answers that fail while other endpoints succeed at the same kind of request keep the endpoint away,
     /// by [`Policy::failing`]. The request itself is unchanged, and may be unknown here.
-    Answered(Answer),
+    Answered(EndpointAnswer),
     /// The server of this endpoint itself refused a request before a response, because it is overloaded. The endpoint takes
     /// no more requests than it had in flight then, this one not counted, and at least one. Each request that it serves
     /// raises that bound by one, until the gate's bound holds again. It is not marked down for it. Ignored unless the

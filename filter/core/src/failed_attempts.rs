@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use penstock_wire::PushedBack;
+use penstock_wire::AttemptFailed;
 
 use crate::session::Epoch;
 
@@ -23,14 +23,14 @@ const REFUSED: u32 = 429;
 pub struct FailedAttempts(Rc<RefCell<Attempts>>);
 
 /// By epoch and sequence of the request.
-type Attempts = BTreeMap<(u64, u64, u64), PushedBack>;
+type Attempts = BTreeMap<(u64, u64, u64), AttemptFailed>;
 
 const fn key(epoch: Epoch, sequence: u64) -> (u64, u64, u64) {
     (epoch.hi, epoch.lo, sequence)
 }
 
 impl FailedAttempts {
-    pub(crate) fn insert(&self, epoch: Epoch, attempt: PushedBack) {
+    pub(crate) fn insert(&self, epoch: Epoch, attempt: AttemptFailed) {
         if let Ok(mut attempts) = self.0.try_borrow_mut() {
             attempts.insert(key(epoch, attempt.sequence), attempt);
         }
@@ -43,12 +43,12 @@ impl FailedAttempts {
         epoch: Epoch,
         sequence: u64,
         was_refused: bool,
-    ) -> Option<PushedBack> {
+    ) -> Option<AttemptFailed> {
         let attempts = self.0.try_borrow().ok()?;
         let logged = attempts.get(&key(epoch, sequence));
         let logged = logged.filter(|attempt| (attempt.status != UNSENT) == was_refused).cloned();
         logged.or_else(|| {
-            was_refused.then(|| PushedBack { sequence, status: REFUSED, ..PushedBack::default() })
+            was_refused.then(|| AttemptFailed { sequence, status: REFUSED, ..AttemptFailed::default() })
         })
     }
 

@@ -227,7 +227,6 @@ impl World {
 
     fn wrong_pool_counts(&self, index: usize, control: &Control) -> Option<String> {
         let status = control.status(self.companion_now(index));
-        let mut violation = None;
         for pool in &status.pools {
             let Some(scenario) = self.scenario.pools.iter().find(|scenario| *scenario.name == *pool.name)
             else {
@@ -239,13 +238,15 @@ impl World {
             // A requeued request waits although its outcome is already counted.
             let min = counts.arrived.saturating_sub(counts.left);
             if waiting < min || waiting > min + counts.requeued {
-                violation =
-                    Some(format!("pool {} counted {counts:?}, but {waiting} requests wait", scenario.name));
+                return Some(format!(
+                    "pool {} counted {counts:?}, but {waiting} requests wait",
+                    scenario.name
+                ));
             }
             // The lag starts anew where a reload changes weights, costs or the discipline: what was counted before must not show in it.
             let lag = pool.snapshot.fairness_lags.iter().find(|lag| lag.ratio > 1.0);
             if let Some(lag) = lag {
-                violation = Some(format!("pool {} has the lag {lag:?} over its bound", scenario.name));
+                return Some(format!("pool {} has the lag {lag:?} over its bound", scenario.name));
             }
             let in_requests = matches!(
                 scenario.policy.gate,
@@ -254,13 +255,13 @@ impl World {
             let stock = pool.snapshot.stock + pool.snapshot.draining_stock;
             let requests = status.requests as u64;
             if in_requests && stock > requests {
-                violation = Some(format!(
+                return Some(format!(
                     "pool {} has a stock of {stock}, but only {requests} requests exist",
                     scenario.name
                 ));
             }
         }
-        violation
+        None
     }
 }
 

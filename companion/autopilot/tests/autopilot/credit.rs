@@ -1,6 +1,6 @@
 //! Requests that filters admit by credit: they are demand, and nothing is learned from times beside them.
 
-use penstock_autopilot::Granted;
+use penstock_autopilot::ExpectedUsage;
 use penstock_engine::RequestId;
 use penstock_engine::input::EndpointId;
 use penstock_model::Parameters;
@@ -21,7 +21,7 @@ fn leased(world: &mut World, endpoint: u32, n: u64, prompt: u64, output: u64) {
     let ids: Vec<RequestId> = (0..n).map(|_| world.name()).collect();
     for id in ids {
         world.autopilot.arrived(world.now);
-        let granted = Granted {
+        let granted = ExpectedUsage {
             endpoint: EndpointId(endpoint),
             prompt,
             cached: prompt - COMPUTED,
@@ -81,7 +81,7 @@ fn an_endpoint_is_kept_until_its_credit_has_come_back() {
     world.autopilot.forget_unlisted();
     leased(&mut world, 1, 1, 512, 64);
     let id = world.name();
-    let granted = Granted { endpoint: EndpointId(1), prompt: 512, cached: 0, output: 64, sequences: 1 };
+    let granted = ExpectedUsage { endpoint: EndpointId(1), prompt: 512, cached: 0, output: 64, sequences: 1 };
     world.autopilot.admitted_by_credit(world.now, id, granted);
     assert_eq!(world.autopilot.in_flight().count(), 1);
     world.autopilot.dropped(world.now, id);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use penstock_autopilot::{
-    Autopilot, AutopilotEndpoint, AutopilotSettings, Backlog, Granted, Kept, Served, VariantStatus,
+    Autopilot, AutopilotEndpoint, AutopilotSettings, Backlog, ExpectedUsage, Kept, Served, VariantStatus,
 };
 use penstock_engine::input::{EndpointId, Input};
 use penstock_engine::{Allowance, Instant, RequestId};
@@ -104,7 +104,7 @@ impl World {
     pub(crate) fn grant(&mut self, endpoint: u32, prompt: u64, output: u64) -> RequestId {
         let id = self.name();
         self.autopilot.arrived(self.now);
-        let granted = Granted {
+        let granted = ExpectedUsage {
             endpoint: EndpointId(endpoint),
             prompt,
             cached: prompt - COMPUTED,

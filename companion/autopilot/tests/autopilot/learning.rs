@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use penstock_autopilot::{Granted, Scraped, Served, Totals};
+use penstock_autopilot::{ExpectedUsage, Scraped, Served, Totals};
 use penstock_engine::input::EndpointId;
 use penstock_model::learner::State;
 use penstock_model::slo::{Policy, Source};
@@ -148,7 +148,8 @@ fn requests_that_were_not_observed_whole_are_not_learned_from() {
     };
     for _ in 0..100 {
         let id = world.name();
-        let granted = Granted { endpoint: EndpointId(0), prompt: 100, cached: 0, output: 50, sequences: 1 };
+        let granted =
+            ExpectedUsage { endpoint: EndpointId(0), prompt: 100, cached: 0, output: 50, sequences: 1 };
         world.autopilot.adopted(world.now, id, granted);
         world.pass(Duration::from_millis(100));
         world.autopilot.served(world.now, id, strange);

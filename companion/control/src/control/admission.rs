@@ -14,7 +14,7 @@ use penstock_wire as wire;
 use wildmatch::WildMatch;
 
 use super::Control;
-use crate::answer::{self, Answer};
+use crate::answer::{self, GatewayAnswer};
 use crate::ids::{PoolId, RequestKey, Route};
 use crate::labels::Labels;
 use crate::limits::{REQUESTS_IN_ALL_MAX, REQUESTS_MAX};
@@ -123,7 +123,7 @@ impl Control {
     }
 
     /// The answer to a request whose model no pool of this control serves.
-    fn unserved(&self, model: &str) -> Answer {
+    fn unserved(&self, model: &str) -> GatewayAnswer {
         match &self.settings.pool {
             // Its filter applied an earlier policy, so this is the answer that waiting requests got when the policy changed.
             Some(pool) => answer::model_removed(pool),
@@ -281,7 +281,7 @@ impl Control {
         key: RequestKey,
         arrival: Arrival<'_>,
         labels: Labels,
-        answer: Answer,
+        answer: GatewayAnswer,
         outcome: Outcome,
     ) {
         let is_by_credit = matches!(arrival, Arrival::ByCredit { .. });
@@ -350,7 +350,7 @@ impl Control {
 }
 
 /// The answer to a registration that no pool can take.
-fn invalid(registration: &Registration<'_>, arrival: Arrival<'_>) -> Option<Answer> {
+fn invalid(registration: &Registration<'_>, arrival: Arrival<'_>) -> Option<GatewayAnswer> {
     if !registration.is_within_limits {
         return Some(answer::too_long());
     }

@@ -75,7 +75,7 @@ impl Control {
             }
             Message::Cancel(cancel) => self.cancel(now, key(cancel.sequence)),
             Message::Started(started) => self.started(now, key(started.sequence), started),
-            Message::PushedBack(refusal) => self.pushed_back(now, key(refusal.sequence), refusal),
+            Message::AttemptFailed(failed) => self.attempt_failed(now, key(failed.sequence), failed),
             Message::Completed(completed) => {
                 self.completed(now, key(completed.sequence), &wire_in::completion(completed));
             }
@@ -125,16 +125,16 @@ impl Control {
         }
     }
 
-    /// A server refused an attempt. The request may run under another key by now, or have ended.
-    fn pushed_back(&mut self, now: Instant, key: RequestKey, message: &wire::PushedBack) {
-        let Some(pushback) = wire_in::pushback(message) else {
+    /// An attempt failed. The request may run under another key by now, or have ended.
+    fn attempt_failed(&mut self, now: Instant, key: RequestKey, message: &wire::AttemptFailed) {
+        let Some(attempt) = wire_in::failed_attempt(message) else {
             return;
         };
         let route = self.find(key);
         let pool = route.map(|route| route.pool);
         if let Some(pool) = pool.or_else(|| self.pools.by_name(&message.pool)) {
             let id = route.map(|route| route.id);
-            self.drive_pool(now, pool, PoolInput::PushedBack { id, pushback });
+            self.drive_pool(now, pool, PoolInput::AttemptFailed { id, attempt });
         }
     }
 

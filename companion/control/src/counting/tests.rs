@@ -7,8 +7,8 @@ const ASKED: Asked =
 const UNSTREAMED: Asked = Asked { is_streamed: false, ..ASKED };
 const TOKEN_TIME: Option<Duration> = Some(Duration::from_millis(10));
 
-fn answer(end: EndReason) -> Answer {
-    Answer {
+fn answer(end: EndReason) -> ReportedAnswer {
+    ReportedAnswer {
         end,
         status: 200,
         was_sent: true,
@@ -24,24 +24,28 @@ fn answer(end: EndReason) -> Answer {
 }
 
 /// The counted prompt, the counted output, where that comes from, and why it was estimated.
-fn counts(answer: &Answer, asked: &Asked) -> (Option<u64>, Option<u64>, Confidence, Option<EstimateReason>) {
+fn counts(
+    answer: &ReportedAnswer,
+    asked: &Asked,
+) -> (Option<u64>, Option<u64>, Confidence, Option<EstimateReason>) {
     let counted = count(answer, asked, TOKEN_TIME);
     (counted.prompt, counted.output, counted.confidence, counted.estimated)
 }
 
 #[test]
 fn counts_of_the_server_are_charged_and_learned() {
-    let whole = Answer { prompt: Some(90), output: Some(50), events: 40, ..answer(EndReason::Served) };
+    let whole =
+        ReportedAnswer { prompt: Some(90), output: Some(50), events: 40, ..answer(EndReason::Served) };
     assert_eq!(counts(&whole, &ASKED), (Some(90), Some(50), Confidence::Reported, None));
     let usage = Usage { prompt: Some(Tokens(90)), cached: Some(Tokens(0)), output: Some(Tokens(50)) };
     assert_eq!(count(&whole, &ASKED, None).service, Service::Served(usage));
-    let cached = Answer { cached: Some(99), ..whole };
+    let cached = ReportedAnswer { cached: Some(99), ..whole };
     assert_eq!(count(&cached, &ASKED, None).cached, Some(90), "no more than the prompt");
 }
 
 #[test]
 fn zero_and_less_than_the_events_are_no_count() {
-    let zeros = Answer {
+    let zeros = ReportedAnswer {
         prompt: Some(0),
         output: Some(0),
         events: 348,
@@ -49,24 +53,24 @@ fn zero_and_less_than_the_events_are_no_count() {
         ..answer(EndReason::Served)
     };
     assert_eq!(counts(&zeros, &ASKED), (None, Some(348), Confidence::Text, Some(EstimateReason::NoUsage)));
-    let first_count = Answer { output: Some(1), prompt: Some(9), ..zeros };
+    let first_count = ReportedAnswer { output: Some(1), prompt: Some(9), ..zeros };
     assert_eq!(counts(&first_count, &ASKED).1, Some(348));
 }
 
 #[test]
 fn text_counts_where_an_event_has_several_tokens() {
-    let blocks = Answer { events: 40, text_bytes: Some(2_560), ..answer(EndReason::Served) };
+    let blocks = ReportedAnswer { events: 40, text_bytes: Some(2_560), ..answer(EndReason::Served) };
     assert_eq!(counts(&blocks, &ASKED).1, Some(640));
-    let one_event = Answer { events: 1, ..blocks };
+    let one_event = ReportedAnswer { events: 1, ..blocks };
     assert_eq!(counts(&one_event, &ASKED).1, Some(640));
-    let unread = Answer { events: 0, text_bytes: None, ..blocks };
+    let unread = ReportedAnswer { events: 0, text_bytes: None, ..blocks };
     assert_eq!(counts(&unread, &ASKED), (None, None, Confidence::Estimated, Some(EstimateReason::NoUsage)));
 }
 
 #[test]
 fn counts_that_the_request_cannot_have_are_not_believed() {
     for wrong in [1_000_000_000_000, u64::MAX, u64::from(u32::MAX)] {
-        let whole = Answer {
+        let whole = ReportedAnswer {
             prompt: Some(wrong),
             output: Some(wrong),
             events: 7,
@@ -78,34 +82,40 @@ fn counts_that_the_request_cannot_have_are_not_believed() {
         assert_eq!(counts(&whole, &Asked { output_max: 0, ..ASKED }), expected);
     }
     // Four sequences of the largest length, by a key that the filter doesn't know.
-    let several = Answer { prompt: Some(9), output: Some(4_000), ..answer(EndReason::Served) };
+    let several = ReportedAnswer { prompt: Some(9), output: Some(4_000), ..answer(EndReason::Served) };
     assert_eq!(counts(&several, &ASKED), (Some(9), Some(4_000), Confidence::Reported, None));
-    let short = Answer { body_bytes: 300, ..several };
+    let short = ReportedAnswer { body_bytes: 300, ..several };
     assert_eq!(counts(&short, &ASKED).3, Some(EstimateReason::Implausible));
     let four = Asked { sequences: 4, ..ASKED };
     assert_eq!(counts(&short, &four), (Some(9), Some(4_000), Confidence::Reported, None));
-    assert_eq!(counts(&Answer { output: Some(4_001), ..short }, &four).3, Some(EstimateReason::Implausible));
+    assert_eq!(
+        counts(&ReportedAnswer { output: Some(4_001), ..short }, &four).3,
+        Some(EstimateReason::Implausible)
+    );
 }
 
 #[test]
 fn client_that_leaves_a_stream_pays_for_what_arrived() {
-    let left =
-        |events, text_bytes| Answer { events, text_bytes: Some(text_bytes), ..answer(EndReason::ClientLeft) };
+    let left = |events, text_bytes| ReportedAnswer {
+        events,
+        text_bytes: Some(text_bytes),
+        ..answer(EndReason::ClientLeft)
+    };
     let reason = Some(EstimateReason::ClientLeft);
     assert_eq!(counts(&left(0, 0), &ASKED), (None, Some(0), Confidence::Text, reason), "the prompt");
     assert_eq!(counts(&left(100, 350), &ASKED).1, Some(100));
     assert_eq!(counts(&left(10, 400), &ASKED).1, Some(100));
     assert!(matches!(count(&left(100, 350), &ASKED, None).service, Service::Cut(_)), "teaches nothing");
     // The server counts along.
-    let counted = Answer { prompt: Some(90), output: Some(160), ..left(40, 400) };
+    let counted = ReportedAnswer { prompt: Some(90), output: Some(160), ..left(40, 400) };
     assert_eq!(counts(&counted, &ASKED), (Some(90), Some(160), Confidence::Reported, None));
-    let unsent = Answer { was_sent: false, ..left(0, 0) };
+    let unsent = ReportedAnswer { was_sent: false, ..left(0, 0) };
     assert_eq!(count(&unsent, &ASKED, None).service, Service::Nothing);
 }
 
 #[test]
 fn client_that_leaves_between_two_events_pays_for_the_one_underway() {
-    let left = |events, silent_ms: u64| Answer {
+    let left = |events, silent_ms: u64| ReportedAnswer {
         events,
         text_bytes: Some(640),
         last_byte: Some(Duration::from_millis(1_500 - silent_ms)),
@@ -115,7 +125,7 @@ fn client_that_leaves_between_two_events_pays_for_the_one_underway() {
     assert_eq!(counts(&left(20, 1_000), &ASKED).1, Some(168), "a server that hangs");
     assert_eq!(counts(&left(160, 50), &ASKED).1, Some(161));
     assert_eq!(count(&left(20, 50), &ASKED, None).output, Some(160), "no answer has shown the time");
-    let cut = Answer { end: EndReason::ResetInsideAnswer, ..left(20, 50) };
+    let cut = ReportedAnswer { end: EndReason::ResetInsideAnswer, ..left(20, 50) };
     assert_eq!(counts(&cut, &ASKED).1, Some(160), "the server is gone");
 }
 
@@ -145,18 +155,18 @@ fn failures_and_other_pages_cost_nothing() {
         (EndReason::Served, 404),
         (EndReason::Served, 302),
     ] {
-        let page = Answer { status, ..answer(end) };
+        let page = ReportedAnswer { status, ..answer(end) };
         assert_eq!(count(&page, &ASKED, TOKEN_TIME), Counted::NOTHING, "{end:?} {status}");
     }
-    let prompt = Answer { prompt: Some(9), ..answer(EndReason::NoAnswer) };
+    let prompt = ReportedAnswer { prompt: Some(9), ..answer(EndReason::NoAnswer) };
     assert_eq!((counts(&prompt, &ASKED).0, counts(&prompt, &ASKED).1), (Some(9), Some(0)));
-    let failed = Answer { events: 5, text_bytes: Some(12), ..answer(EndReason::ErrorInsideAnswer) };
+    let failed = ReportedAnswer { events: 5, text_bytes: Some(12), ..answer(EndReason::ErrorInsideAnswer) };
     assert_eq!(counts(&failed, &ASKED).1, Some(5));
 }
 
 #[test]
 fn embedding_has_no_output() {
     let asked = Asked { is_generated: false, is_streamed: false, ..ASKED };
-    let whole = Answer { prompt: Some(8), text_bytes: None, ..answer(EndReason::Served) };
+    let whole = ReportedAnswer { prompt: Some(8), text_bytes: None, ..answer(EndReason::Served) };
     assert_eq!(counts(&whole, &asked), (Some(8), Some(0), Confidence::Reported, None));
 }

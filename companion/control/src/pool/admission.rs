@@ -227,10 +227,14 @@ impl Pool {
     }
 
     /// The expected usage of a running request at an endpoint, for the autopilot.
-    pub(super) fn expected_usage(&self, id: RequestId, endpoint: EndpointId) -> Option<autopilot::Granted> {
+    pub(super) fn expected_usage(
+        &self,
+        id: RequestId,
+        endpoint: EndpointId,
+    ) -> Option<autopilot::ExpectedUsage> {
         let expected = self.engine.expected(id)?;
         let count = |tokens: Option<Tokens>| tokens.unwrap_or_default().0;
-        Some(autopilot::Granted {
+        Some(autopilot::ExpectedUsage {
             endpoint,
             prompt: count(expected.prompt),
             cached: count(expected.cached),

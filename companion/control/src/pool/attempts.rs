@@ -14,16 +14,18 @@
 
 use core::time::Duration;
 
-use penstock_engine::input::{Answer, AnswerResult, EndpointId, Fault, Input, Kind, RequestId, Service};
+use penstock_engine::input::{
+    AnswerResult, EndpointAnswer, EndpointId, Fault, Input, Kind, RequestId, Service,
+};
 use penstock_engine::{Instant, Outcome};
 
 use super::request::{FailedAt, OpenRequest, Refusal};
 use super::{Pool, PoolEffect};
 use crate::answer;
 use crate::completion::Completion;
+use crate::failed_attempt::{AttemptEnd, FailedAttempt};
 use crate::limits::FAILED_AT_MAX;
 use crate::observation::PoolNews;
-use crate::pushback::{AttemptEnd, Pushback};
 use crate::rejection::Rejection;
 
 /// How an attempt is sent.
@@ -39,11 +41,11 @@ pub(super) struct AttemptRules {
 
 impl Pool {
     /// An attempt to send a request failed. A report about an earlier attempt of the request is only counted.
-    pub(super) fn pushed_back(&mut self, now: Instant, id: Option<RequestId>, pushback: Pushback<'_>) {
-        let Some(endpoint) = self.endpoint(pushback.endpoint) else {
+    pub(super) fn attempt_failed(&mut self, now: Instant, id: Option<RequestId>, attempt: FailedAttempt<'_>) {
+        let Some(endpoint) = self.endpoint(attempt.endpoint) else {
             return;
         };
-        match pushback.end {
+        match attempt.end {
             AttemptEnd::Status(status @ (429 | 503)) => {
                 let endpoint = self.endpoints.address(endpoint);
                 self.observe_pool(PoolNews::PushedBack { endpoint, status });
@@ -53,17 +55,17 @@ impl Pool {
         }
         let is_granted = |id: &RequestId| {
             let granted = self.requests.get(id).and_then(OpenRequest::granted);
-            granted.is_some_and(|granted| granted.grant.contains(pushback.endpoint))
+            granted.is_some_and(|granted| granted.grant.contains(attempt.endpoint))
         };
         let Some(id) = id.filter(is_granted) else {
             return;
         };
-        self.not_taken(now, id, endpoint, pushback);
+        self.not_taken(now, id, endpoint, attempt);
     }
 
     /// `endpoint` didn't answer a granted request, or by an error. The engine learns of it once for each attempt.
-    fn not_taken(&mut self, now: Instant, id: RequestId, endpoint: EndpointId, pushback: Pushback<'_>) {
-        let mut end = pushback.end;
+    fn not_taken(&mut self, now: Instant, id: RequestId, endpoint: EndpointId, attempt: FailedAttempt<'_>) {
+        let mut end = attempt.end;
         if end == AttemptEnd::Unsent {
             return self.unsent_to(id, endpoint);
         }
@@ -81,7 +83,7 @@ impl Pool {
             // A server that cuts again and again does more than close idle connections.
             *is_reused &= stale_cuts < STALE_CUTS_MAX;
         }
-        let refusal = Refusal { endpoint, end, retry_after: pushback.retry_after.unwrap_or_default() };
+        let refusal = Refusal { endpoint, end, retry_after: attempt.retry_after.unwrap_or_default() };
         granted.refusals = granted.refusals.iter().copied().chain([refusal]).collect();
         let is_final = granted.grant.is_final;
         // Of those that were sent before it, some may have been refused since; of those that are there now, some may have come later.
@@ -140,7 +142,7 @@ impl Pool {
         &mut self,
         now: Instant,
         id: RequestId,
-        failed_attempt: Option<Pushback<'_>>,
+        failed_attempt: Option<FailedAttempt<'_>>,
     ) -> Input {
         let granted = self.requests.get(&id).and_then(OpenRequest::granted);
         let last = granted.and_then(|granted| granted.grant.endpoints.last());
@@ -148,7 +150,8 @@ impl Pool {
         else {
             return Input::Retry(id);
         };
-        let is_here = |attempt: &Pushback<'_>| attempt.endpoint.is_empty() || attempt.endpoint == address;
+        let is_here =
+            |attempt: &FailedAttempt<'_>| attempt.endpoint.is_empty() || attempt.endpoint == address;
         if let Some(attempt) = failed_attempt.filter(is_here) {
             self.not_taken(now, id, endpoint, attempt);
         }
@@ -231,7 +234,7 @@ impl Pool {
         };
         let is_hidden =
             granted.grant.may_requeue && !granted.grant.is_final && granted.refusal_at(endpoint).is_some();
-        let answer = Answer {
+        let answer = EndpointAnswer {
             request: id,
             endpoint,
             kind: request.kind,
@@ -243,7 +246,7 @@ impl Pool {
         self.record_answer(now, answer);
     }
 
-    pub(super) fn record_answer(&mut self, now: Instant, answer: Answer) {
+    pub(super) fn record_answer(&mut self, now: Instant, answer: EndpointAnswer) {
         if answer.result == AnswerResult::Served
             && let Some(endpoint) = self.endpoints.get_mut(answer.endpoint)
         {

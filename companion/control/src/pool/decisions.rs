@@ -56,7 +56,7 @@ impl Pool {
             return;
         };
         if let Some(&endpoint) = decided.endpoints.first() {
-            let granted = autopilot::Granted {
+            let granted = autopilot::ExpectedUsage {
                 endpoint,
                 prompt: decided.prompt.0,
                 cached: decided.cached.0,

@@ -6,9 +6,9 @@ use penstock_engine::RequestId;
 
 use crate::completion::Completion;
 use crate::event::PoolEvent;
+use crate::failed_attempt::FailedAttempt;
 use crate::filter_answer::FilterAnswer;
 use crate::ids::{CreditId, EnvoyId, Epoch, Peer, RequestKey};
-use crate::pushback::Pushback;
 use crate::registration::{Arrival, CreditPlace, Registration, Running};
 use crate::settings::PoolSettings;
 use crate::trust::Claim;
@@ -40,7 +40,7 @@ pub(crate) enum PoolInput<'a> {
     /// token of the answer has arrived.
     Started { id: RequestId, endpoint: Option<&'a str>, status: u16, attempts: usize, has_first_token: bool },
     /// An attempt to send a request failed. `id`: the request, if it hasn't ended and wasn't requeued since.
-    PushedBack { id: Option<RequestId>, pushback: Pushback<'a> },
+    AttemptFailed { id: Option<RequestId>, attempt: FailedAttempt<'a> },
     /// A granted request has ended.
     Completed { id: RequestId, completion: &'a Completion<'a> },
     /// A filter has given up a credit.

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use penstock_engine::input::{Answer, AnswerResult, EndpointId, Request, Service};
+use penstock_engine::input::{AnswerResult, EndpointAnswer, EndpointId, Request, Service};
 use penstock_engine::{Instant, Outcome};
 
 use super::input::Registering;
@@ -70,7 +70,15 @@ impl Pool {
             let sent_ago = running.age;
             self.record_answer(
                 now,
-                Answer { request: id, endpoint, kind, sent_ago, result, has_begun: false, is_hidden: false },
+                EndpointAnswer {
+                    request: id,
+                    endpoint,
+                    kind,
+                    sent_ago,
+                    result,
+                    has_begun: false,
+                    is_hidden: false,
+                },
             );
         }
         if let Some(granted) = self.expected_usage(id, endpoint) {

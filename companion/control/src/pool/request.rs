@@ -8,9 +8,9 @@ use penstock_engine::{Instant, Outcome};
 
 use super::eligibility::Constraints;
 use crate::counting::Asked;
+use crate::failed_attempt::AttemptEnd;
 use crate::ids::{EnvoyId, Peer, RequestKey};
 use crate::labels::Labels;
-use crate::pushback::AttemptEnd;
 
 /// A request that hasn't ended.
 #[derive(Debug)]

@@ -26,8 +26,8 @@ fn world_of(servers: &[&str], places: u64) -> World {
     world
 }
 
-fn failed(sequence: u64, endpoint: &str, status: u32) -> wire::PushedBack {
-    wire::PushedBack {
+fn failed(sequence: u64, endpoint: &str, status: u32) -> wire::AttemptFailed {
+    wire::AttemptFailed {
         sequence,
         endpoint: endpoint.into(),
         status,
@@ -36,12 +36,12 @@ fn failed(sequence: u64, endpoint: &str, status: u32) -> wire::PushedBack {
     }
 }
 
-fn cut(sequence: u64, endpoint: &str, reused: bool) -> wire::PushedBack {
-    wire::PushedBack { cut: true, reused, ..failed(sequence, endpoint, 0) }
+fn cut(sequence: u64, endpoint: &str, reused: bool) -> wire::AttemptFailed {
+    wire::AttemptFailed { cut: true, reused, ..failed(sequence, endpoint, 0) }
 }
 
 /// The request comes in again after this attempt.
-fn comes_again(world: &mut World, sequence: u64, attempt: &wire::PushedBack) -> Taken {
+fn comes_again(world: &mut World, sequence: u64, attempt: &wire::AttemptFailed) -> Taken {
     let register =
         wire::Register { failed_attempt: Some(attempt.clone()), ..again(sequence, 1, attempt.sequence) };
     world.send(1, Message::Register(register));

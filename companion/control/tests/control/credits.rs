@@ -293,7 +293,7 @@ fn every_change_that_could_decide_otherwise_recalls_credit() {
             world.send(1, Message::Register(register(10)));
             world.send(
                 1,
-                Message::PushedBack(wire::PushedBack {
+                Message::AttemptFailed(wire::AttemptFailed {
                     sequence: 10,
                     endpoint: SERVER.into(),
                     status: 429,

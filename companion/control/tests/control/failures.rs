@@ -260,8 +260,9 @@ fn a_request_for_which_envoy_had_no_socket_marks_no_endpoint_down() {
             world.send(1, Message::Register(register(sequence)));
             let taken = world.take();
             let endpoint = taken.grants()[0].1.endpoints[0].clone();
-            let unsent = wire::PushedBack { sequence, endpoint, pool: "chat".into(), ..Default::default() };
-            let report = Message::PushedBack(unsent.clone());
+            let unsent =
+                wire::AttemptFailed { sequence, endpoint, pool: "chat".into(), ..Default::default() };
+            let report = Message::AttemptFailed(unsent.clone());
             if !is_late {
                 world.send(1, report.clone());
             }

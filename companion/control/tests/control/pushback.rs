@@ -23,7 +23,7 @@ fn world(servers: &[&str], has_requeue_listener: bool) -> World {
 }
 
 fn pushed_back(sequence: u64, endpoint: &str, retry_after_ms: Option<u64>) -> Message {
-    Message::PushedBack(wire::PushedBack {
+    Message::AttemptFailed(wire::AttemptFailed {
         sequence,
         endpoint: endpoint.into(),
         status: 429,
@@ -39,7 +39,7 @@ fn refused_again(sequence: u64, before: u64) -> Message {
 }
 
 fn again_with(sequence: u64, before: u64, report: Message) -> Message {
-    let Message::PushedBack(attempt) = report else { panic!("no report: {report:?}") };
+    let Message::AttemptFailed(attempt) = report else { panic!("no report: {report:?}") };
     Message::Register(wire::Register { failed_attempt: Some(attempt), ..again(sequence, 1, before) })
 }
 
@@ -174,7 +174,7 @@ fn reports_about_unknown_requests_endpoints_and_statuses_are_harmless() {
     world.send(1, pushed_back(1, THIRD, None));
     world.send(
         1,
-        Message::PushedBack(wire::PushedBack {
+        Message::AttemptFailed(wire::AttemptFailed {
             sequence: 1,
             endpoint: SERVER.into(),
             status: 200,

@@ -4,7 +4,7 @@ use super::Endpoints;
 use crate::endpoint::Endpoint;
 use crate::health::kinds::Comparison;
 use crate::ids::EndpointIndex;
-use crate::input::{Answer, AnswerResult, EndpointId, Kind};
+use crate::input::{AnswerResult, EndpointAnswer, EndpointId, Kind};
 use crate::policy::Failing;
 use crate::rng::Rng;
 use crate::time::Instant;
@@ -17,7 +17,7 @@ impl Endpoints {
     pub(crate) fn answered(
         &mut self,
         now: Instant,
-        answer: &Answer,
+        answer: &EndpointAnswer,
         policy: Option<&Failing>,
         rng: &mut Rng,
     ) {
@@ -38,7 +38,7 @@ impl Endpoints {
         &mut self,
         now: Instant,
         index: EndpointIndex,
-        answer: &Answer,
+        answer: &EndpointAnswer,
         policy: &Failing,
         rng: &mut Rng,
     ) {

@@ -4,7 +4,7 @@
 use super::Engine;
 use crate::allowance::Allowance;
 use crate::endpoints::Endpoints;
-use crate::input::{Answer, EndpointId, EndpointState, Relisted, RequestId};
+use crate::input::{EndpointAnswer, EndpointId, EndpointState, Relisted, RequestId};
 use crate::rng::Rng;
 
 impl Engine {
@@ -48,7 +48,7 @@ impl Engine {
         self.change_endpoints(|endpoints, rng| endpoints.failed(now, endpoint, request, policy, rng));
     }
 
-    pub(super) fn answered(&mut self, answer: &Answer) {
+    pub(super) fn answered(&mut self, answer: &EndpointAnswer) {
         let (now, policy) = (self.now, self.policy.failing);
         self.change_endpoints(|endpoints, rng| endpoints.answered(now, answer, policy.as_ref(), rng));
     }

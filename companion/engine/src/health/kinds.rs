@@ -12,7 +12,7 @@ use core::time::Duration;
 use hashlink::LruCache;
 use smallvec::SmallVec;
 
-use crate::input::{Answer, AnswerResult, EndpointId, Kind};
+use crate::input::{AnswerResult, EndpointAnswer, EndpointId, Kind};
 use crate::limits::{KIND_ENDPOINTS_MAX, KINDS_MAX};
 use crate::time::Instant;
 
@@ -108,8 +108,8 @@ const fn key_of_any_flow(kind: Kind) -> u64 {
 
 impl Kinds {
     /// Records an answer of an endpoint.
-    pub(crate) fn record(&mut self, now: Instant, answer: &Answer) {
-        let Answer { endpoint, kind, result, .. } = *answer;
+    pub(crate) fn record(&mut self, now: Instant, answer: &EndpointAnswer) {
+        let EndpointAnswer { endpoint, kind, result, .. } = *answer;
         for key in [key(kind), key_of_any_flow(kind)] {
             if self.0.peek(&key).is_none() {
                 self.0.insert(key, Cells::new());

@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use super::kinds::{Comparison, Kinds};
 use super::{Health, HealthReason, HealthState};
-use crate::input::{Answer, AnswerResult, EndpointId, Fault, Kind, RequestId};
+use crate::input::{AnswerResult, EndpointAnswer, EndpointId, Fault, Kind, RequestId};
 use crate::policy::{Failing, OutlierEjection};
 use crate::time::Instant;
 
@@ -94,8 +94,8 @@ fn a_longest_mark_below_the_first_bounds_it() {
     assert_eq!(endpoint.mark_down(at(0), short), Instant::from_nanos(500_000_000));
 }
 
-fn answer(endpoint: EndpointId, id: u64, flow: u64, result: AnswerResult) -> Answer {
-    Answer {
+fn answer(endpoint: EndpointId, id: u64, flow: u64, result: AnswerResult) -> EndpointAnswer {
+    EndpointAnswer {
         request: RequestId(id),
         endpoint,
         kind: kind(flow),
@@ -125,7 +125,7 @@ impl Pair {
         self.kinds.record(self.now, &answer);
     }
 
-    fn answer(&mut self, id: u64, flow: u64, result: AnswerResult) -> Answer {
+    fn answer(&mut self, id: u64, flow: u64, result: AnswerResult) -> EndpointAnswer {
         self.now = self.now.after(Duration::from_millis(50));
         let answer = answer(HERE, id, flow, result);
         self.kinds.record(self.now, &answer);

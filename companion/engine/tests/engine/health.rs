@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use penstock_engine::input::{Answer, AnswerResult, Fault, Kind};
+use penstock_engine::input::{AnswerResult, EndpointAnswer, Fault, Kind};
 use penstock_engine::policy::Failing;
 use penstock_engine::{EndpointId, HealthReason, HealthState, Input, RequestId};
 
@@ -30,7 +30,7 @@ impl Pool {
         self.now += 0.01;
         self.next += 1;
         self.harness.advance_to(self.now);
-        self.harness.handle(Input::Answered(Answer {
+        self.harness.handle(Input::Answered(EndpointAnswer {
             request: RequestId(self.next),
             endpoint: EndpointId(endpoint),
             kind: Kind { model_and_path: 1, flow },

@@ -8,7 +8,7 @@
 use core::hash::Hasher;
 use std::collections::BTreeMap;
 
-use penstock_wire::PushedBack;
+use penstock_wire::AttemptFailed;
 use penstock_wire::filter_frame::Event;
 use siphasher::sip::SipHasher13;
 
@@ -90,7 +90,7 @@ impl Worker {
         let retry_after = response
             .text("retry-after", RETRY_AFTER_TEXT_BYTES_MAX)
             .and_then(|seconds| seconds.trim().parse::<u64>().ok());
-        let event = PushedBack {
+        let event = AttemptFailed {
             sequence: exchange.register.sequence,
             endpoint,
             status,
@@ -104,7 +104,7 @@ impl Worker {
         // The companion lowers the endpoint's bound only for a request that it knows.
         let sequence = event.sequence;
         self.report_admission(now, sequence);
-        self.sessions.of_mut(Some(&pool)).send_once(now, Event::PushedBack(event));
+        self.sessions.of_mut(Some(&pool)).send_once(now, Event::AttemptFailed(event));
     }
 
     fn granted_exchange(&self, request: Headers<'_>) -> Option<(&Exchange, &Granted)> {

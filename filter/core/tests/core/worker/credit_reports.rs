@@ -349,7 +349,7 @@ fn refusal_by_a_server_is_reported_after_the_admission() {
     let headers = (Headers::new(&request), Headers::new(&response));
     rig.worker.handle_attempt_log(rig.now, headers.0, headers.1, &rig.host);
     let outputs = messages(rig.outputs());
-    let [Message::Reported(admitted), Message::Event(Event::PushedBack(refusal))] = &outputs[..] else {
+    let [Message::Reported(admitted), Message::Event(Event::AttemptFailed(refusal))] = &outputs[..] else {
         panic!("{outputs:?}")
     };
     assert_eq!(*admitted, running(sequence, 0));

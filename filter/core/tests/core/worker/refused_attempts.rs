@@ -7,7 +7,7 @@ use penstock_filter_core::header_sanitizer::HeaderEdit;
 use penstock_filter_core::headers::{Headers, serialize};
 use penstock_wire::command::Kind;
 use penstock_wire::filter_frame::Event;
-use penstock_wire::{Grant, PushedBack, RequeueOn};
+use penstock_wire::{AttemptFailed, Grant, RequeueOn};
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
@@ -52,13 +52,13 @@ fn logged(rig: &mut Rig, id: &str, address: &str, response: &[(&str, &str)]) -> 
 }
 
 fn refusal(sequence: u64, status: u32, retry_after_ms: Option<u64>) -> Event {
-    Event::PushedBack(PushedBack {
+    Event::AttemptFailed(AttemptFailed {
         sequence,
         endpoint: SERVER.into(),
         status,
         retry_after_ms,
         pool: "chat".into(),
-        ..PushedBack::default()
+        ..AttemptFailed::default()
     })
 }
 
@@ -130,13 +130,13 @@ fn cut_connection_is_reported_as_one_and_a_failed_one_is_not() {
     let mut rig = connected(&with_causes(causes(true, true, &[])));
     let sequence = rig.running("m1");
     let cut = |reused| {
-        Event::PushedBack(PushedBack {
+        Event::AttemptFailed(AttemptFailed {
             sequence,
             endpoint: SERVER.into(),
             pool: "chat".into(),
             cut: true,
             reused,
-            ..PushedBack::default()
+            ..AttemptFailed::default()
         })
     };
     let flag = |rig: &mut Rig, bit: u64| {
@@ -211,9 +211,9 @@ fn requeued_request_carries_the_report_of_its_last_attempt() {
         assert_eq!(rig.body(sequence, r#"{"model":"m1"}"#, true), None);
         let outputs = rig.outputs();
         let [Output::Sent(_, Event::Register(register))] = &outputs[..] else { panic!("{outputs:?}") };
-        register.failed_attempt.clone().map(Event::PushedBack)
+        register.failed_attempt.clone().map(Event::AttemptFailed)
     };
-    let unknown = Event::PushedBack(PushedBack { sequence, status: 429, ..PushedBack::default() });
+    let unknown = Event::AttemptFailed(AttemptFailed { sequence, status: 429, ..AttemptFailed::default() });
     assert_eq!(registered(false), None);
     assert_eq!(registered(true), Some(unknown.clone()));
     let refused = refusal(sequence, 429, Some(2_000));

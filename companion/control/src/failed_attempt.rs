@@ -1,10 +1,10 @@
-//! The failure of an attempt to send a request, as its filter reports it: a `PushedBack` message, parsed.
+//! The failure of an attempt to send a request, as its filter reports it: an `AttemptFailed` message, parsed.
 
 use core::time::Duration;
 
 /// An attempt of a granted request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Pushback<'a> {
+pub(crate) struct FailedAttempt<'a> {
     /// The server's address.
     pub(crate) endpoint: &'a str,
     pub(crate) end: AttemptEnd,
