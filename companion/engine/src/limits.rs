@@ -76,5 +76,7 @@ const _: () = assert!(PAUSE_MIN_MS <= PAUSE_MAX_MS);
 pub const KINDS_MAX: usize = 2_048;
 /// Endpoints that are remembered of each kind.
 pub const KIND_ENDPOINTS_MAX: usize = 8;
+/// Pairs of a model and path, and an endpoint that answered it lately.
+pub const LAST_ANSWERS_MAX: usize = 16_384;
 /// Failures in a row of which an endpoint remembers more than their number.
 pub const RUN_MAX: usize = 32;

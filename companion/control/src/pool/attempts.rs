@@ -5,7 +5,7 @@
 //! | the connection failed | The request goes elsewhere, as often as needed: it never reached a server. |
 //! | 429, 503 | The server's bound falls, and the request goes elsewhere or waits. Whoever is refused again by a server that has served others since and has nothing else to do is refused for what it asks: that answer is the client's. With less to do than the last time, the refusal says nothing about the server's bound. |
 //! | 500, 502, 504 | The request goes elsewhere. The second answer of one server is the client's: it would be the same again. |
-//! | 404, from a server that hasn't served the model yet | The request goes elsewhere once, and the model avoids that server for a while. |
+//! | 404, from a server that hasn't served the model lately | The request goes elsewhere once, and the model avoids that server for a while. |
 //! | the connection was cut after the request was sent | The request goes elsewhere `queue.resets` times, because it may be what ends servers. |
 //! | a connection was cut that had carried another request | The server has closed it meanwhile, and didn't read the request: nothing happened. |
 //! | Envoy had no file descriptor | The server has nothing to do with it. |

@@ -5,7 +5,8 @@
 //! earlier answers of the endpoint itself. If only this endpoint has answered the flow so far, the model and the path alone are compared, and
 //! each flow counts once.
 //!
-//! The table has a limit; the kind that was asked for the longest time ago is forgotten. Of each kind, a few endpoints are remembered.
+//! The table has a limit; the kind that was asked for the longest time ago is forgotten. Of each kind, a few endpoints are remembered: enough
+//! for a comparison. Which endpoints serve a model at a path is remembered of all.
 
 use core::time::Duration;
 
@@ -13,7 +14,7 @@ use hashlink::LruCache;
 use smallvec::SmallVec;
 
 use crate::input::{AnswerResult, EndpointAnswer, EndpointId, Kind};
-use crate::limits::{KIND_ENDPOINTS_MAX, KINDS_MAX};
+use crate::limits::{KIND_ENDPOINTS_MAX, KINDS_MAX, LAST_ANSWERS_MAX};
 use crate::time::Instant;
 
 /// How many successes one failure elsewhere is assumed to weigh, before any was seen: a client's request may be bad.
@@ -36,19 +37,29 @@ struct Cell {
     at: Instant,
 }
 
-/// The bits of the last four answers.
-const LATELY: u32 = 0b1111;
+/// The last four answers of an endpoint to a model and path. Fewer than a cell remembers, because a server may lose a model.
+#[derive(Clone, Copy, Debug, Default)]
+struct LastAnswers {
+    /// As in [`Cell`].
+    outcomes: u8,
+    begun: u32,
+}
+
+impl LastAnswers {
+    fn push(&mut self, succeeded: bool) {
+        self.outcomes = (self.outcomes << 1 | u8::from(succeeded)) & 0b1111;
+    }
+
+    /// One of them succeeded, or one has begun.
+    const fn serves(&self) -> bool {
+        self.outcomes != 0 || self.begun > 0
+    }
+}
 
 impl Cell {
     fn push(&mut self, succeeded: bool) {
         self.outcomes = (self.outcomes << 1) | u32::from(succeeded);
         self.count = (self.count + 1).min(u32::BITS);
-    }
-
-    /// The endpoint serves the kind: one of the last answers succeeded, or one has begun. Fewer than all that are remembered, because a server
-    /// may lose a model.
-    const fn serves(&self) -> bool {
-        self.outcomes & LATELY != 0 || self.begun > 0
     }
 
     /// Successes and failures.
@@ -88,13 +99,17 @@ const fn prior(is_servers: bool) -> f64 {
 
 type Cells = SmallVec<[Cell; 2]>;
 
-/// The table of a pool.
+/// The tables of a pool.
 #[derive(Debug)]
-pub(crate) struct Kinds(LruCache<u64, Cells>);
+pub(crate) struct Kinds {
+    cells: LruCache<u64, Cells>,
+    /// By model and path, and endpoint.
+    last_answers: LruCache<(u64, EndpointId), LastAnswers>,
+}
 
 impl Default for Kinds {
     fn default() -> Self {
-        Self(LruCache::new(KINDS_MAX))
+        Self { cells: LruCache::new(KINDS_MAX), last_answers: LruCache::new(LAST_ANSWERS_MAX) }
     }
 }
 
@@ -111,10 +126,10 @@ impl Kinds {
     pub(crate) fn record(&mut self, now: Instant, answer: &EndpointAnswer) {
         let EndpointAnswer { endpoint, kind, result, .. } = *answer;
         for key in [key(kind), key_of_any_flow(kind)] {
-            if self.0.peek(&key).is_none() {
-                self.0.insert(key, Cells::new());
+            if self.cells.peek(&key).is_none() {
+                self.cells.insert(key, Cells::new());
             }
-            let Some(cells) = self.0.get_mut(&key) else { continue };
+            let Some(cells) = self.cells.get_mut(&key) else { continue };
             let cell = cell_of(cells, now, endpoint);
             cell.at = now;
             cell.begun = cell.begun.saturating_sub(u32::from(answer.has_begun));
@@ -126,29 +141,40 @@ impl Kinds {
                 AnswerResult::Refused(_) | AnswerResult::Left => {}
             }
         }
+        let key = (kind.model_and_path, endpoint);
+        let mut last = self.last_answers.remove(&key).unwrap_or_default();
+        last.begun = last.begun.saturating_sub(u32::from(answer.has_begun));
+        match result {
+            AnswerResult::Begun => last.begun = last.begun.saturating_add(1),
+            AnswerResult::Served => last.push(true),
+            AnswerResult::Failed(_) | AnswerResult::Rejected(_) => last.push(false),
+            AnswerResult::Refused(_) | AnswerResult::Left => {}
+        }
+        self.last_answers.insert(key, last);
     }
 
     /// Forgets what an endpoint has answered: its failures were its own, so they are no measure for what it answers later. Visits the whole
     /// table, when an endpoint leaves.
     pub(crate) fn forget(&mut self, endpoint: EndpointId) {
-        for (_, cells) in self.0.iter_mut() {
+        for (_, cells) in self.cells.iter_mut() {
             cells.retain(|cell| cell.endpoint != endpoint);
         }
+        self.last_answers.retain(|(_, answered), _| *answered != endpoint);
     }
 
-    /// The endpoint has served the model at this path, as far as is remembered.
+    /// The endpoint has served the model at this path lately.
     pub(crate) fn has_served(&self, endpoint: EndpointId, kind: Kind) -> bool {
-        self.cell(key_of_any_flow(kind), endpoint).is_some_and(Cell::serves)
+        self.last_answers.peek(&(kind.model_and_path, endpoint)).is_some_and(LastAnswers::serves)
     }
 
     /// Some endpoint has.
     pub(crate) fn is_served(&self, kind: Kind) -> bool {
-        let cells = self.0.peek(&key_of_any_flow(kind));
-        cells.is_some_and(|cells| cells.iter().any(Cell::serves))
+        let cells = self.cells.peek(&key_of_any_flow(kind));
+        cells.is_some_and(|cells| cells.iter().any(|cell| self.has_served(cell.endpoint, kind)))
     }
 
     fn cell(&self, key: u64, endpoint: EndpointId) -> Option<&Cell> {
-        self.0.peek(&key)?.iter().find(|cell| cell.endpoint == endpoint)
+        self.cells.peek(&key)?.iter().find(|cell| cell.endpoint == endpoint)
     }
 }
 
@@ -219,7 +245,7 @@ impl Comparison<'_> {
     /// The answers of the other endpoints; `None` without any.
     fn elsewhere(&self, key: u64) -> Option<Tally> {
         let mut sum = None;
-        for cell in self.kinds.0.peek(&key)? {
+        for cell in self.kinds.cells.peek(&key)? {
             let is_recent = cell.begun > 0 || self.now.since(cell.at) <= self.memory;
             if cell.endpoint == self.endpoint || !is_recent || !(self.is_measure)(cell.endpoint) {
                 continue;

@@ -387,3 +387,22 @@ fn an_endpoint_that_fails_what_it_served_says_so() {
     }
     assert!(pair.here.fails_what_it_served(&policy, &pair.comparison(&|_| true)));
 }
+
+#[test]
+fn in_a_large_pool_every_endpoint_is_known_that_serves_a_model() {
+    let mut kinds = Kinds::default();
+    let endpoints: Vec<EndpointId> = (0..100).map(EndpointId).collect();
+    for &endpoint in &endpoints {
+        kinds.record(at(0), &answer(endpoint, 0, 1, AnswerResult::Served));
+    }
+    assert!(endpoints.iter().all(|&endpoint| kinds.has_served(endpoint, kind(2))));
+    for _ in 0..3 {
+        kinds.record(at(0), &answer(EndpointId(7), 0, 1, AnswerResult::Rejected(404)));
+    }
+    assert!(kinds.has_served(EndpointId(7), kind(1)));
+    kinds.record(at(0), &answer(EndpointId(7), 0, 1, AnswerResult::Rejected(404)));
+    assert!(!kinds.has_served(EndpointId(7), kind(1)), "it has lost the model");
+    assert!(kinds.is_served(kind(1)));
+    kinds.forget(EndpointId(8));
+    assert!(!kinds.has_served(EndpointId(8), kind(1)));
+}

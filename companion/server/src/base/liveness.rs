@@ -1,15 +1,22 @@
 //! When bytes of answers last came from each endpoint, as the filters report it: such an endpoint lives, though its health check is slow.
 
-use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// Endpoints that are remembered; those that were silent for the longest are forgotten first.
+use hashlink::LruCache;
+
+/// Endpoints that are remembered; the one that has been silent for the longest is forgotten first.
 const ENDPOINTS_MAX: usize = 65_536;
 
 /// By address.
-#[derive(Debug, Default)]
-pub(crate) struct Liveness(Mutex<HashMap<Box<str>, Instant>>);
+#[derive(Debug)]
+pub(crate) struct Liveness(Mutex<LruCache<Box<str>, Instant>>);
+
+impl Default for Liveness {
+    fn default() -> Self {
+        Self(Mutex::new(LruCache::new(ENDPOINTS_MAX)))
+    }
+}
 
 impl Liveness {
     /// Bytes have come from these endpoints.
@@ -19,14 +26,26 @@ impl Liveness {
         for endpoint in endpoints {
             known.insert(endpoint.clone(), now);
         }
-        if known.len() > ENDPOINTS_MAX {
-            known.retain(|_, seen| now.duration_since(*seen) < Duration::from_secs(60));
-        }
     }
 
     /// Bytes have come from the endpoint since then.
     pub(crate) fn is_alive_since(&self, endpoint: &str, then: Instant) -> bool {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get(endpoint).is_some_and(|seen| *seen >= then)
+        known.peek(endpoint).is_some_and(|seen| *seen >= then)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_endpoint_that_has_been_silent_for_the_longest_is_forgotten_first() {
+        let (alive, then) = (Liveness::default(), Instant::now());
+        let addresses: Vec<Box<str>> = (0..ENDPOINTS_MAX).map(|number| number.to_string().into()).collect();
+        alive.record(&addresses);
+        alive.record(&["0".into(), "another".into()]);
+        let are_alive = ["0", "1", "2", "another"].map(|address| alive.is_alive_since(address, then));
+        assert_eq!(are_alive, [true, false, true, true]);
     }
 }
