@@ -17,6 +17,14 @@ enum Way {
     Status(u16),
     /// A success without a body.
     Empty,
+    /// A success that says that there is no body.
+    NoContent,
+    /// A success whose body is a page for people.
+    Page,
+    /// An error in place of an answer, with a status of success: an object, or the first event of a stream.
+    ReportedError,
+    /// Text, and then an error. Without a stream, an answer that ends by an error.
+    Abort,
     /// The connection is cut after the request was read.
     Cut,
     /// Requests with this text are refused with 400, and others served.
@@ -34,6 +42,24 @@ impl Way {
         match self {
             Self::Status(status) => fail(call, status),
             Self::Empty => call.respond(200, &[], ""),
+            Self::NoContent => call.respond(204, &[], ""),
+            Self::Page => {
+                call.respond(200, &[("content-type", "text/html")], "<!doctype html><p>Sign in first.</p>")
+            }
+            Self::ReportedError => {
+                let error = r#"{"error": {"message": "no", "type": "server_error", "code": 500}}"#;
+                if call.json()["stream"] == true {
+                    call.stream().raw(format!("data: {error}\n\n"));
+                } else {
+                    call.respond(200, &[("content-type", "application/json")], error);
+                }
+            }
+            Self::Abort if call.json()["stream"] == true => {
+                let events = call.stream();
+                events.text("he");
+                events.raw("data: {\"error\": {\"message\": \"no\", \"code\": 500}}\n\n");
+            }
+            Self::Abort => fail(call, 500),
             Self::Cut => call.cut(),
             Self::Reject(text) if call.text() == text => fail(call, 400),
             Self::Lacks(model) if call.json()["model"] == model => fail(call, 404),
@@ -102,18 +128,24 @@ async fn state(gateway: &Gateway, server: &Server) -> String {
     shown(gateway, server).await["state"].as_str().unwrap_or_default().to_owned()
 }
 
+/// Every other tenant asks for a stream.
 fn ask(gateway: &Gateway, tenant: u32) -> JoinHandle<Answer> {
     let request = ClientRequest::chat("m", "hello").header("x-penstock-tenant", &format!("t{tenant}"));
-    gateway.spawn(request)
+    gateway.spawn(if tenant % 2 == 1 { request.streamed() } else { request })
 }
 
-/// Sends so many requests of three tenants, four at a time. Returns how many failed.
+/// The client has what it asked for.
+fn is_whole(answer: &Answer) -> bool {
+    answer.status == 200 && answer.text().contains("hello")
+}
+
+/// Sends so many requests of four tenants, four at a time. Returns how many failed.
 async fn failures(gateway: &Gateway, requests: u32) -> u32 {
     let mut failed = 0;
     for batch in 0..requests / 4 {
-        let asked: Vec<_> = (0..4).map(|number| ask(gateway, (batch + number) % 3)).collect();
+        let asked: Vec<_> = (0..4).map(|number| ask(gateway, (batch + number) % 4)).collect();
         for asked in asked {
-            failed += u32::from(asked.await.expect("answered").status != 200);
+            failed += u32::from(!is_whole(&asked.await.expect("answered")));
         }
     }
     failed
@@ -164,15 +196,28 @@ fn server_that_answers_server_errors_is_kept_away_and_no_client_sees_one() {
 #[test]
 fn server_that_rejects_what_others_serve_is_kept_away() {
     run(async {
-        for status in [400, 401, 403, 422] {
+        for status in [400, 401, 403, 404, 422] {
             check(Way::Status(status), false).await;
         }
     });
 }
 
 #[test]
-fn server_that_answers_nothing_is_kept_away() {
-    run(check(Way::Empty, false));
+fn server_that_succeeds_without_an_answer_is_kept_away() {
+    run(async {
+        for way in [Way::Empty, Way::NoContent, Way::Page] {
+            check(way, false).await;
+        }
+    });
+}
+
+#[test]
+fn server_that_reports_an_error_inside_its_answer_is_kept_away() {
+    run(async {
+        for way in [Way::ReportedError, Way::Abort] {
+            check(way, false).await;
+        }
+    });
 }
 
 #[test]
