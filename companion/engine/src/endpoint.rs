@@ -212,7 +212,7 @@ impl Endpoint {
     /// Records that `request` failed here before a response, and marks the endpoint down if that suffices and it isn't
     /// the last ready one.
     pub(crate) fn fail(&mut self, now: Instant, request: RequestId, policy: OutlierEjection, last: bool) {
-        if self.health.fail(now, request) && !last {
+        if self.health.connection_failed(now, request) && !last {
             self.health.mark_down(now, policy);
             self.update_ready(false);
         }
@@ -241,7 +241,7 @@ impl Endpoint {
 
     /// The endpoint itself refused `request`. `sequences_here`: those of the request, if it is counted at this endpoint.
     pub(crate) fn push_back(&mut self, request: RequestId, sequences_here: Option<u64>) {
-        self.health.count_failed(request);
+        self.health.note_failed(request);
         let own = match self.unit {
             StockUnit::Requests | StockUnit::Tokens => sequences_here.map(|_| 1),
             StockUnit::Sequences => sequences_here,

@@ -306,8 +306,8 @@ impl Health {
     }
 
     /// Records that `request` couldn't be sent. Returns whether that suffices to mark the endpoint down by [`Self::mark_down`].
-    pub(crate) fn fail(&mut self, now: Instant, request: RequestId) -> bool {
-        self.count_failed(request);
+    pub(crate) fn connection_failed(&mut self, now: Instant, request: RequestId) -> bool {
+        self.note_failed(request);
         match self.state {
             State::Healthy => {
                 let connections = &mut self.connections;
@@ -323,7 +323,7 @@ impl Health {
     }
 
     /// Records that the endpoint failed `request`, or refused it, by itself, which never marks it down.
-    pub(crate) fn count_failed(&mut self, request: RequestId) {
+    pub(crate) fn note_failed(&mut self, request: RequestId) {
         self.failed = if self.has_failed_others(request) { Failed::Several } else { Failed::One(request) };
     }
 
@@ -454,7 +454,7 @@ impl Health {
     ) -> Option<Verdict> {
         let is_servers = matches!(answer.result, AnswerResult::Failed(_));
         if is_servers {
-            self.count_failed(answer.request);
+            self.note_failed(answer.request);
         }
         let is_new = self.run.push(answer.request, answer.kind, is_servers);
         let verdict = |reason| Some(Verdict { reason, is_hidden: answer.is_hidden });

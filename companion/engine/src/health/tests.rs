@@ -28,7 +28,7 @@ fn kind(flow: u64) -> Kind {
 fn enough(failures: &[(u64, u64)]) -> bool {
     let mut endpoint = Health::new();
     let marks: Vec<bool> =
-        failures.iter().map(|&(id, second)| endpoint.fail(at(second), RequestId(id))).collect();
+        failures.iter().map(|&(id, second)| endpoint.connection_failed(at(second), RequestId(id))).collect();
     let (last, before) = marks.split_last().expect("some failed");
     assert!(!before.contains(&true), "{failures:?} was enough earlier");
     *last
@@ -44,20 +44,20 @@ fn two_different_requests_within_ten_seconds_mark_an_endpoint_down() {
     assert!(enough(&[(1, 0), (1, 8), (2, 18)]), "it failed at 8, too");
     assert!(enough(&[(1, 0), (2, 11), (1, 12)]));
     let mut last = Health::new();
-    assert!(!last.fail(at(0), RequestId(1)) && last.fail(at(1), RequestId(2)));
-    assert!(last.fail(at(10), RequestId(2)), "it wasn't marked, and 1 failed at 0");
-    assert!(!last.fail(at(11), RequestId(2)));
+    assert!(!last.connection_failed(at(0), RequestId(1)) && last.connection_failed(at(1), RequestId(2)));
+    assert!(last.connection_failed(at(10), RequestId(2)), "it wasn't marked, and 1 failed at 0");
+    assert!(!last.connection_failed(at(11), RequestId(2)));
 }
 
 #[test]
 fn refusals_mark_no_endpoint_down() {
     let mut endpoint = Health::new();
     for id in 1..10 {
-        endpoint.count_failed(RequestId(id));
+        endpoint.note_failed(RequestId(id));
     }
     assert!(endpoint.has_failed_others(RequestId(1)));
     assert!(!endpoint.is_out());
-    assert!(!endpoint.fail(at(0), RequestId(20)), "the first failure");
+    assert!(!endpoint.connection_failed(at(0), RequestId(20)), "the first failure");
 }
 
 #[test]
@@ -68,22 +68,22 @@ fn each_mark_lasts_twice_as_long_until_a_request_is_served() {
         let now = at(second);
         lasts.push(endpoint.mark_down(now, DOWN).since(now).as_secs());
         assert_eq!(endpoint.state(), HealthState::Down);
-        assert!(!endpoint.fail(now, RequestId(second)), "it is down already");
+        assert!(!endpoint.connection_failed(now, RequestId(second)), "it is down already");
         endpoint.probe(now);
         assert_eq!(endpoint.state(), HealthState::Probing);
-        assert!(endpoint.fail(now, RequestId(7)), "the first is enough");
+        assert!(endpoint.connection_failed(now, RequestId(7)), "the first is enough");
     }
     assert_eq!(lasts[..7], [1, 2, 4, 8, 16, 30, 30]);
     assert!(lasts[7..].iter().all(|&seconds| seconds == 30));
     endpoint.served(at(9_000));
     assert!(endpoint.is_healthy());
-    assert!(!endpoint.fail(at(9_000), RequestId(8)));
-    assert!(endpoint.fail(at(9_000), RequestId(9)));
+    assert!(!endpoint.connection_failed(at(9_000), RequestId(8)));
+    assert!(endpoint.connection_failed(at(9_000), RequestId(9)));
     assert_eq!(endpoint.mark_down(at(9_000), DOWN), at(9_001));
     endpoint.served(at(9_000));
     assert_eq!(endpoint.probe_at(), Some((at(9_001), 0)), "what ran there all the time");
     endpoint.probe(at(9_001));
-    assert!(endpoint.fail(at(9_002), RequestId(8)));
+    assert!(endpoint.connection_failed(at(9_002), RequestId(8)));
     assert_eq!(endpoint.mark_down(at(9_002), DOWN), at(9_003));
 }
 
