@@ -27,6 +27,8 @@ const PROMPT_STEPS: u64 = 3;
 const TRIAL: u64 = 3_000;
 /// Requests that run at a server.
 const PLACES: u32 = 2;
+/// The server aborts what its clients leave, and a gateway that reads no metrics takes every server for such a one.
+const NO_METRICS: &str = "  scrape: {path: null}\n";
 /// Clients of each tenant. Each sends its next request when its last one has ended.
 const CLIENTS: usize = 4;
 

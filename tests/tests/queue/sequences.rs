@@ -112,7 +112,8 @@ fn a_budget_reserves_the_output_of_every_sequence_and_the_prompt_once() {
         let budget = "  arbitration: {flows: {budgets: [{match: acme, windows: [{tokens: 100000, per: 1h}], over: refuse}]}}\n";
         let gateway = Gateway::start(&config("", &[eight(&server, budget)])).await;
         let reserved = |n: u64| {
-            let request = choices(&"word ".repeat(80), n).with("max_tokens", 50).tenant("acme");
+            // Prompts of their own: none is cached.
+            let request = choices(&format!("{n} {}", "word ".repeat(80)), n).with("max_tokens", 50).tenant("acme");
             let (gateway, server) = (&gateway, &server);
             async move {
                 let answer = gateway.spawn(request);
