@@ -70,6 +70,11 @@ pub enum PoolNews {
         /// The HTTP status of the server's response: 429 or 503.
         status: u16,
     },
+    /// A client has left, and its request keeps its place until the metrics of the server show its end.
+    Abandoned {
+        /// The endpoint's address.
+        endpoint: Arc<str>,
+    },
     /// An answer was not charged by the counts of its server, for this reason.
     Estimated(EstimateReason),
     /// An Envoy had no file descriptor for a connection to a server of the pool.

@@ -2,6 +2,7 @@
 
 pub(crate) mod admin;
 pub(crate) mod check_failures;
+pub(crate) mod early_reads;
 pub(crate) mod found;
 pub(crate) mod listener;
 pub(crate) mod liveness;

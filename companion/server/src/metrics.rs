@@ -39,6 +39,7 @@ pub(crate) use self::responses::WAIT_SECONDS;
 pub(crate) use self::series::CompletedRequest;
 pub(crate) use self::table::SeriesTable;
 pub(crate) use self::totals::{BUCKETS, Buckets, EndpointTotals, PoolTotals, Totals};
+use crate::base::early_reads::EarlyReads;
 use crate::base::liveness::Liveness;
 use crate::base::role::Roles;
 
@@ -69,6 +70,8 @@ pub struct Metrics {
     pub(crate) decision: Histogram,
     /// When bytes of answers last came from each endpoint.
     pub(crate) liveness: Liveness,
+    /// Whose pages shall be read before their time.
+    pub(crate) early_reads: EarlyReads,
     values_max: AtomicUsize,
     has_nexus_alias: AtomicBool,
 }
@@ -104,6 +107,7 @@ impl Metrics {
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         Ok(Self {
             liveness: Liveness::default(),
+            early_reads: EarlyReads::default(),
             requests: RequestCounters::new(&make)?,
             responses: ResponseMetrics::new(&make)?,
             replicas: ReplicaMetrics::new(&make)?,

@@ -91,6 +91,19 @@ fn a_server_that_aborts_has_its_places_back_with_its_next_report() {
 }
 
 #[test]
+fn a_page_is_read_soon_after_a_client_has_left_however_long_its_interval_is() {
+    run(async {
+        let server = Upstream::scripted().await;
+        server.report_in_flight();
+        let gateway = start(&server, "", "  scrape: {interval: 1h}\n").await;
+        for _ in 0..3 {
+            drop(ask_and_leave(&gateway, &server, 4).await);
+            endpoint(&gateway, "all ended", |endpoint| endpoint["stock"] == 0).await;
+        }
+    });
+}
+
+#[test]
 fn without_metrics_a_place_is_free_at_once_or_after_release_after() {
     run(async {
         let server = Upstream::scripted().await;

@@ -113,7 +113,8 @@ fn a_budget_reserves_the_output_of_every_sequence_and_the_prompt_once() {
         let gateway = Gateway::start(&config("", &[eight(&server, budget)])).await;
         let reserved = |n: u64| {
             // Prompts of their own: none is cached.
-            let request = choices(&format!("{n} {}", "word ".repeat(80)), n).with("max_tokens", 50).tenant("acme");
+            let request =
+                choices(&format!("{n} {}", "word ".repeat(80)), n).with("max_tokens", 50).tenant("acme");
             let (gateway, server) = (&gateway, &server);
             async move {
                 let answer = gateway.spawn(request);

@@ -12,6 +12,7 @@ use crate::completion::Completion;
 use crate::cost_trace::CostEventKind;
 use crate::counting::{self, Asked, Counted, EstimateReason};
 use crate::filter_answer::FilterAnswer;
+use crate::labels::Labels;
 use crate::observation::{Completed, PoolNews, RequestNews};
 
 /// The request was sent, and its usage isn't known: the estimate is settled.
@@ -303,7 +304,17 @@ impl Pool {
         if let Input::Completed { service, .. } | Input::Left { service, .. } = input {
             self.record_cost_event(|| CostEventKind::Ended { id, service });
         }
+        self.end_in_engine(now, id, input, &request.labels);
+    }
+
+    /// Ends a request in the engine, by this input.
+    pub(super) fn end_in_engine(&mut self, now: Instant, id: RequestId, input: Input, labels: &Arc<Labels>) {
+        let left_at = if let Input::Left { .. } = input { self.engine.endpoint_of(id) } else { None };
         self.engine.handle(now, input);
-        self.apply_decisions(now, Some((id, &request.labels)));
+        if let Some(endpoint) = left_at.filter(|&endpoint| self.engine.has_abandoned(endpoint)) {
+            let endpoint = self.endpoints.address(endpoint);
+            self.observe_pool(PoolNews::Abandoned { endpoint });
+        }
+        self.apply_decisions(now, Some((id, labels)));
     }
 }

@@ -91,7 +91,6 @@ impl Pool {
         self.observe_request(labels.clone(), news);
         self.effects.push_back(PoolEffect::Counted(key));
         self.record_cost_event(|| CostEventKind::Ended { id, service });
-        self.engine.handle(now, completion.input(id, service));
-        self.apply_decisions(now, Some((id, labels)));
+        self.end_in_engine(now, id, completion.input(id, service), labels);
     }
 }

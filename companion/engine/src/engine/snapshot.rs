@@ -48,6 +48,12 @@ impl Engine {
         self.endpoints.is_served(kind)
     }
 
+    /// Requests of clients that have left keep their places at an endpoint.
+    #[must_use]
+    pub fn has_abandoned(&self, endpoint: EndpointId) -> bool {
+        self.endpoints.get(endpoint).is_some_and(|endpoint| endpoint.abandoned.len() > 0)
+    }
+
     /// Whether an endpoint is listed, or a request runs there that hasn't ended. Of any other the engine keeps nothing.
     #[must_use]
     pub fn has_endpoint(&self, endpoint: EndpointId) -> bool {

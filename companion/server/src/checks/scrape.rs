@@ -19,7 +19,8 @@ use hyper::header::{self, HeaderValue};
 use penstock_config::{Config, Scrape, Upstream, read_secret};
 use penstock_control::{Event, PoolEvent, Scraped};
 use penstock_errors::root_cause;
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use self::page::{Page, TooLong};
 use crate::base::check_failures::{Check, CheckFailures};
@@ -27,34 +28,40 @@ use crate::base::essential;
 use crate::checks::endpoint_tasks::{self, EndpointTasks, Place};
 use crate::checks::server_client::{Route, ServerClient};
 use crate::decisions::driver::Handle;
+use crate::metrics::Metrics;
 
 /// How long a server with an unusable page isn't read again.
 const UNUSABLE_RETRY: Duration = Duration::from_secs(30);
+/// After a client has left, its server's page is read so much later: a server needs a moment to notice it, and several clients may leave
+/// together.
+const AFTER_CLIENT_LEFT: Duration = Duration::from_millis(100);
 
 /// The tasks that read metrics.
 #[derive(Debug)]
 pub(crate) struct Readers {
     driver: Handle,
+    metrics: Arc<Metrics>,
     failures: CheckFailures,
     tasks: EndpointTasks<(Scrape, Route)>,
 }
 
 impl Readers {
     /// No readers yet.
-    pub(crate) fn new(driver: Handle, failures: CheckFailures) -> Self {
-        Self { driver, failures, tasks: EndpointTasks::default() }
+    pub(crate) fn new(driver: Handle, metrics: Arc<Metrics>, failures: CheckFailures) -> Self {
+        Self { driver, metrics, failures, tasks: EndpointTasks::default() }
     }
 
     /// Reads the metrics of exactly the endpoints whose pools have scraping. New readers are spread over their interval.
     /// An endpoint that is no longer read has no known values.
     pub(crate) async fn follow(&mut self, config: &Config) {
-        let (driver, failures) = (&self.driver, &self.failures);
+        let (driver, metrics, failures) = (&self.driver, &self.metrics, &self.failures);
         let stopped = self.tasks.follow(
             config,
             |pool| pool.scrape.clone().map(|scrape| (scrape.clone(), route(&scrape, &pool.upstream))),
             |pool, address, (scrape, route), Place { index, count }| {
                 let begin = Instant::now() + scrape.interval / count.max(1) * index;
-                let reader = Reader { route, pool, address, scrape, failures: failures.clone() };
+                let early = metrics.early_reads.listen(&pool, &address);
+                let reader = Reader { route, pool, address, scrape, early, failures: failures.clone() };
                 essential::spawn("metrics of model servers", reader.run(begin, driver.clone()))
             },
         );
@@ -118,6 +125,8 @@ struct Reader {
     pool: Arc<str>,
     address: String,
     scrape: Scrape,
+    /// The page shall be read before its time.
+    early: Arc<Notify>,
     failures: CheckFailures,
 }
 
@@ -129,8 +138,7 @@ impl Reader {
         }
         let mut client = ServerClient::new(socket, self.route.clone());
         let url = client.url(&self.scrape.path);
-        let mut ticks = tokio::time::interval_at(begin, self.scrape.interval);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut next = begin;
         let mut state = State::new(self.scrape.stale_after);
         let mut was_asleep = false;
         loop {
@@ -141,7 +149,12 @@ impl Reader {
                 }
             };
             let answer = tokio::select! {
-                _ = ticks.tick() => {
+                () = self.early.notified() => {
+                    next = next.min(Instant::now() + AFTER_CLIENT_LEFT);
+                    continue;
+                }
+                () = tokio::time::sleep_until(next) => {
+                    next = Instant::now() + self.scrape.interval;
                     let deadline = state.stale_at().unwrap_or_else(|| Instant::now() + self.scrape.stale_after);
                     tokio::time::timeout_at(deadline, self.read(&mut client))
                         .await
@@ -150,7 +163,7 @@ impl Reader {
                 () = stale => Err(Failure::Slow),
             };
             if answer.as_ref().is_err_and(Failure::is_lasting) {
-                ticks.reset_after(UNUSABLE_RETRY.max(self.scrape.interval));
+                next = Instant::now() + UNUSABLE_RETRY.max(self.scrape.interval);
             }
             let scraped = answer.as_ref().ok().map(|page| page.scraped);
             let adapters = answer.as_ref().ok().and_then(|page| page.adapters.clone());

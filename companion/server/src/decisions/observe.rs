@@ -115,6 +115,7 @@ impl Observer {
                 counter.with_label_values(&values).inc();
                 tracing::debug!(pool = %pool, endpoint = %endpoint, status, "endpoint refused a request: its bound was lowered");
             }
+            PoolNews::Abandoned { endpoint } => self.metrics.early_reads.ask(pool, &endpoint),
             PoolNews::Estimated(reason) => {
                 self.metrics.responses.estimated.with_label_values(&[&**pool, reason.as_str()]).inc();
             }

@@ -65,7 +65,7 @@ pub(crate) async fn spawn(start: Start) -> Handle {
         environment: start.environment,
         identity: start.identity,
         health: health::Checks::new(start.driver.clone(), check_failures.clone(), start.metrics.clone()),
-        readers: scrape::Readers::new(start.driver.clone(), check_failures.clone()),
+        readers: scrape::Readers::new(start.driver.clone(), start.metrics.clone(), check_failures.clone()),
         driver: start.driver,
         metrics: start.metrics,
         stores: start.stores,

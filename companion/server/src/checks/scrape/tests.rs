@@ -81,7 +81,8 @@ impl World {
             "pools:\n- name: chat\n  endpoints: {{static: ['{address}']}}\n  scrape: {{interval: 2ms{keys}}}\n"
         );
         let config = Config::parse(&yaml, "test").expect("valid");
-        let observer = Observer::new(Arc::new(Metrics::new().expect("distinct")), 10);
+        let shared = Arc::new(Metrics::new().expect("distinct"));
+        let observer = Observer::new(shared.clone(), 10);
         let driver::Started { handle: driver, .. } = driver::spawn(
             crate::decisions::control_settings::settings(
                 &config,
@@ -91,7 +92,7 @@ impl World {
             observer,
             crate::decisions::reports::Reporters::default(),
         );
-        let mut readers = Readers::new(driver.clone(), CheckFailures::default());
+        let mut readers = Readers::new(driver.clone(), shared, CheckFailures::default());
         readers.follow(&config).await;
         Self { answers, driver }
     }
