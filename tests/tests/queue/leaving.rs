@@ -336,8 +336,8 @@ async fn shares(dialect: Dialect) {
         };
         trials.push((Arc::new(trial), Arc::new(Upstream::scripted().await)));
     }
-    let pools =
-        trials.iter().map(|(trial, server)| pool(&trial.model(), &trial.model(), &[server], &slots(PLACES)));
+    let more = slots(PLACES) + NO_METRICS;
+    let pools = trials.iter().map(|(trial, server)| pool(&trial.model(), &trial.model(), &[server], &more));
     let gateway = Arc::new(Gateway::start(&config("", &pools.collect::<Vec<_>>())).await);
     let mut tasks = Vec::<JoinHandle<()>>::new();
     for (trial, server) in &trials {

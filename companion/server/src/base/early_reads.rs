@@ -5,9 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tokio::sync::Notify;
 
-/// By pool and address. A reader that has ended is forgotten when the next one begins.
+/// The pool and the address of an endpoint.
+type Endpoint = (Arc<str>, Arc<str>);
+
+/// A reader that has ended is forgotten when the next one begins.
 #[derive(Debug, Default)]
-pub(crate) struct EarlyReads(Mutex<HashMap<(Arc<str>, Arc<str>), Weak<Notify>>>);
+pub(crate) struct EarlyReads(Mutex<HashMap<Endpoint, Weak<Notify>>>);
 
 impl EarlyReads {
     /// What wakes the reader of this endpoint's page.

@@ -1,6 +1,6 @@
 //! The engine's decisions: grants go to servers, and refused requests leave.
 
-use penstock_autopilot::Granted;
+use penstock_autopilot::ExpectedUsage;
 use penstock_engine::effect::{Grant, Reject};
 use penstock_engine::input::Service;
 use penstock_engine::{Effect, Input, Instant, Outcome, RequestId};
@@ -14,7 +14,7 @@ impl ClosedLoop<'_> {
     pub(super) fn apply_effect(&mut self, effect: Effect) {
         match effect {
             Effect::Grant(Grant { id, endpoints, prompt, cached, output, .. }) => {
-                let granted = Granted {
+                let granted = ExpectedUsage {
                     endpoint: endpoints[0],
                     prompt: prompt.0,
                     cached: cached.0,
@@ -45,7 +45,7 @@ impl ClosedLoop<'_> {
     }
 
     /// Sends a request to its server.
-    fn grant(&mut self, id: RequestId, granted: Granted) {
+    fn grant(&mut self, id: RequestId, granted: ExpectedUsage) {
         self.waiting -= 1;
         let server = granted.endpoint.0 as usize;
         self.autopilot.granted(self.now, id, granted);
