@@ -164,6 +164,7 @@ async fn read_once(answer: Answer) -> Result<Scraped, Failure> {
         route: route.clone(),
         pool: "chat".into(),
         address: address.to_string(),
+        early: Arc::default(),
         failures: CheckFailures::default(),
         scrape: Scrape {
             path: "/metrics".into(),
