@@ -297,7 +297,9 @@ impl Taken {
                     self.marked.push(((*endpoint).into(), is_out(state)));
                 }
             }
-            Observation::Alive(_)
+            // The end-to-end tests of clients that leave have it.
+            Observation::Pool(_, PoolNews::Abandoned { .. })
+            | Observation::Alive(_)
             | Observation::Session(_, SessionNews::Opened { .. })
             | Observation::Session(_, SessionNews::Closed(_))
             | Observation::Request(_, RequestNews::Completed(_)) => {}
