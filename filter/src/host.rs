@@ -198,6 +198,13 @@ pub(crate) fn resume_response() {
     unsafe { abi::proxy_continue_stream(RESPONSE) };
 }
 
+/// Resets the current HTTP stream on both sides.
+pub(crate) fn reset_stream() {
+    const RESPONSE: u32 = 1;
+    // SAFETY: the call has no pointers.
+    unsafe { abi::proxy_close_stream(RESPONSE) };
+}
+
 pub(crate) fn send_local_reply(status: u32, pairs: &[(&'static str, String)], body: &[u8]) {
     const NOT_GRPC: i32 = -1;
     const DETAILS: &str = "penstock";

@@ -47,6 +47,8 @@ enum StreamAction {
     /// Of the request with this number.
     ResumeResponse(u64),
     /// Of the request with this number.
+    CutResponse(u64),
+    /// Of the request with this number.
     CountReceived(u64),
     Reply(LocalReply),
 }
@@ -82,6 +84,9 @@ impl Plugin {
                 }
                 Effect::CountReceived { context, sequence } => {
                     self.defer(context, StreamAction::CountReceived(sequence));
+                }
+                Effect::CutResponse { context, sequence } => {
+                    self.defer(context, StreamAction::CutResponse(sequence));
                 }
                 Effect::LogError(text) => host::log(Level::Error, &text),
                 Effect::Reply { context, reply } => self.defer(context, StreamAction::Reply(reply)),
@@ -173,6 +178,11 @@ impl Plugin {
             StreamAction::ResumeResponse(sequence) => {
                 if self.with_worker(|worker| worker.resume_response(sequence)) == Some(true) {
                     host::resume_response();
+                }
+            }
+            StreamAction::CutResponse(sequence) => {
+                if self.with_worker(|worker| worker.may_cut_response(sequence)) == Some(true) {
+                    host::reset_stream();
                 }
             }
             StreamAction::CountReceived(sequence) => {

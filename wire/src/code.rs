@@ -63,6 +63,8 @@ codes! {
     UpstreamUnavailable = "upstream_unavailable",
     /// The server reset the connection before the first byte of its response.
     UpstreamReset = "upstream_reset",
+    /// The server sent no byte in time.
+    UpstreamTimeout = "upstream_timeout",
     /// The companion shuts down.
     ShuttingDown = "shutting_down",
     /// The companion is down.

@@ -407,8 +407,8 @@ pub struct AttemptFailed {
     /// The server's address, `ip:port`.
     #[prost(string, tag = "2")]
     pub endpoint: ::prost::alloc::string::String,
-    /// The HTTP status of the server's response; 0 without `cut`: the request never left Envoy, which had no file descriptor for a connection,
-    /// so the server has nothing to do with it.
+    /// The HTTP status of the server's response; 0 without `cut` and `timed_out`: the request never left Envoy, which had no file descriptor
+    /// for a connection, so the server has nothing to do with it.
     #[prost(uint32, tag = "3")]
     pub status: u32,
     /// The server's `retry-after`; absent: it has none, or none in seconds.
@@ -423,6 +423,9 @@ pub struct AttemptFailed {
     /// With `cut`: the connection had carried another request before. The server may have closed it while the request was on its way.
     #[prost(bool, tag = "7")]
     pub reused: bool,
+    /// No byte of an answer came within the pool's `first_byte_ms`.
+    #[prost(bool, tag = "8")]
+    pub timed_out: bool,
 }
 /// The filter has admitted a request by credit. Sent once the request has ended, with `completed`: that event is terminal, and
 /// the credit can admit the next request. Sent before that, without `completed`, if the response is streamed, if a server
@@ -637,6 +640,11 @@ pub struct Pool {
     /// The filter asks servers for token counts in streams, and hides them from clients that don't ask.
     #[prost(bool, tag = "14")]
     pub include_usage: bool,
+    /// The longest time from sending a request to the first byte of its answer's body, and between two bytes after it; absent: no limit.
+    #[prost(uint64, optional, tag = "15")]
+    pub first_byte_ms: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "16")]
+    pub idle_ms: ::core::option::Option<u64>,
     /// `fallback_bound` counts sequences instead of requests.
     #[prost(bool, tag = "24")]
     pub fallback_bound_in_sequences: bool,
@@ -886,6 +894,10 @@ pub enum EndReason {
     NoAnswer = 7,
     /// The server reported an error in place of an answer, with a status of success. `status` is the one that the error means.
     ReportedError = 8,
+    /// The gateway ended the attempt: no byte of an answer came within the pool's `first_byte_ms`.
+    TimedOutBeforeAnswer = 9,
+    /// The gateway cut the response: no byte came for the pool's `idle_ms`.
+    TimedOutInsideAnswer = 10,
 }
 impl EndReason {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -903,6 +915,8 @@ impl EndReason {
             Self::ErrorInsideAnswer => "END_REASON_ERROR_INSIDE_ANSWER",
             Self::NoAnswer => "END_REASON_NO_ANSWER",
             Self::ReportedError => "END_REASON_REPORTED_ERROR",
+            Self::TimedOutBeforeAnswer => "END_REASON_TIMED_OUT_BEFORE_ANSWER",
+            Self::TimedOutInsideAnswer => "END_REASON_TIMED_OUT_INSIDE_ANSWER",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -917,6 +931,8 @@ impl EndReason {
             "END_REASON_ERROR_INSIDE_ANSWER" => Some(Self::ErrorInsideAnswer),
             "END_REASON_NO_ANSWER" => Some(Self::NoAnswer),
             "END_REASON_REPORTED_ERROR" => Some(Self::ReportedError),
+            "END_REASON_TIMED_OUT_BEFORE_ANSWER" => Some(Self::TimedOutBeforeAnswer),
+            "END_REASON_TIMED_OUT_INSIDE_ANSWER" => Some(Self::TimedOutInsideAnswer),
             _ => None,
         }
     }

@@ -30,6 +30,9 @@ pub const REQUEUE_PROPERTY_PREFIX: &str = "token=";
 /// Request header inside Envoy, to the requeue listener: the last server refused the request by itself.
 pub const REFUSED_HEADER: &str = "x-penstock-refused";
 
+/// Response header inside Envoy, from the requeue listener: the status of an error, whose own header has another one meanwhile.
+pub const STATUS_HEADER: &str = "x-penstock-status";
+
 /// Response header: the outcome, which is how the request left the queue.
 pub const OUTCOME_HEADER: &str = "x-penstock-outcome";
 /// Response header: the time in the queue, in whole milliseconds.

@@ -178,6 +178,8 @@ fn policy() -> Policy {
             first_token: true,
             requeue_on: Some(RequeueOn { connect: true, reset: true, statuses: vec![429, 503] }),
             include_usage: true,
+            first_byte_ms: Some(30_000),
+            idle_ms: Some(5_000),
             fallback_bound_in_sequences: true,
         }],
         tracing: true,

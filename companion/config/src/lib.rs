@@ -54,7 +54,7 @@ pub use self::keys::is_variant;
 pub use self::listen::{Address, AddressError, Admin, Listen, ListenTls, Tls};
 pub use self::pool::{
     Discovered, Discovery, Endpoint, EndpointDefaults, Health, KubernetesObject, PodLabels, PodSelector,
-    Pool, RequeueOn, Scrape, Store, Then,
+    Pool, RequeueOn, Scrape, Store, Then, Timeouts,
 };
 pub use self::redis_url::RedisUrl;
 pub use self::reference::reference;

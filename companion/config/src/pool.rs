@@ -60,6 +60,8 @@ pub struct Pool {
     pub prefix_min_tokens: u64,
     /// Filters ask servers for token counts in streams.
     pub include_usage: bool,
+    /// How long servers may be silent.
+    pub timeouts: Timeouts,
     /// Where usage and learned models are kept across restarts. `None`: nowhere.
     pub store: Option<Store>,
     /// How long Envoy holds requests while no companion answers.
@@ -68,6 +70,15 @@ pub struct Pool {
     pub then: Then,
     /// The status of answers for full queues and expired requests: 503 or 429.
     pub capacity_status: u16,
+}
+
+/// How long a server may be silent before the gateway ends the attempt. `None`: for ever.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Timeouts {
+    /// From sending a request to the first byte of its answer's body.
+    pub first_byte: Option<Duration>,
+    /// Between two bytes after the first.
+    pub idle: Option<Duration>,
 }
 
 /// Where usage and learned models are kept across restarts.

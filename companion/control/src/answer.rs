@@ -64,6 +64,16 @@ pub(crate) fn upstream_reset() -> GatewayAnswer {
     }
 }
 
+/// The answer to a request to which servers sent no byte in time.
+pub(crate) fn upstream_timeout() -> GatewayAnswer {
+    GatewayAnswer {
+        status: 504,
+        code: Code::UpstreamTimeout,
+        message: "The model servers sent no byte of an answer in time (timeouts.first_byte). Check their logs: they may hang.".to_owned(),
+        is_final: false,
+    }
+}
+
 /// The message for outcomes that the limits of the queue cause.
 fn capacity_message(outcome: Outcome, pool: &str, policy: &Policy) -> Option<String> {
     let queue = &policy.queue;

@@ -140,7 +140,10 @@ pub(crate) fn count(answer: &ReportedAnswer, asked: &Asked, token_time: Option<D
     let believed = Believed::of(answer, asked);
     match answer.end {
         // The server's error has no counts. What comes before the first token is its own.
-        EndReason::Unavailable | EndReason::ResetBeforeAnswer | EndReason::ReportedError => Counted::NOTHING,
+        EndReason::Unavailable
+        | EndReason::ResetBeforeAnswer
+        | EndReason::TimedOutBeforeAnswer
+        | EndReason::ReportedError => Counted::NOTHING,
         // Redirects and error pages are no service.
         EndReason::Served | EndReason::Unspecified if answer.status >= 300 => Counted::NOTHING,
         EndReason::Served | EndReason::Unspecified => whole(answer, asked, &believed),
@@ -148,7 +151,7 @@ pub(crate) fn count(answer: &ReportedAnswer, asked: &Asked, token_time: Option<D
         EndReason::NoAnswer => counted(Service::Cut, &believed, Some(0), Confidence::Reported, None),
         EndReason::ClientLeft if !answer.was_sent => Counted::NOTHING,
         EndReason::ClientLeft => part(answer, asked, &believed, token_time, EstimateReason::ClientLeft),
-        EndReason::ResetInsideAnswer | EndReason::ErrorInsideAnswer => {
+        EndReason::ResetInsideAnswer | EndReason::TimedOutInsideAnswer | EndReason::ErrorInsideAnswer => {
             part(answer, asked, &believed, token_time, EstimateReason::Cut)
         }
     }

@@ -19,6 +19,8 @@ pub(crate) enum AttemptEnd {
     Status(u16),
     /// The server cut the connection after the request was sent. `is_reused`: the connection had carried another request before.
     Cut { is_reused: bool },
+    /// No byte of an answer came in time.
+    TimedOut,
     /// Envoy had no file descriptor for a connection to the server.
     Unsent,
 }

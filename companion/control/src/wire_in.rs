@@ -85,6 +85,7 @@ pub(crate) fn attempts(count: u32) -> usize {
 /// Why an attempt failed; `None` if the status is none of an error, which no filter sends.
 pub(crate) fn failed_attempt(message: &wire::AttemptFailed) -> Option<FailedAttempt<'_>> {
     let end = match u16::try_from(message.status).ok()? {
+        0 if message.timed_out => AttemptEnd::TimedOut,
         0 if message.cut => AttemptEnd::Cut { is_reused: message.reused },
         0 => AttemptEnd::Unsent,
         status @ 400..=599 => AttemptEnd::Status(status),
@@ -151,6 +152,9 @@ fn result(message: &wire::Completed) -> Option<AnswerResult> {
         wire::EndReason::NoAnswer => Some(AnswerResult::Failed(Fault::NoAnswer)),
         wire::EndReason::ErrorInsideAnswer => Some(AnswerResult::Failed(Fault::InsideAnswer)),
         wire::EndReason::ResetInsideAnswer => Some(AnswerResult::Failed(Fault::Cut)),
+        wire::EndReason::TimedOutBeforeAnswer | wire::EndReason::TimedOutInsideAnswer => {
+            Some(AnswerResult::Failed(Fault::Timeout))
+        }
         wire::EndReason::ReportedError => match message.status {
             429 => Some(AnswerResult::Refused(429)),
             503 => Some(AnswerResult::Refused(503)),

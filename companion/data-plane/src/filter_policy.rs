@@ -65,6 +65,8 @@ pub fn frame(config: &Config, tracing: bool) -> wire::Policy {
                 prefix_hashes: wants_hashes(pool),
                 first_token: pool.policy.counts_prefill(),
                 include_usage: pool.include_usage,
+                first_byte_ms: pool.timeouts.first_byte.map(millis),
+                idle_ms: pool.timeouts.idle.map(millis),
                 requeue_on: Some(requeue_on(pool)),
             })
             .collect(),

@@ -75,6 +75,10 @@ pub struct PoolPolicy {
     pub first_token: bool,
     /// The filter asks servers for token counts in streams.
     pub(crate) include_usage: bool,
+    /// How long a server may take to the first byte of an answer's body; `None`: for ever.
+    pub(crate) first_byte: Option<Duration>,
+    /// How long a server may pause between two bytes; `None`: for ever.
+    pub(crate) idle: Option<Duration>,
     /// The failures after which a request is sent again.
     pub(crate) requeue_on: RequeueOn,
     models: Vec<WildMatch>,
@@ -95,6 +99,8 @@ impl PoolPolicy {
             prefix_hashes: pool.prefix_hashes,
             first_token: pool.first_token,
             include_usage: pool.include_usage,
+            first_byte: pool.first_byte_ms.map(Duration::from_millis),
+            idle: pool.idle_ms.map(Duration::from_millis),
             requeue_on: pool.requeue_on.as_ref().map(RequeueOn::new).unwrap_or_default(),
             capacity_status: if pool.capacity_status == 429 { 429 } else { 503 },
             models: pool.models.iter().take(POLICY_LIST_MAX).map(|glob| WildMatch::new(glob)).collect(),

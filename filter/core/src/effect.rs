@@ -38,6 +38,13 @@ pub enum Effect {
         /// The worker's number of the request.
         sequence: u64,
     },
+    /// Reset the HTTP stream whose server is silent, if `Worker::may_cut_response` agrees then.
+    CutResponse {
+        /// The host's id of the HTTP stream.
+        context: u32,
+        /// The worker's number of the request.
+        sequence: u64,
+    },
     /// Count what a paused HTTP stream has received, and pass it to `Worker::handle_received`.
     CountReceived {
         /// The host's id of the HTTP stream.

@@ -15,6 +15,8 @@ pub(crate) enum UpstreamFailure {
     Unavailable,
     /// A server accepted the request and then reset the connection.
     Reset,
+    /// A server accepted the request and sent no byte in time.
+    Timeout,
 }
 
 impl UpstreamFailure {
@@ -22,8 +24,10 @@ impl UpstreamFailure {
     pub(crate) fn from_details(details: &str) -> Option<Self> {
         const RESETS: [&str; 4] =
             ["connection_termination", "remote_reset", "protocol_error", "http2.remote_reset"];
-        const UNAVAILABLE: [&str; 4] =
-            ["no_healthy_upstream", "cluster_not_found", "maintenance_mode", "upstream_per_try_timeout"];
+        const UNAVAILABLE: [&str; 3] = ["no_healthy_upstream", "cluster_not_found", "maintenance_mode"];
+        if details.starts_with("upstream_per_try_timeout") {
+            return Some(Self::Timeout);
+        }
         if let Some(cause) = details.strip_prefix("upstream_reset_before_response_started") {
             let cause = cause.trim_start_matches('{');
             let is_reset = RESETS.iter().any(|reset| cause.starts_with(reset));
@@ -46,6 +50,11 @@ impl UpstreamFailure {
                 Code::UpstreamReset,
                 "The model server closed the connection before it answered. Check that server's log.",
             ),
+            Self::Timeout => Failure::new(
+                504,
+                Code::UpstreamTimeout,
+                "The model server sent no byte of an answer in time (timeouts). Check that server's log: it may hang.",
+            ),
         }
     }
 
@@ -54,6 +63,7 @@ impl UpstreamFailure {
         match self {
             Self::Unavailable => EndReason::Unavailable,
             Self::Reset => EndReason::ResetBeforeAnswer,
+            Self::Timeout => EndReason::TimedOutBeforeAnswer,
         }
     }
 }

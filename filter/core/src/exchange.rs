@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use penstock_wire::Register;
 
-pub(crate) use self::granted::{ByCredit, Granted, Held, Response, Upstream};
+pub(crate) use self::granted::{ByCredit, Granted, Held, Response, SilenceLimit, Upstream};
 use crate::body::BodyScanner;
 use crate::compiled_policy::{CompiledPolicy, PoolPolicy};
 use crate::credits::WaitingPlace;
@@ -125,6 +125,11 @@ impl Exchange {
     /// The failures after which Envoy sends the request again.
     pub(crate) fn requeue_on(&self) -> RequeueOn {
         self.pool.as_ref().map_or_else(RequeueOn::default, |pool| pool.requeue_on)
+    }
+
+    /// How long a server may take to the first byte of an answer; `None`: for ever.
+    pub(crate) fn first_byte(&self) -> Option<Duration> {
+        self.pool.as_ref().and_then(|pool| pool.first_byte)
     }
 
     /// The load of this request while it is in flight, estimated as the engine does at first.

@@ -33,8 +33,13 @@ pub(crate) const RETRY_ON_HEADER: &str = "x-envoy-retry-on";
 /// Envoy's request header for the statuses that `retriable-status-codes` stands for.
 pub(crate) const STATUS_CODES_HEADER: &str = "x-envoy-retriable-status-codes";
 
+/// Envoy's request header for the longest time until a server's headers, in milliseconds.
+pub(crate) const ATTEMPT_TIMEOUT_HEADER: &str = "x-envoy-upstream-rq-per-try-timeout-ms";
+/// Envoy's request header by which an attempt that has run out of time goes on until the next one is answered.
+pub(crate) const HEDGE_HEADER: &str = "x-envoy-hedge-on-per-try-timeout";
+
 /// Request headers that the filter reads or sets. A client's values never reach a server, on any path.
-const REQUEST_HEADERS: [&str; 11] = [
+const REQUEST_HEADERS: [&str; 13] = [
     names::ENDPOINT_HEADER,
     names::POOL_HEADER,
     names::REQUEUE_HEADER,
@@ -46,15 +51,18 @@ const REQUEST_HEADERS: [&str; 11] = [
     MAX_RETRIES_HEADER,
     RETRY_ON_HEADER,
     STATUS_CODES_HEADER,
+    ATTEMPT_TIMEOUT_HEADER,
+    HEDGE_HEADER,
 ];
 
 /// Response headers that only the gateway may set.
-const RESPONSE_HEADERS: [&str; 5] = [
+const RESPONSE_HEADERS: [&str; 6] = [
     names::OUTCOME_HEADER,
     names::QUEUE_MS_HEADER,
     names::SATURATION_HEADER,
     names::SERVED_HEADER,
     names::SERVED_AGAIN_HEADER,
+    names::STATUS_HEADER,
 ];
 
 /// The removals from a request. A queued request also loses `accept-encoding`, because the filter can't read the token

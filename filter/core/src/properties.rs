@@ -47,9 +47,20 @@ pub(crate) fn lacked_socket(host: &impl Properties) -> bool {
 pub(crate) fn was_cut(host: &impl Properties) -> bool {
     /// Envoy's bits for "upstream remote reset" and "upstream connection termination".
     const CUTS: u64 = (1 << 4) | (1 << 6);
+    response_flags(host) & CUTS != 0
+}
+
+/// Envoy ended the attempt because the server's headers took too long.
+pub(crate) fn ran_out_of_time(host: &impl Properties) -> bool {
+    /// Envoy's bit for "upstream request timeout".
+    const TIMEOUT: u64 = 1 << 2;
+    response_flags(host) & TIMEOUT != 0
+}
+
+/// Envoy's response flags; 0: none, or unknown.
+fn response_flags(host: &impl Properties) -> u64 {
     let flags = host.property(&["response", "flags"]);
-    let flags = flags.and_then(|bytes| Some(u64::from_le_bytes(bytes.try_into().ok()?)));
-    flags.is_some_and(|flags| flags & CUTS != 0)
+    flags.and_then(|bytes| Some(u64::from_le_bytes(bytes.try_into().ok()?))).unwrap_or(0)
 }
 
 /// The attempt went over a connection that was open already: Envoy took it from its pool without waiting.

@@ -260,6 +260,11 @@ impl ResponseScanner {
         self.is_error |= self.format == Format::Json && self.collector.document().is_error && !self.has_token;
     }
 
+    /// When the last byte of the body came; `None`: none has.
+    pub(crate) const fn last_byte(&self) -> Option<Instant> {
+        self.last_byte
+    }
+
     /// The facts so far. Counts an event that the end of the stream has cut off before its blank line.
     #[must_use]
     pub fn stats(&mut self) -> ResponseStats {

@@ -5,6 +5,7 @@
 //! request is identified by the worker's sequence number, never by an id of the host.
 
 mod body_callbacks;
+mod carried_status;
 mod companion_down;
 mod credit_admission;
 mod grant_headers;
@@ -16,6 +17,7 @@ mod request_body;
 mod request_headers;
 mod response_path;
 mod sessions;
+mod silent_servers;
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -33,6 +35,7 @@ use self::in_flight_counts::InFlightCounts;
 use self::policies::Policies;
 use self::refused_attempts::GrantedIds;
 use self::sessions::Sessions;
+use self::silent_servers::{SilenceTimers, watch_attempt};
 use crate::alive_endpoints::AliveEndpoints;
 use crate::compiled_policy::CompiledPolicy;
 use crate::config::Config;
@@ -102,6 +105,7 @@ pub struct Worker {
     /// Whether the servers of a pool put the token counts at the end of long documents. Without an entry, it isn't known.
     document_ends: BTreeMap<String, bool>,
     held_responses: HeldResponses,
+    silence_timers: SilenceTimers,
     body_callbacks: BodyCallbacks,
     granted_ids: GrantedIds,
     failed_attempts: FailedAttempts,
@@ -156,6 +160,7 @@ impl Worker {
             failing_pools: FailingPools::default(),
             document_ends: BTreeMap::new(),
             held_responses: HeldResponses::default(),
+            silence_timers: SilenceTimers::default(),
             body_callbacks: BodyCallbacks::default(),
             granted_ids: GrantedIds::new(random.epoch),
             failed_attempts: FailedAttempts::default(),
@@ -209,8 +214,8 @@ impl Worker {
         let next = self.sessions.next_tick_at(now).since(now);
         let longest =
             if self.body_callbacks.are_missing() { BODY_CALLBACK_CHECK_INTERVAL } else { HEARTBEAT_INTERVAL };
-        let held = self.held_responses.next_at().map(|until| until.since(now));
-        let next = held.map_or(next, |held| held.min(next));
+        let timers = [self.held_responses.next_at(), self.silence_timers.next_at()];
+        let next = timers.into_iter().flatten().map(|due| due.since(now)).fold(next, Duration::min);
         let next = next.clamp(TICK_MIN, longest);
         // While the companion is down, a new request may need an earlier tick, but an HTTP context can't set the period.
         if self.sessions.is_any_down() { next.min(DEADLINE_CHECK_INTERVAL) } else { next }
@@ -229,6 +234,7 @@ impl Worker {
         self.enforce_deadlines(now);
         self.check_body_callbacks(now);
         self.release_responses(now);
+        self.end_silent_responses(now);
     }
 
     /// The host has opened the stream of a session.
@@ -394,6 +400,9 @@ impl Worker {
         let rewrite = exchange.set_target_model(&grant.target_model);
         let edits = self.grant_headers.edits(exchange, &grant, rewrite.as_ref(), None);
         self.granted_ids.insert(exchange);
+        if self.grant_headers.logs_attempts {
+            watch_attempt(&self.failed_attempts, self.grant_headers.epoch, exchange, &grant);
+        }
         set_saturation(&mut self.saturation_milli, &grant.pool, grant.saturation_milli);
         let granted = Granted::new(now, grant, exchange.load());
         self.in_flight.add(&granted);
@@ -434,6 +443,11 @@ impl Worker {
         };
         let reply = Failure::from(reject).reply(exchange.register.api(), Some(&report));
         self.effects.push_back(Effect::Reply { context: exchange.context, reply });
+    }
+
+    pub(super) const fn next_sequence(&mut self) -> u64 {
+        self.last_sequence = self.last_sequence.saturating_add(1);
+        self.last_sequence
     }
 
     /// The last saturation of a pool that the companion sent; 0 before the first.

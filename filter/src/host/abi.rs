@@ -57,6 +57,7 @@ unsafe extern "C" {
     pub(super) fn proxy_enqueue_shared_queue(queue: u32, data: *const u8, size: usize) -> u32;
     pub(super) fn proxy_dequeue_shared_queue(queue: u32, data: *mut *mut u8, size: *mut usize) -> u32;
     pub(super) fn proxy_continue_stream(kind: u32) -> u32;
+    pub(super) fn proxy_close_stream(kind: u32) -> u32;
     pub(super) fn proxy_send_local_response(
         status: u32,
         details: *const u8,

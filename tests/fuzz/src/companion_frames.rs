@@ -131,6 +131,7 @@ fn token() -> &'static str {
                 Effect::Session(..)
                 | Effect::Reply { .. }
                 | Effect::ResumeResponse { .. }
+                | Effect::CutResponse { .. }
                 | Effect::CountReceived { .. }
                 | Effect::LogError(_) => None,
             })
@@ -390,7 +391,7 @@ impl World {
                     assert_readable(&reply);
                     self.transition(context, Http::Answered);
                 }
-                Some(Effect::ResumeResponse { .. }) => {}
+                Some(Effect::ResumeResponse { .. } | Effect::CutResponse { .. }) => {}
                 Some(Effect::CountReceived { sequence, .. }) => {
                     assert_eq!(self.worker.handle_received(self.now, sequence, 0), None);
                 }

@@ -27,6 +27,8 @@ enum Way {
     Abort,
     /// The connection is cut after the request was read.
     Cut,
+    /// No byte of an answer comes.
+    Hang,
     /// Requests with this text are refused with 400, and others served.
     Reject(&'static str),
     /// Requests for a model of this name are answered 404, and others served.
@@ -61,6 +63,10 @@ impl Way {
             }
             Self::Abort => fail(call, 500),
             Self::Cut => call.cut(),
+            Self::Hang => {
+                let mut call = call;
+                tokio::spawn(async move { call.gone().await });
+            }
             Self::Reject(text) if call.text() == text => fail(call, 400),
             Self::Lacks(model) if call.json()["model"] == model => fail(call, 404),
             Self::Serve | Self::Reject(_) | Self::Lacks(_) => call.answer(),
@@ -167,7 +173,8 @@ async fn comes_back(gateway: &Gateway, server: &Server) {
 
 async fn check(way: Way, is_hidden: bool) {
     let (bad, good) = (Server::start(way).await, Server::start(Way::Serve).await);
-    let gateway = gateway(&[&bad, &good], "").await;
+    let keys = if way == Way::Hang { "timeouts: {first_byte: 700ms}" } else { "" };
+    let gateway = gateway(&[&bad, &good], keys).await;
     let failed = failures(&gateway, 600).await;
     let shown = shown(&gateway, &bad).await;
     let is_out = shown["state"] == "failing" || shown["state"] == "probing";
@@ -223,6 +230,11 @@ fn server_that_reports_an_error_inside_its_answer_is_kept_away() {
 #[test]
 fn server_that_cuts_every_connection_is_kept_away_and_no_client_sees_it() {
     run(check(Way::Cut, true));
+}
+
+#[test]
+fn server_that_sends_nothing_is_kept_away_and_no_client_sees_it() {
+    run(check(Way::Hang, true));
 }
 
 #[test]

@@ -10,4 +10,5 @@ mod pushback;
 mod requeue;
 mod retry;
 mod shutdown;
+mod silent;
 mod sleeping;

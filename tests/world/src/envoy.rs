@@ -243,8 +243,8 @@ impl World {
                 Effect::Reply { context, reply } => {
                     self.answer(root, u64::from(context), &reply);
                 }
-                // These Envoys hold no response.
-                Effect::ResumeResponse { .. } => {}
+                // These Envoys hold no response, and these servers may be silent for ever.
+                Effect::ResumeResponse { .. } | Effect::CutResponse { .. } => {}
                 // These Envoys pass every part of a body at once, so they have received no more.
                 Effect::CountReceived { sequence, .. } => {
                     let reply =

@@ -177,6 +177,8 @@ impl Scenario {
             prefix_hashes: false,
             first_token: pool.policy.counts_prefill(),
             include_usage: false,
+            first_byte_ms: None,
+            idle_ms: None,
             requeue_on: Some(wire::RequeueOn {
                 connect: true,
                 reset: true,

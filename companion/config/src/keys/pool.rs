@@ -64,6 +64,10 @@ pub(crate) struct Pool {
     /// Weights of the scorers that choose an endpoint for a request.
     #[serde(default)]
     pub(crate) scheduler: Scheduler,
+    /// How long a model server may be silent before Envoy ends the attempt. Without a limit, a server that hangs is named by an advice and a
+    /// metric, and nothing is cut.
+    #[serde(default)]
+    pub(crate) timeouts: Timeouts,
     /// Envoy's behaviour while no companion answers.
     #[serde(default)]
     pub(crate) companion_down: CompanionDown,
@@ -93,6 +97,18 @@ impl Default for CompanionDown {
     fn default() -> Self {
         Self { hold: millis(5_000), then: Then::Closed }
     }
+}
+
+/// How long a model server may be silent.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Timeouts {
+    /// The longest time from sending a request, its body included, to the first byte of its answer's body. Then the request goes elsewhere,
+    /// as `queue.resets` and `reset` in `queue.requeue_on` allow, or is answered 504 `upstream_timeout`. An answer that isn't streamed
+    /// comes as a whole, so the limit must be longer than the longest of them takes.
+    pub(crate) first_byte: Option<PositiveDuration>,
+    /// The longest pause between two bytes after the first one. Then the answer is cut.
+    pub(crate) idle: Option<PositiveDuration>,
 }
 
 /// Checks the pool at `path`. `identities_max` is `limits.flows`.
@@ -160,6 +176,10 @@ pub(super) fn convert(raw: Pool, identities_max: usize, path: &str) -> Result<cr
         gives_credit: matches!(raw.queue.credits, Credits::Auto),
         prefix_min_tokens: raw.scheduler.prefix_min_tokens.0,
         include_usage: raw.usage.include,
+        timeouts: crate::Timeouts {
+            first_byte: raw.timeouts.first_byte.map(|longest| longest.0),
+            idle: raw.timeouts.idle.map(|longest| longest.0),
+        },
         store: raw.usage.store.checked(&format!("{path}.usage.store"))?,
         hold: raw.companion_down.hold.0,
         then: raw.companion_down.then,

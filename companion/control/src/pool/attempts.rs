@@ -7,6 +7,7 @@
 //! | 500, 502, 504 | The request goes elsewhere. The second answer of one server is the client's: it would be the same again. |
 //! | 404, from a server that hasn't served the model lately | The request goes elsewhere once, and the model avoids that server for a while. |
 //! | the connection was cut after the request was sent | The request goes elsewhere `queue.resets` times, because it may be what ends servers. |
+//! | no byte of an answer came in time | The same: the request may be what servers hang on. |
 //! | a connection was cut that had carried another request | The server has closed it meanwhile, and didn't read the request: nothing happened. |
 //! | Envoy had no file descriptor | The server has nothing to do with it. |
 //!
@@ -51,7 +52,7 @@ impl Pool {
                 self.observe_pool(PoolNews::PushedBack { endpoint, status });
             }
             AttemptEnd::Unsent => self.observe_pool(PoolNews::OutOfFiles),
-            AttemptEnd::Status(_) | AttemptEnd::Cut { .. } => {}
+            AttemptEnd::Status(_) | AttemptEnd::Cut { .. } | AttemptEnd::TimedOut => {}
         }
         let is_granted = |id: &RequestId| {
             let granted = self.requests.get(id).and_then(OpenRequest::granted);
@@ -90,7 +91,9 @@ impl Pool {
         let others = others.min(granted.grant.others);
         let mut is_about_request = false;
         match end {
-            AttemptEnd::Cut { is_reused: false } => request.resets = request.resets.saturating_add(1),
+            AttemptEnd::Cut { is_reused: false } | AttemptEnd::TimedOut => {
+                request.resets = request.resets.saturating_add(1);
+            }
             AttemptEnd::Status(status) => {
                 let mut earlier = request.failed_at.iter().filter(|failed| failed.endpoint == endpoint);
                 is_about_request = earlier.any(|failed| served > failed.served && others < failed.others);
@@ -122,6 +125,9 @@ impl Pool {
                 self.attempt_answered(now, id, endpoint, AnswerResult::Failed(Fault::Cut));
                 // The server may have ended, and its cache with it.
                 self.decide(now, Input::Restarted(endpoint));
+            }
+            AttemptEnd::TimedOut => {
+                self.attempt_answered(now, id, endpoint, AnswerResult::Failed(Fault::Timeout));
             }
             AttemptEnd::Cut { is_reused: true } | AttemptEnd::Unsent => {}
         }
@@ -166,17 +172,21 @@ impl Pool {
         }
     }
 
-    /// Servers have cut the connections of the request more often than `queue.resets` allows.
+    /// Servers have cut the connections of the request, or let its time run out, more often than `queue.resets` allows.
     pub(super) fn has_used_resets(&self, id: RequestId) -> bool {
         self.requests.get(&id).is_some_and(|request| request.resets > self.rules.resets_max)
     }
 
-    /// Answers a granted request that servers cut: each may have ended because of it.
+    /// Answers a granted request that servers cut or left without an answer: it may be the cause.
     pub(super) fn reject_cut(&mut self, now: Instant, id: RequestId) {
         let Some(request) = self.close(id) else {
             return;
         };
-        let answer = answer::upstream_reset();
+        let last = request.granted().and_then(|granted| granted.refusals.last());
+        let answer = match last.map(|refusal| refusal.end) {
+            Some(AttemptEnd::TimedOut) => answer::upstream_timeout(),
+            _ => answer::upstream_reset(),
+        };
         let outcome = request.admitted.unwrap_or(Outcome::Dispatched);
         let waited = request.waited().unwrap_or_default();
         self.observe_dropped(&request, outcome, Some((answer.status, answer.code)), waited);

@@ -18,12 +18,13 @@ use crate::metrics::{CompletedRequest, Metrics, NO_POOL, OTHER, SeriesTable};
 use penstock_stores::Recorders;
 
 /// Codes with which a filter rejects requests that were admitted, or that waited for a companion until their time was over.
-const LATER: [Code; 5] = [
+const LATER: [Code; 6] = [
     Code::QueueTimeout,
     Code::DeadlineExceeded,
     Code::Cancelled,
     Code::UpstreamUnavailable,
     Code::UpstreamReset,
+    Code::UpstreamTimeout,
 ];
 /// A kind of rejection is logged once in this interval, with the number of suppressed lines.
 const WARN_INTERVAL: Duration = Duration::from_secs(1);

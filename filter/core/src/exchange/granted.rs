@@ -1,5 +1,7 @@
 //! A granted exchange: the upstream's response, and the messages that report it to the companion.
 
+use core::time::Duration;
+
 use penstock_wire::{Admitted, Completed, EndReason, Grant, Register, Running, Started};
 
 use crate::credits::{Origin, Place};
@@ -26,7 +28,12 @@ pub(crate) struct Granted {
     pub(crate) upstream: Upstream,
     /// What the request counts as in its pool.
     pub(crate) load: Load,
+    /// The server answers, though its time was over and the request has come in again. The answer is the client's all the same.
+    pub(crate) is_late: bool,
 }
+
+/// The id of no credit.
+const NO_CREDIT: u64 = 0;
 
 /// The admission of a request by credit.
 #[derive(Debug)]
@@ -79,6 +86,43 @@ pub(crate) struct Response {
     pub(crate) replaced_by: Option<u32>,
     /// The server's `retry-after`, in milliseconds.
     pub(crate) retry_after_ms: Option<u64>,
+    /// How long the server may be silent; `None`: for ever.
+    pub(crate) silence: Option<SilenceLimit>,
+    /// The server was silent for longer, and the gateway has ended the response.
+    pub(crate) is_timed_out: bool,
+}
+
+/// How long the server of a response may be silent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SilenceLimit {
+    /// When the first byte of the body must have come.
+    pub(crate) first_byte_by: Option<Instant>,
+    /// The longest pause after a byte.
+    pub(crate) idle: Option<Duration>,
+    /// The entry of the response among the worker's timers.
+    pub(crate) timer: Instant,
+}
+
+impl SilenceLimit {
+    /// When the silence ends that lasts since the last byte, `None`: before the first; and when to look again, which may be earlier, because
+    /// bytes set no timer.
+    pub(crate) fn deadline(&self, now: Instant, last_byte: Option<Instant>) -> Deadline {
+        let pause = |since: Instant| self.idle.map(|idle| since.after(idle));
+        match last_byte {
+            Some(last_byte) => Deadline { ends: pause(last_byte), look_at: pause(last_byte) },
+            None => {
+                let look_at = [self.first_byte_by, pause(now)].into_iter().flatten().min();
+                Deadline { ends: self.first_byte_by, look_at }
+            }
+        }
+    }
+}
+
+/// The end of a silence. `None`: never.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Deadline {
+    pub(crate) ends: Option<Instant>,
+    pub(crate) look_at: Option<Instant>,
 }
 
 /// A response that waits with its headers.
@@ -104,6 +148,7 @@ impl Granted {
             },
             by_credit: None,
             upstream: Upstream::Pending,
+            is_late: false,
         }
     }
 
@@ -137,6 +182,27 @@ impl Granted {
         let endpoint = response.map_or(&self.endpoint, |response| &response.endpoint);
         let (pool, endpoint) = (self.pool.clone(), endpoint.clone());
         Some(self.running_at(now, pool, endpoint, register))
+    }
+
+    /// The part of a late answer, which is reported as a request of its own: this one has come in again. What is left here ends as the
+    /// requeued request that it is.
+    pub(crate) fn split_late_answer(&mut self) -> Option<Self> {
+        let Upstream::Responding(response) = &self.upstream else {
+            return None;
+        };
+        let (status, endpoint) = (response.status, response.endpoint.clone());
+        self.is_late = false;
+        Some(Self {
+            granted_at: self.granted_at,
+            pool: self.pool.clone(),
+            endpoint,
+            retries_not_found: false,
+            report: self.report.clone(),
+            by_credit: Some(ByCredit { credit: NO_CREDIT, place: None, known_since: None }),
+            upstream: core::mem::replace(&mut self.upstream, Upstream::Requeued { status }),
+            load: Load::default(),
+            is_late: false,
+        })
     }
 
     /// The report of an admission by the credit with this id. Its endpoint is that of the place.
@@ -229,6 +295,8 @@ impl Response {
         let is_success = (200..300).contains(&self.status);
         let error_status = (stats.is_failed && !stats.has_token).then(|| self.scanner.error().status());
         let end = match (self.replaced_by.or(error_status.filter(|_| is_success)), self.is_complete) {
+            _ if self.is_timed_out && stats.body_bytes == 0 => EndReason::TimedOutBeforeAnswer,
+            _ if self.is_timed_out => EndReason::TimedOutInsideAnswer,
             (Some(_), _) => EndReason::ReportedError,
             (None, _) if stats.is_failed && is_success => EndReason::ErrorInsideAnswer,
             (None, true) if is_success && !stats.is_answer => EndReason::NoAnswer,

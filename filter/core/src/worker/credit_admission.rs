@@ -4,7 +4,7 @@ use penstock_wire::filter_frame::Event;
 use penstock_wire::names::outcome;
 use penstock_wire::{Credit, CreditReturned, Grant, Recall, Register, Started};
 
-use super::{Worker, set_saturation};
+use super::{Worker, set_saturation, watch_attempt};
 use crate::credits::{Admission, Decision, Origin};
 use crate::effect::SessionId;
 use crate::exchange::{ByCredit, Exchange, Granted, Phase, Upstream};
@@ -79,6 +79,9 @@ impl Worker {
         let credit_endpoint = grant.endpoints.first().map(String::as_str);
         let edits = self.grant_headers.edits(exchange, &grant, None, credit_endpoint);
         self.granted_ids.insert(exchange);
+        if self.grant_headers.logs_attempts {
+            watch_attempt(&self.failed_attempts, self.grant_headers.epoch, exchange, &grant);
+        }
         let mut granted = Granted::new(now, grant, exchange.load());
         granted.by_credit = Some(ByCredit { credit: place.credit, place: Some(place), known_since: None });
         self.in_flight.add(&granted);

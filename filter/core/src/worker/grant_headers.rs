@@ -3,7 +3,7 @@
 use penstock_wire::{Grant, names};
 
 use crate::exchange::Exchange;
-use crate::header_sanitizer::{self, HeaderEdit};
+use crate::header_sanitizer::{self, ATTEMPT_TIMEOUT_HEADER, HEDGE_HEADER, HeaderEdit};
 use crate::process_identity::SigningKey;
 use crate::requeue_token::RequeueToken;
 use crate::rewrite::Rewrite;
@@ -55,6 +55,11 @@ impl GrantHeaders {
         }
         if !(is_routed && requeue.is_some()) {
             edits.extend(requeue_on.edits(entries));
+        }
+        if let Some(longest) = exchange.first_byte() {
+            edits.push(HeaderEdit::Set(ATTEMPT_TIMEOUT_HEADER, longest.as_millis().to_string()));
+            let hedge = requeue.filter(|_| !grant.endpoints.is_empty());
+            edits.extend(hedge.map(|_| HeaderEdit::SetStatic(HEDGE_HEADER, "true")));
         }
         edits
     }

@@ -161,7 +161,7 @@ impl Worker {
             reply.headers.push((names::SERVED_AGAIN_HEADER, served.clone()));
         }
         reply.headers.push((names::SERVED_HEADER, served));
-        Some(reply)
+        Some(self.carry_reply(sequence, reply))
     }
 }
 

@@ -1,5 +1,5 @@
-//! Attempts that a server failed: by a status after which Envoy sends the request again, or by a cut connection. And attempts that never left
-//! Envoy, because it had no file descriptor for a connection.
+//! Attempts that a server failed: by a status after which Envoy sends the request again, by a cut connection, or by silence. And attempts that
+//! never left Envoy, because it had no file descriptor for a connection.
 //!
 //! Envoy reports nothing to the filter about an attempt that it repeats, except by its access log of attempts, which has no context of
 //! the request's stream. The log entry is matched to its request by `x-request-id`, by the latest grant if several requests share
@@ -16,7 +16,7 @@ use super::Worker;
 use crate::exchange::{Exchange, Granted, Phase};
 use crate::headers::Headers;
 use crate::limits::{REQUEST_ID_BYTES_MAX, RETRY_AFTER_TEXT_BYTES_MAX};
-use crate::properties::{Properties, lacked_socket, upstream_address, was_cut, was_reused};
+use crate::properties::{Properties, lacked_socket, ran_out_of_time, upstream_address, was_cut, was_reused};
 use crate::session::Epoch;
 use crate::time::Instant;
 
@@ -79,7 +79,9 @@ impl Worker {
         let requeue_on = exchange.requeue_on().for_grant(false, granted.retries_not_found);
         let cut = status == 0 && was_cut(host);
         let lacked_socket = status == 0 && !cut && lacked_socket(host);
-        if !cut && !lacked_socket && !requeue_on.contains(status) {
+        let timed_out = status == 0 && !cut && !lacked_socket && ran_out_of_time(host);
+        if !cut && !lacked_socket && !timed_out && !requeue_on.contains(status) {
+            self.failed_attempts.end(self.grant_headers.epoch, exchange.register.sequence);
             return;
         }
         // The requeue listener's own answer is that of another exchange.
@@ -98,6 +100,7 @@ impl Worker {
             pool: granted.pool.clone(),
             cut,
             reused: cut && was_reused(host),
+            timed_out,
         };
         let pool = event.pool.clone();
         self.failed_attempts.insert(self.grant_headers.epoch, event.clone());

@@ -107,8 +107,7 @@ impl Worker {
         trusted: bool,
         headers: Headers<'_>,
     ) -> Exchange {
-        self.last_sequence = self.last_sequence.saturating_add(1);
-        let mut register = registration::from_headers(self.last_sequence, api, client, trusted, headers);
+        let mut register = registration::from_headers(self.next_sequence(), api, client, trusted, headers);
         if self.policy.tracing {
             let parent = headers.text("traceparent", TRACEPARENT_BYTES_MAX);
             register.traceparent = parent.unwrap_or_default();

@@ -8,8 +8,8 @@ use penstock_wire::filter_frame::Event;
 use penstock_wire::limits::NAME_BYTES_MAX;
 use penstock_wire::{Api, Cancel, Register, Started, names};
 
-use super::Worker;
 use super::held_responses::{self, Decision};
+use super::{Worker, carried_status};
 use crate::effect::{ResponseBodyAction, ResponseHeadersAction};
 use crate::end_reason::UpstreamFailure;
 use crate::exchange::{Granted, Held, Phase, Response, Upstream};
@@ -33,10 +33,24 @@ impl Worker {
         end: bool,
         host: &impl Properties,
     ) -> ResponseHeadersAction {
-        let Some(exchange) = sequence.and_then(|sequence| self.exchanges.get_mut(&sequence)) else {
+        let Some(sequence) = sequence.filter(|sequence| self.exchanges.contains_key(sequence)) else {
             return only_edits(header_sanitizer::response(headers));
         };
-        let sequence = exchange.register.sequence;
+        let action = self.read_response_headers(now, sequence, headers, end, host);
+        self.carry_status(sequence, headers, action)
+    }
+
+    fn read_response_headers(
+        &mut self,
+        now: Instant,
+        sequence: u64,
+        headers: Headers<'_>,
+        end: bool,
+        host: &impl Properties,
+    ) -> ResponseHeadersAction {
+        let Some(exchange) = self.exchanges.get_mut(&sequence) else {
+            return ResponseHeadersAction::default();
+        };
         let api = exchange.register.api();
         let format = Format::from_headers(headers.get("content-type"), headers.get("content-encoding"));
         if format != Format::Sse {
@@ -49,7 +63,7 @@ impl Worker {
         let Phase::Granted(granted) = &mut exchange.phase else {
             return ResponseHeadersAction::default();
         };
-        let status = headers.text(":status", 3).and_then(|status| status.parse().ok()).unwrap_or(0);
+        let status = carried_status::status(headers);
         // A server's error passes unchanged. Only an error that Envoy itself sends is replaced.
         if status >= 400 {
             let details = response_code_details(host);
@@ -58,7 +72,7 @@ impl Worker {
                 let failure = failure.map(|failure| {
                     let lasts = match failure {
                         UpstreamFailure::Unavailable => self.failing_pools.record_failure(now, &granted.pool),
-                        UpstreamFailure::Reset => Duration::ZERO,
+                        UpstreamFailure::Reset | UpstreamFailure::Timeout => Duration::ZERO,
                     };
                     (failure, failure.failure(retry_after_ms(lasts, sequence)))
                 });
@@ -81,6 +95,11 @@ impl Worker {
         self.failing_pools.record_response(&granted.pool);
         let reads_end = self.document_ends.get(&granted.pool).copied().unwrap_or(false);
         let mut response = new_response(granted, status, address, headers, end, reads_end, host);
+        if !end {
+            let (pool, granted_at) = (exchange.pool.as_deref(), granted.granted_at);
+            response.silence = self.silence_timers.start(now, sequence, pool, granted_at);
+        }
+        granted.is_late = self.failed_attempts.is_overtaken(self.grant_headers.epoch, sequence);
         // A body of no announced type is seldom one that the scanner knows.
         let is_held = headers.get("content-type").is_some() && held_responses::can_hold(api, &response);
         response.held = is_held.then_some(Held { scanned: 0 });
@@ -252,8 +271,20 @@ impl Worker {
             }
             Phase::Granted(mut granted) => {
                 self.release(now, &granted);
+                self.silence_timers.end(sequence, &granted);
                 self.learn_document_end(&mut granted);
                 let register = Register { age_us: now.micros_since(exchange.arrived), ..exchange.register };
+                if let Some(late) = granted.is_late.then(|| granted.split_late_answer()).flatten() {
+                    let sequence = self.next_sequence();
+                    let register = Register {
+                        sequence,
+                        requeued_from: None,
+                        failed_attempt: None,
+                        credit_endpoint: String::new(),
+                        ..register.clone()
+                    };
+                    self.report_end(now, pool, register, late, host);
+                }
                 self.report_end(now, pool, register, *granted, host);
             }
             Phase::ReadingBody(_) | Phase::Waiting { .. } | Phase::Answered => {}
@@ -337,6 +368,8 @@ fn new_response(
         is_kept: false,
         replaced_by: None,
         retry_after_ms: retry_after_header_ms(headers),
+        silence: None,
+        is_timed_out: false,
     }
 }
 
