@@ -114,6 +114,8 @@ pub struct ServerStatus {
     pub foreign: u64,
     /// Its engine sleeps, by its last metrics, so that it gets no requests.
     pub is_asleep: bool,
+    /// The time since the grant of the request that has run there for the longest; `None`: none runs.
+    pub oldest_running: Option<Duration>,
 }
 
 impl PoolStatus {

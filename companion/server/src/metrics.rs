@@ -202,7 +202,7 @@ impl Metrics {
         replicas::render(&mut page, status, roles);
         let led = roles.and_then(|roles| only_led_pools(status, roles));
         let status = led.as_ref().unwrap_or(status);
-        queue::render(&mut page, status, self.values_max());
+        queue::render(&mut page, status, &self.liveness, self.values_max());
         model::render(&mut page, status);
         let is_led = |name: &str| roles.is_none_or(|roles| roles.of(name).is_leader());
         let led: Vec<_> = budgets.iter().filter(|budgets| is_led(&budgets.pool)).collect();

@@ -54,7 +54,8 @@ impl UpstreamFailure {
                 504,
                 Code::UpstreamTimeout,
                 "The model server sent no byte of an answer in time (timeouts). Check that server's log: it may hang.",
-            ),
+            )
+            .retry_after_ms(retry_after_ms),
         }
     }
 
@@ -103,6 +104,7 @@ mod tests {
         }
         assert_eq!(UpstreamFailure::from_details("no_healthy_upstream"), Some(UpstreamFailure::Unavailable));
         assert_eq!(UpstreamFailure::from_details("cluster_not_found"), Some(UpstreamFailure::Unavailable));
+        assert_eq!(UpstreamFailure::from_details("upstream_per_try_timeout"), Some(UpstreamFailure::Timeout));
         assert_eq!(UpstreamFailure::from_details("via_upstream"), None);
         assert_eq!(UpstreamFailure::from_details("stream_idle_timeout"), None);
     }

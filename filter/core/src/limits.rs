@@ -29,6 +29,8 @@ pub const RESPONSE_TAIL_BYTES: usize = 4_096;
 pub const RESPONSE_HEAD_BYTES: usize = 512;
 /// How long the headers of a response wait for the first event that shows whether it is an answer or an error.
 pub const HEADERS_HELD: Duration = Duration::from_millis(250);
+/// A request that was admitted by credit and runs for longer is reported before its end.
+pub const LONG_ADMISSION: Duration = Duration::from_secs(10);
 /// Bytes of a response that may wait with its headers.
 pub const HELD_BYTES_MAX: usize = 64 << 10;
 /// Top-level strings of the body that a policy may name as identities.

@@ -97,6 +97,8 @@ pub struct Worker {
     policies: Policies,
     exchanges: BTreeMap<u64, Exchange>,
     last_sequence: u64,
+    /// The last request that [`Self::report_long_admissions`] has looked at.
+    reported_to: u64,
     /// The ready endpoints by pool, for the pools that the companion has sent.
     endpoints: BTreeMap<String, PoolEndpoints>,
     in_flight: InFlightCounts,
@@ -154,6 +156,7 @@ impl Worker {
             policies: Policies::new(policy),
             exchanges: BTreeMap::new(),
             last_sequence: 0,
+            reported_to: 0,
             endpoints: BTreeMap::new(),
             in_flight: InFlightCounts::new(now),
             credits: Credits::default(),
@@ -235,6 +238,7 @@ impl Worker {
         self.check_body_callbacks(now);
         self.release_responses(now);
         self.end_silent_responses(now);
+        self.report_long_admissions(now);
     }
 
     /// The host has opened the stream of a session.

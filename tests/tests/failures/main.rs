@@ -1,6 +1,7 @@
 //! Servers, companions and filters that fail, through a real Envoy.
 
 mod companion;
+mod early_answers;
 mod failing;
 mod misconfigured_filter;
 mod module;

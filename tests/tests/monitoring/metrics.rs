@@ -14,7 +14,7 @@ use penstock_tests::{Answer, ClientRequest, Gateway, Upstream, run};
 
 /// Every metric, its type, and its labels beside `pool`, `model` and `target_model` (`r`), `pool` (`p`), `pool` and
 /// `variant` (`v`), or none (`-`).
-const ALL: [(&str, &str, &str); 94] = [
+const ALL: [(&str, &str, &str); 95] = [
     ("queue_length", "gauge", "p flow band"),
     ("queue_held", "gauge", "p band limit"),
     ("queue_length_by_model", "gauge", "r"),
@@ -84,6 +84,7 @@ const ALL: [(&str, &str, &str); 94] = [
     ("orphaned_stock", "gauge", "p"),
     ("misrouted_total", "counter", "p"),
     ("endpoint_pushback_total", "counter", "p endpoint status"),
+    ("endpoint_silent_seconds", "gauge", "p endpoint"),
     ("endpoint_state", "gauge", "p endpoint state"),
     ("resyncs_total", "counter", "-"),
     ("unacked_events", "gauge", "-"),

@@ -37,7 +37,7 @@ impl Pool {
             models: self.model_counts.status(now),
             other_served: self.visible_flows.other_served(),
             discipline: self.rules.policy.flows.discipline,
-            servers: self.servers(&snapshot),
+            servers: self.servers(&snapshot, now),
             snapshot,
             model: Some(self.autopilot.status()),
             orphaned_stock,
@@ -54,7 +54,7 @@ impl Pool {
     }
 
     /// The model servers by the number of their endpoint.
-    fn servers(&self, snapshot: &Snapshot) -> Vec<ServerStatus> {
+    fn servers(&self, snapshot: &Snapshot, now: Instant) -> Vec<ServerStatus> {
         let slots = self.endpoints.slots();
         let mut servers: Vec<ServerStatus> = slots
             .map(|slot| {
@@ -63,6 +63,7 @@ impl Pool {
                     scraped: endpoint.scraped,
                     foreign: 0,
                     is_asleep: endpoint.is_asleep,
+                    oldest_running: None,
                 })
             })
             .collect();
@@ -70,6 +71,14 @@ impl Pool {
             let index = usize::try_from(endpoint.id.0).ok();
             if let Some(server) = index.and_then(|index| servers.get_mut(index)) {
                 server.foreign = endpoint.foreign;
+            }
+        }
+        for (id, request) in &self.requests {
+            let endpoint = self.engine.endpoint_of(*id).and_then(|endpoint| usize::try_from(endpoint.0).ok());
+            if let Some(granted) = request.granted()
+                && let Some(server) = endpoint.and_then(|index| servers.get_mut(index))
+            {
+                server.oldest_running = server.oldest_running.max(Some(now.since(granted.grant.granted_at)));
             }
         }
         servers

@@ -56,7 +56,13 @@ fn foreign_requests_take_room_until_they_are_gone() {
     assert_eq!(granted(&mut world), [1], "two of three places are taken by others");
     assert_eq!(
         pool(&world).servers,
-        [ServerStatus { variant: "default".into(), scraped: Some(scraped(2)), foreign: 2, is_asleep: false }]
+        [ServerStatus {
+            variant: "default".into(),
+            scraped: Some(scraped(2)),
+            foreign: 2,
+            is_asleep: false,
+            oldest_running: None
+        }]
     );
     assert_eq!(pool(&world).snapshot.endpoints[0].bound, 1);
 

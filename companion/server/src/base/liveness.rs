@@ -1,7 +1,7 @@
 //! When bytes of answers last came from each endpoint, as the filters report it: such an endpoint lives, though its health check is slow.
 
 use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use hashlink::LruCache;
 
@@ -26,6 +26,15 @@ impl Liveness {
         for endpoint in endpoints {
             known.insert(endpoint.clone(), now);
         }
+    }
+
+    /// How long the endpoint has sent no byte although a request has run there for so long; 0: none runs.
+    pub(crate) fn silence(&self, endpoint: &str, oldest_running: Option<Duration>) -> Duration {
+        let Some(oldest) = oldest_running else {
+            return Duration::ZERO;
+        };
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.peek(endpoint).map_or(oldest, |seen| seen.elapsed().min(oldest))
     }
 
     /// Bytes have come from the endpoint since then.

@@ -10,12 +10,13 @@ use penstock_engine::units::thousandths;
 
 use super::page::{Page, Series};
 use super::{OTHER, REQUEST, count};
+use crate::base::liveness::Liveness;
 
 /// The bound of a gate without one (`watermark_per_backend: none`).
 const UNBOUNDED: u64 = u64::MAX;
 
 /// Adds the families. At most `values_max` model names are shown.
-pub(super) fn render(page: &mut Page, status: &Status, values_max: usize) {
+pub(super) fn render(page: &mut Page, status: &Status, liveness: &Liveness, values_max: usize) {
     let open = status.sessions.iter().filter(|session| session.open).count();
     page.gauge("sessions", "Open sessions of filters.", [], |series| series.add([], count(open)));
     let unacked: u64 = status.sessions.iter().map(|session| session.unacked).sum();
@@ -29,7 +30,7 @@ pub(super) fn render(page: &mut Page, status: &Status, values_max: usize) {
     shares(page, status);
     gaps(page, status, values_max);
     bounds(page, status);
-    stock(page, status);
+    stock(page, status, liveness);
     counters(page, status);
 }
 
@@ -194,7 +195,7 @@ fn bounds(page: &mut Page, status: &Status) {
     );
 }
 
-fn stock(page: &mut Page, status: &Status) {
+fn stock(page: &mut Page, status: &Status, liveness: &Liveness) {
     page.gauge(
         "stock_level",
         "Dispatched to an endpoint and not ended: requests, or tokens with stock.unit: tokens.",
@@ -203,6 +204,20 @@ fn stock(page: &mut Page, status: &Status) {
             for pool in &status.pools {
                 for endpoint in &pool.snapshot.endpoints {
                     series.add([&pool.name, pool.address(endpoint.id)], endpoint.stock);
+                }
+            }
+        },
+    );
+    page.gauge(
+        "endpoint_silent_seconds",
+        "How long a listed endpoint with running requests has sent no byte of any answer; 0: none has run for so long, or bytes come.",
+        ["pool", "endpoint"],
+        |series| {
+            for pool in &status.pools {
+                for endpoint in pool.snapshot.endpoints.iter().filter(|endpoint| endpoint.listed) {
+                    let address = pool.address(endpoint.id);
+                    let oldest = pool.server(endpoint.id).and_then(|server| server.oldest_running);
+                    series.add([&pool.name, address], liveness.silence(address, oldest).as_secs());
                 }
             }
         },

@@ -15,6 +15,7 @@ use penstock_engine::input::Band;
 use penstock_engine::snapshot::EndpointSnapshot;
 use penstock_engine::{HealthState, Instant};
 
+use crate::base::liveness::Liveness;
 use crate::base::role::Roles;
 use crate::decisions::recent_stats::{Counts, PoolStats, RecentStats, WINDOW};
 use crate::discovery::States;
@@ -24,6 +25,8 @@ use crate::surface::next_probe::next_probe;
 const STARVED: Duration = Duration::from_secs(10);
 /// Requests are stuck when they wait for this long although the gate is open.
 const STUCK: Duration = Duration::from_secs(5);
+/// An endpoint with requests is silent when no byte has come for this long.
+const SILENT: Duration = Duration::from_secs(60);
 /// Endpoints that are named; the rest is counted.
 const NAMED: usize = 3;
 /// Load from other clients is reported from this part of all requests at an endpoint.
@@ -47,6 +50,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) roles: Option<&'a Roles>,
     /// Whether the discovery of each pool works.
     pub(crate) discoveries: Option<&'a States>,
+    /// When bytes of answers came last.
+    pub(crate) liveness: &'a Liveness,
     /// The time of the state.
     pub(crate) now: Instant,
     /// The time since the companion's start.
@@ -69,6 +74,7 @@ struct PoolFacts<'a> {
     config: &'a PoolConfig,
     recent: Option<&'a PoolStats>,
     counts: Counts,
+    liveness: &'a Liveness,
     now: Instant,
     uptime: Duration,
 }
@@ -133,10 +139,12 @@ fn pool_advice(facts: &Facts<'_>, pool: &PoolStatus) -> Vec<String> {
         config,
         recent,
         counts: recent.map(|stats| stats.counts(facts.now)).unwrap_or_default(),
+        liveness: facts.liveness,
         now: facts.now,
         uptime: facts.uptime,
     };
     advice.extend(endpoints(&facts, found_nothing.as_deref()));
+    advice.extend(silent(&facts));
     advice.extend(stuck(&facts));
     advice.extend(orphaned(&facts));
     advice.extend(full(&facts));
@@ -230,6 +238,30 @@ fn endpoints(facts: &PoolFacts<'_>, found_nothing: Option<&str>) -> Vec<String> 
         advice.push(format!("{} more endpoints aren't ready.", unready.len() - NAMED));
     }
     advice
+}
+
+/// Advice on endpoints that have requests and send nothing, while others send answers.
+fn silent(facts: &PoolFacts<'_>) -> Vec<String> {
+    let running = |endpoint: &EndpointSnapshot| {
+        let address = facts.pool.address(endpoint.id);
+        let oldest = facts.pool.server(endpoint.id)?.oldest_running?;
+        Some((address, facts.liveness.silence(address, Some(oldest))))
+    };
+    let listed = facts.pool.snapshot.endpoints.iter().filter(|endpoint| endpoint.listed);
+    let addresses = listed.clone().map(|endpoint| facts.pool.address(endpoint.id));
+    let sends = |address: &str| facts.liveness.silence(address, Some(SILENT)) < SILENT;
+    if !addresses.into_iter().any(sends) {
+        return Vec::new();
+    }
+    let silent = listed.filter_map(running).filter(|(_, silence)| *silence >= SILENT);
+    let named = silent.take(NAMED).map(|(address, silence)| {
+        format!(
+            "{address} has sent no byte of any answer for {}s, though it has requests, and others send answers. It may hang: check the log \
+             of its server, and set timeouts.first_byte and timeouts.idle for such requests to be served elsewhere.",
+            silence.as_secs()
+        )
+    });
+    named.collect()
 }
 
 /// Advice on requests that wait although the gate is open.

@@ -162,6 +162,7 @@ async fn status_document(State(app): State<Arc<App>>, headers: HeaderMap) -> Res
         config_error,
         roles: roles.as_ref(),
         discoveries: Some(&app.discoveries),
+        liveness: &app.metrics.liveness,
         now,
         uptime,
     });

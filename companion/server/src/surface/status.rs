@@ -452,6 +452,7 @@ mod tests {
                 scraped: Some(Scraped { waiting: Some(7), kv_used: Some(0.25), ..Scraped::default() }),
                 foreign: 3,
                 is_asleep: false,
+                oldest_running: None,
             },
             ServerStatus { variant: "l4".into(), ..ServerStatus::default() },
         ];

@@ -9,6 +9,7 @@ use crate::credits::{Admission, Decision, Origin};
 use crate::effect::SessionId;
 use crate::exchange::{ByCredit, Exchange, Granted, Phase, Upstream};
 use crate::header_sanitizer::HeaderEdit;
+use crate::limits::LONG_ADMISSION;
 use crate::properties::Properties;
 use crate::session::Session;
 use crate::time::Instant;
@@ -122,6 +123,19 @@ impl Worker {
             report_running(now, &mut member.session, place.origin, exchange);
         }
         is_in_force
+    }
+
+    /// Reports the requests that were admitted by credit and have run for long without an answer: the companion shows them, and sees that
+    /// their server is silent. Looks at each request once.
+    pub(super) fn report_long_admissions(&mut self, now: Instant) {
+        let is_long = |exchange: &Exchange| now.since(exchange.arrived) >= LONG_ADMISSION;
+        let later = self.exchanges.range(self.reported_to.saturating_add(1)..);
+        let due: Vec<u64> =
+            later.take_while(|(_, exchange)| is_long(exchange)).map(|(sequence, _)| *sequence).collect();
+        for sequence in due {
+            self.report_admission(now, sequence);
+            self.reported_to = sequence;
+        }
     }
 
     /// Reports the end of a granted request, and frees its place. `pool`: the pool whose session reports it.

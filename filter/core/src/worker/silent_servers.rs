@@ -5,6 +5,7 @@
 //! answers ends the other. From the headers on, the worker has the time. A byte of a body sets no timer: when one is due, the response is
 //! looked at, and it is set again.
 
+use core::time::Duration;
 use std::collections::BTreeSet;
 
 use penstock_wire::{AttemptFailed, Grant, names};
@@ -15,6 +16,7 @@ use crate::effect::Effect;
 use crate::end_reason::UpstreamFailure;
 use crate::exchange::{Exchange, Granted, Phase, Response, SilenceLimit, Upstream};
 use crate::failed_attempts::FailedAttempts;
+use crate::retry_advice::retry_after_ms;
 use crate::session::Epoch;
 use crate::time::Instant;
 
@@ -116,7 +118,9 @@ impl Worker {
             self.effects.push_back(Effect::CutResponse { context, sequence });
             return;
         }
-        let mut reply = UpstreamFailure::Timeout.failure(0).reply(api, Some(&granted.report));
+        let mut reply = UpstreamFailure::Timeout
+            .failure(retry_after_ms(Duration::ZERO, sequence))
+            .reply(api, Some(&granted.report));
         response.status = reply.status;
         let served = response.endpoint.clone().unwrap_or_default();
         if serves_again {

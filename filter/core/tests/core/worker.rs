@@ -25,4 +25,5 @@ mod roles;
 mod session;
 mod sessions;
 mod shared_data;
+mod silent_servers;
 mod trust;

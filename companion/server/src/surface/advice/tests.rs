@@ -21,6 +21,7 @@ struct Scene {
     recent: RecentStats,
     config: Config,
     uptime: Duration,
+    liveness: Liveness,
 }
 
 const NOW: u64 = 10_000;
@@ -106,6 +107,7 @@ fn scene(keys: &str) -> Scene {
         recent: RecentStats::default(),
         config,
         uptime: Duration::from_secs(600),
+        liveness: Liveness::default(),
     }
 }
 
@@ -201,6 +203,7 @@ impl Scene {
             config: &self.config,
             config_error: None,
             roles: None,
+            liveness: &self.liveness,
             now: time(NOW),
             uptime: self.uptime,
         }
@@ -487,4 +490,21 @@ fn a_retired_pool_has_its_own_sentence() {
     scene.pool().retired = false;
     scene.config.pools[0].name = "other".into();
     scene.has_only("this pool is no longer configured", &[]);
+}
+
+#[test]
+fn endpoint_with_requests_that_has_been_silent_for_a_minute_is_named_while_others_send() {
+    let mut scene = scene("");
+    let minute = Some(Duration::from_secs(60));
+    for server in &mut scene.status.pools[0].servers {
+        server.oldest_running = minute;
+    }
+    assert!(scene.advice().is_empty(), "nobody sends anything");
+    scene.liveness.record(&["127.0.0.1:2".into()]);
+    scene.has_only("127.0.0.1:1 has sent no byte of any answer for 60s", &["timeouts.first_byte"]);
+    scene.status.pools[0].servers[0].oldest_running = Some(Duration::from_secs(59));
+    assert!(scene.advice().is_empty());
+    scene.status.pools[0].servers[0].oldest_running = minute;
+    scene.liveness.record(&["127.0.0.1:1".into()]);
+    assert!(scene.advice().is_empty(), "it has sent a byte");
 }
