@@ -15,6 +15,7 @@ pub mod collector;
 pub mod companion;
 pub mod envoy;
 pub mod etcd;
+pub mod failing_server;
 pub mod gateway;
 pub mod h2c;
 pub mod metrics;

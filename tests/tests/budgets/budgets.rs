@@ -1,5 +1,7 @@
 //! Budgets of tenants through a real gateway: what clients get when one is used up, what operators see, and what they may change.
 
+use std::time::Duration;
+
 use penstock_tests::gateway::{config, pool, slots};
 use penstock_tests::{Answer, ClientRequest, Gateway, Upstream, run, until};
 use serde_json::{Value, json};
@@ -358,5 +360,77 @@ fn with_a_token_only_its_holder_changes_budgets_and_sees_private_flows() {
             assert!(logged.contains(part), "{part}: {logged}");
         }
         assert!(!gateway.process.log().contains("a-long-secret"));
+    });
+}
+
+/// What a stream sends before its client leaves.
+const EVENTS: usize = 100;
+
+/// A client that leaves when it has read so many events. The server counts nothing.
+async fn leave_stream(gateway: &Gateway, server: &Upstream, ask: ClientRequest, event: &str) {
+    let reading = async {
+        let mut response = gateway.open(ask.streamed()).await.expect("headers");
+        let mut read = String::new();
+        while read.matches("word").count() < EVENTS {
+            let chunk = response.chunk().await.expect("a part").expect("more");
+            read.push_str(&String::from_utf8_lossy(&chunk));
+        }
+    };
+    let serving = async {
+        let events = server.next().await.stream();
+        for _ in 0..EVENTS {
+            events.raw(event.to_owned());
+        }
+        events.gone().await;
+    };
+    tokio::join!(reading, serving);
+}
+
+#[test]
+fn a_tenant_that_leaves_early_uses_up_its_budget() {
+    run(async {
+        let server = Upstream::scripted().await;
+        let keys = budget("", "{tokens: 300, per: 1h}", "over: refuse");
+        let gateway = Gateway::start(&config("", &[pool("leave", "leave", &[&server], &keys)])).await;
+        let chat = "data: {\"choices\": [{\"index\": 0, \"delta\": {\"content\": \"word\"}}]}\n\n";
+        let messages = "event: content_block_delta\ndata: {\"type\": \"content_block_delta\", \"index\": 0, \
+                        \"delta\": {\"type\": \"text_delta\", \"text\": \"word\"}}\n\n";
+        let responses = "event: response.output_text.delta\ndata: {\"type\": \"response.output_text.delta\", \
+                         \"delta\": \"word\"}\n\n";
+        let body = ask("leave", "t").with("max_tokens", 1_000).body();
+        let asked = json!({"model": "leave", "input": "t", "max_output_tokens": 1_000});
+        for (path, body, event) in [
+            ("/v1/chat/completions", &body, chat),
+            ("/v1/messages", &body, messages),
+            ("/v1/responses", &asked, responses),
+        ] {
+            let tenant = format!("t{}", path.len());
+            let ask = || ClientRequest::to(path, body.clone()).tenant(&tenant);
+            let mut streams = 0;
+            loop {
+                leave_stream(&gateway, &server, ask(), event).await;
+                gateway.stock("leave", 0).await;
+                streams += 1;
+                let rows = rows(&gateway, "leave").await;
+                let row = rows.iter().find(|row| row["flow"] == *tenant).expect("a row");
+                let used = row["windows"][0]["used"].as_u64().expect("a number");
+                assert!(used >= 100 * streams, "{path}: {row}");
+                if used >= 300 {
+                    break;
+                }
+            }
+            let refused = gateway.send(ask()).await;
+            assert_eq!((refused.status, refused.outcome()), (429, "rejected_budget"), "{path}");
+        }
+        // Who leaves before a whole document comes pays for the time.
+        let waiting = gateway.spawn(ClientRequest::to("/v1/chat/completions", body.clone()).tenant("t"));
+        let mut call = server.next().await;
+        tokio::time::sleep(Duration::from_millis(1_500)).await;
+        waiting.abort();
+        call.gone().await;
+        gateway.stock("leave", 0).await;
+        let rows = rows(&gateway, "leave").await;
+        let row = rows.iter().find(|row| row["flow"] == "t").expect("a row");
+        assert!(row["windows"][0]["used"].as_u64().is_some_and(|used| used >= 30), "{row}");
     });
 }

@@ -1,118 +1,13 @@
 //! Two model servers, one of which fails every request in some way while its health check is fine: clients see few failures, it is probed
 //! by single requests, and it comes back by itself. Healthy servers stay, whatever clients send.
 
-use std::sync::Arc;
-use std::time::Duration;
-
+use penstock_tests::failing_server::{FailingServer, Way};
 use penstock_tests::gateway::config;
-use penstock_tests::{Answer, Call, ClientRequest, Gateway, Upstream, run, until};
+use penstock_tests::{Answer, ClientRequest, Gateway, run, until};
 use serde_json::Value;
-use tokio::sync::watch;
-use tokio::task::{AbortHandle, JoinHandle};
+use tokio::task::JoinHandle;
 
-/// How a server treats requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    Serve,
-    Status(u16),
-    /// A success without a body.
-    Empty,
-    /// A success that says that there is no body.
-    NoContent,
-    /// A success whose body is a page for people.
-    Page,
-    /// An error in place of an answer, with a status of success: an object, or the first event of a stream.
-    ReportedError,
-    /// Text, and then an error. Without a stream, an answer that ends by an error.
-    Abort,
-    /// The connection is cut after the request was read.
-    Cut,
-    /// No byte of an answer comes.
-    Hang,
-    /// Requests with this text are refused with 400, and others served.
-    Reject(&'static str),
-    /// Requests for a model of this name are answered 404, and others served.
-    Lacks(&'static str),
-}
-
-impl Way {
-    fn treat(self, call: Call) {
-        let fail = |call: Call, status| {
-            let json = [("content-type", "application/json")];
-            call.respond(status, &json, r#"{"error": {"message": "no", "code": "mine"}}"#);
-        };
-        match self {
-            Self::Status(status) => fail(call, status),
-            Self::Empty => call.respond(200, &[], ""),
-            Self::NoContent => call.respond(204, &[], ""),
-            Self::Page => {
-                call.respond(200, &[("content-type", "text/html")], "<!doctype html><p>Sign in first.</p>")
-            }
-            Self::ReportedError => {
-                let error = r#"{"error": {"message": "no", "type": "server_error", "code": 500}}"#;
-                if call.json()["stream"] == true {
-                    call.stream().raw(format!("data: {error}\n\n"));
-                } else {
-                    call.respond(200, &[("content-type", "application/json")], error);
-                }
-            }
-            Self::Abort if call.json()["stream"] == true => {
-                let events = call.stream();
-                events.text("he");
-                events.raw("data: {\"error\": {\"message\": \"no\", \"code\": 500}}\n\n");
-            }
-            Self::Abort => fail(call, 500),
-            Self::Cut => call.cut(),
-            Self::Hang => {
-                let mut call = call;
-                tokio::spawn(async move { call.gone().await });
-            }
-            Self::Reject(text) if call.text() == text => fail(call, 400),
-            Self::Lacks(model) if call.json()["model"] == model => fail(call, 404),
-            Self::Serve | Self::Reject(_) | Self::Lacks(_) => call.answer(),
-        }
-    }
-}
-
-/// A server that treats every request in one way, which may change.
-struct Server {
-    upstream: Arc<Upstream>,
-    way: watch::Sender<Way>,
-    task: AbortHandle,
-}
-
-impl Server {
-    async fn start(way: Way) -> Self {
-        let upstream = Arc::new(Upstream::scripted().await);
-        let (way, current) = watch::channel(way);
-        let served = upstream.clone();
-        let task = tokio::spawn(async move {
-            loop {
-                match served.arrived().await {
-                    Some(call) => current.borrow().treat(call),
-                    None => tokio::time::sleep(Duration::from_millis(1)).await,
-                }
-            }
-        });
-        Self { upstream, way, task: task.abort_handle() }
-    }
-
-    fn address(&self) -> String {
-        self.upstream.address().to_string()
-    }
-
-    fn total(&self) -> usize {
-        self.upstream.total()
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
-async fn gateway(servers: &[&Server], keys: &str) -> Gateway {
+async fn gateway(servers: &[&FailingServer], keys: &str) -> Gateway {
     let addresses: Vec<_> = servers.iter().map(|server| format!("'{}'", server.address())).collect();
     let pool = format!(
         "- name: p\n  endpoints: {{static: [{}], failing: {{probe_every: 500ms}}}}\n  health: {{path: null}}\n  \
@@ -123,14 +18,14 @@ async fn gateway(servers: &[&Server], keys: &str) -> Gateway {
 }
 
 /// The endpoint's state in the status.
-async fn shown(gateway: &Gateway, server: &Server) -> Value {
+async fn shown(gateway: &Gateway, server: &FailingServer) -> Value {
     let pool = gateway.pool("p").await;
     let endpoints = pool["endpoints"].as_array().cloned().unwrap_or_default();
     let found = endpoints.into_iter().find(|endpoint| endpoint["address"] == server.address());
     found.unwrap_or_else(|| panic!("{} isn't in {pool}", server.address()))
 }
 
-async fn state(gateway: &Gateway, server: &Server) -> String {
+async fn state(gateway: &Gateway, server: &FailingServer) -> String {
     shown(gateway, server).await["state"].as_str().unwrap_or_default().to_owned()
 }
 
@@ -158,7 +53,7 @@ async fn failures(gateway: &Gateway, requests: u32) -> u32 {
 }
 
 /// Sends requests until the endpoint is healthy again and serves.
-async fn comes_back(gateway: &Gateway, server: &Server) {
+async fn comes_back(gateway: &Gateway, server: &FailingServer) {
     server.way.send_replace(Way::Serve);
     until("the endpoint is healthy again", || async {
         failures(gateway, 4).await;
@@ -172,7 +67,7 @@ async fn comes_back(gateway: &Gateway, server: &Server) {
 }
 
 async fn check(way: Way, is_hidden: bool) {
-    let (bad, good) = (Server::start(way).await, Server::start(Way::Serve).await);
+    let (bad, good) = (FailingServer::start(way).await, FailingServer::start(Way::Serve).await);
     let keys = if way == Way::Hang { "timeouts: {first_byte: 700ms}" } else { "" };
     let gateway = gateway(&[&bad, &good], keys).await;
     let failed = failures(&gateway, 600).await;
@@ -241,7 +136,8 @@ fn server_that_sends_nothing_is_kept_away_and_no_client_sees_it() {
 fn no_server_is_kept_away_if_all_fail_alike() {
     run(async {
         for way in [Way::Status(500), Way::Status(401)] {
-            let (one, other) = (Server::start(Way::Serve).await, Server::start(Way::Serve).await);
+            let (one, other) =
+                (FailingServer::start(Way::Serve).await, FailingServer::start(Way::Serve).await);
             let gateway = gateway(&[&one, &other], "").await;
             assert_eq!(failures(&gateway, 40).await, 0);
             one.way.send_replace(way);
@@ -266,7 +162,7 @@ fn no_server_is_kept_away_if_all_fail_alike() {
 #[test]
 fn only_server_of_a_pool_stays_and_its_own_errors_reach_the_client() {
     run(async {
-        let server = Server::start(Way::Status(500)).await;
+        let server = FailingServer::start(Way::Status(500)).await;
         let gateway = gateway(&[&server], "").await;
         for tenant in 0..20 {
             let answer = ask(&gateway, tenant % 2).await.expect("answered");
@@ -283,7 +179,8 @@ fn only_server_of_a_pool_stays_and_its_own_errors_reach_the_client() {
 #[test]
 fn bad_requests_of_a_client_keep_no_server_away() {
     run(async {
-        let (one, other) = (Server::start(Way::Reject("bad")).await, Server::start(Way::Reject("bad")).await);
+        let (one, other) =
+            (FailingServer::start(Way::Reject("bad")).await, FailingServer::start(Way::Reject("bad")).await);
         let gateway = gateway(&[&one, &other], "").await;
         for round in 0..150 {
             let bad = ClientRequest::chat("m", "bad").header("x-penstock-tenant", "careless");
@@ -303,7 +200,8 @@ fn bad_requests_of_a_client_keep_no_server_away() {
 #[test]
 fn model_that_one_server_lacks_is_served_by_the_other() {
     run(async {
-        let (without, with) = (Server::start(Way::Lacks("lora")).await, Server::start(Way::Serve).await);
+        let (without, with) =
+            (FailingServer::start(Way::Lacks("lora")).await, FailingServer::start(Way::Serve).await);
         let gateway = gateway(&[&without, &with], "").await;
         for round in 0..40 {
             let lora = gateway.spawn(ClientRequest::chat("lora", "x")).await.expect("answered");
@@ -328,7 +226,7 @@ fn model_that_one_server_lacks_is_served_by_the_other() {
 #[test]
 fn request_whose_connection_is_cut_is_sent_twice() {
     run(async {
-        let servers = [Server::start(Way::Cut).await, Server::start(Way::Cut).await];
+        let servers = [FailingServer::start(Way::Cut).await, FailingServer::start(Way::Cut).await];
         let gateway = gateway(&[&servers[0], &servers[1]], "").await;
         let answer = ask(&gateway, 1).await.expect("answered");
         answer.expect_error(502, "upstream_reset", "bypassed");

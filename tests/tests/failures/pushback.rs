@@ -208,6 +208,58 @@ fn no_client_sees_the_refusals_of_a_lone_server() {
 }
 
 #[test]
+fn request_that_an_idle_server_always_refuses_gets_its_answer_and_costs_others_nothing() {
+    run(async {
+        let server = Upstream::scripted().await;
+        let gateway = gateway(&[&server], 4, "ttl: 60s").await;
+        for round in 0..3 {
+            let mut refused = ask(&gateway, "too large");
+            let mut times = 0;
+            // The server serves others between the attempts, and has nothing else to do then.
+            let answer = loop {
+                tokio::select! {
+                    answer = &mut refused => break answer.expect("answered"),
+                    call = server.next() => {
+                        assert_eq!(call.text(), "too large");
+                        times += 1;
+                        refuse(call, 503);
+                        let asked = ask(&gateway, "other");
+                        loop {
+                            let call = server.next().await;
+                            if call.text() == "other" {
+                                call.answer();
+                                break;
+                            }
+                            times += 1;
+                            refuse(call, 503);
+                        }
+                        assert_eq!(asked.await.expect("answered").status, 200);
+                    }
+                }
+            };
+            assert_eq!((answer.status, answer.json()["error"]["message"].as_str()), (503, Some("too busy")));
+            assert!(times <= 4, "round {round}: {times} attempts");
+        }
+        // The first refusal of a request lowers the bound, and each request that is served raises it.
+        for number in 0..3 {
+            let asked = ask(&gateway, &number.to_string());
+            server.next().await.answer();
+            expect_served(vec![asked]).await;
+        }
+        let running: Vec<_> = (0..4).map(|number| ask(&gateway, &number.to_string())).collect();
+        until("four run at once again", || async {
+            let count = server.in_flight();
+            if count == 4 { Ok(()) } else { Err(format!("{count} in flight")) }
+        })
+        .await;
+        for _ in 0..4 {
+            server.next().await.answer();
+        }
+        expect_served(running).await;
+    });
+}
+
+#[test]
 fn ttl_ends_the_wait_for_servers_that_refuse() {
     run(async {
         let servers = [Upstream::scripted().await, Upstream::scripted().await];
