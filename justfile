@@ -19,7 +19,8 @@ test *args:
 check *part:
     bash .ci/run {{ part }}
 
-# Measures and writes docs/bench: engine, shares, gateway (needs wrk and oha), long, outcome, sources, scale or failing; without an argument, the first three.
+# Measures and writes docs/bench: engine, shares, gateway (needs wrk and oha), long, outcome, sources or scale; without an argument, the first three.
+# `failing` prints the table of docs/endpoints.md.
 # `outcome --chat FILE --code FILE` compares policies on traces, else on made-up traffic.
 # `gateway --peer-binary epp=PATH` measures an endpoint picker of another project in the same run.
 bench *what:

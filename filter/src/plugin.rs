@@ -14,7 +14,7 @@ use penstock_filter_core::properties::received_body_bytes;
 use penstock_filter_core::rewrite::Rewrite;
 use penstock_filter_core::session::SessionEffect;
 use penstock_filter_core::time::Instant;
-use penstock_filter_core::worker::Worker;
+use penstock_filter_core::worker::{SilentEnd, Worker};
 use penstock_wire::names::COMPANION_HEADER;
 use penstock_wire::{METHOD, SERVICE};
 use proxy_wasm::hostcalls;
@@ -47,7 +47,7 @@ enum StreamAction {
     /// Of the request with this number.
     ResumeResponse(u64),
     /// Of the request with this number.
-    CutResponse(u64),
+    EndSilentResponse(u64),
     /// Of the request with this number.
     CountReceived(u64),
     Reply(LocalReply),
@@ -85,8 +85,8 @@ impl Plugin {
                 Effect::CountReceived { context, sequence } => {
                     self.defer(context, StreamAction::CountReceived(sequence));
                 }
-                Effect::CutResponse { context, sequence } => {
-                    self.defer(context, StreamAction::CutResponse(sequence));
+                Effect::EndSilentResponse { context, sequence } => {
+                    self.defer(context, StreamAction::EndSilentResponse(sequence));
                 }
                 Effect::LogError(text) => host::log(Level::Error, &text),
                 Effect::Reply { context, reply } => self.defer(context, StreamAction::Reply(reply)),
@@ -180,9 +180,12 @@ impl Plugin {
                     host::resume_response();
                 }
             }
-            StreamAction::CutResponse(sequence) => {
-                if self.with_worker(|worker| worker.may_cut_response(sequence)) == Some(true) {
-                    host::reset_stream();
+            StreamAction::EndSilentResponse(sequence) => {
+                let end = self.with_worker(|worker| worker.end_silent_response(host::now(), sequence));
+                match end.flatten() {
+                    Some(SilentEnd::Reset) => host::reset_stream(),
+                    Some(SilentEnd::Reply(reply)) => send_local_reply(&reply),
+                    None => {}
                 }
             }
             StreamAction::CountReceived(sequence) => {

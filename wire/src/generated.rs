@@ -398,7 +398,7 @@ pub struct Refused {
     #[prost(uint32, tag = "9")]
     pub requeues: u32,
 }
-/// An attempt of a granted request failed: its server answered with a status of the pool's `requeue_on`, or cut the connection. Envoy tries the
+/// An attempt of a granted request failed: its server answered with a status of the pool's `requeue_on`, cut the connection, or was silent. Envoy tries the
 /// next endpoint of the grant, or the response goes to the client. Sent once for each attempt, before any other event about its result.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AttemptFailed {
@@ -429,7 +429,7 @@ pub struct AttemptFailed {
 }
 /// The filter has admitted a request by credit. Sent once the request has ended, with `completed`: that event is terminal, and
 /// the credit can admit the next request. Sent before that, without `completed`, if the response is streamed, if a server
-/// refuses the request, or if the credit is returned: then the request runs on without the credit, which is one request smaller
+/// refuses the request, if it runs for long, or if the credit is returned: then it runs on without the credit, which is one request smaller
 /// at `running.endpoint` from then on, whether or not the companion knows the request. `Completed` reports its end, or a second
 /// `Admitted` if the companion may not have received the first one. A request of which the companion knows already isn't counted
 /// again. The filter holds it for a moment, so that several share a frame; its ages are those before.

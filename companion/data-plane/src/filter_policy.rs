@@ -65,8 +65,8 @@ pub fn frame(config: &Config, tracing: bool) -> wire::Policy {
                 prefix_hashes: wants_hashes(pool),
                 first_token: pool.policy.counts_prefill(),
                 include_usage: pool.include_usage,
-                first_byte_ms: pool.timeouts.first_byte.map(millis),
-                idle_ms: pool.timeouts.idle.map(millis),
+                first_byte_ms: pool.timeouts.first_byte.map(whole_millis),
+                idle_ms: pool.timeouts.idle.map(whole_millis),
                 requeue_on: Some(requeue_on(pool)),
             })
             .collect(),
@@ -167,6 +167,11 @@ fn sources(sources: &[Source]) -> Vec<wire::Source> {
             }),
         })
         .collect()
+}
+
+/// At least 1, because 0 means no limit to Envoy.
+fn whole_millis(duration: std::time::Duration) -> u64 {
+    millis(duration).max(1)
 }
 
 fn millis(duration: std::time::Duration) -> u64 {

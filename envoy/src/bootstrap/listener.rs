@@ -244,8 +244,9 @@ pub(crate) fn router(plugin: &Value) -> Value {
     };
     let mut reported = limits::REFUSALS.map(status).to_vec();
     reported.push(status(limits::NOT_FOUND));
-    // UF, an upstream connection failed: the filter asks whether that was for want of a socket. UC, UR: the server cut it.
-    reported.push(json!({ "response_flag_filter": { "flags": ["UF", "UC", "UR"] } }));
+    // UF, an upstream connection failed: the filter asks whether that was for want of a socket. UC, UR: the server cut it. UT: it was
+    // silent for too long.
+    reported.push(json!({ "response_flag_filter": { "flags": ["UF", "UC", "UR", "UT"] } }));
     json!({
         "name": "envoy.filters.http.router",
         "typed_config": {

@@ -38,8 +38,8 @@ pub enum Effect {
         /// The worker's number of the request.
         sequence: u64,
     },
-    /// Reset the HTTP stream whose server is silent, if `Worker::may_cut_response` agrees then.
-    CutResponse {
+    /// End the response of a server that is silent, as `Worker::end_silent_response` says then.
+    EndSilentResponse {
         /// The host's id of the HTTP stream.
         context: u32,
         /// The worker's number of the request.
@@ -114,6 +114,13 @@ pub enum ResponseBodyAction {
     },
     /// Send this reply in place of the response, of which the client has received nothing.
     Replace(LocalReply),
+}
+
+/// The reply to a request that comes in a second time while it is queued.
+#[must_use]
+pub(crate) fn returned_twice() -> LocalReply {
+    let message = "The gateway has this request in its queue already.";
+    Failure::new(503, Code::UpstreamUnavailable, message).reply(Api::Unspecified, None)
 }
 
 /// The reply if the host fails to rewrite a body, which can't be sent as it is.

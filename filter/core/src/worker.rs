@@ -35,6 +35,7 @@ use self::in_flight_counts::InFlightCounts;
 use self::policies::Policies;
 use self::refused_attempts::GrantedIds;
 use self::sessions::Sessions;
+pub use self::silent_servers::SilentEnd;
 use self::silent_servers::{SilenceTimers, watch_attempt};
 use crate::alive_endpoints::AliveEndpoints;
 use crate::compiled_policy::CompiledPolicy;
@@ -404,9 +405,7 @@ impl Worker {
         let rewrite = exchange.set_target_model(&grant.target_model);
         let edits = self.grant_headers.edits(exchange, &grant, rewrite.as_ref(), None);
         self.granted_ids.insert(exchange);
-        if self.grant_headers.logs_attempts {
-            watch_attempt(&self.failed_attempts, self.grant_headers.epoch, exchange, &grant);
-        }
+        watch_attempt(&self.failed_attempts, now, self.grant_headers.epoch, exchange, &grant);
         set_saturation(&mut self.saturation_milli, &grant.pool, grant.saturation_milli);
         let granted = Granted::new(now, grant, exchange.load());
         self.in_flight.add(&granted);

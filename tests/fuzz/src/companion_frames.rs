@@ -131,7 +131,7 @@ fn token() -> &'static str {
                 Effect::Session(..)
                 | Effect::Reply { .. }
                 | Effect::ResumeResponse { .. }
-                | Effect::CutResponse { .. }
+                | Effect::EndSilentResponse { .. }
                 | Effect::CountReceived { .. }
                 | Effect::LogError(_) => None,
             })
@@ -391,7 +391,7 @@ impl World {
                     assert_readable(&reply);
                     self.transition(context, Http::Answered);
                 }
-                Some(Effect::ResumeResponse { .. } | Effect::CutResponse { .. }) => {}
+                Some(Effect::ResumeResponse { .. } | Effect::EndSilentResponse { .. }) => {}
                 Some(Effect::CountReceived { sequence, .. }) => {
                     assert_eq!(self.worker.handle_received(self.now, sequence, 0), None);
                 }

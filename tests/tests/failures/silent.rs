@@ -116,6 +116,24 @@ fn answer_that_comes_after_its_time_is_the_clients_if_no_other_has_begun() {
 }
 
 #[test]
+fn stream_that_begins_after_its_time_may_take_as_long_again_for_its_first_byte() {
+    run(async {
+        let server = Upstream::scripted().await;
+        let gateway = gateway(&[&server], 4, "first_byte: 700ms").await;
+        let asked = gateway.spawn(chat("a").streamed());
+        let late = server.next().await;
+        let mut second = server.next().await;
+        let events = late.stream();
+        second.gone().await;
+        // The headers have gone to the client, or wait.
+        events.text("hello");
+        events.finish(8, 4);
+        assert_eq!(asked.await.expect("answered").text().matches("hello").count(), 1);
+        gateway.stock("p", 0).await;
+    });
+}
+
+#[test]
 fn stream_that_stops_is_cut_and_what_came_is_charged() {
     run(async {
         let stalled = Upstream::scripted().await;

@@ -244,7 +244,7 @@ impl World {
                     self.answer(root, u64::from(context), &reply);
                 }
                 // These Envoys hold no response, and these servers may be silent for ever.
-                Effect::ResumeResponse { .. } | Effect::CutResponse { .. } => {}
+                Effect::ResumeResponse { .. } | Effect::EndSilentResponse { .. } => {}
                 // These Envoys pass every part of a body at once, so they have received no more.
                 Effect::CountReceived { sequence, .. } => {
                     let reply =

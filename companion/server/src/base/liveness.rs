@@ -28,13 +28,20 @@ impl Liveness {
         }
     }
 
-    /// How long the endpoint has sent no byte although a request has run there for so long; 0: none runs.
+    /// How long the endpoint has sent no byte of any answer while a request ran there; 0: none runs. `oldest_running`: how long the request
+    /// has run that was granted first.
     pub(crate) fn silence(&self, endpoint: &str, oldest_running: Option<Duration>) -> Duration {
         let Some(oldest) = oldest_running else {
             return Duration::ZERO;
         };
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         known.peek(endpoint).map_or(oldest, |seen| seen.elapsed().min(oldest))
+    }
+
+    /// Bytes have come from the endpoint within this time.
+    pub(crate) fn has_sent_within(&self, endpoint: &str, time: Duration) -> bool {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.peek(endpoint).is_some_and(|seen| seen.elapsed() < time)
     }
 
     /// Bytes have come from the endpoint since then.

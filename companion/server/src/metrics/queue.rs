@@ -210,7 +210,7 @@ fn stock(page: &mut Page, status: &Status, liveness: &Liveness) {
     );
     page.gauge(
         "endpoint_silent_seconds",
-        "How long a listed endpoint with running requests has sent no byte of any answer; 0: none has run for so long, or bytes come.",
+        "How long a listed endpoint has sent no byte of any answer while a request ran there; 0: no request runs, or a byte has just come.",
         ["pool", "endpoint"],
         |series| {
             for pool in &status.pools {

@@ -248,20 +248,26 @@ fn silent(facts: &PoolFacts<'_>) -> Vec<String> {
         Some((address, facts.liveness.silence(address, Some(oldest))))
     };
     let listed = facts.pool.snapshot.endpoints.iter().filter(|endpoint| endpoint.listed);
-    let addresses = listed.clone().map(|endpoint| facts.pool.address(endpoint.id));
-    let sends = |address: &str| facts.liveness.silence(address, Some(SILENT)) < SILENT;
-    if !addresses.into_iter().any(sends) {
+    let mut addresses = listed.clone().map(|endpoint| facts.pool.address(endpoint.id));
+    if !addresses.any(|address| facts.liveness.has_sent_within(address, SILENT)) {
         return Vec::new();
     }
-    let silent = listed.filter_map(running).filter(|(_, silence)| *silence >= SILENT);
-    let named = silent.take(NAMED).map(|(address, silence)| {
-        format!(
-            "{address} has sent no byte of any answer for {}s, though it has requests, and others send answers. It may hang: check the log \
-             of its server, and set timeouts.first_byte and timeouts.idle for such requests to be served elsewhere.",
-            silence.as_secs()
-        )
-    });
-    named.collect()
+    let silent: Vec<_> = listed.filter_map(running).filter(|(_, silence)| *silence >= SILENT).collect();
+    let mut advice: Vec<String> = silent
+        .iter()
+        .take(NAMED)
+        .map(|(address, silence)| {
+            format!(
+                "{address} has sent no byte of any answer for {}s, though it has requests, and others send answers. It may hang: check the \
+                 log of its server. timeouts.first_byte and timeouts.idle set after which time such requests are served elsewhere.",
+                silence.as_secs()
+            )
+        })
+        .collect();
+    if silent.len() > NAMED {
+        advice.push(format!("{} more endpoints are silent.", silent.len() - NAMED));
+    }
+    advice
 }
 
 /// Advice on requests that wait although the gate is open.

@@ -28,8 +28,6 @@ pub(crate) struct Granted {
     pub(crate) upstream: Upstream,
     /// What the request counts as in its pool.
     pub(crate) load: Load,
-    /// The server answers, though its time was over and the request has come in again. The answer is the client's all the same.
-    pub(crate) is_late: bool,
 }
 
 /// The id of no credit.
@@ -148,7 +146,6 @@ impl Granted {
             },
             by_credit: None,
             upstream: Upstream::Pending,
-            is_late: false,
         }
     }
 
@@ -184,14 +181,13 @@ impl Granted {
         Some(self.running_at(now, pool, endpoint, register))
     }
 
-    /// The part of a late answer, which is reported as a request of its own: this one has come in again. What is left here ends as the
-    /// requeued request that it is.
+    /// The answer of a server whose time was over, so that the request has come in again: it is reported as a request of its own, and what is
+    /// left here ends as the requeued request that it is. `None`: no server has answered.
     pub(crate) fn split_late_answer(&mut self) -> Option<Self> {
         let Upstream::Responding(response) = &self.upstream else {
             return None;
         };
         let (status, endpoint) = (response.status, response.endpoint.clone());
-        self.is_late = false;
         Some(Self {
             granted_at: self.granted_at,
             pool: self.pool.clone(),
@@ -201,7 +197,6 @@ impl Granted {
             by_credit: Some(ByCredit { credit: NO_CREDIT, place: None, known_since: None }),
             upstream: core::mem::replace(&mut self.upstream, Upstream::Requeued { status }),
             load: Load::default(),
-            is_late: false,
         })
     }
 

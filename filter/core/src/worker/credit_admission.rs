@@ -80,9 +80,7 @@ impl Worker {
         let credit_endpoint = grant.endpoints.first().map(String::as_str);
         let edits = self.grant_headers.edits(exchange, &grant, None, credit_endpoint);
         self.granted_ids.insert(exchange);
-        if self.grant_headers.logs_attempts {
-            watch_attempt(&self.failed_attempts, self.grant_headers.epoch, exchange, &grant);
-        }
+        watch_attempt(&self.failed_attempts, now, self.grant_headers.epoch, exchange, &grant);
         let mut granted = Granted::new(now, grant, exchange.load());
         granted.by_credit = Some(ByCredit { credit: place.credit, place: Some(place), known_since: None });
         self.in_flight.add(&granted);
@@ -126,7 +124,7 @@ impl Worker {
     }
 
     /// Reports the requests that were admitted by credit and have run for long without an answer: the companion shows them, and sees that
-    /// their server is silent. Looks at each request once.
+    /// their server is silent. Looks at each request once; one whose body arrives for so long is reported at its end.
     pub(super) fn report_long_admissions(&mut self, now: Instant) {
         let is_long = |exchange: &Exchange| now.since(exchange.arrived) >= LONG_ADMISSION;
         let later = self.exchanges.range(self.reported_to.saturating_add(1)..);

@@ -156,12 +156,16 @@ impl Worker {
             return None;
         };
         let mut reply = error_reply(response, exchange.register.api(), &granted.report, sequence);
-        let served = response.endpoint.clone().unwrap_or_default();
+        self.name_server(&mut reply, response.endpoint.clone().unwrap_or_default());
+        Some(self.carry_reply(sequence, reply))
+    }
+
+    /// Names the server in an error that takes the place of its response.
+    pub(super) fn name_server(&self, reply: &mut LocalReply, served: String) {
         if self.is_requeue_listener && self.routes_report_endpoint {
             reply.headers.push((names::SERVED_AGAIN_HEADER, served.clone()));
         }
         reply.headers.push((names::SERVED_HEADER, served));
-        Some(self.carry_reply(sequence, reply))
     }
 }
 

@@ -81,7 +81,8 @@ impl Worker {
         let lacked_socket = status == 0 && !cut && lacked_socket(host);
         let timed_out = status == 0 && !cut && !lacked_socket && ran_out_of_time(host);
         if !cut && !lacked_socket && !timed_out && !requeue_on.contains(status) {
-            self.failed_attempts.end(self.grant_headers.epoch, exchange.register.sequence);
+            let (epoch, sequence) = (self.grant_headers.epoch, exchange.register.sequence);
+            self.failed_attempts.end(epoch, sequence, upstream_address(host).as_deref());
             return;
         }
         // The requeue listener's own answer is that of another exchange.

@@ -3,7 +3,7 @@
 use penstock_wire::Code;
 use penstock_wire::filter_frame::Event;
 use penstock_wire::names::outcome;
-use penstock_wire::{Api, Refused};
+use penstock_wire::{Api, AttemptFailed, Refused};
 
 use super::Worker;
 use crate::body::Body;
@@ -14,6 +14,7 @@ use crate::identity::IdentityClaims;
 use crate::local_reply::{Failure, LocalReply, QueueReport};
 use crate::registration::{self, body_too_large, invalid_body};
 use crate::rewrite::BufferedBody;
+use crate::session::Epoch;
 use crate::time::{Clock, Instant};
 use crate::usage_request;
 
@@ -129,6 +130,11 @@ impl Worker {
             return BodyAction::Pause;
         };
         let place = exchange.pool_name().map(|pool| self.credits.wait(pool));
+        if let (Some(from), Some(AttemptFailed { timed_out: true, .. })) =
+            (&exchange.register.requeued_from, &exchange.register.failed_attempt)
+        {
+            self.failed_attempts.overtake(Epoch { hi: from.epoch_hi, lo: from.epoch_lo }, from.sequence);
+        }
         let session = self.sessions.of_mut(exchange.pool_name());
         let registered = session.is_linked();
         exchange.phase = Phase::Waiting { registered, place };

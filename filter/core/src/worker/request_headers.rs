@@ -8,7 +8,7 @@ use penstock_wire::{Api, RequestKey};
 
 use super::Worker;
 use crate::body::BodyScanner;
-use crate::effect::HeadersAction;
+use crate::effect::{self, HeadersAction};
 use crate::exchange::{Exchange, Phase, ReadingBody};
 use crate::header_sanitizer::{self, CONTENT_LENGTH, HeaderEdit};
 use crate::headers::Headers;
@@ -39,6 +39,10 @@ impl Worker {
             let Some(token) = self.requeue_token(headers) else {
                 return self.refuse_at_headers(now, context, api.unwrap_or_default(), headers, &stranger());
             };
+            if !self.failed_attempts.is_first_return(token.epoch, token.sequence) {
+                // Envoy drops this answer, because the first return goes on.
+                return HeadersAction::Unroutable(effect::returned_twice());
+            }
             Some(token)
         } else {
             None
@@ -73,7 +77,7 @@ impl Worker {
         if let Some(token) = token {
             let was_refused = headers.get(names::REFUSED_HEADER).is_some();
             exchange.register.failed_attempt =
-                self.failed_attempts.before_requeue(token.epoch, token.sequence, was_refused);
+                self.failed_attempts.before_requeue(now, token.epoch, token.sequence, was_refused);
             apply_token(&mut exchange, token);
         }
         let sequence = exchange.register.sequence;

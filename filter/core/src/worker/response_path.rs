@@ -63,7 +63,7 @@ impl Worker {
         let Phase::Granted(granted) = &mut exchange.phase else {
             return ResponseHeadersAction::default();
         };
-        let status = carried_status::status(headers);
+        let status = carried_status::of_response(headers);
         // A server's error passes unchanged. Only an error that Envoy itself sends is replaced.
         if status >= 400 {
             let details = response_code_details(host);
@@ -85,7 +85,7 @@ impl Worker {
         // Asking the host for the address costs more than reading the header that a route may set.
         let address = reported.or_else(|| upstream_address(host));
         if address.is_some() && address == self.requeue_listener {
-            granted.upstream = Upstream::Requeued { status };
+            granted.upstream = Upstream::Requeued { status: carried_status::of_requeued(headers) };
             // At the first listener, the route's header names the requeue listener instead of the server.
             let is_overwritten = self.routes_report_endpoint && !self.is_requeue_listener;
             let mut edits = requeued_edits(&granted.report, headers, is_overwritten);
@@ -99,7 +99,6 @@ impl Worker {
             let (pool, granted_at) = (exchange.pool.as_deref(), granted.granted_at);
             response.silence = self.silence_timers.start(now, sequence, pool, granted_at);
         }
-        granted.is_late = self.failed_attempts.is_overtaken(self.grant_headers.epoch, sequence);
         // A body of no announced type is seldom one that the scanner knows.
         let is_held = headers.get("content-type").is_some() && held_responses::can_hold(api, &response);
         response.held = is_held.then_some(Held { scanned: 0 });
@@ -263,6 +262,7 @@ impl Worker {
             return;
         };
         self.granted_ids.remove(&exchange);
+        let is_overtaken = self.failed_attempts.is_overtaken(self.grant_headers.epoch, sequence);
         self.failed_attempts.remove(self.grant_headers.epoch, sequence);
         let pool = exchange.pool.as_ref().map(|pool| pool.name.as_str());
         match exchange.phase {
@@ -274,7 +274,7 @@ impl Worker {
                 self.silence_timers.end(sequence, &granted);
                 self.learn_document_end(&mut granted);
                 let register = Register { age_us: now.micros_since(exchange.arrived), ..exchange.register };
-                if let Some(late) = granted.is_late.then(|| granted.split_late_answer()).flatten() {
+                if let Some(late) = is_overtaken.then(|| granted.split_late_answer()).flatten() {
                     let sequence = self.next_sequence();
                     let register = Register {
                         sequence,

@@ -8,14 +8,15 @@
 use core::time::Duration;
 use std::collections::BTreeSet;
 
-use penstock_wire::{AttemptFailed, Grant, names};
+use penstock_wire::{AttemptFailed, Grant};
 
 use super::Worker;
 use crate::compiled_policy::PoolPolicy;
 use crate::effect::Effect;
 use crate::end_reason::UpstreamFailure;
-use crate::exchange::{Exchange, Granted, Phase, Response, SilenceLimit, Upstream};
+use crate::exchange::{Exchange, Granted, Phase, SilenceLimit, Upstream};
 use crate::failed_attempts::FailedAttempts;
+use crate::local_reply::LocalReply;
 use crate::retry_advice::retry_after_ms;
 use crate::session::Epoch;
 use crate::time::Instant;
@@ -41,7 +42,11 @@ impl SilenceTimers {
         granted_at: Instant,
     ) -> Option<SilenceLimit> {
         let pool = pool?;
-        let first_byte_by = pool.first_byte.map(|longest| granted_at.after(longest));
+        let first_byte_by = pool.first_byte.map(|longest| {
+            let since_grant = granted_at.after(longest);
+            // An attempt that isn't the first one, or is late, begins to count with its headers.
+            if since_grant > now { since_grant } else { now.after(longest) }
+        });
         let limit = SilenceLimit { first_byte_by, idle: pool.idle, timer: now };
         let timer = limit.deadline(now, None).look_at?;
         self.due.insert((timer, sequence));
@@ -58,24 +63,38 @@ impl SilenceTimers {
     }
 }
 
-/// Notes the attempt of a grant with a limited silence, which goes on when its time is over. If its request comes in again before Envoy has
-/// logged the end of the attempt, that is the reason.
-pub(super) fn watch_attempt(attempts: &FailedAttempts, epoch: Epoch, exchange: &Exchange, grant: &Grant) {
-    if exchange.first_byte().is_none() || !grant.requeue {
-        return;
-    }
-    let Some(endpoint) = grant.endpoints.first().cloned() else {
+/// Notes the attempt of a grant with a limited silence, which goes on when its time is over. If its request comes in again after that, and
+/// Envoy hasn't logged the end of the attempt, the server was silent.
+pub(super) fn watch_attempt(
+    attempts: &FailedAttempts,
+    now: Instant,
+    epoch: Epoch,
+    exchange: &Exchange,
+    grant: &Grant,
+) {
+    let (Some(longest), Some(endpoint)) = (exchange.first_byte(), grant.endpoints.first()) else {
         return;
     };
-    let (sequence, pool) = (grant.sequence, grant.pool.clone());
-    attempts.watch(
-        epoch,
-        AttemptFailed { sequence, endpoint, pool, timed_out: true, ..AttemptFailed::default() },
-    );
+    if !grant.requeue {
+        return;
+    }
+    let (sequence, pool, endpoint) = (grant.sequence, grant.pool.clone(), endpoint.clone());
+    let failure = AttemptFailed { sequence, endpoint, pool, timed_out: true, ..AttemptFailed::default() };
+    // Envoy's timer begins at the time that its event loop has read last, and so may be early.
+    attempts.watch(epoch, now.after(longest.checked_div(2).unwrap_or(longest)), failure);
+}
+
+/// How a response ends whose server is silent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SilentEnd {
+    /// The client has a part of the response: its stream is reset.
+    Reset,
+    /// The client has received nothing, and gets this error.
+    Reply(LocalReply),
 }
 
 impl Worker {
-    /// Ends the responses whose servers have been silent for too long.
+    /// Has the responses ended whose servers have been silent for too long.
     pub(super) fn end_silent_responses(&mut self, now: Instant) {
         while let Some((due, sequence)) = self.silence_timers.due.first().copied() {
             if due > now {
@@ -89,50 +108,49 @@ impl Worker {
                 continue;
             };
             let deadline = limit.deadline(now, response.scanner.last_byte());
-            if deadline.ends.is_some_and(|ends| ends <= now) {
-                self.end_silent_response(sequence);
-            } else if let Some(look_at) = deadline.look_at {
+            if let Some(look_at) = deadline.look_at.filter(|look_at| *look_at > now) {
                 limit.timer = look_at;
                 self.silence_timers.due.insert((look_at, sequence));
-            } else {
+            } else if deadline.ends.is_none() {
                 response.silence = None;
+            } else if let Some(exchange) = self.exchanges.get(&sequence) {
+                self.effects.push_back(Effect::EndSilentResponse { context: exchange.context, sequence });
             }
         }
     }
 
-    /// Cuts a response, or answers in its place if the client has received nothing of it.
-    fn end_silent_response(&mut self, sequence: u64) {
-        let serves_again = self.is_requeue_listener && self.routes_report_endpoint;
-        let Some(exchange) = self.exchanges.get_mut(&sequence) else {
-            return;
-        };
-        let (context, api) = (exchange.context, exchange.register.api());
+    /// The host is about to end a response whose server is silent. `None`: it isn't any more.
+    pub fn end_silent_response(&mut self, now: Instant, sequence: u64) -> Option<SilentEnd> {
+        let exchange = self.exchanges.get_mut(&sequence)?;
+        let api = exchange.register.api();
         let Phase::Granted(granted) = &mut exchange.phase else {
-            return;
+            return None;
         };
         let Upstream::Responding(response) = &mut granted.upstream else {
-            return;
+            return None;
         };
+        let limit = response.silence.as_mut()?;
+        let deadline = limit.deadline(now, response.scanner.last_byte());
+        if response.is_complete {
+            return None;
+        }
+        if deadline.ends.is_none_or(|ends| ends > now) {
+            // A byte has come in the meantime.
+            if let Some(look_at) = deadline.look_at {
+                limit.timer = look_at;
+                self.silence_timers.due.insert((look_at, sequence));
+            }
+            return None;
+        }
         response.is_timed_out = true;
         if response.held.take().is_none() {
-            self.effects.push_back(Effect::CutResponse { context, sequence });
-            return;
+            return Some(SilentEnd::Reset);
         }
-        let mut reply = UpstreamFailure::Timeout
-            .failure(retry_after_ms(Duration::ZERO, sequence))
-            .reply(api, Some(&granted.report));
+        let failure = UpstreamFailure::Timeout.failure(retry_after_ms(Duration::ZERO, sequence));
+        let mut reply = failure.reply(api, Some(&granted.report));
         response.status = reply.status;
         let served = response.endpoint.clone().unwrap_or_default();
-        if serves_again {
-            reply.headers.push((names::SERVED_AGAIN_HEADER, served.clone()));
-        }
-        reply.headers.push((names::SERVED_HEADER, served));
-        let reply = self.carry_reply(sequence, reply);
-        self.effects.push_back(Effect::Reply { context, reply });
-    }
-
-    /// The host is about to cut a response. Returns `false` if it has ended in the meantime.
-    pub fn may_cut_response(&mut self, sequence: u64) -> bool {
-        self.response(sequence).is_some_and(|response: &mut Response| !response.is_complete)
+        self.name_server(&mut reply, served);
+        Some(SilentEnd::Reply(self.carry_reply(sequence, reply)))
     }
 }

@@ -175,7 +175,7 @@ impl Rig {
                 Effect::Session(..)
                 | Effect::Reply { .. }
                 | Effect::ResumeResponse { .. }
-                | Effect::CutResponse { .. }
+                | Effect::EndSilentResponse { .. }
                 | Effect::CountReceived { .. }
                 | Effect::LogError(_) => {}
                 Effect::Resume { edits, .. } => self.edits += edits.len() as u64,

@@ -60,7 +60,7 @@ pub(crate) enum Output {
     Reply(u32, LocalReply),
     ResumeResponse(u32),
     /// Of the stream with this id.
-    CutResponse(u32),
+    EndSilentResponse(u32),
     /// Of the request with this number.
     CountReceived(u64),
     Error(String),
@@ -353,7 +353,7 @@ impl Rig {
                 }
                 Effect::Reply { context, reply } => Output::Reply(context, reply),
                 Effect::ResumeResponse { context, .. } => Output::ResumeResponse(context),
-                Effect::CutResponse { context, .. } => Output::CutResponse(context),
+                Effect::EndSilentResponse { context, .. } => Output::EndSilentResponse(context),
                 Effect::CountReceived { sequence, .. } => Output::CountReceived(sequence),
                 Effect::LogError(text) => Output::Error(text),
             };

@@ -142,7 +142,11 @@ fn cut_connection_is_reported_as_one_and_a_failed_one_is_not() {
     let flag = |rig: &mut Rig, bit: u64| {
         rig.host.0.insert("response.flags", (1_u64 << bit).to_le_bytes().to_vec());
     };
-    for (bit, is_cut) in [(4, true), (6, true), (5, false), (2, false)] {
+    flag(&mut rig, 2);
+    let Event::AttemptFailed(expected) = cut(false) else { panic!("another event") };
+    let expected = AttemptFailed { cut: false, timed_out: true, ..expected };
+    assert_eq!(logged(&mut rig, "id-1", SERVER, &[]), [Event::AttemptFailed(expected)]);
+    for (bit, is_cut) in [(4, true), (6, true), (5, false)] {
         flag(&mut rig, bit);
         let expected: Vec<Event> = is_cut.then(|| cut(false)).into_iter().collect();
         assert_eq!(logged(&mut rig, "id-1", SERVER, &[]), expected, "bit {bit}");

@@ -118,7 +118,7 @@ impl Split {
                 Effect::Session(_, SessionEffect::LogInfo(_) | SessionEffect::LogWarning(_)) => {}
                 Effect::Resume { context, .. } => self.resumed.push(context),
                 Effect::Reply { reply, .. } => self.replies.push(reply),
-                Effect::ResumeResponse { .. } | Effect::CutResponse { .. } => {}
+                Effect::ResumeResponse { .. } | Effect::EndSilentResponse { .. } => {}
                 Effect::CountReceived { .. } | Effect::LogError(_) => panic!("{effect:?}"),
             }
         }

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use penstock_filter_core::effect::Effect;
-use penstock_filter_core::header_sanitizer::HeaderEdit;
 use penstock_filter_core::limits::{HEADERS_HELD, LONG_ADMISSION};
+use penstock_filter_core::worker::SilentEnd;
 use penstock_wire::command::Kind;
 use penstock_wire::filter_frame::Event;
 use penstock_wire::{EndReason, Grant};
@@ -34,47 +33,31 @@ fn limited(first_byte: Option<Duration>, idle: Option<Duration>) -> Rig {
     rig
 }
 
-/// The headers that a grant sets for Envoy's router.
-fn timeout_headers(rig: &mut Rig, requeue: bool) -> [Option<String>; 2] {
+/// The edits of a granted request's headers.
+fn granted_edits(rig: &mut Rig, requeue: bool) -> String {
     let (sequence, _) = rig.waiting("m1");
     let grant = Grant { requeue, endpoints: vec![A.into()], ..grant(sequence) };
-    let frame = penstock_wire::CompanionFrame {
-        seq: 100 + sequence,
-        ack: 0,
-        commands: vec![penstock_wire::Command { kind: Some(Kind::Grant(grant)) }],
-    };
-    rig.receive(&prost::Message::encode_to_vec(&frame));
-    let mut found = [None, None];
-    while let Some(effect) = rig.worker.poll_effect() {
-        let Effect::Resume { edits, .. } = effect else {
-            continue;
-        };
-        for edit in edits {
-            match edit {
-                HeaderEdit::Set("x-envoy-upstream-rq-per-try-timeout-ms", value) => found[0] = Some(value),
-                HeaderEdit::SetStatic("x-envoy-hedge-on-per-try-timeout", value) => {
-                    found[1] = Some(value.to_owned());
-                }
-                _ => {}
-            }
-        }
+    match &rig.command(0, [Kind::Grant(grant)])[..] {
+        [Output::Resume(_, edits)] => edits.clone(),
+        other => panic!("{other:?}"),
     }
-    found
 }
 
 #[test]
 fn envoy_has_the_time_until_the_headers() {
-    let text = |text: &str| Some(text.to_owned());
-    assert_eq!(timeout_headers(&mut limited(None, Some(IDLE)), true), [None, None]);
-    assert_eq!(timeout_headers(&mut limited(Some(FIRST_BYTE), None), true), [text("30000"), text("true")]);
-    assert_eq!(timeout_headers(&mut limited(Some(FIRST_BYTE), None), false), [text("30000"), None]);
+    let time = r#"Set("x-envoy-upstream-rq-per-try-timeout-ms", "30000")"#;
+    let hedge = r#"SetStatic("x-envoy-hedge-on-per-try-timeout", "true")"#;
+    let found = |edits: String| [time, hedge].map(|edit| edits.contains(edit));
+    assert_eq!(found(granted_edits(&mut limited(None, Some(IDLE)), true)), [false, false]);
+    assert_eq!(found(granted_edits(&mut limited(Some(FIRST_BYTE), None), true)), [true, true]);
+    assert_eq!(found(granted_edits(&mut limited(Some(FIRST_BYTE), None), false)), [true, false]);
 }
 
 /// Whether the response is cut within `time`, in steps of a hundredth.
 fn cut_after(rig: &mut Rig, time: Duration) -> Option<Duration> {
     for step in 1..=100 {
         rig.advance(time / 100);
-        if rig.tick().contains(&Output::CutResponse(101)) {
+        if rig.tick().contains(&Output::EndSilentResponse(101)) {
             return Some(time / 100 * step);
         }
         // What is held goes on.
@@ -94,7 +77,7 @@ fn pause_after_a_byte_is_limited_and_bytes_extend_it() {
     }
     assert!(rig.worker.tick_period(rig.now) <= IDLE);
     assert!(cut_after(&mut rig, IDLE).is_some());
-    assert!(rig.worker.may_cut_response(sequence));
+    assert_eq!(rig.worker.end_silent_response(rig.now, sequence), Some(SilentEnd::Reset));
     let [Output::Sent(_, Event::Completed(completed))] = &rig.log(sequence)[..] else {
         panic!("not completed");
     };
@@ -108,6 +91,7 @@ fn headers_alone_are_no_byte_and_a_pause_before_the_first_byte_is_none() {
     rig.response(sequence, &STREAMED, false);
     let cut = cut_after(&mut rig, FIRST_BYTE + IDLE).expect("cut");
     assert!(cut >= FIRST_BYTE, "{cut:?}");
+    assert_eq!(rig.worker.end_silent_response(rig.now, sequence), Some(SilentEnd::Reset));
     let [Output::Sent(_, Event::Completed(completed))] = &rig.log(sequence)[..] else {
         panic!("not completed");
     };
@@ -121,17 +105,37 @@ fn client_that_has_received_nothing_gets_an_error() {
     assert!(rig.response(sequence, &STREAMED, false).is_held);
     rig.outputs();
     rig.advance(HEADERS_HELD / 2);
-    let outputs = rig.tick();
-    let reply = outputs.iter().find_map(|output| match output {
-        Output::Reply(_, reply) => Some(reply),
-        _ => None,
-    });
-    let reply = reply.unwrap_or_else(|| panic!("{outputs:?}"));
+    assert!(rig.tick().contains(&Output::EndSilentResponse(101)));
+    let Some(SilentEnd::Reply(reply)) = rig.worker.end_silent_response(rig.now, sequence) else {
+        panic!("no reply");
+    };
     let body: serde_json::Value = serde_json::from_slice(&reply.body).expect("JSON");
     assert_eq!((reply.status, &body["error"]["code"]), (504, &"upstream_timeout".into()));
     let log = rig.log(sequence);
     let [Output::Sent(_, Event::Completed(completed))] = &log[..] else { panic!("{log:?}") };
     assert_eq!((completed.end(), completed.status), (EndReason::TimedOutBeforeAnswer, 504));
+}
+
+#[test]
+fn byte_that_comes_before_the_host_ends_the_response_saves_it() {
+    let mut rig = limited(None, Some(IDLE));
+    let sequence = rig.running("m1");
+    rig.response(sequence, &STREAMED, false);
+    rig.response_body(sequence, TEXT_EVENT, false);
+    assert!(cut_after(&mut rig, IDLE).is_some());
+    rig.response_body(sequence, TEXT_EVENT, false);
+    assert_eq!(rig.worker.end_silent_response(rig.now, sequence), None);
+    assert!(cut_after(&mut rig, IDLE).is_some(), "and its silence is limited again");
+}
+
+#[test]
+fn headers_after_their_time_give_the_server_the_same_time_again() {
+    let mut rig = limited(Some(FIRST_BYTE), None);
+    let sequence = rig.running("m1");
+    rig.advance(FIRST_BYTE + IDLE);
+    rig.response(sequence, &STREAMED, false);
+    assert_eq!(cut_after(&mut rig, FIRST_BYTE - IDLE), None);
+    assert!(cut_after(&mut rig, 2 * IDLE).is_some());
 }
 
 #[test]
@@ -141,7 +145,7 @@ fn complete_response_and_one_without_a_limit_are_never_cut() {
     rig.response(sequence, &STREAMED, false);
     rig.response_body(sequence, TEXT_EVENT, true);
     assert_eq!(cut_after(&mut rig, 3 * IDLE), None);
-    assert!(!rig.worker.may_cut_response(sequence));
+    assert_eq!(rig.worker.end_silent_response(rig.now, sequence), None);
     let mut rig = limited(Some(FIRST_BYTE), None);
     let sequence = rig.running("m1");
     rig.response(sequence, &STREAMED, false);

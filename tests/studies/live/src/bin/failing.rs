@@ -38,7 +38,7 @@ struct Row {
     requests: u32,
     failed: u32,
     failed_later: u32,
-    recognised: Option<Duration>,
+    recognized: Option<Duration>,
     back: Option<Duration>,
 }
 
@@ -54,7 +54,7 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     println!(
-        "| one of two servers fails by | requests | failed | failed after it was recognised | recognised after | back after |"
+        "| one of two servers fails by | requests | failed | failed after recognition | recognized after | back after |"
     );
     println!("|---|---|---|---|---|---|");
     for (name, way) in WAYS {
@@ -67,7 +67,7 @@ fn main() -> ExitCode {
             row.requests,
             row.failed,
             row.failed_later,
-            shown(row.recognised),
+            shown(row.recognized),
             shown(row.back)
         );
     }
@@ -85,7 +85,7 @@ async fn measure(way: Way, time: Duration) -> Row {
         slots(8)
     );
     let gateway = Gateway::start(&config("", &[pool])).await;
-    let mut row = Row { requests: 0, failed: 0, failed_later: 0, recognised: None, back: None };
+    let mut row = Row { requests: 0, failed: 0, failed_later: 0, recognized: None, back: None };
     // Both have served.
     for _ in 0..5 {
         ask(&gateway).await;
@@ -96,8 +96,8 @@ async fn measure(way: Way, time: Duration) -> Row {
         let failed = ask(&gateway).await;
         row.requests += TOGETHER;
         row.failed += failed;
-        match row.recognised {
-            None if state(&gateway, bad).await != "healthy" => row.recognised = Some(began.elapsed()),
+        match row.recognized {
+            None if state(&gateway, bad).await != "healthy" => row.recognized = Some(began.elapsed()),
             None => {}
             Some(_) => row.failed_later += failed,
         }
