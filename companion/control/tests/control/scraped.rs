@@ -61,7 +61,7 @@ fn foreign_requests_take_room_until_they_are_gone() {
             scraped: Some(scraped(2)),
             foreign: 2,
             is_asleep: false,
-            oldest_running: None
+            oldest_running: Some(std::time::Duration::ZERO)
         }]
     );
     assert_eq!(pool(&world).snapshot.endpoints[0].bound, 1);
