@@ -49,7 +49,7 @@ pub fn settings(config: &Config, identity: &ProcessIdentity) -> Settings {
                 class_globs: pool.class_globs.clone(),
                 capacity_status: pool.capacity_status,
                 requeues: pool.requeues,
-                // Envoy doesn't ask before it sends a request again whose time is over.
+                // After `timeouts.first_byte` Envoy sends a request again whatever `requeue_on` says, so the control must answer it.
                 resets: if pool.requeue_on.reset { pool.resets } else { 0 },
                 credit: pool.gives_credit.then(|| CreditSettings {
                     prefix_min_tokens: pool.prefix_min_tokens,

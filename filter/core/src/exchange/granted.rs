@@ -102,8 +102,8 @@ pub(crate) struct SilenceLimit {
 }
 
 impl SilenceLimit {
-    /// When the silence ends that lasts since the last byte, `None`: before the first; and when to look again, which may be earlier, because
-    /// bytes set no timer.
+    /// When the present silence has lasted for too long, and when the worker looks at the response again, which may be earlier, because bytes
+    /// set no timer. `last_byte`: `None` before the first.
     pub(crate) fn deadline(&self, now: Instant, last_byte: Option<Instant>) -> Deadline {
         let pause = |since: Instant| self.idle.map(|idle| since.after(idle));
         match last_byte {
@@ -116,7 +116,7 @@ impl SilenceLimit {
     }
 }
 
-/// The end of a silence. `None`: never.
+/// When a server's silence has lasted for too long, and when the worker looks at its response again. `None`: never.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Deadline {
     pub(crate) ends: Option<Instant>,

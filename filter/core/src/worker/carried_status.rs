@@ -1,8 +1,8 @@
 //! Errors that the requeue listener answers while an attempt that has run out of time goes on (`silent_servers`).
 //!
 //! Of two attempts, Envoy takes the first answer with a status that it wouldn't retry, and drops the others while one is left. So an
-//! error would wait for a server that is silent. So the requeue listener sends such an error under a status that nobody retries, with its own
-//! status in a header. The listener that has sent the request there puts the status back.
+//! error would wait for the silent server. Therefore the requeue listener sends such an error with the status 599, which no router retries, and
+//! with the error's status in a header. The listener that has sent the request there puts the status back.
 
 use penstock_wire::names;
 

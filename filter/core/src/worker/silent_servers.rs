@@ -94,7 +94,7 @@ pub enum SilentEnd {
 }
 
 impl Worker {
-    /// Has the responses ended whose servers have been silent for too long.
+    /// Asks the host to end the responses whose servers have been silent for too long.
     pub(super) fn end_silent_responses(&mut self, now: Instant) {
         while let Some((due, sequence)) = self.silence_timers.due.first().copied() {
             if due > now {
