@@ -223,6 +223,19 @@ proptest! {
     }
 }
 
+/// The quantum of a band falls from 70 to 1 during its visit.
+#[test]
+fn a_smaller_quantum_counts_in_a_present_visit_in_engine_and_model() {
+    let steps = [
+        11_603_933_073_418_246_173,
+        995_906_621_243_524_586,
+        3_771_881_295_010_053_800,
+        13_435_367_383_960_261_512,
+        17_571_401_936_958_096_288,
+    ];
+    run(&EXACT, Without::Refunds, 12_185_254_663_493_224_170, &steps).unwrap();
+}
+
 #[test]
 fn a_policy_change_keeps_classes_and_changes_the_discipline() {
     let mut rng = Rng::new(1);

@@ -262,6 +262,7 @@ impl Model {
         self.expire_usage();
         self.end_ejections();
         self.release_left();
+        self.refresh_backlogs();
         self.advance_budgets();
         let is_manual = |model: &Self| model.policy.gate == Gate::Manual;
         if !is_manual(self) || input.is_none() {

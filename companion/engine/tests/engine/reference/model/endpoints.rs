@@ -347,10 +347,10 @@ impl Model {
         self.left.iter().map(|(since, _)| since.after(self.kept())).min()
     }
 
+    /// What clients have left for long enough counts no longer. Backlogs are as before: a change of policy sets quanta first.
     pub(super) fn release_left(&mut self) {
         let (now, kept) = (self.now, self.kept());
         self.left.retain(|(since, _)| since.after(kept) > now);
-        self.refresh_backlogs();
     }
 
     /// The requests that run there, and those that filters may run there.
