@@ -23,17 +23,19 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
+    pub(crate) const NONE: Self = Self { iteration_ms: f64::INFINITY, first_token_ms: f64::INFINITY };
+
     pub(crate) fn explicit(targets: &Targets) -> Self {
         Self {
-            iteration_ms: targets.itl_ms.unwrap_or(f64::INFINITY),
-            first_token_ms: targets.ttft_ms.unwrap_or(f64::INFINITY),
+            iteration_ms: targets.itl_ms.unwrap_or(f64::INFINITY) * USED,
+            first_token_ms: targets.ttft_ms.unwrap_or(f64::INFINITY) * USED,
         }
     }
 
     /// From targets inferred at iterations of `iteration_ms`. The inferred target for the first token is such an iteration plus
     /// the request's own prompt. So it adds no limit, and a prompt above the mean isn't delayed by it.
     pub(crate) const fn inferred(iteration_ms: f64) -> Self {
-        Self { iteration_ms, first_token_ms: f64::INFINITY }
+        Self { iteration_ms: iteration_ms * USED, first_token_ms: f64::INFINITY }
     }
 }
 
@@ -54,21 +56,46 @@ pub(crate) struct AllowanceInputs {
 }
 
 impl AllowanceInputs {
+    /// What the mean request adds to an iteration.
+    fn each_ms(&self) -> f64 {
+        let Parameters { beta_ms, gamma_ms, .. } = self.parameters;
+        let (i, o) = (self.traffic.input.max(0.0), self.traffic.output.max(1.0));
+        beta_ms * (1.0 + i / o) + gamma_ms * (i + self.cached + o / 2.0)
+    }
+
+    fn kv_tokens_max(&self) -> Option<u64> {
+        self.kv_tokens.map(|tokens| tokens / 10 * 9)
+    }
+
+    /// Mean requests that fit into the cache.
+    fn cached_requests_max(&self) -> f64 {
+        let each = self.traffic.input.max(0.0) + self.cached + self.traffic.output.max(1.0);
+        self.kv_tokens_max().map_or(f64::INFINITY, |tokens| count(tokens) / each)
+    }
+
+    /// The limits under which the endpoint runs the fewest requests that give this part of the throughput of a full server. An
+    /// iteration over n requests takes T(n) = alpha + n * each, and gives n tokens.
+    pub(crate) fn keeping(&self, part: f64) -> Limits {
+        let (alpha_ms, each_ms) = (self.parameters.alpha_ms, self.each_ms());
+        let full = count(self.max_batch).min(self.cached_requests_max()).max(1.0);
+        let throughput = part * full / (alpha_ms + full * each_ms);
+        let fewest = throughput * alpha_ms / (1.0 - throughput * each_ms);
+        Limits { iteration_ms: alpha_ms + fewest.max(1.0) * each_ms, first_token_ms: f64::INFINITY }
+    }
+
     pub(crate) fn allowance(&self) -> Allowance {
         let Parameters { alpha_ms, beta_ms, gamma_ms } = self.parameters;
-        let iteration_ms_max = self.limits.iteration_ms * USED;
-        let first_token_ms_max = self.limits.first_token_ms * USED / self.ttft_bias;
-        let kv_tokens_max = self.kv_tokens.map(|tokens| tokens / 10 * 9);
+        let iteration_ms_max = self.limits.iteration_ms;
+        let first_token_ms_max = self.limits.first_token_ms / self.ttft_bias;
+        let kv_tokens_max = self.kv_tokens_max();
         let (i, o) = (self.traffic.input.max(0.0), self.traffic.output.max(1.0));
-        let each_ms = beta_ms * (1.0 + i / o) + gamma_ms * (i + self.cached + o / 2.0);
+        let each_ms = self.each_ms();
         let iteration_ms = iteration_ms_max.min(first_token_ms_max - (beta_ms + gamma_ms) * i);
         let mut fits = REQUESTS_MAX;
         if each_ms > 0.0 {
             fits = fits.min((iteration_ms - alpha_ms) / each_ms);
         }
-        if let Some(tokens) = kv_tokens_max {
-            fits = fits.min(count(tokens) / (i + self.cached + o));
-        }
+        fits = fits.min(self.cached_requests_max());
         fits = fits.min(count(self.max_batch)).max(1.0);
         let mut requests_max = self.max_batch;
         if self.divisor > 1 {
@@ -122,7 +149,7 @@ mod tests {
         ttft_bias: 1.25,
         traffic: Traffic { rate: 1.0, input: 512.0, output: 128.0 },
         cached: 0.0,
-        limits: Limits { iteration_ms: 50.0, first_token_ms: 500.0 },
+        limits: Limits { iteration_ms: 45.0, first_token_ms: 450.0 },
         max_batch: 256,
         kv_tokens: None,
         divisor: 1,
@@ -150,7 +177,7 @@ mod tests {
     fn the_lowest_limit_applies() {
         let typical = |inputs: AllowanceInputs| inputs.allowance().typical;
         let limits = |iteration_ms, first_token_ms| Limits { iteration_ms, first_token_ms };
-        let first = AllowanceInputs { limits: limits(50.0, 75.0), ..INPUTS };
+        let first = AllowanceInputs { limits: limits(45.0, 67.5), ..INPUTS };
         let left_ms = 75.0 * 0.9 / 1.25 - 512.0 * 0.0505;
         assert!(left_ms < 45.0);
         let allowance = first.allowance();

@@ -4,6 +4,7 @@
 //! time proportional to their number. Every other change of a request takes constant time. Learning and allowances follow once in
 //! a window, and no window runs while nothing happens.
 
+mod bounds;
 mod probing;
 mod relist;
 mod windows;
@@ -18,7 +19,7 @@ use penstock_model::Targets;
 use penstock_model::observation::Completion;
 use penstock_model::slo::{Policy as SloPolicy, Slo, Source};
 
-use self::probing::Exploration;
+use crate::bound_search::Shown;
 use crate::endpoint::{Endpoint, InFlight};
 use crate::saturation::Saturation;
 use crate::types::{
@@ -79,7 +80,12 @@ pub struct Autopilot {
     arrivals: u64,
     /// Windows that are over.
     windows_closed: u64,
-    exploration: Exploration,
+    /// When variants without known parameters are fitted next; `None`: there are none.
+    fit_at: Option<Instant>,
+    /// When the bounds of endpoints are judged next.
+    judge_at: Option<Instant>,
+    /// The next request that arrives may raise a bound.
+    is_any_ripe: bool,
     slo: Slo,
     /// Requests per second that are offered.
     demand: f64,
@@ -113,7 +119,9 @@ impl Autopilot {
             window_since: None,
             arrivals: 0,
             windows_closed: 0,
-            exploration: Exploration::new(now),
+            fit_at: None,
+            judge_at: None,
+            is_any_ripe: false,
             slo: Slo { targets: Targets::default(), source: Source::None },
             demand: 0.0,
             max_rate: None,
@@ -123,7 +131,7 @@ impl Autopilot {
             inputs: VecDeque::new(),
         };
         autopilot.analyze();
-        autopilot.update_allowances();
+        autopilot.update_allowances(now);
         autopilot
     }
 
@@ -132,6 +140,9 @@ impl Autopilot {
     pub fn arrived(&mut self, now: Instant) {
         self.record_activity(now);
         self.arrivals = self.arrivals.saturating_add(1);
+        if self.is_any_ripe {
+            self.judge_by(Some(now));
+        }
     }
 
     /// No number of servers can serve the request that arrived last, at least not yet, so it was no load.
@@ -158,7 +169,7 @@ impl Autopilot {
         let Some(&index) = self.indices.get(&granted.endpoint) else {
             return;
         };
-        let request = InFlight::new(index, now, &granted);
+        let mut request = InFlight::new(index, now, &granted);
         let endpoint = &mut self.endpoints[index];
         let guess = self.variants[endpoint.variant].guess();
         let ttft_ms = guess.map(|parameters| endpoint.first_token_ms(&parameters, &request));
@@ -172,8 +183,11 @@ impl Autopilot {
         );
         endpoint.overlap_tracker.set_sequences(id.0, request.sequences);
         endpoint.stats.granted += 1;
+        endpoint.number(id, &mut request);
         endpoint.add(&request);
+        endpoint.search.granted(&endpoint.present());
         self.in_flight.insert(id, request);
+        self.plan_judgement(now, index);
     }
 
     /// A request runs already, by the grant of another companion. The start of its decoding isn't known, so it is load, and
@@ -197,6 +211,8 @@ impl Autopilot {
         );
         endpoint.overlap_tracker.set_sequences(id.0, request.sequences);
         endpoint.add(&request);
+        let present = endpoint.present();
+        endpoint.search.start_from(now, present.sequences, &present);
         self.in_flight.insert(id, request);
     }
 
@@ -252,12 +268,15 @@ impl Autopilot {
         if request.endpoint == index {
             return;
         }
-        let before = core::mem::replace(&mut request.endpoint, index);
+        let there = *request;
+        request.endpoint = index;
         request.is_whole = false;
+        (request.number, request.has_started) = (0, true);
         let request = *request;
-        let endpoint = &mut self.endpoints[before];
+        let endpoint = &mut self.endpoints[there.endpoint];
         endpoint.overlap_tracker.record_drop(millis(now), id.0);
-        endpoint.remove(&request);
+        endpoint.remove(&there);
+        endpoint.search.ended(there.number, there.has_started, None);
         let endpoint = &mut self.endpoints[index];
         endpoint.overlap_tracker.record_dispatch(
             millis(now),
@@ -315,6 +334,13 @@ impl Autopilot {
             ttft_ms,
             itl_ms,
         );
+        let shown = Shown {
+            tokens: output.unwrap_or(1.0),
+            duration: last.unwrap_or_else(|| now.since(request.granted_at)),
+            first_token_ms: ttft_ms,
+            itl_ms,
+        };
+        endpoint.search.ended(request.number, request.has_started, Some(&shown));
         let variant = &mut self.variants[endpoint.variant];
         variant.pace.observe(&served, request.sequences);
         let is_representative = !(variant.has_established && endpoint.is_young(now, self.transient));
@@ -323,6 +349,7 @@ impl Autopilot {
                 variant.observe(&observation);
             }
         }
+        self.plan_judgement(now, request.endpoint);
     }
 
     /// A granted request isn't served there, or its end isn't known: it waits again, its client left, or its endpoint failed.
@@ -334,6 +361,8 @@ impl Autopilot {
         let endpoint = &mut self.endpoints[request.endpoint];
         endpoint.remove(&request);
         endpoint.overlap_tracker.record_drop(millis(now), id.0);
+        endpoint.search.ended(request.number, request.has_started, None);
+        self.plan_judgement(now, request.endpoint);
     }
 
     /// The time between two tokens of the last answers of the endpoint's variant; `None`: none has shown it.
@@ -370,13 +399,16 @@ impl Autopilot {
         if self.endpoints[index].update_metrics(now, scraped.as_ref()) {
             self.record_activity(now);
         }
+        if let Some(Scraped { running: Some(running), waiting: Some(waiting), .. }) = scraped {
+            self.take_page(now, index, running, waiting);
+        }
     }
 
     /// When [`Self::handle_timeout`] is due.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let end = self.window_since.map(|since| since.after(self.window))?;
-        Some(self.exploration.next_at.map_or(end, |next| next.min(end)))
+        [self.fit_at, self.judge_at].into_iter().flatten().chain([end]).min()
     }
 
     /// Closes a window that is over, and learns from it.
@@ -384,10 +416,13 @@ impl Autopilot {
         let Some(since) = self.window_since else {
             return;
         };
+        if self.judge_at.is_some_and(|due| due <= now) {
+            self.judge_bounds(now, backlog);
+        }
         if since.after(self.window) <= now {
             self.close_window(now, since, backlog);
-        } else if self.exploration.next_at.is_some_and(|next| next <= now) {
-            self.explore(now, since);
+        } else if self.fit_at.is_some_and(|due| due <= now) {
+            self.fit_unknown(now, since);
         }
     }
 
@@ -411,6 +446,7 @@ impl Autopilot {
             })
             .collect();
         AutopilotStatus {
+            gate: self.gate_status(),
             slo: self.slo,
             capacity: variants.iter().map(|variant| variant.capacity).sum(),
             variants,
@@ -437,7 +473,7 @@ impl Autopilot {
     fn record_activity(&mut self, now: Instant) {
         if self.window_since.is_none() {
             self.window_since = Some(now);
-            self.plan_exploration(now);
+            self.plan_fit(now);
         }
     }
 
@@ -473,7 +509,7 @@ fn initial(settings: &AutopilotSettings) -> (Vec<Variant>, Vec<Endpoint>) {
     let names = sorted(endpoints.cloned().collect(), &settings.pending);
     let endpoints = settings.endpoints.iter().filter_map(|endpoint| {
         let variant = names.binary_search(&endpoint.variant).ok()?;
-        let mut endpoint = Endpoint::new(endpoint.id, variant, endpoint.max_batch);
+        let mut endpoint = Endpoint::new(endpoint, variant);
         endpoint.is_fresh = false;
         Some(endpoint)
     });

@@ -1,14 +1,16 @@
 //! One endpoint of a pool: its requests in flight, its window, and its model server's metrics.
 
 use core::time::Duration;
+use std::collections::VecDeque;
 
-use penstock_engine::Instant;
 use penstock_engine::input::EndpointId;
+use penstock_engine::{Instant, RequestId};
 use penstock_model::Parameters;
 use penstock_model::overlap_tracker::OverlapTracker;
 use penstock_model::workload::Observed;
 
-use crate::types::{ExpectedUsage, Scraped, Totals};
+use crate::bound_search::{BoundSearch, Present};
+use crate::types::{AutopilotEndpoint, ExpectedUsage, Scraped, Totals};
 use crate::window_stats::{WindowStats, count, with_times_of};
 
 /// An endpoint that becomes ready so soon after the autopilot's creation was up before.
@@ -28,6 +30,12 @@ pub(crate) struct InFlight {
     pub(crate) sequences: u64,
     /// It was observed from its grant, at one endpoint, so its times show something of that endpoint.
     pub(crate) is_whole: bool,
+    /// Its number among the requests of its endpoint, from 1; 0 if it wasn't granted there.
+    pub(crate) number: u64,
+    /// The beginning of its answer can be seen.
+    pub(crate) is_streamed: bool,
+    /// It has begun to answer, or at least isn't queued inside the server.
+    pub(crate) has_started: bool,
 }
 
 impl InFlight {
@@ -40,6 +48,9 @@ impl InFlight {
             output: count(granted.output),
             sequences: granted.sequences.max(1),
             is_whole: true,
+            number: 0,
+            is_streamed: granted.is_streamed,
+            has_started: true,
         }
     }
 
@@ -54,6 +65,10 @@ impl InFlight {
 struct Load {
     requests: u64,
     sequences: u64,
+    /// Requests that haven't begun to answer.
+    unstarted: u64,
+    /// Sequences of the others.
+    answering: u64,
     uncached: f64,
     prompt: f64,
     output: f64,
@@ -81,6 +96,8 @@ pub(crate) struct Endpoint {
     pub(crate) id: EndpointId,
     pub(crate) variant: usize,
     pub(crate) max_batch: u64,
+    /// The engine's bound while there is no allowance.
+    pub(crate) bound_initial: u64,
     /// The pool lists it. Otherwise it is kept until its last request has ended.
     pub(crate) is_listed: bool,
     /// It has no variant yet.
@@ -100,10 +117,16 @@ pub(crate) struct Endpoint {
     pub(crate) has_credit: bool,
     /// The last time at which they could.
     pub(crate) credit_until: Option<Instant>,
-    /// The most sequences in flight in the last window.
-    peak: u64,
-    /// The most sequences in flight in this window.
-    peak_so_far: u64,
+    /// The model predicts what limits it, so measurement only has to find that its server queues.
+    pub(crate) is_limited: bool,
+    /// How many requests its server computes at a time, by measurement.
+    pub(crate) search: BoundSearch,
+    /// Requests that were granted here.
+    numbered: u64,
+    /// Streamed requests that may not have begun to answer, with their numbers, in the order of their grants.
+    unstarted: VecDeque<(RequestId, u64)>,
+    /// The same of requests whose answers aren't streamed.
+    unstarted_whole: VecDeque<(RequestId, u64)>,
     /// The time at which it became ready; `None` if it was up from the start.
     ready_since: Option<Instant>,
     /// The last reading of its counters.
@@ -113,11 +136,13 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    pub(crate) fn new(id: EndpointId, variant: usize, max_batch: u64) -> Self {
+    pub(crate) fn new(listed: &AutopilotEndpoint, variant: usize) -> Self {
+        let AutopilotEndpoint { id, max_batch, bound_initial, .. } = *listed;
         Self {
             id,
             variant,
             max_batch,
+            bound_initial,
             is_listed: true,
             is_fresh: true,
             is_ready: true,
@@ -130,8 +155,11 @@ impl Endpoint {
             load: Load::default(),
             has_credit: false,
             credit_until: None,
-            peak: 0,
-            peak_so_far: 0,
+            is_limited: false,
+            search: BoundSearch::new(bound_initial, max_batch),
+            numbered: 0,
+            unstarted: VecDeque::new(),
+            unstarted_whole: VecDeque::new(),
             ready_since: None,
             reading: None,
             reading_before: None,
@@ -146,6 +174,12 @@ impl Endpoint {
         self.is_ready = ready;
     }
 
+    pub(crate) fn set_limits(&mut self, listed: &AutopilotEndpoint) {
+        self.max_batch = listed.max_batch;
+        self.bound_initial = listed.bound_initial;
+        self.search.set_bound_max(listed.max_batch);
+    }
+
     /// It isn't listed, has no request in flight, and no filter may run one there.
     pub(crate) const fn is_over(&self) -> bool {
         !self.is_listed && self.load.requests == 0 && !self.has_credit
@@ -153,6 +187,7 @@ impl Endpoint {
 
     /// Forgets everything that was observed, because the endpoint has another variant now.
     pub(crate) fn forget_history(&mut self) {
+        self.search = BoundSearch::new(self.bound_initial, self.max_batch);
         self.overlap_tracker = OverlapTracker::default();
         self.stats = WindowStats::default();
         self.observed = None;
@@ -170,11 +205,6 @@ impl Endpoint {
     /// It has become ready less than `transient` ago.
     pub(crate) fn is_young(&self, now: Instant, transient: Duration) -> bool {
         self.ready_since.is_some_and(|since| now.since(since) < transient)
-    }
-
-    /// The most sequences in flight in this window and the last.
-    pub(crate) fn peak(&self) -> u64 {
-        self.peak.max(self.peak_so_far)
     }
 
     /// The averages of the window that runs.
@@ -228,13 +258,82 @@ impl Endpoint {
         iteration_ms + (parameters.beta_ms + parameters.gamma_ms) * newcomer.uncached
     }
 
+    /// What is in flight, for the search.
+    pub(crate) const fn present(&self) -> Present {
+        let Load { requests, sequences, unstarted, answering, .. } = self.load;
+        Present { last: self.numbered, requests, sequences, unstarted, answering }
+    }
+
+    /// Gives a granted request its number, before it is added.
+    pub(crate) fn number(&mut self, id: RequestId, request: &mut InFlight) {
+        self.numbered += 1;
+        request.number = self.numbered;
+        request.has_started = false;
+        let queue = if request.is_streamed { &mut self.unstarted } else { &mut self.unstarted_whole };
+        queue.push_back((id, self.numbered));
+    }
+
+    fn count_started(&mut self, request: &InFlight, is_more: bool) {
+        let Load { unstarted, answering, .. } = &mut self.load;
+        let (counter, amount) =
+            if request.has_started { (answering, request.sequences) } else { (unstarted, 1) };
+        *counter = if is_more { *counter + amount } else { counter.saturating_sub(amount) };
+    }
+
+    /// `request` has begun to answer, or at least isn't queued inside the server.
+    pub(crate) fn start(&mut self, request: &mut InFlight) {
+        self.count_started(request, false);
+        request.has_started = true;
+        self.count_started(request, true);
+    }
+
+    /// The streamed request that was granted first, of those that haven't begun to answer. `is_unstarted`: a request with this number
+    /// is one of them.
+    pub(crate) fn oldest_unstarted(
+        &mut self,
+        is_unstarted: impl Fn(RequestId, u64) -> bool,
+    ) -> Option<RequestId> {
+        // Behind one that never begins, entries of ended requests would pile up.
+        let kept_max = 2 * usize::try_from(self.load.requests).unwrap_or(usize::MAX).saturating_add(16);
+        for queue in [&mut self.unstarted, &mut self.unstarted_whole] {
+            if queue.len() > kept_max {
+                queue.retain(|&(id, number)| is_unstarted(id, number));
+            }
+            while queue.front().is_some_and(|&(id, number)| !is_unstarted(id, number)) {
+                queue.pop_front();
+            }
+        }
+        self.unstarted.front().map(|(id, _)| *id)
+    }
+
+    /// The requests that may not have begun to answer.
+    pub(crate) fn unstarted(&self) -> Vec<RequestId> {
+        self.unstarted.iter().chain(&self.unstarted_whole).map(|(id, _)| *id).collect()
+    }
+
+    /// The next request with an unstreamed answer that was granted before the one with this number and hasn't begun to answer. Servers
+    /// begin with requests in their order, so it has begun when that one begins.
+    pub(crate) fn whole_before(
+        &mut self,
+        number: u64,
+        is_unstarted: impl Fn(RequestId, u64) -> bool,
+    ) -> Option<RequestId> {
+        while let Some(&(id, own)) = self.unstarted_whole.front().filter(|(_, own)| *own < number) {
+            self.unstarted_whole.pop_front();
+            if is_unstarted(id, own) {
+                return Some(id);
+            }
+        }
+        None
+    }
+
     pub(crate) fn add(&mut self, request: &InFlight) {
         self.load.requests += 1;
         self.load.sequences += request.sequences;
         self.load.uncached += request.uncached;
         self.load.prompt += request.prompt;
         self.load.output += request.output;
-        self.peak_so_far = self.peak_so_far.max(self.load.sequences);
+        self.count_started(request, true);
     }
 
     pub(crate) fn remove(&mut self, request: &InFlight) {
@@ -245,6 +344,7 @@ impl Endpoint {
             return;
         }
         self.load.sequences = self.load.sequences.saturating_sub(request.sequences);
+        self.count_started(request, false);
         self.load.uncached = (self.load.uncached - request.uncached).max(0.0);
         self.load.prompt = (self.load.prompt - request.prompt).max(0.0);
         self.load.output = (self.load.output - request.output).max(0.0);
@@ -269,7 +369,6 @@ impl Endpoint {
         self.reading_before = self.reading;
         let stats = core::mem::take(&mut self.stats);
         self.cached = stats.cached().unwrap_or(self.cached);
-        self.peak = core::mem::replace(&mut self.peak_so_far, self.load.sequences);
         let window = match measured {
             Some(measured) => Some(Window { observed: self.with_last_times(measured), measured }),
             // The requests in flight are longer than the window, so the averages haven't changed.

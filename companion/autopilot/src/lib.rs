@@ -6,9 +6,11 @@
 
 mod allowances;
 mod autopilot;
+mod bound_search;
 mod endpoint;
 mod moving_mean;
 mod pace;
+mod prediction_error;
 mod saturation;
 mod streamed_share;
 mod types;
@@ -18,5 +20,5 @@ mod window_stats;
 pub use self::autopilot::Autopilot;
 pub use self::types::{
     AutopilotEndpoint, AutopilotSettings, AutopilotStatus, Backlog, Desired, DesiredSource, ExpectedUsage,
-    Kept, PendingServers, Scraped, Served, Totals, VariantStatus,
+    GateSource, GateStatus, Kept, PendingServers, Scraped, Served, Totals, VariantStatus,
 };

@@ -38,6 +38,8 @@ pub struct AutopilotEndpoint {
     pub variant: String,
     /// Requests in one batch.
     pub max_batch: u64,
+    /// The engine's bound while the endpoint has no allowance, in sequences; at least 1.
+    pub bound_initial: u64,
 }
 
 /// Servers that exist and are no endpoints yet, because they aren't ready.
@@ -73,6 +75,8 @@ pub struct ExpectedUsage {
     pub output: u64,
     /// Sequences that the server computes at the same time; 0 counts as 1.
     pub sequences: u64,
+    /// The answer will be streamed, so its beginning will be [reported](crate::Autopilot::first_token).
+    pub is_streamed: bool,
 }
 
 /// How a granted request was served.
@@ -203,9 +207,43 @@ pub struct VariantStatus {
     pub pending: u64,
 }
 
+/// What sets the bounds of endpoints, from the least certain to the most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum GateSource {
+    /// Bounds rise while requests wait and none wait inside the servers.
+    Exploring,
+    /// More than the bound was tried, and was too much.
+    Measured,
+    /// The learned model predicts what the servers need or allow.
+    Model,
+}
+
+impl GateSource {
+    /// The name in the status.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Exploring => "exploring",
+            Self::Measured => "measured",
+            Self::Model => "model",
+        }
+    }
+}
+
+/// What sets the bounds of endpoints, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GateStatus {
+    /// That of the endpoint of which the least is known.
+    pub source: GateSource,
+    /// A sentence for people.
+    pub reason: String,
+}
+
 /// An autopilot at this moment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AutopilotStatus {
+    /// What sets the bounds; `None`: the engine doesn't gate by allowances.
+    pub gate: Option<GateStatus>,
     /// The targets in force.
     pub slo: Slo,
     /// By name.

@@ -17,6 +17,7 @@ use penstock_model::{Parameters, Traffic};
 use crate::endpoint::Window;
 use crate::moving_mean::MovingMean;
 use crate::pace::Pace;
+use crate::prediction_error::PredictionError;
 use crate::streamed_share::StreamedShare;
 use crate::types::{Desired, DesiredSource, Kept, VariantStatus};
 
@@ -64,6 +65,8 @@ pub(crate) struct Variant {
     mean: MovingMean,
     pub(crate) pace: Pace,
     analysis: Option<VariantAnalysis>,
+    /// How far the parameters in use were off lately.
+    error: PredictionError,
     kept: Option<Kept>,
     kept_at: Option<Instant>,
 }
@@ -88,6 +91,7 @@ impl Variant {
             mean: MovingMean::default(),
             pace: Pace::default(),
             analysis: None,
+            error: PredictionError::default(),
             kept,
             kept_at: None,
         }
@@ -101,6 +105,11 @@ impl Variant {
     /// The parameters are known, and observations agree with them.
     pub(crate) fn is_sure(&self) -> bool {
         matches!(self.state(), State::Converged | State::Infeasible)
+    }
+
+    /// The parameters are known, and have predicted the last observations.
+    pub(crate) fn predicts(&self) -> bool {
+        self.known.is_some() && self.error.is_small()
     }
 
     /// The divisor of a probed endpoint's load: the less is known, the further the load is from the usual one.
@@ -217,12 +226,6 @@ impl Variant {
         }
     }
 
-    /// How long a mean request decodes; a minute at most.
-    pub(crate) fn decode_duration(&self) -> Duration {
-        let ms = self.traffic().output * self.itl_ms;
-        Duration::try_from_secs_f64(ms / 1e3).unwrap_or_default().min(Duration::from_secs(60))
-    }
-
     /// Fits the parameters to single requests, if there are new ones.
     fn fit_requests(&mut self, now_ms: f64, traffic: &Traffic, policy: &SloPolicy) {
         if !core::mem::take(&mut self.is_fit_due) {
@@ -243,6 +246,11 @@ impl Variant {
     pub(crate) fn observe(&mut self, observation: &Observation) {
         self.is_fit_due = true;
         self.is_active = true;
+        if let (Some(known), Some(decode)) =
+            (self.known.filter(|known| !known.is_of_windows), &observation.decode)
+        {
+            self.error.record(&known.parameters, decode);
+        }
         self.streamed_share.record(observation.decode.is_some());
         self.learner.observe(observation);
     }

@@ -46,7 +46,8 @@ mod wire_in;
 mod wire_out;
 
 pub use penstock_autopilot::{
-    AutopilotStatus, Desired, DesiredSource, Kept, PendingServers, Scraped, Totals, VariantStatus,
+    AutopilotStatus, Desired, DesiredSource, GateSource, GateStatus, Kept, PendingServers, Scraped, Totals,
+    VariantStatus,
 };
 pub use penstock_election::{KnownEnvoy, RoleChange};
 pub use penstock_engine::policy::{MaxPriority, Rewrite};

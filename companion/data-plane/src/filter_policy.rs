@@ -63,7 +63,7 @@ pub fn frame(config: &Config, tracing: bool) -> wire::Policy {
                 fallback_bound_in_tokens: pool.policy.gate.unit() == StockUnit::Tokens,
                 fallback_bound_in_sequences: pool.policy.gate.unit() == StockUnit::Sequences,
                 prefix_hashes: wants_hashes(pool),
-                first_token: pool.policy.counts_prefill(),
+                first_token: pool.policy.counts_first_tokens(),
                 include_usage: pool.include_usage,
                 first_byte_ms: pool.timeouts.first_byte.map(whole_millis),
                 idle_ms: pool.timeouts.idle.map(whole_millis),

@@ -24,6 +24,7 @@ pub use self::flow_glob::FlowGlob;
 pub use self::flow_key::{FlowKey, join_flow_parts};
 pub use self::rewrite::Rewrite;
 pub use self::token_weights::TokenWeights;
+use crate::gate::{Limits, Share};
 use crate::limits::FLOWS_MAX;
 use crate::units::Decimal;
 
@@ -88,11 +89,13 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// Whether a class has a prefill threshold, so that [`crate::Input::FirstToken`] matters.
+    /// Whether the beginnings of answers matter: a class has a prefill threshold ([`crate::Input::FirstToken`]), or bounds are found by
+    /// measurement.
     #[must_use]
-    pub fn counts_prefill(&self) -> bool {
+    pub fn counts_first_tokens(&self) -> bool {
         let mut classes = self.classes.iter().flat_map(|set| &set.classes);
-        classes.any(|class| class.busy_tokens.is_some() || class.busy_fraction.is_some())
+        matches!(self.gate, Gate::Auto { .. })
+            || classes.any(|class| class.busy_tokens.is_some() || class.busy_fraction.is_some())
     }
 
     /// Whether a decision depends on the cached part of a prompt: policy classes, an order by cost, or a cost or a budget in
@@ -278,6 +281,12 @@ impl Gate {
             Self::Auto { .. } => StockUnit::Sequences,
             Self::Bounded { unit, .. } => unit,
         }
+    }
+
+    /// The bound of an endpoint of this weight that has no allowance and nothing else that limits it, in the unit of the gate.
+    #[must_use]
+    pub fn bound_of(self, weight: Decimal) -> u64 {
+        Share::of(self, weight, Limits::default()).bound(self)
     }
 
     /// A request may be too large for the room that an endpoint has left.

@@ -122,7 +122,7 @@ fn resolve_targets(policy: &Policy, variants: &[Variant], workloads: &[Observed]
         .filter_map(|(variant, workload)| {
             let parameters = variant.parameters.filter(Parameters::is_valid)?;
             let traffic = if workload.busy > 0 { workload } else { model }.traffic;
-            let mut targets = slo::inferred(&parameters, &traffic, policy.multiplier);
+            let mut targets = slo::inferred(&parameters, &traffic, policy.multiplier());
             targets.ttft_ms = targets.ttft_ms.map(|ttft| ttft * bias(variant));
             Some(targets)
         })

@@ -5,19 +5,25 @@ use crate::closed_form::{Parameters, Traffic};
 use crate::sizing::Targets;
 
 /// The configured policy.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Policy {
-    /// Inferred targets allow an iteration this many times alpha; above 1.
-    pub multiplier: f64,
+    /// Inferred targets allow an iteration this many times alpha; above 1. `None`: [`MULTIPLIER`], which sizes replicas and limits
+    /// no gate.
+    pub multiplier: Option<f64>,
     /// Explicit targets; both are set.
     pub explicit: Option<Targets>,
 }
 
-impl Default for Policy {
-    fn default() -> Self {
-        Self { multiplier: 3.0, explicit: None }
+impl Policy {
+    /// The multiplier of inferred targets.
+    #[must_use]
+    pub fn multiplier(&self) -> f64 {
+        self.multiplier.unwrap_or(MULTIPLIER)
     }
 }
+
+/// The multiplier of inferred targets where none is configured.
+pub const MULTIPLIER: f64 = 3.0;
 
 /// Where the targets come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -71,7 +71,7 @@ ranged!(Multiplier, "a number above 1 and up to 1e30, or 0 for the default of 3"
 
 impl Multiplier {
     pub(crate) fn value(self) -> f64 {
-        if self.0 == 0.0 { penstock_model::slo::Policy::default().multiplier } else { self.0 }
+        if self.0 == 0.0 { penstock_model::slo::MULTIPLIER } else { self.0 }
     }
 }
 

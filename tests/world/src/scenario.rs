@@ -175,7 +175,7 @@ impl Scenario {
             fallback_bound_in_tokens: pool.in_tokens,
             fallback_bound_in_sequences: false,
             prefix_hashes: false,
-            first_token: pool.policy.counts_prefill(),
+            first_token: pool.policy.counts_first_tokens(),
             include_usage: false,
             first_byte_ms: None,
             idle_ms: None,

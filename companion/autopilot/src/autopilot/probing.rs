@@ -1,13 +1,12 @@
 //! Allowances of the endpoints, and other loads than the allowances allow, to learn more.
 //!
 //! A gate that only follows the learned parameters sees one load, and parameters that one load can't tell apart are forgotten. So
-//! one endpoint at a time is *probed*: it gets less load for a window. Endpoints of a variant without known parameters are
-//! *explored*: their load changes several times in a window.
-
-use core::time::Duration;
+//! one endpoint at a time is *probed* for a window: it gets less load where explicit targets limit it, and more where the gate
+//! only saves what adds no throughput, so that learning costs no throughput.
 
 use penstock_engine::input::Input;
 use penstock_engine::{Allowance, Instant};
+use penstock_model::slo;
 use penstock_model::workload::Observed;
 
 use super::{Autopilot, millis};
@@ -22,45 +21,27 @@ const PROBED_EVERY_UNSURE: u64 = 3;
 const LIVES: f64 = 2.0;
 /// for at least one window, and for no more windows than this.
 const PROBED_MAX: u64 = 12;
-/// How often in a window explored endpoints may change between their full load and a quarter of it.
-const EXPLORED_PER_WINDOW: u32 = 4;
-/// How often explored endpoints change their load in all. If so many changes don't identify the parameters, more won't.
-const EXPLORED_MAX: u32 = 40;
-
-#[derive(Debug)]
-pub(super) struct Exploration {
-    /// When explored endpoints may change their load next; `None` if no endpoint is explored.
-    pub(super) next_at: Option<Instant>,
-    /// Changes so far.
-    changes: u32,
-    /// An even and an odd phase give less load to different endpoints.
-    phase: usize,
-    changed_at: Instant,
-}
-
-impl Exploration {
-    pub(super) const fn new(now: Instant) -> Self {
-        Self { next_at: None, changes: 0, phase: 0, changed_at: now }
-    }
-}
+/// How often in a window a variant without known parameters is fitted.
+const FITS_PER_WINDOW: u32 = 4;
+/// The part of the throughput of a full server that the gate keeps at least, where nobody has set targets. The measured throughput
+/// has to be 0.95 of it.
+const THROUGHPUT_KEPT: f64 = 0.97;
 
 impl Autopilot {
-    /// The parameters of this endpoint's variant aren't known, and there are changes of load left to try.
-    fn is_explored(&self, endpoint: &Endpoint) -> bool {
-        self.gates
-            && endpoint.is_listed
-            && self.exploration.changes < EXPLORED_MAX
-            && self.variants[endpoint.variant].parameters().is_none()
+    /// The parameters of this variant aren't known.
+    fn is_unknown(&self, variant: usize) -> bool {
+        self.gates && self.variants[variant].parameters().is_none()
     }
 
-    pub(super) fn plan_exploration(&mut self, now: Instant) {
-        let is_any_explored = self.endpoints.iter().any(|endpoint| self.is_explored(endpoint));
-        let explores = self.window_since.is_some() && is_any_explored;
-        self.exploration.next_at = explores.then(|| now.after(self.window / EXPLORED_PER_WINDOW));
+    pub(super) fn plan_fit(&mut self, now: Instant) {
+        let is_any_unknown =
+            self.endpoints.iter().any(|endpoint| endpoint.is_listed && self.is_unknown(endpoint.variant));
+        let fits = self.window_since.is_some() && is_any_unknown;
+        self.fit_at = fits.then(|| now.after(self.window / FITS_PER_WINDOW));
     }
 
-    /// Inside a window: fits variants without known parameters, and changes the load of their endpoints.
-    pub(super) fn explore(&mut self, now: Instant, since: Instant) {
+    /// Inside a window: fits variants without known parameters.
+    pub(super) fn fit_unknown(&mut self, now: Instant, since: Instant) {
         for index in 0..self.variants.len() {
             if self.variants[index].parameters().is_some() {
                 continue;
@@ -70,43 +51,28 @@ impl Autopilot {
                 own.filter_map(|endpoint| endpoint.window_so_far(now.since(since))).collect();
             self.variants[index].explore(millis(now), &so_far, &self.slo_policy);
         }
-        self.alternate_load(now);
-        self.update_allowances();
-        self.plan_exploration(now);
+        self.update_allowances(now);
+        self.plan_fit(now);
     }
 
-    /// Changes the load of explored endpoints, once the requests under the present load have had time to end.
-    pub(super) fn alternate_load(&mut self, now: Instant) {
-        let explored = || self.endpoints.iter().filter(|endpoint| self.is_explored(endpoint));
-        let durations = explored().map(|endpoint| self.variants[endpoint.variant].decode_duration());
-        let longest: Duration = durations.max().unwrap_or_default();
-        if now.since(self.exploration.changed_at) < longest {
-            return;
-        }
-        let is_any_explored = explored().next().is_some();
-        let exploration = &mut self.exploration;
-        exploration.changes = exploration.changes.saturating_add(u32::from(is_any_explored));
-        exploration.phase = exploration.phase.wrapping_add(1);
-        exploration.changed_at = now;
-    }
-
-    /// The limits that the targets set; `None` if the gate has no targets.
+    /// The limits that the configuration sets; `None` if the gate has to keep the throughput.
     fn limits(&self) -> Option<Limits> {
         if let Some(targets) = &self.slo_policy.explicit {
             return Some(Limits::explicit(targets));
         }
+        let multiplier = self.slo_policy.multiplier.or((!self.gates).then_some(slo::MULTIPLIER))?;
         let known = self.variants.iter().filter_map(crate::variant::Variant::parameters);
         let greatest_ms = known.map(|parameters| parameters.alpha_ms).reduce(f64::max)?;
-        Some(Limits::inferred(greatest_ms * self.slo_policy.multiplier))
+        Some(Limits::inferred(greatest_ms * multiplier))
     }
 
     /// Outputs the allowance of every endpoint where it has changed.
-    pub(super) fn update_allowances(&mut self) {
+    pub(super) fn update_allowances(&mut self, now: Instant) {
         let limits = self.limits();
         let probed = self.probed();
         for index in 0..self.endpoints.len() {
-            let has_less = probed == Some(index) || self.has_less_load(index);
-            let allowance = self.allowance(index, limits, has_less);
+            self.follow_model(now, index, limits.is_some());
+            let allowance = self.allowance(index, limits, probed == Some(index));
             let endpoint = &mut self.endpoints[index];
             if endpoint.is_listed && endpoint.allowance != allowance {
                 endpoint.allowance = allowance;
@@ -124,7 +90,9 @@ impl Autopilot {
         let busy = || {
             let all = self.endpoints.iter().enumerate();
             all.filter(|(_, endpoint)| {
-                endpoint.is_ready && endpoint.observed.is_some() && !self.is_explored(endpoint)
+                endpoint.is_ready
+                    && endpoint.observed.is_some()
+                    && self.variants[endpoint.variant].parameters().is_some()
             })
         };
         let is_in_doubt = |endpoint: &Endpoint| {
@@ -162,35 +130,43 @@ impl Autopilot {
         ((LIVES * duration_ms / window_ms).round() as u64).clamp(1, PROBED_MAX)
     }
 
-    /// This endpoint is explored, and has less load in the present phase.
-    fn has_less_load(&self, index: usize) -> bool {
-        self.window_since.is_some()
-            && self.is_explored(&self.endpoints[index])
-            && self.exploration.phase.wrapping_add(index) % 2 == 1
+    /// Where limits are configured, a model that predicts replaces the search.
+    fn follow_model(&mut self, now: Instant, index: usize, has_limits: bool) {
+        let endpoint = &mut self.endpoints[index];
+        let is_limited = self.gates && has_limits && self.variants[endpoint.variant].predicts();
+        if core::mem::replace(&mut endpoint.is_limited, is_limited) != is_limited {
+            let usual = endpoint.allowance.map_or(endpoint.bound_initial, |allowance| allowance.typical);
+            let present = endpoint.present();
+            endpoint.search.set_limited(now, is_limited, usual, &present);
+        }
     }
 
-    /// The allowance of an endpoint; `None` if nothing is known of it.
-    fn allowance(&self, index: usize, limits: Option<Limits>, has_less: bool) -> Option<Allowance> {
+    /// The allowance of an endpoint; `None`: the engine's own bound is right.
+    fn allowance(&self, index: usize, limits: Option<Limits>, is_probed: bool) -> Option<Allowance> {
         let endpoint = &self.endpoints[index];
         let variant = &self.variants[endpoint.variant];
-        match (variant.parameters(), limits) {
-            (Some(parameters), Some(limits)) => {
-                let inputs = AllowanceInputs {
-                    parameters,
-                    ttft_bias: variant.ttft_bias(),
-                    traffic: variant.traffic(),
-                    cached: variant.cached(),
-                    limits,
-                    max_batch: endpoint.max_batch,
-                    kv_tokens: endpoint.kv_tokens,
-                    divisor: if has_less { variant.probe_divisor() } else { 1 },
-                };
-                Some(inputs.allowance())
-            }
-            (None, _) | (_, None) => {
-                let peak = endpoint.peak();
-                (has_less && peak > 1).then(|| allowances::requests_only(peak / 4))
-            }
+        let bound = if self.gates { endpoint.search.bound() } else { endpoint.max_batch };
+        let is_usable = if self.gates { variant.predicts() } else { variant.parameters().is_some() };
+        let Some(parameters) = variant.parameters().filter(|_| is_usable) else {
+            let is_found = bound != endpoint.bound_initial;
+            return (self.gates && is_found).then(|| allowances::requests_only(bound));
+        };
+        let has_less = is_probed && limits.is_some();
+        let inputs = AllowanceInputs {
+            parameters,
+            ttft_bias: variant.ttft_bias(),
+            traffic: variant.traffic(),
+            cached: variant.cached(),
+            limits: limits.unwrap_or(Limits::NONE),
+            max_batch: bound,
+            kv_tokens: endpoint.kv_tokens,
+            divisor: if has_less { variant.probe_divisor() } else { 1 },
+        };
+        if limits.is_some() || is_probed {
+            return Some(inputs.allowance());
         }
+        let full = endpoint.search.capacity().unwrap_or(endpoint.max_batch);
+        let limits = AllowanceInputs { max_batch: full, ..inputs }.keeping(THROUGHPUT_KEPT);
+        Some(AllowanceInputs { limits, ..inputs }.allowance())
     }
 }

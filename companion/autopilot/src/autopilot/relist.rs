@@ -33,16 +33,17 @@ impl Autopilot {
             }
         }
         for listed in new {
-            let mut endpoint = Endpoint::new(listed.id, 0, listed.max_batch);
+            let mut endpoint = Endpoint::new(listed, 0);
             endpoint.is_ready = false;
             self.indices.insert(listed.id, self.endpoints.len());
             self.endpoints.push(endpoint);
         }
         self.assign_variants(endpoints);
         self.forget_unlisted();
+        self.start_from_siblings(now);
         self.analyze();
-        self.update_allowances();
-        self.plan_exploration(now);
+        self.update_allowances(now);
+        self.plan_fit(now);
     }
 
     /// Applies other settings. The endpoints and the window stay.
@@ -59,8 +60,8 @@ impl Autopilot {
         self.ttl = settings.ttl;
         self.transient = settings.transient;
         self.analyze();
-        self.update_allowances();
-        self.plan_exploration(now);
+        self.update_allowances(now);
+        self.plan_fit(now);
     }
 
     /// Gives every endpoint its variant by name. An endpoint that changes its variant starts without history.
@@ -75,7 +76,7 @@ impl Autopilot {
                 (None, None) => String::new(),
             };
             if let Some(listed) = listed {
-                endpoint.max_batch = listed.max_batch;
+                endpoint.set_limits(listed);
             }
             if before.is_some_and(|before| before.name != name) {
                 endpoint.forget_history();

@@ -49,16 +49,15 @@ impl Autopilot {
         });
         self.windows_closed += 1;
         self.forget_unlisted();
-        self.alternate_load(now);
         self.window_since = (!is_idle).then_some(now);
         self.analyze();
-        self.update_allowances();
+        self.update_allowances(now);
         for variant in &mut self.variants {
             if let Some(kept) = variant.take_kept(now) {
                 self.learned.push((variant.name.clone(), kept));
             }
         }
-        self.plan_exploration(now);
+        self.plan_fit(now);
     }
 
     /// The windows of a variant's endpoints. An endpoint that has just come up isn't representative, and counts only if the
@@ -90,7 +89,9 @@ impl Autopilot {
         let variants: Vec<_> = (0..self.variants.len())
             .map(|index| {
                 let own = self.endpoints.iter().filter(|endpoint| endpoint.variant == index);
-                let own = own.map(|endpoint| endpoint.max_batch);
+                let own = own.map(|endpoint| {
+                    endpoint.search.capacity().map_or(endpoint.max_batch, |most| most.min(endpoint.max_batch))
+                });
                 let starting = self.pending_of(index).map(|pending| pending.max_batch);
                 let max_batch = own.chain(starting).min().unwrap_or(1);
                 let (current, pending) = self.replicas(index);

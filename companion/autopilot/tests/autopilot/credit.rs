@@ -27,6 +27,7 @@ fn leased(world: &mut World, endpoint: u32, n: u64, prompt: u64, output: u64) {
             cached: prompt - COMPUTED,
             output,
             sequences: 1,
+            is_streamed: true,
         };
         world.autopilot.admitted_by_credit(world.now, id, granted);
         world.autopilot.served(world.now, id, served);
@@ -81,7 +82,14 @@ fn an_endpoint_is_kept_until_its_credit_has_come_back() {
     world.autopilot.forget_unlisted();
     leased(&mut world, 1, 1, 512, 64);
     let id = world.name();
-    let granted = ExpectedUsage { endpoint: EndpointId(1), prompt: 512, cached: 0, output: 64, sequences: 1 };
+    let granted = ExpectedUsage {
+        endpoint: EndpointId(1),
+        prompt: 512,
+        cached: 0,
+        output: 64,
+        sequences: 1,
+        is_streamed: true,
+    };
     world.autopilot.admitted_by_credit(world.now, id, granted);
     assert_eq!(world.autopilot.in_flight().count(), 1);
     world.autopilot.dropped(world.now, id);

@@ -204,7 +204,7 @@ fn servers_that_are_no_endpoints_yet_are_pending_whether_or_not_their_variant_ha
     assert_eq!(counts(&world), [("a".into(), 1, 3), ("b".into(), 0, 3)]);
     assert_eq!(world.variant("b").desired, None);
     // One of them has become an endpoint, which isn't ready yet; the rest are gone.
-    let new = AutopilotEndpoint { id: EndpointId(2), variant: "b".into(), max_batch: 256 };
+    let new = AutopilotEndpoint { id: EndpointId(2), variant: "b".into(), max_batch: 256, bound_initial: 8 };
     let listed = [endpoints, vec![new]].concat();
     world.autopilot.relist(world.now, &listed, &[]);
     assert_eq!(counts(&world), [("a".into(), 1, 1), ("b".into(), 0, 1)]);

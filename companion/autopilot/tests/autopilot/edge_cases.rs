@@ -14,8 +14,14 @@ fn an_adopted_request_never_ends_in_the_future() {
     let mut world = World::new(settings(&["default"]));
     for _ in 0..40 {
         let id = world.name();
-        let granted =
-            ExpectedUsage { endpoint: EndpointId(0), prompt: 100, cached: 0, output: 50, sequences: 1 };
+        let granted = ExpectedUsage {
+            endpoint: EndpointId(0),
+            prompt: 100,
+            cached: 0,
+            output: 50,
+            sequences: 1,
+            is_streamed: true,
+        };
         world.autopilot.adopted(world.now, id, granted);
         world.pass(Duration::from_millis(1));
         // From its grant, an hour ago.
@@ -45,7 +51,14 @@ fn cached_prompt_tokens_are_resident() {
         let (n, prompt, output) = (1 + at * 5 % 11, 500 + at * 3_001 % 9_000, 40 + at * 17 % 60);
         let ids: Vec<_> = (0..n).map(|_| world.name()).collect();
         for id in &ids {
-            let granted = ExpectedUsage { endpoint: EndpointId(0), prompt, cached: 0, output, sequences: 1 };
+            let granted = ExpectedUsage {
+                endpoint: EndpointId(0),
+                prompt,
+                cached: 0,
+                output,
+                sequences: 1,
+                is_streamed: true,
+            };
             world.autopilot.granted(world.now, *id, granted);
         }
         let served = times(&TRUE, n, prompt, output);

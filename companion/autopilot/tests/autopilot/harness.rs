@@ -30,11 +30,12 @@ pub(crate) fn settings(variants: &[&str]) -> AutopilotSettings {
         id: EndpointId(id),
         variant: (*variant).into(),
         max_batch: 256,
+        bound_initial: 8,
     };
     AutopilotSettings {
         endpoints: (0..).zip(variants).map(endpoint).collect(),
         pending: Vec::new(),
-        slo: Policy::default(),
+        slo: Policy { multiplier: Some(3.0), explicit: None },
         gates: true,
         ttl: Duration::from_secs(30),
         window: WINDOW,
@@ -110,6 +111,7 @@ impl World {
             cached: prompt - COMPUTED,
             output,
             sequences: 1,
+            is_streamed: true,
         };
         self.autopilot.granted(self.now, id, granted);
         id

@@ -148,8 +148,14 @@ fn requests_that_were_not_observed_whole_are_not_learned_from() {
     };
     for _ in 0..100 {
         let id = world.name();
-        let granted =
-            ExpectedUsage { endpoint: EndpointId(0), prompt: 100, cached: 0, output: 50, sequences: 1 };
+        let granted = ExpectedUsage {
+            endpoint: EndpointId(0),
+            prompt: 100,
+            cached: 0,
+            output: 50,
+            sequences: 1,
+            is_streamed: true,
+        };
         world.autopilot.adopted(world.now, id, granted);
         world.pass(Duration::from_millis(100));
         world.autopilot.served(world.now, id, strange);

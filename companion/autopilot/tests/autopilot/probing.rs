@@ -1,6 +1,9 @@
 //! Probing and exploration: which endpoints have less load, and when.
 
+use std::time::Duration;
+
 use penstock_engine::Allowance;
+use penstock_model::slo::Policy;
 
 use crate::harness::{TRUE, WINDOW, World, known, settings};
 
@@ -57,29 +60,45 @@ fn a_single_endpoint_is_probed_and_without_a_gate_none_is() {
 }
 
 #[test]
-fn unknown_variants_are_explored_a_limited_number_of_times() {
-    let mut world = World::new(settings(&["default", "default"]));
-    let mut said = Vec::new();
-    for _ in 0..100 {
-        world.round(0, &TRUE, 8, 300, 50);
-        world.round(1, &TRUE, 8, 300, 50);
-        // A window, or a quarter of one.
-        world.close();
-        said.push(
-            [0, 1]
-                .map(|index| world.allowances[index].and_then(|allowance: Allowance| allowance.requests_max)),
-        );
+fn the_bound_of_an_unknown_variant_rises_only_while_requests_wait() {
+    for (backlog, expected) in [(0, None), (5, Some(12))] {
+        for endpoint in [0, 1] {
+            let mut world = World::new(settings(&["default", "default"]));
+            world.backlog = backlog;
+            let ids: Vec<_> = (0..8).map(|_| world.grant(endpoint, 300, 50)).collect();
+            world.pass(Duration::from_millis(100));
+            assert_eq!(world.allowances, [None, None], "the answers haven't begun");
+            for id in ids {
+                world.autopilot.first_token(world.now, id);
+            }
+            world.pass(Duration::ZERO);
+            let limits =
+                world.allowances.iter().map(|allowance| allowance.and_then(|limits| limits.requests_max));
+            let expected = (0..2).map(|other| expected.filter(|_| other == endpoint));
+            assert!(limits.eq(expected), "{:?}", world.allowances);
+        }
     }
-    let (early, late) = said.split_at(60);
-    assert!(said.iter().flatten().all(|limit| matches!(limit, None | Some(2))), "{said:?}");
-    let apart = early.iter().filter(|both| both[0].is_some() != both[1].is_some()).count();
-    assert!(apart > 40, "one has less while the other has all: {early:?}");
-    for at in [0, 1] {
-        let turns = early.windows(2).filter(|two| two[0][at].is_some() != two[1][at].is_some()).count();
-        assert!(turns > 20, "{early:?}");
-    }
-    let least = late.iter().flatten().filter(|limit| limit.is_some()).count();
-    assert!(least <= late.len() / 3, "one load won't become two by itself: {late:?}");
+}
+
+#[test]
+fn without_targets_a_model_leaves_out_what_adds_no_throughput() {
+    let mut settings = settings(&["default"]);
+    settings.slo = Policy::default();
+    settings.kept = vec![("default".into(), known())];
+    let mut world = World::new(settings);
+    world.traffic(0, &TRUE, 40);
+    let allowance = world.allowances[0].expect("the parameters are known");
+    assert_eq!(allowance.requests_max, Some(8), "measurement hasn't allowed more");
+    // Nobody has found how much the server computes at a time, so that is the batch of 256.
+    let (n, limit) = (256.0, allowance.iteration_ms_max);
+    let mean = world.variant("default");
+    let each = |ms: f64| (ms - TRUE.alpha_ms) / limit;
+    let full = TRUE.alpha_ms + n * 0.5;
+    assert!(limit > TRUE.alpha_ms && limit < 2.0 * full, "{limit} {:?} {}", mean.parameters, each(limit));
+    assert!(
+        1.0 - TRUE.alpha_ms / limit < 0.97,
+        "{limit}: the last three per cent of the throughput are left out"
+    );
 }
 
 #[test]

@@ -33,7 +33,7 @@ impl Pool {
             endpoint.max_batched_tokens = endpoint.max_batched_tokens.or(defaults.max_batched_tokens);
         }
         if self.slo.slo_multiplier.0 == 0.0 {
-            self.slo.slo_multiplier = Multiplier(penstock_model::slo::Policy::default().multiplier);
+            self.slo.slo_multiplier = Multiplier(penstock_model::slo::MULTIPLIER);
         }
         let stock = &mut self.stock;
         let is_default = stock.watermark_per_backend.is_none() && !matches!(stock.unit, StockUnit::Tokens);

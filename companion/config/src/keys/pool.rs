@@ -121,7 +121,7 @@ pub(super) fn convert(raw: Pool, identities_max: usize, path: &str) -> Result<cr
         ));
     }
     let requeue_on = raw.queue.requeue_on(path)?;
-    let slo_policy = slo(&raw.slo, path)?;
+    let slo_policy = raw.stock.targets.added_to(slo(&raw.slo, path)?, path)?;
     let (input, output) = (raw.usage.input_token_weight.0, raw.usage.output_token_weight.0);
     if input == 0.0 && output == 0.0 {
         return Err(Violation::new(format!("{path}.usage"), "the two token weights can't both be 0"));

@@ -387,6 +387,17 @@ mod tests {
         assert_eq!(with("slo: {slo_multiplier: 0}").slo, slo::Policy::default(), "0 is the default");
         let pool = with("slo: {slo_multiplier: 1.5, target_ttft: 0.5s, target_itl: 40}");
         let explicit = Targets { ttft_ms: Some(500.0), itl_ms: Some(40.0) };
-        assert_eq!(pool.slo, slo::Policy { multiplier: 1.5, explicit: Some(explicit) });
+        assert_eq!(pool.slo, slo::Policy { multiplier: Some(1.5), explicit: Some(explicit) });
+        assert_eq!(with("slo: {slo_multiplier: 3}").slo, slo::Policy::default(), "3 is the default, too");
+    }
+
+    #[test]
+    fn targets_of_the_stock_are_the_explicit_ones_alone_or_both() {
+        let explicit = |yaml| with(yaml).slo.explicit;
+        assert_eq!(explicit("stock: {targets: {ttft: null, itl: null}}"), None);
+        let itl = Targets { ttft_ms: None, itl_ms: Some(50.0) };
+        assert_eq!(explicit("stock: {watermark_per_backend: auto, targets: {itl: 50ms}}"), Some(itl));
+        let both = Targets { ttft_ms: Some(2_000.0), itl_ms: Some(50.0) };
+        assert_eq!(explicit("stock: {targets: {ttft: 2s, itl: 50}}"), Some(both));
     }
 }

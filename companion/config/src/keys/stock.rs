@@ -6,12 +6,13 @@ use std::fmt;
 
 use penstock_engine::policy::{Gate, StockUnit};
 use penstock_engine::units::Decimal;
+use penstock_model::{Targets, slo};
 use schemars::{JsonSchema, json_schema};
 use serde::de::{self, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::Violation;
-use crate::value::{Count, ExactDecimal, PositiveDuration, inline_schema};
+use crate::value::{Count, ExactDecimal, LatencyTarget, PositiveDuration, inline_schema};
 
 /// Limits of the work that runs at the endpoints (the stock). While the stock is below the lower bound, waiting requests are
 /// granted. While it is below the upper bound, a new request is granted without waiting.
@@ -21,8 +22,8 @@ pub(crate) struct Stock {
     /// The unit of the stock. A request for several choices (`n`, `best_of`), or with a list of prompts, is one request and as many
     /// sequences. Under `auto` the stock counts sequences in any case.
     pub(crate) unit: StockUnit,
-    /// The work of one endpoint at a time: a number, 2 requests or sequences by default; `auto`, as much as the endpoint can do within its
-    /// latency targets, by its learned performance model; or `none`, no limit, so no request waits.
+    /// The work of one endpoint at a time: a number, 2 requests or sequences by default; `auto`, as much as the endpoint computes at a time,
+    /// by measurement, within its latency targets if it has some; or `none`, no limit, so no request waits.
     pub(crate) watermark_per_backend: Option<Watermark>,
     /// The bounds are (1 - deviation) and (1 + deviation) times the watermark. Above 0, below 1.
     pub(crate) deviation: Deviation,
@@ -30,12 +31,42 @@ pub(crate) struct Stock {
     pub(crate) lower_bound_per_backend: Option<ExactDecimal>,
     /// The upper bound itself, at least the watermark. Not allowed with `auto`.
     pub(crate) upper_bound_per_backend: Option<ExactDecimal>,
-    /// Under `auto`: requests of an endpoint at a time until its performance model is learned.
+    /// Under `auto`: the bound of an endpoint at the start, in sequences. It rises while requests wait and none waits inside the server.
     pub(crate) auto_initial: Count,
+    /// Latency targets for the means, which `auto` keeps and by which replicas are sized: one of them, or both. Instead of those of `slo`.
+    pub(crate) targets: StockTargets,
     /// For how long a request counts as running, at most, after its client has left before the end of the answer: the server may
     /// compute on. Where the server's metrics say what it runs, the request counts until they show its end, whether or not this is
     /// set. `null`: without such metrics its place is free at once.
     pub(crate) release_after: Option<PositiveDuration>,
+}
+
+/// Latency targets, both of them optional.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct StockTargets {
+    /// The target for the mean time to the first token, in the server: a duration, or milliseconds.
+    pub(crate) ttft: Option<LatencyTarget>,
+    /// The target for the mean time between two tokens: a duration, or milliseconds.
+    pub(crate) itl: Option<LatencyTarget>,
+}
+
+impl StockTargets {
+    /// The policy of `slo` with these as the explicit targets, if there are some; `path` is the pool's.
+    pub(super) fn added_to(self, slo: slo::Policy, path: &str) -> Result<slo::Policy, Violation> {
+        let millis = |target: LatencyTarget| target.0.as_secs_f64() * 1_000.0;
+        let targets = Targets { ttft_ms: self.ttft.map(millis), itl_ms: self.itl.map(millis) };
+        if targets == Targets::default() {
+            return Ok(slo);
+        }
+        if slo.explicit.is_some() {
+            return Err(Violation::new(
+                format!("{path}.stock.targets"),
+                "slo has targets, too; leave out these or those",
+            ));
+        }
+        Ok(slo::Policy { explicit: Some(targets), ..slo })
+    }
 }
 
 /// The default of `stock.watermark_per_backend`, in requests or sequences.
@@ -52,6 +83,7 @@ impl Default for Stock {
             lower_bound_per_backend: None,
             upper_bound_per_backend: None,
             auto_initial: AUTO_INITIAL,
+            targets: StockTargets::default(),
             release_after: None,
         }
     }

@@ -154,7 +154,9 @@ struct StoreKeys {
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Slo {
-    /// Without targets: the longest iteration of a model server, as a multiple of its shortest (the model's alpha). 0 means 3.
+    /// Without targets: the longest iteration of a model server, as a multiple of its shortest (the model's alpha). 0 means 3. By 3
+    /// replicas are sized and no gate is limited, because it would cost throughput; any other number also limits `watermark_per_backend:
+    /// auto`.
     pub(crate) slo_multiplier: Multiplier,
     /// The target for the mean time to the first token: a duration, or milliseconds.
     pub(crate) target_ttft: Option<LatencyTarget>,
@@ -164,11 +166,7 @@ pub(crate) struct Slo {
 
 impl Default for Slo {
     fn default() -> Self {
-        Self {
-            slo_multiplier: Multiplier(penstock_model::slo::Policy::default().multiplier),
-            target_ttft: None,
-            target_itl: None,
-        }
+        Self { slo_multiplier: Multiplier(slo::MULTIPLIER), target_ttft: None, target_itl: None }
     }
 }
 
@@ -205,10 +203,7 @@ pub(crate) fn slo(raw: &Slo, path: &str) -> Result<slo::Policy, Violation> {
         }
     };
     Ok(slo::Policy {
-        multiplier: match raw.slo_multiplier.0 {
-            0.0 => slo::Policy::default().multiplier,
-            given => given,
-        },
+        multiplier: Some(raw.slo_multiplier.0).filter(|given| *given != 0.0 && *given != slo::MULTIPLIER),
         explicit,
     })
 }

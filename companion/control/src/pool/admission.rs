@@ -240,6 +240,8 @@ impl Pool {
             cached: count(expected.cached),
             output: count(expected.output),
             sequences: self.engine.sequences(id),
+            // It isn't known whether its answer has begun.
+            is_streamed: false,
         })
     }
 

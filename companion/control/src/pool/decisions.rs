@@ -62,6 +62,7 @@ impl Pool {
                 cached: decided.cached.0,
                 output: decided.output.0,
                 sequences: request.asked.sequences.into(),
+                is_streamed: request.asked.is_streamed,
             };
             self.autopilot.granted(now, decided.id, granted);
         }

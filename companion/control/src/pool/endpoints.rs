@@ -9,6 +9,7 @@ use hashbrown::HashMap;
 use penstock_autopilot::{AutopilotEndpoint, Scraped};
 use penstock_engine::HealthState;
 use penstock_engine::input::{EndpointId, EndpointState, Relisted};
+use penstock_engine::policy::Gate;
 
 use super::server_process::ServerProcess;
 use crate::settings::EndpointSettings;
@@ -151,11 +152,12 @@ impl Endpoints {
     }
 
     /// The listed endpoints as the autopilot needs them.
-    pub(super) fn for_autopilot(&self) -> Vec<AutopilotEndpoint> {
+    pub(super) fn for_autopilot(&self, gate: Gate) -> Vec<AutopilotEndpoint> {
         let listed = self.listed().map(|(id, endpoint)| AutopilotEndpoint {
             id,
             variant: endpoint.variant.to_string(),
             max_batch: endpoint.max_batch,
+            bound_initial: gate.bound_of(endpoint.state.weight),
         });
         listed.collect()
     }

@@ -146,6 +146,7 @@ impl Pool {
     /// The first token of the answer has arrived, if `has_arrived`.
     pub(super) fn first_token(&mut self, now: Instant, id: RequestId, has_arrived: bool) {
         if has_arrived {
+            self.autopilot.first_token(now, id);
             self.decide(now, Input::FirstToken(id));
         }
     }

@@ -56,7 +56,7 @@ impl Pool {
         pending: &[PendingServers],
     ) {
         let ListChange { mut relisted, is_eligibility_changed } = self.endpoints.relist(endpoints);
-        self.autopilot.relist(now, &self.endpoints.for_autopilot(), pending);
+        self.autopilot.relist(now, &self.endpoints.for_autopilot(self.rules.policy.gate), pending);
         for (id, state) in &relisted.listed {
             self.autopilot.ready(now, *id, state.ready);
         }

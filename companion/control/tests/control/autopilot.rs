@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_control::{Event, Kept, PendingServers, PoolEvent, Settings};
+use penstock_control::{Event, GateSource, Kept, PendingServers, PoolEvent, Settings};
 use penstock_engine::policy::Gate;
 use penstock_engine::units::Decimal;
 use penstock_model::learner::State;
@@ -19,7 +19,12 @@ const BETA_MS: f64 = 0.5;
 
 /// Under `auto`, with a session.
 fn world(servers: &[&str]) -> World {
+    world_with(servers, SloPolicy::default())
+}
+
+fn world_with(servers: &[&str], slo: SloPolicy) -> World {
     let mut settings = settings_of(servers);
+    settings.pools[0].slo = slo;
     settings.pools[0].policy.gate = Gate::Auto { initial: Decimal::whole(8) };
     settings.pools[0].policy.queue.total_capacity = 1_000;
     settings.pools[0].policy.queue.flow_capacity = 1_000;
@@ -73,7 +78,7 @@ fn serve(world: &mut World, granted: &[u64], output: u64) {
 
 #[test]
 fn completions_become_a_model_and_the_gate_follows_it() {
-    let mut world = world(&[SERVER]);
+    let mut world = world_with(&[SERVER], SloPolicy { multiplier: Some(3.0), explicit: None });
     let status = world.control.status(world.now).pools.swap_remove(0);
     assert_eq!(status.snapshot.upper, 8);
     let (mut sequence, mut learned) = (1, Vec::new());
@@ -97,6 +102,31 @@ fn completions_become_a_model_and_the_gate_follows_it() {
     assert_eq!((&**pool, variant.as_str()), ("chat", "default"));
     assert!((kept.parameters.alpha_ms - ALPHA_MS).abs() < 0.4, "{kept:?}");
     assert!(status.snapshot.upper > 8, "its gate is what it takes now: {}", status.snapshot.upper);
+}
+
+#[test]
+fn beginnings_of_answers_raise_the_bound_while_requests_wait() {
+    let mut world = world(&[SERVER]);
+    for sequence in 1..=20 {
+        world.send(1, Message::Register(wire::Register { stream: true, ..register(sequence) }));
+    }
+    assert_eq!(world.take().granted().len(), 8);
+    let begins = |sequence| {
+        let first_token = true;
+        let endpoint = SERVER.into();
+        Message::Started(wire::Started { sequence, endpoint, status: 200, first_token, ..Default::default() })
+    };
+    world.pass_beating(1, &[1]);
+    for sequence in 1..8 {
+        world.send(1, begins(sequence));
+    }
+    assert_eq!(world.take().granted(), [], "one of them may wait inside the server");
+    world.send(1, begins(8));
+    world.pass_beating(1, &[1]);
+    assert_eq!(world.take().granted(), [9, 10, 11, 12], "half as many more");
+    let status = world.control.status(world.now).pools.swap_remove(0);
+    let gate = status.model.and_then(|model| model.gate).expect("the gate is auto");
+    assert_eq!(gate.source, GateSource::Exploring, "{gate:?}");
 }
 
 #[test]

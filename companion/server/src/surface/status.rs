@@ -146,6 +146,7 @@ fn pool(
         "lower": snapshot.lower,
         "upper": snapshot.upper,
         "watermark": snapshot.watermark.to_f64(),
+        "gate": gate(status),
         "waiting": snapshot.waiting,
         "bands": snapshot.bands.iter().map(|band| json!({
             "name": band.band.as_str(),
@@ -188,6 +189,14 @@ fn pool(
         document["replicas"] = role;
     }
     document
+}
+
+/// What sets the bounds of the servers, and why.
+fn gate(status: &PoolStatus) -> Value {
+    match status.model.as_ref().and_then(|model| model.gate.as_ref()) {
+        Some(gate) => json!({"source": gate.source.as_str(), "reason": gate.reason}),
+        None => json!({"source": "fixed", "reason": "stock sets the bounds"}),
+    }
 }
 
 fn of_model(status: &ModelStatus) -> Value {
@@ -444,7 +453,7 @@ mod tests {
     fn with_model(slo: Slo, variants: Vec<VariantStatus>) -> Status {
         let mut status = status();
         let pool = &mut status.pools[0];
-        pool.model = Some(AutopilotStatus { slo, variants, capacity: 18.5, demand: 37.0 });
+        pool.model = Some(AutopilotStatus { gate: None, slo, variants, capacity: 18.5, demand: 37.0 });
         pool.addresses = vec!["127.0.0.1:1".into(), "127.0.0.1:2".into()];
         pool.servers = vec![
             ServerStatus {

@@ -271,7 +271,10 @@ impl<'a> ClosedLoop<'a> {
                     self.has_cached[server] = true;
                     if let Some(pending) = self.pending.get_mut(&event.id.0) {
                         pending.first = event.time;
-                        self.engine.handle(self.now, Input::FirstToken(RequestId(event.id.0)));
+                        if self.scenario.is_streamed {
+                            self.engine.handle(self.now, Input::FirstToken(RequestId(event.id.0)));
+                            self.autopilot.first_token(self.now, RequestId(event.id.0));
+                        }
                     }
                 }
                 JobProgress::Token => {}
@@ -308,7 +311,7 @@ impl<'a> ClosedLoop<'a> {
         let served = Served {
             first: Some(pending.first.since(pending.granted)),
             last: Some(now.since(pending.granted)),
-            streamed: true,
+            streamed: self.scenario.is_streamed,
             prompt: Some(pending.drawn.input),
             cached,
             output: Some(pending.drawn.output),
@@ -357,6 +360,9 @@ impl<'a> ClosedLoop<'a> {
                 ..Scraped::default()
             };
             let id = settings::endpoint(index);
+            if !self.scenario.has_metrics {
+                continue;
+            }
             self.autopilot.scraped(self.now, id, Some(scraped));
             if self.scenario.gate == GateBy::Policy {
                 let stats = ServerStats {

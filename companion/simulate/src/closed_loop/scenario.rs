@@ -87,6 +87,12 @@ pub struct Scenario {
     pub arrivals: Arrivals,
     /// What chooses a request's server.
     pub placement: Placement,
+    /// The batch that the autopilot is told; `None`: that of the hardware.
+    pub max_batch: Option<u64>,
+    /// The autopilot reads the servers' metrics.
+    pub has_metrics: bool,
+    /// Answers are streamed token by token.
+    pub is_streamed: bool,
     /// `None`: no two prompts begin alike, and the engine gets no hashes of them.
     pub shared_prefix: Option<SharedPrefix>,
     /// A change during the run.
@@ -122,6 +128,9 @@ impl Scenario {
             policy: Policy::default(),
             arrivals,
             placement: Placement::Engine,
+            max_batch: None,
+            has_metrics: true,
+            is_streamed: true,
             shared_prefix: None,
             change: None,
             window: Duration::from_secs(10),

@@ -23,7 +23,8 @@ pub(super) fn true_allowance(scenario: &Scenario, hardware: &Hardware) -> Allowa
         Arrivals::Listed { requests, .. } => mean(requests),
     };
     let policy = &scenario.slo;
-    let targets = policy.explicit.unwrap_or_else(|| slo::inferred(&parameters, &traffic, policy.multiplier));
+    let targets =
+        policy.explicit.unwrap_or_else(|| slo::inferred(&parameters, &traffic, policy.multiplier()));
     let requests_max = Some(hardware.seqs_max as f64);
     let size = sizing::size(&parameters, &traffic, &targets, requests_max, 1.0);
     Allowance {
@@ -98,7 +99,8 @@ pub(super) fn autopilot(scenario: &Scenario) -> AutopilotSettings {
     let endpoints = scenario.servers.iter().enumerate().map(|(index, server)| AutopilotEndpoint {
         id: endpoint(index),
         variant: server.variant.to_string(),
-        max_batch: server.hardware.seqs_max as u64,
+        max_batch: scenario.max_batch.unwrap_or(server.hardware.seqs_max as u64),
+        bound_initial: policy(scenario).gate.bound_of(server.weight),
     });
     AutopilotSettings {
         endpoints: endpoints.collect(),

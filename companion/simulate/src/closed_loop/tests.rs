@@ -1,5 +1,6 @@
 //! Short closed loops: learned parameters, the gate's effect, and desired replicas.
 
+mod floods;
 mod shared_prefixes;
 
 use std::time::Duration;

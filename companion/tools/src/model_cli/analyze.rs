@@ -257,7 +257,7 @@ mod tests {
         assert_eq!((targets.ttft_ms, targets.itl_ms), (Some(500.0), Some(49.5)));
         for (multiplier, value) in [("0", 3.0), ("1.01", 1.01)] {
             let read = policy(&format!(r#"{{"slo_multiplier":{multiplier}}}"#)).expect(multiplier);
-            assert_eq!((read.multiplier, read.explicit), (value, None));
+            assert_eq!((read.multiplier(), read.explicit), (value, None));
         }
         let invalid = [
             r#"{"slo_multiplier":1.0}"#,

@@ -259,7 +259,7 @@ fn goal(args: &Args, first: &SloPolicy, hardware: Hardware) -> (Goal, GoalSource
                 beta_ms: hardware.beta_ms,
                 gamma_ms: hardware.gamma_ms,
             };
-            let multiplier = first.multiplier;
+            let multiplier = first.multiplier();
             (Goal::Multiple { parameters, multiplier }, GoalSource::Inferred)
         }
     }

@@ -1,9 +1,8 @@
-//! Advice on the model of a pool's servers: bounds that don't fit it, a gate without a model, too few servers.
+//! Advice on the model of a pool's servers: bounds that don't fit it, targets that no load meets, too few servers.
 
 use penstock_control::{AutopilotStatus, DesiredSource, VariantStatus};
 use penstock_engine::policy::{Gate, StockUnit};
 use penstock_model::learner::State;
-use penstock_model::slo::Source;
 
 use super::PoolFacts;
 
@@ -17,38 +16,16 @@ pub(super) fn advice(facts: &PoolFacts<'_>) -> Vec<String> {
     let ready = || model.variants.iter().filter(|variant| variant.current > 0);
     let mut advice = Vec::new();
     match facts.config.policy.gate {
-        Gate::Auto { initial } => {
-            if model.slo.source == Source::None {
-                advice.push(format!(
-                    "stock.watermark_per_backend is auto, but there is no latency target: the gate is {} requests per server (auto_initial). Set slo.target_ttft and slo.target_itl.",
-                    initial.to_f64()
-                ));
-            }
-            advice.extend(ready().filter_map(|variant| without_model(variant, initial.to_f64())));
-        }
         Gate::Bounded { unit: StockUnit::Requests | StockUnit::Sequences, watermark, .. } => {
             advice.extend(ready().filter_map(|variant| far_from_model(variant, watermark.to_f64())))
         }
-        Gate::Bounded { unit: StockUnit::Tokens, .. } | Gate::Open | Gate::Manual => {}
+        Gate::Auto { .. } | Gate::Bounded { unit: StockUnit::Tokens, .. } | Gate::Open | Gate::Manual => {}
     }
-    advice.extend(model.variants.iter().filter_map(infeasible));
+    if facts.config.slo.explicit.is_some() {
+        advice.extend(model.variants.iter().filter_map(infeasible));
+    }
     advice.extend(model.variants.iter().filter_map(|variant| too_few(variant, model)));
     advice
-}
-
-/// Advice on an automatic gate whose model isn't known.
-fn without_model(variant: &VariantStatus, initial: f64) -> Option<String> {
-    let why = match variant.state {
-        State::Learning => "is still being learned",
-        State::Unidentifiable => "can't be identified because the load never varied",
-        State::Error => "contradicts the measurements and was discarded",
-        State::NoTraffic if variant.parameters.is_none() => "isn't known because it has served nothing",
-        State::NoTraffic | State::Converged | State::Infeasible => return None,
-    };
-    Some(format!(
-        "the gate is auto, and the model of variant {} {why}: until then each of its servers is limited by the last good parameters, or to {initial} requests (auto_initial).",
-        variant.name
-    ))
 }
 
 /// Advice on a configured bound that is far from the servers' capacity within the targets.

@@ -20,6 +20,7 @@ impl ClosedLoop<'_> {
                     cached: cached.0,
                     output: output.0,
                     sequences: 1,
+                    is_streamed: self.scenario.is_streamed,
                 };
                 self.grant(id, granted);
             }

@@ -100,7 +100,7 @@ async fn measure(seconds: f64, noise: f64, seed: u64) {
 
 /// The closed forms' results for the true parameters, at the targets inferred from them.
 fn truths(variants: [(&'static str, f64, Hardware); 2]) -> Vec<Truth> {
-    let multiplier = slo::Policy::default().multiplier;
+    let multiplier = slo::MULTIPLIER;
     let parameters = variants.map(|(_, _, hardware)| Parameters {
         alpha_ms: hardware.alpha,
         beta_ms: hardware.beta,

@@ -89,7 +89,7 @@ async fn measure(seconds: f64) -> ExitCode {
 fn capacity() -> f64 {
     let parameters =
         Parameters { alpha_ms: HARDWARE.alpha, beta_ms: HARDWARE.beta, gamma_ms: HARDWARE.gamma };
-    let targets = slo::inferred(&parameters, &TRAFFIC, slo::Policy::default().multiplier);
+    let targets = slo::inferred(&parameters, &TRAFFIC, slo::MULTIPLIER);
     let size = sizing::size(&parameters, &TRAFFIC, &targets, Some(256.0), 1.0);
     f64::from(SERVERS) * size.lambda_star
 }
