@@ -35,6 +35,14 @@ impl Mock {
     /// # Panics
     /// With its log, if it does not start.
     pub async fn start(hardware: Hardware, seed: u64) -> Self {
+        Self::start_with(hardware, seed, &[]).await
+    }
+
+    /// [`Self::start`] with further flags of the command.
+    ///
+    /// # Panics
+    /// With its log, if it does not start.
+    pub async fn start_with(hardware: Hardware, seed: u64, flags: &[&str]) -> Self {
         let mut command = Command::new(binary::penstock());
         command.args(["mock-server", "--port", "0"]);
         for (flag, value) in [
@@ -45,7 +53,7 @@ impl Mock {
         ] {
             command.arg(flag).arg(value.to_string());
         }
-        command.arg("--seed").arg(seed.to_string());
+        command.arg("--seed").arg(seed.to_string()).args(flags);
         let mut process = Process::start("mock-server", command).await;
         let address = process.line("mock-server http://").await;
         Self {

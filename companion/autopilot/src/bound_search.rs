@@ -263,12 +263,12 @@ impl BoundSearch {
         }
     }
 
-    /// Something else than measurement limits the endpoint from now on, or no longer. It ran about `usual` sequences at a time.
-    pub(crate) fn set_limited(&mut self, now: Instant, is_limited: bool, usual: u64, present: &Present) {
+    /// From now on a model limits the endpoint, and measurement only to `limit`; `None`: no longer. It ran about `usual` sequences at a time.
+    pub(crate) fn set_limited(&mut self, now: Instant, limit: Option<u64>, usual: u64, present: &Present) {
         if self.found == Found::Full || self.found == Found::NoGain {
             return;
         }
-        self.bound = if is_limited { self.bound_max } else { usual.clamp(1, self.bound_max) };
+        self.bound = limit.unwrap_or(usual).clamp(1, self.bound_max);
         (self.found, self.below, self.retry_at) = (Found::Nothing, None, None);
         self.level = Level::new(now, present);
         self.fill(present);

@@ -13,6 +13,8 @@ use crate::bound_search::{BoundSearch, Present};
 use crate::types::{AutopilotEndpoint, ExpectedUsage, Scraped, Totals};
 use crate::window_stats::{WindowStats, count, with_times_of};
 
+/// The batch of a server whose batch isn't configured.
+const MAX_BATCH_ASSUMED: u64 = 256;
 /// An endpoint that becomes ready so soon after the autopilot's creation was up before.
 const THERE_BEFORE: Duration = Duration::from_secs(10);
 
@@ -36,6 +38,11 @@ pub(crate) struct InFlight {
     pub(crate) is_streamed: bool,
     /// It has begun to answer, or at least isn't queued inside the server.
     pub(crate) has_started: bool,
+}
+
+/// The most sequences at a time that are tried at a server with this batch. A batch that nobody has configured is an assumption.
+const fn searched_max(max_batch: u64) -> u64 {
+    if max_batch == MAX_BATCH_ASSUMED { u64::MAX } else { max_batch }
 }
 
 impl InFlight {
@@ -156,7 +163,7 @@ impl Endpoint {
             has_credit: false,
             credit_until: None,
             is_limited: false,
-            search: BoundSearch::new(bound_initial, max_batch),
+            search: BoundSearch::new(bound_initial, searched_max(max_batch)),
             numbered: 0,
             unstarted: VecDeque::new(),
             unstarted_whole: VecDeque::new(),
@@ -177,7 +184,7 @@ impl Endpoint {
     pub(crate) fn set_limits(&mut self, listed: &AutopilotEndpoint) {
         self.max_batch = listed.max_batch;
         self.bound_initial = listed.bound_initial;
-        self.search.set_bound_max(listed.max_batch);
+        self.search.set_bound_max(searched_max(listed.max_batch));
     }
 
     /// It isn't listed, has no request in flight, and no filter may run one there.
@@ -187,7 +194,7 @@ impl Endpoint {
 
     /// Forgets everything that was observed, because the endpoint has another variant now.
     pub(crate) fn forget_history(&mut self) {
-        self.search = BoundSearch::new(self.bound_initial, self.max_batch);
+        self.search = BoundSearch::new(self.bound_initial, searched_max(self.max_batch));
         self.overlap_tracker = OverlapTracker::default();
         self.stats = WindowStats::default();
         self.observed = None;

@@ -137,7 +137,8 @@ impl Autopilot {
         if core::mem::replace(&mut endpoint.is_limited, is_limited) != is_limited {
             let usual = endpoint.allowance.map_or(endpoint.bound_initial, |allowance| allowance.typical);
             let present = endpoint.present();
-            endpoint.search.set_limited(now, is_limited, usual, &present);
+            let limit = is_limited.then(|| endpoint.max_batch.max(endpoint.search.bound()));
+            endpoint.search.set_limited(now, limit, usual, &present);
         }
     }
 
@@ -165,7 +166,7 @@ impl Autopilot {
         if limits.is_some() || is_probed {
             return Some(inputs.allowance());
         }
-        let full = endpoint.search.capacity().unwrap_or(endpoint.max_batch);
+        let full = endpoint.search.capacity().unwrap_or_else(|| endpoint.max_batch.max(bound));
         let limits = AllowanceInputs { max_batch: full, ..inputs }.keeping(THROUGHPUT_KEPT);
         Some(AllowanceInputs { limits, ..inputs }.allowance())
     }

@@ -275,15 +275,15 @@ fn measured_times_above_a_ceiling_lower_the_bound() {
 #[test]
 fn what_a_model_limits_has_the_highest_bound_and_returns_to_what_ran() {
     let mut bench = Bench::with_room_up_to(18);
-    bench.search.set_limited(bench.now, true, 18, &bench.present);
-    assert_eq!(bench.search.bound(), 256);
-    bench.search.set_limited(bench.now, false, 40, &bench.present);
+    bench.search.set_limited(bench.now, Some(200), 18, &bench.present);
+    assert_eq!(bench.search.bound(), 200);
+    bench.search.set_limited(bench.now, None, 40, &bench.present);
     assert_eq!((bench.search.bound(), bench.search.found()), (40, Found::Nothing));
     let mut full = Bench::with_room_up_to(18);
     full.judge(true);
     full.fill();
     full.judge_when_due(true);
-    full.search.set_limited(full.now, true, 18, &full.present);
+    full.search.set_limited(full.now, Some(200), 18, &full.present);
     assert_eq!(full.search.bound(), 18, "the server queues more, whatever the model says");
 }
 

@@ -106,7 +106,8 @@ pub(crate) struct EndpointDefaults {
     /// counted by variant.
     #[schemars(regex(pattern = r"^[A-Za-z0-9._-]{1,63}$"))]
     pub(crate) variant: String,
-    /// The most requests that an endpoint runs in one batch; vLLM's `--max-num-seqs`.
+    /// The most requests that an endpoint runs in one batch; vLLM's `--max-num-seqs`. 256, the default, is an assumption for the number of
+    /// replicas until `watermark_per_backend: auto` has measured it; any other number is also the most that `auto` allows.
     pub(crate) max_batch: Count,
     /// The most tokens that an endpoint computes in one iteration; vLLM's `--max-num-batched-tokens`. Null: unknown. A class's
     /// `prefill_busy_threshold_frac` needs it.
