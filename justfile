@@ -108,3 +108,12 @@ capture:
 
 fmt:
     cargo fmt --all
+
+# Real engines behind a real gateway: `setup` installs vLLM for the CPU (9 GB, six minutes), `counts` and `flood` print the tables of
+# docs/engines.md. Not part of `just check`.
+vllm *what:
+    bash tests/engines/run vllm {{ what }}
+
+# The flood on `transformers serve` with continuous batching; on a machine with a GPU, with `transformers` and a model.
+gpu *args:
+    bash tests/engines/run gpu {{ args }}

@@ -20,19 +20,25 @@ def words(count, rng):
     return " ".join(f"w{rng.randrange(1000)}" for _ in range(count))
 
 
+def head(url, tenant, length):
+    lines = [
+        f"POST {url.path or '/v1/chat/completions'} HTTP/1.1", f"host: {url.netloc}", "content-type: application/json",
+        f"x-penstock-tenant: {tenant}", f"content-length: {length}", "connection: close", "", "",
+    ]
+    return "\r\n".join(lines).encode()
+
+
 async def chat(url, model, tokens, prompt, tenant):
     """One streamed answer: seconds to its first text, seconds to its end, and the status."""
     body = json.dumps({
         "model": model, "stream": True, "max_tokens": tokens, "min_tokens": tokens, "ignore_eos": True,
         "messages": [{"role": "user", "content": prompt}],
     }).encode()
-    head = (f"POST {url.path or '/v1/chat/completions'} HTTP/1.1\r\nhost: {url.netloc}\r\ncontent-type: application/json\r\n"
-            f"x-penstock-tenant: {tenant}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n").encode()
     began = time.monotonic()
     reader, writer = await asyncio.open_connection(url.hostname, url.port)
     first = None
     try:
-        writer.write(head + body)
+        writer.write(head(url, tenant, len(body)) + body)
         await writer.drain()
         status = int((await reader.readline()).split()[1])
         while data := await reader.read(65536):

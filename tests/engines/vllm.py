@@ -1,6 +1,6 @@
 """Counts and floods on real vLLM servers behind a real gateway, as tables for docs/engines.md.
 
-    vllm.py PENSTOCK [counts] [flood] [--laws A,B,C,SEQS ...] [--noise S] [--seconds N]
+    vllm.py PENSTOCK [counts] [flood] [--laws A,B,C,SEQS ...] [--servers N] [--noise S] [--seconds N]
 
 PENSTOCK is the binary. Servers come from `run serve`; everything that is started is ended.
 """
@@ -193,22 +193,24 @@ def flood_once(port, metrics, clients, seconds, status):
     return asyncio.run(flood.run(arguments))
 
 
-def wait_until_idle(server):
-    while metric(get(f"http://127.0.0.1:{server}/metrics"), "vllm:num_requests_running") > 0:
+def wait_until_idle(pages):
+    while any(metric(get(page), "vllm:num_requests_running") > 0 for page in pages):
         time.sleep(0.5)
 
 
-def floods(penstock, folder, laws, noise, seconds):
+def floods(penstock, folder, laws, servers, noise, seconds):
     for law in laws:
         *gputime, seqs = law.split(",")
-        print(f"\n{','.join(gputime)} ms, {seqs} sequences, noise {noise}", flush=True)
-        with engine(folder, seqs, ",".join(gputime), noise) as server:
+        print(f"\n{servers} x {','.join(gputime)} ms, {seqs} sequences, noise {noise}", flush=True)
+        with contextlib.ExitStack() as stack:
+            engines = [stack.enter_context(engine(folder, seqs, ",".join(gputime), noise)) for _ in range(servers)]
+            metrics = [f"http://127.0.0.1:{port}/metrics" for port in engines]
             for name, keys in GATES.items():
-                wait_until_idle(server)
-                with gateway(penstock, folder, [server], keys) as gate:
+                wait_until_idle(metrics)
+                with gateway(penstock, folder, engines, keys) as gate:
                     print(f"gate: {name}", flush=True)
-                    metrics = [f"http://127.0.0.1:{server}/metrics"]
-                    flood_once(gate.gateway, metrics, 3 * int(seqs), seconds, f"http://127.0.0.1:{gate.http}/status")
+                    clients = 3 * int(seqs) * servers
+                    flood_once(gate.gateway, metrics, clients, seconds, f"http://127.0.0.1:{gate.http}/status")
 
 
 def main():
@@ -216,13 +218,15 @@ def main():
     parser.add_argument("penstock", type=Path)
     parser.add_argument("what", nargs="*", default=["counts", "flood"])
     parser.add_argument("--laws", nargs="+", default=LAWS)
+    parser.add_argument("--servers", type=int, default=1)
     parser.add_argument("--noise", type=float, default=0.0)
     parser.add_argument("--seconds", type=float, default=82)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         wrong = counts(arguments.penstock, Path(folder)) if "counts" in arguments.what else 0
         if "flood" in arguments.what:
-            floods(arguments.penstock, Path(folder), arguments.laws, arguments.noise, arguments.seconds)
+            floods(
+                arguments.penstock, Path(folder), arguments.laws, arguments.servers, arguments.noise, arguments.seconds)
     sys.exit(f"{wrong} kinds of requests are counted otherwise" if wrong else 0)
 
 

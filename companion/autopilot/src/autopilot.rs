@@ -84,8 +84,11 @@ pub struct Autopilot {
     fit_at: Option<Instant>,
     /// When the bounds of endpoints are judged next.
     judge_at: Option<Instant>,
+    judged_at: Option<Instant>,
     /// The next request that arrives may raise a bound.
     is_any_ripe: bool,
+    /// Requests that another companion granted show higher bounds.
+    has_adopted: bool,
     slo: Slo,
     /// Requests per second that are offered.
     demand: f64,
@@ -121,7 +124,9 @@ impl Autopilot {
             windows_closed: 0,
             fit_at: None,
             judge_at: None,
+            judged_at: None,
             is_any_ripe: false,
+            has_adopted: false,
             slo: Slo { targets: Targets::default(), source: Source::None },
             demand: 0.0,
             max_rate: None,
@@ -141,7 +146,7 @@ impl Autopilot {
         self.record_activity(now);
         self.arrivals = self.arrivals.saturating_add(1);
         if self.is_any_ripe {
-            self.judge_by(Some(now));
+            self.judge_soon(now);
         }
     }
 
@@ -183,7 +188,9 @@ impl Autopilot {
         );
         endpoint.overlap_tracker.set_sequences(id.0, request.sequences);
         endpoint.stats.granted += 1;
-        endpoint.number(id, &mut request);
+        if self.gates {
+            endpoint.number(id, &mut request);
+        }
         endpoint.add(&request);
         endpoint.search.granted(&endpoint.present());
         self.in_flight.insert(id, request);
@@ -214,6 +221,10 @@ impl Autopilot {
         let present = endpoint.present();
         endpoint.search.start_from(now, present.sequences, &present);
         self.in_flight.insert(id, request);
+        if self.gates {
+            self.has_adopted = true;
+            self.judge_by(Some(now));
+        }
     }
 
     /// A request is reported that its filter admitted by credit. It is demand, and nothing is learned from its times.
@@ -459,13 +470,19 @@ impl Autopilot {
         self.in_flight.keys().copied()
     }
 
-    /// The load of every endpoint agrees with the requests in flight, and its overlap tracker follows only these.
+    /// The load of every endpoint agrees with the requests in flight, and its overlap tracker and the queues of requests that haven't begun
+    /// follow only these.
     #[must_use]
     pub fn audit(&self) -> bool {
         self.endpoints.iter().enumerate().all(|(index, endpoint)| {
-            let in_flight = self.in_flight.values();
-            let here = in_flight.filter(|request| request.endpoint == index).count();
-            usize::try_from(endpoint.in_flight()) == Ok(here) && endpoint.overlap_tracker.running() <= here
+            let in_flight_here = || self.in_flight.values().filter(|request| request.endpoint == index);
+            let here = in_flight_here().count();
+            let unstarted = in_flight_here().filter(|request| !request.has_started).count();
+            let answering = in_flight_here().filter(|request| request.has_started);
+            let answering: u64 = answering.map(|request| request.sequences).sum();
+            usize::try_from(endpoint.in_flight()) == Ok(here)
+                && endpoint.overlap_tracker.running() <= here
+                && endpoint.has_started_counts(unstarted, answering)
         })
     }
 

@@ -27,8 +27,10 @@ const ANSWERING_MIN: f64 = 0.5;
 const THROUGHPUT_GROWTH: f64 = 0.1;
 /// and the least by which it rises.
 const THROUGHPUT_NOISE: f64 = 0.03;
-/// Fewer requests show no throughput.
+/// Fewer requests show no throughput,
 const SHOWN_MIN: u64 = 16;
+/// and not that an eighth more is worth it.
+const SHOWN_MIN_TESTED: u64 = 64;
 /// No generation is judged sooner.
 const STALL_MIN: Duration = Duration::from_millis(300);
 /// A generation of which nothing begins for so many times the pace of beginnings is waiting.
@@ -104,7 +106,8 @@ struct Level {
     first: u64,
     /// The last request of the generation; `None` until the endpoint is full.
     last: Option<u64>,
-    /// Requests of the generation that haven't begun to answer, and that haven't ended.
+    /// Requests of the generation, those that haven't begun to answer, and those that haven't ended.
+    generation: u64,
     unstarted: u64,
     unended: u64,
     /// Its requests that began to answer, and those that ended before.
@@ -135,6 +138,7 @@ impl Level {
             since: now,
             first: present.last,
             last: None,
+            generation: 0,
             unstarted: 0,
             unended: 0,
             begun: 0,
@@ -202,6 +206,8 @@ pub(crate) struct Present {
     pub(crate) unstarted: u64,
     /// Sequences that answer.
     pub(crate) answering: u64,
+    /// Sequences of the last granted request.
+    pub(crate) width: u64,
 }
 
 #[derive(Debug)]
@@ -212,6 +218,8 @@ pub(crate) struct BoundSearch {
     level: Level,
     /// [`Level::most`] of the level before, if it had the same bound: a level that begins with the prompts of a generation shows too little.
     most_before: u64,
+    /// The highest bound at which the server had room, since it was last found to be too high.
+    proven: u64,
     /// The last level with room, below this one.
     below: Option<Shape>,
     /// The part of the bound that answered at a time at the last level with room.
@@ -225,11 +233,12 @@ pub(crate) struct BoundSearch {
 impl BoundSearch {
     pub(crate) fn new(initial: u64, bound_max: u64) -> Self {
         Self {
-            bound: initial.max(1),
+            bound: initial.clamp(1, bound_max.clamp(1, BOUND_MAX)),
             bound_max: bound_max.clamp(1, BOUND_MAX),
             found: Found::Nothing,
             level: Level::new(Instant::ZERO, &Present::default()),
             most_before: 0,
+            proven: 0,
             below: None,
             answering_part: None,
             pace: None,
@@ -241,6 +250,11 @@ impl BoundSearch {
     /// The most sequences at a time.
     pub(crate) const fn bound(&self) -> u64 {
         self.bound
+    }
+
+    /// It is as it was created, with this bound.
+    pub(crate) fn is_untouched(&self, initial: u64) -> bool {
+        self.found == Found::Nothing && self.proven == 0 && self.bound == initial.clamp(1, self.bound_max)
     }
 
     pub(crate) const fn found(&self) -> Found {
@@ -270,12 +284,18 @@ impl BoundSearch {
         }
         self.bound = limit.unwrap_or(usual).clamp(1, self.bound_max);
         (self.found, self.below, self.retry_at) = (Found::Nothing, None, None);
+        self.proven = 0;
         self.level = Level::new(now, present);
         self.fill(present);
     }
 
-    pub(crate) fn set_bound_max(&mut self, bound_max: u64) {
+    pub(crate) fn set_bound_max(&mut self, bound_max: u64, present: &Present) {
         self.bound_max = bound_max.clamp(1, BOUND_MAX);
+        if self.bound > self.bound_max {
+            self.bound = self.bound_max;
+            self.proven = self.proven.min(self.bound);
+            self.level = Level::new(self.level.since, present);
+        }
     }
 
     /// A request was granted.
@@ -283,9 +303,15 @@ impl BoundSearch {
         self.fill(present);
     }
 
-    fn fill(&mut self, present: &Present) {
-        if self.level.last.is_none() && present.sequences >= self.bound {
+    /// Whether no other request like the last one fits.
+    pub(crate) fn is_full(&self, present: &Present) -> bool {
+        present.sequences.saturating_add(present.width.max(1)) > self.bound
+    }
+
+    pub(crate) fn fill(&mut self, present: &Present) {
+        if self.level.last.is_none() && self.is_full(present) {
             self.level.last = Some(present.last);
+            self.level.generation = present.requests;
             self.level.unstarted = present.unstarted;
             self.level.unended = present.requests;
         }
@@ -322,6 +348,7 @@ impl BoundSearch {
     fn note_room(&mut self) {
         self.pace = self.level.pace().or(self.pace);
         self.answering_part = Some(count(self.most()) / count(self.bound));
+        self.proven = self.proven.max(self.bound);
     }
 
     /// A request isn't queued inside the server, as the server's metrics show, though it hasn't begun to answer.
@@ -357,11 +384,23 @@ impl BoundSearch {
 
     /// The server's metrics: it runs and queues so many requests, those of other clients included.
     pub(crate) fn paged(&mut self, running: u64, waiting: u64) {
+        let is_new = self.is_new();
         let level = &mut self.level;
         let grows = running > level.ran;
         level.ran = level.ran.max(running);
-        let is_queue = is_queue(running + waiting, waiting, self.below.is_some());
+        let is_queue = is_queue(running + waiting, waiting, is_new);
         level.queued_pages = if is_queue && !grows { level.queued_pages + 1 } else { 0 };
+    }
+
+    /// The server hasn't had room at this bound yet.
+    const fn is_new(&self) -> bool {
+        self.bound > self.proven
+    }
+
+    /// A queue inside the server says something of this bound: it is filled, or it is higher than any that the server had room for. At a
+    /// light load, a queue is one of prompts.
+    const fn may_fall(&self) -> bool {
+        self.level.last.is_some() || self.proven > 0 && self.is_new()
     }
 
     /// The time after which a generation that doesn't begin to answer is known to wait; `None` while nothing is known of this server.
@@ -373,7 +412,7 @@ impl BoundSearch {
     /// When the oldest streamed request that hasn't begun to answer, granted at `oldest`, shows that the server queues.
     fn stalls_at(&self, oldest: Option<Instant>, present: &Present) -> Option<Instant> {
         let waiting = present.sequences.saturating_sub(present.answering);
-        if !is_queue(present.sequences, waiting, self.below.is_some()) {
+        if !self.may_fall() || !is_queue(present.sequences, waiting, self.is_new()) {
             return None;
         }
         let since = oldest?.max(self.level.most_since).max(self.level.since);
@@ -382,17 +421,20 @@ impl BoundSearch {
 
     fn verdict(&self, ceilings: Option<&Ceilings>) -> Verdict {
         let level = &self.level;
-        if level.last.is_none() || level.unstarted > 0 {
+        if level.last.is_none() || level.unstarted * WAITING_PART > level.generation {
             return Verdict::Open;
         }
         if let Some(ceilings) = ceilings {
-            if level.unended > 0 {
+            if level.unended > 0 && level.shown < SHOWN_MIN {
                 return Verdict::Open;
             }
             let first = level.first_token_ms.times(ceilings.first_token_ms);
             let missed = first.max(level.itl_ms.times(ceilings.itl_ms));
             if missed > 1.0 {
                 return Verdict::Missed(missed);
+            }
+            if level.unended > 0 {
+                return Verdict::Open;
             }
         }
         let growth = self.below.map_or(1.0, |below| count(self.bound) / count(below.bound)).max(1.0);
@@ -403,7 +445,8 @@ impl BoundSearch {
                 .map_or(0.0, |below| count(below.most) * (1.0 + (growth - 1.0) * (1.0 - GROWTH_MISSING)));
             return if count(level.most) >= expected { Verdict::Room } else { Verdict::Full(level.most) };
         }
-        if level.unended > 0 || level.shown < SHOWN_MIN {
+        let shown_min = if self.found == Found::Nothing { SHOWN_MIN } else { SHOWN_MIN_TESTED };
+        if level.unended > 0 || level.shown < shown_min {
             return Verdict::Open;
         }
         let before = self.below.filter(|below| below.bound < self.bound).and_then(|below| below.throughput);
@@ -421,6 +464,11 @@ impl BoundSearch {
             && self.verdict(ceilings) == Verdict::Room
     }
 
+    /// A bound that was found is to be tested, so nothing else may keep the endpoint below it.
+    pub(crate) fn wants_test(&self, now: Instant) -> bool {
+        self.capacity().is_some() && self.retry_at.is_some_and(|at| at <= now)
+    }
+
     /// When [`Self::advance`] is due, unless something happens before.
     pub(crate) fn due(
         &self,
@@ -434,25 +482,24 @@ impl BoundSearch {
         }
         let stalls_at = self.stalls_at(oldest, present);
         match self.verdict(ceilings) {
+            Verdict::Open | Verdict::Room if self.is_queued_by_pages() => Some(now),
             Verdict::Full(_) | Verdict::NoGain | Verdict::Missed(_) => Some(now),
             Verdict::Room => {
                 let retry_at = self.retry_at.filter(|at| *at > now && self.bound < self.bound_max);
-                let is_full = present.sequences >= self.bound;
-                let renewed_at = is_full.then(|| self.level.since.after(LEVEL_MAX));
+                let renewed_at = self.is_full(present).then(|| self.level.since.after(LEVEL_MAX));
                 earlier(earlier(stalls_at, retry_at), renewed_at)
             }
-            Verdict::Open if self.is_queued_by_pages() => Some(now),
             Verdict::Open => stalls_at,
         }
     }
 
-    /// More is in flight than the bound allows, since it fell. That says nothing of the bound.
+    /// More is in flight than the bound allows, since it fell. That says nothing of the bound. A single request may be larger than it.
     const fn drains(&self, present: &Present) -> bool {
-        present.sequences > self.bound
+        present.sequences > self.bound && present.requests > 1
     }
 
-    fn is_queued_by_pages(&self) -> bool {
-        self.level.queued_pages >= 2
+    const fn is_queued_by_pages(&self) -> bool {
+        self.level.queued_pages >= 2 && self.may_fall()
     }
 
     /// Judges the level. `is_wanted`: requests wait because no endpoint takes another. Returns whether the bound has changed.
@@ -469,7 +516,7 @@ impl BoundSearch {
         let before = self.bound;
         let has_stalled = self.stalls_at(oldest, present).is_some_and(|at| at <= now);
         match self.verdict(ceilings) {
-            Verdict::Open if self.is_queued_by_pages() => {
+            Verdict::Open | Verdict::Room if self.is_queued_by_pages() => {
                 self.fall(now, self.level.ran, Found::Full, present);
             }
             Verdict::Open | Verdict::Room if has_stalled => {
@@ -487,7 +534,7 @@ impl BoundSearch {
                 self.fall(now, whole(kept).min(self.bound.saturating_sub(1)), Found::Target, present);
             }
             Verdict::Room if is_wanted && self.is_ripe(now, ceilings) => self.rise(now, present),
-            Verdict::Room if present.sequences >= self.bound && now.since(self.level.since) >= LEVEL_MAX => {
+            Verdict::Room if self.is_full(present) && now.since(self.level.since) >= LEVEL_MAX => {
                 self.note_room();
                 self.most_before = self.level.most;
                 self.level = Level::new(now, present);
@@ -531,9 +578,12 @@ impl BoundSearch {
     /// The bound was too high: it becomes `bound`, but no less than half of what is in flight.
     fn fall(&mut self, now: Instant, bound: u64, found: Found, present: &Present) {
         let tested = self.below.filter(|below| self.found != Found::Nothing && below.bound < self.bound);
-        let bound = tested.map_or(bound, |below| bound.max(below.bound));
+        let least = tested.map_or(0, |below| below.bound);
+        let least = if self.level.last.is_none() { least.max(self.proven) } else { least };
+        let bound = bound.max(least);
         self.bound = bound.clamp((present.sequences / 2).clamp(1, self.bound), self.bound);
         self.found = found;
+        self.proven = self.proven.min(self.bound);
         self.most_before = 0;
         self.retry_at = Some(now.after(self.backoff));
         self.backoff = (self.backoff * 2).min(RETRY_MAX);

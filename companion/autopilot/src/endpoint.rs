@@ -13,6 +13,8 @@ use crate::bound_search::{BoundSearch, Present};
 use crate::types::{AutopilotEndpoint, ExpectedUsage, Scraped, Totals};
 use crate::window_stats::{WindowStats, count, with_times_of};
 
+/// Queues of requests that haven't begun may have twice as many more entries as this than requests.
+const ENTRIES_MIN: usize = 16;
 /// The batch of a server whose batch isn't configured.
 const MAX_BATCH_ASSUMED: u64 = 256;
 /// An endpoint that becomes ready so soon after the autopilot's creation was up before.
@@ -120,6 +122,8 @@ pub(crate) struct Endpoint {
     /// The endpoint's last allowance.
     pub(crate) allowance: Option<penstock_engine::Allowance>,
     load: Load,
+    /// Sequences that its server runs beside these, by its last metrics.
+    foreign: u64,
     /// Filters may run requests here that aren't known.
     pub(crate) has_credit: bool,
     /// The last time at which they could.
@@ -130,6 +134,8 @@ pub(crate) struct Endpoint {
     pub(crate) search: BoundSearch,
     /// Requests that were granted here.
     numbered: u64,
+    /// Sequences of the last of them.
+    width: u64,
     /// Streamed requests that may not have begun to answer, with their numbers, in the order of their grants.
     unstarted: VecDeque<(RequestId, u64)>,
     /// The same of requests whose answers aren't streamed.
@@ -160,11 +166,13 @@ impl Endpoint {
             cached: 0.0,
             allowance: None,
             load: Load::default(),
+            foreign: 0,
             has_credit: false,
             credit_until: None,
             is_limited: false,
             search: BoundSearch::new(bound_initial, searched_max(max_batch)),
             numbered: 0,
+            width: 1,
             unstarted: VecDeque::new(),
             unstarted_whole: VecDeque::new(),
             ready_since: None,
@@ -181,10 +189,25 @@ impl Endpoint {
         self.is_ready = ready;
     }
 
+    /// Nothing is known of how many requests its server computes at a time.
+    pub(crate) fn restart_search(&mut self) {
+        self.search = BoundSearch::new(self.bound_initial, searched_max(self.max_batch));
+        self.is_limited = false;
+    }
+
+    /// It gets requests.
+    pub(crate) const fn is_usable(&self) -> bool {
+        self.is_listed && self.is_ready
+    }
+
     pub(crate) fn set_limits(&mut self, listed: &AutopilotEndpoint) {
+        let before = core::mem::replace(&mut self.bound_initial, listed.bound_initial);
         self.max_batch = listed.max_batch;
-        self.bound_initial = listed.bound_initial;
-        self.search.set_bound_max(searched_max(listed.max_batch));
+        if self.search.is_untouched(before) {
+            self.restart_search();
+        }
+        let present = self.present();
+        self.search.set_bound_max(searched_max(listed.max_batch), &present);
     }
 
     /// It isn't listed, has no request in flight, and no filter may run one there.
@@ -194,7 +217,7 @@ impl Endpoint {
 
     /// Forgets everything that was observed, because the endpoint has another variant now.
     pub(crate) fn forget_history(&mut self) {
-        self.search = BoundSearch::new(self.bound_initial, searched_max(self.max_batch));
+        self.restart_search();
         self.overlap_tracker = OverlapTracker::default();
         self.stats = WindowStats::default();
         self.observed = None;
@@ -265,15 +288,18 @@ impl Endpoint {
         iteration_ms + (parameters.beta_ms + parameters.gamma_ms) * newcomer.uncached
     }
 
-    /// What is in flight, for the search.
+    /// What is in flight, for the search. Sequences that aren't known here take places like the others, and answer.
     pub(crate) const fn present(&self) -> Present {
-        let Load { requests, sequences, unstarted, answering, .. } = self.load;
-        Present { last: self.numbered, requests, sequences, unstarted, answering }
+        let Load { requests, unstarted, .. } = self.load;
+        let sequences = self.load.sequences.saturating_add(self.foreign);
+        let answering = self.load.answering.saturating_add(self.foreign);
+        Present { last: self.numbered, requests, sequences, unstarted, answering, width: self.width }
     }
 
     /// Gives a granted request its number, before it is added.
     pub(crate) fn number(&mut self, id: RequestId, request: &mut InFlight) {
         self.numbered += 1;
+        self.width = request.sequences;
         request.number = self.numbered;
         request.has_started = false;
         let queue = if request.is_streamed { &mut self.unstarted } else { &mut self.unstarted_whole };
@@ -301,7 +327,8 @@ impl Endpoint {
         is_unstarted: impl Fn(RequestId, u64) -> bool,
     ) -> Option<RequestId> {
         // Behind one that never begins, entries of ended requests would pile up.
-        let kept_max = 2 * usize::try_from(self.load.requests).unwrap_or(usize::MAX).saturating_add(16);
+        let kept_max =
+            2 * usize::try_from(self.load.requests).unwrap_or(usize::MAX).saturating_add(ENTRIES_MIN);
         for queue in [&mut self.unstarted, &mut self.unstarted_whole] {
             if queue.len() > kept_max {
                 queue.retain(|&(id, number)| is_unstarted(id, number));
@@ -311,6 +338,16 @@ impl Endpoint {
             }
         }
         self.unstarted.front().map(|(id, _)| *id)
+    }
+
+    /// So many requests haven't begun to answer, so many sequences answer, and few entries of others are kept.
+    pub(crate) fn has_started_counts(&self, unstarted: usize, answering: u64) -> bool {
+        let kept_max =
+            2 * usize::try_from(self.load.requests).unwrap_or(usize::MAX).saturating_add(ENTRIES_MIN) + 1;
+        usize::try_from(self.load.unstarted) == Ok(unstarted)
+            && self.load.answering == answering
+            && self.unstarted.len() <= kept_max
+            && self.unstarted_whole.len() <= kept_max
     }
 
     /// The requests that may not have begun to answer.
@@ -359,6 +396,8 @@ impl Endpoint {
 
     /// Takes the model server's metrics. `true` if it has served requests since the last ones.
     pub(crate) fn update_metrics(&mut self, now: Instant, scraped: Option<&Scraped>) -> bool {
+        let running = scraped.and_then(|scraped| scraped.running);
+        self.foreign = running.unwrap_or(0).saturating_sub(self.load.sequences);
         self.kv_tokens = scraped.and_then(|scraped| scraped.kv_tokens).or(self.kv_tokens);
         let totals = scraped.and_then(|scraped| scraped.totals);
         let reading = totals.map(|totals| Reading { at: now, totals });

@@ -10,8 +10,10 @@ use penstock_model::observation::Decode;
 const WEIGHT: f64 = 1.0 / 64.0;
 /// Fewer observations say nothing.
 const OBSERVATIONS_MIN: u32 = 16;
-/// The logarithm of the greatest factor by which predictions may be off.
-const SMALL: f64 = 0.22;
+/// The logarithm of the factor by which predictions are off when they are worth nothing,
+const LARGE: f64 = 0.22;
+/// and when they are worth something again.
+const SMALL_AGAIN: f64 = 0.15;
 /// One observation counts as off by no more than this: a pause says nothing of an iteration.
 const EACH_MAX: f64 = 0.7;
 
@@ -20,6 +22,8 @@ const EACH_MAX: f64 = 0.7;
 pub(crate) struct PredictionError {
     mean: f64,
     observations: u32,
+    /// It was large, and hasn't become clearly smaller since.
+    is_large: bool,
 }
 
 impl PredictionError {
@@ -33,10 +37,12 @@ impl PredictionError {
         self.observations = self.observations.saturating_add(1);
         let weight = WEIGHT.max(1.0 / f64::from(self.observations));
         self.mean += (error.clamp(-EACH_MAX, EACH_MAX) - self.mean) * weight;
+        let limit = if self.is_large { SMALL_AGAIN } else { LARGE };
+        self.is_large = self.observations >= OBSERVATIONS_MIN && self.mean.abs() >= limit;
     }
 
-    pub(crate) fn is_small(&self) -> bool {
-        self.observations < OBSERVATIONS_MIN || self.mean.abs() < SMALL
+    pub(crate) const fn is_small(&self) -> bool {
+        !self.is_large
     }
 }
 

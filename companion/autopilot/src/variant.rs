@@ -208,8 +208,16 @@ impl Variant {
             && self.window_estimator.state() == State::Converged
             && let Some(parameters) = self.window_estimator.parameters()
         {
-            self.known = Some(Known { parameters, is_of_windows: true });
+            self.set_known(Known { parameters, is_of_windows: true });
         }
+    }
+
+    /// Other parameters are in use. What those of another source missed says nothing of them.
+    fn set_known(&mut self, known: Known) {
+        if self.known.is_some_and(|before| before.is_of_windows != known.is_of_windows) {
+            self.error = PredictionError::default();
+        }
+        self.known = Some(known);
     }
 
     /// Fits the parameters inside a window, because none are known yet.
@@ -238,7 +246,7 @@ impl Variant {
             && matches!(self.learner.state(), State::Converged | State::Infeasible)
             && let Some(parameters) = self.learner.parameters()
         {
-            self.known = Some(Known { parameters, is_of_windows: false });
+            self.set_known(Known { parameters, is_of_windows: false });
         }
     }
 

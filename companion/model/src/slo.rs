@@ -10,7 +10,7 @@ pub struct Policy {
     /// Inferred targets allow an iteration this many times alpha; above 1. `None`: [`MULTIPLIER`], which sizes replicas and limits
     /// no gate.
     pub multiplier: Option<f64>,
-    /// Explicit targets; both are set.
+    /// Explicit targets, at least one of them.
     pub explicit: Option<Targets>,
 }
 
@@ -57,7 +57,7 @@ impl Source {
 /// The targets in force.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Slo {
-    /// The targets; both are set unless the source is [`Source::None`].
+    /// The targets. None is set if the source is [`Source::None`], and perhaps only one if it is [`Source::Explicit`].
     pub targets: Targets,
     /// Where they come from.
     pub source: Source,

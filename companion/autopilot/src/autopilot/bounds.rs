@@ -11,6 +11,8 @@ use crate::types::{Backlog, GateSource, GateStatus};
 
 /// A server's metrics say nothing of requests that were granted so shortly before they arrived.
 const PAGE_AGE: Duration = Duration::from_millis(200);
+/// Bounds rise no sooner after each other.
+const JUDGED_EVERY: Duration = Duration::from_millis(20);
 
 impl Autopilot {
     /// A streamed answer has begun: its first token has arrived.
@@ -40,7 +42,9 @@ impl Autopilot {
 
     /// A server's metrics: so many requests run there, and so many wait. If none wait, what was granted before isn't queued.
     pub(super) fn take_page(&mut self, now: Instant, index: usize, running: u64, waiting: u64) {
-        self.endpoints[index].search.paged(running, waiting);
+        let endpoint = &mut self.endpoints[index];
+        endpoint.search.paged(running, waiting);
+        endpoint.search.fill(&endpoint.present());
         if waiting == 0 {
             let unstarted = self.endpoints[index].unstarted();
             for id in unstarted {
@@ -73,6 +77,12 @@ impl Autopilot {
         self.judge_at = earlier(self.judge_at, due);
     }
 
+    /// A bound may rise. Ripe endpoints of a large pool in which nothing waits would otherwise be judged at every event.
+    pub(super) fn judge_soon(&mut self, now: Instant) {
+        let soon = self.judged_at.map_or(now, |judged_at| now.max(judged_at.after(JUDGED_EVERY)));
+        self.judge_by(Some(soon));
+    }
+
     /// Something has happened at an endpoint, which may be judged because of it.
     pub(super) fn plan_judgement(&mut self, now: Instant, index: usize) {
         if !self.gates {
@@ -80,7 +90,11 @@ impl Autopilot {
         }
         let (due, is_ripe) = self.judgement(now, index);
         self.is_any_ripe |= is_ripe;
-        self.judge_by(if is_ripe { Some(now) } else { due });
+        if is_ripe {
+            self.judge_soon(now);
+        } else {
+            self.judge_by(due);
+        }
     }
 
     /// When an endpoint has to be judged, and whether its bound could rise now.
@@ -88,8 +102,8 @@ impl Autopilot {
         let ceilings = self.ceilings(&self.endpoints[index]);
         let oldest = self.oldest_unstarted(index);
         let endpoint = &self.endpoints[index];
-        let is_full = endpoint.present().sequences >= endpoint.search.bound();
-        let is_ripe = is_full && endpoint.is_listed && endpoint.search.is_ripe(now, ceilings.as_ref());
+        let is_full = endpoint.search.is_full(&endpoint.present());
+        let is_ripe = is_full && endpoint.is_usable() && endpoint.search.is_ripe(now, ceilings.as_ref());
         (endpoint.search.due(now, oldest, &endpoint.present(), ceilings.as_ref()), is_ripe)
     }
 
@@ -99,17 +113,18 @@ impl Autopilot {
         Some(self.in_flight.get(&oldest)?.granted_at)
     }
 
-    /// Judges the bounds of all endpoints. They rise if requests wait because no endpoint takes another.
+    /// Judges the bounds of all endpoints. Those of full ones rise if requests wait for room: other endpoints may have some that these requests
+    /// can't use.
     pub(super) fn judge_bounds(&mut self, now: Instant, backlog: Backlog) {
-        let is_wanted = backlog.is_full && backlog.requests > 0;
-        let mut has_changed = false;
-        (self.judge_at, self.is_any_ripe) = (None, false);
+        let is_wanted = backlog.requests > 0;
+        let mut has_changed = core::mem::take(&mut self.has_adopted);
+        (self.judge_at, self.judged_at, self.is_any_ripe) = (None, Some(now), false);
         for index in 0..self.endpoints.len() {
             let ceilings = self.ceilings(&self.endpoints[index]);
             let oldest = self.oldest_unstarted(index);
             let endpoint = &mut self.endpoints[index];
             let present = endpoint.present();
-            let is_wanted = is_wanted && endpoint.is_listed && present.sequences >= endpoint.search.bound();
+            let is_wanted = is_wanted && endpoint.is_usable() && endpoint.search.is_full(&present);
             has_changed |= endpoint.search.advance(now, oldest, &present, (ceilings.as_ref(), is_wanted));
             let (due, is_ripe) = self.judgement(now, index);
             self.is_any_ripe |= is_ripe;
@@ -143,7 +158,7 @@ impl Autopilot {
         if !self.gates {
             return None;
         }
-        let ready = self.endpoints.iter().filter(|endpoint| endpoint.is_listed && endpoint.is_ready);
+        let ready = self.endpoints.iter().filter(|endpoint| endpoint.is_usable());
         let each = ready.map(|endpoint| self.source_of(endpoint));
         let least_known = each.min_by_key(|status| status.source);
         Some(least_known.unwrap_or_else(|| GateStatus {

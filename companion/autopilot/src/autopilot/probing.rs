@@ -72,7 +72,7 @@ impl Autopilot {
         let probed = self.probed();
         for index in 0..self.endpoints.len() {
             self.follow_model(now, index, limits.is_some());
-            let allowance = self.allowance(index, limits, probed == Some(index));
+            let allowance = self.allowance(now, index, limits, probed == Some(index));
             let endpoint = &mut self.endpoints[index];
             if endpoint.is_listed && endpoint.allowance != allowance {
                 endpoint.allowance = allowance;
@@ -143,7 +143,13 @@ impl Autopilot {
     }
 
     /// The allowance of an endpoint; `None`: the engine's own bound is right.
-    fn allowance(&self, index: usize, limits: Option<Limits>, is_probed: bool) -> Option<Allowance> {
+    fn allowance(
+        &self,
+        now: Instant,
+        index: usize,
+        limits: Option<Limits>,
+        is_probed: bool,
+    ) -> Option<Allowance> {
         let endpoint = &self.endpoints[index];
         let variant = &self.variants[endpoint.variant];
         let bound = if self.gates { endpoint.search.bound() } else { endpoint.max_batch };
@@ -163,7 +169,7 @@ impl Autopilot {
             kv_tokens: endpoint.kv_tokens,
             divisor: if has_less { variant.probe_divisor() } else { 1 },
         };
-        if limits.is_some() || is_probed {
+        if limits.is_some() || is_probed || endpoint.search.wants_test(now) {
             return Some(inputs.allowance());
         }
         let full = endpoint.search.capacity().unwrap_or_else(|| endpoint.max_batch.max(bound));

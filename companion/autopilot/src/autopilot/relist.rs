@@ -56,6 +56,9 @@ impl Autopilot {
             // Inferred targets followed from the old policy.
             self.slo = Slo { targets: Targets::default(), source: Source::None };
         }
+        if settings.gates && !self.gates {
+            self.endpoints.iter_mut().for_each(Endpoint::restart_search);
+        }
         self.gates = settings.gates;
         self.ttl = settings.ttl;
         self.transient = settings.transient;

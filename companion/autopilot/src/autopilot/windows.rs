@@ -89,9 +89,8 @@ impl Autopilot {
         let variants: Vec<_> = (0..self.variants.len())
             .map(|index| {
                 let own = self.endpoints.iter().filter(|endpoint| endpoint.variant == index);
-                let own = own.map(|endpoint| {
-                    endpoint.search.capacity().map_or(endpoint.max_batch, |most| most.min(endpoint.max_batch))
-                });
+                let measured = own.clone().filter_map(|endpoint| endpoint.search.capacity()).max();
+                let own = own.map(|endpoint| endpoint.max_batch.min(measured.unwrap_or(u64::MAX)));
                 let starting = self.pending_of(index).map(|pending| pending.max_batch);
                 let max_batch = own.chain(starting).min().unwrap_or(1);
                 let (current, pending) = self.replicas(index);

@@ -49,14 +49,20 @@ impl Bench {
 
     /// Grants requests until the endpoint is full.
     fn fill(&mut self) {
-        while self.present.sequences < self.search.bound() {
-            self.present.last += 1;
-            self.present.requests += 1;
-            self.present.sequences += 1;
-            self.present.unstarted += 1;
-            self.unstarted.push((self.present.last, self.now));
-            self.search.granted(&self.present);
+        while !self.search.is_full(&self.present) {
+            self.grant(1);
         }
+    }
+
+    /// Grants a request of so many sequences.
+    fn grant(&mut self, width: u64) {
+        self.present.width = width;
+        self.present.last += 1;
+        self.present.requests += 1;
+        self.present.sequences += width;
+        self.present.unstarted += 1;
+        self.unstarted.push((self.present.last, self.now));
+        self.search.granted(&self.present);
     }
 
     /// Lets the oldest `count` requests begin to answer, `ms` later.
@@ -301,4 +307,67 @@ fn bound_never_falls_below_half_of_what_is_in_flight_nor_below_one() {
     single.pass(5_000);
     single.judge(false);
     assert_eq!(single.search.bound(), 1);
+}
+
+#[test]
+fn endpoint_is_full_when_the_next_request_like_the_last_does_not_fit() {
+    let mut bench = Bench::new(8);
+    bench.grant(3);
+    bench.grant(3);
+    bench.pass(100);
+    for (number, granted) in bench.unstarted.drain(..).collect::<Vec<_>>() {
+        bench.present.unstarted -= 1;
+        bench.present.answering += 3;
+        bench.search.started(bench.now, number, bench.now.since(granted), &bench.present);
+    }
+    assert!(bench.judge(true), "six of eight places are taken, and three are wanted");
+    let mut list = Bench::new(8);
+    list.grant(32);
+    list.pass(100);
+    list.present.unstarted = 0;
+    list.present.answering = 32;
+    list.search.started(list.now, 1, millis(100), &list.present);
+    assert!(list.judge(true), "it runs alone, and the next one waits");
+}
+
+#[test]
+fn prompts_that_wait_at_a_light_load_say_nothing_of_the_bound() {
+    let mut fresh = Bench::new(8);
+    fresh.grant(1);
+    fresh.begin(80, 1);
+    fresh.end(1, 10.0);
+    fresh.grant(1);
+    fresh.grant(1);
+    fresh.pass(5_000);
+    assert!(!fresh.judge(true) && fresh.due().is_none(), "{:?}", fresh.search);
+    fresh.search.paged(1, 1);
+    fresh.search.paged(1, 1);
+    fresh.search.paged(1, 1);
+    assert!(!fresh.judge(true));
+    assert_eq!((fresh.search.bound(), fresh.search.found()), (8, Found::Nothing));
+}
+
+#[test]
+fn queue_below_a_new_bound_lowers_it_to_no_less_than_what_was_proven() {
+    let mut bench = Bench::with_room_up_to(18);
+    assert!(bench.judge(true));
+    assert_eq!(bench.search.bound(), 27);
+    // Only four more arrive, and none of them begins.
+    for _ in 0..4 {
+        bench.grant(1);
+    }
+    assert!(bench.judge_when_due(true));
+    assert_eq!((bench.search.bound(), bench.search.found()), (18, Found::Full));
+}
+
+#[test]
+fn configured_batch_limits_the_bound_from_the_start_and_when_it_changes() {
+    assert_eq!(BoundSearch::new(8, 4).bound(), 4);
+    let mut bench = Bench::with_room_up_to(18);
+    bench.search.set_bound_max(16, &bench.present);
+    assert_eq!(bench.search.bound(), 16);
+    bench.end(2, 10.0);
+    bench.fill();
+    bench.begin(10, usize::MAX);
+    assert!(!bench.judge(true), "nothing above it is tried");
 }

@@ -1,13 +1,15 @@
 //! `arbitration`: the order in which queued requests are granted.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use penstock_engine::policy::{self as engine, CostUnit, Discipline};
+use penstock_model::slo;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::Classes;
 use super::budgets::{self, Budget};
-use super::{Classes, Slo};
 use crate::error::Violation;
 use crate::value::{BandWeight, Count, FlowWeight, List, OneOrMany, Share};
 
@@ -162,7 +164,7 @@ pub(crate) enum Order {
     /// Earliest `x-penstock-deadline-ms` first. Requests without a deadline come last.
     Edf,
     /// Earliest arrival plus target for the first token first. The target is the request's `x-slo-ttft-ms`, else
-    /// `slo.target_ttft`.
+    /// `slo.target_ttft` or `stock.targets.ttft`.
     SloDeadline,
 }
 
@@ -240,16 +242,16 @@ pub(super) fn convert_key(raw: &[FlowKey], path: &str) -> Result<Vec<engine::Flo
 }
 
 /// The engine's order, with the pool's target for the first token.
-pub(super) const fn convert_order(raw: Order, slo: &Slo) -> engine::Order {
+pub(super) fn convert_order(raw: Order, slo: &slo::Policy) -> engine::Order {
     match raw {
         Order::Fcfs => engine::Order::Fcfs,
         Order::Wspt => engine::Order::Wspt,
         Order::Edf => engine::Order::Edf,
         Order::SloDeadline => engine::Order::SloDeadline {
-            target: match slo.target_ttft {
-                Some(target) => Some(target.0),
-                None => None,
-            },
+            target: slo
+                .explicit
+                .and_then(|targets| targets.ttft_ms)
+                .and_then(|ms| Duration::try_from_secs_f64(ms / 1_000.0).ok()),
         },
     }
 }

@@ -143,7 +143,7 @@ pub(super) fn convert(raw: Pool, identities_max: usize, path: &str) -> Result<cr
         class_mode,
         classes: sets,
         flows: convert_flows(arbitration.flows, identities_max, &format!("{arbitration_path}.flows"))?,
-        order: convert_order(arbitration.order, &raw.slo),
+        order: convert_order(arbitration.order, &slo_policy),
         weights: TokenWeights { input, output },
         usage_window: raw.usage.window.0,
         reject_unmeetable: raw.reject_unmeetable,

@@ -6,6 +6,7 @@
 use penstock_autopilot::{PendingServers, Scraped};
 use penstock_engine::Instant;
 use penstock_engine::input::{Amended, EndpointId, Input, Relisted, RequestId, ServerStats};
+use penstock_engine::policy::Gate;
 
 use super::endpoints::ListChange;
 use super::rules::Rules;
@@ -16,7 +17,7 @@ impl Pool {
     /// Applies another configuration. The endpoints come first: no request is granted to an endpoint that is gone, whatever
     /// the rules are.
     pub(super) fn reload(&mut self, now: Instant, settings: &PoolSettings) {
-        self.relist(now, &settings.endpoints, &settings.pending);
+        self.relist_under(settings.policy.gate, now, &settings.endpoints, &settings.pending);
         if self.rules.flow_key != settings.flow_key {
             // The new parts of a flow's name may be private.
             self.visible_flows.clear();
@@ -55,8 +56,19 @@ impl Pool {
         endpoints: &[EndpointSettings],
         pending: &[PendingServers],
     ) {
+        self.relist_under(self.rules.policy.gate, now, endpoints, pending);
+    }
+
+    /// [`Self::relist`], with the gate that is or will be in force.
+    fn relist_under(
+        &mut self,
+        gate: Gate,
+        now: Instant,
+        endpoints: &[EndpointSettings],
+        pending: &[PendingServers],
+    ) {
         let ListChange { mut relisted, is_eligibility_changed } = self.endpoints.relist(endpoints);
-        self.autopilot.relist(now, &self.endpoints.for_autopilot(self.rules.policy.gate), pending);
+        self.autopilot.relist(now, &self.endpoints.for_autopilot(gate), pending);
         for (id, state) in &relisted.listed {
             self.autopilot.ready(now, *id, state.ready);
         }

@@ -104,6 +104,18 @@ fn completions_become_a_model_and_the_gate_follows_it() {
     assert!(status.snapshot.upper > 8, "its gate is what it takes now: {}", status.snapshot.upper);
 }
 
+/// The first token of an answer.
+fn begins(sequence: u64) -> Message {
+    let endpoint = SERVER.into();
+    Message::Started(wire::Started {
+        sequence,
+        endpoint,
+        status: 200,
+        first_token: true,
+        ..Default::default()
+    })
+}
+
 #[test]
 fn beginnings_of_answers_raise_the_bound_while_requests_wait() {
     let mut world = world(&[SERVER]);
@@ -111,22 +123,38 @@ fn beginnings_of_answers_raise_the_bound_while_requests_wait() {
         world.send(1, Message::Register(wire::Register { stream: true, ..register(sequence) }));
     }
     assert_eq!(world.take().granted().len(), 8);
-    let begins = |sequence| {
-        let first_token = true;
-        let endpoint = SERVER.into();
-        Message::Started(wire::Started { sequence, endpoint, status: 200, first_token, ..Default::default() })
-    };
     world.pass_beating(1, &[1]);
     for sequence in 1..8 {
         world.send(1, begins(sequence));
     }
-    assert_eq!(world.take().granted(), [], "one of them may wait inside the server");
+    assert!(world.take().granted().is_empty(), "one of them may wait inside the server");
     world.send(1, begins(8));
     world.pass_beating(1, &[1]);
     assert_eq!(world.take().granted(), [9, 10, 11, 12], "half as many more");
     let status = world.control.status(world.now).pools.swap_remove(0);
     let gate = status.model.and_then(|model| model.gate).expect("the gate is auto");
     assert_eq!(gate.source, GateSource::Exploring, "{gate:?}");
+}
+
+#[test]
+fn a_reload_to_auto_starts_at_its_initial_bound_and_rises() {
+    let mut world = World::with(settings_of(&[SERVER]));
+    world.greet(1, filter(1), Vec::new(), Vec::new());
+    let mut settings = settings_of(&[SERVER]);
+    settings.pools[0].policy.gate = Gate::Auto { initial: Decimal::whole(8) };
+    settings.pools[0].policy.queue.flow_capacity = 1_000;
+    reload(&mut world, settings);
+    world.take();
+    for sequence in 1..=20 {
+        world.send(1, Message::Register(wire::Register { stream: true, ..register(sequence) }));
+    }
+    assert_eq!(world.take().granted().len(), 8);
+    world.pass_beating(1, &[1]);
+    for sequence in 1..=8 {
+        world.send(1, begins(sequence));
+    }
+    world.pass_beating(1, &[1]);
+    assert_eq!(world.take().granted(), [9, 10, 11, 12], "half as many more");
 }
 
 #[test]

@@ -48,7 +48,7 @@ fn far_from_model(variant: &VariantStatus, watermark: f64) -> Option<String> {
 fn infeasible(variant: &VariantStatus) -> Option<String> {
     (variant.state == State::Infeasible).then(|| {
         format!(
-            "no load on a server of variant {} meets the targets, not even one request at a time. Raise slo.target_ttft or slo.target_itl.",
+            "no load on a server of variant {} meets the targets, not even one request at a time. Raise the targets of slo or stock.targets.",
             variant.name
         )
     })

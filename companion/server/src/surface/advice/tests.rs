@@ -445,7 +445,7 @@ fn an_auto_gate_needs_neither_a_model_nor_targets() {
         if targets.is_empty() {
             scene.has_no_advice();
         } else {
-            scene.has_only("no load on a server of variant default meets the targets", &["slo.target_ttft"]);
+            scene.has_only("no load on a server of variant default meets the targets", &["stock.targets"]);
         }
     }
 }
