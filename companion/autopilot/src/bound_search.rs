@@ -460,13 +460,13 @@ impl BoundSearch {
     /// The bound could rise now, if requests wait.
     pub(crate) fn is_ripe(&self, now: Instant, ceilings: Option<&Ceilings>) -> bool {
         self.bound < self.bound_max
-            && self.retry_at.is_none_or(|at| at <= now)
+            && self.retry_at.is_none_or(|due| due <= now)
             && self.verdict(ceilings) == Verdict::Room
     }
 
     /// A bound that was found is to be tested, so nothing else may keep the endpoint below it.
     pub(crate) fn wants_test(&self, now: Instant) -> bool {
-        self.capacity().is_some() && self.retry_at.is_some_and(|at| at <= now)
+        self.capacity().is_some() && self.retry_at.is_some_and(|due| due <= now)
     }
 
     /// When [`Self::advance`] is due, unless something happens before.
@@ -485,7 +485,7 @@ impl BoundSearch {
             Verdict::Open | Verdict::Room if self.is_queued_by_pages() => Some(now),
             Verdict::Full(_) | Verdict::NoGain | Verdict::Missed(_) => Some(now),
             Verdict::Room => {
-                let retry_at = self.retry_at.filter(|at| *at > now && self.bound < self.bound_max);
+                let retry_at = self.retry_at.filter(|due| *due > now && self.bound < self.bound_max);
                 let renewed_at = self.is_full(present).then(|| self.level.since.after(LEVEL_MAX));
                 earlier(earlier(stalls_at, retry_at), renewed_at)
             }
@@ -514,7 +514,7 @@ impl BoundSearch {
             return false;
         }
         let before = self.bound;
-        let has_stalled = self.stalls_at(oldest, present).is_some_and(|at| at <= now);
+        let has_stalled = self.stalls_at(oldest, present).is_some_and(|due| due <= now);
         match self.verdict(ceilings) {
             Verdict::Open | Verdict::Room if self.is_queued_by_pages() => {
                 self.fall(now, self.level.ran, Found::Full, present);
