@@ -39,6 +39,8 @@ const STALL_TIMES: u32 = 3;
 const WAITING_MIN: u64 = 2;
 /// and less than one in so many of what is in flight never does.
 const WAITING_PART: u64 = 10;
+/// So many pages in a row that show a queue: one or two may show requests that the next iteration takes.
+const PAGES_MIN: u32 = 3;
 /// A bound that was found is tested after this time, and after twice as long at each further failure,
 const RETRY_MIN: Duration = Duration::from_secs(2);
 /// but at least so often.
@@ -130,6 +132,8 @@ struct Level {
     /// Pages that showed requests waiting inside the server, one after the other, and how many requests it ran.
     queued_pages: u32,
     ran: u64,
+    /// The fewest that waited in these pages.
+    queue: u64,
 }
 
 impl Level {
@@ -155,6 +159,7 @@ impl Level {
             itl_ms: Mean::default(),
             queued_pages: 0,
             ran: 0,
+            queue: u64::MAX,
         }
     }
 
@@ -389,7 +394,12 @@ impl BoundSearch {
         let grows = running > level.ran;
         level.ran = level.ran.max(running);
         let is_queue = is_queue(running + waiting, waiting, is_new);
-        level.queued_pages = if is_queue && !grows { level.queued_pages + 1 } else { 0 };
+        if !is_queue || grows {
+            (level.queued_pages, level.queue) = (0, u64::MAX);
+            return;
+        }
+        level.queued_pages += 1;
+        level.queue = level.queue.min(waiting);
     }
 
     /// The server hasn't had room at this bound yet.
@@ -499,7 +509,7 @@ impl BoundSearch {
     }
 
     const fn is_queued_by_pages(&self) -> bool {
-        self.level.queued_pages >= 2 && self.may_fall()
+        self.level.queued_pages >= PAGES_MIN && self.may_fall()
     }
 
     /// Judges the level. `is_wanted`: requests wait because no endpoint takes another. Returns whether the bound has changed.
@@ -517,7 +527,8 @@ impl BoundSearch {
         let has_stalled = self.stalls_at(oldest, present).is_some_and(|due| due <= now);
         match self.verdict(ceilings) {
             Verdict::Open | Verdict::Room if self.is_queued_by_pages() => {
-                self.fall(now, self.level.ran, Found::Full, present);
+                let computed = present.sequences.saturating_sub(self.level.queue).max(self.level.ran);
+                self.fall(now, computed, Found::Full, present);
             }
             Verdict::Open | Verdict::Room if has_stalled => {
                 self.fall(now, self.computed_at_a_time(self.level.most), Found::Full, present);

@@ -81,6 +81,14 @@ impl Share {
     }
 }
 
+impl Gate {
+    /// The bound of an endpoint of this weight that has no allowance and nothing else that limits it, in the unit of the gate.
+    #[must_use]
+    pub fn bound_of(self, weight: Decimal) -> u64 {
+        Share::of(self, weight, Limits::default()).bound(self)
+    }
+}
+
 impl AddAssign for Share {
     fn add_assign(&mut self, other: Self) {
         self.lower += other.lower;

@@ -24,7 +24,6 @@ pub use self::flow_glob::FlowGlob;
 pub use self::flow_key::{FlowKey, join_flow_parts};
 pub use self::rewrite::Rewrite;
 pub use self::token_weights::TokenWeights;
-use crate::gate::{Limits, Share};
 use crate::limits::FLOWS_MAX;
 use crate::units::Decimal;
 
@@ -281,12 +280,6 @@ impl Gate {
             Self::Auto { .. } => StockUnit::Sequences,
             Self::Bounded { unit, .. } => unit,
         }
-    }
-
-    /// The bound of an endpoint of this weight that has no allowance and nothing else that limits it, in the unit of the gate.
-    #[must_use]
-    pub fn bound_of(self, weight: Decimal) -> u64 {
-        Share::of(self, weight, Limits::default()).bound(self)
     }
 
     /// A request may be too large for the room that an endpoint has left.

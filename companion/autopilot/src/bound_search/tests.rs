@@ -224,19 +224,21 @@ fn nothing_is_judged_while_more_is_in_flight_than_the_bound_allows() {
 }
 
 #[test]
-fn two_pages_with_a_queue_that_does_not_move_show_what_the_server_runs() {
+fn three_pages_with_a_queue_that_does_not_move_show_what_the_server_runs() {
     let mut bench = Bench::with_room_up_to(18);
     bench.judge(true);
     bench.fill();
     bench.search.paged(12, 9);
-    assert!(!bench.judge(true), "one page may show an arrival");
+    assert!(!bench.judge(true), "a page may show arrivals");
     bench.search.paged(16, 6);
     bench.search.paged(18, 4);
     assert!(!bench.judge(true), "the server runs more and more of them");
     bench.search.paged(18, 1);
     assert!(!bench.judge(true), "so few are no queue");
     bench.search.paged(18, 9);
-    bench.search.paged(18, 9);
+    bench.search.paged(17, 10);
+    assert!(!bench.judge(true), "two may, too");
+    bench.search.paged(16, 11);
     assert!(bench.judge(true));
     assert_eq!((bench.search.bound(), bench.search.found()), (18, Found::Full));
 }
