@@ -414,7 +414,7 @@ impl BoundSearch {
     }
 
     /// The time after which a generation that doesn't begin to answer is known to wait; `None` while nothing is known of this server.
-    fn patience(&self) -> Option<Duration> {
+    pub(crate) fn patience(&self) -> Option<Duration> {
         let pace = self.level.pace().max(self.pace)?;
         Some(STALL_MIN.max(pace * STALL_TIMES))
     }

@@ -9,8 +9,9 @@ use crate::bound_search::{Ceilings, Found, earlier};
 use crate::endpoint::Endpoint;
 use crate::types::{Backlog, GateSource, GateStatus};
 
-/// A server's metrics say nothing of requests that were granted so shortly before they arrived.
-const PAGE_AGE: Duration = Duration::from_millis(200);
+/// A server's metrics say nothing of requests that were granted so shortly before they arrived: servers update them once in an iteration.
+/// Where beginnings show how long an iteration takes, that is known better.
+const PAGE_AGE: Duration = Duration::from_secs(1);
 /// Bounds rise no sooner after each other.
 const JUDGED_EVERY: Duration = Duration::from_millis(20);
 
@@ -46,12 +47,13 @@ impl Autopilot {
         endpoint.search.paged(running, waiting);
         endpoint.search.fill(&endpoint.present());
         if waiting == 0 {
+            let page_age = self.endpoints[index].search.patience().unwrap_or(PAGE_AGE);
             let unstarted = self.endpoints[index].unstarted();
             for id in unstarted {
                 let Some(request) = self.in_flight.get_mut(&id) else { continue };
                 if request.endpoint != index
                     || request.has_started
-                    || now.since(request.granted_at) < PAGE_AGE
+                    || now.since(request.granted_at) < page_age
                 {
                     continue;
                 }
