@@ -192,7 +192,7 @@ impl Autopilot {
             endpoint.number(id, &mut request);
         }
         endpoint.add(&request);
-        endpoint.search.granted(&endpoint.present());
+        endpoint.search.granted(now, &endpoint.present());
         self.in_flight.insert(id, request);
         self.plan_judgement(now, index);
     }

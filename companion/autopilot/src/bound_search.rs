@@ -39,6 +39,9 @@ const STALL_TIMES: u32 = 3;
 const WAITING_MIN: u64 = 2;
 /// and less than one in so many of what is in flight never does.
 const WAITING_PART: u64 = 10;
+/// A server's metrics say nothing of requests that were granted so shortly before: servers update them once in an iteration. Where
+/// beginnings show how long that takes, it is known better.
+const PAGE_AGE: Duration = Duration::from_secs(1);
 /// So many pages in a row that show a queue: one or two may show requests that the next iteration takes.
 const PAGES_MIN: u32 = 3;
 /// A bound that was found is tested after this time, and after twice as long at each further failure,
@@ -134,6 +137,9 @@ struct Level {
     ran: u64,
     /// The fewest that waited in these pages.
     queue: u64,
+    /// When the level was filled, and the last page on which nothing waited although it had been for a while.
+    filled_at: Option<Instant>,
+    clear_at: Option<Instant>,
 }
 
 impl Level {
@@ -160,6 +166,8 @@ impl Level {
             queued_pages: 0,
             ran: 0,
             queue: u64::MAX,
+            filled_at: None,
+            clear_at: None,
         }
     }
 
@@ -291,7 +299,7 @@ impl BoundSearch {
         (self.found, self.below, self.retry_at) = (Found::Nothing, None, None);
         self.proven = 0;
         self.level = Level::new(now, present);
-        self.fill(present);
+        self.fill(now, present);
     }
 
     pub(crate) fn set_bound_max(&mut self, bound_max: u64, present: &Present) {
@@ -304,8 +312,8 @@ impl BoundSearch {
     }
 
     /// A request was granted.
-    pub(crate) fn granted(&mut self, present: &Present) {
-        self.fill(present);
+    pub(crate) fn granted(&mut self, now: Instant, present: &Present) {
+        self.fill(now, present);
     }
 
     /// Whether no other request like the last one fits.
@@ -313,9 +321,10 @@ impl BoundSearch {
         present.sequences.saturating_add(present.width.max(1)) > self.bound
     }
 
-    pub(crate) fn fill(&mut self, present: &Present) {
+    pub(crate) fn fill(&mut self, now: Instant, present: &Present) {
         if self.level.last.is_none() && self.is_full(present) {
             self.level.last = Some(present.last);
+            self.level.filled_at = Some(now);
             self.level.generation = present.requests;
             self.level.unstarted = present.unstarted;
             self.level.unended = present.requests;
@@ -352,17 +361,10 @@ impl BoundSearch {
     /// The server has room at this level.
     fn note_room(&mut self) {
         self.pace = self.level.pace().or(self.pace);
-        self.answering_part = Some(count(self.most()) / count(self.bound));
-        self.proven = self.proven.max(self.bound);
-    }
-
-    /// A request isn't queued inside the server, as the server's metrics show, though it hasn't begun to answer.
-    pub(crate) fn unqueued(&mut self, now: Instant, number: u64, present: &Present) {
-        if self.level.last.is_some_and(|last| number <= last) {
-            self.level.unstarted = self.level.unstarted.saturating_sub(1);
-            self.level.begun += 1;
+        if self.level.begun > 0 || self.level.clear_at.is_none() {
+            self.answering_part = Some(count(self.most()) / count(self.bound));
         }
-        self.answers(now, present);
+        self.proven = self.proven.max(self.bound);
     }
 
     /// A request has ended. `started`: it had begun to answer before. `shown`: `None` if it wasn't served to its end.
@@ -388,7 +390,11 @@ impl BoundSearch {
     }
 
     /// The server's metrics: it runs and queues so many requests, those of other clients included.
-    pub(crate) fn paged(&mut self, running: u64, waiting: u64) {
+    pub(crate) fn paged(&mut self, now: Instant, running: u64, waiting: u64) {
+        let age = self.patience().unwrap_or(PAGE_AGE);
+        if waiting == 0 && self.level.filled_at.is_some_and(|filled_at| filled_at.after(age) <= now) {
+            self.level.clear_at = Some(now);
+        }
         let is_new = self.is_new();
         let level = &mut self.level;
         let grows = running > level.ran;
@@ -414,7 +420,7 @@ impl BoundSearch {
     }
 
     /// The time after which a generation that doesn't begin to answer is known to wait; `None` while nothing is known of this server.
-    pub(crate) fn patience(&self) -> Option<Duration> {
+    fn patience(&self) -> Option<Duration> {
         let pace = self.level.pace().max(self.pace)?;
         Some(STALL_MIN.max(pace * STALL_TIMES))
     }
@@ -426,12 +432,15 @@ impl BoundSearch {
             return None;
         }
         let since = oldest?.max(self.level.most_since).max(self.level.since);
+        // A page without a queue explains what doesn't begin: its prompt is long.
+        let since = self.level.clear_at.map_or(since, |clear_at| since.max(clear_at));
         Some(since.after(self.patience()?))
     }
 
     fn verdict(&self, ceilings: Option<&Ceilings>) -> Verdict {
         let level = &self.level;
-        if level.last.is_none() || level.unstarted * WAITING_PART > level.generation {
+        let has_begun = level.unstarted * WAITING_PART <= level.generation || level.clear_at.is_some();
+        if level.last.is_none() || !has_begun {
             return Verdict::Open;
         }
         if let Some(ceilings) = ceilings {
@@ -446,6 +455,9 @@ impl BoundSearch {
             if level.unended > 0 {
                 return Verdict::Open;
             }
+        }
+        if level.clear_at.is_some() {
+            return Verdict::Room;
         }
         let growth = self.below.map_or(1.0, |below| count(self.bound) / count(below.bound)).max(1.0);
         let part = self.answering_part.unwrap_or_else(|| count(level.most) / count(self.bound));
@@ -549,7 +561,7 @@ impl BoundSearch {
                 self.note_room();
                 self.most_before = self.level.most;
                 self.level = Level::new(now, present);
-                self.fill(present);
+                self.fill(now, present);
             }
             Verdict::Room | Verdict::Open => {}
         }
@@ -573,9 +585,11 @@ impl BoundSearch {
             // The last test has succeeded: the server computes more than was found.
             self.backoff = RETRY_MIN;
         }
+        let is_judged_by_ends =
+            self.level.clear_at.is_none() && self.answering_part.is_some_and(|part| part < ANSWERING_MIN);
         let more = match self.found {
             // Levels that are judged by their ends take long.
-            Found::Nothing if self.answering_part.is_some_and(|part| part < ANSWERING_MIN) => self.bound,
+            Found::Nothing if is_judged_by_ends => self.bound,
             Found::Nothing => self.bound / 2,
             Found::Full | Found::NoGain | Found::Target => self.bound / 8,
         }
@@ -583,7 +597,7 @@ impl BoundSearch {
         self.bound = self.bound.saturating_add(more).min(self.bound_max);
         self.most_before = 0;
         self.level = Level::new(now, present);
-        self.fill(present);
+        self.fill(now, present);
     }
 
     /// The bound was too high: it becomes `bound`, but no less than half of what is in flight.
@@ -601,7 +615,7 @@ impl BoundSearch {
         // A level with nothing below it isn't too high.
         self.below = None;
         self.level = Level::new(now, present);
-        self.fill(present);
+        self.fill(now, present);
     }
 }
 

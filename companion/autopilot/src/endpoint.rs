@@ -350,11 +350,6 @@ impl Endpoint {
             && self.unstarted_whole.len() <= kept_max
     }
 
-    /// The requests that may not have begun to answer.
-    pub(crate) fn unstarted(&self) -> Vec<RequestId> {
-        self.unstarted.iter().chain(&self.unstarted_whole).map(|(id, _)| *id).collect()
-    }
-
     /// The next request with an unstreamed answer that was granted before the one with this number and hasn't begun to answer. Servers
     /// begin with requests in their order, so it has begun when that one begins.
     pub(crate) fn whole_before(

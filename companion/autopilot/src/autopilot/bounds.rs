@@ -9,9 +9,6 @@ use crate::bound_search::{Ceilings, Found, earlier};
 use crate::endpoint::Endpoint;
 use crate::types::{Backlog, GateSource, GateStatus};
 
-/// A server's metrics say nothing of requests that were granted so shortly before they arrived: servers update them once in an iteration.
-/// Where beginnings show how long an iteration takes, that is known better.
-const PAGE_AGE: Duration = Duration::from_secs(1);
 /// Bounds rise no sooner after each other.
 const JUDGED_EVERY: Duration = Duration::from_millis(20);
 
@@ -41,27 +38,11 @@ impl Autopilot {
         }
     }
 
-    /// A server's metrics: so many requests run there, and so many wait. If none wait, what was granted before isn't queued.
+    /// A server's metrics: so many requests run there, and so many wait.
     pub(super) fn take_page(&mut self, now: Instant, index: usize, running: u64, waiting: u64) {
         let endpoint = &mut self.endpoints[index];
-        endpoint.search.paged(running, waiting);
-        endpoint.search.fill(&endpoint.present());
-        if waiting == 0 {
-            let page_age = self.endpoints[index].search.patience().unwrap_or(PAGE_AGE);
-            let unstarted = self.endpoints[index].unstarted();
-            for id in unstarted {
-                let Some(request) = self.in_flight.get_mut(&id) else { continue };
-                if request.endpoint != index
-                    || request.has_started
-                    || now.since(request.granted_at) < page_age
-                {
-                    continue;
-                }
-                let endpoint = &mut self.endpoints[index];
-                endpoint.start(request);
-                endpoint.search.unqueued(now, request.number, &endpoint.present());
-            }
-        }
+        endpoint.search.fill(now, &endpoint.present());
+        endpoint.search.paged(now, running, waiting);
         self.plan_judgement(now, index);
     }
 

@@ -62,7 +62,7 @@ impl Bench {
         self.present.sequences += width;
         self.present.unstarted += 1;
         self.unstarted.push((self.present.last, self.now));
-        self.search.granted(&self.present);
+        self.search.granted(self.now, &self.present);
     }
 
     /// Lets the oldest `count` requests begin to answer, `ms` later.
@@ -228,17 +228,17 @@ fn three_pages_with_a_queue_that_does_not_move_show_what_the_server_runs() {
     let mut bench = Bench::with_room_up_to(18);
     bench.judge(true);
     bench.fill();
-    bench.search.paged(12, 9);
+    bench.search.paged(bench.now, 12, 9);
     assert!(!bench.judge(true), "a page may show arrivals");
-    bench.search.paged(16, 6);
-    bench.search.paged(18, 4);
+    bench.search.paged(bench.now, 16, 6);
+    bench.search.paged(bench.now, 18, 4);
     assert!(!bench.judge(true), "the server runs more and more of them");
-    bench.search.paged(18, 1);
+    bench.search.paged(bench.now, 18, 1);
     assert!(!bench.judge(true), "so few are no queue");
-    bench.search.paged(18, 9);
-    bench.search.paged(17, 10);
+    bench.search.paged(bench.now, 18, 9);
+    bench.search.paged(bench.now, 17, 10);
     assert!(!bench.judge(true), "two may, too");
-    bench.search.paged(16, 11);
+    bench.search.paged(bench.now, 16, 11);
     assert!(bench.judge(true));
     assert_eq!((bench.search.bound(), bench.search.found()), (18, Found::Full));
 }
@@ -342,9 +342,9 @@ fn prompts_that_wait_at_a_light_load_say_nothing_of_the_bound() {
     fresh.grant(1);
     fresh.pass(5_000);
     assert!(!fresh.judge(true) && fresh.due().is_none(), "{:?}", fresh.search);
-    fresh.search.paged(1, 1);
-    fresh.search.paged(1, 1);
-    fresh.search.paged(1, 1);
+    fresh.search.paged(fresh.now, 1, 1);
+    fresh.search.paged(fresh.now, 1, 1);
+    fresh.search.paged(fresh.now, 1, 1);
     assert!(!fresh.judge(true));
     assert_eq!((fresh.search.bound(), fresh.search.found()), (8, Found::Nothing));
 }
@@ -372,4 +372,17 @@ fn configured_batch_limits_the_bound_from_the_start_and_when_it_changes() {
     bench.fill();
     bench.begin(10, usize::MAX);
     assert!(!bench.judge(true), "nothing above it is tried");
+}
+
+#[test]
+fn page_without_a_queue_shows_room_where_no_beginning_is_seen() {
+    let mut bench = Bench::new(8);
+    bench.fill();
+    bench.pass(900);
+    bench.search.paged(bench.now, 8, 0);
+    assert!(!bench.judge(true), "the page may be older than the requests");
+    bench.pass(200);
+    bench.search.paged(bench.now, 8, 0);
+    assert!(bench.judge(true));
+    assert_eq!(bench.search.bound(), 12);
 }

@@ -112,7 +112,7 @@ fn a_gate_of_which_nothing_is_known_costs_no_throughput_and_lets_nothing_wait_in
                 assert!(part > 0.97, "{case}");
                 let usual = auto.sum() / 8.0;
                 // A generation's prompts take seconds in which few tokens come.
-                assert!(auto.tokens[2..10].iter().all(|tokens| *tokens > 0.8 * usual), "{case}");
+                assert!(auto.tokens[2..10].iter().all(|tokens| *tokens > 0.7 * usual), "{case}");
                 // An eighth more is tried now and then.
                 let most = law.seqs_max + law.seqs_max.div_ceil(8);
                 assert!(auto.in_flight[8..].iter().all(|requests| *requests <= most), "{case}");
