@@ -2,7 +2,7 @@
 //!
 //! No model is needed for that, so a server whose times can't be explained costs time, never throughput. The bound rises from
 //! *level* to level. A level is full once as many sequences are in flight as the bound allows. What was granted until then is the
-//! level's *generation*. When all of it has begun to answer, and more sequences answer at a time than at the level before, the
+//! level's *generation*. When nine tenths of the generation have begun to answer, and more sequences answer at a time than at the level before, the
 //! server has room, and the bound may rise again: by a half at first, and after a failure by an eighth. A generation of which a part
 //! doesn't begin, while those that have begun go on, waits inside the server: the most sequences that answered at a time are what the
 //! server computes at a time. Where too few answers are streamed to see their beginnings, a level is judged by its throughput,
@@ -48,7 +48,7 @@ const PAGES_MIN: u32 = 3;
 const RETRY_MIN: Duration = Duration::from_secs(2);
 /// but at least so often.
 const RETRY_MAX: Duration = Duration::from_secs(60);
-/// What answered at a time longer ago says nothing of the server as it is.
+/// A level is renewed after this time, because the server may have changed.
 const LEVEL_MAX: Duration = Duration::from_secs(10);
 
 /// Targets that measured times must meet, in milliseconds; infinite without one.
@@ -208,7 +208,7 @@ enum Verdict {
     Missed(f64),
 }
 
-/// What is in flight at an endpoint.
+/// The requests in flight at an endpoint.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Present {
     /// The number of the last granted request.
@@ -515,7 +515,7 @@ impl BoundSearch {
         }
     }
 
-    /// More is in flight than the bound allows, since it fell. That says nothing of the bound. A single request may be larger than it.
+    /// More is in flight than the bound allows, since the bound fell, so a queue doesn't show that the bound is too high. A single request may be larger than it.
     const fn drains(&self, present: &Present) -> bool {
         present.sequences > self.bound && present.requests > 1
     }
@@ -524,7 +524,7 @@ impl BoundSearch {
         self.level.queued_pages >= PAGES_MIN && self.may_fall()
     }
 
-    /// Judges the level. `is_wanted`: requests wait because no endpoint takes another. Returns whether the bound has changed.
+    /// Judges the level. `is_wanted`: requests wait for room at endpoints. Returns whether the bound has changed.
     pub(crate) fn advance(
         &mut self,
         now: Instant,

@@ -1,4 +1,4 @@
-//! The bounds of endpoints by measurement: when they are judged, and what is said of them.
+//! The bounds of endpoints by measurement: when a bound is judged, and the status that says what sets it.
 
 use core::time::Duration;
 

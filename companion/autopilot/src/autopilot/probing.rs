@@ -23,7 +23,7 @@ const LIVES: f64 = 2.0;
 const PROBED_MAX: u64 = 12;
 /// How often in a window a variant without known parameters is fitted.
 const FITS_PER_WINDOW: u32 = 4;
-/// The part of the throughput of a full server that the gate keeps at least, where nobody has set targets. The measured throughput
+/// The part of the throughput of a full server that the gate keeps at least, where no targets are set. The measured throughput
 /// has to be 0.95 of it.
 const THROUGHPUT_KEPT: f64 = 0.97;
 
