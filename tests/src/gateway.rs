@@ -37,7 +37,7 @@ pub fn pool(name: &str, models: &str, servers: &[&Upstream], more: &str) -> Stri
 #[must_use]
 pub fn slots(n: u32) -> String {
     format!(
-        "  stock: {{lower_bound_per_backend: {n}, upper_bound_per_backend: {n}, watermark_per_backend: {n}}}\n"
+        "  stock: {{lower_bound_per_backend: {n}, upper_bound_per_backend: {n}, watermark_per_backend: {n}, extra_for_idle_flows: 0}}\n"
     )
 }
 

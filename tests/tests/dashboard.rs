@@ -35,7 +35,7 @@ impl Fixture {
     /// 9 requests are served as streams, 6 run, 6 wait and 2 are refused.
     async fn start(head: &str) -> Self {
         let (servers, gate) = Upstream::gated(2, Duration::ZERO).await;
-        let more = "  stock: {lower_bound_per_backend: 2, watermark_per_backend: 2, upper_bound_per_backend: 3}\n  \
+        let more = "  stock: {lower_bound_per_backend: 2, watermark_per_backend: 2, upper_bound_per_backend: 3, extra_for_idle_flows: 0}\n  \
                     queue: {flow_capacity: 3, ttl: 600s, credits: 'off'}\n  \
                     arbitration: {flows: {weights: {acme: 3}, budgets: [{match: zeta, windows: [{tokens: 1000000, per: 1h}]}]}}\n  \
                     companion_down: {hold: 60s, then: closed}\n";

@@ -135,6 +135,30 @@ pub struct Decided {
     pub endpoint: Arc<str>,
     /// The request was in the queue. Otherwise it was granted or rejected at its arrival.
     pub was_queued: bool,
+    /// It was granted above the bound of its endpoint, in a place for flows with nothing running.
+    pub extra: bool,
+}
+
+impl Decided {
+    /// The request was granted, within the bound.
+    pub(crate) const fn granted(
+        outcome: Outcome,
+        waited: Duration,
+        endpoint: Arc<str>,
+        was_queued: bool,
+    ) -> Self {
+        Self { outcome, code: None, waited, endpoint, was_queued, extra: false }
+    }
+
+    /// The request was answered by the gateway.
+    pub(crate) fn refused(
+        outcome: Outcome,
+        code: penstock_wire::Code,
+        waited: Duration,
+        was_queued: bool,
+    ) -> Self {
+        Self { outcome, code: Some(code), waited, endpoint: Arc::default(), was_queued, extra: false }
+    }
 }
 
 /// A filter's own answer to a request.
@@ -179,6 +203,8 @@ pub struct Completed {
     pub output_tokens: Option<u64>,
     /// How often it was requeued.
     pub requeues: u32,
+    /// Its last grant was above the bound of its endpoint, in a place for flows with nothing running.
+    pub extra: bool,
 }
 
 /// The end of a request after its first grant, without a report of an endpoint.

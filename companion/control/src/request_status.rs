@@ -20,6 +20,8 @@ pub struct RequestStatus {
     pub outcome: Option<Outcome>,
     /// How often it was requeued.
     pub requeues: u32,
+    /// It runs above the bound of its endpoint, in a place for flows with nothing running.
+    pub extra: bool,
     /// From its arrival to its grant, or to now.
     pub waited: Duration,
     /// Why it waits, or why it went where it is: a sentence for people.

@@ -46,6 +46,8 @@ pub(crate) struct InFlight {
     pub(crate) requests: u64,
     /// Sequences of these requests.
     pub(crate) sequences: u64,
+    /// The part of `sequences` that counts against the limit.
+    pub(crate) within: u64,
     /// Sequences of other clients, each taken for as large as the mean one of this pool.
     pub(crate) foreign: u64,
     /// The sum over the requests of this pool.
@@ -99,7 +101,7 @@ impl Allowance {
     pub(crate) fn rank(&self, there: &InFlight, more: &Load, tie: u32) -> Option<Rank> {
         let iteration_ms = self.iteration_ms(there, more);
         let longest = self.longest_iteration_ms(there, more);
-        let count = there.sequences.saturating_add(there.foreign).saturating_add(more.sequences);
+        let count = there.within.saturating_add(there.foreign).saturating_add(more.sequences);
         // A server may be limited to few sequences, however small they are.
         let batch_used = |limit: u64| count as f64 / limit as f64;
         let rank = Rank {

@@ -63,6 +63,8 @@ pub struct Grant {
     pub cached: Tokens,
     /// Expected output tokens.
     pub output: Tokens,
+    /// It runs above the bound of its endpoint: see [`crate::policy::ExtraPlaces`].
+    pub extra: bool,
 }
 
 /// A request is rejected.

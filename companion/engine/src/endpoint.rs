@@ -5,6 +5,7 @@ mod abandoned;
 mod bound;
 pub(crate) mod cache_trust;
 mod credit;
+mod extra;
 mod predictions;
 mod pushback;
 mod slow_start;
@@ -43,7 +44,8 @@ pub(crate) struct Endpoint {
     pub(crate) weight: Decimal,
     /// The load that runs there, in the unit of the gate.
     pub(crate) stock: u64,
-    /// The part of the bound that the stock fills. A request of more sequences than the bound fills this endpoint alone.
+    /// The part of the bound that the stock fills. A request of more sequences than the bound fills this endpoint alone, and one above
+    /// the bound fills nothing.
     pub(crate) filled: u64,
     /// The stock up to which it takes requests; `u64::MAX`: unlimited.
     pub(crate) bound: u64,
@@ -117,7 +119,7 @@ impl Endpoint {
     /// The endpoint takes one request more; under an allowance, one that fits.
     pub(crate) fn has_room(&self) -> bool {
         self.ready
-            && self.stock < self.bound
+            && self.within() < self.bound
             && !self.reserved
             && self.starting_limit().is_none_or(|limit| self.counted() < limit)
             && self.pushback.limit().is_none_or(|limit| self.counted() < limit)
@@ -129,7 +131,7 @@ impl Endpoint {
         if self.unit != StockUnit::Sequences || self.stock == 0 {
             return true;
         }
-        let sum = self.stock.saturating_add(sequences);
+        let sum = self.within().saturating_add(sequences);
         let limits = self.starting_limit().into_iter().chain(self.pushback.limit());
         sum <= limits.fold(self.bound, u64::min)
     }
@@ -316,7 +318,7 @@ impl Endpoint {
 
     /// The part of the bound that the stock fills under this gate.
     pub(crate) fn filled_in(&self, gate: Gate) -> u64 {
-        let stock = self.stock_in(gate);
+        let stock = self.stock_in(gate).saturating_sub(self.running.extra.in_unit(gate.unit()));
         match gate {
             Gate::Bounded { unit: StockUnit::Sequences, .. } => stock.min(self.bound),
             Gate::Open | Gate::Manual | Gate::Auto { .. } | Gate::Bounded { .. } => stock,

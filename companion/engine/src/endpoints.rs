@@ -14,6 +14,7 @@ mod cached;
 mod capacity;
 mod choice;
 mod credit;
+mod extra;
 mod pushback;
 mod reservation;
 
@@ -36,7 +37,7 @@ use crate::indexed_heap::IndexedHeap;
 use crate::input::{EndpointId, EndpointState, RequestId, ServerStats};
 use crate::limits::ENDPOINTS_MAX;
 use crate::load::Load;
-use crate::policy::{Gate, OutlierEjection, Scorers};
+use crate::policy::{ExtraPlaces, Gate, OutlierEjection, Scorers};
 use crate::rng::Rng;
 use crate::scores::EndpointScorer;
 use crate::slab::Slab;
@@ -54,6 +55,10 @@ pub(crate) struct Endpoints {
     indices: HashMap<EndpointId, EndpointIndex>,
     /// By stock, then by tie.
     with_room: IndexedHeap<EndpointIndex, (u64, u32, EndpointIndex)>,
+    /// Places above the bound of each endpoint.
+    extra_places: ExtraPlaces,
+    /// The endpoints with such places, in the same order.
+    with_extra_room: IndexedHeap<EndpointIndex, (u64, u32, EndpointIndex)>,
     ejected: EjectedEndpoints,
     kinds: Kinds,
     /// Answers of the pool so far.
@@ -91,6 +96,8 @@ impl Endpoints {
             all: Slab::default(),
             indices: HashMap::new(),
             with_room: IndexedHeap::default(),
+            extra_places: ExtraPlaces::NONE,
+            with_extra_room: IndexedHeap::default(),
             ejected: EjectedEndpoints::default(),
             kinds: Kinds::default(),
             answers: 0,
@@ -332,6 +339,7 @@ impl Endpoints {
             endpoint.share = Share::default();
         }
         self.gate = gate;
+        self.with_extra_room = IndexedHeap::default();
         let indices: Vec<EndpointIndex> = self.all.ids().collect();
         for index in indices {
             self.change(index, rng, |endpoint| endpoint.update_bound(gate));
@@ -441,6 +449,9 @@ impl Endpoints {
             self.with_room.set(index, (endpoint.stock, endpoint.tie, index));
         } else {
             self.with_room.remove(index);
+        }
+        if self.extra_places.is_on(self.gate) {
+            self.update_with_extra_room(index);
         }
     }
 

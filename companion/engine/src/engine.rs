@@ -3,6 +3,7 @@
 //! Every call does the same: it advances time, expires what is due by then, applies the input, and dispatches what may
 //! be dispatched now. Nothing else causes a decision.
 
+mod above_bounds;
 mod admission;
 mod audit;
 mod budget;
@@ -112,6 +113,7 @@ impl Engine {
         let names = NameHasher::default();
         let mut endpoints = Endpoints::new(policy.gate, policy.scheduler, policy.counts_cached_tokens());
         endpoints.set_release_after(policy.release_after);
+        endpoints.set_extra_places(policy.extra_for_idle_flows);
         Self {
             endpoints,
             rate_limiter: RateLimiter::new(policy.queue.max_rate, now),
@@ -191,8 +193,10 @@ impl Engine {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let expires = self.expiry.next(self.ttls()).map(|(end, _, _)| end);
-        let token =
-            self.rate_limiter.next_token(self.now).filter(|_| self.is_open() && self.tree.has_runnable());
+        let token = self
+            .rate_limiter
+            .next_token(self.now)
+            .filter(|_| self.is_open() && self.tree.has_runnable() || self.waits_for_rate_above());
         let probe = self.endpoints.next_probe();
         let release = self.endpoints.next_release();
         let pause = self.pauses.first().map(|&(until, _)| until);

@@ -21,6 +21,8 @@ pub const ABANDONED_KEPT_S: u64 = 600;
 pub const ABANDONED_STILL_S: u64 = 3;
 /// These seconds where the server doesn't report its tokens.
 pub const ABANDONED_ALONE_S: u64 = 20;
+/// The flows with nothing running that are seen at an event, for a place above a bound.
+pub const IDLE_FLOWS_SEEN: usize = 16;
 /// Endpoints in a grant: the first choice and its fallbacks.
 pub const GRANT_ENDPOINTS_MAX: usize = 3;
 /// Flows with state of their own, beside those that the policy names. Further identities share [`OVERFLOW_FLOWS`].

@@ -1,9 +1,10 @@
-//! The load of one request on the endpoint where it runs, and the load above which a class avoids an endpoint.
+//! The load of one request on the endpoint where it runs, the part of it above the bound, and the load above which a class
+//! avoids an endpoint.
 
 use core::ops::{AddAssign, SubAssign};
 
 use crate::cost::{TOKENS_MAX, TokenEstimate};
-use crate::policy::Class;
+use crate::policy::{Class, StockUnit};
 
 /// The load of one request, or of several together, on an endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,6 +19,31 @@ pub(crate) struct Load {
     pub(crate) in_prefill: u64,
     /// Sequences that the server computes at the same time; at least 1 for a request.
     pub(crate) sequences: u64,
+    /// The part that runs in places above the bound.
+    pub(crate) extra: Extra,
+}
+
+/// The part of a load that runs in places above the bound: see [`crate::policy::ExtraPlaces`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Extra {
+    pub(crate) requests: u64,
+    pub(crate) sequences: u64,
+    pub(crate) tokens: u64,
+}
+
+impl Extra {
+    /// Whether it has a request.
+    pub(crate) const fn is_used(&self) -> bool {
+        self.requests > 0
+    }
+
+    pub(crate) const fn in_unit(&self, unit: StockUnit) -> u64 {
+        match unit {
+            StockUnit::Requests => self.requests,
+            StockUnit::Sequences => self.sequences,
+            StockUnit::Tokens => self.tokens,
+        }
+    }
 }
 
 impl Load {
@@ -26,7 +52,14 @@ impl Load {
         let output = estimate.output.min(TOKENS_MAX);
         let prefill = prompt.saturating_sub(estimate.cached);
         let sequences = estimate.sequences.max(1);
-        Self { tokens: prompt + output, output, prefill, in_prefill: prefill, sequences }
+        Self {
+            tokens: prompt + output,
+            output,
+            prefill,
+            in_prefill: prefill,
+            sequences,
+            extra: Extra::default(),
+        }
     }
 
     /// This load once its answer has begun.
@@ -37,6 +70,15 @@ impl Load {
     /// The part that ends when the answer begins.
     pub(crate) fn in_prefill_only(self) -> Self {
         Self { in_prefill: self.in_prefill, ..Self::default() }
+    }
+
+    /// This load of one request in a place above the bound if it `is_extra`, else within the bound.
+    pub(crate) const fn placed(self, is_extra: bool) -> Self {
+        let extra = match is_extra {
+            true => Extra { requests: 1, sequences: self.sequences, tokens: self.tokens },
+            false => Extra { requests: 0, sequences: 0, tokens: 0 },
+        };
+        Self { extra, ..self }
     }
 
     pub(crate) const fn prompt(&self) -> u64 {
@@ -51,6 +93,9 @@ impl AddAssign for Load {
         self.prefill += more.prefill;
         self.in_prefill += more.in_prefill;
         self.sequences += more.sequences;
+        self.extra.requests += more.extra.requests;
+        self.extra.sequences += more.extra.sequences;
+        self.extra.tokens += more.extra.tokens;
     }
 }
 
@@ -62,7 +107,10 @@ impl SubAssign for Load {
                 && self.output >= less.output
                 && self.prefill >= less.prefill
                 && self.in_prefill >= less.in_prefill
-                && self.sequences >= less.sequences,
+                && self.sequences >= less.sequences
+                && self.extra.requests >= less.extra.requests
+                && self.extra.sequences >= less.extra.sequences
+                && self.extra.tokens >= less.extra.tokens,
             "invariant: a load that ends was started"
         );
         self.tokens = self.tokens.saturating_sub(less.tokens);
@@ -70,6 +118,9 @@ impl SubAssign for Load {
         self.prefill = self.prefill.saturating_sub(less.prefill);
         self.in_prefill = self.in_prefill.saturating_sub(less.in_prefill);
         self.sequences = self.sequences.saturating_sub(less.sequences);
+        self.extra.requests = self.extra.requests.saturating_sub(less.extra.requests);
+        self.extra.sequences = self.extra.sequences.saturating_sub(less.extra.sequences);
+        self.extra.tokens = self.extra.tokens.saturating_sub(less.extra.tokens);
     }
 }
 
@@ -95,7 +146,9 @@ mod tests {
     #[test]
     fn a_load_is_prompt_and_output_and_prefills_uncached_tokens() {
         let estimate = TokenEstimate { prompt: 100, cached: 40, output: 10, sequences: 2 };
-        let expected = Load { tokens: 110, output: 10, prefill: 60, in_prefill: 60, sequences: 2 };
+        let within = Extra::default();
+        let expected =
+            Load { tokens: 110, output: 10, prefill: 60, in_prefill: 60, sequences: 2, extra: within };
         assert_eq!(Load::of(&estimate), expected);
         assert_eq!(Load::of(&estimate).prefilled().in_prefill, 0);
         let endless = TokenEstimate {
@@ -104,8 +157,14 @@ mod tests {
             output: u64::MAX,
             ..TokenEstimate::default()
         };
-        let expected =
-            Load { tokens: 2 * TOKENS_MAX, output: TOKENS_MAX, prefill: 0, in_prefill: 0, sequences: 1 };
+        let expected = Load {
+            tokens: 2 * TOKENS_MAX,
+            output: TOKENS_MAX,
+            prefill: 0,
+            in_prefill: 0,
+            sequences: 1,
+            extra: within,
+        };
         assert_eq!(Load::of(&endless), expected);
     }
 }

@@ -1,12 +1,13 @@
 //! The policy of one pool.
 //!
 //! The configuration's parser checks ranges. A range stated here is a precondition. [`Default`] gives the documented
-//! defaults.
+//! defaults, but no places above the bounds.
 
 mod budget;
 mod claims;
 mod credit;
 mod discipline;
+mod extra_places;
 mod flow_glob;
 mod flow_key;
 mod rewrite;
@@ -20,6 +21,7 @@ use core::time::Duration;
 pub use self::budget::{Budget, BudgetPeriod, BudgetWindow, Over};
 pub use self::claims::MaxPriority;
 pub use self::discipline::Discipline;
+pub use self::extra_places::ExtraPlaces;
 pub use self::flow_glob::FlowGlob;
 pub use self::flow_key::{FlowKey, join_flow_parts};
 pub use self::rewrite::Rewrite;
@@ -59,6 +61,8 @@ pub struct Policy {
     /// server may compute on. Where the server reports what it runs, the request counts until the report shows its end.
     /// `None`: nothing else ends it there, and it doesn't count where the server reports nothing. Above 0.
     pub release_after: Option<Duration>,
+    /// Places above the bound of an endpoint for flows with nothing running.
+    pub extra_for_idle_flows: ExtraPlaces,
     /// A newcomer that is predicted to miss its deadline is rejected at once.
     pub reject_unmeetable: bool,
     /// Weights of the scorers that choose among endpoints with room.
@@ -81,6 +85,7 @@ impl Default for Policy {
             outlier_ejection: OutlierEjection::default(),
             failing: Some(Failing::default()),
             release_after: None,
+            extra_for_idle_flows: ExtraPlaces::NONE,
             reject_unmeetable: false,
             scheduler: Scorers::default(),
         }

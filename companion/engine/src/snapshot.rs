@@ -17,6 +17,8 @@ pub struct Snapshot {
     pub stock: u64,
     /// Requests that filters may run without asking, at all endpoints. The bounds count it as stock.
     pub credit: u64,
+    /// The part of `stock` in places above the bounds: see [`crate::policy::ExtraPlaces`].
+    pub extra: u64,
     /// Waiting requests are dispatched while stock is below this; `u64::MAX`: unlimited.
     pub lower: u64,
     /// A newcomer bypasses while stock is below this; `u64::MAX`: unlimited.
@@ -187,6 +189,8 @@ pub struct EndpointSnapshot {
     pub abandoned: u64,
     /// Requests that filters may run there without asking.
     pub credit: u64,
+    /// The part of `stock` in places above the bound.
+    pub extra: u64,
     /// The stock up to which it takes requests; `u64::MAX`: unlimited.
     pub bound: u64,
     /// Sequences of other clients by the server's last report. They lower the bound.

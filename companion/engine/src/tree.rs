@@ -20,6 +20,7 @@ mod fairness_lag;
 mod flows;
 mod forgetting;
 mod identities;
+mod idle_flows;
 mod lanes;
 mod model_ids;
 mod node;
@@ -41,6 +42,7 @@ mod virtual_time;
 
 use alloc::borrow::Cow;
 use alloc::boxed::Box;
+use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -55,6 +57,7 @@ use self::fairness_lag::FairnessLags;
 use self::flows::{Flow, Flows};
 pub(crate) use self::identities::ANONYMOUS;
 use self::identities::{Identities, Identity, InBand};
+use self::idle_flows::IdleTurn;
 use self::model_ids::ModelIds;
 pub(crate) use self::node::Receipts;
 use self::order::Order;
@@ -129,6 +132,8 @@ struct BandNode {
     /// What waits of its models; unused where they share a tree.
     models: Backlogs,
     waiting: Waiting,
+    /// Flows with a head.
+    heads: u64,
     over_ceiling: bool,
 }
 
@@ -139,6 +144,7 @@ impl BandNode {
             level: ModelLevel::new(config),
             models: Backlogs::default(),
             waiting: Waiting::default(),
+            heads: 0,
             over_ceiling: false,
         }
     }
@@ -179,6 +185,8 @@ pub(crate) struct Tree {
     model_ids: ModelIds,
     /// Suspended requests.
     suspended: u64,
+    /// The flows with nothing running and a request that could go, in the order in which they go above the bounds.
+    idle: BTreeSet<(IdleTurn, FlowId)>,
     displacements: u64,
     /// Counts rebuilds of levels above the flows.
     epoch: u64,
@@ -201,6 +209,7 @@ impl Tree {
             eligibility: EligibilitySets::default(),
             model_ids: ModelIds::new(seed),
             suspended: 0,
+            idle: BTreeSet::new(),
             displacements: 0,
             epoch: 0,
             config,

@@ -11,7 +11,7 @@ async fn gateway(servers: &[&FailingServer], keys: &str) -> Gateway {
     let addresses: Vec<_> = servers.iter().map(|server| format!("'{}'", server.address())).collect();
     let pool = format!(
         "- name: p\n  endpoints: {{static: [{}], failing: {{probe_every: 500ms}}}}\n  health: {{path: null}}\n  \
-         stock: {{lower_bound_per_backend: 4, upper_bound_per_backend: 4, watermark_per_backend: 4}}\n  {keys}\n",
+         stock: {{lower_bound_per_backend: 4, upper_bound_per_backend: 4, watermark_per_backend: 4, extra_for_idle_flows: 0}}\n  {keys}\n",
         addresses.join(", ")
     );
     Gateway::start(&config("", &[pool])).await

@@ -58,7 +58,7 @@ fn base64url(bytes: &[u8]) -> String {
 
 /// A pool whose only server is held by the test, so that waiting requests appear in /status.
 fn pool(server: &Upstream) -> String {
-    let one = "{lower_bound_per_backend: 1, upper_bound_per_backend: 1, watermark_per_backend: 1}";
+    let one = "{lower_bound_per_backend: 1, upper_bound_per_backend: 1, watermark_per_backend: 1, extra_for_idle_flows: 0}";
     format!(
         "- name: p\n  endpoints: {{static: ['{}']}}\n  health: {{path: null}}\n  stock: {one}\n",
         server.address()

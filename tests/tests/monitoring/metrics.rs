@@ -14,7 +14,7 @@ use penstock_tests::{Answer, ClientRequest, Gateway, Upstream, run};
 
 /// Every metric, its type, and its labels beside `pool`, `model` and `target_model` (`r`), `pool` (`p`), `pool` and
 /// `variant` (`v`), or none (`-`).
-const ALL: [(&str, &str, &str); 95] = [
+const ALL: [(&str, &str, &str); 96] = [
     ("queue_length", "gauge", "p flow band"),
     ("queue_held", "gauge", "p band limit"),
     ("queue_length_by_model", "gauge", "r"),
@@ -42,6 +42,7 @@ const ALL: [(&str, &str, &str); 95] = [
     ("saturation", "gauge", "p"),
     ("ready_endpoints", "gauge", "p"),
     ("lease_credit", "gauge", "p"),
+    ("extra_stock", "gauge", "p"),
     ("lease_admissions_total", "counter", "p"),
     ("dequeue_attempts_total", "counter", "p"),
     ("dequeue_successes_total", "counter", "p"),

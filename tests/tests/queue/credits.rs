@@ -17,7 +17,7 @@ const PLACES: usize = 40;
 fn pools(servers: &[Upstream], queue: &str) -> Vec<String> {
     let servers: Vec<_> = servers.iter().collect();
     let keys = format!(
-        "  stock: {{watermark_per_backend: {PLACES}, lower_bound_per_backend: {PLACES}, upper_bound_per_backend: {PLACES}}}\n\
+        "  stock: {{watermark_per_backend: {PLACES}, lower_bound_per_backend: {PLACES}, upper_bound_per_backend: {PLACES}, extra_for_idle_flows: 0}}\n\
          \x20 queue: {{total_capacity: 1000, flow_capacity: 1000, ttl: 60s{queue}}}\n\
          \x20 companion_down: {{hold: 60s}}\n"
     );
@@ -148,7 +148,9 @@ fn without_credits_every_request_asks() {
     run(async {
         let servers = Upstream::several(SERVERS, Duration::from_millis(1), 0).await;
         let addresses: Vec<_> = servers.iter().collect();
-        let keys = format!("  stock: {{watermark_per_backend: {PLACES}}}\n  queue: {{credits: off}}\n");
+        let keys = format!(
+            "  stock: {{watermark_per_backend: {PLACES}, extra_for_idle_flows: 0}}\n  queue: {{credits: off}}\n"
+        );
         let gateway = Gateway::start(&config("", &[pool("p", "'*'", &addresses, &keys)])).await;
         let url = gateway.url("/v1/chat/completions");
         let outcomes = load(gateway.client(), &url, 8, 1_000).await;

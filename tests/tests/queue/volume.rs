@@ -21,7 +21,7 @@ fn ten_thousand_requests_stay_within_the_bound_and_add_up() {
         let addresses: Vec<_> = servers.iter().map(|s| format!("'{}'", s.address())).collect();
         let pools = format!(
             "- name: p\n  endpoints: {{static: [{}]}}\n\
-             \x20 stock: {{watermark_per_backend: 3, lower_bound_per_backend: 3, upper_bound_per_backend: {UPPER}}}\n\
+             \x20 stock: {{watermark_per_backend: 3, lower_bound_per_backend: 3, upper_bound_per_backend: {UPPER}, extra_for_idle_flows: 0}}\n\
              \x20 queue: {{total_capacity: 48, flow_capacity: 14}}\n  arbitration: {{flows: {{weights: {{t0: 3}}}}}}\n",
             addresses.join(", ")
         );

@@ -185,7 +185,7 @@ fn shares_hold_over_two_envoys_and_a_takeover() {
     run(async {
         const OF_EACH: usize = 250;
         let (servers, gate) = Upstream::gated(1, Duration::from_millis(1)).await;
-        let keys = "  stock: {watermark_per_backend: 1, lower_bound_per_backend: 1, upper_bound_per_backend: 1}\n\
+        let keys = "  stock: {watermark_per_backend: 1, lower_bound_per_backend: 1, upper_bound_per_backend: 1, extra_for_idle_flows: 0}\n\
                     \x20 queue: {total_capacity: 1000, flow_capacity: 1000, ttl: 90s}\n\
                     \x20 companion_down: {hold: 60s}\n\
                     \x20 arbitration: {flows: {weights: {heavy: 4, light: 1}, cost: requests}}\n";

@@ -117,7 +117,7 @@ fn the_pools_of_a_killed_companion_move_and_the_others_go_on() {
             servers.push((group.remove(0), gate));
         }
         let keys = format!(
-            "  stock: {{watermark_per_backend: {SLOTS}, lower_bound_per_backend: {SLOTS}, upper_bound_per_backend: {SLOTS}}}\n\
+            "  stock: {{watermark_per_backend: {SLOTS}, lower_bound_per_backend: {SLOTS}, upper_bound_per_backend: {SLOTS}, extra_for_idle_flows: 0}}\n\
              \x20 queue: {{total_capacity: 1000, flow_capacity: 1000, ttl: 90s}}\n\
              \x20 companion_down: {{hold: 60s}}\n\
              \x20 arbitration: {{flows: {{max_in_flight: 1, cost: requests}}}}\n"

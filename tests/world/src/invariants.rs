@@ -132,7 +132,9 @@ impl World {
             return;
         };
         let pool = self.clients[http.client as usize].pool;
-        let bound = self.scenario.pools[pool].pool_bound;
+        let scenario = &self.scenario.pools[pool];
+        let extra = scenario.server_extra * scenario.servers.len() as u64;
+        let bound = scenario.pool_bound.map(|bound| bound + extra);
         let Some(bound) = bound.filter(|_| self.endpoints_are_static()) else {
             return;
         };

@@ -24,6 +24,8 @@ pub struct Summary {
     pub fallback_admissions: u64,
     /// Requests that filters admitted by credit.
     pub credit_admissions: u64,
+    /// Requests that were granted above the bound of their server.
+    pub extra_grants: u64,
     /// Requests that waited for at least half of their ttl, and whose wait was checked.
     pub full_waits: u64,
     /// Grants beside waiting requests of the same flow that other sessions of the same host had listed, whose order was checked.
@@ -72,6 +74,7 @@ impl Summary {
         self.pushbacks += other.pushbacks;
         self.fallback_admissions += other.fallback_admissions;
         self.credit_admissions += other.credit_admissions;
+        self.extra_grants += other.extra_grants;
         self.full_waits += other.full_waits;
         self.orders_on_hosts += other.orders_on_hosts;
         self.reweightings += other.reweightings;
@@ -105,7 +108,7 @@ impl fmt::Display for Summary {
         writeln!(
             f,
             "{} worlds, {} requests, {} jobs at servers, {} requeues, {} second outcomes, {} reentries, {} pushbacks, {} fallback admissions, {} \
-             by credit",
+             by credit, {} above bounds",
             self.worlds,
             self.requests,
             self.jobs,
@@ -114,7 +117,8 @@ impl fmt::Display for Summary {
             self.reentries,
             self.pushbacks,
             self.fallback_admissions,
-            self.credit_admissions
+            self.credit_admissions,
+            self.extra_grants
         )?;
         writeln!(
             f,

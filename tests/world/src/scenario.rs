@@ -6,8 +6,8 @@ use core::time::Duration;
 
 use penstock_control::{CreditSettings, EndpointSettings, Kept, PoolSettings, Settings};
 use penstock_engine::policy::{
-    BandMode, Bands, CostUnit, Discipline, Failing, Flows, Gate, OutlierEjection, Overflow, Policy, Queue,
-    StockUnit,
+    BandMode, Bands, CostUnit, Discipline, ExtraPlaces, Failing, Flows, Gate, OutlierEjection, Overflow,
+    Policy, Queue, StockUnit,
 };
 use penstock_engine::units::Decimal;
 use penstock_model::slo::Policy as SloPolicy;
@@ -39,6 +39,8 @@ pub(super) struct PoolScenario {
     pub(super) server_bound: Option<u64>,
     /// The most requests at the pool's servers while all of them are ready; `None`: stock isn't counted in requests.
     pub(super) pool_bound: Option<u64>,
+    /// Requests of tenants with nothing running at one server beyond its bound.
+    pub(super) server_extra: u64,
 }
 
 /// The properties of a world that stay the same for its whole run.
@@ -86,6 +88,7 @@ impl Scenario {
     pub(super) fn draw(seed: u64, rng: &mut Rng) -> Self {
         let mut pools: Vec<PoolScenario> = (0..rng.between(1, 2)).map(|number| pool(number, rng)).collect();
         allow_credit(&mut pools, seed);
+        allow_extra_places(&mut pools, seed);
         let (companions, lease) = replicas(rng);
         // A takeover with missing filters takes several seconds.
         let spans = if lease > 0 { [20, 40, 40, 60, 120] } else { [5, 20, 20, 60, 120] };
@@ -290,6 +293,24 @@ fn allow_credit(pools: &mut [PoolScenario], seed: u64) {
     }
 }
 
+/// In most worlds tenants with nothing running may go beyond the bounds. Drawn from a generator of its own, like the credit.
+fn allow_extra_places(pools: &mut [PoolScenario], seed: u64) {
+    let rng = &mut Rng::new(seed ^ 0x6964_6c65);
+    for pool in pools {
+        let tenth = Decimal::from_billionths(Decimal::ONE / 10);
+        let places = rng.choose(&[
+            ExtraPlaces::NONE,
+            ExtraPlaces::Part(tenth),
+            ExtraPlaces::Part(Decimal::whole(1)),
+            ExtraPlaces::Count(2),
+        ]);
+        pool.policy.extra_for_idle_flows = places;
+        if let Some(bound) = pool.server_bound {
+            pool.server_extra = places.above(bound, StockUnit::Requests);
+        }
+    }
+}
+
 /// The number of companions, and the duration of their lease.
 fn replicas(rng: &mut Rng) -> (usize, Nanos) {
     if rng.percent(60) {
@@ -353,6 +374,7 @@ fn pool(number: u64, rng: &mut Rng) -> PoolScenario {
         credit: None,
         server_bound: (in_requests && !auto).then(|| quarters(upper).ceil().max(1)),
         pool_bound: (in_requests && !auto).then(|| pool_bound.max(1)),
+        server_extra: 0,
         policy: policy(rng, mode, ceiling, gate),
         name,
         servers,

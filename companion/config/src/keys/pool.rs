@@ -136,6 +136,7 @@ pub(super) fn convert(raw: Pool, identities_max: usize, path: &str) -> Result<cr
         outlier_ejection: servers::down(&raw.down, path)?,
         failing: raw.endpoints.failing.as_ref().map(endpoints::Failing::policy),
         release_after: raw.stock.release_after.map(|after| after.0),
+        extra_for_idle_flows: raw.stock.extra_for_idle_flows.places,
         queue: raw.queue.limits(),
         gate: stock::convert(&raw.stock, path)?,
         bands: convert_bands(&arbitration.bands, &arbitration_path)?,
@@ -173,6 +174,7 @@ pub(super) fn convert(raw: Pool, identities_max: usize, path: &str) -> Result<cr
         requeues: raw.queue.requeues.limit(),
         requeue_on,
         resets: raw.queue.resets.0,
+        sets_extra_places: raw.stock.extra_for_idle_flows.is_given,
         gives_credit: matches!(raw.queue.credits, Credits::Auto),
         prefix_min_tokens: raw.scheduler.prefix_min_tokens.0,
         include_usage: raw.usage.include,
@@ -236,8 +238,8 @@ mod tests {
     use core::time::Duration;
 
     use penstock_engine::policy::{
-        BandMode, Bands, CostUnit, Discipline, Failing, FlowKey, Flows, Gate, Order, OutlierEjection,
-        StockUnit, TokenWeights,
+        BandMode, Bands, CostUnit, Discipline, ExtraPlaces, Failing, FlowKey, Flows, Gate, Order,
+        OutlierEjection, StockUnit, TokenWeights,
     };
     use penstock_engine::units::Decimal;
 
@@ -256,10 +258,16 @@ mod tests {
         parse(keys).unwrap_or_else(|error| panic!("{keys}: {error}"))
     }
 
+    /// The engine's defaults, and a tenth of each bound for flows with nothing running.
+    fn defaults() -> Policy {
+        let extra_for_idle_flows = ExtraPlaces::Part(Decimal::from_billionths(Decimal::ONE / 10));
+        Policy { extra_for_idle_flows, ..Policy::default() }
+    }
+
     #[test]
     fn defaults_of_the_document_are_those_of_the_engine() {
         let pool = valid("");
-        assert_eq!(pool.policy, penstock_engine::Policy::default());
+        assert_eq!(pool.policy, defaults());
         assert_eq!(pool.flow_key, [FlowKey::FairnessId]);
         assert!(pool.class_globs.is_empty());
     }
@@ -283,7 +291,7 @@ mod tests {
             let mut config = Config::parse(block, "page").expect("valid");
             // Absent by default; the page shows the defaults of its keys.
             config.replicas = None;
-            assert_eq!(config.pools[0].policy, penstock_engine::Policy::default());
+            assert_eq!(config.pools[0].policy, defaults());
             assert_eq!(format!("{config:?}"), defaults);
         }
     }
@@ -299,7 +307,7 @@ mod tests {
 reject_unmeetable: true
 down: {first: 250ms, max: 8s}
 companion_down: {hold: 2s, then: open}
-stock: {unit: tokens, watermark_per_backend: 20000, deviation: 0.25, release_after: 20s}
+stock: {unit: tokens, watermark_per_backend: 20000, deviation: 0.25, release_after: 20s, extra_for_idle_flows: 3}
 usage: {window: 90s, input_token_weight: 0.5, output_token_weight: 4, include: true, store: memory}
 slo: {target_ttft: 500ms, target_itl: 50}
 arbitration:
@@ -347,6 +355,7 @@ arbitration:
         let down = OutlierEjection { first: Duration::from_millis(250), max: Duration::from_secs(8) };
         assert_eq!(policy.outlier_ejection, down);
         assert_eq!(policy.release_after, Some(Duration::from_secs(20)));
+        assert_eq!(policy.extra_for_idle_flows, ExtraPlaces::Count(3));
         assert_eq!(pool.requeues, Some(5));
         assert_eq!(valid("queue: {requeues: until_ttl}").requeues, None);
         assert_eq!(pool.requeue_on, listed(true, true, &[429, 500, 502, 503, 504]));
@@ -407,6 +416,6 @@ arbitration:
         let nulls = "queue: {max_rate: null}\nslo: {target_ttft: null, target_itl: null}\narbitration:
   classes: {mode: exact, default_policy_family: null, uncached_isl_buckets: [], policy_classes: []}
   flows: {max_in_flight: null, max_in_flight_per_endpoint: null}";
-        assert_eq!(valid(nulls).policy, penstock_engine::Policy::default());
+        assert_eq!(valid(nulls).policy, defaults());
     }
 }

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use penstock_engine::policy::{Gate, StockUnit};
+use penstock_engine::policy::{ExtraPlaces, Gate, StockUnit};
 use penstock_engine::units::Decimal;
 use penstock_model::{Targets, slo};
 use schemars::{JsonSchema, json_schema};
@@ -39,6 +39,9 @@ pub(crate) struct Stock {
     /// compute on. Where the server's metrics say what it runs, the request counts until they show its end, whether or not this is
     /// set. `null`: without such metrics its place is free at once.
     pub(crate) release_after: Option<PositiveDuration>,
+    /// Places of each endpoint above its upper bound for flows with nothing running: a part of the bound, at least one place, or a number
+    /// of requests, or of sequences where the stock counts these. One number for all flows, the oldest request first. 0: none.
+    pub(crate) extra_for_idle_flows: IdleFlowPlaces,
 }
 
 /// Latency targets, both of them optional.
@@ -85,6 +88,7 @@ impl Default for Stock {
             auto_initial: AUTO_INITIAL,
             targets: StockTargets::default(),
             release_after: None,
+            extra_for_idle_flows: IdleFlowPlaces::default(),
         }
     }
 }
@@ -122,6 +126,91 @@ impl Stock {
 pub(crate) struct Deviation(pub(crate) ExactDecimal);
 
 inline_schema!(Deviation, |_| json_schema!({"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}));
+
+/// `extra_for_idle_flows`: a whole number, or a percentage as text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct IdleFlowPlaces {
+    pub(crate) places: ExtraPlaces,
+    /// The configuration says so. Otherwise it is the default.
+    pub(crate) is_given: bool,
+}
+
+/// One hundredth of a hundredth.
+const HUNDREDTH_OF_PERCENT: u128 = Decimal::ONE / 10_000;
+/// The default of `stock.extra_for_idle_flows`, in percent.
+const IDLE_FLOWS_PERCENT: u64 = 10;
+
+impl Default for IdleFlowPlaces {
+    fn default() -> Self {
+        let part = u128::from(IDLE_FLOWS_PERCENT) * 100 * HUNDREDTH_OF_PERCENT;
+        Self { places: ExtraPlaces::Part(Decimal::from_billionths(part)), is_given: false }
+    }
+}
+
+impl<'de> Deserialize<'de> for IdleFlowPlaces {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let places = deserializer.deserialize_any(IdleFlowPlacesVisitor)?;
+        Ok(Self { places, is_given: true })
+    }
+}
+
+struct IdleFlowPlacesVisitor;
+
+impl Visitor<'_> for IdleFlowPlacesVisitor {
+    type Value = ExtraPlaces;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a whole number of at least 0, or a part of the bound from 0% to 100%, like 10%")
+    }
+
+    fn visit_u64<E: de::Error>(self, count: u64) -> Result<ExtraPlaces, E> {
+        Ok(ExtraPlaces::Count(count))
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<ExtraPlaces, E> {
+        let percent = text.strip_suffix('%').and_then(hundredths);
+        match percent.filter(|percent| *percent <= 10_000) {
+            Some(0) => Ok(ExtraPlaces::NONE),
+            Some(percent) => {
+                let part = Decimal::from_billionths(u128::from(percent) * HUNDREDTH_OF_PERCENT);
+                Ok(ExtraPlaces::Part(part))
+            }
+            None => Err(E::invalid_value(Unexpected::Str(text), &self)),
+        }
+    }
+}
+
+/// A number with at most two decimal places, in hundredths.
+fn hundredths(text: &str) -> Option<u64> {
+    let (whole, places) = text.split_once('.').unwrap_or((text, "0"));
+    let is_number = |digits: &str| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    if !is_number(whole) || !is_number(places) || places.len() > 2 {
+        return None;
+    }
+    let fraction: u64 = format!("{places:0<2}").parse().ok()?;
+    whole.parse::<u64>().ok()?.checked_mul(100)?.checked_add(fraction)
+}
+
+impl Serialize for IdleFlowPlaces {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.places {
+            ExtraPlaces::Count(count) => serializer.serialize_u64(count),
+            ExtraPlaces::Part(part) => {
+                let hundredths = part.billionths() / HUNDREDTH_OF_PERCENT;
+                let (whole, places) = (hundredths / 100, hundredths % 100);
+                match places {
+                    0 => serializer.collect_str(&format_args!("{whole}%")),
+                    _ => serializer.collect_str(&format_args!("{whole}.{places:02}%")),
+                }
+            }
+        }
+    }
+}
+
+inline_schema!(
+    IdleFlowPlaces,
+    |_| json_schema!({"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": r"^[0-9]+(\.[0-9]{1,2})?%$"}]})
+);
 
 /// `watermark_per_backend`: a whole number of at least 1, `auto`, or `none`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,6 +281,14 @@ pub(super) fn convert(stock: &Stock, path: &str) -> Result<Gate, Violation> {
     match (stock.watermark_per_backend, stock.unit) {
         (Some(Watermark::None), _) => {
             refuse_bounds(stock, path, "watermark_per_backend: none has no bounds; leave this out")?;
+            let extra = stock.extra_for_idle_flows;
+            let ineffective = [ExtraPlaces::NONE, IdleFlowPlaces::default().places];
+            if !ineffective.contains(&extra.places) {
+                return Err(Violation::new(
+                    format!("{path}.stock.extra_for_idle_flows"),
+                    "watermark_per_backend: none has no bounds, so nothing is above them; leave this out",
+                ));
+            }
             Ok(Gate::Open)
         }
         (Some(Watermark::Auto), StockUnit::Requests | StockUnit::Sequences) => convert_auto(stock, path),
@@ -272,6 +369,34 @@ mod tests {
         assert_eq!(gate("unit: sequences"), Ok(in_sequences));
         let auto = gate("unit: sequences\n    watermark_per_backend: auto");
         assert_eq!(auto, gate("watermark_per_backend: auto"));
+    }
+
+    #[test]
+    fn extra_places_are_a_number_or_a_part() {
+        let places = |value: &str| {
+            let text = format!(
+                "pools:\n- name: a\n  endpoints: {{static: ['127.0.0.1:8001']}}\n  stock: {{extra_for_idle_flows: {value}}}"
+            );
+            let config = Config::parse(&text, "f.yaml").ok()?;
+            let (pool, places) = (&config.pools[0], config.pools[0].policy.extra_for_idle_flows);
+            let shown = serde_json::to_value(IdleFlowPlaces { places, is_given: true }).expect("a value");
+            let again: IdleFlowPlaces = serde_json::from_value(shown).expect("it is valid again");
+            assert!(pool.sets_extra_places && again.places == places);
+            Some(places)
+        };
+        let part = |billionths| Some(ExtraPlaces::Part(Decimal::from_billionths(billionths)));
+        assert_eq!(places("0"), Some(ExtraPlaces::NONE));
+        assert_eq!(places("0%"), Some(ExtraPlaces::NONE));
+        assert_eq!(places("3"), Some(ExtraPlaces::Count(3)));
+        assert_eq!(places("10%"), part(Decimal::ONE / 10));
+        assert_eq!(places("100%"), part(Decimal::ONE));
+        assert_eq!(places("2.5%"), part(Decimal::ONE / 40));
+        assert_eq!(places("0.01%"), part(Decimal::ONE / 10_000));
+        for wrong in ["-1", "0.1", "101%", "'10'", "ten%", "'%'", "+1%", "1.234%", "1.%", "null", "10 %"] {
+            assert_eq!(places(wrong), None, "{wrong}");
+        }
+        let default = Stock::default().extra_for_idle_flows;
+        assert_eq!((Some(default.places), default.is_given), (part(Decimal::ONE / 10), false));
     }
 
     #[test]

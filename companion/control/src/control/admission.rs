@@ -294,6 +294,7 @@ impl Control {
                 waited: Duration::ZERO,
                 endpoint: Arc::default(),
                 was_queued: false,
+                extra: false,
             };
             self.observe_request(labels, RequestNews::Decided(decided));
         }

@@ -19,7 +19,7 @@ use super::{Pool, PoolEffect};
 use crate::cost_trace::CostEventKind;
 use crate::ids::{Peer, RequestKey};
 use crate::labels::{EstimatedTokens, Labels, flow_name};
-use crate::observation::{Dropped, RequestNews};
+use crate::observation::{Decided, Dropped, RequestNews};
 use crate::registration::{Arrival, Registration, Running};
 
 impl Pool {
@@ -125,7 +125,8 @@ impl Pool {
             let outcome = outcome_of(registering.arrival);
             let address = self.endpoints.address(endpoint);
             let was_queued = outcome == Outcome::Dispatched;
-            self.observe_decided(labels, outcome, None, Duration::ZERO, address, was_queued);
+            let granted = Decided::granted(outcome, Duration::ZERO, address, was_queued);
+            self.observe_decided(labels, granted);
         }
     }
 
@@ -269,7 +270,8 @@ impl Pool {
         }
         let waited = granted_at.since(request.arrived);
         if is_first {
-            self.observe_decided(&labels, Outcome::Dispatched, None, waited, address, true);
+            let granted = Decided::granted(Outcome::Dispatched, waited, address, true);
+            self.observe_decided(&labels, granted);
         }
         match endpoint {
             Some(endpoint) => {

@@ -90,6 +90,7 @@ impl Pool {
             is_final: rules.is_final,
             retries_not_found: rules.retries_not_found,
             others: rules.others,
+            extra: decided.extra,
         });
         self.model_counts.change(&request.labels.model, request.is_waiting(), false);
         request.has_begun = false;
@@ -104,7 +105,8 @@ impl Pool {
         if is_first {
             let endpoint = grant.first().cloned().unwrap_or_default();
             let was_queued = self.arriving != Some(decided.id);
-            self.observe_decided(&labels, outcome, None, decided.waited, endpoint, was_queued);
+            let granted = Decided::granted(outcome, decided.waited, endpoint, was_queued);
+            self.observe_decided(&labels, Decided { extra: decided.extra, ..granted });
         }
         self.send_grant(now, decided.id, key, labels, grant);
         if let (Outcome::Bypassed, Some(&endpoint)) = (decided.outcome, decided.endpoints.first()) {
@@ -145,14 +147,8 @@ impl Pool {
         } else {
             self.take_back_demand(id, &request, outcome);
             let was_queued = self.arriving != Some(id);
-            self.observe_decided(
-                &request.labels,
-                outcome,
-                Some(answer.code),
-                waited,
-                Arc::default(),
-                was_queued,
-            );
+            let decided = Decided::refused(outcome, answer.code, waited, was_queued);
+            self.observe_decided(&request.labels, decided);
         }
         let rejection = Rejection::new(answer, outcome, waited, retry_after, saturation_milli);
         let rate_limit = self.rate_limit(now, &request.labels.flow);
@@ -192,14 +188,10 @@ impl Pool {
         }
         match request.admitted {
             Some(_) => self.observe_dropped(&request, Outcome::Cancelled, None, waited),
-            None => self.observe_decided(
-                &request.labels,
-                Outcome::Cancelled,
-                Some(Code::Cancelled),
-                waited,
-                Arc::default(),
-                true,
-            ),
+            None => {
+                let decided = Decided::refused(Outcome::Cancelled, Code::Cancelled, waited, true);
+                self.observe_decided(&request.labels, decided);
+            }
         }
     }
 
@@ -211,19 +203,8 @@ impl Pool {
     }
 
     /// Observes the first outcome of a request, once for each.
-    pub(super) fn observe_decided(
-        &mut self,
-        labels: &Arc<Labels>,
-        outcome: Outcome,
-        code: Option<Code>,
-        waited: Duration,
-        endpoint: Arc<str>,
-        was_queued: bool,
-    ) {
-        self.observe_request(
-            labels.clone(),
-            RequestNews::Decided(Decided { outcome, code, waited, endpoint, was_queued }),
-        );
+    pub(super) fn observe_decided(&mut self, labels: &Arc<Labels>, decided: Decided) {
+        self.observe_request(labels.clone(), RequestNews::Decided(decided));
     }
 
     /// Observes that a request ended after its first grant, and no endpoint is known to have ended it. `answer`: status and code of the

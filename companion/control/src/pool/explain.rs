@@ -100,6 +100,10 @@ pub(super) fn ahead(position: &Position, policy: &Policy) -> Option<String> {
 /// Why a request went to `endpoint`. `first`: the first choice of its grant.
 pub(super) fn grant(request: &OpenRequest, endpoint: &str, first: &str) -> String {
     let mut why = match request.admitted {
+        Some(Outcome::Bypassed | Outcome::Dispatched) | None if request.is_extra() => format!(
+            "it was granted above the bound after {}, because its flow had nothing running: stock.extra_for_idle_flows",
+            duration_text(request.waited().unwrap_or_default())
+        ),
         Some(Outcome::Bypassed) => {
             "it was granted at once: it overtook no waiting request, and stock was below the upper bound"
                 .into()

@@ -13,7 +13,7 @@ use crate::cost_trace::CostEventKind;
 use crate::counting::{self, Asked, Counted, EstimateReason};
 use crate::filter_answer::FilterAnswer;
 use crate::labels::Labels;
-use crate::observation::{Completed, PoolNews, RequestNews};
+use crate::observation::{Completed, Decided, PoolNews, RequestNews};
 
 /// The request was sent, and its usage isn't known: the estimate is settled.
 const AT_ESTIMATE: Service = Service::Cut(Usage { prompt: None, cached: None, output: None });
@@ -26,6 +26,8 @@ pub(super) struct Admission {
     pub(super) waited: Duration,
     pub(super) requeues: u32,
     pub(super) sequences: u32,
+    /// Its last grant was above a bound.
+    pub(super) extra: bool,
 }
 
 impl Pool {
@@ -214,6 +216,7 @@ impl Pool {
             waited: request.waited().unwrap_or_default(),
             requeues: request.requeues,
             sequences: request.asked.sequences,
+            extra: request.is_extra(),
         };
         let news = self.completion_news(now, &admission, completion, &counted);
         let labels = request.labels.clone();
@@ -239,6 +242,7 @@ impl Pool {
             waited: now.since(request.arrived).saturating_sub(ran),
             requeues: request.requeues,
             sequences: request.asked.sequences,
+            extra: request.is_extra(),
         };
         let (labels, waited, is_first) =
             (request.labels.clone(), admission.waited, request.admitted.is_none());
@@ -246,7 +250,8 @@ impl Pool {
         let end = self.completion_news(now, &admission, completion, &counted);
         if is_first {
             let endpoint = self.endpoints.share(completion.endpoint.unwrap_or_default());
-            self.observe_decided(&labels, Outcome::Dispatched, None, waited, endpoint, true);
+            let granted = Decided::granted(Outcome::Dispatched, waited, endpoint, true);
+            self.observe_decided(&labels, Decided { extra: admission.extra, ..granted });
         }
         if let Some(request) = self.requests.get_mut(&id) {
             request.admitted.get_or_insert(Outcome::Dispatched);
@@ -283,7 +288,7 @@ impl Pool {
         completion: &Completion<'_>,
         counted: &Counted,
     ) -> RequestNews {
-        let Admission { outcome, arrived, waited, requeues, sequences } = *admission;
+        let Admission { outcome, arrived, waited, requeues, sequences, extra } = *admission;
         RequestNews::Completed(Completed {
             outcome,
             waited,
@@ -296,6 +301,7 @@ impl Pool {
             prompt_tokens: counted.prompt,
             output_tokens: counted.output,
             requeues,
+            extra,
         })
     }
 

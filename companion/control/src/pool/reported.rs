@@ -54,6 +54,7 @@ impl Pool {
             waited: now.before(running.age).since(request.arrived),
             requeues: 0,
             sequences: registering.registration.asked().sequences,
+            extra: false,
         };
         self.model_counts.passed(now, &labels.model);
         self.observe_arrival(registering, labels);

@@ -144,6 +144,8 @@ pub(crate) struct Grant {
     pub(crate) retries_not_found: bool,
     /// Other requests that the first endpoint had then; 0: unknown.
     pub(super) others: u64,
+    /// Above the bound of the endpoint, in a place for flows with nothing running.
+    pub(super) extra: bool,
 }
 
 impl Grant {
@@ -172,6 +174,7 @@ impl Stage {
             is_final: false,
             retries_not_found: false,
             others: 0,
+            extra: false,
         };
         Self::Granted(Granted {
             failed: 0,
@@ -195,6 +198,7 @@ impl Stage {
             is_final: false,
             retries_not_found: false,
             others: 0,
+            extra: false,
         };
         Self::Granted(Granted {
             // Whether and when the endpoint failed the request isn't known.
@@ -208,6 +212,11 @@ impl Stage {
 }
 
 impl OpenRequest {
+    /// It runs above the bound of its endpoint.
+    pub(super) fn is_extra(&self) -> bool {
+        self.granted().is_some_and(|granted| granted.grant.extra)
+    }
+
     pub(super) const fn envoy(&self) -> EnvoyId {
         EnvoyId::new(self.envoy_process, self.key.epoch)
     }

@@ -104,6 +104,7 @@ impl Pool {
             class: self.engine.class(id),
             outcome: request.admitted.filter(|_| !request.is_waiting()),
             requeues: request.requeues,
+            extra: request.is_extra(),
             waited: request.waited().unwrap_or_else(|| now.since(request.arrived)),
             why: why.into(),
         })

@@ -115,6 +115,10 @@ impl Endpoint {
                     load.sequences -= excess;
                     self.abandoned.sequences -= excess;
                     self.running.sequences -= excess;
+                    if load.extra.is_used() {
+                        load.extra.sequences -= excess;
+                        self.running.extra.sequences -= excess;
+                    }
                 }
                 Some(_) => self.release_oldest(),
                 None => return,

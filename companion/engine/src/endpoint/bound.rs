@@ -78,7 +78,7 @@ impl Endpoint {
     }
 
     /// The allowance, if it replaces the bound under this gate.
-    fn allowance_in(&self, gate: Gate) -> Option<&Allowance> {
+    pub(super) fn allowance_in(&self, gate: Gate) -> Option<&Allowance> {
         match gate {
             Gate::Auto { .. } => self.allowance.as_ref(),
             Gate::Open | Gate::Manual | Gate::Bounded { .. } => None,

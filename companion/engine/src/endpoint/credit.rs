@@ -18,7 +18,7 @@ impl Endpoint {
         self.ready
             && limits.ramp.is_none()
             && limits.pushback.is_none()
-            && self.stock.saturating_add(again) <= self.bound
+            && self.within().saturating_add(again) <= self.bound
     }
 
     /// How many requests more filters may run here without asking, in a gate that counts requests: up to half of the bound, and
@@ -27,7 +27,7 @@ impl Endpoint {
         if !self.has_room() || !self.keeps_credit() {
             return 0;
         }
-        half(self.bound).saturating_sub(self.stock)
+        half(self.bound).saturating_sub(self.within())
     }
 }
 

@@ -38,6 +38,7 @@ impl Endpoint {
         InFlight {
             requests: self.taken(),
             sequences: self.sequences(),
+            within: self.sequences().saturating_sub(self.running.extra.sequences),
             foreign: self.foreign,
             load: self.running,
         }

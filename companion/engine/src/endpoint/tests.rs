@@ -4,10 +4,18 @@ mod pushback;
 mod slow_start;
 
 use super::*;
+use crate::load::Extra;
 use crate::policy::StockUnit;
 
 /// A request of one sequence and no token.
-const ONE: Load = Load { tokens: 0, output: 0, prefill: 0, in_prefill: 0, sequences: 1 };
+const ONE: Load = Load {
+    tokens: 0,
+    output: 0,
+    prefill: 0,
+    in_prefill: 0,
+    sequences: 1,
+    extra: Extra { requests: 0, sequences: 0, tokens: 0 },
+};
 
 fn follow(endpoint: &mut Endpoint, gate: Gate) {
     endpoint.update_bound(gate);
@@ -79,7 +87,7 @@ fn a_threshold_blocks_above_its_value() {
     let mut endpoint = Endpoint::new(EndpointId(1), Gate::Open);
     let tokens = |tokens| Threshold { tokens: Some(tokens), fraction: None };
     let fraction = |fraction| Threshold { tokens: None, fraction: Some(fraction) };
-    let load = Load { tokens: 500, output: 0, prefill: 400, in_prefill: 400, sequences: 1 };
+    let load = Load { tokens: 500, prefill: 400, in_prefill: 400, ..ONE };
     assert!(!endpoint.is_above(tokens(0)), "0 lets one prompt in");
     endpoint.start(load);
     assert!(!endpoint.is_above(Threshold::default()));

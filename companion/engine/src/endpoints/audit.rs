@@ -44,6 +44,7 @@ impl Endpoints {
         let bounds = Bounds::over(self.gate, sums.share);
         check("bounds follow from gate and share", bounds == self.bounds)?;
         self.audit_with_room()?;
+        self.audit_with_extra_room()?;
         let mut recounted = EndpointScorer::default();
         let all = self.iter().map(|endpoint| &endpoint.stats);
         recounted.set_weights(self.scorer.weights(), false, all);
@@ -71,6 +72,7 @@ impl Endpoints {
         check_equal("uncached tokens of an endpoint", running.prefill, sum.prefill)?;
         check_equal("tokens in prefill of an endpoint", running.in_prefill, sum.in_prefill)?;
         check_equal("sequences of an endpoint", running.sequences, sum.sequences)?;
+        check("load above the bound of an endpoint", running.extra == sum.extra)?;
         let stock = endpoint.stock_in(self.gate);
         check_equal("stock of an endpoint", endpoint.stock, stock)?;
         check_equal("filled part of a bound", endpoint.filled, endpoint.filled_in(self.gate))?;

@@ -167,18 +167,18 @@ impl Endpoints {
 }
 
 /// The first few endpoints in an order.
-struct Best<K, F> {
+pub(super) struct Best<K, F> {
     places: [Option<(K, EndpointId)>; GRANT_ENDPOINTS_MAX],
     order: F,
 }
 
 impl<K: Copy, F: Fn(&K, &K) -> Ordering> Best<K, F> {
-    const fn new(order: F) -> Self {
+    pub(super) const fn new(order: F) -> Self {
         Self { places: [None; GRANT_ENDPOINTS_MAX], order }
     }
 
     /// Inserts `id` at its place, and moves the rest on.
-    fn add(&mut self, key: K, id: EndpointId) {
+    pub(super) fn add(&mut self, key: K, id: EndpointId) {
         let mut next = Some((key, id));
         for place in &mut self.places {
             let Some((key, _)) = &next else { return };
@@ -188,7 +188,7 @@ impl<K: Copy, F: Fn(&K, &K) -> Ordering> Best<K, F> {
         }
     }
 
-    fn into_ids(self) -> Vec<EndpointId> {
+    pub(super) fn into_ids(self) -> Vec<EndpointId> {
         self.places.into_iter().flatten().map(|(_, id)| id).collect()
     }
 }

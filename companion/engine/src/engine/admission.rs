@@ -7,6 +7,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::Engine;
+use super::lifecycle::Place;
 use crate::arrival::Arrival;
 use crate::band::TreeBand;
 use crate::cost::{TOKENS_MAX, TokenEstimate};
@@ -33,13 +34,14 @@ impl Engine {
         if !self.admits_newcomer(job) {
             return;
         }
-        let endpoints = self.bypass(job);
-        if self.is_unmeetable(job, endpoints.is_none()) {
+        let within = self.bypass(job).map(|endpoints| (endpoints, Place::Within));
+        let granted = within.or_else(|| self.endpoints_above(job).map(|endpoints| (endpoints, Place::Above)));
+        if self.is_unmeetable(job, granted.is_none()) {
             self.reject_newcomer(job, Outcome::RejectedUnmeetable);
             return;
         }
-        if let Some(endpoints) = endpoints {
-            self.grant_newcomer(job, endpoints);
+        if let Some((endpoints, place)) = granted {
+            self.grant_beside_queue(job, endpoints, place, Outcome::Bypassed);
             return;
         }
         match self.may_wait(job) {
@@ -75,7 +77,7 @@ impl Engine {
         let charge = self.charge_for(id);
         let flow = self.jobs[id].queued.flow;
         let receipts = self.tree.bypass(flow, &charge, endpoint, &self.endpoints);
-        self.start(id, endpoint, charge, receipts, outcome);
+        self.start(id, endpoint, Place::Within, charge, receipts, outcome);
     }
 
     /// Inserts a new request, which doesn't wait yet, unless it must be rejected whatever the load; `None` for one that

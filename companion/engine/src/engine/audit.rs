@@ -43,7 +43,9 @@ impl Engine {
         let next = self.tree.pick().filter(|_| self.is_open() && self.rate_limiter.has_token(self.now));
         let dispatchable =
             next.is_some_and(|job| !self.fits_each() || !self.choose_endpoints(job, false).is_empty());
-        check("no waiting request could be dispatched", !dispatchable)
+        check("no waiting request could be dispatched", !dispatchable)?;
+        let above = self.may_grant_above() && self.rate_limiter.has_token(self.now);
+        check("no request could be granted above a bound", !above || self.next_above().is_none())
     }
 
     fn audit_budgets(&self) -> Result<(), AuditError> {

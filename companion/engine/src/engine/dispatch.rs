@@ -4,6 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::Engine;
+use super::lifecycle::Place;
 use crate::cost::TokenEstimate;
 use crate::effect::{Effect, Grant, Trace};
 use crate::endpoint::Endpoint;
@@ -21,6 +22,14 @@ impl Engine {
     /// Where the gate counts sequences, the next request may fit no endpoint. Then its endpoints are reserved for it, and
     /// requests after it are granted as far as they need none of these. Reservations last until the next call.
     pub(super) fn dispatch(&mut self) {
+        self.dispatch_within_bounds();
+        // A grant above a bound may be the next request, which didn't fit within one.
+        while self.dispatch_above_bounds() {
+            self.dispatch_within_bounds();
+        }
+    }
+
+    fn dispatch_within_bounds(&mut self) {
         if self.fits_each() {
             self.release_reserved();
         }
@@ -146,22 +155,28 @@ impl Engine {
         let charge = self.charge_for(id);
         let receipts = self.tree.dispatch(id, &queued, &charge, first, &self.endpoints);
         self.end_pause(id, false);
-        self.start(id, first, charge, receipts, Outcome::Dispatched);
+        self.start(id, first, Place::Within, charge, receipts, Outcome::Dispatched);
         self.push_grant(id, endpoints, Outcome::Dispatched);
         if self.traced && !self.is_manual() {
             self.push_trace(id);
         }
     }
 
-    /// Grants `id`, a newcomer, to the first of `endpoints`.
-    pub(super) fn grant_newcomer(&mut self, id: JobId, endpoints: Vec<EndpointId>) {
+    /// Grants `id`, which isn't in the queue, to the first of `endpoints`.
+    pub(super) fn grant_beside_queue(
+        &mut self,
+        id: JobId,
+        endpoints: Vec<EndpointId>,
+        place: Place,
+        outcome: Outcome,
+    ) {
         let flow = self.jobs[id].queued.flow;
-        let first = *endpoints.first().expect("invariant: a request that bypasses has an endpoint");
+        let first = *endpoints.first().expect("invariant: a request that is granted has an endpoint");
         self.rate_limiter.take(self.now);
         let charge = self.charge_for(id);
         let receipts = self.tree.bypass(flow, &charge, first, &self.endpoints);
-        self.start(id, first, charge, receipts, Outcome::Bypassed);
-        self.push_grant(id, endpoints, Outcome::Bypassed);
+        self.start(id, first, place, charge, receipts, outcome);
+        self.push_grant(id, endpoints, outcome);
         if self.traced {
             self.push_trace(id);
         }
@@ -186,6 +201,7 @@ impl Engine {
             prompt: Tokens(estimate.prompt),
             cached: Tokens(cached.min(estimate.prompt)),
             output: Tokens(estimate.output),
+            extra: load.is_some_and(|load| load.extra.is_used()),
         });
         self.push(grant);
     }

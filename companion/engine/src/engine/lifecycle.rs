@@ -17,6 +17,15 @@ use crate::token_history::Served;
 use crate::tree::Receipts;
 use crate::units::Tokens;
 
+/// Where a request starts at its endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// It counts against the bound.
+    Within,
+    /// In a place for flows with nothing running: see [`crate::policy::ExtraPlaces`].
+    Above,
+}
+
 impl Engine {
     /// The charge of `id` if it is granted now.
     pub(super) fn charge_for(&self, id: JobId) -> Charge {
@@ -35,11 +44,13 @@ impl Engine {
         &mut self,
         id: JobId,
         endpoint: EndpointId,
+        place: Place,
         charge: Charge,
         receipts: Receipts,
         outcome: Outcome,
     ) {
         let (load, predicted_cached) = self.expected_at(id, endpoint);
+        let load = load.placed(place == Place::Above);
         let endpoint = self.change_endpoints(|endpoints, rng| endpoints.started(endpoint, load, rng));
         let job = &self.jobs[id];
         self.endpoints.prompt_sent(endpoint, &job.prefix);
@@ -95,6 +106,7 @@ impl Engine {
             return;
         }
         let (mut load, predicted_cached) = self.expected_at(id, endpoint);
+        load = load.placed(running.load.extra.is_used());
         if running.is_answering {
             load = load.prefilled();
         }
@@ -145,7 +157,7 @@ impl Engine {
         let cost = self.settle_cost(id, &running, service);
         let mut load = running.load;
         if let Service::Served(usage) | Service::Cut(usage) = service {
-            load = Load::of(&self.jobs[id].counted(usage));
+            load = Load::of(&self.jobs[id].counted(usage)).placed(running.load.extra.is_used());
             if running.is_answering {
                 load = load.prefilled();
             }

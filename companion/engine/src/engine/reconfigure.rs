@@ -21,6 +21,7 @@ impl Engine {
         self.rate_limiter.set(self.policy.queue.max_rate, self.now);
         self.endpoints.set_weights(self.policy.scheduler, self.policy.counts_cached_tokens());
         self.endpoints.set_release_after(self.policy.release_after);
+        self.endpoints.set_extra_places(self.policy.extra_for_idle_flows);
         self.release_abandoned();
         let gate = self.policy.gate;
         self.change_endpoints(|endpoints, rng| endpoints.set_gate(gate, rng));

@@ -169,6 +169,7 @@ impl Engine {
         Snapshot {
             stock: self.stock() - self.endpoints.credit_at_ready(),
             credit: self.credit(),
+            extra: self.endpoints.extra_at_ready(),
             lower: bounds.lower,
             upper: bounds.upper,
             watermark: bounds.watermark,
@@ -268,6 +269,7 @@ impl Engine {
             since: endpoint.shown_health().2,
             stock: endpoint.stock - endpoint.credit_in(self.policy.gate),
             credit: endpoint.credit,
+            extra: endpoint.extra(),
             bound: endpoint.share.bound(self.policy.gate),
             abandoned: endpoint.abandoned.len() as u64,
             foreign: endpoint.limits().foreign,

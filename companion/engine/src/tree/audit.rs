@@ -44,6 +44,7 @@ impl Tree {
         self.audit_flows(waiting, running)?;
         self.audit_identities(running)?;
         self.identities.audit()?;
+        self.audit_idle()?;
         self.audit_victims()?;
         self.audit_levels()?;
         self.audit_tallies()?;

@@ -130,6 +130,10 @@ impl Tree {
     fn count_identity_started(&mut self, identity: IdentityId, endpoint: EndpointId) -> bool {
         let node = self.identities.get_mut(identity);
         node.in_flight += 1;
+        if node.in_flight == 1 {
+            self.update_idle_flows(identity);
+        }
+        let node = self.identities.get_mut(identity);
         let mut reached = self.config.max_in_flight == Some(node.in_flight);
         if let Some(limit) = self.config.max_in_flight_per_endpoint {
             reached |= node.count_started_at(endpoint) == limit;
@@ -142,6 +146,10 @@ impl Tree {
         let node = self.identities.get_mut(identity);
         let mut left = self.config.max_in_flight == Some(node.in_flight);
         node.in_flight -= 1;
+        if node.in_flight == 0 {
+            self.update_idle_flows(identity);
+        }
+        let node = self.identities.get_mut(identity);
         if let Some(limit) = self.config.max_in_flight_per_endpoint {
             left |= node.count_ended_at(endpoint) == Some(limit);
         }

@@ -61,7 +61,12 @@ impl Key {
     }
 
     fn allows(&self, endpoint: &Endpoint) -> bool {
-        endpoint.has_room() && self.contains(endpoint.id) && !endpoint.is_above(self.threshold.threshold())
+        endpoint.has_room() && self.includes(endpoint)
+    }
+
+    /// Whether `endpoint` is one of the set and not too busy for it, whether it has room or not.
+    fn includes(&self, endpoint: &Endpoint) -> bool {
+        self.contains(endpoint.id) && !endpoint.is_above(self.threshold.threshold())
     }
 
     /// The endpoints that take a request of this set now.
@@ -238,6 +243,11 @@ impl EligibilitySets {
     /// Whether `endpoint` takes a request of the set now.
     pub(super) fn allows(&self, id: EligibilityId, endpoint: &Endpoint) -> bool {
         self.restricted(id).map_or_else(|| endpoint.has_room(), |set| set.key.allows(endpoint))
+    }
+
+    /// Whether a request of the set may go to `endpoint`, if that takes one.
+    pub(super) fn includes(&self, id: EligibilityId, endpoint: &Endpoint) -> bool {
+        self.restricted(id).is_none_or(|set| set.key.includes(endpoint))
     }
 
     /// The head of `flow` waits under this set.

@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 
 use super::backlogs::Backlog;
 use super::fairness_lag::TrackedSlot;
+use super::idle_flows::IdleTurn;
 use super::order::Queue;
 use crate::ids::{ChildId, EligibilityId, FlowId, IdentityId, JobId, LeafId};
 use crate::policy::Discipline;
@@ -36,6 +37,8 @@ pub(crate) struct Flow {
     pub(super) head_eligibility: Option<EligibilityId>,
     /// The flow itself holds that set, because it is narrower than the request's.
     pub(super) holds_eligibility: bool,
+    /// Its turn above the bounds; `None`: it has no head, or something of its identity runs.
+    pub(super) idle_turn: Option<IdleTurn>,
 }
 
 impl Flow {
@@ -54,6 +57,7 @@ impl Flow {
             watched: Vec::new(),
             head_eligibility: None,
             holds_eligibility: false,
+            idle_turn: None,
         }
     }
 

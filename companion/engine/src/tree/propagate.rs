@@ -43,7 +43,7 @@ impl Tree {
         // The set of the new head is held before `move_head` releases that of the old one. Where both are the same set, it so keeps its id, and
         // the level below needn't move the child.
         let job = self.choose_head(flow, endpoints);
-        self.flows[flow].head = job;
+        self.set_head(flow, job);
         let mut head = job.map(|job| self.order.head_of(job));
         let eligibility = head.map(|head| self.hold_head_eligibility(flow, head.eligibility, endpoints));
         self.move_head(flow, eligibility);

@@ -195,6 +195,7 @@ impl Tree {
             if change.removes(leaf) {
                 self.move_head(flow, None);
                 self.watch(flow, Vec::new());
+                self.set_head(flow, None);
                 let tree = self.leaves[leaf].tree;
                 let band = self.trees[tree].band;
                 self.trees[tree].flows -= 1;

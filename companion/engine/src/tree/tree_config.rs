@@ -19,6 +19,8 @@ pub(super) struct TreeConfig {
     pub(super) holds: bool,
     pub(super) max_in_flight: Option<u64>,
     pub(super) max_in_flight_per_endpoint: Option<u64>,
+    /// Flows with nothing running may be granted above the bounds.
+    pub(super) has_extra_places: bool,
 }
 
 impl TreeConfig {
@@ -34,6 +36,7 @@ impl TreeConfig {
             holds: !policy.flows.budgets.is_empty(),
             max_in_flight: policy.flows.max_in_flight,
             max_in_flight_per_endpoint: policy.flows.max_in_flight_per_endpoint,
+            has_extra_places: policy.extra_for_idle_flows.is_on(policy.gate),
         }
     }
 

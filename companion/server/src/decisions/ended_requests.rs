@@ -32,6 +32,8 @@ pub(crate) struct EndedRequest {
     pub(crate) status: u16,
     /// How often the request was requeued.
     pub(crate) requeues: u32,
+    /// It ran above the bound of its endpoint.
+    pub(crate) extra: bool,
     ended_at: Instant,
 }
 
@@ -66,6 +68,7 @@ impl EndedRequests {
             RequestNews::Completed(ended) => EndedRequest {
                 endpoint: ended.endpoint.clone(),
                 status: ended.status,
+                extra: ended.extra,
                 ..EndedRequest::new(now, labels, ended.outcome, None, ended.waited, ended.requeues)
             },
             RequestNews::Arrived
@@ -143,6 +146,7 @@ impl EndedRequest {
             endpoint: Arc::default(),
             status: 0,
             requeues,
+            extra: false,
             ended_at,
         }
     }
@@ -265,6 +269,7 @@ mod tests {
                 waited: Duration::from_millis(1_500),
                 endpoint: "127.0.0.1:1".into(),
                 was_queued: true,
+                extra: false,
             }),
         )
     }
@@ -312,6 +317,7 @@ mod tests {
                     prompt_tokens: None,
                     output_tokens: None,
                     requeues: 0,
+                    extra: false,
                 }),
             )
         };

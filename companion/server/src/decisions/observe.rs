@@ -249,6 +249,7 @@ impl Observer {
             prompt_tokens,
             output_tokens,
             requeues,
+            extra,
         } = completed;
         let completed = CompletedRequest {
             status,
@@ -279,12 +280,13 @@ impl Observer {
             prompt_tokens,
             output_tokens,
             requeues,
+            extra,
             "request ended"
         );
     }
 
     fn observe_decision(&mut self, now: Instant, labels: &Arc<Labels>, decided: &Decided) {
-        let Decided { outcome, code, waited, ref endpoint, was_queued } = *decided;
+        let Decided { outcome, code, waited, ref endpoint, was_queued, extra } = *decided;
         if !outcome.is_grant() {
             self.export_span(|| SpanRecord {
                 code,
@@ -302,6 +304,7 @@ impl Observer {
             status = (outcome == Outcome::Cancelled).then_some(CLIENT_LEFT),
             waited_ms = millis(waited),
             endpoint = &**endpoint,
+            extra,
             "request decided"
         );
         if let Some(code) = code.filter(|_| outcome != Outcome::Cancelled) {

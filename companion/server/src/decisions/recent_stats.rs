@@ -275,6 +275,7 @@ mod tests {
                 waited: Duration::ZERO,
                 endpoint: Arc::default(),
                 was_queued: false,
+                extra: false,
             }),
         )
     }

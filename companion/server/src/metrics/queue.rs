@@ -183,6 +183,12 @@ fn bounds(page: &mut Page, status: &Status) {
         status,
         |pool| thousandths(pool.snapshot.saturation_milli),
     );
+    page.pool_gauge(
+        "extra_stock",
+        "The part of the stock at ready endpoints above their bounds, in places for flows with nothing running.",
+        status,
+        |pool| pool.snapshot.extra,
+    );
     page.pool_gauge("ready_endpoints", "Endpoints that may be given requests.", status, |pool| {
         count(pool.snapshot.endpoints.iter().filter(|endpoint| endpoint.ready).count())
     });

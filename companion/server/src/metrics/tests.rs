@@ -63,6 +63,7 @@ fn completed(labels: Arc<Labels>, endpoint: &str) -> Observation {
             prompt_tokens: Some(5),
             output_tokens: None,
             requeues: 0,
+            extra: false,
         }),
     )
 }
@@ -188,6 +189,7 @@ fn the_series_of_a_removed_pool_are_deleted() {
                     waited: Duration::ZERO,
                     endpoint: "".into(),
                     was_queued: false,
+                    extra: false,
                 }),
             ),
         );
@@ -259,6 +261,7 @@ fn a_second_outcome_is_counted_as_such() {
                 waited: Duration::ZERO,
                 endpoint: ENDPOINT.into(),
                 was_queued: false,
+                extra: false,
             }),
         )
     };

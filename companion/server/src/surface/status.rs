@@ -255,6 +255,7 @@ fn endpoint(
             + &config.failed_checks(&pool.name, address, snapshot.ready),
         "stock": snapshot.stock,
         "abandoned": snapshot.abandoned,
+        "extra": snapshot.extra,
         "credit": snapshot.credit,
         "bound": snapshot.bound,
         "pushback": snapshot.pushback,
@@ -478,6 +479,7 @@ mod tests {
                 credit: 0,
                 bound: 8,
                 abandoned: 0,
+                extra: 0,
                 foreign: 3 * u64::from(id == 0),
                 pushback: None,
             })
@@ -626,6 +628,7 @@ mod tests {
             credit: 0,
             bound: 1,
             abandoned: 0,
+            extra: 0,
             foreign: 0,
             pushback: None,
         };

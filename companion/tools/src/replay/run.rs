@@ -15,7 +15,7 @@ use penstock_engine::effect::{Grant, Reject, Trace};
 use penstock_engine::input::{
     ClassKey, EndpointId, EndpointState, Prompt, Request, RequestId, Service, Usage,
 };
-use penstock_engine::policy::{Gate, Policy};
+use penstock_engine::policy::{ExtraPlaces, Gate, Policy};
 use penstock_engine::time::Instant;
 use penstock_engine::units::Tokens;
 use penstock_engine::{Effect, Engine, Input, Outcome};
@@ -59,6 +59,10 @@ impl<W: Write> Run<W> {
     /// A run on an empty pool, with its answers written to `out`.
     pub(super) fn new(pool: Pool, gate: bool, out: W) -> Self {
         let mut policy = pool.policy;
+        if !pool.sets_extra_places {
+            // A script shows the order of the queue: only a file that asks for places above the bounds lets flows go past it.
+            policy.extra_for_idle_flows = ExtraPlaces::NONE;
+        }
         if !gate {
             policy.gate = Gate::Manual;
             // Without the gate, the work at endpoints holds no class back; the script does, by `blocked`.

@@ -92,9 +92,10 @@ impl World {
     fn observe(&mut self, index: usize, observation: &Observation) {
         if let Observation::Request(
             labels,
-            RequestNews::Decided(Decided { outcome: Outcome::Bypassed | Outcome::Dispatched, .. }),
+            RequestNews::Decided(Decided { outcome: Outcome::Bypassed | Outcome::Dispatched, extra, .. }),
         ) = observation
         {
+            self.summary.extra_grants += u64::from(*extra);
             self.check_grant_allowed(index, &labels.request_id);
         }
         let (labels, arrived, left, requeued) = match observation {

@@ -87,12 +87,17 @@ impl World {
             self.jobs.values().filter(|job| self.servers[job.server].pool == pool).filter(counts).count()
                 as u64;
         let scenario = &self.scenario.pools[pool];
-        if let Some(bound) = scenario.server_bound.filter(|bound| at_server > *bound) {
-            return self.fail(|| format!("{at_server} requests are at a server with a bound of {bound}"));
+        let extra = scenario.server_extra;
+        if let Some(bound) = scenario.server_bound.filter(|bound| at_server > *bound + extra) {
+            return self
+                .fail(|| format!("{at_server} requests are at a server with a bound of {bound} + {extra}"));
         }
         let pool_bound = scenario.pool_bound.filter(|_| self.endpoints_are_static());
-        if let Some(bound) = pool_bound.filter(|bound| at_pool > *bound) {
-            self.fail(|| format!("{at_pool} requests are at the servers of a pool with a bound of {bound}"));
+        let extra = extra * scenario.servers.len() as u64;
+        if let Some(bound) = pool_bound.filter(|bound| at_pool > *bound + extra) {
+            self.fail(|| {
+                format!("{at_pool} requests are at the servers of a pool with a bound of {bound} + {extra}")
+            });
         }
     }
 }

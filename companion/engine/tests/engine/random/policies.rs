@@ -6,8 +6,8 @@ use std::time::Duration;
 use penstock_engine::Policy;
 use penstock_engine::policy::{
     Admit, BandMode, Bands, Bucket, Budget, BudgetPeriod, BudgetWindow, Class, ClassMode, ClassSet, CostUnit,
-    Discipline, FlowGlob, Flows, Gate, Order, OutlierEjection, Over, Overflow, Queue, Scorers, StockUnit,
-    TokenWeights,
+    Discipline, ExtraPlaces, FlowGlob, Flows, Gate, Order, OutlierEjection, Over, Overflow, Queue, Scorers,
+    StockUnit, TokenWeights,
 };
 use penstock_engine::units::Decimal;
 
@@ -71,6 +71,14 @@ pub fn policy(rng: &mut Rng, choices: &PolicyChoices) -> Policy {
         // The model of this test knows no kinds of requests: `health` tests that rule.
         failing: None,
         release_after: maybe(rng, 25, |rng| Duration::from_secs(1 + rng.below(20))),
+        extra_for_idle_flows: rng.choose(&[
+            ExtraPlaces::NONE,
+            ExtraPlaces::NONE,
+            ExtraPlaces::Count(1),
+            ExtraPlaces::Count(3),
+            ExtraPlaces::Part(quarters(1)),
+            ExtraPlaces::Part(quarters(4)),
+        ]),
         reject_unmeetable: rng.percent(20),
         scheduler: rng.choose(&[
             Scorers::default(),

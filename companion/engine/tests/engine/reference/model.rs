@@ -8,6 +8,7 @@
 
 #![expect(unreachable_pub, reason = "a module of one test")]
 
+mod above_bounds;
 mod ahead;
 mod allowances;
 mod arrival;
@@ -123,6 +124,8 @@ pub struct Running {
     prefill: u64,
     /// The answer has begun, so the prompt is no longer in prefill.
     is_answering: bool,
+    /// It runs above the bound.
+    is_extra: bool,
     /// Deficit taken from the rings of bands, models, classes and flows.
     taken: [Taken; 4],
 }
@@ -279,7 +282,14 @@ impl Model {
         }
     }
 
-    fn dispatch_all(&mut self, effects: &mut EngineEffects) {
+    pub(super) fn dispatch_all(&mut self, effects: &mut EngineEffects) {
+        self.dispatch_within(effects);
+        while self.dispatch_above(effects) {
+            self.dispatch_within(effects);
+        }
+    }
+
+    fn dispatch_within(&mut self, effects: &mut EngineEffects) {
         if self.fits_each() {
             self.dispatch_fitting(effects);
             return;

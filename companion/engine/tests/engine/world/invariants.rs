@@ -36,6 +36,8 @@ struct Entry {
     failed: Option<(EndpointId, Instant)>,
     /// It refused it.
     was_refused: bool,
+    /// Its last grant was above a bound.
+    is_extra: bool,
 }
 
 pub(crate) struct InvariantChecker {
@@ -99,8 +101,8 @@ impl InvariantChecker {
             }
             granted = None;
             match effect {
-                Effect::Grant(Grant { id, endpoints, outcome, .. }) => {
-                    self.grant(*id, endpoints, *outcome, engine);
+                Effect::Grant(Grant { id, endpoints, outcome, extra, .. }) => {
+                    self.grant(*id, endpoints, (*outcome, *extra), engine);
                     granted = Some(*id);
                 }
                 Effect::Reject(Reject { id, .. }) => {
@@ -289,7 +291,8 @@ impl InvariantChecker {
             self.arrivals += 1;
             let request = request.clone();
             let failed = None;
-            self.entries.insert(request.id, Entry { request, state, failed, was_refused: false });
+            self.entries
+                .insert(request.id, Entry { request, state, failed, was_refused: false, is_extra: false });
         }
     }
 
@@ -297,7 +300,13 @@ impl InvariantChecker {
         self.entries.get_mut(&id).map(|entry| &mut entry.state)
     }
 
-    fn grant(&mut self, id: RequestId, endpoints: &[EndpointId], outcome: Outcome, engine: &Engine) {
+    fn grant(
+        &mut self,
+        id: RequestId,
+        endpoints: &[EndpointId],
+        (outcome, is_extra): (Outcome, bool),
+        engine: &Engine,
+    ) {
         let entry = &self.entries[&id];
         assert!(!entry.runs(), "{id:?} is granted twice");
         assert_ne!(entry.state, State::Suspended, "{id:?} is suspended and can't be granted");
@@ -319,7 +328,8 @@ impl InvariantChecker {
                 "{endpoint:?} has just failed {id:?}"
             );
         }
-        self.check_limits(&request, endpoints, engine);
+        self.check_limits(&request, endpoints, is_extra, engine);
+        self.entries.get_mut(&id).expect("a granted request exists").is_extra = is_extra;
         let settled = false;
         *self.state_mut(id).expect("a granted request exists") =
             State::Running { endpoint: endpoints[0], settled };
@@ -348,17 +358,42 @@ impl InvariantChecker {
         let first = snapshot.endpoints.iter().find(|endpoint| Some(&endpoint.id) == endpoints.first());
         let first = first.expect("a granted endpoint is listed");
         let sequences = request.sequences.max(1);
-        let stock = first.stock + first.credit;
+        let stock = first.stock + first.credit - first.extra;
         // More may have been granted in the same call.
         let alone = self.entries.values().filter(|entry| entry.runs_at() == Some(first.id)).count() == 0;
         assert!(alone || stock <= first.bound.max(sequences), "{sequences} of {first:?}");
     }
 
+    /// A grant above a bound is to a flow with nothing running, and the bound and the places above it are not exceeded.
+    fn check_extra(&self, request: &Request, endpoints: &[EndpointId], engine: &Engine) {
+        let of_flow = self.entries.values().filter(|entry| entry.request.flow == request.flow);
+        let is_idle = of_flow.filter(|entry| entry.runs()).count() == 0;
+        assert!(is_idle || self.shared, "{:?} runs something", request.flow);
+        let snapshot = engine.snapshot();
+        let first = snapshot.endpoints.iter().find(|endpoint| Some(&endpoint.id) == endpoints.first());
+        let first = first.expect("a granted endpoint is listed");
+        let unit = self.policy.gate.unit();
+        let above = self.policy.extra_for_idle_flows.above(first.bound, unit);
+        assert!(self.policy.extra_for_idle_flows.is_on(self.policy.gate));
+        if self.counts_requests() {
+            let there = self.entries.values().filter(|entry| entry.runs_at() == Some(first.id));
+            let extras = there.clone().filter(|entry| entry.is_extra).count() as u64;
+            let places = self.places.get(&first.id).copied().unwrap_or(0);
+            let stock = there.count() as u64 + places;
+            assert!(extras < above && stock < first.bound.saturating_add(above), "{stock} at {first:?}");
+        }
+    }
+
     /// Checks the limits of the gate and of the flow before the grant.
-    fn check_limits(&self, request: &Request, endpoints: &[EndpointId], engine: &Engine) {
-        let running = self.running().filter(|&endpoint| self.is_ready(endpoint)).count() as u64;
+    fn check_limits(&self, request: &Request, endpoints: &[EndpointId], is_extra: bool, engine: &Engine) {
+        let running = self.entries.values().filter(|entry| !entry.is_extra).filter_map(Entry::runs_at);
+        let running = running.filter(|&endpoint| self.is_ready(endpoint)).count() as u64;
         let places = self.places.iter().filter(|(endpoint, _)| self.is_ready(**endpoint));
         let stock = running + places.map(|(_, places)| places).sum::<u64>();
+        if is_extra {
+            self.check_extra(request, endpoints, engine);
+            return;
+        }
         self.check_sequences(request, endpoints, engine);
         assert!(!self.counts_requests() || stock < engine.upper() || stock == 0, "over {}", engine.upper());
         if self.shared {

@@ -52,6 +52,7 @@ fn scene(keys: &str) -> Scene {
             credit: 0,
             bound: 3,
             abandoned: 0,
+            extra: 0,
             foreign: 0,
             pushback: None,
         })
@@ -177,6 +178,7 @@ impl Scene {
                 waited: Duration::ZERO,
                 endpoint: std::sync::Arc::default(),
                 was_queued: false,
+                extra: false,
             }),
         );
         self.recent.record(time(seconds), &observation);

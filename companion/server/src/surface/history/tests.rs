@@ -65,6 +65,7 @@ impl World {
                 waited: Duration::from_millis(waited_ms),
                 endpoint: Arc::default(),
                 was_queued: true,
+                extra: false,
             }),
         ));
     }
@@ -84,6 +85,7 @@ impl World {
                 prompt_tokens: Some(100),
                 output_tokens: Some(10),
                 requeues: 0,
+                extra: false,
             }),
         ));
     }

@@ -65,6 +65,7 @@ fn active(request: &RequestStatus, visibility: FlowVisibility) -> Value {
         "state": state,
         "outcome": request.outcome.map(penstock_engine::Outcome::as_str),
         "requeues": request.requeues,
+        "extra": request.extra,
         "pool": &*request.labels.pool,
         "band": request.labels.band.as_str(),
         "class": name(&request.class),
@@ -84,6 +85,7 @@ fn ended(request: &EndedRequest, visibility: FlowVisibility) -> Value {
         "state": "ended",
         "outcome": request.outcome.as_str(),
         "requeues": request.requeues,
+        "extra": request.extra,
         "pool": &*request.labels.pool,
         "band": request.labels.band.as_str(),
         "class": name(&request.labels.class),
@@ -150,6 +152,7 @@ mod tests {
             }),
             outcome: matches!(state, RequestState::Running { .. }).then_some(Outcome::Bypassed),
             requeues: 0,
+            extra: false,
             state,
             class: Box::default(),
             waited: Duration::from_millis(1_250),
@@ -162,7 +165,7 @@ mod tests {
         let waiting = RequestState::Waiting { ahead: 0, estimate: Duration::from_secs(1), tag: Some(12.5) };
         let document = document(&request(false, waiting), FlowVisibility::Public);
         let expected = json!({
-            "state": "waiting", "outcome": null, "requeues": 0, "pool": "chat", "band": "critical", "class": null, "flow": "acme",
+            "state": "waiting", "outcome": null, "requeues": 0, "extra": false, "pool": "chat", "band": "critical", "class": null, "flow": "acme",
             "tokens": {"prompt": 4_000, "cached": 2_896, "expected_output": 256},
             "position": 1, "waited_ms": 1_250, "estimate_ms": 1_000, "tag": 12.5, "why": "the gate is full",
             "endpoint": null,

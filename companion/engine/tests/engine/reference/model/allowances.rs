@@ -34,6 +34,7 @@ impl Model {
             return None;
         }
         let with_item = sequences + server.foreign + item.sequences;
+        let within = with_item - self.extra_of(id);
         let Some(allowance) = self.allowance_of(server) else {
             let full = Self::unlimited(server);
             let used = with_item as f64 / self.own_bound(&full) as f64;
@@ -55,8 +56,8 @@ impl Model {
         let resident_after = resident + item.prompt + item.output;
         let fits = iteration <= limit
             && allowance.kv_tokens_max.is_none_or(|limit| resident_after <= limit)
-            && allowance.requests_max.is_none_or(|limit| with_item <= limit);
-        let batch = allowance.requests_max.map_or(0.0, |limit| with_item as f64 / limit as f64);
+            && allowance.requests_max.is_none_or(|limit| within <= limit);
+        let batch = allowance.requests_max.map_or(0.0, |limit| within as f64 / limit as f64);
         (count == 0 || fits).then_some(((iteration / limit).max(batch), iteration))
     }
 

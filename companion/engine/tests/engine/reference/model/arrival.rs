@@ -12,7 +12,7 @@ use super::{Item, Leaf, Level, Model};
 impl Model {
     pub(super) fn register(&mut self, request: Request, effects: &mut EngineEffects) {
         if self.fits_each() {
-            self.dispatch_fitting(effects);
+            self.dispatch_all(effects);
         }
         let Some(item) = self.arrive(request, effects) else {
             return;
@@ -21,7 +21,8 @@ impl Model {
             return;
         };
         let bypasses = self.may_bypass(&item);
-        if self.is_unmeetable(&item, !bypasses) {
+        let goes_above = !bypasses && self.may_bypass_above(&item);
+        if self.is_unmeetable(&item, !bypasses && !goes_above) {
             self.reject(&item, Outcome::RejectedUnmeetable, effects);
             return;
         }
@@ -32,6 +33,15 @@ impl Model {
             let endpoint = effects.expect_grant(self, id, Outcome::Bypassed, Duration::ZERO, cost);
             self.take_rate_token();
             self.start(id, endpoint, Outcome::Bypassed);
+            return;
+        }
+        if goes_above {
+            let id = item.id;
+            self.items.push(item);
+            let cost = self.cost(self.item(id));
+            let endpoint = effects.expect_grant_above(self, id, Outcome::Bypassed, Duration::ZERO, cost);
+            self.take_rate_token();
+            self.start_above(id, endpoint, Outcome::Bypassed);
             return;
         }
         match self.may_wait(&item, effects) {

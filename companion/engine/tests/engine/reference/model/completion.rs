@@ -177,7 +177,7 @@ impl Model {
     pub fn timeout(&self) -> Option<Instant> {
         let expires = self.timers().into_iter().map(|timer| timer.0);
         let could_go = self.goes_by_itself() && self.may_dispatch() && self.next().is_some();
-        let rate = self.next_rate().filter(|_| could_go);
+        let rate = self.next_rate().filter(|_| could_go || self.waits_for_rate_above());
         let back = self.endpoints.values().filter_map(|server| server.down);
         let release = self.next_release();
         expires.chain(rate).chain(back).chain(release).chain(self.budget_wake()).min()

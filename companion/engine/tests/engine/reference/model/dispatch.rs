@@ -155,7 +155,7 @@ impl Model {
     }
 
     /// The first request of the flow whose own endpoints have room; if there is none, the first.
-    fn first(&self, leaf: &Leaf, name: &str) -> Option<&Item> {
+    pub(super) fn first(&self, leaf: &Leaf, name: &str) -> Option<&Item> {
         let of_flow = || self.active().filter(|item| *item.name == *name && self.leaf(item) == *leaf);
         let open = |item: &&Item| self.lane(item).is_none() || !self.endpoints_for(item).is_empty();
         let first = of_flow().filter(open).min_by_key(|item| self.order_in_flow(item));
@@ -331,6 +331,7 @@ impl Model {
             output: item.output,
             prefill: item.prompt.saturating_sub(item.cached),
             is_answering: false,
+            is_extra: false,
             taken,
         });
         self.items.push(Item { running, ..item.clone() });

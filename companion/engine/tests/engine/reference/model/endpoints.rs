@@ -264,17 +264,10 @@ impl Model {
 
     /// The item fits beside what runs there.
     pub(super) fn takes(&self, id: EndpointId, server: &Server, item: &Item) -> bool {
-        let stock = self.stock_of(id);
-        let bound = match self.allowance_of(server) {
-            Some(allowance) => {
-                let free = |most: u64| most.saturating_sub(server.foreign).max(1);
-                allowance.requests_max.map_or(u64::MAX, free)
-            }
-            None => self.own_bound(server),
-        };
+        let (stock, bound) = (self.stock_of(id), self.bound_of(server));
         let ramp = server.ramp.map_or(u64::MAX, |(bound, _)| bound);
         let most = bound.min(ramp).min(server.pushback.unwrap_or(u64::MAX));
-        !self.fits_each() || stock == 0 || stock + item.sequences <= most
+        !self.fits_each() || stock == 0 || self.within_of(id) + item.sequences <= most
     }
 
     /// Some endpoint takes the item now.
@@ -382,7 +375,7 @@ impl Model {
         let ready = self.endpoints.iter().filter(|(_, server)| server.ready);
         let within = |(&id, server): (&EndpointId, &Server)| {
             let bound = if self.in_sequences() { self.own_bound(server) } else { u64::MAX };
-            self.stock_of(id).min(bound)
+            self.within_of(id).min(bound)
         };
         ready.map(within).sum()
     }
@@ -401,10 +394,10 @@ impl Model {
         let free = ready.filter(|&(&id, server)| {
             let running = self.counted_at(id);
             let counted = match self.allowance_of(server) {
-                Some(allowance) => allowance
-                    .requests_max
-                    .is_none_or(|limit| running == 0 || running + server.foreign < limit),
-                None => self.stock_of(id) < self.own_bound(server),
+                Some(allowance) => {
+                    allowance.requests_max.is_none_or(|_| self.within_of(id) < self.bound_of(server))
+                }
+                None => self.within_of(id) < self.own_bound(server),
             };
             counted
                 && !self.aside.contains(&id)
@@ -425,7 +418,7 @@ impl Model {
     }
 
     /// Whether the endpoint is over the class's threshold.
-    fn is_busy(&self, id: EndpointId, server: &Server, class: usize) -> bool {
+    pub(super) fn is_busy(&self, id: EndpointId, server: &Server, class: usize) -> bool {
         let Some(class) = self.classes.get(class) else {
             return false;
         };

@@ -1,6 +1,6 @@
 //! Compares the engine's effects with those that the model expects, and checks the range of random choices.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use penstock_engine::effect::{Grant, Reject};
@@ -55,12 +55,34 @@ impl EngineEffects {
         waited: Duration,
         cost: u64,
     ) -> EndpointId {
+        self.expect_grant_to(model.choices(id), false, id, outcome, (waited, cost))
+    }
+
+    /// [`Self::expect_grant`] above a bound.
+    pub(super) fn expect_grant_above(
+        &mut self,
+        model: &Model,
+        id: RequestId,
+        outcome: Outcome,
+        waited: Duration,
+        cost: u64,
+    ) -> EndpointId {
+        self.expect_grant_to(model.choices_above(model.item(id)), true, id, outcome, (waited, cost))
+    }
+
+    fn expect_grant_to(
+        &mut self,
+        mut choices: BTreeMap<EndpointId, (f64, Utilisation)>,
+        extra: bool,
+        id: RequestId,
+        outcome: Outcome,
+        (waited, cost): (Duration, u64),
+    ) -> EndpointId {
         let effect = self.0.pop_front();
         let Some(Effect::Grant(Grant { endpoints, prompt, cached, output, .. })) = &effect else {
             panic!("{id:?} is granted, but the engine's effect is {effect:?}");
         };
         let (endpoints, prompt, cached, output) = (endpoints.clone(), prompt, cached, output);
-        let mut choices = model.choices(id);
         assert_eq!(endpoints.len(), choices.len().min(3));
         for endpoint in &endpoints {
             let order = |a: &(f64, Utilisation), b: &(f64, Utilisation)| {
@@ -82,6 +104,7 @@ impl EngineEffects {
                 prompt: *prompt,
                 cached: *cached,
                 output: *output,
+                extra,
             }))
         );
         first
