@@ -49,7 +49,10 @@ pub(crate) struct AllowanceInputs {
     /// Mean prompt tokens in the cache: resident, and not computed.
     pub(crate) cached: f64,
     pub(crate) limits: Limits,
+    /// The most sequences within the bound.
     pub(crate) max_batch: u64,
+    /// The most sequences that the server computes at a time, if they are known.
+    pub(crate) sequences_max: Option<u64>,
     pub(crate) kv_tokens: Option<u64>,
     /// The load is divided by this, to observe more than one load; 1 for the whole load.
     pub(crate) divisor: u8,
@@ -111,6 +114,7 @@ impl AllowanceInputs {
             ttft_bias: self.ttft_bias,
             kv_tokens_max,
             requests_max: Some(requests_max),
+            sequences_max: self.sequences_max,
             typical: whole(fits),
             rate: Some(1_000.0 * fits / ((o + 1.0) * (alpha_ms + fits * each_ms)))
                 .filter(|rate| rate.is_finite() && self.traffic.rate > 0.0),
@@ -119,7 +123,7 @@ impl AllowanceInputs {
 }
 
 /// An allowance that only limits the number of requests, to explore an endpoint of unknown parameters.
-pub(crate) fn requests_only(requests_max: u64) -> Allowance {
+pub(crate) fn requests_only(requests_max: u64, sequences_max: Option<u64>) -> Allowance {
     let requests_max = requests_max.max(1);
     Allowance {
         alpha_ms: 1.0,
@@ -130,6 +134,7 @@ pub(crate) fn requests_only(requests_max: u64) -> Allowance {
         ttft_bias: 1.0,
         kv_tokens_max: None,
         requests_max: Some(requests_max),
+        sequences_max,
         typical: requests_max,
         rate: None,
     }
@@ -151,6 +156,7 @@ mod tests {
         cached: 0.0,
         limits: Limits { iteration_ms: 45.0, first_token_ms: 450.0 },
         max_batch: 256,
+        sequences_max: None,
         kv_tokens: None,
         divisor: 1,
     };
@@ -203,7 +209,7 @@ mod tests {
         assert_eq!(probed.iteration_ms_max, 45.0);
         let least = AllowanceInputs { divisor: 2, max_batch: 1, ..INPUTS }.allowance();
         assert_eq!(least.requests_max, Some(1));
-        assert_eq!(requests_only(0).requests_max, Some(1));
+        assert_eq!(requests_only(0, None).requests_max, Some(1));
     }
 
     #[test]

@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 
 use hashbrown::HashMap;
 use penstock_engine::input::{EndpointId, Input};
+use penstock_engine::policy::ExtraPlaces;
 use penstock_engine::{Instant, RequestId};
 use penstock_model::Targets;
 use penstock_model::observation::Completion;
@@ -58,6 +59,7 @@ pub struct Autopilot {
     slo_policy: SloPolicy,
     /// The engine gates by allowances.
     gates: bool,
+    extra_places: ExtraPlaces,
     /// The longest wait in the queue.
     ttl: Duration,
     /// The length of a window.
@@ -110,6 +112,7 @@ impl Autopilot {
         let mut autopilot = Self {
             slo_policy: settings.slo,
             gates: settings.gates,
+            extra_places: settings.extra_places,
             ttl: settings.ttl,
             window: settings.window,
             transient: settings.transient,
@@ -188,11 +191,13 @@ impl Autopilot {
         );
         endpoint.overlap_tracker.set_sequences(id.0, request.sequences);
         endpoint.stats.granted += 1;
-        if self.gates {
+        if self.gates && !request.is_extra {
             endpoint.number(id, &mut request);
         }
         endpoint.add(&request);
-        endpoint.search.granted(now, &endpoint.present());
+        if !request.is_extra {
+            endpoint.search.granted(now, &endpoint.present());
+        }
         self.in_flight.insert(id, request);
         self.plan_judgement(now, index);
     }
@@ -287,7 +292,9 @@ impl Autopilot {
         let endpoint = &mut self.endpoints[there.endpoint];
         endpoint.overlap_tracker.record_drop(millis(now), id.0);
         endpoint.remove(&there);
-        endpoint.search.ended(there.number, there.has_started, None);
+        if !there.is_extra {
+            endpoint.search.ended(there.number, there.has_started, None);
+        }
         let endpoint = &mut self.endpoints[index];
         endpoint.overlap_tracker.record_dispatch(
             millis(now),
@@ -351,7 +358,9 @@ impl Autopilot {
             first_token_ms: ttft_ms,
             itl_ms,
         };
-        endpoint.search.ended(request.number, request.has_started, Some(&shown));
+        if !request.is_extra {
+            endpoint.search.ended(request.number, request.has_started, Some(&shown));
+        }
         let variant = &mut self.variants[endpoint.variant];
         variant.pace.observe(&served, request.sequences);
         let is_representative = !(variant.has_established && endpoint.is_young(now, self.transient));
@@ -372,7 +381,9 @@ impl Autopilot {
         let endpoint = &mut self.endpoints[request.endpoint];
         endpoint.remove(&request);
         endpoint.overlap_tracker.record_drop(millis(now), id.0);
-        endpoint.search.ended(request.number, request.has_started, None);
+        if !request.is_extra {
+            endpoint.search.ended(request.number, request.has_started, None);
+        }
         self.plan_judgement(now, request.endpoint);
     }
 
@@ -477,8 +488,9 @@ impl Autopilot {
         self.endpoints.iter().enumerate().all(|(index, endpoint)| {
             let in_flight_here = || self.in_flight.values().filter(|request| request.endpoint == index);
             let here = in_flight_here().count();
-            let unstarted = in_flight_here().filter(|request| !request.has_started).count();
-            let answering = in_flight_here().filter(|request| request.has_started);
+            let within = || in_flight_here().filter(|request| !request.is_extra);
+            let unstarted = within().filter(|request| !request.has_started).count();
+            let answering = within().filter(|request| request.has_started);
             let answering: u64 = answering.map(|request| request.sequences).sum();
             usize::try_from(endpoint.in_flight()) == Ok(here)
                 && endpoint.overlap_tracker.running() <= here
@@ -526,7 +538,7 @@ fn initial(settings: &AutopilotSettings) -> (Vec<Variant>, Vec<Endpoint>) {
     let names = sorted(endpoints.cloned().collect(), &settings.pending);
     let endpoints = settings.endpoints.iter().filter_map(|endpoint| {
         let variant = names.binary_search(&endpoint.variant).ok()?;
-        let mut endpoint = Endpoint::new(endpoint, variant);
+        let mut endpoint = Endpoint::new(endpoint, variant, settings.extra_places);
         endpoint.is_fresh = false;
         Some(endpoint)
     });

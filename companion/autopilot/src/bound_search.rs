@@ -14,6 +14,7 @@
 use core::time::Duration;
 
 use penstock_engine::Instant;
+use penstock_engine::policy::{ExtraPlaces, StockUnit};
 
 use crate::window_stats::count;
 
@@ -48,6 +49,9 @@ const PAGES_MIN: u32 = 3;
 const RETRY_MIN: Duration = Duration::from_secs(2);
 /// but at least so often.
 const RETRY_MAX: Duration = Duration::from_secs(60);
+/// The part of the bound that is left free where the server is known to compute no more, so that a request of a flow with nothing running
+/// begins at once. It costs as much of the throughput.
+const RESERVED: f64 = 0.02;
 /// A level is renewed after this time, because the server may have changed.
 const LEVEL_MAX: Duration = Duration::from_secs(10);
 
@@ -227,6 +231,10 @@ pub(crate) struct Present {
 pub(crate) struct BoundSearch {
     bound: u64,
     bound_max: u64,
+    /// The engine's places above the bound.
+    extra_places: ExtraPlaces,
+    /// The part of the bound that is left free for these places.
+    reserved: u64,
     found: Found,
     level: Level,
     /// [`Level::most`] of the level before, if it had the same bound: a level that begins with the prompts of a generation shows too little.
@@ -244,10 +252,12 @@ pub(crate) struct BoundSearch {
 }
 
 impl BoundSearch {
-    pub(crate) fn new(initial: u64, bound_max: u64) -> Self {
-        Self {
+    pub(crate) fn new(initial: u64, bound_max: u64, extra_places: ExtraPlaces) -> Self {
+        let mut search = Self {
             bound: initial.clamp(1, bound_max.clamp(1, BOUND_MAX)),
             bound_max: bound_max.clamp(1, BOUND_MAX),
+            extra_places,
+            reserved: 0,
             found: Found::Nothing,
             level: Level::new(Instant::ZERO, &Present::default()),
             most_before: 0,
@@ -257,10 +267,43 @@ impl BoundSearch {
             pace: None,
             retry_at: None,
             backoff: RETRY_MIN,
-        }
+        };
+        search.update_reserved();
+        search
     }
 
-    /// The most sequences at a time.
+    pub(crate) const fn extra_places(&self) -> ExtraPlaces {
+        self.extra_places
+    }
+
+    pub(crate) fn set_extra_places(&mut self, places: ExtraPlaces) {
+        self.extra_places = places;
+        self.update_reserved();
+    }
+
+    /// After any change of the bound, and of what is known of it.
+    fn update_reserved(&mut self) {
+        // While more is tried, nothing is left free.
+        let is_known = self.capacity().is_some() && self.retry_at.is_some();
+        let places = self.extra_places.above(self.bound, StockUnit::Sequences);
+        self.reserved = match is_known || self.bound == self.bound_max {
+            true => places.min(part(RESERVED, self.bound)),
+            false => 0,
+        };
+    }
+
+    /// The most sequences within the engine's bound.
+    pub(crate) const fn within(&self) -> u64 {
+        self.bound - self.reserved
+    }
+
+    /// The most sequences that the server computes at a time, as far as that is known: more would wait inside it.
+    pub(crate) fn room(&self) -> Option<u64> {
+        let configured = Some(self.bound_max).filter(|most| *most < BOUND_MAX);
+        self.capacity().or(configured)
+    }
+
+    /// The most sequences at a time, those above the engine's bound included where the server is known to compute no more.
     pub(crate) const fn bound(&self) -> u64 {
         self.bound
     }
@@ -286,6 +329,7 @@ impl BoundSearch {
     pub(crate) fn start_from(&mut self, now: Instant, bound: u64, present: &Present) {
         if bound > self.bound {
             self.bound = bound.min(self.bound_max);
+            self.update_reserved();
             self.level = Level::new(now, present);
         }
     }
@@ -298,6 +342,7 @@ impl BoundSearch {
         self.bound = limit.unwrap_or(usual).clamp(1, self.bound_max);
         (self.found, self.below, self.retry_at) = (Found::Nothing, None, None);
         self.proven = 0;
+        self.update_reserved();
         self.level = Level::new(now, present);
         self.fill(now, present);
     }
@@ -309,6 +354,7 @@ impl BoundSearch {
             self.proven = self.proven.min(self.bound);
             self.level = Level::new(self.level.since, present);
         }
+        self.update_reserved();
     }
 
     /// A request was granted.
@@ -318,7 +364,7 @@ impl BoundSearch {
 
     /// Whether no other request like the last one fits.
     pub(crate) fn is_full(&self, present: &Present) -> bool {
-        present.sequences.saturating_add(present.width.max(1)) > self.bound
+        present.sequences.saturating_add(present.width.max(1)) > self.within()
     }
 
     pub(crate) fn fill(&mut self, now: Instant, present: &Present) {
@@ -362,7 +408,7 @@ impl BoundSearch {
     fn note_room(&mut self) {
         self.pace = self.level.pace().or(self.pace);
         if self.level.begun > 0 || self.level.clear_at.is_none() {
-            self.answering_part = Some(count(self.most()) / count(self.bound));
+            self.answering_part = Some(count(self.most()) / count(self.within()));
         }
         self.proven = self.proven.max(self.bound);
     }
@@ -569,7 +615,7 @@ impl BoundSearch {
     }
 
     fn throughput(&self) -> Option<f64> {
-        self.level.throughput(self.bound)
+        self.level.throughput(self.within())
     }
 
     /// The sequences that a server computes at a time of which so many answered at a time: a few are always about to begin.
@@ -595,6 +641,7 @@ impl BoundSearch {
         }
         .max(1);
         self.bound = self.bound.saturating_add(more).min(self.bound_max);
+        self.update_reserved();
         self.most_before = 0;
         self.level = Level::new(now, present);
         self.fill(now, present);
@@ -612,6 +659,7 @@ impl BoundSearch {
         self.most_before = 0;
         self.retry_at = Some(now.after(self.backoff));
         self.backoff = (self.backoff * 2).min(RETRY_MAX);
+        self.update_reserved();
         // A level with nothing below it isn't too high.
         self.below = None;
         self.level = Level::new(now, present);
@@ -623,6 +671,12 @@ impl BoundSearch {
 const fn is_queue(in_flight: u64, waiting: u64, is_new: bool) -> bool {
     let waiting_min = if is_new { 1 } else { WAITING_MIN };
     waiting >= waiting_min && waiting.saturating_mul(WAITING_PART) >= in_flight
+}
+
+/// This part of a bound, rounded down.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "not above the bound")]
+fn part(part: f64, bound: u64) -> u64 {
+    (part * count(bound)) as u64
 }
 
 pub(crate) fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {

@@ -4,6 +4,7 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use penstock_engine::input::EndpointId;
+use penstock_engine::policy::ExtraPlaces;
 use penstock_engine::{Instant, RequestId};
 use penstock_model::Parameters;
 use penstock_model::overlap_tracker::OverlapTracker;
@@ -34,12 +35,14 @@ pub(crate) struct InFlight {
     pub(crate) sequences: u64,
     /// It was observed from its grant, at one endpoint, so its times show something of that endpoint.
     pub(crate) is_whole: bool,
-    /// Its number among the requests of its endpoint, from 1; 0 if it wasn't granted there.
+    /// Its number among the requests within the bound of its endpoint, from 1; 0 for any other.
     pub(crate) number: u64,
     /// The beginning of its answer can be seen.
     pub(crate) is_streamed: bool,
     /// It has begun to answer, or at least isn't queued inside the server.
     pub(crate) has_started: bool,
+    /// It runs above the bound, so it says nothing of the bound.
+    pub(crate) is_extra: bool,
 }
 
 /// The most sequences at a time that are tried at a server with this batch. A batch that nobody has configured is an assumption.
@@ -59,6 +62,7 @@ impl InFlight {
             is_whole: true,
             number: 0,
             is_streamed: granted.is_streamed,
+            is_extra: granted.is_extra,
             has_started: true,
         }
     }
@@ -122,6 +126,8 @@ pub(crate) struct Endpoint {
     /// The endpoint's last allowance.
     pub(crate) allowance: Option<penstock_engine::Allowance>,
     load: Load,
+    /// The requests and sequences of `load` above the bound.
+    extra: (u64, u64),
     /// Sequences that its server runs beside these, by its last metrics.
     foreign: u64,
     /// Filters may run requests here that aren't known.
@@ -149,7 +155,7 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    pub(crate) fn new(listed: &AutopilotEndpoint, variant: usize) -> Self {
+    pub(crate) fn new(listed: &AutopilotEndpoint, variant: usize, extra_places: ExtraPlaces) -> Self {
         let AutopilotEndpoint { id, max_batch, bound_initial, .. } = *listed;
         Self {
             id,
@@ -166,11 +172,12 @@ impl Endpoint {
             cached: 0.0,
             allowance: None,
             load: Load::default(),
+            extra: (0, 0),
             foreign: 0,
             has_credit: false,
             credit_until: None,
             is_limited: false,
-            search: BoundSearch::new(bound_initial, searched_max(max_batch)),
+            search: BoundSearch::new(bound_initial, searched_max(max_batch), extra_places),
             numbered: 0,
             width: 1,
             unstarted: VecDeque::new(),
@@ -191,7 +198,8 @@ impl Endpoint {
 
     /// Nothing is known of how many requests its server computes at a time.
     pub(crate) fn restart_search(&mut self) {
-        self.search = BoundSearch::new(self.bound_initial, searched_max(self.max_batch));
+        let places = self.search.extra_places();
+        self.search = BoundSearch::new(self.bound_initial, searched_max(self.max_batch), places);
         self.is_limited = false;
     }
 
@@ -288,10 +296,13 @@ impl Endpoint {
         iteration_ms + (parameters.beta_ms + parameters.gamma_ms) * newcomer.uncached
     }
 
-    /// What is in flight, for the search. Sequences that aren't known here take places like the others, and answer.
+    /// What is in flight within the bound, for the search. Sequences that aren't known here take places like the others, and answer.
     pub(crate) const fn present(&self) -> Present {
         let Load { requests, unstarted, .. } = self.load;
-        let sequences = self.load.sequences.saturating_add(self.foreign);
+        let (extra_requests, extra_sequences) = self.extra;
+        let requests = requests.saturating_sub(extra_requests);
+        let within = self.load.sequences.saturating_sub(extra_sequences);
+        let sequences = within.saturating_add(self.foreign);
         let answering = self.load.answering.saturating_add(self.foreign);
         Present { last: self.numbered, requests, sequences, unstarted, answering, width: self.width }
     }
@@ -307,6 +318,9 @@ impl Endpoint {
     }
 
     fn count_started(&mut self, request: &InFlight, is_more: bool) {
+        if request.is_extra {
+            return;
+        }
         let Load { unstarted, answering, .. } = &mut self.load;
         let (counter, amount) =
             if request.has_started { (answering, request.sequences) } else { (unstarted, 1) };
@@ -340,6 +354,12 @@ impl Endpoint {
         self.unstarted.front().map(|(id, _)| *id)
     }
 
+    /// The beginnings of answers are watched no longer.
+    pub(crate) fn forget_unstarted(&mut self) {
+        self.unstarted.clear();
+        self.unstarted_whole.clear();
+    }
+
     /// So many requests haven't begun to answer, so many sequences answer, and few entries of others are kept.
     pub(crate) fn has_started_counts(&self, unstarted: usize, answering: u64) -> bool {
         let kept_max =
@@ -369,6 +389,9 @@ impl Endpoint {
     pub(crate) fn add(&mut self, request: &InFlight) {
         self.load.requests += 1;
         self.load.sequences += request.sequences;
+        if request.is_extra {
+            self.extra = (self.extra.0 + 1, self.extra.1 + request.sequences);
+        }
         self.load.uncached += request.uncached;
         self.load.prompt += request.prompt;
         self.load.output += request.output;
@@ -380,7 +403,12 @@ impl Endpoint {
         if self.load.requests == 0 {
             // Sums of fractions don't return to exactly 0.
             self.load = Load::default();
+            self.extra = (0, 0);
             return;
+        }
+        if request.is_extra {
+            let (requests, sequences) = self.extra;
+            self.extra = (requests.saturating_sub(1), sequences.saturating_sub(request.sequences));
         }
         self.load.sequences = self.load.sequences.saturating_sub(request.sequences);
         self.count_started(request, false);

@@ -3,6 +3,7 @@
 use core::time::Duration;
 
 use penstock_engine::input::EndpointId;
+use penstock_engine::policy::ExtraPlaces;
 use penstock_model::Parameters;
 use penstock_model::learner::State;
 use penstock_model::slo::{Policy as SloPolicy, Slo};
@@ -18,6 +19,8 @@ pub struct AutopilotSettings {
     pub slo: SloPolicy,
     /// The engine gates by allowances. Otherwise no endpoint is probed.
     pub gates: bool,
+    /// The engine's places above the bounds.
+    pub extra_places: ExtraPlaces,
     /// The longest wait in the queue, and so the time in which a backlog has to be served.
     pub ttl: Duration,
     /// The length of a window, over which everything is averaged; above 0.
@@ -77,6 +80,8 @@ pub struct ExpectedUsage {
     pub sequences: u64,
     /// The answer will be streamed, so its beginning will be [reported](crate::Autopilot::first_token).
     pub is_streamed: bool,
+    /// It runs above the bound of its endpoint.
+    pub is_extra: bool,
 }
 
 /// How a granted request was served.

@@ -342,6 +342,7 @@ fn autopilot_settings(settings: &PoolSettings) -> AutopilotSettings {
         pending: settings.pending.clone(),
         slo: settings.slo,
         gates: matches!(settings.policy.gate, Gate::Auto { .. }),
+        extra_places: settings.policy.extra_for_idle_flows,
         ttl: settings.policy.queue.ttl,
         window: WINDOW,
         transient: settings.transient,

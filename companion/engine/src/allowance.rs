@@ -32,6 +32,9 @@ pub struct Allowance {
     pub kv_tokens_max: Option<u64>,
     /// Sequences at most; `None`: not limited.
     pub requests_max: Option<u64>,
+    /// The most sequences that the server computes at a time, wherever they run: within the bound, above it, or for other clients. `None`:
+    /// not known. Only places above the bound are limited by it.
+    pub sequences_max: Option<u64>,
     /// Requests of one sequence that fit if all are like the mean of the recently served ones; at least 1. Shown, and the whole of
     /// which band ceilings are parts. It doesn't gate.
     pub typical: u64,

@@ -5,6 +5,7 @@
 //! only saves what adds no throughput, so that learning costs no throughput.
 
 use penstock_engine::input::Input;
+use penstock_engine::policy::StockUnit;
 use penstock_engine::{Allowance, Instant};
 use penstock_model::slo;
 use penstock_model::workload::Observed;
@@ -152,11 +153,14 @@ impl Autopilot {
     ) -> Option<Allowance> {
         let endpoint = &self.endpoints[index];
         let variant = &self.variants[endpoint.variant];
-        let bound = if self.gates { endpoint.search.bound() } else { endpoint.max_batch };
+        let bound = if self.gates { endpoint.search.within() } else { endpoint.max_batch };
+        let sequences_max = endpoint.search.room().filter(|_| self.gates);
         let is_usable = if self.gates { variant.predicts() } else { variant.parameters().is_some() };
         let Some(parameters) = variant.parameters().filter(|_| is_usable) else {
-            let is_found = bound != endpoint.bound_initial;
-            return (self.gates && is_found).then(|| allowances::requests_only(bound));
+            let above = self.extra_places.above(bound, StockUnit::Sequences);
+            let limits_extra = sequences_max.is_some_and(|most| most < bound.saturating_add(above));
+            let is_found = bound != endpoint.bound_initial || limits_extra;
+            return (self.gates && is_found).then(|| allowances::requests_only(bound, sequences_max));
         };
         let has_less = is_probed && limits.is_some();
         let inputs = AllowanceInputs {
@@ -166,6 +170,7 @@ impl Autopilot {
             cached: variant.cached(),
             limits: limits.unwrap_or(Limits::NONE),
             max_batch: bound,
+            sequences_max,
             kv_tokens: endpoint.kv_tokens,
             divisor: if has_less { variant.probe_divisor() } else { 1 },
         };

@@ -33,7 +33,7 @@ impl Autopilot {
             }
         }
         for listed in new {
-            let mut endpoint = Endpoint::new(listed, 0);
+            let mut endpoint = Endpoint::new(listed, 0, self.extra_places);
             endpoint.is_ready = false;
             self.indices.insert(listed.id, self.endpoints.len());
             self.endpoints.push(endpoint);
@@ -59,7 +59,14 @@ impl Autopilot {
         if settings.gates && !self.gates {
             self.endpoints.iter_mut().for_each(Endpoint::restart_search);
         }
+        if !settings.gates {
+            self.endpoints.iter_mut().for_each(Endpoint::forget_unstarted);
+        }
         self.gates = settings.gates;
+        self.extra_places = settings.extra_places;
+        for endpoint in &mut self.endpoints {
+            endpoint.search.set_extra_places(settings.extra_places);
+        }
         self.ttl = settings.ttl;
         self.transient = settings.transient;
         self.analyze();

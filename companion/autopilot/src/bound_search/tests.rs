@@ -21,7 +21,7 @@ struct Bench {
 impl Bench {
     fn new(initial: u64) -> Self {
         Self {
-            search: BoundSearch::new(initial, 256),
+            search: BoundSearch::new(initial, 256, ExtraPlaces::NONE),
             now: Instant::ZERO.after(Duration::from_secs(100)),
             present: Present::default(),
             unstarted: Vec::new(),
@@ -364,7 +364,7 @@ fn queue_below_a_new_bound_lowers_it_to_no_less_than_what_was_proven() {
 
 #[test]
 fn configured_batch_limits_the_bound_from_the_start_and_when_it_changes() {
-    assert_eq!(BoundSearch::new(8, 4).bound(), 4);
+    assert_eq!(BoundSearch::new(8, 4, ExtraPlaces::NONE).bound(), 4);
     let mut bench = Bench::with_room_up_to(18);
     bench.search.set_bound_max(16, &bench.present);
     assert_eq!(bench.search.bound(), 16);
@@ -385,4 +385,48 @@ fn page_without_a_queue_shows_room_where_no_beginning_is_seen() {
     bench.search.paged(bench.now, 8, 0);
     assert!(bench.judge(true));
     assert_eq!(bench.search.bound(), 12);
+}
+
+/// Where a server is known to compute no more, a fiftieth stays free for flows with nothing running, and is no growth at the next test.
+#[test]
+fn a_part_of_what_the_server_computes_is_left_free_for_places_above_the_bound() {
+    /// As many answer as the server computes at a time.
+    fn begin(bench: &mut Bench) {
+        bench.fill();
+        bench.begin(100, usize::try_from(96 - bench.present.answering).unwrap());
+    }
+    let mut bench = Bench::with_room_up_to(90);
+    bench.search.set_extra_places(ExtraPlaces::Count(1));
+    assert_eq!(bench.search.within(), bench.search.bound(), "nothing is known yet");
+    begin(&mut bench);
+    while bench.search.found() == Found::Nothing {
+        bench.judge_when_due(true);
+        begin(&mut bench);
+    }
+    let bound = bench.search.bound();
+    assert!((96..=100).contains(&bound), "{bound}");
+    assert_eq!((bench.search.within(), bench.search.room()), (bound - 1, Some(bound)));
+    for _ in 0..5 {
+        // Those that answer end, and those that waited inside the server begin.
+        bench.end(bench.answering.len(), 10.0);
+        bench.begin(100, usize::MAX);
+        bench.fill();
+        assert_eq!(bench.present.sequences, bound - 1, "one place stays free");
+        bench.begin(100, usize::MAX);
+        bench.pass(61_000);
+        assert!(bench.judge(true), "it is tested again: {:?}", bench.search);
+        let tested = bench.search.bound();
+        assert!(
+            tested > bound && bench.search.within() == tested,
+            "while more is tried, nothing is left free"
+        );
+        begin(&mut bench);
+        bench.judge_when_due(true);
+        assert_eq!(bench.search.bound(), bound, "it doesn't creep up");
+    }
+    // Of a few, nothing is left free.
+    let search = BoundSearch::new(8, 8, ExtraPlaces::Count(4));
+    assert_eq!((search.within(), search.room()), (8, Some(8)));
+    let search = BoundSearch::new(200, 200, ExtraPlaces::Count(9));
+    assert_eq!((search.within(), search.room()), (196, Some(200)), "its batch is configured");
 }

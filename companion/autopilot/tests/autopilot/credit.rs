@@ -28,6 +28,7 @@ fn leased(world: &mut World, endpoint: u32, n: u64, prompt: u64, output: u64) {
             output,
             sequences: 1,
             is_streamed: true,
+            is_extra: false,
         };
         world.autopilot.admitted_by_credit(world.now, id, granted);
         world.autopilot.served(world.now, id, served);
@@ -89,6 +90,7 @@ fn an_endpoint_is_kept_until_its_credit_has_come_back() {
         output: 64,
         sequences: 1,
         is_streamed: true,
+        is_extra: false,
     };
     world.autopilot.admitted_by_credit(world.now, id, granted);
     assert_eq!(world.autopilot.in_flight().count(), 1);

@@ -21,6 +21,7 @@ fn an_adopted_request_never_ends_in_the_future() {
             output: 50,
             sequences: 1,
             is_streamed: true,
+            is_extra: false,
         };
         world.autopilot.adopted(world.now, id, granted);
         world.pass(Duration::from_millis(1));
@@ -58,6 +59,7 @@ fn cached_prompt_tokens_are_resident() {
                 output,
                 sequences: 1,
                 is_streamed: true,
+                is_extra: false,
             };
             world.autopilot.granted(world.now, *id, granted);
         }

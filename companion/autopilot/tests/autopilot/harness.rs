@@ -6,6 +6,7 @@ use penstock_autopilot::{
     Autopilot, AutopilotEndpoint, AutopilotSettings, Backlog, ExpectedUsage, Kept, Served, VariantStatus,
 };
 use penstock_engine::input::{EndpointId, Input};
+use penstock_engine::policy::ExtraPlaces;
 use penstock_engine::{Allowance, Instant, RequestId};
 use penstock_model::Parameters;
 use penstock_model::slo::Policy;
@@ -37,6 +38,7 @@ pub(crate) fn settings(variants: &[&str]) -> AutopilotSettings {
         pending: Vec::new(),
         slo: Policy { multiplier: Some(3.0), explicit: None },
         gates: true,
+        extra_places: ExtraPlaces::NONE,
         ttl: Duration::from_secs(30),
         window: WINDOW,
         transient: Duration::from_secs(120),
@@ -112,6 +114,7 @@ impl World {
             output,
             sequences: 1,
             is_streamed: true,
+            is_extra: false,
         };
         self.autopilot.granted(self.now, id, granted);
         id

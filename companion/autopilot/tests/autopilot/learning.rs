@@ -155,6 +155,7 @@ fn requests_that_were_not_observed_whole_are_not_learned_from() {
             output: 50,
             sequences: 1,
             is_streamed: true,
+            is_extra: false,
         };
         world.autopilot.adopted(world.now, id, granted);
         world.pass(Duration::from_millis(100));

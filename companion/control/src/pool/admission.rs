@@ -243,6 +243,7 @@ impl Pool {
             sequences: self.engine.sequences(id),
             // It isn't known whether its answer has begun.
             is_streamed: false,
+            is_extra: false,
         })
     }
 

@@ -63,6 +63,7 @@ impl Pool {
                 output: decided.output.0,
                 sequences: request.asked.sequences.into(),
                 is_streamed: request.asked.is_streamed,
+                is_extra: decided.extra,
             };
             self.autopilot.granted(now, decided.id, granted);
         }

@@ -29,11 +29,15 @@ impl Endpoint {
         let limit = Some(self.bound).filter(|bound| *bound != u64::MAX);
         let bound = limit.or_else(|| Some(allowance?.typical));
         let Some(bound) = bound else { return false };
-        let has_memory = allowance.is_none_or(|allowance| {
+        // What doesn't fit into a server waits inside it, and gains nothing.
+        let fits_server = allowance.is_none_or(|allowance| {
             let resident = self.running.tokens.saturating_add(load.tokens);
+            let sequences = self.sequences().saturating_add(self.foreign).saturating_add(load.sequences);
             allowance.kv_tokens_max.is_none_or(|most| resident <= most)
+                && allowance.sequences_max.is_none_or(|most| sequences <= most)
         });
-        let (above, extra) = (places.above(bound, self.unit), self.running.extra);
+        let above = places.above(allowance.map_or(bound, |allowance| allowance.typical), self.unit);
+        let extra = self.running.extra;
         let fits = match self.unit {
             StockUnit::Requests | StockUnit::Sequences => {
                 let more = if self.unit == StockUnit::Requests { 1 } else { load.sequences };
@@ -49,7 +53,7 @@ impl Endpoint {
                 }
             },
         };
-        fits && has_memory
+        fits && fits_server
     }
 
     /// Some request fits above the bound.

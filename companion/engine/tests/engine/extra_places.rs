@@ -260,6 +260,7 @@ fn a_part_of_the_bound_under_auto_follows_the_bound() {
             ttft_bias: 1.0,
             kv_tokens_max: None,
             requests_max: Some(most),
+            sequences_max: None,
             typical: most,
             rate: None,
         }),

@@ -48,6 +48,7 @@ fn extreme_allowance(rng: &mut Rng) -> Allowance {
         ttft_bias: number(rng),
         kv_tokens_max: rng.percent(50).then(|| count(rng)),
         requests_max: rng.percent(50).then(|| count(rng)),
+        sequences_max: rng.percent(50).then(|| count(rng)),
         typical: count(rng),
         rate: rng.percent(50).then(|| number(rng)),
     }

@@ -95,6 +95,7 @@ pub fn allowance(rng: &mut Rng) -> Allowance {
         ttft_bias: rng.choose(&[1.0, 1.5, 8.0]),
         kv_tokens_max: maybe(rng, 40, |rng| rng.choose(&[300, 800, 2_000])),
         requests_max: maybe(rng, 40, |rng| 1 + rng.below(6)),
+        sequences_max: maybe(rng, 40, |rng| 1 + rng.below(8)),
         typical: 1 + rng.below(8),
         rate: maybe(rng, 60, |rng| rng.choose(&[0.125, 0.5, 4.0])),
     }

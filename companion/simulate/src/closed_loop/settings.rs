@@ -36,6 +36,7 @@ pub(super) fn true_allowance(scenario: &Scenario, hardware: &Hardware) -> Allowa
         ttft_bias: 1.0,
         kv_tokens_max: Some((MARGIN * hardware.kv_tokens as f64) as u64),
         requests_max: Some(hardware.seqs_max as u64),
+        sequences_max: Some(hardware.seqs_max as u64),
         typical: size.n_star.map_or(1, |n| n.max(1.0) as u64),
         rate: None,
     }
@@ -107,6 +108,7 @@ pub(super) fn autopilot(scenario: &Scenario) -> AutopilotSettings {
         pending: Vec::new(),
         slo: scenario.slo,
         gates: is_learned(scenario),
+        extra_places: scenario.policy.extra_for_idle_flows,
         ttl: scenario.policy.queue.ttl,
         window: scenario.window,
         transient: scenario.transient,

@@ -275,6 +275,7 @@ pub(crate) fn unlimited(requests: u64) -> Allowance {
         ttft_bias: 1.0,
         kv_tokens_max: None,
         requests_max: Some(requests),
+        sequences_max: None,
         typical: requests,
         rate: None,
     }

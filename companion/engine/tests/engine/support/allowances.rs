@@ -24,6 +24,7 @@ pub fn allowance(iteration_ms_max: f64) -> Allowance {
         ttft_bias: 1.0,
         kv_tokens_max: None,
         requests_max: None,
+        sequences_max: None,
         typical: 5,
         rate: None,
     }

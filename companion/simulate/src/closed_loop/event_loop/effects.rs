@@ -13,7 +13,7 @@ use super::ClosedLoop;
 impl ClosedLoop<'_> {
     pub(super) fn apply_effect(&mut self, effect: Effect) {
         match effect {
-            Effect::Grant(Grant { id, endpoints, prompt, cached, output, .. }) => {
+            Effect::Grant(Grant { id, endpoints, prompt, cached, output, extra, .. }) => {
                 let granted = ExpectedUsage {
                     endpoint: endpoints[0],
                     prompt: prompt.0,
@@ -21,6 +21,7 @@ impl ClosedLoop<'_> {
                     output: output.0,
                     sequences: 1,
                     is_streamed: self.scenario.is_streamed,
+                    is_extra: extra,
                 };
                 self.grant(id, granted);
             }

@@ -1,6 +1,10 @@
 //! Floods of several times the capacity, on servers of several laws, of which nothing is known at the start.
 
+use std::sync::Arc;
+
 use penstock_autopilot::{GateSource, GateStatus};
+use penstock_engine::input::Band;
+use penstock_engine::policy::ExtraPlaces;
 
 use super::*;
 
@@ -138,5 +142,62 @@ fn without_streams_and_metrics_the_bound_is_found_by_throughput_in_minutes() {
         let open = Flood::run(&scenario);
         let late = |flood: &Flood| flood.tokens[22..32].iter().sum::<f64>();
         assert!(late(&auto) > 0.9 * late(&open), "{law:?}: {} {auto:?}", late(&auto) / late(&open));
+    }
+}
+
+/// A flood that waits from the start, of requests of one size, which are granted together and end together; and a tenant with one short
+/// request at a time. Returns the time to its first token that 99 of 100 of its requests meet, as a part of the flood's service time, and
+/// the tokens of the flood.
+fn behind_a_flood(law: Law, gate: GateBy, extra: ExtraPlaces, service_s: f64) -> ([f64; 3], f64) {
+    let planned = |at: Duration, tenant, output| Planned { at, tenant, input: 200, output };
+    let flood = (0..40 * law.seqs_max).map(|_| planned(Duration::ZERO, 0, 96));
+    // From the first half minute on, in which a bound is found, at all phases of the flood.
+    let every = Duration::from_secs_f64(0.37 * service_s);
+    let small = (0..300).map(|number| planned(Duration::from_secs(30) + every * number, 1, 8));
+    let tenant = |name: &str| Tenant { name: name.into(), flow: name.into(), band: Band::Default };
+    let arrivals = Arrivals::Listed {
+        requests: flood.chain(small).collect(),
+        tenants: Arc::new([tenant("flood"), tenant("small")]),
+    };
+    let servers = vec![ServerSpec { hardware: hardware(law), ..servers(1, 0.0)[0].clone() }];
+    let mut scenario = Scenario::new(servers, gate, arrivals);
+    scenario.max_batch = Some(256);
+    scenario.policy.extra_for_idle_flows = extra;
+    (scenario.policy.queue.total_capacity, scenario.policy.queue.flow_capacity) = (100_000, 100_000);
+    scenario.policy.queue.ttl = Duration::from_secs(100_000);
+    let record = run(&scenario).unwrap();
+    let of = |kind: &'static str| record.finished.iter().filter(move |finished| *finished.kind == *kind);
+    let end = 30.0 + 0.37 * service_s * 100.0;
+    let tokens = of("flood").filter(|finished| (30.0..end).contains(&finished.last.as_secs_f64()));
+    let mut waits: Vec<f64> = of("small")
+        .filter(|finished| finished.arrived.as_secs_f64() < end)
+        .map(|finished| (finished.first - finished.arrived).as_secs_f64() / service_s)
+        .collect();
+    waits.sort_by(f64::total_cmp);
+    let at = |percent: usize| waits[waits.len() * percent / 100];
+    ([50, 90, 99].map(at), tokens.map(|finished| finished.output as f64).sum())
+}
+
+#[test]
+fn a_tenant_with_nothing_running_need_not_wait_for_a_flood_to_end_together() {
+    let tenth = ExtraPlaces::Part(Decimal::from_billionths(Decimal::ONE / 10));
+    // With the third law a prompt takes 100 ms, so it waits inside the server for those of the flood.
+    let most = [0.3, 0.3, 0.5, 0.3];
+    for ((law, service_s), most) in LAWS.into_iter().zip([7.5, 3.0, 10.0, 40.0]).zip(most) {
+        for gate in [GateBy::Watermark(law.seqs_max as f64 * 2.0 / 3.0), GateBy::Learned] {
+            let (waits, tokens) = behind_a_flood(law, gate.clone(), tenth, service_s);
+            let (before, tokens_before) = behind_a_flood(law, gate.clone(), ExtraPlaces::NONE, service_s);
+            let part = tokens / tokens_before;
+            let case = format!("{law:?} {gate:?}: {waits:.3?} instead of {before:.3?}, tokens {part:.3}");
+            println!("{case}");
+            assert!(part > 0.97, "{case}");
+            let [median, most_of_ten, most_of_hundred] = waits;
+            match gate {
+                GateBy::Learned if law.seqs_max < 50 => assert_eq!(waits, before, "{case}"),
+                // A test of the bound takes the place that is left free, once a minute.
+                GateBy::Learned => assert!(median < 0.3 && most_of_ten <= before[1], "{case}"),
+                _ => assert!(most_of_hundred < most && median < 0.05, "{case}"),
+            }
+        }
     }
 }

@@ -54,7 +54,12 @@ impl Model {
         {
             return false;
         }
-        let part = |part: Decimal| (part.billionths() * u128::from(bound) / Decimal::ONE) as u64;
+        let sequences = self.sequences_at(id) + server.foreign + item.sequences;
+        if allowance.and_then(|allowance| allowance.sequences_max).is_some_and(|most| sequences > most) {
+            return false;
+        }
+        let whole = allowance.map_or(bound, |allowance| allowance.typical);
+        let part = |part: Decimal| (part.billionths() * u128::from(whole) / Decimal::ONE) as u64;
         let (extra, stock) = (self.extra_of(id), self.stock_of(id));
         if self.in_tokens() {
             let count = self.runs_at(id).filter(|(_, running)| running.is_extra).count() as u64;
