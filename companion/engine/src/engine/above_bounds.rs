@@ -17,7 +17,6 @@ impl Engine {
         if !self.may_grant_above() || !self.tree.has_idle_flows() || !self.rate_limiter.has_token(self.now) {
             return false;
         }
-        self.apply_ceilings(self.endpoints.bounds().lower);
         let Some((job, endpoints)) = self.next_above() else { return false };
         if self.admits_next(job) {
             self.grant_waiting_above(job, endpoints);
@@ -45,7 +44,8 @@ impl Engine {
 
     fn choose_above(&self, id: JobId) -> Vec<EndpointId> {
         let job = &self.jobs[id];
-        if !self.tree.may_go_above(job.band) {
+        if self.is_over_ceiling(job.band, self.endpoints.bounds().lower) || !self.tree.may_go_above(job.band)
+        {
             return Vec::new();
         }
         let load = |endpoint: &Endpoint| self.load_at(job, endpoint);
@@ -62,7 +62,6 @@ impl Engine {
         if !self.may_grant_above() || !is_next || !self.rate_limiter.has_token(self.now) {
             return None;
         }
-        self.apply_ceilings(self.endpoints.bounds().lower);
         let endpoints = self.choose_above(id);
         (!endpoints.is_empty()).then_some(endpoints)
     }

@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 
 use super::Engine;
 use super::lifecycle::Place;
+use crate::band::TreeBand;
 use crate::cost::TokenEstimate;
 use crate::effect::{Effect, Grant, Trace};
 use crate::endpoint::Endpoint;
@@ -139,10 +140,14 @@ impl Engine {
 
     /// Applies the bands' ceilings under `bound`.
     pub(super) fn apply_ceilings(&mut self, bound: u64) {
-        let (stock, ceilings) = (self.endpoints.filled(), self.policy.bands.ceilings);
-        self.tree.apply_ceilings(|band| {
-            ceilings[band.shown() as usize].is_some_and(|ceiling| is_over_ceiling(stock, bound, ceiling))
-        });
+        let over = TreeBand::ALL.map(|band| self.is_over_ceiling(band, bound));
+        self.tree.apply_ceilings(|band| over[band as usize]);
+    }
+
+    /// The band has as much of `bound` as it may.
+    pub(super) fn is_over_ceiling(&self, band: TreeBand, bound: u64) -> bool {
+        let ceiling = self.policy.bands.ceilings[band.shown() as usize];
+        ceiling.is_some_and(|ceiling| is_over_ceiling(self.endpoints.filled(), bound, ceiling))
     }
 
     /// Grants `id`, which waits, to the first of `endpoints`.

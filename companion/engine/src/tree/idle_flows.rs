@@ -30,13 +30,13 @@ impl Tree {
         self.identity_of(flow).in_flight == 0
     }
 
-    /// A request of `band` may be granted above the bounds: no more critical one waits, except for limits of its own, and the band isn't
-    /// over its ceiling.
+    /// A request of `band` may be granted above the bounds, below the band's ceiling: no more critical one waits, except for limits of its
+    /// own.
     pub(crate) fn may_go_above(&self, band: TreeBand) -> bool {
         let rank = self.rank(band);
         let is_first = |other: &TreeBand| self.rank(*other) < rank;
         let waits = |other: TreeBand| self.bands[other as usize].heads > 0;
-        !self.is_over_ceiling(band) && !TreeBand::ALL.into_iter().filter(is_first).any(waits)
+        !TreeBand::ALL.into_iter().filter(is_first).any(waits)
     }
 
     /// Whether `request` may go to `endpoint` if that takes one. Its identity runs nothing, so that no limit of its own is reached.

@@ -115,6 +115,7 @@ impl Model {
     fn make(&mut self, request: Request) -> Item {
         let Prompt::Tokens(prompt) = request.prompt else { panic!("the model learns nothing") };
         let expected = request.expected_output.expect("the model learns nothing").0;
+        self.forget_shadowed(request.id);
         let arrived = request.arrived.min(self.now);
         let uncached = prompt.0.saturating_sub(request.cached.0);
         let class = self.classify(request.class_set, &request.class, uncached);

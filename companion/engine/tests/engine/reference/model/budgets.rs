@@ -113,6 +113,11 @@ impl Model {
         begins.max().expect("a window is full").max(self.now)
     }
 
+    /// A new request has this id, which an ended one had before.
+    pub(super) fn forget_shadowed(&mut self, id: RequestId) {
+        self.budgets.shadowed.retain(|other| *other != id);
+    }
+
     /// Moves the windows of all flows to the present.
     pub(super) fn advance_budgets(&mut self) {
         self.budgets.calendar.advance(self.now.as_nanos());
