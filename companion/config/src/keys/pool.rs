@@ -259,15 +259,15 @@ mod tests {
     }
 
     /// The engine's defaults, and a tenth of each bound for flows with nothing running.
-    fn defaults() -> Policy {
+    fn default_policy() -> penstock_engine::Policy {
         let extra_for_idle_flows = ExtraPlaces::Part(Decimal::from_billionths(Decimal::ONE / 10));
-        Policy { extra_for_idle_flows, ..Policy::default() }
+        penstock_engine::Policy { extra_for_idle_flows, ..penstock_engine::Policy::default() }
     }
 
     #[test]
     fn defaults_of_the_document_are_those_of_the_engine() {
         let pool = valid("");
-        assert_eq!(pool.policy, defaults());
+        assert_eq!(pool.policy, default_policy());
         assert_eq!(pool.flow_key, [FlowKey::FairnessId]);
         assert!(pool.class_globs.is_empty());
     }
@@ -291,7 +291,7 @@ mod tests {
             let mut config = Config::parse(block, "page").expect("valid");
             // Absent by default; the page shows the defaults of its keys.
             config.replicas = None;
-            assert_eq!(config.pools[0].policy, defaults());
+            assert_eq!(config.pools[0].policy, default_policy());
             assert_eq!(format!("{config:?}"), defaults);
         }
     }
@@ -416,6 +416,6 @@ arbitration:
         let nulls = "queue: {max_rate: null}\nslo: {target_ttft: null, target_itl: null}\narbitration:
   classes: {mode: exact, default_policy_family: null, uncached_isl_buckets: [], policy_classes: []}
   flows: {max_in_flight: null, max_in_flight_per_endpoint: null}";
-        assert_eq!(valid(nulls).policy, defaults());
+        assert_eq!(valid(nulls).policy, default_policy());
     }
 }

@@ -185,8 +185,8 @@ fn a_tenant_with_nothing_running_need_not_wait_for_a_flood_to_end_together() {
     let most = [0.3, 0.3, 0.5, 0.3];
     for ((law, service_s), most) in LAWS.into_iter().zip([7.5, 3.0, 10.0, 40.0]).zip(most) {
         for gate in [GateBy::Watermark(law.seqs_max as f64 * 2.0 / 3.0), GateBy::Learned] {
-            let (waits, tokens) = behind_a_flood(law, gate.clone(), tenth, service_s);
-            let (before, tokens_before) = behind_a_flood(law, gate.clone(), ExtraPlaces::NONE, service_s);
+            let (waits, tokens) = behind_a_flood(law, gate, tenth, service_s);
+            let (before, tokens_before) = behind_a_flood(law, gate, ExtraPlaces::NONE, service_s);
             let part = tokens / tokens_before;
             let case = format!("{law:?} {gate:?}: {waits:.3?} instead of {before:.3?}, tokens {part:.3}");
             println!("{case}");
