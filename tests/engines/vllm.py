@@ -1,6 +1,6 @@
-"""Counts and floods on real vLLM servers behind a real gateway, as tables for docs/engines.md.
+"""Counts, floods and outcomes on real vLLM servers behind a real gateway, as tables for docs/engines.md and docs/bench/engines.md.
 
-    vllm.py PENSTOCK [counts] [flood] [--laws A,B,C,SEQS ...] [--servers N] [--noise S] [--seconds N]
+    vllm.py PENSTOCK [counts] [flood] [outcome] [--laws A,B,C,SEQS ...] [--servers N] [--noise S] [--seconds N]
 
 PENSTOCK is the binary. Servers come from `run serve`; everything that is started is ended.
 """
@@ -23,6 +23,7 @@ import urllib.request
 from pathlib import Path
 
 import flood
+import outcome
 
 HERE = Path(__file__).parent
 LAWS = ["78,0,0,96", "30,0.02,0.002,16", "20,0.5,0.01,64", "200,0.1,0.02,64"]
@@ -84,14 +85,14 @@ def engine(folder, seqs, gputime=None, noise=0.0):
 
 
 @contextlib.contextmanager
-def gateway(penstock, folder, servers, keys):
+def gateway(penstock, folder, servers, keys, queue="total_capacity: 5000, flow_capacity: 5000, ttl: 20m"):
     ports = {name: free_port() for name in ("gateway", "envoy_admin", "grpc", "http")}
     listen = ", ".join(f"{name}: '127.0.0.1:{port}'" for name, port in ports.items())
     addresses = ", ".join(f"'127.0.0.1:{server}'" for server in servers)
     config = folder / "penstock.yaml"
     config.write_text(
         f"listen: {{{listen}}}\npools:\n- name: chat\n  endpoints: {{static: [{addresses}]}}\n  {keys}\n"
-        "  queue: {total_capacity: 5000, flow_capacity: 5000, ttl: 20m}\n")
+        f"  queue: {{{queue}}}\n")
     with running([penstock, "up", "--config", config], folder / "gateway.log") as process:
         wait_for(f"http://127.0.0.1:{ports['http']}/readyz", process, 60)
         wait_for(f"http://127.0.0.1:{ports['gateway']}/v1/models", process, 60)
@@ -213,6 +214,38 @@ def floods(penstock, folder, laws, servers, noise, seconds):
                     flood_once(gate.gateway, metrics, clients, seconds, f"http://127.0.0.1:{gate.http}/status")
 
 
+# Outcomes: tenants at 0.9 and twice the capacity of two servers.
+
+OUTCOME_LAW = (60.0, 0.04, 0.004, 16)
+OUTCOME_GATES = {
+    "no gate": "stock: {watermark_per_backend: none}",
+    "fixed, 10": "stock: {watermark_per_backend: 10}",
+    "fixed, 16": "stock: {watermark_per_backend: 16, deviation: 0.01, upper_bound_per_backend: 16}",
+    "auto": "stock: {watermark_per_backend: auto}",
+}
+
+
+def outcomes(penstock, folder, noise, seconds):
+    *law, seqs = OUTCOME_LAW
+    settling = seconds / 4
+    with contextlib.ExitStack() as stack:
+        gputime = ",".join(map(str, law))
+        engines = [stack.enter_context(engine(folder, seqs, gputime, noise)) for _ in range(2)]
+        pages = [f"http://127.0.0.1:{port}/metrics" for port in engines]
+        for workload in ("chat", "code", "alternating"):
+            for load in (0.9, 2.0):
+                requests = outcome.trace(workload, load, law, seqs, len(engines), seconds)
+                with open(folder / f"{workload}-{load}.json", "w", encoding="utf-8") as file:
+                    json.dump([vars(request) for request in requests], file)
+                for name, keys in OUTCOME_GATES.items():
+                    wait_until_idle(pages)
+                    with gateway(penstock, folder, engines, keys, "ttl: 1500ms") as gate:
+                        url = f"http://127.0.0.1:{gate.gateway}/v1/chat/completions"
+                        served = asyncio.run(outcome.run(url, requests))
+                    row = outcome.row(served, seconds, settling)
+                    print(f"| {workload}, {load} | {name} | " + " | ".join(row.values()) + " |", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("penstock", type=Path)
@@ -227,6 +260,8 @@ def main():
         if "flood" in arguments.what:
             floods(
                 arguments.penstock, Path(folder), arguments.laws, arguments.servers, arguments.noise, arguments.seconds)
+        if "outcome" in arguments.what:
+            outcomes(arguments.penstock, Path(folder), arguments.noise, arguments.seconds)
     sys.exit(f"{wrong} kinds of requests are counted otherwise" if wrong else 0)
 
 

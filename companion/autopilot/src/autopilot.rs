@@ -488,13 +488,16 @@ impl Autopilot {
         self.endpoints.iter().enumerate().all(|(index, endpoint)| {
             let in_flight_here = || self.in_flight.values().filter(|request| request.endpoint == index);
             let here = in_flight_here().count();
+            let above = in_flight_here().filter(|request| request.is_extra);
+            let extra = above
+                .fold((0, 0), |(requests, sequences), request| (requests + 1, sequences + request.sequences));
             let within = || in_flight_here().filter(|request| !request.is_extra);
             let unstarted = within().filter(|request| !request.has_started).count();
             let answering = within().filter(|request| request.has_started);
             let answering: u64 = answering.map(|request| request.sequences).sum();
             usize::try_from(endpoint.in_flight()) == Ok(here)
                 && endpoint.overlap_tracker.running() <= here
-                && endpoint.has_started_counts(unstarted, answering)
+                && endpoint.has_started_counts(unstarted, answering, extra)
         })
     }
 

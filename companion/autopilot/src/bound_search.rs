@@ -441,11 +441,11 @@ impl BoundSearch {
         if waiting == 0 && self.level.filled_at.is_some_and(|filled_at| filled_at.after(age) <= now) {
             self.level.clear_at = Some(now);
         }
-        let is_new = self.is_new();
+        let growth = self.growth();
         let level = &mut self.level;
         let grows = running > level.ran;
         level.ran = level.ran.max(running);
-        let is_queue = is_queue(running + waiting, waiting, is_new);
+        let is_queue = is_queue(running + waiting, waiting, growth);
         if !is_queue || grows {
             (level.queued_pages, level.queue) = (0, u64::MAX);
             return;
@@ -456,7 +456,12 @@ impl BoundSearch {
 
     /// The server hasn't had room at this bound yet.
     const fn is_new(&self) -> bool {
-        self.bound > self.proven
+        self.growth() > 0
+    }
+
+    /// By how much the bound is above the highest at which the server had room.
+    const fn growth(&self) -> u64 {
+        self.bound.saturating_sub(self.proven)
     }
 
     /// A queue inside the server says something of this bound: it is filled, or it is higher than any that the server had room for. At a
@@ -474,7 +479,7 @@ impl BoundSearch {
     /// When the oldest streamed request that hasn't begun to answer, granted at `oldest`, shows that the server queues.
     fn stalls_at(&self, oldest: Option<Instant>, present: &Present) -> Option<Instant> {
         let waiting = present.sequences.saturating_sub(present.answering);
-        if !self.may_fall() || !is_queue(present.sequences, waiting, self.is_new()) {
+        if !self.may_fall() || !is_queue(present.sequences, waiting, self.growth()) {
             return None;
         }
         let since = oldest?.max(self.level.most_since).max(self.level.since);
@@ -485,7 +490,10 @@ impl BoundSearch {
 
     fn verdict(&self, ceilings: Option<&Ceilings>) -> Verdict {
         let level = &self.level;
-        let has_begun = level.unstarted * WAITING_PART <= level.generation || level.clear_at.is_some();
+        let few = level.generation / WAITING_PART;
+        // The few that the bound has grown by are what is to be seen.
+        let few = if self.is_new() { few.min(self.growth() / 2) } else { few };
+        let has_begun = level.unstarted <= few || level.clear_at.is_some();
         if level.last.is_none() || !has_begun {
             return Verdict::Open;
         }
@@ -519,7 +527,7 @@ impl BoundSearch {
         }
         let before = self.below.filter(|below| below.bound < self.bound).and_then(|below| below.throughput);
         let needed = ((growth - 1.0) * THROUGHPUT_GROWTH).max(THROUGHPUT_NOISE);
-        match (before, level.throughput(self.bound)) {
+        match (before, level.throughput(self.within())) {
             (Some(before), Some(now)) if now < before * (1.0 + needed) => Verdict::NoGain,
             _ => Verdict::Room,
         }
@@ -667,10 +675,11 @@ impl BoundSearch {
     }
 }
 
-/// Whether so many waiting of so many that are in flight at a server are a queue. `is_new`: the bound has risen.
-const fn is_queue(in_flight: u64, waiting: u64, is_new: bool) -> bool {
-    let waiting_min = if is_new { 1 } else { WAITING_MIN };
-    waiting >= waiting_min && waiting.saturating_mul(WAITING_PART) >= in_flight
+/// Whether so many waiting of so many that are in flight at a server are a queue. `growth`: by how much the bound has risen; then most of what it
+/// has risen by suffices.
+const fn is_queue(in_flight: u64, waiting: u64, growth: u64) -> bool {
+    let is_most = growth > 0 && waiting > growth / 2;
+    is_most || waiting >= WAITING_MIN && waiting.saturating_mul(WAITING_PART) >= in_flight
 }
 
 /// This part of a bound, rounded down.

@@ -360,12 +360,13 @@ impl Endpoint {
         self.unstarted_whole.clear();
     }
 
-    /// So many requests haven't begun to answer, so many sequences answer, and few entries of others are kept.
-    pub(crate) fn has_started_counts(&self, unstarted: usize, answering: u64) -> bool {
+    /// So many requests haven't begun to answer, so many sequences answer, so many requests and sequences run above the bound, and few entries of others are kept.
+    pub(crate) fn has_started_counts(&self, unstarted: usize, answering: u64, extra: (u64, u64)) -> bool {
         let kept_max =
             2 * usize::try_from(self.load.requests).unwrap_or(usize::MAX).saturating_add(ENTRIES_MIN) + 1;
         usize::try_from(self.load.unstarted) == Ok(unstarted)
             && self.load.answering == answering
+            && self.extra == extra
             && self.unstarted.len() <= kept_max
             && self.unstarted_whole.len() <= kept_max
     }

@@ -100,7 +100,7 @@ impl Allowance {
     }
 
     /// The rank of the endpoint with `more`; `None` if `more` doesn't fit. An endpoint without requests of this pool
-    /// takes any request.
+    /// within its bound takes any request.
     pub(crate) fn rank(&self, there: &InFlight, more: &Load, tie: u32) -> Option<Rank> {
         let iteration_ms = self.iteration_ms(there, more);
         let longest = self.longest_iteration_ms(there, more);
@@ -112,7 +112,7 @@ impl Allowance {
             iteration_ms,
             tie,
         };
-        if there.requests == 0 {
+        if there.within == 0 {
             return Some(rank);
         }
         let resident = there.resident().saturating_add(more.tokens);
@@ -137,7 +137,7 @@ impl Allowance {
 
 impl InFlight {
     /// Resident tokens, of this pool's and of foreign requests.
-    fn resident(&self) -> u64 {
+    pub(crate) fn resident(&self) -> u64 {
         let ours = self.load.tokens - self.load.output / 2;
         let foreign = u128::from(ours) * u128::from(self.foreign) / u128::from(self.sequences.max(1));
         ours.saturating_add(u64::try_from(foreign).unwrap_or(u64::MAX))

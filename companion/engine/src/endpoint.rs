@@ -25,7 +25,7 @@ use crate::gate::Share;
 use crate::health::{Health, HealthReason, HealthState, Verdict};
 use crate::input::{EndpointId, EndpointState, RequestId, ServerStats};
 use crate::load::{Load, Threshold};
-use crate::policy::{Failing, Gate, OutlierEjection, StockUnit};
+use crate::policy::{ExtraPlaces, Failing, Gate, OutlierEjection, StockUnit};
 use crate::time::Instant;
 use crate::units::Decimal;
 
@@ -76,6 +76,8 @@ pub(crate) struct Endpoint {
     /// A random number, drawn anew at each change, that decides ties.
     pub(crate) tie: u32,
     pub(crate) stats: ServerStats,
+    /// Places above the bound.
+    pub(crate) extra_places: ExtraPlaces,
     /// How far its answers confirm the prefixes that it is predicted to have cached.
     pub(crate) cache_trust: CacheTrust,
 }
@@ -110,6 +112,7 @@ impl Endpoint {
             share: Share::default(),
             tie: 0,
             stats: ServerStats::default(),
+            extra_places: ExtraPlaces::NONE,
             cache_trust: CacheTrust::default(),
         };
         endpoint.update_bound(gate);
@@ -126,14 +129,15 @@ impl Endpoint {
     }
 
     /// A request of so many sequences fits beside what runs here, where the gate counts sequences. An endpoint where nothing
-    /// runs takes any request.
+    /// runs within the bound takes any request.
     pub(crate) fn takes(&self, sequences: u64) -> bool {
-        if self.unit != StockUnit::Sequences || self.stock == 0 {
+        // What runs above the bound must not hold up a request that needs all of it.
+        if self.unit != StockUnit::Sequences || self.within() == 0 {
             return true;
         }
-        let sum = self.within().saturating_add(sequences);
+        let sum = self.stock.saturating_add(sequences);
         let limits = self.starting_limit().into_iter().chain(self.pushback.limit());
-        sum <= limits.fold(self.bound, u64::min)
+        self.within().saturating_add(sequences) <= self.bound && limits.min().is_none_or(|limit| sum <= limit)
     }
 
     /// The requests that run here, and those that filters may run.

@@ -348,7 +348,11 @@ impl Endpoints {
     }
 
     fn index_or_insert(&mut self, id: EndpointId) -> EndpointIndex {
-        *self.indices.entry(id).or_insert_with(|| self.all.insert(Endpoint::new(id, self.gate)))
+        *self.indices.entry(id).or_insert_with(|| {
+            let mut endpoint = Endpoint::new(id, self.gate);
+            endpoint.extra_places = self.extra_places;
+            self.all.insert(endpoint)
+        })
     }
 
     /// Changes the load of an endpoint, and updates sums and index. Cheaper than [`Self::change`], because listed,

@@ -97,7 +97,7 @@ fn without_such_places_it_waits_for_its_turn() {
 }
 
 #[test]
-fn a_place_is_free_again_when_its_client_leaves_and_after_a_reload() {
+fn a_place_is_free_again_when_its_client_leaves() {
     run(async {
         let server = Upstream::scripted().await;
         let gateway = start(&server, "1").await;

@@ -1,5 +1,5 @@
-//! A tenant whose clients leave early beside an honest one: the honest one gets its share of the tokens that the server generates, in
-//! every way of leaving and in every API.
+//! A tenant whose clients leave early beside an honest one: the honest one gets its share of the tokens that the server generates, and
+//! both use as much of their budgets for a token, in every way of leaving and in every API.
 //!
 //! The server counts its tokens truly. It decides when a client leaves, by a count of generated tokens, so that no clock does.
 
@@ -29,6 +29,9 @@ const TRIAL: u64 = 3_000;
 const PLACES: u32 = 2;
 /// The server aborts what its clients leave, and a gateway that reads no metrics takes every server for such a one.
 const NO_METRICS: &str = "  scrape: {path: null}\n";
+/// A budget for each tenant that nobody uses up.
+const BUDGETS: &str =
+    "  arbitration: {flows: {budgets: [{match: '*', windows: [{tokens: 1000000000, per: 1h}]}]}}\n";
 /// Clients of each tenant. Each sends its next request when its last one has ended.
 const CLIENTS: usize = 4;
 
@@ -336,7 +339,7 @@ async fn shares(dialect: Dialect) {
         };
         trials.push((Arc::new(trial), Arc::new(Upstream::scripted().await)));
     }
-    let more = slots(PLACES) + NO_METRICS;
+    let more = slots(PLACES) + NO_METRICS + BUDGETS;
     let pools = trials.iter().map(|(trial, server)| pool(&trial.model(), &trial.model(), &[server], &more));
     let gateway = Arc::new(Gateway::start(&config("", &pools.collect::<Vec<_>>())).await);
     let mut tasks = Vec::<JoinHandle<()>>::new();
@@ -365,12 +368,32 @@ async fn shares(dialect: Dialect) {
             .await;
         }
     }
+    let mut budgets = Vec::new();
+    for (trial, _) in &trials {
+        budgets.push(used_of_budgets(&gateway, &trial.model()).await);
+    }
     tasks.iter().for_each(JoinHandle::abort);
     let honest: Vec<_> = trials.iter().map(|(trial, _)| (trial.leaving, trial.honest_share())).collect();
     println!("{dialect:?}: the honest tenant's percentage {honest:?}");
     for (trial, _) in &trials {
         assert!(trial.honest_share() >= 45, "{dialect:?}, {:?}: {:?}", trial.leaving, trial.generated());
     }
+    for ((trial, _), used) in trials.iter().zip(budgets) {
+        let [stays, leaves] = trial.generated();
+        // Who leaves has more prompts for each token of an answer, so it uses more.
+        let pays = 10 * used[1] * stays >= 9 * used[0] * leaves;
+        assert!(pays && used[0] > 0, "{dialect:?}, {:?}: {used:?} for {stays}, {leaves}", trial.leaving);
+    }
+}
+
+/// What both tenants have used of their budgets: the honest one, and the other one.
+async fn used_of_budgets(gateway: &Gateway, pool: &str) -> [u64; 2] {
+    let rows = gateway.get(&format!("/budgets?pool={pool}")).await.expect("it answers").json();
+    let used = |tenant: &str| {
+        let row = rows.as_array().into_iter().flatten().find(|row| row["flow"] == tenant);
+        row.and_then(|row| row["windows"][0]["used"].as_u64()).unwrap_or(0)
+    };
+    ["stays", "leaves"].map(used)
 }
 
 #[test]

@@ -430,3 +430,40 @@ fn a_part_of_what_the_server_computes_is_left_free_for_places_above_the_bound() 
     let search = BoundSearch::new(200, 200, ExtraPlaces::Count(9));
     assert_eq!((search.within(), search.room()), (196, Some(200)), "its batch is configured");
 }
+
+/// One request more is less than a tenth of some bounds, so the few that are always about to begin would hide it.
+#[test]
+fn small_bounds_rise_by_one_when_that_one_has_begun_and_fall_when_it_waits() {
+    for bound in 8..=12 {
+        let mut bench = Bench::new(bound);
+        bench.fill();
+        bench.begin(100, usize::MAX);
+        assert!(bench.judge(true));
+        bench.fill();
+        // So many answer at a time, and the rest waits inside the server.
+        bench.begin(100, 0);
+        bench.judge_when_due(true);
+        assert_eq!((bench.search.bound(), bench.search.found()), (bound, Found::Full));
+        bench.end(bench.answering.len(), 10.0);
+        bench.begin(100, usize::MAX);
+        bench.fill();
+        bench.begin(100, usize::MAX);
+        // The server computes more now.
+        for more in 1..=3 {
+            bench.pass(61_000);
+            assert!(bench.judge(true), "{bound} {more}: {:?}", bench.search);
+            assert_eq!(bench.search.bound(), bound + more);
+            bench.fill();
+            assert!(!bench.judge(true), "the last one hasn't begun");
+            bench.begin(100, usize::MAX);
+        }
+        // And now no more.
+        bench.pass(61_000);
+        bench.judge(true);
+        bench.fill();
+        bench.begin(100, 0);
+        assert_eq!(bench.search.bound(), bound + 4);
+        bench.judge_when_due(true);
+        assert_eq!(bench.search.bound(), bound + 3, "{bound}: the one more waits inside the server");
+    }
+}

@@ -4,7 +4,7 @@
 use super::Endpoint;
 use crate::allowance::Allowance;
 use crate::gate::{Limits, Share, counts_tokens};
-use crate::policy::Gate;
+use crate::policy::{Gate, StockUnit};
 use crate::units::Decimal;
 
 impl Endpoint {
@@ -45,9 +45,21 @@ impl Endpoint {
             }
             (Gate::Auto { .. } | Gate::Bounded { .. }, None) => full,
         };
-        self.pushback.end_unless(|limit| ready && limit < configured);
+        // A server that refuses what runs above its bound takes none there until it has served others.
+        let above = match gate.unit() {
+            StockUnit::Requests | StockUnit::Sequences if self.extra_places.is_on(gate) => {
+                self.extra_places.above(self.whole(gate), gate.unit())
+            }
+            StockUnit::Requests | StockUnit::Sequences | StockUnit::Tokens => 0,
+        };
+        self.pushback.end_unless(|limit| ready && limit < configured.saturating_add(above));
         self.share = self.share_within(gate, self.limits());
         self.bound = self.bound_in(gate);
+    }
+
+    /// The bound of which the places above it are a part: under an allowance, the number of typical requests.
+    pub(super) fn whole(&self, gate: Gate) -> u64 {
+        self.allowance_in(gate).map_or(self.full, |allowance| allowance.typical)
     }
 
     /// The share within `limits`. Under an allowance it is the typical number of requests, unscaled by the weight, because

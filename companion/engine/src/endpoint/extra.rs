@@ -1,6 +1,6 @@
 //! Places above the bound of one endpoint, for flows with nothing running.
 //!
-//! What runs there doesn't fill the bound, so it takes no place from the flows that take turns. An endpoint that is held to fewer
+//! What runs there doesn't fill the bound, so it takes none of its places from the flows that take turns. An endpoint that is held to fewer
 //! requests than its bound, because it starts slowly, is probed or refuses requests, has no such places.
 
 use super::Endpoint;
@@ -19,7 +19,8 @@ impl Endpoint {
     }
 
     /// A request with this load fits above the bound.
-    pub(crate) fn takes_above(&self, load: &Load, places: ExtraPlaces, gate: Gate) -> bool {
+    pub(crate) fn takes_above(&self, load: &Load, gate: Gate) -> bool {
+        let places = self.extra_places;
         let is_limited = self.starting_limit().is_some() || self.pushback.limit().is_some();
         if !self.ready || is_limited || !places.is_on(gate) {
             return false;
@@ -31,12 +32,13 @@ impl Endpoint {
         let Some(bound) = bound else { return false };
         // What doesn't fit into a server waits inside it, and gains nothing.
         let fits_server = allowance.is_none_or(|allowance| {
-            let resident = self.running.tokens.saturating_add(load.tokens);
+            let resident = self.in_flight().resident().saturating_add(load.tokens);
             let sequences = self.sequences().saturating_add(self.foreign).saturating_add(load.sequences);
             allowance.kv_tokens_max.is_none_or(|most| resident <= most)
                 && allowance.sequences_max.is_none_or(|most| sequences <= most)
         });
-        let above = places.above(allowance.map_or(bound, |allowance| allowance.typical), self.unit);
+        let whole = if allowance.is_some() { self.whole(gate) } else { bound };
+        let above = places.above(whole, self.unit);
         let extra = self.running.extra;
         let fits = match self.unit {
             StockUnit::Requests | StockUnit::Sequences => {
@@ -57,8 +59,8 @@ impl Endpoint {
     }
 
     /// Some request fits above the bound.
-    pub(crate) fn has_extra_room(&self, places: ExtraPlaces, gate: Gate) -> bool {
+    pub(crate) fn has_extra_room(&self, gate: Gate) -> bool {
         let least = Load { sequences: 1, tokens: 1, ..Load::default() };
-        self.takes_above(&least, places, gate)
+        self.takes_above(&least, gate)
     }
 }

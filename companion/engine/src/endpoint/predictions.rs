@@ -34,7 +34,7 @@ impl Endpoint {
         self.allowance.as_ref()?.rate
     }
 
-    fn in_flight(&self) -> InFlight {
+    pub(super) fn in_flight(&self) -> InFlight {
         InFlight {
             requests: self.taken(),
             sequences: self.sequences(),

@@ -15,8 +15,11 @@ use crate::scores::{Score, ScoredRequest};
 
 impl Endpoints {
     /// Changes the places above each bound. The caller then calls [`Self::set_gate`].
-    pub(crate) const fn set_extra_places(&mut self, places: ExtraPlaces) {
+    pub(crate) fn set_extra_places(&mut self, places: ExtraPlaces) {
         self.extra_places = places;
+        for (_, endpoint) in self.all.iter_mut() {
+            endpoint.extra_places = places;
+        }
     }
 
     /// Some request of a flow with nothing running may be granted above a bound.
@@ -31,35 +34,45 @@ impl Endpoints {
 
     pub(super) fn update_with_extra_room(&mut self, index: EndpointIndex) {
         let endpoint = &self.all[index];
-        if endpoint.has_extra_room(self.extra_places, self.gate) {
+        if endpoint.has_extra_room(self.gate) {
             self.with_extra_room.set(index, (endpoint.stock, endpoint.tie, index));
         } else {
             self.with_extra_room.remove(index);
         }
     }
 
-    /// The best endpoints that take `request` above their bounds, at most [`GRANT_ENDPOINTS_MAX`]: by score, then by stock. `more`: its
-    /// load there.
+    /// The best endpoints of `eligible` (`None`: any) that take `request` above their bounds, at most [`GRANT_ENDPOINTS_MAX`]: by score,
+    /// then by stock. `more`: its load there.
     pub(crate) fn choose_above(
         &self,
+        eligible: Option<&[EndpointId]>,
         request: &ScoredRequest<'_>,
         more: impl Fn(&Endpoint) -> Load,
         allows: impl Fn(&Endpoint) -> bool,
     ) -> Vec<EndpointId> {
-        let takes = |endpoint: &Endpoint| {
-            allows(endpoint) && endpoint.takes_above(&more(endpoint), self.extra_places, self.gate)
-        };
-        if !self.scorer.has_votes(request) {
-            let first = self.with_extra_room.first(GRANT_ENDPOINTS_MAX, |index| takes(&self.all[index]));
+        let takes =
+            |endpoint: &&Endpoint| allows(endpoint) && endpoint.takes_above(&more(endpoint), self.gate);
+        let has_votes = self.scorer.has_votes(request);
+        if eligible.is_none() && !has_votes {
+            let first = self.with_extra_room.first(GRANT_ENDPOINTS_MAX, |index| takes(&&self.all[index]));
             return first.into_iter().map(|index| self.id(index)).collect();
         }
         let mut best = Best::new(|a: &(Score, u64, u32), b: &(Score, u64, u32)| {
             a.0.order(b.0).then_with(|| (a.1, a.2).cmp(&(b.1, b.2)))
         });
-        let all = self.with_extra_room.ids().map(|index| &self.all[index]);
-        for endpoint in all.filter(|endpoint| takes(endpoint)) {
-            let score = self.scorer.score(endpoint, endpoint.free(), request);
+        let mut visit = |endpoint: &Endpoint| {
+            let score =
+                if has_votes { self.scorer.score(endpoint, endpoint.free(), request) } else { Score::NONE };
             best.add((score, endpoint.stock, endpoint.tie), endpoint.id);
+        };
+        match eligible {
+            Some(eligible) => {
+                eligible.iter().filter_map(|&id| self.get(id)).filter(takes).for_each(&mut visit)
+            }
+            None => {
+                let with_room = self.with_extra_room.ids().map(|index| &self.all[index]);
+                with_room.filter(takes).for_each(&mut visit);
+            }
         }
         best.into_ids()
     }
@@ -68,7 +81,7 @@ impl Endpoints {
     pub(super) fn audit_with_extra_room(&self) -> Result<(), AuditError> {
         self.with_extra_room.audit()?;
         for (index, endpoint) in self.all.iter() {
-            let has_room = endpoint.has_extra_room(self.extra_places, self.gate);
+            let has_room = endpoint.has_extra_room(self.gate);
             let expected = has_room.then_some((endpoint.stock, endpoint.tie, index));
             check(
                 "the index holds the endpoints with room above their bounds",

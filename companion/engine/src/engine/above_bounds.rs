@@ -33,8 +33,8 @@ impl Engine {
         self.endpoints.any_extra_room() && self.ready && !self.is_manual()
     }
 
-    /// The oldest request of such flows that an endpoint takes, and those endpoints. Of many flows whose endpoints have no such place only
-    /// the first few are seen, so that an event costs the same however many wait.
+    /// The first request of a flow with nothing running that an endpoint takes above its bound, and those endpoints. Of many flows whose
+    /// endpoints have no such place only the first few are seen, so that an event costs the same however many wait.
     pub(super) fn next_above(&self) -> Option<(JobId, Vec<EndpointId>)> {
         self.tree.idle_heads().take(IDLE_FLOWS_SEEN).find_map(|job| {
             let endpoints = self.choose_above(job);
@@ -50,7 +50,8 @@ impl Engine {
         }
         let load = |endpoint: &Endpoint| self.load_at(job, endpoint);
         let allows = |endpoint: &Endpoint| self.tree.is_eligible(&job.queued, endpoint);
-        self.endpoints.choose_above(&job.scored(), load, allows)
+        let eligible = self.tree.eligible_endpoints(job.queued.eligibility);
+        self.endpoints.choose_above(eligible, &job.scored(), load, allows)
     }
 
     /// The endpoints that take `id`, a newcomer, above their bounds; `None` if it isn't its flow's turn, or there is none.
@@ -62,11 +63,19 @@ impl Engine {
         if !self.may_grant_above() || !is_next || !self.rate_limiter.has_token(self.now) {
             return None;
         }
+        // Time alone may have let others go, who are dispatched after this input.
+        self.apply_ceilings(self.endpoints.bounds().lower);
+        let waits = self.is_open() && self.tree.has_runnable();
+        if waits || self.tree.has_idle_flows() && self.next_above().is_some() {
+            return None;
+        }
         let endpoints = self.choose_above(id);
         (!endpoints.is_empty()).then_some(endpoints)
     }
 
     fn grant_waiting_above(&mut self, id: JobId, endpoints: Vec<EndpointId>) {
+        self.counters.dequeue_attempts += 1;
+        self.counters.dequeue_successes += 1;
         let queued = self.jobs[id].queued;
         self.expiry.remove(id, queued.arrival, self.jobs[id].deadline());
         // Not a dispatch of the tree: that one serves only the request that is next.

@@ -1,7 +1,7 @@
 //! Flows with nothing running, whose next request may be granted above the bounds: see [`crate::policy::ExtraPlaces`].
 //!
 //! An identity with nothing running may have several flows, by band, model and class. Each waits here with its head. The more critical
-//! ones come first, because nothing that is less critical may run beside the bounds while they wait.
+//! ones come first, because nothing less critical may go above the bounds while they wait.
 
 use super::Tree;
 use crate::arrival::Arrival;
@@ -30,8 +30,8 @@ impl Tree {
         self.identity_of(flow).in_flight == 0
     }
 
-    /// A request of `band` may be granted above the bounds, below the band's ceiling: no more critical one waits, except for limits of its
-    /// own.
+    /// No request that is more critical than `band` waits, except those whose flows are at limits of their own. Only then may a request of
+    /// the band be granted above a bound.
     pub(crate) fn may_go_above(&self, band: TreeBand) -> bool {
         let rank = self.rank(band);
         let is_first = |other: &TreeBand| self.rank(*other) < rank;

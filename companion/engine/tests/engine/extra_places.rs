@@ -306,4 +306,53 @@ fn of_many_flows_without_an_endpoint_only_the_first_few_are_seen() {
     let at_second = if harness.engine.endpoint_of(RequestId(3)) == Some(EndpointId(2)) { 3 } else { 4 };
     assert_eq!(harness.complete(at_second), [Settled(at_second, 1), Dispatched(25, 2)]);
     assert_eq!(ends(&harness, 1), 1);
+    // The seventeenth isn't.
+    assert_eq!(harness.handle(Input::Register(restricted(request(26, "f26", Default), &[1]))), []);
+    assert_eq!(harness.handle(Input::Register(restricted(request(27, "later", Default), &[2]))), []);
+    assert_eq!(harness.complete(25), [Settled(25, 1)]);
+}
+
+#[test]
+fn a_large_request_need_not_wait_for_what_runs_above_the_bound() {
+    let gate = Gate::Bounded {
+        unit: StockUnit::Sequences,
+        lower: Decimal::whole(4),
+        upper: Decimal::whole(4),
+        watermark: Decimal::whole(4),
+    };
+    let mut harness = Harness::new(Policy { gate, ..with_extra(4, 1) }, 1);
+    let of = |id, flow: &str, sequences| Request { sequences, ..request(id, flow, Default) };
+    assert_eq!(harness.handle(Input::Register(of(1, "flood", 4))), [Bypassed(1, 1)]);
+    assert_eq!(harness.handle(Input::Register(of(2, "large", 32))), []);
+    assert_eq!(harness.handle(Input::Register(of(3, "small", 1))), [Bypassed(3, 1)]);
+    // It runs beside what is above the bound, or that would hold it up for ever.
+    assert_eq!(harness.complete(1), [Settled(1, 1), Dispatched(2, 1)]);
+    assert_eq!((stocks(&harness), extra(&harness)), (vec![33], 1));
+}
+
+#[test]
+fn a_server_that_refuses_what_runs_above_its_bound_takes_none_there_for_a_while() {
+    let mut harness = flooded();
+    assert_eq!(harness.register(5, "small", Default), [Bypassed(5, 1)]);
+    assert_eq!(harness.handle(Input::PushedBack { id: RequestId(5), endpoint: EndpointId(1) }), []);
+    assert_eq!(
+        harness.handle(Input::Completed { id: RequestId(5), service: Service::Nothing }),
+        [Settled(5, 0)]
+    );
+    assert_eq!(harness.register(6, "another", Default), []);
+    // It has served one more, and is tried again.
+    assert_eq!(harness.complete(1), [Settled(1, 1), Dispatched(2, 1), Dispatched(6, 1)]);
+    assert_eq!(extra(&harness), 1);
+}
+
+#[test]
+fn a_newcomer_overtakes_no_one_whom_only_the_rate_has_held() {
+    let mut policy = with_extra(4, 2);
+    policy.queue.max_rate = Some(1.0);
+    let mut harness = Harness::new(policy, 1);
+    assert_eq!(harness.register(1, "a", Default), [Bypassed(1, 1)]);
+    assert_eq!(harness.register(2, "b", Default), []);
+    // The token is there before the timer has fired.
+    harness.advance_to(1.0);
+    assert_eq!(harness.register(3, "c", Default), [Dispatched(2, 1)]);
 }

@@ -160,13 +160,13 @@ fn bounds(page: &mut Page, status: &Status) {
     let bounded = |pool: &PoolStatus| pool.snapshot.upper != UNBOUNDED;
     page.pool_gauge(
         "upper_bound",
-        "Below this stock a new request bypasses the queue; in the unit of stock_level; absent without a bound.",
+        "Below this stock, without extra_stock, a new request bypasses the queue; in the unit of stock_level; absent without a bound.",
         status,
         |pool| bounded(pool).then_some(pool.snapshot.upper),
     );
     page.pool_gauge(
         "lower_bound",
-        "Below this stock waiting requests are dispatched; in the unit of stock_level; absent without a bound.",
+        "Below this stock, without extra_stock, waiting requests are dispatched; in the unit of stock_level; absent without a bound.",
         status,
         |pool| bounded(pool).then_some(pool.snapshot.lower),
     );

@@ -279,11 +279,12 @@ fn stuck(facts: &PoolFacts<'_>) -> Option<String> {
     let waited = facts.now.since(waits.min()?);
     let last_grant = Band::ALL.into_iter().filter_map(|band| recent.last_grant(band)).max();
     let is_quiet = last_grant.is_none_or(|instant| facts.now.since(instant) >= STUCK);
-    let is_open = snapshot.ready_endpoints > 0 && snapshot.stock < snapshot.lower && snapshot.dispatching;
+    let within = snapshot.stock.saturating_sub(snapshot.extra);
+    let is_open = snapshot.ready_endpoints > 0 && within < snapshot.lower && snapshot.dispatching;
     (waiting > 0 && is_open && is_quiet && waited >= STUCK).then(|| {
         let bound = match snapshot.lower {
             UNBOUNDED => "there is no bound".to_owned(),
-            lower => format!("stock {} is below its bound {lower}", snapshot.stock),
+            lower => format!("stock {within} is below its bound {lower}"),
         };
         format!(
             "{waiting} wait though {bound}, and none was granted for {}s: each is held back by another limit (a budget with over: hold, flows.max_in_flight, a class's prefill threshold, queue.max_rate, bands.ceiling, the endpoints that fit it). GET /requests/{{x-request-id}} of one names the limit.",

@@ -49,9 +49,8 @@ impl Model {
             _ => own,
         };
         let tokens = item.prompt + item.output;
-        let running: u64 = self.runs_at(id).map(|(_, running)| running.tokens).sum();
-        if allowance.and_then(|allowance| allowance.kv_tokens_max).is_some_and(|most| running + tokens > most)
-        {
+        let resident = self.resident(id, server) + tokens;
+        if allowance.and_then(|allowance| allowance.kv_tokens_max).is_some_and(|most| resident > most) {
             return false;
         }
         let sequences = self.sequences_at(id) + server.foreign + item.sequences;
@@ -74,6 +73,18 @@ impl Model {
         };
         let more = if self.fits_each() { item.sequences } else { 1 };
         extra + more <= above && (own == u64::MAX || stock + more <= own.saturating_add(above))
+    }
+
+    /// How much a refusal may be above the bound and still count: as much as the endpoint takes there.
+    pub(super) fn above(&self, server: &Server, full: u64) -> u64 {
+        if self.in_tokens() || matches!(self.policy.gate, Gate::Open | Gate::Manual) {
+            return 0;
+        }
+        let whole = self.allowance_of(server).map_or(full, |allowance| allowance.typical);
+        match self.policy.extra_for_idle_flows {
+            ExtraPlaces::Count(most) => most,
+            ExtraPlaces::Part(most) => ((most.billionths() * u128::from(whole) / Decimal::ONE) as u64).max(1),
+        }
     }
 
     /// The endpoints that take the item above their bounds, with their order.
@@ -156,7 +167,8 @@ impl Model {
             self.leaf(other) == self.leaf(item) && other.name == item.name && other.eligible == item.eligible
         });
         let may = self.ready && self.goes_by_itself() && self.has_rate() && !self.is_at_limit(&item.name);
-        may && first && self.runs_nothing(&item.name) && !self.choices_above(item).is_empty()
+        let others = self.may_dispatch() && self.next().is_some() || self.next_above().is_some();
+        may && first && !others && self.runs_nothing(&item.name) && !self.choices_above(item).is_empty()
     }
 
     pub(super) fn start_above(&mut self, id: RequestId, endpoint: EndpointId, outcome: Outcome) {

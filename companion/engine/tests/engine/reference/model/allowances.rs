@@ -49,16 +49,20 @@ impl Model {
         if left >= allowance.alpha_ms {
             limit = limit.min(left);
         }
-        let outputs = self.runs_at(id).map(|(_, running)| running.output).sum::<u64>();
-        let tokens = self.runs_at(id).map(|(_, running)| running.tokens).sum::<u64>();
-        let resident = tokens - outputs / 2;
-        let resident = resident + resident * server.foreign / sequences.max(1);
-        let resident_after = resident + item.prompt + item.output;
+        let resident_after = self.resident(id, server) + item.prompt + item.output;
         let fits = iteration <= limit
             && allowance.kv_tokens_max.is_none_or(|limit| resident_after <= limit)
             && allowance.requests_max.is_none_or(|limit| within <= limit);
         let batch = allowance.requests_max.map_or(0.0, |limit| within as f64 / limit as f64);
-        (count == 0 || fits).then_some(((iteration / limit).max(batch), iteration))
+        (self.within_of(id) == 0 || fits).then_some(((iteration / limit).max(batch), iteration))
+    }
+
+    /// The tokens in the server's cache.
+    pub(super) fn resident(&self, id: EndpointId, server: &Server) -> u64 {
+        let outputs = self.runs_at(id).map(|(_, running)| running.output).sum::<u64>();
+        let tokens = self.runs_at(id).map(|(_, running)| running.tokens).sum::<u64>();
+        let ours = tokens - outputs / 2;
+        ours + ours * server.foreign / self.sequences_at(id).max(1)
     }
 
     fn iteration(&self, id: EndpointId, server: &Server, allowance: &Allowance, item: &Item) -> f64 {

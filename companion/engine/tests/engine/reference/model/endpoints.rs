@@ -192,8 +192,10 @@ impl Model {
                 Some(allowance) => allowance.requests_max.unwrap_or(u64::MAX),
                 None => full,
             };
-            let is_pushed_back =
-                self.goes_by_itself() && server.pushback.is_some_and(|most| most < configured);
+            let is_pushed_back = self.goes_by_itself()
+                && server
+                    .pushback
+                    .is_some_and(|most| most < configured.saturating_add(self.above(&server, full)));
             (is_slow, is_pushed_back)
         });
         let limits: Vec<(bool, bool)> = servers.collect();
@@ -266,8 +268,9 @@ impl Model {
     pub(super) fn takes(&self, id: EndpointId, server: &Server, item: &Item) -> bool {
         let (stock, bound) = (self.stock_of(id), self.bound_of(server));
         let ramp = server.ramp.map_or(u64::MAX, |(bound, _)| bound);
-        let most = bound.min(ramp).min(server.pushback.unwrap_or(u64::MAX));
-        !self.fits_each() || stock == 0 || self.within_of(id) + item.sequences <= most
+        let most = ramp.min(server.pushback.unwrap_or(u64::MAX));
+        let within = self.within_of(id);
+        !self.fits_each() || within == 0 || within + item.sequences <= bound && stock + item.sequences <= most
     }
 
     /// Some endpoint takes the item now.
