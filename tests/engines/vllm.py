@@ -1,6 +1,7 @@
 """Counts, floods and outcomes on real vLLM servers behind a real gateway, as tables for docs/engines.md and docs/bench/engines.md.
 
-    vllm.py PENSTOCK [counts] [flood] [outcome] [--laws A,B,C,SEQS ...] [--servers N] [--noise S] [--seconds N]
+    vllm.py PENSTOCK [counts] [flood] [outcome] [--laws A,B,C,SEQS ...] [--servers N]
+            [--workloads chat code alternating] [--noise S] [--seconds N]
 
 PENSTOCK is the binary. Servers come from `run serve`; everything that is started is ended.
 """
@@ -225,14 +226,14 @@ OUTCOME_GATES = {
 }
 
 
-def outcomes(penstock, folder, noise, seconds):
+def outcomes(penstock, folder, workloads, noise, seconds):
     *law, seqs = OUTCOME_LAW
     settling = seconds / 4
     with contextlib.ExitStack() as stack:
         gputime = ",".join(map(str, law))
         engines = [stack.enter_context(engine(folder, seqs, gputime, noise)) for _ in range(2)]
         pages = [f"http://127.0.0.1:{port}/metrics" for port in engines]
-        for workload in ("chat", "code", "alternating"):
+        for workload in workloads:
             for load in (0.9, 2.0):
                 requests = outcome.trace(workload, load, law, seqs, len(engines), seconds)
                 with open(folder / f"{workload}-{load}.json", "w", encoding="utf-8") as file:
@@ -251,6 +252,7 @@ def main():
     parser.add_argument("penstock", type=Path)
     parser.add_argument("what", nargs="*", default=["counts", "flood"])
     parser.add_argument("--laws", nargs="+", default=LAWS)
+    parser.add_argument("--workloads", nargs="+", default=["chat", "code", "alternating"])
     parser.add_argument("--servers", type=int, default=1)
     parser.add_argument("--noise", type=float, default=0.0)
     parser.add_argument("--seconds", type=float, default=82)
@@ -261,7 +263,7 @@ def main():
             floods(
                 arguments.penstock, Path(folder), arguments.laws, arguments.servers, arguments.noise, arguments.seconds)
         if "outcome" in arguments.what:
-            outcomes(arguments.penstock, Path(folder), arguments.noise, arguments.seconds)
+            outcomes(arguments.penstock, Path(folder), arguments.workloads, arguments.noise, arguments.seconds)
     sys.exit(f"{wrong} kinds of requests are counted otherwise" if wrong else 0)
 
 
