@@ -54,8 +54,6 @@ pub struct Pool {
     pub resets: u32,
     /// The failures of an endpoint after which a request is sent again.
     pub requeue_on: RequeueOn,
-    /// The configuration sets [`Policy::extra_for_idle_flows`]. Otherwise it is the default.
-    pub sets_extra_places: bool,
     /// Filters may admit requests by themselves while the pool has much room.
     pub gives_credit: bool,
     /// Where prompts choose their endpoint by their prefix, those of at least as many tokens aren't admitted by credit.

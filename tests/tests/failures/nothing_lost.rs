@@ -22,7 +22,7 @@ const LONG: &str = "  companion_down: {hold: 60s}\n";
 fn pools(servers: &[Upstream], more: &str) -> Vec<String> {
     let servers: Vec<_> = servers.iter().collect();
     let keys = format!(
-        "  stock: {{watermark_per_backend: {SLOTS}, lower_bound_per_backend: {SLOTS}, upper_bound_per_backend: {SLOTS}}}\n\
+        "  stock: {{watermark_per_backend: {SLOTS}, lower_bound_per_backend: {SLOTS}, upper_bound_per_backend: {SLOTS}, extra_for_idle_flows: 0}}\n\
          \x20 queue: {{total_capacity: {WAITING}, flow_capacity: {EACH}, ttl: 60s}}\n\
          \x20 arbitration: {{flows: {{max_in_flight: 1, cost: requests}}}}\n{more}"
     );

@@ -136,7 +136,7 @@ pub(super) fn convert(raw: Pool, identities_max: usize, path: &str) -> Result<cr
         outlier_ejection: servers::down(&raw.down, path)?,
         failing: raw.endpoints.failing.as_ref().map(endpoints::Failing::policy),
         release_after: raw.stock.release_after.map(|after| after.0),
-        extra_for_idle_flows: raw.stock.extra_for_idle_flows.places,
+        extra_for_idle_flows: raw.stock.extra_for_idle_flows.0,
         queue: raw.queue.limits(),
         gate: stock::convert(&raw.stock, path)?,
         bands: convert_bands(&arbitration.bands, &arbitration_path)?,
@@ -174,7 +174,6 @@ pub(super) fn convert(raw: Pool, identities_max: usize, path: &str) -> Result<cr
         requeues: raw.queue.requeues.limit(),
         requeue_on,
         resets: raw.queue.resets.0,
-        sets_extra_places: raw.stock.extra_for_idle_flows.is_given,
         gives_credit: matches!(raw.queue.credits, Credits::Auto),
         prefix_min_tokens: raw.scheduler.prefix_min_tokens.0,
         include_usage: raw.usage.include,
@@ -260,7 +259,7 @@ mod tests {
 
     /// The engine's defaults, and a tenth of each bound for flows with nothing running.
     fn default_policy() -> penstock_engine::Policy {
-        let extra_for_idle_flows = ExtraPlaces::Part(Decimal::from_billionths(Decimal::ONE / 10));
+        let extra_for_idle_flows = ExtraPlaces::TENTH;
         penstock_engine::Policy { extra_for_idle_flows, ..penstock_engine::Policy::default() }
     }
 

@@ -129,28 +129,19 @@ inline_schema!(Deviation, |_| json_schema!({"type": "number", "exclusiveMinimum"
 
 /// `extra_for_idle_flows`: a whole number, or a percentage as text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct IdleFlowPlaces {
-    pub(crate) places: ExtraPlaces,
-    /// The configuration says so. Otherwise it is the default.
-    pub(crate) is_given: bool,
-}
+pub(crate) struct IdleFlowPlaces(pub(crate) ExtraPlaces);
 
-/// One hundredth of a hundredth.
 const HUNDREDTH_OF_PERCENT: u128 = Decimal::ONE / 10_000;
-/// The default of `stock.extra_for_idle_flows`, in percent.
-const IDLE_FLOWS_PERCENT: u64 = 10;
 
 impl Default for IdleFlowPlaces {
     fn default() -> Self {
-        let part = u128::from(IDLE_FLOWS_PERCENT) * 100 * HUNDREDTH_OF_PERCENT;
-        Self { places: ExtraPlaces::Part(Decimal::from_billionths(part)), is_given: false }
+        Self(ExtraPlaces::TENTH)
     }
 }
 
 impl<'de> Deserialize<'de> for IdleFlowPlaces {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let places = deserializer.deserialize_any(IdleFlowPlacesVisitor)?;
-        Ok(Self { places, is_given: true })
+        deserializer.deserialize_any(IdleFlowPlacesVisitor).map(Self)
     }
 }
 
@@ -193,7 +184,7 @@ fn hundredths(text: &str) -> Option<u64> {
 
 impl Serialize for IdleFlowPlaces {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self.places {
+        match self.0 {
             ExtraPlaces::Count(count) => serializer.serialize_u64(count),
             ExtraPlaces::Part(part) => {
                 let hundredths = part.billionths() / HUNDREDTH_OF_PERCENT;
@@ -282,8 +273,7 @@ pub(super) fn convert(stock: &Stock, path: &str) -> Result<Gate, Violation> {
         (Some(Watermark::None), _) => {
             refuse_bounds(stock, path, "watermark_per_backend: none has no bounds; leave this out")?;
             let extra = stock.extra_for_idle_flows;
-            let ineffective = [ExtraPlaces::NONE, IdleFlowPlaces::default().places];
-            if !ineffective.contains(&extra.places) {
+            if ![ExtraPlaces::NONE, ExtraPlaces::TENTH].contains(&extra.0) {
                 return Err(Violation::new(
                     format!("{path}.stock.extra_for_idle_flows"),
                     "watermark_per_backend: none has no bounds, so nothing is above them; leave this out",
@@ -378,10 +368,10 @@ mod tests {
                 "pools:\n- name: a\n  endpoints: {{static: ['127.0.0.1:8001']}}\n  stock: {{extra_for_idle_flows: {value}}}"
             );
             let config = Config::parse(&text, "f.yaml").ok()?;
-            let (pool, places) = (&config.pools[0], config.pools[0].policy.extra_for_idle_flows);
-            let shown = serde_json::to_value(IdleFlowPlaces { places, is_given: true }).expect("a value");
+            let places = config.pools[0].policy.extra_for_idle_flows;
+            let shown = serde_json::to_value(IdleFlowPlaces(places)).expect("a value");
             let again: IdleFlowPlaces = serde_json::from_value(shown).expect("it is valid again");
-            assert!(pool.sets_extra_places && again.places == places);
+            assert_eq!(again.0, places);
             Some(places)
         };
         let part = |billionths| Some(ExtraPlaces::Part(Decimal::from_billionths(billionths)));
@@ -395,8 +385,7 @@ mod tests {
         for wrong in ["-1", "0.1", "101%", "'10'", "ten%", "'%'", "+1%", "1.234%", "1.%", "null", "10 %"] {
             assert_eq!(places(wrong), None, "{wrong}");
         }
-        let default = Stock::default().extra_for_idle_flows;
-        assert_eq!((Some(default.places), default.is_given), (part(Decimal::ONE / 10), false));
+        assert_eq!(Some(Stock::default().extra_for_idle_flows.0), part(Decimal::ONE / 10));
     }
 
     #[test]

@@ -37,14 +37,7 @@ impl Endpoint {
             // A bound in tokens allows at most that many requests.
             Gate::Auto { .. } | Gate::Bounded { .. } => ready && limit < full,
         });
-        let configured = match (gate, self.allowance_in(gate)) {
-            (Gate::Manual, _) => 0,
-            (Gate::Open, _) => u64::MAX,
-            (Gate::Auto { .. } | Gate::Bounded { .. }, Some(allowance)) => {
-                allowance.requests_max.unwrap_or(u64::MAX)
-            }
-            (Gate::Auto { .. } | Gate::Bounded { .. }, None) => full,
-        };
+        let configured = self.unlimited_bound(gate);
         // A server that refuses what runs above its bound takes none there until it has served others.
         let above = match gate.unit() {
             StockUnit::Requests | StockUnit::Sequences if self.extra_places.is_on(gate) => {
@@ -55,6 +48,23 @@ impl Endpoint {
         self.pushback.end_unless(|limit| ready && limit < configured.saturating_add(above));
         self.share = self.share_within(gate, self.limits());
         self.bound = self.bound_in(gate);
+    }
+
+    /// The bound if nothing but the gate limits the endpoint.
+    fn unlimited_bound(&self, gate: Gate) -> u64 {
+        match (gate, self.allowance_in(gate)) {
+            (Gate::Manual, _) => 0,
+            (Gate::Open, _) => u64::MAX,
+            (Gate::Auto { .. } | Gate::Bounded { .. }, Some(allowance)) => {
+                allowance.requests_max.unwrap_or(u64::MAX)
+            }
+            (Gate::Auto { .. } | Gate::Bounded { .. }, None) => self.full,
+        }
+    }
+
+    /// The limit by the endpoint's own refusals, where it lowers the bound.
+    pub(crate) fn lowering_pushback(&self, gate: Gate) -> Option<u64> {
+        self.pushback.limit().filter(|limit| *limit < self.unlimited_bound(gate))
     }
 
     /// The bound of which the places above it are a part: under an allowance, the number of typical requests.

@@ -22,7 +22,7 @@ impl Endpoints {
 
     /// How many endpoints are bounded by their own refusals.
     pub(crate) fn pushed_back_count(&self) -> usize {
-        let refused = |endpoint: &&Endpoint| endpoint.pushback.limit().is_some();
+        let refused = |endpoint: &&Endpoint| endpoint.lowering_pushback(self.gate).is_some();
         self.iter().filter(refused).count()
     }
 }

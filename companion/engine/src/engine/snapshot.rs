@@ -273,7 +273,7 @@ impl Engine {
             bound: endpoint.share.bound(self.policy.gate),
             abandoned: endpoint.abandoned.len() as u64,
             foreign: endpoint.limits().foreign,
-            pushback: endpoint.pushback.limit(),
+            pushback: endpoint.lowering_pushback(self.policy.gate),
         });
         let mut endpoints: Vec<EndpointSnapshot> = unsorted.collect();
         endpoints.sort_unstable_by_key(|endpoint| endpoint.id);

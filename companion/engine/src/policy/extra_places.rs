@@ -19,6 +19,8 @@ pub enum ExtraPlaces {
 impl ExtraPlaces {
     /// No places.
     pub const NONE: Self = Self::Count(0);
+    /// A tenth, the default of the configuration.
+    pub const TENTH: Self = Self::Part(Decimal::from_billionths(Decimal::ONE / 10));
 
     /// Whether there are any under this gate: only a gate with bounds has something above them.
     #[must_use]
@@ -51,7 +53,7 @@ mod tests {
 
     #[test]
     fn a_part_is_rounded_down_and_gives_one_place_at_least() {
-        let tenth = ExtraPlaces::Part(Decimal::from_billionths(Decimal::ONE / 10));
+        let tenth = ExtraPlaces::TENTH;
         let above = |bound| tenth.above(bound, StockUnit::Requests);
         assert_eq!([1, 9, 10, 19, 20, 256].map(above), [1, 1, 1, 1, 2, 25]);
         assert_eq!(ExtraPlaces::Part(Decimal::whole(2)).above(8, StockUnit::Sequences), 16);

@@ -59,8 +59,8 @@ impl<W: Write> Run<W> {
     /// A run on an empty pool, with its answers written to `out`.
     pub(super) fn new(pool: Pool, gate: bool, out: W) -> Self {
         let mut policy = pool.policy;
-        if !pool.sets_extra_places {
-            // A script shows the order of the queue: only a file that asks for places above the bounds lets flows go past it.
+        if policy.extra_for_idle_flows == ExtraPlaces::TENTH {
+            // A script shows the order of the queue: only a file that asks for other places above the bounds lets flows go past it.
             policy.extra_for_idle_flows = ExtraPlaces::NONE;
         }
         if !gate {
