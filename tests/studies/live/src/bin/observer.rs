@@ -64,6 +64,7 @@ fn request(labels: &Arc<Labels>, endpoint: &str) -> [Observation; 3] {
                 waited: Duration::from_millis(120),
                 endpoint: endpoint.into(),
                 was_queued: true,
+                extra: false,
             }),
         ),
         Observation::Request(
@@ -80,6 +81,7 @@ fn request(labels: &Arc<Labels>, endpoint: &str) -> [Observation; 3] {
                 prompt_tokens: Some(700),
                 output_tokens: Some(180),
                 requeues: 0,
+                extra: false,
             }),
         ),
     ]
