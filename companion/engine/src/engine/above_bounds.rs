@@ -30,7 +30,9 @@ impl Engine {
     }
 
     pub(super) fn may_grant_above(&self) -> bool {
-        self.endpoints.any_extra_room() && self.ready && !self.is_manual()
+        // What ran above the bounds of a former leader counts as within those of this one.
+        let is_within = self.is_auto() || self.endpoints.filled() <= self.endpoints.bounds().upper;
+        self.endpoints.any_extra_room() && self.ready && !self.is_manual() && is_within
     }
 
     /// The first request of a flow with nothing running that an endpoint takes above its bound, and those endpoints. Of many flows whose

@@ -179,6 +179,9 @@ impl Engine {
         let first = *endpoints.first().expect("invariant: a request that is granted has an endpoint");
         self.rate_limiter.take(self.now);
         let charge = self.charge_for(id);
+        if place == Place::Above {
+            self.tree.restart_lag(flow);
+        }
         let receipts = self.tree.bypass(flow, &charge, first, &self.endpoints);
         self.start(id, first, place, charge, receipts, outcome);
         self.push_grant(id, endpoints, outcome);

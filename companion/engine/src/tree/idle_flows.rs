@@ -55,6 +55,12 @@ impl Tree {
         }
     }
 
+    /// `flow` is granted above a bound. Those places are beside what flows share, so its distance to others counts from now on.
+    pub(crate) fn restart_lag(&mut self, flow: FlowId) {
+        let node = &mut self.flows[flow];
+        self.leaves[node.leaf].lags.untrack(&mut node.tracked);
+    }
+
     fn idle_turn(&self, flow: FlowId) -> Option<IdleTurn> {
         let node = &self.flows[flow];
         let head = node.head.filter(|_| self.config.has_extra_places && self.is_idle(flow))?;

@@ -89,7 +89,11 @@ impl Model {
 
     /// The endpoints that take the item above their bounds, with their order.
     pub(super) fn choices_above(&self, item: &Item) -> BTreeMap<EndpointId, (f64, Utilisation)> {
-        if matches!(self.policy.gate, Gate::Open | Gate::Manual) || !self.may_go_above(item.band) {
+        let is_within = self.by_allowance() || self.filled() <= self.bounds().1;
+        if matches!(self.policy.gate, Gate::Open | Gate::Manual)
+            || !is_within
+            || !self.may_go_above(item.band)
+        {
             return BTreeMap::new();
         }
         let able = self.endpoints.iter().filter(|(id, server)| {
