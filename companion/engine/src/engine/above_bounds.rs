@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use super::Engine;
 use super::lifecycle::Place;
 use crate::endpoint::Endpoint;
+use crate::gate::counts_tokens;
 use crate::ids::JobId;
 use crate::input::EndpointId;
 use crate::limits::IDLE_FLOWS_SEEN;
@@ -31,7 +32,8 @@ impl Engine {
 
     pub(super) fn may_grant_above(&self) -> bool {
         // What ran above the bounds of a former leader counts as within those of this one.
-        let is_within = self.is_auto() || self.endpoints.filled() <= self.endpoints.bounds().upper;
+        let may_exceed = self.is_auto() || counts_tokens(self.policy.gate);
+        let is_within = may_exceed || self.endpoints.filled() <= self.endpoints.bounds().upper;
         self.endpoints.any_extra_room() && self.ready && !self.is_manual() && is_within
     }
 

@@ -89,7 +89,8 @@ impl Model {
 
     /// The endpoints that take the item above their bounds, with their order.
     pub(super) fn choices_above(&self, item: &Item) -> BTreeMap<EndpointId, (f64, Utilisation)> {
-        let is_within = self.by_allowance() || self.filled() <= self.bounds().1;
+        let may_exceed = self.by_allowance() || self.in_tokens();
+        let is_within = may_exceed || self.filled() <= self.bounds().1;
         if matches!(self.policy.gate, Gate::Open | Gate::Manual)
             || !is_within
             || !self.may_go_above(item.band)
