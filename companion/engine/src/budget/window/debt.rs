@@ -113,8 +113,8 @@ impl Window {
         if let Some(later) = self.once_within_limit() {
             return later.has_room_in();
         }
-        let most = u128::from(self.limit) + u128::from(self.top_ups.left());
-        if u128::from(self.elsewhere) >= most {
+        let most_in = |step| u128::from(self.limit) + u128::from(self.top_ups.left_in(step));
+        if u128::from(self.elsewhere) >= most_in(self.now) {
             return None;
         }
         let (turns, rest) = self.debt_in_turns();
@@ -122,8 +122,9 @@ impl Window {
         let mut left = 0;
         for step in &self.steps {
             left += u128::from(step.counted());
-            if counted - left < most {
-                return Some(self.leaves_after(turns, step));
+            let leaves = self.leaves_after(turns, step);
+            if counted - left < most_in(leaves) {
+                return Some(leaves);
             }
         }
         self.steps.back().map(|newest| self.leaves_after(turns, newest))

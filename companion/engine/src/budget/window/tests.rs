@@ -162,6 +162,21 @@ fn a_top_up_from_before_ends_when_as_much_time_has_passed_since_then() {
 }
 
 #[test]
+fn a_top_up_that_ends_with_the_step_that_leaves_makes_no_room_in_it() {
+    let mut window = Window::new(150, 9, 0);
+    window.reserve(0, 50);
+    window.advance(1);
+    window.reserve(1, 100);
+    window.top_up(0, 1);
+    window.set_limit(100);
+    assert_eq!(window.has_room_in(), Some(10), "in step 9 the limit is used, and the top-up has ended");
+    window.advance(9);
+    assert_eq!(window.room(), 0);
+    window.advance(10);
+    assert_eq!(window.room(), 100);
+}
+
+#[test]
 fn a_reset_forgets_usage_and_debts_but_not_what_other_gateways_run() {
     let mut window = Window::new(100, 10, 0);
     window.reserve(0, 500);

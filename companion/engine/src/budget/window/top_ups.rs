@@ -42,6 +42,11 @@ impl TopUps {
         self.left
     }
 
+    /// What may still be used in `step`, which is the present one or a later one, if nothing is used before.
+    pub(super) const fn left_in(&self, step: StepNumber) -> u64 {
+        if step < self.until { self.left } else { 0 }
+    }
+
     /// What was used of them, also to pay debts.
     pub(super) const fn used(&self) -> u64 {
         self.taken.saturating_add(self.paid)
