@@ -5,7 +5,8 @@
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(rename_all = "snake_case"))]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema), schemars(inline))]
 pub enum Discipline {
-    /// Weighted fair queueing by virtual finish times, corrected by the tokens that were really used.
+    /// Weighted fair queueing by virtual finish times, corrected by the tokens that were really used. What a flow runs because it came
+    /// before all others counts.
     Wfq,
     /// The flow with the least usage per weight within `usage.window` is first. Usage of a model counts in all bands and
     /// classes of the pool. Requests without an identity are last.

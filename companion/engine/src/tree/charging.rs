@@ -6,6 +6,7 @@ use crate::cost::Charge;
 use crate::endpoints::Endpoints;
 use crate::ids::{ChildId, FlowId, IdentityId, JobId};
 use crate::input::EndpointId;
+use crate::policy::Discipline;
 
 impl Tree {
     /// `request`, which was picked, is dispatched to `endpoint`: it leaves its queue, is charged on every level, and runs
@@ -99,6 +100,10 @@ impl Tree {
         self.tally_settle(flow, charge, real);
         self.settle_elsewhere(flow, charge, real);
         self.propagate(leaf);
+        if matches!(self.config.discipline, Discipline::Wfq | Discipline::RoundRobin) {
+            // Virtual time may have advanced, so that the charges of others no longer matter.
+            self.forget_idle(leaf);
+        }
     }
 
     /// A request of `flow` no longer runs at `endpoint`. The caller then calls [`Self::release_flow`], unless the request

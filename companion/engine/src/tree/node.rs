@@ -61,9 +61,9 @@ impl Unit {
 /// What a node took for a request, so that a refund gives back exactly that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Receipt {
-    /// The backlogged period of the child in which it was taken.
+    /// The period in which it was taken: under deficit round robin of the child's backlog, under virtual times of the node.
     pub(crate) period: u32,
-    /// Taken from the child's deficit.
+    /// Taken from the child's deficit, or the cost that virtual time waits for.
     pub(crate) taken: u64,
 }
 

@@ -4,6 +4,9 @@
 //!   S = max(V, F), and only its head has a tag, F + cost/weight: a tag fixed at arrival couldn't be corrected once the
 //!   real cost is known. At dispatch F = tag and V = max(V, tag). Golestani, "A self-clocked fair queueing scheme"
 //!   (1994), with Zhang's remark that for costs known late only F has to move. Round robin is this rule at cost 1.
+//!   What a child is granted while nothing waits moves F at once, and V only as it ends, but for the first such request. So
+//!   a child that fills the servers before others come is behind them by what it runs. Once two children wait, what still
+//!   runs is a distance like any other.
 //! - Virtual token counters: F is a counter, and the tag. A child that becomes runnable is lifted to the least counter of
 //!   the runnable children, or to that of the child served last. Sheng et al., "Fairness in serving large language
 //!   models" (2024). What the child's owner is charged in other leaves moves the counter too ([`elsewhere`]).
@@ -81,6 +84,10 @@ struct Child {
     weight: f64,
     /// Stays 0 under [`Rule::Fifo`]. Under [`Rule::Usage`]: the tag, as far as the child waits.
     finish: VirtualTime,
+    /// The part of `finish` of requests that bypassed while nothing waited, in [`Self::period`], and aren't settled.
+    uncontested: VirtualTime,
+    /// The [`VirtualTimeScheduler::period`] in which `uncontested` counts.
+    period: u32,
     /// The estimated cost of the owner's running requests from other leaves that is part of `finish`, under [`Rule::Vtc`].
     elsewhere: u128,
     place: Place,
@@ -136,6 +143,10 @@ pub(super) struct VirtualTimeScheduler {
     /// Under [`Rule::Vtc`]: the child served last.
     served: Option<ChildId>,
     last_advance: Option<Advance>,
+    /// The children in the queues.
+    backlogged: usize,
+    /// Numbers the times between those in which two children or more wait. Not 0, the period of a receipt that has none.
+    period: u32,
     usage: Usage,
     /// Under [`Rule::Usage`]: the children whose weights have changed, with the new weight as a multiple of the old one.
     reweighted: Vec<(ChildId, f64)>,
@@ -161,6 +172,8 @@ impl VirtualTimeScheduler {
             now: VirtualTime::default(),
             served: None,
             last_advance: None,
+            backlogged: 0,
+            period: 1,
             usage: Usage::new(window, now),
             reweighted: Vec::new(),
             children: Slab::default(),
@@ -179,6 +192,8 @@ impl VirtualTimeScheduler {
             owner,
             weight,
             finish: VirtualTime::default(),
+            uncontested: VirtualTime::default(),
+            period: 0,
             elsewhere: 0,
             place: Place::Out,
             last: false,
@@ -257,6 +272,7 @@ impl VirtualTimeScheduler {
         }
         // The child moves relative to V. If a refund reverted V after that, the child would be ahead by as much.
         self.last_advance = None;
+        self.begin_period();
         if let Place::In(queue) = self.children[child].place {
             self.catch_up(queue);
         }
@@ -433,15 +449,35 @@ impl VirtualTimeScheduler {
         }
     }
 
+    /// V is the latest finish time.
+    const fn follows_finish(&self) -> bool {
+        matches!(self.rule, Rule::Wfq | Rule::RoundRobin)
+    }
+
+    /// From now on V no longer waits for what runs.
+    const fn begin_period(&mut self) {
+        self.period = match self.period.checked_add(1) {
+            Some(next) => next,
+            None => 1,
+        };
+    }
+
+    /// The part of the child's finish time that V waits for.
+    fn uncontested(&self, child: ChildId) -> VirtualTime {
+        let node = &self.children[child];
+        if node.period == self.period { node.uncontested } else { VirtualTime::default() }
+    }
+
     /// Charges `child`, which is at the level or later.
     fn advance_by(&mut self, child: ChildId, charge: &Charge) {
         let step = self.step(charge.cost, charge.weight);
+        let uncontested = self.uncontested(child);
         let node = &mut self.children[child];
         node.finish = node.finish + step;
         let advance = Advance { child, step, from: self.now, served: self.served };
         match self.rule {
             Rule::Wfq | Rule::RoundRobin => {
-                let finish = self.finish(child);
+                let finish = self.finish(child) - uncontested;
                 self.last_advance = (finish > self.now).then_some(advance);
                 // A child that bypasses while its own queue is closed may be behind V, which doesn't go back.
                 self.now = self.now.max(finish);
@@ -508,10 +544,16 @@ impl Node for VirtualTimeScheduler {
         if let Place::In(queue) = place {
             self.rekey(child, queue);
         }
-        Receipt::default()
+        if self.backlogged > 0 || !self.follows_finish() {
+            return Receipt::default();
+        }
+        let uncontested = self.uncontested(child) + self.step(charge.cost, charge.weight);
+        let (node, period) = (&mut self.children[child], self.period);
+        (node.uncontested, node.period) = (uncontested, period);
+        Receipt { period, taken: charge.cost }
     }
 
-    fn settle(&mut self, child: ChildId, charge: &Charge, _receipt: Receipt, real: Option<u64>) {
+    fn settle(&mut self, child: ChildId, charge: &Charge, receipt: Receipt, real: Option<u64>) {
         let step = self.step(charge.cost, charge.weight);
         let correction = real.map_or(VirtualTime::default(), |real| self.step(real, charge.weight)) - step;
         if let Some(last) = self.last_advance.filter(|last| last.child == child) {
@@ -526,6 +568,17 @@ impl Node for VirtualTimeScheduler {
         }
         if correction != VirtualTime::default() {
             self.shift(child, correction);
+        }
+        if receipt.period == self.period {
+            // Within a period weights stay what they are.
+            let taken = self.step(receipt.taken, charge.weight);
+            let node = &mut self.children[child];
+            node.uncontested = node.uncontested - taken;
+            let ended = node.finish - node.uncontested;
+            if real.is_some() && self.backlogged == 0 && ended > self.now {
+                self.now = ended;
+                self.last_advance = None;
+            }
         }
     }
 }

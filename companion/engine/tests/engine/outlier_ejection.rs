@@ -197,7 +197,7 @@ fn requests_on_an_ejected_endpoint_end_normally() {
     policy.gate = gate(1, 1);
     let mut harness = Harness::new(policy, 2);
     harness.handle(Input::Register(restricted(request(1, "f", Default), &[1])));
-    harness.handle(Input::Register(restricted(request(2, "f", Default), &[2])));
+    harness.handle(Input::Register(restricted(request(2, "e", Default), &[2])));
     harness.register(3, "f", Default);
     harness.register(4, "g", Default);
     for id in 8..=9 {

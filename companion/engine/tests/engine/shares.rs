@@ -76,6 +76,110 @@ proptest! {
     }
 }
 
+/// How many of the next `count` requests each of `light` and `greedy` is granted, as the oldest that run end.
+fn grants(harness: &mut Harness, running: &mut VecDeque<u64>, count: usize) -> [usize; 2] {
+    let mut granted = [0, 0];
+    for _ in 0..count {
+        let id = running.pop_front().expect("requests run");
+        let effects = harness.complete(id);
+        let Some(ShortEffect::Dispatched(next, _)) = effects.last() else { panic!("{effects:?}") };
+        granted[usize::from(*next >= 1_000)] += 1;
+        running.push_back(*next);
+    }
+    granted
+}
+
+/// Room for 16 requests; the weight of `light` is 3.
+fn three_to_one(discipline: Discipline) -> Harness {
+    let mut policy = policy();
+    policy.gate = gate(16, 16);
+    policy.flows.discipline = discipline;
+    policy.flows.weights.insert("light".into(), 3.0);
+    policy.queue.flow_capacity = 1_000;
+    Harness::new(policy, 1)
+}
+
+#[test]
+fn a_flood_that_fills_the_servers_before_others_come_counts() {
+    for discipline in [Discipline::Wfq, Discipline::RoundRobin] {
+        let mut harness = three_to_one(discipline);
+        for id in 1_000..1_100 {
+            harness.register(id, "greedy", Band::Default);
+        }
+        for id in 0..100 {
+            harness.register(id, "light", Band::Default);
+        }
+        let mut running: VecDeque<u64> = (1_000..1_016).collect();
+        let granted = grants(&mut harness, &mut running, 48);
+        assert!(granted[0] >= 46, "of the 64 so far, 16 are of the greedy one: {granted:?}");
+        let [light, greedy] = grants(&mut harness, &mut running, 40);
+        assert!((29..=31).contains(&light), "{light} to {greedy}");
+    }
+}
+
+#[test]
+fn what_ended_before_others_came_does_not_count() {
+    let mut harness = three_to_one(Discipline::Wfq);
+    let mut running = VecDeque::new();
+    for id in 1_000..1_200 {
+        harness.register(id, "greedy", Band::Default);
+        running.push_back(id);
+        if running.len() > 2 {
+            harness.complete(running.pop_front().expect("three run"));
+        }
+    }
+    for id in 0..100 {
+        harness.register(id, "light", Band::Default);
+    }
+    for id in 1_200..1_300 {
+        harness.register(id, "greedy", Band::Default);
+    }
+    running.extend(0..14);
+    // The greedy one runs one more than virtual time has counted, the light one 13: a third of that by its weight.
+    let [light, greedy] = grants(&mut harness, &mut running, 40);
+    assert!((26..=31).contains(&light), "{light} to {greedy}");
+}
+
+#[test]
+fn a_flood_that_waits_alone_is_behind_by_what_still_runs_of_it() {
+    let mut harness = three_to_one(Discipline::Wfq);
+    for id in 1_000..1_200 {
+        harness.register(id, "greedy", Band::Default);
+    }
+    let mut running: VecDeque<u64> = (1_000..1_016).collect();
+    assert_eq!(grants(&mut harness, &mut running, 8), [0, 8]);
+    for id in 0..100 {
+        harness.register(id, "light", Band::Default);
+    }
+    // Eight of the first sixteen still run, and virtual time has counted one of them.
+    let [light, greedy] = grants(&mut harness, &mut running, 24);
+    assert!((20..=24).contains(&light), "{light} to {greedy}");
+}
+
+#[test]
+fn a_refunded_flood_counts_no_more() {
+    let mut harness = three_to_one(Discipline::Wfq);
+    for id in 1_000..1_016 {
+        harness.register(id, "greedy", Band::Default);
+    }
+    for id in 1_001..1_016 {
+        harness.handle(Input::Completed { id: RequestId(id), service: Service::Nothing });
+    }
+    harness.register(2_000, "other", Band::Default);
+    for id in 2_001..2_015 {
+        harness.register(id, "other", Band::Critical);
+    }
+    for id in 1_100..1_140 {
+        harness.register(id, "greedy", Band::Default);
+    }
+    for id in 0..100 {
+        harness.register(id, "light", Band::Default);
+    }
+    let mut running: VecDeque<u64> = (2_000..2_015).collect();
+    let [light, greedy] = grants(&mut harness, &mut running, 40);
+    assert!((29..=31).contains(&light), "{light} to {greedy}");
+}
+
 #[test]
 fn beyond_the_limit_new_flows_share_and_are_not_rejected() {
     let mut policy = policy();

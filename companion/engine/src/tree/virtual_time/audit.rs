@@ -50,6 +50,8 @@ impl VirtualTimeScheduler {
     /// Checks the queues; `open` is whether an eligibility set is open.
     pub(crate) fn audit(&self, open: impl Fn(EligibilityId) -> bool) -> Result<(), AuditError> {
         let mut least: Option<(Key, ChildId)> = None;
+        let backlogged: usize = self.queues.iter().map(|(_, queue)| queue.members.ids().count()).sum();
+        check("the children in queues are counted", self.backlogged == backlogged)?;
         for (id, queue) in self.queues.iter() {
             let is_open = open(queue.eligibility);
             let found = self.by_eligibility.get(&queue.eligibility) == Some(&id);

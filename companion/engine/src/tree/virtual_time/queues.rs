@@ -44,6 +44,10 @@ impl VirtualTimeScheduler {
             *self.by_eligibility.entry(head.eligibility).or_insert_with(new)
         };
         self.catch_up(queue);
+        self.backlogged += 1;
+        if self.backlogged == 2 {
+            self.begin_period();
+        }
         let node = &mut self.children[child];
         node.finish = node.finish - self.queues[queue].origin;
         node.place = Place::In(queue);
@@ -59,6 +63,7 @@ impl VirtualTimeScheduler {
         let left = &mut self.queues[queue];
         let node = &mut self.children[child];
         left.members.remove(&mut self.positions, child);
+        self.backlogged -= 1;
         node.finish = node.finish + left.origin;
         node.place = Place::Out;
         self.update_open(queue);

@@ -126,6 +126,8 @@ pub struct Running {
     is_answering: bool,
     /// It runs above the bound.
     is_extra: bool,
+    /// If it bypassed while no flow waited: the period of the flows, and the cost then.
+    uncontested: Option<(u32, u64)>,
     /// Deficit taken from the rings of bands, models, classes and flows.
     taken: [Taken; 4],
 }

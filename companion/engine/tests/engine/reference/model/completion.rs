@@ -99,7 +99,10 @@ impl Model {
         }
         if self.discipline() != Discipline::Drr {
             let virtual_time = self.virtual_times.get_mut(&leaf).expect("the leaf was charged");
-            virtual_time.settle(&item.name, running.cost, running.weight, settled_cost);
+            virtual_time.settle(&item.name, running.cost, running.weight, settled_cost, running.uncontested);
+            if matches!(self.discipline(), Discipline::Wfq | Discipline::RoundRobin) {
+                self.drop_unused_flows(&leaf);
+            }
         }
         for virtual_time in self.vtc_elsewhere(item) {
             virtual_time.settle_elsewhere(&item.name, running.cost, running.weight, settled_cost);

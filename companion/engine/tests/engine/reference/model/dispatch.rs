@@ -127,6 +127,10 @@ impl Model {
                 let virtual_time = self.virtual_times.get_mut(&leaf).expect("its key was listed");
                 virtual_time.set_backlogged(&name, waits);
             }
+            let virtual_time = self.virtual_times.get_mut(&leaf).expect("its key was listed");
+            if virtual_time.backlogged() > 1 {
+                virtual_time.begin_period();
+            }
         }
     }
 
@@ -294,7 +298,7 @@ impl Model {
         let endpoint = effects.expect_grant(self, id, Outcome::Dispatched, waited, cost);
         self.take_rate_token();
         let taken = self.serve(&item);
-        self.run(&item, endpoint, Outcome::Dispatched, taken);
+        self.run(&item, endpoint, Outcome::Dispatched, taken, false);
     }
 
     /// Starts a request from the list that doesn't wait.
@@ -302,18 +306,26 @@ impl Model {
         let item = self.item(id).clone();
         self.items.retain(|item| item.id != id);
         let taken = self.charge(&item);
-        self.run(&item, endpoint, outcome, taken);
+        self.run(&item, endpoint, outcome, taken, true);
     }
 
-    fn run(&mut self, item: &Item, endpoint: EndpointId, outcome: Outcome, taken: [Taken; 4]) {
+    fn run(
+        &mut self,
+        item: &Item,
+        endpoint: EndpointId,
+        outcome: Outcome,
+        taken: [Taken; 4],
+        bypasses: bool,
+    ) {
         let leaf = self.leaf(item);
         let cost = self.cost(item);
         let weight = self.policy.flows.weight_of(&item.name);
+        let mut uncontested = None;
         if self.discipline() != Discipline::Drr {
             let discipline = self.discipline();
             let virtual_time =
                 self.virtual_times.entry(leaf.clone()).or_insert_with(|| VirtualTime::new(discipline));
-            let (before, now) = virtual_time.charge(&item.name, cost, weight);
+            let (before, now) = virtual_time.charge(&item.name, cost, weight, bypasses, &mut uncontested);
             self.hold_back_blocked_lanes(item, before, now);
         }
         for virtual_time in self.vtc_elsewhere(item) {
@@ -332,6 +344,7 @@ impl Model {
             prefill: item.prompt.saturating_sub(item.cached),
             is_answering: false,
             is_extra: false,
+            uncontested,
             taken,
         });
         self.items.push(Item { running, ..item.clone() });

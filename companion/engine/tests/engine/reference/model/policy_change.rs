@@ -146,6 +146,7 @@ impl Model {
             return;
         };
         running.taken[3] = Taken::default();
+        let mut uncontested = None;
         let discipline = self.policy.flows.discipline;
         if discipline == Discipline::Drr {
             return;
@@ -154,7 +155,10 @@ impl Model {
         let leaf = self.leaf(&item);
         let virtual_time = self.virtual_times.entry(leaf).or_insert_with(|| VirtualTime::new(discipline));
         if !is_settled {
-            virtual_time.charge(&item.name, cost, weight);
+            virtual_time.charge(&item.name, cost, weight, true, &mut uncontested);
+        }
+        if let Some(running) = &mut self.items[index].running {
+            running.uncontested = uncontested;
         }
     }
 }

@@ -18,6 +18,9 @@ pub fn in_cost_per_weight(virtual_time: i128) -> f64 {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Flow {
     pub finish: i128,
+    /// The part of `finish` of requests that bypassed while none waited, and aren't settled, in `period`.
+    uncontested: i128,
+    period: u32,
     /// For `vtc`: the estimated cost of the identity's running requests from other leaves that is part of `finish`.
     elsewhere: u64,
     /// The flow was backlogged or charged.
@@ -43,12 +46,14 @@ pub struct VirtualTime {
     /// For `vtc`: the flow served last.
     served: Option<Box<str>>,
     last_advance: Option<LastAdvance>,
+    /// Counts the times at which two flows came to wait, or a weight changed.
+    period: u32,
     pub flows: BTreeMap<Box<str>, Flow>,
 }
 
 impl VirtualTime {
     pub const fn new(discipline: Discipline) -> Self {
-        Self { discipline, now: 0, served: None, last_advance: None, flows: BTreeMap::new() }
+        Self { discipline, now: 0, served: None, last_advance: None, period: 0, flows: BTreeMap::new() }
     }
 
     /// The least start of a flow that becomes backlogged.
@@ -111,15 +116,43 @@ impl VirtualTime {
         self.flows.get_mut(name).expect("it is known").backlogged = backlogged;
     }
 
-    /// Charges a flow and returns virtual time before and after.
-    pub fn charge(&mut self, name: &str, cost: u64, weight: f64) -> (i128, i128) {
+    pub fn backlogged(&self) -> usize {
+        self.flows.values().filter(|flow| flow.backlogged).count()
+    }
+
+    /// Virtual time waits no longer for what runs.
+    pub fn begin_period(&mut self) {
+        self.period += 1;
+    }
+
+    fn follows_finish(&self) -> bool {
+        matches!(self.discipline, Discipline::Wfq | Discipline::RoundRobin)
+    }
+
+    /// Charges a flow and returns virtual time before and after. `uncontested`: set to the period and the cost if virtual time waits for the request.
+    pub fn charge(
+        &mut self,
+        name: &str,
+        cost: u64,
+        weight: f64,
+        bypasses: bool,
+        uncontested: &mut Option<(u32, u64)>,
+    ) -> (i128, i128) {
         if !self.flows.get(name).is_some_and(|flow| flow.backlogged) {
             self.lift(name);
         }
         let step = self.step(cost, weight);
+        let waits = bypasses && self.backlogged() == 0 && self.follows_finish();
         let flow = self.flows.get_mut(name).expect("lifted");
+        if flow.period != self.period {
+            (flow.period, flow.uncontested) = (self.period, 0);
+        }
         flow.finish += step;
-        let (before, finish) = (self.now, flow.finish);
+        let (before, finish) = (self.now, flow.finish - flow.uncontested);
+        if waits {
+            flow.uncontested += step;
+            *uncontested = Some((self.period, cost));
+        }
         let last_advance = LastAdvance { flow: name.into(), step, now: before, served: self.served.clone() };
         match self.discipline {
             Discipline::Wfq | Discipline::RoundRobin => {
@@ -135,16 +168,33 @@ impl VirtualTime {
         (before, self.now)
     }
 
-    pub fn settle(&mut self, name: &str, cost: u64, weight: f64, real: Option<u64>) {
-        let step = self.step(cost, weight);
+    /// `uncontested`: what [`Self::charge`] set it to.
+    pub fn settle(
+        &mut self,
+        name: &str,
+        cost: u64,
+        weight: f64,
+        real: Option<u64>,
+        uncontested: Option<(u32, u64)>,
+    ) {
+        let (step, backlogged) = (self.step(cost, weight), self.backlogged());
         if let Some(advance) = self.last_advance.take_if(|advance| *advance.flow == *name)
             && real.is_none()
             && advance.step == step
         {
             (self.now, self.served) = (advance.now, advance.served);
         }
-        let real = real.map_or(0, |real| self.step(real, weight));
-        self.flows.get_mut(name).expect("the flow was charged").finish += real - step;
+        let settled = real.map_or(0, |real| self.step(real, weight));
+        let taken = uncontested.map_or(0, |(_, cost)| self.step(cost, weight));
+        let flow = self.flows.get_mut(name).expect("the flow was charged");
+        flow.finish += settled - step;
+        if uncontested.is_some_and(|(period, _)| period == self.period) {
+            flow.uncontested -= taken;
+            let ended = flow.finish - flow.uncontested;
+            if real.is_some() && backlogged == 0 && ended > self.now {
+                (self.now, self.last_advance) = (ended, None);
+            }
+        }
     }
 
     /// For `vtc`: the identity is charged in another leaf. That counts for a known flow, while a flow is backlogged here.
@@ -173,6 +223,7 @@ impl VirtualTime {
             return;
         }
         self.last_advance = None;
+        self.begin_period();
         let level = self.start_level();
         let gains = |flow: &Flow| flow.backlogged || flow.finish > level;
         if let Some(flow) = self.flows.get_mut(name).filter(|flow| gains(flow)) {
