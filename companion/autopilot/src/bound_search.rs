@@ -249,6 +249,9 @@ pub(crate) struct BoundSearch {
     pace: Option<Duration>,
     retry_at: Option<Instant>,
     backoff: Duration,
+    /// The bound was found lower than a step back, by slow beginnings alone. A server that has just started is as slow, so tests rise as fast
+    /// as before.
+    is_doubtful: bool,
 }
 
 impl BoundSearch {
@@ -267,6 +270,7 @@ impl BoundSearch {
             pace: None,
             retry_at: None,
             backoff: RETRY_MIN,
+            is_doubtful: false,
         };
         search.update_reserved();
         search
@@ -645,6 +649,7 @@ impl BoundSearch {
             // Levels that are judged by their ends take long.
             Found::Nothing if is_judged_by_ends => self.bound,
             Found::Nothing => self.bound / 2,
+            Found::Full if self.is_doubtful => self.bound / 2,
             Found::Full | Found::NoGain | Found::Target => self.bound / 8,
         }
         .max(1);
@@ -661,7 +666,11 @@ impl BoundSearch {
         let least = tested.map_or(0, |below| below.bound);
         let least = if self.level.last.is_none() { least.max(self.proven) } else { least };
         let bound = bound.max(least);
+        let (first, before) = (self.found == Found::Nothing, self.bound);
         self.bound = bound.clamp((present.sequences / 2).clamp(1, self.bound), self.bound);
+        // A rise by a half is undone by a fall by a third.
+        self.is_doubtful =
+            first && !self.is_queued_by_pages() && self.bound.saturating_mul(3) < before.saturating_mul(2);
         self.found = found;
         self.proven = self.proven.min(self.bound);
         self.most_before = 0;

@@ -467,3 +467,23 @@ fn small_bounds_rise_by_one_when_that_one_has_begun_and_fall_when_it_waits() {
         assert_eq!(bench.search.bound(), bound + 3, "{bound}: the one more waits inside the server");
     }
 }
+
+#[test]
+fn a_bound_that_slow_beginnings_have_halved_rises_as_fast_as_before() {
+    let mut bench = Bench::new(8);
+    // A server that has just started begins one of eight, and the others late.
+    bench.fill();
+    bench.begin(100, 1);
+    assert!(bench.judge_when_due(true));
+    assert_eq!((bench.search.bound(), bench.search.found()), (4, Found::Full));
+    bench.begin(1_000, usize::MAX);
+    bench.end(4, 10.0);
+    bench.fill();
+    bench.pass(2_000);
+    for expected in [6, 9, 13, 19] {
+        assert!(bench.judge_when_due(true), "{:?}", bench.search);
+        assert_eq!(bench.search.bound(), expected);
+        bench.fill();
+        bench.begin(50, usize::MAX);
+    }
+}
