@@ -55,6 +55,10 @@ codes! {
     ModelNotFound = "model_not_found",
     /// The request is malformed.
     InvalidRequest = "invalid_request",
+    /// No list of paths names the request's path.
+    PathNotFound = "path_not_found",
+    /// The request's path controls a server.
+    PathRefused = "path_refused",
     /// The request has no API key, or one that no tenant has.
     InvalidApiKey = "invalid_api_key",
     /// The body exceeds the limit.

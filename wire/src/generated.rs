@@ -472,7 +472,7 @@ pub struct Bye {}
 pub struct Policy {
     #[prost(string, tag = "1")]
     pub digest: ::prost::alloc::string::String,
-    /// The request paths that are queued.
+    /// What happens to requests, by their paths. The most specific entry counts, and of equal ones the first.
     #[prost(message, repeated, tag = "2")]
     pub routes: ::prost::alloc::vec::Vec<Route>,
     /// The filter refuses a larger body.
@@ -489,13 +489,20 @@ pub struct Policy {
     /// session, only this pool's entry of `pools` counts.
     #[prost(bool, tag = "7")]
     pub session_per_pool: bool,
+    /// Requests for paths that `routes` doesn't name pass. Otherwise the filter refuses them.
+    #[prost(bool, tag = "8")]
+    pub others_pass: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Route {
+    /// A path, or with a `*` at its end the beginning of paths. Compared decoded, in lower case, without parameters, doubled and trailing
+    /// slashes, dot segments, and white space at its end.
     #[prost(string, tag = "1")]
     pub path: ::prost::alloc::string::String,
     #[prost(enumeration = "Api", tag = "2")]
     pub api: i32,
+    #[prost(enumeration = "PathAction", tag = "3")]
+    pub action: i32,
 }
 /// Where the filter reads the identity of a request. In each list the first source that the request has wins.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -648,6 +655,9 @@ pub struct Pool {
     /// `fallback_bound` counts sequences instead of requests.
     #[prost(bool, tag = "24")]
     pub fallback_bound_in_sequences: bool,
+    /// Requests that name no model belong to this pool.
+    #[prost(bool, tag = "25")]
+    pub is_default: bool,
 }
 /// What a server may do before a byte of its response for the request to be sent again.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -845,6 +855,10 @@ pub enum Api {
     Embeddings = 3,
     Responses = 4,
     Messages = 5,
+    /// Any other: each text of the body counts as a prompt.
+    Other = 6,
+    /// Any other that generates no tokens, like scores and vectors.
+    OtherWithoutOutput = 7,
 }
 impl Api {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -859,6 +873,8 @@ impl Api {
             Self::Embeddings => "API_EMBEDDINGS",
             Self::Responses => "API_RESPONSES",
             Self::Messages => "API_MESSAGES",
+            Self::Other => "API_OTHER",
+            Self::OtherWithoutOutput => "API_OTHER_WITHOUT_OUTPUT",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -870,6 +886,8 @@ impl Api {
             "API_EMBEDDINGS" => Some(Self::Embeddings),
             "API_RESPONSES" => Some(Self::Responses),
             "API_MESSAGES" => Some(Self::Messages),
+            "API_OTHER" => Some(Self::Other),
+            "API_OTHER_WITHOUT_OUTPUT" => Some(Self::OtherWithoutOutput),
             _ => None,
         }
     }
@@ -933,6 +951,39 @@ impl EndReason {
             "END_REASON_REPORTED_ERROR" => Some(Self::ReportedError),
             "END_REASON_TIMED_OUT_BEFORE_ANSWER" => Some(Self::TimedOutBeforeAnswer),
             "END_REASON_TIMED_OUT_INSIDE_ANSWER" => Some(Self::TimedOutInsideAnswer),
+            _ => None,
+        }
+    }
+}
+/// What happens to a request for a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum PathAction {
+    /// It is queued, unless its method computes nothing.
+    Queue = 0,
+    /// It passes to the pool of its model.
+    Pass = 1,
+    /// It is refused, because it controls a server.
+    Refuse = 2,
+}
+impl PathAction {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Queue => "PATH_ACTION_QUEUE",
+            Self::Pass => "PATH_ACTION_PASS",
+            Self::Refuse => "PATH_ACTION_REFUSE",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "PATH_ACTION_QUEUE" => Some(Self::Queue),
+            "PATH_ACTION_PASS" => Some(Self::Pass),
+            "PATH_ACTION_REFUSE" => Some(Self::Refuse),
             _ => None,
         }
     }

@@ -143,7 +143,11 @@ fn policy() -> Policy {
     let table = ModelTable { rules: vec![ModelRule { glob: "chat-*".into(), value: "critical".into() }] };
     Policy {
         digest: "d1".into(),
-        routes: vec![Route { path: "/v1/chat/completions".into(), api: Api::ChatCompletions.into() }],
+        routes: vec![Route {
+            path: "/v1/chat/completions".into(),
+            api: Api::ChatCompletions.into(),
+            ..Route::default()
+        }],
         body_bytes_max: 1 << 25,
         identity: Some(Identity {
             fairness_id: vec![source(SourceFrom::Header("x-a".into()))],
@@ -181,7 +185,9 @@ fn policy() -> Policy {
             first_byte_ms: Some(30_000),
             idle_ms: Some(5_000),
             fallback_bound_in_sequences: true,
+            is_default: true,
         }],
+        others_pass: true,
         tracing: true,
         session_per_pool: true,
     }
@@ -323,12 +329,12 @@ const FILTER_FRAMES: &[&str] = &[
 
 const COMPANION_FRAMES: &[&str] = &[
     "080810091a0b0a0908011080d095ffbc31",
-    "080810091a8b021288020a02643112180a142f76312f636861742f636f6d706c6574696f6e7310011880808010228c010a05 \
+    "080810091a9002128d020a02643112180a142f76312f636861742f636f6d706c6574696f6e7310011880808010228c010a05 \
      0a03782d6112061204757365721a1622140a120a06636861742d2a1208637269746963616c22081a066e732f6b65792a050a \
      03782d7332050a03782d6a3a0c080112080a040a0000001008423d0a0d617574686f72697a6174696f6e1001180122280a20 \
-     0707070707070707070707070707070707070707070707070707070707070707120461636d652a500a046368617412076c6c \
+     0707070707070707070707070707070707070707070707070707070707070707120461636d652a530a046368617412076c6c \
      616d612d2a188827200128b0ea0130e0d40338ad03420e3132372e302e302e313a3830303148075001580160016a0a080110 \
-     011a04ad03f703700178b0ea0180018827c0010130013801",
+     011a04ad03f703700178b0ea0180018827c00101c80101300138014001",
     "080810091a531a5108ac021204636861741a0e3132372e302e302e313a383030311a0e3132372e302e302e313a3830303222 \
      0a6469737061746368656428b96030a4033a076c6c616d612d6140014a0908011064182820f02e",
     "080810091a44224208ac0210f7031a0a71756575655f66756c6c221372656a65637465645f71756575655f66756c6c2a0466 \

@@ -36,6 +36,7 @@ pub(crate) use self::upstream::Upstream;
 pub(crate) use self::usage::{Model, Slo, Usage, slo};
 use super::error::Violation;
 use super::name::is_name;
+use super::paths::PathLists;
 use super::value::{Bytes, Count, FlowCount, List, PositiveDuration};
 use super::{Admin, Alias, BindError, Config, Identity, Listen, Queued, Tls, compiled};
 
@@ -56,6 +57,8 @@ pub(crate) struct Document {
     pub(crate) admin: Admin,
     /// The sources of a request's identity, and the trusted clients.
     pub(crate) identity: Identity,
+    /// What happens to requests, by their paths.
+    pub(crate) paths: PathLists,
     /// Each pool has one queue in front of model servers that serve the same models. A request goes to the first pool that
     /// serves its model. A change of the configuration finds a pool by its name.
     #[schemars(length(min = 1))]
@@ -79,6 +82,7 @@ impl Default for Document {
             replicas: None,
             admin: Admin::default(),
             identity: Identity::default(),
+            paths: PathLists::default(),
             pools: Vec::new(),
             shutdown: Shutdown::default(),
             startup_wait: PositiveDuration(penstock_wire::limits::STARTUP_WAIT),
@@ -172,6 +176,7 @@ impl TryFrom<Document> for Config {
             tls: raw.tls,
             admin: raw.admin.checked()?,
             identity: raw.identity.checked()?,
+            paths: raw.paths.checked()?,
             queued: raw.shutdown.queued,
             drain: raw.shutdown.drain.0,
             startup_wait: raw.startup_wait.0,
@@ -205,7 +210,24 @@ fn convert_pools(raw: Vec<Pool>, flows: usize) -> Result<Vec<crate::Pool>, Viola
         }
         pools.push(pool::convert(pool, flows, &path)?);
     }
+    choose_default(&mut pools)?;
     Ok(pools)
+}
+
+/// Requests that name no model belong to the pool that says so, or to the only one.
+fn choose_default(pools: &mut [crate::Pool]) -> Result<(), Violation> {
+    if let [only] = pools {
+        only.is_default = true;
+        return Ok(());
+    }
+    let mut defaults = pools.iter().enumerate().filter(|(_, pool)| pool.is_default);
+    match (defaults.next(), defaults.next()) {
+        (Some((_, first)), Some((index, _))) => Err(Violation::new(
+            format!("pools[{index}].default"),
+            format!("one pool takes the requests that name no model, and that is `{}` already", first.name),
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// A count that is larger than the machine's address space is no limit there.

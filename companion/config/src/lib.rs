@@ -20,6 +20,7 @@ mod listen;
 mod name;
 mod nearest;
 mod patch;
+mod paths;
 mod pool;
 mod reader;
 mod redis_url;
@@ -52,6 +53,7 @@ pub use self::error::Error;
 pub use self::identity::{Identity, Source};
 pub use self::keys::is_variant;
 pub use self::listen::{Address, AddressError, Admin, Listen, ListenTls, Tls};
+pub use self::paths::{DEFAULTS as DEFAULT_PATHS, DefaultPath, OtherPaths, PathAction, Paths, paths_page};
 pub use self::pool::{
     Discovered, Discovery, Endpoint, EndpointDefaults, Health, KubernetesObject, PodLabels, PodSelector,
     Pool, RequeueOn, Scrape, Store, Then, Timeouts,
@@ -76,6 +78,8 @@ pub struct Config {
     pub admin: Admin,
     /// The sources of a request's identity.
     pub identity: Identity,
+    /// What happens to requests, by their paths.
+    pub paths: Paths,
     /// At least one. Names are unique.
     pub pools: Vec<Pool>,
     /// The end of queued requests at SIGTERM.

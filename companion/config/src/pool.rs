@@ -21,6 +21,8 @@ pub struct Pool {
     pub name: String,
     /// Globs of the models that the pool serves. Empty: every model.
     pub models: Vec<String>,
+    /// Requests that name no model belong to this pool.
+    pub is_default: bool,
     /// The endpoints that the document lists, with unique addresses. At least one, unless `discovery` finds them.
     pub endpoints: Vec<Endpoint>,
     /// The way to find endpoints. `None`: the document lists them.

@@ -44,6 +44,8 @@ pub struct PoolSettings {
     pub name: String,
     /// Globs; empty for every model.
     pub models: Vec<String>,
+    /// Requests that name no model belong to this pool.
+    pub is_default: bool,
     /// The endpoints, in order.
     pub endpoints: Vec<EndpointSettings>,
     /// Servers that exist and are no endpoints yet, each variant and batch size once.
@@ -85,6 +87,7 @@ impl Default for PoolSettings {
         Self {
             name: String::new(),
             models: Vec::new(),
+            is_default: true,
             endpoints: Vec::new(),
             pending: Vec::new(),
             policy: Policy::default(),

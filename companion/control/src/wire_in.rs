@@ -36,10 +36,10 @@ pub(crate) fn registration(epoch: Epoch, message: &wire::Register) -> Registrati
         is_untrusted: message.untrusted,
         prompt_bytes: message.prompt_bytes,
         // Embeddings have no output tokens.
-        output_tokens_max: if message.api() == wire::Api::Embeddings { Some(0) } else { message.max_tokens },
+        output_tokens_max: if generates(message.api()) { message.max_tokens } else { Some(0) },
         sequences: message.sequences.clamp(1, SEQUENCES_MAX),
         body_bytes: message.body_bytes,
-        is_generated: message.api() != wire::Api::Embeddings,
+        is_generated: generates(message.api()),
         is_streamed: message.stream,
         strict: in_range(message.strict, STRICT_MAX)
             .and_then(|tier| u8::try_from(tier).ok())
@@ -187,6 +187,11 @@ fn is_within_limits(message: &wire::Register) -> bool {
 
 fn in_range(value: Option<u32>, most: u32) -> Option<u32> {
     value.filter(|value| *value <= most)
+}
+
+/// Answers of the API have output tokens.
+const fn generates(api: wire::Api) -> bool {
+    !matches!(api, wire::Api::Embeddings | wire::Api::OtherWithoutOutput)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use penstock_config::{ApiKeys, Config, Per, Pool, Source, Then, Trust};
+use penstock_config::{ApiKeys, Config, OtherPaths, PathAction, Per, Pool, Source, Then, Trust};
 use penstock_engine::policy::{Gate, StockUnit};
 use penstock_engine::units::Decimal;
 use penstock_envoy::bootstrap::COMPANION_CLUSTER;
@@ -15,13 +15,30 @@ use prost::Message as _;
 use serde_json::{Value, json};
 use siphasher::sip::SipHasher13;
 
-/// The queued request paths.
-const ROUTES: [(&str, wire::Api); 5] = [
-    ("/v1/chat/completions", wire::Api::ChatCompletions),
-    ("/v1/completions", wire::Api::Completions),
-    ("/v1/embeddings", wire::Api::Embeddings),
-    ("/v1/responses", wire::Api::Responses),
-    ("/v1/messages", wire::Api::Messages),
+/// APIs that several engines have, by the end of their paths: a path may have a beginning of the deployment's own.
+const APIS: [(&str, wire::Api); 5] = [
+    ("/chat/completions", wire::Api::ChatCompletions),
+    ("/completions", wire::Api::Completions),
+    ("/embeddings", wire::Api::Embeddings),
+    ("/responses", wire::Api::Responses),
+    ("/messages", wire::Api::Messages),
+];
+
+/// Ends of the paths of other APIs that generate no tokens.
+const WITHOUT_OUTPUT: [&str; 13] = [
+    "/classify",
+    "/embed",
+    "/embed_all",
+    "/embed_sparse",
+    "/embedding",
+    "/encode",
+    "/moderations",
+    "/pooling",
+    "/predict",
+    "/rerank",
+    "/reranking",
+    "/score",
+    "/similarity",
 ];
 
 /// The policy of this configuration. With `tracing`, filters report what spans need. The digest changes whenever
@@ -31,7 +48,8 @@ pub fn frame(config: &Config, tracing: bool) -> wire::Policy {
     let identity = &config.identity;
     let mut policy = wire::Policy {
         digest: String::new(),
-        routes: ROUTES.map(|(path, api)| wire::Route { path: path.into(), api: api.into() }).into(),
+        routes: config.paths.all().map(route).collect(),
+        others_pass: config.paths.other == OtherPaths::Pass,
         body_bytes_max: config.body_bytes,
         identity: Some(wire::Identity {
             fairness_id: sources(&identity.fairness_id),
@@ -49,6 +67,7 @@ pub fn frame(config: &Config, tracing: bool) -> wire::Policy {
             .map(|pool| wire::Pool {
                 name: pool.name.clone(),
                 models: pool.models.clone(),
+                is_default: pool.is_default,
                 hold_ms: millis(pool.hold),
                 fallback: match pool.then {
                     Then::Open => wire::Fallback::Open,
@@ -85,6 +104,23 @@ pub fn frame(config: &Config, tracing: bool) -> wire::Policy {
 pub fn plugin_configuration(config: &Config, node: &str, tracing: bool) -> Value {
     let policy = STANDARD.encode(frame(config, tracing).encode_to_vec());
     json!({ "companion": COMPANION_CLUSTER, "node": node, "policy": policy })
+}
+
+fn route((path, action): (&str, PathAction)) -> wire::Route {
+    let api = || {
+        let path = path.trim_end_matches('/').to_ascii_lowercase();
+        let known = APIS.iter().find(|(end, _)| path.ends_with(end)).map(|(_, api)| *api);
+        known.unwrap_or(match WITHOUT_OUTPUT.iter().any(|end| path.ends_with(end)) {
+            true => wire::Api::OtherWithoutOutput,
+            false => wire::Api::Other,
+        })
+    };
+    let (api, action) = match action {
+        PathAction::Queue => (api(), wire::PathAction::Queue),
+        PathAction::Pass => (wire::Api::Unspecified, wire::PathAction::Pass),
+        PathAction::Refuse => (wire::Api::Unspecified, wire::PathAction::Refuse),
+    };
+    wire::Route { path: path.to_owned(), api: api.into(), action: action.into() }
 }
 
 fn requeue_on(pool: &Pool) -> wire::RequeueOn {

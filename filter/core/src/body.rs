@@ -1,11 +1,12 @@
 //! Extracts from a request's JSON body what the gateway needs, while the body arrives.
 //!
 //! The scanner finds the model, the identity strings that the policy asks for, `stream`, the output limit, and the amount
-//! of prompt text. It refuses bodies that no model server can accept: not JSON, not an object, no model, two models.
-//! Everything else is left to the server. The scanner holds at most one slice of the body at a time, and keeps a few
+//! of prompt text. It refuses bodies that no model server can accept: not JSON, not an object, two models. Where a path's bodies may be
+//! anything, a body may also be a form, or not be read at all. Everything else is left to the server. The scanner holds at most one slice of the body at a time, and keeps a few
 //! hundred bytes.
 
 mod fields;
+mod form;
 mod sequences;
 
 use core::fmt;
@@ -16,15 +17,16 @@ use penstock_wire::Api;
 use penstock_wire::limits::NAME_BYTES_MAX;
 
 use self::fields::{Fields, Stop};
+use self::form::Form;
 use crate::json::{Cause, ReadError, Reader, SyntaxError};
 use crate::limits::SLICE_BYTES;
 
 /// The fields of a request body.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Body {
-    /// The requested model, not empty.
+    /// The requested model; empty: the body names none.
     pub model: String,
-    /// The bytes of the body that hold the model: a JSON string with its quotes.
+    /// The bytes of the body that hold the model: a JSON string with its quotes. Empty if there is none.
     pub model_range: Range<u64>,
     /// The client asks for a stream of events.
     pub stream: bool,
@@ -53,11 +55,11 @@ pub enum BodyError {
     Syntax(SyntaxError, u64),
     /// JSON, but not an object.
     NotAnObject,
-    /// No `model` at the top level.
+    /// No `model` at the top level, or null, or an empty string.
     NoModel,
     /// A second `model`, at this offset.
     TwoModels(u64),
-    /// `model` isn't a string, or is empty or too long, at this offset.
+    /// `model` isn't a string, or is too long, at this offset.
     BadModel(u64),
 }
 
@@ -67,7 +69,9 @@ impl fmt::Display for BodyError {
             Self::Empty => f.write_str("The body is empty: send a JSON object that names a \"model\"."),
             Self::Syntax(error, offset) => write!(f, "The body is not JSON: {error}, at byte {offset}."),
             Self::NotAnObject => f.write_str("The body must be a JSON object that names a \"model\"."),
-            Self::NoModel => f.write_str("The body has no \"model\": add it at the top level, as a string."),
+            Self::NoModel => f.write_str(
+                "The body has no \"model\": add it at the top level, as a string, or set `default: true` at the pool for such requests.",
+            ),
             Self::TwoModels(offset) => {
                 write!(f, "The body has \"model\" twice, the second time at byte {offset}: send it once.")
             }
@@ -79,33 +83,101 @@ impl fmt::Display for BodyError {
     }
 }
 
+/// The API is one that one engine has, so that little is known of its bodies.
+pub(crate) const fn is_of_one_engine(api: Api) -> bool {
+    matches!(api, Api::Other | Api::OtherWithoutOutput)
+}
+
 /// Scans one body, slice by slice.
 #[derive(Debug)]
 pub struct BodyScanner {
-    reader: Reader,
-    fields: Fields,
+    content: Content,
+    body_keys: Arc<[String]>,
+    takes: Takes,
+    /// The body begins with a brace, so that a server may read it as JSON whatever its type.
+    begins_object: bool,
+}
+
+/// What is left to the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Takes {
+    /// Nothing: a body must be a JSON object.
+    Objects,
+    /// A body that isn't JSON, as its type doesn't say that it is.
+    OtherTypes,
+    /// Any body.
+    Anything,
+}
+
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "nearly every body is JSON, and the scanner lies in a box")]
+enum Content {
+    Json(Reader, Fields),
+    Form(Box<Form>),
+    /// Nothing of it is read. So many bytes have passed.
+    Opaque(u64),
 }
 
 impl BodyScanner {
     /// A scanner that keeps the top-level strings under `body_keys`.
     #[must_use]
     pub fn new(body_keys: Arc<[String]>) -> Self {
-        Self { reader: Reader::new(), fields: Fields::new(body_keys) }
+        let fields = Fields::new(Arc::clone(&body_keys));
+        Self {
+            content: Content::Json(Reader::new(), fields),
+            body_keys,
+            takes: Takes::Objects,
+            begins_object: false,
+        }
     }
 
     /// This scanner for a body of `api`, which determines what several prompts and choices are. Without it, a list under
     /// any of the known keys is several prompts.
     #[must_use]
     pub fn of_api(mut self, api: Api) -> Self {
-        self.fields.set_api(api);
+        if let Content::Json(_, fields) = &mut self.content {
+            fields.set_api(api);
+        }
+        self
+    }
+
+    /// This scanner for a body with this `content-type`, on a path whose bodies may be anything.
+    #[must_use]
+    pub fn of_any_type(mut self, content_type: Option<&[u8]>) -> Self {
+        let content_type = content_type.unwrap_or_default();
+        // What says that it is JSON must be JSON.
+        if memchr::memmem::find(&content_type.to_ascii_lowercase(), b"json").is_none() {
+            self.takes = Takes::OtherTypes;
+        }
+        if let Some(form) = Form::new(content_type, Arc::clone(&self.body_keys)) {
+            self.content = Content::Form(Box::new(form));
+        }
+        self
+    }
+
+    /// This scanner for a body that the server may take whatever it is.
+    #[must_use]
+    pub const fn or_anything(mut self) -> Self {
+        self.takes = Takes::Anything;
         self
     }
 
     /// This scanner, hashing the prompt's prefixes too.
     #[must_use]
     pub fn hashing(mut self) -> Self {
-        self.fields.hash_prefixes();
+        if let Content::Json(_, fields) = &mut self.content {
+            fields.hash_prefixes();
+        }
         self
+    }
+
+    /// Bytes read.
+    fn offset(&self) -> u64 {
+        match &self.content {
+            Content::Json(reader, _) => reader.offset(),
+            Content::Form(form) => form.offset(),
+            Content::Opaque(bytes) => *bytes,
+        }
     }
 
     /// Scans the body up to byte `size`, which it fetches with `read(start, length)`. Before the `end` of the body the
@@ -120,7 +192,11 @@ impl BodyScanner {
         mut read: impl FnMut(usize, usize) -> Option<Vec<u8>>,
     ) -> Result<(), BodyError> {
         loop {
-            let start = usize::try_from(self.reader.offset()).unwrap_or(usize::MAX);
+            if let Content::Opaque(bytes) = &mut self.content {
+                *bytes = u64::try_from(size).unwrap_or(u64::MAX);
+                return Ok(());
+            }
+            let start = usize::try_from(self.offset()).unwrap_or(usize::MAX);
             let length = size.saturating_sub(start).min(SLICE_BYTES);
             if length == 0 || (length < SLICE_BYTES && !end) {
                 return Ok(());
@@ -137,23 +213,69 @@ impl BodyScanner {
     /// # Errors
     /// The body must be refused. The scanner must not be used again.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<(), BodyError> {
-        self.reader.feed(bytes, &mut self.fields).map_err(body_error)
+        if self.offset() == 0 {
+            self.begins_object = bytes.trim_ascii_start().starts_with(b"{");
+            // A server may read JSON that says it is a form.
+            if self.begins_object && matches!(self.content, Content::Form(_)) {
+                let mut fields = Fields::new(Arc::clone(&self.body_keys));
+                fields.set_api(Api::Other);
+                self.content = Content::Json(Reader::new(), fields);
+            }
+        }
+        let read = match &mut self.content {
+            Content::Json(reader, fields) => reader.feed(bytes, fields).map_err(body_error),
+            Content::Form(form) => {
+                form.feed(bytes);
+                Ok(())
+            }
+            Content::Opaque(read) => {
+                *read = read.saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
+                Ok(())
+            }
+        };
+        read.or_else(|error| self.leave_to_server(error))
+    }
+
+    /// A body of which JSON can't be read is opaque, where that may be.
+    fn leave_to_server(&mut self, error: BodyError) -> Result<(), BodyError> {
+        let is_other = match error {
+            _ if self.takes == Takes::Anything => true,
+            BodyError::Syntax(..) => self.takes == Takes::OtherTypes && !self.begins_object,
+            BodyError::NotAnObject => self.reads_any_api(),
+            BodyError::Empty | BodyError::NoModel | BodyError::TwoModels(_) | BodyError::BadModel(_) => false,
+        };
+        if !is_other {
+            return Err(error);
+        }
+        // The reader may have stopped at the first byte, and a body without any is refused.
+        self.content = Content::Opaque(self.offset().max(1));
+        Ok(())
+    }
+
+    fn reads_any_api(&self) -> bool {
+        matches!(&self.content, Content::Json(_, fields) if fields.reads_any_api())
     }
 
     /// Ends the body and returns its fields.
     ///
     /// # Errors
-    /// The body is incomplete or names no model.
+    /// The body is empty or incomplete.
     pub fn finish(mut self) -> Result<Body, BodyError> {
-        if self.reader.offset() == 0 {
+        if self.offset() == 0 {
             return Err(BodyError::Empty);
         }
-        self.reader.finish(&mut self.fields).map_err(body_error)?;
-        let body = self.fields.into_body();
-        if body.model.is_empty() {
-            return Err(BodyError::NoModel);
+        if let Content::Json(reader, fields) = &mut self.content {
+            let finished = reader.finish(fields).map_err(body_error);
+            finished.or_else(|error| self.leave_to_server(error))?;
         }
-        Ok(body)
+        Ok(match self.content {
+            Content::Json(_, fields) => fields.into_body(),
+            Content::Form(form) => form.into_body(),
+            Content::Opaque(_) => {
+                let identities = vec![None; self.body_keys.len()];
+                Body { sequences: 1, identities, ..Body::default() }
+            }
+        })
     }
 }
 

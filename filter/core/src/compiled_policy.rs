@@ -17,6 +17,7 @@ use crate::identity::{Rule, Source, Sources};
 use crate::limits::{BODY_KEYS_MAX, POLICY_LIST_MAX};
 use crate::local_reply::Failure;
 use crate::metadata;
+use crate::paths::{PathUse, Paths};
 use crate::requeue_on::RequeueOn;
 use crate::trust::Trust;
 
@@ -41,7 +42,7 @@ pub struct CompiledPolicy {
     pub trust: Trust,
     /// Header sources of class, strict tier and head start, which only trusted clients may send.
     pub privileged_headers: Arc<[Arc<str>]>,
-    routes: Vec<(String, Api)>,
+    paths: Paths,
     pools: Vec<Arc<PoolPolicy>>,
 }
 
@@ -81,6 +82,8 @@ pub struct PoolPolicy {
     pub(crate) idle: Option<Duration>,
     /// The failures after which a request is sent again.
     pub(crate) requeue_on: RequeueOn,
+    /// Requests that name no model belong to this pool.
+    is_default: bool,
     models: Vec<WildMatch>,
 }
 
@@ -103,6 +106,7 @@ impl PoolPolicy {
             idle: pool.idle_ms.map(Duration::from_millis),
             requeue_on: pool.requeue_on.as_ref().map(RequeueOn::new).unwrap_or_default(),
             capacity_status: if pool.capacity_status == 429 { 429 } else { 503 },
+            is_default: pool.is_default,
             models: pool.models.iter().take(POLICY_LIST_MAX).map(|glob| WildMatch::new(glob)).collect(),
         }
     }
@@ -113,6 +117,9 @@ impl PoolPolicy {
     }
 
     fn serves(&self, model: &str) -> bool {
+        if model.is_empty() {
+            return self.is_default;
+        }
         self.models.is_empty() || self.models.iter().any(|glob| glob.matches(model))
     }
 }
@@ -142,12 +149,10 @@ impl CompiledPolicy {
             body_bytes_max: policy.body_bytes_max,
             body_keys: keys.into(),
             sources,
-            routes: policy
-                .routes
-                .iter()
-                .take(POLICY_LIST_MAX)
-                .map(|route| (route.path.clone(), route.api()))
-                .collect(),
+            paths: Paths::new(
+                policy.routes.get(..POLICY_LIST_MAX).unwrap_or(&policy.routes),
+                policy.others_pass,
+            ),
             pools: policy
                 .pools
                 .iter()
@@ -157,14 +162,10 @@ impl CompiledPolicy {
         }
     }
 
-    /// The API of a queued path; `None`: the request passes through. The path may have a query.
+    /// What happens to a request, by its method and its path, which may have a query.
     #[must_use]
-    pub fn route(&self, method: &[u8], path: &[u8]) -> Option<Api> {
-        if method != b"POST" {
-            return None;
-        }
-        let path = path.split(|byte| matches!(byte, b'?' | b'#')).next()?;
-        self.routes.iter().find(|(route, _)| route.as_bytes() == path).map(|(_, api)| *api)
+    pub fn path_use(&self, method: &[u8], path: &[u8]) -> PathUse {
+        self.paths.of(method, path)
     }
 
     /// The tenant that the request's API key verifies; `None`: the sources decide.
@@ -183,16 +184,10 @@ impl CompiledPolicy {
     /// The API whose error format a path's client expects: that of the queued path that is the path, or begins it.
     #[must_use]
     pub fn dialect(&self, path: &[u8]) -> Api {
-        let path = path.split(|byte| matches!(byte, b'?' | b'#')).next().unwrap_or(path);
-        let begins = |route: &str| {
-            let rest = path.strip_prefix(route.as_bytes());
-            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
-        };
-        let route = self.routes.iter().find(|(route, _)| begins(route));
-        route.map_or(Api::Unspecified, |(_, api)| *api)
+        self.paths.dialect(path)
     }
 
-    /// The pool that serves a model; `None` if the policy names no pools.
+    /// The pool that serves a model, which is empty if a request names none; `None` if the policy names no pools.
     ///
     /// # Errors
     /// The policy names pools, and none of them serves the model.
@@ -208,10 +203,17 @@ impl CompiledPolicy {
         self.pools.iter().map(Arc::as_ref).filter(|pool| pool.fails_open)
     }
 
-    /// The pool of requests that pass through.
+    /// The pool of requests that pass through and name no model.
     #[must_use]
-    pub fn first_pool(&self) -> Option<&PoolPolicy> {
-        self.pools.first().map(Arc::as_ref)
+    pub fn default_pool(&self) -> Option<&PoolPolicy> {
+        let default = self.pools.iter().find(|pool| pool.is_default);
+        default.or_else(|| self.pools.first()).map(Arc::as_ref)
+    }
+
+    /// Which pool a request that passes through belongs to may depend on its model.
+    #[must_use]
+    pub fn has_choice_of_pools(&self) -> bool {
+        self.pools.len() > 1
     }
 }
 

@@ -69,7 +69,8 @@ pub(crate) struct ReadingBody {
     /// When Envoy was asked to pause the request.
     pub(crate) since: Instant,
     pub(crate) scanner: BodyScanner,
-    pub(crate) claims: IdentityClaims,
+    /// `None`: the request isn't queued. Only its model is read, which decides to which pool it passes.
+    pub(crate) claims: Option<IdentityClaims>,
     /// Bytes of the body that have arrived.
     pub(crate) size: usize,
 }
@@ -102,7 +103,9 @@ impl Exchange {
 
     /// Takes over the model of a grant. Returns the rewrite of the body; `None` if the body may stay as it is.
     pub(crate) fn set_target_model(&mut self, target: &str) -> Option<Rewrite> {
-        if target.is_empty() || ModelName::of(&self.register).in_body() == target {
+        // A body that names no model stays as it is.
+        let has_model = !self.model_range.is_empty();
+        if target.is_empty() || !has_model || ModelName::of(&self.register).in_body() == target {
             return None;
         }
         target.clone_into(&mut self.register.target_model);

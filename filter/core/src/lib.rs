@@ -44,6 +44,7 @@ mod json;
 pub mod limits;
 pub mod local_reply;
 mod metadata;
+pub mod paths;
 mod pool_endpoints;
 mod prefix_hashes;
 pub mod process_identity;

@@ -33,6 +33,12 @@ pub const HEADERS_HELD: Duration = Duration::from_millis(250);
 pub const LONG_ADMISSION: Duration = Duration::from_secs(10);
 /// Bytes of a response that may wait with its headers.
 pub const HELD_BYTES_MAX: usize = 64 << 10;
+/// The longest wait of which a client's library is told in milliseconds. After a longer one it isn't to retry by itself.
+pub const LIBRARY_WAIT_MAX_MS: u64 = 60_000;
+/// Bytes of the headers of one part of a form.
+pub const FORM_HEADER_BYTES_MAX: usize = 4_096;
+/// Parts of a form that are read.
+pub const FORM_PARTS_MAX: usize = 1_000;
 /// Top-level strings of the body that a policy may name as identities.
 pub const BODY_KEYS_MAX: usize = 16;
 /// Bytes of an attachment (image, audio, file) that count as prompt text.

@@ -4,6 +4,7 @@
 use penstock_wire::{Api, Code, Reject, names};
 use serde::Serialize;
 
+use crate::limits::LIBRARY_WAIT_MAX_MS;
 use crate::rate_limit::RateLimit;
 
 /// A complete local reply.
@@ -61,6 +62,8 @@ pub struct Failure {
     pub retry_after_ms: Option<u64>,
     /// Asks the client's library not to retry by itself.
     pub is_final: bool,
+    /// The key of the body that is wrong.
+    pub param: Option<&'static str>,
 }
 
 impl Failure {
@@ -73,6 +76,7 @@ impl Failure {
             message: message.into(),
             retry_after_ms: None,
             is_final: false,
+            param: None,
         }
     }
 
@@ -88,18 +92,28 @@ impl Failure {
         Self { is_final: true, ..self }
     }
 
+    /// This error, which is about a key of the body.
+    #[must_use]
+    pub fn about(self, param: &'static str) -> Self {
+        Self { param: Some(param), ..self }
+    }
+
     /// The reply in the API's format. `report`: `None` for requests that aren't queued.
     #[must_use]
     pub fn reply(&self, api: Api, report: Option<&QueueReport>) -> LocalReply {
         let mut headers = vec![("content-type", "application/json".to_owned())];
+        // A client's library may sleep for as long as it is told, or spin if that is longer than its timers can count.
+        let is_long = self.retry_after_ms.is_some_and(|wait_ms| wait_ms > LIBRARY_WAIT_MAX_MS);
         if let Some(wait_ms) = self.retry_after_ms {
             headers.push(("retry-after", wait_ms.div_ceil(1_000).max(1).to_string()));
-            headers.push(("retry-after-ms", wait_ms.to_string()));
+            if !is_long {
+                headers.push(("retry-after-ms", wait_ms.to_string()));
+            }
         }
         if self.status == 401 {
             headers.push(("www-authenticate", "Bearer".to_owned()));
         }
-        if self.is_final {
+        if self.is_final || is_long {
             headers.push(("x-should-retry", "false".to_owned()));
         }
         headers.extend(report.into_iter().flat_map(QueueReport::headers));
@@ -120,11 +134,15 @@ impl Failure {
                     message,
                 },
             }),
-            Api::Unspecified | Api::ChatCompletions | Api::Completions | Api::Embeddings | Api::Responses => {
-                serde_json::to_vec(&OpenAi {
-                    error: OpenAiError { message, kind, param: (), code: &self.code },
-                })
-            }
+            Api::Unspecified
+            | Api::ChatCompletions
+            | Api::Completions
+            | Api::Embeddings
+            | Api::Responses
+            | Api::Other
+            | Api::OtherWithoutOutput => serde_json::to_vec(&OpenAi {
+                error: OpenAiError { message, kind, param: self.param, code: &self.code },
+            }),
         };
         json.unwrap_or_default()
     }
@@ -138,6 +156,7 @@ impl From<&Reject> for Failure {
             message: reject.message.clone(),
             retry_after_ms: reject.retry_after_ms,
             is_final: reject.r#final,
+            param: None,
         }
     }
 }
@@ -162,7 +181,7 @@ struct OpenAiError<'a> {
     message: &'a str,
     #[serde(rename = "type")]
     kind: &'a str,
-    param: (),
+    param: Option<&'a str>,
     code: &'a str,
 }
 
@@ -186,6 +205,22 @@ mod tests {
     use wasm_bindgen_test::wasm_bindgen_test as test;
 
     use super::*;
+
+    #[test]
+    fn a_library_is_not_asked_to_sleep_for_more_than_a_minute() {
+        let headers = |wait_ms| {
+            let failure = Failure::new(429, Code::BudgetExceeded, "later").retry_after_ms(wait_ms);
+            let reply = failure.reply(Api::ChatCompletions, None);
+            let value = |name| {
+                reply.headers.iter().find(|(header, _)| *header == name).map(|(_, value)| value.clone())
+            };
+            ["retry-after", "retry-after-ms", "x-should-retry"].map(value)
+        };
+        let text = |text: &str| Some(text.to_owned());
+        assert_eq!(headers(60_000), [text("60"), text("60000"), None]);
+        assert_eq!(headers(60_001), [text("61"), None, text("false")]);
+        assert_eq!(headers(30 * 86_400_000), [text("2592000"), None, text("false")]);
+    }
 
     #[test]
     fn openai_format_with_all_headers() {

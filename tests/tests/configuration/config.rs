@@ -101,16 +101,17 @@ fn schema_is_printed_without_a_file() {
 }
 
 #[test]
-fn reference_page_is_current() {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference.md");
-    let fresh = penstock_config::reference();
+fn pages_of_keys_and_paths_are_current() {
+    is_current("reference.md", &penstock_config::reference());
+    is_current("paths.md", &penstock_config::paths_page());
+}
+
+fn is_current(name: &str, fresh: &str) {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(name);
     if std::env::var_os("PENSTOCK_REGENERATE").is_some() {
         std::fs::write(&page, fresh).expect("write the page");
         return;
     }
     let stored = std::fs::read_to_string(&page).unwrap_or_default();
-    assert!(
-        stored == fresh,
-        "docs/reference.md isn't what companion/config/src/keys gives: run `just reference`"
-    );
+    assert!(stored == fresh, "docs/{name} isn't what companion/config/src gives: run `just reference`");
 }

@@ -7,6 +7,7 @@ mod client_tls;
 mod identity;
 mod idle;
 mod openai;
+mod paths;
 mod reported_errors;
 mod rewrite;
 mod secrets;

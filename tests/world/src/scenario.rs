@@ -177,6 +177,7 @@ impl Scenario {
             fallback_bound: pool.fallback_bound(self.envoys),
             fallback_bound_in_tokens: pool.in_tokens,
             fallback_bound_in_sequences: false,
+            is_default: false,
             prefix_hashes: false,
             first_token: pool.policy.counts_first_tokens(),
             include_usage: false,
@@ -193,7 +194,9 @@ impl Scenario {
             routes: vec![wire::Route {
                 path: "/v1/chat/completions".into(),
                 api: wire::Api::ChatCompletions.into(),
+                ..wire::Route::default()
             }],
+            others_pass: false,
             body_bytes_max: 100_000,
             identity: Some(wire::Identity {
                 fairness_id: vec![header("x-flow")],

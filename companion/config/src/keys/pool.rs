@@ -26,6 +26,9 @@ pub(crate) struct Pool {
     /// Globs of the models that the pool serves. An empty list means every model.
     #[serde(default)]
     pub(crate) models: List<String>,
+    /// Requests that name no model belong to this pool. They belong to the only pool in any case.
+    #[serde(default)]
+    pub(crate) default: bool,
     /// Replaces the model of a request before the request is sent to a model server. The first entry that matches counts.
     #[serde(default)]
     pub(crate) rewrite: List<Rewrite>,
@@ -187,6 +190,7 @@ pub(super) fn convert(raw: Pool, identities_max: usize, path: &str) -> Result<cr
         capacity_status: if raw.capacity_status.0 == 429 { 429 } else { 503 },
         name: raw.name,
         models: raw.models.0,
+        is_default: raw.default,
     })
 }
 

@@ -140,6 +140,9 @@ impl Control {
         let policy = &self.settings.policy;
         let serves = |pool: &wire::Pool| {
             let globs = &pool.models;
+            if model.is_empty() {
+                return pool.is_default;
+            }
             globs.is_empty() || globs.iter().any(|glob| WildMatch::new(glob).matches(model))
         };
         policy.session_per_pool && policy.pools.iter().any(serves)

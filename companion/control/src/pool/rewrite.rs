@@ -36,8 +36,11 @@ impl Rewriter {
         Self(rewrites.iter().map(rule).collect())
     }
 
-    /// The target model of a request; `None` if no rule matches the model.
+    /// The target model of a request; `None` if no rule matches the model, or the request names none, which can't be replaced.
     pub(crate) fn target(&self, model: &str, key: RequestKey) -> Option<&str> {
+        if model.is_empty() {
+            return None;
+        }
         let targets = &self.0.iter().find(|rule| rule.model.matches(model))?.targets;
         let (last, sum) = targets.last()?;
         let point = point(key) * sum;

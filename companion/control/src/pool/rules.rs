@@ -27,6 +27,8 @@ pub(super) struct Rules {
     pub(super) credit: Option<CreditSettings>,
     /// Empty for every model.
     models: Vec<WildMatch>,
+    /// Requests that name no model belong to this pool.
+    is_default: bool,
     pub(super) class_globs: Vec<WildMatch>,
 }
 
@@ -42,12 +44,16 @@ impl Rules {
             credit: (settings.credit)
                 .filter(|_| settings.rewrite.is_empty() && settings.policy.allows_credit()),
             models: globs(&settings.models),
+            is_default: settings.is_default,
             class_globs: globs(&settings.class_globs),
         }
     }
 
-    /// The pool serves the model.
+    /// The pool serves the model, which is empty if a request names none.
     pub(super) fn serves(&self, model: &str) -> bool {
+        if model.is_empty() {
+            return self.is_default;
+        }
         self.models.is_empty() || self.models.iter().any(|glob| glob.matches(model))
     }
 

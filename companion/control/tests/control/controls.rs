@@ -32,6 +32,7 @@ fn settings_of_pools(pools: &[&str]) -> Settings {
             .map(|pool| wire::Pool {
                 name: pool.name.clone(),
                 models: pool.models.clone(),
+                is_default: pool.is_default,
                 ..Default::default()
             })
             .collect(),

@@ -42,6 +42,7 @@ pub fn settings(config: &Config, identity: &ProcessIdentity) -> Settings {
             .map(|pool| PoolSettings {
                 name: pool.name.clone(),
                 models: pool.models.clone(),
+                is_default: pool.is_default,
                 endpoints: endpoints(pool),
                 pending: pool.pending.clone(),
                 policy: pool.policy.clone(),

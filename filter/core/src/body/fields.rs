@@ -5,8 +5,8 @@ use std::sync::Arc;
 use penstock_wire::Api;
 use penstock_wire::limits::NAME_BYTES_MAX;
 
-use super::Body;
 use super::sequences::{COUNT_BYTES_MAX, Choices, Prompts, Sequences};
+use super::{Body, is_of_one_engine};
 use crate::json::{Container, JsonString, Literal, Visitor};
 use crate::limits::{ATTACHMENT_BYTES_MAX, KEY_BYTES_MAX, TOKEN_ID_BYTES};
 use crate::prefix_hashes::PrefixHasher;
@@ -52,6 +52,15 @@ impl Role {
         }
     }
 
+    /// The meaning of a key of an engine's own API.
+    fn from_any_key(key: &str) -> Self {
+        match key {
+            "max_new_tokens" | "n_predict" => Self::MaxTokens,
+            "text" | "inputs" | "input_ids" => Self::PromptOrIds(Prompts::Input),
+            _ => Self::from_key(key),
+        }
+    }
+
     /// The prompts that a list under the key holds.
     const fn prompts(self) -> Option<Prompts> {
         match self {
@@ -87,7 +96,8 @@ impl Share {
             (
                 Self::Whole,
                 "url" | "image_url" | "image" | "source" | "data" | "input_audio" | "audio" | "audio_url"
-                | "video_url" | "file" | "file_data" | "file_url" | "b64_json" | "encrypted_content",
+                | "video_url" | "file" | "file_data" | "file_url" | "b64_json" | "encrypted_content"
+                | "image_data" | "audio_data" | "video_data" | "images" | "multimodal_data",
             )
             | (Self::Capped, _) => Self::Capped,
             (Self::Whole, _) => Self::Whole,
@@ -120,6 +130,11 @@ pub(super) struct Fields {
     /// The shares of the open containers, one bit each.
     whole: u128,
     capped: u128,
+    /// Every text counts as a prompt, whatever its key.
+    any_api: bool,
+    /// The next value is the output limit, or the number of choices, among the options of an engine's own API.
+    nested_limit: bool,
+    nested_choices: bool,
     hasher: Option<PrefixHasher>,
     /// Bytes of the current string that were hashed.
     hashed: u64,
@@ -133,6 +148,11 @@ impl Fields {
 
     pub(super) fn set_api(&mut self, api: Api) {
         self.sequences.set_api(api);
+        self.any_api = is_of_one_engine(api);
+    }
+
+    pub(super) const fn reads_any_api(&self) -> bool {
+        self.any_api
     }
 
     pub(super) fn hash_prefixes(&mut self) {
@@ -228,12 +248,18 @@ impl Visitor for Fields {
         if self.depth > 1 {
             let key = if key.is_cut() { "" } else { key.kept };
             self.share = self.container_share().of_member(key);
+            let is_option = self.any_api && self.depth == 2;
+            self.nested_limit =
+                is_option && matches!(key, "max_new_tokens" | "max_tokens" | "n_predict" | "num_predict");
+            self.nested_choices = is_option && key == "n";
             return Ok(());
         }
-        self.role = Role::from_key(key.kept);
+        (self.nested_limit, self.nested_choices) = (false, false);
+        self.role = if self.any_api { Role::from_any_key(key.kept) } else { Role::from_key(key.kept) };
         self.body.has_stream_options |= key.kept == "stream_options";
         self.share = match self.role {
             Role::Prompt | Role::PromptOrIds(_) => Share::Whole,
+            Role::Other if self.any_api => Share::Whole.of_member(key.kept),
             Role::Other
             | Role::Model
             | Role::Stream
@@ -277,11 +303,13 @@ impl Visitor for Fields {
             self.sequences.set_choices_text(choices, value);
         }
         if self.role == Role::Model {
-            if value.is_cut() || value.kept.is_empty() {
+            if value.is_cut() {
                 return Err(Stop::BadModel);
             }
             value.kept.clone_into(&mut self.body.model);
-            self.body.model_range = value.begin..value.end;
+            if !value.kept.is_empty() {
+                self.body.model_range = value.begin..value.end;
+            }
         }
         if !value.kept.is_empty()
             && let Some(identity) = self.identity()
@@ -296,13 +324,21 @@ impl Visitor for Fields {
         if let (1, Role::Choices(choices)) = (self.depth, self.role) {
             self.sequences.set_choices(choices, whole);
         }
-        if self.depth == 1 && self.role == Role::MaxTokens {
+        if self.depth == 2 && self.nested_choices {
+            self.sequences.set_choices(Choices::Returned, whole);
+        }
+        let is_limit =
+            self.depth == 1 && self.role == Role::MaxTokens || self.depth == 2 && self.nested_limit;
+        if is_limit {
             self.body.max_tokens = match (self.body.max_tokens, whole) {
+                // Each engine reads keys of its own, so the greatest is safe.
+                (Some(limit), Some(whole)) if self.any_api => Some(limit.max(whole)),
                 (Some(least), Some(whole)) => Some(least.min(whole)),
                 (least, whole) => least.or(whole),
             };
         }
-        if in_array && matches!(self.role, Role::PromptOrIds(_)) && self.share == Share::Whole {
+        let may_be_ids = self.any_api || matches!(self.role, Role::PromptOrIds(_));
+        if in_array && may_be_ids && self.share == Share::Whole {
             self.count_prompt(TOKEN_ID_BYTES);
             if let Some(hasher) = &mut self.hasher {
                 let [a, b, c, d, ..] = whole.unwrap_or(u64::MAX).to_le_bytes();
@@ -313,7 +349,10 @@ impl Visitor for Fields {
     }
 
     fn literal(&mut self, literal: Literal) -> Result<(), Stop> {
-        self.check_scalar()?;
+        // A model that is null is none.
+        if (self.depth, self.role, literal) != (1, Role::Model, Literal::Null) {
+            self.check_scalar()?;
+        }
         if self.depth == 1 && self.role == Role::Stream {
             self.body.stream = literal == Literal::True;
         }

@@ -98,12 +98,16 @@ impl Sequences {
         let items = match self.api {
             Api::Completions => self.prompt.saturating_add(self.embeds),
             Api::Embeddings => self.input,
-            Api::Unspecified => self.prompt.max(self.input).saturating_add(self.embeds),
+            Api::Unspecified | Api::Other | Api::OtherWithoutOutput => {
+                self.prompt.max(self.input).saturating_add(self.embeds)
+            }
             Api::ChatCompletions | Api::Responses | Api::Messages => 0,
         };
         let choices = match self.api {
-            Api::ChatCompletions | Api::Completions | Api::Unspecified => self.returned.max(self.computed),
-            Api::Embeddings | Api::Responses | Api::Messages => None,
+            Api::ChatCompletions | Api::Completions | Api::Unspecified | Api::Other => {
+                self.returned.max(self.computed)
+            }
+            Api::Embeddings | Api::Responses | Api::Messages | Api::OtherWithoutOutput => None,
         };
         let choices = choices.unwrap_or(1).max(1);
         items.max(1).saturating_mul(choices).min(SEQUENCES_MAX)

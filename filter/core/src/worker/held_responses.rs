@@ -32,8 +32,8 @@ impl HeldResponses {
 
 /// Whether a response in this state can wait for the body's first event.
 pub(super) fn can_hold(api: Api, response: &Response) -> bool {
-    // Of a path without an API, any body may be an answer.
-    api != Api::Unspecified
+    // Of a path without a known API, any body may be an answer.
+    !matches!(api, Api::Unspecified | Api::Other | Api::OtherWithoutOutput)
         && (200..300).contains(&response.status)
         && !response.is_complete
         && response.scanner.verdict() == Verdict::Open
@@ -182,6 +182,7 @@ fn error_reply(response: &Response, api: Api, report: &QueueReport, sequence: u6
         message: message.to_owned(),
         retry_after_ms: matches!(status, 429 | 503).then_some(advice),
         is_final: false,
+        param: None,
     };
     failure.reply(api, Some(report))
 }

@@ -6,7 +6,7 @@ use penstock_wire::names::outcome;
 use penstock_wire::{Api, AttemptFailed, Refused};
 
 use super::Worker;
-use crate::body::Body;
+use crate::body::{Body, BodyError};
 use crate::effect::BodyAction;
 use crate::exchange::{Phase, ReadingBody};
 use crate::fallback_deadlines::{WaitDecision, decide};
@@ -68,9 +68,38 @@ impl Worker {
         };
         let ReadingBody { mut scanner, claims, size, since: _ } = *reading;
         let scanned = scanner.read_on(size, true, |start, length| body.read(start, length));
-        match scanned.and_then(|()| scanner.finish()) {
+        let scanned = scanned.and_then(|()| scanner.finish());
+        let Some(claims) = claims else {
+            return self.pass_by_model(now, sequence, scanned.unwrap_or_default().model);
+        };
+        match scanned {
             Ok(fields) => self.handle_body(now, sequence, fields, (size, &mut body), &claims),
             Err(error) => self.refuse_invalid(now, sequence, &invalid_body(error)),
+        }
+    }
+
+    /// Passes a request that isn't queued to the pool of its model. From here on the worker doesn't track it.
+    fn pass_by_model(&mut self, now: Instant, sequence: u64, model: String) -> BodyAction {
+        let Some(exchange) = self.exchanges.get_mut(&sequence) else {
+            return BodyAction::Pause;
+        };
+        let pool = match exchange.policy.pool(&model) {
+            Ok(pool) => pool.map(|pool| pool.name.clone()),
+            // A body that names no model may be anything.
+            Err(_) if model.is_empty() => exchange.policy.default_pool().map(|pool| pool.name.clone()),
+            Err(_) => {
+                exchange.register.model = model;
+                let failure = unknown_model(&exchange.register.model);
+                return self.refuse_invalid(now, sequence, &failure);
+            }
+        };
+        let edits = pool.map_or(Ok(Vec::new()), |pool| self.pass_to(&pool));
+        match edits {
+            Ok(edits) => {
+                self.exchanges.remove(&sequence);
+                BodyAction::Continue(edits)
+            }
+            Err(failure) => BodyAction::Reply(self.refuse(now, sequence, &failure, outcome::NO_ENDPOINTS)),
         }
     }
 
@@ -97,11 +126,7 @@ impl Worker {
         let hashes = core::mem::take(&mut body.prefix_hashes);
         registration::add_body(body, size, &mut exchange.register);
         let Ok(pool) = exchange.policy.pool(&exchange.register.model) else {
-            let message = format!(
-                "No pool serves the model \"{}\": check the name, or add it to `models` of a pool.",
-                exchange.register.model
-            );
-            let failure = Failure::new(404, Code::ModelNotFound, message);
+            let failure = unknown_model(&exchange.register.model);
             return self.refuse_invalid(now, sequence, &failure);
         };
         if pool.as_ref().is_some_and(|pool| pool.prefix_hashes) {
@@ -192,4 +217,14 @@ impl Worker {
         session.send_terminal(now, Event::Refused(refused));
         reply
     }
+}
+
+/// The error for a model that no pool serves, or for none.
+fn unknown_model(model: &str) -> Failure {
+    if model.is_empty() {
+        return invalid_body(BodyError::NoModel).about("model");
+    }
+    let message =
+        format!("No pool serves the model \"{model}\": check the name, or add it to `models` of a pool.");
+    Failure::new(404, Code::ModelNotFound, message).about("model")
 }

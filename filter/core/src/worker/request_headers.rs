@@ -7,7 +7,7 @@ use penstock_wire::names::{self, outcome};
 use penstock_wire::{Api, RequestKey};
 
 use super::Worker;
-use crate::body::BodyScanner;
+use crate::body::{BodyScanner, is_of_one_engine};
 use crate::effect::{self, HeadersAction};
 use crate::exchange::{Exchange, Phase, ReadingBody};
 use crate::header_sanitizer::{self, CONTENT_LENGTH, HeaderEdit};
@@ -15,6 +15,7 @@ use crate::headers::Headers;
 use crate::identity::IdentityClaims;
 use crate::limits::{RETRY_AFTER_MIN_MS, TRACEPARENT_BYTES_MAX};
 use crate::local_reply::Failure;
+use crate::paths::PathUse;
 use crate::properties::{Properties, client_address};
 use crate::registration;
 use crate::requeue_on::RequeueOn;
@@ -34,7 +35,11 @@ impl Worker {
     ) -> HeadersAction {
         let method = headers.get(":method").unwrap_or_default();
         let path = headers.get(":path").unwrap_or_default();
-        let api = self.policy.route(method, path);
+        let path_use = self.policy.path_use(method, path);
+        let api = match path_use {
+            PathUse::Queued(api) => Some(api),
+            PathUse::Passed | PathUse::Refused | PathUse::Unknown => None,
+        };
         let token = if self.is_requeue_listener {
             let Some(token) = self.requeue_token(headers) else {
                 return self.refuse_at_headers(now, context, api.unwrap_or_default(), headers, &stranger());
@@ -59,8 +64,19 @@ impl Worker {
                 return self.refuse_at_headers(now, context, api, headers, &failure);
             }
         };
+        let refusal = match path_use {
+            _ if headers.get("upgrade").is_some() => Some(upgrade_refused()),
+            PathUse::Refused => Some(control_refused()),
+            PathUse::Unknown => Some(path_not_found()),
+            PathUse::Queued(_) | PathUse::Passed => None,
+        };
+        if let Some(refusal) = refusal {
+            let dialect = self.policy.dialect(path);
+            return self.refuse_at_headers(now, context, dialect, headers, &refusal);
+        }
         let Some(api) = api else {
-            return self.pass_through(headers, host);
+            let dialect = self.policy.dialect(path);
+            return self.pass_through(now, context, dialect, headers, end, host);
         };
         let client = match &token {
             Some(token) => token.client.clone(),
@@ -71,7 +87,7 @@ impl Worker {
         let trusted = self.policy.trust.covers(client.as_deref());
         let claims = IdentityClaims::gather(&self.policy.sources, trusted, headers, host);
         let mut exchange = self.new_exchange(now, context, api, client, trusted, headers);
-        exchange.phase = self.reading_body(now, api, claims);
+        exchange.phase = self.reading_body(now, api, headers, claims);
         exchange.register.tenant_verified = tenant.is_some();
         exchange.register.fairness_id = tenant.unwrap_or_default();
         if let Some(token) = token {
@@ -130,12 +146,15 @@ impl Worker {
         }
     }
 
-    fn reading_body(&self, now: Instant, api: Api, claims: IdentityClaims) -> Phase {
-        let scanner = BodyScanner::new(Arc::clone(&self.policy.body_keys)).of_api(api);
+    fn reading_body(&self, now: Instant, api: Api, headers: Headers<'_>, claims: IdentityClaims) -> Phase {
+        let mut scanner = BodyScanner::new(Arc::clone(&self.policy.body_keys)).of_api(api);
+        if is_of_one_engine(api) {
+            scanner = scanner.of_any_type(headers.get("content-type"));
+        }
         Phase::ReadingBody(Box::new(ReadingBody {
             since: now,
             scanner: if self.policy.prefix_hashes { scanner.hashing() } else { scanner },
-            claims,
+            claims: Some(claims),
             size: 0,
         }))
     }
@@ -156,8 +175,16 @@ impl Worker {
         HeadersAction::Reply(sequence, reply)
     }
 
-    /// Sends a request that isn't queued to the first pool, round robin over its ready endpoints.
-    fn pass_through(&mut self, headers: Headers<'_>, host: &impl Properties) -> HeadersAction {
+    /// Sends a request that isn't queued to the pool of its model, round robin over its ready endpoints.
+    fn pass_through(
+        &mut self,
+        now: Instant,
+        context: u32,
+        api: Api,
+        headers: Headers<'_>,
+        end: bool,
+        host: &impl Properties,
+    ) -> HeadersAction {
         let mut edits = header_sanitizer::request(headers, false);
         edits.extend(self.policy.key_removals(headers));
         let mut privileged =
@@ -165,28 +192,88 @@ impl Worker {
         // Asking the host for the client's address costs a call, so it is asked only if there is a header to remove.
         if privileged.peek().is_some() && !self.policy.trust.covers(client_address(host).as_deref()) {
             edits.extend(privileged);
+        } else {
+            drop(privileged);
         }
-        let Some(pool) = self.policy.first_pool() else {
+        if !end && self.policy.has_choice_of_pools() {
+            return self.read_model(now, context, api, headers, edits);
+        }
+        let Some(pool) = self.policy.default_pool() else {
             return HeadersAction::Pass(edits);
         };
-        edits.push(HeaderEdit::Set(names::POOL_HEADER, pool.name.clone()));
+        let name = pool.name.clone();
+        match self.pass_to(&name) {
+            Ok(more) => {
+                edits.extend(more);
+                HeadersAction::Pass(edits)
+            }
+            Err(failure) => HeadersAction::Unroutable(failure.reply(api, None)),
+        }
+    }
+
+    /// The edits by which a request that isn't queued goes to a pool, round robin over its ready endpoints.
+    pub(super) fn pass_to(&mut self, pool: &str) -> Result<Vec<HeaderEdit>, Failure> {
+        let mut edits = vec![HeaderEdit::Set(names::POOL_HEADER, pool.to_owned())];
         // Until the companion has sent endpoints, Envoy's load balancing chooses.
-        let Some(endpoints) = self.endpoints.get(&pool.name) else {
+        let Some(endpoints) = self.endpoints.get(pool) else {
             edits.extend(RequeueOn::default().edits(0));
-            return HeadersAction::Pass(edits);
+            return Ok(edits);
         };
         self.turn = self.turn.wrapping_add(1);
         let endpoint =
             self.turn.checked_rem(endpoints.ready.len()).and_then(|index| endpoints.ready.get(index));
         if let Some(endpoint) = endpoint {
             edits.push(HeaderEdit::Set(names::ENDPOINT_HEADER, endpoint.clone()));
-            return HeadersAction::Pass(edits);
+            return Ok(edits);
         }
         let message =
-            format!("The pool \"{}\" has no ready endpoint: check that its model servers are up.", pool.name);
-        let failure = Failure::new(503, Code::NoEndpoints, message).retry_after_ms(RETRY_AFTER_MIN_MS);
-        HeadersAction::Unroutable(failure.reply(Api::Unspecified, None))
+            format!("The pool \"{pool}\" has no ready endpoint: check that its model servers are up.");
+        Err(Failure::new(503, Code::NoEndpoints, message).retry_after_ms(RETRY_AFTER_MIN_MS))
     }
+
+    /// Reads the body of a request that isn't queued, because its model decides to which pool it goes.
+    fn read_model(
+        &mut self,
+        now: Instant,
+        context: u32,
+        api: Api,
+        headers: Headers<'_>,
+        edits: Vec<HeaderEdit>,
+    ) -> HeadersAction {
+        let mut exchange = self.new_exchange(now, context, api, None, false, headers);
+        exchange.phase = Phase::ReadingBody(Box::new(ReadingBody {
+            since: now,
+            scanner: BodyScanner::new(Arc::new([]))
+                .of_api(Api::Other)
+                .of_any_type(headers.get("content-type"))
+                .or_anything(),
+            claims: None,
+            size: 0,
+        }));
+        let sequence = exchange.register.sequence;
+        self.exchanges.insert(sequence, exchange);
+        HeadersAction::Pause(sequence, edits)
+    }
+}
+
+/// The error for a WebSocket, in which requests would pass unseen. Clients then send them by HTTP.
+fn upgrade_refused() -> Failure {
+    let message = "This gateway takes requests by HTTP, not in a WebSocket: send them with POST.";
+    Failure::new(426, Code::InvalidRequest, message).without_retry()
+}
+
+/// The error for a path that controls a server.
+fn control_refused() -> Failure {
+    let message = "This path controls a model server, so the gateway doesn't pass it on: list it under `paths.passed` to allow it, or \
+                   send the request to the server itself.";
+    Failure::new(403, Code::PathRefused, message).without_retry()
+}
+
+/// The error for a path that no list names.
+fn path_not_found() -> Failure {
+    let message = "The gateway doesn't know this path: list it under `paths.queued` if the server computes for it, under `paths.passed` \
+                   if it doesn't, or set `paths.other: pass`.";
+    Failure::new(404, Code::PathNotFound, message).without_retry()
 }
 
 /// The error for a request that reaches the requeue listener without a valid token.

@@ -10,6 +10,7 @@ use penstock_wire::{Api, Cancel, Register, Started, names};
 
 use super::held_responses::{self, Decision};
 use super::{Worker, carried_status};
+use crate::body::is_of_one_engine;
 use crate::effect::{ResponseBodyAction, ResponseHeadersAction};
 use crate::end_reason::UpstreamFailure;
 use crate::exchange::{Granted, Held, Phase, Response, Upstream};
@@ -116,7 +117,8 @@ impl Worker {
             let model = &exchange.register.model;
             match status {
                 200..300 if granted.retries_not_found => self.served_models.insert(endpoint, model),
-                404 => self.served_models.remove(endpoint, model),
+                // Of the API of one engine, another engine has no path.
+                404 if !is_of_one_engine(api) => self.served_models.remove(endpoint, model),
                 _ => {}
             }
         }

@@ -191,7 +191,6 @@ const REFUSED: &[(&[u8], &str)] = &[
     (b"   ", "The body is not JSON: it ends before it is complete, at byte 3."),
     (b"[1]", "The body must be a JSON object that names a \"model\"."),
     (b"\"model\"", "The body must be a JSON object that names a \"model\"."),
-    (b"{}", "The body has no \"model\": add it at the top level, as a string."),
     (br#"{"model":"m""#, "The body is not JSON: it ends before it is complete, at byte 12."),
     (br#"{"model":"m"} x"#, "The body is not JSON: there is more after the end of the object, at byte 14."),
     (br#"{"model":"m",}"#, "The body is not JSON: expected a key in double quotes, at byte 13."),
@@ -207,10 +206,67 @@ const REFUSED: &[(&[u8], &str)] = &[
     (b"{\"a\":\"\xc3(\"}", "The body is not JSON: a string isn't UTF-8, at byte 7."),
     (b"{\"a\":\"\xed\xa0\x80\"}", "The body is not JSON: a string isn't UTF-8, at byte 7."),
     (br#"{"model":1}"#, "\"model\" must be a string of 1 to 256 bytes; it isn't, at byte 10."),
-    (br#"{"model":""}"#, "\"model\" must be a string of 1 to 256 bytes; it isn't, at byte 10."),
+    (br#"{"model":true}"#, "\"model\" must be a string of 1 to 256 bytes; it isn't, at byte 12."),
     (br#"{"model":["m"]}"#, "\"model\" must be a string of 1 to 256 bytes; it isn't, at byte 9."),
     (b"\x1f\x8b\x08", "The body is not JSON: expected a value, at byte 0."),
 ];
+
+#[test]
+fn a_body_may_name_no_model() {
+    for body in
+        ["{}", r#"{"model":null}"#, r#"{"model":""}"#, r#"{"messages":[{"content":"\"model\":\"m\""}]}"#]
+    {
+        let body = scan(body.as_bytes()).expect("a body");
+        assert_eq!((body.model.as_str(), body.model_range), ("", 0..0));
+    }
+}
+
+fn scan_other(content_type: &str, body: &[u8]) -> Result<Body, BodyError> {
+    let keys: Arc<[String]> = ["user".to_owned()].into();
+    let mut scanner = BodyScanner::new(keys).of_api(Api::Other).of_any_type(Some(content_type.as_bytes()));
+    scanner.feed(body)?;
+    scanner.finish()
+}
+
+#[test]
+fn every_text_counts_in_a_body_of_one_engines_api() {
+    let json = "application/json";
+    let text = scan_other(
+        json,
+        br#"{"text":"12345","sampling_params":{"max_new_tokens":7,"n":2},"model":"m","type":"x"}"#,
+    );
+    let text = text.expect("a body");
+    assert_eq!((text.prompt_bytes, text.max_tokens, text.sequences), (5, Some(7), 2));
+    let many =
+        scan_other(json, br#"{"text":["ab","c"],"n_predict":3,"max_tokens":9,"user":"u"}"#).expect("a body");
+    assert_eq!((many.prompt_bytes, many.max_tokens, many.sequences), (4, Some(9), 2));
+    assert_eq!(many.identities, [Some("u".to_owned())]);
+    let ids = scan_other(json, br#"{"input_ids":[[1,2,3],[4]]}"#).expect("a body");
+    assert_eq!((ids.prompt_bytes, ids.sequences), (16, 2));
+    let image = "A".repeat(100_000);
+    let image =
+        scan_other(json, format!(r#"{{"text":"a","image_data":["{image}"]}}"#).as_bytes()).expect("a body");
+    assert_eq!(image.prompt_bytes, 1 + 4_096);
+    // In the common APIs these keys mean nothing.
+    assert_eq!(scan(br#"{"model":"m","max_new_tokens":1,"text":"x"}"#).expect("a body").max_tokens, None);
+}
+
+#[test]
+fn what_a_server_may_read_as_json_is_read_whatever_its_type() {
+    for content_type in ["application/json", "text/plain", "multipart/form-data; boundary=b", ""] {
+        let body = scan_other(content_type, br#" {"model":"m","prompt":"abc"}"#).expect("a body");
+        assert_eq!((body.model.as_str(), body.prompt_bytes), ("m", 3), "{content_type}");
+        assert!(scan_other(content_type, br#"{"model":"m"} x"#).is_err(), "{content_type}");
+    }
+    for (content_type, body) in
+        [("audio/wav", &b"RIFF"[..]), ("application/json", b"[1]"), ("text/plain", b"model")]
+    {
+        let body = scan_other(content_type, body).expect("it is left to the server");
+        assert_eq!((body.model.as_str(), body.sequences, body.identities.len()), ("", 1, 1));
+    }
+    assert!(scan_other("application/json", b"RIFF").is_err());
+    assert_eq!(scan_other("audio/wav", b""), Err(BodyError::Empty));
+}
 
 #[test]
 fn refusals_name_the_problem_and_its_position() {

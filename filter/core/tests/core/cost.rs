@@ -135,7 +135,11 @@ fn config() -> Config {
         policy: Policy {
             digest: "d".into(),
             body_bytes_max: 1_000_000,
-            routes: vec![Route { path: "/v1/chat/completions".into(), api: Api::ChatCompletions.into() }],
+            routes: vec![Route {
+                path: "/v1/chat/completions".into(),
+                api: Api::ChatCompletions.into(),
+                ..Route::default()
+            }],
             identity: Some(identity),
             pools: vec![pool],
             ..Policy::default()

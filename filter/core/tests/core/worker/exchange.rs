@@ -434,8 +434,11 @@ fn traceparent_is_registered_if_the_policy_asks_for_it() {
     const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     let mut rig = Rig::connected();
     let mut registered = |tracing: bool, given: &str| {
-        let path =
-            [Route { path: "/v1/chat/completions".into(), api: penstock_wire::Api::ChatCompletions.into() }];
+        let path = [Route {
+            path: "/v1/chat/completions".into(),
+            api: penstock_wire::Api::ChatCompletions.into(),
+            ..Route::default()
+        }];
         let policy = Policy { tracing, body_bytes_max: 1_000, routes: path.into(), ..Policy::default() };
         rig.command(0, [Kind::Policy(policy)]);
         let sequence = rig.paused(&[("traceparent", given)]);
@@ -460,6 +463,7 @@ fn prompt_hashes_are_registered_if_the_pool_wants_them() {
         routes: vec![Route {
             path: "/v1/chat/completions".into(),
             api: penstock_wire::Api::ChatCompletions.into(),
+            ..Route::default()
         }],
         ..Policy::default()
     };

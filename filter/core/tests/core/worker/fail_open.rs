@@ -298,6 +298,7 @@ fn stored_policy_provides_endpoints_and_bound_at_a_cold_start() {
         routes: vec![Route {
             path: "/v1/chat/completions".into(),
             api: penstock_wire::Api::ChatCompletions.into(),
+            ..Route::default()
         }],
         pools: vec![Pool {
             name: "chat".into(),

@@ -151,7 +151,7 @@ pub(crate) fn config(change: impl FnOnce(&mut Config)) -> Config {
         capacity_status,
         ..Pool::default()
     };
-    let route = |path: &str, api: Api| Route { path: path.into(), api: api.into() };
+    let route = |path: &str, api: Api| Route { path: path.into(), api: api.into(), ..Route::default() };
     let source = |from| Source { from: Some(from) };
     let critical = ModelRule { glob: "g*".into(), value: "critical".into() };
     let mut config = Config {
@@ -185,6 +185,7 @@ pub(crate) fn config(change: impl FnOnce(&mut Config)) -> Config {
                 class: vec![header("x-class")],
                 ..Identity::default()
             }),
+            others_pass: true,
             pools: vec![pool("chat", &["m*", "g*"], 5_000, 429), pool("patient", &["p*"], 100_000, 503)],
             ..Policy::default()
         },

@@ -391,7 +391,8 @@ fn filter_enforces_no_deadlines_while_the_companion_is_up() {
 fn new_policy_applies_from_the_next_request_on() {
     let mut rig = Rig::connected();
     let before = rig.paused(&[]);
-    rig.command(1, [Kind::Policy(Policy { digest: "d1".into(), body_bytes_max: 10, ..Policy::default() })]);
+    let policy = Policy { digest: "d1".into(), body_bytes_max: 10, others_pass: true, ..Policy::default() };
+    rig.command(1, [Kind::Policy(policy)]);
     assert_eq!(rig.body(before, r#"{"model":"m1"}"#, true), None);
     assert!(matches!(rig.headers(&[], true), penstock_filter_core::effect::HeadersAction::Pass(_)));
     rig.outputs();

@@ -176,6 +176,7 @@ impl Split {
             routes: vec![wire::Route {
                 path: "/v1/chat/completions".into(),
                 api: wire::Api::ChatCompletions.into(),
+                ..wire::Route::default()
             }],
             pools: ttls
                 .iter()

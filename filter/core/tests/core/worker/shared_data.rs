@@ -68,7 +68,12 @@ fn new_worker_starts_with_the_current_policy() {
     let policy = Policy {
         digest: "d1".into(),
         body_bytes_max: 10,
-        routes: vec![Route { path: "/other".into(), api: penstock_wire::Api::Completions.into() }],
+        routes: vec![Route {
+            path: "/other".into(),
+            api: penstock_wire::Api::Completions.into(),
+            ..Route::default()
+        }],
+        others_pass: true,
         ..Policy::default()
     };
     rig.command(0, [Kind::Policy(policy.clone())]);
