@@ -159,7 +159,7 @@ fn manager(settings: &Settings, stats: &str, place: Place, routes: Value, replac
         "preserve_external_request_id": true,
         "always_set_request_id_in_response": true,
         "server_header_transformation": "PASS_THROUGH",
-        // The filter refuses every upgrade, in the form that clients expect. Otherwise Envoy would, with an empty 403.
+        // The filter refuses a WebSocket, in the form that clients expect. Other upgrades are refused by Envoy, with an empty 403.
         "upgrade_configs": [{ "upgrade_type": "websocket" }],
         "http_filters": filters,
         "route_config": routes,

@@ -19,7 +19,7 @@ use penstock_wire::limits::NAME_BYTES_MAX;
 use self::fields::{Fields, Stop};
 use self::form::Form;
 use crate::json::{Cause, ReadError, Reader, SyntaxError};
-use crate::limits::SLICE_BYTES;
+use crate::limits::{FORM_HEADER_BYTES_MAX, FORM_PARTS_MAX, SLICE_BYTES};
 
 /// The fields of a request body.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -57,8 +57,10 @@ pub enum BodyError {
     NotAnObject,
     /// No `model` at the top level, or null, or an empty string.
     NoModel,
-    /// A second `model`, at this offset.
+    /// A second `model`, at this offset; in a form, at the end of that part.
     TwoModels(u64),
+    /// A form that servers may read in more than one way, or with more parts than are read.
+    BadForm,
     /// `model` isn't a string, or is too long, at this offset.
     BadModel(u64),
 }
@@ -75,6 +77,11 @@ impl fmt::Display for BodyError {
             Self::TwoModels(offset) => {
                 write!(f, "The body has \"model\" twice, the second time at byte {offset}: send it once.")
             }
+            Self::BadForm => write!(
+                f,
+                "The form can't be read: it has more than {FORM_PARTS_MAX} parts, a part has more than {FORM_HEADER_BYTES_MAX} bytes of \
+                 headers, or something follows its boundary in a line."
+            ),
             Self::BadModel(offset) => write!(
                 f,
                 "\"model\" must be a string of 1 to {NAME_BYTES_MAX} bytes; it isn't, at byte {offset}."
@@ -93,6 +100,8 @@ pub(crate) const fn is_of_one_engine(api: Api) -> bool {
 pub struct BodyScanner {
     content: Content,
     body_keys: Arc<[String]>,
+    api: Api,
+    hashes: bool,
     takes: Takes,
     /// The body begins with a brace, so that a server may read it as JSON whatever its type.
     begins_object: bool,
@@ -126,6 +135,8 @@ impl BodyScanner {
         Self {
             content: Content::Json(Reader::new(), fields),
             body_keys,
+            api: Api::Unspecified,
+            hashes: false,
             takes: Takes::Objects,
             begins_object: false,
         }
@@ -135,6 +146,7 @@ impl BodyScanner {
     /// any of the known keys is several prompts.
     #[must_use]
     pub fn of_api(mut self, api: Api) -> Self {
+        self.api = api;
         if let Content::Json(_, fields) = &mut self.content {
             fields.set_api(api);
         }
@@ -165,6 +177,7 @@ impl BodyScanner {
     /// This scanner, hashing the prompt's prefixes too.
     #[must_use]
     pub fn hashing(mut self) -> Self {
+        self.hashes = true;
         if let Content::Json(_, fields) = &mut self.content {
             fields.hash_prefixes();
         }
@@ -214,20 +227,20 @@ impl BodyScanner {
     /// The body must be refused. The scanner must not be used again.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<(), BodyError> {
         if self.offset() == 0 {
-            self.begins_object = bytes.trim_ascii_start().starts_with(b"{");
+            self.begins_object = begins_object(bytes);
             // A server may read JSON that says it is a form.
             if self.begins_object && matches!(self.content, Content::Form(_)) {
                 let mut fields = Fields::new(Arc::clone(&self.body_keys));
-                fields.set_api(Api::Other);
+                fields.set_api(self.api);
+                if self.hashes {
+                    fields.hash_prefixes();
+                }
                 self.content = Content::Json(Reader::new(), fields);
             }
         }
         let read = match &mut self.content {
             Content::Json(reader, fields) => reader.feed(bytes, fields).map_err(body_error),
-            Content::Form(form) => {
-                form.feed(bytes);
-                Ok(())
-            }
+            Content::Form(form) => form.feed(bytes),
             Content::Opaque(read) => {
                 *read = read.saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
                 Ok(())
@@ -242,7 +255,11 @@ impl BodyScanner {
             _ if self.takes == Takes::Anything => true,
             BodyError::Syntax(..) => self.takes == Takes::OtherTypes && !self.begins_object,
             BodyError::NotAnObject => self.reads_any_api(),
-            BodyError::Empty | BodyError::NoModel | BodyError::TwoModels(_) | BodyError::BadModel(_) => false,
+            BodyError::Empty
+            | BodyError::NoModel
+            | BodyError::TwoModels(_)
+            | BodyError::BadForm
+            | BodyError::BadModel(_) => false,
         };
         if !is_other {
             return Err(error);
@@ -270,13 +287,20 @@ impl BodyScanner {
         }
         Ok(match self.content {
             Content::Json(_, fields) => fields.into_body(),
-            Content::Form(form) => form.into_body(),
+            Content::Form(form) => form.into_body()?,
             Content::Opaque(_) => {
                 let identities = vec![None; self.body_keys.len()];
                 Body { sequences: 1, identities, ..Body::default() }
             }
         })
     }
+}
+
+/// Whether a server may read a body that begins so as a JSON object: it may have a byte order mark, or be UTF-16, which Python's reader takes.
+fn begins_object(bytes: &[u8]) -> bool {
+    let is_mark = |byte: &u8| matches!(byte, 0 | 0xef | 0xbb | 0xbf | 0xfe | 0xff);
+    let first = bytes.iter().find(|byte| !is_mark(byte) && !byte.is_ascii_whitespace());
+    first.is_none_or(|byte| *byte == b'{')
 }
 
 fn body_error(error: ReadError<Stop>) -> BodyError {

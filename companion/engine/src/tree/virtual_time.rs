@@ -4,8 +4,8 @@
 //!   S = max(V, F), and only its head has a tag, F + cost/weight: a tag fixed at arrival couldn't be corrected once the
 //!   real cost is known. At dispatch F = tag and V = max(V, tag). Golestani, "A self-clocked fair queueing scheme"
 //!   (1994), with Zhang's remark that for costs known late only F has to move. Round robin is this rule at cost 1.
-//!   What a child is granted while nothing waits moves F at once, and V only as it ends, but for the first such request. So
-//!   a child that fills the servers before others come is behind them by what it runs. Once two children wait, what still
+//!   What a child is granted while nothing waits moves F at once, and V only as it ends, but for one such request. So a
+//!   child that fills the servers before others come is behind them by what it runs. Once two children wait, what still
 //!   runs is a distance like any other.
 //! - Virtual token counters: F is a counter, and the tag. A child that becomes runnable is lifted to the least counter of
 //!   the runnable children, or to that of the child served last. Sheng et al., "Fairness in serving large language
@@ -145,7 +145,7 @@ pub(super) struct VirtualTimeScheduler {
     last_advance: Option<Advance>,
     /// The children in the queues.
     backlogged: usize,
-    /// Numbers the times between those in which two children or more wait. Not 0, the period of a receipt that has none.
+    /// Numbers the times that end when a second child comes to wait, or a weight changes. Not 0, the period of a receipt that has none.
     period: u32,
     usage: Usage,
     /// Under [`Rule::Usage`]: the children whose weights have changed, with the new weight as a multiple of the old one.

@@ -248,7 +248,8 @@ impl Visitor for Fields {
         if self.depth > 1 {
             let key = if key.is_cut() { "" } else { key.kept };
             self.share = self.container_share().of_member(key);
-            let is_option = self.any_api && self.depth == 2;
+            // The options may be a list, one for each prompt.
+            let is_option = self.any_api && self.depth <= 3;
             self.nested_limit =
                 is_option && matches!(key, "max_new_tokens" | "max_tokens" | "n_predict" | "num_predict");
             self.nested_choices = is_option && key == "n";
@@ -276,6 +277,8 @@ impl Visitor for Fields {
             Role::Model if self.has_model => return Err(Stop::TwoModels),
             Role::Model => self.has_model = true,
             Role::Stream => self.body.stream = false,
+            // Several keys of these name the same in different engines, of which one reads one.
+            Role::Choices(_) | Role::PromptOrIds(_) | Role::PromptEmbeds if self.any_api => {}
             Role::Choices(choices) => self.sequences.set_choices(choices, None),
             Role::PromptOrIds(prompts) => self.sequences.key(prompts),
             Role::PromptEmbeds => self.sequences.key(Prompts::Embeds),
@@ -321,17 +324,18 @@ impl Visitor for Fields {
 
     fn number(&mut self, whole: Option<u64>, in_array: bool) -> Result<(), Stop> {
         self.check_scalar()?;
-        if let (1, Role::Choices(choices)) = (self.depth, self.role) {
-            self.sequences.set_choices(choices, whole);
+        match (self.depth, self.role) {
+            (1, Role::Choices(_)) if self.any_api => self.sequences.raise_choices(whole),
+            (1, Role::Choices(choices)) => self.sequences.set_choices(choices, whole),
+            _ => {}
         }
-        if self.depth == 2 && self.nested_choices {
-            self.sequences.set_choices(Choices::Returned, whole);
+        if self.nested_choices {
+            self.sequences.raise_choices(whole);
         }
-        let is_limit =
-            self.depth == 1 && self.role == Role::MaxTokens || self.depth == 2 && self.nested_limit;
+        let is_limit = self.depth == 1 && self.role == Role::MaxTokens || self.nested_limit;
         if is_limit {
             self.body.max_tokens = match (self.body.max_tokens, whole) {
-                // Each engine reads keys of its own, so the greatest is safe.
+                // Each engine reads keys of its own, so the greatest is the safest guess.
                 (Some(limit), Some(whole)) if self.any_api => Some(limit.max(whole)),
                 (Some(least), Some(whole)) => Some(least.min(whole)),
                 (least, whole) => least.or(whole),
@@ -367,6 +371,7 @@ impl Visitor for Fields {
             (1, _) => self.sequences.begin(self.role.prompts(), container),
             (_, _) => self.count_item(),
         }
+        (self.nested_limit, self.nested_choices) = (false, false);
         self.depth = self.depth.saturating_add(1);
         let bit = self.bit();
         self.whole &= !bit;

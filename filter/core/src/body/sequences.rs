@@ -62,6 +62,11 @@ impl Sequences {
         self.set_choices(choices, count);
     }
 
+    /// Sets the number of choices if it is larger than before.
+    pub(super) fn raise_choices(&mut self, count: Option<u64>) {
+        self.returned = self.returned.max(count);
+    }
+
     /// A key of prompts stands before the next value. The last of several equal keys counts.
     pub(super) const fn key(&mut self, prompts: Prompts) {
         *self.items(prompts) = 0;

@@ -1,4 +1,4 @@
-//! The request's headers: starts an exchange for a queued path, and passes all other requests through.
+//! The request's headers: starts an exchange for a queued path, and passes other requests to the pool of their model, or refuses them.
 
 use std::sync::Arc;
 
@@ -75,8 +75,7 @@ impl Worker {
             return self.refuse_at_headers(now, context, dialect, headers, &refusal);
         }
         let Some(api) = api else {
-            let dialect = self.policy.dialect(path);
-            return self.pass_through(now, context, dialect, headers, end, host);
+            return self.pass_through(now, context, headers, end, host);
         };
         let client = match &token {
             Some(token) => token.client.clone(),
@@ -180,7 +179,6 @@ impl Worker {
         &mut self,
         now: Instant,
         context: u32,
-        api: Api,
         headers: Headers<'_>,
         end: bool,
         host: &impl Properties,
@@ -196,7 +194,7 @@ impl Worker {
             drop(privileged);
         }
         if !end && self.policy.has_choice_of_pools() {
-            return self.read_model(now, context, api, headers, edits);
+            return self.read_model(now, context, headers, edits);
         }
         let Some(pool) = self.policy.default_pool() else {
             return HeadersAction::Pass(edits);
@@ -207,7 +205,10 @@ impl Worker {
                 edits.extend(more);
                 HeadersAction::Pass(edits)
             }
-            Err(failure) => HeadersAction::Unroutable(failure.reply(api, None)),
+            Err(failure) => {
+                let api = self.policy.dialect(headers.get(":path").unwrap_or_default());
+                HeadersAction::Unroutable(failure.reply(api, None))
+            }
         }
     }
 
@@ -236,10 +237,10 @@ impl Worker {
         &mut self,
         now: Instant,
         context: u32,
-        api: Api,
         headers: Headers<'_>,
         edits: Vec<HeaderEdit>,
     ) -> HeadersAction {
+        let api = self.policy.dialect(headers.get(":path").unwrap_or_default());
         let mut exchange = self.new_exchange(now, context, api, None, false, headers);
         exchange.phase = Phase::ReadingBody(Box::new(ReadingBody {
             since: now,
