@@ -1,4 +1,4 @@
-//! One HTTP exchange on a queued path, from its headers to its log entry.
+//! One HTTP exchange of a request that is queued, from its headers to its log entry, or of one that passes, until its model has been read.
 //!
 //! The exchange holds the state and the facts; the worker moves it from phase to phase.
 
@@ -25,7 +25,7 @@ use crate::session::Epoch;
 use crate::time::Instant;
 use crate::usage_request::{self, UsageHider};
 
-/// An HTTP exchange on a queued path.
+/// An HTTP exchange.
 #[derive(Debug)]
 pub(crate) struct Exchange {
     /// The host's id of the HTTP stream.

@@ -11,7 +11,7 @@ use crate::body::Body;
 use crate::limits::HELD_BYTES_MAX;
 use crate::rewrite::BufferedBody;
 
-/// The option, as the first member of a request's body. The body has other members, because it names a model.
+/// The option, as the first member of a request's body. The body has other members, because it asks for a stream.
 const OPTION: &[u8] = br#""stream_options":{"include_usage":true},"#;
 /// White space before a body in which its opening brace is looked for.
 const FRONT_BYTES: usize = 64;

@@ -69,8 +69,8 @@ use crate::time::Instant;
 ///    [`Self::handle_received`] only where Envoy doesn't call the filter for a paused body.
 /// 3. After the grant: [`Self::handle_response_headers`], [`Self::handle_response_body`] and [`Self::handle_response_end`].
 ///    [`Self::handle_attempt_log`] comes for each attempt of Envoy, in between.
-/// 4. [`Self::handle_log`], exactly once for every sequence number, however the stream ends. It alone removes the exchange and reports its
-///    end to the companion. Without it the request would hold its place for ever.
+/// 4. [`Self::handle_log`], exactly once for every sequence number, however the stream ends. It removes the exchange and reports its end
+///    to the companion. Without it the request would hold its place for ever. The exchange of a request that passes has ended before.
 ///
 /// A session with a companion, of which [`SessionId::MAIN`] always exists, has calls of its own: [`Self::handle_opened`],
 /// [`Self::handle_open_failed`], [`Self::handle_message`] and [`Self::handle_closed`], in the order in which the stream has them. Its id is
