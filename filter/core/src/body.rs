@@ -2,7 +2,8 @@
 //!
 //! The scanner finds the model, the identity strings that the policy asks for, `stream`, the output limit, and the amount
 //! of prompt text. It refuses bodies that no model server can accept: not JSON, not an object, two models. Where a path's bodies may be
-//! anything, a body may also be a form, or not be read at all. Everything else is left to the server. The scanner holds at most one slice of the body at a time, and keeps a few
+//! anything, a body may also be a form, or not be read at all. Everything else is left to the server. The scanner holds at most one slice of the
+//! body at a time, and keeps a few
 //! hundred bytes.
 
 mod fields;
@@ -107,10 +108,10 @@ pub struct BodyScanner {
     begins_object: bool,
 }
 
-/// What is left to the server.
+/// The bodies that go to the server although they are no JSON objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Takes {
-    /// Nothing: a body must be a JSON object.
+    /// None.
     Objects,
     /// A body that isn't JSON, as its type doesn't say that it is.
     OtherTypes,
@@ -157,7 +158,7 @@ impl BodyScanner {
     #[must_use]
     pub fn of_any_type(mut self, content_type: Option<&[u8]>) -> Self {
         let content_type = content_type.unwrap_or_default();
-        // What says that it is JSON must be JSON.
+        // A body whose type is JSON must be JSON.
         if memchr::memmem::find(&content_type.to_ascii_lowercase(), b"json").is_none() {
             self.takes = Takes::OtherTypes;
         }
@@ -228,7 +229,7 @@ impl BodyScanner {
     pub fn feed(&mut self, bytes: &[u8]) -> Result<(), BodyError> {
         if self.offset() == 0 {
             self.begins_object = begins_object(bytes);
-            // A server may read JSON that says it is a form.
+            // A server may read JSON although its type is that of a form.
             if self.begins_object && matches!(self.content, Content::Form(_)) {
                 let mut fields = Fields::new(Arc::clone(&self.body_keys));
                 fields.set_api(self.api);

@@ -277,7 +277,7 @@ impl Visitor for Fields {
             Role::Model if self.has_model => return Err(Stop::TwoModels),
             Role::Model => self.has_model = true,
             Role::Stream => self.body.stream = false,
-            // Several keys of these name the same in different engines, of which one reads one.
+            // Engines have different keys for prompts and choices, and each engine reads its own. So none resets what another has counted.
             Role::Choices(_) | Role::PromptOrIds(_) | Role::PromptEmbeds if self.any_api => {}
             Role::Choices(choices) => self.sequences.set_choices(choices, None),
             Role::PromptOrIds(prompts) => self.sequences.key(prompts),
