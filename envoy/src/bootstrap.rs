@@ -20,6 +20,8 @@
 mod access_log;
 mod clusters;
 mod companions;
+mod cors;
+mod decompression;
 mod listener;
 mod local_replies;
 mod module;
@@ -38,10 +40,14 @@ pub(crate) use self::clusters::{
     unbalanced,
 };
 pub(crate) use self::companions::cluster as companion_cluster;
-pub(crate) use self::listener::{Place, filter, keep_alive, plugin_config, requeue, router, token_keeper};
-pub(crate) use self::local_replies::{config as local_reply_config, no_pool, no_pool_body};
+pub(crate) use self::cors::{apply as apply_cors, filter as cors_filter};
+pub(crate) use self::decompression::filters as decompressors;
+pub(crate) use self::listener::{
+    Place, filter, http1, http2, http2_windows, keep_alive, plugin_config, requeue, router, token_keeper,
+};
+pub(crate) use self::local_replies::{config as local_reply_config, no_pool_body};
 pub(crate) use self::module::{CLUSTER as MODULE_CLUSTER, cluster as module_cluster};
-pub(crate) use self::routes::{Destination, configuration as route_configuration, granted};
+pub(crate) use self::routes::{Destination, configuration as route_configuration, granted, no_pool};
 pub(crate) use self::upstream::transport_socket;
 use crate::config_source::{CLUSTERS_FILE, config_source};
 use crate::limits;
@@ -79,6 +85,8 @@ pub struct Settings {
     pub node: String,
     /// The address for clients.
     pub gateway: SocketAddr,
+    /// The web pages whose scripts may read answers; `None`: none.
+    pub cors: Option<Cors>,
     /// The file of [`crate::certificate`] with the certificate for clients; `None`: clients connect without TLS.
     pub certificate: Option<PathBuf>,
     /// The address of Envoy's admin interface. It has no authentication, so use loopback unless it is protected otherwise.
@@ -108,6 +116,17 @@ pub struct Settings {
     /// Further HTTP filters, which handle a client's request before Penstock's filter. A requeued request doesn't pass them
     /// again.
     pub http_filters: Vec<Value>,
+}
+
+/// The web pages whose scripts may read answers (cross-origin resource sharing).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cors {
+    /// The pages' origins, `scheme://host[:port]` in lower case, with `*` for any text in host and port; `*` alone is every page.
+    pub origins: Vec<String>,
+    /// Headers that a page may send, in lower case, besides those of the usual libraries; empty: any.
+    pub headers: Vec<String>,
+    /// How long a browser may keep the answer to a preflight.
+    pub max_age: Duration,
 }
 
 /// Where Envoy gets the filter's WebAssembly module.
@@ -339,6 +358,7 @@ mod tests {
             http_filters: Vec::new(),
             access_log: None,
             certificate: None,
+            cors: None,
         }
     }
 
@@ -423,8 +443,9 @@ mod tests {
     }
 
     #[test]
-    fn further_filters_come_first_and_only_in_the_gateway_listener() {
+    fn further_filters_come_before_decoded_bodies_and_only_in_the_gateway_listener() {
         const OWN: &[&str] = &["penstock", "envoy.filters.http.router"];
+        const DECODED: [&str; 3] = ["gzip", "brotli", "zstd"];
         let names = |document: &Value, listener: usize| -> Vec<String> {
             let filters = format!(
                 "/static_resources/listeners/{listener}/filter_chains/0/filters/0/typed_config/http_filters"
@@ -432,18 +453,25 @@ mod tests {
             let filters = value(document, &filters).as_array().expect("a list").iter();
             filters.filter_map(|filter| filter["name"].as_str().map(str::to_owned)).collect()
         };
-        let document = document(&Settings {
-            http_filters: vec![json!({ "name": "a" }), json!({ "name": "b" })],
-            ..settings()
-        });
-        assert_eq!(names(&document, 0), [&["a", "b"][..], OWN].concat());
+        let decoded = DECODED.map(|coding| format!("envoy.filters.http.decompressor.{coding}"));
+        let decoded: Vec<&str> = decoded.iter().map(String::as_str).collect();
+        let further = || vec![json!({ "name": "a" }), json!({ "name": "b" })];
+        let document = super::document(&Settings { http_filters: further(), ..settings() });
+        assert_eq!(names(&document, 0), [&["a", "b"][..], &decoded, OWN].concat());
+        assert_eq!(names(&document, 1), OWN);
+        // A browser's preflight has no key that such a filter could ask for.
+        let cors = Cors { origins: vec!["*".into()], headers: vec![], max_age: Duration::from_secs(1) };
+        let document = super::document(&Settings { http_filters: further(), cors: Some(cors), ..settings() });
+        assert_eq!(names(&document, 0)[..2], ["envoy.filters.http.cors", "a"]);
         assert_eq!(names(&document, 1), OWN);
     }
 
     #[test]
-    fn filter_comes_first_and_the_last_route_has_no_cluster() {
+    fn the_filter_pauses_streams_and_the_last_route_has_no_cluster() {
         let document = document(&settings());
-        let filter = value(&document, &format!("{MANAGER}/http_filters/0/typed_config/config"));
+        let filters = value(&document, &format!("{MANAGER}/http_filters")).as_array().expect("a list");
+        let filter = filters.iter().find(|filter| filter["name"] == "penstock").expect("the filter");
+        let filter = &filter["typed_config"]["config"];
         assert_eq!(filter["allow_on_headers_stop_iteration"], true);
         let configuration = filter["configuration"]["value"].as_str().expect("a string");
         assert_eq!(
@@ -458,7 +486,7 @@ mod tests {
         assert_eq!(routes.len(), 4 + 1);
         let (last, pools) = routes.split_last().expect("not empty");
         assert!(pools.iter().all(|route| route["match"]["headers"][0]["name"] == "x-penstock-pool"));
-        assert!(last.get("route").is_none() && last["direct_response"]["status"] == 503);
+        assert!(last["match"]["headers"].is_null() && last["route"]["cluster_header"] == "x-penstock-pool");
     }
 
     #[test]

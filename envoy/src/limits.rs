@@ -7,6 +7,11 @@ use std::time::Duration;
 /// How far Envoy's body limit is above the filter's, in bytes. The filter sees each piece of a body before Envoy counts it,
 /// so with this margin every 413 comes from the filter.
 pub const BODY_SLACK_BYTES: u64 = 1 << 20;
+/// Size of a request's headers, in KiB: above the limit of the filter, whose answer says what is wrong. Over HTTP/2 Envoy itself only resets
+/// the stream.
+pub const HEADERS_KIB_MAX: u32 = 96;
+/// Number of a request's headers: above the limit of the filter, for the same reason.
+pub const HEADERS_MAX: u32 = 500;
 /// Default heap size at which the overload manager sheds load, in bytes. Envoy's heap holds the bodies of waiting requests:
 /// this is room for the default queues of a dozen pools.
 pub const HEAP_BYTES_MAX: u64 = 4 << 30;

@@ -10,9 +10,9 @@ mod abi;
 
 use core::ptr::null_mut;
 
-use penstock_filter_core::headers;
+use penstock_filter_core::headers::{self, Headers};
 use penstock_filter_core::process_identity::RandomBits;
-use penstock_filter_core::properties::Properties;
+use penstock_filter_core::properties::{Properties, received_body_bytes};
 use penstock_filter_core::rewrite::BufferedBody;
 use penstock_filter_core::session::Epoch;
 use penstock_filter_core::shared_data::{SetIf, SharedData};
@@ -159,6 +159,10 @@ impl BufferedBody for RequestBody {
         const PAST_THE_END: usize = usize::MAX;
         set_buffer_from(Buffer::RequestBody, PAST_THE_END, 0, bytes)
     }
+
+    fn received(&mut self) -> Option<u64> {
+        received_body_bytes(&StreamProperties, Headers::new(&headers(Map::Request)))
+    }
 }
 
 pub(crate) fn set_tick_period(millis: u32) {
@@ -207,7 +211,7 @@ pub(crate) fn reset_stream() {
 
 pub(crate) fn send_local_reply(status: u32, pairs: &[(&'static str, String)], body: &[u8]) {
     const NOT_GRPC: i32 = -1;
-    const DETAILS: &str = "penstock";
+    const DETAILS: &str = penstock_wire::names::REPLY_DETAILS;
     let pairs = headers::serialize(pairs.iter().map(|(name, value)| (*name, value.as_str())));
     // SAFETY: the host copies all of it before it returns.
     unsafe {

@@ -33,6 +33,9 @@ pub const REFUSED_HEADER: &str = "x-penstock-refused";
 /// Response header inside Envoy, from the requeue listener: the status of an error, whose own header has another one meanwhile.
 pub const STATUS_HEADER: &str = "x-penstock-status";
 
+/// What Envoy calls the reason for the filter's own replies: its response code details.
+pub const REPLY_DETAILS: &str = "penstock";
+
 /// Response header: the outcome, which is how the request left the queue.
 pub const OUTCOME_HEADER: &str = "x-penstock-outcome";
 /// Response header: the time in the queue, in whole milliseconds.

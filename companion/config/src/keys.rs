@@ -172,7 +172,7 @@ impl TryFrom<Document> for Config {
         let config = Self {
             pools,
             replicas: replicas.transpose()?,
-            listen: raw.listen,
+            listen: raw.listen.checked()?,
             tls: raw.tls,
             admin: raw.admin.checked()?,
             identity: raw.identity.checked()?,

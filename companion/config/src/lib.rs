@@ -11,6 +11,7 @@
 mod api_keys;
 mod bind_check;
 mod compiled;
+mod cors;
 mod document;
 mod environment;
 mod error;
@@ -47,6 +48,7 @@ pub use penstock_engine::policy::{MaxPriority, Rewrite};
 
 pub use self::api_keys::{ApiKeyTable, ApiKeys, DIGEST_PREFIX, Digest};
 pub use self::bind_check::BindError;
+pub use self::cors::Cors;
 pub use self::document::{Document, http_address, parse_endpoints};
 pub use self::environment::Environment;
 pub use self::error::Error;

@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::cors::Cors;
 use crate::error::Violation;
 use crate::name::{HOST_BYTES_MAX, is_name};
 use crate::value::{self, List, inline_schema};
@@ -33,6 +34,8 @@ pub struct Listen {
     pub access_log: Option<PathBuf>,
     /// TLS for clients: HTTP/2 and HTTP/1.1, by ALPN. `null`: clients connect without TLS.
     pub tls: Option<ListenTls>,
+    /// The web pages whose scripts may read answers.
+    pub cors: Cors,
 }
 
 /// The PEM files of the certificate that Envoy shows to clients. Envoy reads them again when a file in the folder of `cert` is replaced.
@@ -55,6 +58,7 @@ impl Default for Listen {
             http: Address::Tcp(loopback(9191)),
             access_log: None,
             tls: None,
+            cors: Cors::default(),
         }
     }
 }
@@ -154,6 +158,13 @@ fn read_loopback<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAdd
         "`{text}` isn't a loopback address; Envoy's admin interface has no authentication, so write one like \
          127.0.0.1:9901"
     )))
+}
+
+impl Listen {
+    /// Checks the pages of other origins.
+    pub(crate) fn checked(self) -> Result<Self, Violation> {
+        Ok(Self { cors: self.cors.checked()?, ..self })
+    }
 }
 
 impl Admin {

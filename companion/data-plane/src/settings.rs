@@ -20,6 +20,7 @@ pub fn settings(config: &Config, node: &str, module: Module, tracing: bool) -> S
         node: node.to_owned(),
         gateway: config.listen.gateway,
         admin: config.listen.envoy_admin,
+        cors: cors(&config.listen.cors),
         certificate: None,
         access_log: config.listen.access_log.as_deref().map(absolute),
         companions: companions(config),
@@ -37,6 +38,16 @@ pub fn settings(config: &Config, node: &str, module: Module, tracing: bool) -> S
         plugin: filter_policy::plugin_configuration(config, node, tracing),
         http_filters: Vec::new(),
     }
+}
+
+/// Without an origin no page may read answers, and Envoy needs no filter for them.
+fn cors(config: &config::Cors) -> Option<bootstrap::Cors> {
+    let is_on = !config.origins.is_empty();
+    is_on.then(|| bootstrap::Cors {
+        origins: config.origins.clone(),
+        headers: config.headers.clone(),
+        max_age: config.max_age(),
+    })
 }
 
 /// Without `replicas` the companion is at `listen.grpc`.

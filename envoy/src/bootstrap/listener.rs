@@ -8,14 +8,16 @@ use penstock_wire::names::REQUEUE_HEADER;
 use serde_json::{Value, json};
 
 use super::{
-    REPLACEMENT, REQUEUE_HOST, REQUEUE_LISTENER, REQUEUE_STATE, Settings, access_log, body_limit,
-    local_replies, module, routes, seconds, socket,
+    REPLACEMENT, REQUEUE_HOST, REQUEUE_LISTENER, REQUEUE_STATE, Settings, access_log, body_limit, cors,
+    decompression, local_replies, module, routes, seconds, socket,
 };
 use crate::config_source::config_source;
 use crate::{certificate, limits};
 
 /// The least window of HTTP/2.
 const HTTP2_WINDOW_MIN: u32 = 65_535;
+/// The window of a connection whose streams have small bodies: Envoy's default.
+const HTTP2_CONNECTION_WINDOW_MIN: u32 = 24 << 20;
 /// The largest window of HTTP/2, and the most streams.
 const HTTP2_MAX: u32 = 0x7fff_ffff;
 
@@ -38,6 +40,10 @@ pub(super) fn gateway(settings: &Settings) -> Value {
     let mut manager = manager(settings, "penstock", ENTRY, routes, REPLACEMENT);
     let entry = json!({
         "codec_type": "AUTO",
+        "max_request_headers_kb": limits::HEADERS_KIB_MAX,
+        "common_http_protocol_options": { "max_headers_count": limits::HEADERS_MAX },
+        "http_protocol_options": http1(),
+        "http2_protocol_options": http2(settings),
         // Guards against slow requests. Neither counts the wait in the queue or the answer.
         "request_timeout": seconds(limits::REQUEST_TIMEOUT),
         "request_headers_timeout": seconds(limits::HEADERS_TIMEOUT),
@@ -52,7 +58,9 @@ pub(super) fn gateway(settings: &Settings) -> Value {
         manager["access_log"] = access_log::config(file);
     }
     if let Some(Value::Array(filters)) = manager.get_mut("http_filters") {
-        filters.splice(..0, settings.http_filters.iter().cloned());
+        let cors = settings.cors.as_ref().map(|_| cors::filter());
+        let further = settings.http_filters.iter().cloned();
+        filters.splice(..0, cors.into_iter().chain(further).chain(decompression::filters()));
     }
     let mut listener = listener(settings, "penstock-gateway", manager);
     listener["address"] = socket(settings.gateway);
@@ -63,6 +71,23 @@ pub(super) fn gateway(settings: &Settings) -> Value {
         chain["transport_socket_connect_timeout"] = seconds(limits::HANDSHAKE_TIMEOUT).into();
     }
     listener
+}
+
+/// HTTP/1.0 is what some probes and small clients speak. It needs no `host`, without which Envoy has to have one.
+pub(crate) fn http1() -> Value {
+    json!({ "accept_http_10": true, "default_host_for_http_10": "localhost" })
+}
+
+/// Envoy refuses a body that fills a stream's window while the stream waits in the queue, so the window is as large as a body may be.
+pub(crate) fn http2(settings: &Settings) -> Value {
+    let (stream, connection) = http2_windows(settings);
+    json!({ "initial_stream_window_size": stream, "initial_connection_window_size": connection })
+}
+
+/// The windows of HTTP/2, of a stream and of a connection.
+pub(crate) fn http2_windows(settings: &Settings) -> (u32, u32) {
+    let body = u32::try_from(body_limit(settings)).unwrap_or(u32::MAX);
+    (body.clamp(HTTP2_WINDOW_MIN, HTTP2_MAX), body.clamp(HTTP2_CONNECTION_WINDOW_MIN, HTTP2_MAX))
 }
 
 /// Socket options of a listener, which the connections of its clients inherit: the kernel probes a silent client, so that the request of a client
@@ -115,13 +140,13 @@ fn tls(file: &Path) -> Value {
 pub(crate) fn requeue(settings: &Settings, routes: Value, routes_requeue: bool, replacement: &str) -> Value {
     let place = Place { reenters: true, routes_requeue, ..ENTRY };
     let mut manager = manager(settings, "penstock_requeue", place, routes, replacement);
-    let body = u32::try_from(body_limit(settings)).unwrap_or(u32::MAX);
+    let (window, _) = http2_windows(settings);
     // A pool with HTTP/2 servers speaks HTTP/2 to this listener too. All requests of a worker share one connection then.
     let codec = json!({
         "codec_type": "AUTO",
         "use_remote_address": false,
         "http2_protocol_options": {
-            "initial_stream_window_size": body.clamp(HTTP2_WINDOW_MIN, HTTP2_MAX),
+            "initial_stream_window_size": window,
             "initial_connection_window_size": HTTP2_MAX,
             "max_concurrent_streams": HTTP2_MAX,
         },

@@ -1,9 +1,10 @@
 //! Envoy's local replies, in the format that clients of a model server parse.
 //!
 //! They cover only the cases in which the filter can't reply: no route matches, no server accepts the request, the server
-//! resets the connection before a response, or the body arrives too slowly. The filter's replies have none of these response
-//! flags and pass unchanged.
+//! resets the connection before a response, or Envoy refuses the request by itself. The filter's replies have none of these response
+//! flags, and details of their own, and pass unchanged.
 
+use penstock_wire::names;
 use serde_json::{Value, json};
 
 const UNAVAILABLE: &str = "service_unavailable";
@@ -57,17 +58,36 @@ const SLOW: Reply = Reply {
     outdated: false,
 };
 
-/// The last route, which replies to requests on which the filter hasn't decided.
-pub(crate) fn no_pool(replacement: &str) -> Value {
-    json!({
-        "name": "no-pool",
-        "match": { "prefix": "/" },
-        "direct_response": { "status": NO_POOL.status, "body": { "inline_string": no_pool_body(replacement) } },
-        "response_headers_to_add": headers(&[("content-type", "application/json"), ("retry-after", "1")]),
-    })
-}
+const TOO_LARGE: Reply = Reply {
+    status: 413,
+    kind: "invalid_request_error",
+    code: "request_too_large",
+    message: "The body is larger than Envoy buffers: send less, or raise `limits.body_bytes` and print a new configuration.",
+    outdated: false,
+};
+const HEADERS: Reply = Reply {
+    status: 431,
+    kind: "invalid_request_error",
+    code: "invalid_request",
+    message: "The request has too many headers, or too long ones: send fewer.",
+    outdated: false,
+};
+const MALFORMED: Reply = Reply {
+    status: 400,
+    kind: "invalid_request_error",
+    code: "invalid_request",
+    message: "This isn't a request by HTTP/1 or HTTP/2 that Envoy accepts.",
+    outdated: false,
+};
+const TIMED_OUT: Reply = Reply {
+    status: 504,
+    kind: UNAVAILABLE,
+    code: "upstream_timeout",
+    message: "A time limit of this Envoy ended the request before the model server answered.",
+    outdated: false,
+};
 
-/// The body of the response of the last route. `replacement`: how to replace an outdated configuration.
+/// The body of the response to requests on which the filter hasn't decided. `replacement`: how to replace an outdated configuration.
 pub(crate) fn no_pool_body(replacement: &str) -> String {
     NO_POOL.openai(replacement).to_string()
 }
@@ -85,6 +105,10 @@ pub(crate) fn config(replacement: &str) -> Value {
         // A retry of a request that passes through, whose body was too large to keep.
         (&REFUSED, status(507)),
         (&SLOW, status(SLOW.status)),
+        (&TOO_LARGE, of_envoy(TOO_LARGE.status)),
+        (&HEADERS, of_envoy(HEADERS.status)),
+        (&MALFORMED, of_envoy(MALFORMED.status)),
+        (&TIMED_OUT, of_envoy(TIMED_OUT.status)),
     ] {
         mappers.push(reply.mapper(
             json!({ "and_filter": { "filters": [filter.clone(), messages_path()] } }),
@@ -116,6 +140,8 @@ impl Reply {
         });
         if self.status == 503 {
             mapper["headers_to_add"] = headers(&[("retry-after", "1"), ("retry-after-ms", "1000")]);
+        } else if (400..500).contains(&self.status) {
+            mapper["headers_to_add"] = headers(&[(names::OUTCOME_HEADER, names::outcome::REJECTED_INVALID)]);
         }
         mapper
     }
@@ -130,6 +156,17 @@ fn status(code: u32) -> Value {
         "op": "EQ",
         "value": { "default_value": code, "runtime_key": format!("penstock.reply.{code}") },
     } } })
+}
+
+/// Envoy's own reply with this status: the filter's have other details.
+fn of_envoy(code: u32) -> Value {
+    json!({ "extension_filter": {
+        "name": "envoy.access_loggers.extension_filters.cel",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.access_loggers.filters.cel.v3.ExpressionFilter",
+            "expression": format!("response.code == {code} && response.code_details != '{}'", names::REPLY_DETAILS),
+        },
+    } })
 }
 
 fn messages_path() -> Value {

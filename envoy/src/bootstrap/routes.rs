@@ -22,7 +22,7 @@ use penstock_wire::names::{
 };
 use serde_json::{Value, json};
 
-use super::{REPLACEMENT, REQUEUE_PROPERTY_STATE, Settings, body_limit, clusters, local_replies, seconds};
+use super::{REQUEUE_PROPERTY_STATE, Settings, body_limit, clusters, cors, seconds};
 use crate::limits;
 
 pub(super) fn config(settings: &Settings) -> Value {
@@ -30,8 +30,7 @@ pub(super) fn config(settings: &Settings) -> Value {
     for route in [&mut requeued, &mut listed] {
         route["route"]["metadata_match"] = clusters::listed_only();
     }
-    let no_pool = local_replies::no_pool(REPLACEMENT);
-    configuration(settings, &[requeued, routed(), listed, ungated, no_pool])
+    configuration(settings, &[requeued, routed(), listed, ungated, no_pool()])
 }
 
 /// The route of requests with one server, which are requeued after any failure that may count in `queue.requeue_on`. The filter has
@@ -51,17 +50,28 @@ fn routed() -> Value {
     routed
 }
 
+/// The last route, of requests on which the filter hasn't decided: no cluster has an empty name, so Envoy replies 503. Every request has this
+/// route when it arrives, and Envoy's filter for pages of other origins works only on a route to a cluster.
+pub(crate) fn no_pool() -> Value {
+    json!({
+        "name": "no-pool",
+        "match": { "prefix": "/" },
+        "route": { "cluster_header": POOL_HEADER, "timeout": seconds(limits::UNLIMITED) },
+    })
+}
+
 /// The route configuration with these routes.
 pub(crate) fn configuration(settings: &Settings, routes: &[Value]) -> Value {
-    json!({
+    let mut host = json!({
         "name": "penstock",
-        "virtual_hosts": [{
-            "name": "penstock",
-            "domains": ["*"],
-            "request_body_buffer_limit": body_limit(settings),
-            "routes": routes,
-        }],
-    })
+        "domains": ["*"],
+        "request_body_buffer_limit": body_limit(settings),
+        "routes": routes,
+    });
+    if let Some(cors) = &settings.cors {
+        cors::apply(cors, &mut host);
+    }
+    json!({ "name": "penstock", "virtual_hosts": [host] })
 }
 
 /// Where routes send requests.

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::{Gateway, Pool, REPLACEMENT, Servers, gateway_reference, names, object};
 use crate::bootstrap::{
-    self, Destination, Place, Settings, filter, granted, plugin_config, router, seconds, socket,
+    self, Cors, Destination, Place, Settings, filter, granted, plugin_config, router, seconds, socket,
 };
 use crate::limits;
 
@@ -37,6 +37,7 @@ pub fn istio(settings: &Settings, gateway: &Gateway, pools: &[Pool]) -> Value {
         patches.extend(listener_patches(settings, Some(port)));
     }
     patches.extend(routes(pools));
+    patches.extend(settings.cors.as_ref().map(pages));
     let spec = json!({ "targetRefs": [gateway_reference(gateway)], "configPatches": patches });
     object(
         "networking.istio.io/v1alpha3",
@@ -45,6 +46,17 @@ pub fn istio(settings: &Settings, gateway: &Gateway, pools: &[Pool]) -> Value {
         &names::first(&gateway.name),
         spec,
     )
+}
+
+/// What pages of other origins may do. Istio has Envoy's filter for them in every listener.
+fn pages(cors: &Cors) -> Value {
+    let mut host = json!({});
+    bootstrap::apply_cors(cors, &mut host);
+    json!({
+        "applyTo": "VIRTUAL_HOST",
+        "match": { "context": "GATEWAY" },
+        "patch": { "operation": "MERGE", "value": host },
+    })
 }
 
 fn cluster_patch(cluster: Value) -> Value {
@@ -102,7 +114,7 @@ fn cluster(pool: &Pool, name: &str) -> Value {
 }
 
 /// What the listener of this port, or each listener, gets.
-fn listener_patches(settings: &Settings, port: Option<u16>) -> [Value; 4] {
+fn listener_patches(settings: &Settings, port: Option<u16>) -> Vec<Value> {
     let place = Place { requeue: false, reenters: false, routes_requeue: false };
     let plugin = plugin_config(settings, place);
     let patch = |kind: &str, operation: &str, filter: Option<Value>, value: Value| {
@@ -121,7 +133,7 @@ fn listener_patches(settings: &Settings, port: Option<u16>) -> [Value; 4] {
     };
     let in_manager = Some(json!({ "name": MANAGER }));
     let in_router = Some(json!({ "name": MANAGER, "subFilter": { "name": ROUTER } }));
-    [
+    let mut patches = vec![
         patch(
             "LISTENER",
             "MERGE",
@@ -131,14 +143,21 @@ fn listener_patches(settings: &Settings, port: Option<u16>) -> [Value; 4] {
                 "socket_options": bootstrap::keep_alive(),
             }),
         ),
-        patch("NETWORK_FILTER", "MERGE", in_manager, json!({ "name": MANAGER, "typed_config": manager() })),
+        patch(
+            "NETWORK_FILTER",
+            "MERGE",
+            in_manager,
+            json!({ "name": MANAGER, "typed_config": manager(settings) }),
+        ),
         patch("HTTP_FILTER", "MERGE", in_router.clone(), router(&plugin)),
-        patch("HTTP_FILTER", "INSERT_BEFORE", in_router, filter(&plugin)),
-    ]
+    ];
+    let filters = bootstrap::decompressors().chain([filter(&plugin)]);
+    patches.extend(filters.map(|filter| patch("HTTP_FILTER", "INSERT_BEFORE", in_router.clone(), filter)));
+    patches
 }
 
 /// The values of the connection manager that differ from Istio's.
-fn manager() -> Value {
+fn manager(settings: &Settings) -> Value {
     json!({
         "@type": MANAGER_TYPE,
         "stream_idle_timeout": seconds(limits::UNLIMITED),
@@ -146,6 +165,8 @@ fn manager() -> Value {
         "request_headers_timeout": seconds(limits::HEADERS_TIMEOUT),
         "preserve_external_request_id": true,
         "always_set_request_id_in_response": true,
+        "http_protocol_options": bootstrap::http1(),
+        "http2_protocol_options": bootstrap::http2(settings),
         "normalize_path": true,
         "merge_slashes": true,
         "path_with_escaped_slashes_action": "UNESCAPE_AND_FORWARD",
@@ -190,6 +211,6 @@ fn routes(pools: &[Pool]) -> Vec<Value> {
             patch("INSERT_FIRST", route)
         }));
     }
-    patches.push(patch("ADD", bootstrap::no_pool(REPLACEMENT)));
+    patches.push(patch("ADD", bootstrap::no_pool()));
     patches
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::routes::Routes;
 use super::{GATEWAY_API, Gateway, Pool, Servers, gateway_reference, names, resource};
-use crate::bootstrap::{Settings, body_limit};
+use crate::bootstrap::{Settings, body_limit, http2_windows};
 use crate::limits;
 
 /// Bytes that a connection to a model server buffers: Envoy's default. Envoy Gateway's is 32 KiB.
@@ -57,11 +57,17 @@ pub(super) fn backend_traffic(gateway: &Gateway, pools: &[Pool], routes: &Routes
 
 /// The listeners, as clients see them.
 pub(super) fn client_traffic(settings: &Settings, gateway: &Gateway) -> Value {
+    let (stream_window, connection_window) = http2_windows(settings);
     let spec = json!({
         "targetRefs": [gateway_reference(gateway)],
         // The limit of a waiting stream's body.
         "connection": { "bufferLimit": body_limit(settings).to_string() },
         "headers": { "requestID": "PreserveOrGenerate" },
+        "http1": { "http10": {} },
+        "http2": {
+            "initialStreamWindowSize": stream_window.to_string(),
+            "initialConnectionWindowSize": connection_window.to_string(),
+        },
         // Otherwise `/v1%2Fchat/completions` would pass the filter unqueued, and the server would accept it as a completion.
         "path": { "escapedSlashesAction": "UnescapeAndForward" },
         "timeout": { "http": {

@@ -17,6 +17,7 @@ fn settings() -> Settings {
         admin: ([127, 0, 0, 1], 0).into(),
         access_log: None,
         certificate: None,
+        cors: None,
         companions: Companions::One(Address::Tcp(([10, 0, 0, 1], 9190).into())),
         tls: None,
         pools: Vec::new(),
@@ -130,8 +131,11 @@ fn a_listener_is_patched_under_each_name_that_it_can_have() {
     assert_eq!(of_name.len(), patches(&resources, "tcp-80").len());
     assert_eq!(of_name.len(), patches(&resources, "models/eg/llm").len());
     let first = &of_name[0]["operation"];
-    assert_eq!((&first["op"], &first["value"]["name"]), (&json!("replace"), &json!("penstock")));
-    let code = &first["value"]["typed_config"]["config"]["vm_config"]["code"]["remote"];
+    let decoded = json!("envoy.filters.http.decompressor.gzip");
+    assert_eq!((&first["op"], &first["value"]["name"]), (&json!("replace"), &decoded), "before Penstock's");
+    let mut filters = of_name.iter().map(|patch| &patch["operation"]["value"]);
+    let filter = filters.find(|value| value["name"] == "penstock").expect("the filter");
+    let code = &filter["typed_config"]["config"]["vm_config"]["code"]["remote"];
     assert_eq!(code["http_uri"]["uri"], "http://penstock.models:9090/penstock.wasm");
     assert_eq!(code["sha256"], "ab".repeat(32));
     let module = patches(&resources, "penstock~module");
@@ -227,7 +231,27 @@ fn istio_has_one_resource_whose_routes_are_in_reverse() {
     );
     let ports = applied("HTTP_FILTER");
     let ports: Vec<_> = ports.iter().map(|patch| patch["match"]["listener"]["portNumber"].as_u64()).collect();
-    assert_eq!(ports, [Some(80), Some(80)], "of the listener with a port");
+    assert_eq!(ports, [Some(80); 5], "of the listener with a port");
+    assert_eq!(names("HTTP_FILTER").last(), Some(&json!("penstock")), "next to the router");
+}
+
+#[test]
+fn pages_of_other_origins_are_named_in_every_virtual_host() {
+    let cors = crate::bootstrap::Cors {
+        origins: vec!["https://a.example".into()],
+        headers: vec![],
+        max_age: Duration::from_secs(600),
+    };
+    let settings = Settings { cors: Some(cors), ..settings() };
+    let resources = envoy_gateway(&settings, &gateway(false), &[listed("chat", 1)]);
+    let listener = patches(&resources, "models/eg/http");
+    let hosts = listener.iter().filter(|patch| patch["operation"]["jsonPath"] == "..virtual_hosts[*]");
+    assert_eq!(hosts.count(), 2, "the policy, and the servers' headers that it replaces");
+    let istio = istio(&settings, &gateway(false), &[listed("chat", 1)]);
+    let patches = istio["spec"]["configPatches"].as_array().expect("a list");
+    let host = patches.iter().find(|patch| patch["applyTo"] == "VIRTUAL_HOST").expect("a patch");
+    let policy = &host["patch"]["value"]["typed_per_filter_config"]["envoy.filters.http.cors"];
+    assert_eq!(policy["allow_origin_string_match"], json!([{ "exact": "https://a.example" }]));
 }
 
 #[test]

@@ -85,6 +85,7 @@ fn settings(dir: &Path, pools: Vec<Pool>) -> Settings {
         http_filters: Vec::new(),
         access_log: None,
         certificate: None,
+        cors: None,
     }
 }
 
@@ -245,12 +246,12 @@ impl Gateway {
                 ))
                 .and_then(Value::as_array_mut)
                 .expect("a list of filters");
-            assert_eq!(filters.remove(0)["name"], "penstock");
+            let filter = filters.iter_mut().find(|filter| filter["name"] == "penstock").expect("the filter");
             let script = json!({
                 "@type": "type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua",
                 "default_source_code": { "inline_string": if listener == 1 { REENTERS } else { GRANTS } },
             });
-            filters.insert(0, json!({ "name": "envoy.filters.http.lua", "typed_config": script }));
+            *filter = json!({ "name": "envoy.filters.http.lua", "typed_config": script });
         }
         let file: PathBuf = dir.path().join("envoy.json");
         std::fs::write(&file, document.to_string()).expect("written");

@@ -34,6 +34,19 @@ impl<'a> Headers<'a> {
         }
     }
 
+    /// How many headers there are.
+    #[must_use]
+    pub const fn count(self) -> usize {
+        self.lengths.len() / 8
+    }
+
+    /// Bytes of all names and values.
+    #[must_use]
+    pub const fn bytes(self) -> usize {
+        // Each string is followed by a zero byte.
+        self.text.len().saturating_sub(self.count().saturating_mul(2))
+    }
+
     /// All pairs, in order.
     pub fn iter(self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
         let mut text = self.text;

@@ -13,6 +13,12 @@ pub const BODY_CALLBACK_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 pub const BODY_CHECKS_MAX: usize = 2_048;
 const _: () = assert!(BODY_CALLBACK_WAIT.as_millis() + BODY_CALLBACK_CHECK_INTERVAL.as_millis() < 2_000);
 
+/// Headers of a request, beside those that Envoy adds.
+pub const HEADERS_MAX: usize = 100;
+/// Bytes of a request's headers.
+pub const HEADERS_BYTES_MAX: usize = 60 << 10;
+/// From this ratio of a body's bytes to those that have arrived on, Envoy may have stopped decoding. Its own limit is 100, for each piece.
+pub const DECODED_RATIO: u64 = 50;
 /// Bytes of a body that are copied into linear memory at a time.
 pub const SLICE_BYTES: usize = 64 << 10;
 /// A rewrite that begins within this many bytes copies all bytes before it at once; a later one rotates the body in slices.

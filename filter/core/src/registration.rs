@@ -6,7 +6,10 @@ use penstock_wire::{Code, names};
 
 use crate::body::{Body, BodyError};
 use crate::headers::{Headers, bounded};
-use crate::limits::{LIST_ENTRY_BYTES_MAX, REQUEST_ID_BYTES_MAX};
+use crate::json::SyntaxError;
+use crate::limits::{
+    DECODED_RATIO, HEADERS_BYTES_MAX, HEADERS_MAX, LIST_ENTRY_BYTES_MAX, REQUEST_ID_BYTES_MAX,
+};
 use crate::local_reply::Failure;
 
 /// The part of a registration that the headers determine. The body adds the rest. For an untrusted client, the claims that
@@ -93,13 +96,57 @@ pub(crate) fn check_headers(headers: Headers<'_>, end: bool, body_bytes_max: u64
     if !coding.is_empty() && !coding.eq_ignore_ascii_case(b"identity") {
         let coding = bounded(coding, 32).unwrap_or_default();
         let message = format!(
-            "The body is compressed (content-encoding: {coding}): send it uncompressed, or put Envoy's decompressor \
-             filter (envoy.filters.http.decompressor) before Penstock."
+            "The body is compressed (content-encoding: {coding}): send it uncompressed, or with gzip, br or zstd, which Envoy's \
+             decompressor filters (envoy.filters.http.decompressor) decode where they are before Penstock's filter."
         );
         return Some(Failure::new(400, Code::InvalidRequest, message));
     }
     let length = headers.text("content-length", 20).and_then(|length| length.parse::<u64>().ok())?;
     (length > body_bytes_max).then(|| body_too_large(body_bytes_max))
+}
+
+/// The reason for refusing the headers of a request on any path.
+pub(crate) fn too_many_headers(headers: Headers<'_>) -> Option<Failure> {
+    let is_own = |name: &[u8]| {
+        !(name.starts_with(b":") || name.starts_with(b"x-forwarded-") || name.starts_with(b"x-envoy-"))
+    };
+    let message = if headers.bytes() > HEADERS_BYTES_MAX {
+        format!("The request has more than {HEADERS_BYTES_MAX} bytes of headers: send fewer or shorter ones.")
+    } else if headers.count() > HEADERS_MAX
+        && headers.iter().filter(|(name, _)| is_own(name)).count() > HEADERS_MAX
+    {
+        format!("The request has more than {HEADERS_MAX} headers: send fewer.")
+    } else {
+        return None;
+    };
+    Some(Failure::new(431, Code::InvalidRequest, message))
+}
+
+/// The error for a body that the scanner refuses at its end. `size`: its bytes. `received`: those that have arrived, which are fewer if Envoy has
+/// decoded the body.
+pub(crate) fn invalid_whole_body(error: BodyError, size: usize, received: Option<u64>) -> Failure {
+    let size = u64::try_from(size).unwrap_or(u64::MAX);
+    let received = received.unwrap_or(size);
+    match error {
+        BodyError::Empty if received > 0 => Failure::new(
+            400,
+            Code::InvalidRequest,
+            "The body can't be decoded: it isn't what its content-encoding says.",
+        ),
+        BodyError::Syntax(SyntaxError::Unfinished, _) if size / DECODED_RATIO >= received.max(1) => {
+            Failure::new(
+                413,
+                Code::RequestTooLarge,
+                "The compressed body is more than 100 times larger when it is decoded: send it uncompressed.",
+            )
+        }
+        BodyError::Syntax(SyntaxError::Unfinished, _) if received < size => {
+            let message =
+                format!("{error} It was compressed: it may be cut, or not what its content-encoding says.");
+            Failure::new(400, Code::InvalidRequest, message)
+        }
+        error => invalid_body(error),
+    }
 }
 
 /// The error for a body that the scanner refuses.

@@ -29,6 +29,10 @@ pub trait BufferedBody {
     fn replace_front(&mut self, length: usize, bytes: &[u8]) -> bool;
     /// Appends bytes. Returns `false` if the host fails.
     fn append(&mut self, bytes: &[u8]) -> bool;
+    /// Bytes of the body as it arrived, before Envoy decoded it; `None`: unknown.
+    fn received(&mut self) -> Option<u64> {
+        None
+    }
 }
 
 /// A body that can only be read.

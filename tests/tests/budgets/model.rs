@@ -12,8 +12,12 @@ use penstock_tests::wait::{WAIT_MAX, until};
 use penstock_tests::{Gateway, run};
 use serde_json::Value;
 
-const FAST: Hardware = Hardware { alpha: 4.0, beta: 0.05, gamma: 0.0005, noise: 0.02 };
-const SLOW: Hardware = Hardware { alpha: 12.0, beta: 0.15, gamma: 0.0015, noise: 0.02 };
+// Iterations are long beside the pauses that a busy machine makes.
+const FAST: Hardware = Hardware { alpha: 8.0, beta: 0.1, gamma: 0.001, noise: 0.02 };
+const SLOW: Hardware = Hardware { alpha: 24.0, beta: 0.3, gamma: 0.003, noise: 0.02 };
+
+/// How often the test waits for the model until it gives up.
+const PATIENCE: u32 = 12;
 
 /// A pool of one fast server and one slow one, gated by their model.
 fn auto(fast: &Mock, slow: &Mock) -> String {
@@ -76,22 +80,23 @@ fn unknown_parameters_have_no_series() {
 /// Traffic that alternates between two loads, so that the parameters can be identified; runs until dropped.
 async fn traffic(clients: &mut PoissonClients, gateway: &Gateway) {
     loop {
-        clients.arrive(gateway, 15.0, Duration::from_secs(2)).await;
-        clients.arrive(gateway, 60.0, Duration::from_secs(2)).await;
+        clients.arrive(gateway, 8.0, Duration::from_secs(3)).await;
+        clients.arrive(gateway, 30.0, Duration::from_secs(3)).await;
     }
 }
 
-/// Waits until both variants have converged and their derived values are present; this takes several windows.
-async fn converged(gateway: &Gateway) -> Value {
+/// Waits until both variants are learned and their derived values are present; this takes several windows. A variant that was learned
+/// keeps its parameters, also while newer requests leave the fit uncertain.
+async fn learned(gateway: &Gateway) -> Value {
     let look = || async {
         let pool = gateway.pool("chat").await;
         let known = |name| {
             let variant = variant(&pool, name);
-            variant["state"] == "converged" && variant["desired_replicas_source"] == "model"
+            variant["n_star"].is_number() && variant["desired_replicas_source"] == "model"
         };
         if known("fast") && known("slow") { Ok(pool) } else { Err(pool["model"].to_string()) }
     };
-    for _ in 0..3 {
+    for _ in 0..PATIENCE {
         if let Ok(pool) = tokio::time::timeout(WAIT_MAX / 2, until("both are known", look)).await {
             return pool;
         }
@@ -107,7 +112,7 @@ fn servers_are_learned_from_their_requests_and_gated_by_the_model() {
         let mut clients = clients();
         let pool = tokio::select! {
             () = traffic(&mut clients, &gateway) => unreachable!("it goes on"),
-            pool = converged(&gateway) => pool,
+            pool = learned(&gateway) => pool,
         };
         let (fast, slow) = (variant(&pool, "fast"), variant(&pool, "slow"));
         let number =

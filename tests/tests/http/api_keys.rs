@@ -12,13 +12,13 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// The API key of a tenant, and its line in the file, as `penstock api-key` prints them.
-struct Key {
-    key: String,
+pub(crate) struct Key {
+    pub(crate) key: String,
     line: String,
 }
 
 impl Key {
-    fn of(tenant: &str) -> Self {
+    pub(crate) fn of(tenant: &str) -> Self {
         let output = Command::new(binary::penstock()).args(["api-key", tenant]).output();
         let output = output.expect("penstock runs");
         assert!(output.status.success(), "{output:?}");
@@ -40,10 +40,10 @@ impl Key {
 }
 
 /// The file of the keys, in a folder of its own.
-struct KeyFile(TempDir);
+pub(crate) struct KeyFile(TempDir);
 
 impl KeyFile {
-    fn with(keys: &[&Key]) -> Self {
+    pub(crate) fn with(keys: &[&Key]) -> Self {
         let file = Self(tempfile::tempdir().expect("a temporary folder"));
         file.write(&keys.iter().map(|key| &*key.line).collect::<Vec<_>>().join("\n"));
         file
@@ -61,7 +61,7 @@ impl KeyFile {
     }
 
     /// The part of the configuration that names the file.
-    fn identity(&self, more: &str) -> String {
+    pub(crate) fn identity(&self, more: &str) -> String {
         format!("identity: {{api_keys: {{file: '{}'}}{more}}}\n", self.path().display())
     }
 }

@@ -1,6 +1,8 @@
 //! Every shape that a request's bytes can have: a well-formed request arrives unchanged; a malformed one is rejected at once and
 //! affects no other request.
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use penstock_tests::gateway::{config, pool};
 use penstock_tests::h2c::H2c;
@@ -43,7 +45,7 @@ impl Fixture {
             client.send(piece).await;
         }
         let call = self.server.next().await;
-        let seen = Seen { body: call.body.clone() };
+        let seen = Seen { body: call.body.clone(), coding: call.header("content-encoding").to_owned() };
         call.answer();
         let answer = client.answer().await;
         assert_eq!((answer.status, answer.outcome()), (200, "bypassed"), "{}", answer.text());
@@ -54,6 +56,8 @@ impl Fixture {
 /// The parts of a call that a test checks after the answer.
 struct Seen {
     body: Bytes,
+    /// The header `content-encoding`.
+    coding: String,
 }
 
 async fn shared() -> &'static Fixture {
@@ -124,14 +128,117 @@ fn invalid_utf8_is_400() {
     });
 }
 
+/// A chat request in each coding that Envoy decodes.
+const PLAIN: &str = r#"{"model":"m","messages":[{"role":"user","content":"hello hello hello"}]}"#;
+const CODED: [(&str, &str); 3] = [
+    (
+        "gzip",
+        "H4sIAAAAAAACA6tWys1PSc1RslLKVdJRyk0tLk5MTy1WsoquVirKz0kFipcWpxYBpZLz80pS80qAAhmpOTn5CkikUm1sLQDt3taVSAAAAA==",
+    ),
+    ("br", "G0cAcJwHdgyZBlpYwOneapE9tq3VJtc6LF19U6TsDRxyInBsSQJxzMEGHEbeuCw8SQ0yvCx/qCwiPLjEdw=="),
+    (
+        "zstd",
+        "KLUv/SBIQQIAeyJtb2RlbCI6Im0iLCJtZXNzYWdlcyI6W3sicm9sZSI6InVzZXIiLCJjb250ZW50IjoiaGVsbG8gaGVsbG8gaGVsbG8ifV19",
+    ),
+];
+/// A chat request with 4 MiB of text.
+const BOMBS: [(&str, &str); 2] = [
+    ("br", "mzYAQICM0xXzI4R1r0X28LY2i05XH6ccsBbkbVkQnFDuOTz8cmItyY3JwTigy8jSH0aq0/jc+5/r3A=="),
+    (
+        "zstd",
+        "KLUv/aA3AEAA1AEAsgIKEcC3AWBLxLw7EkhC/d5T6bovyOAN5tDvuaU6hfK+iN2fgc9lO8lzCgQAyf+4XNAEjE+AvMB0AgIAEHgCABB4AgAQeAIAEHgCABB4AgAQeAIAEHgCABB4AgAQeAIAEHgCABB4AgAQeAIAEHgCABB4AgAQeAIAEHgCABB4AgAQeAIAEHgCABB4AgAQeAIAEHgCABB4AgAQeAIAEHgCABB4AgAQeAIAEHgCABB4AgAQeAIAEHhVAAAgIn1dfQEAOAEQ",
+    ),
+];
+
+fn decoded(text: &str) -> Vec<u8> {
+    BASE64_STANDARD.decode(text).expect("base64")
+}
+
 #[test]
-fn compressed_body_is_400_and_the_message_names_the_decompressor() {
+fn compressed_body_reaches_the_server_decoded() {
     run(async {
         let all = shared().await;
-        let body = json!({"model": "m", "messages": []}).to_string();
-        for encoding in ["gzip", "br", "deflate", "zstd"] {
-            let answer = all.invalid(body.clone(), &[("content-encoding", encoding)]).await;
-            assert!(answer.message().to_lowercase().contains("decompressor"), "{}", answer.message());
+        for (coding, body) in CODED {
+            for name in [coding.to_owned(), coding.to_uppercase()] {
+                let body = decoded(body);
+                let headers = format!("content-length: {}\r\ncontent-encoding: {name}\r\n", body.len());
+                let seen = all.arrives(vec![raw::post(CHAT, &headers).into_bytes(), body]).await;
+                assert_eq!(String::from_utf8_lossy(&seen.body), PLAIN, "{name}");
+                assert_eq!(seen.coding, "", "{name}");
+            }
+        }
+    });
+}
+
+#[test]
+fn body_that_cannot_be_decoded_is_refused_and_the_message_says_why() {
+    run(async {
+        let all = shared().await;
+        for coding in ["deflate", "compress"] {
+            let answer = all.invalid(PLAIN, &[("content-encoding", coding)]).await;
+            assert!(answer.message().contains("gzip, br or zstd"), "{}", answer.message());
+        }
+        for (coding, body) in CODED {
+            let answer = all.invalid(PLAIN, &[("content-encoding", coding)]).await;
+            assert!(answer.message().contains("content-encoding"), "{coding}: {}", answer.message());
+            let body = decoded(body);
+            let cut = body[..body.len() / 2].to_vec();
+            all.invalid(cut, &[("content-encoding", coding)]).await;
+        }
+        for (coding, body) in BOMBS {
+            let answer = all.post(decoded(body), &[("content-encoding", coding)]).await;
+            answer.expect_error(413, "request_too_large", "rejected_invalid");
+        }
+    });
+}
+
+#[test]
+fn byte_order_mark_is_accepted() {
+    run(async {
+        let all = shared().await;
+        let body = [b"\xef\xbb\xbf", PLAIN.as_bytes()].concat();
+        let head = raw::post(CHAT, &format!("content-length: {}\r\n", body.len()));
+        assert_eq!(all.arrives(vec![head.into_bytes(), body.clone()]).await.body, body);
+        all.invalid(b"\xef\xbb\xbf".to_vec(), &[]).await;
+        all.invalid([PLAIN.as_bytes(), b"\xef\xbb\xbf"].concat(), &[]).await;
+    });
+}
+
+#[test]
+fn http_1_0_is_served_with_and_without_a_host() {
+    run(async {
+        let all = shared().await;
+        for host in ["", "host: gateway\r\n"] {
+            let head = format!("POST {CHAT} HTTP/1.0\r\n{host}content-length: {}\r\n\r\n", PLAIN.len());
+            let seen = all.arrives(vec![head.into_bytes(), PLAIN.into()]).await;
+            assert_eq!(seen.body, PLAIN.as_bytes());
+        }
+    });
+}
+
+#[test]
+fn too_many_and_too_long_headers_are_431_in_the_form_of_the_api() {
+    run(async {
+        let all = shared().await;
+        let many = |count: usize| (0..count).map(|index| format!("x-h{index}: 1\r\n")).collect::<String>();
+        let long = (0..8).map(|index| format!("x-h{index}: {}\r\n", "x".repeat(8_000))).collect::<String>();
+        // Above 500 headers and 96 KiB, Envoy answers by itself.
+        for more in [many(101), long.clone(), many(600), long.replace('x', "xx")] {
+            let mut client = Raw::connect(all.gateway.address()).await;
+            client.send(raw::post(CHAT, &format!("content-length: {}\r\n{more}", PLAIN.len()))).await;
+            client.answer().await.expect_error(431, "invalid_request", "rejected_invalid");
+        }
+        let head = raw::post(CHAT, &format!("content-length: {}\r\n{}", PLAIN.len(), many(90)));
+        all.arrives(vec![head.into_bytes(), PLAIN.into()]).await;
+
+        let mut client = H2c::connect(all.gateway.address()).await;
+        for (count, value) in [(150, "1"), (8, &*"x".repeat(8_000))] {
+            let mut ask = ClientRequest::chat("m", "x");
+            for index in 0..count {
+                ask = ask.header(&format!("x-h{index}"), value);
+            }
+            let answer = H2c::answer(client.ask(&ask).await).await.expect("an answer");
+            answer.expect_error(431, "invalid_request", "rejected_invalid");
         }
     });
 }
@@ -277,7 +384,7 @@ fn invalid_http_closes_only_its_connection() {
         let all = shared().await;
         let mut client = Raw::connect(all.gateway.address()).await;
         client.send("\x16\x03\x01 this is no HTTP\r\n\r\n").await;
-        assert_eq!(client.answer().await.status, 400);
+        client.answer().await.expect_error(400, "invalid_request", "rejected_invalid");
         assert!(client.closed().await);
         all.gateway.ready().await;
     });

@@ -20,7 +20,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 const SERVICE: Duration = Duration::from_millis(5);
 
 /// Connects with TLS, trusts these authorities and offers this protocol.
-async fn connect(
+pub(crate) async fn connect(
     address: SocketAddr,
     authorities: &[&Path],
     protocol: &str,

@@ -1,4 +1,4 @@
-//! What clients send and receive, through a real Envoy: bodies, answers, identities and the trust in them.
+//! What clients send and receive, through a real Envoy: bodies, answers, web pages, identities and the trust in them.
 
 mod answers;
 mod api_keys;
@@ -6,7 +6,9 @@ mod bodies;
 mod client_tls;
 mod identity;
 mod idle;
+mod large_bodies;
 mod openai;
+mod pages;
 mod paths;
 mod reported_errors;
 mod rewrite;

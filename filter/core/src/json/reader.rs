@@ -11,6 +11,8 @@ use super::string_decoder::{Decoded, StringDecoder};
 use super::visitor::{Cause, Container, JsonString, Literal, ReadError, SyntaxError, Visitor};
 use crate::limits::JSON_DEPTH_MAX;
 
+const BYTE_ORDER_MARK: [u8; 3] = [0xef, 0xbb, 0xbf];
+
 /// What the grammar expects next, or the element that is being read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -111,10 +113,20 @@ impl Reader {
                     }
                 }
                 Ok(false) => {}
+                Err(_) if self.is_in_byte_order_mark(*byte) => {
+                    self.advance(1);
+                    rest = tail;
+                }
                 Err(cause) => return Err(self.error(cause)),
             }
         }
         Ok(())
+    }
+
+    /// Some programs put a mark of UTF-8 before a document, and servers skip it.
+    fn is_in_byte_order_mark(&self, byte: u8) -> bool {
+        let mark = usize::try_from(self.offset).ok().and_then(|offset| BYTE_ORDER_MARK.get(offset));
+        self.state == State::Value && self.depth == 0 && mark == Some(&byte)
     }
 
     /// Ends the input, and checks that the document is complete.

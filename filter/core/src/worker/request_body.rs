@@ -74,7 +74,10 @@ impl Worker {
         };
         match scanned {
             Ok(fields) => self.handle_body(now, sequence, fields, (size, &mut body), &claims),
-            Err(error) => self.refuse_invalid(now, sequence, &invalid_body(error)),
+            Err(error) => {
+                let failure = registration::invalid_whole_body(error, size, body.received());
+                self.refuse_invalid(now, sequence, &failure)
+            }
         }
     }
 

@@ -52,6 +52,12 @@ impl Worker {
         } else {
             None
         };
+        if token.is_none()
+            && let Some(failure) = registration::too_many_headers(headers)
+        {
+            let api = api.unwrap_or_else(|| self.policy.dialect(path));
+            return self.refuse_at_headers(now, context, api, headers, &failure);
+        }
         // The first listener has checked the key of a requeued request.
         let tenant = match &token {
             Some(token) => Ok(token.tenant.clone()),
