@@ -85,6 +85,8 @@ pub struct Settings {
     pub node: String,
     /// The address for clients.
     pub gateway: SocketAddr,
+    /// The listener of streams that a companion keeps alive while they wait; `None`: none is kept alive.
+    pub keep_alive: Option<SocketAddr>,
     /// The web pages whose scripts may read answers; `None`: none.
     pub cors: Option<Cors>,
     /// The file of [`crate::certificate`] with the certificate for clients; `None`: clients connect without TLS.
@@ -228,6 +230,11 @@ pub struct Tls {
 
 /// The bootstrap as a JSON document.
 pub fn document(settings: &Settings) -> Value {
+    let mut listeners = vec![
+        listener::gateway(settings),
+        listener::requeue(settings, routes::config(settings), true, REPLACEMENT),
+    ];
+    listeners.extend(settings.keep_alive.map(|address| listener::kept_alive(settings, address)));
     let mut clusters: Vec<Value> = match &settings.folder {
         None => settings.pools.iter().map(clusters::listed).collect(),
         Some(_) => Vec::new(),
@@ -239,7 +246,7 @@ pub fn document(settings: &Settings) -> Value {
         "admin": { "address": socket(settings.admin) },
         "bootstrap_extensions": [internal_listeners()],
         "static_resources": {
-            "listeners": [listener::gateway(settings), listener::requeue(settings, routes::config(settings), true, REPLACEMENT)],
+            "listeners": listeners,
             "clusters": clusters,
         },
         "overload_manager": overload(settings),
@@ -359,6 +366,7 @@ mod tests {
             access_log: None,
             certificate: None,
             cors: None,
+            keep_alive: None,
         }
     }
 

@@ -288,6 +288,9 @@ pub struct Register {
     /// Sequences that a server computes for the request at the same time: prompts times choices of each. 0: one.
     #[prost(uint64, tag = "35")]
     pub sequences: u64,
+    /// The request waited under the key of `requeued_from`, and waits on under this one: a companion keeps its client's connection alive.
+    #[prost(bool, tag = "36")]
+    pub moved: bool,
 }
 /// Identifies a request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -658,6 +661,9 @@ pub struct Pool {
     /// Requests that name no model belong to this pool.
     #[prost(bool, tag = "25")]
     pub is_default: bool,
+    /// A stream that has waited for so long waits on behind a companion, which sends its client comments; absent: it waits silently.
+    #[prost(uint64, optional, tag = "26")]
+    pub keep_alive_ms: ::core::option::Option<u64>,
 }
 /// What a server may do before a byte of its response for the request to be sent again.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

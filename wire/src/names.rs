@@ -30,6 +30,13 @@ pub const REQUEUE_PROPERTY_PREFIX: &str = "token=";
 /// Request header inside Envoy, to the requeue listener: the last server refused the request by itself.
 pub const REFUSED_HEADER: &str = "x-penstock-refused";
 
+/// Request header inside Envoy, to a companion and back: a companion sends the client comments, one in so many milliseconds, while the request
+/// waits on.
+pub const KEEP_ALIVE_HEADER: &str = "x-penstock-keep-alive";
+
+/// Request header inside Envoy, to a companion: where it sends such a request back, `ip:port` of this machine.
+pub const KEEP_ALIVE_BACK_HEADER: &str = "x-penstock-keep-alive-back";
+
 /// Response header inside Envoy, from the requeue listener: the status of an error, whose own header has another one meanwhile.
 pub const STATUS_HEADER: &str = "x-penstock-status";
 

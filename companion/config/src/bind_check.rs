@@ -50,6 +50,14 @@ impl Config {
     }
 }
 
+impl Config {
+    /// A pool keeps waiting streams alive.
+    #[must_use]
+    pub fn keeps_alive(&self) -> bool {
+        self.pools.iter().any(|pool| pool.keep_alive.is_some())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use crate::Config;

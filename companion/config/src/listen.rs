@@ -30,6 +30,11 @@ pub struct Listen {
     pub grpc: Address,
     /// The companion's HTTP server, with the API, the dashboard and the metrics: `ip:port` or `unix:/path`.
     pub http: Address,
+    /// Envoy's listener for streams that a companion keeps alive (`queue.keep_alive`), `ip:port` on loopback, on which the companions reach this Envoy.
+    /// `null`: `penstock up` takes a free port.
+    #[serde(deserialize_with = "read_optional_loopback")]
+    #[schemars(with = "Option<String>")]
+    pub keep_alive: Option<SocketAddr>,
     /// The file of Envoy's access log, one line of JSON for each request; `/dev/stdout` for Envoy's output. `null`: no log.
     pub access_log: Option<PathBuf>,
     /// TLS for clients: HTTP/2 and HTTP/1.1, by ALPN. `null`: clients connect without TLS.
@@ -56,6 +61,7 @@ impl Default for Listen {
             envoy_admin: loopback(9901),
             grpc: Address::Tcp(loopback(9190)),
             http: Address::Tcp(loopback(9191)),
+            keep_alive: None,
             access_log: None,
             tls: None,
             cors: Cors::default(),
@@ -145,6 +151,23 @@ inline_schema!(Address, |generator| String::json_schema(generator));
 
 fn read_gateway<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
     socket_address(&String::deserialize(deserializer)?).map_err(D::Error::custom)
+}
+
+/// Prompts pass the connection in plain text, so it stays on this machine.
+fn read_optional_loopback<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<SocketAddr>, D::Error> {
+    let Some(text) = Option::<String>::deserialize(deserializer)? else {
+        return Ok(None);
+    };
+    let address = socket_address(&text).map_err(D::Error::custom)?;
+    if address.ip().is_loopback() {
+        return Ok(Some(address));
+    }
+    Err(D::Error::custom(format!(
+        "`{text}` isn't a loopback address; companions and Envoy are on one machine where streams are kept alive, so write one like \
+         127.0.0.1:9192"
+    )))
 }
 
 /// Envoy's admin interface has no authentication, so only this machine may reach it.

@@ -64,6 +64,8 @@ pub struct Pool {
     pub include_usage: bool,
     /// How long servers may be silent.
     pub timeouts: Timeouts,
+    /// The time until a waiting stream's client gets comments, and between two of them; `None`: it waits silently.
+    pub keep_alive: Option<Duration>,
     /// Where usage and learned models are kept across restarts. `None`: nowhere.
     pub store: Option<Store>,
     /// How long Envoy holds requests while no companion answers.

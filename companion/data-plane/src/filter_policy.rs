@@ -85,6 +85,7 @@ pub fn frame(config: &Config, tracing: bool) -> wire::Policy {
                 first_token: pool.policy.counts_first_tokens(),
                 include_usage: pool.include_usage,
                 first_byte_ms: pool.timeouts.first_byte.map(whole_millis),
+                keep_alive_ms: pool.keep_alive.map(whole_millis),
                 idle_ms: pool.timeouts.idle.map(whole_millis),
                 requeue_on: Some(requeue_on(pool)),
             })

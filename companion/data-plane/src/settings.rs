@@ -21,6 +21,7 @@ pub fn settings(config: &Config, node: &str, module: Module, tracing: bool) -> S
         gateway: config.listen.gateway,
         admin: config.listen.envoy_admin,
         cors: cors(&config.listen.cors),
+        keep_alive: config.listen.keep_alive.filter(|_| config.keeps_alive()),
         certificate: None,
         access_log: config.listen.access_log.as_deref().map(absolute),
         companions: companions(config),

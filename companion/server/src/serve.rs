@@ -115,7 +115,7 @@ pub enum Error {
     Signal(#[source] std::io::Error),
     /// Serving gRPC failed.
     #[error("gRPC: {0}")]
-    Grpc(#[from] tonic::transport::Error),
+    Grpc(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// Serving HTTP failed.
     #[error("HTTP: {0}")]
     Http(#[source] std::io::Error),
@@ -219,7 +219,7 @@ struct Companion {
     elections: Elections,
     phase: watch::Sender<Phase>,
     signals: Signals,
-    grpc: JoinHandle<Result<(), tonic::transport::Error>>,
+    grpc: JoinHandle<Result<(), grpc::Error>>,
     http: JoinHandle<std::io::Result<()>>,
     /// Sends spans, if tracing is on.
     spans: Option<JoinHandle<()>>,
@@ -302,7 +302,7 @@ impl Companion {
                 Err(_) => Err(Error::Defect(driver::NAME)),
             },
             ended = &mut self.grpc => match ended {
-                Ok(Err(error)) => Err(Error::Grpc(error)),
+                Ok(Err(error)) => Err(Error::Grpc(error.into())),
                 Ok(Ok(())) => Err(Error::EndedEarly(GRPC)),
                 Err(_) => Err(Error::Defect(GRPC)),
             },

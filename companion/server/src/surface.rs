@@ -5,6 +5,7 @@ pub(crate) mod budgets;
 pub(crate) mod grpc;
 pub(crate) mod history;
 pub(crate) mod http;
+pub(crate) mod keep_alive;
 pub(crate) mod next_probe;
 pub(crate) mod status;
 pub(crate) mod visibility;

@@ -13,7 +13,7 @@ use super::ports::Ports;
 use super::{Error, Options};
 
 /// The address of any free port of this machine.
-const ANY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+pub(super) const ANY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 /// Where one companion listens.
 #[derive(Clone, Debug, PartialEq, Eq)]

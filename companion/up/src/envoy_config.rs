@@ -104,6 +104,11 @@ pub enum Error {
         /// The cause.
         why: io::Error,
     },
+    /// Envoy needs an address that the configuration doesn't name.
+    #[error(
+        "listen.keep_alive: write the address at which the companions on this machine reach this Envoy, like 127.0.0.1:9192: a pool has queue.keep_alive"
+    )]
+    KeepAlive,
     /// The bootstrap can't be written as YAML.
     #[error(transparent)]
     Yaml(#[from] yaml::Error),
@@ -111,7 +116,7 @@ pub enum Error {
 
 impl Failure for Error {
     fn is_usage(&self) -> bool {
-        matches!(self, Self::Config(_) | Self::HttpFilter(_))
+        matches!(self, Self::Config(_) | Self::HttpFilter(_) | Self::KeepAlive)
     }
 }
 
@@ -121,6 +126,9 @@ impl Failure for Error {
 /// When the configuration is invalid, or the filter's module or the folder can't be written.
 pub fn render(args: Args, environment: &Environment) -> Result<String, Error> {
     let config = Config::read(&args.config, environment)?.read_secrets()?;
+    if config.keeps_alive() && config.listen.keep_alive.is_none() {
+        return Err(Error::KeepAlive);
+    }
     let (filter, origin) = match args.filter {
         Some(path) => (path, "is the file of --filter; write it with `penstock filter --out PATH`"),
         None => (

@@ -153,6 +153,8 @@ pub fn render(args: &Args, environment: &Environment) -> Result<String, Error> {
     let tracing = traces::are_on(|name| environment.opentelemetry(name));
     let mut settings = settings(&config, &node, Module::Remote(module.clone()), tracing);
     settings.companions = companions(args, &config, settings.companions)?;
+    // Its listener is of Penstock's own bootstrap.
+    settings.keep_alive = None;
     let documents = match args.kind {
         Kind::EnvoyGateway => gateway_resources::envoy_gateway(&settings, &gateway, &pools),
         Kind::Istio => vec![gateway_resources::istio(&settings, &gateway, &pools)],
@@ -358,6 +360,9 @@ fn note(args: &Args, config: &Config, companions: &Companions, module: &RemoteMo
         note.push_str(line);
         note.push('\n');
     };
+    if config.keeps_alive() {
+        add("queue.keep_alive has no effect here: it needs a listener of Penstock's own bootstrap.");
+    }
     if args.kind == Kind::EnvoyGateway {
         add(
             "Envoy Gateway must allow them: extensionApis: {enableBackend: true, enableEnvoyPatchPolicy: true}.",

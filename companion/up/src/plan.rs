@@ -87,6 +87,10 @@ impl Plan {
         let directory = tempfile::Builder::new().prefix("penstock-").tempdir().map_err(Error::Directory)?;
         let Source { mut config, file, servers, backends } = Source::read(options, directory.path()).await?;
         let mut ports = reserve_ports(&mut config.listen, options)?;
+        if config.keeps_alive() {
+            let address = config.listen.keep_alive.unwrap_or(companions::ANY);
+            config.listen.keep_alive = Some(ports.reserve(address, "listen.keep_alive", "that key")?);
+        }
         let mut companions = companions::reserve(options, &config.listen, &mut ports)?;
         let (mut etcd, mut lease) = (None, None);
         if let [_, _, ..] = companions.as_slice() {

@@ -2,6 +2,7 @@
 //! internal to Envoy, for requests that no server of their list accepted. Both have Penstock's filter and the router; the
 //! gateway listener has the user's further filters first.
 
+use std::net::SocketAddr;
 use std::path::Path;
 
 use penstock_wire::names::REQUEUE_HEADER;
@@ -157,6 +158,19 @@ pub(crate) fn requeue(settings: &Settings, routes: Value, routes_requeue: bool, 
     listener
 }
 
+/// The listener to which a companion sends back the streams that it keeps alive. It is the requeue listener with a socket: its filter takes
+/// requests with a token of this Envoy alone. The plugin is the same too, and so is its root context.
+pub(super) fn kept_alive(settings: &Settings, address: SocketAddr) -> Value {
+    let mut listener = requeue(settings, routes::config(settings), true, REPLACEMENT);
+    if let Some(members) = listener.as_object_mut() {
+        members.remove("internal_listener");
+    }
+    listener["name"] = "penstock-keep-alive".into();
+    listener["address"] = socket(address);
+    listener["tcp_backlog_size"] = limits::BACKLOG.into();
+    listener
+}
+
 fn listener(settings: &Settings, name: &str, manager: Value) -> Value {
     json!({
         "name": name,
@@ -215,6 +229,8 @@ pub(crate) fn plugin_config(settings: &Settings, place: Place) -> Value {
     }
     if place.reenters {
         merge(&mut configuration, json!({ "reenters": true }));
+    } else if place.routes_requeue && settings.keep_alive.is_some() {
+        merge(&mut configuration, json!({ "keeps_alive": true }));
     }
     json!({
         "name": "penstock",

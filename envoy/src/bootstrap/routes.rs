@@ -17,20 +17,28 @@
 //! that says so instead costs 8,000 instructions. For other grants the filter sets those headers, and a list that ends with the
 //! requeue listener: in a header of its own, which the cluster removes, so that a server sees only servers in the header that it reads.
 
+use std::net::SocketAddr;
+
 use penstock_wire::names::{
-    ENDPOINT_HEADER, POOL_HEADER, REQUEUE_HEADER, REQUEUE_PROPERTY_PREFIX, ROUTE_HEADER, SERVED_HEADER,
+    ENDPOINT_HEADER, KEEP_ALIVE_BACK_HEADER, KEEP_ALIVE_HEADER, POOL_HEADER, REQUEUE_HEADER,
+    REQUEUE_PROPERTY_PREFIX, ROUTE_HEADER, SERVED_HEADER,
 };
 use serde_json::{Value, json};
 
-use super::{REQUEUE_PROPERTY_STATE, Settings, body_limit, clusters, cors, seconds};
+use super::{COMPANION_CLUSTER, REQUEUE_PROPERTY_STATE, Settings, body_limit, clusters, cors, seconds};
 use crate::limits;
+
+/// How often another companion is tried for a stream that one should keep alive.
+const KEEP_ALIVE_RETRIES: u32 = 3;
 
 pub(super) fn config(settings: &Settings) -> Value {
     let [mut requeued, mut listed, ungated] = granted(Destination::AnyPool);
     for route in [&mut requeued, &mut listed] {
         route["route"]["metadata_match"] = clusters::listed_only();
     }
-    configuration(settings, &[requeued, routed(), listed, ungated, no_pool()])
+    let kept_alive = settings.keep_alive.map(kept_alive);
+    let granted = [requeued, routed(), listed, ungated, no_pool()];
+    configuration(settings, &kept_alive.into_iter().chain(granted).collect::<Vec<_>>())
 }
 
 /// The route of requests with one server, which are requeued after any failure that may count in `queue.requeue_on`. The filter has
@@ -48,6 +56,24 @@ fn routed() -> Value {
     policy["retriable_status_codes"] = json!(limits::REFUSALS);
     policy["num_retries"] = 1.into();
     routed
+}
+
+/// The route of streams that a companion keeps alive. Any companion can. The token goes with the request, which comes back.
+/// `back`: where a companion sends it.
+fn kept_alive(back: SocketAddr) -> Value {
+    json!({
+        "name": "kept-alive",
+        "match": { "prefix": "/", "headers": [{ "name": KEEP_ALIVE_HEADER, "present_match": true }] },
+        "route": {
+            "cluster": COMPANION_CLUSTER,
+            "timeout": seconds(limits::UNLIMITED),
+            "retry_policy": { "retry_on": "connect-failure,refused-stream", "num_retries": KEEP_ALIVE_RETRIES },
+        },
+        "request_headers_to_add": [{
+            "header": { "key": KEEP_ALIVE_BACK_HEADER, "value": back.to_string() },
+            "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
+        }],
+    })
 }
 
 /// The last route, of requests on which the filter hasn't decided: no cluster has an empty name, so Envoy replies 503. Every request has this

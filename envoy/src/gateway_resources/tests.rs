@@ -18,6 +18,7 @@ fn settings() -> Settings {
         access_log: None,
         certificate: None,
         cors: None,
+        keep_alive: None,
         companions: Companions::One(Address::Tcp(([10, 0, 0, 1], 9190).into())),
         tls: None,
         pools: Vec::new(),

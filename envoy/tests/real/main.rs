@@ -86,6 +86,7 @@ fn settings(dir: &Path, pools: Vec<Pool>) -> Settings {
         access_log: None,
         certificate: None,
         cors: None,
+        keep_alive: None,
     }
 }
 

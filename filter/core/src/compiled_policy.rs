@@ -78,6 +78,8 @@ pub struct PoolPolicy {
     pub(crate) include_usage: bool,
     /// How long a server may take to the first byte of an answer's body; `None`: for ever.
     pub(crate) first_byte: Option<Duration>,
+    /// How long a stream waits silently; `None`: for ever.
+    pub(crate) keep_alive: Option<Duration>,
     /// How long a server may pause between two bytes; `None`: for ever.
     pub(crate) idle: Option<Duration>,
     /// The failures after which a request is sent again.
@@ -103,6 +105,7 @@ impl PoolPolicy {
             first_token: pool.first_token,
             include_usage: pool.include_usage,
             first_byte: pool.first_byte_ms.map(Duration::from_millis),
+            keep_alive: pool.keep_alive_ms.map(Duration::from_millis),
             idle: pool.idle_ms.map(Duration::from_millis),
             requeue_on: pool.requeue_on.as_ref().map(RequeueOn::new).unwrap_or_default(),
             capacity_status: if pool.capacity_status == 429 { 429 } else { 503 },

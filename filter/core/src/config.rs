@@ -35,6 +35,9 @@ pub struct Config {
     /// by default once more, to the requeue listener. Otherwise headers of each request say so.
     #[serde(default)]
     pub routes_requeue: bool,
+    /// The routes send a request with [`wire::names::KEEP_ALIVE_HEADER`] to a companion, which sends it back to the requeue listener's filter.
+    #[serde(default)]
+    pub keeps_alive: bool,
     /// The policy until the companion sends one.
     #[serde(deserialize_with = "policy")]
     pub policy: wire::Policy,
@@ -96,6 +99,7 @@ mod tests {
             routes_report_endpoint: false,
             logs_attempts: false,
             routes_requeue: false,
+            keeps_alive: false,
             policy,
         };
         assert_eq!(Config::parse(json(&encoded(&expected.policy)).as_bytes()).unwrap(), expected);

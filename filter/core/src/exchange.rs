@@ -58,6 +58,8 @@ pub(crate) enum Phase {
     /// The request waits for a decision. `registered`: a registration was sent on some stream. `place`: it is counted in its
     /// pool; `None`: it isn't yet, or it has no pool.
     Waiting { registered: bool, place: Option<WaitingPlace> },
+    /// The request waits on as that of another exchange, at the requeue listener, behind a companion that keeps its client's connection alive.
+    KeptAlive,
     /// The request was granted.
     Granted(Box<Granted>),
     /// The filter has sent a local reply.
@@ -101,6 +103,11 @@ impl Exchange {
         }
     }
 
+    /// The token of a request that waits on at the requeue listener.
+    pub(crate) fn waiting_token(&self, epoch: Epoch) -> RequeueToken {
+        RequeueToken { requeues: self.register.requeues, ..self.requeue_token(epoch, None) }
+    }
+
     /// Takes over the model of a grant. Returns the rewrite of the body; `None` if the body may stay as it is.
     pub(crate) fn set_target_model(&mut self, target: &str) -> Option<Rewrite> {
         // A body that names no model stays as it is.
@@ -137,8 +144,8 @@ impl Exchange {
 
     /// The load of this request while it is in flight, estimated as the engine does at first.
     pub(crate) fn load(&self) -> Load {
-        // A requeued request is counted by its first exchange, which lasts at least as long.
-        if self.register.requeued_from.is_some() {
+        // A requeued request is counted by its first exchange, which lasts at least as long. One that was moved while it waited isn't.
+        if self.register.requeued_from.is_some() && !self.register.moved {
             return Load::default();
         }
         let prompt = self.register.prompt_bytes.div_ceil(FALLBACK_BYTES_PER_TOKEN);

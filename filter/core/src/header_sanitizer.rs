@@ -39,12 +39,14 @@ pub(crate) const ATTEMPT_TIMEOUT_HEADER: &str = "x-envoy-upstream-rq-per-try-tim
 pub(crate) const HEDGE_HEADER: &str = "x-envoy-hedge-on-per-try-timeout";
 
 /// Request headers that the filter reads or sets. A client's values never reach a server, on any path.
-const REQUEST_HEADERS: [&str; 13] = [
+const REQUEST_HEADERS: [&str; 15] = [
     names::ENDPOINT_HEADER,
     names::POOL_HEADER,
     names::REQUEUE_HEADER,
     names::REFUSED_HEADER,
     names::ROUTE_HEADER,
+    names::KEEP_ALIVE_HEADER,
+    names::COMPANION_HEADER,
     names::SUBSET_HEADER,
     names::PIN_HEADER,
     names::TOLERATE_HEADER,

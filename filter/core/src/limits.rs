@@ -39,6 +39,8 @@ pub const HEADERS_HELD: Duration = Duration::from_millis(250);
 pub const LONG_ADMISSION: Duration = Duration::from_secs(10);
 /// Bytes of a response that may wait with its headers.
 pub const HELD_BYTES_MAX: usize = 64 << 10;
+/// How long a waiting stream that should be kept alive waits until it is tried again while no companion is in charge.
+pub const KEEP_ALIVE_RETRY: Duration = Duration::from_secs(1);
 /// The longest wait of which a client's library is told in milliseconds. After a longer one it isn't to retry by itself.
 pub const LIBRARY_WAIT_MAX_MS: u64 = 60_000;
 /// Bytes of the headers of one part of a form.

@@ -11,6 +11,7 @@ mod credit_admission;
 mod grant_headers;
 mod held_responses;
 mod in_flight_counts;
+mod kept_alive;
 mod policies;
 mod refused_attempts;
 mod request_body;
@@ -32,6 +33,7 @@ use self::body_callbacks::BodyCallbacks;
 use self::grant_headers::GrantHeaders;
 use self::held_responses::HeldResponses;
 use self::in_flight_counts::InFlightCounts;
+use self::kept_alive::KeptAlive;
 use self::policies::Policies;
 use self::refused_attempts::GrantedIds;
 use self::sessions::Sessions;
@@ -109,6 +111,9 @@ pub struct Worker {
     document_ends: BTreeMap<String, bool>,
     held_responses: HeldResponses,
     silence_timers: SilenceTimers,
+    /// The routes can send waiting streams to a companion that keeps them alive.
+    keeps_alive: bool,
+    kept_alive: KeptAlive,
     body_callbacks: BodyCallbacks,
     granted_ids: GrantedIds,
     failed_attempts: FailedAttempts,
@@ -165,6 +170,8 @@ impl Worker {
             document_ends: BTreeMap::new(),
             held_responses: HeldResponses::default(),
             silence_timers: SilenceTimers::default(),
+            keeps_alive: config.keeps_alive && process.key.is_some(),
+            kept_alive: KeptAlive::default(),
             body_callbacks: BodyCallbacks::default(),
             granted_ids: GrantedIds::new(random.epoch),
             failed_attempts: FailedAttempts::default(),
@@ -218,7 +225,8 @@ impl Worker {
         let next = self.sessions.next_tick_at(now).since(now);
         let longest =
             if self.body_callbacks.are_missing() { BODY_CALLBACK_CHECK_INTERVAL } else { HEARTBEAT_INTERVAL };
-        let timers = [self.held_responses.next_at(), self.silence_timers.next_at()];
+        let timers =
+            [self.held_responses.next_at(), self.silence_timers.next_at(), self.kept_alive.next_at()];
         let next = timers.into_iter().flatten().map(|due| due.since(now)).fold(next, Duration::min);
         let next = next.clamp(TICK_MIN, longest);
         // While the companion is down, a new request may need an earlier tick, but an HTTP context can't set the period.
@@ -239,6 +247,7 @@ impl Worker {
         self.check_body_callbacks(now);
         self.release_responses(now);
         self.end_silent_responses(now);
+        self.keep_alive(now);
         self.report_long_admissions(now);
     }
 
@@ -277,7 +286,7 @@ impl Worker {
                     }
                     running.extend(listed);
                 }
-                Phase::ReadingBody(_) | Phase::Answered => {}
+                Phase::ReadingBody(_) | Phase::KeptAlive | Phase::Answered => {}
             }
         }
         let is_own = |pool: &str| self.sessions.id_of(Some(pool)) == id;
@@ -413,11 +422,13 @@ impl Worker {
         self.effects.push_back(Effect::Resume { context: exchange.context, edits, rewrite });
     }
 
-    /// Ignores a duplicate grant of a running request, and cancels the grant of a request that is gone or that another session
+    /// Ignores a duplicate grant of a running request, and that of a request that waits on under another key, under which it is granted again.
+    /// Cancels the grant of a request that is gone or that another session
     /// carries.
     fn handle_unexpected_grant(&mut self, now: Instant, id: SessionId, sequence: u64) {
         let exchange = self.exchanges.get(&sequence).filter(|_| self.carries(id, sequence));
-        let is_running = exchange.is_some_and(|exchange| matches!(exchange.phase, Phase::Granted(_)));
+        let is_running =
+            exchange.is_some_and(|exchange| matches!(exchange.phase, Phase::Granted(_) | Phase::KeptAlive));
         if !is_running && let Some(member) = self.sessions.get_mut(id) {
             let event = Event::Cancel(Cancel { sequence });
             member.session.send_terminal(now, event);

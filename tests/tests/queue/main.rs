@@ -7,6 +7,7 @@ mod credits;
 mod endpoint_constraints;
 mod flood_first;
 mod idle_flows;
+mod keep_alive;
 mod leaving;
 mod limits;
 mod models;

@@ -182,6 +182,7 @@ impl Scenario {
             first_token: pool.policy.counts_first_tokens(),
             include_usage: false,
             first_byte_ms: None,
+            keep_alive_ms: None,
             idle_ms: None,
             requeue_on: Some(wire::RequeueOn {
                 connect: true,

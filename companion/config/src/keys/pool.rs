@@ -184,6 +184,7 @@ pub(super) fn convert(raw: Pool, identities_max: usize, path: &str) -> Result<cr
             first_byte: raw.timeouts.first_byte.map(|longest| longest.0),
             idle: raw.timeouts.idle.map(|longest| longest.0),
         },
+        keep_alive: raw.queue.keep_alive(path)?,
         store: raw.usage.store.checked(&format!("{path}.usage.store"))?,
         hold: raw.companion_down.hold.0,
         then: raw.companion_down.then,

@@ -1,6 +1,7 @@
 //! `queue`: limits of the queue.
 
 use std::fmt;
+use std::time::Duration;
 
 use penstock_engine::policy::{self as engine, Admit, Overflow};
 use schemars::{JsonSchema, json_schema};
@@ -11,6 +12,9 @@ use super::millis;
 use crate::RequeueOn;
 use crate::error::Violation;
 use crate::value::{Bytes, Count, PositiveDuration, Rate, WholeNumber, inline_schema};
+
+/// The shortest time between two comments: more often, they would be a load.
+const KEEP_ALIVE_MIN: Duration = Duration::from_millis(100);
 
 /// Limits of the queue.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
@@ -32,6 +36,9 @@ pub(crate) struct Queue {
     /// Grants per second, however much room the endpoints have. Bursts are limited to one second's grants, and to at least
     /// one request.
     pub(crate) max_rate: Option<Rate>,
+    /// A streaming client that has waited for so long gets status 200 and, as often, a comment with its position, so that neither it nor a
+    /// proxy in between gives up. An error is then an event of the stream. Null: clients wait silently. At least 100 ms.
+    pub(crate) keep_alive: Option<PositiveDuration>,
     /// How often a request returns to its place in the queue after an endpoint failed it by one of `requeue_on`. `until_ttl`:
     /// as often as needed before its `ttl` ends. While every ready endpoint has failed it, the pause before the next attempt
     /// grows from 100 ms to 1 s.
@@ -75,6 +82,7 @@ impl Default for Queue {
             ttl: millis(30_000),
             no_endpoint_ttl: millis(60_000),
             max_rate: None,
+            keep_alive: None,
             requeues: Requeues::UntilTtl,
             requeue_on: RequeueCause::ALL.to_vec(),
             resets: Resets(1),
@@ -98,6 +106,17 @@ impl Queue {
             overflow: self.overflow,
             admit: self.admit,
             max_rate: self.max_rate.map(|rate| rate.0),
+        }
+    }
+
+    /// The time between two comments to waiting clients; `path` is the pool's.
+    pub(super) fn keep_alive(&self, path: &str) -> Result<Option<Duration>, Violation> {
+        match self.keep_alive {
+            Some(every) if every.0 < KEEP_ALIVE_MIN => Err(Violation::new(
+                format!("{path}.queue.keep_alive"),
+                format!("the shortest time is {KEEP_ALIVE_MIN:?}; write one like 15s"),
+            )),
+            every => Ok(every.map(|every| every.0)),
         }
     }
 

@@ -71,7 +71,9 @@ impl Control {
         match message {
             Message::Hello(_) => {}
             Message::Register(register) => {
-                self.register(now, wire_in::registration(epoch, register), Arrival::New);
+                // No attempt has failed where a request waited under its key before.
+                let arrival = if register.moved { Arrival::Waiting } else { Arrival::New };
+                self.register(now, wire_in::registration(epoch, register), arrival);
             }
             Message::Cancel(cancel) => self.cancel(now, key(cancel.sequence)),
             Message::Started(started) => self.started(now, key(started.sequence), started),

@@ -75,6 +75,46 @@ fn a_requeued_request_keeps_its_outcome_under_its_new_key() {
     assert!(world.control.is_idle());
 }
 
+/// The request waits on under another key, and no endpoint has anything to do with that.
+fn moved(sequence: u64, epoch: u64, before: u64) -> wire::Register {
+    wire::Register { requeues: 0, moved: true, ..again(sequence, epoch, before) }
+}
+
+#[test]
+fn a_request_that_is_moved_while_it_waits_keeps_its_place_and_is_counted_once() {
+    let mut world = world();
+    for sequence in 2..=4 {
+        world.pass(Duration::from_millis(1));
+        world.send(1, Message::Register(register(sequence)));
+    }
+    assert_eq!(world.take().granted(), [2], "on the second server");
+    world.send(2, Message::Register(moved(9, 1, 3)));
+    let taken = world.take();
+    assert_eq!((taken.granted(), taken.counts(), taken.requeued), (vec![], (0, 0, 0), 0));
+    assert_eq!(world.waiting(), 2);
+    // Its first exchange may end at any time.
+    world.send(1, completed(1));
+    assert_eq!(world.take().granted(), [9], "before the one that came after it");
+    world.send(1, Message::Cancel(wire::Cancel { sequence: 3 }));
+    assert_eq!(
+        (world.take().counts(), world.stock()),
+        ((0, 0, 0), 2),
+        "that key isn't the request's any more"
+    );
+}
+
+#[test]
+fn a_grant_that_crosses_a_move_is_given_again_and_blames_no_endpoint() {
+    let mut world = world();
+    world.send(2, Message::Register(moved(9, 1, 1)));
+    let taken = world.take();
+    assert_eq!(taken.granted(), [9], "at once, because no endpoint has failed it");
+    assert_eq!(taken.grants()[0].1.outcome, "bypassed");
+    assert_eq!(world.stock(), 1);
+    world.send(2, completed(9));
+    assert!(world.control.is_idle());
+}
+
 #[test]
 fn requeues_have_a_limit() {
     let mut settings = settings_of(&[SERVER]);

@@ -24,6 +24,7 @@ use penstock_election::RoleStatus;
 use penstock_wire::limits;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream, UnixListenerStream};
+use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 use tonic_health::server::HealthReporter;
 
@@ -32,10 +33,21 @@ use crate::base::listener::Listener;
 use crate::base::tls::{self, ServerTlsConfig};
 use crate::decisions::driver::{FRAMES, Handle, ScopeRoles};
 use crate::election::Elections;
+use crate::surface::keep_alive;
 
 /// The HTTP/2 window. A burst of small frames must fit into it, or h2 takes the burst for an attack and closes the
 /// connection.
 const WINDOW_BYTES: u32 = 64 << 20;
+
+/// Why gRPC isn't served.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error(transparent)]
+    Transport(#[from] tonic::transport::Error),
+    /// The client for streams that are kept alive can't be made.
+    #[error("the client for Envoy: {0}")]
+    Client(#[from] reqwest::Error),
+}
 
 struct Service {
     driver: Handle,
@@ -53,7 +65,7 @@ pub(crate) struct Sessions {
 }
 
 impl Sessions {
-    /// Serves gRPC until `shutdown` returns, and then until all streams have ended with their queued frames sent.
+    /// Serves gRPC, and streams that are kept alive, until `shutdown` returns, and then until all streams have ended with their queued frames sent.
     ///
     /// # Errors
     /// When the transport fails.
@@ -62,12 +74,17 @@ impl Sessions {
         listener: Listener,
         tls: Option<ServerTlsConfig>,
         shutdown: impl Future<Output = ()>,
-    ) -> Result<(), tonic::transport::Error> {
+    ) -> Result<(), Error> {
         let Self { driver, roles, elections } = self;
+        let keeping = driver.clone();
         let service = ArbiterServer::new(Service { driver, conns: Arc::default() })
             .max_decoding_message_size(limits::MESSAGE_BYTES_MAX);
         let (health, health_service) = tonic_health::server::health_reporter();
         tokio::spawn(report_health(health, roles));
+        let routes = Routes::new(health_service)
+            .add_service(yielding::Service::server(elections))
+            .add_service(service);
+        let router = keep_alive::add_to(routes.into_axum_router(), keeping)?;
         let mut server = tonic::transport::Server::builder();
         if let Some(tls) = tls {
             server = tls::apply(server, tls)?;
@@ -78,10 +95,8 @@ impl Sessions {
             .http2_keepalive_interval(Some(Duration::from_secs(5)))
             .http2_keepalive_timeout(Some(Duration::from_secs(5)))
             .tcp_nodelay(true)
-            .add_service(health_service)
-            .add_service(yielding::Service::server(elections))
-            .add_service(service);
-        match listener {
+            .add_routes(Routes::from(router));
+        let served = match listener {
             Listener::Tcp(listener) => {
                 let incoming = TcpListenerStream::new(listener).map(|accepted| {
                     accepted.inspect(|stream| {
@@ -94,9 +109,11 @@ impl Sessions {
             Listener::Unix(listener, _path) => {
                 router.serve_with_incoming_shutdown(UnixListenerStream::new(listener), shutdown).await
             }
-        }
+        };
+        Ok(served?)
     }
 }
+
 /// Reports the service as serving while this companion leads, for load balancers that check that; where each pool has a leader
 /// of its own, while it leads one. Ends with the driver.
 async fn report_health(health: HealthReporter, mut roles: watch::Receiver<ScopeRoles>) {

@@ -71,7 +71,7 @@ impl Worker {
         callbacks.checked_at = Some(now);
         let is_overdue = |exchange: &Exchange| match &exchange.phase {
             Phase::ReadingBody(reading) => reading.since.after(BODY_CALLBACK_WAIT) <= now,
-            Phase::Waiting { .. } | Phase::Granted(_) | Phase::Answered => false,
+            Phase::Waiting { .. } | Phase::KeptAlive | Phase::Granted(_) | Phase::Answered => false,
         };
         let first = callbacks.next;
         let in_turn = self.exchanges.range(first..).chain(self.exchanges.range(..first));

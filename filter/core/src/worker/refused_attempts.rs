@@ -118,7 +118,11 @@ impl Worker {
             Phase::Granted(granted) if exchange.register.request_id == request_id => {
                 Some((exchange, granted))
             }
-            Phase::Granted(_) | Phase::ReadingBody(_) | Phase::Waiting { .. } | Phase::Answered => None,
+            Phase::Granted(_)
+            | Phase::ReadingBody(_)
+            | Phase::Waiting { .. }
+            | Phase::KeptAlive
+            | Phase::Answered => None,
         }
     }
 }

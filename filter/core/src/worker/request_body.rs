@@ -158,6 +158,9 @@ impl Worker {
             return BodyAction::Pause;
         };
         let place = exchange.pool_name().map(|pool| self.credits.wait(pool));
+        if self.keeps_alive && !self.is_requeue_listener {
+            self.kept_alive.start(sequence, exchange);
+        }
         if let (Some(from), Some(AttemptFailed { timed_out: true, .. })) =
             (&exchange.register.requeued_from, &exchange.register.failed_attempt)
         {
@@ -195,7 +198,7 @@ impl Worker {
         let phase = core::mem::replace(&mut exchange.phase, Phase::Answered);
         let (registered, queue_us) = match phase {
             Phase::Waiting { registered, .. } => (registered, now.micros_since(exchange.arrived)),
-            Phase::ReadingBody(_) | Phase::Granted(_) | Phase::Answered => (false, 0),
+            Phase::ReadingBody(_) | Phase::KeptAlive | Phase::Granted(_) | Phase::Answered => (false, 0),
         };
         let saturation = exchange.pool.as_ref().and_then(|pool| self.saturation_milli.get(&pool.name));
         let report = QueueReport {

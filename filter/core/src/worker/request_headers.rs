@@ -100,6 +100,7 @@ impl Worker {
             exchange.register.failed_attempt =
                 self.failed_attempts.before_requeue(now, token.epoch, token.sequence, was_refused);
             apply_token(&mut exchange, token);
+            exchange.register.moved = headers.get(names::KEEP_ALIVE_HEADER).is_some();
         }
         let sequence = exchange.register.sequence;
         self.exchanges.insert(sequence, exchange);

@@ -244,7 +244,7 @@ impl Worker {
                 | Upstream::EndedByEnvoy { .. }
                 | Upstream::Requeued { .. } => None,
             },
-            Phase::ReadingBody(_) | Phase::Waiting { .. } | Phase::Answered => None,
+            Phase::ReadingBody(_) | Phase::Waiting { .. } | Phase::KeptAlive | Phase::Answered => None,
         }
     }
 
@@ -264,11 +264,13 @@ impl Worker {
             return;
         };
         self.granted_ids.remove(&exchange);
+        self.kept_alive.end(sequence, &exchange);
         let is_overtaken = self.failed_attempts.is_overtaken(self.grant_headers.epoch, sequence);
         self.failed_attempts.remove(self.grant_headers.epoch, sequence);
         let pool = exchange.pool.as_ref().map(|pool| pool.name.as_str());
         match exchange.phase {
-            Phase::Waiting { registered: true, .. } => {
+            // Of a request that waits on under another key, the companion drops the event.
+            Phase::Waiting { registered: true, .. } | Phase::KeptAlive => {
                 self.sessions.of_mut(pool).send_terminal(now, Event::Cancel(Cancel { sequence }))
             }
             Phase::Granted(mut granted) => {

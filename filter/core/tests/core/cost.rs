@@ -132,6 +132,7 @@ fn config() -> Config {
         routes_report_endpoint: true,
         logs_attempts: false,
         routes_requeue: false,
+        keeps_alive: false,
         policy: Policy {
             digest: "d".into(),
             body_bytes_max: 1_000_000,

@@ -12,6 +12,7 @@ mod exchange;
 mod fail_open;
 mod harness;
 mod held_responses;
+mod kept_alive;
 mod long_responses;
 #[cfg(not(target_arch = "wasm32"))]
 mod places;

@@ -162,6 +162,7 @@ pub(crate) fn config(change: impl FnOnce(&mut Config)) -> Config {
         routes_report_endpoint: false,
         logs_attempts: false,
         routes_requeue: false,
+        keeps_alive: false,
         policy: Policy {
             digest: "d0".into(),
             body_bytes_max: 1_000,
@@ -346,6 +347,10 @@ impl Rig {
                     }
                     Output::Sent(seq, event)
                 }
+                // A request that isn't sent to a server.
+                Effect::Resume { context, edits, rewrite: None } if is_kept_alive(&edits) => {
+                    Output::Resume(context, format!("{edits:?}"))
+                }
                 Effect::Resume { context, edits, rewrite: None } => {
                     Output::Resume(context, format!("{:?}", without_retry(edits)))
                 }
@@ -426,6 +431,10 @@ impl Rig {
         self.worker.handle_log(self.now, sequence, &self.host);
         self.outputs()
     }
+}
+
+fn is_kept_alive(edits: &[HeaderEdit]) -> bool {
+    edits.iter().any(|edit| matches!(edit, HeaderEdit::Set("x-penstock-keep-alive", _)))
 }
 
 /// The edits of a granted request without those that tell Envoy when to send it again, which each has.

@@ -1,0 +1,335 @@
+//! Streams that are kept alive while they wait (`queue.keep_alive`).
+//!
+//! A filter in Envoy can't begin a response and go on later. So Envoy sends a stream that has waited for long to a companion, which begins the
+//! response with status 200, writes comments with the position into it, and sends the request back to the same Envoy, where it waits on in its
+//! place. Queue, grant, requeues and counts are those of any request: this is only a proxy that writes comments until the first byte of the
+//! answer. An answer that isn't a stream becomes an event of the stream.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::any;
+use futures_util::{Stream, StreamExt as _};
+use penstock_control::RequestState;
+use penstock_wire::names::{KEEP_ALIVE_BACK_HEADER, KEEP_ALIVE_HEADER};
+use reqwest::{Client, redirect};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::time::{Interval, MissedTickBehavior, interval};
+use tokio_stream::wrappers::ReceiverStream;
+
+use crate::decisions::driver::{Handle, RequestLookup};
+
+/// The shortest time between two comments.
+const EVERY_MIN: Duration = Duration::from_millis(100);
+/// Pieces of an answer that wait for its client.
+const PIECES: usize = 16;
+/// Bytes of an error that become an event.
+const ERROR_BYTES_MAX: usize = 64 << 10;
+/// Headers that belong to one connection, and those that only this way has.
+const OWN_HEADERS: [HeaderName; 9] = [
+    header::CONNECTION,
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+    header::EXPECT,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    HeaderName::from_static(KEEP_ALIVE_BACK_HEADER),
+];
+
+type Piece = Result<Bytes, reqwest::Error>;
+
+#[derive(Clone)]
+struct Proxy {
+    client: Client,
+    driver: Handle,
+}
+
+/// Adds the proxy to what filters and companions reach over gRPC, for every request that isn't gRPC.
+///
+/// # Errors
+/// When the HTTP client can't be made.
+pub(crate) fn add_to(router: Router, driver: Handle) -> Result<Router, reqwest::Error> {
+    let client = Client::builder()
+        .no_proxy()
+        .redirect(redirect::Policy::none())
+        .http1_only()
+        // A request can't be sent twice, so none is sent on a connection that Envoy may be closing.
+        .pool_max_idle_per_host(0)
+        .build()?;
+    Ok(router.fallback_service(any(serve).with_state(Proxy { client, driver })))
+}
+
+async fn serve(State(proxy): State<Proxy>, request: Request) -> Response {
+    let headers = request.headers();
+    let every = text(headers, KEEP_ALIVE_HEADER).and_then(|millis| millis.parse().ok());
+    let back: Option<SocketAddr> = text(headers, KEEP_ALIVE_BACK_HEADER).and_then(|back| back.parse().ok());
+    // Only this machine's Envoy: nothing else can have such a listener.
+    let (Some(every), Some(back)) = (every, back.filter(|back| back.ip().is_loopback())) else {
+        return StatusCode::NOT_FOUND.into_response();
+    };
+    let stream = WaitingStream {
+        every: Duration::from_millis(every).max(EVERY_MIN),
+        request_id: text(headers, "x-request-id").unwrap_or_default().to_owned(),
+        dialect: Dialect::of(request.uri().path()),
+        driver: proxy.driver,
+    };
+    let (pieces, body) = mpsc::channel::<Piece>(PIECES);
+    tokio::spawn(stream.run(proxy.client, back, request, pieces));
+    let headers = [
+        (header::CONTENT_TYPE, "text/event-stream; charset=utf-8"),
+        (header::CACHE_CONTROL, "no-cache"),
+        (HeaderName::from_static("x-accel-buffering"), "no"),
+    ];
+    (headers, Body::from_stream(ReceiverStream::new(body))).into_response()
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name).and_then(|value| value.to_str().ok())
+}
+
+/// The form in which a client expects errors inside a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Dialect {
+    OpenAi,
+    Responses,
+    Anthropic,
+}
+
+impl Dialect {
+    fn of(path: &str) -> Self {
+        let path = path.trim_end_matches('/');
+        match path.rsplit('/').next() {
+            Some("messages") => Self::Anthropic,
+            Some("responses") => Self::Responses,
+            Some(_) | None => Self::OpenAi,
+        }
+    }
+
+    /// The event for an error, of which the gateway or a server has sent this body.
+    fn error(self, body: &[u8]) -> String {
+        let document: Value = serde_json::from_slice(body).unwrap_or_default();
+        let error = &document["error"];
+        let message = error["message"].as_str().map_or_else(
+            || String::from_utf8_lossy(body.get(..1_024).unwrap_or(body)).into_owned(),
+            str::to_owned,
+        );
+        let kind = error["type"].as_str().unwrap_or("server_error");
+        match self {
+            Self::Anthropic => {
+                let error = json!({ "type": "error", "error": { "type": kind, "message": message } });
+                format!("event: error\ndata: {error}\n\n")
+            }
+            Self::Responses => {
+                let error = json!({
+                    "type": "error", "code": error["code"], "message": message, "param": error["param"], "sequence_number": 0,
+                });
+                format!("event: error\ndata: {error}\n\n")
+            }
+            Self::OpenAi => {
+                let error = match document {
+                    Value::Object(_) if error.is_object() => document,
+                    _ => {
+                        json!({ "error": { "message": message, "type": kind, "param": null, "code": null } })
+                    }
+                };
+                format!("data: {error}\n\ndata: [DONE]\n\n")
+            }
+        }
+    }
+
+    /// The events for an answer that isn't a stream.
+    fn whole(self, body: &[u8]) -> String {
+        let lines: String =
+            String::from_utf8_lossy(body).lines().map(|line| format!("data: {line}\n")).collect();
+        let end = if self == Self::OpenAi { "data: [DONE]\n\n" } else { "" };
+        format!("{lines}\n{end}")
+    }
+}
+
+struct WaitingStream {
+    every: Duration,
+    request_id: String,
+    dialect: Dialect,
+    driver: Handle,
+}
+
+impl WaitingStream {
+    /// Sends the request back and writes the answer. Ends with the client: what is dropped here closes the connection to Envoy, and so takes the
+    /// request out of the queue.
+    async fn run(self, client: Client, back: SocketAddr, request: Request, pieces: mpsc::Sender<Piece>) {
+        let gone = pieces.clone();
+        tokio::select! {
+            () = gone.closed() => {}
+            () = self.answer(client, back, request, pieces) => {}
+        }
+    }
+
+    async fn answer(&self, client: Client, back: SocketAddr, request: Request, pieces: mpsc::Sender<Piece>) {
+        // The stream has been silent for a whole interval when it comes here, so the first comment is due at once.
+        let mut due = interval(self.every);
+        due.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let answer = self.alive_until(send_back(&client, back, request), &mut due, &pieces).await;
+        let Some(answer) = answer else { return };
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(error) => {
+                tracing::warn!(%back, error = %without_url(error), "a stream that is kept alive can't be sent back to Envoy");
+                let body = json!({ "error": {
+                    "message": "The gateway lost the request while it waited: send it again.",
+                    "type": "service_unavailable", "param": null, "code": "gateway_unavailable",
+                } });
+                let event = self.dialect.error(body.to_string().as_bytes());
+                return drop(pieces.send(Ok(event.into())).await);
+            }
+        };
+        let is_stream = text(answer.headers(), header::CONTENT_TYPE.as_str())
+            .is_some_and(|kind| kind.trim_start().starts_with("text/event-stream"));
+        if answer.status().is_success() && is_stream {
+            self.pass(answer.bytes_stream(), due, &pieces).await;
+        } else if answer.status().is_success() {
+            let Some(body) = self.alive_until(answer.bytes(), &mut due, &pieces).await else { return };
+            let event = body.map(|body| self.dialect.whole(&body).into());
+            drop(pieces.send(event).await);
+        } else {
+            let body = limited(answer.bytes_stream()).await;
+            drop(pieces.send(Ok(self.dialect.error(&body).into())).await);
+        }
+    }
+
+    /// Passes the stream on, after comments until its first byte. A comment inside it could tear an event.
+    async fn pass(&self, stream: impl Stream<Item = Piece>, mut due: Interval, pieces: &mpsc::Sender<Piece>) {
+        let mut stream = std::pin::pin!(stream);
+        let Some(mut piece) = self.alive_until(stream.next(), &mut due, pieces).await else { return };
+        while let Some(next) = piece {
+            // An error cuts the client's stream, as the server has cut its own.
+            let is_cut = next.is_err();
+            if pieces.send(next).await.is_err() || is_cut {
+                return;
+            }
+            piece = stream.next().await;
+        }
+    }
+
+    /// Writes a comment whenever one is due, until `done`. `None`: the client has left.
+    async fn alive_until<T>(
+        &self,
+        done: impl Future<Output = T>,
+        due: &mut Interval,
+        pieces: &mpsc::Sender<Piece>,
+    ) -> Option<T> {
+        let mut done = std::pin::pin!(done);
+        loop {
+            tokio::select! {
+                biased;
+                result = &mut done => return Some(result),
+                _ = due.tick() => {
+                    let comment = self.comment().await;
+                    // A client that doesn't read needs no further comment.
+                    if let Err(mpsc::error::TrySendError::Closed(_)) = pieces.try_send(Ok(comment.into())) {
+                        return None;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn comment(&self) -> String {
+        match self.driver.request(&self.request_id).await {
+            Ok(RequestLookup::Active(request)) => match request.state {
+                RequestState::Waiting { ahead, .. } => {
+                    let (position, waited) = (ahead.saturating_add(1), request.waited.as_secs());
+                    format!(": waiting, position {position}, for {waited} s\n\n")
+                }
+                RequestState::Running { .. } => ": at a model server\n\n".into(),
+            },
+            // Another companion is in charge, or nobody knows the request at this moment.
+            Ok(RequestLookup::Ended(_) | RequestLookup::Unknown) | Err(_) => ": waiting\n\n".into(),
+        }
+    }
+}
+
+/// Sends the request to this Envoy as it came.
+async fn send_back(
+    client: &Client,
+    back: SocketAddr,
+    request: Request,
+) -> reqwest::Result<reqwest::Response> {
+    let (parts, body) = request.into_parts();
+    let target = parts.uri.path_and_query().map_or("/", |target| target.as_str());
+    let mut headers = parts.headers;
+    for name in OWN_HEADERS {
+        headers.remove(name);
+    }
+    if let Some(host) = parts.uri.authority().and_then(|host| HeaderValue::from_str(host.as_str()).ok()) {
+        headers.insert(header::HOST, host);
+    }
+    let method = Method::from_bytes(parts.method.as_str().as_bytes()).unwrap_or(Method::POST);
+    client
+        .request(method, format!("http://{back}{target}"))
+        .headers(headers)
+        .body(reqwest::Body::wrap_stream(body.into_data_stream()))
+        .send()
+        .await
+}
+
+/// The beginning of a body that may be of any length or be cut.
+async fn limited(stream: impl Stream<Item = Piece>) -> Vec<u8> {
+    let mut stream = std::pin::pin!(stream);
+    let mut body = Vec::new();
+    while let Some(Ok(piece)) = stream.next().await {
+        body.extend_from_slice(&piece);
+        if body.len() >= ERROR_BYTES_MAX {
+            break;
+        }
+    }
+    body
+}
+
+/// A path may have a secret in its query.
+fn without_url(error: reqwest::Error) -> reqwest::Error {
+    error.without_url()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OPENAI: &[u8] =
+        br#"{"error":{"message":"full","type":"service_unavailable","param":null,"code":"queue_full"}}"#;
+
+    #[test]
+    fn an_error_becomes_an_event_of_the_api() {
+        assert_eq!(
+            Dialect::of("/v1/chat/completions").error(OPENAI),
+            format!("data: {}\n\ndata: [DONE]\n\n", String::from_utf8_lossy(OPENAI))
+        );
+        let anthropic = br#"{"type":"error","error":{"type":"rate_limit_error","message":"later"}}"#;
+        assert_eq!(
+            Dialect::of("/v1/messages").error(anthropic),
+            format!("event: error\ndata: {}\n\n", String::from_utf8_lossy(anthropic))
+        );
+        let responses = Dialect::of("/v1/responses").error(OPENAI);
+        let data = responses.strip_prefix("event: error\ndata: ").expect("an event");
+        let data: Value = serde_json::from_str(data.trim_end()).expect("JSON");
+        assert_eq!(
+            (&data["type"], &data["code"], &data["message"]),
+            (&json!("error"), &json!("queue_full"), &json!("full"))
+        );
+    }
+
+    #[test]
+    fn an_answer_of_no_known_form_becomes_an_event_too() {
+        let page = Dialect::OpenAi.error(b"<html>\n\xff");
+        assert!(page.contains("<html>\\n") && page.ends_with("data: [DONE]\n\n"), "{page}");
+        assert_eq!(Dialect::OpenAi.whole(b"{\n\"a\": 1}"), "data: {\ndata: \"a\": 1}\n\ndata: [DONE]\n\n");
+        assert_eq!(Dialect::Responses.whole(b"{}"), "data: {}\n\n");
+    }
+}
