@@ -23,11 +23,10 @@ pub const SESSIONS: usize = WORKERS + 1;
 /// Sessions of one Envoy: those of the gateway's listener and of the internal requeue listener.
 pub const SESSIONS_IN_ALL: usize = SESSIONS * PLUGINS as usize;
 
-/// The filter's plugin inside a listener, as a JSON pointer.
-const FILTER: &str = "/filter_chains/0/filters/0/typed_config/http_filters/0/typed_config/config";
+/// The plugin inside the filter, as a JSON pointer.
+const PLUGIN: &str = "/typed_config/config";
 /// The plugin inside the router's log of attempts, as a JSON pointer.
-const ATTEMPTS: &str =
-    "/filter_chains/0/filters/0/typed_config/http_filters/1/typed_config/upstream_log/0/typed_config/config";
+const ATTEMPTS: &str = "/typed_config/upstream_log/0/typed_config/config";
 
 /// A running Envoy.
 pub struct Envoy {
@@ -192,7 +191,7 @@ impl Envoy {
 
     /// Changes the VM configuration, which makes a new VM with the same id and so with the same shared data.
     pub fn reload(&mut self) {
-        let vm = self.listener.pointer_mut(&format!("{FILTER}/vm_config"));
+        let vm = http_filter(&mut self.listener, "penstock").pointer_mut(&format!("{PLUGIN}/vm_config"));
         let change = json!({
             "@type": "type.googleapis.com/google.protobuf.StringValue",
             "value": format!("change {}", self.changes),
@@ -205,8 +204,8 @@ impl Envoy {
     fn publish(&mut self) {
         self.changes += 1;
         // The log of attempts belongs to the filter's plugin only while both have the same configuration.
-        let plugin = self.listener.pointer(FILTER).cloned();
-        let log = self.listener.pointer_mut(ATTEMPTS);
+        let plugin = http_filter(&mut self.listener, "penstock").pointer(PLUGIN).cloned();
+        let log = http_filter(&mut self.listener, "envoy.filters.http.router").pointer_mut(ATTEMPTS);
         *log.expect("the log's plugin") = plugin.expect("the filter's plugin");
         let mut listener = json!({"@type": "type.googleapis.com/envoy.config.listener.v3.Listener"});
         for (key, value) in self.listener.as_object().expect("a listener") {
@@ -307,8 +306,15 @@ fn number(page: &str, name: &str) -> Option<usize> {
     lines.find(|(key, _)| *key == name)?.1.trim().parse().ok()
 }
 
+/// An HTTP filter of a listener, by its name.
+fn http_filter<'a>(listener: &'a mut Value, name: &str) -> &'a mut Value {
+    let filters = listener.pointer_mut("/filter_chains/0/filters/0/typed_config/http_filters");
+    let filters = filters.and_then(Value::as_array_mut).expect("a list of filters");
+    filters.iter_mut().find(|filter| filter["name"] == name).expect("the filter")
+}
+
 fn change_plugin(listener: &mut Value, edit: impl FnOnce(&mut Value)) {
-    let place = listener.pointer_mut(&format!("{FILTER}/configuration/value"));
+    let place = http_filter(listener, "penstock").pointer_mut(&format!("{PLUGIN}/configuration/value"));
     let place = place.expect("the plugin configuration");
     let text = place.as_str().expect("the configuration is text");
     let mut plugin = serde_json::from_str(text).expect("it is JSON");

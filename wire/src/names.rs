@@ -18,8 +18,8 @@ pub const PIN_HEADER: &str = "x-penstock-endpoint";
 pub const TOLERATE_HEADER: &str = "x-penstock-tolerate";
 /// Request header: time limit for the first token, in milliseconds.
 pub const DEADLINE_HEADER: &str = "x-penstock-deadline-ms";
-/// Request header: the TTFT target of a request, in milliseconds.
-pub const SLO_TTFT_HEADER: &str = "x-slo-ttft-ms";
+/// Request headers: the TTFT target of a request, in milliseconds. The first that is present counts.
+pub const SLO_TTFT_HEADERS: [&str; 2] = ["x-slo-ttft-ms", "x-llm-d-slo-ttft-ms"];
 /// Request header: the token that authenticates a requeued request. Only the gateway sets it.
 pub const REQUEUE_HEADER: &str = "x-penstock-requeue";
 /// Property of a stream inside Envoy: the same token, where Envoy's configuration reads it from there. It isn't a header, so no

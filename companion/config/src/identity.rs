@@ -47,21 +47,27 @@ pub struct Identity {
 impl Default for Identity {
     fn default() -> Self {
         let header = |name: &str| Source::Header(name.into());
-        let user = || Source::Body("user".into());
+        let body = |key: &str| Source::Body(key.into());
         Self {
             fairness_id: List(vec![
                 header("x-gateway-inference-fairness-id"),
                 header("x-llm-d-inference-fairness-id"),
                 header("x-penstock-tenant"),
-                user(),
+                body("user"),
+                body("safety_identifier"),
             ]),
-            user: List(vec![header("x-penstock-user"), user()]),
+            user: List(vec![header("x-penstock-user"), body("user"), body("safety_identifier")]),
             priority: List(vec![
                 header("x-penstock-priority"),
                 header("x-nexus-priority"),
                 header("x-gateway-inference-objective"),
+                header("x-llm-d-inference-objective"),
             ]),
-            class: List(vec![header("x-penstock-class"), header("x-dynamo-meta-policy-class")]),
+            class: List(vec![
+                header("x-penstock-class"),
+                header("x-dynamo-meta-policy-class"),
+                header("x-dynamo-policy-class"),
+            ]),
             strict: List::default(),
             jump: List::default(),
             objectives: BTreeMap::new(),
@@ -78,7 +84,7 @@ impl Default for Identity {
 pub enum Source {
     /// The name of a request header.
     Header(#[schemars(length(min = 1, max = 256))] String),
-    /// The name of a string at the top level of the body, like `user`.
+    /// The name of a string at the top level of the body, like `user`, or one level below, like `metadata.user_id`.
     Body(#[schemars(length(min = 1, max = 256))] String),
     /// Dynamic metadata of another Envoy filter: `NAMESPACE/KEY/...`, like `envoy.filters.http.jwt_authn/payload/sub`.
     Metadata(#[schemars(length(min = 1, max = 256))] String),
@@ -236,7 +242,7 @@ mod tests {
     fn classes_have_default_headers_and_tiers_have_none() {
         let header = |name: &str| Source::Header(name.into());
         let identity = parse("{}").expect("valid");
-        let classes = [header("x-penstock-class"), header("x-dynamo-meta-policy-class")];
+        let classes = ["x-penstock-class", "x-dynamo-meta-policy-class", "x-dynamo-policy-class"].map(header);
         assert_eq!(*identity.class, classes);
         assert!(identity.strict.is_empty() && identity.jump.is_empty());
         let identity = parse("{strict: [{header: X-Tier}], jump: [{model: {'z*': 30, '*': 5}}], class: []}");

@@ -248,9 +248,10 @@ pools: [{name: a, endpoints: {static: ['127.0.0.1:8001']}}]";
         let config = Config::parse(text, "f.yaml").expect("valid");
         let identity = frame(&config, false).identity.expect("present");
         let from = |source: &wire::Source| source.from.clone();
+        let classes = ["x-penstock-class", "x-dynamo-meta-policy-class", "x-dynamo-policy-class"];
         assert_eq!(
             identity.class.iter().filter_map(from).collect::<Vec<_>>(),
-            [From::Header("x-penstock-class".into()), From::Header("x-dynamo-meta-policy-class".into())]
+            classes.map(|name| From::Header(name.into()))
         );
         assert_eq!(
             identity.strict.iter().filter_map(from).collect::<Vec<_>>(),

@@ -29,7 +29,8 @@ pub(crate) fn from_headers(
         (number, text.is_some() && number.is_none())
     };
     let (deadline_ms, bad_deadline) = millis(names::DEADLINE_HEADER);
-    let (slo_ttft_ms, bad_slo_ttft) = millis(names::SLO_TTFT_HEADER);
+    let slo_header = names::SLO_TTFT_HEADERS.into_iter().find(|name| headers.get(name).is_some());
+    let (slo_ttft_ms, bad_slo_ttft) = slo_header.map_or((None, false), millis);
     let list = |name| {
         let entries = if trusted { LIST_MAX } else { 0 };
         headers.list(name, entries, LIST_ENTRY_BYTES_MAX)

@@ -33,7 +33,7 @@ async fn order(
 }
 
 #[test]
-fn the_priority_headers_of_nexus_and_of_the_inference_extension_name_a_band() {
+fn the_priority_headers_of_nexus_the_inference_extension_and_llm_d_name_a_band() {
     run(async {
         let server = Upstream::scripted().await;
         let head = "identity: {objectives: {chat-gold: critical, batch: sheddable}}\n";
@@ -48,12 +48,14 @@ fn the_priority_headers_of_nexus_and_of_the_inference_extension_name_a_band() {
             ClientRequest::chat("m", "none"),
             with("x-nexus-priority", "high", "nexus high"),
             with(objective, "chat-gold", "objective gold"),
+            with("x-llm-d-inference-objective", "chat-gold", "llm-d gold"),
             // The first header that is present counts.
             with("x-nexus-priority", "low", "nexus low and gold").header(objective, "chat-gold"),
         ];
         let expected = [
             "nexus high",
             "objective gold",
+            "llm-d gold",
             "objective unknown",
             "none",
             "nexus low",

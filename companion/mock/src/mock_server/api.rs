@@ -20,7 +20,7 @@ use super::dialect::{self, Answer, Sse};
 use super::driver::{Arrival, Handle, JobUpdate, Refusal, Ticket};
 use super::log::RequestInfo;
 use super::metrics::Metrics;
-use super::request::{Api, ApiRequest, Length};
+use super::request::{self, Api, ApiRequest, Length};
 
 /// The largest request body; above the gateway's own limit.
 const BODY_BYTES_MAX: usize = 64 << 20;
@@ -48,6 +48,7 @@ pub(super) fn router(app: App) -> Router {
         router.route(path, post(move |state, headers, body| serve(api, path, state, headers, body)))
     });
     inference
+        .route("/v1/messages/count_tokens", post(count_tokens))
         .route("/v1/models", get(models))
         .route("/health", get(async || StatusCode::OK))
         .route("/metrics", get(metrics))
@@ -114,6 +115,14 @@ async fn serve(
         response.headers_mut().insert("x-mock-request-id", id.clone());
     }
     response
+}
+
+/// The length of a prompt, without any job.
+async fn count_tokens(body: Bytes) -> Response {
+    match request::count_tokens(&body) {
+        Ok(tokens) => Json(json!({ "input_tokens": tokens })).into_response(),
+        Err(error) => Failure::invalid(error.to_string()).into_response(Api::Messages),
+    }
 }
 
 /// Reads a body and submits the job.

@@ -127,6 +127,15 @@ impl ApiRequest {
     }
 }
 
+/// The tokens of the prompt of a request to the Messages API, which needs no limit for this.
+pub(super) fn count_tokens(body: &[u8]) -> Result<u64, RequestError> {
+    let raw: Raw = serde_json::from_slice(body)?;
+    let prompt = raw.messages.filter(|messages| !is_empty(messages));
+    let prompt = prompt.ok_or(RequestError::Missing("messages"))?;
+    let bytes = text_bytes(&prompt) + raw.system.as_ref().map_or(0, text_bytes);
+    Ok(bytes.div_ceil(BYTES_PER_TOKEN).max(1))
+}
+
 const BYTES_PER_TOKEN: u64 = 4;
 
 fn is_empty(prompt: &Value) -> bool {

@@ -120,6 +120,10 @@ async fn other_dialects_answer_in_their_formats() {
     let request = json!({"model": "m", "max_tokens": 2, "messages": [{"role": "user", "content": "abc"}]});
     let body: Value = post(&server, "/v1/messages", &request).await.json().await.unwrap();
     assert_eq!((&body["stop_reason"], &body["usage"]["output_tokens"]), (&json!("max_tokens"), &json!(2)));
+
+    let request = json!({"model": "m", "system": "abcd", "messages": [{"role": "user", "content": "abc"}]});
+    let body: Value = post(&server, "/v1/messages/count_tokens", &request).await.json().await.unwrap();
+    assert_eq!(body, json!({"input_tokens": 2}));
 }
 
 #[tokio::test]

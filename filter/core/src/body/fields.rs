@@ -114,6 +114,11 @@ impl Share {
     }
 }
 
+/// The key inside the value of `key` that an identity's key names, like `user_id` in `metadata.user_id`.
+fn child<'a>(known: &'a str, key: &str) -> Option<&'a str> {
+    known.strip_prefix(key)?.strip_prefix('.')
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Fields {
     body_keys: Arc<[String]>,
@@ -123,8 +128,10 @@ pub(super) struct Fields {
     depth: u32,
     /// The role of the top-level key that was read last.
     role: Role,
-    /// The index of that key in `body_keys`.
-    body_key: Option<usize>,
+    /// The index of the key that was read last in `body_keys`, and the depth of its object.
+    body_key: Option<(usize, u32)>,
+    /// One bit for each of the first `body_keys` that is a key in the value of the top-level key that was read last.
+    nested_keys: u64,
     /// The share of the next value.
     share: Share,
     /// The shares of the open containers, one bit each.
@@ -190,8 +197,43 @@ impl Fields {
         }
     }
 
+    /// The identity that a string is, whose key was read last.
     fn identity(&mut self) -> Option<&mut Option<String>> {
-        self.body.identities.get_mut(self.body_key?)
+        let (index, depth) = self.body_key?;
+        if depth == self.depth { self.body.identities.get_mut(index) } else { None }
+    }
+
+    /// A top-level key begins: the last of several equal keys counts, as in every JSON parser, also for the identities inside its value.
+    fn begin_identities(&mut self, key: &str) {
+        self.body_key = None;
+        self.nested_keys = 0;
+        for (index, (known, identity)) in self.body_keys.iter().zip(&mut self.body.identities).enumerate() {
+            if known == key {
+                self.body_key = Some((index, self.depth));
+                *identity = None;
+            } else if child(known, key).is_some() {
+                let bit = u32::try_from(index).ok().and_then(|index| 1_u64.checked_shl(index));
+                self.nested_keys |= bit.unwrap_or(0);
+                *identity = None;
+            }
+        }
+    }
+
+    /// A key inside the value of a top-level key begins.
+    fn begin_nested_identity(&mut self, key: &str) {
+        self.body_key = None;
+        let mut keys = self.nested_keys;
+        while keys != 0 {
+            let index = usize::try_from(keys.trailing_zeros()).unwrap_or(usize::MAX);
+            keys &= keys.wrapping_sub(1);
+            let known = self.body_keys.get(index).and_then(|known| known.split_once('.'));
+            if known.is_some_and(|(_, known)| known == key) {
+                self.body_key = Some((index, self.depth));
+                if let Some(identity) = self.body.identities.get_mut(index) {
+                    *identity = None;
+                }
+            }
+        }
     }
 
     /// A string or a container begins inside a top-level value. Directly inside a list of prompts it is one of them.
@@ -219,7 +261,8 @@ impl Visitor for Fields {
     }
 
     fn string_limit(&self) -> usize {
-        if self.depth == 1 && (self.role == Role::Model || self.body_key.is_some()) {
+        let is_identity = self.body_key.is_some_and(|(_, depth)| depth == self.depth);
+        if is_identity || self.depth == 1 && self.role == Role::Model {
             NAME_BYTES_MAX
         } else if self.depth == 1 && matches!(self.role, Role::Choices(_)) {
             COUNT_BYTES_MAX
@@ -253,6 +296,9 @@ impl Visitor for Fields {
             self.nested_limit =
                 is_option && matches!(key, "max_new_tokens" | "max_tokens" | "n_predict" | "num_predict");
             self.nested_choices = is_option && key == "n";
+            if self.depth == 2 && self.nested_keys != 0 {
+                self.begin_nested_identity(key);
+            }
             return Ok(());
         }
         (self.nested_limit, self.nested_choices) = (false, false);
@@ -268,11 +314,7 @@ impl Visitor for Fields {
             | Role::PromptEmbeds
             | Role::Choices(_) => Share::Nothing,
         };
-        self.body_key = self.body_keys.iter().position(|known| known == key.kept);
-        // The last of several equal keys counts, as in every JSON parser.
-        if let Some(identity) = self.identity() {
-            *identity = None;
-        }
+        self.begin_identities(key.kept);
         match self.role {
             Role::Model if self.has_model => return Err(Stop::TwoModels),
             Role::Model => self.has_model = true,
@@ -298,6 +340,11 @@ impl Visitor for Fields {
             self.hashed = 0;
         }
         self.count_prompt(value.bytes.min(self.share.limit()));
+        if !value.kept.is_empty()
+            && let Some(identity) = self.identity()
+        {
+            *identity = Some(value.kept.to_owned());
+        }
         if self.depth > 1 {
             self.count_item();
             return Ok(());
@@ -313,11 +360,6 @@ impl Visitor for Fields {
             if !value.kept.is_empty() {
                 self.body.model_range = value.begin..value.end;
             }
-        }
-        if !value.kept.is_empty()
-            && let Some(identity) = self.identity()
-        {
-            *identity = Some(value.kept.to_owned());
         }
         Ok(())
     }

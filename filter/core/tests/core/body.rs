@@ -164,6 +164,35 @@ fn last_of_several_equal_keys_counts() {
 }
 
 #[test]
+fn identity_may_be_one_level_below_the_top() {
+    let keys: [String; 3] = ["metadata.user_id", "user", "metadata.org.id"].map(str::to_owned);
+    let identities = |body: &str| {
+        let mut scanner = BodyScanner::new(keys.clone().into());
+        scanner.feed(body.as_bytes()).unwrap();
+        scanner.finish().unwrap().identities
+    };
+    let one = |value: &str| [Some(value.to_owned()), None, None];
+    assert_eq!(identities(r#"{"model":"m","metadata":{"a":1,"user_id":"u1","b":"x"}}"#), one("u1"));
+    assert_eq!(identities(r#"{"metadata":{"user_id":"u1","b":"x"},"model":"m"}"#), one("u1"));
+    // A key with a dot may be at the top itself.
+    assert_eq!(identities(r#"{"model":"m","metadata.user_id":"u2"}"#), one("u2"));
+    assert_eq!(identities(r#"{"model":"m","metadata":{"org.id":"o"}}"#), [None, None, Some("o".into())]);
+    assert_eq!(identities(r#"{"model":"m","metadata":{"user_id":"a"},"user":"b"}"#)[1].as_deref(), Some("b"));
+    // The last of several equal keys counts.
+    assert_eq!(identities(r#"{"model":"m","metadata":{"user_id":"a"},"metadata":{}}"#), [None, None, None]);
+    assert_eq!(identities(r#"{"model":"m","metadata":{"user_id":"a","user_id":"b"}}"#), one("b"));
+    for other in [
+        r#"{"model":"m","metadata":{"user_id":["u"]}}"#,
+        r#"{"model":"m","metadata":[{"user_id":"u"}]}"#,
+        r#"{"model":"m","metadata":{"x":{"user_id":"u"}}}"#,
+        r#"{"model":"m","user_id":"u","metadata":"u"}"#,
+        r#"{"model":"m","user":["u"],"meta":{"user_id":"u"}}"#,
+    ] {
+        assert_eq!(identities(other), [None, None, None], "{other}");
+    }
+}
+
+#[test]
 fn long_identities_are_cut_and_long_models_are_refused() {
     let long = "ü".repeat(200);
     let body = scan(format!(r#"{{"model":"m","user":"{long}"}}"#).as_bytes()).unwrap();
