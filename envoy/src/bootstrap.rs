@@ -40,7 +40,6 @@ pub(crate) use self::clusters::{
     unbalanced,
 };
 pub(crate) use self::companions::cluster as companion_cluster;
-pub(crate) use self::cors::{apply as apply_cors, filter as cors_filter};
 pub(crate) use self::decompression::filters as decompressors;
 pub(crate) use self::listener::{
     Place, filter, http1, http2, http2_windows, keep_alive, plugin_config, requeue, router, token_keeper,

@@ -211,7 +211,7 @@ pub(crate) fn reset_stream() {
 
 pub(crate) fn send_local_reply(status: u32, pairs: &[(&'static str, String)], body: &[u8]) {
     const NOT_GRPC: i32 = -1;
-    const DETAILS: &str = penstock_wire::names::REPLY_DETAILS;
+    const DETAILS: &str = "penstock";
     let pairs = headers::serialize(pairs.iter().map(|(name, value)| (*name, value.as_str())));
     // SAFETY: the host copies all of it before it returns.
     unsafe {

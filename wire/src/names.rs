@@ -34,14 +34,8 @@ pub const REFUSED_HEADER: &str = "x-penstock-refused";
 /// waits on.
 pub const KEEP_ALIVE_HEADER: &str = "x-penstock-keep-alive";
 
-/// Request header inside Envoy, to a companion: where it sends such a request back, `ip:port` of this machine.
-pub const KEEP_ALIVE_BACK_HEADER: &str = "x-penstock-keep-alive-back";
-
 /// Response header inside Envoy, from the requeue listener: the status of an error, whose own header has another one meanwhile.
 pub const STATUS_HEADER: &str = "x-penstock-status";
-
-/// What Envoy calls the reason for the filter's own replies: its response code details.
-pub const REPLY_DETAILS: &str = "penstock";
 
 /// Response header: the outcome, which is how the request left the queue.
 pub const OUTCOME_HEADER: &str = "x-penstock-outcome";

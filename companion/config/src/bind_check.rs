@@ -6,7 +6,8 @@
 //! - gRPC, which hands out grants, needs certificates on both ends;
 //! - HTTP needs nothing: it shows nothing private, and changes nothing without the admin token.
 
-use super::{Address, Config};
+use super::{Address, Companions, Config};
+use crate::error::Violation;
 
 /// An address that would be reachable without protection: the key, the reason, and what is allowed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -55,6 +56,36 @@ impl Config {
     #[must_use]
     pub fn keeps_alive(&self) -> bool {
         self.pools.iter().any(|pool| pool.keep_alive.is_some())
+    }
+
+    /// Checks that the companions are on Envoy's machine if they keep streams alive.
+    pub(super) fn check_keep_alive(&self) -> Result<(), Violation> {
+        let Some(index) = self.pools.iter().position(|pool| pool.keep_alive.is_some()) else {
+            return Ok(());
+        };
+        let replicas = self.replicas.as_ref().map(|replicas| &replicas.companions);
+        let elsewhere = match (replicas, &self.listen.grpc) {
+            (Some(Companions::Dns { name, .. }), _) => {
+                Some(format!("replicas.companions has the name `{name}`"))
+            }
+            (Some(Companions::List(list)), _) => {
+                let found = list.iter().find(|address| !address.ip().is_loopback());
+                found.map(|address| format!("replicas.companions has `{address}`"))
+            }
+            (None, Address::Tcp(address)) if !address.ip().is_loopback() => {
+                Some(format!("listen.grpc is `{address}`"))
+            }
+            (None, Address::Tcp(_) | Address::Unix(_)) => None,
+        };
+        elsewhere.map_or(Ok(()), |elsewhere| {
+            Err(Violation::new(
+                format!("pools[{index}].queue.keep_alive"),
+                format!(
+                    "companions send such streams back to an Envoy on their own machine, at a loopback address, and {elsewhere}; \
+                     leave the key out"
+                ),
+            ))
+        })
     }
 }
 

@@ -190,6 +190,7 @@ impl TryFrom<Document> for Config {
             .and_then(|()| config.check_grpc_address(&config.listen.grpc))
             .map_err(|BindError { key, message }| Violation::new(key, message))?;
         config.check_replicas()?;
+        config.check_keep_alive()?;
         Ok(config)
     }
 }

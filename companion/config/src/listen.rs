@@ -166,7 +166,7 @@ fn read_optional_loopback<'de, D: Deserializer<'de>>(
     }
     Err(D::Error::custom(format!(
         "`{text}` isn't a loopback address; companions and Envoy are on one machine where streams are kept alive, so write one like \
-         127.0.0.1:9192"
+         127.0.0.1:9195"
     )))
 }
 

@@ -217,6 +217,16 @@ pub(crate) fn client_left() -> GatewayAnswer {
     }
 }
 
+/// The request was taken out of the queue while it was moved to another key.
+pub(crate) fn lost_while_moved() -> GatewayAnswer {
+    GatewayAnswer {
+        status: 503,
+        code: Code::GatewayUnavailable,
+        message: "The gateway lost the request while it waited: send it again.".to_owned(),
+        is_final: false,
+    }
+}
+
 /// A duration in the format of the configuration.
 pub(crate) fn duration_text(duration: Duration) -> String {
     if duration.subsec_millis() == 0 {

@@ -73,6 +73,8 @@ pub(crate) struct Registration<'a> {
     pub(crate) prefix_hashes: &'a [u64],
     /// How often the request was requeued.
     pub(crate) requeues: u32,
+    /// It waited under its previous key, and waits on.
+    pub(crate) is_moved: bool,
     /// The key that the request had before it was requeued the last time.
     pub(crate) previous_key: Option<RequestKey>,
     /// Before it was requeued, its filter admitted it by credit at this endpoint.

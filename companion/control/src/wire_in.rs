@@ -56,6 +56,7 @@ pub(crate) fn registration(epoch: Epoch, message: &wire::Register) -> Registrati
         tolerations: &message.tolerations,
         prefix_hashes: &message.prefix_hashes,
         requeues: message.requeues,
+        is_moved: message.moved,
         previous_key: message.requeued_from.as_ref().map(request_key).filter(|previous| *previous != key),
         credit_endpoint: non_empty(&message.credit_endpoint),
         failed_attempt: message.failed_attempt.as_ref().and_then(failed_attempt),

@@ -34,7 +34,7 @@ use crate::decisions::usage_forwarding;
 use crate::discovery::{self, pool_events};
 use crate::election::{self, Elections};
 use crate::metrics::{Metrics, trace};
-use crate::surface::{grpc, history, http};
+use crate::surface::{grpc, history, http, keep_alive};
 use penstock_stores::{self as stores, Stores};
 
 /// How long a shutdown waits for peers that don't read, for the stores, and for the last spans.
@@ -233,6 +233,9 @@ impl Companion {
         let config = &loaded.config;
         let opened = Opened::open(config)?;
 
+        let back = config.listen.keep_alive.filter(|_| config.keeps_alive());
+        let kept_alive =
+            back.map(|back| keep_alive::Way { back, runtime: tokio::runtime::Handle::current() });
         let clock = Clock::start();
         let metrics = Arc::new(Metrics::new()?);
         let mut stores = Stores::with_metrics(metrics.stores());
@@ -273,6 +276,7 @@ impl Companion {
             roles: decisions.replica_roles,
         };
         let grpc = grpc::Sessions {
+            kept_alive,
             driver: driver.clone(),
             roles: decisions.roles,
             elections: decisions.elections.clone(),

@@ -22,7 +22,7 @@ pub(super) struct Companion {
     pub grpc: Address,
     /// For the HTTP API.
     pub http: Address,
-    /// Environment variables that override keys of the configuration file; none for the only companion.
+    /// Environment variables that override keys of the configuration file.
     pub variables: Vec<(String, String)>,
 }
 
@@ -102,6 +102,13 @@ pub(super) fn introduce(companions: &mut [Companion], lease: Option<&Lease>) {
         }
         let owned = variables.into_iter().map(|(name, value)| (name.to_owned(), value));
         companion.variables = owned.collect();
+    }
+}
+
+/// Tells the companions where they send the streams back that they keep alive.
+pub(super) fn add_keep_alive(companions: &mut [Companion], address: SocketAddr) {
+    for companion in companions {
+        companion.variables.push(("PENSTOCK_LISTEN__KEEP_ALIVE".to_owned(), address.to_string()));
     }
 }
 

@@ -106,9 +106,14 @@ pub enum Error {
     },
     /// Envoy needs an address that the configuration doesn't name.
     #[error(
-        "listen.keep_alive: write the address at which the companions on this machine reach this Envoy, like 127.0.0.1:9192: a pool has queue.keep_alive"
+        "listen.keep_alive: write the address at which the companions on this machine reach this Envoy, like 127.0.0.1:9195: a pool has queue.keep_alive"
     )]
     KeepAlive,
+    /// Companions send the streams that they keep alive to an Envoy on their own machine.
+    #[error(
+        "--companion {0}: a pool has queue.keep_alive, for which the companion must be on Envoy's machine, at a loopback address"
+    )]
+    KeepAliveElsewhere(HostPort),
     /// The bootstrap can't be written as YAML.
     #[error(transparent)]
     Yaml(#[from] yaml::Error),
@@ -116,7 +121,7 @@ pub enum Error {
 
 impl Failure for Error {
     fn is_usage(&self) -> bool {
-        matches!(self, Self::Config(_) | Self::HttpFilter(_) | Self::KeepAlive)
+        matches!(self, Self::Config(_) | Self::HttpFilter(_) | Self::KeepAlive | Self::KeepAliveElsewhere(_))
     }
 }
 
@@ -128,6 +133,11 @@ pub fn render(args: Args, environment: &Environment) -> Result<String, Error> {
     let config = Config::read(&args.config, environment)?.read_secrets()?;
     if config.keeps_alive() && config.listen.keep_alive.is_none() {
         return Err(Error::KeepAlive);
+    }
+    if config.keeps_alive()
+        && let Some(companion) = args.companion.as_ref().filter(|companion| !companion.is_loopback())
+    {
+        return Err(Error::KeepAliveElsewhere(companion.clone()));
     }
     let (filter, origin) = match args.filter {
         Some(path) => (path, "is the file of --filter; write it with `penstock filter --out PATH`"),

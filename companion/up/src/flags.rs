@@ -1,5 +1,6 @@
 //! The values of flags that name addresses and Kubernetes objects.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
 
@@ -92,7 +93,24 @@ impl FromStr for HostPort {
     }
 }
 
+impl fmt::Display for HostPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(address) => address.fmt(f),
+            Self::Dns { name, port } => write!(f, "{name}:{port}"),
+        }
+    }
+}
+
 impl HostPort {
+    /// The host is this machine.
+    pub(crate) fn is_loopback(&self) -> bool {
+        match self {
+            Self::Address(address) => address.ip().is_loopback(),
+            Self::Dns { name, .. } => name == "localhost",
+        }
+    }
+
     /// The companions at this address. With `has_replicas`, filters choose among them by address.
     pub(crate) fn companions(&self, has_replicas: bool) -> Companions {
         match self {

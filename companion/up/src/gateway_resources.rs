@@ -153,8 +153,9 @@ pub fn render(args: &Args, environment: &Environment) -> Result<String, Error> {
     let tracing = traces::are_on(|name| environment.opentelemetry(name));
     let mut settings = settings(&config, &node, Module::Remote(module.clone()), tracing);
     settings.companions = companions(args, &config, settings.companions)?;
-    // Its listener is of Penstock's own bootstrap.
+    // Both are of Penstock's own bootstrap.
     settings.keep_alive = None;
+    settings.cors = None;
     let documents = match args.kind {
         Kind::EnvoyGateway => gateway_resources::envoy_gateway(&settings, &gateway, &pools),
         Kind::Istio => vec![gateway_resources::istio(&settings, &gateway, &pools)],
@@ -362,6 +363,11 @@ fn note(args: &Args, config: &Config, companions: &Companions, module: &RemoteMo
     };
     if config.keeps_alive() {
         add("queue.keep_alive has no effect here: it needs a listener of Penstock's own bootstrap.");
+    }
+    if !config.listen.cors.origins.is_empty() {
+        add(
+            "listen.cors has no effect here: what pages of other origins may do is the gateway's own policy.",
+        );
     }
     if args.kind == Kind::EnvoyGateway {
         add(

@@ -91,6 +91,7 @@ impl Plan {
             let address = config.listen.keep_alive.unwrap_or(companions::ANY);
             config.listen.keep_alive = Some(ports.reserve(address, "listen.keep_alive", "that key")?);
         }
+        let keep_alive = config.listen.keep_alive;
         let mut companions = companions::reserve(options, &config.listen, &mut ports)?;
         let (mut etcd, mut lease) = (None, None);
         if let [_, _, ..] = companions.as_slice() {
@@ -102,6 +103,9 @@ impl Plan {
             for companion in companions.iter().rev() {
                 config = companions::configuration(companion, &file, &options.environment, &config.listen)?;
             }
+        }
+        if let Some(address) = keep_alive {
+            companions::add_keep_alive(&mut companions, address);
         }
         config = config.read_secrets()?;
         let (bootstrap, pools) = write_bootstrap(&config, options, directory.path())?;

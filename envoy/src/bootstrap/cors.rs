@@ -68,7 +68,7 @@ const SERVER_HEADERS: [&str; 6] = [
 ];
 
 /// The HTTP filter. It does nothing where no [`policy`] applies.
-pub(crate) fn filter() -> Value {
+pub(super) fn filter() -> Value {
     json!({
         "name": FILTER,
         "typed_config": { "@type": "type.googleapis.com/envoy.extensions.filters.http.cors.v3.Cors" },
@@ -82,7 +82,7 @@ fn sent_headers(cors: &Cors) -> Vec<&str> {
 }
 
 /// Adds what pages may do to a virtual host.
-pub(crate) fn apply(cors: &Cors, host: &mut Value) {
+pub(super) fn apply(cors: &Cors, host: &mut Value) {
     let origins: Vec<Value> = cors.origins.iter().map(|origin| matcher(origin)).collect();
     host["typed_per_filter_config"] = json!({ FILTER: {
         "@type": "type.googleapis.com/envoy.extensions.filters.http.cors.v3.CorsPolicy",

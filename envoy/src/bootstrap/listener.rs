@@ -41,8 +41,6 @@ pub(super) fn gateway(settings: &Settings) -> Value {
     let mut manager = manager(settings, "penstock", ENTRY, routes, REPLACEMENT);
     let entry = json!({
         "codec_type": "AUTO",
-        "max_request_headers_kb": limits::HEADERS_KIB_MAX,
-        "common_http_protocol_options": { "max_headers_count": limits::HEADERS_MAX },
         "http_protocol_options": http1(),
         "http2_protocol_options": http2(settings),
         // Guards against slow requests. Neither counts the wait in the queue or the answer.
@@ -168,6 +166,9 @@ pub(super) fn kept_alive(settings: &Settings, address: SocketAddr) -> Value {
     listener["name"] = "penstock-keep-alive".into();
     listener["address"] = socket(address);
     listener["tcp_backlog_size"] = limits::BACKLOG.into();
+    // The client's connection has been counted, and its request accepted.
+    listener["ignore_global_conn_limit"] = true.into();
+    listener["bypass_overload_manager"] = true.into();
     listener
 }
 
@@ -192,6 +193,8 @@ fn manager(settings: &Settings, stats: &str, place: Place, routes: Value, replac
         "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.\
                   HttpConnectionManager",
         "stat_prefix": stats,
+        "max_request_headers_kb": limits::HEADERS_KIB_MAX,
+        "common_http_protocol_options": { "max_headers_count": limits::HEADERS_MAX },
         // The default is five minutes.
         "stream_idle_timeout": seconds(limits::UNLIMITED),
         "generate_request_id": true,

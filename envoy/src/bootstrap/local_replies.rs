@@ -1,8 +1,8 @@
 //! Envoy's local replies, in the format that clients of a model server parse.
 //!
 //! They cover only the cases in which the filter can't reply: no route matches, no server accepts the request, the server
-//! resets the connection before a response, or Envoy refuses the request by itself. The filter's replies have none of these response
-//! flags, and details of their own, and pass unchanged.
+//! resets the connection before a response, or Envoy refuses the request by itself. The filter's replies, and those of other filters, have
+//! none of these response flags and details, and pass unchanged.
 
 use penstock_wire::names;
 use serde_json::{Value, json};
@@ -105,10 +105,29 @@ pub(crate) fn config(replacement: &str) -> Value {
         // A retry of a request that passes through, whose body was too large to keep.
         (&REFUSED, status(507)),
         (&SLOW, status(SLOW.status)),
-        (&TOO_LARGE, of_envoy(TOO_LARGE.status)),
-        (&HEADERS, of_envoy(HEADERS.status)),
-        (&MALFORMED, of_envoy(MALFORMED.status)),
-        (&TIMED_OUT, of_envoy(TIMED_OUT.status)),
+        (&TOO_LARGE, details(TOO_LARGE.status, "response.code_details == 'request_payload_too_large'")),
+        (
+            &HEADERS,
+            details(
+                HEADERS.status,
+                "response.code_details == 'request_headers_too_large' || response.code_details.startsWith('http1.')",
+            ),
+        ),
+        (
+            &MALFORMED,
+            details(
+                MALFORMED.status,
+                "response.code_details.startsWith('http1.') || response.code_details.startsWith('http2.')",
+            ),
+        ),
+        (
+            &TIMED_OUT,
+            details(
+                TIMED_OUT.status,
+                "response.code_details in ['response_timeout', 'upstream_response_timeout', 'upstream_per_try_timeout', \
+                 'upstream_per_try_idle_timeout', 'duration_timeout', 'stream_idle_timeout']",
+            ),
+        ),
     ] {
         mappers.push(reply.mapper(
             json!({ "and_filter": { "filters": [filter.clone(), messages_path()] } }),
@@ -158,13 +177,13 @@ fn status(code: u32) -> Value {
     } } })
 }
 
-/// Envoy's own reply with this status: the filter's have other details.
-fn of_envoy(code: u32) -> Value {
+/// A reply of this status for one of Envoy's own reasons. Other filters give theirs.
+fn details(code: u32, reasons: &str) -> Value {
     json!({ "extension_filter": {
         "name": "envoy.access_loggers.extension_filters.cel",
         "typed_config": {
             "@type": "type.googleapis.com/envoy.extensions.access_loggers.filters.cel.v3.ExpressionFilter",
-            "expression": format!("response.code == {code} && response.code_details != '{}'", names::REPLY_DETAILS),
+            "expression": format!("response.code == {code} && ({reasons})"),
         },
     } })
 }

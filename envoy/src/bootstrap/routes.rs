@@ -17,11 +17,9 @@
 //! that says so instead costs 8,000 instructions. For other grants the filter sets those headers, and a list that ends with the
 //! requeue listener: in a header of its own, which the cluster removes, so that a server sees only servers in the header that it reads.
 
-use std::net::SocketAddr;
-
 use penstock_wire::names::{
-    ENDPOINT_HEADER, KEEP_ALIVE_BACK_HEADER, KEEP_ALIVE_HEADER, POOL_HEADER, REQUEUE_HEADER,
-    REQUEUE_PROPERTY_PREFIX, ROUTE_HEADER, SERVED_HEADER,
+    ENDPOINT_HEADER, KEEP_ALIVE_HEADER, POOL_HEADER, REQUEUE_HEADER, REQUEUE_PROPERTY_PREFIX, ROUTE_HEADER,
+    SERVED_HEADER,
 };
 use serde_json::{Value, json};
 
@@ -36,7 +34,7 @@ pub(super) fn config(settings: &Settings) -> Value {
     for route in [&mut requeued, &mut listed] {
         route["route"]["metadata_match"] = clusters::listed_only();
     }
-    let kept_alive = settings.keep_alive.map(kept_alive);
+    let kept_alive = settings.keep_alive.map(|_| kept_alive());
     let granted = [requeued, routed(), listed, ungated, no_pool()];
     configuration(settings, &kept_alive.into_iter().chain(granted).collect::<Vec<_>>())
 }
@@ -59,8 +57,7 @@ fn routed() -> Value {
 }
 
 /// The route of streams that a companion keeps alive. Any companion can. The token goes with the request, which comes back.
-/// `back`: where a companion sends it.
-fn kept_alive(back: SocketAddr) -> Value {
+fn kept_alive() -> Value {
     json!({
         "name": "kept-alive",
         "match": { "prefix": "/", "headers": [{ "name": KEEP_ALIVE_HEADER, "present_match": true }] },
@@ -69,10 +66,6 @@ fn kept_alive(back: SocketAddr) -> Value {
             "timeout": seconds(limits::UNLIMITED),
             "retry_policy": { "retry_on": "connect-failure,refused-stream", "num_retries": KEEP_ALIVE_RETRIES },
         },
-        "request_headers_to_add": [{
-            "header": { "key": KEEP_ALIVE_BACK_HEADER, "value": back.to_string() },
-            "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
-        }],
     })
 }
 

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::{Gateway, Pool, REPLACEMENT, Servers, gateway_reference, names, object};
 use crate::bootstrap::{
-    self, Cors, Destination, Place, Settings, filter, granted, plugin_config, router, seconds, socket,
+    self, Destination, Place, Settings, filter, granted, plugin_config, router, seconds, socket,
 };
 use crate::limits;
 
@@ -37,7 +37,6 @@ pub fn istio(settings: &Settings, gateway: &Gateway, pools: &[Pool]) -> Value {
         patches.extend(listener_patches(settings, Some(port)));
     }
     patches.extend(routes(pools));
-    patches.extend(settings.cors.as_ref().map(pages));
     let spec = json!({ "targetRefs": [gateway_reference(gateway)], "configPatches": patches });
     object(
         "networking.istio.io/v1alpha3",
@@ -46,17 +45,6 @@ pub fn istio(settings: &Settings, gateway: &Gateway, pools: &[Pool]) -> Value {
         &names::first(&gateway.name),
         spec,
     )
-}
-
-/// What pages of other origins may do. Istio has Envoy's filter for them in every listener.
-fn pages(cors: &Cors) -> Value {
-    let mut host = json!({});
-    bootstrap::apply_cors(cors, &mut host);
-    json!({
-        "applyTo": "VIRTUAL_HOST",
-        "match": { "context": "GATEWAY" },
-        "patch": { "operation": "MERGE", "value": host },
-    })
 }
 
 fn cluster_patch(cluster: Value) -> Value {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::routes::{Clusters, Routes};
 use super::{Gateway, Listener, Pool, REPLACEMENT, gateway_reference, names, resource};
 use crate::bootstrap::{
-    self, COMPANION_CLUSTER, Cors, Destination, MODULE_CLUSTER, Place, REQUEUE_LISTENER, Settings, Upstream,
+    self, COMPANION_CLUSTER, Destination, MODULE_CLUSTER, Place, REQUEUE_LISTENER, Settings, Upstream,
     filter, granted, plugin_config, requeue, router, token_keeper,
 };
 
@@ -18,7 +18,6 @@ enum Kind {
     Cluster,
     Endpoints,
     Listener,
-    Routes,
 }
 
 impl Kind {
@@ -27,7 +26,6 @@ impl Kind {
             Self::Cluster => "type.googleapis.com/envoy.config.cluster.v3.Cluster",
             Self::Endpoints => "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment",
             Self::Listener => "type.googleapis.com/envoy.config.listener.v3.Listener",
-            Self::Routes => "type.googleapis.com/envoy.config.route.v3.RouteConfiguration",
         }
     }
 }
@@ -41,7 +39,6 @@ pub(super) fn policy(settings: &Settings, gateway: &Gateway, pools: &[Pool], rou
     for listener in &gateway.listeners {
         for name in xds_names(gateway, listener) {
             patches.extend(filters(settings, gateway, &name));
-            patches.extend(settings.cors.as_ref().map(|cors| pages(cors, &name)).into_iter().flatten());
         }
     }
     for clusters in &routes.clusters {
@@ -94,33 +91,9 @@ fn filters(settings: &Settings, gateway: &Gateway, listener: &str) -> Vec<Value>
         patches.push(last(token_keeper()));
     }
     patches.push(last(router(&plugin)));
-    if settings.cors.is_some() {
-        patches.push(part("add", "..http_filters", "/0", bootstrap::cors_filter()));
-    }
     patches.push(part("add", MANAGER, "/always_set_request_id_in_response", true.into()));
     patches.push(part("add", MANAGER, "/local_reply_config", bootstrap::local_reply_config(REPLACEMENT)));
     patches
-}
-
-/// What pages of other origins may do, in every virtual host of a listener.
-fn pages<'a>(cors: &Cors, listener: &'a str) -> impl Iterator<Item = Value> + use<'a> {
-    let mut host = json!({});
-    bootstrap::apply_cors(cors, &mut host);
-    let members = match host {
-        Value::Object(members) => members,
-        _ => serde_json::Map::new(),
-    };
-    let in_hosts = members
-        .into_iter()
-        .map(|(key, value)| json!({ "op": "add", "jsonPath": "..virtual_hosts[*]", "path": format!("/{key}"), "value": value }));
-    // Envoy's filter works only on a route to a cluster, and Envoy Gateway has made the route of undecided requests a direct response.
-    let no_pool = json!({
-        "op": "replace",
-        "jsonPath": "..routes[?(@.direct_response)]",
-        "path": "",
-        "value": bootstrap::no_pool(),
-    });
-    in_hosts.chain([no_pool]).map(move |operation| patch(Kind::Routes, listener, operation))
 }
 
 /// Sends requests with a list to no other server. With a requeue listener, this is one more host, which only a list can name: its

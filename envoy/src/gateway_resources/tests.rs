@@ -237,25 +237,6 @@ fn istio_has_one_resource_whose_routes_are_in_reverse() {
 }
 
 #[test]
-fn pages_of_other_origins_are_named_in_every_virtual_host() {
-    let cors = crate::bootstrap::Cors {
-        origins: vec!["https://a.example".into()],
-        headers: vec![],
-        max_age: Duration::from_secs(600),
-    };
-    let settings = Settings { cors: Some(cors), ..settings() };
-    let resources = envoy_gateway(&settings, &gateway(false), &[listed("chat", 1)]);
-    let listener = patches(&resources, "models/eg/http");
-    let hosts = listener.iter().filter(|patch| patch["operation"]["jsonPath"] == "..virtual_hosts[*]");
-    assert_eq!(hosts.count(), 2, "the policy, and the servers' headers that it replaces");
-    let istio = istio(&settings, &gateway(false), &[listed("chat", 1)]);
-    let patches = istio["spec"]["configPatches"].as_array().expect("a list");
-    let host = patches.iter().find(|patch| patch["applyTo"] == "VIRTUAL_HOST").expect("a patch");
-    let policy = &host["patch"]["value"]["typed_per_filter_config"]["envoy.filters.http.cors"];
-    assert_eq!(policy["allow_origin_string_match"], json!([{ "exact": "https://a.example" }]));
-}
-
-#[test]
 fn the_way_to_the_servers_is_in_the_resources() {
     let mut pool = listed("chat", 1);
     pool.upstream.http2 = true;

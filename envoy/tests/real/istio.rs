@@ -69,7 +69,6 @@ fn apply(patch: &Value, bootstrap: &mut Value) {
         "LISTENER" => LISTENER.into(),
         "NETWORK_FILTER" => MANAGER.into(),
         "HTTP_FILTER" => format!("{MANAGER}/typed_config/http_filters"),
-        "VIRTUAL_HOST" => format!("{MANAGER}/typed_config/route_config/virtual_hosts/0"),
         "HTTP_ROUTE" => format!("{MANAGER}/typed_config/route_config/virtual_hosts/0/routes"),
         other => panic!("{other}"),
     };

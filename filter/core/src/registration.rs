@@ -97,8 +97,8 @@ pub(crate) fn check_headers(headers: Headers<'_>, end: bool, body_bytes_max: u64
     if !coding.is_empty() && !coding.eq_ignore_ascii_case(b"identity") {
         let coding = bounded(coding, 32).unwrap_or_default();
         let message = format!(
-            "The body is compressed (content-encoding: {coding}): send it uncompressed, or with gzip, br or zstd, which Envoy's \
-             decompressor filters (envoy.filters.http.decompressor) decode where they are before Penstock's filter."
+            "The body is compressed (content-encoding: {coding}): send it uncompressed, or as application/json with gzip, br or zstd, \
+             which Envoy's decompressor filters (envoy.filters.http.decompressor) decode where they are before Penstock's filter."
         );
         return Some(Failure::new(400, Code::InvalidRequest, message));
     }

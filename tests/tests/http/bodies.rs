@@ -179,14 +179,18 @@ fn body_that_cannot_be_decoded_is_refused_and_the_message_says_why() {
             assert!(answer.message().contains("gzip, br or zstd"), "{}", answer.message());
         }
         for (coding, body) in CODED {
-            let answer = all.invalid(PLAIN, &[("content-encoding", coding)]).await;
-            assert!(answer.message().contains("content-encoding"), "{coding}: {}", answer.message());
-            let body = decoded(body);
-            let cut = body[..body.len() / 2].to_vec();
-            all.invalid(cut, &[("content-encoding", coding)]).await;
+            let json = ("content-type", "application/json; charset=utf-8");
+            let answer = all.invalid(PLAIN, &[json, ("content-encoding", coding)]).await;
+            assert!(answer.message().contains("can't be decoded"), "{coding}: {}", answer.message());
+            let cut = decoded(body)[..20].to_vec();
+            all.invalid(cut, &[json, ("content-encoding", coding)]).await;
+            // A body of another type isn't decoded.
+            let answer = all.invalid(decoded(body), &[("content-encoding", coding)]).await;
+            assert!(answer.message().contains("compressed"), "{coding}: {}", answer.message());
         }
         for (coding, body) in BOMBS {
-            let answer = all.post(decoded(body), &[("content-encoding", coding)]).await;
+            let headers = [("content-type", "application/json"), ("content-encoding", coding)];
+            let answer = all.post(decoded(body), &headers).await;
             answer.expect_error(413, "request_too_large", "rejected_invalid");
         }
     });

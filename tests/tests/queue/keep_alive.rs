@@ -79,7 +79,7 @@ fn a_stream_that_waits_gets_comments_and_keeps_its_place() {
         assert_eq!(first.await.expect("answered").status, 200);
         let call = server.next().await;
         assert_eq!(call.text(), "second");
-        for name in ["x-penstock-keep-alive", "x-penstock-keep-alive-back", "x-penstock-requeue"] {
+        for name in ["x-penstock-keep-alive", "x-penstock-companion", "x-penstock-requeue"] {
             assert_eq!(call.header(name), "", "{name}");
         }
         assert_eq!(call.json()["stream"], true);
@@ -183,9 +183,8 @@ fn a_server_that_refuses_or_cuts_is_as_without() {
         running.answer();
         let call = one.next().await;
         assert_eq!((call.text().as_str(), call.json()["model"].as_str()), ("kept", Some("real")));
-        call.respond(503, &[], "{}");
-        // The other server is full, so the request waits again.
         others.answer();
+        call.respond(503, &[], "{}");
         let call = other.next().await;
         assert_eq!((call.text().as_str(), call.json()["model"].as_str()), ("kept", Some("real")));
         assert_eq!(call.json()["stream_options"]["include_usage"], true);

@@ -116,6 +116,13 @@ impl Queue {
                 format!("{path}.queue.keep_alive"),
                 format!("the shortest time is {KEEP_ALIVE_MIN:?}; write one like 15s"),
             )),
+            Some(every) if every.0 >= self.ttl.0 => Err(Violation::new(
+                format!("{path}.queue.keep_alive"),
+                format!(
+                    "no request waits for so long: raise queue.ttl, which is {:?}, or write a shorter time",
+                    self.ttl.0
+                ),
+            )),
             every => Ok(every.map(|every| every.0)),
         }
     }

@@ -170,6 +170,19 @@ impl Control {
         }
         let has_ended = self.has_ended(previous);
         match arrival {
+            Arrival::Waiting if has_ended && registration.is_moved => {
+                // It was rejected, or given up, while it was on its way to this key. Its client is there.
+                self.record_end(key);
+                let context = self.contexts.get(&previous.epoch);
+                let rejection =
+                    context.and_then(|context| context.ended.unacknowledged_rejection(previous.sequence));
+                let rejection = rejection.map_or_else(
+                    || Rejection::immediate(answer::lost_while_moved(), Outcome::Cancelled),
+                    |rejection| (**rejection).clone(),
+                );
+                self.reject(key, rejection);
+                Previous::TakenOver
+            }
             Arrival::New | Arrival::Waiting if has_ended => {
                 // The client left during the first exchange, so this exchange is about to end.
                 self.record_end(key);

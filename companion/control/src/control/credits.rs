@@ -158,6 +158,7 @@ impl Control {
         }
         let first = Registration {
             key: previous,
+            is_moved: false,
             previous_key: None,
             credit_endpoint: None,
             failed_attempt: None,

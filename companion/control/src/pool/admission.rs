@@ -315,7 +315,13 @@ impl Pool {
         };
         let granted = request.granted().map(|granted| granted.grant.endpoints.len());
         let failed_attempt = registration.failed_attempt.filter(|_| matches!(arrival, Arrival::New));
-        let return_input = self.return_input(now, id, failed_attempt);
+        // A grant that crossed a move was never used.
+        let return_input = match arrival {
+            Arrival::Waiting if registration.is_moved => Input::Requeue(id),
+            Arrival::New | Arrival::Waiting | Arrival::Running(_) | Arrival::ByCredit { .. } => {
+                self.return_input(now, id, failed_attempt)
+            }
+        };
         if let (Some(endpoints), Arrival::New) = (granted, arrival) {
             self.endpoints_failed(now, id, endpoints);
         }

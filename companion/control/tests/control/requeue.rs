@@ -105,14 +105,40 @@ fn a_request_that_is_moved_while_it_waits_keeps_its_place_and_is_counted_once() 
 
 #[test]
 fn a_grant_that_crosses_a_move_is_given_again_and_blames_no_endpoint() {
-    let mut world = world();
+    let mut world = World::with(settings_of(&[SERVER]));
+    world.greet(1, filter(1), Vec::new(), Vec::new());
+    world.greet(2, filter(2), Vec::new(), Vec::new());
+    world.send(1, Message::Register(register(1)));
+    assert_eq!(world.take().granted(), [1]);
     world.send(2, Message::Register(moved(9, 1, 1)));
     let taken = world.take();
-    assert_eq!(taken.granted(), [9], "at once, because no endpoint has failed it");
+    assert_eq!(taken.granted(), [9], "at once and at the same endpoint, because it has failed nothing");
     assert_eq!(taken.grants()[0].1.outcome, "bypassed");
     assert_eq!(world.stock(), 1);
     world.send(2, completed(9));
     assert!(world.control.is_idle());
+}
+
+#[test]
+fn a_rejection_that_crosses_a_move_is_given_again() {
+    let mut settings = settings_of(&[SERVER]);
+    settings.pools[0].policy.queue.ttl = Duration::from_secs(1);
+    let mut world = World::with(settings);
+    world.greet(1, filter(1), Vec::new(), Vec::new());
+    world.greet(2, filter(2), Vec::new(), Vec::new());
+    world.send(1, Message::Register(register(1)));
+    world.send(1, Message::Register(register(2)));
+    world.take();
+    world.pass(Duration::from_secs(1));
+    let taken = world.take();
+    assert_eq!(taken.rejected(), [(2, "queue_timeout", 503)]);
+    world.send(2, Message::Register(moved(9, 1, 2)));
+    let taken = world.take();
+    assert_eq!(
+        (taken.rejected(), taken.counts()),
+        (vec![(9, "queue_timeout", 503)], (0, 0, 0)),
+        "counted once"
+    );
 }
 
 #[test]

@@ -49,6 +49,9 @@ pub(crate) enum Error {
     Client(#[from] reqwest::Error),
 }
 
+/// Above what Envoy accepts of a client, and adds.
+const HEADER_LIST_BYTES: u32 = 128 << 10;
+
 struct Service {
     driver: Handle,
     conns: Arc<AtomicU64>,
@@ -60,6 +63,8 @@ pub(crate) struct Sessions {
     pub(crate) driver: Handle,
     /// What this companion does, and since which term.
     pub(crate) roles: watch::Receiver<ScopeRoles>,
+    /// Streams that are kept alive while they wait; `None`: none are.
+    pub(crate) kept_alive: Option<keep_alive::Way>,
     /// The elections, in which other companions may ask this one for a pool.
     pub(crate) elections: Elections,
 }
@@ -75,7 +80,7 @@ impl Sessions {
         tls: Option<ServerTlsConfig>,
         shutdown: impl Future<Output = ()>,
     ) -> Result<(), Error> {
-        let Self { driver, roles, elections } = self;
+        let Self { driver, roles, kept_alive, elections } = self;
         let keeping = driver.clone();
         let service = ArbiterServer::new(Service { driver, conns: Arc::default() })
             .max_decoding_message_size(limits::MESSAGE_BYTES_MAX);
@@ -84,7 +89,10 @@ impl Sessions {
         let routes = Routes::new(health_service)
             .add_service(yielding::Service::server(elections))
             .add_service(service);
-        let router = keep_alive::add_to(routes.into_axum_router(), keeping)?;
+        let routes = match kept_alive {
+            Some(way) => Routes::from(keep_alive::add_to(routes.into_axum_router(), keeping, way)?),
+            None => routes,
+        };
         let mut server = tonic::transport::Server::builder();
         if let Some(tls) = tls {
             server = tls::apply(server, tls)?;
@@ -95,7 +103,9 @@ impl Sessions {
             .http2_keepalive_interval(Some(Duration::from_secs(5)))
             .http2_keepalive_timeout(Some(Duration::from_secs(5)))
             .tcp_nodelay(true)
-            .add_routes(Routes::from(router));
+            // Envoy sends the headers of clients, too.
+            .http2_max_header_list_size(HEADER_LIST_BYTES)
+            .add_routes(routes);
         let served = match listener {
             Listener::Tcp(listener) => {
                 let incoming = TcpListenerStream::new(listener).map(|accepted| {

@@ -6,17 +6,18 @@
 //! answer. An answer that isn't a stream becomes an event of the stream.
 
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::any;
+use axum::routing::post;
 use futures_util::{Stream, StreamExt as _};
 use penstock_control::RequestState;
-use penstock_wire::names::{KEEP_ALIVE_BACK_HEADER, KEEP_ALIVE_HEADER};
+use penstock_wire::names::{KEEP_ALIVE_HEADER, REQUEUE_HEADER};
 use reqwest::{Client, redirect};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -25,14 +26,18 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use crate::decisions::driver::{Handle, RequestLookup};
 
+/// The time between two questions for a position.
+const POSITION_PAUSE: Duration = Duration::from_millis(10);
 /// The shortest time between two comments.
 const EVERY_MIN: Duration = Duration::from_millis(100);
 /// Pieces of an answer that wait for its client.
 const PIECES: usize = 16;
+/// Bytes of a document that become events.
+const DOCUMENT_BYTES_MAX: usize = 16 << 20;
 /// Bytes of an error that become an event.
 const ERROR_BYTES_MAX: usize = 64 << 10;
-/// Headers that belong to one connection, and those that only this way has.
-const OWN_HEADERS: [HeaderName; 9] = [
+/// Headers that belong to one connection.
+const OWN_HEADERS: [HeaderName; 8] = [
     header::CONNECTION,
     header::TE,
     header::TRAILER,
@@ -41,22 +46,32 @@ const OWN_HEADERS: [HeaderName; 9] = [
     header::EXPECT,
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
-    HeaderName::from_static(KEEP_ALIVE_BACK_HEADER),
 ];
 
 type Piece = Result<Bytes, reqwest::Error>;
+
+/// Where streams are sent back, and where that work is done.
+#[derive(Clone, Debug)]
+pub(crate) struct Way {
+    /// This machine's Envoy: `listen.keep_alive`.
+    pub(crate) back: SocketAddr,
+    /// Not the runtime of the decisions, which no answer may delay.
+    pub(crate) runtime: tokio::runtime::Handle,
+}
 
 #[derive(Clone)]
 struct Proxy {
     client: Client,
     driver: Handle,
+    way: Way,
+    positions: Positions,
 }
 
 /// Adds the proxy to what filters and companions reach over gRPC, for every request that isn't gRPC.
 ///
 /// # Errors
 /// When the HTTP client can't be made.
-pub(crate) fn add_to(router: Router, driver: Handle) -> Result<Router, reqwest::Error> {
+pub(crate) fn add_to(router: Router, driver: Handle, way: Way) -> Result<Router, reqwest::Error> {
     let client = Client::builder()
         .no_proxy()
         .redirect(redirect::Policy::none())
@@ -64,15 +79,14 @@ pub(crate) fn add_to(router: Router, driver: Handle) -> Result<Router, reqwest::
         // A request can't be sent twice, so none is sent on a connection that Envoy may be closing.
         .pool_max_idle_per_host(0)
         .build()?;
-    Ok(router.fallback_service(any(serve).with_state(Proxy { client, driver })))
+    let proxy = Proxy { client, driver, way, positions: Positions::default() };
+    Ok(router.fallback_service(post(serve).with_state(proxy)))
 }
 
 async fn serve(State(proxy): State<Proxy>, request: Request) -> Response {
     let headers = request.headers();
     let every = text(headers, KEEP_ALIVE_HEADER).and_then(|millis| millis.parse().ok());
-    let back: Option<SocketAddr> = text(headers, KEEP_ALIVE_BACK_HEADER).and_then(|back| back.parse().ok());
-    // Only this machine's Envoy: nothing else can have such a listener.
-    let (Some(every), Some(back)) = (every, back.filter(|back| back.ip().is_loopback())) else {
+    let Some(every) = every.filter(|_| headers.contains_key(REQUEUE_HEADER)) else {
         return StatusCode::NOT_FOUND.into_response();
     };
     let stream = WaitingStream {
@@ -80,9 +94,10 @@ async fn serve(State(proxy): State<Proxy>, request: Request) -> Response {
         request_id: text(headers, "x-request-id").unwrap_or_default().to_owned(),
         dialect: Dialect::of(request.uri().path()),
         driver: proxy.driver,
+        positions: proxy.positions,
     };
     let (pieces, body) = mpsc::channel::<Piece>(PIECES);
-    tokio::spawn(stream.run(proxy.client, back, request, pieces));
+    proxy.way.runtime.spawn(stream.run(proxy.client, proxy.way.back, request, pieces));
     let headers = [
         (header::CONTENT_TYPE, "text/event-stream; charset=utf-8"),
         (header::CACHE_CONTROL, "no-cache"),
@@ -159,6 +174,24 @@ struct WaitingStream {
     request_id: String,
     dialect: Dialect,
     driver: Handle,
+    positions: Positions,
+}
+
+/// Limits how often the decisions are asked for a position, which costs them time, however many streams wait.
+#[derive(Clone, Default)]
+struct Positions(Arc<Mutex<Option<Instant>>>);
+
+impl Positions {
+    /// Whether one may be asked for now.
+    fn may_ask(&self) -> bool {
+        let now = Instant::now();
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let may = last.is_none_or(|last| now.duration_since(last) >= POSITION_PAUSE);
+        if may {
+            *last = Some(now);
+        }
+        may
+    }
 }
 
 impl WaitingStream {
@@ -190,16 +223,16 @@ impl WaitingStream {
                 return drop(pieces.send(Ok(event.into())).await);
             }
         };
-        let is_stream = text(answer.headers(), header::CONTENT_TYPE.as_str())
-            .is_some_and(|kind| kind.trim_start().starts_with("text/event-stream"));
-        if answer.status().is_success() && is_stream {
+        let kind = text(answer.headers(), header::CONTENT_TYPE.as_str()).unwrap_or_default();
+        let is_document = kind.to_ascii_lowercase().contains("json");
+        if answer.status().is_success() && !is_document {
             self.pass(answer.bytes_stream(), due, &pieces).await;
         } else if answer.status().is_success() {
-            let Some(body) = self.alive_until(answer.bytes(), &mut due, &pieces).await else { return };
-            let event = body.map(|body| self.dialect.whole(&body).into());
-            drop(pieces.send(event).await);
+            let whole = limited(answer.bytes_stream(), DOCUMENT_BYTES_MAX);
+            let Some(body) = self.alive_until(whole, &mut due, &pieces).await else { return };
+            drop(pieces.send(Ok(self.dialect.whole(&body).into())).await);
         } else {
-            let body = limited(answer.bytes_stream()).await;
+            let body = limited(answer.bytes_stream(), ERROR_BYTES_MAX).await;
             drop(pieces.send(Ok(self.dialect.error(&body).into())).await);
         }
     }
@@ -242,6 +275,9 @@ impl WaitingStream {
     }
 
     async fn comment(&self) -> String {
+        if !self.positions.may_ask() {
+            return ": waiting\n\n".into();
+        }
         match self.driver.request(&self.request_id).await {
             Ok(RequestLookup::Active(request)) => match request.state {
                 RequestState::Waiting { ahead, .. } => {
@@ -281,12 +317,12 @@ async fn send_back(
 }
 
 /// The beginning of a body that may be of any length or be cut.
-async fn limited(stream: impl Stream<Item = Piece>) -> Vec<u8> {
+async fn limited(stream: impl Stream<Item = Piece>, most: usize) -> Vec<u8> {
     let mut stream = std::pin::pin!(stream);
     let mut body = Vec::new();
     while let Some(Ok(piece)) = stream.next().await {
         body.extend_from_slice(&piece);
-        if body.len() >= ERROR_BYTES_MAX {
+        if body.len() >= most {
             break;
         }
     }

@@ -54,6 +54,8 @@ pub(crate) struct Reader {
     depth: u32,
     /// Bytes read.
     offset: u64,
+    /// Bytes of a byte order mark at the beginning.
+    marked: u64,
     string: StringDecoder,
     /// The string is a key.
     in_key: bool,
@@ -74,6 +76,7 @@ impl Reader {
             objects: 0,
             depth: 0,
             offset: 0,
+            marked: 0,
             string: StringDecoder::new(buffer),
             in_key: false,
             string_start: 0,
@@ -114,6 +117,7 @@ impl Reader {
                 }
                 Ok(false) => {}
                 Err(_) if self.is_in_byte_order_mark(*byte) => {
+                    self.marked = self.offset.saturating_add(1);
                     self.advance(1);
                     rest = tail;
                 }
@@ -126,7 +130,7 @@ impl Reader {
     /// Some programs put a mark of UTF-8 before a document, and servers skip it.
     fn is_in_byte_order_mark(&self, byte: u8) -> bool {
         let mark = usize::try_from(self.offset).ok().and_then(|offset| BYTE_ORDER_MARK.get(offset));
-        self.state == State::Value && self.depth == 0 && mark == Some(&byte)
+        self.state == State::Value && self.depth == 0 && self.marked == self.offset && mark == Some(&byte)
     }
 
     /// Ends the input, and checks that the document is complete.

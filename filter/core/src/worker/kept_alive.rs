@@ -71,8 +71,8 @@ impl Worker {
                 continue;
             };
             let session = self.sessions.of(exchange.pool_name());
-            if !(registered && session.is_linked()) {
-                // No companion is in charge: when one is again, it knows the request.
+            if !(registered && session.established_hello().is_some()) {
+                // No companion is in charge, or it hasn't read the Hello that lists the request: only then is the request known there.
                 self.kept_alive.due.insert((now.after(KEEP_ALIVE_RETRY), sequence));
                 continue;
             }

@@ -6,7 +6,8 @@ use std::borrow::Cow;
 
 use penstock_wire::filter_frame::Event;
 use penstock_wire::limits::NAME_BYTES_MAX;
-use penstock_wire::{Api, Cancel, Register, Started, names};
+use penstock_wire::names::outcome;
+use penstock_wire::{Api, Cancel, Code, Register, Started, names};
 
 use super::held_responses::{self, Decision};
 use super::{Worker, carried_status};
@@ -16,7 +17,7 @@ use crate::end_reason::UpstreamFailure;
 use crate::exchange::{Granted, Held, Phase, Response, Upstream};
 use crate::header_sanitizer::{self, CONTENT_LENGTH, HeaderEdit};
 use crate::headers::Headers;
-use crate::limits::{RESPONSE_HEAD_BYTES, RETRY_AFTER_TEXT_BYTES_MAX, SLICE_BYTES};
+use crate::limits::{RESPONSE_HEAD_BYTES, RETRY_AFTER_MIN_MS, RETRY_AFTER_TEXT_BYTES_MAX, SLICE_BYTES};
 use crate::local_reply::{Failure, LocalReply, QueueReport};
 use crate::properties::{Properties, attempt_count, response_code_details, upstream_address};
 use crate::response::{Format, ResponseScanner};
@@ -61,10 +62,13 @@ impl Worker {
         let is_shorter = exchange.usage_hider.is_some() && headers.get(CONTENT_LENGTH).is_some();
         let shorten = is_shorter.then_some(HeaderEdit::Remove(Cow::Borrowed(CONTENT_LENGTH)));
         let reports_first_token = exchange.pool.as_ref().is_some_and(|pool| pool.first_token);
-        let Phase::Granted(granted) = &mut exchange.phase else {
-            return ResponseHeadersAction::default();
-        };
         let status = carried_status::of_response(headers);
+        let Phase::Granted(granted) = &mut exchange.phase else {
+            let is_lost = matches!(exchange.phase, Phase::KeptAlive)
+                && status >= 400
+                && !response_code_details(host).starts_with("via_upstream");
+            return if is_lost { lost_reply(api, end) } else { ResponseHeadersAction::default() };
+        };
         // A server's error passes unchanged. Only an error that Envoy itself sends is replaced.
         if status >= 400 {
             let details = response_code_details(host);
@@ -422,6 +426,23 @@ fn requeued_edits(report: &QueueReport, headers: Headers<'_>, is_overwritten: bo
         edits.push(HeaderEdit::Remove(names::SERVED_AGAIN_HEADER.into()));
     }
     edits
+}
+
+/// Replaces Envoy's error for a waiting stream that no companion has taken.
+fn lost_reply(api: Api, end: bool) -> ResponseHeadersAction {
+    let message = "No companion took the request while it waited: send it again.";
+    let failure = Failure::new(503, Code::GatewayUnavailable, message).retry_after_ms(RETRY_AFTER_MIN_MS);
+    let LocalReply { status, headers, body } = failure.reply(api, None);
+    let mut edits = vec![
+        HeaderEdit::Set(":status", status.to_string()),
+        HeaderEdit::Set(names::OUTCOME_HEADER, outcome::GATEWAY_UNAVAILABLE.to_owned()),
+    ];
+    if end {
+        return only_edits(edits);
+    }
+    edits.push(HeaderEdit::Set(CONTENT_LENGTH, body.len().to_string()));
+    edits.extend(headers.into_iter().map(|(name, value)| HeaderEdit::Set(name, value)));
+    ResponseHeadersAction { edits, body: Some(body), is_held: false }
 }
 
 /// Replaces an error that Envoy itself sends for a granted request, if it means that no server responded: by `failure`, with its cause.
