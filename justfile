@@ -117,3 +117,7 @@ vllm *what:
 # The flood on `transformers serve` with continuous batching; on a machine with a GPU, with `transformers` and a model.
 gpu *args:
     bash tests/engines/run gpu {{ args }}
+
+# The libraries of clients in front of a real gateway: `setup` installs them, `check` prints the table of docs/clients.md. Not part of `just check`.
+clients what:
+    bash tests/clients/run {{ what }}

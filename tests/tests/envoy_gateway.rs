@@ -7,14 +7,21 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use penstock_tests::gateway::{pool, slots};
+use penstock_tests::h2c::H2c;
 use penstock_tests::pages::Pages;
 use penstock_tests::process::Process;
+use penstock_tests::raw::Raw;
 use penstock_tests::wait::soon;
 use penstock_tests::{Answer, ClientRequest, Upstream, binary, run, until};
 use tempfile::TempDir;
 use tokio::process::Command;
 use tokio::task::JoinHandle;
+
+/// A chat request for the model `m`.
+const GZIPPED: &str = "H4sIAAAAAAACA6tWys1PSc1RslLKVdJRyk0tLk5MTy1WsoquVirKz0kFipcWpxYBpZLz80pS80qAAhmpOTn5CkikUm1sLQDt3taVSAAAAA==";
 
 /// A companion on TCP, Envoy Gateway and its Envoy.
 struct Gateway {
@@ -232,8 +239,31 @@ async fn requests_pass(flags: &[&str]) {
     }
     assert_eq!((one.peak(), two.peak()), (1, 1), "no bound is exceeded");
 
-    let answer = gateway.send(ClientRequest::chat("m", &"x".repeat(20 << 20))).await;
+    let large = || ClientRequest::chat("m", &"x".repeat(20 << 20));
+    let answer = gateway.send(large()).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
+    let mut client = H2c::connect(gateway.address).await;
+    let asked = client.ask(&large()).await;
+    let answer = H2c::answer(asked).await.expect("an answer over HTTP/2");
+    assert_eq!(answer.status, 200, "{}", answer.text());
+
+    let body = BASE64_STANDARD.decode(GZIPPED).expect("base64");
+    let url = format!("http://{}/v1/chat/completions", gateway.address);
+    let asked = gateway
+        .client
+        .post(url)
+        .header("content-type", "application/json")
+        .header("content-encoding", "gzip");
+    let answer = Answer::read(asked.body(body).send().await.expect("an answer")).await.expect("whole");
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let mut client = Raw::connect(gateway.address).await;
+    let body = r#"{"model":"m","messages":[]}"#;
+    let head = format!(
+        "POST /v1/chat/completions HTTP/1.0\r\nhost: a\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    client.send(head).await;
+    assert_eq!(client.answer().await.status, 200);
 
     // Dropped, a server refuses connections.
     drop(two);
