@@ -99,6 +99,31 @@ mod tests {
     }
 
     #[test]
+    fn streams_are_kept_alive_on_one_machine_alone() {
+        let parse = |head: &str| {
+            let pool = "{name: a, queue: {keep_alive: 5s}, endpoints: {static: ['127.0.0.1:8001']}}";
+            let config = Config::parse(&format!("{head}\npools: [{pool}]"), "f.yaml");
+            config.map(drop).map_err(|error| error.to_string())
+        };
+        let tls = "tls: {cert: a, key: b, client_ca: c}\n";
+        for head in ["", "listen: {grpc: 'unix:/run/p.sock'}", "listen: {grpc: '[::1]:9190'}"] {
+            parse(head).expect(head);
+        }
+        let elsewhere = [
+            "listen: {grpc: '0.0.0.0:9190'}",
+            "replicas: {companions: ['127.0.0.1:9190', '10.0.0.6:9190'], lease: {file: l}}",
+            "replicas: {companions: {dns: {name: c.models, port: 9190}}, advertise: '10.0.0.5:9190', lease: {file: l}}",
+        ];
+        for head in elsewhere {
+            let message = parse(&format!("{tls}{head}")).expect_err(head);
+            assert!(
+                message.contains("pools[0].queue.keep_alive") && message.contains("own machine"),
+                "{message}"
+            );
+        }
+    }
+
+    #[test]
     fn a_gateway_off_loopback_needs_trust() {
         for gateway in ["0.0.0.0:80", "192.0.2.1:80", "[::]:80"] {
             let listen = format!("# one\nlisten: {{gateway: '{gateway}'}}");

@@ -105,7 +105,7 @@ pub(super) fn introduce(companions: &mut [Companion], lease: Option<&Lease>) {
     }
 }
 
-/// Tells the companions where they send the streams back that they keep alive.
+/// Sets `listen.keep_alive` of the companions, the address to which they send back the streams that they keep alive.
 pub(super) fn add_keep_alive(companions: &mut [Companion], address: SocketAddr) {
     for companion in companions {
         companion.variables.push(("PENSTOCK_LISTEN__KEEP_ALIVE".to_owned(), address.to_string()));

@@ -144,6 +144,22 @@ fn a_refusal_is_an_event_in_the_form_of_the_api() {
 }
 
 #[test]
+fn an_answer_that_is_no_stream_becomes_an_event() {
+    run(async {
+        let server = Upstream::scripted().await;
+        let gateway = gateway(&[&server], KEEP_ALIVE).await;
+        let first = gateway.spawn(ClientRequest::chat("m", "first"));
+        let running = server.next().await;
+        let mut second = Client::open(&gateway, stream("second")).await;
+        second.until(&position(1)).await;
+        running.answer();
+        first.await.expect("answered");
+        server.next().await.respond(200, &[("content-type", "application/json")], "{\"id\":\n1}");
+        assert_eq!(second.rest().await, "data: {\"id\":\ndata: 1}\n\ndata: [DONE]\n\n");
+    });
+}
+
+#[test]
 fn a_client_that_leaves_leaves_the_queue_and_the_server() {
     run(async {
         let server = Upstream::scripted().await;

@@ -128,7 +128,7 @@ impl Dialect {
         }
     }
 
-    /// The event for an error, of which the gateway or a server has sent this body.
+    /// The event for an error response of the gateway or of a model server, from the response's body.
     fn error(self, body: &[u8]) -> String {
         let document: Value = serde_json::from_slice(body).unwrap_or_default();
         let error = &document["error"];
@@ -229,10 +229,17 @@ impl WaitingStream {
             self.pass(answer.bytes_stream(), due, &pieces).await;
         } else if answer.status().is_success() {
             let whole = limited(answer.bytes_stream(), DOCUMENT_BYTES_MAX);
-            let Some(body) = self.alive_until(whole, &mut due, &pieces).await else { return };
-            drop(pieces.send(Ok(self.dialect.whole(&body).into())).await);
+            let Some((body, is_whole)) = self.alive_until(whole, &mut due, &pieces).await else { return };
+            let events = if is_whole {
+                self.dialect.whole(&body)
+            } else {
+                self.dialect.error(
+                    b"The model server's answer was cut, or is longer than a stream's document may be.",
+                )
+            };
+            drop(pieces.send(Ok(events.into())).await);
         } else {
-            let body = limited(answer.bytes_stream(), ERROR_BYTES_MAX).await;
+            let (body, _) = limited(answer.bytes_stream(), ERROR_BYTES_MAX).await;
             drop(pieces.send(Ok(self.dialect.error(&body).into())).await);
         }
     }
@@ -286,7 +293,7 @@ impl WaitingStream {
                 }
                 RequestState::Running { .. } => ": at a model server\n\n".into(),
             },
-            // Another companion is in charge, or nobody knows the request at this moment.
+            // Another companion leads, or the request is on its way to its new key.
             Ok(RequestLookup::Ended(_) | RequestLookup::Unknown) | Err(_) => ": waiting\n\n".into(),
         }
     }
@@ -316,17 +323,17 @@ async fn send_back(
         .await
 }
 
-/// The beginning of a body that may be of any length or be cut.
-async fn limited(stream: impl Stream<Item = Piece>, most: usize) -> Vec<u8> {
+/// The beginning of a body that may be of any length or be cut, and whether it is the whole body.
+async fn limited(stream: impl Stream<Item = Piece>, most: usize) -> (Vec<u8>, bool) {
     let mut stream = std::pin::pin!(stream);
     let mut body = Vec::new();
-    while let Some(Ok(piece)) = stream.next().await {
-        body.extend_from_slice(&piece);
-        if body.len() >= most {
-            break;
+    while let Some(piece) = stream.next().await {
+        match piece {
+            Ok(piece) if body.len() + piece.len() <= most => body.extend_from_slice(&piece),
+            Ok(_) | Err(_) => return (body, false),
         }
     }
-    body
+    (body, true)
 }
 
 /// A path may have a secret in its query.
@@ -359,6 +366,13 @@ mod tests {
             (&data["type"], &data["code"], &data["message"]),
             (&json!("error"), &json!("queue_full"), &json!("full"))
         );
+    }
+
+    #[tokio::test]
+    async fn a_body_over_its_limit_is_not_whole() {
+        let pieces = || futures_util::stream::iter(["abc", "d"].map(|piece| Ok(Bytes::from(piece))));
+        assert_eq!(limited(pieces(), 4).await, (b"abcd".to_vec(), true));
+        assert_eq!(limited(pieces(), 3).await, (b"abc".to_vec(), false));
     }
 
     #[test]
