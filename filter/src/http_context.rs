@@ -64,7 +64,7 @@ impl HttpContext for Http {
                 edit_headers(Map::Request, &edits);
                 Action::Continue
             }
-            Some(HeadersAction::Unroutable(refusal)) => reply(&refusal),
+            Some(HeadersAction::Answer(answer)) => reply(&answer),
             Some(HeadersAction::Pause(sequence, edits)) => {
                 self.sequence = Some(sequence);
                 edit_headers(Map::Request, &edits);

@@ -70,7 +70,8 @@ fn examples() -> Result<Vec<Example>, String> {
     };
     let adapter = find("prometheus-adapter", &|block| block["externalRules"].is_array())?;
     let hpa = find("an HPA", &|block| block["kind"] == "HorizontalPodAutoscaler")?;
-    let keda = find("KEDA", &|block| block["kind"] == "ScaledObject")?;
+    let keda = blocks.iter().filter(|block| block["kind"] == "ScaledObject");
+    let keda: Vec<Value> = keda.cloned().collect();
     let text = |value: &Value, what: &str| {
         let text = value.as_str().map(str::to_owned);
         text.ok_or_else(|| format!("{PAGE}: the example has no {what}"))
@@ -83,15 +84,19 @@ fn examples() -> Result<Vec<Example>, String> {
     let matchers: Vec<String> = labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
     let query = text(&rule["metricsQuery"], "metricsQuery")?;
     let query = query.replace("<<.Series>>", &text(&metric["name"], "metric's name")?);
-    let trigger = &keda["spec"]["triggers"][0]["metadata"];
-    Ok(vec![
-        Example {
-            name: "HPA, by prometheus-adapter",
-            selector: Some(selector),
-            query: query.replace("<<.LabelMatchers>>", &matchers.join(",")),
-        },
-        Example { name: "KEDA", selector: None, query: text(&trigger["query"], "query")? },
-    ])
+    let mut examples = vec![Example {
+        name: "HPA, by prometheus-adapter",
+        selector: Some(selector),
+        query: query.replace("<<.LabelMatchers>>", &matchers.join(",")),
+    }];
+    let [usual, from_zero] = &*keda else {
+        return Err(format!("{PAGE} has {} examples of KEDA instead of two", keda.len()));
+    };
+    for (name, object) in [("KEDA", usual), ("KEDA, from zero", from_zero)] {
+        let trigger = &object["spec"]["triggers"][0]["metadata"];
+        examples.push(Example { name, selector: None, query: text(&trigger["query"], "query")? });
+    }
+    Ok(examples)
 }
 
 async fn try_all(binary: PathBuf, examples: &[Example]) -> Result<(), String> {

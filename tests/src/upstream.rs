@@ -69,6 +69,8 @@ struct Shared {
     calls: mpsc::UnboundedSender<Call>,
     healthy: AtomicBool,
     reported: Locked<Reported>,
+    /// The document of `/v1/models`; `None`: the server has no such path for the companion.
+    models: Locked<Option<String>>,
     own: Arc<Gauge>,
     together: Arc<Gauge>,
 }
@@ -222,6 +224,7 @@ impl Upstream {
             calls,
             healthy: AtomicBool::new(true),
             reported: Locked::new(Reported::running(0)),
+            models: Locked::default(),
             own: Arc::default(),
             together,
         });
@@ -295,6 +298,19 @@ impl Upstream {
         self.set_reported(Reported::Page(page.map(str::to_owned)));
     }
 
+    /// The companion finds these models on its `/v1/models`.
+    ///
+    /// # Panics
+    /// If the server panicked.
+    pub fn list_models(&self, ids: &[&str]) {
+        let data: Vec<_> = ids
+            .iter()
+            .map(|id| json!({"id": id, "object": "model", "created": 7, "owned_by": "vllm"}))
+            .collect();
+        let list = json!({"object": "list", "data": data}).to_string();
+        *self.shared.models.lock().expect("no holder of the lock panics") = Some(list);
+    }
+
     /// From now on its metrics page counts the requests in flight. One whose client has left is in flight as long as the test
     /// holds it.
     ///
@@ -357,6 +373,14 @@ async fn serve(request: Request<Incoming>, shared: Arc<Shared>) -> Result<Respon
         }
         (&Method::GET, "/health") => return Ok(plain(StatusCode::SERVICE_UNAVAILABLE, "")),
         (&Method::GET, "/metrics") => return Ok(metrics(&shared)),
+        // The companion asks; a client's request is one like others.
+        (&Method::GET, "/v1/models") if is_companion(&head.headers) => {
+            let models = shared.models.lock().expect("no holder of the lock panics");
+            return Ok(match &*models {
+                Some(models) => plain(StatusCode::OK, models.clone()),
+                None => plain(StatusCode::NOT_FOUND, ""),
+            });
+        }
         _ => {}
     }
     let in_flight = InFlight::new(&shared);
@@ -394,6 +418,11 @@ async fn serve(request: Request<Incoming>, shared: Arc<Shared>) -> Result<Respon
         }
     }
     told.await.map_err(|_| std::io::Error::other("the test dropped the request"))?
+}
+
+/// The request is one of the companion's own, and no client's.
+fn is_companion(headers: &HeaderMap) -> bool {
+    headers.get("user-agent").is_some_and(|agent| agent.as_bytes().starts_with(b"penstock/"))
 }
 
 /// Between 90 and 110 percent of `service`: servers with equal times would fall into step.

@@ -55,7 +55,7 @@ pub struct CompanionFrame {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Command {
-    #[prost(oneof = "command::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 11")]
+    #[prost(oneof = "command::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 11, 12")]
     pub kind: ::core::option::Option<command::Kind>,
 }
 /// Nested message and enum types in `Command`.
@@ -80,6 +80,8 @@ pub mod command {
         Recall(super::Recall),
         #[prost(message, tag = "11")]
         Role(super::Role),
+        #[prost(message, tag = "12")]
+        ModelList(super::ModelList),
     }
 }
 /// Opens a session and lists the requests of the filter, in parts of at most 256 requests. The companion acts on the
@@ -291,6 +293,9 @@ pub struct Register {
     /// The request waited under the key of `requeued_from`, and waits on under this one: a companion keeps its client's connection alive.
     #[prost(bool, tag = "36")]
     pub moved: bool,
+    /// How often the client's library says that it has sent the request before (`x-stainless-retry-count`).
+    #[prost(uint32, tag = "37")]
+    pub client_retries: u32,
 }
 /// Identifies a request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -692,6 +697,22 @@ pub struct Endpoints {
     /// Only `fallback_bound` has changed, and `ready` is empty here: the filter keeps its endpoints.
     #[prost(bool, tag = "4")]
     pub keep_ready: bool,
+}
+/// The models of all pools that clients may name. The filter answers requests for lists of models, and for one of them, from the last
+/// message. Until there is one, such requests pass.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ModelList {
+    /// In the order of the pools. No id comes twice.
+    #[prost(message, repeated, tag = "1")]
+    pub models: ::prost::alloc::vec::Vec<ListedModel>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListedModel {
+    #[prost(string, tag = "1")]
+    pub id: ::prost::alloc::string::String,
+    /// The model as lists show it: a JSON object.
+    #[prost(string, tag = "2")]
+    pub object: ::prost::alloc::string::String,
 }
 /// The filter sends the request upstream.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -36,6 +36,10 @@ const SHOWN_MIN_TESTED: u64 = 64;
 const STALL_MIN: Duration = Duration::from_millis(300);
 /// A generation of which nothing begins for so many times the pace of beginnings is waiting.
 const STALL_TIMES: u32 = 3;
+/// Or for so many times the mean time to the first token, at a level with room.
+const STALL_TIMES_MEAN: f64 = 2.0;
+/// Where a server's metrics are read, the next page is waited for: so many times the time between the last two.
+const PAGE_LATE: u32 = 2;
 /// One request that doesn't begin has a long prompt. Fewer than this say nothing of a level that has stood for a while,
 const WAITING_MIN: u64 = 2;
 /// and less than one in so many of what is in flight never does.
@@ -101,9 +105,13 @@ impl Mean {
         }
     }
 
+    fn get(&self) -> Option<f64> {
+        (self.count > 0.0).then(|| self.sum / self.count)
+    }
+
     /// How many times the limit this is; 0 without values.
     fn times(&self, limit: f64) -> f64 {
-        if self.count > 0.0 { self.sum / self.count / limit } else { 0.0 }
+        self.get().map_or(0.0, |mean| mean / limit)
     }
 }
 
@@ -130,6 +138,8 @@ struct Level {
     /// When the last request began to answer, and the longest time that one waited since the one before.
     last_begun: Option<Instant>,
     gap: Option<Duration>,
+    /// The times from grants to first tokens.
+    first_tokens: Mean,
     /// Of requests that were granted at this level and have ended: their number, tokens and durations.
     shown: u64,
     tokens: f64,
@@ -162,6 +172,7 @@ impl Level {
             fastest: None,
             last_begun: None,
             gap: None,
+            first_tokens: Mean::default(),
             shown: 0,
             tokens: 0.0,
             seconds: 0.0,
@@ -245,8 +256,11 @@ pub(crate) struct BoundSearch {
     below: Option<Shape>,
     /// The part of the bound that answered at a time at the last level with room.
     answering_part: Option<f64>,
-    /// Its [`Level::pace`].
+    /// Its [`Level::pace`], and its mean time to the first token in seconds.
     pace: Option<Duration>,
+    first_token: Option<f64>,
+    /// When the last page of metrics was read, and the time since the one before.
+    paged_at: Option<(Instant, Duration)>,
     retry_at: Option<Instant>,
     backoff: Duration,
     /// The bound was found lower than a step back, by slow beginnings alone. A server that has just started is as slow, so tests rise as fast
@@ -268,6 +282,8 @@ impl BoundSearch {
             below: None,
             answering_part: None,
             pace: None,
+            first_token: None,
+            paged_at: None,
             retry_at: None,
             backoff: RETRY_MIN,
             is_doubtful: false,
@@ -387,6 +403,7 @@ impl BoundSearch {
         let since_last = level.last_begun.map_or(after, |last| now.since(last).min(after));
         level.gap = level.gap.max(Some(since_last));
         level.last_begun = Some(now);
+        level.first_tokens.add(Some(after.as_secs_f64()));
         level.fastest = Some(level.fastest.map_or(after, |fastest| fastest.min(after)));
         if level.last.is_some_and(|last| number <= last) {
             level.unstarted = level.unstarted.saturating_sub(1);
@@ -411,6 +428,7 @@ impl BoundSearch {
     /// The server has room at this level.
     fn note_room(&mut self) {
         self.pace = self.level.pace().or(self.pace);
+        self.first_token = self.level.first_tokens.get().or(self.first_token);
         if self.level.begun > 0 || self.level.clear_at.is_none() {
             self.answering_part = Some(count(self.most()) / count(self.within()));
         }
@@ -441,6 +459,8 @@ impl BoundSearch {
 
     /// The server's metrics: it runs and queues so many requests, those of other clients included.
     pub(crate) fn paged(&mut self, now: Instant, running: u64, waiting: u64) {
+        let since_last = self.paged_at.map_or(PAGE_AGE, |(last, _)| now.since(last));
+        self.paged_at = Some((now, since_last));
         let age = self.patience().unwrap_or(PAGE_AGE);
         if waiting == 0 && self.level.filled_at.is_some_and(|filled_at| filled_at.after(age) <= now) {
             self.level.clear_at = Some(now);
@@ -477,7 +497,15 @@ impl BoundSearch {
     /// The time after which a generation that doesn't begin to answer is known to wait; `None` while nothing is known of this server.
     fn patience(&self) -> Option<Duration> {
         let pace = self.level.pace().max(self.pace)?;
-        Some(STALL_MIN.max(pace * STALL_TIMES))
+        let mean = Duration::from_secs_f64(self.first_token.unwrap_or(0.0) * STALL_TIMES_MEAN);
+        Some(STALL_MIN.max(pace * STALL_TIMES).max(mean))
+    }
+
+    /// When the next page of metrics is late, if pages come and none has shown a queue at this level: a machine that is busy for a moment
+    /// delays beginnings too.
+    fn page_is_late_at(&self) -> Option<Instant> {
+        let (last, interval) = self.paged_at.filter(|_| self.level.queued_pages == 0)?;
+        Some(last.after(interval * PAGE_LATE))
     }
 
     /// When the oldest streamed request that hasn't begun to answer, granted at `oldest`, shows that the server queues.
@@ -489,7 +517,8 @@ impl BoundSearch {
         let since = oldest?.max(self.level.most_since).max(self.level.since);
         // A page without a queue explains what doesn't begin: its prompt is long.
         let since = self.level.clear_at.map_or(since, |clear_at| since.max(clear_at));
-        Some(since.after(self.patience()?))
+        let stalls_at = since.after(self.patience()?);
+        Some(self.page_is_late_at().map_or(stalls_at, |late_at| late_at.max(stalls_at)))
     }
 
     fn verdict(&self, ceilings: Option<&Ceilings>) -> Verdict {

@@ -165,6 +165,8 @@ pub enum DesiredSource {
     Bootstrap,
     /// A steady overload before a model is learned: the ready replicas times offered divided by served requests.
     Saturation,
+    /// Requests wait, and there is no server: the first one is needed.
+    Waiting,
 }
 
 impl DesiredSource {
@@ -175,6 +177,7 @@ impl DesiredSource {
             Self::Model => "model",
             Self::Bootstrap => "bootstrap",
             Self::Saturation => "saturation",
+            Self::Waiting => "waiting",
         }
     }
 }
@@ -210,6 +213,49 @@ pub struct VariantStatus {
     pub current: u64,
     /// Listed replicas that aren't ready, and servers that are no endpoints yet.
     pub pending: u64,
+}
+
+impl VariantStatus {
+    /// A variant that never had a server.
+    fn without_servers(name: String) -> Self {
+        Self {
+            name,
+            state: State::NoTraffic,
+            parameters: None,
+            ttft_bias: 1.0,
+            nis: None,
+            condition: None,
+            n_star: None,
+            lambda_star: None,
+            capacity: 0.0,
+            demand: 0.0,
+            utilization: 0.0,
+            desired: None,
+            current: 0,
+            pending: 0,
+        }
+    }
+}
+
+impl AutopilotStatus {
+    /// A pool without variants has `default`, the variant of its next server. Where requests wait (`has_waiting`) and no server exists, not
+    /// even one that isn't ready, that variant, or the first, needs one.
+    #[must_use]
+    pub fn with_first_server(mut self, default: &str, has_waiting: bool) -> Self {
+        if self.variants.is_empty() {
+            self.variants.push(VariantStatus::without_servers(default.to_owned()));
+        }
+        let exists = self.variants.iter().any(|variant| variant.current + variant.pending > 0);
+        let is_asked =
+            self.variants.iter().any(|variant| variant.desired.is_some_and(|desired| desired.replicas > 0));
+        if has_waiting && !exists && !is_asked {
+            let index = self.variants.iter().position(|variant| variant.name == default).unwrap_or(0);
+            if let Some(variant) = self.variants.get_mut(index) {
+                variant.desired = Some(Desired { replicas: 1, source: DesiredSource::Waiting });
+            }
+        }
+        self
+    }
 }
 
 /// What sets the bounds of endpoints, from the least certain to the most.

@@ -101,6 +101,8 @@ pub struct Control {
     /// All expected sessions were open at the same time once.
     is_gathered: bool,
     is_draining: bool,
+    /// `None`: no server has listed its models yet.
+    model_list: Option<Arc<wire::ModelList>>,
     /// The last UTC, and when it was.
     utc: Option<(Instant, Duration)>,
     /// Another companion has taken over, and this one ends.
@@ -139,6 +141,7 @@ impl Control {
             is_started: false,
             is_gathered: false,
             is_draining: false,
+            model_list: None,
             utc: None,
             is_handed_over: false,
         };
@@ -192,6 +195,7 @@ impl Control {
             Event::Settings(settings) => self.reload(now, *settings),
             Event::Utc(utc) => self.set_utc(now, utc),
             Event::Drain(drains) => self.set_draining(now, drains),
+            Event::ModelList(list) => self.announce_models(list),
             Event::Pool(pool, event) => self.drive_named_pool(now, &pool, PoolInput::Event(event)),
         }
         self.finish_event();

@@ -151,7 +151,10 @@ impl Controls {
                     self.handle_in(now, member, Event::HandOver);
                 }
             }
-            Event::Opened(_) | Event::Leadership(_) => self.handle_in(now, GATEWAY, event),
+            // The filters' sessions without a pool are the first control's.
+            Event::Opened(_) | Event::Leadership(_) | Event::ModelList(_) => {
+                self.handle_in(now, GATEWAY, event);
+            }
             Event::Pool(ref pool, _) => {
                 let member = self.by_pool.get(pool).copied().unwrap_or(GATEWAY);
                 self.handle_in(now, member, event);

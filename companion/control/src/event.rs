@@ -28,6 +28,8 @@ pub enum Event {
     /// by its name. A waiting request keeps its place, flow, band and target model. It is rejected with `rejected_invalid`
     /// if its pool is gone or no longer serves its model. Running requests go on. Term and seed stay as they were.
     Settings(Box<Settings>),
+    /// The models that clients may name have changed.
+    ModelList(Arc<wire::ModelList>),
     /// UTC now, as the time since 1970 began: at the start, and when the clock has jumped. Days and months of budgets begin by it.
     Utc(Duration),
     /// Reject new and waiting requests (`true`), or take requests again (`false`).

@@ -102,6 +102,8 @@ pub enum PoolNews {
 pub enum RequestNews {
     /// The request has arrived.
     Arrived,
+    /// Its client says that it has sent the request so often before; at least 1.
+    ClientRetry(u32),
     /// A deadline header that the pool uses is not a valid number, and is ignored.
     BadDeadline,
     /// The request claimed a higher priority than its tenant or a client without trust may have, and got a lower band.

@@ -60,6 +60,8 @@ pub(crate) struct Registration<'a> {
     pub(crate) deadline: Option<Duration>,
     /// The deadline header isn't a valid number.
     pub(crate) is_deadline_invalid: bool,
+    /// How often its client says that it has sent the request before.
+    pub(crate) client_retries: u32,
     /// The client's target for the first token, after the arrival.
     pub(crate) ttft_target: Option<Duration>,
     /// The header of the target isn't a valid number.

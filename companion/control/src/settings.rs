@@ -79,6 +79,8 @@ pub struct PoolSettings {
     pub kept: Vec<(String, Kept)>,
     /// Model rewrites: globs, the first match counts.
     pub rewrite: Vec<Rewrite>,
+    /// The variant of servers that are found without their own.
+    pub default_variant: String,
 }
 
 /// A pool without a name and endpoints, which serves every model and has every option off.
@@ -103,6 +105,7 @@ impl Default for PoolSettings {
             shared: false,
             kept: Vec::new(),
             rewrite: Vec::new(),
+            default_variant: "default".to_owned(),
         }
     }
 }

@@ -49,6 +49,7 @@ pub(crate) fn registration(epoch: Epoch, message: &wire::Register) -> Registrati
             .unwrap_or_default(),
         deadline: message.deadline_ms.map(Duration::from_millis),
         is_deadline_invalid: message.bad_deadline,
+        client_retries: message.client_retries,
         ttft_target: message.slo_ttft_ms.map(Duration::from_millis),
         is_ttft_target_invalid: message.bad_slo_ttft,
         subset: &message.subset,

@@ -68,8 +68,8 @@ pub enum Effect {
 pub enum HeadersAction {
     /// Pass the request through with these edits. The worker doesn't track it.
     Pass(Vec<HeaderEdit>),
-    /// The request would pass through, but has no endpoint: send this reply.
-    Unroutable(LocalReply),
+    /// The request would pass through, but has no endpoint, or the filter knows the answer: send this reply. The worker doesn't track it.
+    Answer(LocalReply),
     /// Edit the headers, buffer the body and pause. The worker tracks the request by this sequence number.
     Pause(u64, Vec<HeaderEdit>),
     /// Send this reply. The worker tracks the request by this sequence number until its log entry.

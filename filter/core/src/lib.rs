@@ -44,6 +44,7 @@ mod json;
 pub mod limits;
 pub mod local_reply;
 mod metadata;
+mod model_list;
 pub mod paths;
 mod pool_endpoints;
 mod prefix_hashes;

@@ -5,6 +5,8 @@
 
 use penstock_wire::{self as wire, Api, PathAction};
 
+use crate::model_list::is_list_or_model;
+
 /// APIs that several engines have, by the end of a path under an entry that names the beginnings of paths.
 const APIS: [(&[u8], Api); 5] = [
     (b"/chat/completions", Api::ChatCompletions),
@@ -38,6 +40,8 @@ pub enum PathUse {
     Queued(Api),
     /// It passes, and isn't queued.
     Passed,
+    /// It asks which models there are, or for one of them. It passes while the filter doesn't know them.
+    Models,
     /// It is refused, because it controls a server.
     Refused,
     /// It is refused, because no list names its path.
@@ -79,7 +83,13 @@ impl Paths {
             None => self.others_pass,
         };
         // Servers read such a path in more than one way, so that one of them may compute.
-        if passes && !(computes && is_ambiguous(path)) { PathUse::Passed } else { PathUse::Unknown }
+        if !passes || computes && is_ambiguous(path) {
+            PathUse::Unknown
+        } else if matches!(method, b"GET" | b"HEAD") && is_list_or_model(&canonical(path)) {
+            PathUse::Models
+        } else {
+            PathUse::Passed
+        }
     }
 
     /// The API whose error format a path's client expects: that of the queued path that is the path, or begins it.
@@ -109,7 +119,7 @@ impl Paths {
     }
 }
 
-fn without_query(path: &[u8]) -> &[u8] {
+pub(crate) fn without_query(path: &[u8]) -> &[u8] {
     path.split(|byte| matches!(byte, b'?' | b'#')).next().unwrap_or(path)
 }
 
@@ -155,9 +165,8 @@ fn canonical_beginning(beginning: &[u8]) -> Vec<u8> {
     path
 }
 
-/// Decodes `%XX` until nothing is encoded, in one pass: what has been decoded may be a part of what the next bytes complete. Letters become
-/// lower case, and backslashes slashes.
-fn decoded(path: &[u8]) -> Vec<u8> {
+/// Decodes a path as [`decoded`], and keeps its letters.
+pub(crate) fn decoded_with_case(path: &[u8]) -> Vec<u8> {
     let mut decoded: Vec<u8> = Vec::with_capacity(path.len());
     for byte in path {
         decoded.push(*byte);
@@ -168,6 +177,13 @@ fn decoded(path: &[u8]) -> Vec<u8> {
             decoded.push(high.wrapping_shl(4) | low);
         }
     }
+    decoded
+}
+
+/// Decodes `%XX` until nothing is encoded, in one pass: what has been decoded may be a part of what the next bytes complete. Letters become
+/// lower case, and backslashes slashes.
+fn decoded(path: &[u8]) -> Vec<u8> {
+    let mut decoded = decoded_with_case(path);
     for byte in &mut decoded {
         *byte = if *byte == b'\\' { b'/' } else { byte.to_ascii_lowercase() };
     }

@@ -49,8 +49,15 @@ pub(crate) fn from_headers(
         bad_deadline,
         slo_ttft_ms,
         bad_slo_ttft,
+        client_retries: client_retries(headers),
         ..Register::default()
     }
+}
+
+/// How often the client's library says that it has sent the request before. Those of OpenAI and Anthropic do.
+fn client_retries(headers: Headers<'_>) -> u32 {
+    let count = headers.get("x-stainless-retry-count").map(<[u8]>::trim_ascii);
+    count.and_then(|count| core::str::from_utf8(count).ok()?.parse().ok()).unwrap_or(0)
 }
 
 /// Adds the part that the body determines.

@@ -48,6 +48,7 @@ use crate::exchange::{Exchange, Granted, Phase};
 use crate::failed_attempts::FailedAttempts;
 use crate::limits::{BODY_CALLBACK_CHECK_INTERVAL, DEADLINE_CHECK_INTERVAL, POLICY_LIST_MAX, TICK_MIN};
 use crate::local_reply::{Failure, QueueReport};
+use crate::model_list::ModelList;
 use crate::pool_endpoints::{self, PoolEndpoints};
 use crate::process_identity::{ProcessIdentity, RandomBits, SigningKey};
 use crate::rate_limit::RateLimit;
@@ -104,6 +105,8 @@ pub struct Worker {
     reported_to: u64,
     /// The ready endpoints by pool, for the pools that the companion has sent.
     endpoints: BTreeMap<String, PoolEndpoints>,
+    /// `None`: no companion has sent it yet.
+    model_list: Option<ModelList>,
     in_flight: InFlightCounts,
     credits: Credits,
     failing_pools: FailingPools,
@@ -176,6 +179,7 @@ impl Worker {
             granted_ids: GrantedIds::new(random.epoch),
             failed_attempts: FailedAttempts::default(),
             alive: AliveEndpoints::default(),
+            model_list: None,
             served_models: ServedModels::new(random.epoch),
             // A random start, so that not all workers start with the same endpoint.
             turn: usize::try_from(random.epoch.lo & 0xffff).unwrap_or(0),
@@ -333,6 +337,7 @@ impl Worker {
                         pool_endpoints::update(&mut self.endpoints, message);
                     }
                 }
+                Some(command::Kind::ModelList(list)) => self.model_list = Some(ModelList::new(list)),
                 Some(command::Kind::Credit(credit)) => self.handle_credit(now, id, &credit),
                 Some(command::Kind::Recall(recall)) => self.handle_recall(now, id, &recall),
                 // The session handles the first three; `None` is a command of a later protocol version.

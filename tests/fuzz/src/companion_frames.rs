@@ -261,7 +261,7 @@ impl World {
         *choices = host.choices();
         match headed {
             HeadersAction::Pass(edits) => assert_applicable(&edits),
-            HeadersAction::Unroutable(answer) => assert_readable(&answer),
+            HeadersAction::Answer(answer) => assert_readable(&answer),
             HeadersAction::Pause(sequence, edits) => {
                 assert_applicable(&edits);
                 self.contexts.insert(context, (sequence, Http::Body(Vec::new())));

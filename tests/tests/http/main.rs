@@ -7,6 +7,7 @@ mod client_tls;
 mod identity;
 mod idle;
 mod large_bodies;
+mod model_list;
 mod openai;
 mod pages;
 mod paths;

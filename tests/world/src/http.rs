@@ -117,7 +117,7 @@ impl World {
                 self.insert_http_stream(id, http);
                 self.event_queue.schedule(self.now, SimEvent::LocalReply(id));
             }
-            Some(HeadersAction::Pass(_) | HeadersAction::Unroutable(_)) => {
+            Some(HeadersAction::Pass(_) | HeadersAction::Answer(_)) => {
                 self.fail(|| format!("http {id} passes through the filter on a queued path"));
             }
             // The VM has trapped.

@@ -487,3 +487,56 @@ fn a_bound_that_slow_beginnings_have_halved_rises_as_fast_as_before() {
         bench.begin(50, usize::MAX);
     }
 }
+
+#[test]
+fn where_pages_come_a_stall_waits_for_the_next_one() {
+    // With three requests more than the two servers' processors can begin at once, nothing begins for a while.
+    let stalled = |pages: &[u64]| {
+        let mut bench = Bench::with_room_up_to(18);
+        for queue in pages {
+            bench.pass(1_000);
+            bench.search.paged(bench.now, 18, *queue);
+        }
+        let paged_at = bench.now;
+        assert!(bench.judge(true));
+        bench.fill();
+        bench.begin(100, 2);
+        (bench, paged_at)
+    };
+    // A page comes each second, so the next one but one is late two seconds after the last.
+    let (bench, paged_at) = stalled(&[0, 0]);
+    assert_eq!(bench.due(), Some(paged_at.after(millis(2_000))));
+    // The next one shows no queue: the server was slow, and has room.
+    let (mut bench, _) = stalled(&[0, 0]);
+    bench.pass(1_000);
+    bench.search.paged(bench.now, 27, 0);
+    assert!(bench.judge(true));
+    assert_eq!(bench.search.bound(), 40);
+    // Or it shows the queue, and the stall is believed at once.
+    let (mut bench, _) = stalled(&[0, 0]);
+    bench.pass(900);
+    bench.search.paged(bench.now, 20, 7);
+    bench.pass(1);
+    bench.search.paged(bench.now, 20, 7);
+    assert!(bench.judge(true));
+    assert_eq!((bench.search.bound(), bench.search.capacity()), (20, Some(20)));
+    // Pages that no longer come delay nothing.
+    let (mut bench, _) = stalled(&[0, 0]);
+    bench.pass(60_000);
+    assert!(bench.judge(true));
+}
+
+#[test]
+fn a_server_whose_first_tokens_take_long_is_given_twice_their_mean() {
+    let mut bench = Bench::new(8);
+    bench.fill();
+    // One after the other, so that the longest time between two beginnings is short.
+    for _ in 0..8 {
+        bench.begin(100, 1);
+    }
+    assert!(bench.judge(true));
+    bench.fill();
+    bench.begin(100, 1);
+    let due = bench.due().expect("a stall is due").since(bench.now);
+    assert_eq!(due, millis(900), "the mean is 450 ms");
+}

@@ -32,8 +32,11 @@ paths:
   counts as its prompt, the greatest of `max_tokens`, `max_new_tokens`, `n_predict` and `num_predict` as its limit. A form (`multipart/form-data`) counts by its fields `prompt`,
   `input`, `text` and `instructions`, not by its files, and a body that is neither a JSON object nor a form is one request whose prompt has no length. The answer's `usage` settles the cost, where it has one.
 - A body that names no model belongs to the pool with `default: true`, or to the only one. Otherwise a queued request is answered 400 with
-  `param: model`, and one that passes goes to the first pool. A request without a body, like `GET /v1/models/ID`, goes to the default pool, else to the first. The model in a form can't be
+  `param: model`, and one that passes goes to the first pool. A request without a body, like `GET /version`, goes to the default pool, else to the first. The model in a form can't be
   rewritten (`pools[].rewrite`).
+- `GET /v1/models` is answered by the gateway: the models of all pools, in the fields of OpenAI's and of Anthropic's API. It asks each server of a pool with health checks for
+  its list every 30 s, adapters included, and shows the models that requests of their name reach, whole names in `pools[].models`, and the aliases of
+  `pools[].rewrite`. A pool whose servers are all away keeps its last list. `GET /v1/models/ID` answers with one of them, or 404 `model_not_found`. While no server has a list, both pass.
 
 ## Defaults
 ";

@@ -1,4 +1,9 @@
-//! Announces the endpoints of the pools to the sessions.
+//! Announces the endpoints of the pools, and the models that clients may name, to the sessions.
+
+use std::sync::Arc;
+
+use penstock_wire as wire;
+use penstock_wire::command::Kind;
 
 use super::Control;
 use crate::ids::{Epoch, PoolId};
@@ -110,6 +115,17 @@ impl Control {
                 self.send(epoch, command.clone());
             }
         }
+    }
+
+    /// Tells every filter which models clients may name.
+    pub(super) fn announce_models(&mut self, list: Arc<wire::ModelList>) {
+        if self.model_list.as_ref() == Some(&list) {
+            return;
+        }
+        for epoch in self.open_epochs() {
+            self.send(epoch, Kind::ModelList((*list).clone()));
+        }
+        self.model_list = Some(list);
     }
 
     /// The root contexts that have a stream, in order.

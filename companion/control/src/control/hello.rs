@@ -148,6 +148,9 @@ impl Control {
         if hello.policy_digest != self.settings.policy.digest {
             self.send(epoch, Kind::Policy(self.settings.policy.clone()));
         }
+        if let Some(list) = &self.model_list {
+            self.send(epoch, Kind::ModelList((**list).clone()));
+        }
         self.announce_to_newcomer(epoch, hello.endpoints_digest);
     }
 }

@@ -30,6 +30,8 @@ pub(super) struct Rules {
     /// Requests that name no model belong to this pool.
     is_default: bool,
     pub(super) class_globs: Vec<WildMatch>,
+    /// The variant of servers that are found without their own.
+    pub(super) default_variant: Box<str>,
 }
 
 impl Rules {
@@ -46,6 +48,7 @@ impl Rules {
             models: globs(&settings.models),
             is_default: settings.is_default,
             class_globs: globs(&settings.class_globs),
+            default_variant: settings.default_variant.as_str().into(),
         }
     }
 

@@ -24,6 +24,7 @@ impl Pool {
             }
         }
         let served = self.served(&snapshot, now);
+        let waiting = snapshot.waiting;
         PoolStatus {
             name: self.name.clone(),
             retired: self.is_retired,
@@ -39,7 +40,7 @@ impl Pool {
             discipline: self.rules.policy.flows.discipline,
             servers: self.servers(&snapshot, now),
             snapshot,
-            model: Some(self.autopilot.status()),
+            model: Some(self.autopilot.status().with_first_server(&self.rules.default_variant, waiting > 0)),
             orphaned_stock,
             orphaned_waiting,
         }

@@ -246,6 +246,7 @@ pub(crate) struct Taken {
     pub(crate) reports: Vec<penstock_election::Report>,
     /// Endpoints that were marked down (`true`), or are tried again.
     pub(crate) marked: Vec<(Box<str>, bool)>,
+    pub(crate) client_retries: Vec<u32>,
 }
 
 impl Taken {
@@ -261,6 +262,7 @@ impl Taken {
                 self.outcomes.push(outcome)
             }
             Observation::Request(_, RequestNews::Arrived) => self.arrived += 1,
+            Observation::Request(_, RequestNews::ClientRetry(retries)) => self.client_retries.push(retries),
             Observation::Request(_, RequestNews::BadDeadline) => self.bad_deadlines += 1,
             Observation::Request(_, RequestNews::PriorityLowered) => self.lowered += 1,
             Observation::Request(_, RequestNews::Requeued) => self.requeued += 1,
@@ -321,6 +323,7 @@ impl Taken {
             | Kind::Bye(_)
             | Kind::Role(_)
             | Kind::Credit(_)
+            | Kind::ModelList(_)
             | Kind::Recall(_) => None,
         });
         grants.collect()
@@ -357,6 +360,7 @@ impl Taken {
             | Kind::Bye(_)
             | Kind::Role(_)
             | Kind::Credit(_)
+            | Kind::ModelList(_)
             | Kind::Recall(_) => None,
         });
         endpoints.collect()
@@ -372,6 +376,7 @@ impl Taken {
             | Kind::Bye(_)
             | Kind::Role(_)
             | Kind::Credit(_)
+            | Kind::ModelList(_)
             | Kind::Recall(_) => None,
         });
         rejects.collect()

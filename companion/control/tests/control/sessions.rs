@@ -67,6 +67,49 @@ fn an_invalid_deadline_is_counted_and_the_request_is_granted() {
 }
 
 #[test]
+fn every_filter_has_the_list_of_models_and_is_told_of_changes_alone() {
+    let list = |ids: &[&str]| {
+        let model = |id: &&str| wire::ListedModel { id: (*id).into(), object: "{}".into() };
+        wire::ModelList { models: ids.iter().map(model).collect() }
+    };
+    let sent = |taken: &Taken| -> Vec<(u64, wire::ModelList)> {
+        let lists = taken.commands.iter().filter_map(|(conn, kind)| match kind {
+            Kind::ModelList(list) => Some((*conn, list.clone())),
+            _ => None,
+        });
+        lists.collect()
+    };
+    let mut world = World::established();
+    world.handle(Event::ModelList(list(&["a"]).into()));
+    assert_eq!(sent(&world.take()), [(1, list(&["a"]))]);
+    world.handle(Event::ModelList(list(&["a"]).into()));
+    assert_eq!(sent(&world.take()), []);
+    world.open(2);
+    world.send(
+        2,
+        Message::Hello(hello(
+            Filter { epoch: 8, stream: 1, envoy: 0, has_requeue_listener: true },
+            Vec::new(),
+            Vec::new(),
+        )),
+    );
+    assert_eq!(sent(&world.take()), [(2, list(&["a"]))]);
+    world.handle(Event::ModelList(list(&[]).into()));
+    assert_eq!(sent(&world.take()), [(1, list(&[])), (2, list(&[]))]);
+}
+
+#[test]
+fn retries_of_clients_are_counted_once_for_each_arrival() {
+    let mut world = World::established();
+    for (sequence, client_retries) in [(1, 0), (2, 1), (3, 7)] {
+        let register = wire::Register { client_retries, ..register(sequence) };
+        world.send(1, Message::Register(register.clone()));
+        world.send(1, Message::Register(register));
+    }
+    assert_eq!(world.take().client_retries, [1, 7]);
+}
+
+#[test]
 fn a_repeated_message_changes_nothing() {
     let mut world = World::established();
     for _ in 0..2 {

@@ -67,7 +67,12 @@ impl ServerClient {
             value.set_sensitive(true);
             Some((HeaderName::from_bytes(name.as_bytes()).ok()?, value))
         });
-        Self { address, authority, headers: headers.collect(), route, tls, connection: None }
+        let mut headers: HeaderMap = headers.collect();
+        // A server's log shows who asks.
+        headers
+            .entry(header::USER_AGENT)
+            .or_insert(HeaderValue::from_static(concat!("penstock/", env!("CARGO_PKG_VERSION"))));
+        Self { address, authority, headers, route, tls, connection: None }
     }
 
     /// The URL of a path, for log lines.

@@ -62,6 +62,7 @@ pub fn settings(config: &Config, identity: &ProcessIdentity) -> Settings {
                 shared: matches!(pool.store, Some(Store::Redis(_))),
                 kept: Vec::new(),
                 rewrite: pool.rewrite.clone(),
+                default_variant: pool.endpoint_defaults.variant.clone(),
             })
             .collect(),
         pool: None,

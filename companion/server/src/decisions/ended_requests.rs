@@ -72,6 +72,7 @@ impl EndedRequests {
                 ..EndedRequest::new(now, labels, ended.outcome, None, ended.waited, ended.requeues)
             },
             RequestNews::Arrived
+            | RequestNews::ClientRetry(_)
             | RequestNews::BadDeadline
             | RequestNews::PriorityLowered
             | RequestNews::Requeued

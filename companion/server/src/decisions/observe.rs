@@ -141,6 +141,16 @@ impl Observer {
     fn observe_request(&mut self, now: Instant, labels: &Arc<Labels>, news: RequestNews) {
         match news {
             RequestNews::Arrived => self.table.series(now, labels).count_arrival(),
+            RequestNews::ClientRetry(retries) => {
+                // Libraries try two or three times; more are one series.
+                let label = match retries {
+                    0 | 1 => "1",
+                    2 => "2",
+                    3 => "3",
+                    4.. => "more",
+                };
+                self.metrics.requests.client_retries.with_label_values(&[&*labels.pool, label]).inc();
+            }
             RequestNews::BadDeadline => self.count_push_error(now, labels, Code::BadDeadline),
             RequestNews::PriorityLowered => {
                 let values = self.table.series(now, labels).labels();

@@ -96,7 +96,8 @@ impl RecentStats {
             RequestNews::Dropped(dropped) if !dropped.outcome.is_grant() => {
                 self.record_outcome(now, labels, dropped.outcome);
             }
-            RequestNews::BadDeadline
+            RequestNews::ClientRetry(_)
+            | RequestNews::BadDeadline
             | RequestNews::PriorityLowered
             | RequestNews::Requeued
             | RequestNews::Dropped(_)

@@ -37,6 +37,12 @@ pub(super) fn render(page: &mut Page, status: &Status, liveness: &Liveness, valu
 fn waiting(page: &mut Page, status: &Status) {
     page.gauge("queue_length", "Waiting requests.", ["pool", "flow", "band"], |series| {
         by_flow(series, status, |flow| flow.waiting);
+        // A query of an autoscaler finds a pool from the start.
+        for pool in status.pools.iter().filter(|pool| pool.snapshot.flows.is_empty()) {
+            for band in &pool.snapshot.bands {
+                series.add([&pool.name, OTHER, band.band.as_str()], 0_u64);
+            }
+        }
     });
     page.gauge(
         "queue_cost_tokens",

@@ -7,6 +7,7 @@ use super::{Maker, REQUEST, request_labels};
 #[derive(Debug)]
 pub(crate) struct RequestCounters {
     pub(crate) arrivals: IntCounterVec,
+    pub(crate) client_retries: IntCounterVec,
     pub(crate) decided: IntCounterVec,
     pub(crate) refused_after_grant: IntCounterVec,
     pub(crate) bypass: IntCounterVec,
@@ -25,6 +26,12 @@ impl RequestCounters {
         let [decided, refused_after_grant] = outcomes(make)?;
         Ok(Self {
             arrivals: make.counter("arrivals_total", "Requests that arrived.", &REQUEST)?,
+            client_retries: make.counter(
+                "client_retries_total",
+                "Requests that arrived, and that their clients say they had sent before (x-stainless-retry-count): the first, second, third \
+                 or a later retry.",
+                &["pool", "retry"],
+            )?,
             decided,
             refused_after_grant,
             bypass: make.counter(

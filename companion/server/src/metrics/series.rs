@@ -24,6 +24,8 @@ pub(crate) struct Series {
     pub(super) target: Box<str>,
     /// When the series were last used.
     pub(super) last_used: Instant,
+    /// A server has answered one of its requests with success.
+    pub(super) was_served: bool,
     arrivals: Lazy<IntCounter>,
     bypass: Lazy<IntCounter>,
     input_tokens: Lazy<IntCounter>,
@@ -92,6 +94,7 @@ impl Series {
             model: model.into(),
             target: target.into(),
             last_used: now,
+            was_served: false,
             arrivals: Lazy::NONE,
             bypass: Lazy::NONE,
             input_tokens: Lazy::NONE,

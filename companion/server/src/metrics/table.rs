@@ -1,7 +1,7 @@
 //! Finds the series of a request with one lookup, and limits the number of label values.
 //!
-//! Clients choose model names, so their number is limited; names beyond the limit are counted as `other`. A name that
-//! wasn't used for ten minutes makes room when there is none. The series of a removed pool are deleted, and those of a
+//! Clients choose model names, so their number is limited; names beyond the limit are counted as `other`. A quarter of the places is for
+//! names that were served. A name that wasn't used for ten minutes, or for one if it was never served, makes room when there is none. The series of a removed pool are deleted, and those of a
 //! removed endpoint once it is idle.
 
 use std::collections::{HashMap, HashSet};
@@ -16,6 +16,8 @@ use super::{Metrics, NO_POOL, OTHER};
 
 /// Series that weren't used for this long may be deleted.
 const IDLE: Duration = Duration::from_secs(600);
+/// Of a model that was never served. It may be a name that only a client has.
+const UNSERVED_IDLE: Duration = Duration::from_secs(60);
 /// The least time between two searches for idle series.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -59,7 +61,7 @@ impl SeriesTable {
 
     /// The series of requests with these labels.
     pub(crate) fn series(&mut self, now: Instant, labels: &Labels) -> &mut Series {
-        let index = self.find(labels).unwrap_or_else(|| self.insert(now, labels));
+        let index = self.find(labels).unwrap_or_else(|| self.insert(now, labels, false));
         self.last_found = index;
         let series = &mut self.series[index];
         series.last_used = now;
@@ -75,10 +77,12 @@ impl SeriesTable {
         completed: &CompletedRequest,
     ) {
         let values_max = self.metrics.values_max();
-        let index = self.find(labels).unwrap_or_else(|| self.insert(now, labels));
+        let is_served = matches!(completed.status, 200..300);
+        let index = self.find(labels).unwrap_or_else(|| self.insert(now, labels, is_served));
         self.last_found = index;
         let series = &mut self.series[index];
         series.last_used = now;
+        series.was_served |= is_served;
         if !series.count_completion(now, endpoint, completed) {
             let endpoint = limited(&mut self.endpoints, endpoint, values_max);
             series.add_endpoint(now, endpoint);
@@ -101,10 +105,15 @@ impl SeriesTable {
     }
 
     /// Adds the series of a request with new names, or finds that of `other`. Returns its index.
-    fn insert(&mut self, now: Instant, labels: &Labels) -> usize {
+    fn insert(&mut self, now: Instant, labels: &Labels, is_served: bool) -> usize {
         let values_max = self.metrics.values_max();
-        // Names that no pool serves may use only half of the limit, so that they can't displace served names.
-        let room = if &*labels.pool == NO_POOL { values_max / 2 } else { values_max };
+        // Names that no pool serves may use only half of the limit, so that they can't displace served names. Those that no server has served
+        // leave a quarter.
+        let room = match (&*labels.pool, is_served) {
+            (NO_POOL, _) => values_max / 2,
+            (_, false) => values_max - values_max / 4,
+            (_, true) => values_max,
+        };
         let is_beyond = |seen: &HashSet<Box<str>>, name: &str| seen.len() >= room && !seen.contains(name);
         if is_beyond(&self.models, &labels.model.requested) || is_beyond(&self.targets, &labels.model.target)
         {
@@ -134,7 +143,9 @@ impl SeriesTable {
             return;
         }
         self.last_sweep = now;
-        let is_idle = |series: &&Series| now.since(series.last_used) >= IDLE;
+        let is_idle = |series: &&Series| {
+            now.since(series.last_used) >= if series.was_served { IDLE } else { UNSERVED_IDLE }
+        };
         let busy = |name: fn(&Series) -> &str| -> HashSet<Box<str>> {
             let busy = self.series.iter().filter(|series| !is_idle(series));
             busy.map(|series| name(series).into()).collect()

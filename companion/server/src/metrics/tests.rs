@@ -103,6 +103,9 @@ fn model_names_are_limited_and_idle_ones_make_room() {
     let mut world = World::new(config(&["chat"], "metrics: {flows: 2}\n"));
     for (second, model) in [(100, "a"), (200, "b"), (300, "c"), (300, "d"), (650, "a")] {
         world.observe(second, Observation::Request(labels("chat", model), RequestNews::Arrived));
+        if ["a", "b"].contains(&model) {
+            world.observe(second, completed(labels("chat", model), "10.0.0.1:80"));
+        }
     }
     let page = world.page(650);
     let arrived = |model: &str, count: u32| {
@@ -118,6 +121,33 @@ fn model_names_are_limited_and_idle_ones_make_room() {
     has(&page, &arrived("d", 1));
     assert!(!page.contains(r#"model="b""#), "{page}");
     assert!(!page.contains(r#"model="c""#), "{page}");
+}
+
+#[test]
+fn names_that_were_never_served_leave_places_to_others_and_go_soon() {
+    let mut world = World::new(config(&["chat"], "metrics: {flows: 8}\n"));
+    for number in 0..20 {
+        let wrong = labels("chat", &format!("wrong-{number}"));
+        world.observe(100, Observation::Request(wrong, RequestNews::Arrived));
+    }
+    for second in [101, 102] {
+        world.observe(second, Observation::Request(labels("chat", "right"), RequestNews::Arrived));
+        world.observe(second, completed(labels("chat", "right"), "10.0.0.1:80"));
+    }
+    let page = world.page(102);
+    let arrived = |model: &str, count: u32| {
+        format!(r#"penstock_arrivals_total{{model="{model}",pool="chat",target_model="{model}"}} {count}"#)
+    };
+    has(&page, &arrived("wrong-5", 1));
+    // The first one came before any was served.
+    has(&page, &arrived("other", 15));
+    has(&page, &arrived("right", 1));
+    // A minute later a new name takes the place of one that was never served.
+    world.observe(200, Observation::Request(labels("chat", "late"), RequestNews::Arrived));
+    let page = world.page(200);
+    has(&page, &arrived("late", 1));
+    has(&page, &arrived("right", 1));
+    assert!(!page.contains("wrong"), "{page}");
 }
 
 #[test]

@@ -38,7 +38,7 @@ impl Worker {
         let path_use = self.policy.path_use(method, path);
         let api = match path_use {
             PathUse::Queued(api) => Some(api),
-            PathUse::Passed | PathUse::Refused | PathUse::Unknown => None,
+            PathUse::Passed | PathUse::Models | PathUse::Refused | PathUse::Unknown => None,
         };
         let token = if self.is_requeue_listener {
             let Some(token) = self.requeue_token(headers) else {
@@ -46,7 +46,7 @@ impl Worker {
             };
             if !self.failed_attempts.is_first_return(token.epoch, token.sequence) {
                 // Envoy drops this answer, because the first return goes on.
-                return HeadersAction::Unroutable(effect::returned_twice());
+                return HeadersAction::Answer(effect::returned_twice());
             }
             Some(token)
         } else {
@@ -74,11 +74,16 @@ impl Worker {
             _ if headers.get("upgrade").is_some() => Some(upgrade_refused()),
             PathUse::Refused => Some(control_refused()),
             PathUse::Unknown => Some(path_not_found()),
-            PathUse::Queued(_) | PathUse::Passed => None,
+            PathUse::Queued(_) | PathUse::Passed | PathUse::Models => None,
         };
         if let Some(refusal) = refusal {
             let dialect = self.policy.dialect(path);
             return self.refuse_at_headers(now, context, dialect, headers, &refusal);
+        }
+        if path_use == PathUse::Models
+            && let Some(models) = &self.model_list
+        {
+            return HeadersAction::Answer(models.answer(path));
         }
         let Some(api) = api else {
             return self.pass_through(now, context, headers, end, host);
@@ -214,7 +219,7 @@ impl Worker {
             }
             Err(failure) => {
                 let api = self.policy.dialect(headers.get(":path").unwrap_or_default());
-                HeadersAction::Unroutable(failure.reply(api, None))
+                HeadersAction::Answer(failure.reply(api, None))
             }
         }
     }

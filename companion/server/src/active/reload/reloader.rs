@@ -23,7 +23,7 @@ use crate::base::found::Found;
 use crate::base::role::RoleReceiver;
 use crate::base::secret_files::SecretFileWatch;
 use crate::base::{essential, watched_file};
-use crate::checks::{health, scrape};
+use crate::checks::{health, model_lists, scrape};
 use crate::decisions::control_settings::{self, ProcessIdentity};
 use crate::decisions::driver::{Gone, Handle as Driver};
 use crate::decisions::usage_forwarding;
@@ -65,6 +65,7 @@ pub(crate) async fn spawn(start: Start) -> Handle {
         environment: start.environment,
         identity: start.identity,
         health: health::Checks::new(start.driver.clone(), check_failures.clone(), start.metrics.clone()),
+        model_lists: model_lists::Lists::new(start.driver.clone()),
         readers: scrape::Readers::new(start.driver.clone(), start.metrics.clone(), check_failures.clone()),
         driver: start.driver,
         metrics: start.metrics,
@@ -110,6 +111,7 @@ struct Reloader {
     elections: Elections,
     roles: RoleReceiver,
     health: health::Checks,
+    model_lists: model_lists::Lists,
     readers: scrape::Readers,
 }
 
@@ -416,12 +418,13 @@ impl Reloader {
         usage_forwarding::send_restored(restored, &self.driver).await
     }
 
-    /// Updates the metrics, the health checks, the metrics readers and the watch on files with secrets.
+    /// Updates the metrics, the health checks, the readers of metrics and of lists of models, and the watch on files with secrets.
     async fn update_followers(&mut self, config: &Config) {
         self.keys.follow(config);
         self.metrics.follow(config);
         self.health.follow(config).await;
         self.readers.follow(config).await;
+        self.model_lists.follow(config).await;
     }
 
     async fn set_discovered(&mut self, found: Vec<Found>) {

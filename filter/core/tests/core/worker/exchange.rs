@@ -422,7 +422,7 @@ fn other_paths_pass_round_robin_over_the_ready_endpoints() {
     assert_eq!(seen.len(), 2);
 
     rig.command(1, [ready(&[])]);
-    let HeadersAction::Unroutable(answer) = pass(&mut rig) else { panic!("nowhere") };
+    let HeadersAction::Answer(answer) = pass(&mut rig) else { panic!("nowhere") };
     assert_eq!(answer.status, 503);
     assert!(String::from_utf8_lossy(&answer.body).contains("no_endpoints"));
     assert_eq!(header(&answer, "x-penstock-outcome"), None);

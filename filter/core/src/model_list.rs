@@ -1,0 +1,137 @@
+//! The models that clients may name, as a companion sent them last, and the answers to requests for them.
+//!
+//! The answers have the fields of OpenAI's and of Anthropic's API, because one path serves the clients of both.
+
+use penstock_wire::limits::{MODEL_LIST_BYTES_MAX, MODEL_LIST_MAX};
+use penstock_wire::{self as wire, Api, Code};
+
+use crate::local_reply::{Failure, LocalReply};
+use crate::paths::{decoded_with_case, without_query};
+
+/// The list of models, in canonical form.
+const LIST: &[u8] = b"/v1/models";
+
+/// Whether a path, in canonical form, is that of the list, or of a model in it.
+pub(crate) fn is_list_or_model(path: &[u8]) -> bool {
+    path.strip_prefix(LIST).is_some_and(|rest| rest.first().is_none_or(|byte| *byte == b'/'))
+}
+
+/// The models.
+#[derive(Debug)]
+pub(crate) struct ModelList {
+    /// The whole list, as JSON.
+    list: Vec<u8>,
+    models: Vec<wire::ListedModel>,
+}
+
+impl ModelList {
+    /// Models beyond the limits are left out.
+    pub(crate) fn new(message: wire::ModelList) -> Self {
+        let mut models = message.models;
+        models.truncate(MODEL_LIST_MAX);
+        let mut list = br#"{"object":"list","data":["#.to_vec();
+        let mut kept = 0_usize;
+        for model in &models {
+            if list.len().saturating_add(model.object.len()) > MODEL_LIST_BYTES_MAX {
+                break;
+            }
+            if kept > 0 {
+                list.push(b',');
+            }
+            list.extend_from_slice(model.object.as_bytes());
+            kept = kept.saturating_add(1);
+        }
+        models.truncate(kept);
+        let id = |model: Option<&wire::ListedModel>| {
+            serde_json::to_string(&model.map(|model| &*model.id)).unwrap_or_default()
+        };
+        let (first, last) = (id(models.first()), id(models.last()));
+        let end = format!(r#"],"has_more":false,"first_id":{first},"last_id":{last}}}"#);
+        list.extend_from_slice(end.as_bytes());
+        Self { list, models }
+    }
+
+    /// The answer to a GET request for the list, or for a model.
+    pub(crate) fn answer(&self, path: &[u8]) -> LocalReply {
+        let path = decoded_with_case(without_query(path));
+        let path = String::from_utf8_lossy(&path);
+        let mut segments = path.split('/').filter(|segment| !segment.is_empty());
+        let (_, _) = (segments.next(), segments.next());
+        // The names of many models have slashes.
+        let id = segments.collect::<Vec<_>>().join("/");
+        if id.is_empty() {
+            return json(self.list.clone());
+        }
+        match self.models.iter().find(|model| model.id == id) {
+            Some(model) => json(model.object.clone().into_bytes()),
+            None => {
+                let message =
+                    format!("The gateway has no model `{id}`: GET /v1/models lists those that it has.");
+                Failure::new(404, Code::ModelNotFound, message)
+                    .about("model")
+                    .without_retry()
+                    .reply(Api::Unspecified, None)
+            }
+        }
+    }
+}
+
+fn json(body: Vec<u8>) -> LocalReply {
+    LocalReply { status: 200, headers: vec![("content-type", "application/json".to_owned())], body }
+}
+
+#[cfg(test)]
+mod tests {
+    #[cfg(target_arch = "wasm32")]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    use super::*;
+
+    fn models(ids: &[&str]) -> ModelList {
+        let model = |id: &&str| wire::ListedModel { id: (*id).into(), object: format!(r#"{{"id":"{id}"}}"#) };
+        ModelList::new(wire::ModelList { models: ids.iter().map(model).collect() })
+    }
+
+    fn text(reply: &LocalReply) -> (u32, &str) {
+        (reply.status, core::str::from_utf8(&reply.body).expect("JSON"))
+    }
+
+    #[test]
+    fn a_list_and_each_of_its_models_are_answered() {
+        let all = models(&["org/Big", "small"]);
+        let list = r#"{"object":"list","data":[{"id":"org/Big"},{"id":"small"}],"has_more":false,"first_id":"org/Big","last_id":"small"}"#;
+        for path in ["/v1/models", "/v1/models/", "//v1/models?limit=1", "/v1%2Fmodels"] {
+            assert_eq!(text(&all.answer(path.as_bytes())), (200, list), "{path}");
+        }
+        for path in ["/v1/models/org/Big", "/v1/models/org%2FBig", "/v1/models/org%252FBig/?beta=true"] {
+            assert_eq!(text(&all.answer(path.as_bytes())), (200, r#"{"id":"org/Big"}"#), "{path}");
+        }
+        let (status, body) = (404, r#""code":"model_not_found""#);
+        for path in ["/v1/models/big", "/v1/models/org/big", "/v1/models/x\"y"] {
+            let answer = all.answer(path.as_bytes());
+            assert_eq!(answer.status, status, "{path}");
+            assert!(text(&answer).1.contains(body), "{}", text(&answer).1);
+            serde_json::from_slice::<serde::de::IgnoredAny>(&answer.body).expect("JSON");
+        }
+    }
+
+    #[test]
+    fn a_list_may_be_empty_and_has_limits() {
+        let empty = r#"{"object":"list","data":[],"has_more":false,"first_id":null,"last_id":null}"#;
+        assert_eq!(text(&models(&[]).answer(b"/v1/models")), (200, empty));
+        let long = wire::ListedModel { id: "a".into(), object: "x".repeat(MODEL_LIST_BYTES_MAX / 2) };
+        let all = ModelList::new(wire::ModelList { models: vec![long; 5] });
+        assert_eq!(all.models.len(), 1);
+        assert_eq!(models(&vec!["a"; MODEL_LIST_MAX + 1]).models.len(), MODEL_LIST_MAX);
+    }
+
+    #[test]
+    fn paths_of_models() {
+        for path in ["/v1/models", "/v1/models/a", "/v1/models/a/b"] {
+            assert!(is_list_or_model(path.as_bytes()), "{path}");
+        }
+        for path in ["/v1/modelsx", "/v1/model", "/models", "/v1"] {
+            assert!(!is_list_or_model(path.as_bytes()), "{path}");
+        }
+    }
+}
