@@ -14,7 +14,7 @@ use penstock_tests::{Answer, ClientRequest, Gateway, Upstream, run};
 
 /// Every metric, its type, and its labels beside `pool`, `model` and `target_model` (`r`), `pool` (`p`), `pool` and
 /// `variant` (`v`), or none (`-`).
-const ALL: [(&str, &str, &str); 96] = [
+const ALL: [(&str, &str, &str); 97] = [
     ("queue_length", "gauge", "p flow band"),
     ("queue_held", "gauge", "p band limit"),
     ("queue_length_by_model", "gauge", "r"),
@@ -23,6 +23,7 @@ const ALL: [(&str, &str, &str); 96] = [
     ("requests_total", "counter", "r outcome band"),
     ("refused_after_grant_total", "counter", "r outcome band"),
     ("arrivals_total", "counter", "r"),
+    ("client_retries_total", "counter", "p retry"),
     ("bypass_total", "counter", "r"),
     ("requests_expired_total", "counter", "r"),
     ("requests_cancelled_total", "counter", "r"),
