@@ -8,6 +8,7 @@ mod gie;
 mod kthena;
 mod nexus;
 mod page;
+mod picker;
 mod section;
 mod sole;
 #[cfg(test)]
@@ -58,7 +59,7 @@ pub enum Source {
     Nexus,
     /// The environment variables of Kthena's router (KEY=VALUE or a manifest): fairness between users.
     Kthena,
-    /// The queueing configuration of the Gateway API Inference Extension (YAML).
+    /// The queueing configuration of the Gateway API Inference Extension, or an EndpointPickerConfig, of llm-d too (YAML).
     Gie,
 }
 

@@ -55,7 +55,7 @@ fn wrong_input_exits_2_with_file_and_line() {
         ("gie", "fair_request_queue:\n  queue_ttl: soon\n", "stdin:2: "),
         ("nexus", "[queue]\nmax_size = -1\n", "stdin:2: "),
         ("kthena", "FAIRNESS_WINDOW_SIZE=2h\n", "stdin:1: "),
-        ("wva", "a:\n  model_id: m\n  namespace: n\n  tuningEnabled: false\n", "stdin:4: "),
+        ("wva", "a:\n  model_id: m\n  namespace: n\n  tuningEnabled: perhaps\n", "stdin:4: "),
         ("dynamo", "policy_classes:\n- {name: a, quantum: 0}\n", "stdin:2: "),
     ];
     for (source, text, place) in wrong {

@@ -174,7 +174,10 @@ fn labels(description: &str) -> BTreeSet<String> {
 
 async fn some_traffic(gateway: &Gateway, server: &Upstream) {
     for (tenant, model) in [("acme", "m"), ("beta", "m"), ("acme", "nobodys")] {
-        let ask = ClientRequest::chat(model, "hello").tenant(tenant).streamed();
+        let ask = ClientRequest::chat(model, "hello")
+            .tenant(tenant)
+            .streamed()
+            .header("x-stainless-retry-count", "1");
         let sent = gateway.send(ask);
         let served = async {
             if model == "m" {

@@ -173,8 +173,22 @@ fn class(path: &str, node: &Node) -> Result<Block, SourceError> {
         }
         block.pair("queue_policy", order, "");
     }
-    let quantum = required(&mut section, "quantum", path, node)?.whole(1)?;
-    block.pair("quantum", quantum.to_string(), "");
+    match (section.take(&["quantum"])?, section.take(&["weight"])?) {
+        (None, Some(weight)) => {
+            // Only the ratio between classes counts.
+            let thousandths = (weight.number()? * 1_000.0).round().max(1.0);
+            block.pair("quantum", thousandths.to_string(), "`weight` in thousandths");
+        }
+        (None, None) => {
+            return Err(SourceError::new(node.place.line(), format!("{path}: quantum is required")));
+        }
+        (Some(quantum), weight) => {
+            block.pair("quantum", quantum.whole(1)?.to_string(), "");
+            if let Some(weight) = weight {
+                block.comment(no_equivalent(weight.entry(), "the quantum is the share"));
+            }
+        }
+    }
     let mut has_threshold = false;
     if let Some(found) = section.take(&["prefill_busy_threshold"])? {
         has_threshold = true;

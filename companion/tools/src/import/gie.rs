@@ -1,5 +1,5 @@
 //! Imports the queueing configuration of the Gateway API Inference Extension: `fair_request_queue` and
-//! `request_queue_controller`.
+//! `request_queue_controller`. An `EndpointPickerConfig` is [`super::picker`]'s.
 //!
 //! Keys may be in snake case or camel case. The settings of its polling (poppers, clean-up) have no equivalent, because Penstock
 //! doesn't poll.
@@ -7,7 +7,7 @@
 use super::page::Block;
 use super::section::{Section, Unit};
 use super::sole::Sole;
-use super::{Imported, SourceError, pool, tree};
+use super::{Imported, SourceError, picker, pool, tree};
 
 const QUEUE: [&str; 4] = ["fair_request_queue", "fairRequestQueueConfig", "request_queue", "queue"];
 const CONTROLLER: [&str; 4] =
@@ -26,8 +26,12 @@ const KNOWN: [&[&str]; 9] =
 
 pub(super) fn import(text: &str) -> Result<Imported, SourceError> {
     let roots = tree::yaml(text)?;
+    if let Some(config) = picker::find(text, &roots)? {
+        return picker::import(&config);
+    }
     let known = KNOWN.concat();
-    let missing = "this has neither fair_request_queue nor request_queue_controller";
+    let missing =
+        "this has no fair_request_queue, no request_queue_controller, and is no EndpointPickerConfig";
     let sole = Sole::find(&roots, &known, missing)?;
     let mut root = Section::new("", sole.node);
     let queue = root.section(&QUEUE)?;

@@ -110,6 +110,116 @@ fn every_key_of_an_example_is_in_the_result() {
     }
 }
 
+const PICKER: &str = "\
+apiVersion: llm-d.ai/v1
+kind: EndpointPickerConfig
+featureGates: [flowControl, prepareDataPlugins]
+plugins:
+- type: queue-scorer
+- type: prefix-cache-scorer
+  parameters: {hashBlockSize: 64}
+- {type: kv-cache-utilization-scorer, name: cache}
+- {type: decode-filter}
+- {type: round-robin-fairness-policy, name: fair}
+- {type: edf-ordering-policy}
+- {type: concurrency-detector, name: full, parameters: {maxConcurrency: 32, headroom: 0.25}}
+saturationDetector: {pluginRef: full}
+flowControl:
+  maxRequests: 1k
+  maxBytes: 2Gi
+  defaultRequestTTL: 90s
+  defaultPriorityBand: {fairnessPolicyRef: fair, orderingPolicyRef: edf-ordering-policy}
+  priorityBands: [{priority: 10, maxRequests: 100}]
+schedulingProfiles:
+- name: default
+  plugins:
+  - {pluginRef: decode-filter}
+  - {pluginRef: queue-scorer, weight: 2}
+  - {pluginRef: prefix-cache-scorer, weight: 3.5}
+  - {pluginRef: cache}
+- {name: prefill, plugins: []}
+dataLayer: {sources: []}
+";
+
+#[test]
+fn configuration_of_a_picker_is_taken_over_alone_in_a_config_map_and_in_helm_values() {
+    let indented = |spaces: usize| {
+        PICKER.lines().map(|line| format!("{}{line}\n", " ".repeat(spaces))).collect::<String>()
+    };
+    let files = [
+        PICKER.to_owned(),
+        PICKER.replace("llm-d.ai/v1", "inference.networking.x-k8s.io/v1alpha1"),
+        format!("apiVersion: v1\nkind: ConfigMap\ndata:\n  epp.yaml: |\n{}", indented(4)),
+        format!(
+            "inferencepool:\n  inferenceExtension:\n    replicas: 1\n    pluginsCustomConfig:\n      epp.yaml: |\n{}",
+            indented(8)
+        ),
+    ];
+    for file in files {
+        let (text, values) = page(Source::Gie, &file);
+        assert_pool(
+            &values,
+            &[
+                ("queue.total_capacity", json!(1_000)),
+                ("queue.flow_capacity", json!(1_000)),
+                ("queue.total_bytes", json!(2_u64 << 30)),
+                ("queue.ttl", json!("90s")),
+                ("stock.watermark_per_backend", json!(32)),
+                ("stock.deviation", json!(0.25)),
+                ("arbitration.flows.discipline", json!("round_robin")),
+                ("arbitration.flows.key", json!("fairness_id")),
+                ("arbitration.order", json!("edf")),
+                ("scheduler.queue", json!(2)),
+                ("scheduler.prefix", json!(3.5)),
+                ("scheduler.kv_cache", json!(1)),
+            ],
+        );
+        for word in ["decode-filter", "prefill", "priority 10", "dataLayer"] {
+            assert!(text.contains(word), "{word} isn't in\n{text}");
+        }
+    }
+}
+
+#[test]
+fn pickers_that_their_own_system_takes_are_taken() {
+    let kind = "kind: EndpointPickerConfig\n";
+    for (more, expected) in [
+        ("", ("stock.watermark_per_backend", json!("none"))),
+        ("plugins: []\nschedulingProfiles: []\n", ("stock.watermark_per_backend", json!("none"))),
+        ("featureGates: [flowControl]\n", ("stock.watermark_per_backend", json!("auto"))),
+        (
+            "featureGates: [flowControl]\nflowControl: {maxRequests: '0', defaultRequestTTL: 0s}\n",
+            ("queue.ttl", json!("1h")),
+        ),
+        (
+            "featureGates: [flowControl]\nsaturationDetector: {pluginRef: mine}\nplugins: [{type: x, name: mine}]\n",
+            ("stock.watermark_per_backend", json!("auto")),
+        ),
+        (
+            "featureGates: [flowControl]\nplugins: [{type: concurrency-detector, parameters: {concurrencyMode: tokens}}]\nflowControl: {saturationDetector: {pluginRef: concurrency-detector}}\n",
+            ("stock.watermark_per_backend", json!(1_000_000)),
+        ),
+        (
+            "featureGates: [flowControl]\nflowControl: {priorityBands: [{priority: 0, fairnessPolicyRef: round-robin-fairness-policy}]}\n",
+            ("arbitration.flows.discipline", json!("round_robin")),
+        ),
+        (
+            "plugins: [{type: queue-scorer}, {type: strange, parameters: {a: [1, {b: c}]}}]\nschedulingProfiles: [{name: a, plugins: [{pluginRef: queue-scorer, weight: 0}, {pluginRef: strange}]}]\n",
+            ("scheduler.queue", json!(0)),
+        ),
+    ] {
+        let (_, values) = page(Source::Gie, &format!("{kind}{more}"));
+        assert_pool(&values, &[expected]);
+    }
+    assert_errors(
+        Source::Gie,
+        &[
+            ("kind: EndpointPickerConfig\nflowControl: {maxRequests: many}", 2, "quantity"),
+            ("kind: EndpointPickerConfig\n---\nkind: EndpointPickerConfig", 3, "second"),
+        ],
+    );
+}
+
 #[test]
 fn gie_is_read_in_snake_case_and_camel_case_and_any_nesting() {
     let cases = [

@@ -157,19 +157,19 @@ fn entries(source: &str, comments: &mut Block) -> Result<Vec<(String, Node)>, So
 
 fn read_settings(name: String, node: &Node) -> Result<Settings, SourceError> {
     let mut section = Section::new(name.clone(), node);
+    let mut comments = Block::default();
     if let Some(found) = section.take(&["tuning_enabled"])?
         && !found.flag()?
     {
-        return Err(found.error(
-            "without tuning nothing learns alpha, beta and gamma, so WVA can't size anything, and the bound of a Penstock pool \
-             would keep its initial value. Remove the line (the default is true), or choose a fixed \
-             stock.watermark_per_backend",
+        comments.comment(no_equivalent(
+            found.entry(),
+            "without tuning nothing learns alpha, beta and gamma, so WVA can't size anything; here `auto` measures what the servers \
+             take. For a fixed bound, set stock.watermark_per_backend to a number",
         ));
     }
     let multiplier = read_multiplier(&mut section)?;
     let targets = read_targets(&mut section, &name, node)?;
     let model = read_model(&mut section, &name)?;
-    let mut comments = Block::default();
     section.comment_rest(&mut comments, reason);
     Ok(Settings { name, model, multiplier, targets, comments })
 }

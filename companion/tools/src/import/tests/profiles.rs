@@ -48,12 +48,34 @@ fn wva_models_become_pools() {
 }
 
 #[test]
+fn wva_without_tuning_is_taken_over_and_says_what_is_missing() {
+    for value in ["false", "\"false\""] {
+        let (page, values) =
+            super::page(Source::Wva, &format!("a: {{model_id: m, namespace: n, tuningEnabled: {value}}}\n"));
+        assert_pool(&values, &[("stock.watermark_per_backend", json!("auto"))]);
+        assert!(page.contains("tuningEnabled: false"), "{page}");
+    }
+}
+
+#[test]
+fn dynamo_s_weights_are_quanta_and_a_limit_may_be_zero() {
+    let classes = "default_policy_family: f\nuncached_isl_buckets: [{min_tokens: 0, bucket: b}]\npolicy_classes:\n\
+        - {name: c, policy_family: f, cache_bucket: b, weight: 0.5, request_queue_limit_per_worker: 0}\n";
+    let (_, values) = super::page(Source::Dynamo, classes);
+    assert_pool(
+        &values,
+        &[
+            ("arbitration.classes.policy_classes.0.quantum", json!(500)),
+            ("arbitration.classes.policy_classes.0.request_queue_limit_per_worker", json!(0)),
+        ],
+    );
+}
+
+#[test]
 fn wva_errors_name_the_line() {
     let entry = "kind: ConfigMap\ndata:\n  a: |\n    model_id: m\n    namespace: x\n";
     let with = |more: &str| format!("{entry}    {more}\n");
     let cases = [
-        (with("tuningEnabled: false"), 6, "nothing learns"),
-        (with("tuningEnabled: \"false\""), 6, "nothing learns"),
         (with("tuningEnabled: perhaps"), 6, "true or false"),
         (with("sloMultiplier: 1"), 6, "above 1"),
         (with("sloMultiplier: 0.5"), 6, "above 1"),
@@ -65,7 +87,6 @@ fn wva_errors_name_the_line() {
         ("kind: ConfigMap\ndata:\n  a: |\n    model_id: m\n".into(), 4, "model_id and namespace"),
         ("a: {namespace: m}\n".into(), 1, "model_id and namespace"),
         ("default: {}\n---\ndata:\n  default: {}\n".into(), 4, "twice"),
-        ("default: {tuningEnabled: false}\n".into(), 1, "nothing learns"),
         ("x: 1\n".into(), 1, "no entry"),
         ("[1, 2]\n".into(), 1, "ConfigMap"),
     ];
