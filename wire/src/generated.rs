@@ -296,6 +296,9 @@ pub struct Register {
     /// How often the client's library says that it has sent the request before (`x-stainless-retry-count`).
     #[prost(uint32, tag = "37")]
     pub client_retries: u32,
+    /// The server is to acknowledge the request, and to compute its answer afterwards.
+    #[prost(bool, tag = "38")]
+    pub background: bool,
 }
 /// Identifies a request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -706,7 +709,7 @@ pub struct ModelList {
     #[prost(message, repeated, tag = "1")]
     pub models: ::prost::alloc::vec::Vec<ListedModel>,
 }
-#[derive(Clone, PartialEq, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListedModel {
     #[prost(string, tag = "1")]
     pub id: ::prost::alloc::string::String,
@@ -943,6 +946,8 @@ pub enum EndReason {
     TimedOutBeforeAnswer = 9,
     /// The gateway cut the response: no byte came for the pool's `idle_ms`.
     TimedOutInsideAnswer = 10,
+    /// The server has acknowledged a request in the background, and computes on.
+    RunsOn = 11,
 }
 impl EndReason {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -962,6 +967,7 @@ impl EndReason {
             Self::ReportedError => "END_REASON_REPORTED_ERROR",
             Self::TimedOutBeforeAnswer => "END_REASON_TIMED_OUT_BEFORE_ANSWER",
             Self::TimedOutInsideAnswer => "END_REASON_TIMED_OUT_INSIDE_ANSWER",
+            Self::RunsOn => "END_REASON_RUNS_ON",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -978,6 +984,7 @@ impl EndReason {
             "END_REASON_REPORTED_ERROR" => Some(Self::ReportedError),
             "END_REASON_TIMED_OUT_BEFORE_ANSWER" => Some(Self::TimedOutBeforeAnswer),
             "END_REASON_TIMED_OUT_INSIDE_ANSWER" => Some(Self::TimedOutInsideAnswer),
+            "END_REASON_RUNS_ON" => Some(Self::RunsOn),
             _ => None,
         }
     }

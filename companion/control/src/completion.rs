@@ -35,14 +35,18 @@ impl Completion<'_> {
         self.answer.status
     }
 
-    /// The client left before the end of the answer: the endpoint may compute on.
-    const fn has_client_left(&self) -> bool {
-        matches!(self.answer.end, EndReason::ClientLeft) && self.answer.was_sent
+    /// The endpoint may compute on: the client left before the end of the answer, or the request runs in the background.
+    const fn may_run_on(&self) -> bool {
+        match self.answer.end {
+            EndReason::ClientLeft => self.answer.was_sent,
+            EndReason::RunsOn => true,
+            _ => false,
+        }
     }
 
     /// The end of the request in the engine, with this service.
     pub(crate) const fn input(&self, id: RequestId, service: Service) -> Input {
-        if self.has_client_left() { Input::Left { id, service } } else { Input::Completed { id, service } }
+        if self.may_run_on() { Input::Left { id, service } } else { Input::Completed { id, service } }
     }
 
     /// The answer is complete and successful.

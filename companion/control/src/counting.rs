@@ -89,12 +89,14 @@ pub enum EstimateReason {
     Implausible,
     /// The filter is gone, with what it knew of the answer.
     FilterLost,
+    /// The server has acknowledged the request, and computes its answer in the background.
+    Background,
 }
 
 impl EstimateReason {
     /// All reasons.
-    pub const ALL: [Self; 5] =
-        [Self::ClientLeft, Self::Cut, Self::NoUsage, Self::Implausible, Self::FilterLost];
+    pub const ALL: [Self; 6] =
+        [Self::ClientLeft, Self::Cut, Self::NoUsage, Self::Implausible, Self::FilterLost, Self::Background];
 
     /// The label in metrics.
     #[must_use]
@@ -105,6 +107,7 @@ impl EstimateReason {
             Self::NoUsage => "no_usage",
             Self::Implausible => "implausible",
             Self::FilterLost => "filter_lost",
+            Self::Background => "background",
         }
     }
 }
@@ -145,7 +148,12 @@ pub(crate) fn count(answer: &ReportedAnswer, asked: &Asked, token_time: Option<D
         | EndReason::TimedOutBeforeAnswer
         | EndReason::ReportedError => Counted::NOTHING,
         // Redirects and error pages are no service.
-        EndReason::Served | EndReason::Unspecified if answer.status >= 300 => Counted::NOTHING,
+        EndReason::Served | EndReason::Unspecified | EndReason::RunsOn if answer.status >= 300 => {
+            Counted::NOTHING
+        }
+        EndReason::RunsOn => {
+            counted(Service::Served, &believed, None, Confidence::Estimated, Some(EstimateReason::Background))
+        }
         EndReason::Served | EndReason::Unspecified => whole(answer, asked, &believed),
         EndReason::NoAnswer if believed.prompt.is_none() => Counted::NOTHING,
         EndReason::NoAnswer => counted(Service::Cut, &believed, Some(0), Confidence::Reported, None),

@@ -121,7 +121,7 @@ pub(crate) fn completion(message: &wire::Completed) -> Completion<'_> {
             message.end(),
             wire::EndReason::Unavailable | wire::EndReason::ResetBeforeAnswer
         ),
-        is_served: message.end() == wire::EndReason::Served,
+        is_served: matches!(message.end(), wire::EndReason::Served | wire::EndReason::RunsOn),
         answer: ReportedAnswer {
             end: message.end(),
             status: u16::try_from(message.status).unwrap_or(0),
@@ -150,7 +150,9 @@ fn result(message: &wire::Completed) -> Option<AnswerResult> {
         status => Some(AnswerResult::Failed(Fault::Status(status))),
     };
     match message.end() {
-        wire::EndReason::Unspecified | wire::EndReason::Served => of_status(message.status),
+        wire::EndReason::Unspecified | wire::EndReason::Served | wire::EndReason::RunsOn => {
+            of_status(message.status)
+        }
         wire::EndReason::NoAnswer => Some(AnswerResult::Failed(Fault::NoAnswer)),
         wire::EndReason::ErrorInsideAnswer => Some(AnswerResult::Failed(Fault::InsideAnswer)),
         wire::EndReason::ResetInsideAnswer => Some(AnswerResult::Failed(Fault::Cut)),

@@ -33,6 +33,8 @@ pub struct Body {
     pub stream: bool,
     /// The body has `stream_options`.
     pub has_stream_options: bool,
+    /// The server is to acknowledge the request, and to compute its answer afterwards.
+    pub is_background: bool,
     /// The least of `max_tokens`, `max_completion_tokens` and `max_output_tokens`; `None`: none is a whole number.
     pub max_tokens: Option<u64>,
     /// Sequences that the server computes at the same time: the prompts times the choices of each. At least 1, at most

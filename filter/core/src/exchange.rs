@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use penstock_wire::Register;
 
-pub(crate) use self::granted::{ByCredit, Granted, Held, Response, SilenceLimit, Upstream};
+pub(crate) use self::granted::{ByCredit, Granted, Held, Response, SilenceLimit, Upstream, is_background};
 use crate::body::BodyScanner;
 use crate::compiled_policy::{CompiledPolicy, PoolPolicy};
 use crate::credits::WaitingPlace;

@@ -8,14 +8,6 @@ use penstock_wire::{self as wire, Api, Code};
 use crate::local_reply::{Failure, LocalReply};
 use crate::paths::{decoded_with_case, without_query};
 
-/// The list of models, in canonical form.
-const LIST: &[u8] = b"/v1/models";
-
-/// Whether a path, in canonical form, is that of the list, or of a model in it.
-pub(crate) fn is_list_or_model(path: &[u8]) -> bool {
-    path.strip_prefix(LIST).is_some_and(|rest| rest.first().is_none_or(|byte| *byte == b'/'))
-}
-
 /// The models.
 #[derive(Debug)]
 pub(crate) struct ModelList {
@@ -123,15 +115,5 @@ mod tests {
         let all = ModelList::new(wire::ModelList { models: vec![long; 5] });
         assert_eq!(all.models.len(), 1);
         assert_eq!(models(&vec!["a"; MODEL_LIST_MAX + 1]).models.len(), MODEL_LIST_MAX);
-    }
-
-    #[test]
-    fn paths_of_models() {
-        for path in ["/v1/models", "/v1/models/a", "/v1/models/a/b"] {
-            assert!(is_list_or_model(path.as_bytes()), "{path}");
-        }
-        for path in ["/v1/modelsx", "/v1/model", "/models", "/v1"] {
-            assert!(!is_list_or_model(path.as_bytes()), "{path}");
-        }
     }
 }

@@ -5,8 +5,6 @@
 
 use penstock_wire::{self as wire, Api, PathAction};
 
-use crate::model_list::is_list_or_model;
-
 /// APIs that several engines have, by the end of a path under an entry that names the beginnings of paths.
 const APIS: [(&[u8], Api); 5] = [
     (b"/chat/completions", Api::ChatCompletions),
@@ -165,6 +163,11 @@ fn canonical_beginning(beginning: &[u8]) -> Vec<u8> {
     path
 }
 
+/// Whether a path, in canonical form, is that of the list of models, or of a model in it.
+fn is_list_or_model(path: &[u8]) -> bool {
+    path.strip_prefix(b"/v1/models").is_some_and(|rest| rest.first().is_none_or(|byte| *byte == b'/'))
+}
+
 /// Decodes a path as [`decoded`], and keeps its letters.
 pub(crate) fn decoded_with_case(path: &[u8]) -> Vec<u8> {
     let mut decoded: Vec<u8> = Vec::with_capacity(path.len());
@@ -229,6 +232,16 @@ mod tests {
             action: action.into(),
         };
         Paths::new(&entries.iter().map(route).collect::<Vec<_>>(), others_pass)
+    }
+
+    #[test]
+    fn paths_of_models() {
+        for path in ["/v1/models", "/v1/models/a", "/v1/models/a/b"] {
+            assert!(is_list_or_model(path.as_bytes()), "{path}");
+        }
+        for path in ["/v1/modelsx", "/v1/model", "/models", "/v1"] {
+            assert!(!is_list_or_model(path.as_bytes()), "{path}");
+        }
     }
 
     #[test]

@@ -64,6 +64,7 @@ fn client_retries(headers: Headers<'_>) -> u32 {
 pub(crate) fn add_body(body: Body, body_bytes: usize, register: &mut Register) {
     register.model = body.model;
     register.stream = body.stream;
+    register.background = body.is_background;
     register.max_tokens = body.max_tokens;
     // One sequence is what every companion takes a request for.
     register.sequences = if body.sequences > 1 { body.sequences } else { 0 };

@@ -2,7 +2,7 @@
 
 use penstock_tests::gateway::{config, pool, slots};
 use penstock_tests::{ClientRequest, Gateway, Upstream, run, until};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const PLACES: u32 = 4;
 
@@ -132,5 +132,51 @@ fn metrics_that_can_no_longer_be_read_hold_no_place() {
         endpoint(&gateway, "held", |endpoint| endpoint["abandoned"] == 4).await;
         server.set_metrics(None);
         endpoint(&gateway, "free", |endpoint| endpoint["stock"] == 0 && endpoint["foreign"].is_null()).await;
+    });
+}
+
+#[test]
+fn a_response_in_the_background_keeps_its_place_until_its_server_has_ended() {
+    run(async {
+        let server = Upstream::scripted().await;
+        server.report(0);
+        let gateway = start(&server, "", "  scrape: {interval: 100ms}\n").await;
+        let ask = |background: bool| {
+            let body =
+                json!({"model": "m", "input": "later", "background": background, "max_output_tokens": 100});
+            let request = gateway.client().post(gateway.url("/v1/responses")).json(&body);
+            tokio::spawn(async move { request.send().await.expect("an answer").status() })
+        };
+        let acknowledge = |call: penstock_tests::Call| {
+            let body = json!({"id": "resp_1", "object": "response", "status": "queued", "output": [], "usage": null});
+            call.respond(200, &[("content-type", "application/json")], body.to_string());
+        };
+        for running in 1..=4 {
+            let asked = ask(true);
+            let call = server.next().await;
+            server.report(running);
+            acknowledge(call);
+            assert_eq!(asked.await.expect("asked"), 200);
+        }
+        let held = endpoint(&gateway, "held", |endpoint| endpoint["abandoned"] == 4).await;
+        assert_eq!((&held["stock"], &held["state"]), (&4.into(), &"healthy".into()), "{held}");
+        // A fifth waits, until the server has ended with one.
+        let fifth = ask(true);
+        gateway.waiting("chat", 1).await;
+        server.report(3);
+        let call = server.next().await;
+        server.report(4);
+        acknowledge(call);
+        assert_eq!(fifth.await.expect("asked"), 200);
+        server.report(0);
+        endpoint(&gateway, "all ended", |endpoint| endpoint["stock"] == 0).await;
+        let page = gateway.metrics().await;
+        assert_eq!(page.sum("penstock_answers_estimated_total", &[("reason", "background")]), 5.0);
+        // One that isn't in the background, with the same answer, has ended.
+        let asked = ask(false);
+        acknowledge(server.next().await);
+        assert_eq!(asked.await.expect("asked"), 200);
+        endpoint(&gateway, "it has ended", |endpoint| endpoint["stock"] == 0 && endpoint["abandoned"] == 0)
+            .await;
     });
 }

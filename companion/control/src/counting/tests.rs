@@ -95,6 +95,16 @@ fn counts_that_the_request_cannot_have_are_not_believed() {
 }
 
 #[test]
+fn acknowledged_request_in_the_background_is_charged_by_its_estimate() {
+    let acknowledged = ReportedAnswer { body_bytes: 200, ..answer(EndReason::RunsOn) };
+    let reason = Some(EstimateReason::Background);
+    assert_eq!(counts(&acknowledged, &ASKED), (None, None, Confidence::Estimated, reason));
+    assert!(matches!(count(&acknowledged, &ASKED, None).service, Service::Served(_)));
+    let refused = ReportedAnswer { status: 400, ..acknowledged };
+    assert_eq!(count(&refused, &ASKED, None).service, Service::Nothing);
+}
+
+#[test]
 fn client_that_leaves_a_stream_pays_for_what_arrived() {
     let left = |events, text_bytes| ReportedAnswer {
         events,

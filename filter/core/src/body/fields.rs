@@ -26,6 +26,7 @@ enum Role {
     Other,
     Model,
     Stream,
+    Background,
     MaxTokens,
     Prompt,
     /// A prompt that may also be a list of token ids.
@@ -41,6 +42,7 @@ impl Role {
         match key {
             "model" => Self::Model,
             "stream" => Self::Stream,
+            "background" => Self::Background,
             "max_tokens" | "max_completion_tokens" | "max_output_tokens" => Self::MaxTokens,
             "messages" | "system" | "instructions" | "suffix" | "tools" | "functions" => Self::Prompt,
             "prompt" => Self::PromptOrIds(Prompts::Prompt),
@@ -66,9 +68,13 @@ impl Role {
         match self {
             Self::PromptOrIds(prompts) => Some(prompts),
             Self::PromptEmbeds => Some(Prompts::Embeds),
-            Self::Other | Self::Model | Self::Stream | Self::MaxTokens | Self::Prompt | Self::Choices(_) => {
-                None
-            }
+            Self::Other
+            | Self::Model
+            | Self::Stream
+            | Self::Background
+            | Self::MaxTokens
+            | Self::Prompt
+            | Self::Choices(_) => None,
         }
     }
 }
@@ -310,6 +316,7 @@ impl Visitor for Fields {
             Role::Other
             | Role::Model
             | Role::Stream
+            | Role::Background
             | Role::MaxTokens
             | Role::PromptEmbeds
             | Role::Choices(_) => Share::Nothing,
@@ -319,6 +326,7 @@ impl Visitor for Fields {
             Role::Model if self.has_model => return Err(Stop::TwoModels),
             Role::Model => self.has_model = true,
             Role::Stream => self.body.stream = false,
+            Role::Background => self.body.is_background = false,
             // Engines have different keys for prompts and choices, and each engine reads its own. So none resets what another has counted.
             Role::Choices(_) | Role::PromptOrIds(_) | Role::PromptEmbeds if self.any_api => {}
             Role::Choices(choices) => self.sequences.set_choices(choices, None),
@@ -401,6 +409,9 @@ impl Visitor for Fields {
         }
         if self.depth == 1 && self.role == Role::Stream {
             self.body.stream = literal == Literal::True;
+        }
+        if self.depth == 1 && self.role == Role::Background {
+            self.body.is_background = literal == Literal::True;
         }
         Ok(())
     }

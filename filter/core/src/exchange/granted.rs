@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use penstock_wire::{Admitted, Completed, EndReason, Grant, Register, Running, Started};
+use penstock_wire::{Admitted, Api, Completed, EndReason, Grant, Register, Running, Started};
 
 use crate::credits::{Origin, Place};
 use crate::end_reason::{UpstreamFailure, unfinished};
@@ -214,12 +214,12 @@ impl Granted {
         register: Register,
         host: &impl Properties,
     ) -> Admitted {
-        let sequence = register.sequence;
+        let (sequence, is_background) = (register.sequence, is_background(&register));
         let (pool, endpoint) = (core::mem::take(&mut self.pool), self.endpoint.take());
         Admitted {
             running: Some(self.running_at(now, pool, endpoint, register)),
             credit,
-            completed: Some(self.completed(now, sequence, host)),
+            completed: Some(self.completed(now, (sequence, is_background), host)),
         }
     }
 
@@ -259,8 +259,26 @@ impl Granted {
         }
     }
 
-    /// The event for the end of the exchange. Asks the host only for facts that the filter hasn't seen.
-    pub(crate) fn completed(self, now: Instant, sequence: u64, host: &impl Properties) -> Completed {
+    /// The event for the end of the exchange. Asks the host only for facts that the filter hasn't seen. `is_background`: see
+    /// [`is_background`].
+    pub(crate) fn completed(
+        self,
+        now: Instant,
+        (sequence, is_background): (u64, bool),
+        host: &impl Properties,
+    ) -> Completed {
+        let mut completed = self.completed_answer(now, sequence, host);
+        let is_acknowledged = (200..300).contains(&completed.status)
+            && matches!(completed.end(), EndReason::Served | EndReason::NoAnswer);
+        let has_output =
+            completed.output_tokens.is_some_and(|output| output > 0) || completed.output_chunks > 0;
+        if is_background && is_acknowledged && !has_output {
+            completed.end = EndReason::RunsOn.into();
+        }
+        completed
+    }
+
+    fn completed_answer(self, now: Instant, sequence: u64, host: &impl Properties) -> Completed {
         let ended_us = now.micros_since(self.granted_at);
         let (status, end) = match self.upstream {
             Upstream::Responding(response) => {
@@ -325,6 +343,11 @@ impl Response {
             ended_us: 0,
         }
     }
+}
+
+/// The server acknowledges the request, and computes its answer afterwards: its client asks for it later.
+pub(crate) fn is_background(register: &Register) -> bool {
+    register.background && register.api() == Api::Responses
 }
 
 /// The server has counted the output, at least as many tokens as events.

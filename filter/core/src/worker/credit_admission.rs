@@ -7,7 +7,7 @@ use penstock_wire::{Credit, CreditReturned, Grant, Recall, Register, Started};
 use super::{Worker, set_saturation, watch_attempt};
 use crate::credits::{Admission, Decision, Origin};
 use crate::effect::SessionId;
-use crate::exchange::{ByCredit, Exchange, Granted, Phase, Upstream};
+use crate::exchange::{ByCredit, Exchange, Granted, Phase, Upstream, is_background};
 use crate::header_sanitizer::HeaderEdit;
 use crate::limits::LONG_ADMISSION;
 use crate::properties::Properties;
@@ -148,7 +148,7 @@ impl Worker {
         let id = self.sessions.id_of(pool);
         let session = self.sessions.of_mut(pool);
         let Some(by_credit) = granted.by_credit.take() else {
-            let completed = granted.completed(now, register.sequence, host);
+            let completed = granted.completed(now, (register.sequence, is_background(&register)), host);
             session.send_terminal(now, Event::Completed(completed));
             return;
         };

@@ -34,6 +34,7 @@ fn chat_request_is_scanned() {
             model_range: 10..15,
             stream: true,
             has_stream_options: false,
+            is_background: false,
             max_tokens: Some(64),
             sequences: 1,
             prompt_bytes: 8 + (2 + 4) + 8 + 5,
@@ -41,6 +42,21 @@ fn chat_request_is_scanned() {
             identities: vec![Some("bob".into()), None],
         })
     );
+}
+
+#[test]
+fn background_is_read_at_the_top_level_and_the_last_one_counts() {
+    for (body, expected) in [
+        (&br#"{"model":"m","background":true}"#[..], true),
+        (br#"{"background":true,"model":"m","input":"x"}"#, true),
+        (br#"{"model":"m","background":false}"#, false),
+        (br#"{"model":"m","background":true,"background":null}"#, false),
+        (br#"{"model":"m","background":"true"}"#, false),
+        (br#"{"model":"m","metadata":{"background":true}}"#, false),
+    ] {
+        let text = String::from_utf8_lossy(body);
+        assert_eq!(scan(body).expect("JSON").is_background, expected, "{text}");
+    }
 }
 
 #[test]

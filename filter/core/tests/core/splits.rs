@@ -134,6 +134,7 @@ fn expected_body(document: &Value) -> Option<Body> {
         model_range: 0..0,
         stream: map.get("stream") == Some(&json!(true)),
         has_stream_options: map.contains_key("stream_options"),
+        is_background: map.get("background") == Some(&json!(true)),
         max_tokens: limits.iter().filter_map(|key| whole(map.get(*key)?)).min(),
         sequences: sequences(map),
         prompt_bytes,
