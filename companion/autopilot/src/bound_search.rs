@@ -38,8 +38,10 @@ const STALL_MIN: Duration = Duration::from_millis(300);
 const STALL_TIMES: u32 = 3;
 /// Or for so many times the mean time to the first token, at a level with room.
 const STALL_TIMES_MEAN: f64 = 2.0;
-/// Where a server's metrics are read, the next page is waited for: so many times the time between the last two.
+/// Where a server's metrics are read, a stall waits for the next page: so many times the time between the last two,
 const PAGE_LATE: u32 = 2;
+/// but no longer.
+const PAGE_WAIT_MAX: Duration = Duration::from_secs(3);
 /// One request that doesn't begin has a long prompt. Fewer than this say nothing of a level that has stood for a while,
 const WAITING_MIN: u64 = 2;
 /// and less than one in so many of what is in flight never does.
@@ -501,13 +503,6 @@ impl BoundSearch {
         Some(STALL_MIN.max(pace * STALL_TIMES).max(mean))
     }
 
-    /// When the next page of metrics is late, if pages come and none has shown a queue at this level: a machine that is busy for a moment
-    /// delays beginnings too.
-    fn page_is_late_at(&self) -> Option<Instant> {
-        let (last, interval) = self.paged_at.filter(|_| self.level.queued_pages == 0)?;
-        Some(last.after(interval * PAGE_LATE))
-    }
-
     /// When the oldest streamed request that hasn't begun to answer, granted at `oldest`, shows that the server queues.
     fn stalls_at(&self, oldest: Option<Instant>, present: &Present) -> Option<Instant> {
         let waiting = present.sequences.saturating_sub(present.answering);
@@ -518,7 +513,13 @@ impl BoundSearch {
         // A page without a queue explains what doesn't begin: its prompt is long.
         let since = self.level.clear_at.map_or(since, |clear_at| since.max(clear_at));
         let stalls_at = since.after(self.patience()?);
-        Some(self.page_is_late_at().map_or(stalls_at, |late_at| late_at.max(stalls_at)))
+        // A machine that is busy for a moment delays beginnings too, so the next page has a word, if pages come and none has shown a queue.
+        let pages = self.paged_at.filter(|_| self.level.queued_pages == 0);
+        let wait = pages.map_or(Duration::ZERO, |(last, interval)| {
+            let wait = (interval * PAGE_LATE).min(PAGE_WAIT_MAX);
+            if last.after(wait) < stalls_at { Duration::ZERO } else { wait }
+        });
+        Some(stalls_at.after(wait))
     }
 
     fn verdict(&self, ceilings: Option<&Ceilings>) -> Verdict {

@@ -26,7 +26,7 @@ use crate::decisions::driver::Handle;
 const PATH: &str = "/v1/models";
 /// Between two readings of a list.
 const INTERVAL: Duration = Duration::from_secs(30);
-/// After a reading that failed.
+/// After a server didn't answer.
 const RETRY: Duration = Duration::from_secs(5);
 /// A list that takes longer isn't read.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -77,9 +77,9 @@ async fn watch(route: Route, pool: Arc<str>, address: String, messages: mpsc::Se
     let Ok(socket) = address.parse::<SocketAddr>() else { return };
     let mut client = ServerClient::new(socket, route);
     loop {
-        let answer = tokio::time::timeout(TIMEOUT, read(&mut client)).await;
-        let models = answer.ok().flatten();
-        let pause = if models.is_some() { INTERVAL } else { RETRY };
+        let answer = tokio::time::timeout(TIMEOUT, read(&mut client)).await.unwrap_or(None);
+        let pause = if answer.is_some() { INTERVAL } else { RETRY };
+        let models = answer.flatten();
         let answer = Message::Answer { pool: pool.clone(), address: address.clone(), models };
         if messages.send(answer).await.is_err() {
             return;
@@ -88,13 +88,14 @@ async fn watch(route: Route, pool: Arc<str>, address: String, messages: mpsc::Se
     }
 }
 
-/// The list of a server; `None`: it can't be read.
-async fn read(client: &mut ServerClient) -> Option<ListedModels> {
+/// The list of a server; `Some(None)`: it answers, and has none; `None`: it doesn't answer.
+async fn read(client: &mut ServerClient) -> Option<Option<ListedModels>> {
     let accept = (header::ACCEPT, HeaderValue::from_static("application/json"));
     let response = client.get(PATH, &[accept]).await.ok()?;
     let status = response.status();
-    let body = Limited::new(response.into_body(), BODY_MAX).collect().await.ok()?.to_bytes();
-    (status == StatusCode::OK).then(|| ListedModels::parse(&body)).flatten()
+    let body = Limited::new(response.into_body(), BODY_MAX).collect().await;
+    let body = body.ok().filter(|_| status == StatusCode::OK);
+    Some(body.and_then(|body| ListedModels::parse(&body.to_bytes())))
 }
 
 async fn make_union(mut inbox: mpsc::Receiver<Message>, driver: Handle) {
