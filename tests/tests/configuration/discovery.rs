@@ -225,3 +225,43 @@ fn added_pool_is_served_without_a_restart_and_removed_pool_finishes_its_requests
         assert_eq!(gateway.child(ENVOY).await, envoy, "the same Envoy");
     });
 }
+
+#[test]
+fn pool_without_a_server_shows_zeros_and_asks_for_the_first_one_while_a_request_waits() {
+    run(async {
+        let server = Upstream::scripted().await;
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("servers.yaml");
+        list(&file, &[]);
+        let found = format!(
+            "- name: a\n  endpoints: {{file: '{}', defaults: {{variant: h100}}}}\n  queue: {{no_endpoint_ttl: 5m}}\n",
+            file.display()
+        );
+        let gateway = Gateway::start(&config("", &[found])).await;
+        let values = async |name: &str, labels: &[(&str, &str)]| -> Vec<f64> {
+            let page = gateway.metrics().await;
+            let fits = |sample: &&penstock_tests::metrics::Sample| {
+                sample.name == name
+                    && labels
+                        .iter()
+                        .all(|(label, value)| sample.labels.get(*label).is_some_and(|is| is == value))
+            };
+            page.samples.iter().filter(fits).map(|sample| sample.value).collect()
+        };
+        let variant = [("pool", "a"), ("variant", "h100")];
+        assert_eq!(values("penstock_current_replicas", &variant).await, [0.0]);
+        assert_eq!(values("penstock_pending_replicas", &variant).await, [0.0]);
+        assert_eq!(values("penstock_queue_length", &[("pool", "a")]).await, [0.0; 3], "one for each band");
+        assert_eq!(values("penstock_active_flows", &[("pool", "a")]).await, [0.0]);
+        assert_eq!(values("penstock_desired_replicas", &variant).await, [0.0; 0]);
+
+        let asked = gateway.spawn(ClientRequest::chat("m", "first"));
+        gateway.waiting("a", 1).await;
+        let waiting = [variant[0], variant[1], ("source", "waiting")];
+        assert_eq!(values("penstock_desired_replicas", &waiting).await, [1.0]);
+        list(&file, &[&server]);
+        server.next().await.answer();
+        assert_eq!(asked.await.expect("asked").status, 200);
+        assert_eq!(values("penstock_desired_replicas", &waiting).await, [0.0; 0]);
+    });
+}
