@@ -28,9 +28,9 @@ pub const SEQUENCES_MAX: u64 = 16_384;
 /// Hashes of one prompt's prefixes.
 pub const PREFIX_HASHES_MAX: usize = 32;
 /// Models of a `ModelList`.
-pub const MODEL_LIST_MAX: usize = 2_048;
+pub const MODEL_LIST_MAX: usize = 1_024;
 /// Bytes of the objects of a `ModelList`, all together.
-pub const MODEL_LIST_BYTES_MAX: usize = 1 << 20;
+pub const MODEL_LIST_BYTES_MAX: usize = 256 << 10;
 /// API keys of a policy.
 pub const API_KEYS_MAX: usize = 10_000;
 /// Bytes of an API key. A longer one is no tenant's.
@@ -73,7 +73,10 @@ const _: () = assert!(CREDIT_TTL.as_millis() < SESSION_GRACE.as_millis());
 const _: () = assert!(VERSION_MIN <= VERSION_MAX);
 // A full part of a `Hello`, with every string at its limit, fits into a message.
 const _: () = assert!(HELLO_PART_REQUESTS * 24 * NAME_BYTES_MAX < MESSAGE_BYTES_MAX);
-// A list of models leaves room for the other commands of a frame.
-const _: () = assert!(MODEL_LIST_BYTES_MAX + MODEL_LIST_MAX * (NAME_BYTES_MAX + 64) < MESSAGE_BYTES_MAX / 2);
+// A policy with all API keys and a list of models fit into a frame.
+const _: () = assert!(
+    API_KEYS_MAX * (NAME_BYTES_MAX + 64) + MODEL_LIST_BYTES_MAX + MODEL_LIST_MAX * (NAME_BYTES_MAX + 64)
+        < MESSAGE_BYTES_MAX
+);
 // A policy with all API keys, each of a tenant with the longest name, leaves room for its pools.
 const _: () = assert!(API_KEYS_MAX * (NAME_BYTES_MAX + 64) < MESSAGE_BYTES_MAX * 4 / 5);

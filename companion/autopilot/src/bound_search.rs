@@ -499,8 +499,7 @@ impl BoundSearch {
     /// The time after which a generation that doesn't begin to answer is known to wait; `None` while nothing is known of this server.
     fn patience(&self) -> Option<Duration> {
         let pace = self.level.pace().max(self.pace)?;
-        let mean = Duration::from_secs_f64(self.first_token.unwrap_or(0.0) * STALL_TIMES_MEAN);
-        Some(STALL_MIN.max(pace * STALL_TIMES).max(mean))
+        Some(STALL_MIN.max(pace * STALL_TIMES))
     }
 
     /// When the oldest streamed request that hasn't begun to answer, granted at `oldest`, shows that the server queues.
@@ -512,7 +511,8 @@ impl BoundSearch {
         let since = oldest?.max(self.level.most_since).max(self.level.since);
         // A page without a queue explains what doesn't begin: its prompt is long.
         let since = self.level.clear_at.map_or(since, |clear_at| since.max(clear_at));
-        let stalls_at = since.after(self.patience()?);
+        let mean = Duration::from_secs_f64(self.first_token.unwrap_or(0.0) * STALL_TIMES_MEAN);
+        let stalls_at = since.after(self.patience()?.max(mean.min(LEVEL_MAX)));
         // A machine that is busy for a moment delays beginnings too, so the next page has a word, if pages come and none has shown a queue.
         let pages = self.paged_at.filter(|_| self.level.queued_pages == 0);
         let wait = pages.map_or(Duration::ZERO, |(last, interval)| {

@@ -3,7 +3,7 @@
 //! The answers have the fields of OpenAI's and of Anthropic's API, because one path serves the clients of both.
 
 use penstock_wire::limits::{MODEL_LIST_BYTES_MAX, MODEL_LIST_MAX};
-use penstock_wire::{self as wire, Api, Code};
+use penstock_wire::{self as wire, Code};
 
 use crate::local_reply::{Failure, LocalReply};
 use crate::paths::{decoded_with_case, without_query};
@@ -43,8 +43,8 @@ impl ModelList {
         Self { list, models }
     }
 
-    /// The answer to a GET request for the list, or for a model.
-    pub(crate) fn answer(&self, path: &[u8]) -> LocalReply {
+    /// The answer to a GET request for the list, or for a model in it; else the name of the model.
+    pub(crate) fn answer(&self, path: &[u8]) -> Result<LocalReply, String> {
         let path = decoded_with_case(without_query(path));
         let path = String::from_utf8_lossy(&path);
         let mut segments = path.split('/').filter(|segment| !segment.is_empty());
@@ -52,20 +52,17 @@ impl ModelList {
         // The names of many models have slashes.
         let id = segments.collect::<Vec<_>>().join("/");
         if id.is_empty() {
-            return json(self.list.clone());
+            return Ok(json(self.list.clone()));
         }
-        match self.models.iter().find(|model| model.id == id) {
-            Some(model) => json(model.object.clone().into_bytes()),
-            None => {
-                let message =
-                    format!("The gateway has no model `{id}`: GET /v1/models lists those that it has.");
-                Failure::new(404, Code::ModelNotFound, message)
-                    .about("model")
-                    .without_retry()
-                    .reply(Api::Unspecified, None)
-            }
-        }
+        let model = self.models.iter().find(|model| model.id == id);
+        model.map(|model| json(model.object.clone().into_bytes())).ok_or(id)
     }
+}
+
+/// The error for a model that no pool serves.
+pub(crate) fn not_found(model: &str) -> Failure {
+    let message = format!("The gateway has no model `{model}`: GET /v1/models lists those that it has.");
+    Failure::new(404, Code::ModelNotFound, message).about("model").without_retry()
 }
 
 fn json(body: Vec<u8>) -> LocalReply {
@@ -93,24 +90,23 @@ mod tests {
         let all = models(&["org/Big", "small"]);
         let list = r#"{"object":"list","data":[{"id":"org/Big"},{"id":"small"}],"has_more":false,"first_id":"org/Big","last_id":"small"}"#;
         for path in ["/v1/models", "/v1/models/", "//v1/models?limit=1", "/v1%2Fmodels"] {
-            assert_eq!(text(&all.answer(path.as_bytes())), (200, list), "{path}");
+            assert_eq!(text(&all.answer(path.as_bytes()).expect("the list")), (200, list), "{path}");
         }
         for path in ["/v1/models/org/Big", "/v1/models/org%2FBig", "/v1/models/org%252FBig/?beta=true"] {
-            assert_eq!(text(&all.answer(path.as_bytes())), (200, r#"{"id":"org/Big"}"#), "{path}");
+            let answer = all.answer(path.as_bytes()).expect("listed");
+            assert_eq!(text(&answer), (200, r#"{"id":"org/Big"}"#), "{path}");
         }
-        let (status, body) = (404, r#""code":"model_not_found""#);
-        for path in ["/v1/models/big", "/v1/models/org/big", "/v1/models/x\"y"] {
-            let answer = all.answer(path.as_bytes());
-            assert_eq!(answer.status, status, "{path}");
-            assert!(text(&answer).1.contains(body), "{}", text(&answer).1);
-            serde_json::from_slice::<serde::de::IgnoredAny>(&answer.body).expect("JSON");
+        for (path, id) in
+            [("/v1/models/big", "big"), ("/v1/models/org/big/", "org/big"), ("/v1/models/x%22y", "x\"y")]
+        {
+            assert_eq!(all.answer(path.as_bytes()), Err(id.to_owned()), "{path}");
         }
     }
 
     #[test]
     fn a_list_may_be_empty_and_has_limits() {
         let empty = r#"{"object":"list","data":[],"has_more":false,"first_id":null,"last_id":null}"#;
-        assert_eq!(text(&models(&[]).answer(b"/v1/models")), (200, empty));
+        assert_eq!(text(&models(&[]).answer(b"/v1/models").expect("the list")), (200, empty));
         let long = wire::ListedModel { id: "a".into(), object: "x".repeat(MODEL_LIST_BYTES_MAX / 2) };
         let all = ModelList::new(wire::ModelList { models: vec![long; 5] });
         assert_eq!(all.models.len(), 1);

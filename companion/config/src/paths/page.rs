@@ -35,11 +35,12 @@ paths:
   `param: model`, and one that passes goes to the first pool. A request without a body, like `GET /version`, goes to the default pool, else to the first. The model in a form can't be
   rewritten (`pools[].rewrite`).
 - A response in the background (`\"background\": true` of `/v1/responses`) is queued like others. Its server acknowledges it and computes on, so it is charged by its estimate, and keeps its
-  place until the metrics of the server show its end, or for `stock.release_after`. Without both, its place is free at once. Its answer is at the server that has it: `GET /v1/responses/ID` goes to any server of
+  place until the metrics of the server show its end, or for `stock.release_after`, ten minutes at most by default. Without both, its place is free at once. Its answer is at the server that has it: `GET /v1/responses/ID` goes to any server of
   the pool, so such a pool needs one server.
 - `GET /v1/models` is answered by the gateway: the models of all pools, in the fields of OpenAI's and of Anthropic's API. It asks each server of a pool with health checks for
   its list every 30 s, adapters included, and shows the models that requests of their name reach, whole names in `pools[].models`, and the aliases of
-  `pools[].rewrite`. A pool whose servers are all away keeps its last list. `GET /v1/models/ID` answers with one of them, or 404 `model_not_found`. While no server has a list, both pass.
+  `pools[].rewrite`. A pool whose servers are all away keeps its last list. `GET /v1/models/ID` answers with one of them; a name that isn't listed passes to the pool
+  that serves it, or is answered 404 `model_not_found`. While no server has a list, both pass.
 
 ## Defaults
 ";

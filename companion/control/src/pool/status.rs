@@ -24,7 +24,9 @@ impl Pool {
             }
         }
         let served = self.served(&snapshot, now);
-        let waiting = snapshot.waiting;
+        // What a limit of its flow holds back needs no server.
+        let held: u64 = snapshot.bands.iter().map(|band| band.held_by_flow).sum();
+        let waiting = snapshot.waiting.saturating_sub(held);
         PoolStatus {
             name: self.name.clone(),
             retired: self.is_retired,

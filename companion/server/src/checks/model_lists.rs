@@ -28,6 +28,8 @@ const PATH: &str = "/v1/models";
 const INTERVAL: Duration = Duration::from_secs(30);
 /// After a server didn't answer.
 const RETRY: Duration = Duration::from_secs(5);
+/// After the start, pools whose servers are still looked for are waited for so long.
+const GRACE: Duration = Duration::from_secs(15);
 /// A list that takes longer isn't read.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of a list that are read.
@@ -101,12 +103,19 @@ async fn read(client: &mut ServerClient) -> Option<Option<ListedModels>> {
 async fn make_union(mut inbox: mpsc::Receiver<Message>, driver: Handle) {
     let mut union = Union::default();
     let mut sent = None;
+    let (begun, mut was_complete) = (tokio::time::Instant::now(), false);
     while let Some(message) = inbox.recv().await {
         match message {
             Message::Pools(pools) => union.set_pools(pools),
             Message::Answer { pool, address, models } => union.answer(&pool, address, models),
         }
+        union.is_complete |= begun.elapsed() >= GRACE;
+        if !std::mem::take(&mut union.has_changed) && union.is_complete == was_complete {
+            continue;
+        }
+        was_complete = union.is_complete;
         let Some(list) = union.list() else { continue };
+        was_complete = union.is_complete;
         if sent.as_ref() == Some(&list) {
             continue;
         }

@@ -111,7 +111,7 @@ impl SeriesTable {
         // leave a quarter.
         let room = match (&*labels.pool, is_served) {
             (NO_POOL, _) => values_max / 2,
-            (_, false) => values_max - values_max / 4,
+            (_, false) => room_of_unserved(values_max),
             (_, true) => values_max,
         };
         let is_beyond = |seen: &HashSet<Box<str>>, name: &str| seen.len() >= room && !seen.contains(name);
@@ -200,7 +200,7 @@ impl SeriesTable {
 
     /// Replaces the names of models beyond the limit, so that the gauges of models show the names that the counters show.
     pub(crate) fn limit_models(&mut self, status: &mut Status) {
-        let values_max = self.metrics.values_max();
+        let values_max = room_of_unserved(self.metrics.values_max());
         for model in status.pools.iter_mut().flat_map(|pool| &mut pool.models) {
             let requested = limited(&mut self.models, &model.model.requested, values_max);
             let target = limited(&mut self.targets, &model.model.target, values_max);
@@ -224,6 +224,11 @@ impl SeriesTable {
             }
         }
     }
+}
+
+/// The places that names may take which no server has served.
+const fn room_of_unserved(values_max: usize) -> usize {
+    values_max - values_max / 4
 }
 
 /// The name itself, or [`OTHER`] when the limit is reached.

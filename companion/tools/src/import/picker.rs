@@ -74,7 +74,8 @@ pub(super) fn import(node: &Node) -> Result<Imported, SourceError> {
         gates.iter().any(|gate| gate.scalar().as_deref() == Some("flowControl"))
     });
     let mut flow_control = root.section(&["flowControl"])?.unwrap_or_else(|| Section::from_entries("", []));
-    let detector = detector(&mut root, &mut flow_control)?;
+    let mut comments = Block::default();
+    let detector = detector(&mut root, &mut flow_control, &mut comments)?;
 
     let mut pool = pool("picker");
     let band = band(&mut flow_control)?;
@@ -96,6 +97,7 @@ pub(super) fn import(node: &Node) -> Result<Imported, SourceError> {
     arbitration.pair("order", order, note);
     pool.map("arbitration", arbitration);
     pool.map("scheduler", scheduler(&plugins, &mut root)?);
+    pool.append(comments);
     pool.append(band.comments);
     flow_control.comment_rest(&mut pool, reason);
     for plugin in plugins.0.iter().filter(|plugin| !plugin.is_known()) {
@@ -251,15 +253,17 @@ fn queue(flow_control: &mut Section<'_>) -> Result<Block, SourceError> {
 fn detector<'a>(
     root: &mut Section<'a>,
     flow_control: &mut Section<'a>,
+    comments: &mut Block,
 ) -> Result<Option<String>, SourceError> {
+    let mut name = None;
     for section in [root, flow_control] {
-        if let Some(mut detector) = section.section(&["saturationDetector"])?
-            && let Some(found) = detector.take(&["pluginRef"])?
-        {
-            return Ok(Some(found.text()?.into_owned()));
+        if let Some(mut detector) = section.section(&["saturationDetector"])? {
+            let found = detector.take(&["pluginRef"])?;
+            name = found.map(|found| found.text().map(Cow::into_owned)).transpose()?.or(name);
+            detector.comment_rest(comments, |_| "");
         }
     }
-    Ok(None)
+    Ok(name)
 }
 
 fn stock(plugins: &Plugins, detector: Option<&str>) -> Block {

@@ -272,7 +272,9 @@ impl Granted {
             && matches!(completed.end(), EndReason::Served | EndReason::NoAnswer);
         let has_output =
             completed.output_tokens.is_some_and(|output| output > 0) || completed.output_chunks > 0;
-        if is_background && is_acknowledged && !has_output {
+        // Of a stream in the background, too, the answer can be fetched later.
+        let has_left = (200..300).contains(&completed.status) && completed.end() == EndReason::ClientLeft;
+        if is_background && (is_acknowledged && !has_output || has_left) {
             completed.end = EndReason::RunsOn.into();
         }
         completed

@@ -15,6 +15,7 @@ use crate::headers::Headers;
 use crate::identity::IdentityClaims;
 use crate::limits::{RETRY_AFTER_MIN_MS, TRACEPARENT_BYTES_MAX};
 use crate::local_reply::Failure;
+use crate::model_list;
 use crate::paths::PathUse;
 use crate::properties::{Properties, client_address};
 use crate::registration;
@@ -83,10 +84,19 @@ impl Worker {
         if path_use == PathUse::Models
             && let Some(models) = &self.model_list
         {
-            return HeadersAction::Answer(models.answer(path));
+            match models.answer(path) {
+                Ok(answer) => return HeadersAction::Answer(answer),
+                // A list may be incomplete, so the pool of the name decides.
+                Err(model) if self.policy.pool(&model).is_err() => {
+                    let is_anthropic = headers.get("anthropic-version").is_some();
+                    let api = if is_anthropic { Api::Messages } else { Api::Unspecified };
+                    return HeadersAction::Answer(model_list::not_found(&model).reply(api, None));
+                }
+                Err(model) => return self.pass_through(now, context, headers, (end, Some(&model)), host),
+            }
         }
         let Some(api) = api else {
-            return self.pass_through(now, context, headers, end, host);
+            return self.pass_through(now, context, headers, (end, None), host);
         };
         let client = match &token {
             Some(token) => token.client.clone(),
@@ -186,13 +196,14 @@ impl Worker {
         HeadersAction::Reply(sequence, reply)
     }
 
-    /// Sends a request that isn't queued to the pool of its model, round robin over its ready endpoints.
+    /// Sends a request that isn't queued to the pool of its model, round robin over its ready endpoints. `model`: the one in its path; `None`:
+    /// its body names one, or nothing does.
     fn pass_through(
         &mut self,
         now: Instant,
         context: u32,
         headers: Headers<'_>,
-        end: bool,
+        (end, model): (bool, Option<&str>),
         host: &impl Properties,
     ) -> HeadersAction {
         let mut edits = header_sanitizer::request(headers, false);
@@ -205,13 +216,14 @@ impl Worker {
         } else {
             drop(privileged);
         }
-        if !end && self.policy.has_choice_of_pools() {
+        let named = model.and_then(|model| self.policy.pool(model).ok().flatten());
+        if named.is_none() && !end && self.policy.has_choice_of_pools() {
             return self.read_model(now, context, headers, edits);
         }
-        let Some(pool) = self.policy.default_pool() else {
+        let default = || self.policy.default_pool().map(|pool| pool.name.clone());
+        let Some(name) = named.map(|pool| pool.name.clone()).or_else(default) else {
             return HeadersAction::Pass(edits);
         };
-        let name = pool.name.clone();
         match self.pass_to(&name) {
             Ok(more) => {
                 edits.extend(more);

@@ -35,6 +35,25 @@ impl ListedModels {
     }
 }
 
+impl ListedModels {
+    /// The times of models that were listed before are those of the first list: vLLM shows the time of the request.
+    fn with_times_of(mut self, before: &[Self]) -> Self {
+        let known: BTreeMap<String, &Map<String, Value>> = (before.iter().flat_map(|list| &list.0))
+            .filter_map(|fields| Some((fields.get("id")?.as_str()?.to_owned(), fields)))
+            .collect();
+        for fields in &mut self.0 {
+            let id = fields.get("id").and_then(Value::as_str).unwrap_or_default();
+            let Some(known) = known.get(id) else { continue };
+            for key in ["created", "created_at"] {
+                if let Some(value) = known.get(key) {
+                    fields.insert(key.to_owned(), value.clone());
+                }
+            }
+        }
+        self
+    }
+}
+
 /// A model with the fields that a list of models has in the APIs of OpenAI and Anthropic. `None`: no request can name it.
 fn model(id: String, mut fields: Map<String, Value>) -> Option<Map<String, Value>> {
     if id.is_empty() || id.len() > NAME_BYTES_MAX {
@@ -42,6 +61,8 @@ fn model(id: String, mut fields: Map<String, Value>) -> Option<Map<String, Value
     }
     let created = fields.get("created").and_then(Value::as_u64).unwrap_or(0);
     fields.insert("id".into(), id.clone().into());
+    // vLLM makes it anew for each request.
+    fields.remove("permission");
     let mut default = |key: &str, value: Value| {
         fields.entry(key).or_insert(value);
     };
@@ -106,14 +127,17 @@ struct Answers {
 pub(super) struct Union {
     pools: Vec<Pool>,
     answers: BTreeMap<Arc<str>, Answers>,
-    /// Every endpoint was asked once.
-    is_complete: bool,
+    /// Every endpoint was asked once, or enough time has passed.
+    pub(super) is_complete: bool,
+    /// The list may be another one.
+    pub(super) has_changed: bool,
 }
 
 impl Union {
     pub(super) fn set_pools(&mut self, pools: Vec<Pool>) {
         self.pools = pools;
-        self.answers.retain(|name, _| self.pools.iter().any(|pool| pool.name == *name));
+        self.has_changed = true;
+        self.answers.retain(|name, _| self.pools.iter().any(|pool| pool.name == *name && pool.is_asked));
         for pool in &self.pools {
             if let Some(answers) = self.answers.get_mut(&pool.name) {
                 answers.by_address.retain(|address, _| pool.addresses.contains(address));
@@ -127,7 +151,13 @@ impl Union {
             return;
         }
         let answers = self.answers.entry(pool.clone()).or_default();
+        let models = models.map(|models| models.with_times_of(&answers.last));
+        let is_new = !answers.by_address.contains_key(&address);
         let known = answers.by_address.entry(address).or_default();
+        if !is_new && (models.is_none() || *known == models) {
+            return;
+        }
+        self.has_changed = true;
         // A server that answers no longer has the same models when it comes back, or others, which it lists then.
         if models.is_some() || known.is_none() {
             *known = models;
@@ -142,7 +172,7 @@ impl Union {
     pub(super) fn list(&mut self) -> Option<ModelList> {
         self.is_complete |= self.pools.iter().filter(|pool| pool.is_asked).all(|pool| {
             let answers = self.answers.get(&pool.name).map_or(0, |answers| answers.by_address.len());
-            answers == pool.addresses.len()
+            answers == pool.addresses.len() && answers > 0
         });
         let is_known = self.answers.values().any(|answers| !answers.last.is_empty());
         if !self.is_complete || !is_known {
@@ -268,6 +298,11 @@ mod tests {
         assert_eq!(ids(&mut union).expect("a list"), all);
         union.answer(&b, "127.0.0.1:3".into(), None);
         assert_eq!(ids(&mut union).expect("a list"), all, "away");
+        // A server that shows the time of the request has the same list.
+        union.has_changed = false;
+        let later = json!({"data": [{"id": "small", "created": 9, "permission": [{"id": "modelperm-x"}]}]});
+        union.answer(&b, "127.0.0.1:3".into(), ListedModels::parse(later.to_string().as_bytes()));
+        assert!(!union.has_changed);
         // Its endpoint leaves, as when it is scaled to zero, and another one comes.
         union.set_pools(
             Config::parse(&TWO.replace(":3", ":4"), "f.yaml")
