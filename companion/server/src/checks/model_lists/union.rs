@@ -211,6 +211,13 @@ impl Union {
                 }
             }
         }
+        if list.left_out > 0 {
+            tracing::warn!(
+                listed = list.models.len(),
+                left_out = list.left_out,
+                "GET /v1/models leaves out models: it has room for {MODEL_LIST_MAX}, and {MODEL_LIST_BYTES_MAX} bytes; requests for them go on as before"
+            );
+        }
         Some(ModelList { models: list.models })
     }
 }
@@ -220,19 +227,24 @@ struct List {
     models: Vec<ListedModel>,
     ids: HashSet<String>,
     bytes: usize,
+    left_out: usize,
 }
 
 impl List {
     /// The first model of a name counts.
     fn add(&mut self, id: &str, fields: &Map<String, Value>) {
+        if !self.ids.insert(id.to_owned()) {
+            return;
+        }
         let object = json!(fields).to_string();
         let bytes = self.bytes + object.len() + 1;
         // The bytes around the list, too.
-        let fits = bytes + 4 * NAME_BYTES_MAX < MODEL_LIST_BYTES_MAX && self.models.len() < MODEL_LIST_MAX;
-        if fits && self.ids.insert(id.to_owned()) {
-            self.bytes = bytes;
-            self.models.push(ListedModel { id: id.to_owned(), object });
+        if bytes + 4 * NAME_BYTES_MAX >= MODEL_LIST_BYTES_MAX || self.models.len() >= MODEL_LIST_MAX {
+            self.left_out += 1;
+            return;
         }
+        self.bytes = bytes;
+        self.models.push(ListedModel { id: id.to_owned(), object });
     }
 }
 
@@ -317,6 +329,23 @@ mod tests {
         assert_eq!(ids(&mut union).expect("a list"), all, "no endpoint any more");
         union.answer(&b, "127.0.0.1:4".into(), models(&["new"]));
         assert_eq!(ids(&mut union).expect("a list"), ["spare", "org/alias", "new"]);
+    }
+
+    #[test]
+    fn a_list_has_limits() {
+        let mut list = List::default();
+        for number in 0..MODEL_LIST_MAX + 5 {
+            list.add(&format!("m{}", number / 2 * 2), &Map::new());
+            list.add(&format!("m{number}"), &Map::new());
+        }
+        assert_eq!((list.models.len(), list.left_out), (MODEL_LIST_MAX, 5));
+        let mut list = List::default();
+        let long: Map<String, Value> =
+            Map::from_iter([("more".to_owned(), "x".repeat(MODEL_LIST_BYTES_MAX / 3).into())]);
+        for number in 0..4 {
+            list.add(&format!("m{number}"), &long);
+        }
+        assert_eq!((list.models.len(), list.left_out), (2, 2));
     }
 
     #[test]
