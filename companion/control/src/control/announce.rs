@@ -117,7 +117,7 @@ impl Control {
         }
     }
 
-    /// Tells every filter which models clients may name.
+    /// Sends the list of the models that clients may name to every filter.
     pub(super) fn announce_models(&mut self, list: Arc<wire::ModelList>) {
         if self.model_list.as_ref() == Some(&list) {
             return;

@@ -1,4 +1,4 @@
-//! Asks the model servers which models they have, and tells the filters the union.
+//! Reads the lists of models of the model servers, and sends their union to the filters.
 //!
 //! One task for each endpoint reads `/v1/models`; servers change their list when an adapter is loaded. The union is made by one task, so that a later
 //! list never overtakes a newer one. A pool whose servers are all away keeps the last lists.
@@ -28,7 +28,7 @@ const PATH: &str = "/v1/models";
 const INTERVAL: Duration = Duration::from_secs(30);
 /// After a server didn't answer.
 const RETRY: Duration = Duration::from_secs(5);
-/// After the start, pools whose servers are still looked for are waited for so long.
+/// After the companion's start, the list is complete after this time, even if discovery has found no server of a pool, or one hasn't answered.
 const GRACE: Duration = Duration::from_secs(15);
 /// A list that takes longer isn't read.
 const TIMEOUT: Duration = Duration::from_secs(5);

@@ -33,9 +33,7 @@ impl ListedModels {
         });
         Some(Self(models.take(MODEL_LIST_MAX).collect()))
     }
-}
 
-impl ListedModels {
     /// The times of models that were listed before are those of the first list: vLLM shows the time of the request.
     fn with_times_of(mut self, before: &[Self]) -> Self {
         let known: BTreeMap<String, &Map<String, Value>> = (before.iter().flat_map(|list| &list.0))
