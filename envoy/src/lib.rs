@@ -5,6 +5,7 @@
 //! - [`certificate`]: writes the file that names the certificate for clients.
 //! - [`folder`]: writes the part of the configuration that changes while Envoy runs, in files that Envoy watches.
 //! - [`gateway_resources`]: generates the same for the Envoys of a Kubernetes gateway.
+//! - [`ports`]: reserves the ports that Envoy and the companion will listen on.
 //! - [`run`]: runs one Envoy process.
 //! - [`child`]: starts child processes that never outlive this process.
 //! - [`yaml`]: writes configurations as YAML.
@@ -20,5 +21,6 @@ pub mod find;
 pub mod folder;
 pub mod gateway_resources;
 pub mod limits;
+pub mod ports;
 pub mod run;
 pub mod yaml;

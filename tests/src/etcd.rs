@@ -7,6 +7,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tokio::process::Command;
 
+use crate::ports::free_address;
 use crate::process::{Process, freeze};
 use crate::wait::until;
 
@@ -29,11 +30,6 @@ static BINARY: LazyLock<PathBuf> = LazyLock::new(|| {
     path.trim().into()
 });
 
-fn free_port() -> u16 {
-    let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    socket.local_addr().expect("its own").port()
-}
-
 impl Etcd {
     /// Starts a server without data.
     ///
@@ -43,8 +39,8 @@ impl Etcd {
         let binary = tokio::task::spawn_blocking(|| BINARY.clone());
         let mut etcd = Self {
             process: None,
-            port: free_port(),
-            peer_port: free_port(),
+            port: free_address().port(),
+            peer_port: free_address().port(),
             binary: binary.await.expect("an etcd"),
             data: tempfile::tempdir().expect("a folder"),
             client: reqwest::Client::builder().no_proxy().build().expect("a client can be built"),

@@ -26,6 +26,7 @@ pub mod pages;
 #[cfg(feature = "browser")]
 pub mod path_proxy;
 pub mod poisson_clients;
+pub mod ports;
 pub mod process;
 pub mod prometheus;
 pub mod python;

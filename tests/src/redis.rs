@@ -6,6 +6,7 @@ use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::Command;
 
+use crate::ports::free_address;
 use crate::process::Process;
 use crate::python;
 use crate::wait::until;
@@ -43,10 +44,9 @@ impl Redis {
     /// If no server is available.
     pub async fn absent(password: Option<&str>) -> Self {
         let binary = tokio::task::spawn_blocking(binary);
-        let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         Self {
             process: None,
-            port: socket.local_addr().expect("its own").port(),
+            port: free_address().port(),
             password: password.map(str::to_owned),
             binary: binary.await.expect("a redis-server"),
             data: tempfile::tempdir().expect("a folder"),

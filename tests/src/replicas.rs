@@ -1,7 +1,8 @@
 //! Several companions with one leader lease.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 
+use crate::ports::free_addresses;
 use crate::wait::until;
 use crate::{Companion, Etcd};
 
@@ -13,17 +14,6 @@ pub struct Replicas {
     pub addresses: Vec<SocketAddr>,
     /// The store, if the test has started it.
     pub etcd: Option<Etcd>,
-}
-
-/// Free addresses for servers that are started later.
-///
-/// # Panics
-/// If there are none.
-#[must_use]
-pub fn free_addresses(count: usize) -> Vec<SocketAddr> {
-    let listeners: Vec<TcpListener> =
-        (0..count).map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port")).collect();
-    listeners.iter().map(|listener| listener.local_addr().expect("its own")).collect()
 }
 
 /// The key `replicas` of the companion that listens on `address`.

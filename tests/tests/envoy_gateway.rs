@@ -2,7 +2,7 @@
 //!
 //! `ENVOY_GATEWAY` names its binary. It listens on fixed ports, so one test runs at a time.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,6 +12,7 @@ use base64::prelude::BASE64_STANDARD;
 use penstock_tests::gateway::{pool, slots};
 use penstock_tests::h2c::H2c;
 use penstock_tests::pages::Pages;
+use penstock_tests::ports::free_address;
 use penstock_tests::process::Process;
 use penstock_tests::raw::Raw;
 use penstock_tests::wait::soon;
@@ -31,11 +32,6 @@ struct Gateway {
     client: reqwest::Client,
     address: SocketAddr,
     folder: TempDir,
-}
-
-fn free() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("bound")
 }
 
 fn envoy_gateway() -> PathBuf {
@@ -107,7 +103,7 @@ impl Gateway {
     /// Starts a gateway with these pools. `edit` changes the resources.
     async fn start(pools: &[String], flags: &[&str], edit: impl FnOnce(String) -> String) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let [address, grpc, http] = [free(), free(), free()];
+        let [address, grpc, http] = [free_address(), free_address(), free_address()];
         let config = format!(
             "listen: {{gateway: '127.0.0.1:0', envoy_admin: '127.0.0.1:0', grpc: '{grpc}', http: '{http}'}}\npools:\n{}",
             pools.concat()

@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use penstock_config::{Address, Config, Environment, Listen};
 use serde_json::{Value, json};
 
-use super::ports::Ports;
 use super::{Error, Options};
+use penstock_envoy::ports::Ports;
 
 /// The address of any free port of this machine.
 pub(super) const ANY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);

@@ -14,7 +14,6 @@ pub mod gateway_resources;
 pub mod http_filters;
 mod inspect;
 mod plan;
-mod ports;
 mod process_limits;
 mod readiness;
 mod supervise;
@@ -115,7 +114,7 @@ pub enum Error {
     Config(#[from] config::Error),
     /// An address is in use or can't be used.
     #[error(transparent)]
-    Port(#[from] ports::Error),
+    Port(#[from] penstock_envoy::ports::Error),
     /// Several companions can't listen on one unix socket.
     #[error(
         "--companions: listen.grpc is {0}, which only one companion can listen on; write an address like 127.0.0.1:9190"

@@ -15,10 +15,10 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use super::companions::{self, Companion, Etcd, Lease};
-use super::ports::Ports;
 use super::{Error, Options, backend};
 use crate::envoy_config::HEAP_MIN;
 use crate::{certificate_files, http_filters, process_limits};
+use penstock_envoy::ports::Ports;
 
 /// The name of the only pool without a configuration file.
 const POOL: &str = "default";

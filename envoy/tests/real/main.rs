@@ -8,11 +8,13 @@ mod timers;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use penstock_envoy::bootstrap::{self, Address, Companions, Module, Pool, Settings};
 use penstock_envoy::find::{Found, Search};
 use penstock_envoy::folder::Folder;
+use penstock_envoy::ports::Ports;
 use penstock_envoy::run::{self, Envoy, Launch};
 use penstock_envoy::{limits, yaml};
 use serde_json::{Value, json};
@@ -90,9 +92,12 @@ fn settings(dir: &Path, pools: Vec<Pool>) -> Settings {
     }
 }
 
+/// The ports that this process has taken.
+static RESERVED: Mutex<Ports> = Mutex::new(Ports::new());
+
+/// A port on which nothing listens and that no other socket gets.
 fn free() -> SocketAddr {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("bound")
+    RESERVED.lock().expect("no one panics with it").reserve_any().expect("a free port")
 }
 
 fn validated(settings: &Settings, dir: &Path) {

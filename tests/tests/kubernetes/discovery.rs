@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use penstock_tests::cluster::{Cluster, NAMESPACE, kubectl};
+use penstock_tests::ports::free_addresses;
 use penstock_tests::relay::Relay;
-use penstock_tests::replicas::free_addresses;
 use penstock_tests::{Companion, Envoy, run, until};
 use serde_json::{Value, json};
 

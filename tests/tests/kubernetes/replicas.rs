@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use penstock_tests::cluster::{Cluster, NAMESPACE};
+use penstock_tests::ports::free_addresses;
 use penstock_tests::relay::Relay;
-use penstock_tests::replicas::{Replicas, free_addresses, replicas_key};
+use penstock_tests::replicas::{Replicas, replicas_key};
 use penstock_tests::takeover::{BOUND, DURATION, SERVERS, Scene, WAITING, pools};
 use penstock_tests::{Companion, Upstream, run, until};
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use penstock_tests::gateway::{config, pool, slots};
+use penstock_tests::ports::free_address;
 use penstock_tests::wait::soon;
 use penstock_tests::{Answer, ClientRequest, Gateway, Upstream, run, until};
 use serde_json::{Value, json};
@@ -229,8 +230,7 @@ fn a_server_that_refuses_or_cuts_is_as_without() {
 fn the_way_back_takes_only_requests_of_this_envoy() {
     run(async {
         let server = Upstream::scripted().await;
-        let free =
-            std::net::TcpListener::bind("127.0.0.1:0").expect("a free port").local_addr().expect("bound");
+        let free = free_address();
         let text = config("", &[pool("chat", "", &[&server], &format!("{}{KEEP_ALIVE}", slots(1)))]);
         let text = text.replacen("listen: {", &format!("listen: {{keep_alive: '{free}', "), 1);
         let gateway = Gateway::start(&text).await;

@@ -1,9 +1,9 @@
 //! Every rejection with its status, code, outcome and error format.
 
 use penstock_tests::gateway::{config, pool, slots};
+use penstock_tests::ports::free_address;
 use penstock_tests::{Call, ClientRequest, Gateway, Upstream, run, until};
 use serde_json::json;
-use tokio::net::TcpListener;
 use tokio::sync::OnceCell;
 use tokio::task::JoinHandle;
 
@@ -53,9 +53,7 @@ async fn shared() -> &'static Fixture {
                 servers.push((name, server));
             }
             let live = Upstream::serving(std::time::Duration::ZERO).await;
-            // Bound and closed again, so that no process listens there.
-            let dead =
-                TcpListener::bind("127.0.0.1:0").await.expect("a port").local_addr().expect("an address");
+            let dead = free_address();
             let unchecked = "  health: {path: null}\n  queue: {requeues: 3}\n";
             pools.push(format!(
                 "- name: dead\n  models: [dead]\n  endpoints: {{static: ['{dead}']}}\n{unchecked}"

@@ -6,6 +6,7 @@ use penstock_config::Lease;
 use penstock_election::{KnownEnvoy, Report, Role, RoleChange, RoleStatus, Settings};
 use penstock_server::election::{self, Election, RoleSink, Status};
 use penstock_server::{Clock, Gone, Reporter};
+use penstock_tests::ports::free_address;
 use penstock_tests::wait::soon;
 use penstock_tests::{Etcd, run, until};
 use serde_json::json;
@@ -228,9 +229,7 @@ fn a_leader_whose_key_is_deleted_takes_it_again_with_a_higher_term() {
 fn a_member_that_is_down_is_passed_over() {
     run(async {
         let etcd = Etcd::start().await;
-        let closed = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-        let closed_url = format!("http://{}", closed.local_addr().expect("its own"));
-        drop(closed);
+        let closed_url = format!("http://{}", free_address());
         let mut first = Companion::start_with(vec![closed_url.clone(), etcd.url()], "10.0.0.1:9190");
         let term = first.leads_with(7).await;
         assert_eq!(first.next_renewal().await, term);

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use penstock_tests::envoy::SESSIONS_IN_ALL;
 use penstock_tests::gateway::pool;
+use penstock_tests::ports::free_addresses;
 use penstock_tests::relay::Relay;
-use penstock_tests::replicas::{Replicas, etcd_lease, free_addresses, replicas_key};
+use penstock_tests::replicas::{Replicas, etcd_lease, replicas_key};
 use penstock_tests::takeover::{BOUND, DURATION, EACH, FLOWS, SERVERS, Scene, WAITING, pools};
 use penstock_tests::{ClientGroup, Companion, Envoy, Etcd, Upstream, run, until};
 

@@ -9,7 +9,8 @@ use penstock_election::prefers;
 use penstock_tests::certificates::Certificates;
 use penstock_tests::envoy::SESSIONS_IN_ALL;
 use penstock_tests::gateway::pool;
-use penstock_tests::replicas::{etcd_lease, free_addresses, replicas_key};
+use penstock_tests::ports::free_addresses;
+use penstock_tests::replicas::{etcd_lease, replicas_key};
 use penstock_tests::upstream::Gate;
 use penstock_tests::{Answer, ClientGroup, Companion, Envoy, Etcd, Upstream, run, until};
 

@@ -1,6 +1,8 @@
 //! Free ports in place of those of the page, because other gateways may run on this machine.
 
-use tokio::net::TcpSocket;
+use std::net::SocketAddr;
+
+use penstock_tests::ports::free_address;
 
 /// Each port of the page, and the configuration key by which it moves; an empty key: the page's commands name the port.
 const PORTS: [(&str, &str); 6] = [
@@ -14,19 +16,13 @@ const PORTS: [(&str, &str); 6] = [
 /// Commands that use a port without naming it, and what runs in their place.
 const COMMANDS: [(&str, &str); 1] = [("penstock status", "penstock status --url http://127.0.0.1:9191")];
 
-/// A free port for each of the page's. Each is reserved by a socket that doesn't listen, beside which a server still can.
-pub(crate) struct Ports(Vec<TcpSocket>);
+/// A free port for each of the page's.
+pub(crate) struct Ports([SocketAddr; PORTS.len()]);
 
 impl Ports {
-    /// Reserves them. Needs a runtime.
+    /// Reserves them.
     pub(crate) fn reserve() -> Self {
-        let reserved = PORTS.map(|_| {
-            let socket = TcpSocket::new_v4().expect("a socket");
-            socket.set_reuseaddr(true).expect("an option of a socket");
-            socket.bind(([127, 0, 0, 1], 0).into()).expect("a free port");
-            socket
-        });
-        Self(reserved.into())
+        Self(PORTS.map(|_| free_address()))
     }
 
     /// The text with the reserved ports.
@@ -53,7 +49,6 @@ impl Ports {
 
     fn reserved(&self, port: &str) -> Option<String> {
         let index = PORTS.iter().position(|(shown, _)| *shown == port)?;
-        let address = self.0[index].local_addr().expect("its own");
-        Some(address.port().to_string())
+        Some(self.0[index].port().to_string())
     }
 }

@@ -1,6 +1,6 @@
 //! An endpoint picker of llm-d or of the Gateway API Inference Extension: its process, and Envoy's filter for it.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -8,6 +8,7 @@ use tempfile::TempDir;
 use tokio::process::Command;
 
 use super::pool_api::{NAMESPACE, POOL, PoolApi};
+use penstock_tests::ports::free_address;
 use penstock_tests::{Process, until};
 
 /// The header in which the picker names the endpoint.
@@ -45,7 +46,8 @@ impl EndpointPicker {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let kubeconfig = folder.path().join("kubeconfig");
         std::fs::write(&kubeconfig, api.kubeconfig()).expect("write the configuration of the client");
-        let ports = Ports { grpc: grpc.port(), health: free_port(), metrics: free_port() };
+        let ports =
+            Ports { grpc: grpc.port(), health: free_address().port(), metrics: free_address().port() };
         let mut command = Command::new(program);
         command.args(arguments(ports));
         command.env("KUBECONFIG", &kubeconfig);
@@ -58,11 +60,6 @@ impl EndpointPicker {
         .await;
         Self { process, _api: api, _folder: folder }
     }
-}
-
-fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-    listener.local_addr().expect("a bound socket has an address").port()
 }
 
 /// The command line. As in the project's own charts: no tracing and log level 1. Without TLS, profiling and authentication of the metrics

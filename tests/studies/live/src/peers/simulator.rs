@@ -1,11 +1,12 @@
 //! llm-d's model server without a model.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::Path;
 
 use tokio::process::Command;
 
 use penstock_tests::pages::Pages;
+use penstock_tests::ports::free_address;
 use penstock_tests::{Process, until};
 
 /// A running simulator. It answers chats for one model without delay.
@@ -22,9 +23,7 @@ impl Simulator {
     /// # Panics
     /// With its log, if it does not serve in time.
     pub async fn start(program: &Path, model: &str, prepare: impl FnOnce(&mut Command)) -> Self {
-        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-        let address = listener.local_addr().expect("a bound socket has an address");
-        drop(listener);
+        let address = free_address();
         let mut command = Command::new(program);
         command.args(arguments(address.port(), model));
         prepare(&mut command);

@@ -1,10 +1,11 @@
 //! Bootstraps of the Envoys that Penstock is compared with: one listener, one model server cluster, and the compared filter.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use penstock_live_studies::peers;
 use penstock_tests::binary;
+use penstock_tests::ports::free_address;
 use serde_json::{Value, json};
 
 /// The cluster of the model servers.
@@ -33,7 +34,7 @@ pub(crate) fn before_picker(picker: SocketAddr) -> Bootstrap {
 }
 
 fn with(servers: Value, filter: Option<Value>, side: Option<SocketAddr>) -> Bootstrap {
-    let (address, admin) = (free_port(), free_port());
+    let (address, admin) = (free_address(), free_address());
     let mut filters: Vec<_> = filter.into_iter().collect();
     filters.push(json!({
         "name": "envoy.filters.http.router",
@@ -133,12 +134,6 @@ fn over_http2(mut cluster: Value) -> Value {
 
 fn socket(address: SocketAddr) -> Value {
     json!({"socket_address": {"address": address.ip().to_string(), "port_value": address.port()}})
-}
-
-/// A free port.
-pub(crate) fn free_port() -> SocketAddr {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-    listener.local_addr().expect("a bound socket has an address")
 }
 
 /// Builds one of the filters that the benchmark measures beside Penstock's.

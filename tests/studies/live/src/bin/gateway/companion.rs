@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use penstock_tests::ports::free_address;
 use penstock_tests::process::resident_bytes;
 use penstock_tests::until;
 use penstock_wire::command::Kind;
@@ -24,7 +25,6 @@ use tonic::client::Grpc;
 use tonic::transport::Endpoint;
 use tonic_prost::ProstCodec;
 
-use crate::bootstrap::free_port;
 use crate::subject::{Companion, NO_CREDITS, cpu_us, slots};
 
 const WAITING: u64 = 100_000;
@@ -53,7 +53,7 @@ pub(crate) async fn run(seconds: u32) -> Value {
 async fn waiting() -> Value {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let companion =
-        Companion::start(folder.path(), [free_port(); 2], free_port(), &slots(1), NO_CREDITS).await;
+        Companion::start(folder.path(), [free_address(); 2], free_address(), &slots(1), NO_CREDITS).await;
     let mut sessions = Vec::new();
     for epoch in 1..=SESSIONS {
         sessions.push(Session::open(companion.grpc, epoch, false).await);
@@ -96,7 +96,8 @@ async fn waiting() -> Value {
 async fn cycles(seconds: u32) -> Value {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let stock = "stock: {watermark_per_backend: 1000}";
-    let companion = Companion::start(folder.path(), [free_port(); 2], free_port(), stock, NO_CREDITS).await;
+    let companion =
+        Companion::start(folder.path(), [free_address(); 2], free_address(), stock, NO_CREDITS).await;
     let session = Session::open(companion.grpc, 1, true).await;
     let mut pace = tokio::time::interval(Duration::from_millis(1));
     pace.set_missed_tick_behavior(MissedTickBehavior::Burst);

@@ -6,13 +6,14 @@ use std::path::Path;
 use penstock_envoy::find::Search;
 use penstock_live_studies::peers::{EndpointPicker, Programs};
 use penstock_tests::pages::Pages;
+use penstock_tests::ports::free_address;
 use penstock_tests::process::cpu_time;
 use penstock_tests::{Etcd, Process, binary};
 use tempfile::TempDir;
 use tokio::process::Command;
 
 use crate::body;
-use crate::bootstrap::{self, Bootstrap, free_port};
+use crate::bootstrap::{self, Bootstrap};
 use crate::cores::{Cores, MEASURED, REST};
 use crate::side::{Kind, Side};
 
@@ -220,7 +221,7 @@ impl Subject {
 
     /// An endpoint picker of another project. Waits until it forwards a request.
     async fn endpoint_picker(server: SocketAddr, program: &Path) -> Self {
-        let grpc = free_port();
+        let grpc = free_address();
         let picker = EndpointPicker::start(program, grpc, server, |command| REST.hold(command)).await;
         let mut subject = Self::envoy(Which::EndpointPicker, bootstrap::before_picker(grpc), None).await;
         let gateway = Pages::at(format!("http://{}", subject.address));
@@ -241,7 +242,7 @@ impl Subject {
     /// its `queue`.
     pub(crate) async fn penstock(which: Which, server: SocketAddr, stock: &str, credits: &str) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let envoy = [free_port(), free_port()];
+        let envoy = [free_address(), free_address()];
         let companion = Companion::start(folder.path(), envoy, server, stock, credits).await;
         Self::before_companion(which, folder, envoy, companion, None).await
     }
@@ -251,7 +252,7 @@ impl Subject {
         let (folder, other) = (tempfile::tempdir(), tempfile::tempdir());
         let (folder, other) = (folder.expect("a temporary folder"), other.expect("a temporary folder"));
         let etcd = Etcd::start().await;
-        let (envoy, grpc) = ([free_port(), free_port()], [free_port(), free_port()]);
+        let (envoy, grpc) = ([free_address(), free_address()], [free_address(), free_address()]);
         let replicas = |own: SocketAddr| {
             let companions = [grpc[0].to_string(), grpc[1].to_string()].join("', '");
             format!(
@@ -356,7 +357,7 @@ impl Companion {
         stock: &str,
         credits: &str,
     ) -> Self {
-        let addresses = [envoy[0], envoy[1], free_port()];
+        let addresses = [envoy[0], envoy[1], free_address()];
         Self::start_at(folder, addresses, server, [stock, credits], "").await
     }
 
@@ -368,7 +369,7 @@ impl Companion {
         [stock, credits]: [&str; 2],
         keys: &str,
     ) -> Self {
-        let http = free_port();
+        let http = free_address();
         let config = format!(
             "listen: {{gateway: '{gateway}', envoy_admin: '{admin}', grpc: '{grpc}', http: '{http}'}}\n{keys}pools:\n- name: p\n\
              \x20 endpoints: {{static: ['{server}']}}\n  health: {{path: null}}\n  scrape: {{path: null}}\n  {stock}\n\

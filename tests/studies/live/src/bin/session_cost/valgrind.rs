@@ -1,9 +1,10 @@
 //! A companion under valgrind, and its count.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Output, Stdio};
 
+use penstock_tests::ports::free_address;
 use tempfile::TempDir;
 use tokio::process::Command;
 
@@ -80,11 +81,6 @@ pub(crate) async fn count(tool: Tool, load: Load, requests: u64) -> u64 {
         Some(count) => count,
         None => panic!("valgrind printed no count:\n{report}"),
     }
-}
-
-fn free_address() -> SocketAddr {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-    listener.local_addr().expect("its address")
 }
 
 /// The lines of a pool's configuration for its budgets.

@@ -6,9 +6,9 @@
 //! because they set `SO_REUSEADDR`, which shares an address as long as no socket listens there.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 
-use tokio::net::TcpSocket;
+use socket2::{Domain, Socket, Type};
 
 /// Why an address can't be used.
 #[derive(Debug, thiserror::Error)]
@@ -39,20 +39,39 @@ pub enum Error {
 
 /// The reserved addresses. Dropping the value releases them.
 #[derive(Debug, Default)]
-pub(super) struct Ports(Vec<TcpSocket>);
+pub struct Ports(Vec<(SocketAddr, Socket)>);
 
 impl Ports {
-    /// Reserves an address. Port 0 becomes a free port.
-    pub(super) fn reserve(
+    /// No address.
+    pub const fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    /// Reserves a free port of 127.0.0.1.
+    ///
+    /// # Errors
+    /// The system has none.
+    pub fn reserve_any(&mut self) -> io::Result<SocketAddr> {
+        let (bound, socket) = bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
+        self.0.push((bound, socket));
+        Ok(bound)
+    }
+
+    /// Reserves an address. Port 0 becomes a free port. The errors name the configuration `key` of the address, and the `flag`
+    /// or key that changes it.
+    ///
+    /// # Errors
+    /// The address is reserved here already, another process listens there, or the system refuses it.
+    pub fn reserve(
         &mut self,
         address: SocketAddr,
         key: &'static str,
         flag: &'static str,
     ) -> Result<SocketAddr, Error> {
-        match bind(address).and_then(|socket| Ok((socket.local_addr()?, socket))) {
+        match bind(address) {
             Ok((bound, _)) if self.contains(bound) => Err(Error::Taken { address, key, flag }),
             Ok((bound, socket)) => {
-                self.0.push(socket);
+                self.0.push((bound, socket));
                 Ok(bound)
             }
             Err(why) if why.kind() == io::ErrorKind::AddrInUse => Err(Error::Taken { address, key, flag }),
@@ -62,12 +81,15 @@ impl Ports {
 
     /// Whether the address is already reserved here, because the configuration uses it twice.
     fn contains(&self, address: SocketAddr) -> bool {
-        self.0.iter().any(|socket| socket.local_addr().is_ok_and(|other| other == address))
+        self.0.iter().any(|(other, _)| *other == address)
     }
 
     /// Reserves an address, or a free port on the same IP address if it is in use. For addresses that the user didn't
     /// choose.
-    pub(super) fn reserve_or_free(
+    ///
+    /// # Errors
+    /// The system refuses the address.
+    pub fn reserve_or_free(
         &mut self,
         address: SocketAddr,
         key: &'static str,
@@ -80,14 +102,13 @@ impl Ports {
     }
 }
 
-fn bind(address: SocketAddr) -> io::Result<TcpSocket> {
-    let socket = match address {
-        SocketAddr::V4(_) => TcpSocket::new_v4(),
-        SocketAddr::V6(_) => TcpSocket::new_v6(),
-    }?;
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    Ok(socket)
+/// A socket that is bound to the address, and where.
+fn bind(address: SocketAddr) -> io::Result<(SocketAddr, Socket)> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    let bound = socket.local_addr()?.as_socket().ok_or(io::ErrorKind::AddrNotAvailable)?;
+    Ok((bound, socket))
 }
 
 #[cfg(test)]
