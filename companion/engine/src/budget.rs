@@ -1,6 +1,6 @@
 //! What flows use in the windows of their budgets.
 //!
-//! [`window`] counts one window of one flow, [`moment`] numbers the steps of windows, [`calendar`] knows UTC, [`flow`] has all windows
+//! [`window`] counts one window of one flow, [`moment`] numbers the steps of windows, [`calendar`] knows days, [`flow`] has all windows
 //! of a flow, and [`table`] all flows. [`crate::engine`] asks at a request's arrival and at its turn, and charges at its dispatch.
 
 mod audit;
@@ -14,19 +14,20 @@ mod snapshot;
 mod table;
 mod window;
 
+use alloc::borrow::Cow;
 use alloc::boxed::Box;
 use core::time::Duration;
 
-use self::calendar::Calendar;
-pub(crate) use self::moment::Moment;
+use self::calendar::Calendars;
+pub(crate) use self::moment::{LocalNow, Now};
 pub(crate) use self::table::Table;
 use crate::policy::{Budget, Flows};
 use crate::time::Instant;
 
-/// The budgets of a pool, and UTC.
+/// The budgets of a pool, and their calendars.
 #[derive(Debug)]
 pub(crate) struct Budgets {
-    calendar: Calendar,
+    calendars: Calendars,
     now: Instant,
     /// `None`: the policy has no budgets.
     table: Option<Box<Table>>,
@@ -34,7 +35,7 @@ pub(crate) struct Budgets {
 
 impl Budgets {
     pub(crate) fn new(flows: &Flows, now: Instant) -> Self {
-        let mut new = Self { calendar: Calendar::new(now), now, table: None };
+        let mut new = Self { calendars: Calendars::new(now), now, table: None };
         new.reconfigure(&[], flows);
         new
     }
@@ -47,35 +48,36 @@ impl Budgets {
 
     /// The usage of all flows, and the present moment.
     pub(crate) fn table(&mut self) -> Option<(&mut Table, Now<'_>)> {
-        let now = Now { moment: Moment::of(&self.calendar, self.now), calendar: &self.calendar };
+        let now = Now::new(self.now, &self.calendars);
         Some((self.table.as_mut()?, now))
     }
 
     pub(crate) fn read(&self) -> Option<(&Table, Now<'_>)> {
-        let now = Now { moment: Moment::of(&self.calendar, self.now), calendar: &self.calendar };
+        let now = Now::new(self.now, &self.calendars);
         Some((self.table.as_ref()?, now))
     }
 
     /// Calls `read` with the usage of all flows and a moment that isn't before the last input; `None`: the policy has no budgets.
     pub(crate) fn read_at<T>(&self, now: Instant, read: impl FnOnce(&Table, &Now<'_>) -> T) -> Option<T> {
-        let mut calendar = self.calendar;
-        calendar.advance(now);
-        let now = Now { moment: Moment::of(&calendar, now), calendar: &calendar };
-        Some(read(self.table.as_ref()?, &now))
+        let mut calendars = Cow::Borrowed(&self.calendars);
+        if calendars.are_due(now) {
+            calendars.to_mut().advance(now);
+        }
+        Some(read(self.table.as_ref()?, &Now::new(now, &calendars)))
     }
 
     #[inline]
     pub(crate) fn advance(&mut self, now: Instant) {
         self.now = now;
         if self.is_on() {
-            self.calendar.advance(now);
+            self.calendars.advance(now);
         }
     }
 
     /// See [`crate::Input::Utc`].
     pub(crate) fn set_utc(&mut self, now: Instant, utc: Duration) {
         self.now = now;
-        self.calendar.set(now, utc);
+        self.calendars.set(now, utc);
     }
 
     /// The next moment at which a flow that is held may go.
@@ -86,19 +88,14 @@ impl Budgets {
 
     /// Applies other budgets. Windows stay with what was used of them if their glob, unit and period stay.
     pub(crate) fn reconfigure(&mut self, old: &[Budget], new: &Flows) {
+        self.calendars.advance(self.now);
+        let calendars = self.calendars.of_policy(&new.budgets, self.now);
+        let before = core::mem::replace(&mut self.calendars, calendars);
         if new.budgets.is_empty() {
             self.table = None;
             return;
         }
-        self.calendar.advance(self.now);
-        let moment = Moment::of(&self.calendar, self.now);
-        self.table.get_or_insert_default().reconfigure(old, new, &moment);
+        let (before, now) = (Now::new(self.now, &before), Now::new(self.now, &self.calendars));
+        self.table.get_or_insert_default().reconfigure(old, new, &before, &now);
     }
-}
-
-/// The present moment, and what converts steps to times.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Now<'a> {
-    pub(crate) moment: Moment,
-    calendar: &'a Calendar,
 }

@@ -18,7 +18,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-pub use self::budget::{Budget, BudgetPeriod, BudgetWindow, Over};
+pub use self::budget::{Budget, BudgetCalendar, BudgetPeriod, BudgetWindow, Over};
 pub use self::claims::MaxPriority;
 pub use self::discipline::Discipline;
 pub use self::extra_places::ExtraPlaces;

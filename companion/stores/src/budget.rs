@@ -1,6 +1,6 @@
 //! Usage of budgets as stores keep it: summed up by flow, window and bucket of time.
 //!
-//! A bucket is as wide as a step of the engine's window, but a second at least, and belongs to a day or month as a whole. Buckets are kept for longer than their
+//! A bucket is as wide as a step of the engine's window, but a second at least, and belongs to a day, week or month as a whole. Buckets are kept for longer than their
 //! window, because what a flow has used above its budget is owed after that: the engine replays them ([`DEBT_WINDOWS`]).
 
 use std::time::Duration;
@@ -11,12 +11,14 @@ use penstock_engine::policy::{BudgetPeriod, CostUnit};
 
 use super::millis;
 
-/// A debt is remembered as long as it comes from the last so many windows, days or months.
+/// A debt is remembered as long as it comes from the last so many windows, days, weeks or months.
 const DEBT_WINDOWS: u64 = 10;
 const SECOND_MS: u64 = 1_000;
 const DAY_MS: u64 = 24 * 3_600 * SECOND_MS;
 /// The longest month.
 const MONTH_MS: u64 = 31 * DAY_MS;
+/// By how much a change of clocks makes a day longer, at most: a time zone may move across the date line.
+const CHANGE_MS: u64 = DAY_MS;
 
 /// A window's time as a number: milliseconds of a sliding one, which lasts a second at least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -24,12 +26,14 @@ pub(super) struct PeriodCode(u64);
 
 const DAY: PeriodCode = PeriodCode(1);
 const MONTH: PeriodCode = PeriodCode(2);
+const WEEK: PeriodCode = PeriodCode(3);
 
 impl From<BudgetPeriod> for PeriodCode {
     fn from(period: BudgetPeriod) -> Self {
         match period {
             BudgetPeriod::Sliding(duration) => Self(millis(duration).max(SECOND_MS)),
             BudgetPeriod::Day => DAY,
+            BudgetPeriod::Week => WEEK,
             BudgetPeriod::Month => MONTH,
         }
     }
@@ -39,7 +43,7 @@ impl PeriodCode {
     /// `None`: no window has this number.
     pub(super) fn from_number(number: u64) -> Option<Self> {
         let code = Self(number);
-        (code == DAY || code == MONTH || number >= SECOND_MS).then_some(code)
+        ([DAY, WEEK, MONTH].contains(&code) || number >= SECOND_MS).then_some(code)
     }
 
     pub(super) const fn number(self) -> u64 {
@@ -49,6 +53,7 @@ impl PeriodCode {
     pub(super) const fn period(self) -> BudgetPeriod {
         match self {
             DAY => BudgetPeriod::Day,
+            WEEK => BudgetPeriod::Week,
             MONTH => BudgetPeriod::Month,
             Self(millis) => BudgetPeriod::Sliding(Duration::from_millis(millis)),
         }
@@ -61,13 +66,12 @@ impl PeriodCode {
     /// The width of a bucket, in milliseconds; of a calendar window at most.
     pub(super) fn width(self) -> u64 {
         match self {
-            DAY => DAY_MS,
-            MONTH => MONTH_MS,
+            DAY | WEEK | MONTH => self.length(),
             Self(millis) => millis.div_ceil(BUDGET_STEPS).max(SECOND_MS),
         }
     }
 
-    /// The start of the bucket that contains `time`, in milliseconds. A calendar window's usage has the first second of its day or month.
+    /// The start of the bucket that contains `time`, in milliseconds. A calendar window's usage has the first second of its day, week or month.
     pub(super) fn bucket(self, time: u64) -> u64 {
         if self.is_calendar() { time } else { time - time % self.width() }
     }
@@ -75,8 +79,9 @@ impl PeriodCode {
     /// The time of the window in milliseconds; of a calendar window at most.
     pub(super) const fn length(self) -> u64 {
         match self {
-            DAY => DAY_MS,
-            MONTH => MONTH_MS,
+            DAY => DAY_MS + CHANGE_MS,
+            WEEK => 7 * DAY_MS + CHANGE_MS,
+            MONTH => MONTH_MS + CHANGE_MS,
             Self(millis) => millis,
         }
     }
@@ -226,12 +231,14 @@ mod tests {
     #[test]
     fn a_period_survives_its_number() {
         let sliding = |millis| BudgetPeriod::Sliding(Duration::from_millis(millis));
-        for period in [BudgetPeriod::Day, BudgetPeriod::Month, sliding(1_000), sliding(90_500)] {
+        for period in
+            [BudgetPeriod::Day, BudgetPeriod::Week, BudgetPeriod::Month, sliding(1_000), sliding(90_500)]
+        {
             let number = code(period).number();
             assert_eq!(PeriodCode::from_number(number).map(PeriodCode::period), Some(period));
         }
         assert_eq!(
-            [0, 3, 999].map(PeriodCode::from_number),
+            [0, 4, 999].map(PeriodCode::from_number),
             [None; 3],
             "a sliding window lasts a second at least"
         );

@@ -19,7 +19,7 @@ const PARTS: u64 = 10;
 enum When {
     /// In the part of this number since the buffer was made. Requests that were dispatched before it count in the first one.
     Part(u64),
-    /// In the day or month that began with this second since 1970 began.
+    /// In the day, week or month that began with this second since 1970 began.
     Since(i64),
 }
 

@@ -1,4 +1,4 @@
-//! Days and months in UTC by a wall clock that may be set, numbered in the order in which they begin.
+//! Days, weeks and months in UTC by a wall clock that may be set, numbered in the order in which they begin.
 
 const DAY: i128 = 86_400 * 1_000_000_000;
 /// A clock that is set back by less begins no earlier day.
@@ -13,10 +13,14 @@ pub struct Calendar {
     latest: i128,
     /// The present day since 1970 began.
     pub day: i64,
+    /// The present week since 1970 began, a Thursday.
+    pub week: i64,
     /// The present month since 1970 began.
     pub month: i64,
     /// How many days have begun.
     pub days_begun: i64,
+    /// How many weeks have begun.
+    pub weeks_begun: i64,
     /// How many months have begun.
     pub months_begun: i64,
 }
@@ -25,7 +29,16 @@ impl Calendar {
     /// A calendar to which UTC isn't known yet: 1970 begins at the local time `local`, in nanoseconds.
     #[must_use]
     pub fn new(local: u64) -> Self {
-        Self { offset: -i128::from(local), latest: 0, day: 0, month: 0, days_begun: 0, months_begun: 0 }
+        Self {
+            offset: -i128::from(local),
+            latest: 0,
+            day: 0,
+            week: 0,
+            month: 0,
+            days_begun: 0,
+            weeks_begun: 0,
+            months_begun: 0,
+        }
     }
 
     /// UTC at the local time `local`, in nanoseconds.
@@ -45,6 +58,9 @@ impl Calendar {
         let day = day_of(self.utc(local));
         self.days_begun += (day - self.day).max(0);
         self.day = self.day.max(day);
+        let week = week_of(day);
+        self.weeks_begun += (week - self.week).max(0);
+        self.week = self.week.max(week);
         let month = month_of(day);
         self.months_begun += (month - self.month).max(0);
         self.month = self.month.max(month);
@@ -58,13 +74,15 @@ impl Calendar {
         if self.latest - utc >= BACK_MAX {
             self.latest = utc;
             self.day = day_of(utc);
+            self.week = week_of(self.day);
             self.month = month_of(self.day);
         } else {
             self.latest = self.latest.max(utc);
             // However many days a clock skips, one begins.
-            let (days, months) = (self.days_begun, self.months_begun);
+            let (days, weeks, months) = (self.days_begun, self.weeks_begun, self.months_begun);
             self.advance(local);
             self.days_begun = self.days_begun.min(days + 1);
+            self.weeks_begun = self.weeks_begun.min(weeks + 1);
             self.months_begun = self.months_begun.min(months + 1);
         }
     }
@@ -74,6 +92,18 @@ impl Calendar {
 #[must_use]
 pub fn day_of(utc: i128) -> i64 {
     i64::try_from(utc.div_euclid(DAY)).unwrap_or(i64::MAX)
+}
+
+/// The number of the week, from Monday, that contains a day; 1970 begins in week 0.
+#[must_use]
+pub const fn week_of(day: i64) -> i64 {
+    (day + 3).div_euclid(7)
+}
+
+/// The first day of a week.
+#[must_use]
+pub const fn first_day_of_week(week: i64) -> i64 {
+    week * 7 - 3
 }
 
 /// The number of the month since 1970 began that contains a day.

@@ -6,5 +6,5 @@
 mod calendar;
 mod window;
 
-pub use self::calendar::{Calendar, day_of, first_day, month_of};
+pub use self::calendar::{Calendar, day_of, first_day, first_day_of_week, month_of, week_of};
 pub use self::window::{Settled, Window, steps};

@@ -182,8 +182,8 @@ impl Window {
         Settled { has_left, still_counted }
     }
 
-    /// What wasn't used lowers the debt first, then what was paid of it, the latest first, then what top-ups have paid, then the request's
-    /// own step.
+    /// What wasn't used leaves the request's own step first, then the debt, then what was paid of it, the latest first, then what top-ups
+    /// have paid. The room pays the debt that is left.
     fn give_back(&mut self, step: i64, mut amount: u64) {
         let mut take_from = |counted: &mut u64| {
             let back = amount.min(*counted);
@@ -191,14 +191,14 @@ impl Window {
             amount -= back;
             back
         };
+        if let Some(used) = self.used.get_mut(&step) {
+            take_from(used);
+        }
         take_from(&mut self.debt);
         for paid in self.paid.values_mut().rev() {
             take_from(paid);
         }
         self.extra += take_from(&mut self.extra_paid);
-        if let Some(used) = self.used.get_mut(&step) {
-            take_from(used);
-        }
         self.pay();
     }
 

@@ -34,7 +34,11 @@ struct Gateway {
 impl Gateway {
     /// A gateway on which the tenants `limited*` have a budget with this window, and are refused beyond it.
     async fn start(server: Upstream, store: &str, window: &str) -> Self {
-        let budgets = format!("[{{match: 'limited*', windows: [{window}], over: refuse}}]");
+        Self::with_budget(server, store, &format!("windows: [{window}]")).await
+    }
+
+    async fn with_budget(server: Upstream, store: &str, budget: &str) -> Self {
+        let budgets = format!("[{{match: 'limited*', {budget}, over: refuse}}]");
         let keys = format!(
             "{}{HOLD}  arbitration: {{flows: {{budgets: {budgets}}}}}\n  usage: {{output_token_weight: 1, store: {store}}}\n",
             slots(50)
@@ -344,6 +348,58 @@ fn redis_that_comes_back_is_caught_up_with() {
 #[test]
 fn redis_that_comes_back_empty_is_caught_up_with() {
     run(redis_away(true));
+}
+
+/// Seconds since 1970 began, as the pages of a companion write a time.
+fn shown(seconds: u64) -> String {
+    humantime::format_rfc3339_seconds(std::time::UNIX_EPOCH + Duration::from_secs(seconds)).to_string()
+}
+
+/// Weeks in Tokyo that begin on Sunday end there at midnight, and their usage is kept by a companion that is killed.
+async fn a_week_in_tokyo(store: &str) {
+    let windows = "windows: [{requests: 3, per: week}, {requests: 9, per: day}, {requests: 9, per: month}]";
+    let budget = format!("{windows}, timezone: Asia/Tokyo, starts: {{weekday: sunday, day: 15}}");
+    let server = Upstream::serving(Duration::from_millis(2)).await;
+    let mut gateway = Gateway::with_budget(server, store, &budget).await;
+    gateway.serve("limited", 3).await;
+    gateway.written().await;
+    gateway.companion.kill().await;
+    gateway.companion.restart().await;
+    let refused = gateway.ask("limited").await;
+    assert_eq!(refused.status, 429, "{}", refused.text());
+
+    let now =
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_secs();
+    // Tokyo is nine hours ahead, always. Day 0 was a Thursday, so the first Sunday was day 3.
+    let (ahead, day) = (9 * 3_600, 86_400);
+    let today = (now + ahead) / day;
+    let weeks = (today - 3) / 7 + 1;
+    let page = gateway.companion.get("/budgets?pool=p").await.expect("an answer").json();
+    let windows = page[0]["windows"].clone();
+    let of_week = json!([windows[0]["per"], windows[0]["used"], windows[0]["resets_at"]]);
+    assert_eq!(of_week, json!(["week", 3, shown((weeks * 7 + 3) * day - ahead)]), "{page}");
+    assert_eq!(windows[1]["resets_at"], shown((today + 1) * day - ahead), "{page}");
+    let month = windows[2]["resets_at"].as_str().expect("a time");
+    assert!(month.ends_with("-14T15:00:00Z"), "{month}");
+    let wait: u64 = refused.header("retry-after").parse().expect("seconds");
+    let until_sunday = (weeks * 7 + 3) * day - ahead - now;
+    assert!((until_sunday..=until_sunday + 60).contains(&wait), "{wait} s, not {until_sunday} s");
+}
+
+#[test]
+fn a_week_in_another_time_zone_is_kept_in_a_file() {
+    run(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        a_week_in_tokyo(&redb(&folder.path().join("usage.redb"))).await;
+    });
+}
+
+#[test]
+fn a_week_in_another_time_zone_is_kept_in_redis() {
+    run(async {
+        let server = Redis::start().await;
+        a_week_in_tokyo(&redis(&server)).await;
+    });
 }
 
 /// A budget of ten requests' tokens, of which none becomes free again while a test runs.

@@ -2,8 +2,10 @@
 
 use std::fmt;
 
+use jiff::civil;
+use jiff::tz::TimeZone;
 use penstock_engine::limits::{BUDGET_WINDOWS_MAX, BUDGETS_MAX};
-use penstock_engine::policy::{self, BudgetPeriod, CostUnit, FlowGlob, Over};
+use penstock_engine::policy::{self, BudgetCalendar, BudgetPeriod, CostUnit, FlowGlob, Over};
 use schemars::{JsonSchema, json_schema};
 use serde::de::{self, Deserializer, Visitor};
 use serde::ser::Serializer;
@@ -24,12 +26,92 @@ pub(crate) struct Budget {
     /// back before the next one goes.
     #[schemars(length(min = 1, max = 8))]
     pub(crate) windows: Vec<BudgetWindow>,
+    /// The time zone of its days, weeks and months, as the IANA's database names it, like `Europe/Berlin`. A day on which clocks change
+    /// is as long as it is there.
+    #[serde(default = "utc")]
+    #[schemars(length(min = 1, max = 64))]
+    pub(crate) timezone: String,
+    /// When its weeks and months begin.
+    #[serde(default)]
+    pub(crate) starts: Starts,
     /// The way of requests for which nothing is left.
     #[serde(default)]
     pub(crate) over: Over,
     /// Decides nothing, and counts what it would have decided.
     #[serde(default)]
     pub(crate) shadow: bool,
+}
+
+fn utc() -> String {
+    "UTC".to_owned()
+}
+
+/// When weeks and months begin, at midnight.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+#[schemars(inline)]
+pub(crate) struct Starts {
+    /// The day on which a month begins. A month that doesn't have it begins on its last day.
+    pub(crate) day: MonthDay,
+    /// The day on which a week begins.
+    pub(crate) weekday: Weekday,
+}
+
+impl Default for Starts {
+    fn default() -> Self {
+        Self { day: MonthDay(1), weekday: Weekday::Monday }
+    }
+}
+
+/// A day of a month.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct MonthDay(i8);
+
+impl<'de> Deserialize<'de> for MonthDay {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct MonthDayVisitor;
+        impl Visitor<'_> for MonthDayVisitor {
+            type Value = MonthDay;
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("a day of a month, 1 to 31")
+            }
+            fn visit_u64<E: de::Error>(self, day: u64) -> Result<MonthDay, E> {
+                let valid = i8::try_from(day).ok().filter(|day| (1..=31).contains(day));
+                valid.map(MonthDay).ok_or_else(|| E::invalid_value(de::Unexpected::Unsigned(day), &self))
+            }
+        }
+        deserializer.deserialize_any(MonthDayVisitor)
+    }
+}
+
+inline_schema!(MonthDay, |_generator| json_schema!({"type": "integer", "minimum": 1, "maximum": 31}));
+
+/// A day of a week.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub(crate) enum Weekday {
+    Monday,
+    Tuesday,
+    Wednesday,
+    Thursday,
+    Friday,
+    Saturday,
+    Sunday,
+}
+
+impl From<Weekday> for civil::Weekday {
+    fn from(weekday: Weekday) -> Self {
+        match weekday {
+            Weekday::Monday => Self::Monday,
+            Weekday::Tuesday => Self::Tuesday,
+            Weekday::Wednesday => Self::Wednesday,
+            Weekday::Thursday => Self::Thursday,
+            Weekday::Friday => Self::Friday,
+            Weekday::Saturday => Self::Saturday,
+            Weekday::Sunday => Self::Sunday,
+        }
+    }
 }
 
 /// A window of time: exactly one of `tokens` and `requests`.
@@ -46,7 +128,7 @@ pub(crate) struct BudgetWindow {
     /// Requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) requests: Option<Count>,
-    /// The last so much time, at least `1s`, counted in steps of a 60th; or the calendar's day or month, in UTC.
+    /// The last so much time, at least `1s`, counted in steps of a 60th; or the calendar's day, week or month.
     pub(crate) per: Period,
 }
 
@@ -60,11 +142,13 @@ impl<'de> Deserialize<'de> for Period {
         impl Visitor<'_> for PeriodVisitor {
             type Value = Period;
             fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str("day, month, or a duration of at least 1s with its unit, like 1m or 1h")
+                formatter
+                    .write_str("day, week, month, or a duration of at least 1s with its unit, like 1m or 1h")
             }
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Period, E> {
                 match text {
                     "day" => Ok(Period(BudgetPeriod::Day)),
+                    "week" => Ok(Period(BudgetPeriod::Week)),
                     "month" => Ok(Period(BudgetPeriod::Month)),
                     text => PositiveDuration::parse(text)
                         .filter(|duration| duration.0.as_secs() >= 1)
@@ -82,6 +166,7 @@ impl Serialize for Period {
         match self.0 {
             BudgetPeriod::Sliding(duration) => PositiveDuration(duration).serialize(serializer),
             BudgetPeriod::Day => serializer.serialize_str("day"),
+            BudgetPeriod::Week => serializer.serialize_str("week"),
             BudgetPeriod::Month => serializer.serialize_str("month"),
         }
     }
@@ -89,7 +174,7 @@ impl Serialize for Period {
 
 inline_schema!(
     Period,
-    |generator| json_schema!({"anyOf": [{"enum": ["day", "month"]}, PositiveDuration::json_schema(generator)]})
+    |generator| json_schema!({"anyOf": [{"enum": ["day", "week", "month"]}, PositiveDuration::json_schema(generator)]})
 );
 
 /// The longest glob, in bytes.
@@ -120,12 +205,26 @@ pub(super) fn convert(raw: Vec<Budget>, path: &str) -> Result<Vec<policy::Budget
         budgets.push(policy::Budget {
             flows: FlowGlob::new(&budget.flows),
             windows: convert_windows(&budget.windows, &format!("{path}.windows"))?,
+            calendar: BudgetCalendar {
+                timezone: timezone(&budget.timezone, &format!("{path}.timezone"))?,
+                month_starts: budget.starts.day.0,
+                week_starts: budget.starts.weekday.into(),
+            },
             over: budget.over,
             shadow: budget.shadow,
         });
         globs.push(budget.flows);
     }
     Ok(budgets)
+}
+
+fn timezone(name: &str, path: &str) -> Result<TimeZone, Violation> {
+    TimeZone::get(name).map_err(|_| {
+        Violation::new(
+            path,
+            format!("`{name}` is not in the time zone database; a name is like Europe/Berlin"),
+        )
+    })
 }
 
 fn convert_windows(raw: &[BudgetWindow], path: &str) -> Result<Vec<policy::BudgetWindow>, Violation> {
@@ -161,7 +260,11 @@ fn convert_windows(raw: &[BudgetWindow], path: &str) -> Result<Vec<policy::Budge
 mod tests {
     use core::time::Duration;
 
-    use penstock_engine::policy::{Budget, BudgetPeriod, BudgetWindow, CostUnit, FlowGlob, Over};
+    use jiff::civil::Weekday;
+    use jiff::tz::TimeZone;
+    use penstock_engine::policy::{
+        Budget, BudgetCalendar, BudgetPeriod, BudgetWindow, CostUnit, FlowGlob, Over,
+    };
 
     use crate::Config;
 
@@ -187,6 +290,7 @@ mod tests {
         let budget = |glob: &str, windows: &[BudgetWindow], over, shadow| Budget {
             flows: FlowGlob::new(glob),
             windows: windows.to_vec(),
+            calendar: BudgetCalendar::default(),
             over,
             shadow,
         };
@@ -201,6 +305,21 @@ mod tests {
             budget("*", &[window(tokens, 1, sliding(1))], Over::Hold, false),
         ];
         assert_eq!(found, Ok(expected));
+    }
+
+    #[test]
+    fn a_budget_may_have_a_calendar_of_its_own() {
+        let calendar = |more: &str| {
+            let budgets = converted(&format!("[{{match: a, windows: [{{tokens: 1, per: week}}]{more}}}]"));
+            budgets.expect("valid").remove(0).calendar
+        };
+        assert_eq!(calendar(""), BudgetCalendar::default());
+        let berlin = TimeZone::get("Europe/Berlin").expect("in the database");
+        assert_eq!(
+            calendar(", timezone: europe/berlin, starts: {day: 31, weekday: sunday}"),
+            BudgetCalendar { timezone: berlin, month_starts: 31, week_starts: Weekday::Sunday }
+        );
+        assert_eq!(calendar(", starts: {day: 15}").month_starts, 15);
     }
 
     #[test]

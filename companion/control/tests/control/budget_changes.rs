@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use penstock_control::{BudgetChange, Event, FlowBudget, PoolBudgets, PoolEvent, Settings};
-use penstock_engine::policy::{Budget, BudgetPeriod, BudgetWindow, CostUnit, FlowGlob, Over};
+use penstock_engine::policy::{Budget, BudgetCalendar, BudgetPeriod, BudgetWindow, CostUnit, FlowGlob, Over};
 use penstock_wire as wire;
 use wire::filter_frame::Event as Message;
 
@@ -23,6 +23,7 @@ fn with_budget(over: Over, shadow: bool, unit: CostUnit, limit: u64) -> World {
             limit,
             period: BudgetPeriod::Sliding(Duration::from_secs(3_600)),
         }],
+        calendar: BudgetCalendar::default(),
         over,
         shadow,
     }];

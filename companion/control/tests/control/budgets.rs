@@ -6,7 +6,7 @@ use penstock_control::{Event, PoolEvent};
 use penstock_engine::Outcome;
 use penstock_engine::effect::BudgetReport;
 use penstock_engine::input::{BudgetReset, BudgetRunning, BudgetUsage, UsageKind, UsedAt};
-use penstock_engine::policy::{Budget, BudgetPeriod, BudgetWindow, CostUnit, FlowGlob, Over};
+use penstock_engine::policy::{Budget, BudgetCalendar, BudgetPeriod, BudgetWindow, CostUnit, FlowGlob, Over};
 use penstock_engine::units::Tokens;
 use penstock_wire as wire;
 use wire::filter_frame::Event as Message;
@@ -23,6 +23,7 @@ fn with_budget(limit: u64, period: BudgetPeriod) -> World {
     settings.pools[0].policy.flows.budgets = vec![Budget {
         flows: FlowGlob::new("*"),
         windows: vec![BudgetWindow { unit: CostUnit::Requests, limit, period }],
+        calendar: BudgetCalendar::default(),
         over: Over::Refuse,
         shadow: false,
     }];

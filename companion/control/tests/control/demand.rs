@@ -5,7 +5,9 @@ use core::time::Duration;
 use penstock_autopilot::Kept;
 use penstock_control::Settings;
 use penstock_engine::Outcome;
-use penstock_engine::policy::{Budget, BudgetPeriod, BudgetWindow, CostUnit, FlowGlob, Gate, Over, Policy};
+use penstock_engine::policy::{
+    Budget, BudgetCalendar, BudgetPeriod, BudgetWindow, CostUnit, FlowGlob, Gate, Over, Policy,
+};
 use penstock_engine::units::Decimal;
 use penstock_model::slo::Policy as SloPolicy;
 use penstock_model::{Parameters, Targets};
@@ -47,6 +49,7 @@ fn budget(over: Over) -> Vec<Budget> {
             limit: 1,
             period: BudgetPeriod::Sliding(Duration::from_secs(3_600)),
         }],
+        calendar: BudgetCalendar::default(),
         over,
         shadow: false,
     }]

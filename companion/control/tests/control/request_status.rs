@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use penstock_control::{Event, PoolEvent, RequestState, RequestStatus};
 use penstock_engine::Outcome;
-use penstock_engine::policy::{Budget, BudgetPeriod, BudgetWindow, CostUnit, FlowGlob, Over};
+use penstock_engine::policy::{Budget, BudgetCalendar, BudgetPeriod, BudgetWindow, CostUnit, FlowGlob, Over};
 use penstock_wire as wire;
 use wire::filter_frame::Event as Message;
 
@@ -60,6 +60,7 @@ fn a_request_that_its_budget_holds_shows_until_when() {
             limit: 1,
             period: BudgetPeriod::Sliding(Duration::from_secs(20)),
         }],
+        calendar: BudgetCalendar::default(),
         over: Over::Hold,
         shadow: false,
     }];

@@ -40,7 +40,7 @@ impl Table {
     pub(crate) fn would_have_room(&self, name: &str, now: &Now<'_>) -> bool {
         self.flows.get(name).is_none_or(|flow| {
             let mut flow = flow.clone();
-            flow.advance(self.budget(flow.budget), &now.moment);
+            flow.advance(self.budget(flow.budget), &now.under(flow.budget).moment);
             flow.has_room()
         })
     }

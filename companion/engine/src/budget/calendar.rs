@@ -1,70 +1,31 @@
-//! UTC as the engine knows it: days and months, numbered, and when they begin in the engine's time.
+//! Calendars as the engine knows them: days, weeks and months, numbered, and when they begin in the engine's time.
 //!
 //! The owner says what UTC is at some moments, and the engine's own time passes in between. A clock that goes back by less than
 //! [`BACK_MAX`] starts no earlier day again. One that goes back further is followed, but what was used stays: periods are numbered in the
 //! order in which they began here, and a period that begins again keeps the present number. A clock that jumps forward begins one period,
 //! however many it skips: so it forgets what was used in one window, and pays no more of a debt than that has room for.
+//!
+//! Budgets with the same [`BudgetCalendar`] share one calendar.
 
+mod rule;
 #[cfg(test)]
 mod tests;
 
+use alloc::vec::Vec;
 use core::time::Duration;
 
-use jiff::Timestamp;
-use jiff::civil::Date;
-use jiff::tz::Offset;
-
+pub(crate) use self::rule::Unit;
 use super::window::StepNumber;
+use crate::policy::{Budget, BudgetCalendar};
 use crate::time::Instant;
 
 const SECOND: i128 = 1_000_000_000;
-const DAY: i64 = 86_400;
 /// How far a clock may go back without effect.
 const BACK_MAX: i128 = 3_600 * SECOND;
-
-/// A unit of the calendar.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unit {
-    Day,
-    Month,
-}
-
-impl Unit {
-    /// The number of the unit that contains this second after 1970 began.
-    fn number(self, seconds: i64) -> i64 {
-        match self {
-            Self::Day => seconds.div_euclid(DAY),
-            Self::Month => {
-                let date = date(seconds);
-                i64::from(date.year()) * 12 + i64::from(date.month()) - 1
-            }
-        }
-    }
-
-    /// The first second of the unit of this number.
-    fn start(self, number: i64) -> i64 {
-        match self {
-            Self::Day => number.saturating_mul(DAY),
-            Self::Month => {
-                let year = i16::try_from(number.div_euclid(12)).unwrap_or(i16::MAX);
-                let month = i8::try_from(number.rem_euclid(12) + 1).unwrap_or(1);
-                let first = Date::new(year, month, 1).unwrap_or(Date::MAX);
-                Offset::UTC.to_timestamp(first.at(0, 0, 0, 0)).map_or(i64::MAX, Timestamp::as_second)
-            }
-        }
-    }
-}
-
-/// The date in UTC, at most the last one of the year 9999.
-fn date(seconds: i64) -> Date {
-    let time = Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX);
-    Offset::UTC.to_datetime(time).date()
-}
 
 /// The present period of one unit.
 #[derive(Clone, Copy, Debug)]
 struct Period {
-    unit: Unit,
     /// The number by the calendar.
     number: i64,
     /// The number by the order of beginnings here.
@@ -84,86 +45,38 @@ enum Moved {
     FarBack,
 }
 
+/// UTC in the engine's time.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Calendar {
+pub(super) struct Clock {
     /// UTC at a moment, in nanoseconds since 1970 began.
     set_at: Instant,
     utc: i128,
     /// The latest UTC so far.
     latest: i128,
-    day: Period,
-    month: Period,
 }
 
-impl Calendar {
-    /// Until [`Self::set`], `now` counts as the beginning of 1970.
-    pub(crate) fn new(now: Instant) -> Self {
-        let period = |unit: Unit| Period { unit, number: unit.number(0), step: 0, ends: Instant::MAX };
-        let mut calendar =
-            Self { set_at: now, utc: 0, latest: 0, day: period(Unit::Day), month: period(Unit::Month) };
-        calendar.begin_periods(now, Moved::ByTime);
-        calendar
-    }
-
-    /// `now` is this long after 1970 began, in UTC.
-    pub(crate) fn set(&mut self, now: Instant, utc: Duration) {
-        self.advance(now);
+impl Clock {
+    fn set(&mut self, now: Instant, utc: Duration) -> Moved {
         self.latest = self.latest.max(self.utc_at(now));
         self.set_at = now;
         self.utc = i128::try_from(utc.as_nanos()).unwrap_or(i128::MAX);
         let is_far_back = self.latest - self.utc >= BACK_MAX;
         self.latest = if is_far_back { self.utc } else { self.latest.max(self.utc) };
-        self.begin_periods(now, if is_far_back { Moved::FarBack } else { Moved::Set });
-    }
-
-    /// Begins the periods that are due by `now`. Mostly none is, and one comparison each finds that out.
-    pub(crate) fn advance(&mut self, now: Instant) {
-        if now >= self.day.ends || now >= self.month.ends {
-            self.begin_periods(now, Moved::ByTime);
-        }
-    }
-
-    /// The step of the present period.
-    pub(crate) const fn step(&self, unit: Unit) -> StepNumber {
-        self.period(unit).step
-    }
-
-    /// When the period of `step` begins.
-    pub(crate) fn begins(&self, unit: Unit, step: StepNumber) -> Instant {
-        let period = self.period(unit);
-        let number = period.number.saturating_add(step.saturating_sub(period.step));
-        self.instant(unit.start(number))
-    }
-
-    /// The first second of the period of `step`, since 1970 began.
-    pub(crate) fn first_second(&self, unit: Unit, step: StepNumber) -> i64 {
-        let period = self.period(unit);
-        unit.start(period.number.saturating_add(step.saturating_sub(period.step)))
-    }
-
-    /// The step of the period that contains this second after 1970 began; at most the present one.
-    pub(crate) fn step_of(&self, unit: Unit, seconds: i64) -> StepNumber {
-        let period = self.period(unit);
-        let ago = period.number.saturating_sub(unit.number(seconds)).max(0);
-        period.step.saturating_sub(ago)
-    }
-
-    /// The step of the period that contains the moment so long before `now`; at most the present one.
-    pub(super) fn step_ago(&self, unit: Unit, now: Instant, ago: Duration) -> StepNumber {
-        let ago = i128::try_from(ago.as_nanos()).unwrap_or(i128::MAX);
-        let seconds = self.utc_at(now).saturating_sub(ago).div_euclid(SECOND);
-        self.step_of(unit, i64::try_from(seconds).unwrap_or(i64::MIN))
-    }
-
-    const fn period(&self, unit: Unit) -> &Period {
-        match unit {
-            Unit::Day => &self.day,
-            Unit::Month => &self.month,
-        }
+        if is_far_back { Moved::FarBack } else { Moved::Set }
     }
 
     fn utc_at(&self, now: Instant) -> i128 {
         self.utc.saturating_add(i128::from(now.as_nanos()) - i128::from(self.set_at.as_nanos()))
+    }
+
+    /// The second after 1970 began that contains the moment so many nanoseconds before `now`.
+    fn second_before(&self, now: Instant, ago: i128) -> i64 {
+        let seconds = self.utc_at(now).saturating_sub(ago).div_euclid(SECOND);
+        i64::try_from(seconds).unwrap_or(if seconds < 0 { i64::MIN } else { i64::MAX })
+    }
+
+    fn latest_second(&self) -> i64 {
+        i64::try_from(self.latest.div_euclid(SECOND)).unwrap_or(i64::MAX)
     }
 
     /// When this second begins, in the engine's time.
@@ -171,23 +84,159 @@ impl Calendar {
         let nanos = i128::from(seconds) * SECOND - self.utc + i128::from(self.set_at.as_nanos());
         Instant::from_nanos(u64::try_from(nanos.max(0)).unwrap_or(u64::MAX))
     }
+}
 
-    fn begin_periods(&mut self, now: Instant, moved: Moved) {
-        let seconds = i64::try_from(self.utc_at(now).div_euclid(SECOND)).unwrap_or(i64::MAX);
-        let begin = |mut period: Period| {
-            let number = period.unit.number(seconds);
+/// The days, weeks and months by one rule.
+#[derive(Clone, Debug)]
+pub(super) struct Calendar {
+    rule: BudgetCalendar,
+    /// In the order of [`Unit::ALL`].
+    periods: [Period; Unit::ALL.len()],
+}
+
+impl Calendar {
+    fn new(rule: BudgetCalendar, clock: &Clock, now: Instant) -> Self {
+        // A clock that has gone back a little begins no period again.
+        let second = clock.second_before(now, 0).max(clock.latest_second());
+        let periods =
+            Unit::ALL.map(|unit| Period { number: rule.number(unit, second), step: 0, ends: Instant::MAX });
+        let mut calendar = Self { rule, periods };
+        calendar.begin_periods(clock, now, Moved::ByTime);
+        calendar
+    }
+
+    /// The step of the present period.
+    pub(super) const fn step(&self, unit: Unit) -> StepNumber {
+        self.period(unit).step
+    }
+
+    /// The first second of the period of `step`, since 1970 began.
+    pub(super) fn first_second(&self, unit: Unit, step: StepNumber) -> i64 {
+        let period = self.period(unit);
+        self.rule.first_second(unit, period.number.saturating_add(step.saturating_sub(period.step)))
+    }
+
+    /// The step of the period that contains this second after 1970 began; at most the present one.
+    pub(super) fn step_of(&self, unit: Unit, seconds: i64) -> StepNumber {
+        let period = self.period(unit);
+        let ago = period.number.saturating_sub(self.rule.number(unit, seconds)).max(0);
+        period.step.saturating_sub(ago)
+    }
+
+    const fn period(&self, unit: Unit) -> &Period {
+        &self.periods[unit as usize]
+    }
+
+    fn ends(&self) -> Instant {
+        self.periods.iter().map(|period| period.ends).min().unwrap_or(Instant::MAX)
+    }
+
+    fn begin_periods(&mut self, clock: &Clock, now: Instant, moved: Moved) {
+        let second = clock.second_before(now, 0);
+        for unit in Unit::ALL {
+            let number = self.rule.number(unit, second);
+            let period = &mut self.periods[unit as usize];
             if number > period.number {
-                let skipped = number - period.number;
-                let begun = if moved == Moved::ByTime { skipped } else { 1 };
+                let begun = if moved == Moved::ByTime { number - period.number } else { 1 };
                 period.step = period.step.saturating_add(begun);
             }
             if number > period.number || moved == Moved::FarBack {
                 period.number = number;
             }
-            period
-        };
-        (self.day, self.month) = (begin(self.day), begin(self.month));
-        self.day.ends = self.instant(Unit::Day.start(self.day.number.saturating_add(1)));
-        self.month.ends = self.instant(Unit::Month.start(self.month.number.saturating_add(1)));
+            period.ends = clock.instant(self.rule.first_second(unit, period.number.saturating_add(1)));
+        }
+    }
+}
+
+/// The calendars of a policy's budgets, and UTC.
+#[derive(Clone, Debug)]
+pub(super) struct Calendars {
+    clock: Clock,
+    all: Vec<Calendar>,
+    /// By budget: its calendar's index.
+    of_budgets: Vec<usize>,
+    /// When the next period of any of them begins.
+    ends: Instant,
+}
+
+impl Calendars {
+    /// Of no budget. Until [`Self::set`], `now` counts as the beginning of 1970.
+    pub(super) const fn new(now: Instant) -> Self {
+        let clock = Clock { set_at: now, utc: 0, latest: 0 };
+        Self { clock, all: Vec::new(), of_budgets: Vec::new(), ends: Instant::MAX }
+    }
+
+    /// The calendar of one budget in UTC.
+    #[cfg(test)]
+    pub(super) fn of_utc(now: Instant) -> Self {
+        Self::of_rule(now, BudgetCalendar::default())
+    }
+
+    #[cfg(test)]
+    pub(super) fn of_rule(now: Instant, calendar: BudgetCalendar) -> Self {
+        let (flows, over) = (crate::policy::FlowGlob::new("*"), crate::policy::Over::default());
+        Self::new(now).of_policy(&[Budget { flows, windows: Vec::new(), calendar, over, shadow: false }], now)
+    }
+
+    /// The calendars of these budgets at `now`, where [`Self::advance`] has been. Calendars stay while budgets have their rules.
+    pub(super) fn of_policy(&self, budgets: &[Budget], now: Instant) -> Self {
+        let mut new = Self { all: Vec::new(), of_budgets: Vec::new(), ..self.clone() };
+        for budget in budgets {
+            let rule = &budget.calendar;
+            let of_rule = |calendar: &Calendar| calendar.rule == *rule;
+            let index = new.all.iter().position(of_rule).unwrap_or_else(|| {
+                let known = self.all.iter().find(|calendar| of_rule(calendar)).cloned();
+                new.all.push(known.unwrap_or_else(|| Calendar::new(rule.clone(), &self.clock, now)));
+                new.all.len() - 1
+            });
+            new.of_budgets.push(index);
+        }
+        new.update_ends();
+        new
+    }
+
+    /// `now` is this long after 1970 began, in UTC.
+    pub(super) fn set(&mut self, now: Instant, utc: Duration) {
+        self.advance(now);
+        let moved = self.clock.set(now, utc);
+        self.begin_periods(now, moved);
+    }
+
+    /// Begins the periods that are due by `now`. Mostly none is, and one comparison finds that out.
+    pub(super) fn advance(&mut self, now: Instant) {
+        if self.are_due(now) {
+            self.begin_periods(now, Moved::ByTime);
+        }
+    }
+
+    /// Whether a period has to begin by `now`.
+    pub(super) fn are_due(&self, now: Instant) -> bool {
+        now >= self.ends
+    }
+
+    /// The calendar of the budget of this index.
+    pub(super) fn of_budget(&self, index: usize) -> &Calendar {
+        &self.all[self.of_budgets[index]]
+    }
+
+    /// When the period of `step` begins in a calendar.
+    pub(super) fn begins(&self, calendar: &Calendar, unit: Unit, step: StepNumber) -> Instant {
+        self.clock.instant(calendar.first_second(unit, step))
+    }
+
+    /// The step of a calendar that contains the moment so many nanoseconds before `now`; at most the present one.
+    pub(super) fn step_before(&self, calendar: &Calendar, unit: Unit, now: Instant, ago: i128) -> StepNumber {
+        calendar.step_of(unit, self.clock.second_before(now, ago))
+    }
+
+    fn begin_periods(&mut self, now: Instant, moved: Moved) {
+        for calendar in &mut self.all {
+            calendar.begin_periods(&self.clock, now, moved);
+        }
+        self.update_ends();
+    }
+
+    fn update_ends(&mut self) {
+        self.ends = self.all.iter().map(Calendar::ends).min().unwrap_or(Instant::MAX);
     }
 }

@@ -1,11 +1,13 @@
 //! The windows of one flow.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use smallvec::SmallVec;
 
+use super::LocalNow;
+use super::moment::{Moment, Shift};
 use super::window::{Counted, Window};
-use super::{Moment, Now};
 use crate::policy::{Budget, BudgetPeriod, BudgetWindow, CostUnit};
 use crate::time::Instant;
 
@@ -57,6 +59,8 @@ pub(super) struct FlowBudget {
     pub(super) windows: SmallVec<[Window; 1]>,
     /// The windows that the last change of policy has added, as bits, until all that runs is reserved in them.
     added: u8,
+    /// The last change of policy has changed the calendar, until all that runs has the steps of the new one.
+    shift: Option<Box<Shift>>,
     /// A number that no other state of any flow has had.
     pub(super) generation: u32,
     /// Nothing that counts was used here before.
@@ -79,6 +83,7 @@ impl FlowBudget {
             budget: index,
             windows: budget.windows.iter().map(|window| new_window(window, moment)).collect(),
             added: 0,
+            shift: None,
             generation,
             since: moment.at,
             running: Amount::default(),
@@ -109,7 +114,7 @@ impl FlowBudget {
 
     /// The first moment with room in all windows, if nothing more is used; `None`: unknown, because what other gateways run fills a
     /// window.
-    pub(super) fn has_room_at(&self, budget: &Budget, now: &Now<'_>) -> Option<Instant> {
+    pub(super) fn has_room_at(&self, budget: &Budget, now: &LocalNow<'_>) -> Option<Instant> {
         let mut latest = now.moment.at;
         for (window, definition) in self.windows.iter().zip(&budget.windows) {
             if window.room() == 0 {
@@ -169,9 +174,17 @@ impl FlowBudget {
         self.since = now;
     }
 
-    /// The flow's budget was `old` and is `new`. Windows of the same glob, unit and period stay.
-    pub(super) fn change(&mut self, old: &Budget, (index, new): (usize, &Budget), moment: &Moment) {
+    /// The flow's budget was `old` and is `new`. Windows of the same glob, unit and period stay. If the calendar changes, what was used in
+    /// the present day, week and month counts in those that the new one has now.
+    pub(super) fn change(
+        &mut self,
+        old: (&Budget, &Moment),
+        (index, new): (usize, &Budget),
+        moment: &Moment,
+    ) {
+        let (old, before) = old;
         let same = old.flows == new.flows;
+        let shift = (old.calendar != new.calendar).then(|| Shift::between(before, moment));
         let mut added = 0;
         let windows = new.windows.iter().enumerate().map(|(position, definition)| {
             let key = |window: &BudgetWindow| (window.unit, window.period);
@@ -182,15 +195,22 @@ impl FlowBudget {
             };
             let mut window = self.windows[kept].clone();
             window.set_limit(definition.limit);
+            if let Some(shift) = &shift {
+                window.shift(shift.of(definition.period));
+            }
             window
         });
         self.windows = windows.collect();
         self.added = added;
+        self.shift = shift.map(Box::new);
         self.budget = index;
     }
 
-    /// What `reservation` stands for runs: reserves it in the windows that the change of policy has added.
+    /// What `reservation` stands for runs: moves it to the flow's calendar, and reserves it in the windows that the change of policy has added.
     pub(super) fn reserve_in_added(&mut self, budget: &Budget, reservation: &mut Reservation) {
+        if let Some(shift) = &self.shift {
+            reservation.moment = reservation.moment.shifted(shift);
+        }
         let amount = Amount::request(reservation.tokens);
         for (position, definition) in budget.windows.iter().enumerate() {
             if self.added & 1 << position != 0 {
@@ -202,7 +222,8 @@ impl FlowBudget {
         }
     }
 
-    pub(super) const fn end_change(&mut self) {
+    pub(super) fn end_change(&mut self) {
         self.added = 0;
+        self.shift = None;
     }
 }

@@ -2,25 +2,57 @@
 
 use core::time::Duration;
 
-use super::Now;
-use super::calendar::{Calendar, Unit};
+use super::calendar::{Calendar, Calendars, Unit};
 use super::window::StepNumber;
 use crate::input::{BudgetUsage, UsedAt};
 use crate::limits::BUDGET_STEPS;
 use crate::policy::BudgetPeriod;
 use crate::time::Instant;
 
-/// The present moment, and the steps of calendar windows then.
+/// The present moment, and the calendars of all budgets.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Now<'a> {
+    pub(super) instant: Instant,
+    calendars: &'a Calendars,
+}
+
+impl<'a> Now<'a> {
+    pub(super) const fn new(instant: Instant, calendars: &'a Calendars) -> Self {
+        Self { instant, calendars }
+    }
+
+    /// By the calendar of the budget of this index.
+    pub(crate) fn under(&self, budget: usize) -> LocalNow<'a> {
+        let calendar = self.calendars.of_budget(budget);
+        LocalNow { moment: Moment::new(calendar, self.instant), calendar, calendars: self.calendars }
+    }
+}
+
+/// The present moment by the calendar of one budget, and what converts steps to times.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LocalNow<'a> {
+    pub(super) moment: Moment,
+    calendar: &'a Calendar,
+    calendars: &'a Calendars,
+}
+
+/// A moment, and the steps of calendar windows then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Moment {
+pub(super) struct Moment {
     pub(super) at: Instant,
     day: StepNumber,
+    week: StepNumber,
     month: StepNumber,
 }
 
 impl Moment {
-    pub(super) const fn of(calendar: &Calendar, now: Instant) -> Self {
-        Self { at: now, day: calendar.step(Unit::Day), month: calendar.step(Unit::Month) }
+    const fn new(calendar: &Calendar, now: Instant) -> Self {
+        Self {
+            at: now,
+            day: calendar.step(Unit::Day),
+            week: calendar.step(Unit::Week),
+            month: calendar.step(Unit::Month),
+        }
     }
 
     /// The step of a window of this period.
@@ -28,41 +60,63 @@ impl Moment {
         match period {
             BudgetPeriod::Sliding(duration) => number(i128::from(self.at.as_nanos()), duration),
             BudgetPeriod::Day => self.day,
+            BudgetPeriod::Week => self.week,
             BudgetPeriod::Month => self.month,
         }
     }
 
-    /// The step of a sliding window that contained the time so long ago.
-    pub(super) fn step_ago(&self, duration: Duration, ago: Duration) -> StepNumber {
-        let ago = i128::try_from(ago.as_nanos()).unwrap_or(i128::MAX);
-        number(i128::from(self.at.as_nanos()).saturating_sub(ago), duration)
+    pub(super) const fn shifted(&self, shift: &Shift) -> Self {
+        Self {
+            at: self.at,
+            day: self.day.saturating_add(shift.day),
+            week: self.week.saturating_add(shift.week),
+            month: self.month.saturating_add(shift.month),
+        }
     }
 }
 
-/// A moment that may be before the owner's origin.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct PastMoment {
-    nanos: i128,
+/// By how much the steps of one calendar are above those of another.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shift {
     day: StepNumber,
+    week: StepNumber,
     month: StepNumber,
 }
 
-impl PastMoment {
-    /// The step of a window of this period.
-    pub(super) fn step(&self, period: BudgetPeriod) -> StepNumber {
-        match period {
-            BudgetPeriod::Sliding(duration) => number(self.nanos, duration),
-            BudgetPeriod::Day => self.day,
-            BudgetPeriod::Month => self.month,
+impl Shift {
+    /// Makes the present step of one calendar the present one of another.
+    pub(super) const fn between(from: &Moment, to: &Moment) -> Self {
+        Self {
+            day: to.day.saturating_sub(from.day),
+            week: to.week.saturating_sub(from.week),
+            month: to.month.saturating_sub(from.month),
         }
     }
 
-    pub(super) fn is_before(&self, instant: Instant) -> bool {
-        self.nanos < i128::from(instant.as_nanos())
+    /// For a window of this period.
+    pub(super) const fn of(&self, period: BudgetPeriod) -> StepNumber {
+        match period {
+            BudgetPeriod::Sliding(_) => 0,
+            BudgetPeriod::Day => self.day,
+            BudgetPeriod::Week => self.week,
+            BudgetPeriod::Month => self.month,
+        }
+    }
+}
+
+/// A moment in the engine's time that may be before the owner's origin, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct PastMoment(i128);
+
+impl PastMoment {
+    /// The moment so long before `now`.
+    pub(super) fn ago(now: Instant, ago: Duration) -> Self {
+        let ago = i128::try_from(ago.as_nanos()).unwrap_or(i128::MAX);
+        Self(i128::from(now.as_nanos()).saturating_sub(ago))
     }
 
-    pub(super) const fn is_later_than(&self, other: &Self) -> bool {
-        self.nanos > other.nanos
+    pub(super) fn is_before(self, instant: Instant) -> bool {
+        self.0 < i128::from(instant.as_nanos())
     }
 }
 
@@ -85,36 +139,43 @@ fn steps(window: Duration) -> (u64, i64) {
 pub(super) fn kept(period: BudgetPeriod) -> i64 {
     match period {
         BudgetPeriod::Sliding(duration) => steps(duration).1,
-        BudgetPeriod::Day | BudgetPeriod::Month => 1,
+        BudgetPeriod::Day | BudgetPeriod::Week | BudgetPeriod::Month => 1,
     }
 }
 
-pub(super) const fn unit(period: BudgetPeriod) -> Option<Unit> {
+const fn unit(period: BudgetPeriod) -> Option<Unit> {
     match period {
         BudgetPeriod::Sliding(_) => None,
         BudgetPeriod::Day => Some(Unit::Day),
+        BudgetPeriod::Week => Some(Unit::Week),
         BudgetPeriod::Month => Some(Unit::Month),
     }
 }
 
-impl Now<'_> {
+impl LocalNow<'_> {
     /// The step in which this was used; `None`: in none.
     pub(super) fn step_of(&self, usage: &BudgetUsage) -> Option<StepNumber> {
         match (usage.used_at, usage.period) {
-            (UsedAt::Ago(ago), BudgetPeriod::Sliding(duration)) => Some(self.moment.step_ago(duration, ago)),
+            (UsedAt::Ago(ago), BudgetPeriod::Sliding(duration)) => {
+                let PastMoment(nanos) = PastMoment::ago(self.moment.at, ago);
+                Some(number(nanos, duration))
+            }
             (UsedAt::Since(seconds), period) => Some(self.calendar.step_of(unit(period)?, seconds)),
             (UsedAt::Ago(_) | UsedAt::Debt, _) => None,
         }
     }
 
-    /// The moment so long ago.
-    pub(super) fn ago(&self, ago: Duration) -> PastMoment {
-        let now = self.moment.at;
-        let nanos = i128::try_from(ago.as_nanos()).unwrap_or(i128::MAX);
-        PastMoment {
-            nanos: i128::from(now.as_nanos()).saturating_sub(nanos),
-            day: self.calendar.step_ago(Unit::Day, now, ago),
-            month: self.calendar.step_ago(Unit::Month, now, ago),
+    /// The step of a window of this period at an earlier moment.
+    pub(super) fn step_at(&self, period: BudgetPeriod, PastMoment(nanos): PastMoment) -> StepNumber {
+        let of_unit = |unit| {
+            let ago = i128::from(self.moment.at.as_nanos()).saturating_sub(nanos);
+            self.calendars.step_before(self.calendar, unit, self.moment.at, ago)
+        };
+        match period {
+            BudgetPeriod::Sliding(duration) => number(nanos, duration),
+            BudgetPeriod::Day => of_unit(Unit::Day),
+            BudgetPeriod::Week => of_unit(Unit::Week),
+            BudgetPeriod::Month => of_unit(Unit::Month),
         }
     }
 
@@ -126,14 +187,21 @@ impl Now<'_> {
 
     /// When a step begins.
     pub(super) fn begins(&self, period: BudgetPeriod, step: StepNumber) -> Instant {
+        let of_unit = |unit| self.calendars.begins(self.calendar, unit, step);
         match period {
             BudgetPeriod::Sliding(duration) => {
                 let step = u64::try_from(step).unwrap_or(0);
                 Instant::from_nanos(step.saturating_mul(steps(duration).0))
             }
-            BudgetPeriod::Day => self.calendar.begins(Unit::Day, step),
-            BudgetPeriod::Month => self.calendar.begins(Unit::Month, step),
+            BudgetPeriod::Day => of_unit(Unit::Day),
+            BudgetPeriod::Week => of_unit(Unit::Week),
+            BudgetPeriod::Month => of_unit(Unit::Month),
         }
+    }
+
+    /// The first second of a step of the calendar, after 1970 began; `None`: the period isn't the calendar's.
+    pub(super) fn first_second(&self, period: BudgetPeriod, step: StepNumber) -> Option<i64> {
+        Some(self.calendar.first_second(unit(period)?, step))
     }
 }
 
@@ -173,14 +241,11 @@ mod tests {
 
     #[test]
     fn a_step_begins_at_a_multiple_of_its_width() {
-        let calendar = Calendar::new(Instant::ZERO);
+        let calendars = Calendars::of_utc(Instant::ZERO);
         let minute = BudgetPeriod::Sliding(Duration::from_secs(120));
-        let moment = Moment::of(&calendar, Instant::from_nanos(7 * SECOND));
-        assert_eq!(
-            (moment.step(minute), moment.step_ago(Duration::from_secs(120), Duration::from_secs(8))),
-            (3, -1)
-        );
-        let now = Now { moment, calendar: &calendar };
+        let now = Now::new(Instant::from_nanos(7 * SECOND), &calendars).under(0);
+        let ago = PastMoment::ago(now.moment.at, Duration::from_secs(8));
+        assert_eq!((now.moment.step(minute), now.step_at(minute, ago)), (3, -1));
         assert_eq!(now.begins(minute, 4), Instant::from_nanos(8 * SECOND));
         assert_eq!(now.begins(minute, -1), Instant::ZERO);
     }

@@ -4,21 +4,17 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::flow::Amount;
-use super::moment::unit;
 use super::restore::count;
 use super::table::Settled;
 use super::window::{Counted, StepNumber};
-use super::{Now, Table};
+use super::{LocalNow, Now, Table};
 use crate::input::{BudgetRunning, BudgetUsage, UsageKind, UsedAt};
 use crate::policy::{BudgetPeriod, BudgetWindow, CostUnit};
 use crate::units::Tokens;
 
 /// `step` and `ago` are those of the same moment.
-fn used_at(period: BudgetPeriod, step: StepNumber, ago: Duration, now: &Now<'_>) -> UsedAt {
-    match unit(period) {
-        None => UsedAt::Ago(ago),
-        Some(unit) => UsedAt::Since(now.calendar.first_second(unit, step)),
-    }
+fn used_at(period: BudgetPeriod, step: StepNumber, ago: Duration, now: &LocalNow<'_>) -> UsedAt {
+    now.first_second(period, step).map_or(UsedAt::Ago(ago), UsedAt::Since)
 }
 
 impl Table {
@@ -31,6 +27,7 @@ impl Table {
             return Vec::new();
         };
         let index = flow.budget;
+        let now = now.under(index);
         let dispatched = &settled.reservation.moment;
         let mut reports = Vec::new();
         for (window, counted) in self.budget(index).windows.iter().zip(&settled.counted) {
@@ -40,7 +37,7 @@ impl Table {
                     unit: window.unit,
                     period: window.period,
                     kind: UsageKind::Used,
-                    used_at: used_at(window.period, step, ago, now),
+                    used_at: used_at(window.period, step, ago, &now),
                     settled_ago: Duration::ZERO,
                     amount,
                 });
@@ -76,6 +73,7 @@ impl Table {
         tokens: u64,
         now: &Now<'_>,
     ) -> Vec<BudgetUsage> {
+        let now = now.under(index);
         let of_tokens = |window: &&BudgetWindow| window.unit == CostUnit::Tokens;
         let windows = self.budget(index).windows.iter().filter(of_tokens);
         let reports = windows.map(|window| BudgetUsage {
@@ -83,7 +81,7 @@ impl Table {
             unit: window.unit,
             period: window.period,
             kind: UsageKind::ToppedUp,
-            used_at: used_at(window.period, now.moment.step(window.period), Duration::ZERO, now),
+            used_at: used_at(window.period, now.moment.step(window.period), Duration::ZERO, &now),
             settled_ago: Duration::ZERO,
             amount: tokens,
         });
@@ -92,7 +90,8 @@ impl Table {
 
     /// Adds usage that was settled elsewhere, or before, or a top-up there. `index` is the flow's budget.
     pub(crate) fn add_used(&mut self, usage: &BudgetUsage, index: usize, now: &Now<'_>) {
-        if self.is_forgotten(usage, now) {
+        let local = now.under(index);
+        if self.is_forgotten(usage, &local) {
             return;
         }
         let Some((flow, budget)) = self.entry_with_budget(&usage.flow, index, now) else {
@@ -103,7 +102,7 @@ impl Table {
             return;
         };
         let window = &mut flow.windows[position];
-        match now.step_of(usage) {
+        match local.step_of(usage) {
             Some(step) => count(window, step, usage),
             None if usage.used_at == UsedAt::Debt => window.add_debt(usage.amount),
             None => {}

@@ -4,8 +4,8 @@ use alloc::boxed::Box;
 
 use hashlink::LinkedHashMap;
 
-use super::Now;
 use super::moment::PastMoment;
+use super::{LocalNow, Now};
 use crate::input::BudgetUsage;
 use crate::limits::{BUDGET_RESET_KEPT, BUDGET_RESETS_MAX};
 
@@ -16,22 +16,22 @@ pub(super) struct Resets(LinkedHashMap<Box<str>, PastMoment>);
 impl Resets {
     pub(super) fn remember(&mut self, name: &str, moment: PastMoment, now: &Now<'_>) {
         let before = self.0.remove(name);
-        let latest = before.filter(|before| before.is_later_than(&moment));
-        self.0.insert(name.into(), latest.unwrap_or(moment));
-        let oldest = now.ago(BUDGET_RESET_KEPT);
+        self.0.insert(name.into(), before.map_or(moment, |before| before.max(moment)));
+        let oldest = PastMoment::ago(now.instant, BUDGET_RESET_KEPT);
         while let Some((_, first)) = self.0.front()
-            && (oldest.is_later_than(first) || self.0.len() > BUDGET_RESETS_MAX)
+            && (oldest > *first || self.0.len() > BUDGET_RESETS_MAX)
         {
             self.0.pop_front();
         }
     }
 
     /// The usage was settled before the flow's last reset, or is from a step before that.
-    pub(super) fn is_forgotten(&self, usage: &BudgetUsage, now: &Now<'_>) -> bool {
+    pub(super) fn is_forgotten(&self, usage: &BudgetUsage, now: &LocalNow<'_>) -> bool {
         let Some(reset) = self.0.get(&usage.flow) else {
             return false;
         };
-        let is_earlier = |step| step < reset.step(usage.period);
-        reset.is_later_than(&now.ago(usage.settled_ago)) || now.step_of(usage).is_some_and(is_earlier)
+        let is_earlier = |step| step < now.step_at(usage.period, *reset);
+        *reset > PastMoment::ago(now.moment.at, usage.settled_ago)
+            || now.step_of(usage).is_some_and(is_earlier)
     }
 }

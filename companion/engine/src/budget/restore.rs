@@ -5,18 +5,19 @@ use alloc::vec::Vec;
 
 use super::moment::kept;
 use super::window::{StepNumber, Window};
-use super::{Now, Table};
+use super::{LocalNow, Now, Table};
 use crate::input::{BudgetUsage, UsageKind, UsedAt};
 use crate::policy::BudgetWindow;
 
 impl Table {
     /// Replays what a flow has used before everything that it has used here. `index` is its budget.
-    pub(crate) fn replay(&mut self, name: &str, index: usize, past: &[BudgetUsage], now: &Now<'_>) {
+    pub(crate) fn replay(&mut self, name: &str, index: usize, past: &[&BudgetUsage], now: &Now<'_>) {
         let Some((flow, budget)) = self.entry_with_budget(name, index, now) else {
             return;
         };
+        let now = now.under(flow.budget);
         for (window, definition) in flow.windows.iter_mut().zip(&budget.windows) {
-            let mut whole = replayed(definition, past, now);
+            let mut whole = replayed(definition, past, &now);
             whole.add_later(window);
             *window = whole;
         }
@@ -33,14 +34,14 @@ pub(super) fn count(window: &mut Window, step: StepNumber, usage: &BudgetUsage) 
 
 fn of_window<'a>(
     definition: &BudgetWindow,
-    past: &'a [BudgetUsage],
+    past: &'a [&BudgetUsage],
 ) -> impl Iterator<Item = &'a BudgetUsage> + Clone {
     let (unit, period) = (definition.unit, definition.period);
-    past.iter().filter(move |usage| (usage.unit, usage.period) == (unit, period))
+    past.iter().copied().filter(move |usage| (usage.unit, usage.period) == (unit, period))
 }
 
 /// A window in which only these usages count, at the present moment.
-fn replayed(definition: &BudgetWindow, usages: &[BudgetUsage], now: &Now<'_>) -> Window {
+fn replayed(definition: &BudgetWindow, usages: &[&BudgetUsage], now: &LocalNow<'_>) -> Window {
     let same = of_window(definition, usages);
     let mut steps: Vec<(StepNumber, &BudgetUsage)> =
         same.clone().filter_map(|usage| Some((now.step_of(usage)?, usage))).collect();
@@ -65,8 +66,7 @@ mod tests {
     use core::time::Duration;
 
     use super::*;
-    use crate::budget::Moment;
-    use crate::budget::calendar::Calendar;
+    use crate::budget::calendar::Calendars;
     use crate::policy::{BudgetPeriod, CostUnit};
     use crate::rng::Rng;
     use crate::time::Instant;
@@ -101,8 +101,9 @@ mod tests {
     fn a_replayed_window_equals_the_one_that_was_there() {
         for seed in 0..200 {
             let mut rng = Rng::new(seed);
-            let calendar = Calendar::new(second(0));
-            let step = |number| Moment::of(&calendar, second(number)).step(WINDOW.period);
+            let calendars = Calendars::of_utc(second(0));
+            let now_at = |number| Now::new(second(number), &calendars).under(0);
+            let step = |number| now_at(number).moment.step(WINDOW.period);
             let mut lived = Window::new(WINDOW.limit, kept(WINDOW.period), step(0));
             let end = 40 + rng.next() % 200;
             let mut usages = Vec::new();
@@ -120,7 +121,7 @@ mod tests {
                 }
             }
             lived.advance(step(end));
-            let now = Now { moment: Moment::of(&calendar, second(end)), calendar: &calendar };
+            let now = now_at(end);
             // The order in which a store returns them doesn't matter.
             usages.reverse();
             let usages: Vec<BudgetUsage> = usages
@@ -130,7 +131,7 @@ mod tests {
                     UsageKind::ToppedUp => topped_up_ago(end - when, amount),
                 })
                 .collect();
-            let mut replayed = replayed(&WINDOW, &usages, &now);
+            let mut replayed = replayed(&WINDOW, &usages.iter().collect::<Vec<_>>(), &now);
             // Nothing is left of a top-up by nothing, but its end.
             lived.top_up(step(end), 0);
             replayed.top_up(step(end), 0);
@@ -140,26 +141,26 @@ mod tests {
 
     #[test]
     fn a_restored_top_up_pays_the_debt_of_its_time_and_ends_when_it_would_have_ended() {
-        let calendar = Calendar::new(second(0));
-        let moment = |now| Now { moment: Moment::of(&calendar, second(now)), calendar: &calendar };
+        let calendars = Calendars::of_utc(second(0));
+        let moment = |now| Now::new(second(now), &calendars).under(0);
         let past = |now: u64| [used_ago(now - 10, 130), topped_up_ago(now - 12, 50)];
-        let window = replayed(&WINDOW, &past(14), &moment(14));
+        let window = replayed(&WINDOW, &past(14).each_ref(), &moment(14));
         assert_eq!((window.used(), window.debt(), window.room()), (130, 0, 20));
-        let window = replayed(&WINDOW, &past(21), &moment(21));
+        let window = replayed(&WINDOW, &past(21).each_ref(), &moment(21));
         assert_eq!((window.used(), window.room()), (30, 120));
-        let window = replayed(&WINDOW, &past(23), &moment(23));
+        let window = replayed(&WINDOW, &past(23).each_ref(), &moment(23));
         assert_eq!((window.used(), window.room()), (0, 100));
     }
 
     #[test]
     fn other_windows_and_units_are_left_out() {
-        let calendar = Calendar::new(second(0));
-        let now = Now { moment: Moment::of(&calendar, second(50)), calendar: &calendar };
+        let calendars = Calendars::of_utc(second(0));
+        let now = Now::new(second(50), &calendars).under(0);
         let other_unit = BudgetUsage { unit: CostUnit::Requests, ..used_ago(1, 5) };
         let other_window =
             BudgetUsage { period: BudgetPeriod::Sliding(Duration::from_secs(60)), ..used_ago(1, 6) };
         let debt = BudgetUsage { used_at: UsedAt::Debt, ..used_ago(0, 30) };
-        let window = replayed(&WINDOW, &[other_unit, used_ago(1, 7), debt, other_window], &now);
+        let window = replayed(&WINDOW, &[&other_unit, &used_ago(1, 7), &debt, &other_window], &now);
         assert_eq!((window.used(), window.room()), (37, 63));
     }
 }

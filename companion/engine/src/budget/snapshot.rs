@@ -4,11 +4,11 @@ use alloc::vec::Vec;
 
 use super::flow::FlowBudget;
 use super::window::Window;
-use super::{Now, Table};
+use super::{LocalNow, Now, Table};
 use crate::policy::{Budget, BudgetWindow};
 use crate::snapshot::{BudgetWindowSnapshot, FlowBudgetSnapshot};
 
-fn of_window(window: &Window, definition: &BudgetWindow, now: &Now<'_>) -> BudgetWindowSnapshot {
+fn of_window(window: &Window, definition: &BudgetWindow, now: &LocalNow<'_>) -> BudgetWindowSnapshot {
     BudgetWindowSnapshot {
         unit: definition.unit,
         period: definition.period,
@@ -25,14 +25,14 @@ impl FlowBudget {
     fn windows<'a>(
         &'a self,
         budget: &'a Budget,
-        now: &'a Now<'_>,
+        now: &'a LocalNow<'_>,
     ) -> impl Iterator<Item = BudgetWindowSnapshot> + 'a {
         let windows = self.windows.iter().zip(&budget.windows);
         windows.map(|(window, definition)| of_window(window, definition, now))
     }
 
     /// At this moment.
-    fn snapshot(mut self, name: &str, budget: &Budget, now: &Now<'_>) -> FlowBudgetSnapshot {
+    fn snapshot(mut self, name: &str, budget: &Budget, now: &LocalNow<'_>) -> FlowBudgetSnapshot {
         self.advance(budget, &now.moment);
         FlowBudgetSnapshot {
             flow: name.into(),
@@ -48,7 +48,7 @@ impl Table {
     pub(crate) fn snapshots(&self, now: &Now<'_>) -> Vec<FlowBudgetSnapshot> {
         let flows = self.flows.iter().map(|(name, flow)| {
             let budget = self.budget(flow.budget);
-            flow.clone().snapshot(name, budget, now)
+            flow.clone().snapshot(name, budget, &now.under(flow.budget))
         });
         let mut flows: Vec<FlowBudgetSnapshot> = flows.collect();
         flows.sort_unstable_by(|a, b| a.flow.cmp(&b.flow));
@@ -57,9 +57,9 @@ impl Table {
 
     /// One flow, whether it has an entry or not. `index` is its budget.
     pub(crate) fn snapshot(&self, name: &str, index: usize, now: &Now<'_>) -> FlowBudgetSnapshot {
-        let budget = self.budget(index);
+        let (budget, now) = (self.budget(index), now.under(index));
         let flow = self.flows.get(name).cloned();
-        flow.unwrap_or_else(|| FlowBudget::new(index, budget, 0, &now.moment)).snapshot(name, budget, now)
+        flow.unwrap_or_else(|| FlowBudget::new(index, budget, 0, &now.moment)).snapshot(name, budget, &now)
     }
 
     /// The window of the flow of which the smallest part is left; `None`: its budget, `index`, decides nothing.
@@ -77,11 +77,12 @@ impl Table {
 
     fn tightest(&mut self, name: &str, index: usize, now: &Now<'_>) -> Option<BudgetWindowSnapshot> {
         if self.get(name, now).is_none() {
+            let now = now.under(index);
             let unused = FlowBudget::new(index, self.budget(index), 0, &now.moment);
-            return tightest(unused.windows(self.budget(index), now));
+            return tightest(unused.windows(self.budget(index), &now));
         }
         let flow = self.flows.get(name)?;
-        tightest(flow.windows(self.budget(flow.budget), now))
+        tightest(flow.windows(self.budget(flow.budget), &now.under(flow.budget)))
     }
 }
 

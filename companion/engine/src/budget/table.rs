@@ -13,9 +13,10 @@ use hashlink::LinkedHashMap;
 use smallvec::SmallVec;
 
 use super::flow::{Amount, FlowBudget, Reservation};
+use super::moment::PastMoment;
 use super::resets::Resets;
 use super::window::Counted;
-use super::{Moment, Now};
+use super::{LocalNow, Now};
 use crate::ids::JobId;
 use crate::input::BudgetUsage;
 use crate::limits::BUDGET_FLOWS_MAX;
@@ -56,13 +57,13 @@ impl Table {
     pub(crate) fn has_room_at(&mut self, name: &str, now: &Now<'_>) -> Option<Instant> {
         let flow = self.get(name, now)?;
         let index = flow.budget;
-        self.flows.get(name)?.has_room_at(&self.budgets[index], now)
+        self.flows.get(name)?.has_room_at(&self.budgets[index], &now.under(index))
     }
 
     /// The flow's usage at this moment.
     pub(super) fn get(&mut self, name: &str, now: &Now<'_>) -> Option<&mut FlowBudget> {
         let flow = self.flows.get_mut(name)?;
-        flow.advance(&self.budgets[flow.budget], &now.moment);
+        flow.advance(&self.budgets[flow.budget], &now.under(flow.budget).moment);
         Some(flow)
     }
 
@@ -70,14 +71,14 @@ impl Table {
     fn entry(&mut self, name: &str, index: usize, now: &Now<'_>) -> &mut FlowBudget {
         if self.flows.to_back(name).is_none() {
             let generation = self.next_generation();
-            let flow = FlowBudget::new(index, &self.budgets[index], generation, &now.moment);
-            self.remove_some(&now.moment);
+            let flow = FlowBudget::new(index, &self.budgets[index], generation, &now.under(index).moment);
+            self.remove_some(now);
             self.flows.insert(name.into(), flow);
         }
         let flow = self.flows.get_mut(name).expect("invariant: it has an entry by now");
-        flow.advance(&self.budgets[flow.budget], &now.moment);
+        flow.advance(&self.budgets[flow.budget], &now.under(flow.budget).moment);
         if flow.is_idle() {
-            flow.since = now.moment.at;
+            flow.since = now.instant;
         }
         flow
     }
@@ -88,12 +89,12 @@ impl Table {
     }
 
     /// Removes the first entries if they are empty, and further ones for which there is no place.
-    fn remove_some(&mut self, moment: &Moment) {
+    fn remove_some(&mut self, now: &Now<'_>) {
         for _ in 0..REMOVED_AT_ONCE {
             let Some((_, flow)) = self.flows.iter_mut().next() else {
                 return;
             };
-            flow.advance(&self.budgets[flow.budget], moment);
+            flow.advance(&self.budgets[flow.budget], &now.under(flow.budget).moment);
             if !flow.is_idle() {
                 break;
             }
@@ -115,9 +116,9 @@ impl Table {
 
     /// `job` of this flow, which is under the budget `index`, is dispatched at an estimate of `tokens`.
     pub(crate) fn reserve(&mut self, job: JobId, name: &str, index: usize, tokens: u64, now: &Now<'_>) {
-        let moment = now.moment;
         self.entry(name, index, now);
         if let Some(flow) = self.flows.get_mut(name) {
+            let moment = now.under(flow.budget).moment;
             let reservation = flow.reserve(&self.budgets[flow.budget], moment, tokens);
             self.reservations.insert(job, reservation);
         }
@@ -172,19 +173,19 @@ impl Table {
     pub(crate) fn top_up(&mut self, name: &str, index: usize, tokens: u64, now: &Now<'_>) {
         self.entry(name, index, now);
         if let Some(flow) = self.flows.get_mut(name) {
-            flow.top_up(&self.budgets[flow.budget], &now.moment, tokens);
+            flow.top_up(&self.budgets[flow.budget], &now.under(flow.budget).moment, tokens);
         }
     }
 
     /// See [`crate::Input::ResetBudget`].
     pub(crate) fn reset(&mut self, name: &str, now: &Now<'_>) {
-        self.resets.remember(name, now.ago(Duration::ZERO), now);
+        self.resets.remember(name, PastMoment::ago(now.instant, Duration::ZERO), now);
         self.forget(name, now);
     }
 
     /// See [`crate::Input::BudgetResets`]. Returns whether the flow may have used something before.
     pub(crate) fn reset_elsewhere(&mut self, name: &str, ago: Duration, now: &Now<'_>) -> bool {
-        let moment = now.ago(ago);
+        let moment = PastMoment::ago(now.instant, ago);
         self.resets.remember(name, moment, now);
         let flow = self.flows.get(name);
         let is_affected = flow.is_some_and(|flow| !moment.is_before(flow.since));
@@ -198,12 +199,12 @@ impl Table {
     fn forget(&mut self, name: &str, now: &Now<'_>) {
         let generation = self.next_generation();
         if let Some(flow) = self.get(name, now) {
-            flow.reset(generation, now.moment.at);
+            flow.reset(generation, now.instant);
         }
     }
 
-    /// The usage is from before the flow's last reset.
-    pub(crate) fn is_forgotten(&self, usage: &BudgetUsage, now: &Now<'_>) -> bool {
+    /// The usage is from before the flow's last reset. `now`: by the calendar of the flow's budget.
+    pub(crate) fn is_forgotten(&self, usage: &BudgetUsage, now: &LocalNow<'_>) -> bool {
         self.resets.is_forgotten(usage, now)
     }
 
@@ -231,7 +232,7 @@ impl Table {
             return false;
         };
         let held = budget.over == Over::Hold && !budget.shadow && !flow.has_room();
-        let wake = if held { flow.has_room_at(budget, now) } else { None };
+        let wake = if held { flow.has_room_at(budget, &now.under(index)) } else { None };
         flow.held = held;
         let before = core::mem::replace(&mut flow.wake, wake);
         if before != wake {
@@ -282,15 +283,17 @@ impl Table {
         Some(name)
     }
 
-    pub(super) fn reconfigure(&mut self, old: &[Budget], flows: &Flows, moment: &Moment) {
+    /// `before`: the present moment by the calendars of the `old` budgets.
+    pub(super) fn reconfigure(&mut self, old: &[Budget], flows: &Flows, before: &Now<'_>, now: &Now<'_>) {
         let new = &flows.budgets;
         self.budgets.clone_from(new);
         self.named = flows.all_names().map(Into::into).collect();
         for (name, mut flow) in core::mem::take(&mut self.flows) {
             let index = new.iter().position(|budget| budget.flows.matches(&name));
             if let Some(index) = index {
-                flow.advance(&old[flow.budget], moment);
-                flow.change(&old[flow.budget], (index, &new[index]), moment);
+                let (budget, before) = (&old[flow.budget], before.under(flow.budget).moment);
+                flow.advance(budget, &before);
+                flow.change((budget, &before), (index, &new[index]), &now.under(index).moment);
                 (flow.held, flow.wake) = (false, None);
                 self.flows.insert(name, flow);
             }

@@ -139,6 +139,15 @@ impl Window {
         }
     }
 
+    /// Steps are numbered otherwise from now on: each gets a number that is so much higher.
+    pub(crate) fn shift(&mut self, steps: i64) {
+        self.now = self.now.saturating_add(steps);
+        for step in &mut self.steps {
+            step.number = step.number.saturating_add(steps);
+        }
+        self.top_ups.shift(steps);
+    }
+
     /// A request is dispatched in `step`, at this estimate. Returns how much of it is taken from top-ups.
     pub(crate) fn reserve(&mut self, step: StepNumber, estimate: u64) -> u64 {
         if self.has_left(step) {

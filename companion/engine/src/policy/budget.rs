@@ -4,6 +4,9 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::time::Duration;
 
+use jiff::civil::Weekday;
+use jiff::tz::TimeZone;
+
 use super::{CostUnit, FlowGlob, Flows};
 
 /// What each of the flows that match may use.
@@ -13,10 +16,30 @@ pub struct Budget {
     pub flows: FlowGlob,
     /// A request goes while there is room in all of them; at least one, each unit and period once.
     pub windows: Vec<BudgetWindow>,
+    /// When the days, weeks and months of its windows begin.
+    pub calendar: BudgetCalendar,
     /// What happens to the requests of a flow without room.
     pub over: Over,
     /// The budget decides nothing, and what it would have decided is counted.
     pub shadow: bool,
+}
+
+/// When days, weeks and months begin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BudgetCalendar {
+    /// Where midnight is. A day on which clocks change is as long as it is there.
+    pub timezone: TimeZone,
+    /// The day of the month on which a month begins, 1 to 31; the last day of a month that doesn't have it.
+    pub month_starts: i8,
+    /// The day on which a week begins.
+    pub week_starts: Weekday,
+}
+
+/// UTC; months begin on the first, weeks on Monday.
+impl Default for BudgetCalendar {
+    fn default() -> Self {
+        Self { timezone: TimeZone::UTC, month_starts: 1, week_starts: Weekday::Monday }
+    }
 }
 
 /// A window of time, and what a flow may use in it.
@@ -35,17 +58,20 @@ pub struct BudgetWindow {
 pub enum BudgetPeriod {
     /// The last so much; at least 1 s. Counted in steps of a 60th ([`crate::limits::BUDGET_STEPS`]).
     Sliding(Duration),
-    /// The day in UTC.
+    /// The day.
     Day,
-    /// The month in UTC.
+    /// The week.
+    Week,
+    /// The month.
     Month,
 }
 
-/// The period as the configuration writes it: `day`, `month`, or a duration such as `1h` or `1m30s`.
+/// The period as the configuration writes it: `day`, `week`, `month`, or a duration such as `1h` or `1m30s`.
 impl fmt::Display for BudgetPeriod {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let duration = match self {
             Self::Day => return formatter.write_str("day"),
+            Self::Week => return formatter.write_str("week"),
             Self::Month => return formatter.write_str("month"),
             Self::Sliding(duration) => duration,
         };
@@ -113,6 +139,7 @@ mod tests {
         let budget = |glob: &str| Budget {
             flows: FlowGlob::new(glob),
             windows: Vec::new(),
+            calendar: BudgetCalendar::default(),
             over: Over::Demote,
             shadow: false,
         };

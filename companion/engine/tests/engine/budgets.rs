@@ -13,7 +13,7 @@ mod shadow;
 use std::time::Duration;
 
 use penstock_engine::input::{Band, Prompt, Service, Usage};
-use penstock_engine::policy::{Budget, BudgetPeriod, BudgetWindow, CostUnit, FlowGlob, Over};
+use penstock_engine::policy::{Budget, BudgetCalendar, BudgetPeriod, BudgetWindow, CostUnit, FlowGlob, Over};
 use penstock_engine::snapshot::BudgetWindowSnapshot;
 use penstock_engine::units::Tokens;
 use penstock_engine::{Input, Policy, Request, RequestId};
@@ -29,7 +29,13 @@ fn with_budget(over: Over, windows: &[BudgetWindow]) -> Policy {
 }
 
 fn budget(glob: &str, over: Over, windows: &[BudgetWindow]) -> Budget {
-    Budget { flows: FlowGlob::new(glob), windows: windows.to_vec(), over, shadow: false }
+    Budget {
+        flows: FlowGlob::new(glob),
+        windows: windows.to_vec(),
+        calendar: BudgetCalendar::default(),
+        over,
+        shadow: false,
+    }
 }
 
 const fn sliding(seconds: u64) -> BudgetPeriod {

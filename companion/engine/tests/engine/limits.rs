@@ -7,7 +7,7 @@ use Band::Default;
 use ShortEffect::{Bypassed, Dispatched, Rejected, Settled};
 use penstock_engine::input::{Band, Prompt, Service, Usage};
 use penstock_engine::policy::{
-    Budget, BudgetPeriod, BudgetWindow, CostUnit, Discipline, FlowGlob, Gate, Order, Over,
+    Budget, BudgetCalendar, BudgetPeriod, BudgetWindow, CostUnit, Discipline, FlowGlob, Gate, Order, Over,
 };
 use penstock_engine::units::Tokens;
 use penstock_engine::{Input, Outcome, Policy, RequestId};
@@ -190,6 +190,7 @@ fn with_names() -> Policy {
             limit: 1,
             period: BudgetPeriod::Sliding(Duration::from_secs(60)),
         }],
+        calendar: BudgetCalendar::default(),
         over: Over::Refuse,
         shadow: false,
     });

@@ -62,11 +62,11 @@ pub(super) struct FlowAccount {
     pub(super) to_report: Vec<u64>,
 }
 
-/// Where usage lies for the law of a window: the time in nanoseconds, or the number of the day or month.
+/// Where usage lies for the law of a window: the time in nanoseconds, or the number of the day, week or month.
 fn place(period: BudgetPeriod, calendar: &Calendar, local: u64) -> i64 {
     match period {
         BudgetPeriod::Sliding(_) => i64::try_from(local).unwrap_or(i64::MAX),
-        BudgetPeriod::Day | BudgetPeriod::Month => step(period, calendar, local),
+        BudgetPeriod::Day | BudgetPeriod::Week | BudgetPeriod::Month => step(period, calendar, local),
     }
 }
 
@@ -74,7 +74,7 @@ fn place(period: BudgetPeriod, calendar: &Calendar, local: u64) -> i64 {
 fn extent(period: BudgetPeriod) -> i64 {
     match period {
         BudgetPeriod::Sliding(length) => i64::try_from(length.as_nanos()).unwrap_or(i64::MAX),
-        BudgetPeriod::Day | BudgetPeriod::Month => 1,
+        BudgetPeriod::Day | BudgetPeriod::Week | BudgetPeriod::Month => 1,
     }
 }
 
@@ -86,6 +86,7 @@ fn step(period: BudgetPeriod, calendar: &Calendar, local: u64) -> i64 {
             i64::try_from(local / width).unwrap_or(i64::MAX)
         }
         BudgetPeriod::Day => calendar.days_begun,
+        BudgetPeriod::Week => calendar.weeks_begun,
         BudgetPeriod::Month => calendar.months_begun,
     }
 }
@@ -93,7 +94,7 @@ fn step(period: BudgetPeriod, calendar: &Calendar, local: u64) -> i64 {
 fn length(period: BudgetPeriod) -> i64 {
     match period {
         BudgetPeriod::Sliding(length) => steps(u64::try_from(length.as_nanos()).unwrap_or(u64::MAX)).1,
-        BudgetPeriod::Day | BudgetPeriod::Month => 1,
+        BudgetPeriod::Day | BudgetPeriod::Week | BudgetPeriod::Month => 1,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use penstock_engine::policy::{Budget, BudgetPeriod, BudgetWindow, CostUnit, FlowGlob, Over};
+use penstock_engine::policy::{Budget, BudgetCalendar, BudgetPeriod, BudgetWindow, CostUnit, FlowGlob, Over};
 
 use super::super::rng::Rng;
 use super::Scenario;
@@ -44,6 +44,7 @@ fn budget(glob: &str, rng: &mut Rng) -> Budget {
     Budget {
         flows: FlowGlob::new(glob),
         windows: units.iter().map(|unit| budget_window(*unit, rng)).collect(),
+        calendar: BudgetCalendar::default(),
         over: rng.choose(&[Over::Demote, Over::Hold, Over::Refuse]),
         shadow: rng.percent(20),
     }
@@ -55,6 +56,13 @@ fn budget_window(unit: CostUnit, rng: &mut Rng) -> BudgetWindow {
         CostUnit::Requests => rng.between(1, 40),
         CostUnit::Tokens => rng.between(100, 20_000),
     };
-    let period = rng.choose(&[sliding(1), sliding(10), sliding(300), BudgetPeriod::Day, BudgetPeriod::Month]);
+    let period = rng.choose(&[
+        sliding(1),
+        sliding(10),
+        sliding(300),
+        BudgetPeriod::Day,
+        BudgetPeriod::Week,
+        BudgetPeriod::Month,
+    ]);
     BudgetWindow { unit, limit, period }
 }

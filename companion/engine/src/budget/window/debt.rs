@@ -29,24 +29,28 @@ impl Window {
         self.pay_by_top_ups();
     }
 
-    /// `amount` that a request of `step` had taken from the window was not used after all. It goes back in the order opposite to that in
-    /// which it was taken: from the debt, from what was paid since, from the step.
+    /// `amount` that a request of `step` had taken from the window was not used after all. It goes back from the step, and the room that
+    /// this frees pays the debt in the present step: others have used that since then, so it must not leave with `step`. What exceeds
+    /// the step's part was owed, or is paid by now: it goes back from there.
     pub(super) fn take_back(&mut self, step: StepNumber, amount: u64) {
-        let mut left = amount - self.debt.min(amount);
-        self.debt -= amount - left;
+        let mut left = amount;
+        if let Ok(position) = self.steps.binary_search_by_key(&step, |step| step.number) {
+            let own = &mut self.steps[position].own;
+            let back = (*own).min(left);
+            *own -= back;
+            self.filled -= back;
+            left -= back;
+        }
+        let of_debt = self.debt.min(left);
+        self.debt -= of_debt;
+        left -= of_debt;
         for paying in self.steps.iter_mut().rev() {
             let back = paying.paid.min(left);
             paying.paid -= back;
             self.filled -= back;
             left -= back;
         }
-        left -= self.top_ups.give_back_paid(left);
-        if let Ok(position) = self.steps.binary_search_by_key(&step, |step| step.number) {
-            let own = &mut self.steps[position].own;
-            let back = (*own).min(left);
-            *own -= back;
-            self.filled -= back;
-        }
+        self.top_ups.give_back_paid(left);
         self.pay(self.now);
     }
 

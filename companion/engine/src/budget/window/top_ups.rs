@@ -63,6 +63,12 @@ impl TopUps {
         }
     }
 
+    /// See [`super::Window::shift`].
+    pub(super) const fn shift(&mut self, steps: i64) {
+        self.since = self.since.saturating_add(steps);
+        self.until = self.until.saturating_add(steps);
+    }
+
     /// A further one, in the step `now`.
     pub(super) fn add(&mut self, amount: u64, now: StepNumber, until: StepNumber) {
         if now >= self.until {
@@ -97,11 +103,10 @@ impl TopUps {
         }
     }
 
-    /// As much of `amount` as has paid debts was not owed after all. Returns that.
-    pub(super) fn give_back_paid(&mut self, amount: u64) -> u64 {
+    /// As much of `amount` as has paid debts was not owed after all.
+    pub(super) fn give_back_paid(&mut self, amount: u64) {
         let back = self.paid.min(amount);
         self.paid -= back;
         self.left = self.left.saturating_add(back);
-        back
     }
 }

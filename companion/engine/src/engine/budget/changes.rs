@@ -38,16 +38,18 @@ impl Engine {
         for usage in &mut past {
             usage.flow = named(&usage.flow).into();
         }
-        if let Some((table, now)) = self.budgets.read() {
-            past.retain(|usage| !table.is_forgotten(usage, &now));
-        }
         past.sort_by(|a, b| a.flow.cmp(&b.flow));
         for past in past.chunk_by(|a, b| a.flow == b.flow) {
             if let Some(first) = past.first()
                 && let Some(index) = self.policy.flows.budget_of(&first.flow)
                 && let Some((table, now)) = self.budgets.table()
             {
-                table.replay(&first.flow, index, past, &now);
+                let local = now.under(index);
+                let past: Vec<_> = past.iter().filter(|usage| !table.is_forgotten(usage, &local)).collect();
+                if past.is_empty() {
+                    continue;
+                }
+                table.replay(&first.flow, index, &past, &now);
                 self.update_hold_of(&first.flow);
             }
         }

@@ -2,9 +2,14 @@
 
 use Band::{Critical, Default, Sheddable};
 use ShortEffect::{Bypassed, Dispatched, Rejected, Settled};
+use core::time::Duration;
+
+use jiff::civil::Weekday;
+use jiff::tz::TimeZone;
 use penstock_engine::effect::Grant;
 use penstock_engine::input::Band;
 use penstock_engine::policy::{BudgetPeriod, Over, Policy};
+use penstock_engine::units::Tokens;
 use penstock_engine::{Effect, Input, Outcome, RequestId};
 
 use super::{amounts, budget, requests, sized, sliding, tokens, used, window, with_budget};
@@ -96,4 +101,41 @@ fn a_budget_of_another_kind_judges_what_waits_at_its_turn() {
     assert_eq!(harness.handle(change(policy)), []);
     assert_eq!(harness.complete(1), [Settled(1, 1), Rejected(2, Outcome::RejectedBudget)]);
     assert_eq!(window(&mut harness, "f").map(|window| window.used), Some(1));
+}
+
+#[test]
+fn another_calendar_keeps_what_is_used_and_runs_in_the_present_day() {
+    const HOUR: f64 = 3_600.0;
+    let mut harness = Harness::new(with_budget(Over::Refuse, &[tokens(100, BudgetPeriod::Day)]), 1);
+    // 21:00 in UTC, 23:00 in Berlin. There the day began two hours ago, and ends in one.
+    harness.handle(Input::Utc(Duration::from_secs(20_001 * 86_400 - 3 * 3_600)));
+    harness.handle(Input::Register(sized(1, "f", Default, 40)));
+    harness.handle(used(1, 40));
+    harness.handle(Input::TopUp { flow: "f".into(), tokens: Tokens(5) });
+    harness.handle(Input::Register(sized(2, "f", Default, 10)));
+    let mut policy = with_budget(Over::Refuse, &[tokens(100, BudgetPeriod::Day)]);
+    policy.flows.budgets[0].calendar.timezone = TimeZone::get("Europe/Berlin").expect("in the database");
+    harness.handle(change(policy));
+    assert_eq!(amounts(&mut harness, "f"), (40, 10, 55));
+    harness.handle(used(2, 12));
+    assert_eq!(amounts(&mut harness, "f"), (52, 0, 53));
+    harness.advance_to(HOUR - 1.0);
+    assert_eq!(amounts(&mut harness, "f"), (52, 0, 53));
+    harness.advance_to(HOUR);
+    assert_eq!(amounts(&mut harness, "f"), (0, 0, 100));
+}
+
+#[test]
+fn a_flow_that_moves_to_a_budget_with_another_calendar_counts_what_runs() {
+    let mut harness = Harness::new(with_budget(Over::Refuse, &[tokens(100, BudgetPeriod::Week)]), 1);
+    // Thursday. Weeks that begin on Thursday began today; the others on Monday.
+    harness.handle(Input::Utc(Duration::from_secs(20_006 * 86_400 + 60)));
+    harness.handle(Input::Register(sized(1, "f", Default, 30)));
+    let mut policy = with_budget(Over::Refuse, &[tokens(100, BudgetPeriod::Week)]);
+    policy.flows.budgets[0].flows = budget("*", Over::Refuse, &[]).flows;
+    policy.flows.budgets[0].calendar.week_starts = Weekday::Thursday;
+    harness.handle(change(policy));
+    assert_eq!(amounts(&mut harness, "f"), (0, 30, 70));
+    harness.handle(used(1, 33));
+    assert_eq!(amounts(&mut harness, "f"), (33, 0, 67));
 }

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use penstock_engine::Policy;
 use penstock_engine::policy::{
-    Admit, BandMode, Bands, Bucket, Budget, BudgetPeriod, BudgetWindow, Class, ClassMode, ClassSet, CostUnit,
-    Discipline, ExtraPlaces, FlowGlob, Flows, Gate, Order, OutlierEjection, Over, Overflow, Queue, Scorers,
-    StockUnit, TokenWeights,
+    Admit, BandMode, Bands, Bucket, Budget, BudgetCalendar, BudgetPeriod, BudgetWindow, Class, ClassMode,
+    ClassSet, CostUnit, Discipline, ExtraPlaces, FlowGlob, Flows, Gate, Order, OutlierEjection, Over,
+    Overflow, Queue, Scorers, StockUnit, TokenWeights,
 };
 use penstock_engine::units::Decimal;
 
@@ -201,6 +201,7 @@ fn budgets(rng: &mut Rng) -> Vec<Budget> {
             budgets.push(Budget {
                 flows: FlowGlob::new(glob),
                 windows: budget_windows(rng),
+                calendar: BudgetCalendar::default(),
                 over: rng.choose(&[Over::Demote, Over::Demote, Over::Hold, Over::Refuse]),
                 shadow: rng.percent(10),
             });
@@ -225,6 +226,7 @@ fn budget_windows(rng: &mut Rng) -> Vec<BudgetWindow> {
             sliding(10),
             sliding(90),
             BudgetPeriod::Day,
+            BudgetPeriod::Week,
             BudgetPeriod::Month,
         ]);
         if !windows.iter().any(|other| (other.unit, other.period) == (unit, period)) {

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use penstock_budget_model::{Calendar, Window, day_of, first_day, month_of, steps};
+use penstock_budget_model::{
+    Calendar, Window, day_of, first_day, first_day_of_week, month_of, steps, week_of,
+};
 use penstock_engine::effect::BudgetReport;
 use penstock_engine::input::{BudgetReset, BudgetUsage, UsageKind, UsedAt};
 use penstock_engine::policy::{Budget, BudgetPeriod, BudgetWindow, CostUnit, Over};
@@ -19,20 +21,13 @@ struct Reserved {
     tokens: u64,
 }
 
-/// When a flow was reset: the engine's time in nanoseconds, and the day and the month by the order of their beginnings.
-#[derive(Clone, Copy)]
-struct ResetAt {
-    nanos: i128,
-    day: i64,
-    month: i64,
-}
-
 #[derive(Clone)]
 pub struct Budgets {
     calendar: Calendar,
     flows: BTreeMap<Box<str>, Vec<Window>>,
     reserved: BTreeMap<RequestId, Reserved>,
-    resets: BTreeMap<Box<str>, ResetAt>,
+    /// When flows were reset, in nanoseconds of the engine's time.
+    resets: BTreeMap<Box<str>, i128>,
     shadowed: Vec<RequestId>,
 }
 
@@ -62,6 +57,7 @@ impl Model {
         match period {
             BudgetPeriod::Sliding(window) => (now.as_nanos() / step_width(window)) as i64,
             BudgetPeriod::Day => self.budgets.calendar.days_begun,
+            BudgetPeriod::Week => self.budgets.calendar.weeks_begun,
             BudgetPeriod::Month => self.budgets.calendar.months_begun,
         }
     }
@@ -72,6 +68,7 @@ impl Model {
         match period {
             BudgetPeriod::Sliding(window) => Instant::from_nanos(step as u64 * step_width(window)),
             BudgetPeriod::Day => begin_of(calendar.day + step - calendar.days_begun),
+            BudgetPeriod::Week => begin_of(first_day_of_week(calendar.week + step - calendar.weeks_begun)),
             BudgetPeriod::Month => begin_of(first_day(calendar.month + step - calendar.months_begun)),
         }
     }
@@ -84,7 +81,7 @@ impl Model {
         let kept = |period| match period {
             // The oldest step begins before the window does.
             BudgetPeriod::Sliding(_) => 61,
-            BudgetPeriod::Day | BudgetPeriod::Month => 1,
+            BudgetPeriod::Day | BudgetPeriod::Week | BudgetPeriod::Month => 1,
         };
         let new = || {
             let windows = definitions.iter().zip(&steps);
@@ -270,18 +267,10 @@ impl Model {
         if self.budget(name).is_none() {
             return;
         }
-        let (calendar, ago) = (self.budgets.calendar, ago.as_nanos() as i128);
-        let day = day_of(calendar.utc(self.now.as_nanos()) - ago);
-        let month = if day < 0 { calendar.month - 1 } else { month_of(day) };
-        let reset = ResetAt {
-            nanos: i128::from(self.now.as_nanos()) - ago,
-            day: calendar.days_begun - (calendar.day - day).max(0),
-            month: calendar.months_begun - (calendar.month - month).max(0),
-        };
+        let ago = ago.as_nanos() as i128;
+        let reset = i128::from(self.now.as_nanos()) - ago;
         let latest = self.budgets.resets.entry(name.into()).or_insert(reset);
-        if reset.nanos >= latest.nanos {
-            *latest = reset;
-        }
+        *latest = reset.max(*latest);
         if ago > 0 {
             return;
         }
@@ -293,37 +282,46 @@ impl Model {
         self.budgets.reserved.retain(|id, _| !ids.contains(id));
     }
 
+    /// The step of a calendar window that contains this day since 1970 began; at most the present one.
+    fn step_of_day(&self, period: BudgetPeriod, day: i64) -> i64 {
+        let calendar = &self.budgets.calendar;
+        let (begun, present, number) = match period {
+            BudgetPeriod::Sliding(_) => unreachable!("a calendar window"),
+            BudgetPeriod::Day => (calendar.days_begun, calendar.day, day),
+            BudgetPeriod::Week => (calendar.weeks_begun, calendar.week, week_of(day)),
+            BudgetPeriod::Month => {
+                let month = if day < 0 { calendar.month - 1 } else { month_of(day) };
+                (calendar.months_begun, calendar.month, month)
+            }
+        };
+        begun - (present - number).max(0)
+    }
+
     /// The usage of a flow in this step of a window was settled before the flow's last reset, or is from before that.
     fn is_forgotten(&self, usage: &BudgetUsage, step: Option<i64>) -> bool {
-        let Some(reset) = self.budgets.resets.get(named(&usage.flow)) else {
+        let Some(&reset) = self.budgets.resets.get(named(&usage.flow)) else {
             return false;
         };
+        let now = i128::from(self.now.as_nanos());
+        let day = day_of(self.budgets.calendar.utc(self.now.as_nanos()) - (now - reset));
         let of_reset = match usage.period {
-            BudgetPeriod::Sliding(length) => reset.nanos.div_euclid(step_width(length).into()) as i64,
-            BudgetPeriod::Day => reset.day,
-            BudgetPeriod::Month => reset.month,
+            BudgetPeriod::Sliding(length) => reset.div_euclid(step_width(length).into()) as i64,
+            period => self.step_of_day(period, day),
         };
-        let settled = i128::from(self.now.as_nanos()) - usage.settled_ago.as_nanos() as i128;
-        settled < reset.nanos || step.is_some_and(|step| step < of_reset)
+        let settled = now - usage.settled_ago.as_nanos() as i128;
+        settled < reset || step.is_some_and(|step| step < of_reset)
     }
 
     fn add_budget_usage(&mut self, usage: &BudgetUsage) {
-        let (now, calendar) = (self.now, self.budgets.calendar);
+        let now = self.now;
         let step = match (usage.used_at, usage.period) {
             (UsedAt::Debt, _) => None,
             (UsedAt::Ago(ago), BudgetPeriod::Sliding(length)) => {
                 let then = i128::from(now.as_nanos()) - ago.as_nanos() as i128;
                 Some(then.div_euclid(step_width(length).into()) as i64)
             }
-            (UsedAt::Since(seconds), BudgetPeriod::Day) => {
-                let ago = (calendar.day - seconds.div_euclid(86_400)).max(0);
-                Some(calendar.days_begun - ago)
-            }
-            (UsedAt::Since(seconds), BudgetPeriod::Month) => {
-                let ago = (calendar.month - month_of(seconds.div_euclid(86_400))).max(0);
-                Some(calendar.months_begun - ago)
-            }
-            _ => return,
+            (UsedAt::Since(_), BudgetPeriod::Sliding(_)) | (UsedAt::Ago(_), _) => return,
+            (UsedAt::Since(seconds), period) => Some(self.step_of_day(period, seconds.div_euclid(86_400))),
         };
         if self.is_forgotten(usage, step) {
             return;
