@@ -27,8 +27,11 @@ pub const REQUEUE_HEADER: &str = "x-penstock-requeue";
 pub const REQUEUE_PROPERTY: &str = "penstock.requeue";
 /// How the value of that property begins, so that a route can tell cheaply whether a stream has it. The token follows.
 pub const REQUEUE_PROPERTY_PREFIX: &str = "token=";
-/// Request header inside Envoy, to the requeue listener: the last server refused the request by itself.
+/// Request header inside Envoy, to the requeue listener: how the attempt before ended, by Envoy's details of a response code. A server that
+/// is tried after another one receives it too.
 pub const REFUSED_HEADER: &str = "x-penstock-refused";
+/// That header's value if the last server refused the request by a response.
+pub const REFUSED_BY_RESPONSE: &str = "via_upstream";
 
 /// Request header inside Envoy, to a companion and back: a companion sends the client comments, one in so many milliseconds, while the request
 /// waits on.

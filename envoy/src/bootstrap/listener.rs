@@ -59,7 +59,7 @@ pub(super) fn gateway(settings: &Settings) -> Value {
     if let Some(Value::Array(filters)) = manager.get_mut("http_filters") {
         let cors = settings.cors.as_ref().map(|_| cors::filter());
         let further = settings.http_filters.iter().cloned();
-        filters.splice(..0, cors.into_iter().chain(further).chain(decompression::filters()));
+        filters.splice(..0, cors.into_iter().chain(further).chain(decompression::switched_filters()));
     }
     let mut listener = listener(settings, "penstock-gateway", manager);
     listener["address"] = socket(settings.gateway);

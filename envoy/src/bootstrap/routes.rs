@@ -23,7 +23,9 @@ use penstock_wire::names::{
 };
 use serde_json::{Value, json};
 
-use super::{COMPANION_CLUSTER, REQUEUE_PROPERTY_STATE, Settings, body_limit, clusters, cors, seconds};
+use super::{
+    COMPANION_CLUSTER, REQUEUE_PROPERTY_STATE, Settings, body_limit, clusters, cors, decompression, seconds,
+};
 use crate::limits;
 
 /// How often another companion is tried for a stream that one should keep alive.
@@ -36,7 +38,15 @@ pub(super) fn config(settings: &Settings) -> Value {
     }
     let kept_alive = settings.keep_alive.map(|_| kept_alive());
     let granted = [requeued, routed(), listed, ungated, no_pool()];
-    configuration(settings, &kept_alive.into_iter().chain(granted).collect::<Vec<_>>())
+    let routes = [compressed()].into_iter().chain(kept_alive).chain(granted);
+    configuration(settings, &routes.collect::<Vec<_>>())
+}
+
+/// The route of a request with a compressed body when it arrives, whatever other headers it has.
+fn compressed() -> Value {
+    let mut route = no_pool();
+    decompression::switch_on(&mut route);
+    route
 }
 
 /// The route of requests with one server, which are requeued after any failure that may count in `queue.requeue_on`. The filter has

@@ -259,7 +259,7 @@ impl World {
         let (envoy, client) = (http.envoy, http.client);
         let (mut headers, body) = (http.headers.clone(), http.body.clone());
         if http.was_answered {
-            headers.push((names::REFUSED_HEADER.to_owned(), "1".to_owned()));
+            headers.push((names::REFUSED_HEADER.to_owned(), names::REFUSED_BY_RESPONSE.to_owned()));
         }
         // The connection to an internal listener stays on its worker.
         let vm = self.roots.get(&http.root).map(|root| root.vm);

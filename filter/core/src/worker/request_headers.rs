@@ -111,7 +111,8 @@ impl Worker {
         exchange.register.tenant_verified = tenant.is_some();
         exchange.register.fairness_id = tenant.unwrap_or_default();
         if let Some(token) = token {
-            let was_refused = headers.get(names::REFUSED_HEADER).is_some();
+            let was_refused =
+                headers.get(names::REFUSED_HEADER) == Some(names::REFUSED_BY_RESPONSE.as_bytes());
             exchange.register.failed_attempt =
                 self.failed_attempts.before_requeue(now, token.epoch, token.sequence, was_refused);
             apply_token(&mut exchange, token);

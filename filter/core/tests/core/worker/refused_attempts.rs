@@ -207,7 +207,7 @@ fn requeued_request_carries_the_report_of_its_last_attempt() {
         rig.hello_ack(1);
         let mut headers = vec![("x-penstock-requeue", token)];
         if was_refused {
-            headers.push(("x-penstock-refused", "1"));
+            headers.push(("x-penstock-refused", "via_upstream"));
         }
         let HeadersAction::Pause(sequence, edits) = rig.headers(&headers, false) else { panic!("paused") };
         let removed = HeaderEdit::Remove("x-penstock-refused".into());
