@@ -48,8 +48,8 @@ pub(crate) const SPENT_COMMANDS_MAX: usize = 256;
 pub(crate) const SUSPENDED_MIN: Duration = Duration::from_secs(1);
 /// Places that a filter may have in a pool.
 pub(crate) const CREDIT_MAX: u64 = 1_024;
-/// The least that a filter gets at once, if there is room for it.
-pub(crate) const CREDIT_MIN: u64 = 4;
+/// What a filter gets first, at most: a quarter of its part, so that small parts aren't lent where nobody needs them.
+pub(crate) const CREDIT_FIRST: u64 = 4;
 /// A filter that hasn't returned a recalled credit after this time loses its session, and with it the credit.
 pub(crate) const RECALL_WAIT: Duration = SILENCE;
 /// Time for which an endpoint isn't granted to an Envoy that passed it over.

@@ -5,6 +5,9 @@
 //! take all away. Everything else, the end of a request above all, changes no number.
 //!
 //! Until a credit has come back, its places are stock in the engine.
+//!
+//! A busy root context gets what it needs as long as there is room. When one lacks its equal part of what can be lent, a place at least, one that
+//! has more than its own gives its credit up, and all keep to their parts for a while.
 
 use core::time::Duration;
 
@@ -14,10 +17,14 @@ use penstock_engine::input::EndpointId;
 use penstock_wire::limits::CREDIT_RENEWAL;
 
 use crate::ids::{CreditId, Epoch};
-use crate::limits::{CREDIT_MAX, CREDIT_MIN};
+use crate::limits::{CREDIT_FIRST, CREDIT_MAX};
 
 /// Requests are counted over this time to tell which root contexts are busy.
 const ACTIVITY: Duration = Duration::from_secs(1);
+/// The busy root contexts are counted this often, because that takes time proportional to their number.
+const COUNT_INTERVAL: Duration = Duration::from_millis(250);
+/// Root contexts keep to their parts for this long after one has lacked its own.
+const CONTENDED: Duration = Duration::from_secs(10);
 /// Nothing must have waited for this long.
 const CALM: Duration = Duration::from_secs(1);
 
@@ -40,6 +47,10 @@ pub(super) struct Credits {
     longest_prompt: Option<(Instant, u64)>,
     /// The next renewal; `None` without a credit.
     renewal_at: Option<Instant>,
+    /// How many root contexts are busy, and the time at which they were counted.
+    busy: Option<(Instant, u64)>,
+    /// The last time at which a root context lacked its part, and another one had more.
+    lacked_at: Option<Instant>,
 }
 
 /// A root context's use of the pool, and its credit.
@@ -70,6 +81,25 @@ pub(super) struct Renewal {
     pub(super) credit: CreditId,
     /// The filter may requeue requests that it admits.
     pub(super) may_requeue: bool,
+}
+
+/// What can be lent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lendable<F> {
+    /// At all endpoints, whatever is lent or runs.
+    pub(super) in_all: u64,
+    /// At the endpoint of a request that was granted, besides what is lent and runs.
+    pub(super) here: F,
+}
+
+/// What becomes of a root context that has asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    Nothing,
+    /// It gets places.
+    Offer(Offer),
+    /// Another one has the places that it should have, and must give its credit up.
+    Recall(CreditId),
 }
 
 /// Places to give.
@@ -134,6 +164,8 @@ impl Credits {
             is_waiting: false,
             longest_prompt: None,
             renewal_at: None,
+            busy: None,
+            lacked_at: None,
         }
     }
 
@@ -181,29 +213,64 @@ impl Credits {
         self.holders.entry(epoch).or_insert_with(new).activity.record(now);
     }
 
-    /// How many places to give to a root context that has just asked, up to `room`; `None`: none. A root context is busy with `least` requests
-    /// in a second. What it has doubles each time, so that a few messages suffice whatever it needs.
-    pub(super) fn offer(
+    /// What becomes of a root context that has just asked. It is busy with `least` requests in a second. What it has doubles each time, so
+    /// that a few messages suffice whatever it needs; up to its part only, while another one has lacked its own lately.
+    pub(super) fn answer(
         &mut self,
         now: Instant,
         epoch: Epoch,
         least: u32,
         may_requeue: bool,
-        room: impl FnOnce() -> u64,
-    ) -> Option<Offer> {
+        lendable: Lendable<impl FnOnce() -> u64>,
+    ) -> Answer {
         let is_calm = self.waited_at.is_none_or(|waited| now.since(waited) >= CALM);
-        let holder = self.holders.get_mut(&epoch)?;
+        let Some(holder) = self.holders.get_mut(&epoch) else {
+            return Answer::Nothing;
+        };
         if !is_calm || holder.is_recalled || !holder.activity.is_busy(now, least) {
+            return Answer::Nothing;
+        }
+        let (held, number, is_new) = (holder.places(), holder.id, holder.places.is_empty());
+        let is_contended = self.lacked_at.is_some_and(|lacked_at| now.since(lacked_at) < CONTENDED);
+        let part = self.part(now, least, lendable.in_all).min(CREDIT_MAX);
+        let limit = if is_contended { part } else { CREDIT_MAX };
+        let wanted = held.max(CREDIT_FIRST.min(part / 4).max(1)).min(limit.saturating_sub(held));
+        let places = if wanted > 0 { wanted.min((lendable.here)()) } else { 0 };
+        if places > 0 {
+            let number = number + u64::from(is_new);
+            return Answer::Offer(Offer { number, places, is_new, may_requeue });
+        }
+        let recalled = (held < part).then(|| self.recall_more_than(now, part)).flatten();
+        recalled.map_or(Answer::Nothing, Answer::Recall)
+    }
+
+    /// The equal part of a busy root context of what can be lent in all.
+    fn part(&mut self, now: Instant, least: u32, in_all: u64) -> u64 {
+        let counted = self.busy.filter(|(counted_at, _)| now.since(*counted_at) < COUNT_INTERVAL);
+        let busy = counted.map_or_else(
+            || {
+                let holders = self.holders.values_mut();
+                let busy = holders.map(|holder| u64::from(holder.activity.is_busy(now, least))).sum();
+                self.busy = Some((now, busy));
+                busy
+            },
+            |(_, busy)| busy,
+        );
+        in_all.div_ceil(busy.max(1)).max(1)
+    }
+
+    /// Recalls the largest credit of more than `part` places, once in a while.
+    fn recall_more_than(&mut self, now: Instant, part: u64) -> Option<CreditId> {
+        if self.lacked_at.is_some_and(|lacked_at| now.since(lacked_at) < ACTIVITY) {
             return None;
         }
-        let held = holder.places();
-        let wanted = held.max(CREDIT_MIN).min(CREDIT_MAX.saturating_sub(held));
-        let places = if wanted > 0 { wanted.min(room()) } else { 0 };
-        if places == 0 {
-            return None;
-        }
-        let is_new = holder.places.is_empty();
-        Some(Offer { number: holder.id + u64::from(is_new), places, is_new, may_requeue })
+        let holders =
+            self.holders.iter_mut().filter(|(_, holder)| holder.is_active() && holder.places() > part);
+        let (&epoch, holder) = holders.max_by_key(|(epoch, holder)| (holder.places(), **epoch))?;
+        holder.is_recalled = true;
+        self.active -= 1;
+        self.lacked_at = Some(now);
+        Some(CreditId { epoch, number: holder.id })
     }
 
     /// The offer is made at this endpoint.
@@ -376,10 +443,22 @@ mod tests {
     }
 
     fn give(credits: &mut Credits, ms: u64, room: u64) -> Option<u64> {
-        let offer = credits.offer(at(ms), epoch(), BUSY, true, || room)?;
-        credits.give(at(ms), epoch(), offer, HERE);
+        give_to(credits, ms, epoch(), room)
+    }
+
+    /// `room` is all that can be lent besides what is.
+    fn give_to(credits: &mut Credits, ms: u64, epoch: Epoch, room: u64) -> Option<u64> {
+        let Answer::Offer(offer) = ask(credits, ms, epoch, room) else {
+            return None;
+        };
+        credits.give(at(ms), epoch, offer, HERE);
         assert!(credits.audit());
         Some(offer.places)
+    }
+
+    fn ask(credits: &mut Credits, ms: u64, epoch: Epoch, room: u64) -> Answer {
+        let lendable = Lendable { in_all: credits.given.saturating_add(room), here: || room };
+        credits.answer(at(ms), epoch, BUSY, true, lendable)
     }
 
     #[test]
@@ -390,12 +469,12 @@ mod tests {
         }
         assert_eq!(give(&mut credits, 0, 99), None);
         credits.record_use(at(0), epoch());
-        assert_eq!(give(&mut credits, 0, 99), Some(CREDIT_MIN));
-        assert_eq!(give(&mut credits, 0, 99), Some(CREDIT_MIN));
-        assert_eq!(give(&mut credits, 0, 99), Some(2 * CREDIT_MIN));
+        assert_eq!(give(&mut credits, 0, 99), Some(CREDIT_FIRST));
+        assert_eq!(give(&mut credits, 0, 99), Some(CREDIT_FIRST));
+        assert_eq!(give(&mut credits, 0, 99), Some(2 * CREDIT_FIRST));
         assert_eq!(give(&mut credits, 0, 3), Some(3));
         assert_eq!(give(&mut credits, 0, 0), None);
-        assert_eq!(credits.by_endpoint(), [(HERE, 4 * CREDIT_MIN + 3)]);
+        assert_eq!(credits.by_endpoint(), [(HERE, 4 * CREDIT_FIRST + 3)]);
     }
 
     #[test]
@@ -408,9 +487,9 @@ mod tests {
     #[test]
     fn activity_is_forgotten_after_two_spans() {
         let mut credits = busy();
-        assert!(credits.offer(at(1_999), epoch(), BUSY, true, || 9).is_some());
+        assert!(give(&mut credits, 1_999, 9).is_some());
         let mut credits = busy();
-        assert!(credits.offer(at(2_000), epoch(), BUSY, true, || 9).is_none());
+        assert!(give(&mut credits, 2_000, 9).is_none());
     }
 
     #[test]
@@ -418,28 +497,29 @@ mod tests {
         let mut credits = busy();
         credits.note_wait(at(100), true);
         credits.note_wait(at(500), false);
-        assert_eq!(give(&mut credits, 1_499, 9), None, "it waited until then");
-        assert_eq!(give(&mut credits, 1_500, 9), Some(CREDIT_MIN));
+        assert_eq!(give(&mut credits, 1_499, 99), None, "it waited until then");
+        assert_eq!(give(&mut credits, 1_500, 99), Some(CREDIT_FIRST));
     }
 
     #[test]
     fn a_returned_credit_gives_its_places_back_once_and_the_next_has_another_number() {
         let mut credits = busy();
-        give(&mut credits, 0, 9);
+        give(&mut credits, 0, 99);
         assert_eq!(credits.returned(credit(2)), []);
         assert_eq!(credits.recall(|id| id == HERE), [credit(1)]);
         assert_eq!(credits.recall(|_| true), [], "it is recalled once");
         assert_eq!(give(&mut credits, 0, 9), None, "nothing is added to a recalled credit");
-        assert_eq!(credits.returned(credit(1)), [(HERE, CREDIT_MIN)]);
+        assert_eq!(credits.returned(credit(1)), [(HERE, CREDIT_FIRST)]);
         assert_eq!(credits.returned(credit(1)), []);
-        let next = credits.offer(at(0), epoch(), BUSY, true, || 9).expect("busy");
-        assert_eq!((next.number, next.is_new), (2, true));
+        let next = ask(&mut credits, 0, epoch(), 99);
+        let offer = Offer { number: 2, places: CREDIT_FIRST, is_new: true, may_requeue: true };
+        assert_eq!(next, Answer::Offer(offer));
     }
 
     #[test]
     fn a_consumed_place_is_gone_and_an_unknown_one_changes_nothing() {
         let mut credits = busy();
-        give(&mut credits, 0, 2);
+        assert_eq!([give(&mut credits, 0, 2), give(&mut credits, 0, 1)], [Some(1), Some(1)]);
         assert!(!credits.consume(credit(1), EndpointId(2)) && !credits.consume(credit(2), HERE));
         assert!(credits.consume(credit(1), HERE) && credits.consume(credit(1), HERE));
         assert!(!credits.consume(credit(1), HERE) && credits.given() == 0);
@@ -461,14 +541,78 @@ mod tests {
         assert_eq!(credits.renewal_at(), None, "there is no credit any more");
     }
 
+    /// So many busy root contexts at a time, beside the first one.
+    fn busy_too(credits: &mut Credits, ms: u64, epochs: core::ops::Range<u128>) {
+        for _ in 0..BUSY {
+            for other in epochs.clone() {
+                credits.record_use(at(ms), Epoch::from_bits(other));
+            }
+        }
+    }
+
+    /// What each of the root contexts gets of `room` places. Each asks again as long as it gets something, one after the other.
+    fn lent(credits: &mut Credits, ms: u64, contexts: u128, room: u64) -> Vec<u64> {
+        let mut left = room;
+        let mut parts = Vec::new();
+        for other in 1..=contexts {
+            let mut part = 0;
+            while let Some(places) = give_to(credits, ms, Epoch::from_bits(other), left) {
+                (left, part) = (left - places, part + places);
+            }
+            parts.push(part);
+        }
+        parts
+    }
+
+    #[test]
+    fn while_one_has_lacked_its_part_all_keep_to_parts_of_a_place_at_least() {
+        for (room, contexts, parts) in [
+            (4, 2, vec![2, 2]),
+            (2, 2, vec![1, 1]),
+            (3, 2, vec![2, 1]),
+            (24, 12, vec![2; 12]),
+            (3, 4, vec![1, 1, 1, 0]),
+        ] {
+            let mut credits = Credits::new(0);
+            busy_too(&mut credits, 0, 1..contexts + 1);
+            credits.lacked_at = Some(at(0));
+            assert_eq!(
+                lent(&mut credits, 0, contexts, room),
+                parts,
+                "{room} places, {contexts} root contexts"
+            );
+        }
+        // Ten seconds later one may have all again.
+        let mut credits = Credits::new(0);
+        credits.lacked_at = Some(at(0));
+        busy_too(&mut credits, 10_000, 1..3);
+        assert_eq!(lent(&mut credits, 10_000, 2, 4), [4, 0]);
+    }
+
+    #[test]
+    fn one_that_has_more_than_its_part_gives_it_up_for_one_that_lacks_its_own() {
+        let mut credits = busy();
+        assert_eq!([4, 3, 2].map(|room| give(&mut credits, 0, room)), [Some(1), Some(1), Some(2)]);
+        let second = Epoch::from_bits(8);
+        busy_too(&mut credits, 300, 7..9);
+        assert_eq!(ask(&mut credits, 300, second, 0), Answer::Recall(credit(1)));
+        assert_eq!(ask(&mut credits, 300, second, 0), Answer::Nothing, "it is on its way");
+        assert!(credits.audit());
+        assert_eq!(credits.returned(credit(1)), [(HERE, 4)]);
+        assert_eq!([4, 3, 2].map(|room| give(&mut credits, 300, room)), [Some(1), Some(1), None], "its part");
+        assert_eq!([2, 1].map(|room| give_to(&mut credits, 300, second, room)), [Some(1), Some(1)]);
+        // Nobody has more than a part, so nobody who wants more gets it.
+        assert_eq!(ask(&mut credits, 1_400, second, 0), Answer::Nothing);
+    }
+
     #[test]
     fn a_lost_stream_keeps_the_places_until_the_end() {
         let mut credits = busy();
-        give(&mut credits, 0, 9);
+        give(&mut credits, 0, 99);
         credits.suspend(epoch());
-        assert_eq!((credits.is_any_active(), credits.given()), (false, CREDIT_MIN));
+        assert_eq!((credits.is_any_active(), credits.given()), (false, CREDIT_FIRST));
         assert_eq!(credits.recall(|_| true), []);
-        assert_eq!(credits.end(epoch()), [(HERE, CREDIT_MIN)]);
+        assert_eq!(credits.end(epoch()), [(HERE, CREDIT_FIRST)]);
         assert_eq!(credits.end(epoch()), []);
         assert!(credits.audit());
     }

@@ -7,7 +7,7 @@ use penstock_engine::Instant;
 use penstock_engine::input::{EndpointId, Input, Request, RequestId};
 use penstock_engine::units::Tokens;
 
-use super::credits::{Offer, Renewal};
+use super::credits::{Answer, Lendable, Offer, Renewal};
 use super::effect::GivenCredit;
 use super::input::Registering;
 use super::{Pool, PoolEffect};
@@ -39,12 +39,15 @@ impl Pool {
             listed.is_some_and(|listed| listed.is_listed && listed.taints.is_empty())
                 && !self.avoided.contains(now, peer.envoy, endpoint)
         };
-        let room = || {
+        let here = || {
             if is_usable() { self.engine.credit_room(endpoint) } else { 0 }
         };
+        let lendable = Lendable { in_all: self.engine.credit_limit(), here };
         let may_requeue = self.may_requeue_by_credit(peer);
-        let Some(offer) = self.credits.offer(now, epoch, busy_min, may_requeue, room) else {
-            return;
+        let offer = match self.credits.answer(now, epoch, busy_min, may_requeue, lendable) {
+            Answer::Offer(offer) => offer,
+            Answer::Recall(credit) => return self.send_recalls(vec![credit]),
+            Answer::Nothing => return,
         };
         self.credits.give(now, epoch, offer, endpoint);
         let Offer { number, places, .. } = offer;

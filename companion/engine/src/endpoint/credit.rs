@@ -21,13 +21,15 @@ impl Endpoint {
             && self.within().saturating_add(again) <= self.bound
     }
 
-    /// How many requests more filters may run here without asking, in a gate that counts requests: up to half of the bound, and
-    /// none while the endpoint starts slowly or refuses requests.
+    /// How many requests more filters may run here without asking, in a gate that counts requests: up to half of the bound besides one
+    /// request that runs, with a place left for others, and none while the endpoint starts slowly or refuses requests.
     pub(crate) fn credit_room(&self) -> u64 {
         if !self.has_room() || !self.keeps_credit() {
             return 0;
         }
-        half(self.bound).saturating_sub(self.within())
+        let within = self.within();
+        let left = self.bound.saturating_sub(within).saturating_sub(1);
+        half(self.bound).saturating_sub(within.saturating_sub(1)).min(left)
     }
 }
 

@@ -6,10 +6,15 @@ use crate::input::EndpointId;
 use crate::rng::Rng;
 
 impl Endpoints {
-    /// How many requests more filters may run at `id` without asking: the stock stays at half of the lower bound and, at the endpoint, at
-    /// half of its bound. The gate counts requests.
+    /// Half of the lower bound.
+    pub(crate) const fn credit_limit(&self) -> u64 {
+        half(self.bounds.lower)
+    }
+
+    /// How many requests more filters may run at `id` without asking: besides one request that runs, the stock stays at half of the lower
+    /// bound and, at the endpoint, at half of its bound. The gate counts requests.
     pub(crate) fn credit_room(&self, id: EndpointId) -> u64 {
-        let in_pool = half(self.bounds.lower).saturating_sub(self.filled);
+        let in_pool = self.credit_limit().saturating_sub(self.filled.saturating_sub(1));
         let there = self.get(id).map_or(0, Endpoint::credit_room);
         in_pool.min(there)
     }

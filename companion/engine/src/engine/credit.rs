@@ -12,10 +12,17 @@ use crate::units::Tokens;
 
 impl Engine {
     /// How many requests more filters may run at `endpoint` without asking: none unless every request would be granted at once there,
-    /// and none beyond half of the bounds. The owner asks only under a policy that [allows credit](crate::Policy::allows_credit).
+    /// and none beyond half of the bounds, besides the request that has just been granted there: it asked because its filter had no place,
+    /// and the next one in its place may not have to. The owner asks only under a policy that [allows credit](crate::Policy::allows_credit).
     #[must_use]
     pub fn credit_room(&self, endpoint: EndpointId) -> u64 {
         if self.is_calm() { self.endpoints.credit_room(endpoint) } else { 0 }
+    }
+
+    /// How many requests filters may run without asking in all, whatever runs: half of the lower bound.
+    #[must_use]
+    pub const fn credit_limit(&self) -> u64 {
+        self.endpoints.credit_limit()
     }
 
     const fn is_calm(&self) -> bool {

@@ -85,12 +85,19 @@ fn a_leased_request_is_requeued_to_its_place_and_has_one_outcome() {
 fn room_for_credit_ends_at_half_of_the_pools_and_of_the_endpoints_bound() {
     let mut harness = Harness::new(with_gate(gate(10, 20)), 2);
     assert_eq!(harness.engine.credit_room(HERE), 10, "half of 2 x 10, and half of 20");
+    harness.register(1, "f", Default);
+    assert_eq!(harness.engine.credit_room(HERE), 10, "one that runs doesn't count");
     give(&mut harness, 1, 6);
     assert_eq!(harness.engine.credit_room(HERE), 4);
     give(&mut harness, 2, 3);
     assert_eq!(harness.engine.credit_room(HERE), 1);
-    harness.register(1, "f", Default);
+    harness.register(2, "f", Default);
     assert_eq!(harness.engine.credit_room(HERE), 0);
+    for (bound, room) in [(1, 0), (2, 0), (3, 1), (4, 2), (5, 2)] {
+        let mut small = Harness::new(with_gate(gate(bound, bound)), 1);
+        small.register(1, "f", Default);
+        assert_eq!(small.engine.credit_room(HERE), room, "a bound of {bound}");
+    }
     let harness = Harness::new(with_gate(gate(10, 10)), 2);
     assert_eq!(harness.engine.credit_room(HERE), 5, "half of 10");
     assert_eq!(harness.engine.credit_room(EndpointId(9)), 0, "it isn't listed");
