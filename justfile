@@ -118,6 +118,6 @@ vllm *what:
 gpu *args:
     bash tests/engines/run gpu {{ args }}
 
-# The libraries of clients in front of a real gateway: `setup` installs them, `check` prints the table of docs/clients.md. Not part of `just check`.
+# The libraries of clients in front of a real gateway: `setup` installs them, `check` and `agents` print the tables of docs/clients.md. Not part of `just check`.
 clients what:
     bash tests/clients/run {{ what }}

@@ -7,12 +7,13 @@ docs/clients.md says.
 import contextlib
 import json
 import os
-import re
 import subprocess
 import sys
 import threading
 import time
 import urllib.request
+
+from processes import line, program
 
 PENSTOCK = os.environ["PENSTOCK"]
 FOLDER = sys.argv[1]
@@ -57,34 +58,17 @@ EXPECTED = {
 
 
 @contextlib.contextmanager
-def program(*arguments, **options):
-    process = subprocess.Popen([PENSTOCK, *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, **options)
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def line(process, pattern):
-    for text in process.stdout:
-        if found := re.search(pattern, text):
-            return found.group(1)
-    raise RuntimeError(f"{process.args} ended before it printed {pattern}")
-
-
-@contextlib.contextmanager
 def gateway():
     with contextlib.ExitStack() as stack:
         servers = {}
         for pool in ("chat", "impatient", "limited", "full"):
             # An iteration takes 100 ms, so a request of 60 tokens holds the only place for six seconds.
-            server = stack.enter_context(program("mock-server", "--port", "0", "--alpha", "100", "--model", pool))
+            server = stack.enter_context(program(PENSTOCK, "mock-server", "--port", "0", "--alpha", "100", "--model", pool))
             servers[pool] = line(server, r"http://(\S+)")
         file = os.path.join(FOLDER, "penstock.yaml")
         with open(file, "w") as out:
             out.write(CONFIG.format(**servers))
-        up = stack.enter_context(program("up", "--config", file))
+        up = stack.enter_context(program(PENSTOCK, "up", "--config", file))
         yield line(up, r"gateway (http://\S+)")
 
 

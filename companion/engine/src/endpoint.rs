@@ -39,8 +39,8 @@ pub(crate) struct Endpoint {
     /// Listed, healthy, and not marked down.
     pub(crate) ready: bool,
     pub(crate) health: Health,
-    /// When the health check last began to fail.
-    unhealthy_since: Instant,
+    /// When the endpoint was listed, or its health check last changed its mind.
+    checked_since: Instant,
     pub(crate) weight: Decimal,
     /// The load that runs there, in the unit of the gate.
     pub(crate) stock: u64,
@@ -91,7 +91,7 @@ impl Endpoint {
             healthy: false,
             ready: false,
             health: Health::new(),
-            unhealthy_since: Instant::ZERO,
+            checked_since: Instant::ZERO,
             weight: Decimal::whole(1),
             stock: 0,
             filled: 0,
@@ -186,8 +186,8 @@ impl Endpoint {
         if !self.listed {
             self.slow_start.listed(starting);
         }
-        if !state.ready && (self.healthy || !self.listed) {
-            self.unhealthy_since = now;
+        if state.ready != self.healthy || !self.listed {
+            self.checked_since = now;
         }
         self.listed = true;
         self.healthy = state.ready;
@@ -238,11 +238,11 @@ impl Endpoint {
     }
 
     /// The state, the reason and the time since when, health checks included.
-    pub(crate) const fn shown_health(&self) -> (HealthState, HealthReason, Instant) {
+    pub(crate) fn shown_health(&self) -> (HealthState, HealthReason, Instant) {
         if self.listed && !self.healthy {
-            return (HealthState::Down, HealthReason::HealthCheck, self.unhealthy_since);
+            return (HealthState::Down, HealthReason::HealthCheck, self.checked_since);
         }
-        (self.health.state(), self.health.reason(), self.health.since())
+        (self.health.state(), self.health.reason(), self.health.since().max(self.checked_since))
     }
 
     /// The endpoint itself refused `request`. `sequences_here`: those of the request, if it is counted at this endpoint.

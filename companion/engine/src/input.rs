@@ -532,7 +532,7 @@ pub enum Input {
         /// Sums of estimates that have changed.
         running: Vec<RunningUsage>,
     },
-    /// UTC, as the time since 1970 began, at the time of this event. Days and months of budgets begin by it, and the engine's own time
+    /// UTC, as the time since 1970 began, at the time of this event. Days, weeks and months of budgets begin by it, and the engine's own time
     /// passes in between. Before the first one, the engine has started as 1970 began. A clock that goes back by less than an hour begins
     /// no day again. One that goes back further is followed, and what was used stays.
     Utc(Duration),
@@ -553,7 +553,7 @@ pub enum Input {
     /// A reset is remembered for [`crate::limits::BUDGET_RESET_KEPT`].
     BudgetResets(Vec<BudgetReset>),
     /// So many tokens more may be used of every window of the flow's budget that counts tokens. They pay a debt first. What is left of
-    /// them ends with the day or month, or when as much time has passed as the window is long. Ignored for a flow without a budget.
+    /// them ends with the day, week or month, or when as much time has passed as the window is long. Ignored for a flow without a budget.
     TopUp {
         /// The fairness identity; empty: `anonymous`.
         flow: Box<str>,

@@ -17,7 +17,7 @@ const SECOND_MS: u64 = 1_000;
 const DAY_MS: u64 = 24 * 3_600 * SECOND_MS;
 /// The longest month.
 const MONTH_MS: u64 = 31 * DAY_MS;
-/// By how much a change of clocks makes a day longer, at most: a time zone may move across the date line.
+/// By how much a period may be longer because clocks change: a time zone may move across the date line.
 const CHANGE_MS: u64 = DAY_MS;
 
 /// A window's time as a number: milliseconds of a sliding one, which lasts a second at least.
@@ -76,19 +76,20 @@ impl PeriodCode {
         if self.is_calendar() { time } else { time - time % self.width() }
     }
 
-    /// The time of the window in milliseconds; of a calendar window at most.
+    /// The time of the window in milliseconds; of a calendar window at most, unless clocks change.
     pub(super) const fn length(self) -> u64 {
         match self {
-            DAY => DAY_MS + CHANGE_MS,
-            WEEK => 7 * DAY_MS + CHANGE_MS,
-            MONTH => MONTH_MS + CHANGE_MS,
+            DAY => DAY_MS,
+            WEEK => 7 * DAY_MS,
+            MONTH => MONTH_MS,
             Self(millis) => millis,
         }
     }
 
     /// How long a bucket is kept after its start, in milliseconds.
     pub(super) const fn kept(self) -> u64 {
-        self.length().saturating_mul(DEBT_WINDOWS)
+        let change = if self.is_calendar() { CHANGE_MS } else { 0 };
+        self.length().saturating_mul(DEBT_WINDOWS).saturating_add(change)
     }
 
     /// When something was used, for the engine, which is at `now`: at the end of the bucket, so that no usage leaves its window early.

@@ -13,6 +13,7 @@
 //! In our own bootstrap the filters are off but for requests whose route switches them on when they arrive ([`switch_on`]): the others pay nothing. In a
 //! gateway whose routes others write, each filter has a matcher, which costs each request 6,000 instructions.
 
+use penstock_wire::names::POOL_HEADER;
 use serde_json::{Value, json};
 
 /// Envoy's libraries, by package and message. It has none for `deflate`.
@@ -25,11 +26,13 @@ pub(super) fn switched_filters() -> impl Iterator<Item = Value> {
         .map(|library| json!({ "name": name(library), "disabled": true, "typed_config": config(library) }))
 }
 
-/// Makes `route` the first one, which compressed JSON has when it arrives, and which decodes it. The filters remove the header that they have
-/// decoded, so a decoded request has another route when it goes on.
+/// Makes `route` one that compressed JSON has when it arrives, before Penstock's filter has decided, and that decodes it. A body that isn't decoded
+/// all the same, because its request has `cache-control: no-transform`, has the route of any other request when it goes on; so has one whose
+/// client sends the header that only the filter sets, and is refused.
 pub(super) fn switch_on(route: &mut Value) {
     route["name"] = "compressed".into();
     route["match"]["headers"] = json!([
+        { "name": POOL_HEADER, "present_match": true, "invert_match": true },
         { "name": "content-encoding", "string_match": { "safe_regex": { "regex": "(?i)(gzip|br|zstd)" } } },
         { "name": "content-type", "string_match": { "contains": "json", "ignore_case": true } },
     ]);

@@ -42,7 +42,7 @@ pub(super) fn config(settings: &Settings) -> Value {
     configuration(settings, &routes.collect::<Vec<_>>())
 }
 
-/// The route of a request with a compressed body when it arrives, whatever other headers it has.
+/// The route of a request with a compressed body when it arrives.
 fn compressed() -> Value {
     let mut route = no_pool();
     decompression::switch_on(&mut route);
@@ -79,8 +79,8 @@ fn kept_alive() -> Value {
     })
 }
 
-/// The last route, of requests on which the filter hasn't decided: no cluster has an empty name, so Envoy replies 503. Every request has this
-/// route when it arrives, and Envoy's filter for pages of other origins works only on a route to a cluster.
+/// The last route, of requests on which the filter hasn't decided: no cluster has an empty name, so Envoy replies 503. Requests
+/// have this route or [`compressed`] when they arrive, and Envoy's filter for pages of other origins works only on a route to a cluster.
 pub(crate) fn no_pool() -> Value {
     json!({
         "name": "no-pool",

@@ -102,8 +102,7 @@ impl Failure {
     #[must_use]
     pub fn reply(&self, api: Api, report: Option<&QueueReport>) -> LocalReply {
         let mut headers = vec![("content-type", "application/json".to_owned())];
-        // A client's library may sleep for as long as it is told, or spin if that is longer than its timers can count.
-        let is_long = self.retry_after_ms.is_some_and(|wait_ms| wait_ms > LIBRARY_WAIT_MAX_MS);
+        let is_long = self.is_long();
         if let Some(wait_ms) = self.retry_after_ms {
             headers.push(("retry-after", wait_ms.div_ceil(1_000).max(1).to_string()));
             if !is_long {
@@ -120,6 +119,11 @@ impl Failure {
         LocalReply { status: self.status, headers, body: self.body(api) }
     }
 
+    /// A client's library may sleep for as long as it is told, or spin if that is longer than its timers can count.
+    fn is_long(&self) -> bool {
+        self.retry_after_ms.is_some_and(|wait_ms| wait_ms > LIBRARY_WAIT_MAX_MS)
+    }
+
     /// The JSON body of the reply.
     #[must_use]
     pub fn body(&self, api: Api) -> Vec<u8> {
@@ -134,6 +138,20 @@ impl Failure {
                     message,
                 },
             }),
+            // Codex sleeps for as long as it is told, be it weeks, but for this type, whose message it shows at once.
+            Api::Responses if self.code == Code::BudgetExceeded.as_str() && self.is_long() => {
+                let resets_in_seconds = self.retry_after_ms.map(|wait_ms| wait_ms.div_ceil(1_000));
+                let kind = "usage_limit_reached";
+                serde_json::to_vec(&OpenAi {
+                    error: OpenAiError {
+                        message,
+                        kind,
+                        param: self.param,
+                        code: &self.code,
+                        resets_in_seconds,
+                    },
+                })
+            }
             Api::Unspecified
             | Api::ChatCompletions
             | Api::Completions
@@ -141,7 +159,13 @@ impl Failure {
             | Api::Responses
             | Api::Other
             | Api::OtherWithoutOutput => serde_json::to_vec(&OpenAi {
-                error: OpenAiError { message, kind, param: self.param, code: &self.code },
+                error: OpenAiError {
+                    message,
+                    kind,
+                    param: self.param,
+                    code: &self.code,
+                    resets_in_seconds: None,
+                },
             }),
         };
         json.unwrap_or_default()
@@ -183,6 +207,8 @@ struct OpenAiError<'a> {
     kind: &'a str,
     param: Option<&'a str>,
     code: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    resets_in_seconds: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -220,6 +246,21 @@ mod tests {
         assert_eq!(headers(60_000), [text("60"), text("60000"), None]);
         assert_eq!(headers(60_001), [text("61"), None, text("false")]);
         assert_eq!(headers(30 * 86_400_000), [text("2592000"), None, text("false")]);
+    }
+
+    #[test]
+    fn codex_is_told_that_a_budget_has_no_room_for_long() {
+        let body = |wait_ms, api| {
+            let failure = Failure::new(429, Code::BudgetExceeded, "later").retry_after_ms(wait_ms);
+            String::from_utf8(failure.body(api)).unwrap()
+        };
+        let usual = r#"{"error":{"message":"later","type":"rate_limit_error","param":null,"code":"budget_exceeded"}}"#;
+        assert_eq!(body(60_000, Api::Responses), usual);
+        assert_eq!(body(60_001, Api::ChatCompletions), usual);
+        assert_eq!(
+            body(60_001, Api::Responses),
+            r#"{"error":{"message":"later","type":"usage_limit_reached","param":null,"code":"budget_exceeded","resets_in_seconds":61}}"#
+        );
     }
 
     #[test]

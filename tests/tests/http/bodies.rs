@@ -161,11 +161,7 @@ fn compressed_body_reaches_the_server_decoded() {
         for (coding, body) in CODED {
             for name in [coding.to_owned(), coding.to_uppercase()] {
                 let body = decoded(body);
-                // A header that only the gateway sets changes nothing.
-                let headers = format!(
-                    "content-length: {}\r\ncontent-encoding: {name}\r\nx-penstock-pool: p\r\n",
-                    body.len()
-                );
+                let headers = format!("content-length: {}\r\ncontent-encoding: {name}\r\n", body.len());
                 let seen = all.arrives(vec![raw::post(CHAT, &headers).into_bytes(), body]).await;
                 assert_eq!(String::from_utf8_lossy(&seen.body), PLAIN, "{name}");
                 assert_eq!(seen.coding, "", "{name}");
@@ -188,6 +184,10 @@ fn body_that_cannot_be_decoded_is_refused_and_the_message_says_why() {
             assert!(answer.message().contains("can't be decoded"), "{coding}: {}", answer.message());
             let cut = decoded(body)[..20].to_vec();
             all.invalid(cut, &[json, ("content-encoding", coding)]).await;
+            for header in [("cache-control", "no-transform"), ("x-penstock-pool", "p")] {
+                let answer = all.invalid(decoded(body), &[json, ("content-encoding", coding), header]).await;
+                assert!(answer.message().contains("compressed"), "{coding} {header:?}: {}", answer.message());
+            }
             // A body of another type isn't decoded.
             let answer = all.invalid(decoded(body), &[("content-encoding", coding)]).await;
             assert!(answer.message().contains("compressed"), "{coding}: {}", answer.message());

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use jiff::civil;
-use jiff::tz::TimeZone;
+use jiff::tz::{TimeZone, TimeZoneDatabase};
 use penstock_engine::limits::{BUDGET_WINDOWS_MAX, BUDGETS_MAX};
 use penstock_engine::policy::{self, BudgetCalendar, BudgetPeriod, CostUnit, FlowGlob, Over};
 use schemars::{JsonSchema, json_schema};
@@ -219,7 +219,8 @@ pub(super) fn convert(raw: Vec<Budget>, path: &str) -> Result<Vec<policy::Budget
 }
 
 fn timezone(name: &str, path: &str) -> Result<TimeZone, Violation> {
-    TimeZone::get(name).map_err(|_| {
+    // The system's database may lack names that the built-in one has.
+    TimeZone::get(name).or_else(|_| TimeZoneDatabase::bundled().get(name)).map_err(|_| {
         Violation::new(
             path,
             format!("`{name}` is not in the time zone database; a name is like Europe/Berlin"),

@@ -86,9 +86,9 @@ pub(super) struct Renewal {
 /// What can be lent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lendable<F> {
-    /// At all endpoints, whatever is lent or runs.
+    /// At all endpoints, what is lent included.
     pub(super) in_all: u64,
-    /// At the endpoint of a request that was granted, besides what is lent and runs.
+    /// At the endpoint of a request that was granted, besides what is lent and runs; `None`: nothing is lent there.
     pub(super) here: F,
 }
 
@@ -221,7 +221,7 @@ impl Credits {
         epoch: Epoch,
         least: u32,
         may_requeue: bool,
-        lendable: Lendable<impl FnOnce() -> u64>,
+        lendable: Lendable<impl FnOnce() -> Option<u64>>,
     ) -> Answer {
         let is_calm = self.waited_at.is_none_or(|waited| now.since(waited) >= CALM);
         let Some(holder) = self.holders.get_mut(&epoch) else {
@@ -235,7 +235,10 @@ impl Credits {
         let part = self.part(now, least, lendable.in_all).min(CREDIT_MAX);
         let limit = if is_contended { part } else { CREDIT_MAX };
         let wanted = held.max(CREDIT_FIRST.min(part / 4).max(1)).min(limit.saturating_sub(held));
-        let places = if wanted > 0 { wanted.min((lendable.here)()) } else { 0 };
+        let Some(room) = (lendable.here)().filter(|_| wanted > 0) else {
+            return Answer::Nothing;
+        };
+        let places = wanted.min(room);
         if places > 0 {
             let number = number + u64::from(is_new);
             return Answer::Offer(Offer { number, places, is_new, may_requeue });
@@ -256,7 +259,7 @@ impl Credits {
             },
             |(_, busy)| busy,
         );
-        in_all.div_ceil(busy.max(1)).max(1)
+        (in_all / busy.max(1)).max(1)
     }
 
     /// Recalls the largest credit of more than `part` places, once in a while.
@@ -457,7 +460,7 @@ mod tests {
     }
 
     fn ask(credits: &mut Credits, ms: u64, epoch: Epoch, room: u64) -> Answer {
-        let lendable = Lendable { in_all: credits.given.saturating_add(room), here: || room };
+        let lendable = Lendable { in_all: credits.given.saturating_add(room), here: || Some(room) };
         credits.answer(at(ms), epoch, BUSY, true, lendable)
     }
 
@@ -569,7 +572,8 @@ mod tests {
         for (room, contexts, parts) in [
             (4, 2, vec![2, 2]),
             (2, 2, vec![1, 1]),
-            (3, 2, vec![2, 1]),
+            (3, 2, vec![1, 1]),
+            (10, 6, vec![1; 6]),
             (24, 12, vec![2; 12]),
             (3, 4, vec![1, 1, 1, 0]),
         ] {

@@ -40,7 +40,8 @@ impl Pool {
                 && !self.avoided.contains(now, peer.envoy, endpoint)
         };
         let here = || {
-            if is_usable() { self.engine.credit_room(endpoint) } else { 0 }
+            let may_lend = is_usable() && self.engine.keeps_credit_at(endpoint);
+            may_lend.then(|| self.engine.credit_room(endpoint))
         };
         let lendable = Lendable { in_all: self.engine.credit_limit(), here };
         let may_requeue = self.may_requeue_by_credit(peer);

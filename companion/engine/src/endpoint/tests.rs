@@ -59,6 +59,20 @@ fn boundful(endpoint: &mut Endpoint, gate: Gate, load: Load) -> u64 {
 }
 
 #[test]
+fn a_state_is_shown_since_the_endpoint_was_listed_or_checked() {
+    let mut endpoint = Endpoint::new(EndpointId(1), Gate::Open);
+    let mut shown = |nanos, ready| {
+        endpoint.list(Instant::from_nanos(nanos), state(ready), true);
+        let (state, _, since) = endpoint.shown_health();
+        (state, since.as_nanos())
+    };
+    assert_eq!(shown(7, true), (HealthState::Healthy, 7));
+    assert_eq!(shown(8, true), (HealthState::Healthy, 7));
+    assert_eq!(shown(9, false), (HealthState::Down, 9));
+    assert_eq!(shown(11, true), (HealthState::Healthy, 11));
+}
+
+#[test]
 fn foreign_load_is_the_excess_of_the_report_over_our_requests() {
     let gate = gate(StockUnit::Requests, 4);
     let mut endpoint = Endpoint::new(EndpointId(1), Gate::Open);

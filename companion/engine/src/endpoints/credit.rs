@@ -6,17 +6,21 @@ use crate::input::EndpointId;
 use crate::rng::Rng;
 
 impl Endpoints {
-    /// Half of the lower bound.
-    pub(crate) const fn credit_limit(&self) -> u64 {
-        half(self.bounds.lower)
+    /// How many requests filters may run without asking in all: half of the lower bound, less what runs otherwise besides one request.
+    pub(crate) fn credit_limit(&self) -> u64 {
+        self.credit().saturating_add(self.room_in_pool()).min(half(self.bounds.lower))
+    }
+
+    fn room_in_pool(&self) -> u64 {
+        let left = self.bounds.lower.saturating_sub(self.filled).saturating_sub(1);
+        half(self.bounds.lower).saturating_sub(self.filled.saturating_sub(1)).min(left)
     }
 
     /// How many requests more filters may run at `id` without asking: besides one request that runs, the stock stays at half of the lower
     /// bound and, at the endpoint, at half of its bound. The gate counts requests.
     pub(crate) fn credit_room(&self, id: EndpointId) -> u64 {
-        let in_pool = self.credit_limit().saturating_sub(self.filled.saturating_sub(1));
         let there = self.get(id).map_or(0, Endpoint::credit_room);
-        in_pool.min(there)
+        self.room_in_pool().min(there)
     }
 
     /// The stock isn't above the lower bound.

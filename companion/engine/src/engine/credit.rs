@@ -19,9 +19,9 @@ impl Engine {
         if self.is_calm() { self.endpoints.credit_room(endpoint) } else { 0 }
     }
 
-    /// How many requests filters may run without asking in all, whatever runs: half of the lower bound.
+    /// How many requests filters may run without asking in all: half of the lower bound, less what runs otherwise besides one request.
     #[must_use]
-    pub const fn credit_limit(&self) -> u64 {
+    pub fn credit_limit(&self) -> u64 {
         self.endpoints.credit_limit()
     }
 

@@ -49,7 +49,7 @@ pub struct BudgetReset {
 pub enum UsedAt {
     /// In a sliding window, so long ago.
     Ago(Duration),
-    /// In the day or month that began with this second since 1970 began, in UTC.
+    /// In the day, week or month that began with this second since 1970 began.
     Since(i64),
     /// Before all that the window counts. It isn't paid back yet.
     Debt,

@@ -143,10 +143,16 @@ impl Dialect {
                 format!("event: error\ndata: {error}\n\n")
             }
             Self::Responses => {
-                let error = json!({
+                let code = error["code"].as_str().unwrap_or(kind);
+                let event = json!({
                     "type": "error", "code": error["code"], "message": message, "param": error["param"], "sequence_number": 0,
                 });
-                format!("event: error\ndata: {error}\n\n")
+                // OpenAI's libraries raise the first event. Codex ignores it, and shows the message of the second one.
+                let failed = json!({ "type": "response.failed", "sequence_number": 1, "response": {
+                    "id": "resp_failed", "object": "response", "status": "failed", "output": [],
+                    "error": { "code": code, "message": message },
+                } });
+                format!("event: error\ndata: {event}\n\nevent: response.failed\ndata: {failed}\n\n")
             }
             Self::OpenAi => {
                 let error = match document {
@@ -360,8 +366,15 @@ mod tests {
             format!("event: error\ndata: {}\n\n", String::from_utf8_lossy(anthropic))
         );
         let responses = Dialect::of("/v1/responses").error(OPENAI);
-        let data = responses.strip_prefix("event: error\ndata: ").expect("an event");
-        let data: Value = serde_json::from_str(data.trim_end()).expect("JSON");
+        let (event, failed) = responses.split_once("\n\nevent: response.failed\ndata: ").expect("two events");
+        let failed: Value = serde_json::from_str(failed.trim_end()).expect("JSON");
+        assert_eq!(
+            failed["response"]["error"],
+            json!({ "code": "queue_full", "message": "full" }),
+            "{failed}"
+        );
+        let data = event.strip_prefix("event: error\ndata: ").expect("an event");
+        let data: Value = serde_json::from_str(data).expect("JSON");
         assert_eq!(
             (&data["type"], &data["code"], &data["message"]),
             (&json!("error"), &json!("queue_full"), &json!("full"))

@@ -1,5 +1,5 @@
 //! Usage of budgets, and top-ups, as rows of the file, keyed by pool, window, bucket, counter and flow. Times are those of the file's clock,
-//! and days and months those of UTC. A reset deletes the rows of its flow.
+//! and days, weeks and months begin by the wall clock. A reset deletes the rows of its flow.
 //!
 //! A wall clock that was set back leaves days in the future. They count as if they were of the present, and are deleted when they lie
 //! further ahead than they are kept. A clock that is set ahead while a companion runs deletes nothing.

@@ -196,7 +196,7 @@ pub(super) fn add(batch: &UsageBatch, writer_id: &str, taken_at: u64, now: u64) 
         command.arg(flow).arg(time);
     }
     for ((period, bucket), fields) in hashes {
-        // A day or a month began by the clock of this gateway, and the hash expires by that of the server. If they differ, it is kept at
+        // A day, a week or a month began by the clock of this gateway, and the hash expires by that of the server. If they differ, it is kept at
         // least as long as its window.
         let expires = bucket.saturating_add(period.kept());
         let expires = expires.max(now.saturating_add(period.length()));
@@ -226,7 +226,7 @@ mod tests {
             let code = PeriodCode::from(period);
             assert_eq!(parse_name(&hash_name(code, 7_000)), Some((code, 7_000)));
         }
-        for bad in ["", "5000", "5000:", "x:1", "3:1"] {
+        for bad in ["", "5000", "5000:", "x:1", "4:1"] {
             assert_eq!(parse_name(bad), None, "{bad}");
         }
         for counter in Counter::ALL {
