@@ -17,8 +17,6 @@ const SECOND_MS: u64 = 1_000;
 const DAY_MS: u64 = 24 * 3_600 * SECOND_MS;
 /// The longest month.
 const MONTH_MS: u64 = 31 * DAY_MS;
-/// By how much a period may be longer because clocks change: a time zone may move across the date line.
-const CHANGE_MS: u64 = DAY_MS;
 
 /// A window's time as a number: milliseconds of a sliding one, which lasts a second at least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -88,8 +86,7 @@ impl PeriodCode {
 
     /// How long a bucket is kept after its start, in milliseconds.
     pub(super) const fn kept(self) -> u64 {
-        let change = if self.is_calendar() { CHANGE_MS } else { 0 };
-        self.length().saturating_mul(DEBT_WINDOWS).saturating_add(change)
+        self.length().saturating_mul(DEBT_WINDOWS)
     }
 
     /// When something was used, for the engine, which is at `now`: at the end of the bucket, so that no usage leaves its window early.

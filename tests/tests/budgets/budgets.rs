@@ -139,6 +139,17 @@ fn a_used_up_budget_refuses_until_it_is_topped_up_or_reset() {
         assert!((3_601..=3_720).contains(&wait), "{wait}");
         assert_eq!(number(&refused, "x-ratelimit-limit-tokens"), 100);
         assert_eq!(number(&refused, "x-ratelimit-remaining-tokens"), 0);
+        assert_eq!(refused.json()["error"]["type"], "rate_limit_error");
+        // Codex would sleep for all that time without this type.
+        let body = json!({"model": "refuse", "input": "hi", "stream": true});
+        let refused = gateway.send(ClientRequest::to("/v1/responses", body).tenant("t-ann")).await;
+        assert_eq!((refused.status, refused.outcome()), (429, "rejected_budget"));
+        let error = refused.json()["error"].clone();
+        assert_eq!(
+            (&error["code"], &error["type"]),
+            (&json!("budget_exceeded"), &json!("usage_limit_reached"))
+        );
+        assert_eq!(error["resets_in_seconds"], number(&refused, "retry-after"), "{error}");
         serve(gateway, server, ask("refuse", "bob")).await;
 
         let topped_up = change(gateway, "refuse/t-ann", &json!({"add_tokens": 50})).await;

@@ -139,6 +139,8 @@ fn a_refusal_is_an_event_in_the_form_of_the_api() {
             (&data(&responses)["type"], &data(&responses)["code"]),
             (&json!("error"), &json!("queue_timeout"))
         );
+        let failed = responses.split_once("\n\nevent: response.failed\n").expect("another event").1;
+        assert_eq!(data(failed)["response"]["error"]["code"], "queue_timeout");
         running.answer();
         first.await.expect("answered");
     });

@@ -43,7 +43,7 @@ impl Pool {
             let may_lend = is_usable() && self.engine.keeps_credit_at(endpoint);
             may_lend.then(|| self.engine.credit_room(endpoint))
         };
-        let lendable = Lendable { in_all: self.engine.credit_limit(), here };
+        let lendable = Lendable { in_all: self.engine.credit_limit(self.credits.given()), here };
         let may_requeue = self.may_requeue_by_credit(peer);
         let offer = match self.credits.answer(now, epoch, busy_min, may_requeue, lendable) {
             Answer::Offer(offer) => offer,

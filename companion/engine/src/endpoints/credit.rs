@@ -6,11 +6,13 @@ use crate::input::EndpointId;
 use crate::rng::Rng;
 
 impl Endpoints {
-    /// How many requests filters may run without asking in all: half of the lower bound, less what runs otherwise besides one request.
-    pub(crate) fn credit_limit(&self) -> u64 {
-        self.credit().saturating_add(self.room_in_pool()).min(half(self.bounds.lower))
+    /// How many requests filters may run without asking in all: half of the lower bound, less what runs otherwise besides one request. `lent`:
+    /// how many they may run now.
+    pub(crate) fn credit_limit(&self, lent: u64) -> u64 {
+        lent.saturating_add(self.room_in_pool()).min(half(self.bounds.lower))
     }
 
+    /// How many requests more filters may run without asking, as far as the stock of the pool has room.
     fn room_in_pool(&self) -> u64 {
         let left = self.bounds.lower.saturating_sub(self.filled).saturating_sub(1);
         half(self.bounds.lower).saturating_sub(self.filled.saturating_sub(1)).min(left)

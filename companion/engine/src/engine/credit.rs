@@ -19,10 +19,11 @@ impl Engine {
         if self.is_calm() { self.endpoints.credit_room(endpoint) } else { 0 }
     }
 
-    /// How many requests filters may run without asking in all: half of the lower bound, less what runs otherwise besides one request.
+    /// How many requests filters may run without asking in all: half of the lower bound, less what runs otherwise besides one request. `lent`:
+    /// how many they may run now, which the owner knows without a sum over the endpoints.
     #[must_use]
-    pub fn credit_limit(&self) -> u64 {
-        self.endpoints.credit_limit()
+    pub fn credit_limit(&self, lent: u64) -> u64 {
+        self.endpoints.credit_limit(lent)
     }
 
     const fn is_calm(&self) -> bool {
