@@ -48,7 +48,7 @@ pub(crate) const SPENT_COMMANDS_MAX: usize = 256;
 pub(crate) const SUSPENDED_MIN: Duration = Duration::from_secs(1);
 /// Places that a filter may have in a pool.
 pub(crate) const CREDIT_MAX: u64 = 1_024;
-/// What a filter gets first, at most: a quarter of its part, so that small parts aren't lent where nobody needs them.
+/// The places that a filter gets first, at most. It gets no more than a quarter of its part, because a filter with few requests needs few.
 pub(crate) const CREDIT_FIRST: u64 = 4;
 /// A filter that hasn't returned a recalled credit after this time loses its session, and with it the credit.
 pub(crate) const RECALL_WAIT: Duration = SILENCE;

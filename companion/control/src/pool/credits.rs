@@ -6,8 +6,9 @@
 //!
 //! Until a credit has come back, its places are stock in the engine.
 //!
-//! A busy root context gets what it needs as long as there is room. When one lacks its equal part of what can be lent, a place at least, one that
-//! has more than its own gives its credit up, and all keep to their parts for a while.
+//! A busy root context gets the places that it needs as long as there is room. Its part is an equal share of the places that can be lent, one place at
+//! least. When a root context has less than its part and there is no room, a root context with more than its part gives its credit up, and all of
+//! them keep to their parts for a while.
 
 use core::time::Duration;
 
@@ -86,9 +87,9 @@ pub(super) struct Renewal {
 /// What can be lent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lendable<F> {
-    /// At all endpoints, what is lent included.
+    /// Places at all endpoints together, with those that filters have.
     pub(super) in_all: u64,
-    /// At the endpoint of a request that was granted, besides what is lent and runs; `None`: nothing is lent there.
+    /// Free places at the endpoint of a request that was granted; `None`: that endpoint takes no credit.
     pub(super) here: F,
 }
 
@@ -247,7 +248,7 @@ impl Credits {
         recalled.map_or(Answer::Nothing, Answer::Recall)
     }
 
-    /// The equal part of a busy root context of what can be lent in all.
+    /// The part of each busy root context, if `in_all` places can be lent.
     fn part(&mut self, now: Instant, least: u32, in_all: u64) -> u64 {
         let counted = self.busy.filter(|(counted_at, _)| now.since(*counted_at) < COUNT_INTERVAL);
         let busy = counted.map_or_else(
@@ -449,7 +450,7 @@ mod tests {
         give_to(credits, ms, epoch(), room)
     }
 
-    /// `room` is all that can be lent besides what is.
+    /// There is `room` for so many places more.
     fn give_to(credits: &mut Credits, ms: u64, epoch: Epoch, room: u64) -> Option<u64> {
         let Answer::Offer(offer) = ask(credits, ms, epoch, room) else {
             return None;
@@ -605,7 +606,7 @@ mod tests {
         assert_eq!(credits.returned(credit(1)), [(HERE, 4)]);
         assert_eq!([4, 3, 2].map(|room| give(&mut credits, 300, room)), [Some(1), Some(1), None], "its part");
         assert_eq!([2, 1].map(|room| give_to(&mut credits, 300, second, room)), [Some(1), Some(1)]);
-        // Nobody has more than a part, so nobody who wants more gets it.
+        // No root context has more than its part, so no credit is recalled for one that wants more.
         assert_eq!(ask(&mut credits, 1_400, second, 0), Answer::Nothing);
     }
 
