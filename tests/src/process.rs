@@ -5,6 +5,7 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::Notify;
@@ -48,6 +49,8 @@ pub struct Process {
     pid: i32,
     log: Arc<Log>,
     readers: JoinSet<()>,
+    /// What the process writes into the folder for temporary files; a process that is killed doesn't remove it.
+    _temporary: TempDir,
 }
 
 impl Process {
@@ -58,6 +61,8 @@ impl Process {
     pub async fn start(name: &str, mut command: Command) -> Self {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.kill_on_drop(true).process_group(0);
+        let temporary = tempfile::tempdir().expect("a temporary folder");
+        command.env("TMPDIR", temporary.path());
         // SAFETY: prctl with these arguments only sets a flag of the new process and is async-signal-safe.
         unsafe {
             command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
@@ -78,7 +83,7 @@ impl Process {
         if let Some(err) = child.stderr.take() {
             readers.spawn(collect(err, log.clone()));
         }
-        Self { name: name.to_owned(), child, pid, log, readers }
+        Self { name: name.to_owned(), child, pid, log, readers, _temporary: temporary }
     }
 
     /// The process id.
