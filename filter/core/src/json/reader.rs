@@ -100,6 +100,7 @@ impl Reader {
         bytes: &[u8],
         visitor: &mut V,
     ) -> Result<(), ReadError<V::Stop>> {
+        self.string.begin_slice(bytes.len());
         let mut rest = bytes;
         while let Some((byte, tail)) = rest.split_first() {
             if self.state == State::String {

@@ -1,7 +1,10 @@
 //! Decodes the contents of one JSON string that may arrive in several slices: escapes, surrogate pairs, UTF-8.
 
-use super::string::split_text;
+use super::string::TextSplitter;
 use super::visitor::{SyntaxError, Visitor};
+
+/// Decoded bytes of a string with escapes that reach the visitor together.
+const FORWARDED_BYTES: usize = 1 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -15,11 +18,14 @@ enum State {
 #[derive(Debug)]
 pub(super) struct StringDecoder {
     state: State,
+    text: TextSplitter,
     /// The decoded beginning of a string that has escapes or spans slices, up to `limit` bytes.
     kept: Vec<u8>,
     limit: usize,
     /// The visitor receives the decoded bytes.
     forward: bool,
+    /// The last decoded bytes, which the visitor hasn't received.
+    unforwarded: Vec<u8>,
     /// Decoded bytes so far.
     bytes: u64,
     /// A high surrogate that waits for its low surrogate.
@@ -42,7 +48,21 @@ impl StringDecoder {
     /// A decoder that uses the memory of `kept`.
     pub(super) fn new(mut kept: Vec<u8>) -> Self {
         kept.clear();
-        Self { state: State::Text, kept, limit: 0, forward: false, bytes: 0, surrogate: None }
+        Self {
+            state: State::Text,
+            text: TextSplitter::default(),
+            kept,
+            limit: 0,
+            forward: false,
+            unforwarded: Vec::new(),
+            bytes: 0,
+            surrogate: None,
+        }
+    }
+
+    /// The document goes on in a slice of so many bytes.
+    pub(super) const fn begin_slice(&mut self, bytes: usize) {
+        self.text.begin_slice(bytes);
     }
 
     /// Starts a string of which `limit` bytes are kept. With `forward`, the visitor receives the decoded bytes.
@@ -51,6 +71,7 @@ impl StringDecoder {
         self.kept.clear();
         self.limit = limit;
         self.forward = forward;
+        self.unforwarded.clear();
         self.bytes = 0;
         self.surrogate = None;
     }
@@ -69,7 +90,7 @@ impl StringDecoder {
         self.kept = kept;
     }
 
-    /// Decodes `bytes` up to the closing quote.
+    /// Decodes `bytes`, the last ones of the slice, up to the closing quote.
     ///
     /// # Errors
     /// The violation, and the rest of the slice from the offending byte on.
@@ -82,9 +103,12 @@ impl StringDecoder {
         loop {
             // The fast path: whole runs of text and short escapes.
             if self.state == State::Text && self.surrogate.is_none() {
-                let (text, after) = split_text(rest);
+                let (text, after) = self.text.split_text(rest);
                 if self.bytes == 0 && !text.is_empty() && after.first() == Some(&b'"') {
-                    self.count(text, visitor);
+                    self.count(text);
+                    if self.forward {
+                        visitor.string_bytes(text);
+                    }
                     let (kept, _) = text.split_at_checked(self.limit).unwrap_or((text, &[]));
                     return Ok(Decoded::Complete { borrowed: Some(kept), rest: after });
                 }
@@ -95,16 +119,13 @@ impl StringDecoder {
                     rest = after;
                     continue;
                 }
-                // Another run may follow, because a run of ASCII ends before other characters.
-                if !text.is_empty() {
-                    continue;
-                }
             }
             let Some((byte, tail)) = rest.split_first() else {
                 return Ok(Decoded::Partial);
             };
             if self.state == State::Text && *byte == b'"' {
                 self.flush_surrogate(visitor);
+                self.forward_rest(visitor);
                 return Ok(Decoded::Complete { borrowed: None, rest });
             }
             self.step(*byte, visitor).map_err(|error| (error, rest))?;
@@ -227,7 +248,10 @@ impl StringDecoder {
 
     /// Adds decoded bytes to the string.
     fn keep<V: Visitor>(&mut self, bytes: &[u8], visitor: &mut V) {
-        self.count(bytes, visitor);
+        self.count(bytes);
+        if self.forward {
+            self.forward(bytes, visitor);
+        }
         let room = self.limit.saturating_sub(self.kept.len());
         if room > 0 {
             let (fits, _) = bytes.split_at_checked(room).unwrap_or((bytes, &[]));
@@ -235,11 +259,27 @@ impl StringDecoder {
         }
     }
 
-    fn count<V: Visitor>(&mut self, bytes: &[u8], visitor: &mut V) {
-        if self.forward {
-            visitor.string_bytes(bytes);
-        }
+    fn count(&mut self, bytes: &[u8]) {
         self.bytes = self.bytes.saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
+    }
+
+    /// Passes decoded bytes on to the visitor, short ones together, because each call has a price.
+    fn forward<V: Visitor>(&mut self, bytes: &[u8], visitor: &mut V) {
+        if self.unforwarded.len().saturating_add(bytes.len()) > FORWARDED_BYTES {
+            self.forward_rest(visitor);
+            if bytes.len() > FORWARDED_BYTES {
+                visitor.string_bytes(bytes);
+                return;
+            }
+        }
+        self.unforwarded.extend_from_slice(bytes);
+    }
+
+    fn forward_rest<V: Visitor>(&mut self, visitor: &mut V) {
+        if !self.unforwarded.is_empty() {
+            visitor.string_bytes(&self.unforwarded);
+            self.unforwarded.clear();
+        }
     }
 }
 

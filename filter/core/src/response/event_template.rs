@@ -82,8 +82,6 @@ fn skip_text(mut bytes: &[u8]) -> Option<(u64, &[u8])> {
                 (size, matches!(unit, 0xd800..=0xdbff), rest)
             }
             [b'\\', b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't', rest @ ..] => (1, false, rest),
-            // A run of ASCII ends where other characters begin.
-            _ if !text.is_empty() => (0, false, after),
             _ => return None,
         };
         decoded = decoded.saturating_add(size);
