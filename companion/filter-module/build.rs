@@ -1,6 +1,6 @@
-//! Builds the filter as a wasm module, which the crate then includes.
+//! Builds the filter as a wasm module, and as a native one if the feature asks for it. The crate then includes them.
 //!
-//! A second cargo builds the module into a separate target folder, `<target>/filter-wasm`, because two cargos in one
+//! A second cargo builds a module into a separate target folder, `<target>/filter-wasm` or `<target>/filter-native`, because two cargos in one
 //! target folder wait for each other's lock. Build, test, clippy and doc share the folder. Their flags, wrappers,
 //! profiles and targets are removed from the environment, so all of them include the same module.
 //!
@@ -10,8 +10,25 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const TRIPLE: &str = "wasm32-unknown-unknown";
-const MODULE: &str = "penstock_filter.wasm";
+const WASM: Module = Module {
+    package: "penstock-filter",
+    profile: "wasm",
+    folder: "filter-wasm",
+    file: "penstock_filter.wasm",
+};
+const NATIVE: Module = Module {
+    package: "penstock-filter-native",
+    profile: "native",
+    folder: "filter-native",
+    file: "libpenstock_filter_native.so",
+};
+
+struct Module {
+    package: &'static str,
+    profile: &'static str,
+    folder: &'static str,
+    file: &'static str,
+}
 
 fn main() {
     let workspace = PathBuf::from(variable("CARGO_MANIFEST_DIR")).join("../..");
@@ -19,33 +36,63 @@ fn main() {
         println!("cargo::rerun-if-changed={}", workspace.join(source).display());
     }
     let out = PathBuf::from(variable("OUT_DIR"));
-    ensure_wasm_target();
-    let target = filter_target(&out);
-    build(&workspace, &target);
-    let built = target.join(TRIPLE).join("wasm").join(MODULE);
-    if let Err(error) = std::fs::copy(&built, out.join(MODULE)) {
-        fail(&format!("the filter was built, but {} can't be copied: {error}", built.display()));
+    WASM.make(&workspace, &out, "wasm32-unknown-unknown");
+    if env::var_os("CARGO_FEATURE_NATIVE").is_some() && variable("CARGO_CFG_TARGET_OS") == "linux" {
+        // Envoy's own C library, also for a binary of another one.
+        NATIVE.make(&workspace, &out, &format!("{}-unknown-linux-gnu", variable("CARGO_CFG_TARGET_ARCH")));
+    } else if let Err(error) = std::fs::write(out.join(NATIVE.file), []) {
+        fail(&format!("{}: {error}", out.display()));
     }
 }
 
-fn build(workspace: &Path, target: &Path) {
-    let mut cargo = Command::new(variable("CARGO"));
-    cargo
-        .current_dir(workspace)
-        .args(["build", "--locked", "--package", "penstock-filter", "--profile", "wasm", "--target", TRIPLE])
-        .arg("--target-dir")
-        .arg(target);
-    for (name, _) in env::vars_os() {
-        if name.to_str().is_some_and(changes_the_build) {
-            cargo.env_remove(name);
+impl Module {
+    /// Builds the module for a target, and copies it to `out`.
+    fn make(&self, workspace: &Path, out: &Path, triple: &str) {
+        ensure_target(triple);
+        let target = self.target(out);
+        self.build(workspace, &target, triple);
+        let built = target.join(triple).join(self.profile).join(self.file);
+        if let Err(error) = std::fs::copy(&built, out.join(self.file)) {
+            fail(&format!("the filter was built, but {} can't be copied: {error}", built.display()));
         }
     }
-    match cargo.output() {
-        Ok(output) if output.status.success() => {}
-        Ok(output) => {
-            fail(&format!("the filter doesn't compile:\n{}", String::from_utf8_lossy(&output.stderr)))
+
+    fn build(&self, workspace: &Path, target: &Path, triple: &str) {
+        let mut cargo = Command::new(variable("CARGO"));
+        cargo
+            .current_dir(workspace)
+            .args([
+                "build",
+                "--locked",
+                "--package",
+                self.package,
+                "--profile",
+                self.profile,
+                "--target",
+                triple,
+            ])
+            .arg("--target-dir")
+            .arg(target);
+        for (name, _) in env::vars_os() {
+            if name.to_str().is_some_and(changes_the_build) {
+                cargo.env_remove(name);
+            }
         }
-        Err(error) => fail(&format!("cargo can't be run to build the filter: {error}")),
+        match cargo.output() {
+            Ok(output) if output.status.success() => {}
+            Ok(output) => fail(&format!(
+                "{} doesn't compile:\n{}",
+                self.package,
+                String::from_utf8_lossy(&output.stderr)
+            )),
+            Err(error) => fail(&format!("cargo can't be run to build the filter: {error}")),
+        }
+    }
+
+    /// The module's folder in the target folder. Cargo marks its target folder with the file CACHEDIR.TAG.
+    fn target(&self, out: &Path) -> PathBuf {
+        let tagged = out.ancestors().find(|dir| dir.join("CACHEDIR.TAG").is_file());
+        tagged.unwrap_or(out).join(self.folder)
     }
 }
 
@@ -66,34 +113,28 @@ fn changes_the_build(name: &str) -> bool {
         || (name != "CARGO_BUILD_JOBS" && PREFIXES.iter().any(|prefix| name.starts_with(prefix)))
 }
 
-/// `<target>/filter-wasm`. Cargo marks its target folder with the file CACHEDIR.TAG.
-fn filter_target(out: &Path) -> PathBuf {
-    let tagged = out.ancestors().find(|dir| dir.join("CACHEDIR.TAG").is_file());
-    tagged.unwrap_or(out).join("filter-wasm")
-}
-
-/// Installs Rust's standard library for wasm if it is missing; rustup usually has it, because the toolchain file names
-/// the target.
-fn ensure_wasm_target() {
-    if has_wasm_target() {
+/// Installs Rust's standard library for a target if it is missing; rustup usually has it, because the toolchain file names
+/// WebAssembly's, and the machine's own comes with the compiler.
+fn ensure_target(triple: &str) {
+    if has_target(triple) {
         return;
     }
-    let added = Command::new("rustup").args(["target", "add", TRIPLE]).output();
-    if !has_wasm_target() {
+    let added = Command::new("rustup").args(["target", "add", triple]).output();
+    if !has_target(triple) {
         let attempt = match added {
             Ok(output) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
             Err(error) => format!("rustup can't be run: {error}"),
         };
         fail(&format!(
-            "the filter needs Rust's standard library for {TRIPLE}: run `rustup target add {TRIPLE}`, or install \
+            "the filter needs Rust's standard library for {triple}: run `rustup target add {triple}`, or install \
              your distribution's package of it.\n(`rustup target add` was tried: {attempt})"
         ));
     }
 }
 
-fn has_wasm_target() -> bool {
+fn has_target(triple: &str) -> bool {
     let libdir =
-        Command::new(variable("RUSTC")).args(["--print", "target-libdir", "--target", TRIPLE]).output();
+        Command::new(variable("RUSTC")).args(["--print", "target-libdir", "--target", triple]).output();
     libdir.is_ok_and(|output| Path::new(String::from_utf8_lossy(&output.stdout).trim()).is_dir())
 }
 

@@ -139,7 +139,7 @@ async fn run(cli: Cli, environment: Environment) -> ExitCode {
         Command::Serve(args) => {
             // A companion scrapes and probes thousands of servers. If the system refuses, the limit stays.
             let _ = up::raise_open_files();
-            ended(serve::run(args, environment, filter_module::MODULE).await)
+            ended(serve::run(args, environment, filter_module::WASM).await)
         }
         Command::Up(args) => run_up(args, cli.log, cli.log_format, environment).await,
         Command::Demo(args) => ended(demo::run(args, environment).await),
@@ -153,7 +153,7 @@ async fn run(cli: Cli, environment: Environment) -> ExitCode {
         }
         Command::EnvoyEndpoints(args) => ended(envoy_endpoints::run(args, environment).await),
         Command::GatewayResources(args) => printed(gateway_resources::render(&args, &environment)),
-        Command::Filter(args) => match filter_module::write_to(&args.out) {
+        Command::Filter(args) => match args.kind().write_to(&args.out) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => report(&error.to_string(), 1),
         },

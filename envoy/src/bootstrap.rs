@@ -24,6 +24,7 @@ mod cors;
 mod decompression;
 mod listener;
 mod local_replies;
+mod metadata;
 mod module;
 mod routes;
 mod upstream;
@@ -42,7 +43,7 @@ pub(crate) use self::clusters::{
 pub(crate) use self::companions::cluster as companion_cluster;
 pub(crate) use self::decompression::filters as decompressors;
 pub(crate) use self::listener::{
-    Place, filter, http1, http2, http2_windows, keep_alive, plugin_config, requeue, router, token_keeper,
+    Place, http1, http2, http2_windows, keep_alive, plugin, requeue, router, token_keeper,
 };
 pub(crate) use self::local_replies::{config as local_reply_config, no_pool_body};
 pub(crate) use self::module::{CLUSTER as MODULE_CLUSTER, cluster as module_cluster};
@@ -114,6 +115,8 @@ pub struct Settings {
     /// The filter's configuration. The keys that describe the listeners (`requeue`, `reenters`, `routes_tell`,
     /// `routes_requeue`, `attempts_logged`) are added here.
     pub plugin: Value,
+    /// The dynamic metadata from which the filter takes identities, `NAMESPACE/KEY/...`.
+    pub metadata: Vec<String>,
     /// Further HTTP filters, which handle a client's request before Penstock's filter. A requeued request doesn't pass them
     /// again.
     pub http_filters: Vec<Value>,
@@ -130,13 +133,15 @@ pub struct Cors {
     pub max_age: Duration,
 }
 
-/// Where Envoy gets the filter's WebAssembly module.
+/// Where Envoy gets the filter's module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Module {
-    /// A file, by its path as Envoy sees it.
+    /// A file of WebAssembly, by its path as Envoy sees it.
     File(PathBuf),
-    /// An HTTP server. Envoy asks it until it has the module.
+    /// WebAssembly on an HTTP server. Envoy asks it until it has the module.
     Remote(RemoteModule),
+    /// A file of native code, a dynamic module, by its path as Envoy sees it. Envoy takes only an absolute one.
+    Native(PathBuf),
 }
 
 /// The filter's module on an HTTP server.
@@ -361,6 +366,7 @@ mod tests {
             connections_max: limits::CONNECTIONS_MAX,
             module: Module::File("/f.wasm".into()),
             plugin: json!({ "companion": COMPANION_CLUSTER }),
+            metadata: Vec::new(),
             http_filters: Vec::new(),
             access_log: None,
             certificate: None,

@@ -32,12 +32,22 @@ pub struct Found {
 impl Found {
     /// Whether the binary is older than the release that the bootstrap is written for, or reports no release.
     pub fn is_older(&self) -> bool {
-        let release = |version: &str| {
-            let mut parts = version.split('.').map(|part| part.parse::<u32>().ok());
-            Some((parts.next()??, parts.next()??))
-        };
         release(&self.version) < release(VERSION)
     }
+
+    /// Whether the binary is too old for the filter's native module: 1.38 looks for it by another name.
+    pub fn lacks_native(&self) -> bool {
+        release(&self.version).is_some_and(|release| release < NATIVE_MIN)
+    }
+}
+
+/// The first release that loads a native module as the bootstrap names it.
+const NATIVE_MIN: (u32, u32) = (1, 39);
+
+/// The first two numbers of a version; `None`: it isn't one of a release.
+fn release(version: &str) -> Option<(u32, u32)> {
+    let mut parts = version.split('.').map(|part| part.parse::<u32>().ok());
+    Some((parts.next()??, parts.next()??))
 }
 
 /// The origin of a binary.
@@ -263,6 +273,9 @@ mod tests {
 
         let older =
             |version: &str| Found { version: version.into(), ..search.find().expect("found") }.is_older();
+        let lacks_native =
+            |version: &str| Found { version: version.into(), ..search.find().expect("found") }.lacks_native();
+        assert!(lacks_native("1.38.3") && !lacks_native("1.39.0") && !lacks_native("2.0.0"));
         assert!(older("1.39.9") && older("0.99.0") && older("dev"));
         assert!(!older("1.40.7") && !older("1.41.0") && !older("2.0.0-dev"));
 

@@ -1,5 +1,6 @@
 //! A whole gateway: `penstock up`, that is Envoy, the filter and the companion.
 
+use std::ffi::OsStr;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -21,6 +22,9 @@ const LISTEN: &str = "listen: {gateway: '127.0.0.1:0', envoy_admin: '127.0.0.1:0
 /// Listeners on free ports without gRPC, to be continued with `, grpc: ADDRESS}`.
 pub const LISTEN_BUT_GRPC: &str =
     "listen: {gateway: '127.0.0.1:0', envoy_admin: '127.0.0.1:0', http: '127.0.0.1:0'";
+
+/// The environment variable that names what Envoy runs the filter as, `wasm` or `native`: all tests pass with both.
+const FILTER: &str = "PENSTOCK_TEST_FILTER";
 
 /// One pool of a configuration, for requests that match `models`; `more` holds further keys of the pool, each line indented by two
 /// spaces.
@@ -90,6 +94,14 @@ impl Gateway {
         Self::launch(config, &[], &["--companions", &count.to_string()], None).await
     }
 
+    /// [`Gateway::start`] with this value of `--filter`.
+    ///
+    /// # Panics
+    /// As [`Gateway::start`].
+    pub async fn with_filter(config: &str, filter: &str) -> Self {
+        Self::launch(config, &[], &["--filter", filter], None).await
+    }
+
     /// [`Gateway::start`] with a file for `--http-filter`.
     ///
     /// # Panics
@@ -108,6 +120,9 @@ impl Gateway {
         let file = folder.path().join("penstock.yaml");
         std::fs::write(&file, config).expect("write the configuration");
         let mut command = Self::command(&file);
+        if flags.contains(&"--filter") {
+            command = Self::command_of(&file, None);
+        }
         command.env("PENSTOCK_LOG", "info").args(flags);
         command.envs(environment.iter().map(|(name, value)| (name, value)));
         if let Some(filters) = http_filters {
@@ -148,8 +163,15 @@ impl Gateway {
     /// The command that starts a gateway from a file.
     #[must_use]
     pub fn command(file: &Path) -> Command {
+        Self::command_of(file, std::env::var_os(FILTER).as_deref())
+    }
+
+    fn command_of(file: &Path, filter: Option<&OsStr>) -> Command {
         let mut command = Command::new(binary::penstock());
         command.arg("up").arg("--config").arg(file).args(["--port", "0", "--admin-port", "0"]);
+        if let Some(filter) = filter {
+            command.arg("--filter").arg(filter);
+        }
         command.current_dir(binary::workspace());
         command
     }

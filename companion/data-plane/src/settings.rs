@@ -1,6 +1,6 @@
 //! Envoy's settings for a configuration: addresses, TLS, pools and limits.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -37,8 +37,22 @@ pub fn settings(config: &Config, node: &str, module: Module, tracing: bool) -> S
         connections_max: limits::connections_max(limits::FILES_ASSUMED, limits::WORKERS_ASSUMED),
         module,
         plugin: filter_policy::plugin_configuration(config, node, tracing),
+        metadata: metadata(&config.identity),
         http_filters: Vec::new(),
     }
+}
+
+/// The dynamic metadata that an identity may come from, each once.
+fn metadata(identity: &config::Identity) -> Vec<String> {
+    let config::Identity { fairness_id, user, priority, class, strict, jump, .. } = identity;
+    let sources = [fairness_id, user, priority, class, strict, jump].into_iter().flat_map(|list| list.iter());
+    let paths: BTreeSet<&String> = sources
+        .filter_map(|source| match source {
+            config::Source::Metadata(path) => Some(path),
+            config::Source::Header(_) | config::Source::Body(_) | config::Source::Model(_) => None,
+        })
+        .collect();
+    paths.into_iter().cloned().collect()
 }
 
 /// Without an origin no page may read answers, and Envoy needs no filter for them.

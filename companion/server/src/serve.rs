@@ -63,7 +63,7 @@ pub struct Args {
     /// `penstock up`.
     #[arg(long, hide = true, value_name = "ADDR")]
     pub envoy_admin: Option<SocketAddr>,
-    /// Envoy sessions without which /readyz is 503: one for each listener on each worker and on the main thread. Set by
+    /// Envoy sessions without which /readyz is 503: one for each listener on each thread that has a filter. Set by
     /// `penstock up`.
     #[arg(long, hide = true, value_name = "N")]
     pub expect_sessions: Option<usize>,

@@ -21,7 +21,7 @@ use penstock_errors::Failure;
 use penstock_filter_module as filter_module;
 use siphasher::sip::SipHasher13;
 
-use crate::flags::HostPort;
+use crate::flags::{Filter, HostPort, module, named_module};
 use crate::{http_filters, process_limits};
 
 /// The file that names the certificate for clients, in the folder of `--envoy`.
@@ -35,10 +35,11 @@ pub struct Args {
     /// The configuration file.
     #[arg(long, value_name = "FILE")]
     pub config: PathBuf,
-    /// The path of the filter's module, as Envoy sees it; `penstock filter --out PATH` writes it. Default: this command
-    /// writes the module into the user's cache directory.
-    #[arg(long, value_name = "PATH")]
-    pub filter: Option<PathBuf>,
+    /// The filter's module: `wasm`, which this command writes into the user's cache directory; `native`, likewise, for Envoy 1.39 and later on
+    /// Linux; or the path of a file, as Envoy sees it, which `penstock filter --out PATH` writes. A native module's name must end with
+    /// `.so`.
+    #[arg(long, value_name = "wasm|native|PATH", default_value = "wasm")]
+    pub filter: Filter,
     /// Envoy filters to put before Penstock's, for example one that checks tokens: a file with one of Envoy's HttpFilter
     /// objects, or a list of them, in YAML or JSON. May be given several times.
     #[arg(long = "http-filter", value_name = "FILE")]
@@ -140,18 +141,16 @@ pub fn render(args: Args, environment: &Environment) -> Result<String, Error> {
         return Err(Error::KeepAliveElsewhere(companion.clone()));
     }
     let (filter, origin) = match args.filter {
-        Some(path) => (path, "is the file of --filter; write it with `penstock filter --out PATH`"),
-        None => (
-            filter_module::cached_in(&find::user_cache_dir())?,
+        Filter::File(path) => {
+            (named_module(&path), "is the file of --filter; write it with `penstock filter --out PATH`")
+        }
+        Filter::Own(kind) => (
+            module(kind, kind.cached_in(&find::user_cache_dir())?),
             "was written into this user's cache directory; for another machine, give its path with --filter",
         ),
     };
-    let mut settings = settings(
-        &config,
-        &args.node,
-        bootstrap::Module::File(filter),
-        traces::are_on(|name| environment.opentelemetry(name)),
-    );
+    let mut settings =
+        settings(&config, &args.node, filter, traces::are_on(|name| environment.opentelemetry(name)));
     let certificate = certificate(&config);
     let written = certificate.map(|certificate| write_certificate(&certificate, args.envoy.as_deref()));
     settings.certificate = written.transpose()?;
@@ -267,7 +266,7 @@ mod tests {
         std::fs::write(&config, format!("{replicas}\n{CONFIG}")).expect("written");
         let args = Args {
             config,
-            filter: Some("/etc/penstock.wasm".into()),
+            filter: Filter::File("/etc/penstock.wasm".into()),
             http_filters: Vec::new(),
             envoy: None,
             companion: None,
@@ -290,7 +289,7 @@ mod tests {
         std::fs::write(&config, CONFIG).expect("written");
         let args = Args {
             config,
-            filter: Some("/etc/penstock.wasm".into()),
+            filter: Filter::File("/etc/penstock.wasm".into()),
             http_filters: Vec::new(),
             envoy: None,
             companion: None,
@@ -329,7 +328,7 @@ mod tests {
         std::fs::write(&config, CONFIG).expect("written");
         let args = Args {
             config,
-            filter: Some("/etc/penstock.wasm".into()),
+            filter: Filter::File("/etc/penstock.wasm".into()),
             http_filters: Vec::new(),
             envoy: None,
             companion: Some("penstock.models:9190".parse().expect("an address")),
@@ -370,7 +369,7 @@ mod tests {
         std::fs::write(&config, CONFIG).expect("written");
         let args = Args {
             config,
-            filter: Some("/etc/penstock.wasm".into()),
+            filter: Filter::File("/etc/penstock.wasm".into()),
             http_filters: Vec::new(),
             envoy: None,
             companion: None,

@@ -2,15 +2,53 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use penstock_envoy::bootstrap::{Address, Companions};
+use penstock_envoy::bootstrap::{Address, Companions, Module};
 use penstock_envoy::gateway_resources::Listener;
+use penstock_filter_module::Kind;
 
 /// The longest namespace, by Kubernetes.
 const NAMESPACE_MAX: usize = 63;
 /// The longest name of a resource, by Kubernetes.
 const NAME_MAX: usize = 253;
+
+/// The filter's module: one of this binary's, or a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Filter {
+    /// A module of this binary.
+    Own(Kind),
+    /// The path of a file, as Envoy sees it.
+    File(PathBuf),
+}
+
+impl FromStr for Filter {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Ok(match text {
+            "" => return Err("must be wasm, native, or a path".to_owned()),
+            "wasm" => Self::Own(Kind::Wasm),
+            "native" => Self::Own(Kind::Native),
+            path => Self::File(path.into()),
+        })
+    }
+}
+
+/// A file with a module of this kind.
+pub(crate) fn module(kind: Kind, path: PathBuf) -> Module {
+    match kind {
+        Kind::Wasm => Module::File(path),
+        Kind::Native => Module::Native(path),
+    }
+}
+
+/// A file with a module of which only the name is known: native ones end with `.so`.
+pub(crate) fn named_module(path: &Path) -> Module {
+    let is_native = path.extension().is_some_and(|extension| extension == "so");
+    module(if is_native { Kind::Native } else { Kind::Wasm }, path.to_owned())
+}
 
 /// `NAMESPACE/NAME` of a Gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]

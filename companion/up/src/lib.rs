@@ -51,6 +51,9 @@ pub struct Args {
     /// HttpFilter object of Envoy's API or a list of them, in YAML or JSON; can be given several times.
     #[arg(long = "http-filter", value_name = "FILE")]
     pub http_filters: Vec<PathBuf>,
+    /// What Envoy runs the filter as.
+    #[arg(long, value_name = "KIND", value_enum, default_value_t = filter_module::Kind::Wasm)]
+    pub filter: filter_module::Kind,
     /// Number of companions: one is the leader, the others are standbys that take over when it ends.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=9))]
     pub companions: u8,
@@ -74,6 +77,8 @@ pub struct Options {
     pub admin_port: Option<u16>,
     /// Files with Envoy HTTP filters to place before Penstock's.
     pub http_filters: Vec<PathBuf>,
+    /// What Envoy runs the filter as.
+    pub filter: filter_module::Kind,
     /// Number of Envoy's worker threads; by default one per core.
     pub workers: Option<u32>,
     /// Flags of `penstock` that the companion gets before its command, such as `--log debug`.
@@ -84,13 +89,14 @@ pub struct Options {
 
 impl From<Args> for Options {
     fn from(args: Args) -> Self {
-        let Args { config, backends, port, admin_port, http_filters, companions } = args;
+        let Args { config, backends, port, admin_port, http_filters, filter, companions } = args;
         Self {
             config,
             backends,
             port,
             admin_port,
             http_filters,
+            filter,
             companions: companions.into(),
             ..Self::default()
         }
@@ -126,6 +132,11 @@ pub enum Error {
     /// The filter's module can't be written.
     #[error(transparent)]
     Filter(#[from] filter_module::Error),
+    /// The Envoy that was found can't load the native filter.
+    #[error(
+        "--filter native: Envoy {0} can't load the native filter, which needs 1.39 or later: use --filter wasm, or name a later Envoy by ENVOY_PATH"
+    )]
+    TooOldForNative(String),
     /// A file of --http-filter can't be used.
     #[error("--http-filter {0}")]
     HttpFilter(#[from] http_filters::Error),
@@ -165,6 +176,7 @@ impl Failure for Error {
                 | Self::Certificate(_)
                 | Self::HttpFilter(_)
                 | Self::UnixSocket(_)
+                | Self::TooOldForNative(_)
         )
     }
 }

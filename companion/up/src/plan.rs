@@ -10,13 +10,14 @@ use penstock_data_plane::traces;
 use penstock_envoy::folder::Folder;
 use penstock_envoy::run::Launch;
 use penstock_envoy::{bootstrap, find, limits};
-use penstock_filter_module as filter_module;
+use penstock_filter_module::Kind;
 use serde_json::json;
 use tempfile::TempDir;
 
 use super::companions::{self, Companion, Etcd, Lease};
 use super::{Error, Options, backend};
 use crate::envoy_config::HEAP_MIN;
+use crate::flags::module;
 use crate::{certificate_files, http_filters, process_limits};
 use penstock_envoy::ports::Ports;
 
@@ -37,6 +38,8 @@ pub(super) struct Plan {
     pub config: PathBuf,
     pub drain: std::time::Duration,
     pub envoy: Launch,
+    /// What Envoy runs the filter as.
+    pub filter: Kind,
     /// Directory with pools and endpoints, written by the companion and read by Envoy.
     pub pools: PathBuf,
     /// Names and addresses of the model servers in the configuration file.
@@ -110,7 +113,7 @@ impl Plan {
         config = config.read_secrets()?;
         let (bootstrap, pools) = write_bootstrap(&config, options, directory.path())?;
         let envoy = Launch {
-            binary: find_envoy().await?,
+            binary: find_envoy(options.filter).await?,
             bootstrap,
             admin: config.listen.envoy_admin,
             workers: options.workers.unwrap_or_else(cores),
@@ -123,6 +126,7 @@ impl Plan {
             config: file,
             drain: config.drain,
             envoy,
+            filter: options.filter,
             pools,
             servers,
             backends,
@@ -169,12 +173,12 @@ fn write_bootstrap(
     options: &Options,
     directory: &Path,
 ) -> Result<(PathBuf, PathBuf), Error> {
-    let filter = directory.join(filter_module::file_name());
-    filter_module::write_to(&filter)?;
+    let filter = directory.join(options.filter.file_name()?);
+    options.filter.write_to(&filter)?;
     let mut settings = settings(
         config,
         "up",
-        bootstrap::Module::File(filter),
+        module(options.filter, filter),
         traces::are_on(|name| options.environment.opentelemetry(name)),
     );
     settings.http_filters = http_filters::read_all(&options.http_filters)?;
@@ -222,11 +226,14 @@ fn limit_to_process(settings: &mut bootstrap::Settings, workers: u32) {
     }
 }
 
-async fn find_envoy() -> Result<PathBuf, Error> {
+async fn find_envoy(filter: Kind) -> Result<PathBuf, Error> {
     // The search runs programs and may download Envoy, so it blocks.
     let found = tokio::task::spawn_blocking(|| find::Search::here().find()).await;
     let found = found.map_err(|_| Error::Interrupted)??;
     tracing::info!(version = found.version, path = %found.path.display(), "Envoy is {}", found.source);
+    if filter == Kind::Native && found.lacks_native() {
+        return Err(Error::TooOldForNative(found.version));
+    }
     if found.is_older() {
         tracing::warn!(
             "Envoy {} is older than {}, with which Penstock is tested",

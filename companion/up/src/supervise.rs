@@ -12,6 +12,7 @@ use std::{fmt, io};
 
 use penstock_envoy::run::Envoy;
 use penstock_envoy::{bootstrap, child};
+use penstock_filter_module::Kind;
 use tokio::process::{Child, Command};
 use tokio::sync::{broadcast, watch};
 use tokio::time;
@@ -263,9 +264,13 @@ async fn requested(commands: &mut watch::Receiver<Commands>, end: End) {
     let _ = commands.wait_for(|commands| commands.end >= end).await;
 }
 
-/// Number of an Envoy's sessions: one per plugin configuration on each worker and on the main thread.
-fn sessions(workers: u32) -> u32 {
-    workers.saturating_add(1).saturating_mul(bootstrap::PLUGINS)
+/// Number of an Envoy's sessions: one for each configuration of the filter on each worker. Of WebAssembly the main thread has one, too.
+fn sessions(filter: Kind, workers: u32) -> u32 {
+    let threads = match filter {
+        Kind::Wasm => workers.saturating_add(1),
+        Kind::Native => workers,
+    };
+    threads.saturating_mul(bootstrap::PLUGINS)
 }
 
 fn command(plan: &Plan, companion: &Companion, flags: &[String]) -> Command {
@@ -282,7 +287,7 @@ fn command(plan: &Plan, companion: &Companion, flags: &[String]) -> Command {
         .args(["--envoy-admin", &plan.listen.envoy_admin.to_string()])
         .arg("--envoy")
         .arg(&plan.pools)
-        .args(["--expect-sessions", &sessions(plan.envoy.workers).to_string()])
+        .args(["--expect-sessions", &sessions(plan.filter, plan.envoy.workers).to_string()])
         .envs(companion.variables.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::null())
         .stdout(Stdio::null());

@@ -8,9 +8,10 @@ use std::path::Path;
 use penstock_wire::names::REQUEUE_HEADER;
 use serde_json::{Value, json};
 
+use super::module::Plugin;
 use super::{
     REPLACEMENT, REQUEUE_HOST, REQUEUE_LISTENER, REQUEUE_STATE, Settings, access_log, body_limit, cors,
-    decompression, local_replies, module, routes, seconds, socket,
+    decompression, local_replies, metadata, routes, seconds, socket,
 };
 use crate::config_source::config_source;
 use crate::{certificate, limits};
@@ -59,7 +60,8 @@ pub(super) fn gateway(settings: &Settings) -> Value {
     if let Some(Value::Array(filters)) = manager.get_mut("http_filters") {
         let cors = settings.cors.as_ref().map(|_| cors::filter());
         let further = settings.http_filters.iter().cloned();
-        filters.splice(..0, cors.into_iter().chain(further).chain(decompression::switched_filters()));
+        let before = cors.into_iter().chain(further).chain(metadata::copier(settings));
+        filters.splice(..0, before.chain(decompression::switched_filters()));
     }
     let mut listener = listener(settings, "penstock-gateway", manager);
     listener["address"] = socket(settings.gateway);
@@ -185,10 +187,10 @@ fn listener(settings: &Settings, name: &str, manager: Value) -> Value {
 }
 
 fn manager(settings: &Settings, stats: &str, place: Place, routes: Value, replacement: &str) -> Value {
-    let plugin = plugin_config(settings, place);
+    let plugin = plugin(settings, place);
     let keeper = (!place.routes_requeue).then(token_keeper);
     let filters: Vec<Value> =
-        std::iter::once(filter(&plugin)).chain(keeper).chain([router(&plugin)]).collect();
+        std::iter::once(plugin.http_filter()).chain(keeper).chain([router(&plugin)]).collect();
     json!({
         "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.\
                   HttpConnectionManager",
@@ -209,19 +211,8 @@ fn manager(settings: &Settings, stats: &str, place: Place, routes: Value, replac
     })
 }
 
-/// The HTTP filter with this configuration of its plugin.
-pub(crate) fn filter(plugin: &Value) -> Value {
-    json!({
-        "name": "penstock",
-        "typed_config": {
-            "@type": "type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm",
-            "config": plugin,
-        },
-    })
-}
-
-/// The configuration of the filter's plugin in one listener.
-pub(crate) fn plugin_config(settings: &Settings, place: Place) -> Value {
+/// The filter's plugin in one listener.
+pub(crate) fn plugin(settings: &Settings, place: Place) -> Plugin<'_> {
     let mut configuration = settings.plugin.clone();
     if place.requeue {
         merge(&mut configuration, json!({ "requeue": REQUEUE_HOST }));
@@ -235,23 +226,7 @@ pub(crate) fn plugin_config(settings: &Settings, place: Place) -> Value {
     } else if place.routes_requeue && settings.keep_alive.is_some() {
         merge(&mut configuration, json!({ "keeps_alive": true }));
     }
-    json!({
-        "name": "penstock",
-        "root_id": "penstock",
-        "failure_policy": "FAIL_RELOAD",
-        // Required to pause a stream at its headers.
-        "allow_on_headers_stop_iteration": true,
-        // Both listeners share one VM on each worker, with a root context for each configuration.
-        "vm_config": {
-            "vm_id": "penstock",
-            "runtime": "envoy.wasm.runtime.v8",
-            "code": module::code(&settings.module),
-        },
-        "configuration": {
-            "@type": "type.googleapis.com/google.protobuf.StringValue",
-            "value": configuration.to_string(),
-        },
-    })
+    Plugin { module: &settings.module, configuration: configuration.to_string() }
 }
 
 /// Adds the members of the object `more` to the object `into`.
@@ -280,8 +255,8 @@ pub(crate) fn token_keeper() -> Value {
 
 /// The router. It reports each attempt that a server answers with an error that may send the request elsewhere, and each whose connection
 /// fails or is cut, to the filter: the access log
-/// has the configuration of the filter's plugin, so Envoy calls the same root context. Other attempts cost nothing.
-pub(crate) fn router(plugin: &Value) -> Value {
+/// has the configuration of the filter's plugin, by which the module finds the filter. Other attempts cost nothing.
+pub(crate) fn router(plugin: &Plugin<'_>) -> Value {
     let status = |code: u32| {
         json!({ "status_code_filter": { "comparison": {
             "op": "EQ",
@@ -293,19 +268,14 @@ pub(crate) fn router(plugin: &Value) -> Value {
     // UF, an upstream connection failed: the filter asks whether that was for want of a socket. UC, UR: the server cut it. UT: it was
     // silent for too long.
     reported.push(json!({ "response_flag_filter": { "flags": ["UF", "UC", "UR", "UT"] } }));
+    let mut log = plugin.access_log();
+    merge(&mut log, json!({ "filter": { "or_filter": { "filters": reported } } }));
     json!({
         "name": "envoy.filters.http.router",
         "typed_config": {
             "@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router",
             "suppress_envoy_headers": true,
-            "upstream_log": [{
-                "name": "envoy.access_loggers.wasm",
-                "filter": { "or_filter": { "filters": reported } },
-                "typed_config": {
-                    "@type": "type.googleapis.com/envoy.extensions.access_loggers.wasm.v3.WasmAccessLog",
-                    "config": plugin,
-                },
-            }],
+            "upstream_log": [log],
         },
     })
 }

@@ -1,4 +1,4 @@
-//! The source of the filter's module.
+//! The filter's plugin: its module, which Envoy runs in a sandbox of WebAssembly or as native code, and its configuration.
 
 use std::net::IpAddr;
 
@@ -11,11 +11,95 @@ use crate::limits;
 /// The cluster of the server of a [`RemoteModule`].
 pub(crate) const CLUSTER: &str = "penstock~module";
 
-/// The module in the plugin's configuration. Envoy takes no traffic on a listener before it has the module.
-pub(super) fn code(module: &Module) -> Value {
-    match module {
-        Module::File(path) => json!({ "local": { "filename": path } }),
-        Module::Remote(module) => json!({ "remote": {
+/// The filter's plugin in one listener.
+pub(crate) struct Plugin<'a> {
+    pub(super) module: &'a Module,
+    /// What the module reads, as JSON.
+    pub(super) configuration: String,
+}
+
+impl Plugin<'_> {
+    /// The HTTP filter.
+    pub(crate) fn http_filter(&self) -> Value {
+        let typed = match self.code() {
+            Code::Wasm(code) => json!({
+                "@type": "type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm",
+                "config": self.in_vm(&code),
+            }),
+            Code::Native(module) => json!({
+                "@type": "type.googleapis.com/envoy.extensions.filters.http.dynamic_modules.v3.DynamicModuleFilter",
+                "dynamic_module_config": module,
+                "filter_name": NAME,
+                "filter_config": self.text(),
+            }),
+        };
+        json!({ "name": NAME, "typed_config": typed })
+    }
+
+    /// An access log that the filter reads.
+    pub(super) fn access_log(&self) -> Value {
+        match self.code() {
+            Code::Wasm(code) => json!({
+                "name": "envoy.access_loggers.wasm",
+                "typed_config": {
+                    "@type": "type.googleapis.com/envoy.extensions.access_loggers.wasm.v3.WasmAccessLog",
+                    "config": self.in_vm(&code),
+                },
+            }),
+            Code::Native(module) => json!({
+                "name": "envoy.access_loggers.dynamic_modules",
+                "typed_config": {
+                    "@type": "type.googleapis.com/envoy.extensions.access_loggers.dynamic_modules.v3.DynamicModuleAccessLog",
+                    "dynamic_module_config": module,
+                    "logger_name": NAME,
+                    "logger_config": self.text(),
+                },
+            }),
+        }
+    }
+
+    fn text(&self) -> Value {
+        json!({ "@type": "type.googleapis.com/google.protobuf.StringValue", "value": self.configuration })
+    }
+
+    /// The configuration of a plugin in a virtual machine.
+    fn in_vm(&self, code: &Value) -> Value {
+        json!({
+            "name": NAME,
+            "root_id": NAME,
+            "failure_policy": "FAIL_RELOAD",
+            // Required to pause a stream at its headers.
+            "allow_on_headers_stop_iteration": true,
+            // Both listeners share one VM on each worker, with a root context for each configuration.
+            "vm_config": { "vm_id": NAME, "runtime": "envoy.wasm.runtime.v8", "code": code },
+            "configuration": self.text(),
+        })
+    }
+
+    /// Where Envoy gets the module. It takes no traffic on a listener before it has the module.
+    fn code(&self) -> Code {
+        match self.module {
+            // Unloading code that has run threads is never safe.
+            Module::Native(path) => {
+                Code::Native(json!({ "module": { "local": { "filename": path } }, "do_not_close": true }))
+            }
+            Module::File(path) => Code::Wasm(json!({ "local": { "filename": path } })),
+            Module::Remote(module) => Code::Wasm(remote(module)),
+        }
+    }
+}
+
+/// The name of the plugin, of its filter and of its virtual machine.
+const NAME: &str = "penstock";
+
+/// A module as Envoy's configuration has it.
+enum Code {
+    Wasm(Value),
+    Native(Value),
+}
+
+fn remote(module: &RemoteModule) -> Value {
+    json!({ "remote": {
             "http_uri": { "uri": url(module), "cluster": CLUSTER, "timeout": seconds(limits::MODULE_TIMEOUT) },
             "sha256": module.sha256,
             "retry_policy": {
@@ -25,8 +109,7 @@ pub(super) fn code(module: &Module) -> Value {
                     "max_interval": seconds(limits::MODULE_PAUSE * 5),
                 },
             },
-        } }),
-    }
+        } })
 }
 
 fn url(module: &RemoteModule) -> String {

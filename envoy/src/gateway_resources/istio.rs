@@ -10,9 +10,7 @@ use penstock_wire::names::ENDPOINT_HEADER;
 use serde_json::{Value, json};
 
 use super::{Gateway, Pool, REPLACEMENT, Servers, gateway_reference, names, object};
-use crate::bootstrap::{
-    self, Destination, Place, Settings, filter, granted, plugin_config, router, seconds, socket,
-};
+use crate::bootstrap::{self, Destination, Place, Settings, granted, plugin, router, seconds, socket};
 use crate::limits;
 
 const MANAGER: &str = "envoy.filters.network.http_connection_manager";
@@ -104,7 +102,7 @@ fn cluster(pool: &Pool, name: &str) -> Value {
 /// What the listener of this port, or each listener, gets.
 fn listener_patches(settings: &Settings, port: Option<u16>) -> Vec<Value> {
     let place = Place { requeue: false, reenters: false, routes_requeue: false };
-    let plugin = plugin_config(settings, place);
+    let plugin = plugin(settings, place);
     let patch = |kind: &str, operation: &str, filter: Option<Value>, value: Value| {
         let mut listener = json!({});
         if let Some(port) = port {
@@ -139,7 +137,7 @@ fn listener_patches(settings: &Settings, port: Option<u16>) -> Vec<Value> {
         ),
         patch("HTTP_FILTER", "MERGE", in_router.clone(), router(&plugin)),
     ];
-    let filters = bootstrap::decompressors().chain([filter(&plugin)]);
+    let filters = bootstrap::decompressors().chain([plugin.http_filter()]);
     patches.extend(filters.map(|filter| patch("HTTP_FILTER", "INSERT_BEFORE", in_router.clone(), filter)));
     patches
 }

@@ -9,7 +9,7 @@ use super::routes::{Clusters, Routes};
 use super::{Gateway, Listener, Pool, REPLACEMENT, gateway_reference, names, resource};
 use crate::bootstrap::{
     self, COMPANION_CLUSTER, Destination, MODULE_CLUSTER, Place, REQUEUE_LISTENER, Settings, Upstream,
-    filter, granted, plugin_config, requeue, router, token_keeper,
+    granted, plugin, requeue, router, token_keeper,
 };
 
 /// A type of Envoy's resources.
@@ -72,7 +72,7 @@ fn filters(settings: &Settings, gateway: &Gateway, listener: &str) -> Vec<Value>
     const MANAGER: &str =
         r#"..filters[?(@.name=="envoy.filters.network.http_connection_manager")].typed_config"#;
     let place = Place { requeue: gateway.requeue, reenters: false, routes_requeue: false };
-    let plugin = plugin_config(settings, place);
+    let plugin = plugin(settings, place);
     let part = |op: &str, json_path: &str, path: &str, value: Value| {
         patch(
             Kind::Listener,
@@ -83,7 +83,7 @@ fn filters(settings: &Settings, gateway: &Gateway, listener: &str) -> Vec<Value>
     let last = |filter: Value| part("add", "..http_filters", "/-", filter);
     // A patch can't insert a filter before the last one of a list of unknown length, so it takes the place of Envoy Gateway's router,
     // and an equal router follows.
-    let mut filters = bootstrap::decompressors().chain([filter(&plugin)]);
+    let mut filters = bootstrap::decompressors().chain([plugin.http_filter()]);
     let mut patches: Vec<Value> =
         filters.next().map(|first| part("replace", ROUTER, "", first)).into_iter().collect();
     patches.extend(filters.map(last));

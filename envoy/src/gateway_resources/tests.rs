@@ -33,6 +33,7 @@ fn settings() -> Settings {
             sha256: "ab".repeat(32),
         }),
         plugin: json!({ "companion": "penstock~companion" }),
+        metadata: Vec::new(),
         http_filters: Vec::new(),
     }
 }

@@ -84,6 +84,7 @@ fn settings(dir: &Path, pools: Vec<Pool>) -> Settings {
         connections_max: limits::CONNECTIONS_MAX,
         module: Module::File(filter),
         plugin: json!({ "companion": bootstrap::COMPANION_CLUSTER }),
+        metadata: Vec::new(),
         http_filters: Vec::new(),
         access_log: None,
         certificate: None,

@@ -1,5 +1,6 @@
 //! The binary's commands as a user runs them: their output, and their exit codes and messages on errors.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Output;
 use std::time::Duration;
@@ -57,6 +58,50 @@ fn filter_command_writes_the_module() {
         assert!(written.status.success(), "{}", text(&written));
         let module = std::fs::read(&path).expect("the module");
         assert!(module.starts_with(b"\0asm") && module.len() > 10_000, "{} bytes", module.len());
+    });
+}
+
+#[test]
+fn filter_command_writes_the_native_module() {
+    run(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("penstock.so");
+        let written = penstock(&["filter", "--native", "--out", path.to_str().expect("a plain path")]).await;
+        assert!(written.status.success(), "{}", text(&written));
+        let module = std::fs::read(&path).expect("the module");
+        assert!(module.starts_with(b"\x7fELF") && module.len() > 10_000, "{} bytes", module.len());
+    });
+}
+
+#[test]
+fn an_envoy_too_old_for_the_native_filter_is_named() {
+    run(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let envoy = folder.path().join("envoy");
+        let script = "#!/bin/sh\necho \"$0  version: abc/1.38.3/Clean/RELEASE/BoringSSL\"\n";
+        std::fs::write(&envoy, script).expect("written");
+        std::fs::set_permissions(&envoy, std::fs::Permissions::from_mode(0o755)).expect("executable");
+        let mut command = Command::new(binary::penstock());
+        command.args([
+            "up",
+            "--backend",
+            "http://127.0.0.1:9",
+            "--port",
+            "0",
+            "--admin-port",
+            "0",
+            "--filter",
+            "native",
+        ]);
+        command.env("ENVOY_PATH", &envoy).current_dir(binary::workspace()).kill_on_drop(true);
+        let ended =
+            penstock_tests::wait::soon("penstock ends", command.output()).await.expect("penstock starts");
+        let said = text(&ended);
+        assert_eq!(ended.status.code(), Some(2), "{said}");
+        assert!(
+            said.contains("Envoy 1.38.3 can't load the native filter") && said.contains("--filter wasm"),
+            "{said}"
+        );
     });
 }
 

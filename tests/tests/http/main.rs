@@ -3,6 +3,7 @@
 mod answers;
 mod api_keys;
 mod bodies;
+mod both_filters;
 mod client_tls;
 mod identity;
 mod idle;

@@ -94,6 +94,12 @@ const ARROWS: &[Arrow] = &[
         never: &["tokio", "tonic"],
     },
     Arrow {
+        name: "penstock-filter-native",
+        workspace: &["penstock-filter-core", "penstock-wire"],
+        outside: Some(&["getrandom", "hashbrown"]),
+        never: &["proxy-wasm", "tokio", "tonic"],
+    },
+    Arrow {
         name: "penstock-model-server",
         workspace: &["penstock-engine"],
         outside: None,

@@ -5,7 +5,7 @@
 use crate::source::{is_generated, is_test_file, read, root, rust_files, shown, without_tests};
 
 /// The crates that run inside Envoy.
-const INSIDE_ENVOY: [&str; 3] = ["filter/src", "filter/core/src", "wire/src"];
+const INSIDE_ENVOY: [&str; 4] = ["filter/src", "filter/core/src", "filter/native/src", "wire/src"];
 
 /// The lints that find panic paths.
 const LINTS: [&str; 5] = [

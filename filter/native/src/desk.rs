@@ -1,0 +1,193 @@
+//! What one Envoy worker thread works with: the filter core of each configuration, and the streams that wait.
+//!
+//! The worker thread works at its desk with the lock held, and so does the main thread, which carries the companion's messages and the
+//! ticks. Each needs the lock for one event. Neither calls Envoy's filter chain with it: an action on a stream, which may call back into the
+//! module, is taken off the desk first.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use hashbrown::HashMap;
+use penstock_filter_core::effect::{Effect, SessionId};
+use penstock_filter_core::failed_attempts::FailedAttempts;
+use penstock_filter_core::header_sanitizer::HeaderEdit;
+use penstock_filter_core::local_reply::LocalReply;
+use penstock_filter_core::rewrite::Rewrite;
+use penstock_filter_core::session::SessionEffect;
+use penstock_filter_core::worker::Worker;
+
+use crate::abi::Level;
+use crate::host::{self, Filter, Waker};
+
+/// The number of a configuration.
+pub(crate) type ConfigId = u64;
+
+/// An action on a paused HTTP stream.
+pub(crate) enum StreamAction {
+    Resume(Vec<HeaderEdit>, Option<Rewrite>),
+    /// Of the request with this number.
+    ResumeResponse(u64),
+    /// Of the request with this number.
+    EndSilentResponse(u64),
+    /// Of the request with this number.
+    CountReceived(u64),
+    Reply(LocalReply),
+}
+
+/// A stream that the filter has paused at some time.
+pub(crate) struct Waiting {
+    pub(crate) filter: Filter,
+    /// The worker's number of the request.
+    pub(crate) sequence: u64,
+    pub(crate) waker: Waker,
+}
+
+/// One configuration at a desk.
+pub(crate) struct Seat {
+    pub(crate) worker: Worker,
+    /// The streams that may be acted upon, by the number that the worker knows them by.
+    pub(crate) waiting: HashMap<u32, Waiting>,
+    next_context: u32,
+    /// Actions on streams, in the order of the worker's decisions.
+    actions: VecDeque<(u32, StreamAction)>,
+    /// Actions on sessions, for the main thread.
+    sessions: VecDeque<(SessionId, SessionEffect)>,
+}
+
+/// The desk's content.
+#[derive(Default)]
+pub(crate) struct Content {
+    seats: HashMap<ConfigId, Seat>,
+    /// Of all configurations: an attempt that the gateway's filter started may end at the requeue listener's.
+    failed_attempts: FailedAttempts,
+}
+
+// SAFETY: the workers and `failed_attempts` share memory without synchronization among each other, but with nothing outside of the desk,
+// whose lock is held by whoever uses them.
+unsafe impl Send for Content {}
+
+#[derive(Default)]
+pub(crate) struct Desk(Mutex<Content>);
+
+impl Desk {
+    fn lock(&self) -> MutexGuard<'_, Content> {
+        // After a panic the worker goes on: each event leaves it in a state from which the next can start.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives a configuration a seat.
+    pub(crate) fn seat(&self, config: ConfigId, worker: Worker) {
+        let mut content = self.lock();
+        let worker = worker.sharing(content.failed_attempts.clone());
+        content.seats.insert(
+            config,
+            Seat {
+                worker,
+                waiting: HashMap::new(),
+                next_context: 0,
+                actions: VecDeque::new(),
+                sessions: VecDeque::new(),
+            },
+        );
+    }
+
+    /// Takes a configuration's seat away.
+    pub(crate) fn unseat(&self, config: ConfigId) -> Option<Seat> {
+        self.lock().seats.remove(&config)
+    }
+
+    /// Calls `f` with a seat, then sorts the worker's effects. `None`: the configuration has no seat any more.
+    pub(crate) fn with<T>(&self, config: ConfigId, f: impl FnOnce(&mut Seat) -> T) -> Option<T> {
+        let mut content = self.lock();
+        let seat = content.seats.get_mut(&config)?;
+        let value = f(seat);
+        seat.sort_effects();
+        Some(value)
+    }
+
+    /// The next action on a stream of any configuration, to be carried out on the worker's thread.
+    pub(crate) fn next_action(&self) -> Option<(ConfigId, (Filter, u64), StreamAction)> {
+        let mut content = self.lock();
+        content.seats.iter_mut().find_map(|(config, seat)| {
+            loop {
+                let (context, action) = seat.actions.pop_front()?;
+                // A stream that no longer exists needs no action.
+                if let Some(waiting) = seat.waiting.get(&context) {
+                    return Some((*config, (waiting.filter, waiting.sequence), action));
+                }
+            }
+        })
+    }
+
+    /// The next action on a session of a configuration, to be carried out on the main thread.
+    pub(crate) fn next_session_effect(&self, config: ConfigId) -> Option<(SessionId, SessionEffect)> {
+        self.lock().seats.get_mut(&config)?.sessions.pop_front()
+    }
+
+    /// Has the worker's thread carry out the actions on streams.
+    pub(crate) fn wake_worker(&self) {
+        let content = self.lock();
+        for seat in content.seats.values() {
+            // The stream's hook, or the one for its end, carries out all that there is.
+            let waiting = seat.actions.iter().find_map(|(context, _)| seat.waiting.get(context));
+            if let Some(waiting) = waiting {
+                waiting.waker.wake();
+                return;
+            }
+        }
+    }
+}
+
+impl Seat {
+    /// A number for a new stream.
+    pub(crate) const fn new_context(&mut self) -> u32 {
+        self.next_context = self.next_context.wrapping_add(1);
+        self.next_context
+    }
+
+    pub(crate) fn has_session_effects(&self) -> bool {
+        !self.sessions.is_empty()
+    }
+
+    pub(crate) fn has_actions(&self) -> bool {
+        !self.actions.is_empty()
+    }
+
+    /// After any call of the worker.
+    pub(crate) fn sort_effects(&mut self) {
+        while let Some(effect) = self.worker.poll_effect() {
+            let (context, action) = match effect {
+                Effect::Session(id, effect) => {
+                    self.sessions.push_back((id, effect));
+                    continue;
+                }
+                Effect::LogError(text) => {
+                    host::log(Level::Error, &text);
+                    continue;
+                }
+                Effect::Resume { context, edits, rewrite } => (context, StreamAction::Resume(edits, rewrite)),
+                Effect::ResumeResponse { context, sequence } => {
+                    (context, StreamAction::ResumeResponse(sequence))
+                }
+                Effect::CountReceived { context, sequence } => {
+                    (context, StreamAction::CountReceived(sequence))
+                }
+                Effect::EndSilentResponse { context, sequence } => {
+                    (context, StreamAction::EndSilentResponse(sequence))
+                }
+                Effect::Reply { context, reply } => (context, StreamAction::Reply(reply)),
+            };
+            self.actions.push_back((context, action));
+        }
+    }
+}
+
+/// The desks of this Envoy's worker threads, by the thread's number.
+pub(crate) fn desk(worker: usize) -> Arc<Desk> {
+    static DESKS: Mutex<Vec<Arc<Desk>>> = Mutex::new(Vec::new());
+    let mut desks = DESKS.lock().unwrap_or_else(PoisonError::into_inner);
+    while desks.len() <= worker {
+        desks.push(Arc::default());
+    }
+    desks.get(worker).map(Arc::clone).unwrap_or_default()
+}

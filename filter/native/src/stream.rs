@@ -1,0 +1,287 @@
+//! One HTTP stream: passes Envoy's hooks on to the worker, and carries out what it decides.
+
+use core::cell::Cell;
+use std::sync::Arc;
+
+use penstock_filter_core::effect::{self, BodyAction, HeadersAction, ResponseBodyAction};
+use penstock_filter_core::headers::{self, Headers};
+use penstock_filter_core::local_reply::{Failure, LocalReply};
+use penstock_filter_core::properties::received_body_bytes;
+use penstock_filter_core::worker::SilentEnd;
+use penstock_wire::{Api, Code};
+
+use crate::abi::Map;
+use crate::desk::{ConfigId, Desk, Seat, StreamAction, Waiting};
+use crate::host::{self, Filter, HostClock, Replying, StreamBody, Waker};
+use crate::plugin::Plugin;
+
+/// What Envoy does after a hook. The numbers are those of its filter statuses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Status {
+    Continue = 0,
+    /// Pause, and keep the body.
+    Stop = 1,
+    /// Pause, and drop what has arrived of the body.
+    Drop = 3,
+}
+
+/// A stream. A hook may run inside another one of the same stream, so nothing of it is borrowed mutably.
+pub(crate) struct Stream {
+    plugin: Arc<Plugin>,
+    filter: Filter,
+    worker: usize,
+    /// The request's headers have come. Envoy answers without them what is no request by HTTP.
+    has_begun: Cell<bool>,
+    /// The worker's number of the stream, once it has paused.
+    context: Cell<Option<u32>>,
+    /// The worker's number of the request; `None`: the request passes through.
+    sequence: Cell<Option<u64>>,
+    /// A body to send in place of the response's body.
+    replacement: Cell<Option<Vec<u8>>>,
+}
+
+impl Stream {
+    pub(crate) fn new(plugin: Arc<Plugin>, filter: Filter) -> Self {
+        let worker = filter.worker();
+        Self {
+            plugin,
+            filter,
+            worker,
+            has_begun: Cell::new(false),
+            context: Cell::new(None),
+            sequence: Cell::new(None),
+            replacement: Cell::new(None),
+        }
+    }
+
+    /// The number of the worker thread.
+    pub(crate) const fn worker(&self) -> usize {
+        self.worker
+    }
+
+    fn with_seat<T>(&self, f: impl FnOnce(&mut Seat) -> T) -> Option<T> {
+        self.plugin.with_seat(self.worker, f)
+    }
+
+    pub(crate) fn on_request_headers(&self, end: bool) -> Status {
+        self.has_begun.set(true);
+        let map = self.filter.headers(Map::Request);
+        let headers = Headers::new(&map);
+        let handled = self.with_seat(|seat| {
+            let context = seat.new_context();
+            (context, seat.worker.handle_request_headers(host::now(), context, headers, end, &self.filter))
+        });
+        // The configuration is being replaced, and the request must not pass unchecked.
+        let Some((context, action)) = handled else {
+            let failure = Failure::new(500, Code::Internal, "The filter's configuration has gone.");
+            self.reply(&failure.reply(Api::Unspecified, None));
+            return Status::Stop;
+        };
+        match action {
+            HeadersAction::Pass(edits) => {
+                self.filter.edit(Map::Request, &edits);
+                Status::Continue
+            }
+            HeadersAction::Answer(answer) => {
+                self.reply(&answer);
+                Status::Stop
+            }
+            HeadersAction::Pause(sequence, edits) => {
+                self.sequence.set(Some(sequence));
+                self.context.set(Some(context));
+                let waiting = Waiting { filter: self.filter, sequence, waker: Waker::of(self.filter) };
+                self.with_seat(|seat| seat.waiting.insert(context, waiting));
+                self.filter.edit(Map::Request, &edits);
+                Status::Stop
+            }
+            HeadersAction::Reply(sequence, refusal) => {
+                self.sequence.set(Some(sequence));
+                self.reply(&refusal);
+                Status::Stop
+            }
+        }
+    }
+
+    pub(crate) fn on_request_body(&self, end: bool) -> Status {
+        let Some(sequence) = self.sequence.get() else {
+            return Status::Continue;
+        };
+        let body = StreamBody::arriving(self.filter, true);
+        let size = body.size();
+        let action =
+            self.with_seat(|seat| seat.worker.handle_request_body(HostClock, sequence, size, end, body));
+        self.carry_out(action, Status::Drop)
+    }
+
+    pub(crate) fn on_request_trailers(&self) -> Status {
+        let Some(sequence) = self.sequence.get() else {
+            return Status::Continue;
+        };
+        let body = StreamBody::buffered_request(self.filter);
+        let action = self.with_seat(|seat| seat.worker.handle_request_end(host::now(), sequence, body));
+        self.carry_out(action, Status::Stop)
+    }
+
+    /// Replies to the request.
+    fn reply(&self, reply: &LocalReply) {
+        if let Some(desk) = self.plugin.desk(self.worker) {
+            send(desk, self.plugin.id, self.filter, self.sequence.get(), reply);
+        }
+    }
+
+    fn carry_out(&self, action: Option<BodyAction>, replied: Status) -> Status {
+        match action {
+            None | Some(BodyAction::Pause) => Status::Stop,
+            Some(BodyAction::Reply(refusal)) => {
+                self.reply(&refusal);
+                replied
+            }
+            Some(BodyAction::Continue(edits)) => {
+                self.filter.edit(Map::Request, &edits);
+                Status::Continue
+            }
+        }
+    }
+
+    pub(crate) fn on_response_headers(&self, end: bool) -> Status {
+        if !self.has_begun.get() {
+            return Status::Continue;
+        }
+        let map = self.filter.headers(Map::Response);
+        let headers = Headers::new(&map);
+        let (sequence, now) = (self.sequence.get(), host::now());
+        let action = self
+            .with_seat(|seat| seat.worker.handle_response_headers(now, sequence, headers, end, &self.filter));
+        let action = action.unwrap_or_default();
+        self.filter.edit(Map::Response, &action.edits);
+        self.replacement.set(action.body);
+        self.plugin.advance_tick(now, self.worker);
+        if action.is_held { Status::Stop } else { Status::Continue }
+    }
+
+    pub(crate) fn on_response_body(&self, end: bool) -> Status {
+        let mut body = StreamBody::arriving(self.filter, false);
+        if let Some(replacement) = self.replacement.take() {
+            body.replace(&replacement);
+            return Status::Continue;
+        }
+        let Some(sequence) = self.sequence.get() else {
+            return Status::Continue;
+        };
+        let size = body.size();
+        let action = self.with_seat(|seat| {
+            let read =
+                |start, length| penstock_filter_core::rewrite::BufferedBody::read(&mut body, start, length);
+            seat.worker.handle_response_body(HostClock, sequence, size, end, read)
+        });
+        match action {
+            None | Some(ResponseBodyAction::Pass) => Status::Continue,
+            Some(ResponseBodyAction::Hold) => Status::Stop,
+            Some(ResponseBodyAction::Edit { bytes, is_held }) => {
+                body.replace(&bytes);
+                if is_held { Status::Stop } else { Status::Continue }
+            }
+            Some(ResponseBodyAction::Replace(error)) => {
+                // The response has begun, and the filter has handled its headers.
+                self.filter.reply(&error, &[]);
+                Status::Drop
+            }
+        }
+    }
+
+    pub(crate) fn on_response_trailers(&self) -> Status {
+        if let Some(sequence) = self.sequence.get() {
+            self.with_seat(|seat| seat.worker.handle_response_end(sequence));
+        }
+        Status::Continue
+    }
+
+    /// Envoy is about to write the log entry of the stream, which is the end of its exchange.
+    pub(crate) fn on_complete(&self) {
+        if let Some(sequence) = self.sequence.take() {
+            let now = host::now();
+            self.with_seat(|seat| seat.worker.handle_log(now, sequence, &self.filter));
+            self.plugin.advance_tick(now, self.worker);
+        }
+    }
+
+    /// Envoy destroys the stream.
+    pub(crate) fn on_destroy(&self) {
+        if let Some(context) = self.context.take() {
+            let waiting = self.with_seat(|seat| seat.waiting.remove(&context)).flatten();
+            if let Some(waiting) = waiting {
+                waiting.waker.delete();
+            }
+        }
+        self.run_actions();
+    }
+
+    /// Carries out the actions on all streams of this worker thread. Call it only where no hook of these streams runs.
+    pub(crate) fn run_actions(&self) {
+        if let Some(desk) = self.plugin.desk(self.worker) {
+            run_actions(desk);
+        }
+    }
+}
+
+fn run_actions(desk: &Desk) {
+    thread_local! {
+        /// An action may end another stream, whose hook comes here again.
+        static RUNS: Cell<bool> = const { Cell::new(false) };
+    }
+    if RUNS.replace(true) {
+        return;
+    }
+    while let Some((config, stream, action)) = desk.next_action() {
+        apply(desk, config, stream, action);
+    }
+    RUNS.set(false);
+}
+
+fn apply(desk: &Desk, config: ConfigId, (filter, sequence): (Filter, u64), action: StreamAction) {
+    match action {
+        StreamAction::Resume(edits, rewrite) => {
+            if rewrite.is_none_or(|rewrite| rewrite.apply(&mut StreamBody::buffered_request(filter))) {
+                filter.edit(Map::Request, &edits);
+                filter.resume_request();
+            } else {
+                send(desk, config, filter, Some(sequence), &effect::rewrite_failed());
+            }
+        }
+        StreamAction::ResumeResponse(sequence) => {
+            if desk.with(config, |seat| seat.worker.resume_response(sequence)) == Some(true) {
+                filter.resume_response();
+            }
+        }
+        StreamAction::EndSilentResponse(sequence) => {
+            let end = desk.with(config, |seat| seat.worker.end_silent_response(host::now(), sequence));
+            match end.flatten() {
+                Some(SilentEnd::Reset) => filter.reset(),
+                // The response has begun, and the filter has handled its headers.
+                Some(SilentEnd::Reply(reply)) => filter.reply(&reply, &[]),
+                None => {}
+            }
+        }
+        StreamAction::CountReceived(sequence) => {
+            let headers = filter.headers(Map::Request);
+            let bytes = received_body_bytes(&filter, Headers::new(&headers)).unwrap_or(0);
+            let reply = desk.with(config, |seat| seat.worker.handle_received(host::now(), sequence, bytes));
+            if let Some(reply) = reply.flatten() {
+                send(desk, config, filter, Some(sequence), &reply);
+            }
+        }
+        StreamAction::Reply(reply) => send(desk, config, filter, Some(sequence), &reply),
+    }
+}
+
+/// Replies to a request that no server has answered. The worker handles the reply's headers as those of any response.
+fn send(desk: &Desk, config: ConfigId, filter: Filter, sequence: Option<u64>, reply: &LocalReply) {
+    let status = reply.status.to_string();
+    let pairs = reply.headers.iter().map(|(name, value)| (*name, value.as_str()));
+    let map = headers::serialize(core::iter::once((":status", status.as_str())).chain(pairs));
+    let (headers, end) = (Headers::new(&map), reply.body.is_empty());
+    let action = desk.with(config, |seat| {
+        seat.worker.handle_response_headers(host::now(), sequence, headers, end, &Replying(filter))
+    });
+    filter.reply(reply, &action.unwrap_or_default().edits);
+}
