@@ -17,7 +17,7 @@ use penstock_filter_core::session::SessionEffect;
 use penstock_filter_core::worker::Worker;
 
 use crate::abi::Level;
-use crate::host::{self, Filter, Waker};
+use crate::host::{self, Filter, MainWaker, Waker};
 
 /// The number of a configuration.
 pub(crate) type ConfigId = u64;
@@ -52,6 +52,11 @@ pub(crate) struct Seat {
     actions: VecDeque<(u32, StreamAction)>,
     /// Actions on sessions, for the main thread.
     sessions: VecDeque<(SessionId, SessionEffect)>,
+    main: Arc<MainWaker>,
+    /// The main thread has been woken, and hasn't come yet.
+    is_main_woken: bool,
+    /// The number of the desk's worker thread.
+    number: u64,
 }
 
 /// The desk's content.
@@ -75,8 +80,8 @@ impl Desk {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives a configuration a seat.
-    pub(crate) fn seat(&self, config: ConfigId, worker: Worker) {
+    /// Gives a configuration a seat at the desk with this number.
+    pub(crate) fn seat(&self, config: ConfigId, number: u64, worker: Worker, main: Arc<MainWaker>) {
         let mut content = self.lock();
         let worker = worker.sharing(content.failed_attempts.clone());
         content.seats.insert(
@@ -87,17 +92,37 @@ impl Desk {
                 next_context: 0,
                 actions: VecDeque::new(),
                 sessions: VecDeque::new(),
+                main,
+                is_main_woken: false,
+                number,
             },
         );
     }
 
-    /// Takes a configuration's seat away.
-    pub(crate) fn unseat(&self, config: ConfigId) -> Option<Seat> {
-        self.lock().seats.remove(&config)
+    /// Takes a configuration's seat away. Its streams' wakers are to be deleted.
+    pub(crate) fn unseat(&self, config: ConfigId) -> Vec<Waker> {
+        let mut content = self.lock();
+        // The worker, which shares memory with the others of the desk, ends under the lock.
+        let seat = content.seats.remove(&config);
+        seat.into_iter().flat_map(|seat| seat.waiting.into_values()).map(|waiting| waiting.waker).collect()
     }
 
-    /// Calls `f` with a seat, then sorts the worker's effects. `None`: the configuration has no seat any more.
+    /// Calls `f` with a seat on the worker's thread, and has the main thread carry out what the sessions are to do. `None`: the configuration
+    /// has no seat any more.
     pub(crate) fn with<T>(&self, config: ConfigId, f: impl FnOnce(&mut Seat) -> T) -> Option<T> {
+        self.on_main(config, |seat| {
+            let value = f(seat);
+            seat.sort_effects();
+            if !seat.sessions.is_empty() && !seat.is_main_woken {
+                seat.is_main_woken = true;
+                seat.main.wake(seat.number);
+            }
+            value
+        })
+    }
+
+    /// Calls `f` with a seat on the main thread, then sorts the worker's effects.
+    pub(crate) fn on_main<T>(&self, config: ConfigId, f: impl FnOnce(&mut Seat) -> T) -> Option<T> {
         let mut content = self.lock();
         let seat = content.seats.get_mut(&config)?;
         let value = f(seat);
@@ -121,7 +146,10 @@ impl Desk {
 
     /// The next action on a session of a configuration, to be carried out on the main thread.
     pub(crate) fn next_session_effect(&self, config: ConfigId) -> Option<(SessionId, SessionEffect)> {
-        self.lock().seats.get_mut(&config)?.sessions.pop_front()
+        let mut content = self.lock();
+        let seat = content.seats.get_mut(&config)?;
+        seat.is_main_woken = false;
+        seat.sessions.pop_front()
     }
 
     /// Has the worker's thread carry out the actions on streams.
@@ -145,16 +173,13 @@ impl Seat {
         self.next_context
     }
 
-    pub(crate) fn has_session_effects(&self) -> bool {
-        !self.sessions.is_empty()
-    }
-
-    pub(crate) fn has_actions(&self) -> bool {
+    pub(crate) fn has_actions(&mut self) -> bool {
+        self.sort_effects();
         !self.actions.is_empty()
     }
 
     /// After any call of the worker.
-    pub(crate) fn sort_effects(&mut self) {
+    fn sort_effects(&mut self) {
         while let Some(effect) = self.worker.poll_effect() {
             let (context, action) = match effect {
                 Effect::Session(id, effect) => {

@@ -1,7 +1,7 @@
 //! One configuration of the filter: its sessions with the companion, which the main thread carries, and its ticks.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, ThreadId};
 use std::time::Duration;
 
 use hashbrown::HashMap;
@@ -15,7 +15,7 @@ use penstock_wire::{METHOD, SERVICE};
 
 use crate::abi::{Envoy, Level};
 use crate::desk::{self, ConfigId, Desk, Seat};
-use crate::host::{self, MainWaker, grpc};
+use crate::host::{self, MainWaker, Waker, grpc};
 use crate::shared_data::ProcessData;
 
 /// The event of a tick on the main thread; all others are the numbers of desks with actions on sessions.
@@ -32,7 +32,8 @@ pub(crate) struct Plugin {
     envoy: MainThread<Envoy>,
     /// The companion's cluster.
     companion: String,
-    main: MainWaker,
+    main: Arc<MainWaker>,
+    main_thread: ThreadId,
     desks: Vec<Arc<Desk>>,
     /// The sessions' gRPC streams, by Envoy's number.
     streams: Mutex<HashMap<u64, Stream>>,
@@ -69,6 +70,8 @@ struct Ticker {
 struct Due {
     /// `None`: the main thread ticks, and says when it is to tick again.
     moment: Option<Instant>,
+    /// A worker has asked for a tick at this moment while the main thread ticked.
+    asked: Option<Instant>,
     has_ended: bool,
 }
 
@@ -79,15 +82,18 @@ impl Plugin {
         let config = Config::parse(json).map_err(|error| format!("plugin configuration: {error}"))?;
         let id = IDS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let desks: Vec<Arc<Desk>> = (0..workers).map(desk::desk).collect();
-        for desk in &desks {
+        let main = Arc::new(MainWaker::of(envoy));
+        for (number, desk) in (0..).zip(&desks) {
             let random = host::random_bits().ok_or("the system provides no random bits")?;
-            desk.seat(id, Worker::new(host::now(), &random, &config, Box::new(ProcessData)));
+            let worker = Worker::new(host::now(), &random, &config, Box::new(ProcessData));
+            desk.seat(id, number, worker, Arc::clone(&main));
         }
         let plugin = Arc::new(Self {
             id,
             envoy: MainThread(envoy),
             companion: config.companion,
-            main: MainWaker::of(envoy),
+            main,
+            main_thread: std::thread::current().id(),
             desks,
             streams: Mutex::default(),
             ended: Mutex::default(),
@@ -124,14 +130,7 @@ impl Plugin {
     /// Calls `f` with the seat at a desk on the desk's own thread. The main thread carries out what the sessions are to do.
     pub(crate) fn with_seat<T>(&self, worker: usize, f: impl FnOnce(&mut Seat) -> T) -> Option<T> {
         let desk = self.desk(worker)?;
-        let (value, has_session_effects, has_actions) = desk.with(self.id, |seat| {
-            let value = f(seat);
-            seat.sort_effects();
-            (value, seat.has_session_effects(), seat.has_actions())
-        })?;
-        if has_session_effects {
-            self.main.wake(u64::try_from(worker).unwrap_or(TICK));
-        }
+        let (value, has_actions) = desk.with(self.id, |seat| (f(seat), seat.has_actions()))?;
         if has_actions {
             // Not in this hook, which may be one of the stream that waits.
             desk.wake_worker();
@@ -164,7 +163,7 @@ impl Plugin {
         }
         let now = host::now();
         let periods =
-            self.desks.iter().filter_map(|desk| desk.with(self.id, |seat| seat.worker.tick_period(now)));
+            self.desks.iter().filter_map(|desk| desk.on_main(self.id, |seat| seat.worker.tick_period(now)));
         let period = periods.min().unwrap_or(Duration::from_secs(1)).max(TICK_MIN);
         self.ticker.set(now.after(period));
     }
@@ -172,7 +171,7 @@ impl Plugin {
     /// Calls `f` with the seat at a desk on the main thread, then carries out what follows from it.
     fn handle(&self, worker: usize, f: impl FnOnce(&mut Seat)) {
         if let Some(desk) = self.desk(worker) {
-            desk.with(self.id, f);
+            desk.on_main(self.id, f);
             self.carry_out(worker);
         }
     }
@@ -223,9 +222,9 @@ impl Plugin {
         };
         if let Some(number) = opened {
             self.lock_streams().insert(number, Stream { desk: worker, session, received: Vec::new() });
-            desk.with(self.id, |seat| seat.worker.handle_opened(now, session));
+            desk.on_main(self.id, |seat| seat.worker.handle_opened(now, session));
         } else {
-            desk.with(self.id, |seat| seat.worker.handle_open_failed(now, session));
+            desk.on_main(self.id, |seat| seat.worker.handle_open_failed(now, session));
         }
     }
 
@@ -306,17 +305,18 @@ impl Plugin {
     /// Envoy destroys the configuration.
     pub(crate) fn end(&self) {
         self.ticker.end();
-        for worker in 0..self.desks.len() {
-            self.handle(worker, |seat| seat.worker.handle_shutdown());
-        }
-        let numbers: Vec<u64> = self.lock_streams().drain().map(|(number, _)| number).collect();
-        for number in numbers {
-            grpc::close(self.envoy.0, number);
+        // The last stream of an old configuration may destroy it on a worker's thread. Envoy resets the sessions' streams then.
+        if std::thread::current().id() == self.main_thread {
+            for worker in 0..self.desks.len() {
+                self.handle(worker, |seat| seat.worker.handle_shutdown());
+            }
+            let numbers: Vec<u64> = self.lock_streams().drain().map(|(number, _)| number).collect();
+            for number in numbers {
+                grpc::close(self.envoy.0, number);
+            }
         }
         for desk in &self.desks {
-            for waiting in desk.unseat(self.id).into_iter().flat_map(|seat| seat.waiting.into_values()) {
-                waiting.waker.delete();
-            }
+            desk.unseat(self.id).into_iter().for_each(Waker::delete);
         }
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
@@ -333,15 +333,22 @@ impl Ticker {
     }
 
     fn set(&self, moment: Instant) {
-        self.change(|due| due.moment = Some(moment));
+        self.change(|due| due.moment = Some(due.asked.take().map_or(moment, |asked| asked.min(moment))));
     }
 
     /// Brings the tick forward, if it would come too late.
     fn advance(&self, moment: Instant) {
-        let due = self.due.lock().unwrap_or_else(PoisonError::into_inner).moment;
-        if due.is_some_and(|due| due.since(moment) > EARLIER_MIN) {
-            self.set(moment);
+        let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
+        match due.moment {
+            Some(present) if present.since(moment) > EARLIER_MIN => due.moment = Some(moment),
+            Some(_) => return,
+            None => {
+                due.asked = Some(due.asked.map_or(moment, |asked| asked.min(moment)));
+                return;
+            }
         }
+        drop(due);
+        self.changed.notify_one();
     }
 
     fn end(&self) {

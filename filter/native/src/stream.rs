@@ -229,13 +229,20 @@ fn run_actions(desk: &Desk) {
         /// An action may end another stream, whose hook comes here again.
         static RUNS: Cell<bool> = const { Cell::new(false) };
     }
+    /// Ends with the function, also by a panic.
+    struct Run;
+    impl Drop for Run {
+        fn drop(&mut self) {
+            RUNS.set(false);
+        }
+    }
     if RUNS.replace(true) {
         return;
     }
+    let _run = Run;
     while let Some((config, stream, action)) = desk.next_action() {
         apply(desk, config, stream, action);
     }
-    RUNS.set(false);
 }
 
 fn apply(desk: &Desk, config: ConfigId, (filter, sequence): (Filter, u64), action: StreamAction) {
