@@ -44,7 +44,7 @@ pub(crate) fn module(kind: Kind, path: PathBuf) -> Module {
     }
 }
 
-/// A file with a module of which only the name is known: native ones end with `.so`.
+/// A module's file, whose name tells its kind: the name of a native module ends with `.so`.
 pub(crate) fn named_module(path: &Path) -> Module {
     let is_native = path.extension().is_some_and(|extension| extension == "so");
     module(if is_native { Kind::Native } else { Kind::Wasm }, path.to_owned())

@@ -68,7 +68,7 @@ pub(crate) struct Content {
 }
 
 // SAFETY: the workers and `failed_attempts` share memory without synchronization among each other, but with nothing outside of the desk,
-// whose lock is held by whoever uses them.
+// and every function that uses them holds the desk's lock.
 unsafe impl Send for Content {}
 
 #[derive(Default)]

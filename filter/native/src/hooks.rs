@@ -18,7 +18,7 @@ use crate::stream::{Status, Stream};
 /// A pointer of the module's, which Envoy passes back.
 type Own = *const c_void;
 
-/// The configurations, by their text: the log of attempts has the text of the filter whose attempts it writes.
+/// The configurations, by their text: the access logger of attempts is configured with the same text as the filter of its listener.
 static PLUGINS: Mutex<Vec<(Vec<u8>, Weak<Plugin>)>> = Mutex::new(Vec::new());
 
 thread_local! {
@@ -30,7 +30,10 @@ thread_local! {
 fn guard<T>(hook: impl FnOnce() -> T) -> Option<T> {
     let result = catch_unwind(AssertUnwindSafe(hook));
     if result.is_err() {
-        host::log(Level::Error, "penstock: a defect of the filter has ended one stream, with status 500");
+        host::log(
+            Level::Error,
+            "penstock: the filter has a defect; if a stream met it, that stream ends with status 500",
+        );
     }
     result.ok()
 }
@@ -45,7 +48,7 @@ fn own<'a, T>(pointer: Own) -> &'a T {
 fn stream_hook(filter: Envoy, stream: Own, hook: impl FnOnce(&Stream) -> Status) -> u32 {
     let status = guard(|| hook(own(stream))).unwrap_or_else(|| {
         let failure =
-            Failure::new(500, Code::Internal, "The gateway's filter has a defect. Its log says more.");
+            Failure::new(500, Code::Internal, "The gateway's filter has a defect. Envoy's log says more.");
         Filter(filter).reply(&failure.reply(Api::Unspecified, None), &[]);
         Status::Stop
     });

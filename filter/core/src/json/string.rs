@@ -92,7 +92,7 @@ impl Run {
         }
     }
 
-    /// The run in `bytes`, of which all before the last few, `tail`, belong to it.
+    /// The run at the start of `bytes`. All bytes before the last few, `tail`, belong to the run.
     fn before(bytes: &[u8], tail: &[u8], is_ascii: bool) -> Self {
         let special = tail.iter().position(|byte| matches!(byte, 0..0x20 | b'"' | b'\\'));
         let (run, after) = split_at(tail, special.unwrap_or(tail.len()));
@@ -137,7 +137,7 @@ mod tests {
 
     use super::*;
 
-    /// Longer than what is looked at in one step.
+    /// Longer than two blocks, so that blocks, vectors and single bytes are all read.
     const LONGEST: usize = 150;
 
     #[test]
